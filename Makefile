@@ -1,0 +1,90 @@
+# Two commands: `make demo` and `make test`. Each sets up all it needs; `make help` lists the rest.
+#   TORCH=torch==2.13.0   what pip installs      PIP_ARGS="--extra-index-url ..."   where from
+#   VENV=none             install and download nothing: use $(PYTHON) and the torch it has
+PYTHON   ?= python3
+VENV     ?= .venv
+TORCH    ?= torch==2.13.0
+PIP_ARGS ?=
+NPROC    ?= 2
+ARGS     ?=
+PACKAGES := 'setuptools>=70' 'wheel>=0.43' 'ninja>=1.11' 'cmake>=3.24' 'numpy>=1.26' 'pytest>=7.4' \
+            'expecttest>=0.2' 'rich>=13' 'matplotlib>=3.7'
+ifeq ($(origin CXX),default)
+CXX := $(shell command -v g++ || command -v clang++ || echo g++)
+endif
+export CXX
+unexport PYTHONHOME
+
+BUILD  := build
+STAMPS := $(BUILD)/stamps
+key     = $(shell printf '%s' "$(1)" | cksum | cut -d' ' -f1)
+MACHINE := $(STAMPS)/machine-$(call key,$(PYTHON) $(VENV) $(CXX))
+SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
+ifeq ($(VENV),none)
+PY    := $(PYTHON)
+FOUND := $(shell $(PYTHON) -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null)
+PACKAGES_STAMP :=
+BUILT := $(STAMPS)/metadata
+export PYTHONPATH := $(CURDIR)/python$(if $(PYTHONPATH),:$(PYTHONPATH))
+else
+PY    := $(VENV)/bin/python
+FOUND := $(TORCH)
+PACKAGES_STAMP := $(VENV)/packages-$(call key,$(TORCH) $(PIP_ARGS) $(PACKAGES))
+BUILT := $(STAMPS)/installed
+endif
+# An extension works with one interpreter and one torch, so both are in the name of its stamp.
+COMPILED := $(STAMPS)/compiled-$(call key,$(PY) $(PYTHON) $(FOUND))
+
+.PHONY: demo test sanitize build lint clean help
+.DELETE_ON_ERROR:
+
+demo: build  ## train a small GPT on 2 ranks of this machine (NPROC=4, ARGS="--steps 50", VENV=none)
+	$(PY) -m torch.distributed.run --nproc-per-node $(NPROC) -m ringdp.examples.train_gpt $(ARGS)
+
+test: build  ## C++ tests, the same under sanitizers, Python tests; the last line has the totals
+	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) gtest
+	@$(PY) .ci/suites.py
+
+sanitize: build  ## the C++ tests under TSan and under ASan+UBSan
+	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) gtest
+	@$(PY) .ci/suites.py thread address
+
+build: $(BUILT)  ## environment and extension, as far as they changed
+
+$(MACHINE):
+	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+# Compiled files are kept below build/: only what changed is compiled again.
+$(COMPILED): $(SOURCES) setup.py $(PACKAGES_STAMP) | $(MACHINE)
+	@$(PY) setup.py -q build_ext --inplace > $(BUILD)/torch-side.log || \
+	  (grep -A8 -E 'error|FAILED' $(BUILD)/torch-side.log | grep -v -- '-DTORCH_EXTENSION_NAME' | tail -n 60; exit 1)
+	@rm -f $(STAMPS)/compiled-* && touch $@
+
+# VENV=none: torch finds the entry points through the metadata beside the package.
+$(STAMPS)/metadata: $(COMPILED) pyproject.toml
+	@$(PY) setup.py -q egg_info > $(BUILD)/metadata.log 2>&1 || (cat $(BUILD)/metadata.log; exit 1)
+	@touch $@
+
+ifneq ($(VENV),none)
+$(PACKAGES_STAMP): | $(MACHINE)
+	@echo "ringdp: $(VENV) and pip install $(TORCH) (README: sizes, and how to choose the smaller CPU build)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install -q $(PIP_ARGS) $(TORCH) $(PACKAGES)
+	@rm -f $(VENV)/packages-* && touch $@
+
+$(STAMPS)/installed: $(COMPILED) pyproject.toml
+	@$(PY) -m pip install -q --no-build-isolation --no-deps -e . > $(BUILD)/install.log 2>&1 || \
+	  (cat $(BUILD)/install.log; exit 1)
+	@touch $@
+endif
+
+lint:  ## ruff over the Python files, when it is there
+	@ruff=$$(command -v ruff || ls $(VENV)/bin/ruff 2>/dev/null) && $$ruff check . || \
+	  { test -z "$$ruff" && echo "skipped: no ruff"; }
+
+clean:  ## what `make` compiled; the virtual environment stays (rm -r .venv)
+	rm -rf $(BUILD) dist python/*.egg-info python/ringdp/_C*.so python/ringdp/_built.json
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12

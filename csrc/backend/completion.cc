@@ -1,0 +1,42 @@
+#include "backend/completion.h"
+
+#include "base/log.h"
+
+namespace ringdp::backend {
+
+Completion::~Completion() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void Completion::post(std::function<void()> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  changed_.notify_one();
+}
+
+void Completion::loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    auto task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    try {
+      task();
+    } catch (const std::exception& error) {
+      log_line(LogLevel::kError, "", std::string("a callback of a collective's Future failed: ") + error.what());
+    }
+    task = nullptr;  // what it holds dies outside the lock
+    lock.lock();
+  }
+}
+
+}  // namespace ringdp::backend

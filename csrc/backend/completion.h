@@ -1,0 +1,27 @@
+// One thread that completes Futures: their callbacks may take the GIL, so they never run under a lock or on a driver.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace ringdp::backend {
+
+class Completion {
+ public:
+  Completion() : thread_([this] { loop(); }) {}
+  ~Completion();  // runs what is queued, then joins
+
+  void post(std::function<void()> task);  // any thread; does not block
+
+ private:
+  void loop();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ringdp::backend

@@ -1,0 +1,24 @@
+#include "backend/errors.h"
+
+#include <c10/util/Exception.h>
+
+namespace ringdp::backend {
+
+void throw_torch(const Error& error) {
+  const c10::SourceLocation nowhere{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+  throw c10::DistBackendError(nowhere, std::string(name_of(error.kind())) + ": " + error.what());
+}
+
+void refuse(const std::string& message) { throw_torch(Error(ErrorKind::kInvalidArgument, message)); }
+
+std::exception_ptr to_torch(std::exception_ptr error) {
+  if (!error) return nullptr;
+  try {
+    guarded([&] { std::rethrow_exception(error); });
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+}  // namespace ringdp::backend

@@ -1,0 +1,28 @@
+// Turns ringdp errors into torch's: all are torch.distributed.DistBackendError (a RuntimeError) in Python, and the
+// message starts with the kind ("PeerLost: ...").
+#pragma once
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ringdp::backend {
+
+[[noreturn]] void throw_torch(const Error& error);
+[[noreturn]] void refuse(const std::string& message);  // InvalidArgument, as a torch error
+
+// The same exception as a torch one; null stays null.
+std::exception_ptr to_torch(std::exception_ptr error);
+
+// Runs f; a ringdp error leaves as a torch one.
+template <class F>
+auto guarded(F&& f) -> decltype(f()) {
+  try {
+    return std::forward<F>(f)();
+  } catch (const Error& error) {
+    throw_torch(error);
+  }
+}
+
+}  // namespace ringdp::backend

@@ -1,0 +1,11 @@
+// torch.profiler's record_param_comms event: which collective, on which group, how many elements.
+#pragma once
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+namespace ringdp::backend {
+
+// Cheap when no profiler is on. `title` is "ringdp:all_reduce"; the event carries the part after the colon.
+void record_param_comms(const char* title, c10d::Backend& backend, const std::vector<at::Tensor>& inputs,
+                        const std::vector<at::Tensor>& outputs);
+
+}  // namespace ringdp::backend

@@ -1,0 +1,57 @@
+// Element types and reduce operations, and the one place that turns a run-time DType into a C++ type.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace ringdp {
+
+enum class DType : uint8_t { kU8, kI8, kU16, kI16, kU32, kI32, kU64, kI64, kF16, kBF16, kF32, kF64 };
+constexpr int kDTypeCount = 12;
+
+enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax, kProduct };
+constexpr int kReduceOpCount = 5;
+
+// Storage of 16-bit floats; arithmetic on them happens in float (DESIGN 2.2 item 2).
+struct Half {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
+
+int64_t size_of(DType dtype);        // bytes of one element
+const char* name_of(DType dtype);    // torch's spelling: "float32", "bfloat16", "int64"
+const char* name_of(ReduceOp op);    // "SUM", "AVG", ...
+bool is_floating(DType dtype);
+
+// The type in which sums of `dtype` are held: float32 for the 16-bit floats, else the type itself.
+constexpr DType wide_of(DType dtype) {
+  return dtype == DType::kF16 || dtype == DType::kBF16 ? DType::kF32 : dtype;
+}
+
+template <class T>
+struct TypeTag {
+  using type = T;
+};
+
+// Calls visitor(TypeTag<T>{}) with the storage type of `dtype`.
+template <class Visitor>
+auto visit_dtype(DType dtype, Visitor&& visitor) {
+  switch (dtype) {
+    case DType::kU8: return visitor(TypeTag<uint8_t>{});
+    case DType::kI8: return visitor(TypeTag<int8_t>{});
+    case DType::kU16: return visitor(TypeTag<uint16_t>{});
+    case DType::kI16: return visitor(TypeTag<int16_t>{});
+    case DType::kU32: return visitor(TypeTag<uint32_t>{});
+    case DType::kI32: return visitor(TypeTag<int32_t>{});
+    case DType::kU64: return visitor(TypeTag<uint64_t>{});
+    case DType::kI64: return visitor(TypeTag<int64_t>{});
+    case DType::kF16: return visitor(TypeTag<Half>{});
+    case DType::kBF16: return visitor(TypeTag<BFloat16>{});
+    case DType::kF64: return visitor(TypeTag<double>{});
+    case DType::kF32: break;
+  }
+  return visitor(TypeTag<float>{});
+}
+
+}  // namespace ringdp

@@ -1,0 +1,154 @@
+#include "base/env.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace ringdp {
+namespace {
+
+const char kTransports[] = "auto|shm|tcp";
+const char kAlgorithms[] = "auto|arena|direct|ring|hierarchy|tree|server";
+const char kOrders[] = "rank|rotated";
+const char kLogLevels[] = "error|warning|info|debug";
+
+// Position of `value` in "a|b|c", -1 when absent.
+int index_in(const std::string& choices, const std::string& value) {
+  int index = 0;
+  for (size_t at = 0; at <= choices.size(); ++index) {
+    const size_t end = std::min(choices.find('|', at), choices.size());
+    if (choices.compare(at, end - at, value) == 0) return index;
+    at = end + 1;
+  }
+  return -1;
+}
+
+std::string choice_at(const std::string& choices, int index) {
+  size_t at = 0;
+  while (index-- > 0) at = choices.find('|', at) + 1;
+  return choices.substr(at, choices.find('|', at) - at);
+}
+
+struct IntField {
+  const char* field;
+  int64_t Settings::*member;
+  int64_t low, high;
+};
+
+const IntField kIntFields[] = {
+    {"segment_bytes", &Settings::segment_bytes, 64, 1 << 30}, {"slot_bytes", &Settings::slot_bytes, 4096, 1 << 30},
+    {"link_bytes", &Settings::link_bytes, 4096, 1 << 30},     {"spin_us", &Settings::spin_us, 0, 1000000},
+    {"late_ms", &Settings::late_ms, 10, 86400000},            {"unreachable_ms", &Settings::unreachable_ms, 100, 86400000},
+};
+
+[[noreturn]] void refuse(const std::string& field, const std::string& value, const std::string& accepted) {
+  throw Error(ErrorKind::kInvalidArgument, "'" + value + "' is no value for " + field + ": accepted is " + accepted);
+}
+
+int64_t parse_int(const IntField& f, const std::string& value) {
+  errno = 0;
+  char* end = nullptr;
+  const long long n = std::strtoll(value.c_str(), &end, 10);
+  if (value.empty() || *end != '\0' || errno != 0 || n < f.low || n > f.high) {
+    refuse(f.field, value, "a whole number from " + std::to_string(f.low) + " to " + std::to_string(f.high));
+  }
+  return n;
+}
+
+template <class Choice>
+Choice parse_choice(const char* field, const char* choices, const std::string& value) {
+  const int index = index_in(choices, value);
+  if (index < 0) refuse(field, value, choices);
+  return static_cast<Choice>(index);
+}
+
+}  // namespace
+
+const std::vector<SettingRow>& setting_table() {
+  static const std::vector<SettingRow> kTable = {
+      {"transport", "RINGDP_TRANSPORT", "auto", kTransports, "how bytes reach a peer; auto: shared memory on one host, TCP between hosts"},
+      {"algorithm", "RINGDP_ALGORITHM", "auto", kAlgorithms, "which plan runs; auto: the fastest one that sums in rank order"},
+      {"order", "RINGDP_ORDER", "rank", kOrders, "order in which the ring sums: rank 0..N-1, or the textbook ring's"},
+      {"socket_ifname", "RINGDP_SOCKET_IFNAME", "", "an interface name", "the one interface TCP binds to; empty: the one that routes to MASTER_ADDR"},
+      {"segment_bytes", "RINGDP_SEGMENT_BYTES", "262144", "64..1073741824", "pipelining unit on links"},
+      {"slot_bytes", "RINGDP_SLOT_BYTES", "1048576", "4096..1073741824", "staging slot per rank in shared memory"},
+      {"link_bytes", "RINGDP_LINK_BYTES", "524288", "4096..1073741824", "capacity of one direction of a shared-memory link"},
+      {"spin_us", "RINGDP_SPIN_US", "50", "0..1000000", "how long a wait polls before it sleeps (0 where ranks outnumber cores)"},
+      {"late_ms", "RINGDP_LATE_MS", "1000", "10..86400000", "a rank that keeps others waiting this long is reported"},
+      {"unreachable_ms", "RINGDP_UNREACHABLE_MS", "5000", "100..86400000", "TCP data not acknowledged for this long: the peer is lost"},
+      {"", "RINGDP_LOG", "warning", kLogLevels, "what is written to stderr"},
+      {"", "RINGDP_AUTOLOAD", "1", "0|1", "0: do not register the backend at `import torch`"},
+      {"", "RINGDP_CUDA", "auto", "auto|on|off", "build time only: compile the CUDA part"},
+      {"", "MASTER_ADDR", "", "a host name or address", "set by torchrun; picks the default TCP interface"},
+  };
+  return kTable;
+}
+
+void set_field(Settings& s, const std::string& field, const std::string& value) {
+  if (field == "transport") {
+    s.transport = parse_choice<TransportChoice>("transport", kTransports, value);
+  } else if (field == "algorithm") {
+    s.algorithm = parse_choice<AlgorithmChoice>("algorithm", kAlgorithms, value);
+  } else if (field == "order") {
+    s.order = parse_choice<Order>("order", kOrders, value);
+  } else if (field == "socket_ifname") {
+    s.socket_ifname = value;
+  } else {
+    for (const IntField& f : kIntFields) {
+      if (field == f.field) {
+        s.*f.member = parse_int(f, value);
+        return;
+      }
+    }
+    std::string known;
+    for (const SettingRow& row : setting_table()) {
+      if (*row.field) known += (known.empty() ? "" : ", ") + std::string(row.field);
+    }
+    throw Error(ErrorKind::kInvalidArgument, "ringdp has no setting '" + field + "'; it has " + known);
+  }
+}
+
+std::string get_field(const Settings& s, const std::string& field) {
+  if (field == "transport") return choice_at(kTransports, static_cast<int>(s.transport));
+  if (field == "algorithm") return choice_at(kAlgorithms, static_cast<int>(s.algorithm));
+  if (field == "order") return choice_at(kOrders, static_cast<int>(s.order));
+  if (field == "socket_ifname") return s.socket_ifname;
+  for (const IntField& f : kIntFields) {
+    if (field == f.field) return std::to_string(s.*f.member);
+  }
+  throw Error(ErrorKind::kInvalidArgument, "ringdp has no setting '" + field + "'");
+}
+
+Settings settings_from_environment() {
+  Settings settings;
+  for (const SettingRow& row : setting_table()) {
+    const auto value = *row.field ? read_env(row.variable) : std::nullopt;
+    if (!value) continue;
+    try {
+      set_field(settings, row.field, *value);
+    } catch (const Error& error) {
+      throw Error(ErrorKind::kInvalidArgument, std::string(row.variable) + ": " + error.what());
+    }
+  }
+  return settings;
+}
+
+SettingValue describe_setting(const SettingRow& row) {
+  const auto value = read_env(row.variable);
+  return value ? SettingValue{*value, "environment"} : SettingValue{row.fallback, "default"};
+}
+
+LogLevel log_level_from_environment() {
+  const auto value = read_env("RINGDP_LOG");
+  return value ? parse_choice<LogLevel>("RINGDP_LOG", kLogLevels, *value) : LogLevel::kWarning;
+}
+
+std::optional<std::string> read_env(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return std::string(value);
+}
+
+}  // namespace ringdp

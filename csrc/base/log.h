@@ -1,0 +1,15 @@
+// Lines on stderr for people: "[ringdp rank 2/4] warning: ...". Threshold from RINGDP_LOG.
+#pragma once
+#include <string>
+
+namespace ringdp {
+
+enum class LogLevel { kError, kWarning, kInfo, kDebug };
+
+void set_log_level(LogLevel level);
+bool log_enabled(LogLevel level);
+
+// One write(2) per line, so lines of several ranks do not mix. Thread-safe. `who` is "rank 2/4" or "".
+void log_line(LogLevel level, const std::string& who, const std::string& text);
+
+}  // namespace ringdp

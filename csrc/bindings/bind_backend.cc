@@ -1,0 +1,54 @@
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+
+#include "backend/backend.h"
+#include "bindings/bind.h"
+
+namespace py = pybind11;
+
+namespace ringdp::bindings {
+namespace {
+
+using backend::Backend;
+using backend::GroupOptions;
+
+py::dict counters(const Backend& self) {
+  const trace::Totals t = self.group().counters();
+  py::dict d;
+  d["collectives"] = t.collectives;
+  d["steps"] = t.steps;
+  d["rounds"] = t.rounds;
+  d["wire_bytes_sent"] = t.wire_bytes_sent;
+  d["wire_bytes_received"] = t.wire_bytes_received;
+  d["header_bytes_sent"] = t.header_bytes_sent;
+  d["memory_bytes_read"] = t.memory_bytes_read;
+  d["memory_bytes_written"] = t.memory_bytes_written;
+  return d;
+}
+
+}  // namespace
+
+void bind_backend(py::module_& m) {
+  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  const py::module_ c10d = py::module_::import("torch._C._distributed_c10d");  // registers the base classes
+
+  py::class_<GroupOptions, c10d::Backend::Options, c10::intrusive_ptr<GroupOptions>>(m, "Options")
+      .def(py::init([](std::chrono::milliseconds timeout) { return c10::make_intrusive<GroupOptions>(timeout); }),
+           py::arg("timeout") = kBackendDefaultTimeout)
+      .def("set", &GroupOptions::set)
+      .def("get", &GroupOptions::get)
+      .def("fields", &GroupOptions::fields)
+      .def("__copy__", &GroupOptions::copy)
+      .def("__deepcopy__", [](const GroupOptions& self, const py::dict&) { return self.copy(); });
+
+  py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(m, "Backend")
+      .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& name,
+                       const c10::intrusive_ptr<GroupOptions>& options) {
+             return c10::make_intrusive<Backend>(store, rank, size, name, options);
+           }),
+           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("name"), py::arg("options"), no_gil)
+      .def("counters", &counters)
+      .def("describe", [](const Backend& self) { return self.group().description(); });
+}
+
+}  // namespace ringdp::bindings

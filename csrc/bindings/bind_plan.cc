@@ -1,0 +1,51 @@
+#include "backend/errors.h"
+#include "base/env.h"
+#include "bindings/bind.h"
+#include "collective/recorder.h"
+#include "plan/catalog.h"
+
+namespace py = pybind11;
+
+namespace ringdp::bindings {
+namespace {
+
+plan::Plan make(const std::string& collective, const std::string& algorithm, const std::string& order, int rank,
+                int world, int64_t count, int root, int64_t segment_bytes) {
+  return backend::guarded([&] {
+    Settings settings;
+    set_field(settings, "algorithm", algorithm);
+    set_field(settings, "order", order);
+    plan::Problem problem;
+    problem.what = plan::collective_named(collective);
+    problem.rank = rank;
+    problem.world = world;
+    problem.count = count;
+    problem.root = root;
+    problem.segment_bytes = segment_bytes;
+    return plan::make_plan(settings.algorithm, settings.order, problem);
+  });
+}
+
+template <class Print>
+auto printer(Print print) {
+  return [print](const std::string& collective, const std::string& algorithm, const std::string& order, int rank,
+                 int world, int64_t count, int root, int64_t segment_bytes) {
+    return print(make(collective, algorithm, order, rank, world, count, root, segment_bytes));
+  };
+}
+
+template <class Print>
+void def_printer(py::module_& m, const char* name, Print print) {
+  m.def(name, printer(print), py::arg("collective"), py::arg("algorithm"), py::arg("order") = "rank",
+        py::arg("rank") = 0, py::arg("world") = 2, py::arg("count") = 1024, py::arg("root") = 0,
+        py::arg("segment_bytes") = Settings{}.segment_bytes);
+}
+
+}  // namespace
+
+void bind_plan(py::module_& m) {
+  def_printer(m, "plan_text", [](const plan::Plan& p) { return collective::to_text(p); });
+  def_printer(m, "plan_json", [](const plan::Plan& p) { return collective::to_json(p); });
+}
+
+}  // namespace ringdp::bindings

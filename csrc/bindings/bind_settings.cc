@@ -1,0 +1,51 @@
+#include "base/env.h"
+#include "base/error.h"
+#include "bindings/bind.h"
+#include "kernels/fold.h"
+
+namespace py = pybind11;
+
+namespace ringdp::bindings {
+namespace {
+
+py::list setting_rows() {
+  py::list rows;
+  for (const SettingRow& row : setting_table()) {
+    const SettingValue value = describe_setting(row);
+    py::dict d;
+    d["field"] = row.field;
+    d["variable"] = row.variable;
+    d["value"] = value.value;
+    d["source"] = value.source;
+    d["default"] = row.fallback;
+    d["accepts"] = row.accepts;
+    d["help"] = row.help;
+    rows.append(d);
+  }
+  return rows;
+}
+
+py::dict built_for() {
+  py::dict d;
+  d["torch"] = RINGDP_TORCH_VERSION;
+  d["python"] = std::to_string(PY_MAJOR_VERSION) + "." + std::to_string(PY_MINOR_VERSION);
+  d["compiler"] = __VERSION__;
+  return d;
+}
+
+}  // namespace
+
+void bind_settings(py::module_& m) {
+  m.def("setting_table", &setting_rows);
+  m.def("check_environment", [] {
+    try {
+      settings_from_environment();
+    } catch (const Error& error) {
+      throw py::value_error(error.what());
+    }
+  });
+  m.def("instruction_set", &kernels::instruction_set);
+  m.def("built_for", &built_for);
+}
+
+}  // namespace ringdp::bindings

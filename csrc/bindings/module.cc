@@ -1,0 +1,8 @@
+// ringdp._C: a list of the rooms that Python sees.
+#include "bindings/bind.h"
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  ringdp::bindings::bind_settings(m);
+  ringdp::bindings::bind_plan(m);
+  ringdp::bindings::bind_backend(m);
+}

@@ -1,0 +1,184 @@
+#include "collective/recorder.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+
+namespace ringdp::collective {
+namespace {
+
+using plan::After;
+using plan::Form;
+using plan::Plan;
+using plan::Ref;
+using plan::Space;
+using plan::Step;
+using plan::Verb;
+
+const char* name_of(Verb verb) {
+  static constexpr const char* kNames[] = {"send", "recv", "fold", "copy", "signal", "wait"};
+  return kNames[static_cast<int>(verb)];
+}
+
+const char* name_of(Space space) {
+  static constexpr const char* kNames[] = {"input", "output", "scratch", "slot"};
+  return kNames[static_cast<int>(space)];
+}
+
+int64_t bytes_of(const Plan& plan, const std::vector<Ref>& refs) {
+  int64_t sum = 0;
+  for (const Ref& ref : refs) sum += plan::bytes_of(plan, ref);
+  return sum;
+}
+
+// The bytes that a step is about: one of its buffers, as they are all of the same count.
+int64_t bytes_moved(const Plan& plan, const Step& step) {
+  if (!step.dsts.empty()) return plan::bytes_of(plan, step.dsts[0]);
+  return step.srcs.empty() ? 0 : plan::bytes_of(plan, step.srcs[0]);
+}
+
+// "input0[0:16]", "slot2.1[64:128]" (member 2, stage 1), "scratch[0:32]w" (w: wide); byte ranges.
+std::string text_of(const Plan& plan, const Ref& ref) {
+  std::string text = name_of(ref.space);
+  if (ref.space != Space::kScratch) text += std::to_string(ref.index);
+  if (ref.space == Space::kSlot) text += "." + std::to_string(ref.stage);
+  text += "[" + std::to_string(ref.offset) + ":" + std::to_string(ref.offset + plan::bytes_of(plan, ref)) + "]";
+  return ref.form == Form::kWide ? text + "w" : text;
+}
+
+// "input0[0:16] + scratch[0:16] -> output0[0:16]".
+std::string movement(const Plan& plan, const Step& step) {
+  std::string text;
+  for (const Ref& src : step.srcs) text += (text.empty() ? "" : " + ") + text_of(plan, src);
+  for (size_t i = 0; i < step.dsts.size(); ++i) {
+    text += i > 0 ? ", " : text.empty() ? "-> " : " -> ";
+    text += text_of(plan, step.dsts[i]);
+  }
+  return step.finish ? text + " (finish)" : text;
+}
+
+std::string waits(const Plan& plan, const Step& step) {
+  std::string text;
+  for (const After& after : step.after) {
+    text += text.empty() ? "after " : ", ";
+    text += plan.lanes[after.lane].name + "#" + std::to_string(after.steps);
+  }
+  return text;
+}
+
+std::string or_dash(int32_t number) { return number < 0 ? "-" : std::to_string(number); }
+
+void write_row(std::ostream& out, const Plan& plan, size_t number, const Step& step) {
+  char head[96];
+  std::snprintf(head, sizeof(head), "  #%-5zu %-6s round %-4s peer %-4s %10lld B  ", number, name_of(step.verb),
+                or_dash(step.round).c_str(), or_dash(step.peer).c_str(),
+                static_cast<long long>(bytes_moved(plan, step)));
+  const std::string what = movement(plan, step), after = waits(plan, step);
+  out << head << what << (what.empty() || after.empty() ? "" : "  ") << after << "\n";
+}
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    char escape[8];
+    if (c == '"' || c == '\\') {
+      out += {'\\', c};
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      std::snprintf(escape, sizeof(escape), "\\u%04x", c);
+      out += escape;
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+// "[" + item(x0) + ", " + item(x1) ... + "]".
+template <class Items, class Writer>
+std::string list(const Items& items, Writer item) {
+  std::string out = "[";
+  for (const auto& x : items) out += (out.size() > 1 ? ", " : "") + item(x);
+  return out + "]";
+}
+
+std::string json_of(const Plan& plan, const Ref& ref) {
+  std::ostringstream out;
+  out << "{\"space\": \"" << name_of(ref.space) << "\", \"wide\": " << (ref.form == Form::kWide ? "true" : "false")
+      << ", \"index\": " << ref.index << ", \"stage\": " << ref.stage << ", \"offset\": " << ref.offset
+      << ", \"count\": " << ref.count << ", \"bytes\": " << plan::bytes_of(plan, ref) << "}";
+  return out.str();
+}
+
+std::string json_of(const Plan& plan, const Step& step) {
+  const auto ref = [&](const Ref& r) { return json_of(plan, r); };
+  const auto after = [](const After& a) {
+    return "{\"lane\": " + std::to_string(a.lane) + ", \"steps\": " + std::to_string(a.steps) + "}";
+  };
+  std::ostringstream out;
+  out << "{\"verb\": \"" << name_of(step.verb) << "\", \"bytes\": " << bytes_moved(plan, step)
+      << ", \"peer\": " << step.peer << ", \"round\": " << step.round
+      << ", \"finish\": " << (step.finish ? "true" : "false") << ", \"srcs\": " << list(step.srcs, ref)
+      << ", \"dsts\": " << list(step.dsts, ref) << ", \"after\": " << list(step.after, after) << "}";
+  return out.str();
+}
+
+std::string json_of(const PlanTotals& sums) {
+  std::ostringstream out;
+  out << "{\"steps\": " << sums.steps << ", \"rounds\": " << sums.rounds << ", \"sends\": " << sums.sends
+      << ", \"bytes_sent\": " << sums.bytes_sent << ", \"bytes_received\": " << sums.bytes_received
+      << ", \"memory_read\": " << sums.memory_read << ", \"memory_written\": " << sums.memory_written << "}";
+  return out.str();
+}
+
+}  // namespace
+
+PlanTotals totals(const Plan& plan) {
+  PlanTotals sums;
+  for (const plan::Lane& lane : plan.lanes) {
+    for (const Step& step : lane.steps) {
+      ++sums.steps;
+      sums.rounds = std::max<int64_t>(sums.rounds, step.round + 1);
+      const int64_t read = bytes_of(plan, step.srcs), written = bytes_of(plan, step.dsts);
+      if (step.verb == Verb::kSend) {
+        ++sums.sends;
+        sums.bytes_sent += read;
+      } else if (step.verb == Verb::kRecv) {
+        sums.bytes_received += written;
+      } else {
+        sums.memory_read += read;
+        sums.memory_written += written;
+      }
+    }
+  }
+  return sums;
+}
+
+std::string to_text(const Plan& plan) {
+  const PlanTotals sums = totals(plan);
+  std::ostringstream out;
+  out << plan.algorithm << " " << plan::name_of(plan.what) << " " << name_of(plan.op) << " " << name_of(plan.dtype)
+      << ", rank " << plan.rank << " of " << plan.world << ": " << sums.steps << " steps, " << sums.rounds
+      << " rounds, sends " << sums.bytes_sent << " B, receives " << sums.bytes_received << " B, scratch "
+      << plan.scratch_bytes << " B\n";
+  for (const plan::Lane& lane : plan.lanes) {
+    if (lane.steps.empty()) continue;
+    out << lane.name << "\n";
+    for (size_t i = 0; i < lane.steps.size(); ++i) write_row(out, plan, i + 1, lane.steps[i]);
+  }
+  return out.str();
+}
+
+std::string to_json(const Plan& plan) {
+  const auto lane = [&](const plan::Lane& l) {
+    const auto step = [&](const Step& s) { return json_of(plan, s); };
+    return "{\"name\": " + quoted(l.name) + ", \"steps\": " + list(l.steps, step) + "}";
+  };
+  std::ostringstream out;
+  out << "{\"algorithm\": " << quoted(plan.algorithm) << ", \"collective\": " << quoted(plan::name_of(plan.what))
+      << ", \"dtype\": " << quoted(name_of(plan.dtype)) << ", \"op\": " << quoted(name_of(plan.op))
+      << ", \"rank\": " << plan.rank << ", \"world\": " << plan.world << ", \"scratch_bytes\": " << plan.scratch_bytes
+      << ", \"totals\": " << json_of(totals(plan)) << ", \"lanes\": " << list(plan.lanes, lane) << "}";
+  return out.str();
+}
+
+}  // namespace ringdp::collective

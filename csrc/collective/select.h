@@ -1,0 +1,25 @@
+// Which plan runs: from the settings, the group's topology and the message, with a reason that can be printed.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "base/env.h"
+#include "plan/plan.h"
+
+namespace ringdp::collective {
+
+struct Topology {
+  int world = 1;
+  bool one_arena = false;  // all ranks share memory
+};
+
+struct Choice {
+  AlgorithmChoice algorithm = AlgorithmChoice::kDirect;  // never kAuto
+  Order order = Order::kRank;
+  std::string why;
+};
+
+// InvalidArgument when the settings force an algorithm that this group cannot run; names the way out.
+Choice select(const Settings& settings, const Topology& topology);
+
+}  // namespace ringdp::collective

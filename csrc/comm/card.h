@@ -1,0 +1,25 @@
+// What a rank tells all others in the first round: who it is, where it listens, and the settings that must agree.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "base/env.h"
+#include "transport/identity.h"
+
+namespace ringdp::comm {
+
+struct Card {
+  transport::HostIdentity identity;
+  std::string socket_name;  // abstract unix socket; empty without one
+  std::string settings;     // "transport=auto algorithm=auto ..."
+};
+
+// The settings with which ranks could not work together if they differed, as text to compare and to print.
+std::string shared_settings(const Settings& settings);
+
+std::string to_text(const Card& card);
+
+// nullopt unless `text` is what to_text() writes.
+std::optional<Card> card_from_text(const std::string& text);
+
+}  // namespace ringdp::comm

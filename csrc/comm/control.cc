@@ -1,0 +1,89 @@
+#include "comm/control.h"
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace ringdp::comm {
+namespace {
+
+constexpr uint32_t kMagic = 0x72646331;  // "rdc1"
+
+struct Header {
+  uint32_t magic;
+  uint8_t kind, error;
+  uint16_t text_bytes;
+  int32_t culprit;
+  uint32_t unused;
+  uint64_t seq;
+};
+static_assert(sizeof(Header) == 24);
+
+bool valid(const Header& h) {
+  return h.magic == kMagic && h.kind <= static_cast<uint8_t>(ControlKind::kGoodbye) &&
+         h.error <= static_cast<uint8_t>(ErrorKind::kInternal) && h.text_bytes <= kMaxText;
+}
+
+}  // namespace
+
+std::string encode(const ControlMessage& m) {
+  const std::string text = m.text.substr(0, kMaxText);
+  const Header h{kMagic,
+                 static_cast<uint8_t>(m.kind),
+                 static_cast<uint8_t>(m.error),
+                 static_cast<uint16_t>(text.size()),
+                 m.culprit,
+                 0,
+                 m.seq};
+  std::string bytes(reinterpret_cast<const char*>(&h), sizeof h);
+  return bytes + text;
+}
+
+std::vector<ControlMessage> ControlParser::feed(const char* bytes, size_t size) {
+  std::vector<ControlMessage> messages;
+  pending_.append(bytes, size);
+  size_t at = 0;
+  while (pending_.size() - at >= sizeof(Header)) {
+    Header h;
+    std::memcpy(&h, pending_.data() + at, sizeof h);
+    if (!valid(h)) throw Error(ErrorKind::kInternal, "bytes on a control socket are no control message");
+    if (pending_.size() - at < sizeof h + h.text_bytes) break;
+    messages.push_back({static_cast<ControlKind>(h.kind), static_cast<ErrorKind>(h.error), h.culprit, h.seq,
+                        pending_.substr(at + sizeof h, h.text_bytes)});
+    at += sizeof h + h.text_bytes;
+  }
+  pending_.erase(0, at);
+  return messages;
+}
+
+void send_control(int fd, const ControlMessage& message) {
+  // Heartbeats to a stopped peer must not fill the socket: a message cut in two would read as garbage later.
+  constexpr int kMaxQueuedHeartbeats = 4096;
+  int queued = 0;
+  if (message.kind == ControlKind::kHeartbeat && ::ioctl(fd, SIOCOUTQ, &queued) == 0 && queued > kMaxQueuedHeartbeats) {
+    return;
+  }
+  const std::string bytes = encode(message);
+  [[maybe_unused]] const auto sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+Drained drain_control(int fd, ControlParser& parser, std::vector<ControlMessage>& messages) {
+  char bytes[2048];
+  for (;;) {
+    const ssize_t n = ::recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (n > 0) {
+      for (ControlMessage& m : parser.feed(bytes, n)) messages.push_back(std::move(m));
+    } else if (n < 0 && errno == EINTR) {
+      continue;
+    } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return Drained::kOpen;
+    } else {
+      return Drained::kClosed;
+    }
+  }
+}
+
+}  // namespace ringdp::comm

@@ -1,0 +1,44 @@
+// What ranks tell each other beside the collectives, on the control socket of each pair: alive, failed, leaving.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ringdp::comm {
+
+enum class ControlKind : uint8_t { kHeartbeat, kAbort, kGoodbye };
+
+struct ControlMessage {
+  ControlKind kind = ControlKind::kHeartbeat;
+  ErrorKind error = ErrorKind::kInternal;  // kAbort: what the sender latched
+  int32_t culprit = -1;                    // kAbort: group rank at fault
+  uint64_t seq = 0;                        // kGoodbye: collectives the sender has finished
+  std::string text;                        // kAbort: its message, cut to kMaxText bytes
+};
+
+constexpr size_t kMaxText = 1500;
+
+std::string encode(const ControlMessage& message);
+
+// Cuts messages out of a byte stream. Holds at most one message's bytes, whatever the peer sends.
+class ControlParser {
+ public:
+  // Appends received bytes and takes the complete messages out. Error(kInternal) on bytes that are no message.
+  std::vector<ControlMessage> feed(const char* bytes, size_t size);
+
+ private:
+  std::string pending_;
+};
+
+// Best effort and non-blocking: a full or broken socket loses the message (its peer is told by the close).
+void send_control(int fd, const ControlMessage& message);
+
+enum class Drained { kOpen, kClosed };
+// Reads what has arrived; appends messages. Never blocks.
+Drained drain_control(int fd, ControlParser& parser, std::vector<ControlMessage>& messages);
+
+}  // namespace ringdp::comm

@@ -1,0 +1,156 @@
+#include "comm/engine.h"
+
+#include <algorithm>
+#include <atomic>
+
+namespace ringdp::comm {
+namespace {
+
+using Clock = Deadline::Clock;
+
+// A sleeping driver looks at deadlines, late peers and mismatching notes this often.
+constexpr int kSleepMs = 50;
+
+}  // namespace
+
+Engine::Engine() : progress_([this] { progress_loop(); }) {}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    kick_ = true;
+  }
+  kicked_.notify_all();
+  doorbell_.ring();
+  progress_.join();
+}
+
+void Engine::add(std::shared_ptr<Drivable> group) {
+  const std::lock_guard lock(mutex_);
+  groups_.push_back(std::move(group));
+  ++version_;
+}
+
+void Engine::remove(const Drivable* group) {
+  const std::lock_guard lock(mutex_);
+  groups_.erase(std::remove_if(groups_.begin(), groups_.end(), [&](const auto& g) { return g.get() == group; }),
+                groups_.end());
+  ++version_;
+}
+
+Engine::Groups Engine::snapshot() {
+  const std::lock_guard lock(mutex_);
+  return groups_;
+}
+
+bool Engine::any_active() {
+  const Groups groups = snapshot();
+  return std::any_of(groups.begin(), groups.end(), [](const auto& g) { return g->active(); });
+}
+
+void Engine::kick() {
+  bool someone_drives = false;
+  {
+    const std::lock_guard lock(mutex_);
+    kick_ = true;
+    someone_drives = driving_;
+  }
+  kicked_.notify_one();
+  if (someone_drives) doorbell_.ring();  // it may be asleep without knowing of the new work
+}
+
+void Engine::announce() {
+  const std::lock_guard lock(mutex_);
+  if (waiters_ > 0) changed_.notify_all();
+}
+
+bool Engine::wait(const std::function<bool()>& done, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  ++waiters_;
+  while (!done() && !deadline.passed()) {
+    if (driving_) {
+      doorbell_.ring();
+      changed_.wait_until(lock, earlier(deadline, Deadline::after(std::chrono::seconds(1))).at());
+      continue;
+    }
+    driving_ = true;
+    lock.unlock();
+    const bool left_work = drive(done, deadline);
+    lock.lock();
+    driving_ = false;
+    changed_.notify_all();
+    if (left_work) {
+      kick_ = true;
+      kicked_.notify_one();
+    }
+  }
+  --waiters_;
+  return done();
+}
+
+void Engine::progress_loop() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    kicked_.wait(lock, [this] { return kick_; });
+    kick_ = false;
+    if (stop_ || driving_) continue;  // a driver that leaves with work left kicks again
+    driving_ = true;
+    lock.unlock();
+    drive({}, Deadline::never());
+    lock.lock();
+    driving_ = false;
+    changed_.notify_all();
+  }
+}
+
+// Without `done`: until nothing is active. Returns whether work is left.
+bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
+  Groups groups;
+  uint64_t seen = ~uint64_t{0};
+  auto idle_since = Clock::now();
+  for (;;) {
+    if (const uint64_t version = version_.load(); version != seen) {
+      groups = snapshot();
+      seen = version;
+    }
+    bool moved = false, active = false;
+    int spin_us = 0;
+    for (const auto& group : groups) {
+      if (!group->active()) continue;
+      moved |= group->advance();
+      active |= group->active();
+      spin_us = std::max(spin_us, group->spin_us());
+    }
+    if (done ? done() : !active) return active;
+    const auto now = Clock::now();
+    if (now >= deadline.at()) return active;
+    if (moved) idle_since = now;
+    if (moved || now - idle_since < std::chrono::microseconds(spin_us)) continue;
+    sleep(groups, deadline);
+    idle_since = Clock::now();
+  }
+}
+
+void Engine::sleep(const Groups& groups, Deadline deadline) {
+  std::vector<pollfd> polls{{doorbell_.fd(), POLLIN, 0}};
+  Groups asleep;
+  for (const auto& group : groups) {
+    if (group->active()) asleep.push_back(group);
+  }
+  for (const auto& group : asleep) group->set_asleep(true, polls);
+  // Look once more: whoever moved before it saw us asleep has not rung.
+  bool moved = false;
+  for (const auto& group : asleep) moved |= group->advance();
+  if (!moved) {
+    ::poll(polls.data(), polls.size(), deadline.poll_ms(kSleepMs));
+    if (polls[0].revents != 0) doorbell_.drain();
+  }
+  polls.clear();
+  for (const auto& group : asleep) {
+    group->set_asleep(false, polls);
+    group->check_time();
+  }
+}
+
+}  // namespace ringdp::comm

@@ -1,0 +1,264 @@
+#include "comm/group.h"
+
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "plan/catalog.h"
+
+namespace ringdp::comm {
+namespace {
+
+constexpr size_t kMaxPlans = 128;
+
+int usable_cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+int choose_spin(const Settings& settings, const Mesh& mesh) {
+  int local = 1;
+  for (const Peer& peer : mesh.peers) local += peer.rank != mesh.rank && peer.same_host;
+  return local <= usable_cores() ? static_cast<int>(settings.spin_us) : 0;
+}
+
+// Everything that must be equal for the ranks to run the same plans.
+std::string agreed_settings(const Settings& settings) {
+  std::string text;
+  for (const char* field : {"transport", "algorithm", "order", "segment_bytes", "slot_bytes", "link_bytes"}) {
+    text += std::string(field) + "=" + get_field(settings, field) + " ";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::shared_ptr<Group> Group::create(Runtime& runtime, transport::Store& store, const GroupConfig& config,
+                                     Deadline deadline) {
+  Mesh mesh = connect(store, config.rank, config.world, config.settings, runtime.engine.doorbell(), deadline);
+  const std::shared_ptr<Group> group(new Group(runtime, config, std::move(mesh)));
+  group->check_settings(store, deadline);
+  group->watch_peers();
+  runtime.engine.add(group);
+  log_line(LogLevel::kInfo, "rank " + std::to_string(config.rank) + "/" + std::to_string(config.world),
+           "group " + config.name + ": " + group->description());
+  return group;
+}
+
+Group::Group(Runtime& runtime, const GroupConfig& config, Mesh mesh)
+    : runtime_(runtime),
+      config_(config),
+      mesh_(std::move(mesh)),
+      choice_(collective::select(config.settings,
+                                 {config.world, mesh_.arena && static_cast<int>(mesh_.locals.size()) == config.world})),
+      spin_us_(choose_spin(config.settings, mesh_)),
+      owner_pid_(::getpid()) {
+  for (const Peer& peer : mesh_.peers) fabric_.links.push_back(peer.link.get());
+  fabric_.arena = mesh_.arena.get();
+}
+
+Group::~Group() = default;
+
+void Group::check_settings(transport::Store& store, Deadline deadline) const {
+  const std::string mine = agreed_settings(config_.settings);
+  const std::string prefix = "settings/" + std::to_string(mesh_.generation) + "/";
+  store.set(prefix + std::to_string(config_.rank), mine);
+  for (int rank = 0; rank < config_.world; ++rank) {
+    const std::string theirs = store.get(prefix + std::to_string(rank), deadline);
+    if (theirs == mine) continue;
+    throw Error(ErrorKind::kMismatch,
+                "ranks have different settings: rank " + std::to_string(config_.rank) + " has " + mine + "but " +
+                    name_of_peer(rank) + " has " + theirs + "- give all ranks the same Options and environment",
+                rank);
+  }
+}
+
+void Group::watch_peers() {
+  std::vector<WatchedPeer> peers;
+  for (const Peer& peer : mesh_.peers) {
+    if (peer.rank == config_.rank || !peer.control) continue;
+    peers.push_back({peer.rank, peer.control.get(), peer.pidfd ? peer.pidfd.get() : -1, !peer.same_host || !peer.pidfd});
+  }
+  runtime_.watch.add(shared_from_this(), peers);
+}
+
+std::shared_ptr<Op> Group::submit(Request request) {
+  request.desc.group = hash_name(config_.name);
+  request.desc.generation = mesh_.generation;
+  const bool asynchronous = request.asynchronous;
+  std::shared_ptr<Op> op;
+  {
+    const std::lock_guard lock(mutex_);
+    if (::getpid() != owner_pid_) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "this process was forked from rank " + std::to_string(config_.rank) +
+                      " and may not use its process group: call collectives in the rank itself");
+    }
+    if (error_) throw *error_;
+    if (left_) throw Error(ErrorKind::kInvalidArgument, "process group " + config_.name + " was destroyed on this rank");
+    request.desc.seq = next_seq_;
+    op = std::make_shared<Op>(std::move(request));
+    ++next_seq_;
+    queue_.push_back(op);
+    pending_.fetch_add(1, std::memory_order_release);
+  }
+  if (asynchronous) runtime_.engine.kick();
+  return op;
+}
+
+bool Group::wait(const Op& op, Deadline deadline) {
+  if (!runtime_.engine.wait([&op] { return op.done(); }, deadline)) return false;
+  if (op.error()) std::rethrow_exception(op.error());
+  return true;
+}
+
+std::shared_ptr<Op> Group::front() const {
+  const std::lock_guard lock(mutex_);
+  return queue_.empty() ? nullptr : queue_.front();
+}
+
+bool Group::advance() {
+  if (failed_.load(std::memory_order_acquire)) {
+    finish_all_failed();
+    return true;
+  }
+  try {
+    return advance_front();
+  } catch (const Error& error) {
+    const auto op = front();
+    fail(op ? explain(error, op->desc()) : error);
+  } catch (const std::exception& error) {
+    fail(Error(ErrorKind::kInternal, error.what()));
+  }
+  return true;
+}
+
+bool Group::advance_front() {
+  const std::shared_ptr<Op> op = front();
+  if (!op) return false;
+  if (!executor_) start(*op);
+  if (someone_left_.load(std::memory_order_relaxed)) check_nobody_left(op->desc());
+  const bool moved = executor_->advance();
+  if (!executor_->done()) return moved;
+  counters_.add(executor_->totals());
+  executor_.reset();
+  if (op->request_.epilogue) op->request_.epilogue();
+  finish(nullptr);
+  return true;
+}
+
+void Group::start(Op& op) {
+  plan_ = plan_for(op.desc());
+  collective::Opening opening;
+  opening.seq = op.desc().seq;
+  opening.note = encode(op.desc());
+  opening.check = [mine = op.desc(), rank = config_.rank](int their_rank, const transport::Note& note) {
+    check_same(mine, rank, note, their_rank);
+  };
+  started_ = Deadline::Clock::now();
+  executor_.emplace(*plan_, std::move(op.request_.buffers), fabric_, workspace_, std::move(opening));
+}
+
+std::shared_ptr<const plan::Plan> Group::plan_for(const OpDesc& d) {
+  const PlanKey key{d.what, d.dtype, d.op, d.root, d.count};
+  if (const auto known = plans_.find(key); known != plans_.end()) return known->second;
+  if (plans_.size() >= kMaxPlans) plans_.clear();
+  plan::Problem problem;
+  problem.what = d.what;
+  problem.dtype = d.dtype;
+  problem.op = d.op;
+  problem.rank = config_.rank;
+  problem.world = config_.world;
+  problem.root = d.root;
+  problem.count = d.count;
+  problem.segment_bytes = config_.settings.segment_bytes;
+  problem.slot_bytes = fabric_.arena ? fabric_.arena->slot_bytes() : config_.settings.slot_bytes;
+  auto plan = std::make_shared<const plan::Plan>(plan::make_plan(choice_.algorithm, choice_.order, problem));
+  plans_.emplace(key, plan);
+  return plan;
+}
+
+// Ends the op at the front of the queue.
+void Group::finish(std::exception_ptr error) {
+  std::shared_ptr<Op> op;
+  {
+    const std::lock_guard lock(mutex_);
+    op = queue_.front();
+    queue_.pop_front();
+    if (!error) finished_ = op->desc().seq;
+  }
+  op->error_ = error;
+  op->finished_ = Deadline::Clock::now();
+  const auto on_done = std::move(op->request_.on_done);
+  op->request_.epilogue = nullptr;
+  op->done_.store(true, std::memory_order_release);
+  pending_.fetch_sub(1, std::memory_order_release);
+  runtime_.engine.announce();
+  if (on_done) on_done(std::move(error));
+}
+
+void Group::finish_all_failed() {
+  executor_.reset();
+  const Error error = *this->error();
+  while (front()) finish(std::make_exception_ptr(error));
+}
+
+void Group::fail(const Error& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_ || left_) return;
+    error_ = error;
+  }
+  failed_.store(true, std::memory_order_release);
+  tell_all({ControlKind::kAbort, error.kind(), error.culprit(), 0, error.what()});
+  if (active()) runtime_.engine.kick();
+}
+
+std::optional<Error> Group::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+uint64_t Group::sequence() const {
+  const std::lock_guard lock(mutex_);
+  return next_seq_ - 1;
+}
+
+void Group::leave() {
+  constexpr auto kPatience = std::chrono::seconds(1);
+  if (::getpid() != owner_pid_) return;  // a forked child must not say goodbye for its parent
+  uint64_t finished = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (left_) return;
+    left_ = true;
+    finished = finished_;
+    if (!error_ && !queue_.empty()) {
+      error_ = Error(ErrorKind::kAborted, "process group " + config_.name + " was destroyed on rank " +
+                                              std::to_string(config_.rank) + " while " +
+                                              describe(queue_.front()->desc()) + " was in flight");
+    }
+    failed_.store(error_.has_value(), std::memory_order_release);
+  }
+  tell_all({ControlKind::kGoodbye, ErrorKind::kAborted, config_.rank, finished, ""});
+  runtime_.engine.wait([this] { return !active(); }, Deadline::after(kPatience));
+  runtime_.watch.remove(this);
+  runtime_.engine.remove(this);
+  for (const Peer& peer : mesh_.peers) {
+    if (peer.control) ::shutdown(peer.control.get(), SHUT_WR);
+  }
+}
+
+void Group::tell_all(const ControlMessage& message) const {
+  for (const Peer& peer : mesh_.peers) {
+    if (peer.control) send_control(peer.control.get(), message);
+  }
+}
+
+void Group::set_asleep(bool asleep, std::vector<pollfd>& polls) {
+  if (mesh_.arena) mesh_.arena->set_asleep(asleep);
+  if (asleep && executor_) executor_->add_polls(polls);
+}
+
+}  // namespace ringdp::comm

@@ -1,0 +1,109 @@
+// The part of Group that deals with time and with peers that fail: who is waited for, who died, who left.
+#include "base/log.h"
+#include "comm/group.h"
+#include "comm/process_state.h"
+
+namespace ringdp::comm {
+namespace {
+
+std::string in_seconds(double s) {
+  const auto tenths = static_cast<long long>(s * 10 + 0.5);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+std::string name_of_op(const OpDesc& desc) { return describe(desc) + " #" + std::to_string(desc.seq); }
+
+}  // namespace
+
+std::string Group::name_of_peer(int rank) const {
+  const Peer& peer = mesh_.peers[rank];
+  return "rank " + std::to_string(rank) + " (pid " + std::to_string(peer.pid) + " on " + peer.host + ")";
+}
+
+std::string Group::explain_silence(const Op& op) const {
+  std::string text;
+  for (const int rank : executor_->silent_ranks()) {
+    const Peer& peer = mesh_.peers[rank];
+    text += (text.empty() ? "" : "; ") + name_of_peer(rank) + " has not called it";
+    if (fabric_.arena && choice_.algorithm == AlgorithmChoice::kArena) {
+      text += ", its last was #" + std::to_string(fabric_.arena->noted(rank));
+    }
+    if (peer.pidfd) text += ", its process is " + process_state(peer.pid);
+  }
+  if (text.empty()) text = "all ranks have called " + name_of_op(op.desc()) + ", but its data stopped moving";
+  return text;
+}
+
+void Group::check_time() {
+  const std::shared_ptr<Op> op = front();
+  if (!op || !executor_ || failed_.load(std::memory_order_acquire)) return;
+  if (op->deadline().passed()) {
+    const auto silent = executor_->silent_ranks();
+    fail(Error(ErrorKind::kTimeout,
+               name_of_op(op->desc()) + " did not finish in time: waited " + in_seconds(seconds_since(started_)) + "; " +
+                   explain_silence(*op) +
+                   ". Look at that rank's own error or stack; raise timeout= of the process group if it is only slow.",
+               silent.empty() ? -1 : silent[0]));
+  } else if (seconds_since(started_) * 1000 >= config_.settings.late_ms) {
+    report_late(*op);
+  }
+}
+
+// Late is not dead: said once per collective, which goes on until its deadline.
+void Group::report_late(Op& op) {
+  if (op.reported_late_) return;
+  op.reported_late_ = true;
+  log_line(LogLevel::kWarning, "rank " + std::to_string(config_.rank) + "/" + std::to_string(config_.world),
+           name_of_op(op.desc()) + " waits since " + in_seconds(seconds_since(started_)) + ": " + explain_silence(op));
+}
+
+void Group::peer_aborted(int rank, const ControlMessage& message) {
+  fail(Error(message.error, "rank " + std::to_string(rank) + " gave up: " + message.text, message.culprit));
+}
+
+void Group::peer_left(int rank, uint64_t finished) {
+  {
+    const std::lock_guard lock(mutex_);
+    peers_left_[rank] = finished;
+  }
+  someone_left_.store(true, std::memory_order_relaxed);
+  if (active()) runtime_.engine.kick();
+}
+
+void Group::peer_lost(int rank, const std::string& how) {
+  fail(Error(ErrorKind::kPeerLost,
+             name_of_peer(rank) + " " + how + ". Its own output tells why; restart the job from its last checkpoint.", rank));
+}
+
+// A peer that finished this collective before it left has done its part.
+void Group::check_nobody_left(const OpDesc& desc) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [rank, finished] : peers_left_) {
+    if (finished >= desc.seq) continue;
+    throw Error(ErrorKind::kPeerLost,
+                name_of_peer(rank) + " has left the group (destroy_process_group or exit) after " +
+                    std::to_string(finished) + " collectives: it will never call " + name_of_op(desc),
+                rank);
+  }
+}
+
+Error Group::explain(const Error& error, const OpDesc& desc) const {
+  if (error.kind() != ErrorKind::kPeerLost || error.culprit() < 0) return error;
+  std::string text = error.what();
+  const std::string peer = name_of_peer(error.culprit());
+  if (text.find(peer) == std::string::npos) text = peer + ": " + text;
+  return Error(error.kind(), text + " (in " + name_of_op(desc) + ")", error.culprit());
+}
+
+std::string Group::description() const {
+  std::string text;
+  for (const Peer& peer : mesh_.peers) {
+    if (peer.rank != config_.rank) text += name_of_peer(peer.rank) + ": " + peer.why + "\n";
+  }
+  if (!mesh_.address.empty()) text += "TCP bound to " + mesh_.address + "\n";
+  Settings chosen;
+  chosen.algorithm = choice_.algorithm;
+  return text + "plan: " + get_field(chosen, "algorithm") + " (" + choice_.why + ")";
+}
+
+}  // namespace ringdp::comm

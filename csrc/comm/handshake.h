@@ -1,0 +1,24 @@
+// Two sides of one authenticated connection: introduce() by the higher rank, receive() by the lower.
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "comm/session.h"
+#include "transport/acceptor.h"
+
+namespace ringdp::comm {
+
+// Opens a connection; an empty descriptor means "try again".
+using Open = std::function<UniqueFd(const transport::Patience&)>;
+using Admit = transport::Acceptor::Admit;
+
+// Connects to `peer`, says hello and hears it back. A connection that is closed on the way is opened anew: the listener
+// may have been flooded. Ends with the roll call's errors.
+UniqueFd introduce(const Session& session, int peer, transport::Channel channel, const Open& open, const Admit& admit);
+
+// The sockets of all `expected` hellos, in the order they came.
+std::vector<transport::Acceptor::Arrival> receive(const Session& session, int listener,
+                                                  std::vector<transport::Hello> expected, const Admit& admit);
+
+}  // namespace ringdp::comm

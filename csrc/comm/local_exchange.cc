@@ -1,0 +1,224 @@
+#include "comm/local_exchange.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <optional>
+
+#include "base/bytes.h"
+#include "comm/handshake.h"
+
+namespace ringdp::comm {
+namespace {
+
+using transport::Segment;
+
+constexpr size_t kNonceBytes = 16;
+constexpr std::byte kShared{'S'}, kNothing{'N'};
+constexpr size_t kLongestFailure = 400;
+constexpr char kWorked[] = "ok";
+
+// "I wrote this nonce into your segment", or kNothing when I could not map it.
+struct ProbeFrame {
+  std::byte mark{};
+  std::array<std::byte, kNonceBytes> nonce{};
+};
+static_assert(sizeof(ProbeFrame) == 1 + kNonceBytes);
+
+// One rank's side of the exchange; the steps run in the order they are declared.
+class Exchange {
+ public:
+  Exchange(const Session& session, const std::vector<int>& locals, const std::vector<Card>& cards)
+      : session_(session), locals_(locals), cards_(cards) {
+    result_.layout = segment_layout(session.settings, static_cast<int>(locals.size()));
+  }
+
+  void connect(int listener);
+  void open_pidfds();
+  void make_segment();
+  void send_offers(const transport::Doorbell& doorbell);
+  void receive_offers();
+  void send_probes();
+  void check_probes();
+  void agree();
+  LocalExchange finish(const transport::Doorbell& doorbell);
+
+ private:
+  const Card& card_of(int rank) const { return cards_[static_cast<size_t>(rank)]; }
+  transport::Patience patience_for(int rank) const {
+    return session_.roll_call.patience("share its memory", [rank] { return std::vector<int>{rank}; });
+  }
+  [[noreturn]] void lose(int rank) const;
+  void fail(const std::string& what);
+  std::byte* probe_area(const Segment& segment, int writer) const;
+  int member_of(int rank) const {
+    return static_cast<int>(std::find(locals_.begin(), locals_.end(), rank) - locals_.begin());
+  }
+
+  const Session& session_;
+  const std::vector<int>& locals_;
+  const std::vector<Card>& cards_;
+  std::optional<Segment> own_;
+  std::map<int, transport::LocalMember> received_;
+  std::string failure_;  // the first one on this rank
+  LocalExchange result_;
+};
+
+void Exchange::connect(int listener) {
+  const int self = session_.rank();
+  const Admit admit = [&](int socket, int rank) {
+    return transport::is_process(socket, card_of(rank).identity, card_of(self).identity);
+  };
+  std::vector<transport::Hello> expected;
+  for (const int rank : locals_) {
+    if (rank > self) expected.push_back(session_.hello(rank, self, transport::Channel::kControl));
+    if (rank >= self) continue;
+    const Open open = [&](const transport::Patience&) { return transport::connect_unix(card_of(rank).socket_name); };
+    result_.controls[rank] = introduce(session_, rank, transport::Channel::kControl, open, admit);
+  }
+  for (auto& arrival : receive(session_, listener, std::move(expected), admit)) {
+    result_.controls[arrival.hello.from] = std::move(arrival.socket);
+  }
+}
+
+// Before the probes: the peer's later answer proves that the pid still was its own when it was opened.
+void Exchange::open_pidfds() {
+  const auto& self = card_of(session_.rank()).identity;
+  for (const auto& [rank, socket] : result_.controls) {
+    if (!transport::share_pids(self, card_of(rank).identity)) continue;
+    const long fd = ::syscall(SYS_pidfd_open, static_cast<pid_t>(card_of(rank).identity.pid), 0);
+    if (fd >= 0) result_.pidfds[rank] = UniqueFd(static_cast<int>(fd));
+  }
+}
+
+void Exchange::make_segment() {
+  try {
+    own_.emplace(Segment::create(result_.layout));
+  } catch (const Error& error) {
+    fail(std::string("cannot make shared memory: ") + error.what());
+  }
+}
+
+void Exchange::send_offers(const transport::Doorbell& doorbell) {
+  const std::vector<int> fds = own_ ? std::vector<int>{own_->fd(), doorbell.fd()} : std::vector<int>{};
+  for (const auto& [rank, socket] : result_.controls) {
+    if (!transport::send_fds(socket.get(), own_ ? kShared : kNothing, fds, patience_for(rank))) lose(rank);
+  }
+}
+
+void Exchange::receive_offers() {
+  for (const auto& [rank, socket] : result_.controls) {
+    transport::FdParcel parcel = transport::recv_fds(socket.get(), patience_for(rank));
+    if (!parcel.open) lose(rank);
+    // Its own verdict says why it has nothing to share.
+    if (parcel.mark != kShared) continue;
+    if (parcel.fds.size() != 2) {
+      fail("rank " + std::to_string(rank) + " sent " + std::to_string(parcel.fds.size()) + " descriptors, not 2");
+      continue;
+    }
+    try {
+      Segment segment = Segment::map(std::move(parcel.fds[0]), result_.layout);
+      received_.emplace(rank, transport::LocalMember{std::move(segment), transport::Doorbell(std::move(parcel.fds[1]))});
+    } catch (const Error& error) {
+      fail("cannot map the memory of rank " + std::to_string(rank) + ": " + error.what());
+    }
+  }
+}
+
+void Exchange::send_probes() {
+  for (const auto& [rank, socket] : result_.controls) {
+    ProbeFrame frame{kNothing, {}};
+    if (const auto found = received_.find(rank); found != received_.end()) {
+      frame.mark = kShared;
+      transport::fill_random(frame.nonce.data(), kNonceBytes);
+      std::memcpy(probe_area(found->second.segment, session_.rank()), frame.nonce.data(), kNonceBytes);
+    }
+    if (!transport::send_all(socket.get(), &frame, sizeof frame, patience_for(rank))) lose(rank);
+  }
+}
+
+void Exchange::check_probes() {
+  for (const auto& [rank, socket] : result_.controls) {
+    ProbeFrame frame;
+    if (!transport::recv_all(socket.get(), &frame, sizeof frame, patience_for(rank))) lose(rank);
+    if (frame.mark != kShared || !own_) continue;
+    std::byte* area = probe_area(*own_, rank);
+    if (std::memcmp(area, frame.nonce.data(), kNonceBytes) != 0) {
+      fail("what rank " + std::to_string(rank) + " wrote into the mapping did not arrive");
+    }
+    // Slots start as zeros, whatever the rendezvous did.
+    std::memset(area, 0, kNonceBytes);
+  }
+}
+
+void Exchange::agree() {
+  session_.roll_call.publish("verdict", failure_.empty() ? kWorked : failure_);
+  const std::vector<std::string> verdicts = session_.roll_call.gather("verdict", locals_);
+  result_.probe.outcome = transport::Probe::Outcome::kWorked;
+  for (size_t i = verdicts.size(); i-- > 0;) {
+    if (verdicts[i] == kWorked) continue;
+    result_.probe = {transport::Probe::Outcome::kFailed,
+                     "rank " + std::to_string(locals_[i]) + ": " + verdicts[i].substr(0, kLongestFailure)};
+  }
+}
+
+LocalExchange Exchange::finish(const transport::Doorbell& doorbell) {
+  if (result_.probe.outcome != transport::Probe::Outcome::kWorked) {
+    result_.controls.clear();
+    return std::move(result_);
+  }
+  UniqueFd own_bell(::fcntl(doorbell.fd(), F_DUPFD_CLOEXEC, 0));
+  if (!own_bell) throw_errno("cannot duplicate the doorbell");
+  received_.emplace(session_.rank(),
+                    transport::LocalMember{std::move(*own_), transport::Doorbell(std::move(own_bell))});
+  // A std::map visits ranks in ascending order, which is the order of member numbers.
+  for (auto& [rank, member] : received_) result_.members.push_back(std::move(member));
+  return std::move(result_);
+}
+
+void Exchange::lose(int rank) const {
+  throw Error(ErrorKind::kPeerLost,
+              "rank " + std::to_string(rank) + " (pid " + std::to_string(card_of(rank).identity.pid) +
+                  ") closed its socket during the rendezvous; see its own output",
+              rank);
+}
+
+void Exchange::fail(const std::string& what) {
+  if (failure_.empty()) failure_ = what;
+}
+
+// Each writer has its own place in the owner's first slot, which no collective uses yet.
+std::byte* Exchange::probe_area(const Segment& segment, int writer) const {
+  return segment.data() + result_.layout.slot_offset(0) + member_of(writer) * static_cast<int64_t>(kNonceBytes);
+}
+
+}  // namespace
+
+transport::SegmentLayout segment_layout(const Settings& settings, int members) {
+  constexpr int64_t kCacheLine = 64;
+  const auto stream_bytes = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(settings.link_bytes)));
+  // Never too small for the probes of all members.
+  const int64_t slot_bytes = std::max<int64_t>(settings.slot_bytes, members * static_cast<int64_t>(kNonceBytes));
+  return {members, align_up(slot_bytes, kCacheLine), stream_bytes};
+}
+
+LocalExchange exchange_memory(const Session& session, const std::vector<int>& locals, const std::vector<Card>& cards,
+                              const transport::UnixListener& listener, const transport::Doorbell& doorbell) {
+  Exchange exchange(session, locals, cards);
+  exchange.connect(listener.fd.get());
+  exchange.open_pidfds();
+  exchange.make_segment();
+  exchange.send_offers(doorbell);
+  exchange.receive_offers();
+  exchange.send_probes();
+  exchange.check_probes();
+  exchange.agree();
+  return exchange.finish(doorbell);
+}
+
+}  // namespace ringdp::comm

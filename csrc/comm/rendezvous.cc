@@ -1,0 +1,171 @@
+#include "comm/rendezvous.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "comm/card.h"
+#include "comm/local_exchange.h"
+#include "comm/session.h"
+#include "comm/tcp_exchange.h"
+#include "transport/catalog.h"
+#include "transport/tcp/tcp_link.h"
+
+namespace ringdp::comm {
+namespace {
+
+using transport::HostIdentity;
+using transport::Via;
+
+[[noreturn]] void throw_settings_differ(int rank, const Card& own, int other, const Card& theirs) {
+  throw Error(ErrorKind::kMismatch,
+              "settings differ: rank " + std::to_string(rank) + " has " + own.settings + ", rank " +
+                  std::to_string(other) + " has " + theirs.settings + "; give all ranks the same",
+              other);
+}
+
+// Round 1: the cards of all ranks, checked.
+std::vector<Card> exchange_cards(const Session& session, const Card& own) {
+  session.roll_call.publish("card", to_text(own));
+  std::vector<int> ranks(static_cast<size_t>(session.world()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const std::vector<std::string> texts = session.roll_call.gather("card", ranks);
+  std::vector<Card> cards;
+  for (const int rank : ranks) {
+    const auto card = card_from_text(texts[static_cast<size_t>(rank)]);
+    if (!card) throw_malformed(session.roll_call, "card", rank);
+    if (card->settings != own.settings) throw_settings_differ(session.rank(), own, rank, *card);
+    cards.push_back(*card);
+  }
+  return cards;
+}
+
+std::vector<int> ranks_of_host(const std::vector<Card>& cards, const HostIdentity& host) {
+  std::vector<int> ranks;
+  for (size_t i = 0; i < cards.size(); ++i) {
+    if (transport::same_host(cards[i].identity, host).same) ranks.push_back(static_cast<int>(i));
+  }
+  return ranks;
+}
+
+// The transport of the pair (own rank, peer); throws when shared memory was demanded in vain.
+transport::Choice choose_for(const Session& session, const std::vector<Card>& cards, int peer,
+                             const transport::Probe& probe) {
+  const auto self = static_cast<size_t>(session.rank()), other = static_cast<size_t>(peer);
+  transport::Choice choice =
+      transport::choose(session.settings.transport, cards[self].identity, cards[other].identity, probe);
+  if (choice.via == Via::kImpossible) {
+    throw Error(ErrorKind::kInvalidArgument, "transport=shm is impossible between rank " + std::to_string(session.rank()) +
+                                                 " and rank " + std::to_string(peer) + ": " + choice.why +
+                                                 "; use transport=auto or tcp");
+  }
+  return choice;
+}
+
+// Fails before anything is waited for when ranks of different hosts were told to share memory.
+void check_demand(const Session& session, const std::vector<Card>& cards, const std::vector<int>& locals) {
+  if (session.settings.transport != TransportChoice::kShm) return;
+  for (int rank = 0; rank < session.world(); ++rank) {
+    if (!std::binary_search(locals.begin(), locals.end(), rank)) choose_for(session, cards, rank, {});
+  }
+}
+
+// The entries of all ranks, still without sockets and reasons.
+std::vector<Peer> list_peers(const Session& session, const std::vector<Card>& cards, const std::vector<int>& locals) {
+  std::vector<Peer> peers(cards.size());
+  for (int rank = 0; rank < session.world(); ++rank) {
+    const HostIdentity& identity = cards[static_cast<size_t>(rank)].identity;
+    Peer& peer = peers[static_cast<size_t>(rank)];
+    peer.rank = rank;
+    peer.pid = static_cast<int>(identity.pid);
+    peer.host = identity.host;
+    peer.same_host = std::binary_search(locals.begin(), locals.end(), rank);
+    if (rank == session.rank()) peer.why = "this rank";
+  }
+  return peers;
+}
+
+void attach_memory(Mesh& mesh, const std::vector<int>& locals, LocalExchange&& local) {
+  for (const int rank : locals) {
+    if (local.pidfds.count(rank)) mesh.peers[static_cast<size_t>(rank)].pidfd = std::move(local.pidfds[rank]);
+  }
+  if (local.probe.outcome != transport::Probe::Outcome::kWorked) return;
+  const auto index = std::find(locals.begin(), locals.end(), mesh.rank) - locals.begin();
+  auto arena = transport::ShmArena::create(static_cast<int>(index), local.layout, std::move(local.members));
+  for (size_t member = 0; member < locals.size(); ++member) {
+    Peer& peer = mesh.peers[static_cast<size_t>(locals[member])];
+    if (peer.rank == mesh.rank) continue;
+    peer.control = std::move(local.controls[peer.rank]);
+    peer.link = arena->link_to(static_cast<int>(member));
+  }
+  mesh.locals = locals;
+  mesh.arena = std::move(arena);
+}
+
+void attach_tcp(Mesh& mesh, TcpExchange&& tcp) {
+  for (auto& [rank, connection] : tcp.connections) {
+    Peer& peer = mesh.peers[static_cast<size_t>(rank)];
+    peer.control = std::move(connection.control);
+    peer.link = std::make_unique<transport::TcpLink>(std::move(connection.bulk), rank, connection.address);
+  }
+  mesh.address = tcp.address;
+}
+
+Mesh meet(const Session& session, const HostIdentity& self, const transport::Doorbell& doorbell) {
+  const bool may_share = session.settings.transport != TransportChoice::kTcp && session.world() > 1;
+  std::optional<transport::UnixListener> listener;
+  if (may_share) listener = transport::UnixListener::open();
+  const std::vector<Card> cards = exchange_cards(
+      session, {self, listener ? listener->name : "", shared_settings(session.settings)});
+  const std::vector<int> locals = ranks_of_host(cards, self);
+  check_demand(session, cards, locals);
+
+  Mesh mesh;
+  mesh.rank = session.rank();
+  mesh.world = session.world();
+  mesh.generation = session.roll_call.generation();
+  mesh.locals = {session.rank()};
+  mesh.peers = list_peers(session, cards, locals);
+
+  transport::Probe probe;
+  if (may_share && locals.size() > 1) {
+    LocalExchange local = exchange_memory(session, locals, cards, *listener, doorbell);
+    probe = local.probe;
+    attach_memory(mesh, locals, std::move(local));
+  }
+  listener.reset();
+
+  std::vector<int> over_tcp;
+  for (Peer& peer : mesh.peers) {
+    if (peer.rank == mesh.rank) continue;
+    const transport::Choice choice = choose_for(session, cards, peer.rank, probe);
+    peer.why = choice.why;
+    if (choice.via == Via::kTcp) over_tcp.push_back(peer.rank);
+  }
+  if (!over_tcp.empty()) attach_tcp(mesh, exchange_tcp(session, over_tcp, locals.size() == cards.size()));
+  return mesh;
+}
+
+}  // namespace
+
+Mesh connect(transport::Store& store, int rank, int world, const Settings& settings,
+             const transport::Doorbell& doorbell, Deadline deadline) {
+  return connect_as(transport::local_identity(), store, rank, world, settings, doorbell, deadline);
+}
+
+Mesh connect_as(const HostIdentity& self, transport::Store& store, int rank, int world, const Settings& settings,
+                const transport::Doorbell& doorbell, Deadline deadline) {
+  if (world < 1 || rank < 0 || rank >= world) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "rank " + std::to_string(rank) + " is not one of a world of " + std::to_string(world));
+  }
+  RollCall roll_call(store, rank, world, deadline);
+  try {
+    return meet(Session::begin(roll_call, settings), self, doorbell);
+  } catch (const Error& error) {
+    roll_call.give_up(error);
+    throw;
+  }
+}
+
+}  // namespace ringdp::comm

@@ -1,0 +1,53 @@
+// How the ranks of a new group find and connect to each other: identities through the store, then sockets.
+//
+// Rounds, all under one deadline: (1) publish host identity and a unix socket; (2) same-host pairs connect, compare
+// hellos, pass memfd and doorbell, probe the mapping; (3) publish what worked; a pair is "shm" only if both sides say
+// so; (4) the others connect over TCP, to the one chosen interface, port 0. Listeners are closed before it returns.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/env.h"
+#include "base/unique_fd.h"
+#include "transport/arena.h"
+#include "transport/doorbell.h"
+#include "transport/identity.h"
+#include "transport/link.h"
+#include "transport/store.h"
+
+namespace ringdp::comm {
+
+struct Peer {
+  int rank = -1;
+  int pid = 0;
+  std::string host;           // host name, for messages
+  bool same_host = false;
+  std::string why;            // "shm: same boot id and namespaces, mapping probed", "tcp: network namespaces differ"
+  UniqueFd control;           // non-blocking stream socket (unix or TCP) for heartbeats, abort and goodbye
+  UniqueFd pidfd;             // same host only; empty where pidfd_open fails
+  std::unique_ptr<transport::Link> link;
+};
+
+struct Mesh {
+  int rank = 0, world = 1;
+  uint64_t generation = 0;                  // how many groups these ranks have made on this store prefix
+  std::vector<Peer> peers;                  // by group rank; the own entry has no sockets
+  std::vector<int> locals;                  // group ranks that share the arena, ascending, own rank included
+  std::unique_ptr<transport::Arena> arena;  // null unless at least two ranks share memory
+  std::string address;                      // "10.0.0.1 (eth0)" that TCP is bound to; empty without TCP
+};
+
+// Collective over the ranks of the group. Error(kTimeout) names the ranks that did not come; Error(kInvalidArgument)
+// says why a forced transport is impossible. While it waits it logs the missing ranks after 5 s, then every 10 s.
+Mesh connect(transport::Store& store, int rank, int world, const Settings& settings,
+             const transport::Doorbell& doorbell, Deadline deadline);
+
+// The same with a given identity instead of this process's: lets one machine act as several hosts. Its uid and pid must
+// be real, as sockets are checked against them.
+Mesh connect_as(const transport::HostIdentity& self, transport::Store& store, int rank, int world,
+                const Settings& settings, const transport::Doorbell& doorbell, Deadline deadline);
+
+}  // namespace ringdp::comm

@@ -1,0 +1,24 @@
+// Round 4 of the rendezvous: two TCP connections, control and bulk, to every peer that does not share memory.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "comm/session.h"
+
+namespace ringdp::comm {
+
+struct TcpExchange {
+  struct Connection {
+    UniqueFd control, bulk;
+    std::string address;  // of the other side, for messages
+  };
+  std::map<int, Connection> connections;  // by rank
+  std::string address;                    // "10.0.0.1 (eth0)" that this rank is bound to
+};
+
+// `peers`: ranks, ascending, at least one. `one_host`: all ranks of the group run on this host.
+TcpExchange exchange_tcp(const Session& session, const std::vector<int>& peers, bool one_host);
+
+}  // namespace ringdp::comm

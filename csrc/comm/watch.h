@@ -1,0 +1,65 @@
+// Watches the peers of all groups of a process beside the data path: who died, who failed, who left.
+//
+// One thread. Same-host peers by pidfd and the unix socket's hang-up, others by the TCP control socket's (heartbeats
+// keep TCP_USER_TIMEOUT honest, so a cut network shows as a broken socket). It never throws; it tells the group.
+#pragma once
+#include <poll.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/control.h"
+#include "transport/doorbell.h"
+
+namespace ringdp::comm {
+
+class Watched {
+ public:
+  virtual ~Watched() = default;
+  virtual void peer_aborted(int rank, const ControlMessage& message) = 0;
+  virtual void peer_left(int rank, uint64_t finished) = 0;      // goodbye after that many collectives
+  virtual void peer_lost(int rank, const std::string& how) = 0;  // gone without goodbye
+};
+
+// Descriptors stay owned by the group, which the watch keeps alive while it looks at them.
+struct WatchedPeer {
+  int rank = -1;
+  int control_fd = -1;
+  int pidfd = -1;  // -1: none
+  bool heartbeat = false;
+};
+
+class Watch {
+ public:
+  explicit Watch(std::function<void()> tick);  // also called about ten times a second
+  ~Watch();                                    // joins the thread
+
+  void add(std::shared_ptr<Watched> group, const std::vector<WatchedPeer>& peers);
+  void remove(const Watched* group);
+
+ private:
+  struct Entry {
+    std::shared_ptr<Watched> group;
+    WatchedPeer peer;
+    ControlParser parser;
+  };
+  using Entries = std::vector<std::shared_ptr<Entry>>;
+
+  void loop();
+  void look(Entry& entry, bool process_gone);
+  void forget(const Entry* entry);
+  Entries snapshot();
+
+  std::function<void()> tick_;
+  transport::Doorbell wake_;
+  std::mutex mutex_;
+  Entries entries_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ringdp::comm

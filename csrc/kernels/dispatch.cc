@@ -1,0 +1,36 @@
+#include "kernels/dispatch.h"
+
+namespace ringdp::kernels {
+namespace {
+
+std::vector<InstructionSet> detect() {
+  std::vector<InstructionSet> sets;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+    sets.push_back({"avx512", pick_avx512_kernel});
+  }
+  if (avx2) sets.push_back({"avx2", pick_avx2_kernel});
+#endif
+#if defined(__aarch64__)
+  sets.push_back({"neon", pick_scalar_kernel});
+#else
+  sets.push_back({"scalar", pick_scalar_kernel});
+#endif
+  return sets;
+}
+
+}  // namespace
+
+const std::vector<InstructionSet>& supported_instruction_sets() {
+  static const std::vector<InstructionSet> kSets = detect();
+  return kSets;
+}
+
+const char* instruction_set() { return supported_instruction_sets().front().name; }
+
+void fold(const FoldArgs& args) { fold_with(supported_instruction_sets().front().pick, args); }
+
+}  // namespace ringdp::kernels

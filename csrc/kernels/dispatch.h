@@ -1,0 +1,17 @@
+// Which instruction sets this binary holds and this machine runs.
+#pragma once
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace ringdp::kernels {
+
+struct InstructionSet {
+  const char* name;  // "avx512", "avx2", "neon" or "scalar"
+  KernelPicker pick;
+};
+
+// Best first, never empty; the last one is the compiler's baseline. Found once; thread-safe.
+const std::vector<InstructionSet>& supported_instruction_sets();
+
+}  // namespace ringdp::kernels

@@ -1,0 +1,164 @@
+// The one text of all fold kernels; fold_<instruction set>.cc compiles it with its own Isa (see vectors.h).
+#pragma once
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/kernel.h"
+#include "kernels/vectors.h"
+
+namespace ringdp::kernels {
+
+template <class Isa>
+struct Sum {
+  template <class V>
+  static V apply(V a, V b) { return a + b; }
+};
+template <class Isa>
+struct Product {
+  template <class V>
+  static V apply(V a, V b) { return a * b; }
+};
+// `b != b` lets a NaN of b in; a NaN of a stays, because it compares false.
+template <class Isa>
+struct Min {
+  template <class V>
+  static V apply(V a, V b) { return b < a ? b : (b != b ? b : a); }
+};
+template <class Isa>
+struct Max {
+  template <class V>
+  static V apply(V a, V b) { return b > a ? b : (b != b ? b : a); }
+};
+
+template <class Isa, class T, class Op, bool kWideSrc, bool kWideDst, bool kDivide>
+struct Loop {
+  using E = Element<Isa, T>;
+  using Wide = typename E::Wide;
+  using WidePack = typename E::WidePack;
+  using FirstPack = std::conditional_t<kWideSrc, WidePack, typename E::Pack>;
+  using DstPack = std::conditional_t<kWideDst, WidePack, typename E::Pack>;
+
+  static WidePack first(const char* src, int64_t i) {
+    const FirstPack pack = Memory<Isa, FirstPack>::load(src + i * (sizeof(FirstPack) / E::kLanes));
+    if constexpr (kWideSrc) {
+      return pack;
+    } else {
+      return E::widen(pack);
+    }
+  }
+
+  static WidePack next(const char* src, int64_t i) {
+    return E::widen(Memory<Isa, typename E::Pack>::load(src + i * (sizeof(typename E::Pack) / E::kLanes)));
+  }
+
+  static DstPack finish(WidePack sum, Wide divisor) {
+    if constexpr (kDivide) sum = sum / divisor;
+    // Which of two NaNs an addition returns depends on operand order, which compilers are free to swap.
+    if constexpr (std::is_floating_point_v<Wide>) {
+      sum = sum == sum ? sum : WidePack{} + std::numeric_limits<Wide>::quiet_NaN();
+    }
+    if constexpr (kWideDst) {
+      return sum;
+    } else {
+      return E::round(sum);
+    }
+  }
+
+  template <int kDsts, size_t... kNext>
+  static void run(const void* const* srcs, void* const* dsts, int64_t count, double divisor,
+                  std::index_sequence<kNext...>) {
+    // Copies of the pointers: a store through dst could change the caller's array for all the compiler knows.
+    const char* const src0 = static_cast<const char*>(srcs[0]);
+    [[maybe_unused]] const char* const others[] = {static_cast<const char*>(srcs[kNext + 1])..., nullptr};
+    char* const dst0 = static_cast<char*>(dsts[0]);
+    char* const dst1 = static_cast<char*>(dsts[kDsts - 1]);
+    const Wide by = static_cast<Wide>(divisor);
+    for (int64_t i = 0; i < count; i += E::kLanes) {
+      WidePack sum = first(src0, i);
+      ((sum = Op::apply(sum, next(others[kNext], i))), ...);
+      const DstPack result = finish(sum, by);
+      const int64_t to = i * (sizeof(DstPack) / E::kLanes);
+      Memory<Isa, DstPack>::store(dst0 + to, result);
+      if constexpr (kDsts == 2) Memory<Isa, DstPack>::store(dst1 + to, result);
+    }
+  }
+
+  template <int kSrcs, int kDsts>
+  static void kernel(const void* const* srcs, void* const* dsts, int64_t count, double divisor) {
+    run<kDsts>(srcs, dsts, count, divisor, std::make_index_sequence<kSrcs - 1>());
+  }
+
+  template <int kDsts, size_t... kIndex>
+  static Kernel pick_among(int n_srcs, std::index_sequence<kIndex...>) {
+    static constexpr Kernel kKernels[] = {&kernel<kIndex + 1, kDsts>...};
+    return kKernels[n_srcs - 1];
+  }
+};
+
+template <class Isa>
+struct Picker {
+  template <class T, class Op, bool kWideSrc, bool kWideDst, bool kDivide, bool kIsSum>
+  static Kernel by_number(const KernelKey& key) {
+    using L = Loop<Isa, T, Op, kWideSrc, kWideDst, kDivide>;
+    constexpr ReduceOp kOp = kIsSum ? ReduceOp::kSum : ReduceOp::kMin;
+    constexpr std::make_index_sequence<max_kernel_srcs(kOp)> kSrcs{};
+    if constexpr (max_kernel_dsts(kOp) == 2) {
+      if (key.n_dsts == 2) return L::template pick_among<2>(key.n_srcs, kSrcs);
+    }
+    return L::template pick_among<1>(key.n_srcs, kSrcs);
+  }
+
+  template <class T, class Op, bool kWideSrc, bool kWideDst>
+  static Kernel by_division(const KernelKey& key) {
+    constexpr bool kIsSum = std::is_same_v<Op, Sum<Isa>>;
+    if constexpr (std::is_floating_point_v<typename Element<Isa, T>::Wide>) {
+      if (key.divide) return by_number<T, Op, kWideSrc, kWideDst, true, kIsSum>(key);
+    }
+    return by_number<T, Op, kWideSrc, kWideDst, false, kIsSum>(key);
+  }
+
+  template <class T, class Op>
+  static Kernel by_width(const KernelKey& key) {
+    if constexpr (!std::is_same_v<T, typename Element<Isa, T>::Wide>) {
+      if (key.wide_src && key.wide_dst) return by_division<T, Op, true, true>(key);
+      if (key.wide_src) return by_division<T, Op, true, false>(key);
+      if (key.wide_dst) return by_division<T, Op, false, true>(key);
+    }
+    return by_division<T, Op, false, false>(key);
+  }
+
+  // Wrapping sums and products have the same bits signed and unsigned; unsigned ones are defined in C++.
+  template <class T, class Wrapping>
+  static Kernel by_op(const KernelKey& key) {
+    switch (key.op) {
+      case ReduceOp::kMin: return by_width<T, Min<Isa>>(key);
+      case ReduceOp::kMax: return by_width<T, Max<Isa>>(key);
+      case ReduceOp::kProduct: return by_width<Wrapping, Product<Isa>>(key);
+      case ReduceOp::kSum:
+      case ReduceOp::kAvg: break;
+    }
+    return by_width<Wrapping, Sum<Isa>>(key);
+  }
+
+  // Not visit_dtype: its instantiations must not be compiled for an instruction set and shared.
+  static Kernel pick(const KernelKey& key) {
+    switch (key.dtype) {
+      case DType::kU8: return by_op<uint8_t, uint8_t>(key);
+      case DType::kI8: return by_op<int8_t, uint8_t>(key);
+      case DType::kU16: return by_op<uint16_t, uint16_t>(key);
+      case DType::kI16: return by_op<int16_t, uint16_t>(key);
+      case DType::kU32: return by_op<uint32_t, uint32_t>(key);
+      case DType::kI32: return by_op<int32_t, uint32_t>(key);
+      case DType::kU64: return by_op<uint64_t, uint64_t>(key);
+      case DType::kI64: return by_op<int64_t, uint64_t>(key);
+      case DType::kF16: return by_op<Half, Half>(key);
+      case DType::kBF16: return by_op<BFloat16, BFloat16>(key);
+      case DType::kF64: return by_op<double, double>(key);
+      case DType::kF32: break;
+    }
+    return by_op<float, float>(key);
+  }
+};
+
+}  // namespace ringdp::kernels

@@ -1,0 +1,70 @@
+#include "plan/builder.h"
+
+#include <utility>
+
+namespace ringdp::plan {
+namespace {
+
+constexpr int64_t kCacheLine = 64;
+
+}  // namespace
+
+Builder::Builder(const std::string& algorithm, const Problem& problem) {
+  plan_.algorithm = algorithm;
+  plan_.what = problem.what;
+  plan_.dtype = problem.dtype;
+  plan_.op = problem.op;
+  plan_.rank = problem.rank;
+  plan_.world = problem.world;
+}
+
+int Builder::add_lane(const std::string& name) {
+  plan_.lanes.push_back({name, {}});
+  return static_cast<int>(plan_.lanes.size()) - 1;
+}
+
+After Builder::append(int lane, Step step) {
+  std::vector<Step>& steps = plan_.lanes[lane].steps;
+  steps.push_back(std::move(step));
+  return {lane, static_cast<int32_t>(steps.size())};
+}
+
+After Builder::send(int lane, int peer, int round, const Ref& src, std::vector<After> after) {
+  return append(lane, {Verb::kSend, false, peer, round, {src}, {}, std::move(after)});
+}
+
+After Builder::recv(int lane, int peer, int round, const Ref& dst, std::vector<After> after) {
+  return append(lane, {Verb::kRecv, false, peer, round, {}, {dst}, std::move(after)});
+}
+
+After Builder::fold(int lane, std::vector<Ref> srcs, std::vector<Ref> dsts, bool finish, std::vector<After> after) {
+  return append(lane, {Verb::kFold, finish, -1, -1, std::move(srcs), std::move(dsts), std::move(after)});
+}
+
+After Builder::copy(int lane, const Ref& src, const Ref& dst) {
+  return append(lane, {Verb::kCopy, false, -1, -1, {src}, {dst}, {}});
+}
+
+After Builder::signal(int lane) { return append(lane, {Verb::kSignal, false, -1, -1, {}, {}, {}}); }
+
+After Builder::wait(int lane) { return append(lane, {Verb::kWait, false, -1, -1, {}, {}, {}}); }
+
+Ref Builder::user(Space space, int tensor, Extent elements) const {
+  return {space, Form::kRaw, tensor, 0, elements.begin * size_of(plan_.dtype), elements.count()};
+}
+
+Ref Builder::slot(int member, int stage, int64_t byte_offset, int64_t count) const {
+  return {Space::kSlot, Form::kRaw, member, stage, byte_offset, count};
+}
+
+Ref Builder::scratch(int64_t byte_offset, Form form, int64_t count) {
+  return {Space::kScratch, form, 0, 0, byte_offset, count};
+}
+
+int64_t Builder::reserve_scratch(int64_t bytes) {
+  const int64_t offset = plan_.scratch_bytes;
+  plan_.scratch_bytes += align_up(bytes, kCacheLine);
+  return offset;
+}
+
+}  // namespace ringdp::plan

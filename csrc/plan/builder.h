@@ -1,0 +1,46 @@
+// Writes a plan: lanes, steps in lane order, scratch memory, and handles that let one step wait for another.
+//
+// Single-threaded; a Builder is used for one plan. Extents are in elements, offsets in Ref in bytes.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "plan/plan.h"
+
+namespace ringdp::plan {
+
+class Builder {
+ public:
+  Builder(const std::string& algorithm, const Problem& problem);
+
+  int add_lane(const std::string& name);
+  int add_send_lane(int peer) { return add_lane("send>" + std::to_string(peer)); }
+  int add_recv_lane(int peer) { return add_lane("recv<" + std::to_string(peer)); }
+
+  // Each appends one step to `lane` and returns the handle that is satisfied once that step is over.
+  After send(int lane, int peer, int round, const Ref& src, std::vector<After> after = {});
+  After recv(int lane, int peer, int round, const Ref& dst, std::vector<After> after = {});
+  After fold(int lane, std::vector<Ref> srcs, std::vector<Ref> dsts, bool finish, std::vector<After> after = {});
+  After copy(int lane, const Ref& src, const Ref& dst);
+  After signal(int lane);
+  After wait(int lane);
+
+  Ref input(int tensor, Extent elements) const { return user(Space::kInput, tensor, elements); }
+  Ref output(int tensor, Extent elements) const { return user(Space::kOutput, tensor, elements); }
+  Ref slot(int member, int stage, int64_t byte_offset, int64_t count) const;
+  static Ref scratch(int64_t byte_offset, Form form, int64_t count);
+
+  // Offset of `bytes` more of scratch, aligned so that slots share no cache line.
+  int64_t reserve_scratch(int64_t bytes);
+
+  Plan finish() { return std::move(plan_); }
+
+ private:
+  After append(int lane, Step step);
+  Ref user(Space space, int tensor, Extent elements) const;
+
+  Plan plan_;
+};
+
+}  // namespace ringdp::plan

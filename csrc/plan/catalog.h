@@ -1,0 +1,16 @@
+// The one place that turns an algorithm's name into a plan.
+#pragma once
+#include "base/env.h"
+#include "plan/plan.h"
+
+namespace ringdp::plan {
+
+// Spelled as in the settings: "ring", "rotated".
+const char* name_of(AlgorithmChoice algorithm);
+const char* name_of(Order order);
+
+// InvalidArgument when the problem is malformed or the algorithm has no plan; the message names the value.
+// A world of one gets the plan "local", whatever the algorithm.
+Plan make_plan(AlgorithmChoice algorithm, Order order, const Problem& problem);
+
+}  // namespace ringdp::plan

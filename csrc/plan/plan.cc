@@ -1,0 +1,28 @@
+#include "plan/plan.h"
+
+#include "base/error.h"
+
+namespace ringdp::plan {
+
+const char* name_of(Collective what) {
+  static constexpr const char* kNames[kCollectiveCount] = {"all_reduce", "broadcast", "all_gather", "reduce_scatter",
+                                                           "barrier"};
+  const auto i = static_cast<int>(what);
+  return i < kCollectiveCount ? kNames[i] : "unknown collective";
+}
+
+Collective collective_named(const std::string& name) {
+  std::string known;
+  for (int i = 0; i < kCollectiveCount; ++i) {
+    const auto what = static_cast<Collective>(i);
+    if (name == name_of(what)) return what;
+    known += (i ? ", " : "") + std::string(name_of(what));
+  }
+  throw Error(ErrorKind::kInvalidArgument, "'" + name + "' is no collective: known are " + known);
+}
+
+int64_t bytes_of(const Plan& plan, const Ref& ref) {
+  return ref.count * size_of(ref.form == Form::kWide ? wide_of(plan.dtype) : plan.dtype);
+}
+
+}  // namespace ringdp::plan

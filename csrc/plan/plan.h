@@ -1,0 +1,94 @@
+// A plan is a value: what one rank does in one collective, as lanes of steps over named buffers.
+//
+// No sockets, no torch, no threads. Executors (collective/) run it on links and arena; the recorder prints and counts
+// it. Steps of one lane run in order; lanes run side by side, held back only by `after`. A lane is e.g. "everything I
+// send to rank 2". Buffers are named by Ref, so the same plan runs on any memory.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace ringdp::plan {
+
+enum class Collective : uint8_t { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kBarrier };
+constexpr int kCollectiveCount = 5;
+const char* name_of(Collective what);
+Collective collective_named(const std::string& name);  // InvalidArgument names the known ones
+
+enum class Verb : uint8_t {
+  kSend,    // srcs[0] -> link to `peer`
+  kRecv,    // link from `peer` -> dsts[0]
+  kFold,    // dsts = srcs folded in the order listed; `finish`: divide (AVG) and round to the tensor's type
+  kCopy,    // dsts[0] = srcs[0]
+  kSignal,  // arrive at the arena's next barrier
+  kWait,    // until the arena's last barrier that this lane signalled has passed
+};
+
+enum class Space : uint8_t {
+  kInput,    // user tensor `index` (read)
+  kOutput,   // user tensor `index` (written; may be the same memory as the input)
+  kScratch,  // private memory of the executor; index 0
+  kSlot,     // staging slot of arena member `index`, of pipeline stage `stage`
+};
+
+// Raw: the tensor's own type. Wide: wide_of(dtype), a partial sum.
+enum class Form : uint8_t { kRaw, kWide };
+
+struct Ref {
+  Space space = Space::kInput;
+  Form form = Form::kRaw;
+  int32_t index = 0;
+  int32_t stage = 0;   // kSlot only: the executor maps stages to the two slots
+  int64_t offset = 0;  // bytes from the start of that buffer
+  int64_t count = 0;   // elements
+};
+
+// Satisfied once `lane` has finished at least `steps` steps.
+struct After {
+  int32_t lane = 0;
+  int32_t steps = 0;
+};
+
+struct Step {
+  Verb verb = Verb::kCopy;
+  bool finish = false;
+  int32_t peer = -1;
+  int32_t round = -1;  // communication round (0-based) of a send or receive, -1 elsewhere
+  std::vector<Ref> srcs, dsts;
+  std::vector<After> after;
+};
+
+struct Lane {
+  std::string name;  // "send>2", "recv<1", "fold"
+  std::vector<Step> steps;
+};
+
+struct Plan {
+  std::string algorithm;      // "direct", "ring", "arena", ...
+  Collective what = Collective::kBarrier;
+  DType dtype = DType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  int rank = 0, world = 1;
+  int64_t scratch_bytes = 0;
+  std::vector<Lane> lanes;
+};
+
+// What is asked of a plan. Flat and list forms are the same: tensor i is buffer i.
+struct Problem {
+  Collective what = Collective::kAllReduce;
+  DType dtype = DType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  int rank = 0, world = 1;
+  int root = 0;                       // broadcast
+  int64_t count = 0;                  // elements: of the tensor (all_reduce, broadcast), or of one rank's part
+  int64_t segment_bytes = 256 << 10;  // pipelining unit of link plans
+  int64_t slot_bytes = 1 << 20;       // staging slot of arena plans
+};
+// Buffers by collective: all_reduce, broadcast: input 0 = output 0 (in place). all_gather: input 0, outputs 0..N-1.
+// reduce_scatter: inputs 0..N-1, output 0. barrier: none.
+
+int64_t bytes_of(const Plan& plan, const Ref& ref);
+
+}  // namespace ringdp::plan

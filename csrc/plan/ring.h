@@ -1,0 +1,19 @@
+// The ring: every rank talks to its two neighbours only. Two schedules of the same sum.
+//
+// Order::kRank: every segment starts at rank 0, is folded on its way to rank N-1, and its result goes once round:
+// 2(N-1)+M-1 rounds for M segments, the sum in rank order. Order::kRotated: the textbook ring, chunk c starts at rank
+// c: 2(N-1) rounds, 2(N-1)/N of the bytes, but a sum whose order depends on the chunk.
+// Partial sums of 16-bit floats travel in float32, so both round once. all_gather and broadcast have one schedule.
+#pragma once
+#include "base/env.h"
+#include "plan/plan.h"
+
+namespace ringdp::plan {
+
+Plan ring(const Problem& problem, Order order);  // a valid problem with world > 1
+
+// The two halves behind ring(): all_reduce and reduce_scatter only.
+Plan ring_in_rank_order(const Problem& problem);
+Plan ring_rotated(const Problem& problem);
+
+}  // namespace ringdp::plan

@@ -1,0 +1,44 @@
+// What a group has done so far, counted where it happens. Written by the driver thread, read by any.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+namespace ringdp::trace {
+
+// A plain copy, for reading.
+struct Totals {
+  uint64_t collectives = 0;
+  uint64_t steps = 0;                 // plan steps executed
+  uint64_t rounds = 0;                // communication rounds: the sum over collectives of (highest round + 1)
+  uint64_t wire_bytes_sent = 0;       // payload handed to links to other ranks
+  uint64_t wire_bytes_received = 0;
+  uint64_t header_bytes_sent = 0;     // fingerprints on links
+  uint64_t memory_bytes_read = 0;     // by folds and copies
+  uint64_t memory_bytes_written = 0;
+};
+
+class Counters {
+ public:
+  void add(const Totals& t) {
+    collectives_ += t.collectives;
+    steps_ += t.steps;
+    rounds_ += t.rounds;
+    wire_bytes_sent_ += t.wire_bytes_sent;
+    wire_bytes_received_ += t.wire_bytes_received;
+    header_bytes_sent_ += t.header_bytes_sent;
+    memory_bytes_read_ += t.memory_bytes_read;
+    memory_bytes_written_ += t.memory_bytes_written;
+  }
+  Totals totals() const {
+    return {collectives_,         steps_,
+            rounds_,              wire_bytes_sent_,
+            wire_bytes_received_, header_bytes_sent_,
+            memory_bytes_read_,   memory_bytes_written_};
+  }
+
+ private:
+  std::atomic<uint64_t> collectives_{0}, steps_{0}, rounds_{0}, wire_bytes_sent_{0}, wire_bytes_received_{0},
+      header_bytes_sent_{0}, memory_bytes_read_{0}, memory_bytes_written_{0};
+};
+
+}  // namespace ringdp::trace

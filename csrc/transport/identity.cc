@@ -1,0 +1,115 @@
+#include "transport/identity.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ringdp::transport {
+namespace {
+
+constexpr char kFormat[] = "identity-1";
+constexpr size_t kFields = 7;
+constexpr size_t kLongestLine = 512;
+constexpr size_t kBootIdLength = 36;
+
+bool is_printable(char c) { return c > ' ' && c < 127; }
+
+std::string read_host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "unknown";
+  std::string host = name;
+  // The line is split at spaces, so a name may not bring its own.
+  std::replace_if(host.begin(), host.end(), [](char c) { return !is_printable(c); }, '?');
+  return host;
+}
+
+std::string read_boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  if (!(file >> id)) throw Error(ErrorKind::kInternal, "cannot read the boot id: is /proc mounted?");
+  return id;
+}
+
+uint64_t namespace_inode(const char* path) {
+  struct stat status {};
+  if (::stat(path, &status) != 0) throw_errno(std::string("cannot look at ") + path + " (is /proc mounted?)");
+  return status.st_ino;
+}
+
+std::vector<std::string> split_at_spaces(const std::string& line) {
+  std::vector<std::string> fields(1);
+  for (const char c : line) {
+    if (c == ' ') {
+      fields.emplace_back();
+    } else {
+      fields.back() += c;
+    }
+  }
+  return fields;
+}
+
+bool parse_number(const std::string& text, uint64_t& number) {
+  const char* end = text.data() + text.size();
+  const auto [stop, failure] = std::from_chars(text.data(), end, number);
+  return failure == std::errc() && stop == end;
+}
+
+bool is_boot_id(const std::string& text) {
+  return text.size() == kBootIdLength && text.find_first_not_of("0123456789abcdef-") == std::string::npos;
+}
+
+}  // namespace
+
+HostIdentity local_identity() {
+  HostIdentity identity;
+  identity.host = read_host_name();
+  identity.boot_id = read_boot_id();
+  identity.network_namespace = namespace_inode("/proc/self/ns/net");
+  identity.pid_namespace = namespace_inode("/proc/self/ns/pid");
+  identity.uid = ::geteuid();
+  identity.pid = static_cast<uint64_t>(::getpid());
+  return identity;
+}
+
+std::string to_line(const HostIdentity& identity) {
+  return std::string(kFormat) + " " + identity.host + " " + identity.boot_id + " " +
+         std::to_string(identity.network_namespace) + " " + std::to_string(identity.pid_namespace) + " " +
+         std::to_string(identity.uid) + " " + std::to_string(identity.pid);
+}
+
+std::optional<HostIdentity> identity_from_line(const std::string& line) {
+  if (line.size() > kLongestLine) return std::nullopt;
+  const std::vector<std::string> fields = split_at_spaces(line);
+  if (fields.size() != kFields || fields[0] != kFormat) return std::nullopt;
+  HostIdentity identity;
+  identity.host = fields[1];
+  identity.boot_id = fields[2];
+  if (identity.host.empty() || !std::all_of(identity.host.begin(), identity.host.end(), is_printable)) {
+    return std::nullopt;
+  }
+  const bool valid = is_boot_id(identity.boot_id) && parse_number(fields[3], identity.network_namespace) &&
+                     parse_number(fields[4], identity.pid_namespace) && parse_number(fields[5], identity.uid) &&
+                     parse_number(fields[6], identity.pid);
+  // "007" parses but is not what to_line() writes.
+  if (!valid || to_line(identity) != line) return std::nullopt;
+  return identity;
+}
+
+SameHost same_host(const HostIdentity& a, const HostIdentity& b) {
+  if (a.boot_id != b.boot_id) return {false, "boot ids differ: two hosts"};
+  if (a.network_namespace != b.network_namespace) return {false, "network namespaces differ"};
+  if (a.uid != b.uid) return {false, "users differ: uid " + std::to_string(a.uid) + " and " + std::to_string(b.uid)};
+  return {true, "same boot id, network namespace and user"};
+}
+
+bool share_pids(const HostIdentity& a, const HostIdentity& b) {
+  return same_host(a, b).same && a.pid_namespace == b.pid_namespace;
+}
+
+}  // namespace ringdp::transport

@@ -1,0 +1,26 @@
+// The seam between algorithms and wires: an ordered, reliable, non-blocking byte stream between two ranks.
+//
+// Owned by one group; called only by the thread that drives that group. Sending never waits for the peer to
+// post a receive: up to a fixed capacity is buffered. A broken stream throws Error(kPeerLost).
+#pragma once
+#include <cstddef>
+
+namespace ringdp::transport {
+
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  // Takes up to `size` bytes; returns how many, 0 when the stream is full.
+  virtual size_t try_send(const void* bytes, size_t size) = 0;
+
+  // Gives up to `size` bytes; returns how many, 0 when none has arrived.
+  virtual size_t try_recv(void* bytes, size_t size) = 0;
+
+  // What a sleeping driver must poll(2): a descriptor, or -1 when the peer rings the driver's doorbell instead.
+  virtual int poll_fd() const { return -1; }
+
+  virtual const char* kind() const = 0;  // "shm" or "tcp"
+};
+
+}  // namespace ringdp::transport

@@ -1,0 +1,116 @@
+#include "transport/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <string>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "transport/shm/control_block.h"
+#include "transport/shm/spsc_stream.h"
+
+namespace ringdp::transport {
+namespace {
+
+constexpr int kMaxMembers = 4096;
+constexpr int64_t kMaxPartBytes = int64_t{1} << 40;  // times kMaxMembers it still fits an int64_t
+constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kSlotAlignment = 64;
+
+[[noreturn]] void refuse(const std::string& what, int64_t value, const std::string& accepted) {
+  throw Error(ErrorKind::kInvalidArgument,
+              "shared memory with " + what + " = " + std::to_string(value) + ": must be " + accepted);
+}
+
+void check(const SegmentLayout& layout) {
+  if (layout.members < 1 || layout.members > kMaxMembers) refuse("members", layout.members, "1..4096");
+  if (layout.slot_bytes < kSlotAlignment || layout.slot_bytes > kMaxPartBytes || layout.slot_bytes % kSlotAlignment) {
+    refuse("slot_bytes", layout.slot_bytes, "a multiple of 64, 64 B..1 TiB");
+  }
+  const int64_t n = layout.stream_bytes;
+  if (n < 1 || n > kMaxPartBytes || (n & (n - 1)) != 0) refuse("link_bytes", n, "a power of two, 1 B..1 TiB");
+}
+
+// One stream with its header, padded so that the next header is aligned.
+int64_t stream_stride(const SegmentLayout& layout) {
+  return kStreamHeaderBytes + align_up(layout.stream_bytes, kLinePairBytes);
+}
+
+std::byte* map_shared(int fd, size_t size) {
+  void* at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (at == MAP_FAILED) throw_errno("cannot map " + std::to_string(size) + " bytes of shared memory");
+  return static_cast<std::byte*>(at);
+}
+
+void keep_from_children(std::byte* at, size_t size) {
+  if (::madvise(at, size, MADV_DONTFORK) != 0) throw_errno("cannot keep shared memory from forked children");
+}
+
+void check_received(int fd, size_t size) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) throw_errno("cannot inspect a peer's segment");
+  if (static_cast<uint64_t>(status.st_size) != size) {
+    throw Error(ErrorKind::kInternal, "a peer's segment has " + std::to_string(status.st_size) + " bytes, expected " +
+                                          std::to_string(size) +
+                                          ": give all ranks the same slot_bytes and link_bytes");
+  }
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    throw Error(ErrorKind::kInternal,
+                "a peer's segment is not sealed against shrinking (a truncated mapping kills its readers); "
+                "run the same ringdp version on all ranks");
+  }
+}
+
+}  // namespace
+
+int64_t SegmentLayout::slot_offset(int parity) const { return kControlBytes + parity * slot_bytes; }
+
+int64_t SegmentLayout::stream_offset(int to_member) const {
+  return align_up(slot_offset(2), kLinePairBytes) + to_member * stream_stride(*this);
+}
+
+int64_t SegmentLayout::total_bytes() const { return align_up(stream_offset(members), kPageBytes); }
+
+Segment Segment::create(const SegmentLayout& layout) {
+  check(layout);
+  UniqueFd fd(::memfd_create("ringdp-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) throw_errno("cannot make shared memory (memfd_create); raise the limit on open files (ulimit -n)");
+  const int64_t size = layout.total_bytes();
+  if (::ftruncate(fd.get(), size) != 0) throw_errno("cannot size a segment to " + std::to_string(size) + " bytes");
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    throw_errno("cannot seal a segment's size");
+  }
+  return map(std::move(fd), layout);
+}
+
+Segment Segment::map(UniqueFd fd, const SegmentLayout& layout) {
+  check(layout);
+  const auto size = static_cast<size_t>(layout.total_bytes());
+  check_received(fd.get(), size);
+  std::byte* at = map_shared(fd.get(), size);
+  Segment segment(std::move(fd), at, size);
+  keep_from_children(at, size);
+  return segment;
+}
+
+Segment::Segment(UniqueFd fd, std::byte* data, size_t size) : fd_(std::move(fd)), data_(data), size_(size) {}
+
+Segment::Segment(Segment&& other) noexcept
+    : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+Segment& Segment::operator=(Segment&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+Segment::~Segment() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+}  // namespace ringdp::transport

@@ -1,0 +1,47 @@
+// One rank's shared memory: an anonymous memfd of sealed size, and where things lie in it.
+//
+// Nothing has a name in /dev/shm or /tmp, so SIGKILL leaves nothing behind. Mappings are not inherited by forked
+// children (MADV_DONTFORK): a child that touches them crashes alone instead of corrupting the group.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "base/unique_fd.h"
+
+namespace ringdp::transport {
+
+// Geometry, equal on all members; pure arithmetic. Order: control block, two slots, one stream per member.
+struct SegmentLayout {
+  int members = 0;
+  int64_t slot_bytes = 0;    // multiple of 64
+  int64_t stream_bytes = 0;  // capacity of one outgoing stream, a power of two
+
+  int64_t slot_offset(int parity) const;
+  int64_t stream_offset(int to_member) const;  // of its StreamHeader; the bytes follow the header
+  int64_t total_bytes() const;                 // page-aligned
+};
+
+class Segment {
+ public:
+  // A new memfd: sized, sealed against shrinking and growing, mapped, zero-filled on demand.
+  // Error(kInvalidArgument) names the part of an impossible geometry.
+  static Segment create(const SegmentLayout& layout);
+  // A peer's memfd. Error(kInternal) unless its size is the layout's and it is sealed against shrinking.
+  static Segment map(UniqueFd fd, const SegmentLayout& layout);
+
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&& other) noexcept;
+  ~Segment();
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  int fd() const { return fd_.get(); }  // to pass to peers
+
+ private:
+  Segment(UniqueFd fd, std::byte* data, size_t size);
+  UniqueFd fd_;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace ringdp::transport

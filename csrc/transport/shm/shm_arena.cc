@@ -1,0 +1,137 @@
+#include "transport/shm/shm_arena.h"
+
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "transport/shm/control_block.h"
+#include "transport/shm/shm_link.h"
+
+namespace ringdp::transport {
+namespace {
+
+using Members = std::vector<LocalMember>;
+
+class MappedArena final : public ShmArena {
+ public:
+  MappedArena(int index, const SegmentLayout& layout, std::shared_ptr<const Members> members)
+      : index_(index), layout_(layout), members_(std::move(members)), linked_(layout.members, false) {}
+
+  int index() const override { return index_; }
+  int size() const override { return layout_.members; }
+  std::byte* slot(int member, int parity) const override {
+    return (*members_)[member].segment.data() + layout_.slot_offset(parity);
+  }
+  int64_t slot_bytes() const override { return layout_.slot_bytes; }
+
+  void post_note(uint64_t seq, const Note& note) override;
+  uint64_t noted(int member) const override { return block(member).noted.load(std::memory_order_acquire); }
+  const Note& note(int member, uint64_t seq) const override { return block(member).notes[seq % 2]; }
+
+  void arrive() override;
+  bool passed(uint64_t barrier) const override {
+    // seq_cst: the last look before sleeping must not be ordered before the asleep flag.
+    return block(0).generation.load(std::memory_order_seq_cst) >= barrier;
+  }
+  uint64_t arrived() const override { return arrived_; }
+  void set_asleep(bool asleep) override { block(index_).asleep.store(asleep, std::memory_order_seq_cst); }
+
+  std::unique_ptr<Link> link_to(int member) override;
+
+ private:
+  ControlBlock& block(int member) const {
+    return *reinterpret_cast<ControlBlock*>((*members_)[member].segment.data());
+  }
+  bool all_arrived() const;
+  bool raise_generation();
+  void wake_sleepers() const;
+
+  const int index_;
+  const SegmentLayout layout_;
+  const std::shared_ptr<const Members> members_;
+  std::vector<bool> linked_;  // by member: link_to was called
+  uint64_t arrived_ = 0;
+  uint64_t posted_ = 0;
+};
+
+// Rings nobody: the arrival that follows does.
+void MappedArena::post_note(uint64_t seq, const Note& note) {
+  if (seq <= posted_) {
+    throw Error(ErrorKind::kInternal, "note " + std::to_string(seq) + " posted after note " + std::to_string(posted_));
+  }
+  posted_ = seq;
+  block(index_).notes[seq % 2] = note;
+  block(index_).noted.store(seq, std::memory_order_release);
+}
+
+// Each member counts its own arrivals: one that arrives at the next barrier early cannot pass for one that is late.
+void MappedArena::arrive() {
+  block(index_).arrivals.store(++arrived_, std::memory_order_seq_cst);
+  if (all_arrived() && raise_generation()) wake_sleepers();
+}
+
+// In the single order of the seq_cst stores the last arriver comes after all others, so at least that one sees all.
+bool MappedArena::all_arrived() const {
+  for (int member = 0; member < size(); ++member) {
+    if (block(member).arrivals.load(std::memory_order_seq_cst) < arrived_) return false;
+  }
+  return true;
+}
+
+// False when another member has already said that this barrier, or a later one, passed.
+bool MappedArena::raise_generation() {
+  std::atomic<uint64_t>& generation = block(0).generation;
+  uint64_t passed = generation.load(std::memory_order_relaxed);
+  while (passed < arrived_) {
+    if (generation.compare_exchange_weak(passed, arrived_, std::memory_order_seq_cst)) return true;
+  }
+  return false;
+}
+
+void MappedArena::wake_sleepers() const {
+  for (int member = 0; member < size(); ++member) {
+    if (member != index_) ring_if_asleep(block(member), (*members_)[member].doorbell);
+  }
+}
+
+std::unique_ptr<Link> MappedArena::link_to(int member) {
+  if (member < 0 || member >= size() || member == index_ || linked_[member]) {
+    throw Error(ErrorKind::kInvalidArgument, "member " + std::to_string(index_) + " of " + std::to_string(size()) +
+                                                 " asked for a link to " + std::to_string(member) +
+                                                 ": one link per other member");
+  }
+  linked_[member] = true;
+  const auto capacity = static_cast<size_t>(layout_.stream_bytes);
+  const LocalMember& peer = (*members_)[member];
+  StreamWriter out((*members_)[index_].segment.data() + layout_.stream_offset(member), capacity);
+  StreamReader in(peer.segment.data() + layout_.stream_offset(index_), capacity);
+  return std::make_unique<ShmLink>(out, in, block(member), peer.doorbell, members_);
+}
+
+void check(int index, const SegmentLayout& layout, const Members& members) {
+  if (index < 0 || index >= layout.members || members.size() != static_cast<size_t>(layout.members)) {
+    throw Error(ErrorKind::kInvalidArgument, "an arena of " + std::to_string(layout.members) + " members got " +
+                                                 std::to_string(members.size()) + " segments and own index " +
+                                                 std::to_string(index));
+  }
+  for (size_t member = 0; member < members.size(); ++member) {
+    if (members[member].segment.size() == static_cast<size_t>(layout.total_bytes())) continue;
+    throw Error(ErrorKind::kInvalidArgument, "the segment of member " + std::to_string(member) + " has " +
+                                                 std::to_string(members[member].segment.size()) + " bytes, expected " +
+                                                 std::to_string(layout.total_bytes()));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<ShmArena> ShmArena::create(int index, const SegmentLayout& layout, std::vector<LocalMember> members) {
+  return create(index, layout, std::make_shared<const Members>(std::move(members)));
+}
+
+std::unique_ptr<ShmArena> ShmArena::create(int index, const SegmentLayout& layout,
+                                           std::shared_ptr<const std::vector<LocalMember>> members) {
+  check(index, layout, *members);
+  return std::make_unique<MappedArena>(index, layout, std::move(members));
+}
+
+}  // namespace ringdp::transport

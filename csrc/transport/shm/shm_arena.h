@@ -1,0 +1,33 @@
+// The arena of the ranks of one host, and shared-memory links between them, over one memfd segment per rank.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "transport/arena.h"
+#include "transport/doorbell.h"
+#include "transport/link.h"
+#include "transport/shm/segment.h"
+
+namespace ringdp::transport {
+
+// What one local rank brings: its segment and the doorbell of its process (the own entry included).
+struct LocalMember {
+  Segment segment;
+  Doorbell doorbell;
+};
+
+// Segments and doorbells stay alive until the arena and every link made from it are gone.
+class ShmArena : public Arena {
+ public:
+  // Error(kInvalidArgument) when index, layout and members do not fit together.
+  static std::unique_ptr<ShmArena> create(int index, const SegmentLayout& layout, std::vector<LocalMember> members);
+  // The same over mappings that several ranks of one process share.
+  static std::unique_ptr<ShmArena> create(int index, const SegmentLayout& layout,
+                                          std::shared_ptr<const std::vector<LocalMember>> members);
+
+  // The stream pair to another member: my segment's stream for it, its segment's stream for me. At most one per member:
+  // Error(kInvalidArgument) on the second call.
+  virtual std::unique_ptr<Link> link_to(int member) = 0;
+};
+
+}  // namespace ringdp::transport

@@ -1,0 +1,90 @@
+#include "transport/tcp/tcp_socket.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace ringdp::transport {
+namespace {
+
+constexpr int kBufferBytes = 4 << 20;
+constexpr int kFirstPauseMs = 5, kLongestPauseMs = 200;
+
+UniqueFd new_socket(const SocketAddress& address) {
+  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) throw_errno("cannot make a TCP socket for " + address.text());
+  return fd;
+}
+
+bool set_option(int fd, int level, int option, int value) {
+  return ::setsockopt(fd, level, option, &value, sizeof value) == 0;
+}
+
+void require_option(int fd, int option, int value, const char* name) {
+  if (!set_option(fd, IPPROTO_TCP, option, value)) throw_errno(std::string("cannot set ") + name);
+}
+
+bool is_worth_retrying(int code) {
+  return code == ECONNREFUSED || code == ECONNRESET || code == ETIMEDOUT || code == EHOSTUNREACH ||
+         code == ENETUNREACH || code == EAGAIN || code == EINTR;
+}
+
+// 0, or why this attempt failed.
+int try_connect(int fd, const SocketAddress& address, const Patience& patience) {
+  if (::connect(fd, address.raw(), address.size) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  wait_for(fd, POLLOUT, patience);
+  int code = 0;
+  socklen_t size = sizeof code;
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) != 0) return errno;
+  return code;
+}
+
+}  // namespace
+
+UniqueFd listen_on(SocketAddress address) {
+  address.set_port(0);
+  UniqueFd fd = new_socket(address);
+  // Buffer sizes must be set before the handshake to be offered to the peer; accepted sockets inherit them.
+  tune_for_bulk(fd.get());
+  if (::bind(fd.get(), address.raw(), address.size) != 0) throw_errno("cannot bind to " + address.host());
+  if (::listen(fd.get(), SOMAXCONN) != 0) throw_errno("cannot listen on " + address.host());
+  return fd;
+}
+
+UniqueFd connect_tcp(const SocketAddress& address, const Patience& patience) {
+  for (int pause_ms = kFirstPauseMs;; pause_ms = std::min(2 * pause_ms, kLongestPauseMs)) {
+    UniqueFd fd = new_socket(address);
+    tune_for_bulk(fd.get());
+    const int code = try_connect(fd.get(), address, patience);
+    if (code == 0) return fd;
+    if (!is_worth_retrying(code)) throw_errno("cannot connect to " + address.text(), code);
+    pause_for(pause_ms, patience);
+  }
+}
+
+void tune_for_bulk(int fd) {
+  require_option(fd, TCP_NODELAY, 1, "TCP_NODELAY");
+  // Best effort: the kernel caps them at net.core.{w,r}mem_max without an error.
+  set_option(fd, SOL_SOCKET, SO_SNDBUF, kBufferBytes);
+  set_option(fd, SOL_SOCKET, SO_RCVBUF, kBufferBytes);
+}
+
+void tune_for_control(int fd, int64_t unreachable_ms) {
+  require_option(fd, TCP_NODELAY, 1, "TCP_NODELAY");
+  require_option(fd, TCP_USER_TIMEOUT, static_cast<int>(unreachable_ms), "TCP_USER_TIMEOUT");
+  // Keepalive counts in whole seconds: one idle, then one probe a second until the time is up.
+  const int64_t probes = std::clamp<int64_t>(ceil_div(unreachable_ms, 1000) - 1, 1, 127);
+  if (!set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1)) throw_errno("cannot set SO_KEEPALIVE");
+  require_option(fd, TCP_KEEPIDLE, 1, "TCP_KEEPIDLE");
+  require_option(fd, TCP_KEEPINTVL, 1, "TCP_KEEPINTVL");
+  require_option(fd, TCP_KEEPCNT, static_cast<int>(probes), "TCP_KEEPCNT");
+}
+
+}  // namespace ringdp::transport

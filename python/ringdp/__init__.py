@@ -1,0 +1,52 @@
+"""ringdp: data-parallel training you can trust.
+
+Importing this package does not import torch: every public name is loaded at its first use. The backend needs no
+import at all - `torch.distributed.init_process_group("ringdp")` finds it through an entry point.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from ringdp import _register
+
+__version__ = "0.1.0"
+__all__ = ["Options", "__version__", "info", "register", "testing"]
+
+# public name -> (module, attribute; None for the module itself)
+_LAZY: dict[str, tuple[str, str | None]] = {
+    "Options": ("ringdp.backend", "Options"),
+    "info": ("ringdp.cli.info", "collect"),
+    "register": ("ringdp._register", "register"),
+    "testing": ("ringdp.testing", None),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name, or `_C` after checking that it was built for the torch that is installed.
+
+    Raises AttributeError for unknown names and ImportError when `_C` cannot be used, with what to type.
+    """
+    if name == "_C":
+        from ringdp import _native
+
+        return _native.load()
+    if name not in _LAZY:
+        raise AttributeError(f"module 'ringdp' has no attribute '{name}'")
+    module, attribute = _LAZY[name]
+    loaded = importlib.import_module(module)
+    value = loaded if attribute is None else getattr(loaded, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted(__all__)
+
+
+# Third door: torch was imported first, with its own autoload off or before ringdp was on the path.
+if _register.torch_is_loaded(sys.modules.get("torch")):
+    _register.autoload()

@@ -1,0 +1,57 @@
+"""What torch calls to make a ringdp process group: the creator, its options, and their Python face."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from ringdp import _native
+
+_C = _native.load()
+
+_alive: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class Options(_C.Options):
+    """Settings of one process group, for ``pg_options=``.
+
+    Keyword arguments are the fields that ``ringdp info`` lists (``transport``, ``algorithm``, ``order``, ...); they
+    outrank the environment. A field or value that does not exist raises ``DistBackendError`` naming what is accepted.
+    """
+
+    def __init__(self, timeout: timedelta = timedelta(minutes=30), **fields: object) -> None:
+        super().__init__(timeout)
+        for field, value in fields.items():
+            self.set(field, str(value))
+
+
+def as_options(given: object) -> Any:
+    """``pg_options`` as users write it: None, a mapping of fields, or ``ringdp.Options``."""
+    if given is None:
+        return Options()
+    if isinstance(given, Mapping):
+        return Options(**given)
+    if isinstance(given, _C.Options):
+        return given.__copy__()
+    raise TypeError(f"pg_options for ringdp must be ringdp.Options or a dict of its fields, not {type(given).__name__}")
+
+
+def create_backend(dist_opts: Any, pg_options: object) -> Any:
+    """The extended creator of ``Backend.register_backend``; collective over the group's ranks."""
+    options = as_options(pg_options)
+    options._timeout = dist_opts.timeout
+    options.global_ranks_in_group = list(dist_opts.global_ranks_in_group)
+    options.group_name = dist_opts.group_id
+    made = _C.Backend(dist_opts.store, dist_opts.group_rank, dist_opts.group_size, dist_opts.group_id, options)
+    _alive.add(made)
+    return made
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Peers of a process that ends without destroy_process_group get a goodbye instead of a lost connection."""
+    for made in list(_alive):
+        made.shutdown()

@@ -1,0 +1,155 @@
+"""The table at the end of a run, and the same as JSON."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ringdp.examples.comparison import Comparison
+from ringdp.examples.proof import STEPS, Proof
+from ringdp.examples.traffic import Traffic
+from ringdp.examples.trainer import History
+
+PLAIN_WIDTH = 150
+
+Row = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything a run has found out. final_hashes: of the trained parameters, one per rank."""
+
+    backend: str
+    world: int
+    bytes_per_step: int
+    history: History
+    comparison: Comparison | None
+    final_hashes: list[str]
+    proof: Proof
+
+    def rows(self) -> list[Row]:
+        """(what, value, how to read it)."""
+        return [*self._loss_rows(), *self._speed_rows(), *self._traffic_rows(), *self._bit_rows()]
+
+    def tokens_per_second(self) -> float:
+        """Over all ranks, optimizer steps only."""
+        return len(self.history.losses) * self.bytes_per_step / self.history.seconds
+
+    def _loss_rows(self) -> list[Row]:
+        losses, validation = self.history.losses, self.history.validation
+        return [
+            (
+                "training loss",
+                f"{losses[0]:.4f} -> {losses[-1]:.4f}",
+                f"nats per byte, step 1 and {len(losses)}",
+            ),
+            (
+                "validation loss",
+                f"{validation[0][1]:.4f} -> {validation[-1][1]:.4f}",
+                "text never trained on",
+            ),
+        ]
+
+    def _speed_rows(self) -> list[Row]:
+        rows = [
+            (
+                "tokens/s",
+                f"{self.tokens_per_second():,.0f}",
+                f"bytes of text, {self.world} rank(s), one thread each",
+            )
+        ]
+        if self.comparison is None:
+            return [*rows, ("step over gloo", "-", "not measured (--rounds 0)")]
+        ours, gloo = self.comparison.ours, self.comparison.gloo
+        times = f"{self.backend} {1e3 * ours.step:.1f} ms, gloo {1e3 * gloo.step:.1f} ms"
+        communication = f"{1e3 * ours.communication:.1f} ms"
+        return [
+            *rows,
+            (
+                "step, gloo / ours",
+                f"{self.comparison.ratio:.3f}",
+                f"{times}, in alternation; above 1 is faster than gloo",
+            ),
+            (
+                "communication",
+                communication,
+                f"not hidden by backward, per step; gloo {1e3 * gloo.communication:.1f} ms",
+            ),
+        ]
+
+    def _traffic_rows(self) -> list[Row]:
+        traffic = self.comparison.traffic if self.comparison else None
+        if traffic is None:
+            return [
+                (what, "-", f"{self.backend} counts no bytes")
+                for what in ("wire bytes/step", "memory bytes/step")
+            ]
+        wire_note = "shared memory: nothing to send" if traffic.in_memory else "2(N-1) S over links"
+        wire = ("wire bytes/step", *_against(traffic.wire, traffic.wire_formula, wire_note, traffic))
+        if not traffic.in_memory:
+            return [
+                wire,
+                (
+                    "memory bytes/step",
+                    f"{traffic.memory // traffic.steps:,}",
+                    "folds and copies beside the links",
+                ),
+            ]
+        floor = traffic.memory_floor // traffic.steps
+        note = f"(5N-2) S: copied in, folded, copied out; one pass alone is 2NS = {floor:,}"
+        return [
+            wire,
+            ("memory bytes/step", *_against(traffic.memory, traffic.memory_formula, note, traffic)),
+        ]
+
+    def _bit_rows(self) -> list[Row]:
+        same = len(set(self.final_hashes)) == 1
+        return [
+            (
+                "ranks",
+                "same parameters" if same else "DIFFERENT PARAMETERS",
+                f"sha256 {self.final_hashes[0][:12]} after the run",
+            ),
+            ("one process", str(self.proof), f"{STEPS} steps on {self.world} rank(s) and in one process"),
+        ]
+
+
+def _against(counted: int, formula: int, note: str, traffic: Traffic) -> tuple[str, str]:
+    """Value and note of a counted number beside its formula, per step over all ranks."""
+    verdict = "= formula" if counted == formula else f"formula {formula // traffic.steps:,}"
+    return f"{counted // traffic.steps:,}", f"{verdict}, {note}"
+
+
+def print_table(report: Report) -> None:
+    """By rich where it is installed, else as plain columns."""
+    title = f"{report.backend}, {report.world} rank(s)"
+    if importlib.util.find_spec("rich"):
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(title=title, title_justify="left", show_header=False)
+        for row in report.rows():
+            table.add_row(*row)
+        # Where the width is unknown (a pipe, a file), wide enough for every row.
+        Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+        return
+    widths = [max(len(row[column]) for row in report.rows()) for column in (0, 1)]
+    print(title)
+    for what, value, note in report.rows():
+        print(f"  {what:<{widths[0]}}  {value:<{widths[1]}}  {note}")
+
+
+def write_json(report: Report, path: Path, settings: dict[str, Any]) -> None:
+    """All numbers of the report, and the settings it was made with."""
+    everything = {
+        **asdict(report),
+        "tokens_per_second": report.tokens_per_second(),
+        "equal_to_one_process": report.proof.equal,
+        "settings": settings,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(everything, indent=1, default=str) + "\n")

@@ -1,0 +1,156 @@
+"""The main job: train a small GPT on N ranks with stock DistributedDataParallel, and prove the bits.
+
+    torchrun --nproc-per-node 2 -m ringdp.examples.train_gpt
+
+Nothing of ringdp is needed for that: the backend is a name given to init_process_group. Every rank computes
+on one thread, because only then do two processes add up in the same order.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TextIO
+
+import torch
+import torch.distributed as dist
+
+from ringdp.examples import corpus, launch, plot
+from ringdp.examples.comparison import Comparison, compare
+from ringdp.examples.gpt import sample
+from ringdp.examples.interrupt import Interrupt
+from ringdp.examples.options import Options, parse
+from ringdp.examples.progress import progress_for
+from ringdp.examples.proof import STEPS, promises_rank_order, prove
+from ringdp.examples.report import Report, print_table, write_json
+from ringdp.examples.schedule import warm_up_steps
+from ringdp.examples.trainer import Trainer
+from ringdp.testing import parameters_hash
+
+PROMPT = b"def "
+
+
+def main() -> int:
+    """The exit status: 0, 1 when the proof failed, 2 for bad arguments, 128 + n after signal n."""
+    options = parse()
+    if not launch.started_by_torchrun():
+        if options.nproc is None:
+            print(launch.how_to_start(), file=sys.stderr)
+            return 2
+        launch.become_torchrun(options.nproc, sys.argv[1:])
+    torch.set_num_threads(1)
+    interrupt = Interrupt()
+    interrupt.install()
+    dist.init_process_group(options.backend)
+    try:
+        return run(options, interrupt)
+    finally:
+        dist.destroy_process_group()
+
+
+def run(options: Options, interrupt: Interrupt) -> int:
+    """Train, compare, prove and report, as one rank of many; returns the exit status."""
+    try:
+        text, trainer = prepare(options)
+    except (ValueError, FileNotFoundError) as problem:
+        say(f"train_gpt: {problem}", sys.stderr)
+        return 2
+    bytes_per_step = options.batch * options.seq * trainer.world
+    say(introduction(options, text, trainer))
+    with progress_for(trainer.rank, trainer.step, options.last_step, bytes_per_step) as progress:
+        trainer.train(interrupt, progress.show)
+    if trainer.step < options.steps:
+        say(
+            f"stopped after step {trainer.step} of {options.steps}; "
+            f"go on with --resume (checkpoint in {options.out})"
+        )
+        return 128 + interrupt.number if interrupt.number else 0
+    say_sample(options, trainer)
+    final_hashes = [""] * trainer.world
+    dist.all_gather_object(final_hashes, parameters_hash(trainer.model))
+    comparison = compare_with_gloo(options, trainer)
+    say(f"proof: {STEPS} steps on {trainer.world} rank(s), then the same in one process ...")
+    proof = prove(options, text.train)
+    report = Report(
+        options.backend, trainer.world, bytes_per_step, trainer.history, comparison, final_hashes, proof
+    )
+    if trainer.rank == 0:
+        publish(report, options)
+    return verdict(report)
+
+
+def prepare(options: Options) -> tuple[corpus.Corpus, Trainer]:
+    """Text and model, resumed where asked for. ValueError or FileNotFoundError when they do not fit."""
+    text = corpus.read(options.corpus, options.corpus_bytes)
+    corpus.check_equal(text)
+    trainer = Trainer(options, text)
+    if options.resume:
+        trainer.resume()
+    return text, trainer
+
+
+def introduction(options: Options, text: corpus.Corpus, trainer: Trainer) -> str:
+    """What is about to run, in three lines."""
+    parameters = sum(p.numel() for p in trainer.model.parameters())
+    peak, warm_up = options.lr * trainer.world, warm_up_steps(options.steps)
+    return (
+        f"text: {text.files} files of {options.corpus}, {len(text.train) / 1e6:.1f} MB to train on, "
+        f"{len(text.validation) / 1e6:.1f} MB to validate (sha256 {text.digest[:12]})\n"
+        f"model: {parameters / 1e6:.2f} million parameters; {trainer.world} rank(s) over {options.backend}, "
+        "one thread each (so that the bits can be compared)\n"
+        f"learning rate: {options.lr:g} x {trainer.world} = {peak:g}, "
+        f"warm-up {warm_up} of {options.steps} steps; starting after step {trainer.step}"
+    )
+
+
+def say_sample(options: Options, trainer: Trainer) -> None:
+    """Rank 0 lets the model write; the others wait at the next collective."""
+    if trainer.rank == 0 and options.sample:
+        written = sample(trainer.model, PROMPT, options.sample, options.seed).decode(errors="replace")
+        say("\n".join(["", "what it writes now:", *(f"  | {line}" for line in written.splitlines()), ""]))
+
+
+def compare_with_gloo(options: Options, trainer: Trainer) -> Comparison | None:
+    """The same steps over gloo; None where --rounds 0 leaves it out."""
+    if not options.rounds:
+        return None
+    say(f"the same steps over {options.backend} and gloo in alternation, {options.rounds} rounds ...")
+    return compare(trainer.model, trainer.feed.starting_at(trainer.step), options.rounds)
+
+
+def publish(report: Report, options: Options) -> None:
+    """The table, the PNG and the JSON; on rank 0 only."""
+    print_table(report)
+    title = (
+        f"GPT on {report.world} rank(s), stock DDP over {report.backend}: one process {report.proof.headline}"
+    )
+    picture = plot.draw(options.out, title, report.backend, report.history, report.comparison)
+    say(f"picture: {picture}" if picture else "no picture: matplotlib is not installed")
+    if options.json:
+        write_json(report, options.json, asdict(options))
+        say(f"report: {options.json}")
+
+
+def verdict(report: Report) -> int:
+    """0, or 1 when ranks drifted apart or bits that must be equal are not; says which."""
+    if len(set(report.final_hashes)) > 1:
+        say("FAILED: the ranks have different parameters after the training", sys.stderr)
+        return 1
+    say(f"one process: {report.proof}")
+    if report.proof.equal:
+        return 0
+    if not promises_rank_order(report.backend, report.world):
+        say(f"{report.backend} does not add up in rank order on {report.world} ranks: expected of it")
+        return 0
+    say("FAILED: the ranks must have the bits of one process", sys.stderr)
+    return 1
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print on rank 0."""
+    if dist.get_rank() == 0:
+        print(text, file=stream or sys.stdout, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

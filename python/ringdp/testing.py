@@ -1,0 +1,188 @@
+"""The reference that defines "the bits of one process", and a hash to compare a run of N ranks with it.
+
+    losses = one_process(model, optimizer, loss_of, ranks=4, steps=20)
+    assert parameters_hash(model) == hash_of_the_same_training_on_four_ranks
+
+Everything runs on one intra-op thread, because the order of a sum inside a kernel may depend on their number.
+The run to compare with must do so too: `torch.set_num_threads(1)`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+LossOf = Callable[[nn.Module, int, int, int], Tensor]
+Gradients = dict[str, Tensor]
+
+__all__ = ["one_process", "parameters_hash"]
+
+
+def one_process(
+    model: nn.Module,
+    optimizer: Optimizer,
+    loss_of: LossOf,
+    *,
+    ranks: int,
+    steps: int,
+    accumulate: int = 1,
+    divide: Literal["once", "first"] = "once",
+    weights: Callable[[int, int], float] | None = None,
+    sync_each: bool = False,
+    seeds: Sequence[int] | None = None,
+    on_gradients: Callable[[int], None] | None = None,
+) -> list[float]:
+    """Train `model` in this process the way `ranks` ranks would train it together.
+
+    model, optimizer: changed in place. Buffers end as rank 0's micro-batches leave them (BatchNorm).
+    loss_of(model, rank, step, micro): the scalar on which that rank calls backward(); micro: 0..accumulate-1.
+    divide: "once" folds ((g0 + g1) + g2) + ... and divides the sum by `ranks`; "first" multiplies each
+        gradient by 1 / ranks in its own type before the fold, as torch's DistributedDataParallel does.
+        16-bit gradients are folded in fp32 and rounded once.
+    weights(rank, step): that rank's sample count in that step, for losses that are SUMS over samples. "once"
+        divides by the step's total instead of `ranks`; "first" scales every loss by ranks / total.
+    sync_each: fold and divide after every micro-batch and add up those means. Default: each rank's partial
+        sum of its micro-batches first (as under no_sync), then one fold of the partial sums.
+    seeds: one torch seed per rank, for dropout. Default: every rank starts from the caller's RNG state.
+    on_gradients(step): called with the mean gradients in place, before the optimizer (clipping, schedules).
+
+    Returns each step's loss, summed over micro-batches and divided as the gradients are.
+    A parameter used by some ranks only gets the fold of those; used by none, its grad stays None.
+    RNG state and number of threads are the caller's again afterwards. Raises ValueError on bad arguments.
+    """
+    _check(ranks, steps, accumulate, divide, seeds)
+    losses = []
+    with _one_thread(), torch.random.fork_rng(devices=[]):
+        world = _VirtualRanks(model, ranks, seeds)
+        for step in range(steps):
+            total = float(sum(weights(rank, step) for rank in range(ranks)) if weights else ranks)
+            if not total > 0:
+                raise ValueError(
+                    f"one_process: the weights of step {step} sum up to {total}, must be above 0"
+                )
+            scale = ranks / total if divide == "first" else 1.0
+            micros = range(accumulate)
+            mean: Gradients = {}
+            loss = 0.0
+            for part in [[k] for k in micros] if sync_each else [micros]:
+                part_loss, by_rank = world.run(loss_of, step, part, scale)
+                loss += part_loss
+                _add(mean, _mean(by_rank, ranks, total, divide))
+            for name, parameter in model.named_parameters():
+                parameter.grad = mean.get(name)
+            if on_gradients:
+                on_gradients(step)
+            optimizer.step()
+            losses.append(loss / (ranks if divide == "first" else total))
+    return losses
+
+
+def parameters_hash(module: nn.Module) -> str:
+    """Hex sha256 over the parameters in name order: name, dtype, shape, bytes. Looks through DDP."""
+    if isinstance(module, DistributedDataParallel):
+        module = module.module
+    digest = hashlib.sha256()
+    for name, parameter in sorted(module.named_parameters(), key=lambda named: named[0]):
+        flat = parameter.detach().cpu().contiguous()
+        digest.update(f"{name} {flat.dtype} {tuple(flat.shape)}\0".encode())
+        digest.update(ctypes.string_at(flat.data_ptr(), flat.nbytes) if flat.nbytes else b"")
+    return digest.hexdigest()
+
+
+class _VirtualRanks:
+    """The ranks, one after the other on one model, each with its own RNG state and rank 0's buffers."""
+
+    def __init__(self, model: nn.Module, ranks: int, seeds: Sequence[int] | None) -> None:
+        self._model = model
+        caller = torch.get_rng_state()
+        self._rng = (
+            [torch.Generator().manual_seed(seed).get_state() for seed in seeds] if seeds else [caller] * ranks
+        )
+
+    def run(
+        self, loss_of: LossOf, step: int, micros: Iterable[int], scale: float
+    ) -> tuple[float, list[Gradients]]:
+        """The summed loss and each rank's gradients (absent where unused), accumulated over `micros`."""
+        before = [buffer.clone() for buffer in self._model.buffers()]
+        after = before
+        loss, by_rank = 0.0, []
+        for rank in range(len(self._rng)):
+            self._set_buffers(before)
+            torch.set_rng_state(self._rng[rank])
+            self._model.zero_grad(set_to_none=True)
+            for micro in micros:
+                scaled = loss_of(self._model, rank, step, micro) * scale
+                scaled.backward()
+                loss += float(scaled.detach())
+            self._rng[rank] = torch.get_rng_state()
+            by_rank.append(self._gradients())
+            if rank == 0:
+                after = [buffer.clone() for buffer in self._model.buffers()]
+        self._set_buffers(after)
+        return loss, by_rank
+
+    def _gradients(self) -> Gradients:
+        found = {name: p.grad for name, p in self._model.named_parameters() if p.grad is not None}
+        for name, gradient in found.items():
+            if gradient.layout != torch.strided:
+                raise ValueError(
+                    f"one_process: the gradient of {name} is sparse; make it dense (sparse=False)"
+                )
+        return {name: gradient.detach().clone() for name, gradient in found.items()}
+
+    def _set_buffers(self, values: Sequence[Tensor]) -> None:
+        for buffer, value in zip(self._model.buffers(), values, strict=True):
+            buffer.copy_(value)
+
+
+def _mean(by_rank: Sequence[Gradients], ranks: int, total: float, divide: str) -> Gradients:
+    """Fold the gradients in rank order and divide; 16-bit gradients are widened first and rounded last."""
+    sums: Gradients = {}
+    dtypes: dict[str, torch.dtype] = {}
+    for gradients in by_rank:
+        for name, gradient in gradients.items():
+            dtypes[name] = gradient.dtype
+            term = gradient.mul_(1.0 / ranks) if divide == "first" else gradient
+            _add(sums, {name: term.float() if term.dtype in (torch.float16, torch.bfloat16) else term})
+    if divide == "once":
+        for fold in sums.values():
+            fold.div_(total)
+    return {name: fold.to(dtypes[name]) for name, fold in sums.items()}
+
+
+def _add(sums: Gradients, terms: Gradients) -> None:
+    """Sums += terms, in place and by name."""
+    for name, term in terms.items():
+        if name in sums:
+            sums[name].add_(term)
+        else:
+            sums[name] = term
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One intra-op thread inside, the caller's number outside."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _check(ranks: int, steps: int, accumulate: int, divide: str, seeds: Sequence[int] | None) -> None:
+    for name, value, least in (("ranks", ranks, 1), ("steps", steps, 0), ("accumulate", accumulate, 1)):
+        if value < least:
+            raise ValueError(f"one_process: {name}={value}, must be at least {least}")
+    if divide not in ("once", "first"):
+        raise ValueError(f"one_process: divide={divide!r}, must be 'once' or 'first'")
+    if seeds is not None and len(seeds) != ranks:
+        raise ValueError(f"one_process: {len(seeds)} seeds for {ranks} ranks, must be one per rank")

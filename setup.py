@@ -1,0 +1,185 @@
+"""Builds ringdp._C: the torch-free rooms of csrc/ here, the torch side by torch.utils.cpp_extension.
+
+`pip install --no-build-isolation .`, the same with `-e`, or `python setup.py build_ext --inplace`.
+Environment: CXX (compiler), MAX_JOBS (default: every core), RINGDP_CUDA=auto|on|off.
+Compiled files are kept under build/ and compiled again only when they or what they include changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path(__file__).resolve().parent
+CORE_ROOMS = ("base", "kernels", "trace", "transport", "plan", "collective", "comm")
+TORCH_ROOMS = ("backend", "bindings")
+CORE_FLAGS = "-std=c++20 -O3 -ffp-contract=off -fPIC -fvisibility=hidden -Wall -Wextra -pthread".split()
+# Only these files may use more than the baseline instruction set; kernels/dispatch.cc picks one at run time.
+SIMD_FLAGS = {
+    "_avx2.cc": "-mavx2 -mf16c -mfma".split(),
+    "_avx512.cc": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mf16c -mfma".split(),
+}
+X86_64 = platform.machine() in ("x86_64", "AMD64")
+
+
+def say(line: str) -> None:
+    """Progress goes to stderr, so that stdout can be a log."""
+    print(f"ringdp: {line}", file=sys.stderr, flush=True)
+
+
+def compiler() -> list[str]:
+    """The C++ compiler as a command, from CXX."""
+    return shlex.split(os.environ.get("CXX", "")) or ["c++"]
+
+
+def jobs() -> int:
+    """Compilations at a time, from MAX_JOBS."""
+    return int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
+
+
+def require_torch() -> None:
+    """Exits with what to type when torch is not in this environment."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        sys.exit(
+            "ringdp is compiled against the torch that is installed, and there is none here. Type:\n"
+            "    pip install torch==2.13.0\n"
+            "    pip install --no-build-isolation ."
+        )
+
+
+def check_cuda_choice() -> None:
+    """Refuses values of RINGDP_CUDA that this release cannot honour."""
+    choice = os.environ.get("RINGDP_CUDA") or "auto"
+    if choice == "on":
+        sys.exit("RINGDP_CUDA=on: this release has no CUDA part yet; use RINGDP_CUDA=auto or RINGDP_CUDA=off")
+    if choice not in ("auto", "off"):
+        sys.exit(f"'{choice}' is no value for RINGDP_CUDA: accepted is auto|on|off")
+
+
+def sources(rooms: tuple[str, ...]) -> list[Path]:
+    """Every .cc of these rooms, relative to the root; SIMD files only where they can compile."""
+    found = sorted(p.relative_to(ROOT) for room in rooms for p in (ROOT / "csrc" / room).rglob("*.cc"))
+    return [p for p in found if X86_64 or not p.name.endswith(tuple(SIMD_FLAGS))]
+
+
+def headers() -> list[str]:
+    """Every header, so that a build without ninja notices a change."""
+    return sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*.h"))
+
+
+def core_command(source: Path) -> list[str]:
+    """The command that compiles one core file, without its outputs."""
+    simd = next((flags for end, flags in SIMD_FLAGS.items() if source.name.endswith(end)), [])
+    return [*compiler(), *CORE_FLAGS, *simd, "-Icsrc", "-c", str(source)]
+
+
+def is_current(output: Path) -> bool:
+    """Whether an object is newer than everything its dependency file names."""
+    dependencies = output.with_suffix(".d")
+    if not (output.exists() and dependencies.exists()):
+        return False
+    names = dependencies.read_text().replace("\\\n", " ").split()[1:]
+    built = output.stat().st_mtime_ns
+    return all((ROOT / n).exists() and (ROOT / n).stat().st_mtime_ns <= built for n in names)
+
+
+def compile_core() -> list[str]:
+    """Compiles what changed in the core rooms; returns every object. Exits on the first broken file."""
+    version = subprocess.run([*compiler(), "--version"], capture_output=True, text=True).stdout
+    key = hashlib.sha256(repr((compiler(), version, CORE_FLAGS, SIMD_FLAGS)).encode()).hexdigest()[:12]
+    folder = ROOT / "build" / f"core-{key}"
+    outputs = {source: folder / source.relative_to("csrc").with_suffix(".o") for source in sources(CORE_ROOMS)}
+    stale = [source for source, output in outputs.items() if not is_current(output)]
+
+    def compile_one(source: Path) -> subprocess.CompletedProcess[str]:
+        output = outputs[source]
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.unlink(missing_ok=True)
+        command = [*core_command(source), "-MMD", "-MF", str(output.with_suffix(".d")), "-o", str(output)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    say(f"core: {len(stale)} of {len(outputs)} files to compile, {jobs()} at a time")
+    with ThreadPoolExecutor(jobs()) as pool:
+        for number, (source, result) in enumerate(zip(stale, pool.map(compile_one, stale), strict=True), 1):
+            if result.stderr:
+                print(result.stderr, file=sys.stderr)
+            if result.returncode != 0:
+                pool.shutdown(cancel_futures=True)
+                sys.exit(f"ringdp: {source} does not compile")
+            say(f"core [{number}/{len(stale)}] {source}")
+    return [str(output.relative_to(ROOT)) for output in outputs.values()]
+
+
+def write_build_record(folder: Path) -> None:
+    """What this build is for, in a file that can be read where the library itself cannot be loaded."""
+    import torch
+
+    version = subprocess.run([*compiler(), "--version"], capture_output=True, text=True).stdout.splitlines()
+    record = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "compiler": version[0] if version else " ".join(compiler()),
+        "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+    }
+    (folder / "_built.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+def extension_and_command() -> tuple[object, type]:
+    """The extension and the build_ext command that compiles it."""
+    import torch
+    from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+    class BuildRingdp(BuildExtension):
+        """BuildExtension that compiles the core first and keeps its objects between editable builds."""
+
+        def finalize_options(self) -> None:
+            super().finalize_options()
+            minor = ".".join(torch.__version__.split(".")[:2])
+            # pip gives editable builds a throw-away folder, which would compile everything again.
+            self.build_temp = str(ROOT / "build" / f"torch-{minor}-{sys.implementation.cache_tag}")
+
+        def run(self) -> None:
+            os.environ.setdefault("MAX_JOBS", str(jobs()))
+            objects = compile_core()
+            for ext in self.extensions:
+                ext.extra_objects = objects
+                ext.depends = [*objects, *headers()]
+            say(f"torch side: {len(sources(TORCH_ROOMS))} files, up to half a minute each when they changed")
+            super().run()
+            write_build_record(Path(self.get_ext_fullpath("ringdp._C")).parent)
+
+    extension = CppExtension(
+        "ringdp._C",
+        [str(p) for p in sources(TORCH_ROOMS)],
+        include_dirs=[str(ROOT / "csrc")],
+        define_macros=[("RINGDP_TORCH_VERSION", f'"{torch.__version__}"')],
+        # No -std: torch's own headers decide (C++17 for 2.11, C++20 from 2.13).
+        extra_compile_args=["-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden"],
+        extra_link_args=["-pthread"],
+    )
+    return extension, BuildRingdp
+
+
+def main() -> None:
+    """Metadata commands (egg_info, sdist) need no compiler, but do need the extension's list of sources."""
+    check_cuda_choice()
+    require_torch()
+    extension, command = extension_and_command()
+    setup(ext_modules=[extension], cmdclass={"build_ext": command})
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    main()

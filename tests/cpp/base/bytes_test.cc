@@ -1,0 +1,74 @@
+// Arithmetic on sizes against its definitions.
+#include "base/bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+namespace ringdp {
+namespace {
+
+TEST(Bytes, CeilDivIsTheSmallestSufficientNumberOfParts) {
+  for (int64_t a = 0; a < 200; ++a) {
+    for (int64_t b = 1; b < 20; ++b) {
+      const int64_t parts = ceil_div(a, b);
+      EXPECT_TRUE(parts * b >= a && (parts - 1) * b < a) << a << " / " << b << " = " << parts;
+    }
+  }
+}
+
+TEST(Bytes, AlignUpIsTheNextMultiple) {
+  for (int64_t n = 0; n < 300; ++n) {
+    for (const int64_t to : {1, 2, 64, 100}) {
+      const int64_t aligned = align_up(n, to);
+      EXPECT_TRUE(aligned % to == 0 && aligned >= n && aligned - n < to) << n << " up to " << to << ": " << aligned;
+    }
+  }
+}
+
+TEST(Bytes, CheckedMulGivesTheProductOrRefuses) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  for (const int64_t a : {int64_t{0}, int64_t{1}, int64_t{3}, int64_t{1} << 31, int64_t{1} << 32, kMax / 2, kMax}) {
+    for (const int64_t b : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{1} << 31, int64_t{1} << 32, kMax}) {
+      const __int128 exact = static_cast<__int128>(a) * b;
+      if (exact <= kMax) {
+        EXPECT_EQ(checked_mul(a, b), static_cast<int64_t>(exact));
+      } else {
+        EXPECT_THROW(checked_mul(a, b), Error) << a << " x " << b;
+      }
+    }
+  }
+}
+
+TEST(Bytes, CheckedMulRefusesNegativeSizesByName) {
+  for (const auto& [a, b] : {std::pair(-5, 4), std::pair(4, -5), std::pair(-1, -1)}) {
+    try {
+      checked_mul(a, b);
+      FAIL() << "accepted " << a << " x " << b;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find(std::to_string(a) + " x " + std::to_string(b)), std::string::npos);
+    }
+  }
+}
+
+TEST(Bytes, BalancedPartsTileTheRangeLargerOnesFirst) {
+  for (int64_t count = 0; count < 60; ++count) {
+    for (int parts = 1; parts < 12; ++parts) {
+      int64_t end = 0, previous = std::numeric_limits<int64_t>::max();
+      for (int i = 0; i < parts; ++i) {
+        const Extent part = balanced_part(count, parts, i);
+        EXPECT_EQ(part.begin, end);
+        EXPECT_LE(part.count(), previous);
+        EXPECT_TRUE(part.count() == count / parts || part.count() == ceil_div(count, parts));
+        end = part.end, previous = part.count();
+      }
+      EXPECT_EQ(end, count);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ringdp

@@ -1,0 +1,187 @@
+// Every row of the settings table: defaults, round trips, refusals, and the environment. The expected values are
+// read from the table itself ("a|b|c" or "low..high"), so a new row is tested when it is added.
+#include "base/env.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ringdp {
+namespace {
+
+std::vector<SettingRow> field_rows() {
+  std::vector<SettingRow> rows;
+  for (const SettingRow& row : setting_table()) {
+    if (*row.field) rows.push_back(row);
+  }
+  return rows;
+}
+
+bool is_choice(const SettingRow& row) { return std::string(row.accepts).find('|') != std::string::npos; }
+bool is_range(const SettingRow& row) { return std::string(row.accepts).find("..") != std::string::npos; }
+
+std::vector<std::string> choices_of(const SettingRow& row) {
+  std::vector<std::string> choices;
+  std::stringstream all(row.accepts);
+  for (std::string one; std::getline(all, one, '|');) choices.push_back(one);
+  return choices;
+}
+
+struct Range {
+  int64_t low, high;
+};
+Range range_of(const SettingRow& row) {
+  const std::string text = row.accepts;
+  return {std::stoll(text), std::stoll(text.substr(text.find("..") + 2))};
+}
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
+void expect_names(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
+  }
+}
+
+// Starts and ends with none of the table's variables set, whatever the caller's environment holds.
+class Environment : public ::testing::Test {
+ protected:
+  void SetUp() override { clear(); }
+  void TearDown() override { clear(); }
+  static void clear() {
+    for (const SettingRow& row : setting_table()) unsetenv(row.variable);
+  }
+};
+
+TEST(SettingTable, FieldsAndVariablesAreUnique) {
+  std::set<std::string> fields, variables;
+  for (const SettingRow& row : setting_table()) variables.insert(row.variable);
+  for (const SettingRow& row : field_rows()) fields.insert(row.field);
+  EXPECT_EQ(variables.size(), setting_table().size());
+  EXPECT_EQ(fields.size(), field_rows().size());
+}
+
+TEST(SettingTable, DefaultsAreThoseOfTheStruct) {
+  for (const SettingRow& row : field_rows()) EXPECT_EQ(get_field(Settings{}, row.field), row.fallback) << row.field;
+}
+
+TEST(SettingTable, EveryRowSaysWhatItIsFor) {
+  for (const SettingRow& row : setting_table()) EXPECT_STRNE(row.help, "") << row.variable;
+}
+
+TEST(SetField, EveryAcceptedValueRoundTrips) {
+  for (const SettingRow& row : field_rows()) {
+    std::vector<std::string> values = {"eth7"};
+    if (is_choice(row)) values = choices_of(row);
+    if (is_range(row)) values = {std::to_string(range_of(row).low), std::to_string(range_of(row).high)};
+    for (const std::string& value : values) {
+      Settings settings;
+      set_field(settings, row.field, value);
+      EXPECT_EQ(get_field(settings, row.field), value) << row.field;
+      for (const SettingRow& other : field_rows()) {
+        EXPECT_EQ(get_field(settings, other.field), other.field == row.field ? value : other.fallback) << other.field;
+      }
+    }
+  }
+}
+
+TEST(SetField, RefusesOtherWordsNamingFieldValueAndChoices) {
+  for (const SettingRow& row : field_rows()) {
+    if (!is_choice(row)) continue;
+    for (const std::string value : {"", "nonsense", "AUTO", "auto|shm"}) {
+      Settings settings;
+      const std::string message = message_of([&] { set_field(settings, row.field, value); });
+      expect_names(message, {row.field, "'" + value + "'"});
+      expect_names(message, choices_of(row));
+      EXPECT_EQ(get_field(settings, row.field), row.fallback);
+    }
+  }
+}
+
+TEST(SetField, RefusesOtherNumbersNamingFieldValueAndBounds) {
+  for (const SettingRow& row : field_rows()) {
+    if (!is_range(row)) continue;
+    const Range range = range_of(row);
+    const std::string low = std::to_string(range.low), high = std::to_string(range.high);
+    for (const std::string& value : {std::to_string(range.low - 1), std::to_string(range.high + 1), std::string(),
+                                     low + "k", low + " ", std::string("99999999999999999999"), std::string("many")}) {
+      Settings settings;
+      expect_names(message_of([&] { set_field(settings, row.field, value); }),
+                   {row.field, "'" + value + "'", low, high});
+      EXPECT_EQ(get_field(settings, row.field), row.fallback);
+    }
+  }
+}
+
+TEST(SetField, AnUnknownFieldIsRefusedWithTheKnownOnes) {
+  Settings settings;
+  const std::string message = message_of([&] { set_field(settings, "bandwidth", "1"); });
+  expect_names(message, {"'bandwidth'"});
+  for (const SettingRow& row : field_rows()) expect_names(message, {row.field});
+  expect_names(message_of([&] { get_field(settings, "bandwidth"); }), {"'bandwidth'"});
+}
+
+TEST_F(Environment, UnsetMeansDefaults) {
+  const Settings settings = settings_from_environment();
+  for (const SettingRow& row : field_rows()) EXPECT_EQ(get_field(settings, row.field), row.fallback);
+}
+
+TEST_F(Environment, EachVariableSetsItsFieldOnly) {
+  for (const SettingRow& row : field_rows()) {
+    std::string value = "eth7";
+    if (is_choice(row)) value = choices_of(row).back();
+    if (is_range(row)) value = std::to_string(range_of(row).low);
+    setenv(row.variable, value.c_str(), 1);
+    const Settings settings = settings_from_environment();
+    for (const SettingRow& other : field_rows()) {
+      EXPECT_EQ(get_field(settings, other.field), other.field == row.field ? value : other.fallback) << other.field;
+    }
+    unsetenv(row.variable);
+  }
+}
+
+TEST_F(Environment, ABadValueIsRefusedNamingTheVariable) {
+  for (const SettingRow& row : field_rows()) {
+    if (!is_choice(row) && !is_range(row)) continue;
+    setenv(row.variable, "-nonsense", 1);
+    expect_names(message_of([] { settings_from_environment(); }), {row.variable, "'-nonsense'"});
+    unsetenv(row.variable);
+  }
+}
+
+TEST_F(Environment, DescribesValueAndSource) {
+  for (const SettingRow& row : setting_table()) {
+    EXPECT_EQ(describe_setting(row).value, row.fallback);
+    EXPECT_EQ(describe_setting(row).source, "default");
+    setenv(row.variable, "something", 1);
+    EXPECT_EQ(describe_setting(row).value, "something");
+    EXPECT_EQ(describe_setting(row).source, "environment");
+    unsetenv(row.variable);
+  }
+}
+
+TEST_F(Environment, AnEmptyVariableCountsAsUnset) {
+  EXPECT_EQ(read_env("MASTER_ADDR"), std::nullopt);
+  setenv("MASTER_ADDR", "", 1);
+  EXPECT_EQ(read_env("MASTER_ADDR"), std::nullopt);
+  setenv("MASTER_ADDR", "localhost", 1);
+  EXPECT_EQ(read_env("MASTER_ADDR"), "localhost");
+}
+
+}  // namespace
+}  // namespace ringdp

@@ -1,0 +1,164 @@
+#include "collective/recorder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "plan/builder.h"
+#include "plan/catalog.h"
+
+namespace ringdp::collective {
+namespace {
+
+using plan::Builder;
+using plan::Plan;
+using plan::Problem;
+
+// A recursive-descent reader that accepts JSON's grammar and nothing else.
+class JsonReader {
+ public:
+  explicit JsonReader(const std::string& text) : text_(text) {}
+  bool valid() { return value() && at_ == text_.size(); }
+
+ private:
+  char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  void spaces() {
+    while (peek() == ' ' || peek() == '\n') ++at_;
+  }
+  bool eat(char c) {
+    spaces();
+    if (peek() != c) return false;
+    ++at_;
+    return true;
+  }
+  bool word(const std::string& w) {
+    if (text_.compare(at_, w.size(), w) != 0) return false;
+    at_ += w.size();
+    return true;
+  }
+  bool string() {
+    if (!eat('"')) return false;
+    while (peek() != '"') {
+      if (static_cast<unsigned char>(peek()) < 0x20) return false;
+      if (peek() == '\\' && !escape()) return false;
+      ++at_;
+    }
+    return eat('"');
+  }
+  bool escape() {  // leaves at_ on its last character
+    ++at_;
+    if (peek() != 'u') return std::string("\"\\/bfnrt").find(peek()) != std::string::npos;
+    for (int i = 0; i < 4; ++i) {
+      ++at_;
+      if (!std::isxdigit(static_cast<unsigned char>(peek()))) return false;
+    }
+    return true;
+  }
+  bool number() {
+    if (peek() == '-') ++at_;
+    const size_t start = at_;
+    while (std::isdigit(static_cast<unsigned char>(peek()))) ++at_;
+    return at_ > start;
+  }
+  bool members(char close, bool keyed) {
+    if (eat(close)) return true;
+    do {
+      if (keyed && (!string() || !eat(':'))) return false;
+      if (!value()) return false;
+    } while (eat(','));
+    return eat(close);
+  }
+  bool value() {
+    spaces();
+    if (eat('{')) return members('}', true);
+    if (eat('[')) return members(']', false);
+    if (peek() == '"') return string();
+    return word("true") || word("false") || number();
+  }
+
+  const std::string& text_;
+  size_t at_ = 0;
+};
+
+Problem example() {
+  Problem problem;
+  problem.world = 4;
+  problem.rank = 1;
+  problem.count = 10;
+  problem.dtype = DType::kBF16;
+  return problem;
+}
+
+TEST(Recorder, TotalsAreTheSumsOfTheSteps) {
+  Builder builder("test", example());
+  const int send = builder.add_send_lane(2), recv = builder.add_recv_lane(0), fold = builder.add_lane("fold");
+  const plan::Ref wide = Builder::scratch(0, plan::Form::kWide, 3);
+  builder.send(send, 2, 4, builder.input(0, {0, 5}));
+  builder.send(send, 2, 2, wide);
+  builder.recv(recv, 0, 6, builder.output(0, {0, 7}));
+  builder.fold(fold, {wide, builder.input(0, {0, 3})}, {builder.output(0, {0, 3}), wide}, true);
+  builder.copy(fold, builder.input(0, {0, 10}), builder.output(0, {0, 10}));
+  builder.signal(fold);
+  const PlanTotals sums = totals(builder.finish());
+  EXPECT_EQ(sums.steps, 6);
+  EXPECT_EQ(sums.sends, 2);
+  EXPECT_EQ(sums.rounds, 7);
+  EXPECT_EQ(sums.bytes_sent, 5 * 2 + 3 * 4);
+  EXPECT_EQ(sums.bytes_received, 7 * 2);
+  EXPECT_EQ(sums.memory_read, 3 * 4 + 3 * 2 + 10 * 2);
+  EXPECT_EQ(sums.memory_written, 3 * 2 + 3 * 4 + 10 * 2);
+}
+
+TEST(Recorder, AnEmptyPlanHasNoRounds) {
+  const PlanTotals sums = totals(Plan{});
+  EXPECT_EQ(sums.steps, 0);
+  EXPECT_EQ(sums.rounds, 0);
+}
+
+TEST(Recorder, TextHasARowPerStepAndSaysWhatItWaitsFor) {
+  const Plan plan = plan::make_plan(AlgorithmChoice::kRing, Order::kRank, example());
+  const std::string text = to_text(plan);
+  const auto lines = std::count(text.begin(), text.end(), '\n');
+  EXPECT_EQ(lines, 1 + static_cast<long>(plan.lanes.size()) + totals(plan).steps) << text;
+  for (const char* part : {"ring all_reduce SUM bfloat16, rank 1 of 4", "send>2", "recv<0", "round 0", "peer 2",
+                           "scratch[0:20] + input0[0:20] -> scratch", "]w", "after recv<0#1"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;
+  }
+}
+
+TEST(Recorder, TextLeavesOutLanesWithoutSteps) {
+  Problem problem = example();
+  problem.what = plan::Collective::kBarrier;
+  const std::string text = to_text(plan::make_plan(AlgorithmChoice::kDirect, Order::kRank, problem));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+}
+
+TEST(Recorder, JsonIsValidForEveryAlgorithm) {
+  for (const AlgorithmChoice algorithm : {AlgorithmChoice::kArena, AlgorithmChoice::kDirect, AlgorithmChoice::kRing}) {
+    for (int what = 0; what < plan::kCollectiveCount; ++what) {
+      Problem problem = example();
+      problem.what = static_cast<plan::Collective>(what);
+      const std::string json = to_json(plan::make_plan(algorithm, Order::kRotated, problem));
+      EXPECT_TRUE(JsonReader(json).valid()) << json;
+    }
+  }
+}
+
+TEST(Recorder, JsonEscapesNames) {
+  Builder builder("quote \" slash \\ newline \n end", example());
+  builder.add_lane("tab\t");
+  const std::string json = to_json(builder.finish());
+  EXPECT_TRUE(JsonReader(json).valid()) << json;
+  EXPECT_NE(json.find(R"(quote \" slash \\ newline \u000a end)"), std::string::npos) << json;
+  EXPECT_NE(json.find(R"(tab\u0009)"), std::string::npos) << json;
+}
+
+TEST(Recorder, TheJsonReaderOfThisTestRefusesBadJson) {
+  for (const char* bad : {"{\"a\": 1,}", "[1 2]", "{\"a\" 1}", "\"\n\"", "\"\\x\"", "[1]]", ""}) {
+    EXPECT_FALSE(JsonReader(bad).valid()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace ringdp::collective

@@ -1,0 +1,55 @@
+#include "comm/card.h"
+
+#include <gtest/gtest.h>
+
+#include "transport/unix_socket.h"
+
+namespace ringdp::comm {
+namespace {
+
+Card sample() {
+  return {transport::local_identity(), transport::UnixListener::open().name, shared_settings(Settings{})};
+}
+
+TEST(Card, SurvivesTheStore) {
+  for (const bool with_socket : {true, false}) {
+    Card card = sample();
+    if (!with_socket) card.socket_name.clear();
+    const auto copy = card_from_text(to_text(card));
+    ASSERT_TRUE(copy);
+    EXPECT_EQ(to_line(copy->identity), to_line(card.identity));
+    EXPECT_EQ(copy->socket_name, card.socket_name);
+    EXPECT_EQ(copy->settings, card.settings);
+  }
+}
+
+TEST(Card, MalformedTextIsRefused) {
+  const Card card = sample();
+  const std::string line = to_line(card.identity), good = to_text(card);
+  Card foreign_socket = card;
+  foreign_socket.socket_name = "/tmp/elsewhere";
+  for (const std::string& bad : {std::string(), line, line + "\n", line + "\n" + card.socket_name, "\n" + good,
+                                 line + "\n\n" + card.settings, "x" + good, to_text(foreign_socket),
+                                 good + std::string(4096, 'x'), std::string(100, '\n'), std::string(50, '\0')}) {
+    EXPECT_FALSE(card_from_text(bad)) << bad;
+  }
+}
+
+TEST(Card, SettingsThatMustAgreeChangeTheText) {
+  const std::string plain = shared_settings(Settings{});
+  std::vector<Settings> changed(6);
+  changed[0].transport = TransportChoice::kTcp;
+  changed[1].algorithm = AlgorithmChoice::kRing;
+  changed[2].order = Order::kRotated;
+  changed[3].segment_bytes *= 2;
+  changed[4].slot_bytes *= 2;
+  changed[5].link_bytes *= 2;
+  for (const Settings& settings : changed) EXPECT_NE(shared_settings(settings), plain);
+  Settings own_affair;
+  own_affair.spin_us += 1;
+  own_affair.socket_ifname = "eth0";
+  EXPECT_EQ(shared_settings(own_affair), plain) << "these may differ between ranks";
+}
+
+}  // namespace
+}  // namespace ringdp::comm

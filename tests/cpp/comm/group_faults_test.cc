@@ -1,0 +1,102 @@
+#include <gtest/gtest.h>
+
+#include "comm/fleet.h"
+
+namespace ringdp::comm {
+namespace {
+
+class Faults : public ::testing::TestWithParam<const char*> {
+ protected:
+  Settings settings() const { return with({{"transport", GetParam()}}); }
+};
+
+void expect_all(const std::vector<std::string>& errors, const std::vector<std::string>& words) {
+  for (const std::string& error : errors) {
+    for (const std::string& word : words) EXPECT_NE(error.find(word), std::string::npos) << word << " not in: " << error;
+  }
+}
+
+TEST_P(Faults, ReduceOpMismatchIsNamedOnEveryRank) {
+  const auto errors = run_fleet(3, settings(), [](int rank, Group& group, Runtime&) {
+    std::vector<float> data(1000, 1);
+    run_op(group, all_reduce(data, rank == 1 ? ReduceOp::kMax : ReduceOp::kSum));
+    ADD_FAILURE() << "rank " << rank << " got a result";
+  });
+  expect_all(errors, {"Mismatch", "reduce op", "rank 1", "MAX", "SUM"});
+}
+
+TEST_P(Faults, SizeDtypeAndCollectiveMismatchesAreNamed) {
+  const auto differ = [&](const std::function<void(Request&)>& change, const std::vector<std::string>& words) {
+    const auto errors = run_fleet(3, settings(), [&](int rank, Group& group, Runtime&) {
+      std::vector<float> data(1000, 1);
+      Request request = all_reduce(data);
+      if (rank == 2) change(request);
+      run_op(group, std::move(request));
+      ADD_FAILURE() << "rank " << rank << " got a result";
+    });
+    expect_all(errors, words);
+  };
+  differ([](Request& r) { r.desc.count = 999; }, {"Mismatch", "element count", "999", "1000"});
+  differ([](Request& r) { r.desc.dtype = DType::kI32; }, {"Mismatch", "dtype", "int32", "float32"});
+  differ([](Request& r) { r.desc.what = plan::Collective::kBroadcast; }, {"Mismatch", "collective", "broadcast", "all_reduce"});
+}
+
+TEST_P(Faults, RankThatNeverCallsIsNamedAtTheDeadline) {
+  const auto errors = run_fleet(3, settings(), [](int rank, Group& group, Runtime&) {
+    std::vector<float> data(10, 1);
+    Request request = all_reduce(data);
+    request.deadline = Deadline::after(std::chrono::milliseconds(300));
+    if (rank == 2) {
+      while (!group.error()) std::this_thread::yield();  // it is told by the others
+      throw *group.error();
+    }
+    run_op(group, std::move(request));
+  });
+  expect_all(errors, {"Timeout", "rank 2", "has not called it"});
+}
+
+TEST_P(Faults, LeavingEarlyIsNamed) {
+  const auto errors = run_fleet(3, settings(), [](int rank, Group& group, Runtime&) {
+    std::vector<float> data(10, 1);
+    run_op(group, all_reduce(data));
+    if (rank == 1) {
+      group.leave();
+      throw Error(ErrorKind::kPeerLost, "rank 1 has left the group");
+    }
+    run_op(group, all_reduce(data));
+  });
+  expect_all(errors, {"PeerLost", "rank 1"});
+}
+
+TEST_P(Faults, AbortEndsWorkEverywhereAndFirstErrorWins) {
+  const auto errors = run_fleet(3, settings(), [](int rank, Group& group, Runtime&) {
+    std::vector<float> data(10, 1);
+    if (rank == 0) {
+      group.fail(Error(ErrorKind::kAborted, "told to stop"));
+      group.fail(Error(ErrorKind::kInternal, "a later reason"));
+    }
+    run_op(group, all_reduce(data));
+  });
+  expect_all(errors, {"Aborted", "told to stop"});
+}
+
+TEST_P(Faults, LeavingWithWorkInFlightAbortsIt) {
+  const auto errors = run_fleet(2, settings(), [](int rank, Group& group, Runtime&) {
+    std::vector<float> data(10, 1);
+    const auto op = group.submit(all_reduce(data));
+    if (rank == 0) {
+      group.leave();
+      EXPECT_TRUE(op->done());
+    }
+    group.wait(*op, Deadline::after(std::chrono::seconds(60)));
+  });
+  // Either both finished before rank 0 left, or rank 0 was aborted and rank 1 lost it: never one without a word.
+  if (!errors[0].empty()) {
+    EXPECT_NE(errors[0].find("Aborted"), std::string::npos) << errors[0];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values("shm", "tcp"), [](const auto& p) { return std::string(p.param); });
+
+}  // namespace
+}  // namespace ringdp::comm

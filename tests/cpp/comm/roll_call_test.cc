@@ -1,0 +1,130 @@
+#include "comm/roll_call.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/memory_store.h"
+#include "comm/rank_threads.h"
+
+namespace ringdp::comm {
+namespace {
+
+Deadline in_ms(int ms) { return Deadline::after(std::chrono::milliseconds(ms)); }
+
+std::vector<int> nobody() { return {}; }
+std::vector<int> rank_zero() { return {0}; }
+
+TEST(ReportSchedule, AfterFiveSecondsThenEveryTen) {
+  const auto start = Deadline::Clock::now();
+  ReportSchedule schedule(start);
+  std::vector<int> reported;
+  for (int second = 0; second <= 40; ++second) {
+    if (schedule.due(start + std::chrono::seconds(second))) reported.push_back(second);
+    EXPECT_FALSE(schedule.due(start + std::chrono::seconds(second))) << "twice at " << second << " s";
+  }
+  EXPECT_EQ(reported, (std::vector<int>{5, 15, 25, 35}));
+}
+
+TEST(NameRanks, ReadsLikeASentence) {
+  EXPECT_EQ(name_ranks({3}), "rank 3");
+  EXPECT_EQ(name_ranks({3, 4}), "ranks 3 and 4");
+  EXPECT_EQ(name_ranks({3, 4, 7}), "ranks 3, 4 and 7");
+}
+
+TEST(RollCall, GenerationsCountPerStoreAndSeparateKeys) {
+  MemoryStore store, other;
+  const RollCall first(store, 1, 2, Deadline::never()), second(store, 1, 2, Deadline::never());
+  const RollCall elsewhere(other, 1, 2, Deadline::never());
+  EXPECT_EQ(first.generation(), 1u);
+  EXPECT_EQ(second.generation(), 2u);
+  EXPECT_EQ(elsewhere.generation(), 1u);
+  EXPECT_EQ(second.key("card", 0), "2/card/0");
+}
+
+TEST(RollCall, GathersInTheOrderAsked) {
+  MemoryStore store;
+  run_ranks(4, [&](int rank) {
+    RollCall roll_call(store, rank, 4, Deadline::never());
+    roll_call.publish("card", "of " + std::to_string(rank));
+    EXPECT_EQ(roll_call.gather("card", {2, 0, 3}), (std::vector<std::string>{"of 2", "of 0", "of 3"}));
+  });
+}
+
+TEST(RollCall, TheDeadlineNamesWhoIsMissing) {
+  MemoryStore store;
+  RollCall one(store, 1, 4, in_ms(20)), zero(store, 0, 4, in_ms(20));
+  one.publish("card", "here");
+  try {
+    zero.gather("card", {1, 2, 3});
+    FAIL() << "ranks 2 and 3 never came";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+    EXPECT_EQ(error.culprit(), 2);
+    expect_message(error, {"rank 0/4", "for ranks 2 and 3 to publish its card", "generation 1"});
+  }
+}
+
+TEST(RollCall, LookingAroundIsSilentWhileThereIsTime) {
+  MemoryStore store;
+  RollCall roll_call(store, 0, 2, Deadline::never());
+  EXPECT_NO_THROW(roll_call.look_around("come", rank_zero));
+}
+
+TEST(RollCall, AFailureDoesNotStopARankThatMissesNobody) {
+  MemoryStore store;
+  RollCall zero(store, 0, 2, Deadline::never()), one(store, 1, 2, Deadline::never());
+  one.give_up(Error(ErrorKind::kMismatch, "settings differ"));
+  EXPECT_NO_THROW(zero.look_around("come", nobody));
+  EXPECT_THROW(zero.look_around("come", rank_zero), Error);
+}
+
+TEST(RollCall, AFailedRankEndsTheWaitOfTheOthers) {
+  MemoryStore store;
+  RollCall zero(store, 0, 3, Deadline::never()), two(store, 2, 3, Deadline::never());
+  two.give_up(Error(ErrorKind::kInvalidArgument, "no interface eth7"));
+  try {
+    zero.gather("card", {1, 2});
+    FAIL() << "rank 2 gave up";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kAborted);
+    EXPECT_EQ(error.culprit(), 2);
+    expect_message(error, {"rank 2", "no interface eth7"});
+  }
+}
+
+TEST(RollCall, TheFirstFailureIsTheOneToldAbout) {
+  MemoryStore store;
+  RollCall zero(store, 0, 3, Deadline::never()), one(store, 1, 3, Deadline::never());
+  one.give_up(Error(ErrorKind::kInternal, "the cause"));
+  zero.give_up(Error(ErrorKind::kAborted, "a consequence"));
+  RollCall two(store, 2, 3, Deadline::never());
+  try {
+    two.look_around("come", rank_zero);
+    FAIL() << "two ranks failed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.culprit(), 1);
+    expect_message(error, {"the cause"});
+  }
+}
+
+TEST(RollCall, AFailureOfAnEarlierGenerationIsForgotten) {
+  MemoryStore store;
+  RollCall first(store, 0, 2, Deadline::never());
+  first.give_up(Error(ErrorKind::kInternal, "old"));
+  RollCall second(store, 0, 2, Deadline::never());
+  EXPECT_NO_THROW(second.look_around("come", rank_zero));
+}
+
+TEST(RollCall, PatienceLooksAroundWithItsOwnWords) {
+  MemoryStore store;
+  RollCall roll_call(store, 0, 2, in_ms(0));
+  const transport::Patience patience = roll_call.patience("dance", [] { return std::vector<int>{1}; });
+  try {
+    patience.on_idle();
+    FAIL() << "the deadline has passed";
+  } catch (const Error& error) {
+    expect_message(error, {"for rank 1 to dance"});
+  }
+}
+
+}  // namespace
+}  // namespace ringdp::comm

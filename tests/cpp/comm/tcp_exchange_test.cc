@@ -1,0 +1,103 @@
+#include "comm/tcp_exchange.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "comm/memory_store.h"
+#include "comm/rank_threads.h"
+#include "transport/socket_io.h"
+
+namespace ringdp::comm {
+namespace {
+
+constexpr int kWorld = 4;
+const transport::Patience kForever{Deadline::never(), nullptr};
+
+Settings over_loopback() {
+  Settings settings;
+  settings.socket_ifname = "lo";
+  return settings;
+}
+
+// Ranks 0 and 1 share memory, say, and so do 2 and 3: only pairs across are connected.
+std::vector<int> peers_of(int rank) { return rank < 2 ? std::vector<int>{2, 3} : std::vector<int>{0, 1}; }
+
+TEST(TcpExchange, EveryPairHasTwoSocketsThatMeetTheRightOnes) {
+  MemoryStore store;
+  const Settings settings = over_loopback();
+  run_ranks(kWorld, [&](int rank) {
+    RollCall roll_call(store, rank, kWorld, Deadline::never());
+    const TcpExchange mine = exchange_tcp(Session::begin(roll_call, settings), peers_of(rank), false);
+    EXPECT_EQ(mine.address, "127.0.0.1 (lo)");
+    ASSERT_EQ(mine.connections.size(), 2u);
+    for (const auto& [peer, connection] : mine.connections) {
+      EXPECT_EQ(connection.address.rfind("127.0.0.1:", 0), 0u) << connection.address;
+      const int control = 10 * rank, bulk = 10 * rank + 1;
+      EXPECT_TRUE(send_all(connection.control.get(), &control, sizeof control, kForever));
+      EXPECT_TRUE(send_all(connection.bulk.get(), &bulk, sizeof bulk, kForever));
+    }
+    for (const auto& [peer, connection] : mine.connections) {
+      int control = -1, bulk = -1;
+      EXPECT_TRUE(recv_all(connection.control.get(), &control, sizeof control, kForever));
+      EXPECT_TRUE(recv_all(connection.bulk.get(), &bulk, sizeof bulk, kForever));
+      EXPECT_EQ(control, 10 * peer);
+      EXPECT_EQ(bulk, 10 * peer + 1);
+    }
+  });
+}
+
+TEST(TcpExchange, OnlyControlSocketsTimeOutOnUnacknowledgedBytes) {
+  MemoryStore store;
+  Settings settings = over_loopback();
+  settings.unreachable_ms = 1234;
+  run_ranks(kWorld, [&](int rank) {
+    RollCall roll_call(store, rank, kWorld, Deadline::never());
+    const TcpExchange mine = exchange_tcp(Session::begin(roll_call, settings), peers_of(rank), false);
+    const auto user_timeout = [](const UniqueFd& fd) {
+      int ms = -1;
+      socklen_t size = sizeof ms;
+      EXPECT_EQ(::getsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &size), 0);
+      return ms;
+    };
+    for (const auto& [peer, connection] : mine.connections) {
+      EXPECT_EQ(user_timeout(connection.control), 1234);
+      EXPECT_EQ(user_timeout(connection.bulk), 0);
+    }
+  });
+}
+
+TEST(TcpExchange, AMalformedAddressNamesRankAndKey) {
+  for (const char* bad : {"", "127.0.0.1", "127.0.0.1 ", "127.0.0.1 0", "127.0.0.1 70000", "localhost 80", "1.2.3.4 5x"}) {
+    MemoryStore store;
+    const Settings settings = over_loopback();
+    RollCall zero(store, 0, 2, Deadline::never()), one(store, 1, 2, Deadline::never());
+    Session::begin(zero, settings);
+    zero.publish("address", bad);
+    try {
+      exchange_tcp(Session::begin(one, settings), {0}, true);
+      FAIL() << "accepted '" << bad << "'";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.culprit(), 0);
+      expect_message(error, {"rank 0", "malformed address", "1/address/0"});
+    }
+  }
+}
+
+TEST(TcpExchange, AnUnknownInterfaceIsRefusedBeforeAnythingOpens) {
+  MemoryStore store;
+  Settings settings;
+  settings.socket_ifname = "no-such-interface";
+  RollCall roll_call(store, 0, 2, Deadline::never());
+  try {
+    exchange_tcp(Session::begin(roll_call, settings), {1}, true);
+    FAIL() << "there is no such interface";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    expect_message(error, {"no-such-interface", "lo (127.0.0.1)"});
+  }
+  EXPECT_FALSE(store.has("1/address/0"));
+}
+
+}  // namespace
+}  // namespace ringdp::comm

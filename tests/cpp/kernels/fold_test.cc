@@ -1,0 +1,108 @@
+// What fold refuses, and the paths that compute nothing. The arithmetic is tested per instruction set.
+#include "kernels/fold.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ringdp::kernels {
+namespace {
+
+// Two float sources and two destinations that a test may spoil.
+struct Call {
+  std::vector<float> a = {1, 2, 3}, b = {10, 20, 30}, x = {-1, -1, -1}, y = {-1, -1, -1};
+  std::vector<const void*> srcs = {a.data(), b.data()};
+  std::vector<void*> dsts = {x.data(), y.data()};
+  FoldArgs args;
+
+  Call() {
+    args.srcs = srcs.data(), args.n_srcs = 2, args.dsts = dsts.data(), args.n_dsts = 2, args.count = 3;
+  }
+};
+
+void expect_refused(const std::function<void(Call&)>& spoil, const std::string& part) {
+  Call call;
+  spoil(call);
+  try {
+    fold(call.args);
+    FAIL() << "accepted, expected: " << part;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(call.x, std::vector<float>(3, -1));
+  EXPECT_EQ(call.y, std::vector<float>(3, -1));
+}
+
+TEST(Fold, RefusesBadArgumentsAndWritesNothing) {
+  expect_refused([](Call& c) { c.args.count = -4; }, "count of -4");
+  expect_refused([](Call& c) { c.args.n_srcs = 0; }, "0 sources");
+  expect_refused([](Call& c) { c.args.n_dsts = 0; }, "0 destinations");
+  expect_refused([](Call& c) { c.srcs[1] = nullptr; }, "source 1 is null");
+  expect_refused([](Call& c) { c.dsts[1] = nullptr; }, "destination 1 is null");
+}
+
+TEST(Fold, RefusesToDivideIntegersOfEveryType) {
+  for (int dtype = 0; dtype < static_cast<int>(DType::kF16); ++dtype) {
+    expect_refused(
+        [&](Call& c) {
+          c.args.dtype = static_cast<DType>(dtype);
+          c.args.divisor = 2;
+        },
+        name_of(static_cast<DType>(dtype)));
+  }
+}
+
+TEST(Fold, NoElementsNeedNoBuffers) {
+  Call call;
+  call.srcs = {nullptr, nullptr};
+  call.dsts = {nullptr, nullptr};
+  call.args.count = 0;
+  EXPECT_NO_THROW(fold(call.args));
+}
+
+TEST(Fold, OneSourceIsCopiedBitForBitToEveryDestination) {
+  std::vector<uint32_t> source(30011), first(source.size()), second(source.size());
+  std::iota(source.begin(), source.end(), 0x7f800000u - 100);  // across infinity into signalling NaNs
+  const void* src = source.data();
+  std::vector<void*> dsts = {first.data(), source.data(), second.data()};
+  const std::vector<uint32_t> before = source;
+  FoldArgs args;
+  args.srcs = &src, args.n_srcs = 1, args.dsts = dsts.data(), args.n_dsts = 3, args.count = int64_t(source.size());
+  fold(args);
+  EXPECT_EQ(first, before);
+  EXPECT_EQ(second, before);
+  EXPECT_EQ(source, before);
+}
+
+TEST(Fold, TheSameDestinationTwiceIsWrittenOnce) {
+  Call call;
+  call.dsts = {call.x.data(), call.x.data()};
+  call.args.dsts = call.dsts.data();
+  fold(call.args);
+  EXPECT_EQ(call.x, (std::vector<float>{11, 22, 33}));
+}
+
+// The order is the contract: in another order the large values would not cancel.
+TEST(Fold, AddsInTheOrderOfTheSources) {
+  const std::vector<float> values = {1e8f, -1e8f, 1.0f, 3e-8f};
+  std::vector<const void*> srcs;
+  for (const float& value : values) srcs.push_back(&value);
+  float sum = 0;
+  void* dst = &sum;
+  FoldArgs args;
+  args.srcs = srcs.data(), args.n_srcs = 4, args.dsts = &dst, args.n_dsts = 1, args.count = 1;
+  fold(args);
+  EXPECT_EQ(sum, ((values[0] + values[1]) + values[2]) + values[3]);
+  std::swap(srcs[1], srcs[2]);
+  fold(args);
+  EXPECT_EQ(sum, ((values[0] + values[2]) + values[1]) + values[3]);
+}
+
+}  // namespace
+}  // namespace ringdp::kernels

@@ -1,0 +1,62 @@
+#include "plan/builder.h"
+
+#include <gtest/gtest.h>
+
+namespace ringdp::plan {
+namespace {
+
+Problem problem_of_doubles() {
+  Problem problem;
+  problem.dtype = DType::kF64;
+  problem.rank = 1;
+  problem.world = 3;
+  return problem;
+}
+
+TEST(Builder, HandlesCountTheStepsOfTheirLane) {
+  Builder builder("test", problem_of_doubles());
+  const int send = builder.add_send_lane(2), recv = builder.add_recv_lane(0);
+  EXPECT_EQ(builder.send(send, 2, 0, builder.input(0, {0, 1})).steps, 1);
+  const After second = builder.send(send, 2, 1, builder.input(0, {1, 2}));
+  EXPECT_EQ(second.steps, 2);
+  EXPECT_EQ(second.lane, send);
+  EXPECT_EQ(builder.recv(recv, 0, 0, builder.output(0, {0, 1}), {second}).steps, 1);
+  const Plan plan = builder.finish();
+  EXPECT_EQ(plan.lanes[send].name, "send>2");
+  EXPECT_EQ(plan.lanes[recv].name, "recv<0");
+  EXPECT_EQ(plan.lanes[recv].steps[0].after[0].steps, 2);
+}
+
+TEST(Builder, ExtentsBecomeByteOffsets) {
+  const Builder builder("test", problem_of_doubles());
+  const Ref ref = builder.output(2, {5, 9});
+  EXPECT_EQ(ref.space, Space::kOutput);
+  EXPECT_EQ(ref.index, 2);
+  EXPECT_EQ(ref.offset, 5 * 8);
+  EXPECT_EQ(ref.count, 4);
+}
+
+TEST(Builder, ScratchPiecesAreAlignedAndDisjoint) {
+  Builder builder("test", problem_of_doubles());
+  const int64_t first = builder.reserve_scratch(1), second = builder.reserve_scratch(65);
+  EXPECT_EQ(first % 64, 0);
+  EXPECT_EQ(second % 64, 0);
+  EXPECT_GE(second, first + 1);
+  EXPECT_GE(builder.finish().scratch_bytes, second + 65);
+}
+
+TEST(Builder, ThePlanCarriesTheProblem) {
+  Problem problem = problem_of_doubles();
+  problem.what = Collective::kReduceScatter;
+  problem.op = ReduceOp::kAvg;
+  const Plan plan = Builder("test", problem).finish();
+  EXPECT_EQ(plan.algorithm, "test");
+  EXPECT_EQ(plan.what, problem.what);
+  EXPECT_EQ(plan.dtype, problem.dtype);
+  EXPECT_EQ(plan.op, problem.op);
+  EXPECT_EQ(plan.rank, problem.rank);
+  EXPECT_EQ(plan.world, problem.world);
+}
+
+}  // namespace
+}  // namespace ringdp::plan

@@ -1,0 +1,98 @@
+// Typed elements in byte buffers and the serial fold that defines what a collective must give, bit for bit.
+//
+// Independent of csrc/kernels: an element is held as a double, which represents float32, bfloat16, int32 and float64
+// exactly; every operation is rounded to the type it is contracted to happen in.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace ringdp::plan::testing {
+
+using Bytes = std::vector<std::byte>;
+
+inline double rounded(double value, DType dtype) {
+  if (dtype == DType::kF64) return value;
+  if (dtype == DType::kI32) return static_cast<int32_t>(static_cast<uint32_t>(static_cast<int64_t>(value)));
+  return static_cast<float>(value);
+}
+
+inline double load(const std::byte* base, int64_t i, DType dtype) {
+  const std::byte* at = base + i * size_of(dtype);
+  const auto read = [at](auto value) {
+    std::memcpy(&value, at, sizeof(value));
+    return value;
+  };
+  switch (dtype) {
+    case DType::kF32: return read(float{});
+    case DType::kF64: return read(double{});
+    case DType::kI32: return read(int32_t{});
+    case DType::kBF16: {
+      const uint32_t bits = uint32_t{read(uint16_t{})} << 16;
+      float value;
+      std::memcpy(&value, &bits, sizeof(value));
+      return value;
+    }
+    default: throw std::logic_error("the oracle has no such dtype");
+  }
+}
+
+inline void store(std::byte* base, int64_t i, DType dtype, double value) {
+  std::byte* at = base + i * size_of(dtype);
+  const auto write = [at](auto v) { std::memcpy(at, &v, sizeof(v)); };
+  switch (dtype) {
+    case DType::kF32: return write(static_cast<float>(value));
+    case DType::kF64: return write(value);
+    case DType::kI32: return write(static_cast<int32_t>(value));
+    case DType::kBF16: {  // to nearest, ties to even
+      const auto single = static_cast<float>(value);
+      uint32_t bits;
+      std::memcpy(&bits, &single, sizeof(bits));
+      return write(static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16));
+    }
+    default: throw std::logic_error("the oracle has no such dtype");
+  }
+}
+
+inline double combine(double a, double b, DType wide, ReduceOp op) {
+  if (op == ReduceOp::kMin) return std::min(a, b);
+  if (op == ReduceOp::kMax) return std::max(a, b);
+  if (wide == DType::kF32) return static_cast<float>(a) + static_cast<float>(b);
+  return rounded(a + b, wide);
+}
+
+inline double divided(double sum, double divisor, DType wide) {
+  if (wide == DType::kF32) return static_cast<float>(sum) / static_cast<float>(divisor);
+  return rounded(sum / divisor, wide);
+}
+
+// Element `i` of all ranks' tensors, folded from rank `first` upwards (and round), finished, as stored in `dtype`.
+inline void fold_serially(const std::vector<const std::byte*>& tensors, int64_t i, int first, DType dtype, ReduceOp op,
+                          std::byte* out, int64_t out_i) {
+  const int world = static_cast<int>(tensors.size());
+  const DType wide = wide_of(dtype);
+  double sum = load(tensors[first], i, dtype);
+  for (int k = 1; k < world; ++k) sum = combine(sum, load(tensors[(first + k) % world], i, dtype), wide, op);
+  if (op == ReduceOp::kAvg) sum = divided(sum, world, wide);
+  store(out, out_i, dtype, sum);
+}
+
+// Values of very different size, so that the order of a sum shows in its bits.
+inline Bytes random_tensor(int64_t count, DType dtype, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Bytes tensor(count * size_of(dtype));
+  for (int64_t i = 0; i < count; ++i) {
+    const auto bits = static_cast<int32_t>(random());
+    const double scale = dtype == DType::kI32 ? 1.0 : 1.0 / static_cast<double>(1ll << (20 + random() % 16));
+    store(tensor.data(), i, dtype, bits * scale);
+  }
+  return tensor;
+}
+
+}  // namespace ringdp::plan::testing

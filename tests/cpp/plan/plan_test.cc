@@ -1,0 +1,103 @@
+// The plan's own functions, and that the simulator which judges plans sees the faults it is trusted to see.
+#include "plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/builder.h"
+#include "simulate.h"
+
+namespace ringdp::plan::testing {
+namespace {
+
+TEST(Plan, NamesEveryCollective) {
+  for (int what = 0; what < kCollectiveCount; ++what) {
+    const std::string name = name_of(static_cast<Collective>(what));
+    EXPECT_EQ(name.find("unknown"), std::string::npos) << what;
+    for (int other = 0; other < what; ++other) EXPECT_NE(name, name_of(static_cast<Collective>(other)));
+  }
+  EXPECT_STREQ(name_of(Collective::kReduceScatter), "reduce_scatter");
+}
+
+TEST(Plan, WideRefsCountTheBytesOfPartialSums) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    Plan plan;
+    plan.dtype = static_cast<DType>(i);
+    Ref ref;
+    ref.count = 10;
+    EXPECT_EQ(bytes_of(plan, ref), 10 * size_of(plan.dtype));
+    ref.form = Form::kWide;
+    EXPECT_EQ(bytes_of(plan, ref), 10 * size_of(wide_of(plan.dtype)));
+  }
+}
+
+Problem pair(int rank) {
+  Problem problem;
+  problem.rank = rank;
+  problem.world = 2;
+  return problem;
+}
+
+std::string simulate(std::vector<Plan> plans) {
+  Simulator simulator(2, 4, 64, 1);
+  std::vector<Bytes> tensors(2, Bytes(16));
+  for (int r = 0; r < 2; ++r) {
+    const Memory memory = {tensors[r].data(), 16};
+    simulator.add(r, {&plans[r], {memory}, {memory}});
+  }
+  return simulator.run();
+}
+
+TEST(Simulator, SeesADeadlock) {
+  std::vector<Plan> plans;
+  for (int r = 0; r < 2; ++r) {
+    Builder builder("test", pair(r));
+    const int lane = builder.add_lane("both send first");
+    builder.send(lane, 1 - r, 0, builder.input(0, {0, 4}));
+    builder.recv(lane, 1 - r, 0, builder.output(0, {0, 4}));
+    plans.push_back(builder.finish());
+  }
+  EXPECT_EQ(simulate(plans), "deadlock: rank 0");
+}
+
+TEST(Simulator, SeesAMessageNobodyReceives) {
+  Builder builder("test", pair(0));
+  builder.send(builder.add_send_lane(1), 1, 0, builder.input(0, {0, 1}));
+  EXPECT_EQ(simulate({builder.finish(), Builder("test", pair(1)).finish()}), "left over: bytes from rank 0");
+}
+
+TEST(Simulator, SeesARefBeyondItsBuffer) {
+  Builder builder("test", pair(0));
+  builder.copy(builder.add_lane("copy"), builder.input(0, {1, 5}), builder.output(0, {0, 4}));
+  EXPECT_EQ(simulate({builder.finish(), Builder("test", pair(1)).finish()}).rfind("bounds", 0), 0u);
+}
+
+// Stages 0 and 2 share a slot and nothing orders them: right or wrong by luck, a race always.
+TEST(Simulator, SeesASlotWrittenUnderItsReader) {
+  std::vector<Plan> plans;
+  for (int r = 0; r < 2; ++r) {
+    Builder builder("test", pair(r));
+    const int lane = builder.add_lane("arena");
+    builder.copy(lane, builder.input(0, {0, 2}), builder.slot(r, 0, 0, 2));
+    builder.signal(lane);
+    builder.wait(lane);
+    builder.copy(lane, builder.slot(1 - r, 0, 0, 2), builder.output(0, {2, 4}));
+    builder.copy(lane, builder.input(0, {0, 2}), builder.slot(r, 2, 0, 2));
+    plans.push_back(builder.finish());
+  }
+  EXPECT_EQ(simulate(plans).rfind("race", 0), 0u);
+}
+
+TEST(Simulator, SeesASlotReadWithoutABarrier) {
+  std::vector<Plan> plans;
+  for (int r = 0; r < 2; ++r) {
+    Builder builder("test", pair(r));
+    const int lane = builder.add_lane("arena");
+    builder.copy(lane, builder.input(0, {0, 2}), builder.slot(r, 0, 0, 2));
+    builder.copy(lane, builder.slot(1 - r, 0, 0, 2), builder.output(0, {2, 4}));
+    plans.push_back(builder.finish());
+  }
+  EXPECT_EQ(simulate(plans).rfind("race", 0), 0u);
+}
+
+}  // namespace
+}  // namespace ringdp::plan::testing

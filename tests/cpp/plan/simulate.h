@@ -1,0 +1,256 @@
+// Runs the plans of all ranks in one thread: bounded links, two slots per rank, lanes picked at random.
+//
+// Links take a few bytes at a time, so a tensor that is overwritten while it is being sent shows. Slots remember who
+// accessed each byte when: an access that no barrier orders is reported as a race whatever the schedule was.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "oracle.h"
+#include "plan/plan.h"
+
+namespace ringdp::plan::testing {
+
+struct Memory {
+  std::byte* at = nullptr;
+  int64_t bytes = 0;
+};
+
+struct Job {
+  const Plan* plan = nullptr;
+  std::vector<Memory> inputs, outputs;
+};
+
+class Simulator {
+ public:
+  Simulator(int world, size_t link_bytes, int64_t slot_bytes, uint64_t seed)
+      : link_bytes_(link_bytes), random_(seed), ranks_(world), slots_(world) {
+    for (auto& pair : slots_) {
+      for (Slot& slot : pair) slot = Slot(slot_bytes, world);
+    }
+  }
+
+  // Jobs of a rank run one after the other; nothing but the plans holds ranks together.
+  void add(int rank, Job job) { ranks_[rank].jobs.push_back(std::move(job)); }
+
+  // "" or what went wrong: "deadlock: ...", "race: ...", "bounds: ...", "left over: ...".
+  std::string run() {
+    std::vector<std::pair<int, size_t>> choices;
+    for (bool moved = true; moved && error_.empty();) {
+      moved = false;
+      choices.clear();
+      for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+        moved |= enter_next_job(r);
+        for (size_t lane = 0; lane < ranks_[r].lanes.size(); ++lane) choices.push_back({r, lane});
+      }
+      std::shuffle(choices.begin(), choices.end(), random_);
+      for (const auto& [r, lane] : choices) moved |= advance(r, lane);
+    }
+    if (error_.empty()) find_leftovers();
+    return error_;
+  }
+
+ private:
+  struct LaneState {
+    size_t step = 0, bytes = 0;
+    uint64_t barrier = 0;
+  };
+  struct RankState {
+    std::vector<Job> jobs;
+    size_t next_job = 0;
+    std::vector<LaneState> lanes;
+    Bytes scratch;
+    int32_t stage_base = 0, stages = 0;
+    uint64_t arrived = 0, passed = 0;  // barriers
+  };
+  struct Slot {
+    Slot() = default;
+    Slot(int64_t size, int world) : bytes(size), written(size), read(world, std::vector<uint64_t>(size)) {}
+    Bytes bytes;
+    std::vector<uint64_t> written;            // by byte: the barrier that publishes the last write
+    std::vector<std::vector<uint64_t>> read;  // by reader and byte: the barrier after its last read
+  };
+
+  const Plan& plan(int r) const { return *ranks_[r].jobs[ranks_[r].next_job - 1].plan; }
+  const Job& job(int r) const { return ranks_[r].jobs[ranks_[r].next_job - 1]; }
+  void fail(const std::string& what) { error_ = error_.empty() ? what : error_; }
+
+  bool over(int r) const {
+    for (size_t lane = 0; lane < ranks_[r].lanes.size(); ++lane) {
+      if (ranks_[r].lanes[lane].step < plan(r).lanes[lane].steps.size()) return false;
+    }
+    return true;
+  }
+
+  bool enter_next_job(int r) {
+    RankState& rank = ranks_[r];
+    if (!over(r) || rank.next_job == rank.jobs.size()) return false;
+    rank.stage_base += rank.stages;
+    rank.stages = 0;
+    ++rank.next_job;
+    rank.lanes.assign(plan(r).lanes.size(), {});
+    rank.scratch.assign(plan(r).scratch_bytes, std::byte{0xff});
+    for (const Lane& lane : plan(r).lanes) {
+      for (const Step& step : lane.steps) {
+        for (const auto* refs : {&step.srcs, &step.dsts}) {
+          for (const Ref& ref : *refs) {
+            if (ref.space == Space::kSlot) rank.stages = std::max(rank.stages, ref.stage + 1);
+          }
+        }
+      }
+    }
+    return true;
+  }
+
+  bool advance(int r, size_t lane) {
+    LaneState& state = ranks_[r].lanes[lane];
+    const std::vector<Step>& steps = plan(r).lanes[lane].steps;
+    if (state.step == steps.size() || !error_.empty()) return false;
+    const Step& step = steps[state.step];
+    for (const After& after : step.after) {
+      if (ranks_[r].lanes[after.lane].step < static_cast<size_t>(after.steps)) return false;
+    }
+    const size_t before = state.bytes;
+    if (!run_step(r, step, state)) return state.bytes != before;
+    state.bytes = 0;
+    ++state.step;
+    return true;
+  }
+
+  bool run_step(int r, const Step& step, LaneState& state) {
+    RankState& rank = ranks_[r];
+    switch (step.verb) {
+      case Verb::kSend: return send(r, step, state);
+      case Verb::kRecv: return receive(r, step, state);
+      case Verb::kFold: fold(r, step); return true;
+      case Verb::kCopy: copy(r, step); return true;
+      case Verb::kSignal: state.barrier = ++rank.arrived; return true;
+      case Verb::kWait: break;
+    }
+    for (const RankState& other : ranks_) {
+      if (other.arrived < state.barrier) return false;
+    }
+    rank.passed = std::max(rank.passed, state.barrier);
+    return true;
+  }
+
+  // At most a random number of bytes at once, so that messages are cut anywhere.
+  size_t some_of(size_t bytes) { return bytes == 0 ? 0 : 1 + random_() % bytes; }
+
+  bool send(int r, const Step& step, LaneState& state) {
+    const auto size = static_cast<size_t>(bytes_of(plan(r), step.srcs[0]));
+    const std::byte* from = resolve(r, step.srcs[0], false);
+    if (from == nullptr || step.peer == r) return fail("bounds: send"), false;
+    Bytes& pipe = pipes_[{r, step.peer}];
+    const size_t n = some_of(std::min(size - state.bytes, link_bytes_ - pipe.size()));
+    pipe.insert(pipe.end(), from + state.bytes, from + state.bytes + n);
+    state.bytes += n;
+    return state.bytes == size;
+  }
+
+  bool receive(int r, const Step& step, LaneState& state) {
+    const auto size = static_cast<size_t>(bytes_of(plan(r), step.dsts[0]));
+    std::byte* to = resolve(r, step.dsts[0], true);
+    if (to == nullptr || step.peer == r) return fail("bounds: receive"), false;
+    Bytes& pipe = pipes_[{step.peer, r}];
+    const size_t n = some_of(std::min(size - state.bytes, pipe.size()));
+    std::copy_n(pipe.begin(), n, to + state.bytes);
+    pipe.erase(pipe.begin(), pipe.begin() + static_cast<std::ptrdiff_t>(n));
+    state.bytes += n;
+    return state.bytes == size;
+  }
+
+  DType type_of(int r, const Ref& ref) const {
+    return ref.form == Form::kWide ? wide_of(plan(r).dtype) : plan(r).dtype;
+  }
+
+  void fold(int r, const Step& step) {
+    const DType wide = wide_of(plan(r).dtype);
+    std::vector<const std::byte*> from;
+    for (const Ref& src : step.srcs) from.push_back(resolve(r, src, false));
+    std::vector<std::byte*> to;
+    for (const Ref& dst : step.dsts) to.push_back(resolve(r, dst, true));
+    if (!error_.empty()) return;
+    for (int64_t i = 0; i < step.dsts[0].count; ++i) {
+      double sum = load(from[0], i, type_of(r, step.srcs[0]));
+      for (size_t k = 1; k < from.size(); ++k) {
+        sum = combine(sum, load(from[k], i, type_of(r, step.srcs[k])), wide, plan(r).op);
+      }
+      if (step.finish && plan(r).op == ReduceOp::kAvg) sum = divided(sum, plan(r).world, wide);
+      for (size_t k = 0; k < to.size(); ++k) store(to[k], i, type_of(r, step.dsts[k]), sum);
+    }
+  }
+
+  void copy(int r, const Step& step) {
+    const std::byte* from = resolve(r, step.srcs[0], false);
+    std::byte* to = resolve(r, step.dsts[0], true);
+    if (step.srcs[0].count != step.dsts[0].count) fail("bounds: a copy between different counts");
+    if (error_.empty()) std::memmove(to, from, bytes_of(plan(r), step.srcs[0]));
+  }
+
+  std::byte* resolve(int r, const Ref& ref, bool writes) {
+    const int64_t size = bytes_of(plan(r), ref);
+    Memory memory;
+    switch (ref.space) {
+      case Space::kInput: memory = job(r).inputs.at(ref.index); break;
+      case Space::kOutput: memory = job(r).outputs.at(ref.index); break;
+      case Space::kScratch:
+        memory = {ranks_[r].scratch.data(), static_cast<int64_t>(ranks_[r].scratch.size())};
+        break;
+      case Space::kSlot: {
+        Slot& slot = slots_.at(ref.index)[(ranks_[r].stage_base + ref.stage) & 1];
+        memory = {slot.bytes.data(), static_cast<int64_t>(slot.bytes.size())};
+        if (ref.offset + size <= memory.bytes) find_races(r, ref, size, slot, writes);
+        break;
+      }
+    }
+    if (ref.offset < 0 || ref.count < 0 || ref.offset + size > memory.bytes || (writes && ref.space == Space::kInput)) {
+      fail("bounds: rank " + std::to_string(r) + " at byte " + std::to_string(ref.offset));
+      return nullptr;
+    }
+    static std::byte nothing;  // empty buffers have no address
+    return memory.at == nullptr ? &nothing : memory.at + ref.offset;
+  }
+
+  void find_races(int r, const Ref& ref, int64_t size, Slot& slot, bool writes) {
+    const RankState& rank = ranks_[r];
+    const std::string who = "race: rank " + std::to_string(r) + ", slot of " + std::to_string(ref.index);
+    if (writes && ref.index != r) return fail(who + ": written by another rank");
+    for (int64_t i = ref.offset; i < ref.offset + size; ++i) {
+      if (!writes) {
+        if (slot.written[i] == 0) return fail(who + ": read before it was written");
+        if (ref.index != r && rank.passed < slot.written[i]) return fail(who + ": read before it was published");
+        slot.read[r][i] = rank.arrived + 1;
+        continue;
+      }
+      for (int q = 0; q < static_cast<int>(ranks_.size()); ++q) {
+        if (q != r && rank.passed < slot.read[q][i]) return fail(who + ": written under a reader");
+      }
+      slot.written[i] = rank.arrived + 1;
+    }
+  }
+
+  void find_leftovers() {
+    for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+      if (!over(r) || ranks_[r].next_job < ranks_[r].jobs.size()) return fail("deadlock: rank " + std::to_string(r));
+    }
+    for (const auto& [ends, pipe] : pipes_) {
+      if (!pipe.empty()) return fail("left over: bytes from rank " + std::to_string(ends.first));
+    }
+  }
+
+  const size_t link_bytes_;
+  std::mt19937_64 random_;
+  std::vector<RankState> ranks_;
+  std::vector<std::array<Slot, 2>> slots_;            // by member and parity
+  std::map<std::pair<int, int>, Bytes> pipes_;        // by sender and receiver
+  std::string error_;
+};
+
+}  // namespace ringdp::plan::testing

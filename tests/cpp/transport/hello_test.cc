@@ -1,0 +1,134 @@
+#include "transport/hello.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+namespace ringdp::transport {
+namespace {
+
+Hello sample() {
+  Hello hello{0x0123456789abcdef, 7, 3, 1, 8, Channel::kBulk, {}};
+  for (size_t i = 0; i < kTokenBytes; ++i) hello.token[i] = static_cast<std::byte>(200 - 3 * i);
+  return hello;
+}
+
+std::optional<Hello> round_trip(const Hello& hello) {
+  const HelloFrame frame = encode(hello);
+  return decode(frame.data(), frame.size());
+}
+
+TEST(Hello, SurvivesTheWire) {
+  const auto copy = round_trip(sample());
+  ASSERT_TRUE(copy);
+  EXPECT_EQ(copy->group, sample().group);
+  EXPECT_EQ(copy->generation, sample().generation);
+  EXPECT_EQ(copy->from, sample().from);
+  EXPECT_EQ(copy->to, sample().to);
+  EXPECT_EQ(copy->world, sample().world);
+  EXPECT_EQ(copy->channel, sample().channel);
+  EXPECT_EQ(copy->token, sample().token);
+  EXPECT_TRUE(matches(*copy, sample()));
+}
+
+TEST(Hello, EverySingleByteCorruptionIsRefused) {
+  const HelloFrame good = encode(sample());
+  for (size_t at = 0; at < good.size(); ++at) {
+    for (unsigned flip = 1; flip < 256; ++flip) {
+      HelloFrame bad = good;
+      bad[at] ^= static_cast<std::byte>(flip);
+      ASSERT_FALSE(decode(bad.data(), bad.size())) << "byte " << at << " xor " << flip;
+    }
+  }
+}
+
+TEST(Hello, OnlyTheExactSizeIsRead) {
+  const HelloFrame good = encode(sample());
+  std::vector<std::byte> longer(good.begin(), good.end());
+  longer.push_back(std::byte{0});
+  EXPECT_FALSE(decode(longer.data(), longer.size()));
+  // Each cut lies in a heap block of its own size, so an address sanitizer sees a read beyond it.
+  for (size_t size = 0; size < good.size(); ++size) {
+    const std::vector<std::byte> cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size));
+    EXPECT_FALSE(decode(cut.data(), cut.size())) << size << " bytes";
+  }
+}
+
+TEST(Hello, RandomBytesAreRefused) {
+  std::mt19937_64 random(20240229);
+  for (int round = 0; round < 20000; ++round) {
+    std::vector<std::byte> bytes(random() % (2 * kHelloBytes));
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    // Half of them start like a real one, to get past the magic.
+    const HelloFrame good = encode(sample());
+    if (round % 2 == 0 && bytes.size() >= 16) std::copy_n(good.begin(), 16, bytes.begin());
+    ASSERT_FALSE(decode(bytes.data(), bytes.size())) << "round " << round;
+  }
+}
+
+TEST(Hello, ImpossibleRanksAreRefusedEvenWithAGoodChecksum) {
+  const auto with = [](int from, int to, int world) {
+    Hello hello = sample();
+    hello.from = from;
+    hello.to = to;
+    hello.world = world;
+    return hello;
+  };
+  for (const Hello& bad : {with(-1, 1, 8), with(8, 1, 8), with(3, -1, 8), with(3, 8, 8), with(3, 3, 8), with(0, 1, 0),
+                           with(0, 1, -1), with(0, 1, 1)}) {
+    EXPECT_FALSE(round_trip(bad)) << bad.from << " " << bad.to << " " << bad.world;
+  }
+  Hello unknown = sample();
+  unknown.channel = static_cast<Channel>(3);
+  EXPECT_FALSE(round_trip(unknown));
+}
+
+TEST(Hello, EveryFieldCounts) {
+  std::vector<Hello> others(6 + kTokenBytes, sample());
+  others[0].group ^= 1;
+  others[1].generation += 1;
+  others[2].from = 2;
+  others[3].to = 0;
+  others[4].world = 9;
+  others[5].channel = Channel::kControl;
+  for (size_t i = 0; i < kTokenBytes; ++i) others[6 + i].token[i] ^= std::byte{1};
+  for (const Hello& other : others) EXPECT_FALSE(matches(other, sample()));
+}
+
+TEST(Hello, ReplySwapsTheRanksOnly) {
+  const Hello reply = reply_to(sample());
+  EXPECT_EQ(reply.from, sample().to);
+  EXPECT_EQ(reply.to, sample().from);
+  EXPECT_FALSE(matches(reply, sample())) << "an echo must not pass for an answer";
+  EXPECT_TRUE(matches(reply_to(reply), sample()));
+}
+
+TEST(Hex, RoundTripAndRefusals) {
+  std::array<std::byte, 256> all, copy;
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::byte>(i);
+  const std::string text = to_hex(all.data(), all.size());
+  ASSERT_TRUE(from_hex(text, copy.data(), copy.size()));
+  EXPECT_EQ(copy, all);
+  EXPECT_FALSE(from_hex(text.substr(2), copy.data(), copy.size()));
+  EXPECT_FALSE(from_hex(text + "00", copy.data(), copy.size()));
+  EXPECT_FALSE(from_hex("0G", copy.data(), 1));
+  EXPECT_FALSE(from_hex("AB", copy.data(), 1));
+}
+
+TEST(Random, FillsEveryByteAndDiffers) {
+  Token first{}, second{};
+  fill_random(first.data(), first.size());
+  fill_random(second.data(), second.size());
+  EXPECT_NE(first, second);
+  // A byte that stays zero over 64 draws would be one that is never written (chance 2^-512 else).
+  Token seen{};
+  for (int draw = 0; draw < 64; ++draw) {
+    fill_random(first.data(), first.size());
+    for (size_t i = 0; i < kTokenBytes; ++i) seen[i] |= first[i];
+  }
+  for (const std::byte byte : seen) EXPECT_NE(byte, std::byte{0});
+}
+
+}  // namespace
+}  // namespace ringdp::transport

@@ -1,0 +1,83 @@
+#include "transport/identity.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace ringdp::transport {
+namespace {
+
+HostIdentity sample() { return {"node-7", "0c6f5d1e-7d0b-4d5b-9f0e-3f2a1b4c5d6e", 4026531840, 4026531836, 1000, 4711}; }
+
+TEST(Identity, OfThisProcessIsComplete) {
+  const HostIdentity self = local_identity();
+  EXPECT_FALSE(self.host.empty());
+  EXPECT_EQ(self.boot_id.size(), sample().boot_id.size());
+  EXPECT_NE(self.network_namespace, 0u);
+  EXPECT_NE(self.pid_namespace, 0u);
+  EXPECT_EQ(self.uid, ::geteuid());
+  EXPECT_EQ(self.pid, static_cast<uint64_t>(::getpid()));
+}
+
+TEST(Identity, SurvivesTheLine) {
+  for (const HostIdentity& identity : {sample(), local_identity()}) {
+    const auto copy = identity_from_line(to_line(identity));
+    ASSERT_TRUE(copy);
+    EXPECT_EQ(to_line(*copy), to_line(identity));
+    EXPECT_EQ(copy->host, identity.host);
+    EXPECT_EQ(copy->boot_id, identity.boot_id);
+    EXPECT_EQ(copy->network_namespace, identity.network_namespace);
+    EXPECT_EQ(copy->pid_namespace, identity.pid_namespace);
+    EXPECT_EQ(copy->uid, identity.uid);
+    EXPECT_EQ(copy->pid, identity.pid);
+  }
+}
+
+TEST(Identity, MalformedLinesAreRefused) {
+  const std::string good = to_line(sample());
+  std::vector<std::string> bad = {"", " ", "identity-1", good + " ", " " + good, good + " 1", good + "\n", good + "x"};
+  bad.push_back("identity-2" + good.substr(10));
+  bad.push_back(good + std::string(1000, '1'));
+  for (size_t length = 0; length < good.size(); ++length) {
+    // A shorter pid is still a pid, so cuts inside the last field do not count.
+    if (length <= good.rfind(' ') + 1) bad.push_back(good.substr(0, length));
+  }
+  HostIdentity identity = sample();
+  identity.boot_id[3] = 'X';
+  bad.push_back(to_line(identity));
+  identity = sample();
+  identity.host = "";
+  bad.push_back(to_line(identity));
+  for (const char* number : {"-1", "+1", "007", "1.5", "99999999999999999999999", "0x10", ""}) {
+    bad.push_back(good.substr(0, good.rfind(' ') + 1) + number);
+  }
+  for (const std::string& line : bad) EXPECT_FALSE(identity_from_line(line)) << "accepted: " << line;
+}
+
+TEST(Identity, SameHostNeedsBootIdNetworkAndUser) {
+  const HostIdentity a = sample();
+  HostIdentity b = a;
+  b.pid = 1;
+  b.host = "another-name";
+  EXPECT_TRUE(same_host(a, b).same);
+  EXPECT_TRUE(share_pids(a, b));
+
+  b.pid_namespace += 1;
+  EXPECT_TRUE(same_host(a, b).same) << "containers on one host share memory";
+  EXPECT_FALSE(share_pids(a, b));
+
+  HostIdentity rebooted = a, elsewhere = a, stranger = a;
+  rebooted.boot_id[0] = '1';
+  elsewhere.network_namespace += 1;
+  stranger.uid += 1;
+  EXPECT_NE(same_host(a, rebooted).why.find("boot id"), std::string::npos);
+  EXPECT_NE(same_host(a, elsewhere).why.find("network namespace"), std::string::npos);
+  EXPECT_NE(same_host(a, stranger).why.find("1001"), std::string::npos);
+  for (const HostIdentity& other : {rebooted, elsewhere, stranger}) {
+    EXPECT_FALSE(same_host(a, other).same);
+    EXPECT_FALSE(same_host(other, a).same);
+    EXPECT_FALSE(share_pids(a, other));
+  }
+}
+
+}  // namespace
+}  // namespace ringdp::transport

@@ -1,0 +1,168 @@
+#include "transport/shm/segment.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "transport/shm/control_block.h"
+#include "transport/shm/spsc_stream.h"
+
+namespace ringdp::transport {
+namespace {
+
+ErrorKind kind_thrown(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.kind();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return ErrorKind::kAborted;
+}
+
+struct stat status_of(int fd) {
+  struct stat status {};
+  EXPECT_EQ(::fstat(fd, &status), 0);
+  return status;
+}
+
+TEST(SegmentLayout, PartsAreAlignedAndDoNotOverlap) {
+  for (const int members : {1, 2, 7, 16}) {
+    for (const int64_t slot_bytes : {64, 4096, 1 << 20}) {
+      for (const int64_t stream_bytes : {1, 64, 4096, 512 << 10}) {
+        const SegmentLayout layout{members, slot_bytes, stream_bytes};
+        std::vector<std::pair<int64_t, int64_t>> parts{{0, sizeof(ControlBlock)}};
+        for (int parity = 0; parity < 2; ++parity) {
+          EXPECT_EQ(layout.slot_offset(parity) % 64, 0);
+          parts.emplace_back(layout.slot_offset(parity), slot_bytes);
+        }
+        for (int member = 0; member < members; ++member) {
+          EXPECT_EQ(layout.stream_offset(member) % kLinePairBytes, 0u);
+          parts.emplace_back(layout.stream_offset(member), kStreamHeaderBytes + stream_bytes);
+        }
+        parts.emplace_back(layout.total_bytes(), 0);
+        for (size_t i = 1; i < parts.size(); ++i) EXPECT_GE(parts[i].first, parts[i - 1].first + parts[i - 1].second);
+        EXPECT_EQ(layout.total_bytes() % 4096, 0);
+      }
+    }
+  }
+}
+
+TEST(Segment, StartsAsZerosThatOccupyNothing) {
+  const SegmentLayout layout{16, 64 << 20, 64 << 20};
+  const Segment segment = Segment::create(layout);
+  ASSERT_EQ(segment.size(), static_cast<size_t>(layout.total_bytes()));
+  EXPECT_EQ(status_of(segment.fd()).st_blocks, 0);
+  EXPECT_EQ(segment.data()[0], std::byte{0});
+  EXPECT_EQ(segment.data()[segment.size() - 1], std::byte{0});
+  segment.data()[layout.slot_offset(1)] = std::byte{1};
+  const auto occupied = status_of(segment.fd()).st_blocks * 512;
+  EXPECT_GT(occupied, 0);
+  EXPECT_LT(occupied, layout.total_bytes() / 4);
+}
+
+TEST(Segment, ItsSizeCannotChange) {
+  const Segment segment = Segment::create({2, 64, 64});
+  const auto size = static_cast<off_t>(segment.size());
+  for (const off_t other : {off_t{0}, size - 4096, size + 4096}) {
+    EXPECT_EQ(::ftruncate(segment.fd(), other), -1);
+    EXPECT_EQ(errno, EPERM);
+  }
+  EXPECT_TRUE(::fcntl(segment.fd(), F_GETFD) & FD_CLOEXEC);
+}
+
+TEST(Segment, APeersMappingIsTheSameMemory) {
+  const SegmentLayout layout{2, 4096, 4096};
+  const Segment mine = Segment::create(layout);
+  const Segment theirs = Segment::map(UniqueFd(::dup(mine.fd())), layout);
+  ASSERT_NE(mine.data(), theirs.data());
+  for (size_t i = 0; i < mine.size(); ++i) mine.data()[i] = static_cast<std::byte>(i * 31);
+  EXPECT_EQ(std::memcmp(mine.data(), theirs.data(), mine.size()), 0);
+}
+
+TEST(Segment, MovingKeepsTheMappingAndReleasesTheOld) {
+  const SegmentLayout layout{1, 64, 64};
+  Segment first = Segment::create(layout);
+  first.data()[0] = std::byte{42};
+  Segment second = Segment::create(layout);
+  const int replaced = second.fd();
+  {
+    Segment moved(std::move(first));
+    second = std::move(moved);
+  }
+  EXPECT_EQ(second.data()[0], std::byte{42});
+  EXPECT_EQ(::fcntl(replaced, F_GETFD), -1);
+}
+
+TEST(Segment, RefusesAMemfdOfAnotherSize) {
+  const Segment mine = Segment::create({2, 64, 64});
+  const SegmentLayout larger{2, 1 << 20, 64};
+  EXPECT_EQ(kind_thrown([&] { Segment::map(UniqueFd(::dup(mine.fd())), larger); }), ErrorKind::kInternal);
+}
+
+TEST(Segment, RefusesAMemfdThatCouldShrink) {
+  const SegmentLayout layout{2, 64, 64};
+  UniqueFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(unsealed.get(), layout.total_bytes()), 0);
+  EXPECT_EQ(kind_thrown([&] { Segment::map(UniqueFd(::dup(unsealed.get())), layout); }), ErrorKind::kInternal);
+  ASSERT_EQ(::fcntl(unsealed.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_NO_THROW(Segment::map(std::move(unsealed), layout));
+}
+
+TEST(Segment, RefusesWhatIsNoMemoryFile) {
+  EXPECT_EQ(kind_thrown([] { Segment::map(UniqueFd(::open("/dev/null", O_RDWR)), {2, 64, 64}); }),
+            ErrorKind::kInternal);
+  EXPECT_EQ(kind_thrown([] { Segment::map(UniqueFd(), {2, 64, 64}); }), ErrorKind::kInternal);
+}
+
+TEST(Segment, RefusesImpossibleGeometry) {
+  const SegmentLayout bad[] = {{0, 64, 64},  {-1, 64, 64}, {5000, 64, 64}, {2, 0, 64},        {2, 100, 64},
+                               {2, -64, 64}, {2, 64, 0},   {2, 64, 48},    {2, 64, INT64_MIN}, {2, INT64_MAX - 63, 64}};
+  for (const SegmentLayout& layout : bad) {
+    EXPECT_EQ(kind_thrown([&] { Segment::create(layout); }), ErrorKind::kInvalidArgument)
+        << layout.members << " " << layout.slot_bytes << " " << layout.stream_bytes;
+  }
+}
+
+TEST(Segment, HasNoNameInTheFileSystem) {
+  const Segment segment = Segment::create({2, 64, 64});
+  const struct stat mine = status_of(segment.fd());
+  EXPECT_EQ(mine.st_nlink, 0u);
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    struct stat named {};
+    if (::lstat(entry.path().c_str(), &named) != 0) continue;
+    EXPECT_FALSE(named.st_dev == mine.st_dev && named.st_ino == mine.st_ino) << entry.path();
+  }
+}
+
+TEST(Segment, AForkedChildDoesNotHaveIt) {
+  const Segment segment = Segment::create({2, 64, 64});
+  segment.data()[0] = std::byte{7};
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    *static_cast<volatile std::byte*>(segment.data()) = std::byte{8};
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << "status " << status;
+  EXPECT_EQ(segment.data()[0], std::byte{7});
+}
+
+}  // namespace
+}  // namespace ringdp::transport

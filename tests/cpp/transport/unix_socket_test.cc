@@ -1,0 +1,160 @@
+#include "transport/unix_socket.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "base/error.h"
+
+namespace ringdp::transport {
+namespace {
+
+const Patience kForever{Deadline::never(), nullptr};
+
+struct Connection {
+  Connection() : listener(UnixListener::open()), near(connect_unix(listener.name)) {
+    far.reset(::accept4(listener.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    EXPECT_TRUE(near);
+    EXPECT_TRUE(far);
+  }
+  UnixListener listener;
+  UniqueFd near, far;
+};
+
+bool is_close_on_exec(int fd) { return (::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0; }
+
+ino_t inode(int fd) {
+  struct stat status {};
+  EXPECT_EQ(::fstat(fd, &status), 0);
+  return status.st_ino;
+}
+
+TEST(UnixSocket, NamesAreRandomAndRecognised) {
+  const UnixListener a = UnixListener::open(), b = UnixListener::open();
+  EXPECT_NE(a.name, b.name);
+  EXPECT_TRUE(is_socket_name(a.name));
+  for (const std::string& bad : {std::string(), std::string("-"), a.name + "0", a.name.substr(1), a.name + "\n",
+                                 std::string("/tmp/x"), std::string(5000, 'a')}) {
+    EXPECT_FALSE(is_socket_name(bad)) << bad;
+  }
+}
+
+TEST(UnixSocket, SocketsDoNotBlockAndAreClosedOnExec) {
+  const Connection c;
+  for (const int fd : {c.listener.fd.get(), c.near.get()}) {
+    EXPECT_TRUE(is_close_on_exec(fd));
+    EXPECT_TRUE(::fcntl(fd, F_GETFL) & O_NONBLOCK);
+  }
+}
+
+TEST(UnixSocket, ANameNobodyListensOnIsAnError) {
+  std::string name;
+  {
+    const UnixListener listener = UnixListener::open();
+    name = listener.name;
+  }
+  EXPECT_THROW(connect_unix(name), Error);
+}
+
+TEST(UnixSocket, AFullQueueMeansTryAgain) {
+  UnixListener listener = UnixListener::open();
+  ASSERT_EQ(::listen(listener.fd.get(), 0), 0);
+  std::vector<UniqueFd> queued;
+  for (int i = 0; i < 16; ++i) {
+    queued.push_back(connect_unix(listener.name));
+    if (!queued.back()) return;
+  }
+  FAIL() << "16 connections fit into a queue of none";
+}
+
+TEST(UnixSocket, CredentialsAreThoseOfTheOtherProcess) {
+  const Connection c;
+  const HostIdentity self = local_identity();
+  EXPECT_TRUE(is_process(c.near.get(), self, self));
+  EXPECT_TRUE(is_process(c.far.get(), self, self));
+
+  HostIdentity other_user = self, other_pid = self, other_namespace = self;
+  other_user.uid += 1;
+  other_pid.pid += 1;
+  other_namespace.pid += 1;
+  other_namespace.pid_namespace += 1;
+  EXPECT_FALSE(is_process(c.far.get(), other_user, self));
+  EXPECT_FALSE(is_process(c.far.get(), other_pid, self));
+  EXPECT_TRUE(is_process(c.far.get(), other_namespace, self)) << "pids of another namespace cannot be compared";
+}
+
+TEST(UnixSocket, AnotherProcessDoesNotPassForThisOne) {
+  const UnixListener listener = UnixListener::open();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const UniqueFd socket = connect_unix(listener.name);
+    char byte = 0;
+    ::fcntl(socket.get(), F_SETFL, 0);
+    ::_exit(::recv(socket.get(), &byte, 1, 0) == 0 ? 0 : 1);
+  }
+  pollfd entry{listener.fd.get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&entry, 1, 60'000), 1);
+  UniqueFd accepted(::accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const HostIdentity self = local_identity();
+  EXPECT_FALSE(is_process(accepted.get(), self, self));
+  HostIdentity expected = self;
+  expected.pid = static_cast<uint64_t>(child);
+  EXPECT_TRUE(is_process(accepted.get(), expected, self));
+  accepted.reset();
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(UnixSocket, PassesDescriptors) {
+  const Connection c;
+  const UniqueFd bell(::eventfd(0, EFD_CLOEXEC)), file(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(send_fds(c.near.get(), std::byte{'S'}, {bell.get(), file.get()}, kForever));
+  ASSERT_EQ(::send(c.near.get(), "tail", 4, 0), 4);
+  const FdParcel parcel = recv_fds(c.far.get(), kForever);
+  ASSERT_TRUE(parcel.open);
+  EXPECT_EQ(parcel.mark, std::byte{'S'});
+  ASSERT_EQ(parcel.fds.size(), 2u);
+  for (const UniqueFd& fd : parcel.fds) EXPECT_TRUE(is_close_on_exec(fd.get()));
+  EXPECT_EQ(inode(parcel.fds[1].get()), inode(file.get()));
+  ASSERT_EQ(::eventfd_write(parcel.fds[0].get(), 5), 0);
+  eventfd_t count = 0;
+  ASSERT_EQ(::eventfd_read(bell.get(), &count), 0);
+  EXPECT_EQ(count, 5u) << "the same object, not a copy";
+  char tail[4];
+  EXPECT_TRUE(recv_all(c.far.get(), tail, sizeof tail, kForever)) << "the parcel takes one byte, not more";
+}
+
+TEST(UnixSocket, AParcelMayBeEmptyButNotOverfull) {
+  const Connection c;
+  ASSERT_TRUE(send_fds(c.near.get(), std::byte{'N'}, {}, kForever));
+  const FdParcel parcel = recv_fds(c.far.get(), kForever);
+  EXPECT_TRUE(parcel.open);
+  EXPECT_EQ(parcel.mark, std::byte{'N'});
+  EXPECT_TRUE(parcel.fds.empty());
+  EXPECT_THROW(send_fds(c.near.get(), std::byte{'N'}, std::vector<int>(kMostFds + 1, c.near.get()), kForever), Error);
+}
+
+TEST(UnixSocket, AGonePeerIsReported) {
+  Connection c;
+  c.far.reset();
+  EXPECT_FALSE(recv_fds(c.near.get(), kForever).open);
+  EXPECT_FALSE(send_fds(c.near.get(), std::byte{'S'}, {}, kForever));
+}
+
+TEST(UnixSocket, ReceivingEndsAtTheDeadline) {
+  const Connection c;
+  try {
+    recv_fds(c.far.get(), {Deadline::after(std::chrono::milliseconds(10)), nullptr});
+    FAIL() << "nothing was sent";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+  }
+}
+
+}  // namespace
+}  // namespace ringdp::transport

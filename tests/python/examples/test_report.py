@@ -1,0 +1,80 @@
+"""The report: every row of the table, counted bytes beside their formula, JSON with the same numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import replace
+
+import pytest
+from ringdp.examples.comparison import Comparison, Split
+from ringdp.examples.proof import Proof
+from ringdp.examples.report import Report, print_table, write_json
+from ringdp.examples.traffic import Traffic
+from ringdp.examples.trainer import History
+
+OURS, GLOO = Split(0.04, 0.08, 0.01, 0.007), Split(0.04, 0.08, 0.02, 0.007)
+LINKS = Traffic(world=2, steps=10, gradient_bytes=1000, wire=20_000, memory=7)
+SHARED = Traffic(world=2, steps=10, gradient_bytes=1000, wire=0, memory=80_000)
+
+
+def report(traffic: Traffic | None = None) -> Report:
+    history = History([5.0, 4.0], [(0, 5.1), (2, 4.1)], 2.0)
+    comparison = Comparison(OURS, GLOO, 1.07, traffic)
+    return Report("ringdp", 2, 1024, history, comparison, ["a" * 64] * 2, Proof(["b" * 64] * 2, "b" * 64))
+
+
+def row(of: Report, what: str) -> str:
+    return next(" ".join(r[1:]) for r in of.rows() if r[0] == what)
+
+
+def test_losses_speed_and_bits():
+    table = report()
+    assert row(table, "training loss").startswith("5.0000 -> 4.0000")
+    assert row(table, "validation loss").startswith("5.1000 -> 4.1000")
+    assert row(table, "tokens/s").startswith("1,024 ")
+    assert row(table, "step, gloo / ours").startswith("1.070 ringdp 137.0 ms, gloo 147.0 ms")
+    assert row(table, "ranks").startswith("same parameters")
+    assert row(table, "one process").startswith("equal (sha256 bbbbbbbbbbbb)")
+
+
+def test_bytes_equal_to_their_formula_say_so():
+    assert row(report(LINKS), "wire bytes/step").startswith("2,000 = formula, 2(N-1) S")
+    assert row(report(SHARED), "wire bytes/step").startswith("0 = formula, shared memory")
+    assert row(report(SHARED), "memory bytes/step").startswith("8,000 = formula")
+    assert "2NS = 4,000" in row(report(SHARED), "memory bytes/step")
+
+
+def test_bytes_that_differ_show_both_numbers():
+    assert row(report(replace(LINKS, wire=30_000)), "wire bytes/step").startswith("3,000 formula 2,000")
+
+
+def test_what_was_not_measured_is_a_dash():
+    assert row(report(), "wire bytes/step").startswith("- ")
+    assert row(replace(report(), comparison=None), "step over gloo").startswith("- ")
+
+
+def test_drift_between_ranks_is_loud():
+    assert row(replace(report(), final_hashes=["a", "b"]), "ranks").startswith("DIFFERENT")
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_the_table_has_every_row_with_and_without_rich(capsys, monkeypatch, rich):
+    if rich:
+        pytest.importorskip("rich")
+    else:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    print_table(report(LINKS))
+    printed = capsys.readouterr().out
+    for cells in report(LINKS).rows():
+        assert all(cell in printed for cell in cells)
+
+
+def test_json_has_the_numbers(tmp_path):
+    path = tmp_path / "deep" / "report.json"
+    write_json(report(LINKS), path, {"steps": 2})
+    found = json.loads(path.read_text())
+    assert found["history"]["losses"] == [5.0, 4.0]
+    assert found["comparison"]["traffic"]["wire"] == LINKS.wire
+    assert found["equal_to_one_process"] is True
+    assert found["settings"] == {"steps": 2}

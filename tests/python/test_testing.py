@@ -1,0 +1,283 @@
+"""one_process against a loop written by hand and stock DDP over gloo; parameters_hash against changes."""
+
+from __future__ import annotations
+
+import copy
+import socket
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.distributed as dist
+from ringdp.testing import one_process, parameters_hash
+from torch import Tensor, nn
+from torch import multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS = 5
+SEEDS = [11, 12, 13]
+
+
+class Branching(nn.Module):
+    """Dropout, batch norm, one layer that only even ranks use and one that nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)
+        self.sometimes, self.never = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, x: Tensor, branch: bool) -> Tensor:
+        h = self.dropout(torch.tanh(self.norm(self.first(x))))
+        return self.last(self.sometimes(h) if branch else h)
+
+
+def make(dtype: torch.dtype = torch.float32) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(3)
+    model = Branching().to(dtype)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def loss_of(model: nn.Module, rank: int, step: int, micro: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * step + 10 * rank + micro)
+    dtype = next(model.parameters()).dtype
+    x = torch.randn(5, 6, generator=generator).to(dtype)
+    return model(x, branch=rank % 2 == 0).square().mean()
+
+
+def by_hand(ranks: int, steps: int, loss_of: Callable[..., Tensor] = loss_of) -> nn.Module:
+    """fp32, no dropout, no accumulation: the definition written out."""
+    model, optimizer = make()
+    model.dropout.p = 0.0
+    for step in range(steps):
+        grads: dict[str, Tensor] = {}
+        for rank in range(ranks):
+            model.zero_grad()
+            loss_of(model, rank, step, 0).backward()
+            for name, parameter in model.named_parameters():
+                if parameter.grad is not None:
+                    grads[name] = grads[name] + parameter.grad if name in grads else parameter.grad.clone()
+        for name, parameter in model.named_parameters():
+            parameter.grad = grads[name] / ranks if name in grads else None
+        optimizer.step()
+    return model
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_equals_the_loop_written_by_hand(ranks):
+    model, optimizer = make()
+    model.dropout.p = 0.0
+    one_process(model, optimizer, loss_of, ranks=ranks, steps=STEPS)
+    assert parameters_hash(model) == parameters_hash(by_hand(ranks, STEPS))
+
+
+def test_another_order_of_the_ranks_has_other_bits():
+    reverse = by_hand(3, STEPS, lambda model, rank, step, micro: loss_of(model, 2 - rank, step, micro))
+    model, optimizer = make()
+    model.dropout.p = 0.0
+    one_process(model, optimizer, lambda m, r, s, k: loss_of(m, r, s, k), ranks=3, steps=STEPS)
+    assert parameters_hash(model) != parameters_hash(reverse)
+
+
+def test_unused_parameters_have_no_gradient_and_do_not_move():
+    model, optimizer = make()
+    before = model.never.weight.clone()
+    one_process(model, optimizer, loss_of, ranks=2, steps=2)
+    assert model.never.weight.grad is None
+    assert model.sometimes.weight.grad is not None
+    assert torch.equal(model.never.weight, before)
+
+
+def test_buffers_are_those_of_rank_zero_alone():
+    model, optimizer = make()
+    lonely = copy.deepcopy(model)
+    one_process(model, optimizer, loss_of, ranks=3, steps=1)
+    loss_of(lonely, 0, 0, 0)
+    assert torch.equal(model.norm.running_mean, lonely.norm.running_mean)
+    assert int(model.norm.num_batches_tracked) == 1
+
+
+def test_sixteen_bit_gradients_are_folded_wide_and_rounded_once():
+    shares = [1.0, 2**-9, 2**-9, 2**-9]
+    weight = nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
+    model = nn.ParameterList([weight])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    one_process(model, optimizer, lambda m, r, s, k: (m[0] * shares[r]).sum(), ranks=4, steps=1)
+    wide = (torch.tensor(sum(shares)) / 4).to(torch.bfloat16)
+    narrow = torch.tensor(1.0, dtype=torch.bfloat16) / 4
+    assert wide != narrow, "the shares must tell the two apart"
+    assert torch.equal(weight.grad, wide.expand(4))
+
+
+def test_dividing_first_and_once_differ_at_three_ranks():
+    hashes = set()
+    for divide in ("once", "first"):
+        model, optimizer = make()
+        one_process(model, optimizer, loss_of, ranks=3, steps=STEPS, divide=divide, seeds=SEEDS)
+        hashes.add(parameters_hash(model))
+    assert len(hashes) == 2
+
+
+@pytest.mark.parametrize("divide", ["once", "first"])
+def test_weights_give_the_mean_over_all_samples(divide):
+    x = torch.randn(7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    parts = [x[:5], x[5:]]
+    model = nn.Linear(4, 1).double()
+    whole = copy.deepcopy(model)
+    losses = one_process(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda m, r, s, k: m(parts[r]).square().sum(),
+        ranks=2,
+        steps=1,
+        weights=lambda rank, step: len(parts[rank]),
+        divide=divide,
+    )
+    loss = whole(x).square().mean()
+    loss.backward()
+    assert losses == pytest.approx([loss.item()], rel=1e-12)
+    assert torch.allclose(model.weight.grad, whole.weight.grad, rtol=1e-12, atol=0)
+
+
+def test_sync_each_adds_the_means_of_every_micro_batch():
+    gradients = [[0.1, 0.2], [0.3, 0.7]]
+    grad = {}
+    for sync_each in (False, True):
+        model = nn.ParameterList([nn.Parameter(torch.zeros(1))])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        one_process(
+            model,
+            optimizer,
+            lambda m, r, s, k: (m[0] * gradients[r][k]).sum(),
+            ranks=2,
+            steps=1,
+            accumulate=2,
+            sync_each=sync_each,
+        )
+        grad[sync_each] = model[0].grad
+    g = torch.tensor(gradients)
+    assert torch.equal(grad[False], ((g[0, 0] + g[0, 1]) + (g[1, 0] + g[1, 1])).div(2).reshape(1))
+    assert torch.equal(grad[True], ((g[0, 0] + g[1, 0]).div(2) + (g[0, 1] + g[1, 1]).div(2)).reshape(1))
+
+
+def test_the_callers_rng_and_threads_are_left_as_they_were():
+    torch.set_num_threads(2)
+    model, optimizer = make()
+    state = torch.get_rng_state()
+    seen = []
+    one_process(
+        model,
+        optimizer,
+        loss_of,
+        ranks=2,
+        steps=2,
+        on_gradients=lambda step: seen.append(torch.get_num_threads()),
+    )
+    assert seen == [1, 1]
+    assert torch.get_num_threads() == 2
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        (dict(ranks=0), "ranks=0"),
+        (dict(steps=-1), "steps=-1"),
+        (dict(accumulate=0), "accumulate=0"),
+        (dict(divide="twice"), "'twice'"),
+        (dict(seeds=[1]), "1 seeds for 2"),
+        (dict(weights=lambda r, s: 0), "sum up to 0"),
+    ],
+)
+def test_bad_arguments_are_named(bad, named):
+    model, optimizer = make()
+    with pytest.raises(ValueError, match=named):
+        one_process(model, optimizer, loss_of, **{"ranks": 2, "steps": 1, **bad})
+
+
+def test_sparse_gradients_are_refused_by_name():
+    model = nn.Embedding(4, 2, sparse=True)
+    with pytest.raises(ValueError, match="weight is sparse"):
+        one_process(
+            model,
+            torch.optim.SGD(model.parameters(), lr=1.0),
+            lambda m, r, s, k: m(torch.tensor([r])).sum(),
+            ranks=2,
+            steps=1,
+        )
+
+
+@pytest.mark.parametrize("change", ["bit", "dtype", "shape", "name"])
+def test_the_hash_sees_every_change(change):
+    model = nn.Linear(4, 2)
+    before = parameters_hash(model)
+    assert parameters_hash(copy.deepcopy(model)) == before
+    if change == "bit":
+        model.weight.data.view(torch.int32)[0, 0] ^= 1
+    elif change == "dtype":
+        model.weight.data = model.weight.data.view(torch.int32).view(torch.float32).to(torch.float64)
+    elif change == "shape":
+        model.weight.data = model.weight.data.reshape(2, 4).reshape(4, 2)
+    else:
+        model = nn.Sequential(model)
+    assert parameters_hash(model) != before
+
+
+def ddp_rank(rank: int, port: int, dtype: torch.dtype, accumulate: int, seeds: list[int], results) -> None:
+    """One of two ranks of stock DDP over gloo; its hash goes to `results`."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model, optimizer = make(dtype)
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    torch.manual_seed(seeds[rank])
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for micro in range(accumulate):
+            with nullcontext() if micro == accumulate - 1 else ddp.no_sync():
+                loss_of(ddp, rank, step, micro).backward()
+        optimizer.step()
+    results.put(parameters_hash(ddp))
+    dist.destroy_process_group()
+
+
+def stock_ddp(dtype: torch.dtype, accumulate: int, seeds: list[int]) -> set[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = mp.get_context("spawn")
+    results = context.SimpleQueue()
+    mp.spawn(ddp_rank, (port, dtype, accumulate, seeds, results), nprocs=2)
+    return {results.get(), results.get()}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "accumulate"), [(torch.float32, 1), (torch.float32, 3), (torch.bfloat16, 1)]
+)
+def test_equals_stock_ddp_over_gloo_at_two_ranks(dtype, accumulate):
+    """At two ranks there is only one order, so gloo's sums are the reference's; unused layers too."""
+
+    def reference(seeds: list[int]) -> str:
+        model, optimizer = make(dtype)
+        one_process(
+            model,
+            optimizer,
+            loss_of,
+            ranks=2,
+            steps=STEPS,
+            accumulate=accumulate,
+            divide="first",
+            seeds=seeds,
+        )
+        return parameters_hash(model)
+
+    assert stock_ddp(dtype, accumulate, SEEDS[:2]) == {reference(SEEDS[:2])}
+    assert reference(SEEDS[1:]) != reference(SEEDS[:2]), "dropout must show in the bits"
