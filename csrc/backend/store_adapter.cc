@@ -1,20 +1,27 @@
 #include "backend/store_adapter.h"
 
+#include <c10/util/Exception.h>
+
 #include "base/error.h"
 
 namespace ringdp::backend {
 namespace {
+
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
 
 // The store's own failures (its server is gone, it timed out) in our words.
 template <class F>
 auto translated(const std::string& key, F&& f) -> decltype(f()) {
   try {
     return f();
+  } catch (const c10::DistNetworkError& error) {
+    throw Error(ErrorKind::kPeerLost, "the rendezvous store is gone (key '" + key + "'): " + first_line(error) +
+                                          ". Is rank 0, or whoever hosts the store, still running?");
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    throw Error(ErrorKind::kTimeout, "the rendezvous store did not answer for key '" + key + "': " +
-                                         text.substr(0, text.find('\n')) +
-                                         ". Is rank 0 (the store's host) still running, and did every rank start?");
+    throw Error(ErrorKind::kTimeout, "the rendezvous store has no key '" + key + "' yet: " + first_line(error));
   }
 }
 

@@ -67,15 +67,17 @@ bool Executor::advance() {
 
 bool Executor::exchange_notes() {
   bool any = false;
+  // The own note first: a check that throws must not keep the other peers from learning of the mismatch.
+  for (int rank = 0; rank < plan_.world && !on_arena_; ++rank) any |= rank != plan_.rank && send_note(rank);
   for (int rank = 0; rank < plan_.world; ++rank) {
-    if (rank == plan_.rank) continue;
-    any |= on_arena_ ? look_at_note(rank) : send_note(rank) | receive_note(rank);
+    if (rank != plan_.rank) any |= on_arena_ ? look_at_note(rank) : receive_note(rank);
   }
   return any;
 }
 
 bool Executor::look_at_note(int rank) {
-  if (peers_[rank].checked || fabric_.arena->noted(rank) < opening_.seq) return false;
+  const bool mine_is_out = fabric_.arena->noted(fabric_.arena->index()) >= opening_.seq;
+  if (!mine_is_out || peers_[rank].checked || fabric_.arena->noted(rank) < opening_.seq) return false;
   accept_note(rank, fabric_.arena->note(rank, opening_.seq));
   return true;
 }

@@ -11,6 +11,7 @@ namespace ringdp::comm {
 namespace {
 
 constexpr size_t kMaxPlans = 128;
+constexpr auto kGrace = std::chrono::milliseconds(250);
 
 int usable_cores() {
   cpu_set_t set;
@@ -23,22 +24,12 @@ int choose_spin(const Settings& settings, const Mesh& mesh) {
   return local <= usable_cores() ? static_cast<int>(settings.spin_us) : 0;
 }
 
-// Everything that must be equal for the ranks to run the same plans.
-std::string agreed_settings(const Settings& settings) {
-  std::string text;
-  for (const char* field : {"transport", "algorithm", "order", "segment_bytes", "slot_bytes", "link_bytes"}) {
-    text += std::string(field) + "=" + get_field(settings, field) + " ";
-  }
-  return text;
-}
-
 }  // namespace
 
 std::shared_ptr<Group> Group::create(Runtime& runtime, transport::Store& store, const GroupConfig& config,
                                      Deadline deadline) {
   Mesh mesh = connect(store, config.rank, config.world, config.settings, runtime.engine.doorbell(), deadline);
   const std::shared_ptr<Group> group(new Group(runtime, config, std::move(mesh)));
-  group->check_settings(store, deadline);
   group->watch_peers();
   runtime.engine.add(group);
   log_line(LogLevel::kInfo, "rank " + std::to_string(config.rank) + "/" + std::to_string(config.world),
@@ -59,20 +50,6 @@ Group::Group(Runtime& runtime, const GroupConfig& config, Mesh mesh)
 }
 
 Group::~Group() = default;
-
-void Group::check_settings(transport::Store& store, Deadline deadline) const {
-  const std::string mine = agreed_settings(config_.settings);
-  const std::string prefix = "settings/" + std::to_string(mesh_.generation) + "/";
-  store.set(prefix + std::to_string(config_.rank), mine);
-  for (int rank = 0; rank < config_.world; ++rank) {
-    const std::string theirs = store.get(prefix + std::to_string(rank), deadline);
-    if (theirs == mine) continue;
-    throw Error(ErrorKind::kMismatch,
-                "ranks have different settings: rank " + std::to_string(config_.rank) + " has " + mine + "but " +
-                    name_of_peer(rank) + " has " + theirs + "- give all ranks the same Options and environment",
-                rank);
-  }
-}
 
 void Group::watch_peers() {
   std::vector<WatchedPeer> peers;
@@ -124,10 +101,17 @@ bool Group::advance() {
     return true;
   }
   try {
-    return advance_front();
+    if (someone_left_.load(std::memory_order_relaxed)) check_nobody_left();
+    return !broken_link_ && advance_front();
   } catch (const Error& error) {
     const auto op = front();
-    fail(op ? explain(error, op->desc()) : error);
+    const Error explained = op ? explain(error, op->desc()) : error;
+    // The watch may know better why a link broke: a killed process, a mismatch, a goodbye. check_time() gives it a moment.
+    if (error.kind() == ErrorKind::kPeerLost && !broken_link_) {
+      broken_link_.emplace(explained, Deadline::after(kGrace));
+    } else {
+      fail(explained);
+    }
   } catch (const std::exception& error) {
     fail(Error(ErrorKind::kInternal, error.what()));
   }
@@ -138,7 +122,6 @@ bool Group::advance_front() {
   const std::shared_ptr<Op> op = front();
   if (!op) return false;
   if (!executor_) start(*op);
-  if (someone_left_.load(std::memory_order_relaxed)) check_nobody_left(op->desc());
   const bool moved = executor_->advance();
   if (!executor_->done()) return moved;
   counters_.add(executor_->totals());
@@ -258,7 +241,7 @@ void Group::tell_all(const ControlMessage& message) const {
 
 void Group::set_asleep(bool asleep, std::vector<pollfd>& polls) {
   if (mesh_.arena) mesh_.arena->set_asleep(asleep);
-  if (asleep && executor_) executor_->add_polls(polls);
+  if (asleep && executor_ && !broken_link_) executor_->add_polls(polls);
 }
 
 }  // namespace ringdp::comm

@@ -39,7 +39,7 @@ struct GroupConfig {
 
 class Group : public Drivable, public Watched, public std::enable_shared_from_this<Group> {
  public:
-  // Collective over all ranks: connects them (see rendezvous.h). Error(kMismatch) when their settings differ.
+  // Collective over all ranks: connects them (see rendezvous.h).
   static std::shared_ptr<Group> create(Runtime& runtime, transport::Store& store, const GroupConfig& config,
                                        Deadline deadline);
   ~Group() override;
@@ -73,7 +73,6 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
 
  private:
   Group(Runtime& runtime, const GroupConfig& config, Mesh mesh);
-  void check_settings(transport::Store& store, Deadline deadline) const;
   void watch_peers();
 
   std::shared_ptr<Op> front() const;
@@ -82,7 +81,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   std::shared_ptr<const plan::Plan> plan_for(const OpDesc& desc);
   void finish(std::exception_ptr error);
   void finish_all_failed();
-  void check_nobody_left(const OpDesc& desc) const;
+  void check_nobody_left();  // fails the group when a peer left before it finished the front op
   void report_late(Op& op);
 
   std::string name_of_peer(int rank) const;          // "rank 2 (pid 77 on host a)"
@@ -115,6 +114,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   std::map<PlanKey, std::shared_ptr<const plan::Plan>> plans_;
   std::shared_ptr<const plan::Plan> plan_;
   std::optional<collective::Executor> executor_;
+  std::optional<std::pair<Error, Deadline>> broken_link_;  // what to report unless the watch knows better by then
   collective::Workspace workspace_;
   Deadline::Clock::time_point started_;
   trace::Counters counters_;

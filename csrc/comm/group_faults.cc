@@ -37,7 +37,9 @@ std::string Group::explain_silence(const Op& op) const {
 void Group::check_time() {
   const std::shared_ptr<Op> op = front();
   if (!op || !executor_ || failed_.load(std::memory_order_acquire)) return;
-  if (op->deadline().passed()) {
+  if (broken_link_) {
+    if (broken_link_->second.passed()) fail(broken_link_->first);
+  } else if (op->deadline().passed()) {
     const auto silent = executor_->silent_ranks();
     fail(Error(ErrorKind::kTimeout,
                name_of_op(op->desc()) + " did not finish in time: waited " + in_seconds(seconds_since(started_)) + "; " +
@@ -76,15 +78,21 @@ void Group::peer_lost(int rank, const std::string& how) {
 }
 
 // A peer that finished this collective before it left has done its part.
-void Group::check_nobody_left(const OpDesc& desc) const {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [rank, finished] : peers_left_) {
-    if (finished >= desc.seq) continue;
-    throw Error(ErrorKind::kPeerLost,
-                name_of_peer(rank) + " has left the group (destroy_process_group or exit) after " +
-                    std::to_string(finished) + " collectives: it will never call " + name_of_op(desc),
-                rank);
+void Group::check_nobody_left() {
+  const std::shared_ptr<Op> op = front();
+  if (!op) return;
+  std::string who;
+  int culprit = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [rank, finished] : peers_left_) {
+      if (finished >= op->desc().seq) continue;
+      culprit = rank;
+      who = name_of_peer(rank) + " has left the group (destroy_process_group or exit) after " + std::to_string(finished) +
+            " collectives: it will never call " + name_of_op(op->desc());
+    }
   }
+  if (culprit >= 0) fail(Error(ErrorKind::kPeerLost, who, culprit));
 }
 
 Error Group::explain(const Error& error, const OpDesc& desc) const {

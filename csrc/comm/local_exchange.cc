@@ -123,7 +123,8 @@ void Exchange::receive_offers() {
     }
     try {
       Segment segment = Segment::map(std::move(parcel.fds[0]), result_.layout);
-      received_.emplace(rank, transport::LocalMember{std::move(segment), transport::Doorbell(std::move(parcel.fds[1]))});
+      transport::Doorbell bell(std::move(parcel.fds[1]));
+      received_.emplace(rank, transport::LocalMember{std::move(segment), std::move(bell)});
     } catch (const Error& error) {
       fail("cannot map the memory of rank " + std::to_string(rank) + ": " + error.what());
     }

@@ -23,8 +23,8 @@ struct LocalExchange {
 // Slots rounded up to whole cache lines, streams to a power of two.
 transport::SegmentLayout segment_layout(const Settings& settings, int members);
 
-// `locals`: at least two ranks of one host, ascending, own rank included; `cards` by rank. Memory that cannot be shared is
-// a failed probe, not an error; a rank that vanishes is Error(kPeerLost).
+// `locals`: at least two ranks of one host, ascending, own rank included; `cards` by rank. Memory that cannot be shared
+// is a failed probe, not an error; a rank that vanishes is Error(kPeerLost).
 LocalExchange exchange_memory(const Session& session, const std::vector<int>& locals, const std::vector<Card>& cards,
                               const transport::UnixListener& listener, const transport::Doorbell& doorbell);
 

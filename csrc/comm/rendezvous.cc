@@ -55,9 +55,9 @@ transport::Choice choose_for(const Session& session, const std::vector<Card>& ca
   transport::Choice choice =
       transport::choose(session.settings.transport, cards[self].identity, cards[other].identity, probe);
   if (choice.via == Via::kImpossible) {
-    throw Error(ErrorKind::kInvalidArgument, "transport=shm is impossible between rank " + std::to_string(session.rank()) +
-                                                 " and rank " + std::to_string(peer) + ": " + choice.why +
-                                                 "; use transport=auto or tcp");
+    throw Error(ErrorKind::kInvalidArgument,
+                "transport=shm is impossible between rank " + std::to_string(session.rank()) + " and rank " +
+                    std::to_string(peer) + ": " + choice.why + "; use transport=auto or tcp");
   }
   return choice;
 }

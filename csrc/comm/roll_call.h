@@ -1,7 +1,7 @@
 // Meeting through the store: publish, gather from others, and say who is missing while waiting.
 //
-// Keys are "<generation>/<what>/<rank>"; the generation counts the groups these ranks have made on the store, so no value
-// of an earlier group is ever read. A rank that fails publishes why, and the others stop waiting for it at once.
+// Keys are "<generation>/<what>/<rank>"; the generation counts the groups these ranks have made on the store, so no
+// value of an earlier group is ever read. A rank that fails publishes why, and the others stop waiting for it at once.
 #pragma once
 #include <cstdint>
 #include <functional>

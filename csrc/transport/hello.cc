@@ -35,7 +35,7 @@ class Reader {
   template <class Integer>
   Integer number() {
     Integer value = 0;
-    for (size_t i = 0; i < sizeof value; ++i) value |= static_cast<Integer>(std::to_integer<Integer>(*at_++) << (8 * i));
+    for (size_t i = 0; i < sizeof value; ++i) value |= std::to_integer<Integer>(*at_++) << (8 * i);
     return value;
   }
   void bytes(void* to, size_t size) {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import socket
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -232,10 +231,10 @@ def test_the_hash_sees_every_change(change):
     assert parameters_hash(model) != before
 
 
-def ddp_rank(rank: int, port: int, dtype: torch.dtype, accumulate: int, seeds: list[int], results) -> None:
+def ddp_rank(rank: int, store: str, dtype: torch.dtype, accumulate: int, seeds: list[int], results) -> None:
     """One of two ranks of stock DDP over gloo; its hash goes to `results`."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     model, optimizer = make(dtype)
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     torch.manual_seed(seeds[rank])
@@ -249,20 +248,17 @@ def ddp_rank(rank: int, port: int, dtype: torch.dtype, accumulate: int, seeds: l
     dist.destroy_process_group()
 
 
-def stock_ddp(dtype: torch.dtype, accumulate: int, seeds: list[int]) -> set[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def stock_ddp(store: str, dtype: torch.dtype, accumulate: int, seeds: list[int]) -> set[str]:
     context = mp.get_context("spawn")
     results = context.SimpleQueue()
-    mp.spawn(ddp_rank, (port, dtype, accumulate, seeds, results), nprocs=2)
+    mp.spawn(ddp_rank, (store, dtype, accumulate, seeds, results), nprocs=2)
     return {results.get(), results.get()}
 
 
 @pytest.mark.parametrize(
     ("dtype", "accumulate"), [(torch.float32, 1), (torch.float32, 3), (torch.bfloat16, 1)]
 )
-def test_equals_stock_ddp_over_gloo_at_two_ranks(dtype, accumulate):
+def test_equals_stock_ddp_over_gloo_at_two_ranks(tmp_path, dtype, accumulate):
     """At two ranks there is only one order, so gloo's sums are the reference's; unused layers too."""
 
     def reference(seeds: list[int]) -> str:
@@ -279,5 +275,5 @@ def test_equals_stock_ddp_over_gloo_at_two_ranks(dtype, accumulate):
         )
         return parameters_hash(model)
 
-    assert stock_ddp(dtype, accumulate, SEEDS[:2]) == {reference(SEEDS[:2])}
+    assert stock_ddp(str(tmp_path / "store"), dtype, accumulate, SEEDS[:2]) == {reference(SEEDS[:2])}
     assert reference(SEEDS[1:]) != reference(SEEDS[:2]), "dropout must show in the bits"

@@ -31,8 +31,11 @@ def _found() -> dict[str, str | None]:
 
 
 def collect() -> dict[str, Any]:
-    """Everything `ringdp info` prints. `error` is None, or why the extension cannot be used; then the rows that
-    only the extension knows (instruction_set, transports, settings) are empty."""
+    """Everything `ringdp info` prints.
+
+    `error` is None, or why the extension cannot be used; then what only the extension knows (instruction_set,
+    transports, settings) is empty.
+    """
     report: dict[str, Any] = {
         "ringdp": ringdp.__version__,
         "built_for": _native.built_for(),

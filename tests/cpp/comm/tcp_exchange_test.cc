@@ -68,7 +68,8 @@ TEST(TcpExchange, OnlyControlSocketsTimeOutOnUnacknowledgedBytes) {
 }
 
 TEST(TcpExchange, AMalformedAddressNamesRankAndKey) {
-  for (const char* bad : {"", "127.0.0.1", "127.0.0.1 ", "127.0.0.1 0", "127.0.0.1 70000", "localhost 80", "1.2.3.4 5x"}) {
+  for (const char* bad :
+       {"", "127.0.0.1", "127.0.0.1 ", "127.0.0.1 0", "127.0.0.1 70000", "localhost 80", "1.2.3.4 5x"}) {
     MemoryStore store;
     const Settings settings = over_loopback();
     RollCall zero(store, 0, 2, Deadline::never()), one(store, 1, 2, Deadline::never());

@@ -7,7 +7,6 @@ import types
 import pytest
 import ringdp
 from ringdp import _native
-from ringdp.cli import info
 from ringdp.cli import main as command_line
 
 ROW = {

@@ -1,0 +1,105 @@
+#include "comm/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+namespace ringdp::comm {
+namespace {
+
+const Deadline kLong = Deadline::after(std::chrono::seconds(60));
+
+// Work of `steps` advances; may have to be woken by a doorbell before it can move.
+class Fake : public Drivable {
+ public:
+  explicit Fake(int steps, bool blocked = false) : left_(steps), blocked_(blocked) {}
+  bool active() const override { return left_ > 0; }
+  bool advance() override {
+    EXPECT_FALSE(inside_.exchange(true)) << "two threads drive at once";
+    const bool move = !blocked_ && left_ > 0;
+    if (move) --left_;
+    inside_ = false;
+    return move;
+  }
+  void check_time() override { ++time_checks_; }
+  void set_asleep(bool asleep, std::vector<pollfd>&) override { asleep_ = asleep; }
+  int spin_us() const override { return 0; }
+
+  std::atomic<int> left_;
+  std::atomic<bool> blocked_, asleep_{false}, inside_{false};
+  std::atomic<int> time_checks_{0};
+};
+
+TEST(Engine, WaitDrivesEveryGroup) {
+  Engine engine;
+  const auto a = std::make_shared<Fake>(10), b = std::make_shared<Fake>(1000);
+  engine.add(a);
+  engine.add(b);
+  EXPECT_TRUE(engine.wait([&] { return b->left_ == 0; }, kLong));
+  EXPECT_EQ(a->left_, 0);
+}
+
+TEST(Engine, KickedWorkIsFinishedByTheProgressThread) {
+  Engine engine;
+  const auto work = std::make_shared<Fake>(1000);
+  engine.add(work);
+  engine.kick();
+  while (work->left_ > 0) std::this_thread::yield();
+  EXPECT_FALSE(engine.any_active());
+}
+
+TEST(Engine, ASleepingDriverWakesForNewWorkAndChecksTime) {
+  Engine engine;
+  const auto stuck = std::make_shared<Fake>(1, true), fresh = std::make_shared<Fake>(0);
+  engine.add(stuck);
+  engine.add(fresh);
+  engine.kick();
+  while (!stuck->asleep_) std::this_thread::yield();
+  fresh->left_ = 5;
+  engine.kick();
+  EXPECT_TRUE(engine.wait([&] { return fresh->left_ == 0; }, kLong));
+  while (stuck->time_checks_ == 0) std::this_thread::yield();
+  stuck->blocked_ = false;
+  EXPECT_TRUE(engine.wait([&] { return stuck->left_ == 0; }, kLong));
+}
+
+TEST(Engine, WaitGivesUpAtItsDeadlineAndTheWorkGoesOn) {
+  Engine engine;
+  const auto stuck = std::make_shared<Fake>(1, true);
+  engine.add(stuck);
+  EXPECT_FALSE(engine.wait([&] { return stuck->left_ == 0; }, Deadline::after(std::chrono::milliseconds(20))));
+  stuck->blocked_ = false;
+  engine.kick();
+  while (stuck->left_ > 0) std::this_thread::yield();
+}
+
+TEST(Engine, ManyWaitersShareOneDriver) {
+  Engine engine;
+  std::vector<std::shared_ptr<Fake>> works;
+  for (int i = 0; i < 8; ++i) {
+    works.push_back(std::make_shared<Fake>(2000));
+    engine.add(works.back());
+  }
+  std::vector<std::thread> threads;
+  for (const auto& work : works) {
+    threads.emplace_back([&engine, &work] {
+      EXPECT_TRUE(engine.wait([&] { return work->left_ == 0; }, kLong));
+      engine.announce();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(Engine, RemovedWorkIsNotDriven) {
+  Engine engine;
+  const auto gone = std::make_shared<Fake>(1);
+  engine.add(gone);
+  engine.remove(gone.get());
+  const auto other = std::make_shared<Fake>(10);
+  engine.add(other);
+  EXPECT_TRUE(engine.wait([&] { return other->left_ == 0; }, kLong));
+  EXPECT_EQ(gone->left_, 1);
+}
+
+}  // namespace
+}  // namespace ringdp::comm

@@ -1,0 +1,122 @@
+#include "comm/watch.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <condition_variable>
+
+#include "base/deadline.h"
+#include "base/unique_fd.h"
+
+namespace ringdp::comm {
+namespace {
+
+class Listener : public Watched {
+ public:
+  void peer_aborted(int rank, const ControlMessage& m) override { say("aborted " + std::to_string(rank) + " " + m.text); }
+  void peer_left(int rank, uint64_t n) override { say("left " + std::to_string(rank) + " " + std::to_string(n)); }
+  void peer_lost(int rank, const std::string& how) override { say("lost " + std::to_string(rank) + " " + how); }
+
+  std::string wait_for_word() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(30), [this] { return !words_.empty(); });
+    if (words_.empty()) return "nothing was said";
+    const std::string word = words_.front();
+    words_.erase(words_.begin());
+    return word;
+  }
+
+ private:
+  void say(const std::string& word) {
+    const std::lock_guard lock(mutex_);
+    words_.push_back(word);
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> words_;
+};
+
+class WatchTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    mine.reset(ends[0]);
+    theirs.reset(ends[1]);
+  }
+  UniqueFd mine, theirs;
+  std::shared_ptr<Listener> group = std::make_shared<Listener>();
+  Watch watch{[] {}};
+};
+
+TEST_F(WatchTest, PassesOnWhatThePeerSays) {
+  watch.add(group, {{4, mine.get(), -1, false}});
+  send_control(theirs.get(), {ControlKind::kAbort, ErrorKind::kMismatch, 1, 0, "because"});
+  EXPECT_EQ(group->wait_for_word(), "aborted 4 because");
+}
+
+TEST_F(WatchTest, GoodbyeIsNoLossEvenWhenTheSocketCloses) {
+  send_control(theirs.get(), {ControlKind::kGoodbye, ErrorKind::kAborted, 4, 12, ""});
+  theirs.reset();
+  watch.add(group, {{4, mine.get(), -1, false}});
+  EXPECT_EQ(group->wait_for_word(), "left 4 12");
+}
+
+TEST_F(WatchTest, AClosedSocketWithoutGoodbyeIsALoss) {
+  watch.add(group, {{4, mine.get(), -1, false}});
+  theirs.reset();
+  EXPECT_EQ(group->wait_for_word().rfind("lost 4 closed", 0), 0u);
+}
+
+TEST_F(WatchTest, GarbageIsALoss) {
+  watch.add(group, {{4, mine.get(), -1, false}});
+  const std::string garbage(500, 'g');
+  ASSERT_EQ(::send(theirs.get(), garbage.data(), garbage.size(), 0), 500);
+  EXPECT_EQ(group->wait_for_word(), "lost 4 sent bytes that are no control message");
+}
+
+TEST_F(WatchTest, AKilledProcessIsNoticedThoughItsSocketStaysOpen) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  if (!pidfd) GTEST_SKIP() << "this kernel has no pidfd_open";
+  watch.add(group, {{4, mine.get(), pidfd.get(), false}});  // `theirs` stays open here, as in a forked child
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(group->wait_for_word().rfind("lost 4 died", 0), 0u);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST_F(WatchTest, HeartbeatsArriveWhereAskedFor) {
+  watch.add(group, {{4, mine.get(), -1, true}});
+  ControlParser parser;
+  std::vector<ControlMessage> got;
+  const Deadline limit = Deadline::after(std::chrono::seconds(30));
+  while (got.size() < 2 && !limit.passed()) ASSERT_EQ(drain_control(theirs.get(), parser, got), Drained::kOpen);
+  ASSERT_GE(got.size(), 2u);
+  EXPECT_EQ(got[0].kind, ControlKind::kHeartbeat);
+}
+
+TEST_F(WatchTest, RemovedGroupsHearNothing) {
+  watch.add(group, {{4, mine.get(), -1, false}});
+  watch.remove(group.get());
+  theirs.reset();
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  const UniqueFd a(ends[0]);
+  UniqueFd b(ends[1]);
+  const auto other = std::make_shared<Listener>();
+  watch.add(other, {{1, a.get(), -1, false}});
+  b.reset();
+  EXPECT_EQ(other->wait_for_word().rfind("lost 1", 0), 0u);  // a later event came through; the earlier one never did
+  EXPECT_EQ(group.use_count(), 1);
+}
+
+}  // namespace
+}  // namespace ringdp::comm

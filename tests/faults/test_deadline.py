@@ -1,0 +1,76 @@
+"""Every wait ends: without a timeout at the group's, with one earlier, and the error says who is missing."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import HERE
+
+GROUP_S = 2.0
+
+
+def call(seconds_late: float) -> float:
+    """On a rank: an all-reduce after some time."""
+    time.sleep(seconds_late)
+    tensor = torch.ones(8)
+    dist.all_reduce(tensor)
+    return float(tensor[0])
+
+
+def give_up_early() -> tuple[str, float, float]:
+    """On a rank: a wait shorter than the peer's delay, then one that lasts; the error, its time, the sum."""
+    tensor = torch.ones(8)
+    work = dist.all_reduce(tensor, async_op=True)
+    start = time.monotonic()
+    with pytest.raises(dist.DistBackendError) as error:
+        work.wait(timedelta(milliseconds=300))
+    waited = time.monotonic() - start
+    work.wait()
+    return str(error.value), waited, float(tensor[0])
+
+
+def call_with_own_timeout() -> None:
+    """On a rank: the operation's own deadline, shorter than the group's."""
+    group = dist.new_group(range(HERE.size), timeout=timedelta(seconds=1))
+    if HERE.rank != 1:
+        dist.barrier(group=group)
+
+
+def test_a_missing_rank_is_named_at_the_groups_timeout(make_world):
+    world = make_world(3, timeout_s=GROUP_S)
+    for outcome in world.attempt(call, 0, ranks=[0, 2]):
+        assert "Timeout: all_reduce(SUM, float32 x 8) #1" in outcome.error, outcome.error
+        assert f"rank 1 (pid {world.pid(1)} on " in outcome.error, outcome.error
+        assert "rank 2 (pid" not in outcome.error and "rank 0 (pid" not in outcome.error
+        assert GROUP_S - 0.2 < outcome.ended - outcome.began < GROUP_S + 1
+
+
+def test_a_rank_in_time_is_no_timeout(make_world):
+    world = make_world(3, timeout_s=GROUP_S)
+    world.begin(call, GROUP_S / 2, ranks=[1])
+    world.begin(call, 0, ranks=[0, 2])
+    assert [outcome.value for outcome in world.finish()] == [3.0, 3.0, 3.0]
+
+
+def test_a_wait_that_gives_up_leaves_the_operation_going(make_world):
+    world = make_world(3)
+    world.begin(call, 1.0, ranks=[1])
+    world.begin(give_up_early, ranks=[0, 2])
+    for outcome in world.finish([0, 2]):
+        error, waited, total = outcome.value
+        assert error.startswith("Timeout: wait(timeout) gave up after 300 ms")
+        assert 0.25 < waited < 0.9
+        assert total == 3.0
+    assert world.finish([1])[0].value == 3.0
+
+
+def test_every_group_has_its_own_timeout(make_world):
+    world = make_world(3)
+    outcomes = world.attempt(call_with_own_timeout)
+    for rank in (0, 2):
+        assert "Timeout: barrier() #1" in outcomes[rank].error
+        assert outcomes[rank].ended - outcomes[rank].began < 4

@@ -1,0 +1,155 @@
+"""A rank that is killed: a PeerLost on every survivor within a second, naming rank and pid; nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import HERE, Outcome, World
+
+IN_TIME_S = 1.0
+DESTROY_S = 2.0
+LARGE = 1 << 22
+VICTIMS = [0, 2]
+
+
+def train(steps: int, count: int) -> int:
+    """On a rank: all-reduces, checked."""
+    for step in range(steps):
+        tensor = torch.full((count,), float(step + HERE.rank))
+        dist.all_reduce(tensor)
+        assert float(tensor[-1]) == sum(step + rank for rank in range(HERE.size))
+    return steps
+
+
+def start_children() -> int:
+    """On a rank: a forked child that holds all its descriptors and outlives it; the child's pid."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    return child
+
+
+def what_is_open() -> tuple[list[str], str]:
+    """On a rank: files that are open or mapped, and child processes."""
+    names = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            names.add(os.readlink(f"/proc/self/fd/{fd}"))
+        except FileNotFoundError:
+            continue  # the listing's own
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        names.update(line.split(maxsplit=5)[5:])
+    return sorted(names), Path("/proc/thread-self/children").read_text().strip()
+
+
+def check_survivors(world: World, victim: int, killed: float, outcomes: list[Outcome]) -> None:
+    """Every survivor was told in time who died, and can end its group in time."""
+    named = f"rank {victim} (pid {world.pid(victim)} on "
+    for outcome in outcomes:
+        assert "PeerLost: " in outcome.error, outcome.error
+        assert outcome.error.startswith("DistBackendError: "), outcome.error
+        assert named in outcome.error, outcome.error
+        late = outcome.ended - max(killed, outcome.began)
+        assert late < IN_TIME_S, f"rank {outcome.rank} was told after {late:.2f} s"
+    survivors = [outcome.rank for outcome in outcomes]
+    refused = world.attempt(train, 1, 4, ranks=survivors)
+    assert all("PeerLost: " in outcome.error and named in outcome.error for outcome in refused)
+    from ranks import leave
+
+    assert max(world.run(leave, ranks=survivors)) < DESTROY_S
+    assert all(children == "" for _, children in world.run(what_is_open, ranks=survivors))
+
+
+def survivors_of(victim: int) -> list[int]:
+    return [rank for rank in range(4) if rank != victim]
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_before_the_first_collective(make_world, victim):
+    world = make_world()
+    killed = world.kill(victim)
+    outcomes = world.attempt(train, 1, 1000, ranks=survivors_of(victim))
+    check_survivors(world, victim, killed, outcomes)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_between_collectives(make_world, victim):
+    world = make_world()
+    world.run(train, 5, 1000)
+    killed = world.kill(victim)
+    time.sleep(0.2)
+    outcomes = world.attempt(train, 1, 1000, ranks=survivors_of(victim))
+    check_survivors(world, victim, killed, outcomes)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_while_the_others_wait_for_it(make_world, victim):
+    world = make_world()
+    world.run(train, 1, 1000)
+    world.begin(train, 1, LARGE, ranks=survivors_of(victim))
+    time.sleep(0.2)
+    killed = world.kill(victim)
+    check_survivors(world, victim, killed, world.finish(survivors_of(victim)))
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("count", [1000, LARGE])
+def test_in_the_middle_of_a_loop(make_world, victim, count):
+    world = make_world()
+    world.run(train, 1, count)
+    world.begin(train, 1_000_000, count)
+    time.sleep(0.4)
+    killed = world.kill(victim)
+    check_survivors(world, victim, killed, world.finish(survivors_of(victim)))
+
+
+def test_two_at_once(make_world):
+    world = make_world()
+    world.begin(train, 1_000_000, 1000)
+    time.sleep(0.2)
+    killed = world.kill(1)
+    world.kill(3)
+    for outcome in world.finish([0, 2]):
+        assert re.search(r"PeerLost: .*rank [13] \(pid \d+ on ", outcome.error), outcome.error
+        assert outcome.ended - killed < IN_TIME_S
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_forked_child_that_lives_on_hides_nothing(make_world, victim, transport):
+    """Its child holds the sockets open. On one host the kernel names the dead process anyway."""
+    world = make_world(timeout_s=60 if transport == "shm" else 3)
+    world.run(train, 1, 1000)
+    child = world.run(start_children, ranks=[victim])[0]
+    try:
+        world.begin(train, 1, 1000, ranks=survivors_of(victim))
+        time.sleep(0.1)
+        killed = world.kill(victim)
+        outcomes = world.finish(survivors_of(victim), within=20)
+    finally:
+        os.kill(child, signal.SIGKILL)
+    if transport == "shm":
+        check_survivors(world, victim, killed, outcomes)
+    else:
+        # Over TCP a socket that is still open looks like a rank that is late: the deadline ends it.
+        assert all("Timeout: " in o.error and f"rank {victim} (pid" in o.error for o in outcomes), outcomes
+
+
+def test_nothing_has_a_name_that_could_stay_behind(make_world):
+    """A killed rank cannot clean up, so there must be nothing to: no file of ours in /dev/shm or /tmp is ever open."""
+    world = make_world()
+    world.run(train, 2, LARGE)
+    for names, _ in world.run(what_is_open):
+        named = [n for n in names if n.startswith(("/dev/shm", "/tmp")) and "stderr-" not in n]
+        assert [n for n in named if not n.startswith(world.folder.name)] == []
+    for rank in range(4):
+        world.kill(rank)
+    for folder in ("/dev/shm", "/tmp"):
+        assert [name for name in os.listdir(folder) if name.startswith("ringdp")] == []

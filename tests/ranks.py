@@ -1,0 +1,222 @@
+"""Real rank processes for tests: forked off a warm interpreter, told what to call, killed, stopped, always reaped.
+
+    with World(4, transport="tcp") as world:
+        world.join()                          # init_process_group("ringdp") on every rank
+        outcomes = world.run(function, 1, 2)  # function(1, 2) on every rank
+
+A function of the test's file is found there by name, so it must be at the top level. The store is served by the
+test's process: killing rank 0 takes the rank away, not the store. Times are CLOCK_MONOTONIC, one for all processes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+LIMIT_S = 60.0
+_spawner = multiprocessing.get_context("forkserver")
+_spawner.set_forkserver_preload(["torch.distributed", "numpy", "ringdp.backend", __name__])
+
+
+@dataclass
+class Outcome:
+    """What a call did on one rank: its value, or its error as 'Type: message'; when it began and ended."""
+
+    rank: int
+    value: Any = None
+    error: str = ""
+    trace: str = ""
+    began: float = 0.0
+    ended: float = 0.0
+
+
+class World:
+    """N rank processes with one pipe each. `settings` become RINGDP_ variables of the ranks."""
+
+    def __init__(self, size: int, **settings: object) -> None:
+        self.size = size
+        self.folder = tempfile.TemporaryDirectory(prefix="ranks-")
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        variables = {f"RINGDP_{name.upper()}": str(value) for name, value in settings.items()}
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for rank in range(size):
+            mine, theirs = _spawner.Pipe()
+            arguments = (theirs, rank, size, self.store.port, variables, str(self._stderr_of(rank)))
+            process = _spawner.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(mine)
+            self._processes.append(process)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every rank, whatever state it is in."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(0.05)
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+            process.join(5)
+        self.folder.cleanup()
+
+    def _stderr_of(self, rank: int) -> Path:
+        return Path(self.folder.name) / f"stderr-{rank}"
+
+    def stderr(self, rank: int) -> str:
+        """All that this rank has written to stderr."""
+        return self._stderr_of(rank).read_text()
+
+    def pid(self, rank: int) -> int:
+        return self._processes[rank].pid
+
+    def signal(self, rank: int, number: signal.Signals) -> float:
+        """Sends a signal; when."""
+        now = time.monotonic()
+        os.kill(self.pid(rank), number)
+        return now
+
+    def kill(self, rank: int) -> float:
+        return self.signal(rank, signal.SIGKILL)
+
+    def begin(self, function: Callable[..., Any], *args: Any, ranks: Iterable[int] | None = None) -> None:
+        """Starts the call on these ranks (default: all) and does not wait."""
+        for rank in range(self.size) if ranks is None else ranks:
+            self._pipes[rank].send((inspect.getsourcefile(function), function.__name__, args))
+
+    def finish(self, ranks: Iterable[int] | None = None, within: float = LIMIT_S) -> list[Outcome]:
+        """The outcomes of the calls begun on these ranks. TimeoutError names a rank that has none."""
+        deadline = time.monotonic() + within
+        outcomes = []
+        for rank in range(self.size) if ranks is None else ranks:
+            if not self._pipes[rank].poll(max(0.0, deadline - time.monotonic())):
+                raise TimeoutError(f"rank {rank} is not done after {within} s; {self.stderr(rank)[-2000:]}")
+            outcomes.append(self._pipes[rank].recv())
+        return outcomes
+
+    def attempt(
+        self, function: Callable[..., Any], *args: Any, ranks: Iterable[int] | None = None, within: float = LIMIT_S
+    ) -> list[Outcome]:
+        """Calls on these ranks, failures included."""
+        chosen = list(range(self.size) if ranks is None else ranks)
+        self.begin(function, *args, ranks=chosen)
+        return self.finish(chosen, within)
+
+    def run(self, function: Callable[..., Any], *args: Any, ranks: Iterable[int] | None = None) -> list[Any]:
+        """Calls on these ranks; their values. AssertionError with the first traceback when one failed."""
+        return values_of(self.attempt(function, *args, ranks=ranks))
+
+    def join(self, timeout_s: float = 60.0, **options: object) -> None:
+        """init_process_group on every rank; `options` become pg_options."""
+        self.run(join, timeout_s, options)
+
+    def leave(self) -> list[float]:
+        """destroy_process_group on every rank; how many seconds it took each."""
+        return self.run(leave)
+
+
+def values_of(outcomes: list[Outcome]) -> list[Any]:
+    """The values; AssertionError with the first traceback when one failed."""
+    for outcome in outcomes:
+        assert not outcome.error, f"rank {outcome.rank}: {outcome.trace}"
+    return [outcome.value for outcome in outcomes]
+
+
+@dataclass
+class Here:
+    """What a rank knows about itself."""
+
+    rank: int
+    size: int
+    port: int
+
+
+HERE = Here(-1, 0, 0)
+
+
+def join(timeout_s: float, options: dict[str, object]) -> None:
+    """On a rank: makes the default group."""
+    dist.init_process_group(
+        "ringdp",
+        store=dist.TCPStore("127.0.0.1", HERE.port, is_master=False, timeout=timedelta(seconds=30)),
+        rank=HERE.rank,
+        world_size=HERE.size,
+        timeout=timedelta(seconds=timeout_s),
+        pg_options=options or None,
+    )
+
+
+def leave() -> float:
+    """On a rank: ends the default group; how long it took."""
+    start = time.monotonic()
+    dist.destroy_process_group()
+    return time.monotonic() - start
+
+
+def _serve(pipe: Connection, rank: int, size: int, port: int, variables: dict[str, str], stderr: str) -> None:
+    """A rank's life: calls come by the pipe until it closes."""
+    with open(stderr, "wb", buffering=0) as file:
+        os.dup2(file.fileno(), 2)
+    for name in [n for n in os.environ if n.startswith("RINGDP_")]:
+        del os.environ[name]
+    os.environ.update(variables)
+    torch.set_num_threads(1)
+    import ringdp
+
+    ringdp.register()
+    _module_at(__file__).HERE = Here(rank, size, port)
+    while True:
+        try:
+            path, name, args = pipe.recv()
+        except EOFError:
+            os._exit(0)
+        pipe.send(_attempt(rank, path, name, args))
+
+
+def _attempt(rank: int, path: str, name: str, args: tuple[Any, ...]) -> Outcome:
+    outcome = Outcome(rank, began=time.monotonic())
+    try:
+        outcome.value = getattr(_module_at(path), name)(*args)
+    except Exception as error:
+        outcome.ended = time.monotonic()
+        outcome.error = f"{type(error).__name__}: {error}"
+        outcome.trace = traceback.format_exc()
+    outcome.ended = outcome.ended or time.monotonic()
+    return outcome
+
+
+@cache
+def _module_at(path: str) -> ModuleType:
+    """The module of a file, loaded once; this one is known already."""
+    if Path(path) == Path(__file__):
+        return sys.modules[__name__]
+    spec = importlib.util.spec_from_file_location(f"on_rank_{Path(path).stem}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    return module
