@@ -33,7 +33,7 @@ import torch.distributed as dist
 
 LIMIT_S = 60.0
 _spawner = multiprocessing.get_context("forkserver")
-_spawner.set_forkserver_preload(["torch.distributed", "numpy", "ringdp.backend", __name__])
+_spawner.set_forkserver_preload(["torch.distributed", "numpy", "pytest", "ringdp.backend", __name__])
 
 
 @dataclass
@@ -198,9 +198,11 @@ def _serve(pipe: Connection, rank: int, size: int, port: int, variables: dict[st
 
 
 def _attempt(rank: int, path: str, name: str, args: tuple[Any, ...]) -> Outcome:
-    outcome = Outcome(rank, began=time.monotonic())
+    outcome = Outcome(rank)
     try:
-        outcome.value = getattr(_module_at(path), name)(*args)
+        function = getattr(_module_at(path), name)
+        outcome.began = time.monotonic()
+        outcome.value = function(*args)
     except Exception as error:
         outcome.ended = time.monotonic()
         outcome.error = f"{type(error).__name__}: {error}"

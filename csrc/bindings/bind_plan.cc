@@ -1,7 +1,10 @@
+#include <pybind11/stl.h>
+
 #include "backend/errors.h"
 #include "base/env.h"
 #include "bindings/bind.h"
 #include "collective/recorder.h"
+#include "collective/walkthrough.h"
 #include "plan/catalog.h"
 
 namespace py = pybind11;
@@ -41,10 +44,48 @@ void def_printer(py::module_& m, const char* name, Print print) {
         py::arg("segment_bytes") = Settings{}.segment_bytes);
 }
 
+const char* name_of(collective::RingEvent::Kind kind) {
+  switch (kind) {
+    case collective::RingEvent::Kind::kPartialSum: return "partial sum";
+    case collective::RingEvent::Kind::kFinalSum: return "final sum";
+    case collective::RingEvent::Kind::kCopy: break;
+  }
+  return "copy";
+}
+
+py::dict ring_walkthrough(const std::vector<std::vector<float>>& inputs, const std::string& order) {
+  const collective::Walkthrough walk = backend::guarded([&] {
+    Settings settings;
+    set_field(settings, "order", order);
+    return collective::walk_ring(inputs, settings.order);
+  });
+  py::list events, sent, rounds;
+  for (const collective::RingEvent& event : walk.events) {
+    py::dict d;
+    d["kind"] = name_of(event.kind);
+    d["rank"] = event.rank;
+    d["round"] = event.round;
+    d["begin"] = event.begin;
+    d["values"] = event.values;
+    events.append(d);
+  }
+  for (const trace::Totals& t : walk.totals) {
+    sent.append(t.wire_bytes_sent);
+    rounds.append(t.rounds);
+  }
+  py::dict d;
+  d["events"] = events;
+  d["results"] = walk.results;
+  d["bytes_sent"] = sent;
+  d["rounds"] = rounds;
+  return d;
+}
+
 }  // namespace
 
 void bind_plan(py::module_& m) {
   def_printer(m, "plan_text", [](const plan::Plan& p) { return collective::to_text(p); });
+  m.def("ring_walkthrough", &ring_walkthrough, py::arg("inputs"), py::arg("order") = "rotated");
   def_printer(m, "plan_json", [](const plan::Plan& p) { return collective::to_json(p); });
 }
 

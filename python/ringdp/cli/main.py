@@ -6,14 +6,16 @@ import argparse
 from collections.abc import Sequence
 
 import ringdp
-from ringdp.cli import info
+from ringdp.cli import info, ring
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line; every command sets `run`."""
     top = argparse.ArgumentParser(prog="ringdp", description="data-parallel training you can trust")
     top.add_argument("--version", action="version", version=f"ringdp {ringdp.__version__}")
-    info.add_command(top.add_subparsers(title="commands", required=True, metavar="command"))
+    commands = top.add_subparsers(title="commands", required=True, metavar="command")
+    info.add_command(commands)
+    ring.add_command(commands)
     return top
 
 

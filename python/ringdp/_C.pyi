@@ -1,0 +1,77 @@
+"""The extension: the c10d backend, its options, and what the command line prints. Private; use the package's names."""
+
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Store
+
+class Options:
+    """Settings of one group as text fields; only those that were set outrank the environment."""
+
+    global_ranks_in_group: list[int]
+    group_name: str
+    _timeout: timedelta
+    def __init__(self, timeout: timedelta = ...) -> None: ...
+    def set(self, field: str, value: str) -> None:
+        """Sets a field. DistBackendError names what is accepted."""
+
+    def get(self, field: str) -> str:
+        """The value in force: set here, else the environment's, else the default."""
+
+    def fields(self) -> dict[str, str]:
+        """What was set here."""
+
+    def __copy__(self) -> Options: ...
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Options: ...
+
+class Backend:
+    """A c10d backend: one rank's end of a process group. Making one is collective over the group's ranks."""
+
+    def __init__(self, store: Store, rank: int, size: int, name: str, options: Options) -> None: ...
+    def counters(self) -> dict[str, int]:
+        """Collectives, plan steps, rounds, payload bytes on links, bytes read and written in memory; since creation."""
+
+    def describe(self) -> str:
+        """How bytes reach each peer and why; which plan runs and why."""
+
+    def shutdown(self) -> None: ...
+    def abort(self) -> None: ...
+
+def setting_table() -> list[dict[str, str]]:
+    """Rows: field, variable, value, source, default, accepts, help."""
+
+def check_environment() -> None:
+    """ValueError on a bad RINGDP_* value, naming what is accepted."""
+
+def instruction_set() -> str:
+    """What the arithmetic runs on: avx512, avx2, neon or scalar."""
+
+def built_for() -> dict[str, str]:
+    """torch, python and compiler of this build."""
+
+def ring_walkthrough(inputs: list[list[float]], order: str = "rotated") -> dict[str, Any]:
+    """Runs a ring all-reduce in this thread: events, results, bytes_sent, rounds."""
+
+def plan_text(
+    collective: str,
+    algorithm: str,
+    order: str = "rank",
+    rank: int = 0,
+    world: int = 2,
+    count: int = 1024,
+    root: int = 0,
+    segment_bytes: int = ...,
+) -> str:
+    """The plan of one rank for `count` float32, as a table."""
+
+def plan_json(
+    collective: str,
+    algorithm: str,
+    order: str = "rank",
+    rank: int = 0,
+    world: int = 2,
+    count: int = 1024,
+    root: int = 0,
+    segment_bytes: int = ...,
+) -> str:
+    """The same as JSON."""

@@ -1,0 +1,181 @@
+// How a rendezvous fails: ranks that are missing, disagree or fail, and strangers at the door.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <random>
+
+#include "comm/meshes.h"
+#include "transport/tcp/tcp_socket.h"
+#include "transport/unix_socket.h"
+
+namespace ringdp::comm {
+namespace {
+
+TEST(RendezvousErrors, AMissingRankIsNamedAtTheDeadline) {
+  for (const auto transport : {TransportChoice::kAuto, TransportChoice::kTcp}) {
+    MemoryStore store;
+    const std::vector<transport::Doorbell> bells(2);
+    const auto errors = errors_of_ranks(2, [&](int rank) {
+      connect(store, rank, 4, with(transport), bells[static_cast<size_t>(rank)], soon());
+    });
+    for (const auto& error : errors) {
+      ASSERT_TRUE(error);
+      // Whoever notices second may have been told by the first.
+      EXPECT_TRUE(error->kind() == ErrorKind::kTimeout || error->kind() == ErrorKind::kAborted);
+      expect_message(*error, {"ranks 2 and 3", "card"});
+    }
+  }
+}
+
+TEST(RendezvousErrors, AMalformedCardNamesRankAndKey) {
+  MemoryStore store;
+  store.set("1/card/1", "nonsense");
+  const transport::Doorbell bell;
+  try {
+    connect(store, 0, 2, with(TransportChoice::kAuto), bell, Deadline::never());
+    FAIL() << "the card is nonsense";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInternal);
+    EXPECT_EQ(error.culprit(), 1);
+    expect_message(error, {"rank 1", "malformed card", "1/card/1"});
+  }
+}
+
+TEST(RendezvousErrors, DifferentSettingsNameBothSides) {
+  MemoryStore store;
+  const std::vector<transport::Doorbell> bells(2);
+  const auto errors = errors_of_ranks(2, [&](int rank) {
+    Settings settings = with(TransportChoice::kAuto);
+    settings.slot_bytes *= rank + 1;
+    connect(store, rank, 2, settings, bells[static_cast<size_t>(rank)], Deadline::never());
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kMismatch);
+    expect_message(*error, {"rank 0", "rank 1", "slot_bytes=4096", "slot_bytes=8192"});
+  }
+}
+
+TEST(RendezvousErrors, TheFailureOfOneRankReachesThoseWhoWaitForIt) {
+  MemoryStore store;
+  const std::vector<transport::Doorbell> bells(3);
+  const auto errors = errors_of_ranks(3, [&](int rank) {
+    Settings settings = with(TransportChoice::kTcp);
+    if (rank == 1) settings.socket_ifname = "no-such-interface";
+    connect(store, rank, 3, settings, bells[static_cast<size_t>(rank)], Deadline::never());
+  });
+  for (size_t rank = 0; rank < errors.size(); ++rank) {
+    ASSERT_TRUE(errors[rank]) << "rank " << rank;
+    expect_message(*errors[rank], {"no-such-interface"});
+    EXPECT_EQ(errors[rank]->kind(), rank == 1 ? ErrorKind::kInvalidArgument : ErrorKind::kAborted);
+  }
+}
+
+TEST(RendezvousErrors, ARankOutsideTheWorldIsRefused) {
+  MemoryStore store;
+  const transport::Doorbell bell;
+  for (const auto& [rank, world] : {std::pair{2, 2}, std::pair{-1, 2}, std::pair{0, 0}}) {
+    EXPECT_THROW(connect(store, rank, world, Settings{}, bell, Deadline::never()), Error);
+  }
+}
+
+// A store that tells an attacker where the ranks listen, before any rank can read it.
+class LeakyStore : public MemoryStore {
+ public:
+  explicit LeakyStore(std::function<void(const std::string& key, const std::string& value)> attack)
+      : attack_(std::move(attack)) {}
+  void set(const std::string& key, const std::string& value) override {
+    attack_(key, value);
+    MemoryStore::set(key, value);
+  }
+
+ private:
+  std::function<void(const std::string&, const std::string&)> attack_;
+};
+
+class Attacker {
+ public:
+  // 200 connections that stay open: most silent, some with garbage, a truncated hello or a giant length in front.
+  void attack(const std::function<UniqueFd()>& dial) {
+    std::mt19937 random(3);
+    for (int i = 0; i < 200; ++i) {
+      UniqueFd socket = dial();
+      std::vector<unsigned char> bytes(static_cast<size_t>(i % 4 == 0 ? random() % 300 : 0));
+      for (auto& byte : bytes) byte = static_cast<unsigned char>(random());
+      if (bytes.size() > 8) std::fill_n(bytes.begin(), 8, static_cast<unsigned char>(0xff));
+      if (socket && !bytes.empty()) ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      sockets_.push_back(std::move(socket));
+    }
+  }
+  size_t connections() const { return sockets_.size(); }
+
+ private:
+  std::mutex mutex_;
+  std::vector<UniqueFd> sockets_;
+};
+
+TEST(RendezvousUnderAttack, GarbageAndHalfOpenConnectionsOverTcp) {
+  Attacker attacker;
+  LeakyStore store([&](const std::string& key, const std::string& value) {
+    if (key != "1/address/0" && key != "1/address/1") return;
+    const size_t space = value.find(' ');
+    const auto address = transport::SocketAddress::parse(value.substr(0, space), std::stoi(value.substr(space + 1)));
+    ASSERT_TRUE(address);
+    attacker.attack([&] { return transport::connect_tcp(*address, {Deadline::never(), nullptr}); });
+  });
+  Meshes group(store, 4, with(TransportChoice::kTcp));
+  EXPECT_EQ(attacker.connections(), 400u);
+  exchange_on_all_links(group.meshes);
+}
+
+TEST(RendezvousUnderAttack, GarbageAndHalfOpenConnectionsOverUnixSockets) {
+  Attacker attacker;
+  LeakyStore store([&](const std::string& key, const std::string& value) {
+    if (key != "1/card/0" && key != "1/card/1") return;
+    const size_t from = value.find('\n') + 1;
+    const std::string name = value.substr(from, value.find('\n', from) - from);
+    ASSERT_TRUE(transport::is_socket_name(name));
+    attacker.attack([&] { return transport::connect_unix(name); });
+  });
+  Meshes group(store, 4, with(TransportChoice::kShm));
+  EXPECT_EQ(attacker.connections(), 400u);
+  exchange_on_all_links(group.meshes);
+}
+
+// A rank that was told another token by its store: nobody lets it in, and it is named.
+class LyingStore : public transport::Store {
+ public:
+  explicit LyingStore(MemoryStore& truth) : truth_(truth) {}
+  void set(const std::string& key, const std::string& value) override { truth_.set(key, value); }
+  std::string get(const std::string& key, Deadline deadline) override {
+    std::string value = truth_.get(key, deadline);
+    if (key == "1/secret/0") value.back() = value.back() == '0' ? '1' : '0';
+    return value;
+  }
+  int64_t add(const std::string& key, int64_t amount) override { return truth_.add(key, amount); }
+  bool has(const std::string& key) override { return truth_.has(key); }
+
+ private:
+  MemoryStore& truth_;
+};
+
+TEST(RendezvousUnderAttack, AWrongTokenIsRefused) {
+  for (const auto transport : {TransportChoice::kShm, TransportChoice::kTcp}) {
+    MemoryStore store;
+    LyingStore lying(store);
+    const std::vector<transport::Doorbell> bells(2);
+    const auto errors = errors_of_ranks(2, [&](int rank) {
+      transport::Store& own = rank == 1 ? static_cast<transport::Store&>(lying) : store;
+      connect(own, rank, 2, with(transport), bells[static_cast<size_t>(rank)], soon());
+    });
+    ASSERT_TRUE(errors[0] && errors[1]);
+    EXPECT_TRUE(errors[0]->kind() == ErrorKind::kTimeout || errors[1]->kind() == ErrorKind::kTimeout);
+  }
+}
+
+}  // namespace
+}  // namespace ringdp::comm

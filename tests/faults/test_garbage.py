@@ -1,0 +1,146 @@
+"""Strangers at the ranks' ports: no harm and no growth, neither while the ranks meet nor while they train."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import HERE, World
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from sockets import HALF_OPEN, Strangers, open_files, other_listeners, resident_kib, tcp_listeners, tcp_ports  # noqa: E402
+
+STEPS = 200
+GROWTH_KIB = 8192
+
+
+class SlowToCall(dist.Store):
+    """A store that holds this rank back for a while once the others have said where they listen."""
+
+    def __init__(self, store: dist.Store, seconds: float) -> None:
+        super().__init__()
+        self.store, self.seconds = store, seconds
+
+    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
+        if any("/address/" in key for key in keys) and self.seconds:
+            time.sleep(self.seconds)
+            self.seconds = 0
+        self.store.wait(keys, timeout)
+
+    def get(self, key: str) -> bytes:
+        return self.store.get(key)
+
+    def set(self, key: str, value: bytes) -> None:
+        self.store.set(key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        return self.store.add(key, amount)
+
+    def check(self, keys: list[str]) -> bool:
+        return self.store.check(keys)
+
+
+def join_slowly(slow_rank: int, seconds: float) -> None:
+    """On a rank: init_process_group, the slow rank calling late."""
+    store = dist.TCPStore("127.0.0.1", HERE.port, is_master=False)
+    if HERE.rank == slow_rank:
+        store = SlowToCall(store, seconds)
+    dist.init_process_group(
+        "ringdp", store=store, rank=HERE.rank, world_size=HERE.size, timeout=timedelta(seconds=60)
+    )
+
+
+def train(steps: int) -> float:
+    """On a rank: steps whose sums are known exactly."""
+    total = torch.zeros(5000, dtype=torch.float64)
+    for step in range(steps):
+        gradient = torch.full((5000,), float(step * (HERE.rank + 1)))
+        dist.all_reduce(gradient)
+        total += gradient
+    assert torch.equal(total, total[:1].expand(5000))
+    return float(total[0])
+
+
+def wanted(ranks: int, steps: int) -> float:
+    return float(sum(range(steps)) * sum(range(1, ranks + 1)))
+
+
+def footprint(world: World) -> list[tuple[int, int]]:
+    pids = [world.pid(rank) for rank in range(world.size)]
+    return [(open_files(pid), resident_kib(pid)) for pid in pids]
+
+
+def test_nobody_listens_once_the_ranks_have_met(make_world):
+    world = make_world()
+    world.run(train, 2)
+    for rank in range(world.size):
+        assert tcp_listeners(world.pid(rank)) == []
+        assert other_listeners(world.pid(rank)) == []
+
+
+def test_strangers_while_the_ranks_meet():
+    """Three ranks listen for the fourth when garbage, giant lengths and 200 silent connections come."""
+    with World(4, transport="tcp") as world:
+        pids = [world.pid(rank) for rank in range(4)]
+        with Strangers(pids) as strangers:
+            world.begin(join_slowly, 3, 1.5)
+            world.finish()
+            assert world.run(train, STEPS) == [wanted(4, STEPS)] * 4
+        assert len(strangers.seen) >= 3, "ranks 0, 1 and 2 listened"
+        assert strangers.knocks > 10 * len(strangers.seen)
+        assert all(open_files(pid) < 60 for pid in pids), "none of the strangers' connections is kept"
+        for host, port in strangers.seen:
+            assert host == "127.0.0.1", "nothing but the chosen interface"
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((host, port), timeout=1)
+
+
+def test_strangers_at_every_meeting_leave_no_trace():
+    """Ranks that meet again and again under attack keep neither memory nor descriptors."""
+    with World(3, transport="tcp") as world:
+        pids = [world.pid(rank) for rank in range(3)]
+        with Strangers(pids) as strangers:
+            for meeting in range(5):
+                world.run(join_slowly, 2, 0.3)
+                assert world.run(train, 10) == [wanted(3, 10)] * 3
+                world.leave()
+                if meeting == 1:
+                    before = footprint(world)
+        assert len(strangers.seen) >= 5
+        check_flat(before, footprint(world))
+
+
+def test_strangers_while_the_ranks_train(make_world, transport):
+    """No port of theirs takes a connection; the sums stay right."""
+    world = make_world(3)
+    world.run(train, 5)
+    before = footprint(world)
+    world.begin(train, 20 * STEPS)
+    ports = {port for rank in range(3) for port in tcp_ports(world.pid(rank))}
+    refused = sum(is_refused(port) for port in ports for _ in range(HALF_OPEN))
+    assert [outcome.value for outcome in world.finish()] == [wanted(3, 20 * STEPS)] * 3
+    # With TCP: a control and a bulk connection per pair; the store's connection on top.
+    assert len(ports) >= (3 + 12 if transport == "tcp" else 3)
+    assert refused == HALF_OPEN * len(ports)
+    check_flat(before, footprint(world))
+
+
+def is_refused(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as stranger:
+            stranger.sendall(b"garbage")
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def check_flat(before: list[tuple[int, int]], after: list[tuple[int, int]]) -> None:
+    for (files_before, memory_before), (files, memory) in zip(before, after, strict=True):
+        assert files <= files_before
+        assert memory < memory_before + GROWTH_KIB

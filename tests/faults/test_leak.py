@@ -1,0 +1,54 @@
+"""Groups that come and go: threads, descriptors, mappings and memory stay as they were."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from ranks import HERE
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from sockets import open_files, resident_kib, threads  # noqa: E402
+
+CYCLES = 50
+GROWTH_KIB = 4096
+
+
+def cycle(count: int) -> None:
+    """On a rank: create, use, destroy."""
+    for _ in range(count):
+        group = dist.new_group(range(HERE.size))
+        dist.all_reduce(torch.ones(1 << 16), group=group)
+        dist.destroy_process_group(group)
+
+
+def footprint(world) -> list[tuple[int, int, int, int]]:
+    pids = [world.pid(rank) for rank in range(world.size)]
+    mappings = [len(Path(f"/proc/{pid}/maps").read_text().splitlines()) for pid in pids]
+    return [(threads(p), open_files(p), resident_kib(p), m) for p, m in zip(pids, mappings, strict=True)]
+
+
+def test_fifty_groups_leave_nothing(make_world):
+    world = make_world(2)
+    world.run(cycle, 10)
+    before = footprint(world)
+    world.run(cycle, CYCLES)
+    for now, then in zip(footprint(world), before, strict=True):
+        assert now[0] <= then[0], "threads"
+        assert now[1] <= then[1], "descriptors"
+        assert now[2] < then[2] + GROWTH_KIB, "resident memory"
+        assert now[3] <= then[3] + 8, "mappings"
+
+
+def test_leaving_and_joining_again(make_world):
+    world = make_world(2)
+    world.leave()
+    world.join()
+    before = footprint(world)
+    for _ in range(5):
+        world.leave()
+        world.join()
+    for now, then in zip(footprint(world), before, strict=True):
+        assert now[:2] <= then[:2], "threads and descriptors"

@@ -1,0 +1,48 @@
+"""Worlds of ranks for the backend's tests, kept for the whole session: a rank starts once, not once per test."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from ranks import World  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def world_of() -> Iterator[Callable[..., World]]:
+    """world_of(3, transport="tcp"): a joined world; the same one for the same arguments."""
+    known: dict[object, World] = {}
+    with ExitStack() as stack:
+
+        def get(size: int, **settings: object) -> World:
+            key = (size, *sorted(settings.items()))
+            if key not in known:
+                known[key] = stack.enter_context(World(size, **settings))
+                known[key].join()
+            return known[key]
+
+        yield get
+
+
+@pytest.fixture
+def pair(world_of) -> World:
+    """Two ranks, default settings."""
+    return world_of(2)
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def trio(world_of, request) -> World:
+    """Three ranks over each transport."""
+    return world_of(3, transport=request.param)
+
+
+@pytest.fixture
+def run_on_fresh_ranks() -> Iterator[Callable[..., World]]:
+    """run_on_fresh_ranks(size, **settings): a world of this test alone, not joined yet."""
+    with ExitStack() as stack:
+        yield lambda size, **settings: stack.enter_context(World(size, **settings))

@@ -1,0 +1,58 @@
+"""The extension against its typed face, and its small functions."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+import ringdp  # noqa: E402
+from ringdp import _native  # noqa: E402
+
+_C = _native.load()
+STUB = Path(ringdp.__file__).with_name("_C.pyi")
+
+
+def _public(names: Any) -> set[str]:
+    return {n for n in names if not n.startswith("_")}
+
+
+def test_stub_names_what_the_module_has() -> None:
+    tree = ast.parse(STUB.read_text())
+    declared = {node.name: node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    assert _public(declared) == _public(vars(_C))
+    for name in ("Options", "Backend"):
+        methods = {m.name for m in declared[name].body if isinstance(m, ast.FunctionDef)}
+        assert _public(vars(getattr(_C, name))) <= methods
+        assert all(hasattr(getattr(_C, name), m) for m in methods)
+
+
+def test_built_for_is_what_runs() -> None:
+    assert _C.built_for()["torch"] == _native.built_for()["torch"]
+
+
+def test_bad_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGDP_TRANSPORT", "pigeon")
+    with pytest.raises(ValueError, match=r"RINGDP_TRANSPORT: 'pigeon' .*auto\|shm\|tcp"):
+        _C.check_environment()
+
+
+def test_plans_print_as_text_and_json() -> None:
+    plan = json.loads(_C.plan_json("all_reduce", "ring", order="rotated", rank=1, world=4, count=4))
+    assert plan["totals"]["rounds"] == 6 and plan["totals"]["bytes_sent"] == 24
+    assert "6 rounds, sends 24 B" in _C.plan_text("all_reduce", "ring", order="rotated", rank=1, world=4, count=4)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "named"), [("all_reduce", "bubble", "bubble"), ("all_dance", "ring", "all_dance")]
+)
+def test_unknown_plans_are_refused_by_name(collective: str, algorithm: str, named: str) -> None:
+    with pytest.raises(dist.DistBackendError, match=f"InvalidArgument: '{named}'"):
+        _C.plan_text(collective, algorithm)
