@@ -115,8 +115,16 @@ class World:
         for rank in range(self.size) if ranks is None else ranks:
             if not self._pipes[rank].poll(max(0.0, deadline - time.monotonic())):
                 raise TimeoutError(f"rank {rank} is not done after {within} s; {self.stderr(rank)[-2000:]}")
-            outcomes.append(self._pipes[rank].recv())
+            outcomes.append(self._outcome_of(rank))
         return outcomes
+
+    def _outcome_of(self, rank: int) -> Outcome:
+        try:
+            return self._pipes[rank].recv()
+        except EOFError:
+            self._processes[rank].join(5)
+            status = self._processes[rank].exitcode
+            raise AssertionError(f"rank {rank} died with status {status}: {self.stderr(rank)[-2000:]}") from None
 
     def attempt(
         self, function: Callable[..., Any], *args: Any, ranks: Iterable[int] | None = None, within: float = LIMIT_S

@@ -81,7 +81,8 @@ Drained drain_control(int fd, ControlParser& parser, std::vector<ControlMessage>
     } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return Drained::kOpen;
     } else {
-      return Drained::kClosed;
+      const bool cut = n < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH);
+      return cut ? Drained::kUnreachable : Drained::kClosed;
     }
   }
 }

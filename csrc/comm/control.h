@@ -37,7 +37,7 @@ class ControlParser {
 // Best effort and non-blocking: a full or broken socket loses the message (its peer is told by the close).
 void send_control(int fd, const ControlMessage& message);
 
-enum class Drained { kOpen, kClosed };
+enum class Drained { kOpen, kClosed, kUnreachable };  // kUnreachable: the network gave the peer up
 // Reads what has arrived; appends messages. Never blocks.
 Drained drain_control(int fd, ControlParser& parser, std::vector<ControlMessage>& messages);
 

@@ -60,18 +60,21 @@ void Group::watch_peers() {
   runtime_.watch.add(shared_from_this(), peers);
 }
 
+// The threads and mappings of a group do not survive fork().
+void Group::refuse_in_child() const {
+  if (::getpid() == owner_pid_) return;
+  throw Error(ErrorKind::kInvalidArgument, "this process was forked from rank " + std::to_string(config_.rank) +
+                                               " and may not use its process group: call collectives in the rank itself");
+}
+
 std::shared_ptr<Op> Group::submit(Request request) {
+  refuse_in_child();
   request.desc.group = hash_name(config_.name);
   request.desc.generation = mesh_.generation;
   const bool asynchronous = request.asynchronous;
   std::shared_ptr<Op> op;
   {
     const std::lock_guard lock(mutex_);
-    if (::getpid() != owner_pid_) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  "this process was forked from rank " + std::to_string(config_.rank) +
-                      " and may not use its process group: call collectives in the rank itself");
-    }
     if (error_) throw *error_;
     if (left_) throw Error(ErrorKind::kInvalidArgument, "process group " + config_.name + " was destroyed on this rank");
     request.desc.seq = next_seq_;
@@ -85,6 +88,7 @@ std::shared_ptr<Op> Group::submit(Request request) {
 }
 
 bool Group::wait(const Op& op, Deadline deadline) {
+  refuse_in_child();
   if (!runtime_.engine.wait([&op] { return op.done(); }, deadline)) return false;
   if (op.error()) std::rethrow_exception(op.error());
   return true;

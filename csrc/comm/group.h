@@ -74,6 +74,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
  private:
   Group(Runtime& runtime, const GroupConfig& config, Mesh mesh);
   void watch_peers();
+  void refuse_in_child() const;
 
   std::shared_ptr<Op> front() const;
   bool advance_front();

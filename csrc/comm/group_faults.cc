@@ -56,7 +56,7 @@ void Group::report_late(Op& op) {
   if (op.reported_late_) return;
   op.reported_late_ = true;
   log_line(LogLevel::kWarning, "rank " + std::to_string(config_.rank) + "/" + std::to_string(config_.world),
-           name_of_op(op.desc()) + " waits since " + in_seconds(seconds_since(started_)) + ": " + explain_silence(op));
+           name_of_op(op.desc()) + " has waited " + in_seconds(seconds_since(started_)) + ": " + explain_silence(op));
 }
 
 void Group::peer_aborted(int rank, const ControlMessage& message) {

@@ -81,11 +81,18 @@ void Watch::loop() {
 void Watch::look(Entry& entry, bool process_gone) {
   // What the peer said last outranks how its sockets look now.
   std::vector<ControlMessage> messages;
-  bool closed = false, garbage = false;
+  Drained drained = Drained::kOpen;
+  std::string how = process_gone ? "died: its process is gone" : "";
   try {
-    closed = drain_control(entry.peer.control_fd, entry.parser, messages) == Drained::kClosed;
+    drained = drain_control(entry.peer.control_fd, entry.parser, messages);
   } catch (const Error&) {
-    garbage = true;
+    how = "sent bytes that are no control message";
+  }
+  if (how.empty() && drained == Drained::kClosed) {
+    how = "closed its connection without a goodbye: it was killed, crashed, or its host went down";
+  }
+  if (how.empty() && drained == Drained::kUnreachable) {
+    how = "has acknowledged nothing for RINGDP_UNREACHABLE_MS: its host or the network between is gone";
   }
   bool left = false;
   for (const ControlMessage& message : messages) {
@@ -95,12 +102,8 @@ void Watch::look(Entry& entry, bool process_gone) {
       left = true;
     }
   }
-  if (!left && garbage) entry.group->peer_lost(entry.peer.rank, "sent bytes that are no control message");
-  if (!left && !garbage && process_gone) entry.group->peer_lost(entry.peer.rank, "died: its process is gone");
-  if (!left && !garbage && !process_gone && closed) {
-    entry.group->peer_lost(entry.peer.rank, "closed its connection without a goodbye: it was killed, crashed, or its host or network failed");
-  }
-  if (left || garbage || process_gone || closed) forget(&entry);
+  if (!left && !how.empty()) entry.group->peer_lost(entry.peer.rank, how);
+  if (left || !how.empty()) forget(&entry);
 }
 
 }  // namespace ringdp::comm

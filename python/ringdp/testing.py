@@ -65,9 +65,7 @@ def one_process(
         for step in range(steps):
             total = float(sum(weights(rank, step) for rank in range(ranks)) if weights else ranks)
             if not total > 0:
-                raise ValueError(
-                    f"one_process: the weights of step {step} sum up to {total}, must be above 0"
-                )
+                raise ValueError(f"one_process: the weights of step {step} sum up to {total}, must be above 0")
             scale = ranks / total if divide == "first" else 1.0
             micros = range(accumulate)
             mean: Gradients = {}
@@ -103,13 +101,9 @@ class _VirtualRanks:
     def __init__(self, model: nn.Module, ranks: int, seeds: Sequence[int] | None) -> None:
         self._model = model
         caller = torch.get_rng_state()
-        self._rng = (
-            [torch.Generator().manual_seed(seed).get_state() for seed in seeds] if seeds else [caller] * ranks
-        )
+        self._rng = [torch.Generator().manual_seed(seed).get_state() for seed in seeds] if seeds else [caller] * ranks
 
-    def run(
-        self, loss_of: LossOf, step: int, micros: Iterable[int], scale: float
-    ) -> tuple[float, list[Gradients]]:
+    def run(self, loss_of: LossOf, step: int, micros: Iterable[int], scale: float) -> tuple[float, list[Gradients]]:
         """The summed loss and each rank's gradients (absent where unused), accumulated over `micros`."""
         before = [buffer.clone() for buffer in self._model.buffers()]
         after = before
@@ -133,9 +127,7 @@ class _VirtualRanks:
         found = {name: p.grad for name, p in self._model.named_parameters() if p.grad is not None}
         for name, gradient in found.items():
             if gradient.layout != torch.strided:
-                raise ValueError(
-                    f"one_process: the gradient of {name} is sparse; make it dense (sparse=False)"
-                )
+                raise ValueError(f"one_process: the gradient of {name} is sparse; make it dense (sparse=False)")
         return {name: gradient.detach().clone() for name, gradient in found.items()}
 
     def _set_buffers(self, values: Sequence[Tensor]) -> None:

@@ -116,9 +116,9 @@ def test_a_process_that_just_ends(how, transport):
     """Two ordinary scripts without destroy_process_group: they end at once, as if there were no group."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = {**os.environ, "RINGDP_TRANSPORT": transport, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", WITHOUT_DESTROY]
+    how_to_run = {"env": environment, "stderr": subprocess.PIPE, "text": True}
     ranks = [
-        subprocess.Popen([*command, str(rank), str(store.port), how], env=environment, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen([sys.executable, "-c", WITHOUT_DESTROY, str(rank), str(store.port), how], **how_to_run)
         for rank in range(2)
     ]
     try:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ranks import HERE, World
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from sockets import HALF_OPEN, Strangers, open_files, other_listeners, resident_kib, tcp_listeners, tcp_ports  # noqa: E402
+from sockets import HALF_OPEN, Strangers, open_files, other_listeners, resident_kib, tcp_listeners, tcp_ports
 
 STEPS = 200
 GROWTH_KIB = 8192

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ranks import HERE
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from sockets import open_files, resident_kib, threads  # noqa: E402
+from sockets import open_files, resident_kib, threads
 
 CYCLES = 50
 GROWTH_KIB = 4096

@@ -43,8 +43,6 @@ def load(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     for name, wanted in settings.items():
         found = state["settings"].get(name)
         if found != wanted:
-            raise ValueError(
-                f"--resume: {path} was written with {name} = {found}, this run has {name} = {wanted}"
-            )
+            raise ValueError(f"--resume: {path} was written with {name} = {found}, this run has {name} = {wanted}")
     torch.set_rng_state(state["rng"][dist.get_rank()])
     return state

@@ -77,9 +77,7 @@ class _Lane:
     """A copy of the model behind DDP with its own optimizer, and the times of its rounds."""
 
     def __init__(self, model: GPT, group: dist.ProcessGroup | None = None, communicate: bool = True) -> None:
-        self._ddp = DistributedDataParallel(
-            copy.deepcopy(model), process_group=group, gradient_as_bucket_view=True
-        )
+        self._ddp = DistributedDataParallel(copy.deepcopy(model), process_group=group, gradient_as_bucket_view=True)
         self._optimizer = AdamW(self._ddp.parameters(), lr=1e-5)
         self._communicate = communicate
         self._rounds: list[tuple[float, float, float]] = []

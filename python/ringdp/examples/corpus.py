@@ -74,12 +74,8 @@ def check_equal(corpus: Corpus) -> None:
     dist.all_gather_object(of_ranks, mine)
     others = [rank for rank, (digest, _, _) in enumerate(of_ranks) if digest != of_ranks[0][0]]
     if others:
-        sides = "; ".join(
-            f"rank {rank} on {of_ranks[rank][2]}: {of_ranks[rank][1]} bytes" for rank in [0, *others]
-        )
-        raise RuntimeError(
-            f"the ranks read different text ({sides}): use the same Python everywhere, or one --corpus"
-        )
+        sides = "; ".join(f"rank {rank} on {of_ranks[rank][2]}: {of_ranks[rank][1]} bytes" for rank in [0, *others])
+        raise RuntimeError(f"the ranks read different text ({sides}): use the same Python everywhere, or one --corpus")
 
 
 def _python_files(folder: Path) -> list[Path]:

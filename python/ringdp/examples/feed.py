@@ -36,7 +36,5 @@ class Feed:
         while True:
             self._sampler.set_epoch(epoch)
             # The loader draws a seed when iterated; its own generator keeps that out of the RNG dropout uses.
-            yield from DataLoader(
-                self._windows, batch_sampler=list(self._batches)[done:], generator=torch.Generator()
-            )
+            yield from DataLoader(self._windows, batch_sampler=list(self._batches)[done:], generator=torch.Generator())
             epoch, done = epoch + 1, 0

@@ -48,9 +48,7 @@ class Options:
     lr: float = _option(float, 6e-4, "AdamW's rate for one rank; N ranks use N times it")
     clip: float = _option(float, 1.0, "largest gradient norm; 0 turns clipping off")
     seed: int = _option(int, 0, "seed of parameters, order of the text and dropout")
-    corpus: Path = _option(
-        Path, Path(sysconfig.get_path("stdlib")), "train on the .py files under DIR", "DIR"
-    )
+    corpus: Path = _option(Path, Path(sysconfig.get_path("stdlib")), "train on the .py files under DIR", "DIR")
     corpus_bytes: int = _option(int, 0, "read about this much text; 0 is all", "BYTES")
     out: Path = _option(Path, Path("ringdp-demo"), "where checkpoint and PNG go", "DIR")
     json: Path | None = _option(Path, None, "write the report as JSON, too", "PATH")

@@ -13,9 +13,7 @@ FILE = "train_gpt.png"
 PHASES = {"forward": "#4c78a8", "backward": "#9ecae9", "communication": "#e45756", "optimizer": "#bab0ac"}
 
 
-def draw(
-    folder: Path, title: str, backend: str, history: History, comparison: Comparison | None
-) -> Path | None:
+def draw(folder: Path, title: str, backend: str, history: History, comparison: Comparison | None) -> Path | None:
     """Write the PNG into `folder` and return its path; None where matplotlib is not installed."""
     if not importlib.util.find_spec("matplotlib"):
         return None

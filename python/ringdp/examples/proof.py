@@ -15,6 +15,7 @@ from ringdp.examples.feed import Feed
 from ringdp.examples.gpt import next_token_loss
 from ringdp.examples.options import Options
 from ringdp.examples.trainer import before_optimizer, dropout_seed, make
+from ringdp.examples.turn import on_rank_zero
 from ringdp.testing import one_process, parameters_hash
 
 STEPS = 20
@@ -62,9 +63,7 @@ def prove(options: Options, train: Tensor) -> Proof:
     rank, world = dist.get_rank(), dist.get_world_size()
     of_ranks = [""] * world
     dist.all_gather_object(of_ranks, _on_this_rank(options, windows, rank, world))
-    alone = [_in_one_process(options, windows, world) if rank == 0 else ""]
-    dist.broadcast_object_list(alone, src=0)
-    return Proof(of_ranks, alone[0])
+    return Proof(of_ranks, on_rank_zero("proof", lambda: _in_one_process(options, windows, world)))
 
 
 def _micro_batches(options: Options, windows: Windows, rank: int, world: int) -> list[Tensor]:

@@ -84,10 +84,8 @@ class Report:
     def _traffic_rows(self) -> list[Row]:
         traffic = self.comparison.traffic if self.comparison else None
         if traffic is None:
-            return [
-                (what, "-", f"{self.backend} counts no bytes")
-                for what in ("wire bytes/step", "memory bytes/step")
-            ]
+            why = f"{self.backend} counts no bytes" if self.comparison else "not measured (--rounds 0)"
+            return [(what, "-", why) for what in ("wire bytes/step", "memory bytes/step")]
         wire_note = "shared memory: nothing to send" if traffic.in_memory else "2(N-1) S over links"
         wire = ("wire bytes/step", *_against(traffic.wire, traffic.wire_formula, wire_note, traffic))
         if not traffic.in_memory:

@@ -25,6 +25,7 @@ from ringdp.examples.proof import STEPS, promises_rank_order, prove
 from ringdp.examples.report import Report, print_table, write_json
 from ringdp.examples.schedule import warm_up_steps
 from ringdp.examples.trainer import Trainer
+from ringdp.examples.turn import on_rank_zero
 from ringdp.testing import parameters_hash
 
 PROMPT = b"def "
@@ -60,10 +61,7 @@ def run(options: Options, interrupt: Interrupt) -> int:
     with progress_for(trainer.rank, trainer.step, options.last_step, bytes_per_step) as progress:
         trainer.train(interrupt, progress.show)
     if trainer.step < options.steps:
-        say(
-            f"stopped after step {trainer.step} of {options.steps}; "
-            f"go on with --resume (checkpoint in {options.out})"
-        )
+        say(f"stopped after step {trainer.step} of {options.steps}; go on with --resume (checkpoint in {options.out})")
         return 128 + interrupt.number if interrupt.number else 0
     say_sample(options, trainer)
     final_hashes = [""] * trainer.world
@@ -71,9 +69,7 @@ def run(options: Options, interrupt: Interrupt) -> int:
     comparison = compare_with_gloo(options, trainer)
     say(f"proof: {STEPS} steps on {trainer.world} rank(s), then the same in one process ...")
     proof = prove(options, text.train)
-    report = Report(
-        options.backend, trainer.world, bytes_per_step, trainer.history, comparison, final_hashes, proof
-    )
+    report = Report(options.backend, trainer.world, bytes_per_step, trainer.history, comparison, final_hashes, proof)
     if trainer.rank == 0:
         publish(report, options)
     return verdict(report)
@@ -104,10 +100,16 @@ def introduction(options: Options, text: corpus.Corpus, trainer: Trainer) -> str
 
 
 def say_sample(options: Options, trainer: Trainer) -> None:
-    """Rank 0 lets the model write; the others wait at the next collective."""
-    if trainer.rank == 0 and options.sample:
-        written = sample(trainer.model, PROMPT, options.sample, options.seed).decode(errors="replace")
-        say("\n".join(["", "what it writes now:", *(f"  | {line}" for line in written.splitlines()), ""]))
+    """Let the model write. Rank 0 does it, because one is enough."""
+
+    def write() -> str:
+        return sample(trainer.model, PROMPT, options.sample, options.seed).decode(errors="replace")
+
+    if options.sample:
+        lines = on_rank_zero("sample", write).split("\n")
+        # A sampled control character must not reach the terminal.
+        shown = ["".join(c if c.isprintable() else "\N{MIDDLE DOT}" for c in line) for line in lines]
+        say("\n".join(["", "what it writes now:", *(f"  | {line}" for line in shown), ""]))
 
 
 def compare_with_gloo(options: Options, trainer: Trainer) -> Comparison | None:
@@ -121,9 +123,7 @@ def compare_with_gloo(options: Options, trainer: Trainer) -> Comparison | None:
 def publish(report: Report, options: Options) -> None:
     """The table, the PNG and the JSON; on rank 0 only."""
     print_table(report)
-    title = (
-        f"GPT on {report.world} rank(s), stock DDP over {report.backend}: one process {report.proof.headline}"
-    )
+    title = f"GPT on {report.world} rank(s), stock DDP over {report.backend}: one process {report.proof.headline}"
     picture = plot.draw(options.out, title, report.backend, report.history, report.comparison)
     say(f"picture: {picture}" if picture else "no picture: matplotlib is not installed")
     if options.json:

@@ -50,9 +50,7 @@ def dropout_seed(options: Options, rank: int) -> int:
     return options.seed * 1009 + 1 + rank
 
 
-def before_optimizer(
-    model: GPT, optimizer: AdamW, options: Options, step: int, steps: int, world: int
-) -> None:
+def before_optimizer(model: GPT, optimizer: AdamW, options: Options, step: int, steps: int, world: int) -> None:
     """Between backward and optimizer.step(): the step's learning rate, and clipping."""
     set_rate(optimizer, learning_rate(step, steps, options.lr, world))
     if options.clip:
@@ -95,11 +93,7 @@ class Trainer:
                 report(self.history)
                 if interrupted:
                     break
-                if (
-                    options.save_every
-                    and self.step % options.save_every == 0
-                    and self.step < options.last_step
-                ):
+                if options.save_every and self.step % options.save_every == 0 and self.step < options.last_step:
                     self.save()
             self.save()
 
@@ -140,9 +134,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of the steps done."""
         state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        checkpoint.save(
-            self.options.out, {**state, "history": asdict(self.history), "settings": self._settings}
-        )
+        checkpoint.save(self.options.out, {**state, "history": asdict(self.history), "settings": self._settings})
 
     def resume(self) -> None:
         """Back to the checkpoint in `options.out`. FileNotFoundError; ValueError when of another run."""

@@ -1,4 +1,6 @@
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "comm/fleet.h"
 
@@ -94,6 +96,28 @@ TEST_P(Faults, LeavingWithWorkInFlightAbortsIt) {
   if (!errors[0].empty()) {
     EXPECT_NE(errors[0].find("Aborted"), std::string::npos) << errors[0];
   }
+}
+
+TEST_P(Faults, AForkedChildIsRefusedAndHarmsNobody) {
+  expect_no_errors(run_fleet(2, settings(), [](int, Group& group, Runtime&) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      bool refused = false;
+      try {
+        group.submit(barrier());
+      } catch (const Error&) {
+        refused = true;
+      }
+      group.leave();  // says no goodbye in the parent's name
+      ::_exit(refused ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    std::vector<float> data(10, 1);
+    run_op(group, all_reduce(data));
+    EXPECT_EQ(data[0], 2.0f);
+  }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values("shm", "tcp"), [](const auto& p) { return std::string(p.param); });

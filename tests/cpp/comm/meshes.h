@@ -9,6 +9,7 @@
 #include "comm/memory_store.h"
 #include "comm/rank_threads.h"
 #include "comm/rendezvous.h"
+#include "transport/socket_io.h"
 
 namespace ringdp::comm {
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from ranks import World  # noqa: E402
+from ranks import World
 
 
 @pytest.fixture(scope="session")

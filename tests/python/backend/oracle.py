@@ -69,4 +69,4 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def bytes_of(tensor: Tensor) -> bytes:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy().tobytes()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, World
+from ranks import HERE, World, values_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from oracle import FLOATS, INTEGERS, fold, ops_of, same_bits, small_integers, values  # noqa: E402
+from oracle import FLOATS, INTEGERS, fold, ops_of, same_bits, small_integers, values
 
 # 0, 1, fewer than ranks, not divisible, more than a segment, a slot and a link hold
 SIZES = [0, 1, 2, 5, 1000, 4099]
-LARGE = 700_001
+LARGE = 300_001
 DTYPES = [*FLOATS, *INTEGERS]
 WORLDS = {
     "shm 1": (1, {"transport": "shm"}),
@@ -97,8 +98,6 @@ def objects() -> tuple[list[object], list[object]]:
 
 def barrier_order() -> tuple[float, float]:
     """On a rank: when it came to a barrier and when it left it."""
-    import time
-
     time.sleep(0.1 * HERE.rank)
     came = time.monotonic()
     dist.barrier()
@@ -170,11 +169,13 @@ def largest(count: int) -> list[str]:
     dist.all_reduce(tensor)
     places = {0: 3, count // 2: 3, 2**31 - 1: 3, 2**31: 30, 2**31 + 1: 3, count - 2: 3, count - 1: 30}
     wrong = [f"[{at}] is {tensor[at]}" for at, wanted in places.items() if int(tensor[at]) != wanted]
-    return wrong + ["sum"] * (int(tensor.sum()) != 3 * (count - 2) + 60)
+    tensor[-1] = tensor[2**31] = 3
+    threes = torch.full((1 << 24,), 3, dtype=torch.uint8)
+    return wrong + ["elsewhere" for part in tensor.split(len(threes)) if not torch.equal(part, threes[: len(part)])]
 
 
 def test_more_than_two_gigabytes(pair):
-    free_kib = next(int(line.split()[1]) for line in Path("/proc/meminfo").open() if line.startswith("MemAvailable"))
-    if free_kib < 8 << 20:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    if next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) < 8 << 20:
         pytest.skip("less than 8 GiB of memory is free")
-    assert pair.run(largest, 2**31 + 17) == [[], []]
+    assert values_of(pair.attempt(largest, 2**31 + 17, within=240)) == [[], []]

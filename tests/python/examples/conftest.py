@@ -19,6 +19,15 @@ LIMIT_S = 240
 TINY = ["--quick", "--dim", "16", "--layers", "1", "--seq", "16", "--dropout", "0.1"]
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """One intra-op thread, as every rank has: bits can be compared, and small kernels do not fight for cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def text_folder(tmp_path: Path) -> Path:
     """Sixty different .py files of about a kilobyte, in two folders."""
@@ -33,20 +42,15 @@ def text_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def tiny(tmp_path: Path, text_folder: Path) -> Callable[..., Options]:
     """Makes options of a run that takes a moment; with dropout, so that RNG states count."""
-    return lambda *arguments: parse(
-        [*TINY, "--corpus", str(text_folder), "--out", str(tmp_path / "out"), *arguments]
-    )
+    return lambda *arguments: parse([*TINY, "--corpus", str(text_folder), "--out", str(tmp_path / "out"), *arguments])
 
 
 @pytest.fixture
 def alone() -> Iterator[None]:
-    """A process group of this process only, on one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """A process group of this process only."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(params=["gloo", "ringdp"])

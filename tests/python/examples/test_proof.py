@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from ringdp.examples import proof
 from ringdp.examples.corpus import read
 from ringdp.examples.proof import Proof, promises_rank_order, prove
@@ -12,11 +11,9 @@ from ringdp.examples.proof import Proof, promises_rank_order, prove
 @pytest.mark.usefixtures("alone")
 def test_an_honest_run_equals_one_process(tiny):
     options = tiny()
-    state = torch.get_rng_state()
     found = prove(options, read(options.corpus).train)
     assert found.equal
     assert str(found) == f"equal (sha256 {found.of_one_process[:12]})"
-    assert torch.equal(torch.get_rng_state(), state) or found.equal
 
 
 @pytest.mark.usefixtures("alone")

@@ -52,6 +52,7 @@ def test_bytes_that_differ_show_both_numbers():
 def test_what_was_not_measured_is_a_dash():
     assert row(report(), "wire bytes/step").startswith("- ")
     assert row(replace(report(), comparison=None), "step over gloo").startswith("- ")
+    assert "--rounds 0" in row(replace(report(), comparison=None), "wire bytes/step")
 
 
 def test_drift_between_ranks_is_loud():

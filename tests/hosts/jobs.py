@@ -1,0 +1,111 @@
+"""Ranks on several hosts: started by torchrun on each, as a user would, or one by one, to be killed.
+
+Each rank runs `on_rank.py TASK FOLDER` and leaves FOLDER/rank-<n>.json, or its last words in a log that is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from namespaces import Host, Network
+
+PROGRAM = str(Path(__file__).resolve().parent / "on_rank.py")
+PORT = 29500  # of the store; every network is its own, so it is free
+LIMIT_S = 90.0
+
+
+class Job:
+    """`per_host` ranks on every host; ranks are numbered host by host."""
+
+    def __init__(self, network: Network, per_host: int, folder: Path) -> None:
+        self.network = network
+        self.per_host = per_host
+        self.world = per_host * len(network.hosts)
+        self.folder = folder
+        self.ranks: list[subprocess.Popen[bytes]] = []  # of begin(), by rank
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def torchrun(self, task: str, **settings: object) -> list[dict[str, Any]]:
+        """Runs the task by torchrun on every host to its end; what each rank has to say."""
+        for node, host in enumerate(self.network.hosts):
+            command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(self.network.hosts)}"]
+            command += [f"--node-rank={node}", f"--nproc-per-node={self.per_host}"]
+            command += [f"--master-addr={self.network.hosts[0].address}", f"--master-port={PORT}"]
+            self._start(host, [*command, PROGRAM, task, str(self.folder)], {}, settings)
+        self.wait()
+        return self.said()
+
+    def begin(self, task: str, only: int | None = None, **settings: object) -> None:
+        """Starts every rank by itself; rank 0 serves the store. The settings are for all, or for rank `only`."""
+        for rank in range(self.world):
+            host = self.network.hosts[rank // self.per_host]
+            variables = {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(self.world),
+                "MASTER_ADDR": self.network.hosts[0].address,
+                "MASTER_PORT": str(PORT),
+            }
+            own = settings if only in (None, rank) else {}
+            self.ranks.append(self._start(host, [sys.executable, PROGRAM, task, str(self.folder)], variables, own))
+
+    def wait_until_running(self) -> None:
+        """Until every rank of begin() has left its mark; AssertionError with its log when one ended before."""
+        deadline = time.monotonic() + LIMIT_S
+        for rank, process in enumerate(self.ranks):
+            while not (self.folder / f"running-{rank}").exists():
+                assert process.poll() is None and time.monotonic() < deadline, self._logs()
+                time.sleep(0.01)
+
+    def kill(self, rank: int) -> float:
+        """SIGKILL; when."""
+        now = time.monotonic()
+        os.kill(self.ranks[rank].pid, signal.SIGKILL)
+        return now
+
+    def wait(self, but: int = -1) -> None:
+        """Until all have ended well, except rank `but`."""
+        deadline = time.monotonic() + LIMIT_S
+        for index, process in enumerate(self._processes):
+            try:
+                code = process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"process {index} does not end; {self._logs()}") from None
+            assert index == but or code == 0, self._logs()
+
+    def said(self, but: int = -1) -> list[dict[str, Any]]:
+        """What the ranks left, by rank, without rank `but`."""
+        files = [self.folder / f"rank-{rank}.json" for rank in range(self.world) if rank != but]
+        assert all(file.exists() for file in files), self._logs()
+        return [json.loads(file.read_text()) for file in files]
+
+    def close(self) -> None:
+        """Ends what still runs, torchrun's workers included."""
+        for process in self._processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(10)
+
+    def _start(
+        self, host: Host, command: list[str], variables: dict[str, str], settings: dict[str, object]
+    ) -> subprocess.Popen[bytes]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("RINGDP_")}
+        environment.update(variables, OMP_NUM_THREADS="1")
+        environment.update({f"RINGDP_{name.upper()}": str(value) for name, value in settings.items()})
+        with open(self.folder / f"log-{len(self._processes)}", "wb") as log:
+            process = subprocess.Popen(
+                host.command(command), env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        self._processes.append(process)
+        return process
+
+    def _logs(self) -> str:
+        """The ends of all logs."""
+        logs = sorted(self.folder.glob("log-*"))
+        return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-2500:]}" for log in logs)

@@ -1,0 +1,63 @@
+"""Which interface TCP uses, that it uses no other, and what is refused between hosts."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+
+def test_by_default_the_interface_that_leads_to_the_master(make_job):
+    job = make_job(2, 1)
+    job.begin("join")
+    job.wait()
+    check_only_on(job, 0, "eth0")
+
+
+def test_the_chosen_interface_and_no_other(make_job):
+    job = make_job(2, 1)
+    job.begin("join", socket_ifname="eth1")
+    job.wait()
+    check_only_on(job, 1, "eth1")
+
+
+def check_only_on(job, net, name):
+    """Listeners while connecting, and connections: all at the address of that interface; no listener stays."""
+    for rank, own in enumerate(job.said()):
+        address = f"10.77.{net}.{rank + 1}"
+        assert f"TCP bound to {address} ({name})" in own["described"]
+        assert set(own["listened"]) == {address}
+        assert set(own["connected"]) == {address}
+        assert own["still_listening"] == []
+
+
+def test_the_bytes_take_the_chosen_interface(make_job):
+    for own in make_job(2, 1).torchrun("traffic", socket_ifname="eth1"):
+        assert own["sent"]["eth1"] >= own["counted"]["wire_bytes_sent"] > 0
+        assert own["sent"]["eth0"] < 0.01 * own["sent"]["eth1"]
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_an_interface_that_does_not_exist(make_job, culprit):
+    """Refused with what exists on that host; the other rank is told, and does not wait for its deadline."""
+    job = make_job(2, 1)
+    job.begin("join", only=culprit, socket_ifname="eth7")
+    job.wait()
+    for rank, own in enumerate(job.said()):
+        verdict = "InvalidArgument" if rank == culprit else f"Aborted: the rendezvous was given up by rank {culprit}"
+        assert f"{verdict}: there is no network interface 'eth7'" in own["error"]
+        for name in ("lo (127.0.0.1)", f"eth0 (10.77.0.{culprit + 1})", f"eth1 (10.77.1.{culprit + 1})"):
+            assert name in own["error"]
+
+
+@pytest.mark.parametrize(("hosts", "per_host"), [(2, 1), (2, 2)])
+def test_shared_memory_between_hosts_is_refused(make_job, hosts, per_host):
+    job = make_job(hosts, per_host)
+    job.begin("join", transport="shm")
+    job.wait()
+    for rank, own in enumerate(job.said()):
+        assert "transport=shm is impossible between rank " in own["error"]
+        assert "network namespaces differ" in own["error"]
+        pair = re.search(r"between rank (\d) and rank (\d)", own["error"])
+        assert int(pair[1]) // per_host != int(pair[2]) // per_host
+        assert rank == int(pair[1]) or f"given up by rank {pair[1]}" in own["error"]

@@ -1,0 +1,81 @@
+"""Options in force: call > Options > environment > default, per group; what is refused, and how."""
+
+from __future__ import annotations
+
+import pytest
+import ringdp
+import torch
+import torch.distributed as dist
+from ranks import HERE
+
+
+def plan_of(options: object) -> str:
+    """On a rank: the plan that a group with these options runs, once it has run one."""
+    group = dist.new_group(range(HERE.size), pg_options=options)
+    tensor = torch.ones(100)
+    dist.all_reduce(tensor, group=group)
+    assert float(tensor[0]) == HERE.size
+    description = group._get_backend(torch.device("cpu")).describe()
+    dist.destroy_process_group(group)
+    return next(line for line in description.splitlines() if line.startswith("plan: ")).split()[1]
+
+
+def plan_with(field: str | None = None, value: str = "", as_dict: bool = False) -> str:
+    """On a rank: plan_of ringdp.Options(field=value), the same as a dict, or no options at all."""
+    if field is None:
+        return plan_of(None)
+    return plan_of({field: value} if as_dict else ringdp.Options(**{field: value}))
+
+
+def test_options_choose_the_plan_of_their_group(pair):
+    assert pair.run(plan_with) == ["arena"] * 2
+    assert pair.run(plan_with, "algorithm", "ring") == ["ring"] * 2
+    assert pair.run(plan_with, "algorithm", "direct", True) == ["direct"] * 2
+    assert pair.run(plan_with) == ["arena"] * 2
+
+
+def test_options_outrank_the_environment(world_of):
+    ring = world_of(2, algorithm="ring")
+    assert ring.run(plan_with) == ["ring"] * 2
+    assert ring.run(plan_with, "algorithm", "arena") == ["arena"] * 2
+    assert ring.run(plan_with, "segment_bytes", "4096") == ["ring"] * 2
+
+
+def test_a_bad_variable_is_refused_by_name(run_on_fresh_ranks):
+    world = run_on_fresh_ranks(1, algorithm="rong")
+    error = world.attempt(plan_with_join)[0].error
+    assert "RINGDP_ALGORITHM: 'rong' is no value for algorithm: accepted is auto|arena|direct|ring" in error, error
+
+
+def plan_with_join() -> None:
+    """On a rank: init_process_group, as a user's script calls it."""
+    from ranks import join
+
+    join(10.0, {})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("algorithm", "rong", "accepted is auto|arena|direct|ring"),
+        ("segment_bytes", "12x", "a whole number from 64 to"),
+        ("segment_bytes", "1", "a whole number from 64 to"),
+        ("spin_us", "-1", "a whole number from 0 to"),
+        ("transport", "", "accepted is auto|shm|tcp"),
+        ("algoritm", "ring", "ringdp has no setting 'algoritm'; it has transport, algorithm"),
+    ],
+)
+def test_bad_fields_and_values_are_refused_with_what_is_accepted(field, value, named):
+    options = ringdp.Options()
+    before = dict(options.fields())
+    with pytest.raises(dist.DistBackendError, match="InvalidArgument") as error:
+        options.set(field, value)
+    assert named in str(error.value)
+    assert options.fields() == before
+
+
+def test_what_is_set_can_be_read():
+    options = ringdp.Options(segment_bytes=4096, order="rotated")
+    assert options.get("segment_bytes") == "4096"
+    assert options.get("order") == "rotated"
+    assert options.fields() == {"segment_bytes": "4096", "order": "rotated"}

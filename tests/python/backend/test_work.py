@@ -1,0 +1,161 @@
+"""Work: wait, result, success, sequence, and its Future's value, errors and callbacks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import HERE
+
+
+def start(value: float = 1.0, group: dist.ProcessGroup | None = None) -> tuple[torch.Tensor, dist.Work]:
+    tensor = torch.full((1000,), value)
+    return tensor, dist.all_reduce(tensor, async_op=True, group=group)
+
+
+def life_of_a_work() -> list[bool]:
+    """On a rank: what a Work says before and after."""
+    dist.barrier()
+    tensor, work = start()
+    waits = [work.wait(), work.wait(timedelta(seconds=1)), work.wait()]
+    return [
+        all(waits),
+        work.is_completed(),
+        work.is_success(),
+        work.exception() is None,
+        len(work.result()) == 1 and work.result()[0].data_ptr() == tensor.data_ptr(),
+        float(tensor[0]) == HERE.size,
+    ]
+
+
+def unwaited() -> float:
+    """On a rank: nobody waits, and it is done all the same."""
+    tensor, work = start()
+    end = time.monotonic() + 20
+    while not work.is_completed() and time.monotonic() < end:
+        time.sleep(0.001)
+    return float(tensor[0])
+
+
+def dropped() -> float:
+    """On a rank: the Work and its tensor are let go at once; later sums are not disturbed."""
+    for _ in range(50):
+        start()
+    tensor, work = start(2.0)
+    work.wait()
+    return float(tensor[0])
+
+
+def values_of_futures() -> dict[str, str]:
+    """On a rank: the shapes of the values that Futures hold."""
+    tensor, parts = torch.ones(4), [torch.ones(4) for _ in range(HERE.size)]
+    works = {
+        "all_reduce": dist.all_reduce(tensor, async_op=True),
+        "broadcast": dist.broadcast(tensor, 0, async_op=True),
+        "all_gather": dist.all_gather(parts, torch.ones(4), async_op=True),
+        "all_gather_into_tensor": dist.all_gather_into_tensor(torch.ones(4 * HERE.size), tensor, async_op=True),
+        "reduce_scatter": dist.reduce_scatter(torch.ones(4), parts, async_op=True),
+        "reduce_scatter_tensor": dist.reduce_scatter_tensor(
+            torch.ones(4), torch.ones(4 * HERE.size), async_op=True
+        ),
+    }
+    return {name: shape_of(work.get_future().wait()) for name, work in works.items()}
+
+
+def shape_of(value: object) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(shape_of(item) for item in value) + "]"
+    return type(value).__name__
+
+
+def callbacks() -> tuple[list[float], bool]:
+    """On a rank: callbacks attached before and after the end; whether the early one left the calling thread alone."""
+    dist.barrier()
+    if HERE.rank == 0:
+        time.sleep(0.1)  # the others attach before the end
+    threads: list[int] = []
+
+    def halve(future: torch.futures.Future) -> float:
+        threads.append(threading.get_ident())
+        return float(future.value()[0][0]) / 2
+
+    _, work = start()
+    early = work.get_future().then(halve)
+    chained = early.then(lambda future: future.value() + 1)
+    work.wait()
+    late = work.get_future().then(lambda future: float(future.value()[0][0]))
+    return [early.wait(), chained.wait(), late.wait()], HERE.rank == 0 or threads[0] != threading.get_ident()
+
+
+def failing() -> tuple[str, str, bool, bool]:
+    """On a rank: what Work and Future say after an error."""
+    group = dist.new_group(range(HERE.size), timeout=timedelta(seconds=1))
+    if HERE.rank == 0:
+        return "", "", True, True
+    _, work = start(group=group)
+    with pytest.raises(RuntimeError) as from_future:
+        work.get_future().wait()
+    with pytest.raises(dist.DistBackendError) as from_wait:
+        work.wait()
+    error = type(work.exception()).__name__ if work.exception() is not None else ""
+    return str(from_future.value), str(from_wait.value), work.is_completed() and not work.is_success(), bool(error)
+
+
+def crossed_waits() -> list[float]:
+    """On a rank: two groups, two threads, each waits for them in another order."""
+    groups = [dist.new_group(range(HERE.size)) for _ in range(2)]
+    sums = []
+    for step in range(20):
+        pairs = [start(float(step), group) for group in groups]
+        order = pairs if HERE.rank % 2 else pairs[::-1]
+        waiters = [threading.Thread(target=work.wait) for _, work in order]
+        for waiter in waiters:
+            waiter.start()
+        for waiter in waiters:
+            waiter.join()
+        sums += [float(tensor[0]) for tensor, _ in pairs]
+    one_by_one = [start(1.0, group) for group in groups]
+    for _, work in one_by_one if HERE.rank % 2 else one_by_one[::-1]:
+        work.wait()
+    for group in groups:
+        dist.destroy_process_group(group)
+    return sums
+
+
+def test_a_work_from_call_to_end(trio):
+    assert trio.run(life_of_a_work) == [[True] * 6] * 3
+
+
+def test_work_nobody_waits_for_is_done_by_itself(trio):
+    assert trio.run(unwaited) == [3.0] * 3
+
+
+def test_a_work_that_is_let_go_is_done_too(trio):
+    assert trio.run(dropped) == [6.0] * 3
+
+
+def test_a_future_holds_a_list_of_tensors(trio):
+    flat, nested = "[Tensor]", "[[Tensor, Tensor, Tensor]]"
+    for shapes in trio.run(values_of_futures):
+        assert shapes.pop("all_gather") == nested
+        assert set(shapes.values()) == {flat}, shapes
+
+
+def test_callbacks_run_once_each_and_off_the_calling_thread(trio):
+    assert trio.run(callbacks) == [([1.5, 2.5, 3.0], True)] * 3
+
+
+def test_an_error_is_in_work_and_future(trio):
+    for rank, (future, wait, ended, kept) in enumerate(trio.run(failing)):
+        if rank:
+            assert "Timeout: " in future and "rank 0 (pid" in future
+            assert wait.startswith("Timeout: ") and "rank 0 (pid" in wait
+        assert ended and kept
+
+
+def test_two_groups_waited_for_in_crossed_orders(trio):
+    assert trio.run(crossed_waits) == [[3.0 * step for step in range(20) for _ in range(2)]] * 3
