@@ -1,6 +1,7 @@
 #include "collective/executor.h"
 
 #include <cstring>
+#include <set>
 
 #include "base/bytes.h"
 #include "kernels/fold.h"
@@ -139,7 +140,7 @@ bool Executor::run(const Step& step, LaneState& state) {
       // The first arrival of a collective shows the note: it is complete before anyone can pass the barrier.
       if (state.barrier == 0) fabric_.arena->post_note(opening_.seq, opening_.note);
       fabric_.arena->arrive();
-      state.barrier = fabric_.arena->arrived();
+      state.barrier = fabric_.arena->arrived(fabric_.arena->index());
       return true;
     case Verb::kWait:
       if (!fabric_.arena->passed(state.barrier)) return false;
@@ -261,6 +262,20 @@ std::vector<int> Executor::silent_ranks() const {
     if (!peers_[rank].checked) ranks.push_back(rank);
   }
   return ranks;
+}
+
+std::vector<int> Executor::awaited_ranks() const {
+  std::set<int> ranks;
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const std::vector<Step>& steps = plan_.lanes[lane].steps;
+    if (lanes_[lane].step == steps.size() || !ready(steps[lanes_[lane].step])) continue;
+    const Step& step = steps[lanes_[lane].step];
+    if (step.peer >= 0) ranks.insert(step.peer);
+    for (int member = 0; step.verb == Verb::kWait && member < plan_.world; ++member) {
+      if (fabric_.arena->arrived(member) < lanes_[lane].barrier) ranks.insert(member);
+    }
+  }
+  return {ranks.begin(), ranks.end()};
 }
 
 }  // namespace ringdp::collective

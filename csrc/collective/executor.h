@@ -56,7 +56,8 @@ class Executor {
   // Descriptors to poll(2) while nothing moves (sends that are full, receives that are empty).
   void add_polls(std::vector<pollfd>& polls) const;
 
-  std::vector<int> silent_ranks() const;  // ranks whose note has not come: they have not entered this collective
+  std::vector<int> silent_ranks() const;   // ranks whose note has not come: they have not entered this collective
+  std::vector<int> awaited_ranks() const;  // ranks whose bytes or arrival the next steps wait for
   const trace::Totals& totals() const { return totals_; }
 
  private:

@@ -127,7 +127,10 @@ bool Group::advance_front() {
   if (!op) return false;
   if (!executor_) start(*op);
   const bool moved = executor_->advance();
-  if (!executor_->done()) return moved;
+  if (!executor_->done()) {
+    if (moved) last_moved_ = Deadline::Clock::now();
+    return moved;
+  }
   counters_.add(executor_->totals());
   executor_.reset();
   if (op->request_.epilogue) op->request_.epilogue();
@@ -143,7 +146,7 @@ void Group::start(Op& op) {
   opening.check = [mine = op.desc(), rank = config_.rank](int their_rank, const transport::Note& note) {
     check_same(mine, rank, note, their_rank);
   };
-  started_ = Deadline::Clock::now();
+  started_ = last_moved_ = Deadline::Clock::now();
   executor_.emplace(*plan_, std::move(op.request_.buffers), fabric_, workspace_, std::move(opening));
 }
 
@@ -192,14 +195,18 @@ void Group::finish_all_failed() {
 }
 
 void Group::fail(const Error& error) {
+  if (latch(error)) tell_all({ControlKind::kAbort, error.kind(), error.culprit(), 0, error.what()});
+}
+
+bool Group::latch(const Error& error) {
   {
     const std::lock_guard lock(mutex_);
-    if (error_ || left_) return;
+    if (error_ || left_) return false;
     error_ = error;
   }
   failed_.store(true, std::memory_order_release);
-  tell_all({ControlKind::kAbort, error.kind(), error.culprit(), 0, error.what()});
   if (active()) runtime_.engine.kick();
+  return true;
 }
 
 std::optional<Error> Group::error() const {

@@ -74,6 +74,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
  private:
   Group(Runtime& runtime, const GroupConfig& config, Mesh mesh);
   void watch_peers();
+  bool latch(const Error& error);  // false when an error was latched before
   void refuse_in_child() const;
 
   std::shared_ptr<Op> front() const;
@@ -86,7 +87,11 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   void report_late(Op& op);
 
   std::string name_of_peer(int rank) const;          // "rank 2 (pid 77 on host a)"
-  std::string explain_silence(const Op& op) const;   // who has not entered, and what it is doing
+  struct Suspicion {
+    std::string text;
+    int culprit = -1;
+  };
+  Suspicion suspect() const;  // who keeps the running collective waiting, and what it is doing
   Error explain(const Error& error, const OpDesc& desc) const;
   void tell_all(const ControlMessage& message) const;
 
@@ -117,7 +122,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   std::optional<collective::Executor> executor_;
   std::optional<std::pair<Error, Deadline>> broken_link_;  // what to report unless the watch knows better by then
   collective::Workspace workspace_;
-  Deadline::Clock::time_point started_;
+  Deadline::Clock::time_point started_, last_moved_;
   trace::Counters counters_;
 };
 

@@ -20,18 +20,31 @@ std::string Group::name_of_peer(int rank) const {
   return "rank " + std::to_string(rank) + " (pid " + std::to_string(peer.pid) + " on " + peer.host + ")";
 }
 
-std::string Group::explain_silence(const Op& op) const {
-  std::string text;
-  for (const int rank : executor_->silent_ranks()) {
-    const Peer& peer = mesh_.peers[rank];
-    text += (text.empty() ? "" : "; ") + name_of_peer(rank) + " has not called it";
-    if (fabric_.arena && choice_.algorithm == AlgorithmChoice::kArena) {
-      text += ", its last was #" + std::to_string(fabric_.arena->noted(rank));
-    }
-    if (peer.pidfd) text += ", its process is " + process_state(peer.pid);
+// Blames stopped processes first, then ranks that have not called, then ranks whose bytes do not come: on a ring the
+// last kind may itself wait for somebody else.
+Group::Suspicion Group::suspect() const {
+  std::map<int, std::string> said;
+  int culprit = -1;
+  for (const int rank : executor_->awaited_ranks()) {
+    said[rank] = " has called it, but its part does not come";
+    culprit = rank;
   }
-  if (text.empty()) text = "all ranks have called " + name_of_op(op.desc()) + ", but its data stopped moving";
-  return text;
+  for (const int rank : executor_->silent_ranks()) {
+    said[rank] = " has not called it";
+    if (choice_.algorithm == AlgorithmChoice::kArena) {
+      said[rank] += ", its last was #" + std::to_string(fabric_.arena->noted(rank));
+    }
+    culprit = rank;
+  }
+  for (const Peer& peer : mesh_.peers) {
+    const std::string state = peer.pidfd ? process_state(peer.pid) : "";
+    const bool stopped = state.rfind("stopped", 0) == 0;
+    if (stopped) culprit = peer.rank;
+    if (!state.empty() && (stopped || said.count(peer.rank))) said[peer.rank] += ", its process is " + state;
+  }
+  std::string text;
+  for (const auto& [rank, words] : said) text += (text.empty() ? "" : "; ") + name_of_peer(rank) + words;
+  return {text.empty() ? "its data stopped moving" : text, culprit};
 }
 
 void Group::check_time() {
@@ -40,13 +53,13 @@ void Group::check_time() {
   if (broken_link_) {
     if (broken_link_->second.passed()) fail(broken_link_->first);
   } else if (op->deadline().passed()) {
-    const auto silent = executor_->silent_ranks();
+    const Suspicion suspicion = suspect();
     fail(Error(ErrorKind::kTimeout,
                name_of_op(op->desc()) + " did not finish in time: waited " + in_seconds(seconds_since(started_)) + "; " +
-                   explain_silence(*op) +
+                   suspicion.text +
                    ". Look at that rank's own error or stack; raise timeout= of the process group if it is only slow.",
-               silent.empty() ? -1 : silent[0]));
-  } else if (seconds_since(started_) * 1000 >= config_.settings.late_ms) {
+               suspicion.culprit));
+  } else if (seconds_since(last_moved_) * 1000 >= config_.settings.late_ms) {
     report_late(*op);
   }
 }
@@ -56,11 +69,12 @@ void Group::report_late(Op& op) {
   if (op.reported_late_) return;
   op.reported_late_ = true;
   log_line(LogLevel::kWarning, "rank " + std::to_string(config_.rank) + "/" + std::to_string(config_.world),
-           name_of_op(op.desc()) + " has waited " + in_seconds(seconds_since(started_)) + ": " + explain_silence(op));
+           name_of_op(op.desc()) + " has waited " + in_seconds(seconds_since(last_moved_)) + ": " + suspect().text);
 }
 
 void Group::peer_aborted(int rank, const ControlMessage& message) {
-  fail(Error(message.error, "rank " + std::to_string(rank) + " gave up: " + message.text, message.culprit));
+  // Not told on: whoever gave up has told everybody, and an answer would only grow a chain of "gave up".
+  latch(Error(message.error, "rank " + std::to_string(rank) + " gave up: " + message.text, message.culprit));
 }
 
 void Group::peer_left(int rank, uint64_t finished) {

@@ -1,7 +1,6 @@
 #include "comm/local_exchange.h"
 
 #include <fcntl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,7 +38,6 @@ class Exchange {
   }
 
   void connect(int listener);
-  void open_pidfds();
   void make_segment();
   void send_offers(const transport::Doorbell& doorbell);
   void receive_offers();
@@ -83,16 +81,6 @@ void Exchange::connect(int listener) {
   }
   for (auto& arrival : receive(session_, listener, std::move(expected), admit)) {
     result_.controls[arrival.hello.from] = std::move(arrival.socket);
-  }
-}
-
-// Before the probes: the peer's later answer proves that the pid still was its own when it was opened.
-void Exchange::open_pidfds() {
-  const auto& self = card_of(session_.rank()).identity;
-  for (const auto& [rank, socket] : result_.controls) {
-    if (!transport::share_pids(self, card_of(rank).identity)) continue;
-    const long fd = ::syscall(SYS_pidfd_open, static_cast<pid_t>(card_of(rank).identity.pid), 0);
-    if (fd >= 0) result_.pidfds[rank] = UniqueFd(static_cast<int>(fd));
   }
 }
 
@@ -212,7 +200,6 @@ LocalExchange exchange_memory(const Session& session, const std::vector<int>& lo
                               const transport::UnixListener& listener, const transport::Doorbell& doorbell) {
   Exchange exchange(session, locals, cards);
   exchange.connect(listener.fd.get());
-  exchange.open_pidfds();
   exchange.make_segment();
   exchange.send_offers(doorbell);
   exchange.receive_offers();

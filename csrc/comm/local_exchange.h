@@ -17,7 +17,6 @@ struct LocalExchange {
   transport::SegmentLayout layout;
   std::vector<transport::LocalMember> members;  // by member number; complete only if the probe worked
   std::map<int, UniqueFd> controls;             // by rank; only if the probe worked
-  std::map<int, UniqueFd> pidfds;               // by rank, where pids are shared and the kernel has pidfd_open
 };
 
 // Slots rounded up to whole cache lines, streams to a power of two.

@@ -1,5 +1,8 @@
 #include "comm/rendezvous.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -70,6 +73,12 @@ void check_demand(const Session& session, const std::vector<Card>& cards, const 
   }
 }
 
+// Before the handshakes: the peer's later answer proves that the pid still was its own when it was opened.
+UniqueFd open_pidfd(const HostIdentity& own, const HostIdentity& peer) {
+  if (!transport::share_pids(own, peer)) return UniqueFd();
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(peer.pid), 0)));
+}
+
 // The entries of all ranks, still without sockets and reasons.
 std::vector<Peer> list_peers(const Session& session, const std::vector<Card>& cards, const std::vector<int>& locals) {
   std::vector<Peer> peers(cards.size());
@@ -80,15 +89,16 @@ std::vector<Peer> list_peers(const Session& session, const std::vector<Card>& ca
     peer.pid = static_cast<int>(identity.pid);
     peer.host = identity.host;
     peer.same_host = std::binary_search(locals.begin(), locals.end(), rank);
-    if (rank == session.rank()) peer.why = "this rank";
+    if (rank == session.rank()) {
+      peer.why = "this rank";
+    } else {
+      peer.pidfd = open_pidfd(cards[static_cast<size_t>(session.rank())].identity, identity);
+    }
   }
   return peers;
 }
 
 void attach_memory(Mesh& mesh, const std::vector<int>& locals, LocalExchange&& local) {
-  for (const int rank : locals) {
-    if (local.pidfds.count(rank)) mesh.peers[static_cast<size_t>(rank)].pidfd = std::move(local.pidfds[rank]);
-  }
   if (local.probe.outcome != transport::Probe::Outcome::kWorked) return;
   const auto index = std::find(locals.begin(), locals.end(), mesh.rank) - locals.begin();
   auto arena = transport::ShmArena::create(static_cast<int>(index), local.layout, std::move(local.members));

@@ -27,7 +27,7 @@ struct Peer {
   bool same_host = false;
   std::string why;            // "shm: same boot id and namespaces, mapping probed", "tcp: network namespaces differ"
   UniqueFd control;           // non-blocking stream socket (unix or TCP) for heartbeats, abort and goodbye
-  UniqueFd pidfd;             // same host only; empty where pidfd_open fails
+  UniqueFd pidfd;             // where its pid means the same here and the kernel has pidfd_open; else empty
   std::unique_ptr<transport::Link> link;
 };
 

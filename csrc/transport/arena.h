@@ -34,7 +34,7 @@ class Arena {
   // every member has arrived k times. The last arriver rings the doorbells of sleeping members.
   virtual void arrive() = 0;
   virtual bool passed(uint64_t barrier) const = 0;  // acquire
-  virtual uint64_t arrived() const = 0;             // how often this rank has arrived
+  virtual uint64_t arrived(int member) const = 0;   // how often that member has arrived
 
   // The driver sets this before its last look and poll(2), and clears it after; peers ring only who is asleep.
   virtual void set_asleep(bool asleep) = 0;

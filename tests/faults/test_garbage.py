@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -71,6 +72,13 @@ def wanted(ranks: int, steps: int) -> float:
     return float(sum(range(steps)) * sum(range(1, ranks + 1)))
 
 
+@pytest.fixture
+def world_over_tcp() -> Iterator[World]:
+    with World(3, transport="tcp") as world:
+        world.join()
+        yield world
+
+
 def footprint(world: World) -> list[tuple[int, int]]:
     pids = [world.pid(rank) for rank in range(world.size)]
     return [(open_files(pid), resident_kib(pid)) for pid in pids]
@@ -116,17 +124,17 @@ def test_strangers_at_every_meeting_leave_no_trace():
         check_flat(before, footprint(world))
 
 
-def test_strangers_while_the_ranks_train(make_world, transport):
+def test_strangers_while_the_ranks_train(world_over_tcp):
     """No port of theirs takes a connection; the sums stay right."""
-    world = make_world(3)
+    world = world_over_tcp
     world.run(train, 5)
     before = footprint(world)
     world.begin(train, 20 * STEPS)
     ports = {port for rank in range(3) for port in tcp_ports(world.pid(rank))}
     refused = sum(is_refused(port) for port in ports for _ in range(HALF_OPEN))
     assert [outcome.value for outcome in world.finish()] == [wanted(3, 20 * STEPS)] * 3
-    # With TCP: a control and a bulk connection per pair; the store's connection on top.
-    assert len(ports) >= (3 + 12 if transport == "tcp" else 3)
+    # A control and a bulk connection per pair; those that a rank accepted share a port: 1 + (2 + 1) + 4.
+    assert len(ports) == 8
     assert refused == HALF_OPEN * len(ports)
     check_flat(before, footprint(world))
 

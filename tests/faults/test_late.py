@@ -59,7 +59,7 @@ def test_the_warning_says_that_the_process_is_stopped(make_world, transport):
     world.signal(2, signal.SIGCONT)
     world.finish()
     assert len(lines) == 1, "said once per collective"
-    assert re.search(r"all_reduce\(SUM, float32 x 100\) #1 waits since 1\.\d s", lines[0]), lines
+    assert re.search(r"all_reduce\(SUM, float32 x 100\) #1 has waited 1\.\d s", lines[0]), lines
     assert f"rank 2 (pid {world.pid(2)} on " in lines[0]
     if transport == "shm":
         assert "its process is stopped by a signal (state T)" in lines[0]

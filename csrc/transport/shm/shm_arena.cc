@@ -33,7 +33,7 @@ class MappedArena final : public ShmArena {
     // seq_cst: the last look before sleeping must not be ordered before the asleep flag.
     return block(0).generation.load(std::memory_order_seq_cst) >= barrier;
   }
-  uint64_t arrived() const override { return arrived_; }
+  uint64_t arrived(int member) const override { return block(member).arrivals.load(std::memory_order_acquire); }
   void set_asleep(bool asleep) override { block(index_).asleep.store(asleep, std::memory_order_seq_cst); }
 
   std::unique_ptr<Link> link_to(int member) override;

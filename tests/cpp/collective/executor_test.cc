@@ -144,6 +144,19 @@ TEST(Executor, NothingOfAMismatchingPeerIsUsed) {
   }
 }
 
+TEST(Executor, NamesTheRankThatCameAndThenStopped) {
+  for (const Case& c : kCases) {
+    World world(2, c.algorithm, c.order, 20011);
+    world.start(1, {1, 1});
+    while (!world.executor(0).silent_ranks().empty() || !world.executor(1).silent_ranks().empty()) {
+      world.advance(0);
+      world.advance(1);
+    }
+    for (int turn = 0; turn < 50; ++turn) world.advance(0);
+    EXPECT_EQ(world.executor(0).awaited_ranks(), std::vector<int>{1});
+  }
+}
+
 TEST(Executor, NamesTheRanksThatHaveNotCome) {
   for (const Case& c : kCases) {
     World world(3, c.algorithm, c.order, 50);
@@ -154,8 +167,10 @@ TEST(Executor, NamesTheRanksThatHaveNotCome) {
     }
     EXPECT_EQ(world.executor(0).silent_ranks(), std::vector<int>{1});
     EXPECT_FALSE(world.executor(0).done());
+    EXPECT_FALSE(world.executor(0).awaited_ranks().empty());
     world.run();
     EXPECT_TRUE(world.executor(0).silent_ranks().empty());
+    EXPECT_TRUE(world.executor(0).awaited_ranks().empty());
   }
 }
 

@@ -105,15 +105,6 @@ TEST_F(LocalExchangeTest, DoorbellsAreThoseOfTheRanks) {
   }
 }
 
-TEST_F(LocalExchangeTest, PidfdsOnlyWherePidsAreShared) {
-  cards_[3].identity.pid_namespace += 1;
-  const auto results = exchange_all([&](int) { return settings_; });
-  EXPECT_EQ(results[1].pidfds.count(5), 1u);
-  EXPECT_EQ(results[5].pidfds.count(1), 1u);
-  EXPECT_EQ(results[1].pidfds.count(3), 0u);
-  EXPECT_TRUE(results[3].pidfds.empty());
-}
-
 TEST_F(LocalExchangeTest, OneFailedPairFailsTheWholeHostAlike) {
   // Rank 5 expects other sizes, so it refuses the others' memory and they refuse its.
   const auto results = exchange_all([&](int rank) {

@@ -79,11 +79,27 @@ TEST_P(Rendezvous, EveryPairIsConnectedAndBytesFlow) {
       if (own) continue;
       EXPECT_STREQ(peer.link->kind(), tcp ? "tcp" : "shm");
       EXPECT_EQ(peer.why.substr(0, 5), tcp ? "tcp: " : "shm: ") << peer.why;
-      EXPECT_EQ(static_cast<bool>(peer.pidfd), !tcp) << "only a unix socket vouches for a pid";
+      EXPECT_TRUE(peer.pidfd) << "pids are shared on this host, whatever the transport";
     }
   }
   exchange_on_all_links(group.meshes);
   exchange_on_all_controls(group.meshes);
+}
+
+TEST(RendezvousHosts, PidfdsOnlyWherePidsAreShared) {
+  MemoryStore store;
+  std::vector<Mesh> meshes(3);
+  std::vector<transport::Doorbell> bells(3);
+  run_ranks(3, [&](int rank) {
+    transport::HostIdentity identity = transport::local_identity();
+    identity.pid_namespace += rank == 2 ? 1 : 0;
+    const auto at = static_cast<size_t>(rank);
+    meshes[at] = connect_as(identity, store, rank, 3, with(TransportChoice::kTcp), bells[at], Deadline::never());
+  });
+  EXPECT_TRUE(meshes[0].peers[1].pidfd);
+  EXPECT_TRUE(meshes[1].peers[0].pidfd);
+  EXPECT_FALSE(meshes[0].peers[2].pidfd);
+  EXPECT_FALSE(meshes[2].peers[1].pidfd);
 }
 
 TEST(RendezvousHosts, SharedMemoryInsideAHostTcpBetweenHosts) {

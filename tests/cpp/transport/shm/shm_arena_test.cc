@@ -129,7 +129,7 @@ TEST(ShmArena, ABarrierPassesOnlyOnceEveryMemberHasArrivedThatOften) {
   };
   EXPECT_TRUE(all_passed(0));
   for (int times = 0; times < 3; ++times) arenas[0]->arrive();  // as many arrivals as members, all from one
-  EXPECT_EQ(arenas[0]->arrived(), 3u);
+  EXPECT_EQ(arenas[0]->arrived(0), 3u);
   EXPECT_FALSE(all_passed(1));
   arenas[1]->arrive();
   EXPECT_FALSE(all_passed(1));
@@ -159,7 +159,7 @@ TEST(ShmArena, ABarrierIsNotMissedByAMemberFallingAsleep) {
   ShmArena& sleeper = *ranks.arenas[1];
   sleeper.arrive();
   const auto passed = [&] {
-    if (!sleeper.passed(sleeper.arrived())) return false;
+    if (!sleeper.passed(sleeper.arrived(sleeper.index()))) return false;
     sleeper.arrive();  // at the next round's barrier, which then only waits for the publisher
     return true;
   };
