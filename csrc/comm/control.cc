@@ -17,7 +17,7 @@ struct Header {
   uint8_t kind, error;
   uint16_t text_bytes;
   int32_t culprit;
-  uint32_t unused;
+  int32_t origin;
   uint64_t seq;
 };
 static_assert(sizeof(Header) == 24);
@@ -36,7 +36,7 @@ std::string encode(const ControlMessage& m) {
                  static_cast<uint8_t>(m.error),
                  static_cast<uint16_t>(text.size()),
                  m.culprit,
-                 0,
+                 m.origin,
                  m.seq};
   std::string bytes(reinterpret_cast<const char*>(&h), sizeof h);
   return bytes + text;
@@ -52,7 +52,7 @@ std::vector<ControlMessage> ControlParser::feed(const char* bytes, size_t size) 
     if (!valid(h)) throw Error(ErrorKind::kInternal, "bytes on a control socket are no control message");
     if (pending_.size() - at < sizeof h + h.text_bytes) break;
     messages.push_back({static_cast<ControlKind>(h.kind), static_cast<ErrorKind>(h.error), h.culprit, h.seq,
-                        pending_.substr(at + sizeof h, h.text_bytes)});
+                        pending_.substr(at + sizeof h, h.text_bytes), h.origin});
     at += sizeof h + h.text_bytes;
   }
   pending_.erase(0, at);

@@ -18,6 +18,7 @@ struct ControlMessage {
   int32_t culprit = -1;                    // kAbort: group rank at fault
   uint64_t seq = 0;                        // kGoodbye: collectives the sender has finished
   std::string text;                        // kAbort: its message, cut to kMaxText bytes
+  int32_t origin = -1;                     // kAbort: the rank that gave up first; others pass its words on
 };
 
 constexpr size_t kMaxText = 1500;

@@ -195,14 +195,16 @@ void Group::finish_all_failed() {
 }
 
 void Group::fail(const Error& error) {
-  if (latch(error)) tell_all({ControlKind::kAbort, error.kind(), error.culprit(), 0, error.what()});
+  const ControlMessage words{ControlKind::kAbort, error.kind(), error.culprit(), 0, error.what(), config_.rank};
+  if (latch(error, words)) tell_all(words);
 }
 
-bool Group::latch(const Error& error) {
+bool Group::latch(const Error& error, const ControlMessage& words) {
   {
     const std::lock_guard lock(mutex_);
     if (error_ || left_) return false;
     error_ = error;
+    last_words_ = words;
   }
   failed_.store(true, std::memory_order_release);
   if (active()) runtime_.engine.kick();
@@ -223,11 +225,13 @@ void Group::leave() {
   constexpr auto kPatience = std::chrono::seconds(1);
   if (::getpid() != owner_pid_) return;  // a forked child must not say goodbye for its parent
   uint64_t finished = 0;
+  std::optional<ControlMessage> words;
   {
     const std::lock_guard lock(mutex_);
     if (left_) return;
     left_ = true;
     finished = finished_;
+    words = last_words_;
     if (!error_ && !queue_.empty()) {
       error_ = Error(ErrorKind::kAborted, "process group " + config_.name + " was destroyed on rank " +
                                               std::to_string(config_.rank) + " while " +
@@ -235,7 +239,9 @@ void Group::leave() {
     }
     failed_.store(error_.has_value(), std::memory_order_release);
   }
-  tell_all({ControlKind::kGoodbye, ErrorKind::kAborted, config_.rank, finished, ""});
+  // A goodbye may overtake the words of whoever failed first; peers must hear the reason before it.
+  if (words) tell_all(*words);
+  tell_all({ControlKind::kGoodbye, ErrorKind::kAborted, config_.rank, finished, "", -1});
   runtime_.engine.wait([this] { return !active(); }, Deadline::after(kPatience));
   runtime_.watch.remove(this);
   runtime_.engine.remove(this);

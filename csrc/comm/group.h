@@ -74,7 +74,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
  private:
   Group(Runtime& runtime, const GroupConfig& config, Mesh mesh);
   void watch_peers();
-  bool latch(const Error& error);  // false when an error was latched before
+  bool latch(const Error& error, const ControlMessage& words);  // false when an error was latched before
   void refuse_in_child() const;
 
   std::shared_ptr<Op> front() const;
@@ -108,6 +108,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   uint64_t next_seq_ = 1;
   uint64_t finished_ = 0;
   std::optional<Error> error_;
+  std::optional<ControlMessage> last_words_;  // what peers are told of error_
   bool left_ = false;
   std::map<int, uint64_t> peers_left_;  // rank -> collectives it had finished
 

@@ -73,8 +73,8 @@ void Group::report_late(Op& op) {
 }
 
 void Group::peer_aborted(int rank, const ControlMessage& message) {
-  // Not told on: whoever gave up has told everybody, and an answer would only grow a chain of "gave up".
-  latch(Error(message.error, "rank " + std::to_string(rank) + " gave up: " + message.text, message.culprit));
+  const int origin = message.origin >= 0 ? message.origin : rank;
+  latch(Error(message.error, "rank " + std::to_string(origin) + " gave up: " + message.text, message.culprit), message);
 }
 
 void Group::peer_left(int rank, uint64_t finished) {

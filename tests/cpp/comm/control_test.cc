@@ -11,7 +11,7 @@ namespace ringdp::comm {
 namespace {
 
 ControlMessage abort_message(size_t text) {
-  return {ControlKind::kAbort, ErrorKind::kMismatch, 3, 0, std::string(text, 'x')};
+  return {ControlKind::kAbort, ErrorKind::kMismatch, 3, 0, std::string(text, 'x'), 2};
 }
 
 void expect_equal(const ControlMessage& a, const ControlMessage& b) {
@@ -20,13 +20,14 @@ void expect_equal(const ControlMessage& a, const ControlMessage& b) {
   EXPECT_EQ(a.culprit, b.culprit);
   EXPECT_EQ(a.seq, b.seq);
   EXPECT_EQ(a.text, b.text);
+  EXPECT_EQ(a.origin, b.origin);
 }
 
 TEST(Control, MessagesSurviveAnyCutting) {
-  const std::vector<ControlMessage> sent = {{ControlKind::kHeartbeat, ErrorKind::kInternal, -1, 0, ""},
+  const std::vector<ControlMessage> sent = {{ControlKind::kHeartbeat, ErrorKind::kInternal, -1, 0, "", -1},
                                             abort_message(0),
                                             abort_message(kMaxText),
-                                            {ControlKind::kGoodbye, ErrorKind::kAborted, 1, 1234567, ""}};
+                                            {ControlKind::kGoodbye, ErrorKind::kAborted, 1, 1234567, "", -1}};
   std::string stream;
   for (const auto& m : sent) stream += encode(m);
   for (size_t piece : {size_t{1}, size_t{7}, size_t{24}, size_t{1000}, stream.size()}) {

@@ -56,12 +56,12 @@ class WatchTest : public ::testing::Test {
 
 TEST_F(WatchTest, PassesOnWhatThePeerSays) {
   watch.add(group, {{4, mine.get(), -1, false}});
-  send_control(theirs.get(), {ControlKind::kAbort, ErrorKind::kMismatch, 1, 0, "because"});
+  send_control(theirs.get(), {ControlKind::kAbort, ErrorKind::kMismatch, 1, 0, "because", 4});
   EXPECT_EQ(group->wait_for_word(), "aborted 4 because");
 }
 
 TEST_F(WatchTest, GoodbyeIsNoLossEvenWhenTheSocketCloses) {
-  send_control(theirs.get(), {ControlKind::kGoodbye, ErrorKind::kAborted, 4, 12, ""});
+  send_control(theirs.get(), {ControlKind::kGoodbye, ErrorKind::kAborted, 4, 12, "", -1});
   theirs.reset();
   watch.add(group, {{4, mine.get(), -1, false}});
   EXPECT_EQ(group->wait_for_word(), "left 4 12");
