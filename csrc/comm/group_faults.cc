@@ -20,16 +20,17 @@ std::string Group::name_of_peer(int rank) const {
   return "rank " + std::to_string(rank) + " (pid " + std::to_string(peer.pid) + " on " + peer.host + ")";
 }
 
-// Blames stopped processes first, then ranks that have not called, then ranks whose bytes do not come: on a ring the
-// last kind may itself wait for somebody else.
+// Blames stopped processes, then ranks that have not called; only when all have called, ranks whose bytes do not come:
+// these may themselves wait for somebody else.
 Group::Suspicion Group::suspect() const {
   std::map<int, std::string> said;
   int culprit = -1;
-  for (const int rank : executor_->awaited_ranks()) {
+  const std::vector<int> silent = executor_->silent_ranks();
+  for (const int rank : silent.empty() ? executor_->awaited_ranks() : std::vector<int>{}) {
     said[rank] = " has called it, but its part does not come";
     culprit = rank;
   }
-  for (const int rank : executor_->silent_ranks()) {
+  for (const int rank : silent) {
     said[rank] = " has not called it";
     if (choice_.algorithm == AlgorithmChoice::kArena) {
       said[rank] += ", its last was #" + std::to_string(fabric_.arena->noted(rank));
