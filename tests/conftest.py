@@ -22,8 +22,6 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("RINGDP_")}
         command = [sys.executable, *(arguments if len(arguments) > 1 else ("-c", *arguments))]
-        return subprocess.run(
-            command, env={**inherited, **variables}, capture_output=True, text=True, timeout=LIMIT_S
-        )
+        return subprocess.run(command, env={**inherited, **variables}, capture_output=True, text=True, timeout=LIMIT_S)
 
     return run

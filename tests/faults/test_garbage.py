@@ -52,9 +52,7 @@ def join_slowly(slow_rank: int, seconds: float) -> None:
     store = dist.TCPStore("127.0.0.1", HERE.port, is_master=False)
     if HERE.rank == slow_rank:
         store = SlowToCall(store, seconds)
-    dist.init_process_group(
-        "ringdp", store=store, rank=HERE.rank, world_size=HERE.size, timeout=timedelta(seconds=60)
-    )
+    dist.init_process_group("ringdp", store=store, rank=HERE.rank, world_size=HERE.size, timeout=timedelta(seconds=60))
 
 
 def train(steps: int) -> float:

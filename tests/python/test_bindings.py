@@ -11,10 +11,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
-
-import ringdp  # noqa: E402
-from ringdp import _native  # noqa: E402
+import ringdp
+import torch.distributed as dist
+from ringdp import _native
 
 _C = _native.load()
 STUB = Path(ringdp.__file__).with_name("_C.pyi")

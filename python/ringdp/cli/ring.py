@@ -12,9 +12,9 @@ from ringdp import _native
 def add_command(commands: Any) -> None:
     """Adds `ring` to argparse's sub-commands."""
     command = commands.add_parser("ring", help="watch a ring all-reduce run, round by round")
-    command.add_argument("--ranks", type=_positive, default=4, metavar="N", help="ranks in the ring (default 4, at most 64)")
+    command.add_argument("--ranks", type=_positive, default=4, metavar="N", help="ranks (default 4, at most 64)")
     command.add_argument("--elements", type=_positive, metavar="E", help="elements per rank (default: one per rank)")
-    command.add_argument("--order", choices=("rotated", "rank"), default="rotated", help="the textbook ring, or rank 0..N-1")
+    command.add_argument("--order", choices=("rotated", "rank"), default="rotated", help="textbook, or rank 0..N-1")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=run)
 

@@ -41,9 +41,7 @@ def join_alone(timeout_s: float) -> str:
     start = time.monotonic()
     store = dist.TCPStore("127.0.0.1", HERE.port, is_master=False)
     with pytest.raises(dist.DistBackendError) as error:
-        dist.init_process_group(
-            "ringdp", store=store, rank=0, world_size=3, timeout=timedelta(seconds=timeout_s)
-        )
+        dist.init_process_group("ringdp", store=store, rank=0, world_size=3, timeout=timedelta(seconds=timeout_s))
     assert time.monotonic() - start < timeout_s + 2
     return str(error.value)
 

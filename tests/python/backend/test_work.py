@@ -59,9 +59,7 @@ def values_of_futures() -> dict[str, str]:
         "all_gather": dist.all_gather(parts, torch.ones(4), async_op=True),
         "all_gather_into_tensor": dist.all_gather_into_tensor(torch.ones(4 * HERE.size), tensor, async_op=True),
         "reduce_scatter": dist.reduce_scatter(torch.ones(4), parts, async_op=True),
-        "reduce_scatter_tensor": dist.reduce_scatter_tensor(
-            torch.ones(4), torch.ones(4 * HERE.size), async_op=True
-        ),
+        "reduce_scatter_tensor": dist.reduce_scatter_tensor(torch.ones(4), torch.ones(4 * HERE.size), async_op=True),
     }
     return {name: shape_of(work.get_future().wait()) for name, work in works.items()}
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ringdp.cli import main, ring  # noqa: E402
+from ringdp.cli import main, ring
 
 
 def test_the_worked_example_of_four_ranks() -> None:
