@@ -42,11 +42,11 @@ demo: build  ## train a small GPT on 2 ranks of this machine (NPROC=4, ARGS="--s
 	$(PY) -m torch.distributed.run --nproc-per-node $(NPROC) -m ringdp.examples.train_gpt $(ARGS)
 
 test: build  ## C++ tests, the same under sanitizers, Python tests; the last line has the totals
-	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) gtest
+	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
 	@$(PY) .ci/suites.py
 
 sanitize: build  ## the C++ tests under TSan and under ASan+UBSan
-	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) gtest
+	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
 	@$(PY) .ci/suites.py thread address
 
 build: $(BUILT)  ## environment and extension, as far as they changed

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks what pip cannot bring: Python >= 3.10 with headers and venv, and a C++20 compiler.
 # As root on Debian it installs what is missing; otherwise one line says what to install, and the exit status is 2.
-#   check_machine.sh PYTHON CXX venv|none [gtest]     (gtest: also try to get GoogleTest; never a failure)
+#   check_machine.sh PYTHON CXX venv|none [tests]     (tests: also try to get what only tests use; never a failure)
 python=$1 cxx=$2 venv=$3 extra=$4
 
 can_install() {
@@ -50,7 +50,10 @@ if [ "$venv" = none ] && ! "$python" -c 'import setuptools, torch' 2>/dev/null; 
        "$python -m pip install torch==2.13.0 setuptools" >&2
   exit 2
 fi
-if [ "$extra" = gtest ] && can_install && [ ! -e /usr/include/gtest/gtest.h ]; then
-  install libgtest-dev || echo "ringdp: libgtest-dev could not be installed; CMake will try to download GoogleTest"
+if [ "$extra" = tests ] && can_install; then
+  [ -e /usr/include/gtest/gtest.h ] || install libgtest-dev ||
+    echo "ringdp: libgtest-dev could not be installed; CMake will try to download GoogleTest"
+  command -v ip >/dev/null || install iproute2 ||
+    echo "ringdp: iproute2 could not be installed; the tests over two hosts will be skipped"
 fi
 exit 0
