@@ -57,11 +57,12 @@ Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric
   workspace_.stages += stages_of(plan);
   for (const plan::Lane& lane : plan.lanes) lanes_left_ += !lane.steps.empty();
   peers_[plan.rank].checked = true;
+  notes_unsent_ = on_arena_ ? 0 : notes_left_;
   totals_.collectives = 1;
 }
 
 bool Executor::advance() {
-  bool any = notes_left_ > 0 && exchange_notes();
+  bool any = notes_left_ + notes_unsent_ > 0 && exchange_notes();
   for (size_t lane = 0; lane < lanes_.size(); ++lane) any |= advance_lane(lane);
   return any;
 }
@@ -89,6 +90,7 @@ bool Executor::send_note(int rank) {
   const size_t n = fabric_.links[rank]->try_send(opening_.note.bytes + peer.sent, sizeof(transport::Note) - peer.sent);
   peer.sent += n;
   totals_.header_bytes_sent += n;
+  notes_unsent_ -= n > 0 && peer.sent == sizeof(transport::Note);
   return n > 0;
 }
 

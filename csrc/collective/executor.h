@@ -51,7 +51,7 @@ class Executor {
            Observer observer = {});
 
   bool advance();  // true when anything moved; throws Error(kMismatch, kPeerLost)
-  bool done() const { return lanes_left_ == 0 && notes_left_ == 0; }
+  bool done() const { return lanes_left_ + notes_left_ + notes_unsent_ == 0; }
 
   // Descriptors to poll(2) while nothing moves (sends that are full, receives that are empty).
   void add_polls(std::vector<pollfd>& polls) const;
@@ -104,7 +104,8 @@ class Executor {
   std::vector<LaneState> lanes_;
   std::vector<PeerState> peers_;
   size_t lanes_left_ = 0;
-  size_t notes_left_ = 0;
+  size_t notes_left_ = 0;    // of peers, not yet checked
+  size_t notes_unsent_ = 0;  // own, to peers whose link was full
   uint64_t stage_base_ = 0;
   trace::Totals totals_;
 };

@@ -19,7 +19,6 @@ Engine::~Engine() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
-    kick_ = true;
   }
   kicked_.notify_all();
   doorbell_.ring();
@@ -80,10 +79,8 @@ bool Engine::wait(const std::function<bool()>& done, Deadline deadline) {
     lock.lock();
     driving_ = false;
     changed_.notify_all();
-    if (left_work) {
-      kick_ = true;
-      kicked_.notify_one();
-    }
+    kick_ |= left_work;
+    if (kick_) kicked_.notify_one();
   }
   --waiters_;
   return done();
@@ -91,10 +88,10 @@ bool Engine::wait(const std::function<bool()>& done, Deadline deadline) {
 
 void Engine::progress_loop() {
   std::unique_lock lock(mutex_);
-  while (!stop_) {
-    kicked_.wait(lock, [this] { return kick_; });
+  for (;;) {
+    kicked_.wait(lock, [this] { return stop_ || (kick_ && !driving_); });
+    if (stop_) return;
     kick_ = false;
-    if (stop_ || driving_) continue;  // a driver that leaves with work left kicks again
     driving_ = true;
     lock.unlock();
     drive({}, Deadline::never());

@@ -13,10 +13,25 @@
 namespace ringdp::collective {
 namespace {
 
-// N ranks in one thread over shared-memory links and arenas.
+// A link whose peer has not read for a while: the first sends find it full.
+class FullAtFirst : public transport::Link {
+ public:
+  FullAtFirst(std::unique_ptr<transport::Link> link, int refusals) : link_(std::move(link)), refusals_(refusals) {}
+  size_t try_send(const void* bytes, size_t size) override {
+    return refusals_-- > 0 ? 0 : link_->try_send(bytes, size);
+  }
+  size_t try_recv(void* bytes, size_t size) override { return link_->try_recv(bytes, size); }
+  const char* kind() const override { return link_->kind(); }
+
+ private:
+  std::unique_ptr<transport::Link> link_;
+  int refusals_;
+};
+
+// N ranks in one thread over shared-memory links and arenas; rank 0's links may be full at first.
 class World {
  public:
-  World(int ranks, AlgorithmChoice algorithm, Order order, int64_t count)
+  World(int ranks, AlgorithmChoice algorithm, Order order, int64_t count, int refusals_of_rank_0 = 0)
       : arenas_(transport::make_local_arenas(ranks, 4096, 4096)), parts_(ranks) {
     for (int r = 0; r < ranks; ++r) {
       Part& part = parts_[r];
@@ -31,7 +46,9 @@ class World {
       part.out.assign(count, -1);
       part.fabric.arena = arenas_[r].get();
       for (int peer = 0; peer < ranks; ++peer) {
-        part.links.push_back(peer == r ? nullptr : arenas_[r]->link_to(peer));
+        auto link = peer == r ? nullptr : arenas_[r]->link_to(peer);
+        if (link && r == 0) link = std::make_unique<FullAtFirst>(std::move(link), refusals_of_rank_0);
+        part.links.push_back(std::move(link));
         part.fabric.links.push_back(part.links.back().get());
       }
     }
@@ -39,23 +56,24 @@ class World {
 
   // `announced[r]` is the one byte of rank r's note; ranks compare it with their own.
   void start(uint64_t seq, const std::vector<int>& announced) {
-    for (size_t r = 0; r < parts_.size(); ++r) {
-      Opening opening;
-      opening.seq = seq;
-      opening.note.bytes[0] = static_cast<std::byte>(announced[r]);
-      opening.check = [mine = opening.note.bytes[0]](int rank, const transport::Note& theirs) {
-        if (theirs.bytes[0] != mine) throw Error(ErrorKind::kMismatch, "differs", rank);
-      };
-      Part& part = parts_[r];
-      part.executor = std::make_unique<Executor>(part.plan, Buffers{{part.in.data()}, {part.out.data()}}, part.fabric,
-                                                 part.workspace, std::move(opening));
-    }
+    for (size_t r = 0; r < parts_.size(); ++r) start_rank(static_cast<int>(r), seq, announced[r]);
+  }
+  void start_rank(int r, uint64_t seq, int announced) {
+    Opening opening;
+    opening.seq = seq;
+    opening.note.bytes[0] = static_cast<std::byte>(announced);
+    opening.check = [mine = opening.note.bytes[0]](int rank, const transport::Note& theirs) {
+      if (theirs.bytes[0] != mine) throw Error(ErrorKind::kMismatch, "differs", rank);
+    };
+    Part& part = parts_[r];
+    part.executor = std::make_unique<Executor>(part.plan, Buffers{{part.in.data()}, {part.out.data()}}, part.fabric,
+                                               part.workspace, std::move(opening));
   }
 
   bool advance(int rank) { return parts_[rank].executor->advance(); }
   bool done() const {
     for (const Part& part : parts_) {
-      if (!part.executor->done()) return false;
+      if (!part.executor || !part.executor->done()) return false;
     }
     return true;
   }
@@ -118,6 +136,20 @@ TEST(Executor, RepeatedCollectivesReuseSlotsAndNotes) {
       world.start(seq, {1, 1, 1});
       world.run();
       for (int r = 0; r < 3; ++r) ASSERT_EQ(world.out(r)[3000], 6.0f) << "collective " << seq;
+    }
+  }
+}
+
+// A rank may have heard all others before its own note is out: it must still send it.
+TEST(Executor, TheOwnNoteGoesOutThoughItsLinksWereFullWhileThePeersNotesCame) {
+  for (const Case& c : kCases) {
+    for (int refusals = 0; refusals < 6; ++refusals) {
+      World world(3, c.algorithm, c.order, 50, refusals);
+      world.start(1, {1, 1, 1});
+      for (int turn = 0; turn < 1000 && !world.done(); ++turn) {
+        for (const int rank : {2, 1, 0}) world.advance(rank);
+      }
+      ASSERT_TRUE(world.done()) << "stuck after " << refusals << " refusals";
     }
   }
 }
