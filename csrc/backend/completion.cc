@@ -21,6 +21,11 @@ void Completion::post(std::function<void()> task) {
   changed_.notify_one();
 }
 
+bool Completion::may_run_here() {
+  const std::lock_guard lock(mutex_);
+  return (tasks_.empty() && !running_) || std::this_thread::get_id() == thread_.get_id();
+}
+
 void Completion::loop() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -28,6 +33,7 @@ void Completion::loop() {
     if (tasks_.empty()) return;
     auto task = std::move(tasks_.front());
     tasks_.pop_front();
+    running_ = true;
     lock.unlock();
     try {
       task();
@@ -36,6 +42,7 @@ void Completion::loop() {
     }
     task = nullptr;  // what it holds dies outside the lock
     lock.lock();
+    running_ = false;
   }
 }
 

@@ -15,11 +15,16 @@ class Completion {
 
   void post(std::function<void()> task);  // any thread; does not block
 
+  // Whether a task may run in the calling thread without overtaking one that was posted: none is left, or this is the
+  // completion thread itself, which must not wait for itself.
+  bool may_run_here();
+
  private:
   void loop();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
+  bool running_ = false;  // a task, right now
   bool stop_ = false;
   std::thread thread_;
 };

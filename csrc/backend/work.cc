@@ -55,9 +55,16 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   std::unique_lock lock(future_mutex_);
   if (future_) return future_;
   future_ = c10::make_intrusive<c10::ivalue::Future>(result_.type);
-  if (finished_) {  // nobody can have attached a callback yet
-    lock.unlock();
-    complete_future(future_, to_torch(op_->error()));
+  if (!finished_) return future_;  // on_done() will complete it
+  lock.unlock();
+  // Behind the Futures of earlier collectives, so that callbacks keep their order.
+  const auto error = to_torch(op_->error());
+  if (completion_.may_run_here()) {
+    complete_future(future_, error);
+  } else {
+    completion_.post([self = c10::intrusive_ptr<Work>::reclaim_copy(this), error] {
+      self->complete_future(self->future_, error);
+    });
   }
   return future_;
 }

@@ -129,6 +129,8 @@ class Strangers:
                 continue  # refused, reset or gone: as it should be
 
     def _hold_open(self, address: tuple[str, int]) -> None:
+        while len(self._held) > 2 * HALF_OPEN:  # of meetings that are over; an ordinary user has 1024 descriptors
+            self._held.pop(0).close()
         for _ in range(HALF_OPEN):
             try:
                 self._held.append(socket.create_connection(address, timeout=1))
