@@ -79,8 +79,7 @@ class World:
             pipe.close()
         for process in self._processes:
             process.join(0.05)
-            if process.is_alive():
-                os.kill(process.pid, signal.SIGKILL)
+            process.kill()  # nothing if it has ended
             process.join(5)
         self.folder.cleanup()
 

@@ -4,9 +4,12 @@
 // from any thread; collectives of one group run in the order of the calls. Everything that is not overridden is refused
 // by c10d by name ("Backend ringdp does not support ...").
 #pragma once
+#include <mutex>
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "backend/capabilities.h"
 #include "backend/completion.h"
 #include "backend/options.h"
 #include "backend/work.h"
@@ -14,26 +17,67 @@
 
 namespace ringdp::backend {
 
-class Backend : public c10d::Backend {
+class Backend : public c10d::Backend, public Capabilities {
  public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+  using Lists = std::vector<Tensors>;
+  using Splits = std::vector<int64_t>;
+
   // Collective over the group's ranks: returns once all are connected. `name` must be equal on all ranks.
   Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const std::string& name,
           c10::intrusive_ptr<GroupOptions> options);
   ~Backend() override;
 
   const std::string getBackendName() const override { return "ringdp"; }
-  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  // A copy: torch's splitGroup writes the child's name and timeout into it.
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_->copy(); }
+  const c10::intrusive_ptr<GroupOptions>& options() const { return options_; }
 
-  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-  WorkPtr allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) override;
-  WorkPtr broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& opts) override;
-  WorkPtr allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
-                    const c10d::AllgatherOptions& opts) override;
-  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) override;
-  WorkPtr reduce_scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
-                         const c10d::ReduceScatterOptions& opts) override;
+  // reductions.cc
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, Lists& inputs, const c10d::ReduceScatterOptions& opts) override;
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous) override;
+  WorkPtr reduce_scatter_div(const at::Tensor& output, const at::Tensor& input, double divisor,
+                             bool asynchronous) override;
+
+  // movements.cc
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
+  WorkPtr allgather(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_coalesced(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts) override;
+  WorkPtr gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, Splits& output_splits, Splits& input_splits,
+                        const c10d::AllToAllOptions& opts) override;
+
+  // messages.cc; sources and destinations are ranks of this group
+  WorkPtr send(Tensors& tensors, int destination, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+  // Blocks. DistBackendError names the first rank that did not come in time, or all of them.
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+
+  // Calls of this group between the two are joined in one Work. Not nested; one thread at a time.
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  // Collective over this group: a group of some of its ranks, or null on a rank that is not among them.
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+  void eagerConnectSingleDevice(at::Device) override {}  // connected since it exists
 
   void setSequenceNumberForGroup() override {}  // sequence numbers start at 0 on every rank anyway
   uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }
@@ -51,19 +95,34 @@ class Backend : public c10d::Backend {
     const char* title;
     comm::OpDesc desc;
     collective::Buffers buffers;
-    std::vector<at::Tensor> inputs;  // for the profiler
+    Tensors inputs;  // for the profiler
     Work::Result result;
-    std::vector<at::Tensor> keep;
+    Tensors keep;
     std::function<void()> epilogue;
     std::chrono::milliseconds timeout;
     bool asynchronous;
   };
   WorkPtr run(Call call);
-  WorkPtr gather_into(std::vector<at::Tensor> outputs, const at::Tensor& input, Call call);
-  WorkPtr scatter_from(const at::Tensor& output, std::vector<at::Tensor> inputs, const c10d::ReduceOp& op, Call call);
+  WorkPtr receive(c10d::OpType type, const char* title, Tensors& tensors, int source, int tag);
+  WorkPtr post(c10d::OpType type, const char* title, const at::Tensor& tensor, const at::Tensor& memory,
+               comm::MessageRequest request);
+  WorkPtr remember(WorkPtr work);  // for endCoalescing
+  void check_rank(int64_t rank, const char* what, const char* call) const;
+  const Tensors& one_per_rank(const Lists& lists, const char* call, const char* which) const;
+
+  WorkPtr reduce_all(const at::Tensor& tensor, const c10d::ReduceOp& op, double divisor,
+                     std::chrono::milliseconds timeout, bool asynchronous);
+  WorkPtr reduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& opts);
+  WorkPtr scatter_from(const at::Tensor& output, const Tensors& inputs, const c10d::ReduceOp& op, Call call);
+  WorkPtr gather_into(const Tensors& outputs, const at::Tensor& input, Call call);
+  WorkPtr exchange(Tensors outputs, Tensors inputs, Call call);
 
   c10::intrusive_ptr<GroupOptions> options_;
   std::shared_ptr<comm::Group> group_;
+
+  std::mutex batch_mutex_;  // guards the next two
+  bool coalescing_ = false;
+  std::vector<WorkPtr> batch_;
 };
 
 }  // namespace ringdp::backend

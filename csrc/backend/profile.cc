@@ -15,15 +15,17 @@ int64_t elements(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-void record_param_comms(const char* title, c10d::Backend& backend, const std::vector<at::Tensor>& inputs,
+void record_param_comms(const CommsEvent& event, c10d::Backend& backend, const std::vector<at::Tensor>& inputs,
                         const std::vector<at::Tensor>& outputs) {
   if (!at::hasCallbacks()) return;
-  const auto sequence = std::make_tuple(static_cast<int64_t>(backend.getSequenceNumberForGroup()), false);
+  const auto sequence = std::make_tuple(static_cast<int64_t>(event.sequence), event.is_message);
   const auto group = std::make_tuple(backend.getGroupUid(), backend.getGroupDesc());
+  const char* const name = std::strchr(event.title, ':') + 1;
+  const auto dtype = inputs.empty() ? at::kByte : inputs[0].scalar_type();
+  const std::vector<int64_t> no_splits;
   auto from = inputs, to = outputs;
-  RECORD_PARAM_COMMS_DATA(sequence, group, from, to, backend.getRank(), std::string(std::strchr(title, ':') + 1), elements(inputs), elements(outputs),
-                          inputs.empty() ? at::kByte : inputs[0].scalar_type(), std::vector<int64_t>(),
-                          std::vector<int64_t>(), -1, -1, backend.getSize());
+  RECORD_PARAM_COMMS_DATA(sequence, group, from, to, backend.getRank(), std::string(name), elements(inputs),
+                          elements(outputs), dtype, no_splits, no_splits, -1, -1, backend.getSize());
 }
 
 }  // namespace ringdp::backend

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "comm/fingerprint.h"
 
 namespace ringdp::backend {
 
@@ -17,11 +18,34 @@ at::Tensor single(const std::vector<at::Tensor>& tensors, const char* call);
 void check_same_dtype(const at::Tensor& a, const at::Tensor& b, const char* call);
 void check_numel(const at::Tensor& tensor, int64_t wanted, const char* call, const char* which);
 
+// Refuses a tensor whose elements share memory, as those of an expanded one do.
+void check_writable(const at::Tensor& tensor, const char* call);
+
+// The one dtype of a list of dense CPU tensors.
+DType checked_list(const std::vector<at::Tensor>& tensors, const char* call);
+// The elements of all tensors end to end, in memory of its own, and back from there.
+at::Tensor joined(const std::vector<at::Tensor>& tensors);
+void copy_apart(const at::Tensor& joined, const std::vector<at::Tensor>& tensors);
+
+// Of coalesced forms: as many outputs as inputs.
+void check_pairs(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const char* call);
+
+// Cuts a contiguous tensor into equal parts, as flat views.
+std::vector<at::Tensor> equal_parts(const at::Tensor& tensor, int parts);
+
+// Describes parts of these sizes, one per rank: `count` when all are equal, else `counts`.
+void set_parts(comm::OpDesc& desc, const std::vector<at::Tensor>& parts);
+
 // Contiguous memory with the tensor's elements: the tensor itself or a copy.
 at::Tensor flat(const at::Tensor& tensor);
+// The same for a tensor that is read and then written; refuses one whose elements share memory.
+at::Tensor flat_in_place(const at::Tensor& tensor, const char* call);
 // Where to write a tensor's elements: the tensor itself, or a fresh contiguous one that must be copied back.
-at::Tensor flat_target(const at::Tensor& tensor);
+at::Tensor flat_target(const at::Tensor& tensor, const char* call);
 void copy_back(const at::Tensor& target, at::Tensor tensor);  // no-op when they are the same
+
+// `count` elements from `begin` on of a contiguous tensor, as a view.
+at::Tensor part_of(const at::Tensor& tensor, int64_t begin, int64_t count);
 
 // Whether the memory of two contiguous tensors overlaps.
 bool overlap(const at::Tensor& a, const at::Tensor& b);

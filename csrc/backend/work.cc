@@ -8,9 +8,10 @@ Work::Work(int rank, c10d::OpType type, const char* title, const std::vector<at:
            std::vector<at::Tensor> keep, Completion& completion)
     : c10d::Work(rank, type, title, inputs), result_(std::move(result)), keep_(std::move(keep)), completion_(completion) {}
 
-void Work::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Op> op) {
+void Work::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence) {
   group_ = std::move(group);
-  op_ = std::move(op);
+  pending_ = std::move(pending);
+  sequence_ = sequence;
 }
 
 void Work::on_done(std::exception_ptr error) {
@@ -29,17 +30,19 @@ void Work::on_done(std::exception_ptr error) {
   });
 }
 
-bool Work::isCompleted() { return op_->done(); }
+bool Work::isCompleted() { return pending_->done(); }
 
-bool Work::isSuccess() const { return op_->done() && !op_->error(); }
+bool Work::isSuccess() const { return pending_->done() && !pending_->error(); }
+
+std::exception_ptr Work::exception() const { return pending_->done() ? to_torch(pending_->error()) : nullptr; }
 
 bool Work::wait(std::chrono::milliseconds timeout) {
   return guarded([&] {
     const bool own_limit = timeout != kNoTimeout;
     const Deadline limit = own_limit ? Deadline::after(timeout) : Deadline::never();
-    if (!group_->wait(*op_, limit)) {
+    if (!group_->wait(*pending_, limit)) {
       throw Error(ErrorKind::kTimeout, "wait(timeout) gave up after " + std::to_string(timeout.count()) + " ms; " +
-                                           comm::describe(op_->desc()) + " #" + std::to_string(op_->desc().seq) +
+                                           pending_->describe() +
                                            " itself goes on until its own deadline");
     }
     return true;
@@ -47,8 +50,8 @@ bool Work::wait(std::chrono::milliseconds timeout) {
 }
 
 void Work::abort() {
-  group_->fail(Error(ErrorKind::kAborted, "abort() was called on the Work of " + comm::describe(op_->desc()) + " #" +
-                                              std::to_string(op_->desc().seq) + " on rank " + std::to_string(rank_)));
+  group_->fail(Error(ErrorKind::kAborted, "abort() was called on the Work of " + pending_->describe() + " on rank " +
+                                              std::to_string(rank_)));
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
@@ -58,7 +61,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   if (!finished_) return future_;  // on_done() will complete it
   lock.unlock();
   // Behind the Futures of earlier collectives, so that callbacks keep their order.
-  const auto error = to_torch(op_->error());
+  const auto error = to_torch(pending_->error());
   if (completion_.may_run_here()) {
     complete_future(future_, error);
   } else {
@@ -77,8 +80,23 @@ void Work::complete_future(const c10::intrusive_ptr<c10::ivalue::Future>& future
   }
 }
 
-uint64_t Work::getSequencenumber() const { return op_->desc().seq; }
+int Work::sourceRank() const {
+  const auto* message = dynamic_cast<const comm::Message*>(pending_.get());
+  if (message == nullptr || message->direction() != comm::Direction::kReceive) {
+    refuse("only a receive has a source rank; this is " + pending_->describe());
+  }
+  return message->partner();
+}
 
-float Work::getDuration() const { return static_cast<float>(op_->seconds() * 1e3); }
+float Work::getDuration() const { return static_cast<float>(pending_->seconds() * 1e3); }
+
+Work::Result flat_result(const std::vector<at::Tensor>& tensors) {
+  return {tensors, tensors, c10::ListType::create(c10::TensorType::get())};
+}
+
+Work::Result nested_result(const std::vector<std::vector<at::Tensor>>& lists) {
+  const auto type = c10::ListType::create(c10::ListType::create(c10::TensorType::get()));
+  return {lists.empty() ? std::vector<at::Tensor>{} : lists[0], lists, type};
+}
 
 }  // namespace ringdp::backend

@@ -1,4 +1,4 @@
-// c10d::Work over one collective: what Python waits for.
+// c10d::Work over one collective or message: what Python waits for.
 #pragma once
 #include <memory>
 #include <vector>
@@ -18,23 +18,25 @@ class Work : public c10d::Work {
     c10::TypePtr type;
   };
 
-  // `keep` are tensors whose memory the collective uses beyond `result`; released when it is done.
+  // `keep` are tensors whose memory the call uses beyond `result`; released when it is done.
   Work(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs, Result result,
        std::vector<at::Tensor> keep, Completion& completion);
 
-  // Once, by the backend: the collective that this Work stands for. on_done() is its completion callback.
-  void attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Op> op);
+  // Once, by the backend: what this Work stands for. on_done() is its completion callback. `sequence`: of a collective.
+  void attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence = 0);
   void on_done(std::exception_ptr error);  // driver thread
 
   bool isCompleted() override;
   bool isSuccess() const override;
-  // Finite even without a timeout: the collective's own deadline ends it.
+  std::exception_ptr exception() const override;  // null until it has failed
+  // Finite even without a timeout: the call's own deadline ends it.
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override { wait(kNoTimeout); }
   void abort() override;
   std::vector<at::Tensor> result() override { return result_.tensors; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  uint64_t getSequencenumber() const override;
+  uint64_t getSequencenumber() const override { return sequence_; }
+  int sourceRank() const override;     // of a receive, once it is done
   float getDuration() const override;  // milliseconds
 
  private:
@@ -44,11 +46,16 @@ class Work : public c10d::Work {
   std::vector<at::Tensor> keep_;
   Completion& completion_;
   std::shared_ptr<comm::Group> group_;
-  std::shared_ptr<comm::Op> op_;
+  std::shared_ptr<comm::Pending> pending_;
+  uint64_t sequence_ = 0;
 
   std::mutex future_mutex_;  // guards the next two
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   bool finished_ = false;
 };
+
+// Results whose Future gives the tensors themselves, or lists of them.
+Work::Result flat_result(const std::vector<at::Tensor>& tensors);
+Work::Result nested_result(const std::vector<std::vector<at::Tensor>>& lists);
 
 }  // namespace ringdp::backend

@@ -5,11 +5,17 @@
 
 namespace ringdp {
 
-enum class DType : uint8_t { kU8, kI8, kU16, kI16, kU32, kI32, kU64, kI64, kF16, kBF16, kF32, kF64 };
-constexpr int kDTypeCount = 12;
+enum class DType : uint8_t {
+  kU8, kI8, kU16, kI16, kU32, kI32, kU64, kI64, kF16, kBF16, kF32, kF64,  // numbers: what kernels compute in
+  kC64, kC128, kBool,                                                     // computed in terms of numbers
+  kF8E4M3FN, kF8E5M2, kF8E4M3FNUZ, kF8E5M2FNUZ, kF8E8M0FNU,               // moved, never computed in
+};
+constexpr int kNumberCount = 12;
+constexpr int kDTypeCount = 20;
 
-enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax, kProduct };
-constexpr int kReduceOpCount = 5;
+// PREMUL_SUM: every rank multiplies its own tensor by its own factor first; from there on it is a SUM.
+enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax, kProduct, kBand, kBor, kBxor, kPremulSum };
+constexpr int kReduceOpCount = 9;
 
 // Storage of 16-bit floats; arithmetic on them happens in float (DESIGN 2.2 item 2).
 struct Half {
@@ -22,7 +28,12 @@ struct BFloat16 {
 int64_t size_of(DType dtype);        // bytes of one element
 const char* name_of(DType dtype);    // torch's spelling: "float32", "bfloat16", "int64"
 const char* name_of(ReduceOp op);    // "SUM", "AVG", ...
-bool is_floating(DType dtype);
+bool is_number(DType dtype);
+bool is_floating(DType dtype);  // a number with a fraction
+
+// Whether `op` has a meaning on `dtype`: AVG and PREMUL_SUM need fractions, bit operations need bits, complex numbers
+// have no order, and fp8 is only moved.
+bool can_reduce(DType dtype, ReduceOp op);
 
 // The type in which sums of `dtype` are held: float32 for the 16-bit floats, else the type itself.
 constexpr DType wide_of(DType dtype) {
@@ -34,7 +45,7 @@ struct TypeTag {
   using type = T;
 };
 
-// Calls visitor(TypeTag<T>{}) with the storage type of `dtype`.
+// Calls visitor(TypeTag<T>{}) with the storage type of a number dtype.
 template <class Visitor>
 auto visit_dtype(DType dtype, Visitor&& visitor) {
   switch (dtype) {
@@ -49,7 +60,7 @@ auto visit_dtype(DType dtype, Visitor&& visitor) {
     case DType::kF16: return visitor(TypeTag<Half>{});
     case DType::kBF16: return visitor(TypeTag<BFloat16>{});
     case DType::kF64: return visitor(TypeTag<double>{});
-    case DType::kF32: break;
+    default: break;
   }
   return visitor(TypeTag<float>{});
 }

@@ -47,6 +47,12 @@ void bind_backend(py::module_& m) {
              return c10::make_intrusive<Backend>(store, rank, size, name, options);
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("name"), py::arg("options"), no_gil)
+      .def_property_readonly("options", &Backend::options)
+      .def("reduce_div", &Backend::reduce_div, py::arg("tensor"), py::arg("divisor"), py::arg("async_op") = true, no_gil)
+      .def("reduce_scatter_div", &Backend::reduce_scatter_div, py::arg("output"), py::arg("input"), py::arg("divisor"),
+           py::arg("async_op") = true, no_gil)
+      // torch calls it on ranks outside a new group when supports_splitting is true and a device is bound.
+      .def("perform_nocolor_split", [](const Backend&, const at::Device&) {})
       .def("counters", &counters)
       .def("describe", [](const Backend& self) { return self.group().description(); });
 }

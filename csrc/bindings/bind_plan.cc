@@ -13,7 +13,7 @@ namespace ringdp::bindings {
 namespace {
 
 plan::Plan make(const std::string& collective, const std::string& algorithm, const std::string& order, int rank,
-                int world, int64_t count, int root, int64_t segment_bytes) {
+                int world, int64_t count, int root, int64_t segment_bytes, const std::vector<int>& hosts) {
   return backend::guarded([&] {
     Settings settings;
     set_field(settings, "algorithm", algorithm);
@@ -25,6 +25,7 @@ plan::Plan make(const std::string& collective, const std::string& algorithm, con
     problem.count = count;
     problem.root = root;
     problem.segment_bytes = segment_bytes;
+    problem.hosts = hosts;
     return plan::make_plan(settings.algorithm, settings.order, problem);
   });
 }
@@ -32,8 +33,8 @@ plan::Plan make(const std::string& collective, const std::string& algorithm, con
 template <class Print>
 auto printer(Print print) {
   return [print](const std::string& collective, const std::string& algorithm, const std::string& order, int rank,
-                 int world, int64_t count, int root, int64_t segment_bytes) {
-    return print(make(collective, algorithm, order, rank, world, count, root, segment_bytes));
+                 int world, int64_t count, int root, int64_t segment_bytes, const std::vector<int>& hosts) {
+    return print(make(collective, algorithm, order, rank, world, count, root, segment_bytes, hosts));
   };
 }
 
@@ -41,7 +42,7 @@ template <class Print>
 void def_printer(py::module_& m, const char* name, Print print) {
   m.def(name, printer(print), py::arg("collective"), py::arg("algorithm"), py::arg("order") = "rank",
         py::arg("rank") = 0, py::arg("world") = 2, py::arg("count") = 1024, py::arg("root") = 0,
-        py::arg("segment_bytes") = Settings{}.segment_bytes);
+        py::arg("segment_bytes") = Settings{}.segment_bytes, py::arg("hosts") = std::vector<int>{});
 }
 
 const char* name_of(collective::RingEvent::Kind kind) {

@@ -1,9 +1,11 @@
 #include "collective/executor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 
 #include "base/bytes.h"
+#include "base/error.h"
 #include "kernels/fold.h"
 
 namespace ringdp::collective {
@@ -15,7 +17,7 @@ using plan::Space;
 using plan::Step;
 using plan::Verb;
 
-bool uses_arena(const plan::Plan& plan) {
+bool signals(const plan::Plan& plan) {
   for (const plan::Lane& lane : plan.lanes) {
     for (const Step& step : lane.steps) {
       if (step.verb == Verb::kSignal) return true;
@@ -44,69 +46,28 @@ Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric
       buffers_(std::move(buffers)),
       fabric_(fabric),
       workspace_(workspace),
-      opening_(std::move(opening)),
+      notes_(std::move(opening), fabric, plan.rank, plan.world, signals(plan)),
       observer_(std::move(observer)),
-      on_arena_(uses_arena(plan)),
       lanes_(plan.lanes.size()),
-      peers_(plan.world),
-      notes_left_(plan.world - 1),
       stage_base_(workspace.stages) {
   if (workspace_.scratch.size() < static_cast<size_t>(plan.scratch_bytes)) {
     workspace_.scratch.resize(plan.scratch_bytes);
   }
   workspace_.stages += stages_of(plan);
   for (const plan::Lane& lane : plan.lanes) lanes_left_ += !lane.steps.empty();
-  peers_[plan.rank].checked = true;
-  notes_unsent_ = on_arena_ ? 0 : notes_left_;
   totals_.collectives = 1;
 }
 
 bool Executor::advance() {
-  bool any = notes_left_ + notes_unsent_ > 0 && exchange_notes();
+  bool any = !notes_.over() && notes_.advance();
   for (size_t lane = 0; lane < lanes_.size(); ++lane) any |= advance_lane(lane);
   return any;
 }
 
-bool Executor::exchange_notes() {
-  bool any = false;
-  // The own note first: a check that throws must not keep the other peers from learning of the mismatch.
-  for (int rank = 0; rank < plan_.world && !on_arena_; ++rank) any |= rank != plan_.rank && send_note(rank);
-  for (int rank = 0; rank < plan_.world; ++rank) {
-    if (rank != plan_.rank) any |= on_arena_ ? look_at_note(rank) : receive_note(rank);
-  }
-  return any;
-}
-
-bool Executor::look_at_note(int rank) {
-  const bool mine_is_out = fabric_.arena->noted(fabric_.arena->index()) >= opening_.seq;
-  if (!mine_is_out || peers_[rank].checked || fabric_.arena->noted(rank) < opening_.seq) return false;
-  accept_note(rank, fabric_.arena->note(rank, opening_.seq));
-  return true;
-}
-
-bool Executor::send_note(int rank) {
-  PeerState& peer = peers_[rank];
-  if (peer.sent == sizeof(transport::Note)) return false;
-  const size_t n = fabric_.links[rank]->try_send(opening_.note.bytes + peer.sent, sizeof(transport::Note) - peer.sent);
-  peer.sent += n;
-  totals_.header_bytes_sent += n;
-  notes_unsent_ -= n > 0 && peer.sent == sizeof(transport::Note);
-  return n > 0;
-}
-
-bool Executor::receive_note(int rank) {
-  PeerState& peer = peers_[rank];
-  if (peer.checked) return false;
-  const size_t n = fabric_.links[rank]->try_recv(peer.note.bytes + peer.received, sizeof(transport::Note) - peer.received);
-  peer.received += n;
-  if (peer.received == sizeof(transport::Note)) accept_note(rank, peer.note);
-  return n > 0;
-}
-
-void Executor::accept_note(int rank, const transport::Note& note) {
-  opening_.check(rank, note);
-  peers_[rank].checked = true;
-  --notes_left_;
+trace::Totals Executor::totals() const {
+  trace::Totals sums = totals_;
+  sums.header_bytes_sent += notes_.bytes_sent();
+  return sums;
 }
 
 bool Executor::advance_lane(size_t index) {
@@ -118,7 +79,7 @@ bool Executor::advance_lane(size_t index) {
     moved_ = false;
     if (!run(step, state)) return any || moved_;
     finish_step(step);
-    state.bytes = 0;
+    state.bytes = state.header = 0;
     any = true;
     if (++state.step == steps.size()) --lanes_left_;
   }
@@ -139,45 +100,68 @@ bool Executor::run(const Step& step, LaneState& state) {
     case Verb::kFold: fold(step); return true;
     case Verb::kCopy: copy(step); return true;
     case Verb::kSignal:
-      // The first arrival of a collective shows the note: it is complete before anyone can pass the barrier.
-      if (state.barrier == 0) fabric_.arena->post_note(opening_.seq, opening_.note);
+      notes_.at_barrier();
       fabric_.arena->arrive();
       state.barrier = fabric_.arena->arrived(fabric_.arena->index());
       return true;
     case Verb::kWait:
       if (!fabric_.arena->passed(state.barrier)) return false;
-      if (notes_left_ > 0) exchange_notes();
-      return notes_left_ == 0;
+      if (!notes_.all_checked()) notes_.advance();
+      return notes_.all_checked();
   }
   return true;
 }
 
 bool Executor::send(const Step& step, LaneState& state) {
-  if (peers_[step.peer].sent < sizeof(transport::Note)) return false;
-  const size_t size = bytes_of(step.srcs[0]);
-  const std::byte* bytes = resolve(step.srcs[0]);
-  while (state.bytes < size) {
-    const size_t n = fabric_.links[step.peer]->try_send(bytes + state.bytes, size - state.bytes);
+  if (!notes_.may_send_to(step.peer)) return false;
+  const uint64_t size = bytes_of(step.srcs[0]);
+  if (step.announce && !send_bytes(step.peer, &size, sizeof size, state.header, totals_.header_bytes_sent)) return false;
+  return send_bytes(step.peer, resolve(step.srcs[0]), size, state.bytes, totals_.wire_bytes_sent);
+}
+
+bool Executor::receive(const Step& step, LaneState& state) {
+  if (!notes_.checked(step.peer)) return false;
+  const size_t size = bytes_of(step.dsts[0]);
+  if (step.announce && state.header < sizeof state.length) {
+    if (!receive_bytes(step.peer, &state.length, sizeof state.length, state.header)) return false;
+    check_announced(step.peer, state.length, size);
+  }
+  const size_t before = state.bytes;
+  const bool complete = receive_bytes(step.peer, resolve(step.dsts[0]), size, state.bytes);
+  totals_.wire_bytes_received += state.bytes - before;
+  return complete;
+}
+
+bool Executor::send_bytes(int peer, const void* bytes, size_t size, size_t& sent, uint64_t& counter) {
+  while (sent < size) {
+    const size_t n = fabric_.links[peer]->try_send(static_cast<const std::byte*>(bytes) + sent, size - sent);
     if (n == 0) return false;
-    state.bytes += n;
-    totals_.wire_bytes_sent += n;
+    sent += n;
+    counter += n;
     moved_ = true;
   }
   return true;
 }
 
-bool Executor::receive(const Step& step, LaneState& state) {
-  if (!peers_[step.peer].checked) return false;
-  const size_t size = bytes_of(step.dsts[0]);
-  std::byte* bytes = resolve(step.dsts[0]);
-  while (state.bytes < size) {
-    const size_t n = fabric_.links[step.peer]->try_recv(bytes + state.bytes, size - state.bytes);
+bool Executor::receive_bytes(int peer, void* bytes, size_t size, size_t& received) {
+  while (received < size) {
+    const size_t n = fabric_.links[peer]->try_recv(static_cast<std::byte*>(bytes) + received, size - received);
     if (n == 0) return false;
-    state.bytes += n;
-    totals_.wire_bytes_received += n;
+    received += n;
     moved_ = true;
   }
   return true;
+}
+
+void Executor::check_announced(int peer, uint64_t announced, size_t expected) const {
+  if (announced == expected) return;
+  const std::string me = "rank " + std::to_string(plan_.rank), them = "rank " + std::to_string(peer);
+  throw Error(ErrorKind::kMismatch,
+              "ranks disagree in collective #" + std::to_string(notes_.seq()) + " (splits of " +
+                  plan::name_of(plan_.what) + "): " + them + " sends " + std::to_string(announced) + " bytes to " + me +
+                  ", which expects " + std::to_string(expected) +
+                  ". What one rank sends to another must be what that one expects from it.",
+              peer);
 }
 
 void Executor::fold(const Step& step) {
@@ -197,11 +181,15 @@ void Executor::fold(const Step& step) {
   args.dsts = dsts.data();
   args.n_dsts = static_cast<int>(dsts.size());
   args.count = step.dsts[0].count;
-  args.dtype = plan_.dtype;
+  // Partial sums only: to the kernels these are tensors of the wide type.
+  const auto is_wide = [](const Ref& ref) { return ref.form == Form::kWide; };
+  const bool partial = is_wide(step.dsts[0]) && std::all_of(step.srcs.begin(), step.srcs.end(), is_wide);
+  args.dtype = partial ? wide_of(plan_.dtype) : plan_.dtype;
   args.op = plan_.op;
   args.wide_src = step.srcs[0].form == Form::kWide;
   args.wide_dst = step.dsts[0].form == Form::kWide;
-  args.divisor = step.finish && plan_.op == ReduceOp::kAvg ? plan_.world : 0;
+  const double divisor = buffers_.divisor != 0 ? buffers_.divisor : plan_.world;
+  args.divisor = step.finish && plan_.op == ReduceOp::kAvg ? divisor : 0;
   kernels::fold(args);
 }
 
@@ -238,13 +226,8 @@ std::byte* Executor::resolve(const Ref& ref) const {
 }
 
 void Executor::add_polls(std::vector<pollfd>& polls) const {
-  if (on_arena_) return;
   std::vector<short> events(plan_.world, 0);
-  for (int rank = 0; rank < plan_.world; ++rank) {
-    if (rank == plan_.rank) continue;
-    if (!peers_[rank].checked) events[rank] |= POLLIN;
-    if (peers_[rank].sent < sizeof(transport::Note)) events[rank] |= POLLOUT;
-  }
+  notes_.add_events(events);
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     const std::vector<Step>& steps = plan_.lanes[lane].steps;
     if (lanes_[lane].step == steps.size()) continue;
@@ -258,14 +241,6 @@ void Executor::add_polls(std::vector<pollfd>& polls) const {
   }
 }
 
-std::vector<int> Executor::silent_ranks() const {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < plan_.world; ++rank) {
-    if (!peers_[rank].checked) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
 std::vector<int> Executor::awaited_ranks() const {
   std::set<int> ranks;
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
@@ -273,8 +248,9 @@ std::vector<int> Executor::awaited_ranks() const {
     if (lanes_[lane].step == steps.size() || !ready(steps[lanes_[lane].step])) continue;
     const Step& step = steps[lanes_[lane].step];
     if (step.peer >= 0) ranks.insert(step.peer);
-    for (int member = 0; step.verb == Verb::kWait && member < plan_.world; ++member) {
-      if (fabric_.arena->arrived(member) < lanes_[lane].barrier) ranks.insert(member);
+    for (size_t member = 0; step.verb == Verb::kWait && member < fabric_.members.size(); ++member) {
+      const bool here = fabric_.arena->arrived(static_cast<int>(member)) >= lanes_[lane].barrier;
+      if (!here) ranks.insert(fabric_.members[member]);
     }
   }
   return {ranks.begin(), ranks.end()};

@@ -54,7 +54,8 @@ std::string movement(const Plan& plan, const Step& step) {
     text += i > 0 ? ", " : text.empty() ? "-> " : " -> ";
     text += text_of(plan, step.dsts[i]);
   }
-  return step.finish ? text + " (finish)" : text;
+  if (step.finish) text += " (finish)";
+  return step.announce ? text + " (announced)" : text;
 }
 
 std::string waits(const Plan& plan, const Step& step) {
@@ -117,7 +118,8 @@ std::string json_of(const Plan& plan, const Step& step) {
   std::ostringstream out;
   out << "{\"verb\": \"" << name_of(step.verb) << "\", \"bytes\": " << bytes_moved(plan, step)
       << ", \"peer\": " << step.peer << ", \"round\": " << step.round
-      << ", \"finish\": " << (step.finish ? "true" : "false") << ", \"srcs\": " << list(step.srcs, ref)
+      << ", \"finish\": " << (step.finish ? "true" : "false")
+      << ", \"announce\": " << (step.announce ? "true" : "false") << ", \"srcs\": " << list(step.srcs, ref)
       << ", \"dsts\": " << list(step.dsts, ref) << ", \"after\": " << list(step.after, after) << "}";
   return out.str();
 }

@@ -15,15 +15,23 @@ Choice forced(const Settings& settings, const Topology& topology) {
       if (!topology.one_arena && topology.world > 1) {
         throw Error(ErrorKind::kInvalidArgument,
                     "algorithm=arena needs all ranks to share memory, and these do not (see why in `describe`): "
-                    "use algorithm=auto, direct or ring");
+                    "use algorithm=auto or one that runs on links (direct, ring, server, tree)");
       }
       return {AlgorithmChoice::kArena, settings.order, why};
-    case AlgorithmChoice::kDirect:
-    case AlgorithmChoice::kRing: return {settings.algorithm, settings.order, why};
-    default:
-      throw Error(ErrorKind::kInvalidArgument, "algorithm=" + get_field(settings, "algorithm") +
-                                                   " is not part of this release: use auto, arena, direct or ring");
+    case AlgorithmChoice::kHierarchy:
+      if (topology.hosts.empty() && topology.world > 1) {
+        throw Error(ErrorKind::kInvalidArgument,
+                    "algorithm=hierarchy needs the ranks of every host to be contiguous and to share memory, which does "
+                    "not hold here: number them host by host and leave transport=auto, or use algorithm=auto");
+      }
+      break;
+    default: break;
   }
+  return {settings.algorithm, settings.order, why};
+}
+
+bool is_layered(const Topology& topology) {
+  return topology.hosts.size() > 1 && topology.hosts.size() < static_cast<size_t>(topology.world);
 }
 
 }  // namespace
@@ -35,6 +43,11 @@ Choice select(const Settings& settings, const Topology& topology) {
   }
   if (topology.one_arena || topology.world == 1) {
     return {AlgorithmChoice::kArena, Order::kRank, "all ranks share memory: one pass over it, in rank order"};
+  }
+  if (is_layered(topology)) {
+    const std::string hosts = std::to_string(topology.hosts.size());
+    return {AlgorithmChoice::kHierarchy, Order::kRank,
+            hosts + " hosts of several ranks: one copy per host on the wire, in rank order"};
   }
   if (topology.world <= kMaxDirectRanks) {
     return {AlgorithmChoice::kDirect, Order::kRank,

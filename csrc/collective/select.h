@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/env.h"
 #include "plan/plan.h"
@@ -10,7 +11,8 @@ namespace ringdp::collective {
 
 struct Topology {
   int world = 1;
-  bool one_arena = false;  // all ranks share memory
+  bool one_arena = false;      // all ranks share memory
+  std::vector<int> hosts;      // first rank of each host, where every host shares memory and has contiguous ranks
 };
 
 struct Choice {

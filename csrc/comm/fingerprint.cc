@@ -1,5 +1,6 @@
 #include "comm/fingerprint.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -10,40 +11,84 @@ namespace {
 
 constexpr uint32_t kMagic = 0x72646e31;  // "rdn1"
 
+constexpr size_t kShownCounts = 7;  // of uneven parts: for the message; the hash covers all
+
 // The note's bytes: fixed width, no padding, host byte order (a group's hosts are of one kind; the magic tells).
 struct Wire {
   uint32_t magic;
   uint8_t what, dtype, op, unused;
   int32_t root;
-  uint32_t unused2;
+  uint32_t parts;  // length of counts
   int64_t count;
   uint64_t seq, group, generation;
+  uint64_t counts_hash, divisor_bits;
+  int64_t counts[kShownCounts];
 };
 static_assert(sizeof(Wire) <= transport::kNoteBytes);
 static_assert(std::has_unique_object_representations_v<Wire>);
 
 bool reduces(plan::Collective what) {
-  return what == plan::Collective::kAllReduce || what == plan::Collective::kReduceScatter;
+  return what == plan::Collective::kAllReduce || what == plan::Collective::kReduceScatter ||
+         what == plan::Collective::kReduce;
 }
 
-OpDesc decode(const transport::Note& note, bool& valid) {
-  Wire w;
-  std::memcpy(&w, note.bytes, sizeof w);
-  valid = w.magic == kMagic && w.what < plan::kCollectiveCount && w.dtype < kDTypeCount && w.op < kReduceOpCount;
-  OpDesc desc;
-  if (!valid) return desc;
-  desc.what = static_cast<plan::Collective>(w.what);
-  desc.dtype = static_cast<DType>(w.dtype);
-  desc.op = static_cast<ReduceOp>(w.op);
-  desc.root = w.root;
-  desc.count = w.count;
-  desc.seq = w.seq;
-  desc.group = w.group;
-  desc.generation = w.generation;
-  return desc;
+bool has_root(plan::Collective what) {
+  return what == plan::Collective::kBroadcast || what == plan::Collective::kReduce ||
+         what == plan::Collective::kGather || what == plan::Collective::kScatter;
 }
 
-std::string differences(const OpDesc& a, const OpDesc& b) {
+uint64_t hash_bytes(const void* bytes, size_t size) {  // FNV-1a
+  uint64_t h = 0xcbf29ce484222325u;
+  for (size_t i = 0; i < size; ++i) h = (h ^ static_cast<const unsigned char*>(bytes)[i]) * 0x100000001b3u;
+  return h;
+}
+
+Wire to_wire(const OpDesc& d) {
+  Wire w{};
+  w.magic = kMagic;
+  w.what = static_cast<uint8_t>(d.what);
+  w.dtype = static_cast<uint8_t>(d.dtype);
+  w.op = static_cast<uint8_t>(d.op);
+  w.root = d.root;
+  w.parts = static_cast<uint32_t>(d.counts.size());
+  w.count = d.count;
+  w.seq = d.seq;
+  w.group = d.group;
+  w.generation = d.generation;
+  w.counts_hash = hash_bytes(d.counts.data(), d.counts.size() * sizeof(int64_t));
+  std::memcpy(&w.divisor_bits, &d.divisor, sizeof d.divisor);
+  std::copy_n(d.counts.begin(), std::min(d.counts.size(), kShownCounts), w.counts);
+  return w;
+}
+
+bool valid(const Wire& w) {
+  return w.magic == kMagic && w.what < plan::kCollectiveCount && w.dtype < kDTypeCount && w.op < kReduceOpCount;
+}
+
+std::string in_list(const Wire& w) {
+  std::string text;
+  for (size_t i = 0; i < std::min<size_t>(w.parts, kShownCounts); ++i) {
+    text += (i ? ", " : "") + std::to_string(w.counts[i]);
+  }
+  return "[" + text + (w.parts > kShownCounts ? ", ...]" : "]");
+}
+
+std::string in_words(const Wire& w) {
+  const auto what = static_cast<plan::Collective>(w.what);
+  std::string text = std::string(plan::name_of(what)) + "(";
+  if (what != plan::Collective::kBarrier) {
+    if (reduces(what)) text += std::string(name_of(static_cast<ReduceOp>(w.op))) + ", ";
+    text += name_of(static_cast<DType>(w.dtype));
+    if (what != plan::Collective::kAllToAll) text += " x " + (w.parts ? in_list(w) : std::to_string(w.count));
+    if (has_root(what)) text += ", root " + std::to_string(w.root);
+    double divisor = 0;
+    std::memcpy(&divisor, &w.divisor_bits, sizeof divisor);
+    if (divisor != 0) text += ", divisor " + std::to_string(divisor);
+  }
+  return text + ")";
+}
+
+std::string differences(const Wire& a, const Wire& b) {
   std::string list;
   const auto note = [&list](bool differs, const char* what) {
     if (differs) list += (list.empty() ? "" : ", ") + std::string(what);
@@ -53,65 +98,45 @@ std::string differences(const OpDesc& a, const OpDesc& b) {
   note(a.what != b.what, "collective");
   if (a.what == b.what) {
     note(a.dtype != b.dtype, "dtype");
-    note(a.count != b.count, "element count");
+    note(a.count != b.count || a.parts != b.parts || a.counts_hash != b.counts_hash, "element count");
     note(a.op != b.op, "reduce op");
     note(a.root != b.root, "root");
+    note(a.divisor_bits != b.divisor_bits, "divisor");
   }
   return list;
 }
 
 }  // namespace
 
-std::string describe(const OpDesc& d) {
-  std::string text = std::string(plan::name_of(d.what)) + "(";
-  if (d.what != plan::Collective::kBarrier) {
-    if (reduces(d.what)) text += std::string(name_of(d.op)) + ", ";
-    text += std::string(name_of(d.dtype)) + " x " + std::to_string(d.count);
-    if (d.what == plan::Collective::kBroadcast) text += ", root " + std::to_string(d.root);
-  }
-  return text + ")";
-}
+std::string describe(const OpDesc& d) { return in_words(to_wire(d)); }
 
 transport::Note encode(const OpDesc& d) {
-  const Wire w{kMagic,
-               static_cast<uint8_t>(d.what),
-               static_cast<uint8_t>(d.dtype),
-               static_cast<uint8_t>(d.op),
-               0,
-               d.root,
-               0,
-               d.count,
-               d.seq,
-               d.group,
-               d.generation};
+  const Wire w = to_wire(d);
   transport::Note note{};
   std::memcpy(note.bytes, &w, sizeof w);
   return note;
 }
 
 void check_same(const OpDesc& mine, int my_rank, const transport::Note& theirs, int theirs_rank) {
-  bool valid = false;
-  const OpDesc other = decode(theirs, valid);
+  const Wire own = to_wire(mine);
+  Wire other;
+  std::memcpy(&other, theirs.bytes, sizeof other);
   const std::string me = "rank " + std::to_string(my_rank), them = "rank " + std::to_string(theirs_rank);
-  if (!valid) {
+  if (!valid(other)) {
     throw Error(ErrorKind::kMismatch,
                 them + " sent bytes that are no fingerprint in collective #" + std::to_string(mine.seq) +
                     ": it runs another build of ringdp, or its memory is damaged",
                 theirs_rank);
   }
-  const std::string differing = differences(mine, other);
+  const std::string differing = differences(own, other);
   if (differing.empty()) return;
   throw Error(ErrorKind::kMismatch,
               "ranks disagree in collective #" + std::to_string(mine.seq) + " (" + differing + "): " + me + " called " +
-                  describe(mine) + ", " + them + " called " + describe(other) +
+                  in_words(own) + ", " + them + " called " + in_words(other) +
                   ". Every rank must make the same calls in the same order; nothing was reduced.",
               theirs_rank);
 }
 
-uint64_t hash_name(const std::string& name) {  // FNV-1a
-  uint64_t h = 0xcbf29ce484222325u;
-  for (const unsigned char c : name) h = (h ^ c) * 0x100000001b3u;
-  return h;
-}
+uint64_t hash_name(const std::string& name) { return hash_bytes(name.data(), name.size()); }
 
 }  // namespace ringdp::comm

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "plan/plan.h"
@@ -14,13 +15,16 @@ struct OpDesc {
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
   int32_t root = 0;
-  int64_t count = 0;        // as in plan::Problem
-  uint64_t seq = 0;         // position in the group's sequence of collectives, from 1
-  uint64_t group = 0;       // hash of the group's name
-  uint64_t generation = 0;  // of the group's rendezvous
+  int64_t count = 0;                  // as in plan::Problem
+  std::vector<int64_t> counts;        // as in plan::Problem: equal on all ranks
+  std::vector<int64_t> sends, recvs;  // as in plan::Problem: this rank's own business, not in its note
+  double divisor = 0;                 // of an AVG; 0: the number of ranks
+  uint64_t seq = 0;                   // position in the group's sequence of collectives, from 1
+  uint64_t group = 0;                 // hash of the group's name
+  uint64_t generation = 0;            // of the group's rendezvous
 };
 
-// "all_reduce(SUM, float32 x 1024)"; "broadcast(float32 x 4, root 0)"; "barrier()".
+// "all_reduce(SUM, float32 x 1024)"; "broadcast(float32 x 4, root 0)"; "all_gather(float32 x [3, 5])"; "barrier()".
 std::string describe(const OpDesc& desc);
 
 transport::Note encode(const OpDesc& desc);

@@ -5,17 +5,27 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "comm/local_exchange.h"
 #include "plan/catalog.h"
 
 namespace ringdp::comm {
 namespace {
 
 constexpr size_t kMaxPlans = 128;
-constexpr auto kGrace = std::chrono::milliseconds(250);
 
 int usable_cores() {
   cpu_set_t set;
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+std::vector<transport::Link*> message_links(const Mesh& mesh) {
+  std::vector<transport::Link*> links;
+  for (const Peer& peer : mesh.peers) links.push_back(peer.messages.get());
+  return links;
+}
+
+collective::Topology topology_of(const Mesh& mesh) {
+  return {mesh.world, mesh.arena && static_cast<int>(mesh.locals.size()) == mesh.world, mesh.hosts};
 }
 
 int choose_spin(const Settings& settings, const Mesh& mesh) {
@@ -41,12 +51,13 @@ Group::Group(Runtime& runtime, const GroupConfig& config, Mesh mesh)
     : runtime_(runtime),
       config_(config),
       mesh_(std::move(mesh)),
-      choice_(collective::select(config.settings,
-                                 {config.world, mesh_.arena && static_cast<int>(mesh_.locals.size()) == config.world})),
+      choice_(collective::select(config.settings, topology_of(mesh_))),
       spin_us_(choose_spin(config.settings, mesh_)),
-      owner_pid_(::getpid()) {
+      owner_pid_(::getpid()),
+      mailbox_(config.rank, message_links(mesh_)) {
   for (const Peer& peer : mesh_.peers) fabric_.links.push_back(peer.link.get());
   fabric_.arena = mesh_.arena.get();
+  fabric_.members = mesh_.locals;
 }
 
 Group::~Group() = default;
@@ -55,7 +66,8 @@ void Group::watch_peers() {
   std::vector<WatchedPeer> peers;
   for (const Peer& peer : mesh_.peers) {
     if (peer.rank == config_.rank || !peer.control) continue;
-    peers.push_back({peer.rank, peer.control.get(), peer.pidfd ? peer.pidfd.get() : -1, !peer.same_host || !peer.pidfd});
+    const int pidfd = peer.pidfd ? peer.pidfd->get() : -1;
+    peers.push_back({peer.rank, peer.control.get(), pidfd, !peer.same_host || !peer.pidfd});
   }
   runtime_.watch.add(shared_from_this(), peers);
 }
@@ -67,6 +79,11 @@ void Group::refuse_in_child() const {
                                                " and may not use its process group: call collectives in the rank itself");
 }
 
+void Group::refuse_after_end() const {
+  if (error_) throw *error_;
+  if (left_) throw Error(ErrorKind::kInvalidArgument, "process group " + config_.name + " was destroyed on this rank");
+}
+
 std::shared_ptr<Op> Group::submit(Request request) {
   refuse_in_child();
   request.desc.group = hash_name(config_.name);
@@ -75,8 +92,7 @@ std::shared_ptr<Op> Group::submit(Request request) {
   std::shared_ptr<Op> op;
   {
     const std::lock_guard lock(mutex_);
-    if (error_) throw *error_;
-    if (left_) throw Error(ErrorKind::kInvalidArgument, "process group " + config_.name + " was destroyed on this rank");
+    refuse_after_end();
     request.desc.seq = next_seq_;
     op = std::make_shared<Op>(std::move(request));
     ++next_seq_;
@@ -87,10 +103,11 @@ std::shared_ptr<Op> Group::submit(Request request) {
   return op;
 }
 
-bool Group::wait(const Op& op, Deadline deadline) {
+bool Group::wait(const Pending& work, Deadline deadline) {
   refuse_in_child();
-  if (!runtime_.engine.wait([&op] { return op.done(); }, deadline)) return false;
-  if (op.error()) std::rethrow_exception(op.error());
+  work.begin_wait();
+  if (!runtime_.engine.wait([&work] { return work.done(); }, deadline)) return false;
+  if (work.error()) std::rethrow_exception(work.error());
   return true;
 }
 
@@ -104,12 +121,13 @@ bool Group::advance() {
     finish_all_failed();
     return true;
   }
+  const bool mail_moved = advance_messages();
   try {
     if (someone_left_.load(std::memory_order_relaxed)) check_nobody_left();
-    return !broken_link_ && advance_front();
+    return (!broken_link_ && advance_front()) || mail_moved;
   } catch (const Error& error) {
     const auto op = front();
-    const Error explained = op ? explain(error, op->desc()) : error;
+    const Error explained = op ? explain(error, *op) : error;
     // The watch may know better why a link broke: a killed process, a mismatch, a goodbye. check_time() gives it a moment.
     if (error.kind() == ErrorKind::kPeerLost && !broken_link_) {
       broken_link_.emplace(explained, Deadline::after(kGrace));
@@ -133,7 +151,7 @@ bool Group::advance_front() {
   }
   counters_.add(executor_->totals());
   executor_.reset();
-  if (op->request_.epilogue) op->request_.epilogue();
+  if (op->ending_.epilogue) op->ending_.epilogue();
   finish(nullptr);
   return true;
 }
@@ -147,11 +165,12 @@ void Group::start(Op& op) {
     check_same(mine, rank, note, their_rank);
   };
   started_ = last_moved_ = Deadline::Clock::now();
+  op.request_.buffers.divisor = op.desc().divisor;
   executor_.emplace(*plan_, std::move(op.request_.buffers), fabric_, workspace_, std::move(opening));
 }
 
 std::shared_ptr<const plan::Plan> Group::plan_for(const OpDesc& d) {
-  const PlanKey key{d.what, d.dtype, d.op, d.root, d.count};
+  const PlanKey key{d.what, d.dtype, d.op, d.root, d.count, d.counts, d.sends, d.recvs};
   if (const auto known = plans_.find(key); known != plans_.end()) return known->second;
   if (plans_.size() >= kMaxPlans) plans_.clear();
   plan::Problem problem;
@@ -162,8 +181,12 @@ std::shared_ptr<const plan::Plan> Group::plan_for(const OpDesc& d) {
   problem.world = config_.world;
   problem.root = d.root;
   problem.count = d.count;
+  problem.counts = d.counts;
+  problem.hosts = mesh_.hosts;
+  problem.sends = d.sends;
+  problem.recvs = d.recvs;
   problem.segment_bytes = config_.settings.segment_bytes;
-  problem.slot_bytes = fabric_.arena ? fabric_.arena->slot_bytes() : config_.settings.slot_bytes;
+  problem.slot_bytes = planned_slot_bytes(config_.settings);
   auto plan = std::make_shared<const plan::Plan>(plan::make_plan(choice_.algorithm, choice_.order, problem));
   plans_.emplace(key, plan);
   return plan;
@@ -178,11 +201,11 @@ void Group::finish(std::exception_ptr error) {
     queue_.pop_front();
     if (!error) finished_ = op->desc().seq;
   }
-  op->error_ = error;
-  op->finished_ = Deadline::Clock::now();
-  const auto on_done = std::move(op->request_.on_done);
-  op->request_.epilogue = nullptr;
-  op->done_.store(true, std::memory_order_release);
+  complete(*op, std::move(error));
+}
+
+void Group::complete(Pending& work, std::exception_ptr error) {
+  const auto on_done = work.finish(error);
   pending_.fetch_sub(1, std::memory_order_release);
   runtime_.engine.announce();
   if (on_done) on_done(std::move(error));
@@ -192,6 +215,7 @@ void Group::finish_all_failed() {
   executor_.reset();
   const Error error = *this->error();
   while (front()) finish(std::make_exception_ptr(error));
+  finish_messages_failed(error);
 }
 
 void Group::fail(const Error& error) {
@@ -232,10 +256,10 @@ void Group::leave() {
     left_ = true;
     finished = finished_;
     words = last_words_;
-    if (!error_ && !queue_.empty()) {
+    if (!error_ && (!queue_.empty() || messages_ > 0)) {
+      const std::string work = queue_.empty() ? "a send or receive" : queue_.front()->describe();
       error_ = Error(ErrorKind::kAborted, "process group " + config_.name + " was destroyed on rank " +
-                                              std::to_string(config_.rank) + " while " +
-                                              describe(queue_.front()->desc()) + " was in flight");
+                                              std::to_string(config_.rank) + " while " + work + " was in flight");
     }
     failed_.store(error_.has_value(), std::memory_order_release);
   }
@@ -258,7 +282,9 @@ void Group::tell_all(const ControlMessage& message) const {
 
 void Group::set_asleep(bool asleep, std::vector<pollfd>& polls) {
   if (mesh_.arena) mesh_.arena->set_asleep(asleep);
-  if (asleep && executor_ && !broken_link_) executor_->add_polls(polls);
+  if (!asleep) return;
+  mailbox_.add_polls(polls);
+  if (executor_ && !broken_link_) executor_->add_polls(polls);
 }
 
 }  // namespace ringdp::comm

@@ -1,8 +1,9 @@
-// One process group's life on one rank: its mesh of peers, its queue of collectives, how it fails and how it ends.
+// One process group's life on one rank: its mesh of peers, its collectives and messages, how it fails and how it ends.
 //
-// submit(), fail() and leave() may be called from any thread; everything else runs on the driver (engine.h) or the watch.
-// Collectives run one at a time in the order submitted. The first error is latched: it ends all queued work, is told to
-// all peers, and is thrown by every later submit().
+// submit(), send(), recv(), fail() and leave() may be called from any thread; everything else runs on the driver
+// (engine.h) or the watch.
+// Collectives run one at a time in the order submitted, messages beside them. The first error is latched: it ends all
+// queued work, is told to all peers, and is thrown by every later submit(), send() and recv().
 #pragma once
 #include <atomic>
 #include <deque>
@@ -16,6 +17,7 @@
 #include "collective/executor.h"
 #include "collective/select.h"
 #include "comm/engine.h"
+#include "comm/mailbox.h"
 #include "comm/op.h"
 #include "comm/rendezvous.h"
 #include "comm/watch.h"
@@ -46,14 +48,17 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
 
   // Throws InvalidArgument (nothing happened) or the latched error.
   std::shared_ptr<Op> submit(Request request);
-  // Drives until the op is done, its result thrown if it failed; false when `deadline` passed first.
-  bool wait(const Op& op, Deadline deadline);
+  std::shared_ptr<Message> send(MessageRequest request);
+  std::shared_ptr<Message> recv(MessageRequest request);
+  // Drives until `work` is done, its error thrown if it failed; false when `deadline` passed first.
+  bool wait(const Pending& work, Deadline deadline);
 
   void fail(const Error& error);
   // Ends unfinished work with kAborted, tells peers goodbye. Idempotent, at most about a second.
   void leave();
 
   std::optional<Error> error() const;
+  std::vector<int> absent() const;  // after a collective timed out here: the ranks that had not called it
   uint64_t sequence() const;  // collectives submitted so far
   trace::Totals counters() const { return counters_.totals(); }
   collective::Choice choice() const { return choice_; }
@@ -76,6 +81,8 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   void watch_peers();
   bool latch(const Error& error, const ControlMessage& words);  // false when an error was latched before
   void refuse_in_child() const;
+  void refuse_after_end() const;  // throws the latched error, or that the group was left; under mutex_
+  void complete(Pending& work, std::exception_ptr error);
 
   std::shared_ptr<Op> front() const;
   bool advance_front();
@@ -84,15 +91,30 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   void finish(std::exception_ptr error);
   void finish_all_failed();
   void check_nobody_left();  // fails the group when a peer left before it finished the front op
-  void report_late(Op& op);
 
-  std::string name_of_peer(int rank) const;          // "rank 2 (pid 77 on host a)"
+  // Messages: group_messages.cc.
+  std::shared_ptr<Message> post(Direction direction, MessageRequest request);
+  void check_request(Direction direction, const MessageRequest& request) const;
+  std::shared_ptr<Message> take_posted();
+  bool advance_messages();
+  void finish_messages();
+  void finish_message(Message& message, std::exception_ptr error);
+  void finish_messages_failed(const Error& error);
+  void check_messages();  // deadlines, lateness, and peers that left or were lost
+  void check_stranded();
+
+  std::string name_of_peer(int rank) const;           // "rank 2 (pid 77 on host a)"
+  std::string state_of_peer(const Peer& peer) const;  // "running", "stopped by ..."; "" when unknown
   struct Suspicion {
     std::string text;
     int culprit = -1;
   };
   Suspicion suspect() const;  // who keeps the running collective waiting, and what it is doing
-  Error explain(const Error& error, const OpDesc& desc) const;
+  Suspicion suspect(const Message& message) const;
+  Error timed_out(const Pending& work, Deadline::Clock::time_point since, const Suspicion& suspicion) const;
+  bool is_late(const Pending& work, Deadline::Clock::time_point last_moved) const;
+  void report_late(Pending& work, Deadline::Clock::time_point last_moved, const Suspicion& suspicion);
+  Error explain(const Error& error, const Pending& work) const;
   void tell_all(const ControlMessage& message) const;
 
   Runtime& runtime_;
@@ -103,21 +125,30 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   const int spin_us_;
   const int owner_pid_;
 
+  // How long bytes may still be under way, or better news of a peer, once a link broke or a peer left.
+  static constexpr std::chrono::milliseconds kGrace{250};
+
   mutable std::mutex mutex_;  // guards the next block
   std::deque<std::shared_ptr<Op>> queue_;
+  std::deque<std::shared_ptr<Message>> posted_;  // not yet in the mailbox
+  int messages_ = 0;                             // not done
   uint64_t next_seq_ = 1;
   uint64_t finished_ = 0;
   std::optional<Error> error_;
+  std::vector<int> absent_;
   std::optional<ControlMessage> last_words_;  // what peers are told of error_
   bool left_ = false;
-  std::map<int, uint64_t> peers_left_;  // rank -> collectives it had finished
+  std::map<int, uint64_t> peers_left_;           // rank -> collectives it had finished
 
   std::atomic<int> pending_{0};
   std::atomic<bool> failed_{false};
   std::atomic<bool> someone_left_{false};
+  std::atomic<bool> mail_posted_{false};
 
   // Driver only.
-  using PlanKey = std::tuple<plan::Collective, DType, ReduceOp, int32_t, int64_t>;
+  Mailbox mailbox_;
+  using Counts = std::vector<int64_t>;
+  using PlanKey = std::tuple<plan::Collective, DType, ReduceOp, int32_t, int64_t, Counts, Counts, Counts>;
   std::map<PlanKey, std::shared_ptr<const plan::Plan>> plans_;
   std::shared_ptr<const plan::Plan> plan_;
   std::optional<collective::Executor> executor_;

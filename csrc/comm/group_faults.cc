@@ -11,14 +11,14 @@ std::string in_seconds(double s) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
-std::string name_of_op(const OpDesc& desc) { return describe(desc) + " #" + std::to_string(desc.seq); }
-
 }  // namespace
 
 std::string Group::name_of_peer(int rank) const {
   const Peer& peer = mesh_.peers[rank];
   return "rank " + std::to_string(rank) + " (pid " + std::to_string(peer.pid) + " on " + peer.host + ")";
 }
+
+std::string Group::state_of_peer(const Peer& peer) const { return peer.pidfd ? process_state(peer.pid) : ""; }
 
 // Blames stopped processes, then ranks that have not called; only when all have called, ranks whose bytes do not come:
 // these may themselves wait for somebody else.
@@ -32,13 +32,13 @@ Group::Suspicion Group::suspect() const {
   }
   for (const int rank : silent) {
     said[rank] = " has not called it";
-    if (choice_.algorithm == AlgorithmChoice::kArena) {
+    if (fabric_.arena && fabric_.arena->size() == config_.world) {
       said[rank] += ", its last was #" + std::to_string(fabric_.arena->noted(rank));
     }
     culprit = rank;
   }
   for (const Peer& peer : mesh_.peers) {
-    const std::string state = peer.pidfd ? process_state(peer.pid) : "";
+    const std::string state = state_of_peer(peer);
     const bool stopped = state.rfind("stopped", 0) == 0;
     if (stopped) culprit = peer.rank;
     if (!state.empty() && (stopped || said.count(peer.rank))) said[peer.rank] += ", its process is " + state;
@@ -48,29 +48,45 @@ Group::Suspicion Group::suspect() const {
   return {text.empty() ? "its data stopped moving" : text, culprit};
 }
 
+Error Group::timed_out(const Pending& work, Deadline::Clock::time_point since, const Suspicion& suspicion) const {
+  return Error(ErrorKind::kTimeout,
+               work.describe() + " did not finish in time: waited " + in_seconds(seconds_since(since)) + "; " +
+                   suspicion.text +
+                   ". Look at that rank's own error or stack; raise the timeout of the process group if it is only slow.",
+               suspicion.culprit);
+}
+
 void Group::check_time() {
+  check_messages();
   const std::shared_ptr<Op> op = front();
   if (!op || !executor_ || failed_.load(std::memory_order_acquire)) return;
   if (broken_link_) {
     if (broken_link_->second.passed()) fail(broken_link_->first);
   } else if (op->deadline().passed()) {
-    const Suspicion suspicion = suspect();
-    fail(Error(ErrorKind::kTimeout,
-               name_of_op(op->desc()) + " did not finish in time: waited " + in_seconds(seconds_since(started_)) + "; " +
-                   suspicion.text +
-                   ". Look at that rank's own error or stack; raise timeout= of the process group if it is only slow.",
-               suspicion.culprit));
-  } else if (seconds_since(last_moved_) * 1000 >= config_.settings.late_ms) {
-    report_late(*op);
+    {
+      const std::lock_guard lock(mutex_);
+      absent_ = executor_->silent_ranks();
+    }
+    fail(timed_out(*op, started_, suspect()));
+  } else if (is_late(*op, last_moved_)) {
+    report_late(*op, last_moved_, suspect());
   }
 }
 
-// Late is not dead: said once per collective, which goes on until its deadline.
-void Group::report_late(Op& op) {
-  if (op.reported_late_) return;
-  op.reported_late_ = true;
+std::vector<int> Group::absent() const {
+  const std::lock_guard lock(mutex_);
+  return absent_;
+}
+
+bool Group::is_late(const Pending& work, Deadline::Clock::time_point last_moved) const {
+  return !work.reported_late_ && seconds_since(last_moved) * 1000 >= config_.settings.late_ms;
+}
+
+// Late is not dead: said once per collective or message, which goes on until its deadline.
+void Group::report_late(Pending& work, Deadline::Clock::time_point last_moved, const Suspicion& suspicion) {
+  work.reported_late_ = true;
   log_line(LogLevel::kWarning, "rank " + std::to_string(config_.rank) + "/" + std::to_string(config_.world),
-           name_of_op(op.desc()) + " has waited " + in_seconds(seconds_since(last_moved_)) + ": " + suspect().text);
+           work.describe() + " has waited " + in_seconds(seconds_since(last_moved)) + ": " + suspicion.text);
 }
 
 void Group::peer_aborted(int rank, const ControlMessage& message) {
@@ -104,18 +120,18 @@ void Group::check_nobody_left() {
       if (finished >= op->desc().seq) continue;
       culprit = rank;
       who = name_of_peer(rank) + " has left the group (destroy_process_group or exit) after " + std::to_string(finished) +
-            " collectives: it will never call " + name_of_op(op->desc());
+            " collectives: it will never call " + op->describe();
     }
   }
   if (culprit >= 0) fail(Error(ErrorKind::kPeerLost, who, culprit));
 }
 
-Error Group::explain(const Error& error, const OpDesc& desc) const {
+Error Group::explain(const Error& error, const Pending& work) const {
   if (error.kind() != ErrorKind::kPeerLost || error.culprit() < 0) return error;
   std::string text = error.what();
   const std::string peer = name_of_peer(error.culprit());
   if (text.find(peer) == std::string::npos) text = peer + ": " + text;
-  return Error(error.kind(), text + " (in " + name_of_op(desc) + ")", error.culprit());
+  return Error(error.kind(), text + " (in " + work.describe() + ")", error.culprit());
 }
 
 std::string Group::description() const {

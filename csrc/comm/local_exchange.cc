@@ -1,8 +1,5 @@
 #include "comm/local_exchange.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -111,7 +108,7 @@ void Exchange::receive_offers() {
     }
     try {
       Segment segment = Segment::map(std::move(parcel.fds[0]), result_.layout);
-      transport::Doorbell bell(std::move(parcel.fds[1]));
+      auto bell = transport::Doorbell::of_peer(std::move(parcel.fds[1]));
       received_.emplace(rank, transport::LocalMember{std::move(segment), std::move(bell)});
     } catch (const Error& error) {
       fail("cannot map the memory of rank " + std::to_string(rank) + ": " + error.what());
@@ -161,10 +158,8 @@ LocalExchange Exchange::finish(const transport::Doorbell& doorbell) {
     result_.controls.clear();
     return std::move(result_);
   }
-  UniqueFd own_bell(::fcntl(doorbell.fd(), F_DUPFD_CLOEXEC, 0));
-  if (!own_bell) throw_errno("cannot duplicate the doorbell");
-  received_.emplace(session_.rank(),
-                    transport::LocalMember{std::move(*own_), transport::Doorbell(std::move(own_bell))});
+  own_->close_fd();  // all peers have mapped it: a verdict each says so
+  received_.emplace(session_.rank(), transport::LocalMember{std::move(*own_), doorbell});
   // A std::map visits ranks in ascending order, which is the order of member numbers.
   for (auto& [rank, member] : received_) result_.members.push_back(std::move(member));
   return std::move(result_);
@@ -188,12 +183,16 @@ std::byte* Exchange::probe_area(const Segment& segment, int writer) const {
 
 }  // namespace
 
-transport::SegmentLayout segment_layout(const Settings& settings, int members) {
+int64_t planned_slot_bytes(const Settings& settings) {
   constexpr int64_t kCacheLine = 64;
+  return align_up(settings.slot_bytes, kCacheLine);
+}
+
+transport::SegmentLayout segment_layout(const Settings& settings, int members) {
   const auto stream_bytes = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(settings.link_bytes)));
-  // Never too small for the probes of all members.
-  const int64_t slot_bytes = std::max<int64_t>(settings.slot_bytes, members * static_cast<int64_t>(kNonceBytes));
-  return {members, align_up(slot_bytes, kCacheLine), stream_bytes};
+  // Never too small for the probes of all members, which are as many bytes as cache lines take.
+  const int64_t probes = align_up(members * static_cast<int64_t>(kNonceBytes), 64);
+  return {members, std::max(planned_slot_bytes(settings), probes), stream_bytes};
 }
 
 LocalExchange exchange_memory(const Session& session, const std::vector<int>& locals, const std::vector<Card>& cards,

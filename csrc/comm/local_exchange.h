@@ -19,7 +19,9 @@ struct LocalExchange {
   std::map<int, UniqueFd> controls;             // by rank; only if the probe worked
 };
 
-// Slots rounded up to whole cache lines, streams to a power of two.
+// What plans may use of a slot: whole cache lines, equal on all ranks of all hosts.
+int64_t planned_slot_bytes(const Settings& settings);
+// Slots of at least that, streams of a power of two.
 transport::SegmentLayout segment_layout(const Settings& settings, int members);
 
 // `locals`: at least two ranks of one host, ascending, own rank included; `cards` by rank. Memory that cannot be shared

@@ -1,17 +1,16 @@
 #include "comm/rendezvous.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <numeric>
 #include <optional>
 
 #include "comm/card.h"
+#include "comm/hosts.h"
 #include "comm/local_exchange.h"
 #include "comm/session.h"
 #include "comm/tcp_exchange.h"
 #include "transport/catalog.h"
+#include "transport/pidfd.h"
 #include "transport/tcp/tcp_link.h"
 
 namespace ringdp::comm {
@@ -73,13 +72,8 @@ void check_demand(const Session& session, const std::vector<Card>& cards, const 
   }
 }
 
-// Before the handshakes: the peer's later answer proves that the pid still was its own when it was opened.
-UniqueFd open_pidfd(const HostIdentity& own, const HostIdentity& peer) {
-  if (!transport::share_pids(own, peer)) return UniqueFd();
-  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(peer.pid), 0)));
-}
-
-// The entries of all ranks, still without sockets and reasons.
+// The entries of all ranks, still without sockets and reasons. Pidfds are opened before the handshakes: the peer's later
+// answer proves that the pid still was its own.
 std::vector<Peer> list_peers(const Session& session, const std::vector<Card>& cards, const std::vector<int>& locals) {
   std::vector<Peer> peers(cards.size());
   for (int rank = 0; rank < session.world(); ++rank) {
@@ -91,8 +85,8 @@ std::vector<Peer> list_peers(const Session& session, const std::vector<Card>& ca
     peer.same_host = std::binary_search(locals.begin(), locals.end(), rank);
     if (rank == session.rank()) {
       peer.why = "this rank";
-    } else {
-      peer.pidfd = open_pidfd(cards[static_cast<size_t>(session.rank())].identity, identity);
+    } else if (transport::share_pids(cards[static_cast<size_t>(session.rank())].identity, identity)) {
+      peer.pidfd = transport::open_pidfd(peer.pid);
     }
   }
   return peers;
@@ -106,7 +100,8 @@ void attach_memory(Mesh& mesh, const std::vector<int>& locals, LocalExchange&& l
     Peer& peer = mesh.peers[static_cast<size_t>(locals[member])];
     if (peer.rank == mesh.rank) continue;
     peer.control = std::move(local.controls[peer.rank]);
-    peer.link = arena->link_to(static_cast<int>(member));
+    peer.link = arena->link_to(static_cast<int>(member), transport::Traffic::kCollectives);
+    peer.messages = arena->link_to(static_cast<int>(member), transport::Traffic::kMessages);
   }
   mesh.locals = locals;
   mesh.arena = std::move(arena);
@@ -117,6 +112,7 @@ void attach_tcp(Mesh& mesh, TcpExchange&& tcp) {
     Peer& peer = mesh.peers[static_cast<size_t>(rank)];
     peer.control = std::move(connection.control);
     peer.link = std::make_unique<transport::TcpLink>(std::move(connection.bulk), rank, connection.address);
+    peer.messages = std::make_unique<transport::TcpLink>(std::move(connection.messages), rank, connection.address);
   }
   mesh.address = tcp.address;
 }
@@ -144,6 +140,9 @@ Mesh meet(const Session& session, const HostIdentity& self, const transport::Doo
     attach_memory(mesh, locals, std::move(local));
   }
   listener.reset();
+  if (may_share && locals.size() < cards.size()) {
+    mesh.hosts = agree_on_hosts(session, cards, mesh.arena || locals.size() == 1);
+  }
 
   std::vector<int> over_tcp;
   for (Peer& peer : mesh.peers) {

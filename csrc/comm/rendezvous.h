@@ -3,6 +3,8 @@
 // Rounds, all under one deadline: (1) publish host identity and a unix socket; (2) same-host pairs connect, compare
 // hellos, pass memfd and doorbell, probe the mapping; (3) publish what worked; a pair is "shm" only if both sides say
 // so; (4) the others connect over TCP, to the one chosen interface, port 0. Listeners are closed before it returns.
+// A peer that shares memory costs each group one descriptor, its control socket: memfds are closed once mapped, pidfds
+// and doorbells are shared by all groups of the process.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -27,8 +29,9 @@ struct Peer {
   bool same_host = false;
   std::string why;            // "shm: same boot id and namespaces, mapping probed", "tcp: network namespaces differ"
   UniqueFd control;           // non-blocking stream socket (unix or TCP) for heartbeats, abort and goodbye
-  UniqueFd pidfd;             // where its pid means the same here and the kernel has pidfd_open; else empty
-  std::unique_ptr<transport::Link> link;
+  std::shared_ptr<const UniqueFd> pidfd;  // where its pid means the same here and the kernel has pidfd_open; else null
+  std::unique_ptr<transport::Link> link;      // of collectives
+  std::unique_ptr<transport::Link> messages;  // of sends and receives
 };
 
 struct Mesh {
@@ -36,6 +39,7 @@ struct Mesh {
   uint64_t generation = 0;                  // how many groups these ranks have made on this store prefix
   std::vector<Peer> peers;                  // by group rank; the own entry has no sockets
   std::vector<int> locals;                  // group ranks that share the arena, ascending, own rank included
+  std::vector<int> hosts;                   // first rank of each, see hosts.h; empty on one host
   std::unique_ptr<transport::Arena> arena;  // null unless at least two ranks share memory
   std::string address;                      // "10.0.0.1 (eth0)" that TCP is bound to; empty without TCP
 };

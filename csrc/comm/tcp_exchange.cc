@@ -14,7 +14,7 @@ namespace {
 using transport::Channel;
 using transport::SocketAddress;
 
-constexpr Channel kChannels[] = {Channel::kControl, Channel::kBulk};
+constexpr Channel kChannels[] = {Channel::kControl, Channel::kBulk, Channel::kMessages};
 constexpr char kWhat[] = "address";
 
 // "10.0.0.1 4711", as published.
@@ -46,7 +46,7 @@ void keep(TcpExchange& result, int rank, Channel channel, UniqueFd socket, const
     connection.control = std::move(socket);
   } else {
     transport::tune_for_bulk(socket.get());
-    connection.bulk = std::move(socket);
+    (channel == Channel::kBulk ? connection.bulk : connection.messages) = std::move(socket);
   }
 }
 

@@ -1,4 +1,4 @@
-// Round 4 of the rendezvous: two TCP connections, control and bulk, to every peer that does not share memory.
+// Round 4 of the rendezvous: three TCP connections to every peer that does not share memory.
 #pragma once
 #include <map>
 #include <string>
@@ -11,7 +11,7 @@ namespace ringdp::comm {
 
 struct TcpExchange {
   struct Connection {
-    UniqueFd control, bulk;
+    UniqueFd control, bulk, messages;
     std::string address;  // of the other side, for messages
   };
   std::map<int, Connection> connections;  // by rank

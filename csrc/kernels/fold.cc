@@ -18,7 +18,10 @@ void check(const FoldArgs& args) {
   if (args.count < 0) refuse("a count of " + std::to_string(args.count) + " elements; it must be 0 or more");
   if (args.n_srcs < 1) refuse(std::to_string(args.n_srcs) + " sources; at least one is needed");
   if (args.n_dsts < 1) refuse(std::to_string(args.n_dsts) + " destinations; at least one is needed");
-  if (args.divisor != 0 && !is_floating(args.dtype)) {
+  if (!can_reduce(args.dtype, args.op)) {
+    refuse(std::string(name_of(args.op)) + " has no meaning on " + name_of(args.dtype));
+  }
+  if (args.divisor != 0 && !can_reduce(args.dtype, ReduceOp::kAvg)) {
     refuse("a divisor of " + std::to_string(args.divisor) + " for " + name_of(args.dtype) +
            "; integers cannot be averaged, use SUM");
   }
@@ -29,6 +32,19 @@ void check(const FoldArgs& args) {
   for (int i = 0; i < args.n_dsts; ++i) {
     if (args.dsts[i] == nullptr) refuse("destination " + std::to_string(i) + " is null");
   }
+}
+
+// The same fold in terms of the dtypes that have kernels.
+FoldArgs in_numbers(FoldArgs args) {
+  if (args.dtype == DType::kC64 || args.dtype == DType::kC128) {
+    args.dtype = args.dtype == DType::kC64 ? DType::kF32 : DType::kF64;
+    args.count = checked_mul(args.count, 2);
+  } else if (args.dtype == DType::kBool) {
+    args.dtype = DType::kU8;  // of values 0 and 1
+    if (args.op == ReduceOp::kSum) args.op = ReduceOp::kMax;
+    if (args.op == ReduceOp::kProduct) args.op = ReduceOp::kMin;
+  }
+  return args;
 }
 
 const char* at_element(const void* buffer, int64_t index, int64_t size) {
@@ -160,9 +176,10 @@ void copy(const FoldArgs& args) {
 
 }  // namespace
 
-void fold_with(KernelPicker pick, const FoldArgs& args) {
-  check(args);
-  if (args.count == 0) return;
+void fold_with(KernelPicker pick, const FoldArgs& asked) {
+  check(asked);
+  if (asked.count == 0) return;
+  const FoldArgs args = in_numbers(asked);
   if (is_copy(args)) {
     copy(args);
   } else {

@@ -5,6 +5,7 @@
 // torch.minimum does and keep the earlier of two equal values (-0.0 and 0.0). The same bits come out of every
 // instruction set, SIMD body and tail alike; to that end every NaN that is computed (not merely copied, as one
 // source without divisor or change of width is) becomes the positive quiet NaN of the result's type.
+// Complex numbers are folded part by part. Bools are logic: SUM, MAX and BOR are "any", PRODUCT, MIN and BAND "all".
 #pragma once
 #include <cstdint>
 
@@ -27,7 +28,7 @@ struct FoldArgs {
 
 // Buffers need only the alignment of their element type. A dst may share its address with a src of the same
 // element size only. Thread-safe; touches nothing but the buffers. InvalidArgument: a count below 0, no buffer,
-// a null buffer, or a divisor for an integer dtype; nothing is written then.
+// a null buffer, an op without meaning on the dtype (can_reduce), or a divisor for integers; nothing is written then.
 void fold(const FoldArgs& args);
 
 // Instruction set that `fold` runs on: "avx512", "avx2", "neon" or "scalar".

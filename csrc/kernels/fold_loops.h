@@ -31,6 +31,22 @@ struct Max {
   static V apply(V a, V b) { return b > a ? b : (b != b ? b : a); }
 };
 
+template <class Isa>
+struct BitAnd {
+  template <class V>
+  static V apply(V a, V b) { return a & b; }
+};
+template <class Isa>
+struct BitOr {
+  template <class V>
+  static V apply(V a, V b) { return a | b; }
+};
+template <class Isa>
+struct BitXor {
+  template <class V>
+  static V apply(V a, V b) { return a ^ b; }
+};
+
 template <class Isa, class T, class Op, bool kWideSrc, bool kWideDst, bool kDivide>
 struct Loop {
   using E = Element<Isa, T>;
@@ -131,14 +147,17 @@ struct Picker {
   // Wrapping sums and products have the same bits signed and unsigned; unsigned ones are defined in C++.
   template <class T, class Wrapping>
   static Kernel by_op(const KernelKey& key) {
+    if constexpr (std::is_integral_v<Wrapping>) {
+      if (key.op == ReduceOp::kBand) return by_width<Wrapping, BitAnd<Isa>>(key);
+      if (key.op == ReduceOp::kBor) return by_width<Wrapping, BitOr<Isa>>(key);
+      if (key.op == ReduceOp::kBxor) return by_width<Wrapping, BitXor<Isa>>(key);
+    }
     switch (key.op) {
       case ReduceOp::kMin: return by_width<T, Min<Isa>>(key);
       case ReduceOp::kMax: return by_width<T, Max<Isa>>(key);
       case ReduceOp::kProduct: return by_width<Wrapping, Product<Isa>>(key);
-      case ReduceOp::kSum:
-      case ReduceOp::kAvg: break;
+      default: return by_width<Wrapping, Sum<Isa>>(key);
     }
-    return by_width<Wrapping, Sum<Isa>>(key);
   }
 
   // Not visit_dtype: its instantiations must not be compiled for an instruction set and shared.
@@ -155,7 +174,7 @@ struct Picker {
       case DType::kF16: return by_op<Half, Half>(key);
       case DType::kBF16: return by_op<BFloat16, BFloat16>(key);
       case DType::kF64: return by_op<double, double>(key);
-      case DType::kF32: break;
+      default: break;
     }
     return by_op<float, float>(key);
   }

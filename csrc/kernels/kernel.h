@@ -13,7 +13,9 @@ namespace ringdp::kernels {
 constexpr int64_t kTile = 64;          // elements; a whole number of vectors for every type and instruction set
 constexpr int64_t kBlockBytes = 4096;  // of partial sums kept in the first-level cache
 
-constexpr bool is_sum(ReduceOp op) { return op == ReduceOp::kSum || op == ReduceOp::kAvg; }
+constexpr bool is_sum(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
+}
 
 // Sums are what training runs on; the rarer operations get fewer kernels and go through a block more often.
 constexpr int kMaxKernelSrcs = 8;

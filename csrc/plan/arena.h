@@ -1,20 +1,30 @@
 // Arena: plans over memory that all ranks map. Every rank writes its own slot only and reads everyone's, in rank order.
 //
-// No bytes on a link. Small all_reduce: one shot, everyone folds everything. Otherwise stages of one slot each, which
-// the executor maps to the two physical slots in turn. Arena member index = group rank. Every plan, also for count 0,
-// passes at least one barrier, because the executor shows and checks the ranks' notes there.
+// No bytes on a link, but for all_to_all: a pair's sizes are known to that pair only, so arena() gives direct's plan,
+// which says so. Small sums: one shot, whoever wants the result folds everything. Otherwise stages of one slot each,
+// which the executor maps to the two physical slots in turn. Arena member index = group rank. Every plan on the arena,
+// also for count 0, passes at least one barrier, because the executor shows and checks the ranks' notes there.
+//
+// Why a slot is never overwritten under a reader: stages k and k+2 share a slot. With one barrier per stage, whoever
+// writes stage k+2 has passed the barrier of stage k+1, and everyone arrived there after reading stage k. The staged
+// sum needs more, see its loop. The next collective goes on with the other slot, and the same holds across it.
 #pragma once
+#include "plan/arena_lane.h"
 #include "plan/plan.h"
 
 namespace ringdp::plan {
 
-// Up to these sizes the second barrier of a staged all_reduce costs more than reading everyone's whole tensor.
+// Up to these sizes the second barrier of a staged sum costs more than reading everyone's whole tensor.
 constexpr int64_t kOneShotBytes = 32 << 10;
 constexpr int64_t kOneShotBytesOfTwo = 128 << 10;  // world <= 2: there is only one other tensor to read
 
-bool is_one_shot(const Problem& problem);  // of an all_reduce
+bool is_one_shot(const Problem& problem);  // of an all_reduce or reduce
 
 // InvalidArgument when slot_bytes has no cache line for each rank.
 Plan arena(const Problem& problem);
+
+// The two halves behind arena(): what folds and what only moves.
+void reduce_in_arena(const Problem& problem, const Builder& builder, ArenaLane& lane);
+void move_in_arena(const Problem& problem, const Builder& builder, ArenaLane& lane);
 
 }  // namespace ringdp::plan

@@ -30,24 +30,32 @@ After Builder::append(int lane, Step step) {
 }
 
 After Builder::send(int lane, int peer, int round, const Ref& src, std::vector<After> after) {
-  return append(lane, {Verb::kSend, false, peer, round, {src}, {}, std::move(after)});
+  return append(lane, {Verb::kSend, false, false, peer, round, {src}, {}, std::move(after)});
 }
 
 After Builder::recv(int lane, int peer, int round, const Ref& dst, std::vector<After> after) {
-  return append(lane, {Verb::kRecv, false, peer, round, {}, {dst}, std::move(after)});
+  return append(lane, {Verb::kRecv, false, false, peer, round, {}, {dst}, std::move(after)});
+}
+
+After Builder::send_announced(int lane, int peer, int round, const Ref& src) {
+  return append(lane, {Verb::kSend, false, true, peer, round, {src}, {}, {}});
+}
+
+After Builder::recv_announced(int lane, int peer, int round, const Ref& dst) {
+  return append(lane, {Verb::kRecv, false, true, peer, round, {}, {dst}, {}});
 }
 
 After Builder::fold(int lane, std::vector<Ref> srcs, std::vector<Ref> dsts, bool finish, std::vector<After> after) {
-  return append(lane, {Verb::kFold, finish, -1, -1, std::move(srcs), std::move(dsts), std::move(after)});
+  return append(lane, {Verb::kFold, finish, false, -1, -1, std::move(srcs), std::move(dsts), std::move(after)});
 }
 
-After Builder::copy(int lane, const Ref& src, const Ref& dst) {
-  return append(lane, {Verb::kCopy, false, -1, -1, {src}, {dst}, {}});
+After Builder::copy(int lane, const Ref& src, const Ref& dst, std::vector<After> after) {
+  return append(lane, {Verb::kCopy, false, false, -1, -1, {src}, {dst}, std::move(after)});
 }
 
-After Builder::signal(int lane) { return append(lane, {Verb::kSignal, false, -1, -1, {}, {}, {}}); }
+After Builder::signal(int lane) { return append(lane, {Verb::kSignal, false, false, -1, -1, {}, {}, {}}); }
 
-After Builder::wait(int lane) { return append(lane, {Verb::kWait, false, -1, -1, {}, {}, {}}); }
+After Builder::wait(int lane) { return append(lane, {Verb::kWait, false, false, -1, -1, {}, {}, {}}); }
 
 Ref Builder::user(Space space, int tensor, Extent elements) const {
   return {space, Form::kRaw, tensor, 0, elements.begin * size_of(plan_.dtype), elements.count()};

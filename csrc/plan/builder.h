@@ -21,8 +21,10 @@ class Builder {
   // Each appends one step to `lane` and returns the handle that is satisfied once that step is over.
   After send(int lane, int peer, int round, const Ref& src, std::vector<After> after = {});
   After recv(int lane, int peer, int round, const Ref& dst, std::vector<After> after = {});
+  After send_announced(int lane, int peer, int round, const Ref& src);
+  After recv_announced(int lane, int peer, int round, const Ref& dst);
   After fold(int lane, std::vector<Ref> srcs, std::vector<Ref> dsts, bool finish, std::vector<After> after = {});
-  After copy(int lane, const Ref& src, const Ref& dst);
+  After copy(int lane, const Ref& src, const Ref& dst, std::vector<After> after = {});
   After signal(int lane);
   After wait(int lane);
 

@@ -1,7 +1,7 @@
-// Direct: every rank sends slice p of its tensor to p, who folds in rank order and sends the result to everyone.
+// Direct: every rank talks to every other. Sums: slice p of each tensor goes to rank p, who folds in rank order.
 //
-// Two latency steps and 2(N-1)/N of the tensor's bytes per rank, in every dtype, because nothing but raw values and
-// final results travel. One lane per peer and direction, so a slow peer holds nobody else back.
+// all_reduce takes two latency steps and 2(N-1)/N of the tensor's bytes per rank, in every dtype; reduce takes two
+// steps, everything else one. all_to_all announces every transfer, also an empty one: only its two ends know its size.
 #pragma once
 #include "plan/plan.h"
 

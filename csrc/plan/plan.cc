@@ -1,12 +1,15 @@
 #include "plan/plan.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace ringdp::plan {
 
 const char* name_of(Collective what) {
-  static constexpr const char* kNames[kCollectiveCount] = {"all_reduce", "broadcast", "all_gather", "reduce_scatter",
-                                                           "barrier"};
+  static constexpr const char* kNames[kCollectiveCount] = {"all_reduce", "broadcast", "all_gather",
+                                                           "reduce_scatter", "barrier", "reduce",
+                                                           "gather", "scatter", "all_to_all"};
   const auto i = static_cast<int>(what);
   return i < kCollectiveCount ? kNames[i] : "unknown collective";
 }
@@ -19,6 +22,15 @@ Collective collective_named(const std::string& name) {
     known += (i ? ", " : "") + std::string(name_of(what));
   }
   throw Error(ErrorKind::kInvalidArgument, "'" + name + "' is no collective: known are " + known);
+}
+
+bool Problem::has_parts() const {
+  return what == Collective::kAllGather || what == Collective::kReduceScatter || what == Collective::kGather ||
+         what == Collective::kScatter;
+}
+
+int64_t Problem::largest_part() const {
+  return counts.empty() ? count : *std::max_element(counts.begin(), counts.end());
 }
 
 int64_t bytes_of(const Plan& plan, const Ref& ref) {

@@ -12,15 +12,18 @@
 
 namespace ringdp::plan {
 
-enum class Collective : uint8_t { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kBarrier };
-constexpr int kCollectiveCount = 5;
+enum class Collective : uint8_t {
+  kAllReduce, kBroadcast, kAllGather, kReduceScatter, kBarrier, kReduce, kGather, kScatter, kAllToAll,
+};
+constexpr int kCollectiveCount = 9;
 const char* name_of(Collective what);
 Collective collective_named(const std::string& name);  // InvalidArgument names the known ones
 
 enum class Verb : uint8_t {
   kSend,    // srcs[0] -> link to `peer`
   kRecv,    // link from `peer` -> dsts[0]
-  kFold,    // dsts = srcs folded in the order listed; `finish`: divide (AVG) and round to the tensor's type
+  kFold,    // dsts = srcs folded in the order listed; `finish`: divide (AVG) and round to the tensor's type.
+            // Either at most srcs[0] is wide, or all srcs and dsts are: then the fold is one in the wide type
   kCopy,    // dsts[0] = srcs[0]
   kSignal,  // arrive at the arena's next barrier
   kWait,    // until the arena's last barrier that this lane signalled has passed
@@ -54,6 +57,8 @@ struct After {
 struct Step {
   Verb verb = Verb::kCopy;
   bool finish = false;
+  // kSend, kRecv: the payload's length goes ahead of it, and a receiver that expects another is told of a mismatch.
+  bool announce = false;
   int32_t peer = -1;
   int32_t round = -1;  // communication round (0-based) of a send or receive, -1 elsewhere
   std::vector<Ref> srcs, dsts;
@@ -75,19 +80,40 @@ struct Plan {
   std::vector<Lane> lanes;
 };
 
-// What is asked of a plan. Flat and list forms are the same: tensor i is buffer i.
+// What is asked of a plan. Flat and list forms are the same: tensor i is buffer i. Counts are in elements.
 struct Problem {
   Collective what = Collective::kAllReduce;
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
   int rank = 0, world = 1;
-  int root = 0;                       // broadcast
-  int64_t count = 0;                  // elements: of the tensor (all_reduce, broadcast), or of one rank's part
+  int root = 0;                       // broadcast, reduce, gather, scatter
+  int64_t count = 0;                  // of the tensor (all_reduce, broadcast, reduce), or of every rank's part
+  std::vector<int64_t> counts;        // uneven parts: of each rank's; empty: all are of `count`
+  std::vector<int64_t> sends, recvs;  // all_to_all: of the part for, and from, each rank, known to this rank only;
+                                      // empty: all are of `count`
+  std::vector<int> hosts;             // first rank of every host, ascending, when each host's ranks are contiguous
   int64_t segment_bytes = 256 << 10;  // pipelining unit of link plans
   int64_t slot_bytes = 1 << 20;       // staging slot of arena plans
+
+  bool has_parts() const;  // an all_gather, reduce_scatter, gather or scatter; only these may have counts
+
+  // Elements of rank `owner`'s part.
+  int64_t part(int owner) const { return counts.empty() ? count : counts[owner]; }
+  int64_t largest_part() const;
+
+  // all_to_all: elements of the part for, and from, `peer`.
+  int64_t sent_to(int peer) const { return sends.empty() ? count : sends[peer]; }
+  int64_t received_from(int peer) const { return recvs.empty() ? count : recvs[peer]; }
 };
-// Buffers by collective: all_reduce, broadcast: input 0 = output 0 (in place). all_gather: input 0, outputs 0..N-1.
-// reduce_scatter: inputs 0..N-1, output 0. barrier: none.
+// Buffers by collective, of rank r of N:
+//   all_reduce, broadcast   input 0 = output 0 (in place)
+//   reduce                  input 0; output 0 on the root (may be input 0), none elsewhere
+//   all_gather              input 0; outputs 0..N-1
+//   gather                  input 0; outputs 0..N-1 on the root, none elsewhere
+//   reduce_scatter          inputs 0..N-1; output 0
+//   scatter                 inputs 0..N-1 on the root, none elsewhere; output 0
+//   all_to_all              inputs 0..N-1 (for each rank), outputs 0..N-1 (from each rank); no two overlap
+//   barrier                 none
 
 int64_t bytes_of(const Plan& plan, const Ref& ref);
 

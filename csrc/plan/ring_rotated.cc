@@ -20,12 +20,12 @@ class RotatedRing {
         lanes_(builder_, problem),
         world_(problem.world),
         scatter_(problem.what == Collective::kReduceScatter),
-        elements_(segment_elements(chunk(0).count(), problem.dtype, problem.segment_bytes,
-                                   kMaxSegments / (2 * problem.world))),
-        segments_(ceil_div(chunk(0).count(), elements_)),
+        largest_(scatter_ ? problem.largest_part() : chunk(0).count()),
+        elements_(segment_elements(largest_, problem.dtype, problem.segment_bytes, kMaxSegments / (2 * problem.world))),
+        segments_(ceil_div(largest_, elements_)),
         // all_reduce: chunk c starts at rank c. reduce_scatter: one later, so that it ends where it belongs.
         start_(problem.rank - (scatter_ ? 1 : 0)),
-        slot_bytes_(std::min(elements_, chunk(0).count()) * size_of(wide_of(problem.dtype))),
+        slot_bytes_(std::min(elements_, largest_) * size_of(wide_of(problem.dtype))),
         received_(builder_, kWindow, slot_bytes_),
         partial_(builder_, 2 * kWindow, slot_bytes_),
         held_(segments_) {}
@@ -51,7 +51,7 @@ class RotatedRing {
   };
 
   Extent chunk(int c) const {
-    return scatter_ ? Extent{0, problem_.count} : balanced_part(problem_.count, world_, c);
+    return scatter_ ? Extent{0, problem_.part(c)} : balanced_part(problem_.count, world_, c);
   }
   Ref own(int c, int64_t k) const {
     return builder_.input(scatter_ ? c : 0, segment(chunk(c), elements_, k));
@@ -110,7 +110,7 @@ class RotatedRing {
   const RingLanes lanes_;
   const int world_;
   const bool scatter_;
-  const int64_t elements_, segments_;
+  const int64_t largest_, elements_, segments_;  // of the largest chunk, per segment, of the largest chunk
   const int start_;
   const int64_t slot_bytes_;
   Window received_, partial_;

@@ -1,6 +1,6 @@
 // The other seam: memory that all ranks of one host map, with a barrier that does not block.
 //
-// Each local rank owns one segment (memfd): a control block, two staging slots and one outgoing stream per peer.
+// Each local rank owns one segment (memfd): a control block, two staging slots and outgoing streams per peer.
 // All ranks map all segments. Members are numbered 0..size-1 in group-rank order. Called by the driver thread only.
 #pragma once
 #include <cstddef>
@@ -25,8 +25,10 @@ class Arena {
   virtual std::byte* slot(int member, int parity) const = 0;
   virtual int64_t slot_bytes() const = 0;
 
-  // Notes: the owner posts number `seq` (1, 2, ...); a note stays readable until its owner posts seq + 2.
+  // Notes: the owner posts number `seq` (growing); a note stays readable until its owner posts seq + 2. Posting wakes
+  // nobody: an arrival does, or wake().
   virtual void post_note(uint64_t seq, const Note& note) = 0;
+  virtual void wake() const = 0;                 // rings the doorbells of sleeping members
   virtual uint64_t noted(int member) const = 0;  // highest seq that member has posted (acquire)
   virtual const Note& note(int member, uint64_t seq) const = 0;
 

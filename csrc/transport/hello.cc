@@ -55,7 +55,7 @@ uint64_t checksum(const std::byte* bytes, size_t size) {
 }
 
 bool is_plausible(const Hello& hello) {
-  const bool known_channel = hello.channel == Channel::kControl || hello.channel == Channel::kBulk;
+  const bool known_channel = hello.channel >= Channel::kControl && hello.channel <= Channel::kMessages;
   return known_channel && hello.from >= 0 && hello.from < hello.world && hello.to >= 0 && hello.to < hello.world &&
          hello.from != hello.to;
 }

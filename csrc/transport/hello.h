@@ -11,14 +11,14 @@
 
 namespace ringdp::transport {
 
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 constexpr size_t kTokenBytes = 32;
 constexpr size_t kHelloBytes = 88;
 
 using Token = std::array<std::byte, kTokenBytes>;
 using HelloFrame = std::array<std::byte, kHelloBytes>;
 
-enum class Channel : uint32_t { kControl = 1, kBulk = 2 };
+enum class Channel : uint32_t { kControl = 1, kBulk = 2, kMessages = 3 };
 
 struct Hello {
   uint64_t group = 0;       // random, one per group

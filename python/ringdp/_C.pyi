@@ -3,7 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import Store
+from torch import Tensor
+from torch.distributed import Store, Work
 
 class Options:
     """Settings of one group as text fields; only those that were set outrank the environment."""
@@ -27,12 +28,22 @@ class Options:
 class Backend:
     """A c10d backend: one rank's end of a process group. Making one is collective over the group's ranks."""
 
+    options: Options
     def __init__(self, store: Store, rank: int, size: int, name: str, options: Options) -> None: ...
     def counters(self) -> dict[str, int]:
         """Collectives, plan steps, rounds, payload bytes on links, bytes read and written in memory; since creation."""
 
     def describe(self) -> str:
         """How bytes reach each peer and why; which plan runs and why."""
+
+    def reduce_div(self, tensor: Tensor, divisor: float, async_op: bool = True) -> Work:
+        """Sum over ranks divided once by `divisor`, in place, as one operation: rank order, rounded once."""
+
+    def reduce_scatter_div(self, output: Tensor, input: Tensor, divisor: float, async_op: bool = True) -> Work:
+        """The same, of which this rank gets its part; `input` has N times the elements of `output`."""
+
+    def perform_nocolor_split(self, device: object) -> None:
+        """Nothing: a rank outside a new group has no part in making it."""
 
     def shutdown(self) -> None: ...
     def abort(self) -> None: ...
@@ -61,8 +72,9 @@ def plan_text(
     count: int = 1024,
     root: int = 0,
     segment_bytes: int = ...,
+    hosts: list[int] = ...,
 ) -> str:
-    """The plan of one rank for `count` float32, as a table."""
+    """The plan of one rank for `count` float32, as a table. `hosts`: first rank of each, for the hierarchy."""
 
 def plan_json(
     collective: str,
@@ -73,5 +85,6 @@ def plan_json(
     count: int = 1024,
     root: int = 0,
     segment_bytes: int = ...,
+    hosts: list[int] = ...,
 ) -> str:
     """The same as JSON."""

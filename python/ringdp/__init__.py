@@ -13,12 +13,13 @@ from typing import Any
 from ringdp import _register
 
 __version__ = "0.1.0"
-__all__ = ["Options", "__version__", "info", "register", "testing"]
+__all__ = ["Options", "__version__", "info", "monitored_barrier", "register", "testing"]
 
 # public name -> (module, attribute; None for the module itself)
 _LAZY: dict[str, tuple[str, str | None]] = {
     "Options": ("ringdp.backend", "Options"),
     "info": ("ringdp.cli.info", "collect"),
+    "monitored_barrier": ("ringdp.backend", "monitored_barrier"),
     "register": ("ringdp._register", "register"),
     "testing": ("ringdp.testing", None),
 }

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+import torch
+
 from ringdp import _native
 
 _C = _native.load()
@@ -48,6 +50,22 @@ def create_backend(dist_opts: Any, pg_options: object) -> Any:
     made = _C.Backend(dist_opts.store, dist_opts.group_rank, dist_opts.group_size, dist_opts.group_id, options)
     _alive.add(made)
     return made
+
+
+def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+    """A barrier that says who did not come: `torch.distributed.monitored_barrier` serves backends named gloo only.
+
+    Every rank of `group` (default: the world) calls it. When `timeout` (default: the group's) passes, the ranks that
+    came raise DistBackendError naming the first of those that did not, or with `wait_all_ranks` all of them, and the
+    group has failed, as after any other error.
+    """
+    import torch.distributed as dist
+
+    group = dist.group.WORLD if group is None else group
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        return
+    limit = timeout if timeout is not None else group._get_backend(torch.device("cpu")).options._timeout
+    group.monitored_barrier(limit, wait_all_ranks=wait_all_ranks)
 
 
 @atexit.register

@@ -28,6 +28,19 @@ def train(steps: int, count: int) -> int:
     return steps
 
 
+def trade(steps: int, count: int) -> int:
+    """On a rank: messages to and from every other rank, checked."""
+    others = [rank for rank in range(HERE.size) if rank != HERE.rank]
+    for step in range(steps):
+        got = {rank: torch.zeros(count) for rank in others}
+        work = [dist.irecv(tensor, rank) for rank, tensor in got.items()]
+        work += [dist.isend(torch.full((count,), float(step + HERE.rank)), rank) for rank in others]
+        for each in work:
+            each.wait()
+        assert all(float(tensor[-1]) == step + rank for rank, tensor in got.items())
+    return steps
+
+
 def start_children() -> int:
     """On a rank: a forked child that holds all its descriptors and outlives it; the child's pid."""
     child = os.fork()
@@ -71,20 +84,11 @@ def survivors_of(victim: int) -> list[int]:
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_before_the_first_collective(make_world, victim):
+@pytest.mark.parametrize("steps_before", [0, 5])
+def test_while_nobody_calls(make_world, victim, steps_before):
     world = make_world()
-    world.run(what_is_open)  # the ranks know this file now
+    world.run(train, steps_before, 1000)
     killed = world.kill(victim)
-    outcomes = world.attempt(train, 1, 1000, ranks=survivors_of(victim))
-    check_survivors(world, victim, killed, outcomes)
-
-
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_between_collectives(make_world, victim):
-    world = make_world()
-    world.run(train, 5, 1000)
-    killed = world.kill(victim)
-    time.sleep(0.2)
     outcomes = world.attempt(train, 1, 1000, ranks=survivors_of(victim))
     check_survivors(world, victim, killed, outcomes)
 
@@ -105,6 +109,17 @@ def test_in_the_middle_of_a_loop(make_world, victim, count):
     world = make_world()
     world.run(train, 1, count)
     world.begin(train, 1_000_000, count)
+    time.sleep(0.4)
+    killed = world.kill(victim)
+    check_survivors(world, victim, killed, world.finish(survivors_of(victim)))
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("count", [1000, LARGE])
+def test_in_the_middle_of_messages(make_world, victim, count):
+    world = make_world()
+    world.run(trade, 1, count)
+    world.begin(trade, 1_000_000, count)
     time.sleep(0.4)
     killed = world.kill(victim)
     check_survivors(world, victim, killed, world.finish(survivors_of(victim)))

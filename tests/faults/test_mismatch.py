@@ -36,6 +36,42 @@ def barrier() -> Callable[..., Any]:
     return lambda group: dist.barrier(group=group)
 
 
+def reduce(count: int = 8, root: int = 0) -> Callable[..., Any]:
+    return lambda group: dist.reduce(torch.ones(count), root, group=group)
+
+
+def gather(count: int = 4, root: int = 0) -> Callable[..., Any]:
+    return lambda group: dist.gather(
+        torch.ones(count), [torch.ones(count) for _ in range(4)] if HERE.rank == root else None, root, group
+    )
+
+
+def scatter(count: int = 4, root: int = 0) -> Callable[..., Any]:
+    return lambda group: dist.scatter(
+        torch.ones(count), [torch.ones(count) for _ in range(4)] if HERE.rank == root else None, root, group
+    )
+
+
+def uneven_gather(*counts: int) -> Callable[..., Any]:
+    return lambda group: dist.all_gather(
+        [torch.ones(count) for count in counts], torch.ones(counts[HERE.rank]), group=group
+    )
+
+
+def exchange(extra: int = 0) -> Callable[..., Any]:
+    """all_to_all of 2 elements for every rank, `extra` more for the next one."""
+
+    def run(group: Any) -> None:
+        counts = [2 + extra * (rank == (HERE.rank + 1) % 4) for rank in range(4)]
+        dist.all_to_all_single(torch.ones(8), torch.ones(sum(counts)), [2] * 4, counts, group=group)
+
+    return run
+
+
+def divided(divisor: float) -> Callable[..., Any]:
+    return lambda group: group._get_backend(torch.device("cpu")).reduce_div(torch.ones(8), divisor).wait()
+
+
 def in_order(*calls: Callable[..., Any]) -> Callable[..., Any]:
     """Several calls in flight at once, as buckets are."""
 
@@ -70,6 +106,18 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str, str]] = {
     "size of a broadcast": (broadcast(5), broadcast(8), "x 5", "x 8"),
     "size of an all_gather": (all_gather(5), all_gather(4), "x 5", "x 4"),
     "size of a reduce_scatter": (reduce_scatter(5), reduce_scatter(4), "x 5", "x 4"),
+    "root of a reduce": (reduce(root=3), reduce(root=1), "root 3", "root 1"),
+    "size of a reduce": (reduce(9), reduce(8), "x 9", "x 8"),
+    "root of a gather": (gather(root=3), gather(root=1), "root 3", "root 1"),
+    "size of a gather": (gather(5), gather(4), "x 5", "x 4"),
+    "size of a scatter": (scatter(5), scatter(4), "x 5", "x 4"),
+    "reduce for all_reduce": (reduce(), all_reduce(), "reduce(SUM, float32 x 8, root 0)", "all_reduce("),
+    "all_to_all for all_reduce": (exchange(), all_reduce(), "all_to_all(", "all_reduce("),
+    "all_reduce for all_to_all": (all_reduce(), exchange(), "all_reduce(", "all_to_all("),
+    "splits of an all_to_all": (exchange(1), exchange(), "sends 12 bytes", "expects 8"),
+    "uneven parts": (uneven_gather(1, 2, 3, 5), uneven_gather(1, 2, 3, 4), "[1, 2, 3, 5]", "[1, 2, 3, 4]"),
+    "uneven for even": (uneven_gather(3, 3, 3, 4), uneven_gather(3, 3, 3, 3), "[3, 3, 3, 4]", "x 3)"),
+    "divisor": (divided(3), divided(4), "divisor 3", "divisor 4"),
     "op of a reduce_scatter": (reduce_scatter(op=ReduceOp.MAX), reduce_scatter(), "MAX", "SUM"),
 }
 

@@ -50,6 +50,22 @@ def test_plans_print_as_text_and_json() -> None:
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "collective", "sent_by_rank_0"),
+    [
+        ("server", "all_reduce", 3 * 64),
+        ("tree", "all_reduce", 2 * 64),
+        ("hierarchy", "all_reduce", 32),
+        ("direct", "all_to_all", 3 * 64),
+        ("arena", "gather", 0),
+    ],
+)
+def test_every_algorithm_prints_its_bytes(algorithm: str, collective: str, sent_by_rank_0: int) -> None:
+    plan = json.loads(_C.plan_json(collective, algorithm, world=4, count=16, hosts=[0, 2]))
+    assert plan["algorithm"] == algorithm and plan["collective"] == collective
+    assert plan["totals"]["bytes_sent"] == sent_by_rank_0
+
+
+@pytest.mark.parametrize(
     ("collective", "algorithm", "named"), [("all_reduce", "bubble", "bubble"), ("all_dance", "ring", "all_dance")]
 )
 def test_unknown_plans_are_refused_by_name(collective: str, algorithm: str, named: str) -> None:

@@ -16,7 +16,7 @@ namespace ringdp::transport {
 namespace {
 
 constexpr int kMaxMembers = 4096;
-constexpr int64_t kMaxPartBytes = int64_t{1} << 40;  // times kMaxMembers it still fits an int64_t
+constexpr int64_t kMaxPartBytes = int64_t{1} << 40;  // times all streams it still fits an int64_t
 constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kSlotAlignment = 64;
 
@@ -38,6 +38,8 @@ void check(const SegmentLayout& layout) {
 int64_t stream_stride(const SegmentLayout& layout) {
   return kStreamHeaderBytes + align_up(layout.stream_bytes, kLinePairBytes);
 }
+
+int64_t first_stream(const SegmentLayout& layout) { return align_up(layout.slot_offset(2), kLinePairBytes); }
 
 std::byte* map_shared(int fd, size_t size) {
   void* at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -69,11 +71,13 @@ void check_received(int fd, size_t size) {
 
 int64_t SegmentLayout::slot_offset(int parity) const { return kControlBytes + parity * slot_bytes; }
 
-int64_t SegmentLayout::stream_offset(int to_member) const {
-  return align_up(slot_offset(2), kLinePairBytes) + to_member * stream_stride(*this);
+int64_t SegmentLayout::stream_offset(int to_member, Traffic traffic) const {
+  return first_stream(*this) + (static_cast<int>(traffic) * members + to_member) * stream_stride(*this);
 }
 
-int64_t SegmentLayout::total_bytes() const { return align_up(stream_offset(members), kPageBytes); }
+int64_t SegmentLayout::total_bytes() const {
+  return align_up(first_stream(*this) + kTrafficCount * members * stream_stride(*this), kPageBytes);
+}
 
 Segment Segment::create(const SegmentLayout& layout) {
   check(layout);
@@ -84,20 +88,25 @@ Segment Segment::create(const SegmentLayout& layout) {
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw_errno("cannot seal a segment's size");
   }
-  return map(std::move(fd), layout);
+  Segment segment = map_whole(fd.get(), layout);
+  segment.fd_ = std::move(fd);
+  return segment;
 }
 
 Segment Segment::map(UniqueFd fd, const SegmentLayout& layout) {
   check(layout);
+  check_received(fd.get(), static_cast<size_t>(layout.total_bytes()));
+  return map_whole(fd.get(), layout);
+}
+
+Segment Segment::map_whole(int fd, const SegmentLayout& layout) {
   const auto size = static_cast<size_t>(layout.total_bytes());
-  check_received(fd.get(), size);
-  std::byte* at = map_shared(fd.get(), size);
-  Segment segment(std::move(fd), at, size);
-  keep_from_children(at, size);
+  Segment segment(map_shared(fd, size), size);
+  keep_from_children(segment.data_, size);
   return segment;
 }
 
-Segment::Segment(UniqueFd fd, std::byte* data, size_t size) : fd_(std::move(fd)), data_(data), size_(size) {}
+Segment::Segment(std::byte* data, size_t size) : data_(data), size_(size) {}
 
 Segment::Segment(Segment&& other) noexcept
     : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}

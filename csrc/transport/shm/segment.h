@@ -10,15 +10,20 @@
 
 namespace ringdp::transport {
 
-// Geometry, equal on all members; pure arithmetic. Order: control block, two slots, one stream per member.
+// What a stream carries: messages have streams of their own, so that they never mix with collectives.
+enum class Traffic { kCollectives, kMessages };
+constexpr int kTrafficCount = 2;
+
+// Geometry, equal on all members; pure arithmetic. Order: control block, two slots, then per kind of traffic one stream
+// per member.
 struct SegmentLayout {
   int members = 0;
   int64_t slot_bytes = 0;    // multiple of 64
   int64_t stream_bytes = 0;  // capacity of one outgoing stream, a power of two
 
   int64_t slot_offset(int parity) const;
-  int64_t stream_offset(int to_member) const;  // of its StreamHeader; the bytes follow the header
-  int64_t total_bytes() const;                 // page-aligned
+  int64_t stream_offset(int to_member, Traffic traffic) const;  // of its StreamHeader; the bytes follow the header
+  int64_t total_bytes() const;                                  // page-aligned
 };
 
 class Segment {
@@ -26,7 +31,8 @@ class Segment {
   // A new memfd: sized, sealed against shrinking and growing, mapped, zero-filled on demand.
   // Error(kInvalidArgument) names the part of an impossible geometry.
   static Segment create(const SegmentLayout& layout);
-  // A peer's memfd. Error(kInternal) unless its size is the layout's and it is sealed against shrinking.
+  // A peer's memfd, closed once it is mapped. Error(kInternal) unless its size is the layout's and it is sealed against
+  // shrinking.
   static Segment map(UniqueFd fd, const SegmentLayout& layout);
 
   Segment(Segment&& other) noexcept;
@@ -35,10 +41,13 @@ class Segment {
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
-  int fd() const { return fd_.get(); }  // to pass to peers
+  int fd() const { return fd_.get(); }  // to pass to peers; -1 when mapped or closed
+  void close_fd() { fd_.reset(); }      // the mapping stays
 
  private:
-  Segment(UniqueFd fd, std::byte* data, size_t size);
+  Segment(std::byte* data, size_t size);
+  static Segment map_whole(int fd, const SegmentLayout& layout);
+
   UniqueFd fd_;
   std::byte* data_ = nullptr;
   size_t size_ = 0;

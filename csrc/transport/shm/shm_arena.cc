@@ -15,7 +15,7 @@ using Members = std::vector<LocalMember>;
 class MappedArena final : public ShmArena {
  public:
   MappedArena(int index, const SegmentLayout& layout, std::shared_ptr<const Members> members)
-      : index_(index), layout_(layout), members_(std::move(members)), linked_(layout.members, false) {}
+      : index_(index), layout_(layout), members_(std::move(members)), linked_(kTrafficCount * layout.members, false) {}
 
   int index() const override { return index_; }
   int size() const override { return layout_.members; }
@@ -25,9 +25,11 @@ class MappedArena final : public ShmArena {
   int64_t slot_bytes() const override { return layout_.slot_bytes; }
 
   void post_note(uint64_t seq, const Note& note) override;
-  uint64_t noted(int member) const override { return block(member).noted.load(std::memory_order_acquire); }
+  // seq_cst, as passed(): it may be the last look before sleeping.
+  uint64_t noted(int member) const override { return block(member).noted.load(std::memory_order_seq_cst); }
   const Note& note(int member, uint64_t seq) const override { return block(member).notes[seq % 2]; }
 
+  void wake() const override;
   void arrive() override;
   bool passed(uint64_t barrier) const override {
     // seq_cst: the last look before sleeping must not be ordered before the asleep flag.
@@ -36,7 +38,7 @@ class MappedArena final : public ShmArena {
   uint64_t arrived(int member) const override { return block(member).arrivals.load(std::memory_order_acquire); }
   void set_asleep(bool asleep) override { block(index_).asleep.store(asleep, std::memory_order_seq_cst); }
 
-  std::unique_ptr<Link> link_to(int member) override;
+  std::unique_ptr<Link> link_to(int member, Traffic traffic) override;
 
  private:
   ControlBlock& block(int member) const {
@@ -44,30 +46,28 @@ class MappedArena final : public ShmArena {
   }
   bool all_arrived() const;
   bool raise_generation();
-  void wake_sleepers() const;
 
   const int index_;
   const SegmentLayout layout_;
   const std::shared_ptr<const Members> members_;
-  std::vector<bool> linked_;  // by member: link_to was called
+  std::vector<bool> linked_;  // by traffic, then member: link_to was called
   uint64_t arrived_ = 0;
   uint64_t posted_ = 0;
 };
 
-// Rings nobody: the arrival that follows does.
 void MappedArena::post_note(uint64_t seq, const Note& note) {
   if (seq <= posted_) {
     throw Error(ErrorKind::kInternal, "note " + std::to_string(seq) + " posted after note " + std::to_string(posted_));
   }
   posted_ = seq;
   block(index_).notes[seq % 2] = note;
-  block(index_).noted.store(seq, std::memory_order_release);
+  block(index_).noted.store(seq, std::memory_order_seq_cst);
 }
 
 // Each member counts its own arrivals: one that arrives at the next barrier early cannot pass for one that is late.
 void MappedArena::arrive() {
   block(index_).arrivals.store(++arrived_, std::memory_order_seq_cst);
-  if (all_arrived() && raise_generation()) wake_sleepers();
+  if (all_arrived() && raise_generation()) wake();
 }
 
 // In the single order of the seq_cst stores the last arriver comes after all others, so at least that one sees all.
@@ -88,23 +88,24 @@ bool MappedArena::raise_generation() {
   return false;
 }
 
-void MappedArena::wake_sleepers() const {
+void MappedArena::wake() const {
   for (int member = 0; member < size(); ++member) {
     if (member != index_) ring_if_asleep(block(member), (*members_)[member].doorbell);
   }
 }
 
-std::unique_ptr<Link> MappedArena::link_to(int member) {
-  if (member < 0 || member >= size() || member == index_ || linked_[member]) {
+std::unique_ptr<Link> MappedArena::link_to(int member, Traffic traffic) {
+  const int stream = static_cast<int>(traffic) * size() + member;
+  if (member < 0 || member >= size() || member == index_ || linked_[stream]) {
     throw Error(ErrorKind::kInvalidArgument, "member " + std::to_string(index_) + " of " + std::to_string(size()) +
                                                  " asked for a link to " + std::to_string(member) +
-                                                 ": one link per other member");
+                                                 ": one link per other member and kind of traffic");
   }
-  linked_[member] = true;
+  linked_[stream] = true;
   const auto capacity = static_cast<size_t>(layout_.stream_bytes);
   const LocalMember& peer = (*members_)[member];
-  StreamWriter out((*members_)[index_].segment.data() + layout_.stream_offset(member), capacity);
-  StreamReader in(peer.segment.data() + layout_.stream_offset(index_), capacity);
+  StreamWriter out((*members_)[index_].segment.data() + layout_.stream_offset(member, traffic), capacity);
+  StreamReader in(peer.segment.data() + layout_.stream_offset(index_, traffic), capacity);
   return std::make_unique<ShmLink>(out, in, block(member), peer.doorbell, members_);
 }
 

@@ -25,9 +25,10 @@ class ShmArena : public Arena {
   static std::unique_ptr<ShmArena> create(int index, const SegmentLayout& layout,
                                           std::shared_ptr<const std::vector<LocalMember>> members);
 
-  // The stream pair to another member: my segment's stream for it, its segment's stream for me. At most one per member:
-  // Error(kInvalidArgument) on the second call.
-  virtual std::unique_ptr<Link> link_to(int member) = 0;
+  // The stream pair to another member: my segment's stream for it, its segment's stream for me. At most one per member
+  // and kind of traffic: Error(kInvalidArgument) on the second call.
+  virtual std::unique_ptr<Link> link_to(int member, Traffic traffic) = 0;
+  std::unique_ptr<Link> link_to(int member) { return link_to(member, Traffic::kCollectives); }
 };
 
 }  // namespace ringdp::transport

@@ -13,19 +13,19 @@ namespace {
 template <class T>
 constexpr bool kIsShortFloat = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
 
-class EveryDType : public ::testing::TestWithParam<int> {
+class EveryNumber : public ::testing::TestWithParam<int> {
  protected:
   DType dtype() const { return static_cast<DType>(GetParam()); }
 };
 
-TEST_P(EveryDType, SizeIsTheSizeOfItsStorage) {
+TEST_P(EveryNumber, SizeIsTheSizeOfItsStorage) {
   visit_dtype(dtype(), [&](auto tag) {
     EXPECT_EQ(size_of(dtype()), int64_t{sizeof(typename decltype(tag)::type)});
   });
 }
 
 // torch's spelling ends in the number of bits.
-TEST_P(EveryDType, NameTellsSignednessAndBits) {
+TEST_P(EveryNumber, NameTellsSignednessAndBits) {
   const std::string name = name_of(dtype());
   visit_dtype(dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -36,21 +36,49 @@ TEST_P(EveryDType, NameTellsSignednessAndBits) {
   });
 }
 
-TEST_P(EveryDType, FloatingAsItsStorage) {
+TEST_P(EveryNumber, FloatingAsItsStorage) {
   visit_dtype(dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     EXPECT_EQ(is_floating(dtype()), std::is_floating_point_v<T> || kIsShortFloat<T>) << name_of(dtype());
   });
 }
 
-TEST_P(EveryDType, OnlyShortFloatsAreSummedInAnotherType) {
+TEST_P(EveryNumber, OnlyShortFloatsAreSummedInAnotherType) {
   visit_dtype(dtype(), [&](auto tag) {
     const bool short_float = kIsShortFloat<typename decltype(tag)::type>;
     EXPECT_EQ(wide_of(dtype()), short_float ? DType::kF32 : dtype());
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(DType, EveryDType, ::testing::Range(0, kDTypeCount));
+INSTANTIATE_TEST_SUITE_P(DType, EveryNumber, ::testing::Range(0, kNumberCount));
+
+TEST(DType, TheOthersAreTwoNumbersOrOneByte) {
+  for (int i = kNumberCount; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    const bool complex = std::string(name_of(dtype)).rfind("complex", 0) == 0;
+    EXPECT_EQ(size_of(dtype), complex ? std::stoll(std::string(name_of(dtype)).substr(7)) / 8 : 1) << name_of(dtype);
+    EXPECT_EQ(wide_of(dtype), dtype);
+    EXPECT_FALSE(is_number(dtype));
+    EXPECT_FALSE(is_floating(dtype));
+  }
+}
+
+TEST(ReduceOp, HasAMeaningOnSomeDTypesOnly) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    const std::string name = name_of(dtype);
+    const bool complex = name.rfind("complex", 0) == 0, bits = name.rfind("int", 0) == 0 || name.rfind("uint", 0) == 0;
+    const bool fp8 = name.rfind("float8", 0) == 0, fractions = is_floating(dtype) || complex;
+    EXPECT_EQ(can_reduce(dtype, ReduceOp::kSum), !fp8) << name;
+    for (const ReduceOp op : {ReduceOp::kAvg, ReduceOp::kPremulSum}) EXPECT_EQ(can_reduce(dtype, op), fractions) << name;
+    for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      EXPECT_EQ(can_reduce(dtype, op), !fp8 && !complex) << name;
+    }
+    for (const ReduceOp op : {ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kBxor}) {
+      EXPECT_EQ(can_reduce(dtype, op), bits || dtype == DType::kBool) << name;
+    }
+  }
+}
 
 TEST(DType, NamesAreDistinct) {
   std::set<std::string> names;

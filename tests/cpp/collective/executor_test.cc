@@ -2,116 +2,19 @@
 
 #include <gtest/gtest.h>
 
-#include <deque>
-#include <memory>
+#include <array>
 
-#include "base/error.h"
 #include "collective/recorder.h"
-#include "plan/catalog.h"
-#include "transport/shm/local_arenas.h"
+#include "plan/builder.h"
+#include "world.h"
 
-namespace ringdp::collective {
+namespace ringdp::collective::testing {
 namespace {
-
-// A link whose peer has not read for a while: the first sends find it full.
-class FullAtFirst : public transport::Link {
- public:
-  FullAtFirst(std::unique_ptr<transport::Link> link, int refusals) : link_(std::move(link)), refusals_(refusals) {}
-  size_t try_send(const void* bytes, size_t size) override {
-    return refusals_-- > 0 ? 0 : link_->try_send(bytes, size);
-  }
-  size_t try_recv(void* bytes, size_t size) override { return link_->try_recv(bytes, size); }
-  const char* kind() const override { return link_->kind(); }
-
- private:
-  std::unique_ptr<transport::Link> link_;
-  int refusals_;
-};
-
-// N ranks in one thread over shared-memory links and arenas; rank 0's links may be full at first.
-class World {
- public:
-  World(int ranks, AlgorithmChoice algorithm, Order order, int64_t count, int refusals_of_rank_0 = 0)
-      : arenas_(transport::make_local_arenas(ranks, 4096, 4096)), parts_(ranks) {
-    for (int r = 0; r < ranks; ++r) {
-      Part& part = parts_[r];
-      plan::Problem problem;
-      problem.rank = r;
-      problem.world = ranks;
-      problem.count = count;
-      problem.segment_bytes = 256;
-      problem.slot_bytes = 4096;
-      part.plan = plan::make_plan(algorithm, order, problem);
-      part.in.assign(count, static_cast<float>(r + 1));
-      part.out.assign(count, -1);
-      part.fabric.arena = arenas_[r].get();
-      for (int peer = 0; peer < ranks; ++peer) {
-        auto link = peer == r ? nullptr : arenas_[r]->link_to(peer);
-        if (link && r == 0) link = std::make_unique<FullAtFirst>(std::move(link), refusals_of_rank_0);
-        part.links.push_back(std::move(link));
-        part.fabric.links.push_back(part.links.back().get());
-      }
-    }
-  }
-
-  // `announced[r]` is the one byte of rank r's note; ranks compare it with their own.
-  void start(uint64_t seq, const std::vector<int>& announced) {
-    for (size_t r = 0; r < parts_.size(); ++r) start_rank(static_cast<int>(r), seq, announced[r]);
-  }
-  void start_rank(int r, uint64_t seq, int announced) {
-    Opening opening;
-    opening.seq = seq;
-    opening.note.bytes[0] = static_cast<std::byte>(announced);
-    opening.check = [mine = opening.note.bytes[0]](int rank, const transport::Note& theirs) {
-      if (theirs.bytes[0] != mine) throw Error(ErrorKind::kMismatch, "differs", rank);
-    };
-    Part& part = parts_[r];
-    part.executor = std::make_unique<Executor>(part.plan, Buffers{{part.in.data()}, {part.out.data()}}, part.fabric,
-                                               part.workspace, std::move(opening));
-  }
-
-  bool advance(int rank) { return parts_[rank].executor->advance(); }
-  bool done() const {
-    for (const Part& part : parts_) {
-      if (!part.executor || !part.executor->done()) return false;
-    }
-    return true;
-  }
-  void run() {
-    while (!done()) {
-      for (size_t r = 0; r < parts_.size(); ++r) advance(static_cast<int>(r));
-    }
-  }
-  const Executor& executor(int rank) const { return *parts_[rank].executor; }
-  const plan::Plan& plan(int rank) const { return parts_[rank].plan; }
-  const std::vector<float>& out(int rank) const { return parts_[rank].out; }
-
- private:
-  struct Part {
-    plan::Plan plan;
-    std::vector<float> in, out;
-    std::vector<std::unique_ptr<transport::Link>> links;
-    Fabric fabric;
-    Workspace workspace;
-    std::unique_ptr<Executor> executor;
-  };
-  std::vector<std::unique_ptr<transport::ShmArena>> arenas_;
-  std::deque<Part> parts_;
-};
-
-struct Case {
-  AlgorithmChoice algorithm;
-  Order order;
-};
-const Case kCases[] = {{AlgorithmChoice::kArena, Order::kRank},
-                       {AlgorithmChoice::kDirect, Order::kRank},
-                       {AlgorithmChoice::kRing, Order::kRank},
-                       {AlgorithmChoice::kRing, Order::kRotated}};
 
 TEST(Executor, CountersEqualThePlansTotals) {
   for (const Case& c : kCases) {
     for (int ranks = 2; ranks <= 8; ++ranks) {
-      World world(ranks, c.algorithm, c.order, 20011);
+      World world(ranks, c, 20011);
       world.start(1, std::vector<int>(ranks, 5));
       world.run();
       for (int r = 0; r < ranks; ++r) {
@@ -131,7 +34,7 @@ TEST(Executor, CountersEqualThePlansTotals) {
 
 TEST(Executor, RepeatedCollectivesReuseSlotsAndNotes) {
   for (const Case& c : kCases) {
-    World world(3, c.algorithm, c.order, 3001);
+    World world(3, c, 3001);
     for (uint64_t seq = 1; seq <= 7; ++seq) {
       world.start(seq, {1, 1, 1});
       world.run();
@@ -140,45 +43,9 @@ TEST(Executor, RepeatedCollectivesReuseSlotsAndNotes) {
   }
 }
 
-// A rank may have heard all others before its own note is out: it must still send it.
-TEST(Executor, TheOwnNoteGoesOutThoughItsLinksWereFullWhileThePeersNotesCame) {
-  for (const Case& c : kCases) {
-    for (int refusals = 0; refusals < 6; ++refusals) {
-      World world(3, c.algorithm, c.order, 50, refusals);
-      world.start(1, {1, 1, 1});
-      for (int turn = 0; turn < 1000 && !world.done(); ++turn) {
-        for (const int rank : {2, 1, 0}) world.advance(rank);
-      }
-      ASSERT_TRUE(world.done()) << "stuck after " << refusals << " refusals";
-    }
-  }
-}
-
-TEST(Executor, NothingOfAMismatchingPeerIsUsed) {
-  for (const Case& c : kCases) {
-    World world(3, c.algorithm, c.order, 50);
-    world.start(1, {1, 2, 1});
-    std::vector<bool> refused(3, false);
-    for (int turn = 0; turn < 100; ++turn) {
-      for (int r = 0; r < 3; ++r) {
-        try {
-          if (!refused[r]) world.advance(r);
-        } catch (const Error& error) {
-          EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
-          refused[r] = true;
-        }
-      }
-    }
-    for (int r = 0; r < 3; ++r) {
-      EXPECT_TRUE(refused[r]) << "rank " << r;
-      EXPECT_FALSE(world.executor(r).done());
-    }
-  }
-}
-
 TEST(Executor, NamesTheRankThatCameAndThenStopped) {
   for (const Case& c : kCases) {
-    World world(2, c.algorithm, c.order, 20011);
+    World world(2, c, 20011);
     world.start(1, {1, 1});
     while (!world.executor(0).silent_ranks().empty() || !world.executor(1).silent_ranks().empty()) {
       world.advance(0);
@@ -189,22 +56,96 @@ TEST(Executor, NamesTheRankThatCameAndThenStopped) {
   }
 }
 
-TEST(Executor, NamesTheRanksThatHaveNotCome) {
-  for (const Case& c : kCases) {
-    World world(3, c.algorithm, c.order, 50);
-    world.start(1, {1, 1, 1});
-    for (int turn = 0; turn < 50; ++turn) {
-      world.advance(0);
-      world.advance(2);
+// Two ranks and a plan that the test made, each with its own problem.
+struct Pair {
+  explicit Pair(const std::array<plan::Problem, 2>& problems) {
+    for (int r = 0; r < 2; ++r) {
+      plans[r] = plan::make_plan(AlgorithmChoice::kDirect, Order::kRank, problems[r]);
+      links[r] = arenas[r]->link_to(1 - r);
+      fabrics[r].links = {r == 0 ? nullptr : links[r].get(), r == 0 ? links[r].get() : nullptr};
     }
-    EXPECT_EQ(world.executor(0).silent_ranks(), std::vector<int>{1});
-    EXPECT_FALSE(world.executor(0).done());
-    EXPECT_FALSE(world.executor(0).awaited_ranks().empty());
-    world.run();
-    EXPECT_TRUE(world.executor(0).silent_ranks().empty());
-    EXPECT_TRUE(world.executor(0).awaited_ranks().empty());
   }
+  Executor make(int rank, Buffers buffers) {
+    Opening opening;
+    opening.seq = 9;
+    opening.check = [](int, const transport::Note&) {};
+    return Executor(plans[rank], std::move(buffers), fabrics[rank], workspaces[rank], std::move(opening));
+  }
+
+  std::vector<std::unique_ptr<transport::ShmArena>> arenas = transport::make_local_arenas(2, 4096, 4096);
+  std::array<plan::Plan, 2> plans;
+  std::array<std::unique_ptr<transport::Link>, 2> links;
+  std::array<Fabric, 2> fabrics;
+  std::array<Workspace, 2> workspaces;
+};
+
+TEST(Executor, AnAverageIsDividedByTheDivisorGiven) {
+  plan::Problem problem;
+  problem.op = ReduceOp::kAvg;
+  problem.world = 2;
+  problem.count = 3;
+  std::array<plan::Problem, 2> problems = {problem, problem};
+  problems[1].rank = 1;
+  Pair pair(problems);
+  std::array<std::vector<float>, 2> tensors = {{{1, 2, 3}, {4, 5, 6}}};
+  std::vector<Executor> executors;
+  for (int r = 0; r < 2; ++r) executors.push_back(pair.make(r, {{tensors[r].data()}, {tensors[r].data()}, 7.0}));
+  while (!executors[0].done() || !executors[1].done()) {
+    for (Executor& executor : executors) executor.advance();
+  }
+  for (const auto& tensor : tensors) EXPECT_EQ(tensor, (std::vector<float>{5 / 7.0f, 7 / 7.0f, 9 / 7.0f}));
+}
+
+// Rank 0 sends 3 elements to rank 1, which expects 2: no byte of them may be written.
+TEST(Executor, AnAnnouncedLengthThatIsNotExpectedIsAMismatch) {
+  std::array<plan::Problem, 2> problems;
+  for (int r = 0; r < 2; ++r) {
+    problems[r].what = plan::Collective::kAllToAll;
+    problems[r].rank = r;
+    problems[r].world = 2;
+  }
+  problems[0].sends = {1, 3}, problems[0].recvs = {1, 1};
+  problems[1].sends = {1, 1}, problems[1].recvs = {2, 1};
+  Pair pair(problems);
+  std::vector<float> from(4, 1), to(4, -1);
+  Executor sender = pair.make(0, {{from.data(), from.data() + 1}, {to.data(), to.data() + 1}});
+  Executor receiver = pair.make(1, {{from.data(), from.data() + 1}, {to.data() + 2, to.data()}});
+  std::string said;
+  for (int turn = 0; turn < 50 && said.empty(); ++turn) {
+    sender.advance();
+    try {
+      receiver.advance();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
+      EXPECT_EQ(error.culprit(), 0);
+      said = error.what();
+    }
+  }
+  EXPECT_NE(said.find("rank 0 sends 12 bytes to rank 1, which expects 8"), std::string::npos) << said;
+  EXPECT_EQ(to[2], -1) << "bytes of the mismatch were written";
+}
+
+// As a tree does: halves are widened, partial sums added to each other, and the last one rounded.
+TEST(Executor, FoldsPartialSumsWithEachOther) {
+  plan::Problem problem;
+  problem.dtype = DType::kBF16;
+  plan::Builder builder("test", problem);
+  const int lane = builder.add_lane("fold");
+  const plan::Ref first = plan::Builder::scratch(builder.reserve_scratch(64), plan::Form::kWide, 16);
+  const plan::Ref second = plan::Builder::scratch(builder.reserve_scratch(64), plan::Form::kWide, 16);
+  builder.fold(lane, {builder.input(0, {0, 16})}, {first}, false);
+  builder.fold(lane, {builder.input(1, {0, 16})}, {second}, false);
+  builder.fold(lane, {first, second}, {first}, false);
+  builder.fold(lane, {first}, {builder.output(0, {0, 16})}, true);
+  const plan::Plan plan = builder.finish();
+  const std::vector<uint16_t> one(16, 0x3f80), three(16, 0x4040);  // bfloat16
+  std::vector<uint16_t> sum(16);
+  const Fabric fabric;
+  Workspace workspace;
+  Executor executor(plan, Buffers{{one.data(), three.data()}, {sum.data()}}, fabric, workspace, Opening{});
+  while (!executor.done()) executor.advance();
+  EXPECT_EQ(sum, std::vector<uint16_t>(16, 0x4080));  // four
 }
 
 }  // namespace
-}  // namespace ringdp::collective
+}  // namespace ringdp::collective::testing

@@ -127,6 +127,18 @@ TEST(Recorder, TextHasARowPerStepAndSaysWhatItWaitsFor) {
   }
 }
 
+TEST(Recorder, AnnouncedStepsSaySo) {
+  Builder builder("test", example());
+  builder.send_announced(builder.add_send_lane(2), 2, 0, builder.input(2, {0, 0}));
+  builder.send(0, 2, 0, builder.input(0, {0, 5}));
+  const Plan plan = builder.finish();
+  const std::string text = to_text(plan), json = to_json(plan);
+  EXPECT_NE(text.find("input2[0:0] (announced)\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("input0[0:10]\n"), std::string::npos) << text;
+  EXPECT_NE(json.find("\"announce\": true"), json.npos) << json;
+  EXPECT_NE(json.find("\"announce\": false"), json.npos) << json;
+}
+
 TEST(Recorder, TextLeavesOutLanesWithoutSteps) {
   Problem problem = example();
   problem.what = plan::Collective::kBarrier;
@@ -135,9 +147,12 @@ TEST(Recorder, TextLeavesOutLanesWithoutSteps) {
 }
 
 TEST(Recorder, JsonIsValidForEveryAlgorithm) {
-  for (const AlgorithmChoice algorithm : {AlgorithmChoice::kArena, AlgorithmChoice::kDirect, AlgorithmChoice::kRing}) {
+  for (const AlgorithmChoice algorithm :
+       {AlgorithmChoice::kArena, AlgorithmChoice::kDirect, AlgorithmChoice::kRing, AlgorithmChoice::kHierarchy,
+        AlgorithmChoice::kTree, AlgorithmChoice::kServer}) {
     for (int what = 0; what < plan::kCollectiveCount; ++what) {
       Problem problem = example();
+      problem.hosts = {0, 3};
       problem.what = static_cast<plan::Collective>(what);
       const std::string json = to_json(plan::make_plan(algorithm, Order::kRotated, problem));
       EXPECT_TRUE(JsonReader(json).valid()) << json;

@@ -14,36 +14,45 @@ Settings forced(const char* algorithm) {
 }
 
 TEST(Select, DefaultsSumInRankOrder) {
-  for (const Topology t : {Topology{1, false}, Topology{8, true}, Topology{16, false}, Topology{17, false}}) {
+  for (const Topology& t : {Topology{1, false, {}}, Topology{8, true, {0}}, Topology{16, false, {}},
+                            Topology{17, false, {}}, Topology{4, false, {0, 2}}}) {
     const Choice choice = select(Settings{}, t);
     EXPECT_EQ(choice.order, Order::kRank);
     EXPECT_FALSE(choice.why.empty());
   }
-  EXPECT_EQ(select(Settings{}, {8, true}).algorithm, AlgorithmChoice::kArena);
-  EXPECT_EQ(select(Settings{}, {16, false}).algorithm, AlgorithmChoice::kDirect);
-  EXPECT_EQ(select(Settings{}, {17, false}).algorithm, AlgorithmChoice::kRing);
+  EXPECT_EQ(select(Settings{}, {8, true, {0}}).algorithm, AlgorithmChoice::kArena);
+  EXPECT_EQ(select(Settings{}, {16, false, {}}).algorithm, AlgorithmChoice::kDirect);
+  EXPECT_EQ(select(Settings{}, {17, false, {}}).algorithm, AlgorithmChoice::kRing);
 }
 
 TEST(Select, AForcedAlgorithmIsTakenOrRefusedByName) {
-  EXPECT_EQ(select(forced("ring"), {4, true}).algorithm, AlgorithmChoice::kRing);
-  EXPECT_EQ(select(forced("direct"), {4, true}).algorithm, AlgorithmChoice::kDirect);
-  EXPECT_EQ(select(forced("arena"), {4, true}).algorithm, AlgorithmChoice::kArena);
-  EXPECT_THROW(select(forced("arena"), {4, false}), Error);
-  for (const char* later : {"hierarchy", "tree", "server"}) {
-    try {
-      select(forced(later), {4, true});
-      FAIL() << later;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(later), std::string::npos);
-    }
+  EXPECT_EQ(select(forced("ring"), {4, true, {0}}).algorithm, AlgorithmChoice::kRing);
+  EXPECT_EQ(select(forced("direct"), {4, true, {0}}).algorithm, AlgorithmChoice::kDirect);
+  EXPECT_EQ(select(forced("arena"), {4, true, {0}}).algorithm, AlgorithmChoice::kArena);
+  EXPECT_THROW(select(forced("arena"), {4, false, {}}), Error);
+  EXPECT_EQ(select(forced("tree"), {4, true, {0}}).algorithm, AlgorithmChoice::kTree);
+  EXPECT_EQ(select(forced("server"), {4, false, {}}).algorithm, AlgorithmChoice::kServer);
+  EXPECT_EQ(select(forced("hierarchy"), {4, false, {0, 1}}).algorithm, AlgorithmChoice::kHierarchy);
+  try {
+    select(forced("hierarchy"), {4, false, {}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("algorithm=hierarchy needs the ranks of every host"), std::string::npos);
   }
+}
+
+TEST(Select, SeveralRanksOnSeveralHostsAreAHierarchy) {
+  EXPECT_EQ(select(Settings{}, {4, false, {0, 2}}).algorithm, AlgorithmChoice::kHierarchy);
+  EXPECT_EQ(select(Settings{}, {3, false, {0, 1}}).algorithm, AlgorithmChoice::kHierarchy);
+  EXPECT_EQ(select(Settings{}, {3, false, {0, 1, 2}}).algorithm, AlgorithmChoice::kDirect) << "one rank per host";
 }
 
 TEST(Select, RotatedOrderMeansTheRing) {
   Settings settings;
   settings.order = Order::kRotated;
-  EXPECT_EQ(select(settings, {4, true}).algorithm, AlgorithmChoice::kRing);
-  EXPECT_EQ(select(settings, {4, true}).order, Order::kRotated);
+  EXPECT_EQ(select(settings, {4, true, {0}}).algorithm, AlgorithmChoice::kRing);
+  EXPECT_EQ(select(settings, {4, true, {0}}).order, Order::kRotated);
 }
 
 }  // namespace

@@ -47,9 +47,32 @@ TEST(Fingerprint, EveryFieldIsComparedAndNamed) {
   expect("reduce op", [](OpDesc& d) { d.op = ReduceOp::kSum; });
   expect("root", [](OpDesc& d) { d.root = 0; });
   expect("element count", [](OpDesc& d) { --d.count; });
+  expect("element count", [](OpDesc& d) { d.counts = {1, 2, 3}; });
+  expect("divisor", [](OpDesc& d) { d.divisor = 3; });
   expect("sequence number", [](OpDesc& d) { ++d.seq; });
   expect("group", [](OpDesc& d) { d.group = hash_name("tp"); });
   expect("group", [](OpDesc& d) { ++d.generation; });
+}
+
+// Only the first few are shown, all are compared.
+TEST(Fingerprint, EveryOneOfManyPartsIsCompared) {
+  OpDesc mine = sample();
+  mine.counts.assign(40, 7);
+  for (size_t i = 0; i < mine.counts.size(); ++i) {
+    OpDesc theirs = mine;
+    ++theirs.counts[i];
+    EXPECT_NE(mismatch(mine, theirs).find("element count"), std::string::npos) << "part " << i;
+  }
+  EXPECT_EQ(mismatch(mine, mine), "");
+  EXPECT_NE(describe(mine).find("[7, 7, 7, 7, 7, 7, 7, ...]"), std::string::npos) << describe(mine);
+}
+
+// What a rank sends and receives in an all_to_all is checked by each pair, as no other rank knows it.
+TEST(Fingerprint, SplitsAreNotCompared) {
+  OpDesc mine = sample(), theirs = sample();
+  mine.what = theirs.what = plan::Collective::kAllToAll;
+  mine.sends = {1, 2}, theirs.recvs = {3, 4};
+  EXPECT_EQ(mismatch(mine, theirs), "");
 }
 
 TEST(Fingerprint, BytesThatAreNoneAreRefused) {
@@ -66,6 +89,13 @@ TEST(Fingerprint, DescriptionsReadLikeCalls) {
   EXPECT_EQ(describe(d), "reduce_scatter(AVG, bfloat16 x 4)");
   d.what = plan::Collective::kBroadcast;
   EXPECT_EQ(describe(d), "broadcast(bfloat16 x 4, root 3)");
+  d.what = plan::Collective::kGather;
+  EXPECT_EQ(describe(d), "gather(bfloat16 x 4, root 3)");
+  d.what = plan::Collective::kAllToAll;
+  EXPECT_EQ(describe(d), "all_to_all(bfloat16)");
+  d.what = plan::Collective::kAllGather;
+  d.counts = {3, 5};
+  EXPECT_EQ(describe(d), "all_gather(bfloat16 x [3, 5])");
   d.what = plan::Collective::kBarrier;
   EXPECT_EQ(describe(d), "barrier()");
 }

@@ -135,5 +135,18 @@ TEST_F(LocalExchangeTest, ARankWithoutMemoryIsNamedAndNobodyHangs) {
   }
 }
 
+// Hosts of different size, and ranks that are alone on theirs, must cut a tensor alike.
+TEST(LocalExchange, WhatPlansMayUseOfASlotDoesNotDependOnTheHost) {
+  for (const int64_t slot_bytes : {4096, 4097, 1'000'001, 1 << 20}) {
+    Settings settings;
+    settings.slot_bytes = slot_bytes;
+    EXPECT_EQ(planned_slot_bytes(settings) % 64, 0);
+    EXPECT_GE(planned_slot_bytes(settings), slot_bytes);
+    for (const int members : {1, 2, 3, 255, 257, 1000}) {
+      EXPECT_GE(segment_layout(settings, members).slot_bytes, planned_slot_bytes(settings)) << members;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ringdp::comm

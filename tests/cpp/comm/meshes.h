@@ -51,6 +51,8 @@ inline std::vector<unsigned char> flow(int from, int to) {
   return bytes;
 }
 
+inline std::vector<unsigned char> message_flow(int from, int to) { return flow(from + 100, to); }
+
 // One rank's side of one link: what goes out, what has come in.
 struct Flow {
   transport::Link& link;
@@ -65,18 +67,22 @@ struct Flow {
   }
 };
 
-// Every rank sends its own sequence to every peer at once and checks what comes.
+// Every rank sends its own sequences to every peer at once, on both links, and checks what comes.
 inline void exchange_on_all_links(std::vector<Mesh>& meshes) {
   run_ranks(static_cast<int>(meshes.size()), [&](int rank) {
-    std::map<int, Flow> flows;
+    std::map<int, Flow> flows, messages;
     for (Peer& peer : meshes[static_cast<size_t>(rank)].peers) {
-      if (peer.link) flows.emplace(peer.rank, Flow{*peer.link, flow(rank, peer.rank)});
+      if (peer.rank == rank) continue;
+      flows.emplace(peer.rank, Flow{*peer.link, flow(rank, peer.rank)});
+      messages.emplace(peer.rank, Flow{*peer.messages, message_flow(rank, peer.rank)});
     }
     for (bool done = false; !done; std::this_thread::yield()) {
       done = true;
       for (auto& [peer, flow] : flows) done = flow.move() && done;
+      for (auto& [peer, flow] : messages) done = flow.move() && done;
     }
     for (const auto& [peer, got] : flows) EXPECT_EQ(got.in, flow(peer, rank)) << "from rank " << peer << " at " << rank;
+    for (const auto& [peer, got] : messages) EXPECT_EQ(got.in, message_flow(peer, rank)) << peer << " to " << rank;
   });
 }
 

@@ -75,9 +75,11 @@ TEST_P(Rendezvous, EveryPairIsConnectedAndBytesFlow) {
       EXPECT_EQ(peer.host, transport::local_identity().host);
       EXPECT_TRUE(peer.same_host);
       ASSERT_EQ(peer.link == nullptr, own);
+      ASSERT_EQ(peer.messages == nullptr, own);
       EXPECT_EQ(!peer.control, own);
       if (own) continue;
       EXPECT_STREQ(peer.link->kind(), tcp ? "tcp" : "shm");
+      EXPECT_STREQ(peer.messages->kind(), peer.link->kind());
       EXPECT_EQ(peer.why.substr(0, 5), tcp ? "tcp: " : "shm: ") << peer.why;
       EXPECT_TRUE(peer.pidfd) << "pids are shared on this host, whatever the transport";
     }
@@ -155,8 +157,10 @@ TEST(RendezvousLife, ListenersAreClosedAndEverythingIsClosedOnExec) {
       for (const Peer& peer : mesh.peers) {
         if (peer.rank == mesh.rank) continue;
         std::vector<int> fds = {peer.control.get()};
-        if (peer.link->poll_fd() >= 0) fds.push_back(peer.link->poll_fd());
-        if (peer.pidfd) fds.push_back(peer.pidfd.get());
+        for (const auto* link : {peer.link.get(), peer.messages.get()}) {
+          if (link->poll_fd() >= 0) fds.push_back(link->poll_fd());
+        }
+        if (peer.pidfd) fds.push_back(peer.pidfd->get());
         for (const int fd : fds) EXPECT_TRUE(::fcntl(fd, F_GETFD) & FD_CLOEXEC);
         EXPECT_TRUE(::fcntl(peer.control.get(), F_GETFL) & O_NONBLOCK);
       }
@@ -164,11 +168,13 @@ TEST(RendezvousLife, ListenersAreClosedAndEverythingIsClosedOnExec) {
   }
 }
 
+// Also counts the descriptor that reads the directory, like every other call.
+int64_t open_fds() {
+  const std::filesystem::directory_iterator fds("/proc/self/fd");
+  return std::distance(begin(fds), end(fds));
+}
+
 TEST(RendezvousLife, NothingIsLeftBehind) {
-  const auto open_fds = [] {
-    const std::filesystem::directory_iterator fds("/proc/self/fd");
-    return std::distance(begin(fds), end(fds));
-  };
   MemoryStore store;
   { Meshes warm_up(store, 3, with(TransportChoice::kAuto)); }
   const auto before = open_fds();
@@ -177,6 +183,26 @@ TEST(RendezvousLife, NothingIsLeftBehind) {
     EXPECT_GT(open_fds(), before);
   }
   EXPECT_EQ(open_fds(), before);
+}
+
+// All ranks are this process, so it pays for each end: one control socket per ordered pair of ranks.
+TEST(RendezvousLife, AHundredGroupsCostOneSocketPerPeerEach) {
+  constexpr int kWorld = 4, kGroups = 100;
+  std::vector<transport::Doorbell> bells(kWorld);
+  MemoryStore store;
+  std::vector<std::vector<Mesh>> groups(kGroups);
+  std::vector<int64_t> fds;
+  for (auto& group : groups) {
+    group.resize(kWorld);
+    run_ranks(kWorld, [&](int rank) {
+      const auto at = static_cast<size_t>(rank);
+      group[at] = connect(store, rank, kWorld, with(TransportChoice::kShm), bells[at], Deadline::never());
+    });
+    fds.push_back(open_fds());
+  }
+  for (size_t i = 1; i < fds.size(); ++i) EXPECT_EQ(fds[i] - fds[i - 1], kWorld * (kWorld - 1)) << "group " << i;
+  exchange_on_all_links(groups.front());
+  exchange_on_all_links(groups.back());
 }
 
 TEST(RendezvousLife, TheSameStoreServesASecondGeneration) {

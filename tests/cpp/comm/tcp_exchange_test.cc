@@ -23,7 +23,7 @@ Settings over_loopback() {
 // Ranks 0 and 1 share memory, say, and so do 2 and 3: only pairs across are connected.
 std::vector<int> peers_of(int rank) { return rank < 2 ? std::vector<int>{2, 3} : std::vector<int>{0, 1}; }
 
-TEST(TcpExchange, EveryPairHasTwoSocketsThatMeetTheRightOnes) {
+TEST(TcpExchange, EveryPairHasThreeSocketsThatMeetTheRightOnes) {
   MemoryStore store;
   const Settings settings = over_loopback();
   run_ranks(kWorld, [&](int rank) {
@@ -33,16 +33,19 @@ TEST(TcpExchange, EveryPairHasTwoSocketsThatMeetTheRightOnes) {
     ASSERT_EQ(mine.connections.size(), 2u);
     for (const auto& [peer, connection] : mine.connections) {
       EXPECT_EQ(connection.address.rfind("127.0.0.1:", 0), 0u) << connection.address;
-      const int control = 10 * rank, bulk = 10 * rank + 1;
+      const int control = 10 * rank, bulk = 10 * rank + 1, messages = 10 * rank + 2;
       EXPECT_TRUE(send_all(connection.control.get(), &control, sizeof control, kForever));
       EXPECT_TRUE(send_all(connection.bulk.get(), &bulk, sizeof bulk, kForever));
+      EXPECT_TRUE(send_all(connection.messages.get(), &messages, sizeof messages, kForever));
     }
     for (const auto& [peer, connection] : mine.connections) {
-      int control = -1, bulk = -1;
+      int control = -1, bulk = -1, messages = -1;
       EXPECT_TRUE(recv_all(connection.control.get(), &control, sizeof control, kForever));
       EXPECT_TRUE(recv_all(connection.bulk.get(), &bulk, sizeof bulk, kForever));
+      EXPECT_TRUE(recv_all(connection.messages.get(), &messages, sizeof messages, kForever));
       EXPECT_EQ(control, 10 * peer);
       EXPECT_EQ(bulk, 10 * peer + 1);
+      EXPECT_EQ(messages, 10 * peer + 2);
     }
   });
 }
@@ -63,6 +66,7 @@ TEST(TcpExchange, OnlyControlSocketsTimeOutOnUnacknowledgedBytes) {
     for (const auto& [peer, connection] : mine.connections) {
       EXPECT_EQ(user_timeout(connection.control), 1234);
       EXPECT_EQ(user_timeout(connection.bulk), 0);
+      EXPECT_EQ(user_timeout(connection.messages), 0);
     }
   });
 }

@@ -43,6 +43,7 @@ TEST_P(SameBits, OnEveryInstructionSet) {
   for (int k = 0; k < 5; ++k) buffers.push_back(random_words(kWords, k + 1));
   for (const auto& buffer : buffers) srcs.push_back(buffer.data());
   for (int op = 0; op < kReduceOpCount; ++op) {
+    if (!can_reduce(dtype, static_cast<ReduceOp>(op))) continue;
     std::vector<uint64_t> first;
     // The last pass is fold() itself.
     for (size_t s = 0; s <= supported_instruction_sets().size(); ++s) {
@@ -64,7 +65,7 @@ TEST_P(SameBits, OnEveryInstructionSet) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dispatch, SameBits, ::testing::Range(0, kDTypeCount), [](const auto& which) {
+INSTANTIATE_TEST_SUITE_P(Dispatch, SameBits, ::testing::Range(0, kNumberCount), [](const auto& which) {
   return std::string(name_of(static_cast<DType>(which.param)));
 });
 

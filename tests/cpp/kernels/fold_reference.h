@@ -53,14 +53,21 @@ inline void narrow(float x, BFloat16& to) { to.bits = encode(kBFloat16Format, x)
 template <class T>
 void narrow(T x, T& to) { to = x; }
 
+inline bool adds(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
+}
+
 template <class W>
 W apply(ReduceOp op, W a, W b) {
   if constexpr (std::is_floating_point_v<W>) {
-    if (op == ReduceOp::kSum || op == ReduceOp::kAvg) return a + b;
+    if (adds(op)) return a + b;
     if (op == ReduceOp::kProduct) return a * b;
     if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<W>::quiet_NaN();
   } else {
-    if (op == ReduceOp::kSum || op == ReduceOp::kAvg) return static_cast<W>(uint64_t(a) + uint64_t(b));
+    if (op == ReduceOp::kBand) return static_cast<W>(a & b);
+    if (op == ReduceOp::kBor) return static_cast<W>(a | b);
+    if (op == ReduceOp::kBxor) return static_cast<W>(a ^ b);
+    if (adds(op)) return static_cast<W>(uint64_t(a) + uint64_t(b));
     if (op == ReduceOp::kProduct) return static_cast<W>(uint64_t(a) * uint64_t(b));
   }
   return op == ReduceOp::kMin ? std::min(a, b) : std::max(a, b);  // std keeps the first of two equal values

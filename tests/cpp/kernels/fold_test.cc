@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <complex>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -55,6 +57,61 @@ TEST(Fold, RefusesToDivideIntegersOfEveryType) {
           c.args.divisor = 2;
         },
         name_of(static_cast<DType>(dtype)));
+  }
+}
+
+TEST(Fold, RefusesOperationsWithoutAMeaning) {
+  for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
+    for (int op = 0; op < kReduceOpCount; ++op) {
+      if (can_reduce(static_cast<DType>(dtype), static_cast<ReduceOp>(op))) continue;
+      expect_refused(
+          [&](Call& c) {
+            c.args.dtype = static_cast<DType>(dtype);
+            c.args.op = static_cast<ReduceOp>(op);
+            c.args.count = 1;
+          },
+          std::string(name_of(static_cast<ReduceOp>(op))) + " has no meaning on " + name_of(static_cast<DType>(dtype)));
+    }
+  }
+}
+
+template <class T>
+void fold_complex_numbers(DType dtype) {
+  const std::vector<std::complex<T>> a = {{1, 2}, {3, -4}, {0.5, 7}}, b = {{10, 20}, {-30, 40}, {1, 1}};
+  std::vector<std::complex<T>> sum(3);
+  const void* srcs[] = {a.data(), b.data()};
+  void* dst = sum.data();
+  FoldArgs args;
+  args.srcs = srcs, args.n_srcs = 2, args.dsts = &dst, args.n_dsts = 1, args.count = 3, args.dtype = dtype;
+  args.op = ReduceOp::kAvg, args.divisor = 3;
+  fold(args);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(sum[i].real(), (a[i].real() + b[i].real()) / T{3});
+    EXPECT_EQ(sum[i].imag(), (a[i].imag() + b[i].imag()) / T{3});
+  }
+}
+
+TEST(Fold, ComplexNumbersAddAndDividePartByPart) {
+  fold_complex_numbers<float>(DType::kC64);
+  fold_complex_numbers<double>(DType::kC128);
+}
+
+TEST(Fold, BoolsAreLogic) {
+  const std::map<ReduceOp, std::vector<bool>> truth = {  // of 00, 01, 10, 11
+      {ReduceOp::kSum, {0, 1, 1, 1}},  {ReduceOp::kMax, {0, 1, 1, 1}},  {ReduceOp::kBor, {0, 1, 1, 1}},
+      {ReduceOp::kMin, {0, 0, 0, 1}},  {ReduceOp::kBand, {0, 0, 0, 1}}, {ReduceOp::kProduct, {0, 0, 0, 1}},
+      {ReduceOp::kBxor, {0, 1, 1, 0}},
+  };
+  const uint8_t a[] = {0, 0, 1, 1}, b[] = {0, 1, 0, 1};
+  for (const auto& [op, want] : truth) {
+    uint8_t got[4] = {9, 9, 9, 9};
+    const void* srcs[] = {a, b};
+    void* dst = got;
+    FoldArgs args;
+    args.srcs = srcs, args.n_srcs = 2, args.dsts = &dst, args.n_dsts = 1, args.count = 4;
+    args.dtype = DType::kBool, args.op = op;
+    fold(args);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(got[i], want[i]) << name_of(op) << " of " << int{a[i]} << int{b[i]};
   }
 }
 

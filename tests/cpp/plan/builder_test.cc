@@ -27,6 +27,18 @@ TEST(Builder, HandlesCountTheStepsOfTheirLane) {
   EXPECT_EQ(plan.lanes[recv].steps[0].after[0].steps, 2);
 }
 
+TEST(Builder, AnnouncedTransfersAreMarked) {
+  Builder builder("test", problem_of_doubles());
+  const int lane = builder.add_lane("both");
+  builder.send_announced(lane, 2, 0, builder.input(2, {0, 0}));
+  builder.recv_announced(lane, 2, 0, builder.output(2, {0, 4}));
+  builder.send(lane, 2, 0, builder.input(2, {0, 1}));
+  const std::vector<Step> steps = builder.finish().lanes[lane].steps;
+  EXPECT_TRUE(steps[0].announce && steps[0].verb == Verb::kSend);
+  EXPECT_TRUE(steps[1].announce && steps[1].verb == Verb::kRecv);
+  EXPECT_FALSE(steps[2].announce);
+}
+
 TEST(Builder, ExtentsBecomeByteOffsets) {
   const Builder builder("test", problem_of_doubles());
   const Ref ref = builder.output(2, {5, 9});

@@ -2,9 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "base/error.h"
+#include "harness.h"
 
 namespace ringdp::plan {
 namespace {
@@ -17,40 +16,27 @@ Problem sound() {
   return problem;
 }
 
-void expect_refused(const std::function<void(Problem&)>& spoil, const std::string& named,
-                    AlgorithmChoice algorithm = AlgorithmChoice::kDirect) {
-  Problem problem = sound();
-  spoil(problem);
+TEST(Catalog, RefusesWhatCannotBePlanned) {
+  Problem malformed = sound();
+  malformed.root = 4;
+  EXPECT_THROW(make_plan(AlgorithmChoice::kDirect, Order::kRank, malformed), Error);
   try {
-    make_plan(algorithm, Order::kRank, problem);
-    FAIL() << "accepted a bad " << named;
+    make_plan(AlgorithmChoice::kAuto, Order::kRank, sound());
+    FAIL() << "auto is a choice to be made before";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    EXPECT_NE(std::string(error.what()).find(named), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("algorithm=auto"), std::string::npos) << error.what();
   }
 }
 
-TEST(Catalog, RefusesMalformedProblemsByName) {
-  expect_refused([](Problem& p) { p.world = 0; }, "world=0");
-  expect_refused([](Problem& p) { p.rank = 4; }, "rank=4");
-  expect_refused([](Problem& p) { p.rank = -1; }, "rank=-1");
-  expect_refused([](Problem& p) { p.root = 4; }, "root=4");
-  expect_refused([](Problem& p) { p.count = -1; }, "count=-1");
-  expect_refused([](Problem& p) { p.segment_bytes = 0; }, "segment_bytes=0");
-  expect_refused([](Problem& p) { p.slot_bytes = 0; }, "slot_bytes=0");
-  expect_refused([](Problem& p) { p.count = INT64_MAX / 8; }, "does not fit");
-}
-
-TEST(Catalog, RefusesAlgorithmsWithoutAPlan) {
-  for (const AlgorithmChoice algorithm :
-       {AlgorithmChoice::kAuto, AlgorithmChoice::kHierarchy, AlgorithmChoice::kTree, AlgorithmChoice::kServer}) {
-    expect_refused([](Problem&) {}, std::string("algorithm=") + name_of(algorithm), algorithm);
-  }
-}
+constexpr AlgorithmChoice kAlgorithms[] = {AlgorithmChoice::kArena, AlgorithmChoice::kDirect,
+                                           AlgorithmChoice::kRing, AlgorithmChoice::kHierarchy,
+                                           AlgorithmChoice::kTree, AlgorithmChoice::kServer};
 
 TEST(Catalog, PlansSayWhatTheyAre) {
-  const Problem problem = sound();
-  for (const AlgorithmChoice algorithm : {AlgorithmChoice::kArena, AlgorithmChoice::kDirect, AlgorithmChoice::kRing}) {
+  Problem problem = sound();
+  problem.hosts = {0, 2};
+  for (const AlgorithmChoice algorithm : kAlgorithms) {
     const Plan plan = make_plan(algorithm, Order::kRank, problem);
     EXPECT_EQ(plan.algorithm, name_of(algorithm));
     EXPECT_EQ(plan.rank, problem.rank);
@@ -86,12 +72,36 @@ TEST(Catalog, AWorldOfOneIsLocal) {
   }
 }
 
+TEST(Catalog, AWorldOfOneKeepsItsOwnPart) {
+  Problem problem = sound();
+  problem.world = 1;
+  problem.rank = 0;
+  problem.sends = problem.recvs = {7};
+  problem.what = Collective::kAllToAll;
+  EXPECT_EQ(make_plan(AlgorithmChoice::kArena, Order::kRank, problem).lanes[0].steps.at(0).srcs[0].count, 7);
+  problem.counts = {5};
+  problem.what = Collective::kAllGather;
+  EXPECT_EQ(make_plan(AlgorithmChoice::kArena, Order::kRank, problem).lanes[0].steps.at(0).srcs[0].count, 5);
+}
+
+TEST(Catalog, AWorldOfOneDividesAnAverage) {
+  Problem problem = sound();
+  problem.world = 1;
+  problem.rank = 0;
+  problem.op = ReduceOp::kAvg;
+  const Plan plan = make_plan(AlgorithmChoice::kArena, Order::kRank, problem);
+  ASSERT_EQ(plan.lanes[0].steps.size(), 1u);
+  EXPECT_EQ(plan.lanes[0].steps[0].verb, Verb::kFold);
+  EXPECT_TRUE(plan.lanes[0].steps[0].finish);
+}
+
 // 1 TiB over 4 ranks: counts beyond 32 bits, and still a plan that can be built and held.
 TEST(Catalog, HugeCountsKeepTheNumberOfStepsReasonable) {
   Problem problem = sound();
   problem.count = int64_t{1} << 38;
   for (const Order order : {Order::kRank, Order::kRotated}) {
-    for (const AlgorithmChoice algorithm : {AlgorithmChoice::kDirect, AlgorithmChoice::kRing}) {
+    for (const AlgorithmChoice algorithm : {AlgorithmChoice::kDirect, AlgorithmChoice::kRing, AlgorithmChoice::kTree,
+                                            AlgorithmChoice::kServer}) {
       for (const Lane& lane : make_plan(algorithm, order, problem).lanes) EXPECT_LE(lane.steps.size(), 8200u);
     }
   }
@@ -109,6 +119,33 @@ TEST(Catalog, HugeCountsAreCoveredToTheLastElement) {
     }
   }
   EXPECT_EQ(end, problem.count * 4);
+}
+
+// What one group may run: plans of all kinds, one after the other, on the same links and slots.
+TEST(Catalog, PlansOfAllKindsFollowEachOther) {
+  using testing::Case;
+  for (uint64_t seed = 1; seed <= 150; ++seed) {
+    std::mt19937_64 random(seed);
+    const int world = 1 + static_cast<int>(random() % 6);
+    std::vector<Case> cases;
+    for (int i = 0; i < 8; ++i) {
+      Case c;
+      c.algorithm = kAlgorithms[random() % std::size(kAlgorithms)];
+      c.order = random() % 2 == 0 ? Order::kRank : Order::kRotated;
+      c.problem.what = static_cast<Collective>(random() % kCollectiveCount);
+      c.problem.world = world;
+      c.problem.root = static_cast<int>(random() % world);
+      c.problem.count = random() % 3 * (random() % 500);
+      c.problem.segment_bytes = 100;
+      c.problem.slot_bytes = 640;
+      c.problem.hosts = {0};
+      c.seed = seed * 100 + i;
+      if (random() % 2 == 0) testing::make_uneven(c);
+      cases.push_back(c);
+    }
+    testing::check_sequence(cases);
+    if (HasFatalFailure()) return;
+  }
 }
 
 }  // namespace

@@ -34,13 +34,57 @@ TEST(Direct, SendsTheTextbookBytesInTwoRounds) {
   }
 }
 
-TEST(Direct, ScratchIsBoundedWhateverTheCount) {
+Case moves(Collective what, int world) {
   Case c;
-  c.problem.world = 4;
-  c.problem.segment_bytes = 1024;
-  for (const int64_t count : {10'000, 100'000, 1'000'000}) {
-    c.problem.count = count;
-    EXPECT_EQ(plans_of(c)[1].scratch_bytes, 3 * 4 * 1024) << count;  // peers x window x segment
+  c.problem.what = what;
+  c.problem.world = world;
+  c.problem.root = world / 2;
+  c.problem.count = 1000;
+  c.seed = world;
+  make_uneven(c);
+  return c;
+}
+
+// Every part but the own goes over a link once, in one round.
+TEST(Direct, MovesSendEachPartOnce) {
+  for (int world = 2; world <= 9; ++world) {
+    for (const Collective what : {Collective::kAllGather, Collective::kGather, Collective::kScatter}) {
+      const Case c = moves(what, world);
+      int64_t all = 0;
+      for (const int64_t part : c.problem.counts) all += 4 * part;
+      for (const Plan& plan : plans_of(c)) {
+        const bool is_root = plan.rank == c.problem.root;
+        const int64_t mine = 4 * c.problem.counts[plan.rank];
+        const int64_t wanted = what == Collective::kAllGather ? (world - 1) * mine
+                               : what == Collective::kGather  ? (is_root ? 0 : mine)
+                                                              : (is_root ? all - mine : 0);
+        EXPECT_EQ(collective::totals(plan).bytes_sent, wanted) << text_of(c) << " rank " << plan.rank;
+        EXPECT_LE(collective::totals(plan).rounds, 1) << text_of(c);
+      }
+    }
+  }
+}
+
+// Only a pair knows whether its parts are empty: each has exactly one announced step, also of nothing.
+TEST(Direct, AllToAllAnnouncesEveryTransferOnce) {
+  for (int world = 2; world <= 9; ++world) {
+    const Case c = moves(Collective::kAllToAll, world);
+    for (const Plan& plan : plans_of(c)) {
+      std::vector<int> sent(world), received(world);
+      for (const Lane& lane : plan.lanes) {
+        for (const Step& step : lane.steps) {
+          EXPECT_EQ(step.announce, step.verb != Verb::kCopy);
+          if (step.verb == Verb::kSend && ++sent[step.peer]) {
+            EXPECT_EQ(step.srcs[0].count, c.sends[plan.rank][step.peer]) << text_of(c);
+          }
+          if (step.verb == Verb::kRecv) ++received[step.peer];
+        }
+      }
+      std::vector<int> once(world, 1);
+      once[plan.rank] = 0;
+      EXPECT_EQ(sent, once) << text_of(c);
+      EXPECT_EQ(received, once) << text_of(c);
+    }
   }
 }
 

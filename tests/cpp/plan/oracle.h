@@ -72,15 +72,30 @@ inline double divided(double sum, double divisor, DType wide) {
   return rounded(sum / divisor, wide);
 }
 
-// Element `i` of all ranks' tensors, folded from rank `first` upwards (and round), finished, as stored in `dtype`.
+// Element `i` of all ranks' tensors, folded from rank `first` upwards (and round), finished, into element `i` of `out`.
 inline void fold_serially(const std::vector<const std::byte*>& tensors, int64_t i, int first, DType dtype, ReduceOp op,
-                          std::byte* out, int64_t out_i) {
+                          std::byte* out) {
   const int world = static_cast<int>(tensors.size());
   const DType wide = wide_of(dtype);
   double sum = load(tensors[first], i, dtype);
   for (int k = 1; k < world; ++k) sum = combine(sum, load(tensors[(first + k) % world], i, dtype), wide, op);
   if (op == ReduceOp::kAvg) sum = divided(sum, world, wide);
-  store(out, out_i, dtype, sum);
+  store(out, i, dtype, sum);
+}
+
+// The same, in the order of a binomial tree to `root`: pairs at distance 1, then pairs of pairs at distance 2, ...
+inline void fold_as_tree(const std::vector<const std::byte*>& tensors, int64_t i, int root, DType dtype, ReduceOp op,
+                         std::byte* out) {
+  const size_t world = tensors.size();
+  const DType wide = wide_of(dtype);
+  std::vector<double> sums;
+  for (size_t v = 0; v < world; ++v) sums.push_back(load(tensors[(root + v) % world], i, dtype));
+  for (size_t distance = 1; distance < world; distance *= 2) {
+    for (size_t v = 0; v + distance < world; v += 2 * distance) {
+      sums[v] = combine(sums[v], sums[v + distance], wide, op);
+    }
+  }
+  store(out, i, dtype, op == ReduceOp::kAvg ? divided(sums[0], static_cast<double>(world), wide) : sums[0]);
 }
 
 // Values of very different size, so that the order of a sum shows in its bits.

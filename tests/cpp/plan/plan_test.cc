@@ -30,6 +30,23 @@ TEST(Plan, WideRefsCountTheBytesOfPartialSums) {
   }
 }
 
+TEST(Problem, PartsAreOfCountUnlessCounted) {
+  Problem problem;
+  problem.world = 3;
+  problem.count = 5;
+  EXPECT_EQ(problem.part(2), 5);
+  EXPECT_EQ(problem.largest_part(), 5);
+  EXPECT_EQ(problem.sent_to(1), 5);
+  EXPECT_EQ(problem.received_from(1), 5);
+  problem.counts = {1, 9, 0};
+  problem.sends = {4, 3, 2};
+  problem.recvs = {4, 6, 8};
+  EXPECT_EQ(problem.part(2), 0);
+  EXPECT_EQ(problem.largest_part(), 9);
+  EXPECT_EQ(problem.sent_to(1), 3);
+  EXPECT_EQ(problem.received_from(1), 6);
+}
+
 Problem pair(int rank) {
   Problem problem;
   problem.rank = rank;
@@ -37,8 +54,8 @@ Problem pair(int rank) {
   return problem;
 }
 
-std::string simulate(std::vector<Plan> plans) {
-  Simulator simulator(2, 4, 64, 1);
+std::string simulate(std::vector<Plan> plans, const std::vector<int>& hosts = {}) {
+  Simulator simulator(2, 4, 64, 1, hosts);
   std::vector<Bytes> tensors(2, Bytes(16));
   for (int r = 0; r < 2; ++r) {
     const Memory memory = {tensors[r].data(), 16};
@@ -63,6 +80,32 @@ TEST(Simulator, SeesAMessageNobodyReceives) {
   Builder builder("test", pair(0));
   builder.send(builder.add_send_lane(1), 1, 0, builder.input(0, {0, 1}));
   EXPECT_EQ(simulate({builder.finish(), Builder("test", pair(1)).finish()}), "left over: bytes from rank 0");
+}
+
+TEST(Simulator, SeesAnAnnouncementOfAnotherLength) {
+  Builder sender("test", pair(0)), receiver("test", pair(1));
+  sender.send_announced(sender.add_send_lane(1), 1, 0, sender.input(0, {0, 1}));
+  receiver.recv_announced(receiver.add_recv_lane(0), 0, 0, receiver.output(0, {0, 2}));
+  EXPECT_EQ(simulate({sender.finish(), receiver.finish()}), "announced: 4 bytes, expected 8");
+}
+
+TEST(Simulator, SeesASlotOfAnotherHost) {
+  Builder builder("test", pair(0));
+  builder.copy(builder.add_lane("arena"), builder.slot(1, 0, 0, 2), builder.output(0, {0, 2}));
+  EXPECT_EQ(simulate({builder.finish(), Builder("test", pair(1)).finish()}, {0, 1}), "bounds: a slot of another host");
+}
+
+// A barrier holds the ranks of one host together, and no others.
+TEST(Simulator, BarriersEndAtTheHost) {
+  const auto waiting = [] {
+    Builder builder("test", pair(0));
+    const int lane = builder.add_lane("arena");
+    builder.signal(lane);
+    builder.wait(lane);
+    return builder.finish();
+  };
+  EXPECT_EQ(simulate({waiting(), Builder("test", pair(1)).finish()}, {0, 1}), "");
+  EXPECT_EQ(simulate({waiting(), Builder("test", pair(1)).finish()}), "deadlock: rank 0");
 }
 
 TEST(Simulator, SeesARefBeyondItsBuffer) {

@@ -56,6 +56,22 @@ TEST(RingRank, SendsTheTextbookBytes) {
   }
 }
 
+// The prefix hops once past everyone; the result goes last -> 0 -> ... -> root.
+TEST(RingRank, ReduceSendsTheResultOnlyAsFarAsTheRoot) {
+  for (int world = 2; world <= 9; ++world) {
+    for (int root = 0; root < world; ++root) {
+      Case c = ring_case(world, DType::kF32, 1000);
+      c.problem.what = Collective::kReduce;
+      c.problem.root = root;
+      for (const Plan& plan : plans_of(c)) {
+        const bool last = plan.rank == world - 1;
+        const bool passes_result = last ? root != world - 1 : root != world - 1 && plan.rank < root;
+        EXPECT_EQ(collective::totals(plan).bytes_sent, 4000 * (!last + passes_result)) << text_of(c) << plan.rank;
+      }
+    }
+  }
+}
+
 TEST(RingRank, ScratchIsBoundedWhateverTheCount) {
   const int64_t one_segment = 400;
   for (const int64_t count : {10'000, 100'000}) {

@@ -1,7 +1,6 @@
-// Runs the plans of all ranks in one thread: bounded links, two slots per rank, lanes picked at random.
+// Runs the plans of all ranks in one thread: bounded links, one arena per host, lanes picked at random.
 //
-// Links take a few bytes at a time, so a tensor that is overwritten while it is being sent shows. Slots remember who
-// accessed each byte when: an access that no barrier orders is reported as a race whatever the schedule was.
+// Links take a few bytes at a time, so a tensor that is overwritten while it is being sent shows.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -14,6 +13,7 @@
 
 #include "oracle.h"
 #include "plan/plan.h"
+#include "sim_arena.h"
 
 namespace ringdp::plan::testing {
 
@@ -29,17 +29,18 @@ struct Job {
 
 class Simulator {
  public:
-  Simulator(int world, size_t link_bytes, int64_t slot_bytes, uint64_t seed)
-      : link_bytes_(link_bytes), random_(seed), ranks_(world), slots_(world) {
-    for (auto& pair : slots_) {
-      for (Slot& slot : pair) slot = Slot(slot_bytes, world);
-    }
+  // `hosts`: first rank of each; empty: all ranks share one arena.
+  Simulator(int world, size_t link_bytes, int64_t slot_bytes, uint64_t seed, const std::vector<int>& hosts = {})
+      : link_bytes_(link_bytes), random_(seed), ranks_(world), barriers_(world), host_(world), slots_(world) {
+    for (const int first : hosts) std::fill(host_.begin() + first, host_.end(), first);
+    for (int r = 0; r < world; ++r) slots_[r].fill(SimSlot(r, slot_bytes, world));
   }
 
   // Jobs of a rank run one after the other; nothing but the plans holds ranks together.
   void add(int rank, Job job) { ranks_[rank].jobs.push_back(std::move(job)); }
 
-  // "" or what went wrong: "deadlock: ...", "race: ...", "bounds: ...", "left over: ...".
+  // "" or what went wrong: "deadlock: ...", "race: ...", "bounds: ...", "left over: ...",
+  // "announced: ...".
   std::string run() {
     std::vector<std::pair<int, size_t>> choices;
     for (bool moved = true; moved && error_.empty();) {
@@ -58,8 +59,9 @@ class Simulator {
 
  private:
   struct LaneState {
-    size_t step = 0, bytes = 0;
+    size_t step = 0, bytes = 0;  // of the step's message, with what announces it
     uint64_t barrier = 0;
+    int64_t announced = 0;
   };
   struct RankState {
     std::vector<Job> jobs;
@@ -67,16 +69,7 @@ class Simulator {
     std::vector<LaneState> lanes;
     Bytes scratch;
     int32_t stage_base = 0, stages = 0;
-    uint64_t arrived = 0, passed = 0;  // barriers
   };
-  struct Slot {
-    Slot() = default;
-    Slot(int64_t size, int world) : bytes(size), written(size), read(world, std::vector<uint64_t>(size)) {}
-    Bytes bytes;
-    std::vector<uint64_t> written;            // by byte: the barrier that publishes the last write
-    std::vector<std::vector<uint64_t>> read;  // by reader and byte: the barrier after its last read
-  };
-
   const Plan& plan(int r) const { return *ranks_[r].jobs[ranks_[r].next_job - 1].plan; }
   const Job& job(int r) const { return ranks_[r].jobs[ranks_[r].next_job - 1]; }
   void fail(const std::string& what) { error_ = error_.empty() ? what : error_; }
@@ -124,46 +117,66 @@ class Simulator {
   }
 
   bool run_step(int r, const Step& step, LaneState& state) {
-    RankState& rank = ranks_[r];
+    Barriers& mine = barriers_[r];
     switch (step.verb) {
       case Verb::kSend: return send(r, step, state);
       case Verb::kRecv: return receive(r, step, state);
       case Verb::kFold: fold(r, step); return true;
       case Verb::kCopy: copy(r, step); return true;
-      case Verb::kSignal: state.barrier = ++rank.arrived; return true;
+      case Verb::kSignal: state.barrier = ++mine.arrived; return true;
       case Verb::kWait: break;
     }
-    for (const RankState& other : ranks_) {
-      if (other.arrived < state.barrier) return false;
+    for (size_t q = 0; q < ranks_.size(); ++q) {
+      if (host_[q] == host_[r] && barriers_[q].arrived < state.barrier) return false;
     }
-    rank.passed = std::max(rank.passed, state.barrier);
+    mine.passed = std::max(mine.passed, state.barrier);
     return true;
   }
 
   // At most a random number of bytes at once, so that messages are cut anywhere.
   size_t some_of(size_t bytes) { return bytes == 0 ? 0 : 1 + random_() % bytes; }
 
+  // The rest of a message of which `done` bytes have passed: what announces it, then the payload.
+  struct Rest {
+    std::byte* at;
+    size_t bytes;
+  };
+  static Rest rest_of(bool announce, int64_t& length, std::byte* payload, size_t size, size_t done) {
+    const size_t ahead = announce ? sizeof(length) : 0;
+    if (done < ahead) return {reinterpret_cast<std::byte*>(&length) + done, ahead - done};
+    return {payload + (done - ahead), size - (done - ahead)};
+  }
+
   bool send(int r, const Step& step, LaneState& state) {
-    const auto size = static_cast<size_t>(bytes_of(plan(r), step.srcs[0]));
-    const std::byte* from = resolve(r, step.srcs[0], false);
+    int64_t length = bytes_of(plan(r), step.srcs[0]);
+    std::byte* from = resolve(r, step.srcs[0], false);
     if (from == nullptr || step.peer == r) return fail("bounds: send"), false;
+    const Rest rest = rest_of(step.announce, length, from, static_cast<size_t>(length), state.bytes);
     Bytes& pipe = pipes_[{r, step.peer}];
-    const size_t n = some_of(std::min(size - state.bytes, link_bytes_ - pipe.size()));
-    pipe.insert(pipe.end(), from + state.bytes, from + state.bytes + n);
-    state.bytes += n;
-    return state.bytes == size;
+    const size_t n = some_of(std::min(rest.bytes, link_bytes_ - pipe.size()));
+    pipe.insert(pipe.end(), rest.at, rest.at + n);
+    return moved(step, state, n, length);
   }
 
   bool receive(int r, const Step& step, LaneState& state) {
-    const auto size = static_cast<size_t>(bytes_of(plan(r), step.dsts[0]));
+    const int64_t length = bytes_of(plan(r), step.dsts[0]);
     std::byte* to = resolve(r, step.dsts[0], true);
     if (to == nullptr || step.peer == r) return fail("bounds: receive"), false;
+    const Rest rest = rest_of(step.announce, state.announced, to, static_cast<size_t>(length), state.bytes);
     Bytes& pipe = pipes_[{step.peer, r}];
-    const size_t n = some_of(std::min(size - state.bytes, pipe.size()));
-    std::copy_n(pipe.begin(), n, to + state.bytes);
+    const size_t n = some_of(std::min(rest.bytes, pipe.size()));
+    std::copy_n(pipe.begin(), n, rest.at);
     pipe.erase(pipe.begin(), pipe.begin() + static_cast<std::ptrdiff_t>(n));
+    const bool over = moved(step, state, n, length);
+    if (step.announce && state.bytes == sizeof(int64_t) && state.announced != length) {
+      fail("announced: " + std::to_string(state.announced) + " bytes, expected " + std::to_string(length));
+    }
+    return over;
+  }
+
+  static bool moved(const Step& step, LaneState& state, size_t n, int64_t length) {
     state.bytes += n;
-    return state.bytes == size;
+    return state.bytes == static_cast<size_t>(length) + (step.announce ? sizeof(int64_t) : 0);
   }
 
   DType type_of(int r, const Ref& ref) const {
@@ -204,9 +217,12 @@ class Simulator {
         memory = {ranks_[r].scratch.data(), static_cast<int64_t>(ranks_[r].scratch.size())};
         break;
       case Space::kSlot: {
-        Slot& slot = slots_.at(ref.index)[(ranks_[r].stage_base + ref.stage) & 1];
+        SimSlot& slot = slots_.at(host_[r] + ref.index)[(ranks_[r].stage_base + ref.stage) & 1];
         memory = {slot.bytes.data(), static_cast<int64_t>(slot.bytes.size())};
-        if (ref.offset + size <= memory.bytes) find_races(r, ref, size, slot, writes);
+        if (host_.at(host_[r] + ref.index) != host_[r]) fail("bounds: a slot of another host");
+        if (ref.offset + size > memory.bytes) break;
+        const std::string race = slot.access(r, barriers_, ref.offset, ref.offset + size, writes);
+        if (!race.empty()) fail(race);
         break;
       }
     }
@@ -216,24 +232,6 @@ class Simulator {
     }
     static std::byte nothing;  // empty buffers have no address
     return memory.at == nullptr ? &nothing : memory.at + ref.offset;
-  }
-
-  void find_races(int r, const Ref& ref, int64_t size, Slot& slot, bool writes) {
-    const RankState& rank = ranks_[r];
-    const std::string who = "race: rank " + std::to_string(r) + ", slot of " + std::to_string(ref.index);
-    if (writes && ref.index != r) return fail(who + ": written by another rank");
-    for (int64_t i = ref.offset; i < ref.offset + size; ++i) {
-      if (!writes) {
-        if (slot.written[i] == 0) return fail(who + ": read before it was written");
-        if (ref.index != r && rank.passed < slot.written[i]) return fail(who + ": read before it was published");
-        slot.read[r][i] = rank.arrived + 1;
-        continue;
-      }
-      for (int q = 0; q < static_cast<int>(ranks_.size()); ++q) {
-        if (q != r && rank.passed < slot.read[q][i]) return fail(who + ": written under a reader");
-      }
-      slot.written[i] = rank.arrived + 1;
-    }
   }
 
   void find_leftovers() {
@@ -248,8 +246,10 @@ class Simulator {
   const size_t link_bytes_;
   std::mt19937_64 random_;
   std::vector<RankState> ranks_;
-  std::vector<std::array<Slot, 2>> slots_;            // by member and parity
-  std::map<std::pair<int, int>, Bytes> pipes_;        // by sender and receiver
+  std::vector<Barriers> barriers_;                // by rank
+  std::vector<int> host_;                         // by rank: first rank of its host
+  std::vector<std::array<SimSlot, 2>> slots_;     // by rank and parity
+  std::map<std::pair<int, int>, Bytes> pipes_;    // by sender and receiver
   std::string error_;
 };
 

@@ -35,6 +35,32 @@ TEST(Doorbell, IsNonBlockingAndClosedOnExec) {
   EXPECT_TRUE(::fcntl(bell.fd(), F_GETFD) & FD_CLOEXEC);
 }
 
+TEST(Doorbell, APeersBellIsHeldOnceWhoeverSentIt) {
+  const Doorbell owner, other;
+  const Doorbell first = Doorbell::of_peer(UniqueFd(::dup(owner.fd())));
+  UniqueFd again(::dup(owner.fd()));
+  const int received = again.get();
+  const Doorbell second = Doorbell::of_peer(std::move(again));
+  const Doorbell third = Doorbell::of_peer(UniqueFd(::dup(other.fd())));
+  // Kernels before 5.2 give eventfds no number; then each keeps its own descriptor.
+  if (first.fd() == second.fd()) {
+    EXPECT_TRUE(::fcntl(received, F_GETFD) == -1 || received == third.fd());
+  }
+  EXPECT_NE(third.fd(), first.fd());
+  second.ring();
+  EXPECT_TRUE(readable(owner));
+  EXPECT_FALSE(readable(other));
+}
+
+TEST(Doorbell, AClosedBellIsNotTakenForANewOne) {
+  for (int round = 0; round < 3; ++round) {  // the kernel gives the number, and often the descriptor, out again
+    const Doorbell owner;
+    const Doorbell peer = Doorbell::of_peer(UniqueFd(::dup(owner.fd())));
+    peer.ring();
+    EXPECT_TRUE(readable(owner));
+  }
+}
+
 TEST(Doorbell, APeersCopyRingsTheOwner) {
   const Doorbell owner;
   const Doorbell copy{UniqueFd(::dup(owner.fd()))};

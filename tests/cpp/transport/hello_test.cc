@@ -79,9 +79,14 @@ TEST(Hello, ImpossibleRanksAreRefusedEvenWithAGoodChecksum) {
                            with(0, 1, -1), with(0, 1, 1)}) {
     EXPECT_FALSE(round_trip(bad)) << bad.from << " " << bad.to << " " << bad.world;
   }
-  Hello unknown = sample();
-  unknown.channel = static_cast<Channel>(3);
-  EXPECT_FALSE(round_trip(unknown));
+}
+
+TEST(Hello, OnlyTheThreeChannelsAreKnown) {
+  for (const uint32_t channel : {0u, 1u, 2u, 3u, 4u, 0xffffffffu}) {
+    Hello hello = sample();
+    hello.channel = static_cast<Channel>(channel);
+    EXPECT_EQ(round_trip(hello).has_value(), channel >= 1 && channel <= 3) << channel;
+  }
 }
 
 TEST(Hello, EveryFieldCounts) {

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from oracle import WORLDS
 from ranks import World
 
 
@@ -27,6 +29,13 @@ def world_of() -> Iterator[Callable[..., World]]:
             return known[key]
 
         yield get
+
+
+@pytest.fixture(params=WORLDS)
+def world(request, world_of) -> World:
+    """Every number of ranks, transport and algorithm that folds in rank order."""
+    size, settings = WORLDS[request.param]
+    return world_of(size, **settings)
 
 
 @pytest.fixture

@@ -20,29 +20,76 @@ INTEGERS = [
     torch.uint64,
     torch.int64,
 ]
-OPS = ["SUM", "AVG", "MIN", "MAX", "PRODUCT"]
+COMPLEX = [torch.complex64, torch.complex128]
+FLOAT8 = [
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+]
+NUMBERS = [*FLOATS, *INTEGERS, *COMPLEX, torch.bool]
+# 0, 1, fewer than ranks, not divisible, more than a segment, a slot and a link hold
+SIZES = [0, 1, 2, 5, 1000, 4099]
+LARGE = 300_001
+WORLDS = {
+    "shm 1": (1, {"transport": "shm"}),
+    "shm 2": (2, {}),
+    "shm 3": (3, {"transport": "shm"}),
+    "shm 4": (4, {"transport": "shm"}),
+    "tcp 2": (2, {"transport": "tcp"}),
+    "tcp 3": (3, {"transport": "tcp"}),
+    "direct 3": (3, {"algorithm": "direct"}),
+    "ring 3": (3, {"algorithm": "ring"}),
+    "ring 4 tcp": (4, {"algorithm": "ring", "transport": "tcp"}),
+    "server 3": (3, {"algorithm": "server"}),
+}
+COMMON = [torch.float32, torch.bfloat16, torch.int64, torch.complex64, torch.bool]
+
+
+def combinations(dtypes: list[torch.dtype]) -> list[tuple[str, torch.dtype]]:
+    """Every dtype in two worlds, the common ones in all."""
+    thorough = ("shm 3", "tcp 2")
+    return [(world, dtype) for world in WORLDS for dtype in dtypes if world in thorough or dtype in COMMON]
+
+
 _FOLDS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "SUM": np.add,
     "AVG": np.add,
     "MIN": np.minimum,
     "MAX": np.maximum,
     "PRODUCT": np.multiply,
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor,
 }
 
 
 def ops_of(dtype: torch.dtype) -> list[str]:
-    return OPS if dtype.is_floating_point else [op for op in OPS if op != "AVG"]
+    """The reduce operations that have a meaning on a dtype (PREMUL_SUM apart)."""
+    if dtype in FLOAT8:
+        return []
+    if dtype.is_complex:
+        return ["SUM", "AVG"]
+    order = ["SUM", "MIN", "MAX", "PRODUCT"]
+    return [*order, "AVG"] if dtype.is_floating_point else [*order, "BAND", "BOR", "BXOR"]
 
 
 def values(label: str, rank: int, count: int, dtype: torch.dtype) -> Tensor:
     """This rank's input: any value of an integer type; floats of mixed size and sign, so that order counts."""
     source = np.random.default_rng(zlib.crc32(f"{label} {rank} {count}".encode()))
-    if not dtype.is_floating_point:
+    if dtype == torch.bool:
+        return torch.from_numpy(source.integers(0, 2, count, dtype="bool", endpoint=False))
+    if dtype in FLOAT8:
+        return torch.from_numpy(source.integers(0, 255, count, dtype="uint8", endpoint=True)).view(dtype)
+    if not dtype.is_floating_point and not dtype.is_complex:
         limits = torch.iinfo(dtype)
         name = str(dtype).removeprefix("torch.")
         return torch.from_numpy(source.integers(limits.min, limits.max, count, dtype=name, endpoint=True))
-    numbers = source.standard_normal(count) * 2.0 ** source.integers(-4, 4, count)
-    return torch.from_numpy(numbers).to(dtype)
+    numbers = source.standard_normal(2 * count) * 2.0 ** source.integers(-4, 4, 2 * count)
+    if dtype.is_complex:
+        return torch.from_numpy(numbers.view("complex128")).to(dtype)
+    return torch.from_numpy(numbers[:count].copy()).to(dtype)
 
 
 def small_integers(label: str, rank: int, count: int, dtype: torch.dtype) -> Tensor:
@@ -51,16 +98,19 @@ def small_integers(label: str, rank: int, count: int, dtype: torch.dtype) -> Ten
     return torch.from_numpy(source.integers(0, 8, count)).to(dtype)
 
 
-def fold(inputs: list[Tensor], op: str) -> Tensor:
-    """The reduction in rank order; 16-bit floats folded in fp32 and rounded once."""
+def fold(inputs: list[Tensor], op: str, divisor: float | None = None) -> Tensor:
+    """The reduction in rank order; 16-bit floats folded in fp32 and rounded once. AVG divides by `divisor` or N."""
     dtype = inputs[0].dtype
+    if dtype.is_complex:
+        real = fold([torch.view_as_real(tensor).reshape(-1) for tensor in inputs], op, divisor)
+        return torch.view_as_complex(real.reshape(-1, 2)).reshape(inputs[0].shape)
     narrow = dtype in (torch.float16, torch.bfloat16)
     arrays = [(tensor.float() if narrow else tensor).numpy() for tensor in inputs]
     total = arrays[0].copy()
     for array in arrays[1:]:
         total = _FOLDS[op](total, array)
     if op == "AVG":
-        total = total / total.dtype.type(len(inputs))
+        total = total / total.dtype.type(divisor or len(inputs))
     return torch.from_numpy(total).to(dtype)
 
 
@@ -69,4 +119,8 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def bytes_of(tensor: Tensor) -> bytes:
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy().tobytes()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.int16)
+    elif tensor.dtype in FLOAT8:
+        tensor = tensor.view(torch.uint8)
+    return tensor.resolve_conj().numpy().tobytes()

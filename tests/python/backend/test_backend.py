@@ -1,99 +1,20 @@
-"""Every collective against a serial oracle, bit for bit: dtype x op x size x ranks x transport x plan."""
+"""Barriers, coalesced calls, splitting, the ring's two orders and tensors of more than two gigabytes."""
 
 from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import ringdp
 import torch
 import torch.distributed as dist
-from ranks import HERE, World, values_of
+from ranks import HERE, values_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from oracle import FLOATS, INTEGERS, fold, ops_of, same_bits, small_integers, values
-
-# 0, 1, fewer than ranks, not divisible, more than a segment, a slot and a link hold
-SIZES = [0, 1, 2, 5, 1000, 4099]
-LARGE = 300_001
-DTYPES = [*FLOATS, *INTEGERS]
-WORLDS = {
-    "shm 1": (1, {"transport": "shm"}),
-    "shm 2": (2, {}),
-    "shm 3": (3, {"transport": "shm"}),
-    "shm 4": (4, {"transport": "shm"}),
-    "tcp 2": (2, {"transport": "tcp"}),
-    "tcp 3": (3, {"transport": "tcp"}),
-    "direct 3": (3, {"algorithm": "direct"}),
-    "ring 3": (3, {"algorithm": "ring"}),
-    "ring 4 tcp": (4, {"algorithm": "ring", "transport": "tcp"}),
-}
-
-
-def every_rank(label: str, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    return [values(label, rank, count, dtype) for rank in range(HERE.size)]
-
-
-def all_reduces(dtype: torch.dtype, sizes: list[int]) -> list[str]:
-    """On a rank: what differs from the oracle."""
-    wrong = []
-    for op in ops_of(dtype):
-        for count in sizes:
-            inputs = every_rank(op, count, dtype)
-            mine = inputs[HERE.rank].clone()
-            dist.all_reduce(mine, op=getattr(dist.ReduceOp, op))
-            if not same_bits(mine, fold(inputs, op)):
-                wrong.append(f"{op} {dtype} x {count}")
-    return wrong
-
-
-def reduce_scatters(dtype: torch.dtype, sizes: list[int]) -> list[str]:
-    """On a rank: list and flat form; what differs from the oracle."""
-    wrong = []
-    for op in ops_of(dtype):
-        for count in sizes:
-            inputs = every_rank(op, count * HERE.size, dtype)
-            want = fold(inputs, op)[HERE.rank * count : (HERE.rank + 1) * count]
-            mine = inputs[HERE.rank].clone()
-            listed, flat = torch.empty(count, dtype=dtype), torch.empty(count, dtype=dtype)
-            dist.reduce_scatter(listed, list(mine.tensor_split(HERE.size)), op=getattr(dist.ReduceOp, op))
-            dist.reduce_scatter_tensor(flat, mine, op=getattr(dist.ReduceOp, op))
-            if not same_bits(listed, want) or not same_bits(flat, want):
-                wrong.append(f"{op} {dtype} x {count}")
-            if not same_bits(mine, inputs[HERE.rank]):
-                wrong.append(f"{op} {dtype} x {count}: the input was written to")
-    return wrong
-
-
-def moves(dtype: torch.dtype, sizes: list[int]) -> list[str]:
-    """On a rank: broadcast from every root, all_gather in both forms; what differs."""
-    wrong = []
-    for count in sizes:
-        inputs = every_rank("move", count, dtype)
-        for root in range(HERE.size):
-            mine = inputs[HERE.rank].clone()
-            dist.broadcast(mine, root)
-            if not same_bits(mine, inputs[root]):
-                wrong.append(f"broadcast from {root}: {dtype} x {count}")
-        listed = [torch.empty(count, dtype=dtype) for _ in inputs]
-        dist.all_gather(listed, inputs[HERE.rank])
-        flat = torch.empty(count * HERE.size, dtype=dtype)
-        dist.all_gather_into_tensor(flat, inputs[HERE.rank])
-        if not all(same_bits(a, b) for a, b in zip(listed, inputs, strict=True)):
-            wrong.append(f"all_gather: {dtype} x {count}")
-        if not same_bits(flat, torch.cat(inputs)):
-            wrong.append(f"all_gather_into_tensor: {dtype} x {count}")
-    return wrong
-
-
-def objects() -> tuple[list[object], list[object]]:
-    """On a rank: all_gather_object of objects of different sizes; broadcast_object_list from the last rank."""
-    gathered: list[object] = [None] * HERE.size
-    dist.all_gather_object(gathered, {"rank": HERE.rank, "text": "x" * (1000 * HERE.rank)})
-    sent = [HERE.rank, "from", HERE.rank] if HERE.rank == HERE.size - 1 else [None, None, None]
-    dist.broadcast_object_list(sent, src=HERE.size - 1)
-    return gathered, sent
+from oracle import FLOATS, INTEGERS, SIZES, fold, same_bits, small_integers
 
 
 def barrier_order() -> tuple[float, float]:
@@ -104,30 +25,6 @@ def barrier_order() -> tuple[float, float]:
     return came, time.monotonic()
 
 
-@pytest.fixture(params=WORLDS)
-def world(request, world_of) -> World:
-    size, settings = WORLDS[request.param]
-    return world_of(size, **settings)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("calls", [all_reduces, reduce_scatters, moves])
-def test_bits_of_the_serial_oracle(world, calls, dtype):
-    assert world.run(calls, dtype, SIZES) == [[]] * world.size
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
-@pytest.mark.parametrize("calls", [all_reduces, reduce_scatters, moves])
-def test_bits_of_large_tensors(world, calls, dtype):
-    assert world.run(calls, dtype, [LARGE]) == [[]] * world.size
-
-
-def test_objects(world):
-    wanted = [{"rank": rank, "text": "x" * (1000 * rank)} for rank in range(world.size)]
-    last = world.size - 1
-    assert world.run(objects) == [(wanted, [last, "from", last])] * world.size
-
-
 def test_nobody_leaves_a_barrier_before_the_last_came(world):
     times = world.run(barrier_order)
     assert min(left for _, left in times) >= max(came for came, _ in times)
@@ -136,7 +33,7 @@ def test_nobody_leaves_a_barrier_before_the_last_came(world):
 def rotated_sums(sizes: list[int]) -> list[str]:
     """On a rank: sums that are exact in any order, so that the textbook ring's bits are known too."""
     wrong = []
-    for dtype in DTYPES:
+    for dtype in [*FLOATS, *INTEGERS]:
         for count in sizes:
             inputs = [small_integers("rotated", rank, count, dtype) for rank in range(HERE.size)]
             mine = inputs[HERE.rank].clone()
@@ -179,3 +76,139 @@ def test_more_than_two_gigabytes(pair):
     if next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) < 8 << 20:
         pytest.skip("less than 8 GiB of memory is free")
     assert values_of(pair.attempt(largest, 2**31 + 17, within=240)) == [[], []]
+
+
+def left_out() -> tuple[str, str]:
+    """On a rank: a monitored barrier that all pass, then one that rank 1 does not come to."""
+    ringdp.monitored_barrier(timeout=timedelta(seconds=30))
+    group = dist.new_group(range(HERE.size))
+    message = ""
+    if HERE.rank != 1:
+        try:
+            ringdp.monitored_barrier(group, timeout=timedelta(seconds=1), wait_all_ranks=True)
+        except dist.DistBackendError as error:
+            message = str(error)
+    dist.barrier()
+    dist.destroy_process_group(group)
+    return message, type(group).__name__
+
+
+def test_a_monitored_barrier_names_who_did_not_come(trio):
+    messages = [message for message, _ in trio.run(left_out)]
+    assert messages[1] == ""
+    for message in (messages[0], messages[2]):
+        # Whose own time is up first says who is missing, the others what they heard of it.
+        assert "Rank 1 failed to pass monitoredBarrier" in message or "successfully reached" in message, message
+        assert "rank 1 (pid" in message and "barrier() #1" in message, message
+
+
+def coalesced(device: bool) -> list[bool]:
+    """On a rank: calls inside a coalescing manager; what came out."""
+    n, rank = HERE.size, HERE.rank
+    sums = [torch.full((5,), float(rank + i)) for i in range(3)]
+    gathered = [torch.zeros(2 * n) for _ in range(2)]
+    parts = [torch.zeros(2) for _ in range(2)]
+    of_all = [sum(range(n)) + n * i for i in range(3)]
+    where = torch.device("cpu") if device else None
+    with dist._coalescing_manager(device=where, async_ops=True) as manager:
+        for tensor in sums:
+            dist.all_reduce(tensor)
+    manager.wait()
+    with dist._coalescing_manager(device=where, async_ops=False):
+        for i, out in enumerate(gathered):
+            dist.all_gather_into_tensor(out, torch.full((2,), float(rank + i)))
+    with dist._coalescing_manager(device=where, async_ops=False):
+        for i, part in enumerate(parts):
+            dist.reduce_scatter_tensor(part, torch.full((2 * n,), float(rank + i)))
+    ranks = torch.arange(float(n)).repeat_interleave(2)
+    return [
+        all(bool((tensor == want).all()) for tensor, want in zip(sums, of_all, strict=True)),
+        all(torch.equal(out, ranks + i) for i, out in enumerate(gathered)),
+        all(bool((part == want).all()) for part, want in zip(parts, of_all, strict=False)),
+    ]
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_the_coalescing_manager(trio, device):
+    assert trio.run(coalesced, device) == [[True] * 3] * 3
+
+
+def empty_bracket() -> tuple[bool, list[torch.Tensor]]:
+    """On a rank: nothing between start and end."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend._start_coalescing()
+    work = backend._end_coalescing()
+    work.wait()
+    return work.is_completed(), work.get_future().wait()
+
+
+def test_an_empty_bracket_is_a_finished_work(pair):
+    assert pair.run(empty_bracket) == [(True, [])] * 2
+
+
+def late_question() -> str:
+    """On a rank: a monitored barrier in a group that has failed before."""
+    group = dist.new_group(range(HERE.size), timeout=timedelta(seconds=1))
+    said = ""
+    if HERE.rank != 1:
+        with pytest.raises(dist.DistBackendError, match=r"Timeout|gave up"):
+            dist.all_reduce(torch.ones(2), group=group)
+        with pytest.raises(dist.DistBackendError) as error:
+            ringdp.monitored_barrier(group)
+        said = str(error.value)
+    dist.barrier()
+    dist.destroy_process_group(group)
+    return said
+
+
+def test_a_monitored_barrier_does_not_pass_an_old_error_off_as_its_own(trio):
+    for said in (trio.run(late_question)[rank] for rank in (0, 2)):
+        assert "all_reduce" in said and "monitoredBarrier" not in said
+
+
+def abandoned_bracket(calls: int) -> tuple[int, int]:
+    """On a rank: a bracket that is never closed; how many of its calls it still holds, and what closing it gives."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend._start_coalescing()
+    for _ in range(calls):
+        dist.all_reduce(torch.ones(1))
+    held = len(backend._end_coalescing().result())
+    backend._start_coalescing()
+    return held, len(backend._end_coalescing().result())
+
+
+def test_a_bracket_left_open_holds_little(pair):
+    for held, next_one in pair.run(abandoned_bracket, 3000):
+        assert 0 < held <= 1024 and next_one == 0
+
+
+def timeout_of_parent() -> tuple[float, float]:
+    """On a rank: the parent's timeout before and after a split with another one."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    before = backend.options._timeout.total_seconds()
+    group = dist.group.WORLD.split_group(list(range(HERE.size)), timedelta(seconds=77), None, "all")
+    group._get_backend(torch.device("cpu")).shutdown()
+    return before, backend.options._timeout.total_seconds()
+
+
+def test_a_split_leaves_the_parent_its_timeout(pair):
+    for before, after in pair.run(timeout_of_parent):
+        assert before == after != 77
+
+
+def split_in_two() -> tuple[float, int, int]:
+    """On a rank: the even ranks split off from the world; what an all_reduce among them gives."""
+    world = dist.group.WORLD
+    evens = [rank for rank in range(HERE.size) if rank % 2 == 0]
+    group = world.split_group(evens, timedelta(seconds=30), None, "evens")
+    if group is None:
+        return -1.0, -1, -1
+    tensor = torch.tensor([float(HERE.rank + 1)])
+    group.allreduce([tensor]).wait()
+    found = float(tensor), group.rank(), group.size()
+    group._get_backend(torch.device("cpu")).shutdown()
+    return found
+
+
+def test_split_makes_a_group_of_some_ranks(trio):
+    assert trio.run(split_in_two) == [(4.0, 0, 2), (-1.0, -1, -1), (4.0, 1, 2)]

@@ -76,26 +76,40 @@ def buffers(count: int) -> list[torch.Tensor]:
     return [torch.ones(count) for _ in range(HERE.size)]
 
 
+def three_lists(count: int) -> list[torch.Tensor] | None:
+    return buffers(count) if HERE.rank == 0 else None
+
+
+def split_six(received: list[int]) -> None:
+    dist.all_to_all_single(torch.ones(6), torch.ones(6), received, [2, 2, 2])
+
+
 # what is called -> what the error must say
 REFUSED = {
-    "bool": (lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool)), "dtype Bool is not supported: use one of"),
-    "float8": (lambda: dist.all_reduce(torch.ones(2).to(torch.float8_e5m2)), "dtype Float8_e5m2 is not supported"),
-    "sparse": (lambda: dist.all_reduce(torch.eye(2).to_sparse()), "sparse tensors are not supported"),
+    "float8": (lambda: dist.all_reduce(torch.ones(2).to(torch.float8_e5m2)), "SUM of float8_e5m2 has no meaning"),
     "AVG of int": (lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG), "AVG of int32"),
-    "BAND": (lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.BAND), "use SUM, AVG, MIN"),
+    "expanded sum": (lambda: dist.all_reduce(torch.ones(1).expand(3)), "share memory"),
+    "expanded part": (lambda: dist.scatter(torch.ones(1).expand(3), three_lists(3)), "share memory"),
+    "expanded message": (lambda: dist.recv(torch.ones(1).expand(3), (HERE.rank + 1) % HERE.size), "share memory"),
+    "sparse bool": (lambda: dist.all_reduce(torch.eye(2).bool().to_sparse()), "cannot add Bool"),
+    "BAND": (lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND), "BAND of float32"),
     "broadcast root": (lambda: dist.broadcast(torch.ones(2), HERE.size), "root"),
     "gather output": (lambda: dist.all_gather_into_tensor(torch.ones(5), torch.ones(2)), "5"),
     "gather list": (lambda: dist.all_gather(buffers(2)[1:], torch.ones(2)), "output tensors"),
     "gather sizes": (lambda: dist.all_gather(buffers(3), torch.ones(2)), "3 elements, wanted 2"),
     "scatter input": (lambda: dist.reduce_scatter_tensor(torch.ones(2), torch.ones(5)), "5"),
     "scatter list": (lambda: dist.reduce_scatter(torch.ones(2), buffers(2)[1:]), "input tensors"),
-    "send": (lambda: dist.send(torch.ones(1), (HERE.rank + 1) % HERE.size), "ringdp"),
-    "recv": (lambda: dist.recv(torch.ones(1), (HERE.rank + 1) % HERE.size), "ringdp"),
-    "gather": (lambda: dist.gather(torch.ones(1), buffers(1) if HERE.rank == 0 else None), "ringdp"),
-    "scatter": (lambda: dist.scatter(torch.ones(1), buffers(1) if HERE.rank == 0 else None), "ringdp"),
-    "reduce": (lambda: dist.reduce(torch.ones(1), 0), "ringdp"),
-    "all_to_all": (lambda: dist.all_to_all(buffers(1), buffers(1)), "ringdp"),
-    "all_to_all_single": (lambda: dist.all_to_all_single(torch.ones(6), torch.ones(6)), "ringdp"),
+    "scatter root": (lambda: dist.scatter(torch.ones(1), None, src=HERE.size), "rank"),
+    "all_to_all list": (lambda: dist.all_to_all(buffers(1)[1:], buffers(1)), "output tensors"),
+    "all_to_all rows": (lambda: dist.all_to_all_single(torch.ones(7), torch.ones(7)), "7 rows"),
+    "all_to_all sum": (
+        lambda: dist.all_to_all_single(torch.ones(6), torch.ones(6), [1, 2, 4], [2, 2, 2]),
+        "add up to 7",
+    ),
+    "all_to_all split": (
+        lambda: dist.all_to_all_single(torch.ones(6), torch.ones(6), [7, 1, -2], [2, 2, 2]),
+        "negative",
+    ),
 }
 
 
@@ -118,8 +132,36 @@ def complex_numbers() -> complex:
     return complex(tensor[-1])
 
 
+def conjugates() -> list[bool]:
+    """On a rank: lazily conjugated and negated views hold other bits than their elements; past torch's own handling."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    number = torch.full((3,), 1 + 2j * HERE.rank)
+    summed, minus = number.clone().conj(), number.clone().conj().imag
+    backend.allreduce([summed], dist.AllreduceOptions()).wait()
+    backend.broadcast([minus], dist.BroadcastOptions()).wait()
+    total = torch.full((3,), HERE.size - 2j * sum(range(HERE.size)))
+    return [summed.is_conj() and torch.equal(summed, total), minus.is_neg() and torch.equal(minus, torch.zeros(3))]
+
+
 def test_complex_sums_are_sums_of_pairs(trio):
     assert trio.run(complex_numbers) == [3 + 6j] * 3
+
+
+def test_conjugate_and_negative_views(trio):
+    assert trio.run(conjugates) == [[True] * 2] * 3
+
+
+def expanded_source() -> bool:
+    """On a rank: an expanded tensor can be sent, as nothing is written to it."""
+    tensor = torch.ones(1).expand(3) if HERE.rank == 1 else torch.zeros(3)
+    dist.broadcast(tensor, 1)
+    gathered = torch.zeros(3 * HERE.size)
+    dist.all_gather_into_tensor(gathered, torch.ones(1).expand(3))
+    return bool((tensor == 1).all() and (gathered == 1).all())
+
+
+def test_what_is_only_read_may_be_expanded(trio):
+    assert trio.run(expanded_source) == [True] * 3
 
 
 def test_any_strides(trio):

@@ -49,9 +49,11 @@ TEST(SegmentLayout, PartsAreAlignedAndDoNotOverlap) {
           EXPECT_EQ(layout.slot_offset(parity) % 64, 0);
           parts.emplace_back(layout.slot_offset(parity), slot_bytes);
         }
-        for (int member = 0; member < members; ++member) {
-          EXPECT_EQ(layout.stream_offset(member) % kLinePairBytes, 0u);
-          parts.emplace_back(layout.stream_offset(member), kStreamHeaderBytes + stream_bytes);
+        for (const Traffic traffic : {Traffic::kCollectives, Traffic::kMessages}) {
+          for (int member = 0; member < members; ++member) {
+            EXPECT_EQ(layout.stream_offset(member, traffic) % kLinePairBytes, 0u);
+            parts.emplace_back(layout.stream_offset(member, traffic), kStreamHeaderBytes + stream_bytes);
+          }
         }
         parts.emplace_back(layout.total_bytes(), 0);
         for (size_t i = 1; i < parts.size(); ++i) EXPECT_GE(parts[i].first, parts[i - 1].first + parts[i - 1].second);
@@ -91,6 +93,19 @@ TEST(Segment, APeersMappingIsTheSameMemory) {
   ASSERT_NE(mine.data(), theirs.data());
   for (size_t i = 0; i < mine.size(); ++i) mine.data()[i] = static_cast<std::byte>(i * 31);
   EXPECT_EQ(std::memcmp(mine.data(), theirs.data(), mine.size()), 0);
+}
+
+TEST(Segment, AMappingOutlivesItsDescriptor) {
+  const SegmentLayout layout{2, 4096, 4096};
+  Segment mine = Segment::create(layout);
+  const Segment theirs = Segment::map(UniqueFd(::dup(mine.fd())), layout);
+  EXPECT_EQ(theirs.fd(), -1);
+  const int closed = mine.fd();
+  mine.close_fd();
+  EXPECT_EQ(mine.fd(), -1);
+  EXPECT_EQ(::fcntl(closed, F_GETFD), -1);
+  mine.data()[layout.total_bytes() - 1] = std::byte{5};
+  EXPECT_EQ(theirs.data()[layout.total_bytes() - 1], std::byte{5});
 }
 
 TEST(Segment, MovingKeepsTheMappingAndReleasesTheOld) {

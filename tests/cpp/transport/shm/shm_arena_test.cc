@@ -5,8 +5,10 @@
 
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "base/error.h"
@@ -215,35 +217,41 @@ TEST(ShmArena, RefusesSegmentsThatDoNotFit) {
   EXPECT_EQ(kind_thrown([&] { create(0, {layout, {2, 1 << 20, 64}}); }), ErrorKind::kInvalidArgument);
 }
 
-TEST(ShmArena, GivesOneLinkPerOtherMember) {
-  Arenas arenas = make_local_arenas(3, 64, 64);
-  const auto link = arenas[0]->link_to(1);
-  for (const int member : {1, 0, 3, -1}) {
-    EXPECT_EQ(kind_thrown([&] { arenas[0]->link_to(member); }), ErrorKind::kInvalidArgument) << member;
+TEST(ShmArena, GivesOneLinkPerOtherMemberAndTraffic) {
+  for (const auto [first, second] : {std::pair(Traffic::kCollectives, Traffic::kMessages),
+                                     std::pair(Traffic::kMessages, Traffic::kCollectives)}) {
+    Arenas arenas = make_local_arenas(3, 64, 64);
+    const auto link = arenas[0]->link_to(1, first);
+    for (const int member : {1, 0, 3, -1}) {
+      EXPECT_EQ(kind_thrown([&] { arenas[0]->link_to(member, first); }), ErrorKind::kInvalidArgument) << member;
+    }
+    EXPECT_NE(arenas[0]->link_to(2, first), nullptr);
+    EXPECT_NE(arenas[0]->link_to(1, second), nullptr);
   }
-  EXPECT_NE(arenas[0]->link_to(2), nullptr);
 }
 
-TEST(ShmArena, EveryPairOfMembersHasItsOwnStreams) {
+TEST(ShmArena, EveryPairOfMembersHasItsOwnStreamPerTraffic) {
   constexpr int kRanks = 16;
   Arenas arenas = make_local_arenas(kRanks, 64, 64);
-  std::vector<std::vector<std::unique_ptr<Link>>> links(kRanks);
-  for (int from = 0; from < kRanks; ++from) {
-    for (int to = 0; to < kRanks; ++to) {
-      links[from].push_back(from == to ? nullptr : arenas[from]->link_to(to));
-      const int word = from * kRanks + to;
-      if (from == to) continue;
-      ASSERT_EQ(links[from][to]->try_send(&word, sizeof word), sizeof word);
-    }
-  }
-  for (int to = 0; to < kRanks; ++to) {
+  std::map<std::tuple<int, int, Traffic>, std::unique_ptr<Link>> links;
+  const auto for_each_stream = [&](const std::function<void(int, int, Traffic, int)>& visit) {
     for (int from = 0; from < kRanks; ++from) {
-      int word = -1;
-      if (from == to) continue;
-      ASSERT_EQ(links[to][from]->try_recv(&word, sizeof word), sizeof word);
-      EXPECT_EQ(word, from * kRanks + to);
+      for (int to = 0; to < kRanks; ++to) {
+        for (const Traffic traffic : {Traffic::kCollectives, Traffic::kMessages}) {
+          if (from != to) visit(from, to, traffic, (from * kRanks + to) * kTrafficCount + static_cast<int>(traffic));
+        }
+      }
     }
-  }
+  };
+  for_each_stream([&](int from, int to, Traffic traffic, int word) {
+    auto& link = links[{from, to, traffic}] = arenas[from]->link_to(to, traffic);
+    ASSERT_EQ(link->try_send(&word, sizeof word), sizeof word);
+  });
+  for_each_stream([&](int from, int to, Traffic traffic, int word) {
+    int received = -1;
+    ASSERT_EQ((links[{to, from, traffic}]->try_recv(&received, sizeof received)), sizeof received);
+    EXPECT_EQ(received, word);
+  });
 }
 
 }  // namespace

@@ -1,0 +1,21 @@
+// What ringdp's backend can do beyond c10d: found by a probe (dynamic_cast, hasattr), so other backends simply lack it.
+#pragma once
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+namespace ringdp::backend {
+
+class Capabilities {
+ public:
+  virtual ~Capabilities() = default;
+
+  // The sum over ranks divided once by `divisor` (equal on all ranks, not 0), as one operation: rank order, folded and
+  // divided in float32 for 16-bit floats, rounded once. A SUM rounded to 16 bits and divided afterwards differs in
+  // 3 to 5 % of the elements. Floating-point and complex tensors; in place.
+  virtual c10::intrusive_ptr<c10d::Work> reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous) = 0;
+
+  // The same, of which this rank gets its part: `input` has N times the elements of `output`.
+  virtual c10::intrusive_ptr<c10d::Work> reduce_scatter_div(const at::Tensor& output, const at::Tensor& input,
+                                                            double divisor, bool asynchronous) = 0;
+};
+
+}  // namespace ringdp::backend

@@ -1,0 +1,258 @@
+// The backend's movements: broadcast, gathers, scatter and all_to_all change no value.
+#include <ATen/ATen.h>
+
+#include "backend/backend.h"
+#include "backend/batch.h"
+#include "backend/compat.h"
+#include "backend/errors.h"
+#include "backend/tensors.h"
+
+namespace ringdp::backend {
+namespace {
+
+// Elements for each rank: `splits` count rows of dimension 0; empty means equal parts.
+std::vector<int64_t> elements_of(const at::Tensor& tensor, const std::vector<int64_t>& splits, int world,
+                                 const char* which) {
+  const std::string who = std::string("all_to_all_single: the ") + which;
+  if (tensor.dim() == 0) refuse(who + " has no dimension to split: pass at least one");
+  const int64_t rows = tensor.size(0), row = rows == 0 ? 0 : tensor.numel() / rows;
+  if (splits.empty()) {
+    if (rows % world != 0) {
+      refuse(who + " has " + std::to_string(rows) + " rows, which " + std::to_string(world) +
+             " ranks cannot share equally: pass " + which + "_split_sizes");
+    }
+    return std::vector<int64_t>(world, rows / world * row);
+  }
+  if (splits.size() != static_cast<size_t>(world)) {
+    refuse(who + "_split_sizes has " + std::to_string(splits.size()) + " entries for " + std::to_string(world) +
+           " ranks");
+  }
+  std::vector<int64_t> elements;
+  int64_t sum = 0;
+  for (const int64_t split : splits) {
+    if (split < 0) refuse(who + "_split_sizes has a negative entry: " + std::to_string(split));
+    elements.push_back(split * row);
+    sum += split;
+  }
+  if (sum != rows) {
+    refuse(who + "_split_sizes add up to " + std::to_string(sum) + ", dimension 0 has " + std::to_string(rows));
+  }
+  return elements;
+}
+
+std::vector<at::Tensor> cut(const at::Tensor& tensor, const std::vector<int64_t>& elements) {
+  std::vector<at::Tensor> parts;
+  int64_t begin = 0;
+  for (const int64_t count : elements) {
+    parts.push_back(part_of(tensor, begin, count));
+    begin += count;
+  }
+  return parts;
+}
+
+}  // namespace
+
+Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  const at::Tensor tensor = single(tensors, "broadcast");
+  check_rank(opts.rootRank, "root", "broadcast");
+  comm::OpDesc desc;
+  desc.what = plan::Collective::kBroadcast;
+  desc.dtype = checked_dtype(tensor, "broadcast");
+  desc.root = static_cast<int32_t>(opts.rootRank);
+  desc.count = tensor.numel();
+  const bool root = getRank() == opts.rootRank;
+  const at::Tensor memory = root ? flat(tensor) : flat_target(tensor, "broadcast");
+  Call call{c10d::OpType::BROADCAST, "ringdp:broadcast", desc, {{memory.data_ptr()}, {memory.data_ptr()}}, tensors,
+            flat_result(tensors), {memory}, {}, opts.timeout, opts.asyncOp};
+  if (!root) call.epilogue = [memory, tensor] { copy_back(memory, tensor); };
+  return run(std::move(call));
+}
+
+// Into `outputs`, one tensor per rank, or none where this rank receives nothing. `call` knows which collective; its
+// epilogue runs once the outputs are there.
+Backend::WorkPtr Backend::gather_into(const Tensors& outputs, const at::Tensor& input, Call call) {
+  const char* const name = plan::name_of(call.desc.what);
+  call.desc.dtype = checked_dtype(input, name);
+  Tensors targets;
+  at::Tensor source = flat(input);
+  for (const at::Tensor& output : outputs) {
+    check_same_dtype(input, output, name);
+    checked_dtype(output, name);
+    targets.push_back(flat_target(output, name));
+  }
+  for (size_t rank = 0; rank < targets.size(); ++rank) {
+    // The own part may lie in place; any other overlap would be overwritten while it is still being sent.
+    const bool in_place = rank == static_cast<size_t>(getRank()) && targets[rank].data_ptr() == source.data_ptr();
+    if (!in_place && overlap(source, targets[rank])) source = source.clone();
+    call.buffers.outputs.push_back(targets[rank].data_ptr());
+  }
+  call.buffers.inputs = {source.data_ptr()};
+  if (call.inputs.empty()) call.inputs = {input};
+  call.keep = targets;
+  call.keep.push_back(source);
+  call.epilogue = [targets, outputs, then = std::move(call.epilogue)] {
+    for (size_t i = 0; i < outputs.size(); ++i) copy_back(targets[i], outputs[i]);
+    if (then) then();
+  };
+  return run(std::move(call));
+}
+
+Backend::WorkPtr Backend::allgather(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  const at::Tensor input = single(inputs, "all_gather");
+  const Tensors& parts = one_per_rank(outputs, "all_gather", "output");
+  check_numel(parts[getRank()], input.numel(), "all_gather", "this rank's output");
+  Call call{c10d::OpType::ALLGATHER, "ringdp:all_gather", {}, {}, {}, nested_result(outputs), {}, {}, opts.timeout,
+            opts.asyncOp};
+  call.desc.what = plan::Collective::kAllGather;
+  set_parts(call.desc, parts);
+  return gather_into(parts, input, std::move(call));
+}
+
+Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
+  const char* const name = "all_gather_into_tensor";
+  checked_dtype(output, name);
+  check_same_dtype(input, output, name);
+  check_numel(output, input.numel() * getSize(), name, "the output");
+  if (!flat_target(output, name).is_same(output)) refuse(std::string(name) + ": the output must be contiguous");
+  Call call{c10d::OpType::_ALLGATHER_BASE, "ringdp:_all_gather_base", {}, {}, {}, flat_result({output}), {}, {},
+            opts.timeout, opts.asyncOp};
+  call.desc.what = plan::Collective::kAllGather;
+  call.desc.count = input.numel();
+  return gather_into(equal_parts(output, getSize()), input, std::move(call));
+}
+
+// outputs[r][i] receives what rank r gave as inputs[i]. One collective over all inputs laid end to end.
+Backend::WorkPtr Backend::allgather_coalesced(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  const char* const name = "all_gather_coalesced";
+  if (outputs.size() != static_cast<size_t>(getSize())) {
+    refuse(std::string(name) + ": wants " + std::to_string(getSize()) + " lists (one per rank), got " +
+           std::to_string(outputs.size()));
+  }
+  if (inputs.empty()) return c10::make_intrusive<BatchWork>(getRank(), std::vector<WorkPtr>{});
+  checked_list(inputs, name);
+  const at::Tensor input = joined(inputs);
+  Tensors parts;
+  for (const Tensors& list : outputs) {
+    check_pairs(list, inputs, name);
+    for (size_t i = 0; i < list.size(); ++i) {
+      checked_dtype(list[i], name);
+      check_writable(list[i], name);
+      check_same_dtype(inputs[i], list[i], name);
+      check_numel(list[i], inputs[i].numel(), name, "an output");
+    }
+    parts.push_back(at::empty_like(input));
+  }
+  Call call{c10d::OpType::ALLGATHER_COALESCED, "ringdp:all_gather", {}, {}, inputs, nested_result(outputs), {}, {},
+            opts.timeout, opts.asyncOp};
+  call.desc.what = plan::Collective::kAllGather;
+  call.desc.count = input.numel();
+  call.epilogue = [parts, outputs] {
+    for (size_t rank = 0; rank < parts.size(); ++rank) copy_apart(parts[rank], outputs[rank]);
+  };
+  return gather_into(parts, input, std::move(call));
+}
+
+Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                          const c10d::AllgatherOptions& opts) {
+  check_pairs(outputs, inputs, "all_gather_into_tensor_coalesced");
+  if (outputs.size() == 1) return _allgather_base(outputs[0], inputs[0], opts);  // as functional collectives call it
+  std::vector<WorkPtr> works;
+  for (size_t i = 0; i < outputs.size(); ++i) works.push_back(_allgather_base(outputs[i], inputs[i], opts));
+  return c10::make_intrusive<BatchWork>(getRank(), std::move(works));
+}
+
+Backend::WorkPtr Backend::gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
+  const at::Tensor input = single(inputs, "gather");
+  check_rank(opts.rootRank, "root", "gather");
+  const bool root = getRank() == opts.rootRank;
+  if (!root && !outputs.empty()) refuse("gather: outputs are for the root only: pass none on other ranks");
+  const Tensors parts = root ? one_per_rank(outputs, "gather", "output") : Tensors{};
+  for (const at::Tensor& part : parts) check_numel(part, input.numel(), "gather", "an output");
+  Call call{c10d::OpType::GATHER, "ringdp:gather", {}, {}, {}, nested_result(outputs), {}, {}, opts.timeout,
+            opts.asyncOp};
+  call.desc.what = plan::Collective::kGather;
+  call.desc.root = static_cast<int32_t>(opts.rootRank);
+  call.desc.count = input.numel();
+  return gather_into(parts, input, std::move(call));
+}
+
+Backend::WorkPtr Backend::scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& opts) {
+  const at::Tensor output = single(outputs, "scatter");
+  check_rank(opts.rootRank, "root", "scatter");
+  const bool root = getRank() == opts.rootRank;
+  if (!root && !inputs.empty()) refuse("scatter: inputs are for the root only: pass none on other ranks");
+  const Tensors parts = root ? one_per_rank(inputs, "scatter", "input") : Tensors{};
+  Call call{c10d::OpType::SCATTER, "ringdp:scatter", {}, {}, parts, flat_result(outputs), {}, {}, opts.timeout,
+            opts.asyncOp};
+  call.desc.what = plan::Collective::kScatter;
+  call.desc.root = static_cast<int32_t>(opts.rootRank);
+  call.desc.dtype = checked_dtype(output, "scatter");
+  call.desc.count = output.numel();
+  at::Tensor target = flat_target(output, "scatter");
+  for (const at::Tensor& part : parts) {
+    checked_dtype(part, "scatter");
+    check_same_dtype(part, output, "scatter");
+    check_numel(part, output.numel(), "scatter", "an input");
+    const at::Tensor source = flat(part);
+    if (overlap(source, target)) target = at::empty_like(target);
+    call.buffers.inputs.push_back(source.data_ptr());
+    call.keep.push_back(source);
+  }
+  call.buffers.outputs = {target.data_ptr()};
+  call.keep.push_back(target);
+  call.epilogue = [target, output] { copy_back(target, output); };
+  return run(std::move(call));
+}
+
+// Parts for and from each rank, at least one list of them contiguous views of one tensor.
+Backend::WorkPtr Backend::exchange(Tensors outputs, Tensors inputs, Call call) {
+  const char* const name = "all_to_all";
+  call.desc.what = plan::Collective::kAllToAll;
+  call.desc.dtype = checked_dtype(inputs[0], name);
+  Tensors targets;
+  for (const at::Tensor& output : outputs) {
+    checked_dtype(output, name);
+    check_same_dtype(inputs[0], output, name);
+    targets.push_back(flat_target(output, name));
+    call.desc.recvs.push_back(output.numel());
+    call.buffers.outputs.push_back(targets.back().data_ptr());
+  }
+  for (const at::Tensor& input : inputs) {
+    checked_dtype(input, name);
+    check_same_dtype(inputs[0], input, name);
+    at::Tensor source = flat(input);
+    for (const at::Tensor& target : targets) {
+      if (overlap(source, target)) source = source.clone();
+    }
+    call.desc.sends.push_back(input.numel());
+    call.buffers.inputs.push_back(source.data_ptr());
+    call.keep.push_back(source);
+  }
+  check_numel(outputs[getRank()], inputs[getRank()].numel(), name, "this rank's own output");
+  call.keep.insert(call.keep.end(), targets.begin(), targets.end());
+  call.epilogue = [targets, outputs] {
+    for (size_t i = 0; i < outputs.size(); ++i) copy_back(targets[i], outputs[i]);
+  };
+  return run(std::move(call));
+}
+
+Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+  one_per_rank({outputs}, "all_to_all", "output");
+  one_per_rank({inputs}, "all_to_all", "input");
+  return exchange(outputs, inputs, {c10d::OpType::ALLTOALL, "ringdp:all_to_all", {}, {}, inputs, flat_result(outputs),
+                                    {}, {}, opts.timeout, opts.asyncOp});
+}
+
+Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input, Splits& output_splits,
+                                        Splits& input_splits, const c10d::AllToAllOptions& opts) {
+  checked_dtype(output, "all_to_all_single");
+  checked_dtype(input, "all_to_all_single");
+  if (!flat_target(output, "all_to_all_single").is_same(output)) refuse("all_to_all_single: the output must be contiguous");
+  const auto recvs = elements_of(output, output_splits, getSize(), "output");
+  const auto sends = elements_of(input, input_splits, getSize(), "input");
+  return exchange(cut(output, recvs), cut(flat(input), sends),
+                  {c10d::OpType::ALLTOALL_BASE, "ringdp:all_to_all", {}, {}, {input}, flat_result({output}), {}, {},
+                   opts.timeout, opts.asyncOp});
+}
+
+}  // namespace ringdp::backend

@@ -1,0 +1,150 @@
+// The backend's reductions: all_reduce, reduce, reduce_scatter and what is coalesced of them.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "backend/backend.h"
+#include "backend/batch.h"
+#include "backend/compat.h"
+#include "backend/errors.h"
+#include "backend/reduce_op.h"
+#include "backend/tensors.h"
+
+namespace ringdp::backend {
+namespace {
+
+void check_divisor(double divisor, const char* call) {
+  if (divisor != 0 && std::isfinite(divisor)) return;
+  refuse(std::string(call) + ": divisor=" + std::to_string(divisor) + " must be finite and not 0");
+}
+
+}  // namespace
+
+Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  const at::Tensor tensor = single(tensors, "all_reduce");
+  if (tensor.layout() == at::kSparse) return reduce_sparse(tensor, opts);
+  return reduce_all(tensor, opts.reduceOp, 0, opts.timeout, opts.asyncOp);
+}
+
+Backend::WorkPtr Backend::reduce_all(const at::Tensor& tensor, const c10d::ReduceOp& op, double divisor,
+                                     std::chrono::milliseconds timeout, bool asynchronous) {
+  comm::OpDesc desc;
+  desc.what = plan::Collective::kAllReduce;
+  desc.dtype = checked_dtype(tensor, "all_reduce");
+  desc.op = checked_op(op, desc.dtype, "all_reduce");
+  desc.count = tensor.numel();
+  desc.divisor = divisor;
+  const at::Tensor memory = premultiplied(flat_in_place(tensor, "all_reduce"), op, "all_reduce");
+  const Tensors list{tensor};
+  return run({c10d::OpType::ALLREDUCE, "ringdp:all_reduce", desc, {{memory.data_ptr()}, {memory.data_ptr()}}, list,
+              flat_result(list), {memory}, [memory, tensor] { copy_back(memory, tensor); }, timeout, asynchronous});
+}
+
+Backend::WorkPtr Backend::reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous) {
+  check_divisor(divisor, "reduce_div");
+  return reduce_all(tensor, c10d::ReduceOp::AVG, divisor, c10d::kUnsetTimeout, asynchronous);
+}
+
+// One collective over all tensors laid end to end: many small ones cost what one costs.
+Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+  const char* const name = "all_reduce_coalesced";
+  if (tensors.empty()) return c10::make_intrusive<BatchWork>(getRank(), std::vector<WorkPtr>{});
+  comm::OpDesc desc;
+  desc.what = plan::Collective::kAllReduce;
+  desc.dtype = checked_list(tensors, name);
+  for (const at::Tensor& tensor : tensors) check_writable(tensor, name);
+  desc.op = checked_op(opts.reduceOp, desc.dtype, name);
+  const at::Tensor memory = premultiplied(joined(tensors), opts.reduceOp, name);
+  desc.count = memory.numel();
+  return run({c10d::OpType::ALLREDUCE_COALESCED, "ringdp:all_reduce", desc, {{memory.data_ptr()}, {memory.data_ptr()}},
+              tensors, flat_result(tensors), {memory}, [memory, tensors] { copy_apart(memory, tensors); },
+              opts.timeout, opts.asyncOp});
+}
+
+Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  const at::Tensor tensor = single(tensors, "reduce");
+  check_rank(opts.rootRank, "root", "reduce");
+  comm::OpDesc desc;
+  desc.what = plan::Collective::kReduce;
+  desc.dtype = checked_dtype(tensor, "reduce");
+  desc.op = checked_op(opts.reduceOp, desc.dtype, "reduce");
+  desc.root = static_cast<int32_t>(opts.rootRank);
+  desc.count = tensor.numel();
+  const bool root = getRank() == opts.rootRank;
+  const at::Tensor own = root ? flat_in_place(tensor, "reduce") : flat(tensor);
+  const at::Tensor memory = premultiplied(own, opts.reduceOp, "reduce");
+  Call call{c10d::OpType::REDUCE, "ringdp:reduce", desc, {{memory.data_ptr()}, {}}, tensors, flat_result(tensors),
+            {memory}, {}, opts.timeout, opts.asyncOp};
+  if (root) {
+    call.buffers.outputs = {memory.data_ptr()};
+    call.epilogue = [memory, tensor] { copy_back(memory, tensor); };
+  }
+  return run(std::move(call));
+}
+
+// `inputs`: one tensor per rank, of its part; the output is as large as the own one.
+Backend::WorkPtr Backend::scatter_from(const at::Tensor& output, const Tensors& inputs, const c10d::ReduceOp& op,
+                                       Call call) {
+  const char* const name = "reduce_scatter";
+  call.desc.what = plan::Collective::kReduceScatter;
+  call.desc.dtype = checked_dtype(output, name);
+  call.desc.op = checked_op(op, call.desc.dtype, name);
+  check_numel(output, inputs[getRank()].numel(), name, "the output");
+  set_parts(call.desc, inputs);
+  at::Tensor target = flat_target(output, name);
+  for (int rank = 0; rank < getSize(); ++rank) {
+    const at::Tensor& input = inputs[rank];
+    checked_dtype(input, name);
+    check_same_dtype(input, output, name);
+    const at::Tensor source = premultiplied(flat(input), op, name);
+    // The result may lie on the own part; on any other it would overwrite what is still being sent.
+    const bool in_place = rank == getRank() && source.data_ptr() == target.data_ptr();
+    if (!in_place && overlap(source, target)) target = at::empty_like(target);
+    call.buffers.inputs.push_back(source.data_ptr());
+    call.keep.push_back(source);
+  }
+  call.buffers.outputs = {target.data_ptr()};
+  call.keep.push_back(target);
+  call.epilogue = [target, output] { copy_back(target, output); };
+  return run(std::move(call));
+}
+
+Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, Lists& inputs, const c10d::ReduceScatterOptions& opts) {
+  const at::Tensor output = single(outputs, "reduce_scatter");
+  const Tensors& parts = one_per_rank(inputs, "reduce_scatter", "input");
+  Call call{c10d::OpType::REDUCE_SCATTER, "ringdp:reduce_scatter", {}, {}, parts, flat_result(outputs), {}, {},
+            opts.timeout, opts.asyncOp};
+  return scatter_from(output, parts, opts.reduceOp, std::move(call));
+}
+
+Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                               const c10d::ReduceScatterOptions& opts) {
+  checked_dtype(input, "reduce_scatter_tensor");
+  check_numel(input, output.numel() * getSize(), "reduce_scatter_tensor", "the input");
+  Call call{c10d::OpType::_REDUCE_SCATTER_BASE, "ringdp:_reduce_scatter_base", {}, {}, {input}, flat_result({output}),
+            {}, {}, opts.timeout, opts.asyncOp};
+  return scatter_from(output, equal_parts(flat(input), getSize()), opts.reduceOp, std::move(call));
+}
+
+Backend::WorkPtr Backend::reduce_scatter_div(const at::Tensor& output, const at::Tensor& input, double divisor,
+                                             bool asynchronous) {
+  check_divisor(divisor, "reduce_scatter_div");
+  checked_dtype(input, "reduce_scatter_div");
+  check_numel(input, output.numel() * getSize(), "reduce_scatter_div", "the input");
+  Call call{c10d::OpType::_REDUCE_SCATTER_BASE, "ringdp:_reduce_scatter_base", {}, {}, {input}, flat_result({output}),
+            {}, {}, c10d::kUnsetTimeout, asynchronous};
+  call.desc.divisor = divisor;
+  return scatter_from(output, equal_parts(flat(input), getSize()), c10d::ReduceOp::AVG, std::move(call));
+}
+
+Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                          const c10d::ReduceScatterOptions& opts) {
+  check_pairs(outputs, inputs, "reduce_scatter_tensor_coalesced");
+  if (outputs.size() == 1) return _reduce_scatter_base(outputs[0], inputs[0], opts);  // as functional collectives call it
+  std::vector<WorkPtr> works;
+  for (size_t i = 0; i < outputs.size(); ++i) works.push_back(_reduce_scatter_base(outputs[i], inputs[i], opts));
+  return c10::make_intrusive<BatchWork>(getRank(), std::move(works));
+}
+
+}  // namespace ringdp::backend

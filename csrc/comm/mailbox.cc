@@ -1,0 +1,228 @@
+#include "comm/mailbox.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ringdp::comm {
+
+Mailbox::Mailbox(int rank, const std::vector<transport::Link*>& links)
+    : matcher_(rank, static_cast<int>(links.size())), peers_(links.size()) {
+  for (size_t i = 0; i < links.size(); ++i) peers_[i].link = links[i];
+}
+
+void Mailbox::post(std::shared_ptr<Message> message) {
+  Message& m = *message;
+  m.order_ = ++posted_;
+  unfinished_.emplace(m.order_, std::move(message));
+  if (m.peer() != kAnySource) ++peers_[m.peer()].open;
+  if (m.direction() == Direction::kSend) {
+    make_offer(m);
+  } else if (const auto offer = matcher_.post(m)) {
+    accept(m, *offer);
+  }
+}
+
+void Mailbox::make_offer(Message& send) {
+  Peer& to = peers_[send.peer()];
+  send.id_ = ++to.offers_made;
+  to.offered.emplace(send.id_, &send);
+  to.frames.push_back({encode({FrameKind::kOffer, send.id_, send.tag(), send.dtype(), send.count()})});
+}
+
+void Mailbox::accept(Message& receive, const Offer& offer) {
+  Peer& from = peers_[offer.from];
+  if (receive.peer() == kAnySource) ++from.open;
+  receive.partner_ = offer.from;
+  receive.id_ = offer.frame.id;
+  receive.matched_ = true;
+  from.accepted.emplace(receive.id_, &receive);
+  from.frames.push_back({encode({FrameKind::kAccept, receive.id_})});
+}
+
+// A receive from any source concerns all links; a peer that no message concerns may have closed its link long ago.
+bool Mailbox::in_use(const Peer& peer) const {
+  return peer.link && !peer.link_error && (peer.open > 0 || matcher_.awaits_any_source());
+}
+
+bool Mailbox::advance() {
+  bool moved = false;
+  for (size_t rank = 0; rank < peers_.size() && !unfinished_.empty(); ++rank) {
+    if (in_use(peers_[rank])) moved |= exchange(peers_[rank], static_cast<int>(rank));
+  }
+  return moved;
+}
+
+bool Mailbox::exchange(Peer& peer, int rank) {
+  bool moved = false;
+  try {
+    moved = read(peer, rank);
+    moved |= write(peer);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kPeerLost) throw;
+    peer.link_error = error;
+    if (!peer.gone_since) peer.gone_since = Deadline::Clock::now();
+  }
+  if (moved) peer.last_moved = Deadline::Clock::now();
+  return moved;
+}
+
+bool Mailbox::read(Peer& peer, int rank) {
+  bool any = false;
+  while (peer.reading ? read_payload(peer) : read_frame(peer, rank)) any = true;
+  return any;
+}
+
+bool Mailbox::read_frame(Peer& peer, int rank) {
+  const size_t n = peer.link->try_recv(peer.frame.data() + peer.frame_bytes, kFrameBytes - peer.frame_bytes);
+  peer.frame_bytes += n;
+  if (peer.frame_bytes < kFrameBytes) return n > 0;
+  peer.frame_bytes = 0;
+  const std::optional<Frame> frame = decode(peer.frame);
+  if (!frame) refuse(rank, "sent bytes that are no frame");
+  handle(rank, *frame);
+  return true;
+}
+
+bool Mailbox::read_payload(Peer& peer) {
+  Message& m = *peer.reading;
+  const size_t n = peer.link->try_recv(static_cast<std::byte*>(m.request_.memory) + m.moved_, m.bytes() - m.moved_);
+  if (n == 0 && m.moved_ < m.bytes()) return false;
+  m.moved_ += n;
+  m.last_moved_ = Deadline::Clock::now();
+  totals_.wire_bytes_received += n;
+  if (m.moved_ < m.bytes()) return true;
+  peer.reading = nullptr;
+  finish(m);
+  return true;
+}
+
+bool Mailbox::write(Peer& peer) {
+  bool any = false;
+  for (;;) {
+    if (!peer.writing) {
+      std::deque<Outgoing>& queue = peer.frames.empty() ? peer.payloads : peer.frames;
+      if (queue.empty()) return any;
+      peer.writing = queue.front();
+      queue.pop_front();
+    }
+    const bool moved = write_some(peer);
+    any |= moved;
+    Message* const payload = peer.writing->payload;
+    if (peer.writing->sent == kFrameBytes && (!payload || payload->moved_ == payload->bytes())) {
+      peer.writing.reset();
+      if (payload) finish(*payload);
+    } else if (!moved) {
+      return any;
+    }
+  }
+}
+
+bool Mailbox::write_some(Peer& peer) {
+  Outgoing& out = *peer.writing;
+  if (out.sent < kFrameBytes) {
+    const size_t n = peer.link->try_send(out.frame.data() + out.sent, kFrameBytes - out.sent);
+    out.sent += n;
+    totals_.header_bytes_sent += n;
+    return n > 0;
+  }
+  Message& m = *out.payload;
+  const auto* memory = static_cast<const std::byte*>(m.request_.memory);
+  const size_t n = peer.link->try_send(memory + m.moved_, m.bytes() - m.moved_);
+  if (n == 0) return false;
+  m.moved_ += n;
+  m.last_moved_ = Deadline::Clock::now();
+  totals_.wire_bytes_sent += n;
+  return true;
+}
+
+void Mailbox::handle(int rank, const Frame& frame) {
+  switch (frame.kind) {
+    case FrameKind::kOffer: return take_offer(rank, frame);
+    case FrameKind::kAccept: return start_payload(rank, frame.id);
+    case FrameKind::kData: return expect_payload(rank, frame.id);
+  }
+}
+
+void Mailbox::take_offer(int rank, const Frame& frame) {
+  Peer& from = peers_[rank];
+  if (frame.id != ++from.offers_seen) {
+    refuse(rank, "offered message " + std::to_string(frame.id) + " in place of " + std::to_string(from.offers_seen));
+  }
+  const Offer offer{rank, frame};
+  if (Message* const receive = matcher_.offer(offer)) accept(*receive, offer);
+}
+
+void Mailbox::start_payload(int rank, uint64_t id) {
+  Peer& to = peers_[rank];
+  const auto found = to.offered.find(id);
+  if (found == to.offered.end()) refuse(rank, "accepted message " + std::to_string(id) + ", which waits for no answer");
+  Message& send = *found->second;
+  to.offered.erase(found);
+  send.matched_ = true;
+  to.payloads.push_back({encode({FrameKind::kData, id}), 0, &send});
+}
+
+void Mailbox::expect_payload(int rank, uint64_t id) {
+  Peer& from = peers_[rank];
+  const auto found = from.accepted.find(id);
+  if (found == from.accepted.end()) refuse(rank, "sent message " + std::to_string(id) + ", which was not accepted");
+  from.reading = found->second;
+  from.accepted.erase(found);
+}
+
+void Mailbox::refuse(int rank, const std::string& what) const {
+  throw Error(ErrorKind::kInternal,
+              "rank " + std::to_string(rank) + " " + what +
+                  ": it runs another build of ringdp, or its memory is damaged; restart the job",
+              rank);
+}
+
+void Mailbox::finish(Message& message) {
+  --peers_[message.partner_].open;
+  const auto found = unfinished_.find(message.order_);
+  finished_.push_back(std::move(found->second));
+  unfinished_.erase(found);
+}
+
+Mailbox::Messages Mailbox::take_finished() { return std::exchange(finished_, {}); }
+
+Mailbox::Messages Mailbox::unfinished() const {
+  Messages messages;
+  for (const auto& [order, message] : unfinished_) messages.push_back(message);
+  return messages;
+}
+
+Mailbox::Messages Mailbox::abandon() {
+  Messages messages = unfinished();
+  unfinished_.clear();
+  return messages;
+}
+
+trace::Totals Mailbox::take_totals() { return std::exchange(totals_, {}); }
+
+void Mailbox::add_polls(std::vector<pollfd>& polls) const {
+  for (const Peer& peer : peers_) {
+    if (unfinished_.empty() || !in_use(peer) || peer.link->poll_fd() < 0) continue;
+    const bool full = peer.writing || !peer.frames.empty() || !peer.payloads.empty();
+    polls.push_back({peer.link->poll_fd(), static_cast<short>(full ? POLLIN | POLLOUT : POLLIN), 0});
+  }
+}
+
+void Mailbox::peer_left(int rank, Time now) {
+  if (!peers_[rank].gone_since) peers_[rank].gone_since = now;
+}
+
+bool Mailbox::is_gone(const Peer& peer, Time quiet_since) const {
+  return !peer.link || (peer.gone_since && std::max(*peer.gone_since, peer.last_moved) <= quiet_since);
+}
+
+const Message* Mailbox::stranded(Time quiet_since) const {
+  for (const auto& [order, message] : unfinished_) {
+    const bool any = message->partner() == kAnySource;
+    const auto gone = [&](const Peer& peer) { return is_gone(peer, quiet_since); };
+    if (any ? std::all_of(peers_.begin(), peers_.end(), gone) : gone(peers_[message->partner()])) return message.get();
+  }
+  return nullptr;
+}
+
+}  // namespace ringdp::comm

@@ -1,0 +1,136 @@
+// User memory of a collective's ranks, and what it must hold in the end, bit for bit.
+#pragma once
+#include <vector>
+
+#include "base/bytes.h"
+#include "case.h"
+#include "oracle.h"
+#include "simulate.h"
+
+namespace ringdp::plan::testing {
+
+// Elements of each input and output of one rank, as plan.h lists them.
+inline std::vector<int64_t> input_counts(const Case& c, int rank) {
+  const Problem& p = c.problem;
+  std::vector<int64_t> parts, sent;
+  for (int q = 0; q < p.world; ++q) parts.push_back(p.part(q)), sent.push_back(c.sent(rank, q));
+  switch (p.what) {
+    case Collective::kAllReduce:
+    case Collective::kBroadcast:
+    case Collective::kReduce: return {p.count};
+    case Collective::kAllGather:
+    case Collective::kGather: return {p.part(rank)};
+    case Collective::kReduceScatter: return parts;
+    case Collective::kScatter: return rank == p.root ? parts : std::vector<int64_t>{};
+    case Collective::kAllToAll: return sent;
+    case Collective::kBarrier: break;
+  }
+  return {};
+}
+
+inline std::vector<int64_t> output_counts(const Case& c, int rank) {
+  const Problem& p = c.problem;
+  std::vector<int64_t> parts, received;
+  for (int q = 0; q < p.world; ++q) parts.push_back(p.part(q)), received.push_back(c.sent(q, rank));
+  const bool is_root = rank == p.root;
+  switch (p.what) {
+    case Collective::kAllReduce:
+    case Collective::kBroadcast: return {p.count};
+    case Collective::kReduce: return is_root ? std::vector<int64_t>{p.count} : std::vector<int64_t>{};
+    case Collective::kAllGather: return parts;
+    case Collective::kGather: return is_root ? parts : std::vector<int64_t>{};
+    case Collective::kReduceScatter:
+    case Collective::kScatter: return {p.part(rank)};
+    case Collective::kAllToAll: return received;
+    case Collective::kBarrier: break;
+  }
+  return {};
+}
+
+// In place: the tensor of the result is the tensor (or one of the tensors) of the input.
+struct Tensors {
+  std::vector<Bytes> inputs, outputs;
+  bool in_place = false;
+  size_t shared_input = 0, shared_output = 0;
+
+  Tensors(const Case& c, int rank) {
+    const DType dtype = c.problem.dtype;
+    for (const int64_t count : input_counts(c, rank)) {
+      inputs.push_back(random_tensor(count, dtype, c.seed * 10007 + rank * 101 + inputs.size()));
+    }
+    for (const int64_t count : output_counts(c, rank)) {
+      outputs.emplace_back(count * size_of(dtype), std::byte{0xee});
+    }
+    const bool wanted = c.in_place && c.problem.what != Collective::kAllToAll;
+    in_place = (wanted || c.problem.what == Collective::kBroadcast) && !inputs.empty() && !outputs.empty();
+    shared_input = inputs.size() > 1 ? rank : 0;
+    shared_output = outputs.size() > 1 ? rank : 0;
+  }
+  Job job(const Plan& plan) {
+    Job job{&plan, {}, {}};
+    for (Bytes& t : inputs) job.inputs.push_back({t.data(), static_cast<int64_t>(t.size())});
+    for (Bytes& t : outputs) job.outputs.push_back({t.data(), static_cast<int64_t>(t.size())});
+    if (in_place) job.outputs[shared_output] = job.inputs[shared_input];
+    return job;
+  }
+  const Bytes& result(size_t i) const { return in_place && i == shared_output ? inputs[shared_input] : outputs[i]; }
+  bool kept_inputs_of(const Tensors& start) const {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!(in_place && i == shared_input) && inputs[i] != start.inputs[i]) return false;
+    }
+    return true;
+  }
+};
+
+// Where the fold of an element starts: in the rotated ring it depends on the chunk.
+inline int first_rank(const Case& c, int owner, int64_t element) {
+  if (c.algorithm != AlgorithmChoice::kRing || c.order == Order::kRank) return 0;
+  if (c.problem.what == Collective::kReduce) return 0;
+  if (c.problem.what == Collective::kReduceScatter) return (owner + 1) % c.problem.world;
+  int chunk = 0;
+  while (element >= balanced_part(c.problem.count, c.problem.world, chunk).end) ++chunk;
+  return chunk;
+}
+
+// Input `tensor` of all ranks, summed in the algorithm's order, for rank `owner`.
+inline Bytes sum_of(const Case& c, const std::vector<Tensors>& start, int tensor, int owner) {
+  const Problem& p = c.problem;
+  const bool tree = c.algorithm == AlgorithmChoice::kTree && p.what != Collective::kReduceScatter;
+  const int root = p.what == Collective::kReduce ? p.root : 0;
+  std::vector<const std::byte*> everyones;
+  for (const Tensors& t : start) everyones.push_back(t.inputs[tensor].data());
+  Bytes sum(start[0].inputs[tensor].size());
+  for (int64_t i = 0; i < static_cast<int64_t>(sum.size()) / size_of(p.dtype); ++i) {
+    if (tree) {
+      fold_as_tree(everyones, i, root, p.dtype, p.op, sum.data());
+    } else {
+      fold_serially(everyones, i, first_rank(c, owner, i), p.dtype, p.op, sum.data());
+    }
+  }
+  return sum;
+}
+
+// The outputs that rank `rank` must end with, computed from everyone's inputs.
+inline std::vector<Bytes> expected(const Case& c, const std::vector<Tensors>& start, int rank) {
+  const Problem& p = c.problem;
+  const bool is_root = rank == p.root;
+  std::vector<Bytes> outputs;
+  switch (p.what) {
+    case Collective::kAllReduce: return {sum_of(c, start, 0, rank)};
+    case Collective::kReduce: return is_root ? std::vector<Bytes>{sum_of(c, start, 0, rank)} : outputs;
+    case Collective::kReduceScatter: return {sum_of(c, start, rank, rank)};
+    case Collective::kBroadcast: return {start[p.root].inputs[0]};
+    case Collective::kScatter: return {start[p.root].inputs[rank]};
+    case Collective::kGather:
+    case Collective::kAllGather:
+      for (const Tensors& t : start) outputs.push_back(t.inputs[0]);
+      return is_root || p.what == Collective::kAllGather ? outputs : std::vector<Bytes>{};
+    case Collective::kAllToAll:
+      for (const Tensors& t : start) outputs.push_back(t.inputs[rank]);
+      return outputs;
+    case Collective::kBarrier: break;
+  }
+  return outputs;
+}
+
+}  // namespace ringdp::plan::testing

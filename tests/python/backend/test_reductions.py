@@ -1,0 +1,192 @@
+"""Every reduction against a serial oracle, bit for bit: dtype x op x size x ranks x transport x plan."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import HERE
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from oracle import COMPLEX, FLOATS, LARGE, NUMBERS, SIZES, combinations, fold, ops_of, same_bits, small_integers, values
+
+
+def every_rank(label: str, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    return [values(label, rank, count, dtype) for rank in range(HERE.size)]
+
+
+def operation(name: str) -> dist.ReduceOp:
+    return getattr(dist.ReduceOp, name)
+
+
+def all_reduces(dtype: torch.dtype, sizes: list[int]) -> list[str]:
+    """On a rank: what differs from the oracle."""
+    wrong = []
+    for op in ops_of(dtype):
+        for count in sizes:
+            inputs = every_rank(op, count, dtype)
+            mine = inputs[HERE.rank].clone()
+            dist.all_reduce(mine, op=operation(op))
+            if not same_bits(mine, fold(inputs, op)):
+                wrong.append(f"{op} {dtype} x {count}")
+    return wrong
+
+
+def reduces(dtype: torch.dtype, sizes: list[int]) -> list[str]:
+    """On a rank: to every root; the others keep what they had."""
+    wrong = []
+    for op in ops_of(dtype):
+        for count in sizes:
+            for root in range(HERE.size):
+                inputs = every_rank(op, count, dtype)
+                mine = inputs[HERE.rank].clone()
+                dist.reduce(mine, root, op=operation(op))
+                if not same_bits(mine, fold(inputs, op) if HERE.rank == root else inputs[HERE.rank]):
+                    wrong.append(f"{op} {dtype} x {count} to {root}")
+    return wrong
+
+
+def reduce_scatters(dtype: torch.dtype, sizes: list[int]) -> list[str]:
+    """On a rank: list and flat form; what differs from the oracle."""
+    wrong = []
+    for op in ops_of(dtype):
+        for count in sizes:
+            inputs = every_rank(op, count * HERE.size, dtype)
+            want = fold(inputs, op)[HERE.rank * count : (HERE.rank + 1) * count]
+            mine = inputs[HERE.rank].clone()
+            listed, flat = torch.empty(count, dtype=dtype), torch.empty(count, dtype=dtype)
+            dist.reduce_scatter(listed, list(mine.tensor_split(HERE.size)), op=operation(op))
+            dist.reduce_scatter_tensor(flat, mine, op=operation(op))
+            if not same_bits(listed, want) or not same_bits(flat, want):
+                wrong.append(f"{op} {dtype} x {count}")
+            if not same_bits(mine, inputs[HERE.rank]):
+                wrong.append(f"{op} {dtype} x {count}: the input was written to")
+    return wrong
+
+
+def uneven_reduce_scatters(dtype: torch.dtype, sizes: list[int]) -> list[str]:
+    """On a rank: every rank's part has another size, rank 0's none."""
+    wrong = []
+    for op in ops_of(dtype):
+        for count in sizes:
+            counts = [rank * count for rank in range(HERE.size)]
+            inputs = every_rank(op, sum(counts), dtype)
+            part = torch.empty(counts[HERE.rank], dtype=dtype)
+            dist.reduce_scatter(part, list(inputs[HERE.rank].split(counts)), op=operation(op))
+            if not same_bits(part, fold(inputs, op).split(counts)[HERE.rank]):
+                wrong.append(f"{op} {dtype} x {counts}")
+    return wrong
+
+
+def coalesced(dtype: torch.dtype, sizes: list[int]) -> list[str]:
+    """On a rank: several tensors in one call, through the process group."""
+    group = dist.group.WORLD
+    inputs = [every_rank("coalesced", count, dtype) for count in sizes]
+    sums = [of_all[HERE.rank].clone() for of_all in inputs]
+    dist.all_reduce_coalesced(sums)
+    wholes = [torch.cat([of_all[HERE.rank]] * HERE.size) for of_all in inputs]
+    parts = [torch.empty_like(of_all[0]) for of_all in inputs]
+    group.reduce_scatter_tensor_coalesced(parts, wholes).wait()
+    wanted = [fold(of_all, "SUM") for of_all in inputs]
+    return [
+        f"{what} {dtype} x {len(want)}"
+        for what, results in (("all_reduce", sums), ("reduce_scatter", parts))
+        for got, want in zip(results, wanted, strict=True)
+        if not same_bits(got, want)
+    ]
+
+
+def premultiplied(dtype: torch.dtype, sizes: list[int]) -> list[str]:
+    """On a rank: PREMUL_SUM with a number and with a tensor; the product is rounded to the dtype."""
+    wrong = []
+    for count in sizes:
+        inputs = every_rank("premul", count, dtype)
+        want = fold([tensor * (1.5 + rank) for rank, tensor in enumerate(inputs)], "SUM")
+        for factor in (1.5 + HERE.rank, torch.tensor([1.5 + HERE.rank])):
+            mine = inputs[HERE.rank].clone()
+            dist.all_reduce(mine, op=dist._make_nccl_premul_sum(factor))
+            if not same_bits(mine, want):
+                wrong.append(f"{dtype} x {count} with {factor}")
+    return wrong
+
+
+def of_no_dimension() -> list[float]:
+    """On a rank: a single number, premultiplied by factors of several shapes."""
+    found = []
+    for factor in (2.0, torch.tensor(2.0), torch.tensor([2.0]), torch.tensor([[2.0]])):
+        number = torch.tensor(float(HERE.rank + 1))
+        dist.all_reduce(number, op=dist._make_nccl_premul_sum(factor))
+        assert number.shape == ()
+        found.append(float(number))
+    return found
+
+
+def divided(dtype: torch.dtype, sizes: list[int]) -> list[str]:
+    """On a rank: the capabilities reduce_div and reduce_scatter_div with several divisors."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    wrong = []
+    for count in sizes:
+        for divisor in (1.0, 3.0, 7.5, -0.3):
+            inputs = every_rank("div", count * HERE.size, dtype)
+            want = fold(inputs, "AVG", divisor)
+            mine, part = inputs[HERE.rank].clone(), torch.empty(count, dtype=dtype)
+            backend.reduce_scatter_div(part, mine, divisor).wait()
+            backend.reduce_div(mine, divisor, async_op=False).wait()
+            if not same_bits(mine, want):
+                wrong.append(f"reduce_div {dtype} x {count} by {divisor}")
+            if not same_bits(part, want[HERE.rank * count : (HERE.rank + 1) * count]):
+                wrong.append(f"reduce_scatter_div {dtype} x {count} by {divisor}")
+    return wrong
+
+
+@pytest.mark.parametrize(("world", "dtype"), combinations(NUMBERS), indirect=["world"], ids=str)
+@pytest.mark.parametrize("calls", [all_reduces, reduces, reduce_scatters, uneven_reduce_scatters, coalesced])
+def test_bits_of_the_serial_oracle(world, calls, dtype):
+    assert world.run(calls, dtype, SIZES) == [[]] * world.size
+
+
+@pytest.mark.parametrize(("world", "dtype"), combinations([*FLOATS, *COMPLEX]), indirect=["world"], ids=str)
+@pytest.mark.parametrize("calls", [premultiplied, divided])
+def test_bits_of_scaled_sums(world, calls, dtype):
+    assert world.run(calls, dtype, SIZES) == [[]] * world.size
+
+
+def test_factors_are_numbers_whatever_their_shape(pair):
+    assert pair.run(of_no_dimension) == [[6.0] * 4] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("calls", [all_reduces, reduces, reduce_scatters, uneven_reduce_scatters])
+def test_bits_of_large_tensors(world, calls, dtype):
+    assert world.run(calls, dtype, [LARGE]) == [[]] * world.size
+
+
+def tree_sums(sizes: list[int]) -> list[str]:
+    """On a rank: whole numbers, whose sums are the same in the tree's order."""
+    wrong = []
+    for count in sizes:
+        for root in range(HERE.size):
+            inputs = [small_integers("tree", rank, count, torch.float32) for rank in range(HERE.size)]
+            mine, there = inputs[HERE.rank].clone(), inputs[HERE.rank].clone()
+            dist.all_reduce(mine)
+            dist.reduce(there, root)
+            if not same_bits(mine, fold(inputs, "SUM")) or (HERE.rank == root and not same_bits(there, mine)):
+                wrong.append(f"{count} to {root}")
+    return wrong
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_the_tree_adds_up(world_of, transport):
+    assert world_of(4, algorithm="tree", transport=transport).run(tree_sums, SIZES) == [[]] * 4
+
+
+def mean_without_capability() -> bool:
+    """On a rank: whether gloo's backend has what ringdp's offers."""
+    return hasattr(dist.new_group(backend="gloo")._get_backend(torch.device("cpu")), "reduce_div")
+
+
+def test_other_backends_lack_the_capability(pair):
+    assert pair.run(mean_without_capability) == [False, False]
