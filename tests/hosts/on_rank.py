@@ -92,6 +92,19 @@ def traffic() -> dict[str, Any]:
     return {**identity(), **report}
 
 
+def selftest() -> dict[str, Any]:
+    """Every op, element type and reduce operation of `ringdp selftest`; those that went wrong."""
+    from ringdp.selftest.cases import FAMILIES, cases_of
+    from ringdp.selftest.seat import Seat
+    from ringdp.selftest.verdict import WRONG, judge
+
+    dist.init_process_group("ringdp")
+    seat = Seat(dist.get_rank(), dist.get_world_size())
+    verdicts = {str(case): judge(seat, case) for case in cases_of(FAMILIES, seat.size)}
+    wrongs = [f"{case}: {verdict.why}" for case, verdict in verdicts.items() if verdict.kind == WRONG]
+    return {**identity(), "wrong": wrongs, "cases": len(verdicts)}
+
+
 def join() -> dict[str, Any]:
     """Only the group: the addresses it listens at while it is made, and those of its connections; or the error."""
     rank, world, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
@@ -131,7 +144,9 @@ def train() -> dict[str, Any]:
 
 def main() -> None:
     """Leaves what the task returns in the folder, by rank."""
-    tasks: dict[str, Callable[[], dict[str, Any]]] = {t.__name__: t for t in (collectives, traffic, join, train)}
+    tasks: dict[str, Callable[[], dict[str, Any]]] = {
+        t.__name__: t for t in (collectives, traffic, selftest, join, train)
+    }
     torch.set_num_threads(1)
     report = tasks[sys.argv[1]]()
     (Path(sys.argv[2]) / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(report))

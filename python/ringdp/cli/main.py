@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 import ringdp
-from ringdp.cli import info, ring
+from ringdp.cli import info, ring, selftest
 
 
 def parser() -> argparse.ArgumentParser:
@@ -16,6 +16,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", required=True, metavar="command")
     info.add_command(commands)
     ring.add_command(commands)
+    selftest.add_command(commands)
     return top
 
 

@@ -1,0 +1,115 @@
+"""Shows a self-test while it runs - a table that fills up in a terminal (rich), plain lines elsewhere - and its end."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from typing import Any, Protocol
+
+from ringdp.selftest.session import Event
+from ringdp.selftest.tally import MARKS, NOT_RUN, Tally
+
+_SHOWN_FAILURES = 20
+_REDRAW_S = 0.25
+
+
+class Display(Protocol):
+    """A context manager that is shown every event after it has been added to the tally."""
+
+    def __enter__(self) -> Display: ...
+    def __exit__(self, *exception: object) -> None: ...
+    def show(self, event: Event) -> None:
+        """One more event."""
+
+
+def display_for(tally: Tally, quiet: bool) -> Display:
+    """What suits standard output; quiet: nothing."""
+    if quiet:
+        return Silent()
+    if sys.stdout.isatty() and importlib.util.find_spec("rich"):
+        return Live(tally)
+    return Plain(tally)
+
+
+class Silent:
+    """Shows nothing."""
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def show(self, event: Event) -> None:
+        """Nothing."""
+
+
+class Plain(Silent):
+    """A line per op and transport as it begins."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._current: tuple[str, str] | None = None
+
+    def show(self, event: Event) -> None:
+        """A line when rank 0 has come to another op."""
+        if event.case is None or event.rank != 0:
+            return
+        cases = self._tally.cases
+        now = (event.transport, cases[event.case].op)
+        if now != self._current:
+            self._current = now
+            print(f"{now[0]:<4} {event.case:>5}/{len(cases)}  {now[1]}", flush=True)
+
+
+class Live:
+    """The table, filling up."""
+
+    def __init__(self, tally: Tally) -> None:
+        from rich import live
+
+        self._tally = tally
+        self._live = live.Live(self._drawn(), auto_refresh=False, transient=True)
+        self._next = 0.0
+
+    def __enter__(self) -> Live:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
+
+    def show(self, event: Event) -> None:
+        """Redraws when it is time."""
+        if time.monotonic() >= self._next:
+            self._live.update(self._drawn(), refresh=True)
+            self._next = time.monotonic() + _REDRAW_S
+
+    def _drawn(self) -> Any:
+        from rich import table
+
+        header, rows = self._tally.table()
+        drawn = table.Table(*header, title=f"ringdp selftest, {self._tally.size} ranks", box=None)
+        for row in rows:
+            drawn.add_row(*row)
+        return drawn
+
+
+def summary(tally: Tally, seconds: float) -> str:
+    """The table, what its marks mean, the failures, and the totals as the last line."""
+    header, rows = tally.table()
+    width = max((len(row[0]) for row in rows), default=0)
+    lines = [_aligned(line, width) for line in [header, *rows]]
+    lines.append("✓ equal to the serial oracle, bit for bit   - refused, as it must be   ✗ wrong   · not run")
+    lines += [str(failure) for failure in tally.failures[:_SHOWN_FAILURES]]
+    if len(tally.failures) > _SHOWN_FAILURES:
+        lines.append(f"... and {len(tally.failures) - _SHOWN_FAILURES} more: --json has all")
+    counts = tally.counts()
+    totals = ", ".join(f"{counts[kind]} {kind}" for kind in MARKS if counts[kind] or kind != NOT_RUN)
+    over = " and ".join(tally.transports)
+    return "\n".join([*lines, f"{totals}: {tally.size} ranks over {over} in {seconds:.1f} s"])
+
+
+def _aligned(row: list[str], width: int) -> str:
+    return (f"{row[0]:<{width}}" + "".join(f"{cell:>5}" for cell in row[1:])).rstrip()

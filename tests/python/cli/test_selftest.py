@@ -1,0 +1,76 @@
+"""`ringdp selftest`: passes on a good backend, fails on a wrong answer, refuses what it does not know."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from ringdp import _native
+from ringdp.cli import main, selftest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "selftest"))
+import play_ranks
+
+
+def test_the_whole_command_over_both_transports(run_python):
+    result = run_python("-m", "ringdp", "selftest", "--json")
+    report = json.loads(result.stdout)
+    assert report["failures"] == []
+    assert (report["good"], report["wrong"], report["not_run"], result.returncode) == (True, 0, 0, 0)
+    assert report["exact"] > 1000 and report["refused"] > 100
+    assert {case["transport"] for case in report["cases"]} == {"shm", "tcp"}
+
+
+def test_a_part_of_it_as_text(capsys):
+    assert main.main(["selftest", "-n", "3", "--transport", "tcp", "--ops", "broadcast,barrier"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:2] == ["broadcast", "✓"] for line in lines)
+    assert lines[-1].startswith("21 exact, 0 refused, 0 wrong: 3 ranks over tcp")
+
+
+def options(**given):
+    return argparse.Namespace(**{"ranks": 2, "transport": ["shm"], "ops": ["all_reduce"], "timeout": 20.0, **given})
+
+
+def test_a_wrong_oracle_fails_it(capsys):
+    assert selftest.check(options(json=True), entry=play_ranks.with_a_wrong_oracle) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["wrong"] > 0 and not report["good"]
+    assert "expected" in report["failures"][0]["why"]
+
+
+def test_a_dead_rank_fails_it_by_name(capsys):
+    assert selftest.check(options(json=False), entry=play_ranks.rank_1_dies) == 1
+    assert "rank 1: died with status 7" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--ops", "all_reduce,juggle"], "'juggle' is none of all_reduce"),
+        (["--transport", "pigeon"], "'pigeon' is none of shm, tcp"),
+    ],
+)
+def test_unknown_names_are_status_2(arguments, named, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main.main(["selftest", *arguments])
+    assert stop.value.code == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["-n", "0"], ["--timeout", "0"]])
+def test_numbers_must_be_above_0(arguments, capsys):
+    assert main.main(["selftest", *arguments]) == 2
+    assert "must be above 0" in capsys.readouterr().err
+
+
+def test_an_unusable_extension_is_status_2(monkeypatch, capsys):
+    def refuse():
+        raise ImportError("ringdp's extension is not built here: do this")
+
+    monkeypatch.setattr(_native, "load", refuse)
+    assert main.main(["selftest"]) == 2
+    assert "do this" in capsys.readouterr().err
