@@ -9,6 +9,8 @@ NPROC    ?= 2
 ARGS     ?=
 PACKAGES := 'setuptools>=70' 'wheel>=0.43' 'ninja>=1.11' 'cmake>=3.24' 'numpy>=1.26' 'pytest>=7.4' \
             'expecttest>=0.2' 'rich>=13' 'matplotlib>=3.7'
+# Trainers that some tests run ringdp under; those tests are skipped where pip cannot get them.
+NEIGHBOURS := 'lightning>=2.4' 'accelerate>=1.0'
 ifeq ($(origin CXX),default)
 CXX := $(shell command -v g++ || command -v clang++ || echo g++)
 endif
@@ -24,30 +26,38 @@ ifeq ($(VENV),none)
 PY    := $(PYTHON)
 FOUND := $(shell $(PYTHON) -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null)
 PACKAGES_STAMP :=
+NEIGHBOURS_STAMP :=
 BUILT := $(STAMPS)/metadata
 export PYTHONPATH := $(CURDIR)/python$(if $(PYTHONPATH),:$(PYTHONPATH))
 else
 PY    := $(VENV)/bin/python
 FOUND := $(TORCH)
 PACKAGES_STAMP := $(VENV)/packages-$(call key,$(TORCH) $(PIP_ARGS) $(PACKAGES))
+NEIGHBOURS_STAMP := $(VENV)/neighbours-$(call key,$(TORCH) $(PIP_ARGS) $(NEIGHBOURS))
 BUILT := $(STAMPS)/installed
 endif
 # An extension works with one interpreter and one torch, so both are in the name of its stamp.
 COMPILED := $(STAMPS)/compiled-$(call key,$(PY) $(PYTHON) $(FOUND))
 
-.PHONY: demo test sanitize build lint clean help
+.PHONY: demo test sanitize conformance soak build lint clean help
 .DELETE_ON_ERROR:
 
 demo: build  ## train a small GPT on 2 ranks of this machine (NPROC=4, ARGS="--steps 50", VENV=none)
 	$(PY) -m torch.distributed.run --nproc-per-node $(NPROC) -m ringdp.examples.train_gpt $(ARGS)
 
-test: build  ## C++ tests, the same under sanitizers, Python tests; the last line has the totals
+test: build $(NEIGHBOURS_STAMP)  ## C++ tests, the same under sanitizers, Python tests; the last line has the totals
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
 	@$(PY) .ci/suites.py
 
 sanitize: build  ## the C++ tests under TSan and under ASan+UBSan
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
 	@$(PY) .ci/suites.py thread address
+
+conformance: build  ## PyTorch's own distributed tests over ringdp (ARGS="--world-size 3 --filter all_reduce")
+	$(PY) -m tests.conformance $(ARGS)
+
+soak: build  ## random collectives for ten minutes, every bit checked (ARGS="--minutes 60 -n 8")
+	$(PY) benchmarks/soak.py $(ARGS)
 
 build: $(BUILT)  ## environment and extension, as far as they changed
 
@@ -72,6 +82,11 @@ $(PACKAGES_STAMP): | $(MACHINE)
 	@$(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install -q $(PIP_ARGS) $(TORCH) $(PACKAGES)
 	@rm -f $(VENV)/packages-* && touch $@
+
+$(NEIGHBOURS_STAMP): | $(PACKAGES_STAMP)
+	@$(PY) -m pip install -q $(PIP_ARGS) $(TORCH) $(NEIGHBOURS) > $(BUILD)/neighbours.log 2>&1 || \
+	  echo "ringdp: no lightning or accelerate from here (build/neighbours.log): their tests will be skipped"
+	@touch $@
 
 $(STAMPS)/installed: $(COMPILED) pyproject.toml
 	@$(PY) -m pip install -q --no-build-isolation --no-deps -e . > $(BUILD)/install.log 2>&1 || \

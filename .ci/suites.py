@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 SANITIZERS = {"plain": "", "thread": "thread", "address": "address,undefined"}
 SUPPRESSIONS = ROOT / "tests/cpp/sanitizers.supp"
-PYTHON_LIMIT_S = 20 * 60
+PYTHON_LIMIT_S = 30 * 60
 JOBS = 2
 
 
