@@ -27,6 +27,7 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, cons
     group_ = comm::Group::create(runtime(), adapter, {name, rank, size, options_->settings()},
                                  Deadline::after(options_->timeout));
   });
+  backend::remember(group_);
   init();
 }
 

@@ -1,5 +1,9 @@
 #include "backend/process.h"
 
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
 #include "base/env.h"
 #include "base/log.h"
 
@@ -9,6 +13,16 @@ namespace {
 comm::Runtime* make_runtime() {
   set_log_level(log_level_from_environment());
   return new comm::Runtime;
+}
+
+struct Registry {
+  std::mutex mutex;  // guards groups
+  std::vector<std::weak_ptr<comm::Group>> groups;
+};
+
+Registry& registry() {
+  static Registry* const instance = new Registry;
+  return *instance;
 }
 
 }  // namespace
@@ -21,6 +35,24 @@ comm::Runtime& runtime() {
 Completion& completion() {
   static Completion* const instance = new Completion;
   return *instance;
+}
+
+void remember(const std::shared_ptr<comm::Group>& group) {
+  const std::lock_guard lock(registry().mutex);
+  auto& groups = registry().groups;
+  groups.erase(std::remove_if(groups.begin(), groups.end(), [](const auto& old) { return old.expired(); }), groups.end());
+  groups.push_back(group);
+}
+
+void leave_all() {
+  std::vector<std::weak_ptr<comm::Group>> groups;
+  {
+    const std::lock_guard lock(registry().mutex);
+    groups = registry().groups;
+  }
+  for (const auto& group : groups) {
+    if (const auto alive = group.lock()) alive->leave();
+  }
 }
 
 }  // namespace ringdp::backend

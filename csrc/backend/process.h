@@ -9,4 +9,9 @@ namespace ringdp::backend {
 comm::Runtime& runtime();
 Completion& completion();
 
+// For leave_all(); does not keep the group alive. Any thread.
+void remember(const std::shared_ptr<comm::Group>& group);
+// Every group that is still there says goodbye to its peers: when the process ends without having done so.
+void leave_all();
+
 }  // namespace ringdp::backend

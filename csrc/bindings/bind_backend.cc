@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "backend/backend.h"
+#include "backend/process.h"
 #include "bindings/bind.h"
 
 namespace py = pybind11;
@@ -41,6 +42,7 @@ void bind_backend(py::module_& m) {
       .def("__copy__", &GroupOptions::copy)
       .def("__deepcopy__", [](const GroupOptions& self, const py::dict&) { return self.copy(); });
 
+  m.def("leave_all", &backend::leave_all, no_gil);
   py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(m, "Backend")
       .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& name,
                        const c10::intrusive_ptr<GroupOptions>& options) {

@@ -28,7 +28,10 @@ class Options:
 class Backend:
     """A c10d backend: one rank's end of a process group. Making one is collective over the group's ranks."""
 
-    options: Options
+    @property
+    def options(self) -> Options:
+        """The group's own, alive: a timeout set there holds for later calls."""
+
     def __init__(self, store: Store, rank: int, size: int, name: str, options: Options) -> None: ...
     def counters(self) -> dict[str, int]:
         """Collectives, plan steps, rounds, payload bytes on links, bytes read and written in memory; since creation."""
@@ -47,6 +50,9 @@ class Backend:
 
     def shutdown(self) -> None: ...
     def abort(self) -> None: ...
+
+def leave_all() -> None:
+    """Every group of this process that is still there says goodbye to its peers."""
 
 def setting_table() -> list[dict[str, str]]:
     """Rows: field, variable, value, source, default, accepts, help."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import weakref
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -13,8 +12,6 @@ import torch
 from ringdp import _native
 
 _C = _native.load()
-
-_alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Options(_C.Options):
@@ -47,9 +44,7 @@ def create_backend(dist_opts: Any, pg_options: object) -> Any:
     options._timeout = dist_opts.timeout
     options.global_ranks_in_group = list(dist_opts.global_ranks_in_group)
     options.group_name = dist_opts.group_id
-    made = _C.Backend(dist_opts.store, dist_opts.group_rank, dist_opts.group_size, dist_opts.group_id, options)
-    _alive.add(made)
-    return made
+    return _C.Backend(dist_opts.store, dist_opts.group_rank, dist_opts.group_size, dist_opts.group_id, options)
 
 
 def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
@@ -68,8 +63,5 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_
     group.monitored_barrier(limit, wait_all_ranks=wait_all_ranks)
 
 
-@atexit.register
-def _leave_all() -> None:
-    """Peers of a process that ends without destroy_process_group get a goodbye instead of a lost connection."""
-    for made in list(_alive):
-        made.shutdown()
+# Peers of a process that ends without destroy_process_group get a goodbye instead of a lost connection.
+atexit.register(_C.leave_all)

@@ -24,6 +24,9 @@ x = torch.ones(1000)
 dist.all_reduce(x)
 if how == "in flight":
     work = dist.all_reduce(x, async_op=True)
+elif how == "split":
+    pair = dist.group.WORLD.split_group([0, 1], None, None, "pair")
+    pair.allreduce([x]).wait()
 elif how == "exception":
     raise SystemExit("on purpose")
 """
@@ -111,7 +114,7 @@ def test_after_an_error(make_world):
     assert max(world.leave()) < IN_TIME_S
 
 
-@pytest.mark.parametrize("how", ["idle", "in flight", "exception"])
+@pytest.mark.parametrize("how", ["idle", "in flight", "split", "exception"])
 def test_a_process_that_just_ends(how, transport):
     """Two ordinary scripts without destroy_process_group: they end at once, as if there were no group."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
