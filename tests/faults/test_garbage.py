@@ -131,8 +131,8 @@ def test_strangers_while_the_ranks_train(world_over_tcp):
     ports = {port for rank in range(3) for port in tcp_ports(world.pid(rank))}
     refused = sum(is_refused(port) for port in ports for _ in range(HALF_OPEN))
     assert [outcome.value for outcome in world.finish()] == [wanted(3, 20 * STEPS)] * 3
-    # A control and a bulk connection per pair; those that a rank accepted share a port: 1 + (2 + 1) + 4.
-    assert len(ports) == 8
+    # A control, a bulk and a message connection per pair; those that a rank accepted share a port: 1 + (3 + 1) + 6.
+    assert len(ports) == 11
     assert refused == HALF_OPEN * len(ports)
     check_flat(before, footprint(world))
 
