@@ -93,9 +93,9 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_r
     std::string ranks;
     for (const int rank : absent) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
     throw_torch(Error(ErrorKind::kTimeout,
-                      self + " timed out in monitoredBarrier after " +
-                          std::to_string(timeout.count()) + " ms: " + (absent.size() > 1 ? "Ranks " : "Rank ") + ranks +
-                          " failed to pass monitoredBarrier. " + error.what_without_backtrace()));
+                      self + " timed out in monitoredBarrier after " + std::to_string(timeout.count()) + " ms: " +
+                          (absent.size() > 1 ? "Ranks " : "Rank ") + ranks + " failed to pass monitoredBarrier. " +
+                          error.what_without_backtrace()));
   }
 }
 
@@ -117,7 +117,8 @@ Backend::WorkPtr Backend::remember(WorkPtr work) {
   if (!coalescing_) return work;
   // An exception may have left the bracket open for good: torch does not close it then.
   if (batch_.size() >= kLongBatch) {
-    std::erase_if(batch_, [](const WorkPtr& old) { return old->isCompleted() && old->isSuccess(); });
+    const auto is_over = [](const WorkPtr& old) { return old->isCompleted() && old->isSuccess(); };
+    batch_.erase(std::remove_if(batch_.begin(), batch_.end(), is_over), batch_.end());
   }
   batch_.push_back(work);
   return work;
