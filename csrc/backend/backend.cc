@@ -38,7 +38,7 @@ Backend::~Backend() {
 
 Backend::WorkPtr Backend::run(Call call) {
   return guarded([&] {
-    record_param_comms({call.title, group_->sequence() + 1, false}, *this, call.inputs, call.result.tensors);
+    record_param_comms(call.title, Kind::kCollective, *this, call.inputs, call.result.tensors);
     auto work = c10::make_intrusive<Work>(getRank(), call.type, call.title, call.inputs, std::move(call.result),
                                           std::move(call.keep), completion());
     comm::Request request;

@@ -9,9 +9,11 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "backend/batch.h"
 #include "backend/capabilities.h"
 #include "backend/completion.h"
 #include "backend/options.h"
+#include "backend/tensors.h"
 #include "backend/work.h"
 #include "comm/group.h"
 
@@ -107,6 +109,9 @@ class Backend : public c10d::Backend, public Capabilities {
   WorkPtr post(c10d::OpType type, const char* title, const at::Tensor& tensor, const at::Tensor& memory,
                comm::MessageRequest request);
   WorkPtr remember(WorkPtr work);  // for endCoalescing
+  // The flat coalesced forms: `one` on each pair; a single one stays what it is, as functional collectives call it.
+  template <class One>
+  WorkPtr each_pair(Tensors& outputs, Tensors& inputs, const char* call, One one);
   void check_rank(int64_t rank, const char* what, const char* call) const;
   const Tensors& one_per_rank(const Lists& lists, const char* call, const char* which) const;
 
@@ -115,6 +120,8 @@ class Backend : public c10d::Backend, public Capabilities {
   WorkPtr reduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& opts);
   WorkPtr scatter_from(const at::Tensor& output, const Tensors& inputs, const c10d::ReduceOp& op, Call call);
   WorkPtr gather_into(const Tensors& outputs, const at::Tensor& input, Call call);
+  WorkPtr scatter_flat(const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op, Call call,
+                       const char* name);
   WorkPtr exchange(Tensors outputs, Tensors inputs, Call call);
 
   c10::intrusive_ptr<GroupOptions> options_;
@@ -124,5 +131,14 @@ class Backend : public c10d::Backend, public Capabilities {
   bool coalescing_ = false;
   std::vector<WorkPtr> batch_;
 };
+
+template <class One>
+Backend::WorkPtr Backend::each_pair(Tensors& outputs, Tensors& inputs, const char* call, One one) {
+  check_pairs(outputs, inputs, call);
+  if (outputs.size() == 1) return one(outputs[0], inputs[0]);
+  std::vector<WorkPtr> works;
+  for (size_t i = 0; i < outputs.size(); ++i) works.push_back(one(outputs[i], inputs[i]));
+  return c10::make_intrusive<BatchWork>(getRank(), std::move(works));
+}
 
 }  // namespace ringdp::backend

@@ -16,7 +16,7 @@ Backend::WorkPtr Backend::send(Tensors& tensors, int destination, int tag) {
   request.count = tensor.numel();
   request.memory = memory.data_ptr();
   return guarded([&] {
-    record_param_comms({"ringdp:send", group_->sequence(), true}, *this, tensors, {});
+    record_param_comms("ringdp:send", Kind::kMessage, *this, tensors, {});
     return post(c10d::OpType::SEND, "ringdp:send", tensor, memory, std::move(request));
   });
 }
@@ -41,7 +41,7 @@ Backend::WorkPtr Backend::receive(c10d::OpType type, const char* title, Tensors&
   request.memory = memory.data_ptr();
   request.epilogue = [memory, tensor] { copy_back(memory, tensor); };
   return guarded([&] {
-    record_param_comms({title, group_->sequence(), true}, *this, {}, tensors);
+    record_param_comms(title, Kind::kMessage, *this, {}, tensors);
     return post(type, title, tensor, memory, std::move(request));
   });
 }

@@ -91,7 +91,7 @@ Backend::WorkPtr Backend::gather_into(const Tensors& outputs, const at::Tensor& 
   call.keep = targets;
   call.keep.push_back(source);
   call.epilogue = [targets, outputs, then = std::move(call.epilogue)] {
-    for (size_t i = 0; i < outputs.size(); ++i) copy_back(targets[i], outputs[i]);
+    copy_back(targets, outputs);
     if (then) then();
   };
   return run(std::move(call));
@@ -154,11 +154,8 @@ Backend::WorkPtr Backend::allgather_coalesced(Lists& outputs, Tensors& inputs, c
 
 Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const c10d::AllgatherOptions& opts) {
-  check_pairs(outputs, inputs, "all_gather_into_tensor_coalesced");
-  if (outputs.size() == 1) return _allgather_base(outputs[0], inputs[0], opts);  // as functional collectives call it
-  std::vector<WorkPtr> works;
-  for (size_t i = 0; i < outputs.size(); ++i) works.push_back(_allgather_base(outputs[i], inputs[i], opts));
-  return c10::make_intrusive<BatchWork>(getRank(), std::move(works));
+  const auto one = [&](at::Tensor& output, at::Tensor& input) { return _allgather_base(output, input, opts); };
+  return each_pair(outputs, inputs, "all_gather_into_tensor_coalesced", one);
 }
 
 Backend::WorkPtr Backend::gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
@@ -230,9 +227,7 @@ Backend::WorkPtr Backend::exchange(Tensors outputs, Tensors inputs, Call call) {
   }
   check_numel(outputs[getRank()], inputs[getRank()].numel(), name, "this rank's own output");
   call.keep.insert(call.keep.end(), targets.begin(), targets.end());
-  call.epilogue = [targets, outputs] {
-    for (size_t i = 0; i < outputs.size(); ++i) copy_back(targets[i], outputs[i]);
-  };
+  call.epilogue = [targets, outputs] { copy_back(targets, outputs); };
   return run(std::move(call));
 }
 

@@ -15,12 +15,14 @@ int64_t elements(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-void record_param_comms(const CommsEvent& event, c10d::Backend& backend, const std::vector<at::Tensor>& inputs,
+void record_param_comms(const char* title, Kind kind, c10d::Backend& backend, const std::vector<at::Tensor>& inputs,
                         const std::vector<at::Tensor>& outputs) {
   if (!at::hasCallbacks()) return;
-  const auto sequence = std::make_tuple(static_cast<int64_t>(event.sequence), event.is_message);
+  const bool is_message = kind == Kind::kMessage;
+  const auto number = static_cast<int64_t>(backend.getSequenceNumberForGroup()) + !is_message;
+  const auto sequence = std::make_tuple(number, is_message);
   const auto group = std::make_tuple(backend.getGroupUid(), backend.getGroupDesc());
-  const char* const name = std::strchr(event.title, ':') + 1;
+  const char* const name = std::strchr(title, ':') + 1;
   const auto dtype = inputs.empty() ? at::kByte : inputs[0].scalar_type();
   const std::vector<int64_t> no_splits;
   auto from = inputs, to = outputs;

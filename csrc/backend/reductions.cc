@@ -1,7 +1,6 @@
 // The backend's reductions: all_reduce, reduce, reduce_scatter and what is coalesced of them.
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "backend/backend.h"
@@ -120,31 +119,32 @@ Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, Lists& inputs, const 
 
 Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const c10d::ReduceScatterOptions& opts) {
-  checked_dtype(input, "reduce_scatter_tensor");
-  check_numel(input, output.numel() * getSize(), "reduce_scatter_tensor", "the input");
   Call call{c10d::OpType::_REDUCE_SCATTER_BASE, "ringdp:_reduce_scatter_base", {}, {}, {input}, flat_result({output}),
             {}, {}, opts.timeout, opts.asyncOp};
-  return scatter_from(output, equal_parts(flat(input), getSize()), opts.reduceOp, std::move(call));
+  return scatter_flat(output, input, opts.reduceOp, std::move(call), "reduce_scatter_tensor");
+}
+
+// `input`: everyone's parts in one tensor. `name` is for messages.
+Backend::WorkPtr Backend::scatter_flat(const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op,
+                                       Call call, const char* name) {
+  checked_dtype(input, name);
+  check_numel(input, output.numel() * getSize(), name, "the input");
+  return scatter_from(output, equal_parts(flat(input), getSize()), op, std::move(call));
 }
 
 Backend::WorkPtr Backend::reduce_scatter_div(const at::Tensor& output, const at::Tensor& input, double divisor,
                                              bool asynchronous) {
   check_divisor(divisor, "reduce_scatter_div");
-  checked_dtype(input, "reduce_scatter_div");
-  check_numel(input, output.numel() * getSize(), "reduce_scatter_div", "the input");
   Call call{c10d::OpType::_REDUCE_SCATTER_BASE, "ringdp:_reduce_scatter_base", {}, {}, {input}, flat_result({output}),
             {}, {}, c10d::kUnsetTimeout, asynchronous};
   call.desc.divisor = divisor;
-  return scatter_from(output, equal_parts(flat(input), getSize()), c10d::ReduceOp::AVG, std::move(call));
+  return scatter_flat(output, input, c10d::ReduceOp::AVG, std::move(call), "reduce_scatter_div");
 }
 
 Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const c10d::ReduceScatterOptions& opts) {
-  check_pairs(outputs, inputs, "reduce_scatter_tensor_coalesced");
-  if (outputs.size() == 1) return _reduce_scatter_base(outputs[0], inputs[0], opts);  // as functional collectives call it
-  std::vector<WorkPtr> works;
-  for (size_t i = 0; i < outputs.size(); ++i) works.push_back(_reduce_scatter_base(outputs[i], inputs[i], opts));
-  return c10::make_intrusive<BatchWork>(getRank(), std::move(works));
+  const auto one = [&](at::Tensor& output, at::Tensor& input) { return _reduce_scatter_base(output, input, opts); };
+  return each_pair(outputs, inputs, "reduce_scatter_tensor_coalesced", one);
 }
 
 }  // namespace ringdp::backend

@@ -157,6 +157,10 @@ void copy_back(const at::Tensor& target, at::Tensor tensor) {
   tensor.detach().copy_(target);
 }
 
+void copy_back(const std::vector<at::Tensor>& targets, const std::vector<at::Tensor>& tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) copy_back(targets[i], tensors[i]);
+}
+
 at::Tensor part_of(const at::Tensor& tensor, int64_t begin, int64_t count) {
   return tensor.view({-1}).narrow(0, begin, count);
 }

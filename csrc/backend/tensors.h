@@ -43,6 +43,7 @@ at::Tensor flat_in_place(const at::Tensor& tensor, const char* call);
 // Where to write a tensor's elements: the tensor itself, or a fresh contiguous one that must be copied back.
 at::Tensor flat_target(const at::Tensor& tensor, const char* call);
 void copy_back(const at::Tensor& target, at::Tensor tensor);  // no-op when they are the same
+void copy_back(const std::vector<at::Tensor>& targets, const std::vector<at::Tensor>& tensors);
 
 // `count` elements from `begin` on of a contiguous tensor, as a view.
 at::Tensor part_of(const at::Tensor& tensor, int64_t begin, int64_t count);

@@ -121,6 +121,8 @@ void check_same(const OpDesc& mine, int my_rank, const transport::Note& theirs, 
   const Wire own = to_wire(mine);
   Wire other;
   std::memcpy(&other, theirs.bytes, sizeof other);
+  const std::string differing = valid(other) ? differences(own, other) : "";
+  if (valid(other) && differing.empty()) return;
   const std::string me = "rank " + std::to_string(my_rank), them = "rank " + std::to_string(theirs_rank);
   if (!valid(other)) {
     throw Error(ErrorKind::kMismatch,
@@ -128,8 +130,6 @@ void check_same(const OpDesc& mine, int my_rank, const transport::Note& theirs, 
                     ": it runs another build of ringdp, or its memory is damaged",
                 theirs_rank);
   }
-  const std::string differing = differences(own, other);
-  if (differing.empty()) return;
   throw Error(ErrorKind::kMismatch,
               "ranks disagree in collective #" + std::to_string(mine.seq) + " (" + differing + "): " + me + " called " +
                   in_words(own) + ", " + them + " called " + in_words(other) +

@@ -105,21 +105,11 @@ def test_while_the_others_wait_for_it(make_world, victim):
 
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("count", [1000, LARGE])
-def test_in_the_middle_of_a_loop(make_world, victim, count):
+@pytest.mark.parametrize("task", [train, trade])
+def test_in_the_middle_of_a_loop(make_world, task, victim, count):
     world = make_world()
-    world.run(train, 1, count)
-    world.begin(train, 1_000_000, count)
-    time.sleep(0.4)
-    killed = world.kill(victim)
-    check_survivors(world, victim, killed, world.finish(survivors_of(victim)))
-
-
-@pytest.mark.parametrize("victim", VICTIMS)
-@pytest.mark.parametrize("count", [1000, LARGE])
-def test_in_the_middle_of_messages(make_world, victim, count):
-    world = make_world()
-    world.run(trade, 1, count)
-    world.begin(trade, 1_000_000, count)
+    world.run(task, 1, count)
+    world.begin(task, 1_000_000, count)
     time.sleep(0.4)
     killed = world.kill(victim)
     check_survivors(world, victim, killed, world.finish(survivors_of(victim)))
