@@ -1,6 +1,6 @@
-"""Run by torchrun: the same training under Lightning or Accelerate; rank 0 writes parameters and backend names.
+"""Run by torchrun: a training over ringdp under Lightning or Accelerate; rank 0 writes parameters and backend names.
 
-trainer_script.py lightning|accelerate BACKEND OUTPUT
+trainer_script.py lightning|accelerate OUTPUT
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-WIDTH, STEPS = 8, 4
+WIDTH, STEPS, RATE = 8, 4, 0.1
 
 
 def model() -> torch.nn.Module:
@@ -22,13 +22,22 @@ def model() -> torch.nn.Module:
     return torch.nn.Linear(WIDTH, WIDTH)
 
 
-def batches() -> torch.utils.data.DataLoader:
-    """Rows that a sampler deals out to the ranks."""
-    rows = torch.randn(2 * STEPS, WIDTH, generator=torch.Generator().manual_seed(4))
-    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=1)
+def rows() -> torch.Tensor:
+    """One row for each of two ranks and each step."""
+    return torch.randn(2 * STEPS, WIDTH, generator=torch.Generator().manual_seed(4))
 
 
-def under_lightning(backend: str) -> torch.nn.Module:
+def dataset() -> torch.utils.data.TensorDataset:
+    """The rows, to be dealt out to the ranks in turn."""
+    return torch.utils.data.TensorDataset(rows())
+
+
+def loss(output: torch.Tensor) -> torch.Tensor:
+    """Of one row."""
+    return output.square().mean()
+
+
+def under_lightning() -> torch.nn.Module:
     """Lightning makes the group and wraps the model."""
     import lightning
     from lightning.pytorch.strategies import DDPStrategy
@@ -38,46 +47,50 @@ def under_lightning(backend: str) -> torch.nn.Module:
             super().__init__()
             self.inner = model()
 
-        def training_step(self, rows: list[torch.Tensor], number: int) -> torch.Tensor:
-            return self.inner(rows[0]).square().mean()
+        def training_step(self, batch: list[torch.Tensor], number: int) -> torch.Tensor:
+            return loss(self.inner(batch[0]))
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
+            return torch.optim.SGD(self.parameters(), lr=RATE)
 
     module = Module()
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=int(os.environ["LOCAL_WORLD_SIZE"]),
-        strategy=DDPStrategy(process_group_backend=backend),
+        strategy=DDPStrategy(process_group_backend="ringdp"),
         max_epochs=1,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        use_distributed_sampler=False,  # Lightning's own would shuffle
     )
-    trainer.fit(module, batches())
+    ranks, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    in_turn = torch.utils.data.DistributedSampler(dataset(), num_replicas=ranks, rank=rank, shuffle=False)
+    trainer.fit(module, torch.utils.data.DataLoader(dataset(), batch_size=1, sampler=in_turn))
     return module.inner
 
 
-def under_accelerate(backend: str) -> torch.nn.Module:
+def under_accelerate() -> torch.nn.Module:
     """Accelerate knows no backend from outside torch, but takes the group that is there."""
-    dist.init_process_group(backend)
+    dist.init_process_group("ringdp")
     import accelerate
 
     accelerator = accelerate.Accelerator(cpu=True)
     bare = model()
-    prepared, optimizer, loader = accelerator.prepare(bare, torch.optim.SGD(bare.parameters(), lr=0.1), batches())
-    for (rows,) in loader:
+    whole = torch.utils.data.DataLoader(dataset(), batch_size=1)
+    prepared, optimizer, loader = accelerator.prepare(bare, torch.optim.SGD(bare.parameters(), lr=RATE), whole)
+    for (row,) in loader:
         optimizer.zero_grad()
-        accelerator.backward(prepared(rows).square().mean())
+        accelerator.backward(loss(prepared(row)))
         optimizer.step()
     return accelerator.unwrap_model(prepared)
 
 
-def main(framework: str, backend: str, output: str) -> None:
+def main(framework: str, output: str) -> None:
     """One rank."""
     torch.set_num_threads(1)
-    trained = {"lightning": under_lightning, "accelerate": under_accelerate}[framework](backend)
+    trained = {"lightning": under_lightning, "accelerate": under_accelerate}[framework]()
     names: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(names, dist.get_backend())
     if dist.get_rank() == 0:
