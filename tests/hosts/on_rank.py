@@ -122,6 +122,7 @@ def join() -> dict[str, Any]:
     connected = [address for address, port_of_peer in local_addresses("connected") if port not in port_of_peer]
     listened = [address for address, _ in store.listeners - before]
     after = [address for address, _ in local_addresses("listening") - before]
+    dist.barrier()  # a rank that ends closes its peers' connections: not before they have looked
     return {**identity(), "listened": listened, "connected": connected, "still_listening": after}
 
 
