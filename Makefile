@@ -39,7 +39,7 @@ endif
 # An extension works with one interpreter and one torch, so both are in the name of its stamp.
 COMPILED := $(STAMPS)/compiled-$(call key,$(PY) $(PYTHON) $(FOUND))
 
-.PHONY: demo test sanitize conformance soak build lint clean help
+.PHONY: demo test sanitize conformance soak bench build lint clean help
 .DELETE_ON_ERROR:
 
 demo: build  ## train a small GPT on 2 ranks of this machine (NPROC=4, ARGS="--steps 50", VENV=none)
@@ -58,6 +58,9 @@ conformance: build  ## PyTorch's own distributed tests over ringdp (ARGS="--worl
 
 soak: build  ## random collectives for ten minutes, every bit checked (ARGS="--minutes 60 -n 8")
 	$(PY) benchmarks/soak.py $(ARGS)
+
+bench: build  ## collectives against gloo and the limits of this machine (ARGS="--ranks 8 --peers all")
+	$(PY) benchmarks/collectives.py $(ARGS)
 
 build: $(BUILT)  ## environment and extension, as far as they changed
 

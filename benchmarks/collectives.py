@@ -1,135 +1,183 @@
 #!/usr/bin/env python3
-"""How fast is an all-reduce over ringdp, next to gloo, in the same processes and the same rounds?
+"""How fast are collectives over ringdp: next to gloo, MPI and DeepSpeed's op, and next to what this machine can move?
 
-    python benchmarks/collectives.py --ranks 2,4 --sizes 4096,1048576,16777216
+    python benchmarks/collectives.py                                  # all_reduce, 2 and 4 ranks, against gloo
+    python benchmarks/collectives.py --peers all --json r.json --plot r.png
+    python benchmarks/collectives.py --ops all --dtypes float32,bfloat16 --sizes 1MiB,16MiB --ranks 2,4,8
+    python benchmarks/collectives.py --hosts 2 --rate 1 --sizes 16MiB --ranks 2,4   # over shaped links; needs root
 
-Every round runs each backend once, in turn, on fresh data that is checked; a time is the slowest rank's. Columns as in
-nccl-tests: algbw = size / time, busbw = algbw * 2(N-1)/N; speedup = median of the per-round ratios gloo / ringdp.
-One wrong element makes the exit status 1.
+Every round runs every candidate once, in shuffled order, on fresh data, and checks every element of every result: one
+wrong element makes the exit status 1. A time is the last rank's end minus the first rank's start; rows show medians.
+Ratios are medians of per-round ratios. Columns beside those of nccl-tests (GB = 10^9 bytes):
+  of sweep, shuffle, probe  share of a limit: limit's time / candidate's (race/limits.py and race/probe.py say of what)
+  x gloo                    gloo's time / the candidate's, with the 10th and 90th percentile over rounds
+  x ringdp                  the candidate's time / that of ringdp on ordinary tensors
+Peers besides gloo are installed by `python benchmarks/peers.py`, one virtual environment each. What cannot run is named
+below the table with its reason. Quiet machine, please: idle share and load are printed with the results.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import statistics
+import shlex
+import signal
 import sys
-import tempfile
-import time
+from itertools import product
+from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from race import machine, rows
+from race.cell import OPS, Cell, parse_size, size_name
+from race.conductor import TeamLost
+from race.hosts import Hosts
+from race.native import DTYPES, MAX_RANKS
+from race.outputs import add_outputs, check_outputs
+from race.peers import PEERS
+from race.rounds import Length
+from race.session import Session, Wishes
 
-BACKENDS = ("ringdp", "gloo")
-
-
-def timed(group: Any, tensor: torch.Tensor) -> float:
-    """Seconds of one all-reduce: between barriers, the slowest rank's."""
-    dist.barrier(group)
-    start = time.perf_counter()
-    dist.all_reduce(tensor, group=group)
-    elapsed = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
-    dist.all_reduce(elapsed, op=dist.ReduceOp.MAX, group=group)
-    return elapsed.item()
+ROOT = Path(__file__).resolve().parent.parent
+SIZES = "4KiB,64KiB,1MiB,16MiB,64MiB"
 
 
-def measure(groups: dict[str, Any], nbytes: int, rounds: int) -> dict[str, Any]:
-    """Times and wrong elements of one size, backends alternating."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    count = max(1, nbytes // 4)
-    times: dict[str, list[float]] = {name: [] for name in groups}
-    wrong = 0
-    for turn in range(rounds + 1):
-        for name, group in groups.items():
-            tensor = torch.full((count,), float(rank + turn))
-            seconds = timed(group, tensor)
-            wrong += int((tensor != sum(r + turn for r in range(world))).sum())
-            if turn:  # the first round warms up
-                times[name].append(seconds)
-    return {"size": count * 4, "count": count, "times": times, "wrong": wrong}
+def names(known: tuple[str, ...], text: str) -> list[str]:
+    """A comma-separated choice of `known`, or all of it."""
+    chosen = list(known) if text == "all" else text.split(",")
+    if unknown := [name for name in chosen if name not in known]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}, all")
+    return chosen
 
 
-def row_of(cell: dict[str, Any], world: int) -> dict[str, Any]:
-    """What is printed of one size: medians in microseconds and GB/s."""
-    ours, theirs = (cell["times"][name] for name in BACKENDS)
-    seconds = statistics.median(ours)
-    algbw = cell["size"] / seconds / 1e9
-    return {
-        "ranks": world,
-        "size": cell["size"],
-        "count": cell["count"],
-        "type": "float32",
-        "op": "sum",
-        "time_us": seconds * 1e6,
-        "algbw": algbw,
-        "busbw": algbw * 2 * (world - 1) / world,
-        "wrong": cell["wrong"],
-        "gloo_us": statistics.median(theirs) * 1e6,
-        "speedup": statistics.median(g / o for g, o in zip(theirs, ours, strict=True)),
-    }
+def ranks(text: str) -> list[int]:
+    """Comma-separated numbers of ranks."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write numbers, as 2,4,8") from None
+    if not all(2 <= n <= MAX_RANKS for n in found):
+        raise argparse.ArgumentTypeError(f"{text!r}: a race has 2 to {MAX_RANKS} ranks")
+    return found
 
 
-def worker(rank: int, world: int, store: str, sizes: list[int], rounds: int, out: str) -> None:
-    """One rank: every size over every backend; rank 0 writes the rows."""
-    torch.set_num_threads(1)
-    dist.init_process_group("ringdp", init_method=f"file://{store}", rank=rank, world_size=world)
-    groups = {name: dist.new_group(backend=name) for name in BACKENDS}
-    rows = [row_of(measure(groups, size, rounds), world) for size in sizes]
-    if rank == 0:
-        with open(out, "w") as stream:
-            json.dump(rows, stream)
-    dist.barrier()
-    dist.destroy_process_group()
+def sizes(text: str) -> list[int]:
+    """Comma-separated sizes."""
+    try:
+        return [parse_size(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def run(world: int, sizes: list[int], rounds: int) -> list[dict[str, Any]]:
-    """The rows of one number of ranks."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "rows.json")
-        mp.spawn(worker, args=(world, os.path.join(folder, "store"), sizes, rounds, out), nprocs=world)
-        with open(out) as stream:
-            return json.load(stream)
+def pair(text: str) -> tuple[str, str]:
+    """NAME:MODULE."""
+    name, _, module = text.partition(":")
+    if not (name and module):
+        raise argparse.ArgumentTypeError(f"{text!r}: write NAME:MODULE")
+    return name, module
 
 
-def numbers(text: str) -> list[int]:
-    """A comma-separated list of whole numbers above 0."""
-    values = [int(part) for part in text.split(",")]
-    if min(values) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: all must be above 0")
-    return values
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=ranks, default=[2, 4], help="default 2,4")
+    parser.add_argument("--sizes", type=sizes, default=sizes(SIZES), help=f"of the larger buffer; default {SIZES}")
+    parser.add_argument(
+        "--ops", type=lambda t: names(OPS, t), default=["all_reduce"], help=f"of {','.join(OPS)}, or all"
+    )
+    parser.add_argument(
+        "--dtypes", type=lambda t: names(tuple(DTYPES), t), default=["float32"], help="or bfloat16, all"
+    )
+    known = ("gloo", *PEERS)
+    parser.add_argument(
+        "--peers", type=lambda t: names(known, t), default=["gloo"], help=f"of {','.join(known)}, or all"
+    )
+    parser.add_argument("--peers-folder", type=Path, default=ROOT / ".peers", help="where peers.py has installed them")
+    backend = {"metavar": "NAME:MODULE", "help": "another c10d backend, and what to import for it"}
+    parser.add_argument("--backend", action="append", default=[], type=pair, **backend)
+    parser.add_argument("--rounds", type=int, default=200, help="at most, per cell (default 200)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="per cell, after at least 5 rounds (default 2)")
+    parser.add_argument("--hosts", type=int, default=0, help="spread the ranks over so many network namespaces")
+    parser.add_argument("--rate", type=float, default=0.0, help="with --hosts: Gb/s of each host's link (0: unshaped)")
+    add_outputs(parser, "facts and rows", "times and shares of the limit")
+    found = parser.parse_args()
+    check_outputs(parser, found)
+    if found.rounds < 1 or found.seconds < 0:
+        parser.error("--rounds must be at least 1 and --seconds at least 0")
+    if uneven := [n for n in found.ranks if found.hosts and n % found.hosts]:
+        parser.error(f"--ranks {uneven[0]} does not divide evenly over --hosts {found.hosts}")
+    return found
+
+
+def wishes_of(found: argparse.Namespace) -> Wishes:
+    """What a session needs to know. gloo always races: it is the common measure."""
+    return Wishes(
+        peers=["gloo", *(name for name in found.peers if name != "gloo")],
+        peers_folder=found.peers_folder,
+        backends=dict(found.backend),
+        length=Length(least=min(5, found.rounds), most=found.rounds, seconds=found.seconds),
+        hosts=Hosts(found.hosts, found.rate) if found.hosts else None,
+    )
+
+
+def cells_of(found: argparse.Namespace, world: int) -> list[Cell]:
+    """All cells of one number of ranks."""
+    return [Cell(op, dtype, world, size) for op, dtype, size in product(found.ops, found.dtypes, found.sizes)]
+
+
+def race(found: argparse.Namespace, world: int, result: dict[str, Any]) -> None:
+    """Races on `world` ranks; prints rows as they come and adds them to the result."""
+
+    def progress(number: int, cell: Cell) -> None:
+        if sys.stderr.isatty():
+            words = f"{world} ranks: {cell.op} {cell.dtype} {size_name(cell.size)}, {number + 1} of {len(cells)}"
+            print(f"\r\033[K{words}", end="", file=sys.stderr, flush=True)
+
+    cells = cells_of(found, world)
+    with Session(world, cells, wishes_of(found)) as session:
+        for cell, entries in session.measure(progress):
+            if sys.stderr.isatty():
+                print("\r\033[K", end="", file=sys.stderr, flush=True)
+            fresh = rows.rows_of(cell, entries)
+            result["rows"] += fresh
+            for row in fresh:
+                print(rows.line(row, session.report.limits), flush=True)
+        result["limits"] = session.report.limits
+        result["versions"] |= session.report.versions
+        result["settings"] |= {f"{name}, {world} ranks": how for name, how in session.report.settings.items()}
+        result["left_out"] |= session.report.left_out
+
+
+def finish(found: argparse.Namespace, result: dict[str, Any]) -> int:
+    """Versions, settings and who is missing; files; the exit status."""
+    for title in ("versions", "settings", "left_out"):
+        for name, what in result[title].items():
+            print(f"# {title.replace('_', ' ')}: {name}: {what}")
+    wrong = sum(row["wrong"] for row in result["rows"])
+    print(f"# {len(result['rows'])} rows, {wrong} wrong elements")
+    if found.json:
+        found.json.write_text(json.dumps(result, indent=1) + "\n")
+    if found.plot:
+        from race.plot import draw
+
+        draw(result, found.plot)
+    return int(wrong > 0)
 
 
 def main() -> int:
-    """Prints the table; 1 when a result was wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=numbers, default=[2, 4], help="numbers of ranks (default 2,4)")
-    parser.add_argument("--sizes", type=numbers, default=[4096, 65536, 1 << 20, 16 << 20, 64 << 20], help="bytes")
-    parser.add_argument("--rounds", type=int, default=21, help="rounds per size (default 21)")
-    parser.add_argument("--json", metavar="PATH", help="write the rows here")
-    options = parser.parse_args()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    print(f"# {platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}")
-    print(
-        f"{'ranks':>5} {'size':>10} {'count':>9} {'time us':>10} {'algbw':>7} {'busbw':>7} {'wrong':>5} "
-        f"{'gloo us':>10} {'speedup':>8}"
-    )
-    rows = []
-    for world in options.ranks:
-        for r in run(world, options.sizes, options.rounds):
-            rows.append(r)
-            print(
-                f"{r['ranks']:>5} {r['size']:>10} {r['count']:>9} {r['time_us']:>10.1f} {r['algbw']:>7.2f} "
-                f"{r['busbw']:>7.2f} {r['wrong']:>5} {r['gloo_us']:>10.1f} {r['speedup']:>8.2f}",
-                flush=True,
-            )
-    if options.json:
-        with open(options.json, "w") as stream:
-            json.dump(rows, stream, indent=1)
-    return int(any(r["wrong"] for r in rows))
+    """Prints the table; 1 when an element was wrong or ringdp's own ranks failed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unwinds, so that no rank stays behind
+    found = options()
+    facts = machine.describe()
+    result: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "machine": facts, "hosts": found.hosts}
+    result |= {"rate_gbit": found.rate, "rows": [], "limits": [], "versions": {}, "settings": {}, "left_out": {}}
+    print(f"# {machine.sentence(facts)}\n{rows.header()}", flush=True)
+    try:
+        for world in found.ranks:
+            race(found, world, result)
+    except (TeamLost, ValueError, RuntimeError) as error:
+        print(f"collectives: {error}", file=sys.stderr)
+        return 1
+    return finish(found, result)
 
 
 if __name__ == "__main__":

@@ -111,6 +111,10 @@ class Network:
             ip("-n", host, "link", "set", here, "up")
         return Host(host, f"port0-{index}", *addresses)
 
+    def ends(self, host: Host) -> list[tuple[str, str]]:
+        """(namespace, device) of both ends of eth0's cable: what a queueing discipline is put on to shape a link."""
+        return [(host.namespace, "eth0"), (self._switch, host.port)]
+
     def pull_cable(self, host: Host) -> None:
         """eth0 of `host` has no carrier any more."""
         ip("-n", self._switch, "link", "set", host.port, "down")

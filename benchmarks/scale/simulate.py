@@ -1,0 +1,128 @@
+"""Plays recorded plans on a SimGrid platform: every host has one full-duplex port, flows share it fairly.
+
+    python -m scale.simulate JOB.json     prints seconds; runs in an interpreter that has simgrid, and needs no torch
+
+JOB.json: {"plans": [...], "local": ranks per host, "network": {...}}. SimGrid's CM02 model without its corrections: a
+lone message of b bytes takes gap + b beta + alpha. gap travels as bytes; alpha is an activity of its own, because a
+sender is free again when its bytes are out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from scale.dag import COMPUTE, DELAY, NOTHING, WIRE, Graph
+from scale.network import Network
+
+SETTINGS = ("network/model:CM02", "network/crosstraffic:0", "network/TCP-gamma:0", "network/weight-S:0")
+INSTANT = 1e-12  # seconds; stands for no latency at all
+MANY = 1 << 20  # cores of the host on which delays pass: all at once
+
+
+def load_simgrid() -> Any:
+    """The module. Built by pip, it does not find the library that lies beside it, so that is loaded first."""
+    for folder in sys.path:
+        for library in Path(folder).glob("libsimgrid.so.*") if folder else ():
+            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    import simgrid
+
+    return simgrid
+
+
+def platform(hosts: int, network: Network) -> str:
+    """The cluster, and one host where time passes, in SimGrid's words."""
+    local = 1 / network.local_beta if network.local_beta else 1e15
+    return f"""<?xml version="1.0"?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1"><zone id="world" routing="Full">
+<cluster id="cluster" prefix="host" suffix="" radical="0-{hosts - 1}" speed="1Gf" core="{MANY}"
+ bw="{1 / network.beta}Bps" lat="{INSTANT}s" sharing_policy="SPLITDUPLEX"
+ loopback_bw="{local}Bps" loopback_lat="{INSTANT}s"/>
+<cluster id="clock" prefix="clock" suffix="" radical="0-0" speed="1Gf" core="{MANY}" bw="1GBps" lat="1us"/>
+</zone></platform>
+"""
+
+
+class Player:
+    """Starts what nothing holds back any more, until nothing is left."""
+
+    def __init__(self, graph: Graph, local: int, network: Network, simgrid: Any) -> None:
+        self._graph, self._local, self._net, self._simgrid = graph, local, network, simgrid
+        self._running: dict[Any, int] = {}  # activity to node; SimGrid hands out the same object again
+        self._set: Any = None
+
+    def play(self) -> None:
+        """The body of the one actor that drives all activities."""
+        engine = self._simgrid.Engine.instance
+        count = max(node.rank for node in self._graph.nodes) // self._local + 1
+        self._hosts = [engine.host_by_name(f"host{host}") for host in range(count)]
+        self._clock = engine.host_by_name("clock0")
+        self._set = self._simgrid.ActivitySet()
+        ready = [number for number, node in enumerate(self._graph.nodes) if node.waits == 0]
+        done = 0
+        while ready or self._running:
+            while ready:
+                number = ready.pop()
+                if not self._start(number):
+                    done += 1
+                    ready += self._release(number)
+            if self._running:
+                done += 1
+                ready += self._release(self._running.pop(self._set.wait_any()))
+        if done != len(self._graph.nodes):
+            raise ValueError(f"{len(self._graph.nodes) - done} of {len(self._graph.nodes)} steps wait for each other")
+
+    def _release(self, number: int) -> list[int]:
+        ready = []
+        for after in self._graph.nodes[number].next:
+            self._graph.nodes[after].waits -= 1
+            if self._graph.nodes[after].waits == 0:
+                ready.append(after)
+        return ready
+
+    def _start(self, number: int) -> bool:
+        """Whether it takes any time."""
+        node, net = self._graph.nodes[number], self._net
+        here, there = node.rank // self._local, node.peer // self._local
+        if node.kind == WIRE:
+            extra = net.gap / net.beta if here != there else 0
+            activity = self._simgrid.Comm.sendto_init(self._hosts[here], self._hosts[there])
+            activity.set_payload_size(max(1, round(node.amount + extra)))
+        else:
+            seconds = {
+                DELAY: net.alpha if here != there else net.local_alpha,
+                COMPUTE: node.amount * net.gamma,
+                NOTHING: 0.0,
+            }[node.kind]
+            if not seconds:
+                return False
+            activity = self._simgrid.this_actor.exec_init(seconds * 1e9)
+            activity.host = self._clock
+        self._running[activity] = number
+        activity.start()
+        self._set.push(activity)
+        return True
+
+
+def simulate(job: dict[str, Any]) -> float:
+    """Seconds until the last step of the last rank is over."""
+    simgrid = load_simgrid()
+    network, local = Network(**job["network"]), job["local"]
+    engine = simgrid.Engine(["simulate", *(f"--cfg={setting}" for setting in SETTINGS), "--log=root.thres:error"])
+    with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
+        file.write(platform(len(job["plans"]) // local, network))
+        file.flush()
+        engine.load_platform(file.name)
+    player = Player(Graph(job["plans"], local), local, network, simgrid)
+    engine.host_by_name("clock0").add_actor("player", player.play)
+    engine.run()
+    return engine.clock
+
+
+if __name__ == "__main__":
+    print(repr(simulate(json.loads(Path(sys.argv[1]).read_text()))))
