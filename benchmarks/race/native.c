@@ -128,26 +128,40 @@ static void expect(float* expected, uint64_t first, size_t n, const uint32_t* se
   for (size_t j = 0; j < n; ++j) expected[j] = (float)sum[j];
 }
 
-// How many of x[0..n) are not that sum for element `first` + i.
-int64_t race_wrong_float32(const float* x, size_t n, uint64_t first, const uint32_t* seeds, int ranks) {
+// How many elements of one batch are not as expected.
+typedef int64_t (*differing)(const void* x, const float* expected, size_t n);
+
+static int64_t differing_float32(const void* x, const float* expected, size_t n) {
+  const float* found = x;
+  int64_t wrong = 0;
+  for (size_t j = 0; j < n; ++j) wrong += found[j] != expected[j];
+  return wrong;
+}
+static int64_t differing_bfloat16(const void* x, const float* expected, size_t n) {
+  const uint16_t* found = x;
+  int64_t wrong = 0;
+  for (size_t j = 0; j < n; ++j) wrong += found[j] != narrow(expected[j]) && !(found[j] == 0x8000 && !expected[j]);
+  return wrong;
+}
+
+static int64_t count_wrong(const char* x, size_t element, size_t n, uint64_t first, const uint32_t* seeds, int ranks,
+                           differing in_batch) {
   int64_t wrong = 0;
   float expected[kBatch];
   for (size_t i = 0; i < n; i += kBatch) {
     const size_t batch = n - i < kBatch ? n - i : kBatch;
     expect(expected, first + i, batch, seeds, ranks);
-    for (size_t j = 0; j < batch; ++j) wrong += x[i + j] != expected[j];
+    wrong += in_batch(x + i * element, expected, batch);
   }
   return wrong;
 }
+
+// How many of x[0..n) are not that sum for element `first` + i.
+int64_t race_wrong_float32(const float* x, size_t n, uint64_t first, const uint32_t* seeds, int ranks) {
+  return count_wrong((const char*)x, sizeof *x, n, first, seeds, ranks, differing_float32);
+}
 int64_t race_wrong_bfloat16(const uint16_t* x, size_t n, uint64_t first, const uint32_t* seeds, int ranks) {
-  int64_t wrong = 0;
-  float expected[kBatch];
-  for (size_t i = 0; i < n; i += kBatch) {
-    const size_t batch = n - i < kBatch ? n - i : kBatch;
-    expect(expected, first + i, batch, seeds, ranks);
-    for (size_t j = 0; j < batch; ++j) wrong += x[i + j] != narrow(expected[j]) && !(x[i + j] == 0x8000 && !expected[j]);
-  }
-  return wrong;
+  return count_wrong((const char*)x, sizeof *x, n, first, seeds, ranks, differing_bfloat16);
 }
 
 // The limits: perfect movement of a collective's bytes, and nothing else. Bytes are counted as float32.
