@@ -12,6 +12,7 @@ namespace {
 const char kTransports[] = "auto|shm|tcp";
 const char kAlgorithms[] = "auto|arena|direct|ring|hierarchy|tree|server";
 const char kOrders[] = "rank|rotated";
+const char kWires[] = "fp32|bf16|fp16|fp8|int8";  // in the order of WireType
 const char kLogLevels[] = "error|warning|info|debug";
 
 // Position of `value` in "a|b|c", -1 when absent.
@@ -39,8 +40,9 @@ struct IntField {
 
 const IntField kIntFields[] = {
     {"segment_bytes", &Settings::segment_bytes, 64, 1 << 30}, {"slot_bytes", &Settings::slot_bytes, 4096, 1 << 30},
-    {"link_bytes", &Settings::link_bytes, 4096, 1 << 30},     {"spin_us", &Settings::spin_us, 0, 1000000},
-    {"late_ms", &Settings::late_ms, 10, 86400000},            {"unreachable_ms", &Settings::unreachable_ms, 100, 86400000},
+    {"link_bytes", &Settings::link_bytes, 4096, 1 << 30},     {"tcp_streams", &Settings::tcp_streams, 0, 64},
+    {"spin_us", &Settings::spin_us, 0, 1000000},              {"late_ms", &Settings::late_ms, 10, 86400000},
+    {"unreachable_ms", &Settings::unreachable_ms, 100, 86400000},
 };
 
 [[noreturn]] void refuse(const std::string& field, const std::string& value, const std::string& accepted) {
@@ -71,10 +73,12 @@ const std::vector<SettingRow>& setting_table() {
       {"transport", "RINGDP_TRANSPORT", "auto", kTransports, "how bytes reach a peer; auto: shared memory on one host, TCP between hosts"},
       {"algorithm", "RINGDP_ALGORITHM", "auto", kAlgorithms, "which plan runs; auto: the fastest one that sums in rank order"},
       {"order", "RINGDP_ORDER", "rank", kOrders, "order in which the ring sums: rank 0..N-1, or the textbook ring's"},
+      {"wire", "RINGDP_WIRE", "fp32", kWires, "what sums of wider floats travel as on links; below fp32: fewer bytes, not one process's bits"},
       {"socket_ifname", "RINGDP_SOCKET_IFNAME", "", "an interface name", "the one interface TCP binds to; empty: the one that routes to MASTER_ADDR"},
       {"segment_bytes", "RINGDP_SEGMENT_BYTES", "262144", "64..1073741824", "pipelining unit on links"},
       {"slot_bytes", "RINGDP_SLOT_BYTES", "1048576", "4096..1073741824", "staging slot per rank in shared memory"},
       {"link_bytes", "RINGDP_LINK_BYTES", "524288", "4096..1073741824", "capacity of one direction of a shared-memory link"},
+      {"tcp_streams", "RINGDP_TCP_STREAMS", "0", "0..64", "TCP connections that carry a pair's collectives; 0: 1, from 25 Gb/s 4, from 100 Gb/s 8"},
       {"spin_us", "RINGDP_SPIN_US", "50", "0..1000000", "how long a wait polls before it sleeps (0 where ranks outnumber cores)"},
       {"late_ms", "RINGDP_LATE_MS", "1000", "10..86400000", "a rank that keeps others waiting this long is reported"},
       {"unreachable_ms", "RINGDP_UNREACHABLE_MS", "5000", "100..86400000", "TCP data not acknowledged for this long: the peer is lost"},
@@ -93,6 +97,8 @@ void set_field(Settings& s, const std::string& field, const std::string& value) 
     s.algorithm = parse_choice<AlgorithmChoice>("algorithm", kAlgorithms, value);
   } else if (field == "order") {
     s.order = parse_choice<Order>("order", kOrders, value);
+  } else if (field == "wire") {
+    s.wire = parse_choice<WireType>("wire", kWires, value);
   } else if (field == "socket_ifname") {
     s.socket_ifname = value;
   } else {
@@ -114,6 +120,7 @@ std::string get_field(const Settings& s, const std::string& field) {
   if (field == "transport") return choice_at(kTransports, static_cast<int>(s.transport));
   if (field == "algorithm") return choice_at(kAlgorithms, static_cast<int>(s.algorithm));
   if (field == "order") return choice_at(kOrders, static_cast<int>(s.order));
+  if (field == "wire") return choice_at(kWires, static_cast<int>(s.wire));
   if (field == "socket_ifname") return s.socket_ifname;
   for (const IntField& f : kIntFields) {
     if (field == f.field) return std::to_string(s.*f.member);

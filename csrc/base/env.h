@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/wire_type.h"
 
 namespace ringdp {
 
@@ -19,10 +20,12 @@ struct Settings {
   TransportChoice transport = TransportChoice::kAuto;
   AlgorithmChoice algorithm = AlgorithmChoice::kAuto;
   Order order = Order::kRank;
+  WireType wire = WireType::kFp32;     // of sums of wider floats, on links
   std::string socket_ifname;           // empty: the interface that routes to the master
   int64_t segment_bytes = 256 << 10;   // pipelining unit on links
   int64_t slot_bytes = 1 << 20;        // staging slot per rank in the arena (two of them)
   int64_t link_bytes = 512 << 10;      // capacity of one shared-memory link direction
+  int64_t tcp_streams = 0;             // connections per peer; 0: by the speed of the interface
   int64_t spin_us = 50;                // how long a wait polls before it sleeps
   int64_t late_ms = 1000;              // a peer that keeps others waiting this long is reported
   int64_t unreachable_ms = 5000;       // unacknowledged TCP data for this long: the peer's host is lost

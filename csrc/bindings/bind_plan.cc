@@ -13,11 +13,13 @@ namespace ringdp::bindings {
 namespace {
 
 plan::Plan make(const std::string& collective, const std::string& algorithm, const std::string& order, int rank,
-                int world, int64_t count, int root, int64_t segment_bytes, const std::vector<int>& hosts) {
+                int world, int64_t count, int root, int64_t segment_bytes, const std::vector<int>& hosts,
+               const std::string& wire) {
   return backend::guarded([&] {
     Settings settings;
     set_field(settings, "algorithm", algorithm);
     set_field(settings, "order", order);
+    set_field(settings, "wire", wire);
     plan::Problem problem;
     problem.what = plan::collective_named(collective);
     problem.rank = rank;
@@ -26,6 +28,7 @@ plan::Plan make(const std::string& collective, const std::string& algorithm, con
     problem.root = root;
     problem.segment_bytes = segment_bytes;
     problem.hosts = hosts;
+    problem.wire = settings.wire;
     return plan::make_plan(settings.algorithm, settings.order, problem);
   });
 }
@@ -33,8 +36,9 @@ plan::Plan make(const std::string& collective, const std::string& algorithm, con
 template <class Print>
 auto printer(Print print) {
   return [print](const std::string& collective, const std::string& algorithm, const std::string& order, int rank,
-                 int world, int64_t count, int root, int64_t segment_bytes, const std::vector<int>& hosts) {
-    return print(make(collective, algorithm, order, rank, world, count, root, segment_bytes, hosts));
+                 int world, int64_t count, int root, int64_t segment_bytes, const std::vector<int>& hosts,
+                 const std::string& wire) {
+    return print(make(collective, algorithm, order, rank, world, count, root, segment_bytes, hosts, wire));
   };
 }
 
@@ -42,7 +46,8 @@ template <class Print>
 void def_printer(py::module_& m, const char* name, Print print) {
   m.def(name, printer(print), py::arg("collective"), py::arg("algorithm"), py::arg("order") = "rank",
         py::arg("rank") = 0, py::arg("world") = 2, py::arg("count") = 1024, py::arg("root") = 0,
-        py::arg("segment_bytes") = Settings{}.segment_bytes, py::arg("hosts") = std::vector<int>{});
+        py::arg("segment_bytes") = Settings{}.segment_bytes, py::arg("hosts") = std::vector<int>{},
+        py::arg("wire") = "fp32");
 }
 
 const char* name_of(collective::RingEvent::Kind kind) {

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "kernels/codec.h"
 #include "kernels/fold.h"
 
 namespace ringdp::collective {
@@ -99,6 +100,8 @@ bool Executor::run(const Step& step, LaneState& state) {
     case Verb::kRecv: return receive(step, state);
     case Verb::kFold: fold(step); return true;
     case Verb::kCopy: copy(step); return true;
+    case Verb::kEncode:
+    case Verb::kDecode: recode(step); return true;
     case Verb::kSignal:
       notes_.at_barrier();
       fabric_.arena->arrive();
@@ -203,6 +206,16 @@ void Executor::copy(const Step& step) {
   totals_.memory_bytes_written += size;
 }
 
+void Executor::recode(const Step& step) {
+  const Ref& src = step.srcs[0];
+  const Ref& dst = step.dsts[0];
+  const bool encodes = step.verb == Verb::kEncode;
+  const DType dtype = (encodes ? src : dst).form == Form::kWide ? wide_of(plan_.dtype) : plan_.dtype;
+  (encodes ? kernels::encode : kernels::decode)(plan_.wire, dtype, resolve(src), resolve(dst), src.count);
+  totals_.memory_bytes_read += bytes_of(src);
+  totals_.memory_bytes_written += bytes_of(dst);
+}
+
 void Executor::finish_step(const Step& step) {
   ++totals_.steps;
   totals_.rounds = std::max<uint64_t>(totals_.rounds, step.round + 1);
@@ -236,8 +249,7 @@ void Executor::add_polls(std::vector<pollfd>& polls) const {
     events[step.peer] |= step.verb == Verb::kSend ? POLLOUT : POLLIN;
   }
   for (int rank = 0; rank < plan_.world; ++rank) {
-    const int fd = events[rank] == 0 ? -1 : fabric_.links[rank]->poll_fd();
-    if (fd >= 0) polls.push_back({fd, events[rank], 0});
+    if (events[rank] != 0) fabric_.links[rank]->add_polls(events[rank], polls);
   }
 }
 

@@ -66,6 +66,7 @@ class Executor {
   void check_announced(int peer, uint64_t announced, size_t expected) const;
   void fold(const plan::Step& step);
   void copy(const plan::Step& step);
+  void recode(const plan::Step& step);  // encode or decode
   void finish_step(const plan::Step& step);
 
   std::byte* resolve(const plan::Ref& ref) const;

@@ -16,7 +16,7 @@ using plan::Step;
 using plan::Verb;
 
 const char* name_of(Verb verb) {
-  static constexpr const char* kNames[] = {"send", "recv", "fold", "copy", "signal", "wait"};
+  static constexpr const char* kNames[] = {"send", "recv", "fold", "copy", "encode", "decode", "signal", "wait"};
   return kNames[static_cast<int>(verb)];
 }
 
@@ -37,13 +37,13 @@ int64_t bytes_moved(const Plan& plan, const Step& step) {
   return step.srcs.empty() ? 0 : plan::bytes_of(plan, step.srcs[0]);
 }
 
-// "input0[0:16]", "slot2.1[64:128]" (member 2, stage 1), "scratch[0:32]w" (w: wide); byte ranges.
+// "input0[0:16]", "slot2.1[64:128]" (member 2, stage 1), "scratch[0:32]w" (w: wide, e: encoded); byte ranges.
 std::string text_of(const Plan& plan, const Ref& ref) {
   std::string text = name_of(ref.space);
   if (ref.space != Space::kScratch) text += std::to_string(ref.index);
   if (ref.space == Space::kSlot) text += "." + std::to_string(ref.stage);
   text += "[" + std::to_string(ref.offset) + ":" + std::to_string(ref.offset + plan::bytes_of(plan, ref)) + "]";
-  return ref.form == Form::kWide ? text + "w" : text;
+  return text + (ref.form == Form::kWide ? "w" : ref.form == Form::kEncoded ? "e" : "");
 }
 
 // "input0[0:16] + scratch[0:16] -> output0[0:16]".
@@ -105,8 +105,9 @@ std::string list(const Items& items, Writer item) {
 std::string json_of(const Plan& plan, const Ref& ref) {
   std::ostringstream out;
   out << "{\"space\": \"" << name_of(ref.space) << "\", \"wide\": " << (ref.form == Form::kWide ? "true" : "false")
-      << ", \"index\": " << ref.index << ", \"stage\": " << ref.stage << ", \"offset\": " << ref.offset
-      << ", \"count\": " << ref.count << ", \"bytes\": " << plan::bytes_of(plan, ref) << "}";
+      << ", \"encoded\": " << (ref.form == Form::kEncoded ? "true" : "false") << ", \"index\": " << ref.index
+      << ", \"stage\": " << ref.stage << ", \"offset\": " << ref.offset << ", \"count\": " << ref.count
+      << ", \"bytes\": " << plan::bytes_of(plan, ref) << "}";
   return out.str();
 }
 
@@ -159,9 +160,9 @@ std::string to_text(const Plan& plan) {
   const PlanTotals sums = totals(plan);
   std::ostringstream out;
   out << plan.algorithm << " " << plan::name_of(plan.what) << " " << name_of(plan.op) << " " << name_of(plan.dtype)
-      << ", rank " << plan.rank << " of " << plan.world << ": " << sums.steps << " steps, " << sums.rounds
-      << " rounds, sends " << sums.bytes_sent << " B, receives " << sums.bytes_received << " B, scratch "
-      << plan.scratch_bytes << " B\n";
+      << (plan.wire == WireType::kFp32 ? "" : std::string(" as ") + name_of(plan.wire)) << ", rank " << plan.rank
+      << " of " << plan.world << ": " << sums.steps << " steps, " << sums.rounds << " rounds, sends "
+      << sums.bytes_sent << " B, receives " << sums.bytes_received << " B, scratch " << plan.scratch_bytes << " B\n";
   for (const plan::Lane& lane : plan.lanes) {
     if (lane.steps.empty()) continue;
     out << lane.name << "\n";
@@ -178,8 +179,9 @@ std::string to_json(const Plan& plan) {
   std::ostringstream out;
   out << "{\"algorithm\": " << quoted(plan.algorithm) << ", \"collective\": " << quoted(plan::name_of(plan.what))
       << ", \"dtype\": " << quoted(name_of(plan.dtype)) << ", \"op\": " << quoted(name_of(plan.op))
-      << ", \"rank\": " << plan.rank << ", \"world\": " << plan.world << ", \"scratch_bytes\": " << plan.scratch_bytes
-      << ", \"totals\": " << json_of(totals(plan)) << ", \"lanes\": " << list(plan.lanes, lane) << "}";
+      << ", \"wire\": " << quoted(name_of(plan.wire)) << ", \"rank\": " << plan.rank << ", \"world\": " << plan.world
+      << ", \"scratch_bytes\": " << plan.scratch_bytes << ", \"totals\": " << json_of(totals(plan))
+      << ", \"lanes\": " << list(plan.lanes, lane) << "}";
   return out.str();
 }
 

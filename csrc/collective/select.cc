@@ -34,9 +34,7 @@ bool is_layered(const Topology& topology) {
   return topology.hosts.size() > 1 && topology.hosts.size() < static_cast<size_t>(topology.world);
 }
 
-}  // namespace
-
-Choice select(const Settings& settings, const Topology& topology) {
+Choice select_plan(const Settings& settings, const Topology& topology) {
   if (settings.algorithm != AlgorithmChoice::kAuto) return forced(settings, topology);
   if (settings.order == Order::kRotated && topology.world > 1) {
     return {AlgorithmChoice::kRing, Order::kRotated, "order=rotated is the ring's own"};
@@ -54,6 +52,32 @@ Choice select(const Settings& settings, const Topology& topology) {
             std::to_string(topology.world) + " ranks over links: owners fold in rank order, two latency steps"};
   }
   return {AlgorithmChoice::kRing, Order::kRank, "more than 16 ranks over links: neighbours only, in rank order"};
+}
+
+// Other plans than direct would round partial sums, some at every hop.
+Choice select_for_wire(const Settings& settings, const Topology& topology) {
+  const std::string wire = "wire=" + get_field(settings, "wire");
+  Choice choice = select_plan(settings, topology);
+  if (choice.algorithm == AlgorithmChoice::kArena || topology.world == 1) {
+    choice.why += "; " + wire + " has no effect: nothing is on a wire";
+    return choice;
+  }
+  const bool asked_for = settings.algorithm != AlgorithmChoice::kAuto || settings.order == Order::kRotated;
+  if (asked_for && choice.algorithm != AlgorithmChoice::kDirect) {
+    const bool by_order = settings.algorithm == AlgorithmChoice::kAuto;
+    const std::string asked = by_order ? "order=rotated" : "algorithm=" + get_field(settings, "algorithm");
+    throw Error(ErrorKind::kInvalidArgument,
+                asked + " cannot send " + wire + ": partial sums would be rounded on their way; use algorithm=auto or direct with order=rank, or "
+                    "wire=fp32");
+  }
+  return {AlgorithmChoice::kDirect, Order::kRank,
+          wire + ": each contribution is rounded once, which only direct does", settings.wire};
+}
+
+}  // namespace
+
+Choice select(const Settings& settings, const Topology& topology) {
+  return settings.wire == WireType::kFp32 ? select_plan(settings, topology) : select_for_wire(settings, topology);
 }
 
 }  // namespace ringdp::collective

@@ -19,6 +19,7 @@ struct Choice {
   AlgorithmChoice algorithm = AlgorithmChoice::kDirect;  // never kAuto
   Order order = Order::kRank;
   std::string why;
+  WireType wire = WireType::kFp32;  // in force: fp32 where no payload is on a link
 };
 
 // InvalidArgument when the settings force an algorithm that this group cannot run; names the way out.

@@ -177,6 +177,7 @@ std::shared_ptr<const plan::Plan> Group::plan_for(const OpDesc& d) {
   problem.what = d.what;
   problem.dtype = d.dtype;
   problem.op = d.op;
+  problem.wire = choice_.wire;
   problem.rank = config_.rank;
   problem.world = config_.world;
   problem.root = d.root;

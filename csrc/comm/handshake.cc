@@ -21,10 +21,11 @@ bool greet(int socket, const transport::Hello& mine, const transport::Patience& 
 
 }  // namespace
 
-UniqueFd introduce(const Session& session, int peer, transport::Channel channel, const Open& open, const Admit& admit) {
+UniqueFd introduce(const Session& session, int peer, transport::Channel channel, const Open& open, const Admit& admit,
+                   uint32_t stream) {
   const transport::Patience patience =
       session.roll_call.patience("accept a connection", [peer] { return std::vector<int>{peer}; });
-  const transport::Hello mine = session.hello(session.rank(), peer, channel);
+  const transport::Hello mine = session.hello(session.rank(), peer, channel, stream);
   for (int pause_ms = kFirstPauseMs;; pause_ms = std::min(2 * pause_ms, kLongestPauseMs)) {
     UniqueFd socket = open(patience);
     if (socket && admit(socket.get(), peer) && greet(socket.get(), mine, patience)) return socket;

@@ -15,7 +15,9 @@ using Admit = transport::Acceptor::Admit;
 
 // Connects to `peer`, says hello and hears it back. A connection that is closed on the way is opened anew: the listener
 // may have been flooded. Ends with the roll call's errors.
-UniqueFd introduce(const Session& session, int peer, transport::Channel channel, const Open& open, const Admit& admit);
+// `stream`: which of the channel's connections.
+UniqueFd introduce(const Session& session, int peer, transport::Channel channel, const Open& open, const Admit& admit,
+                   uint32_t stream = 0);
 
 // The sockets of all `expected` hellos, in the order they came.
 std::vector<transport::Acceptor::Arrival> receive(const Session& session, int listener,

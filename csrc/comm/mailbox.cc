@@ -202,9 +202,9 @@ trace::Totals Mailbox::take_totals() { return std::exchange(totals_, {}); }
 
 void Mailbox::add_polls(std::vector<pollfd>& polls) const {
   for (const Peer& peer : peers_) {
-    if (unfinished_.empty() || !in_use(peer) || peer.link->poll_fd() < 0) continue;
+    if (unfinished_.empty() || !in_use(peer)) continue;
     const bool full = peer.writing || !peer.frames.empty() || !peer.payloads.empty();
-    polls.push_back({peer.link->poll_fd(), static_cast<short>(full ? POLLIN | POLLOUT : POLLIN), 0});
+    peer.link->add_polls(full ? POLLIN | POLLOUT : POLLIN, polls);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "comm/tcp_exchange.h"
 #include "transport/catalog.h"
 #include "transport/pidfd.h"
+#include "transport/tcp/striped_link.h"
 #include "transport/tcp/tcp_link.h"
 
 namespace ringdp::comm {
@@ -107,11 +108,31 @@ void attach_memory(Mesh& mesh, const std::vector<int>& locals, LocalExchange&& l
   mesh.arena = std::move(arena);
 }
 
+int connections_across_hosts(const Mesh& mesh, const TcpExchange& tcp) {
+  int count = 0;
+  for (const auto& [rank, connection] : tcp.connections) {
+    if (!mesh.peers[static_cast<size_t>(rank)].same_host) count += static_cast<int>(connection.bulk.size());
+  }
+  return count;
+}
+
+std::unique_ptr<transport::Link> link_over(std::vector<UniqueFd> sockets, int rank, const std::string& address,
+                                           int sharing) {
+  std::vector<std::unique_ptr<transport::Link>> streams;
+  for (UniqueFd& socket : sockets) {
+    streams.push_back(std::make_unique<transport::TcpLink>(std::move(socket), rank, address, sharing));
+  }
+  if (streams.size() == 1) return std::move(streams.front());
+  return std::make_unique<transport::StripedLink>(std::move(streams));
+}
+
 void attach_tcp(Mesh& mesh, TcpExchange&& tcp) {
+  const int across = connections_across_hosts(mesh, tcp);
   for (auto& [rank, connection] : tcp.connections) {
     Peer& peer = mesh.peers[static_cast<size_t>(rank)];
     peer.control = std::move(connection.control);
-    peer.link = std::make_unique<transport::TcpLink>(std::move(connection.bulk), rank, connection.address);
+    if (connection.bulk.size() > 1) peer.why += ", " + std::to_string(connection.bulk.size()) + " streams";
+    peer.link = link_over(std::move(connection.bulk), rank, connection.address, peer.same_host ? 0 : across);
     peer.messages = std::make_unique<transport::TcpLink>(std::move(connection.messages), rank, connection.address);
   }
   mesh.address = tcp.address;

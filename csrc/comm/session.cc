@@ -24,8 +24,8 @@ Session Session::begin(RollCall& roll_call, const Settings& settings) {
   return session;
 }
 
-transport::Hello Session::hello(int from, int to, transport::Channel channel) const {
-  return {group, roll_call.generation(), from, to, world(), channel, token};
+transport::Hello Session::hello(int from, int to, transport::Channel channel, uint32_t stream) const {
+  return {group, roll_call.generation(), from, to, world(), channel, token, stream};
 }
 
 void throw_malformed(const RollCall& roll_call, const std::string& what, int rank) {

@@ -20,7 +20,7 @@ struct Session {
 
   int rank() const { return roll_call.rank(); }
   int world() const { return roll_call.world(); }
-  transport::Hello hello(int from, int to, transport::Channel channel) const;
+  transport::Hello hello(int from, int to, transport::Channel channel, uint32_t stream = 0) const;
 };
 
 // Error(kInternal): "rank 2 published a malformed card (store key 1/card/2)".

@@ -6,6 +6,7 @@
 
 #include "comm/handshake.h"
 #include "transport/tcp/interface.h"
+#include "transport/tcp/streams.h"
 #include "transport/tcp/tcp_socket.h"
 
 namespace ringdp::comm {
@@ -14,20 +15,60 @@ namespace {
 using transport::Channel;
 using transport::SocketAddress;
 
-constexpr Channel kChannels[] = {Channel::kControl, Channel::kBulk, Channel::kMessages};
 constexpr char kWhat[] = "address";
+constexpr int kMostStreams = 64;
 
-// "10.0.0.1 4711", as published.
-std::string to_text(const SocketAddress& address) { return address.host() + " " + std::to_string(address.port()); }
+// What a rank publishes: where it listens, and how many streams it wants.
+struct Offer {
+  SocketAddress address;
+  int streams = 1;
+};
 
-std::optional<SocketAddress> address_from_text(const std::string& text) {
-  const size_t space = text.find(' ');
-  if (space == std::string::npos) return std::nullopt;
+// "10.0.0.1 4711 4".
+std::string to_text(const Offer& offer) {
+  return offer.address.host() + " " + std::to_string(offer.address.port()) + " " + std::to_string(offer.streams);
+}
+
+std::optional<int> number_from_text(const std::string& text, int most) {
+  int number = 0;
   const char* end = text.data() + text.size();
-  int port = 0;
-  const auto [stop, failure] = std::from_chars(text.data() + space + 1, end, port);
-  if (failure != std::errc() || stop != end || port == 0) return std::nullopt;
-  return SocketAddress::parse(text.substr(0, space), port);
+  const auto [stop, failure] = std::from_chars(text.data(), end, number);
+  if (failure != std::errc() || stop != end || number < 1 || number > most) return std::nullopt;
+  return number;
+}
+
+std::optional<Offer> offer_from_text(const std::string& text) {
+  const size_t first = text.find(' ');
+  const size_t second = first == std::string::npos ? first : text.find(' ', first + 1);
+  if (second == std::string::npos) return std::nullopt;
+  const auto port = number_from_text(text.substr(first + 1, second - first - 1), 65535);
+  const auto streams = number_from_text(text.substr(second + 1), kMostStreams);
+  const auto address = port ? SocketAddress::parse(text.substr(0, first), *port) : std::nullopt;
+  if (!address || !streams) return std::nullopt;
+  return Offer{*address, *streams};
+}
+
+Offer offer_of(const Session& session, int rank, const std::string& text) {
+  const auto offer = offer_from_text(text);
+  if (!offer) throw_malformed(session.roll_call, kWhat, rank);
+  return *offer;
+}
+
+int wanted_streams(const Settings& settings, const transport::Interface& chosen) {
+  if (settings.tcp_streams > 0) return static_cast<int>(settings.tcp_streams);
+  return transport::streams_for(transport::interface_speed(chosen.name));
+}
+
+// One connection of a pair.
+struct Line {
+  Channel channel;
+  uint32_t stream;
+};
+
+std::vector<Line> lines_of(int streams) {
+  std::vector<Line> lines = {{Channel::kControl, 0}, {Channel::kMessages, 0}};
+  for (int stream = 0; stream < streams; ++stream) lines.push_back({Channel::kBulk, static_cast<uint32_t>(stream)});
+  return lines;
 }
 
 transport::Interface pick_interface(const Settings& settings, bool one_host) {
@@ -38,39 +79,33 @@ transport::Interface pick_interface(const Settings& settings, bool one_host) {
   return transport::choose_interface(transport::list_interfaces(), wish);
 }
 
-void keep(TcpExchange& result, int rank, Channel channel, UniqueFd socket, const Settings& settings) {
-  TcpExchange::Connection& connection = result.connections[rank];
+void keep(TcpExchange::Connection& connection, const Line& line, UniqueFd socket, const Settings& settings) {
   connection.address = SocketAddress::connected_to(socket.get()).text();
-  if (channel == Channel::kControl) {
+  if (line.channel == Channel::kControl) {
     transport::tune_for_control(socket.get(), settings.unreachable_ms);
     connection.control = std::move(socket);
-  } else {
-    transport::tune_for_bulk(socket.get());
-    (channel == Channel::kBulk ? connection.bulk : connection.messages) = std::move(socket);
+    return;
   }
+  transport::tune_for_bulk(socket.get());
+  if (line.channel == Channel::kMessages) {
+    connection.messages = std::move(socket);
+    return;
+  }
+  if (connection.bulk.size() <= line.stream) connection.bulk.resize(line.stream + 1);
+  connection.bulk[line.stream] = std::move(socket);
 }
 
-void connect_to_lower(TcpExchange& result, const Session& session, const std::vector<int>& lower, const Admit& admit) {
-  const std::vector<std::string> texts = session.roll_call.gather(kWhat, lower);
-  for (size_t i = 0; i < lower.size(); ++i) {
-    const auto address = address_from_text(texts[i]);
-    if (!address) throw_malformed(session.roll_call, kWhat, lower[i]);
-    const Open open = [&](const transport::Patience& patience) { return transport::connect_tcp(*address, patience); };
-    for (const Channel channel : kChannels) {
-      keep(result, lower[i], channel, introduce(session, lower[i], channel, open, admit), session.settings);
-    }
+// What everybody else offers, by rank, with the number of streams that the pair will have.
+std::map<int, Offer> exchange_offers(const Session& session, const Offer& own, const std::vector<int>& peers) {
+  session.roll_call.publish(kWhat, to_text(own));
+  const std::vector<std::string> texts = session.roll_call.gather(kWhat, peers);
+  std::map<int, Offer> offers;
+  for (size_t i = 0; i < peers.size(); ++i) {
+    Offer offer = offer_of(session, peers[i], texts[i]);
+    offer.streams = std::min(offer.streams, own.streams);
+    offers.emplace(peers[i], offer);
   }
-}
-
-void accept_from_higher(TcpExchange& result, const Session& session, int listener, const std::vector<int>& higher,
-                        const Admit& admit) {
-  std::vector<transport::Hello> expected;
-  for (const int rank : higher) {
-    for (const Channel channel : kChannels) expected.push_back(session.hello(rank, session.rank(), channel));
-  }
-  for (auto& arrival : receive(session, listener, std::move(expected), admit)) {
-    keep(result, arrival.hello.from, arrival.hello.channel, std::move(arrival.socket), session.settings);
-  }
+  return offers;
 }
 
 }  // namespace
@@ -78,15 +113,28 @@ void accept_from_higher(TcpExchange& result, const Session& session, int listene
 TcpExchange exchange_tcp(const Session& session, const std::vector<int>& peers, bool one_host) {
   const transport::Interface chosen = pick_interface(session.settings, one_host);
   const UniqueFd listener = transport::listen_on(chosen.address);
-  session.roll_call.publish(kWhat, to_text(SocketAddress::bound_to(listener.get())));
+  const Offer own{SocketAddress::bound_to(listener.get()), wanted_streams(session.settings, chosen)};
 
   TcpExchange result;
   result.address = chosen.address.host() + " (" + chosen.name + ")";
-  const auto first_higher = std::lower_bound(peers.begin(), peers.end(), session.rank());
   // The token in the hello is all there is to check over TCP.
   const Admit admit = [](int, int) { return true; };
-  connect_to_lower(result, session, {peers.begin(), first_higher}, admit);
-  accept_from_higher(result, session, listener.get(), {first_higher, peers.end()}, admit);
+  std::vector<transport::Hello> expected;
+  for (const auto& [rank, offer] : exchange_offers(session, own, peers)) {
+    const Open open = [&to = offer.address](const transport::Patience& p) { return transport::connect_tcp(to, p); };
+    for (const Line& line : lines_of(offer.streams)) {
+      if (rank > session.rank()) {
+        expected.push_back(session.hello(rank, session.rank(), line.channel, line.stream));
+        continue;
+      }
+      UniqueFd socket = introduce(session, rank, line.channel, open, admit, line.stream);
+      keep(result.connections[rank], line, std::move(socket), session.settings);
+    }
+  }
+  for (auto& arrival : receive(session, listener.get(), std::move(expected), admit)) {
+    const Line line{arrival.hello.channel, arrival.hello.stream};
+    keep(result.connections[arrival.hello.from], line, std::move(arrival.socket), session.settings);
+  }
   return result;
 }
 

@@ -1,4 +1,7 @@
-// Round 4 of the rendezvous: three TCP connections to every peer that does not share memory.
+// Round 4 of the rendezvous: TCP connections to every peer that does not share memory.
+//
+// One for control, one for messages, and for collectives as many as both sides want (settings, or what their interface
+// is worth): the smaller number of the two.
 #pragma once
 #include <map>
 #include <string>
@@ -11,7 +14,8 @@ namespace ringdp::comm {
 
 struct TcpExchange {
   struct Connection {
-    UniqueFd control, bulk, messages;
+    UniqueFd control, messages;
+    std::vector<UniqueFd> bulk;  // by stream
     std::string address;  // of the other side, for messages
   };
   std::map<int, Connection> connections;  // by rank

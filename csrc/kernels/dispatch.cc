@@ -10,14 +10,14 @@ std::vector<InstructionSet> detect() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    sets.push_back({"avx512", pick_avx512_kernel});
+    sets.push_back({"avx512", pick_avx512_kernel, avx512_codec()});
   }
-  if (avx2) sets.push_back({"avx2", pick_avx2_kernel});
+  if (avx2) sets.push_back({"avx2", pick_avx2_kernel, avx2_codec()});
 #endif
 #if defined(__aarch64__)
-  sets.push_back({"neon", pick_scalar_kernel});
+  sets.push_back({"neon", pick_scalar_kernel, scalar_codec()});
 #else
-  sets.push_back({"scalar", pick_scalar_kernel});
+  sets.push_back({"scalar", pick_scalar_kernel, scalar_codec()});
 #endif
   return sets;
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "kernels/codec_kernel.h"
 #include "kernels/kernel.h"
 
 namespace ringdp::kernels {
@@ -9,6 +10,7 @@ namespace ringdp::kernels {
 struct InstructionSet {
   const char* name;  // "avx512", "avx2", "neon" or "scalar"
   KernelPicker pick;
+  const Codec& codec;
 };
 
 // Best first, never empty; the last one is the compiler's baseline. Found once; thread-safe.

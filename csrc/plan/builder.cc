@@ -14,6 +14,7 @@ Builder::Builder(const std::string& algorithm, const Problem& problem) {
   plan_.what = problem.what;
   plan_.dtype = problem.dtype;
   plan_.op = problem.op;
+  if (problem.travels_encoded()) plan_.wire = problem.wire;
   plan_.rank = problem.rank;
   plan_.world = problem.world;
 }
@@ -51,6 +52,14 @@ After Builder::fold(int lane, std::vector<Ref> srcs, std::vector<Ref> dsts, bool
 
 After Builder::copy(int lane, const Ref& src, const Ref& dst, std::vector<After> after) {
   return append(lane, {Verb::kCopy, false, false, -1, -1, {src}, {dst}, std::move(after)});
+}
+
+After Builder::encode(int lane, const Ref& src, const Ref& dst, std::vector<After> after) {
+  return append(lane, {Verb::kEncode, false, false, -1, -1, {src}, {dst}, std::move(after)});
+}
+
+After Builder::decode(int lane, const Ref& src, const Ref& dst, std::vector<After> after) {
+  return append(lane, {Verb::kDecode, false, false, -1, -1, {src}, {dst}, std::move(after)});
 }
 
 After Builder::signal(int lane) { return append(lane, {Verb::kSignal, false, false, -1, -1, {}, {}, {}}); }

@@ -25,6 +25,8 @@ class Builder {
   After recv_announced(int lane, int peer, int round, const Ref& dst);
   After fold(int lane, std::vector<Ref> srcs, std::vector<Ref> dsts, bool finish, std::vector<After> after = {});
   After copy(int lane, const Ref& src, const Ref& dst, std::vector<After> after = {});
+  After encode(int lane, const Ref& src, const Ref& dst, std::vector<After> after = {});
+  After decode(int lane, const Ref& src, const Ref& dst, std::vector<After> after = {});
   After signal(int lane);
   After wait(int lane);
 

@@ -47,6 +47,11 @@ const char* name_of(Order order) { return order == Order::kRank ? "rank" : "rota
 Plan make_plan(AlgorithmChoice algorithm, Order order, const Problem& problem) {
   validate(problem);
   if (problem.world == 1) return local(problem);
+  if (problem.travels_encoded() && algorithm != AlgorithmChoice::kDirect) {
+    throw Error(ErrorKind::kInvalidArgument,
+                std::string("algorithm=") + name_of(algorithm) + " has no plan for wire=" + name_of(problem.wire) +
+                    ": only direct quantises each contribution once; use algorithm=direct or wire=fp32");
+  }
   switch (algorithm) {
     case AlgorithmChoice::kArena: return arena(problem);
     case AlgorithmChoice::kDirect: return direct(problem);

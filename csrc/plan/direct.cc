@@ -1,6 +1,7 @@
 #include "plan/direct.h"
 
 #include "plan/builder.h"
+#include "plan/encoded_fold.h"
 #include "plan/owner_fold.h"
 #include "plan/peer_lanes.h"
 
@@ -93,6 +94,7 @@ class DirectMoves {
 }  // namespace
 
 Plan direct(const Problem& problem) {
+  if (problem.travels_encoded()) return fold_encoded(problem);
   switch (problem.what) {
     case Collective::kAllReduce:
     case Collective::kReduce:

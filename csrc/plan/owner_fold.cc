@@ -14,12 +14,6 @@ namespace {
 constexpr int kRawRound = 0;
 constexpr int kResultRound = 1;
 
-int64_t largest(const std::vector<Extent>& slices) {
-  int64_t count = 0;
-  for (const Extent& slice : slices) count = std::max(count, slice.count());
-  return count;
-}
-
 // In-place safety: the result of a segment of slice p comes from p, and p can fold it only when it holds my raw
 // segment; so kOutput is overwritten only where kInput has been sent.
 class OwnerFold {
@@ -29,7 +23,7 @@ class OwnerFold {
         slices_(slices),
         builder_(algorithm, problem),
         lanes_(builder_, problem),
-        elements_(segment_elements(largest(slices), problem.dtype, problem.segment_bytes)) {}
+        elements_(segment_elements(longest(slices), problem.dtype, problem.segment_bytes)) {}
 
   Plan build() {
     for (int owner : lanes_.peers) {

@@ -24,6 +24,10 @@ Collective collective_named(const std::string& name) {
   throw Error(ErrorKind::kInvalidArgument, "'" + name + "' is no collective: known are " + known);
 }
 
+bool Problem::travels_encoded() const {
+  return (what == Collective::kAllReduce || what == Collective::kReduceScatter) && is_encoded(wire, dtype, op);
+}
+
 bool Problem::has_parts() const {
   return what == Collective::kAllGather || what == Collective::kReduceScatter || what == Collective::kGather ||
          what == Collective::kScatter;
@@ -34,6 +38,7 @@ int64_t Problem::largest_part() const {
 }
 
 int64_t bytes_of(const Plan& plan, const Ref& ref) {
+  if (ref.form == Form::kEncoded) return encoded_bytes(plan.wire, ref.count);
   return ref.count * size_of(ref.form == Form::kWide ? wide_of(plan.dtype) : plan.dtype);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/wire_type.h"
 
 namespace ringdp::plan {
 
@@ -25,6 +26,8 @@ enum class Verb : uint8_t {
   kFold,    // dsts = srcs folded in the order listed; `finish`: divide (AVG) and round to the tensor's type.
             // Either at most srcs[0] is wide, or all srcs and dsts are: then the fold is one in the wide type
   kCopy,    // dsts[0] = srcs[0]
+  kEncode,  // dsts[0] (encoded) = srcs[0], rounded to the wire type
+  kDecode,  // dsts[0] = srcs[0] (encoded)
   kSignal,  // arrive at the arena's next barrier
   kWait,    // until the arena's last barrier that this lane signalled has passed
 };
@@ -36,8 +39,8 @@ enum class Space : uint8_t {
   kSlot,     // staging slot of arena member `index`, of pipeline stage `stage`
 };
 
-// Raw: the tensor's own type. Wide: wide_of(dtype), a partial sum.
-enum class Form : uint8_t { kRaw, kWide };
+// Raw: the tensor's own type. Wide: wide_of(dtype), a partial sum. Encoded: in the plan's wire type, see codec.h.
+enum class Form : uint8_t { kRaw, kWide, kEncoded };
 
 struct Ref {
   Space space = Space::kInput;
@@ -75,6 +78,7 @@ struct Plan {
   Collective what = Collective::kBarrier;
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
+  WireType wire = WireType::kFp32;  // of what is encoded; fp32: nothing is
   int rank = 0, world = 1;
   int64_t scratch_bytes = 0;
   std::vector<Lane> lanes;
@@ -85,6 +89,7 @@ struct Problem {
   Collective what = Collective::kAllReduce;
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
+  WireType wire = WireType::kFp32;    // applies to the sums that is_encoded() names, on links
   int rank = 0, world = 1;
   int root = 0;                       // broadcast, reduce, gather, scatter
   int64_t count = 0;                  // of the tensor (all_reduce, broadcast, reduce), or of every rank's part
@@ -94,6 +99,9 @@ struct Problem {
   std::vector<int> hosts;             // first rank of every host, ascending, when each host's ranks are contiguous
   int64_t segment_bytes = 256 << 10;  // pipelining unit of link plans
   int64_t slot_bytes = 1 << 20;       // staging slot of arena plans
+
+  // An all_reduce or reduce_scatter whose wire type applies to its dtype and op.
+  bool travels_encoded() const;
 
   bool has_parts() const;  // an all_gather, reduce_scatter, gather or scatter; only these may have counts
 

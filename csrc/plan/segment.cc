@@ -8,4 +8,10 @@ int64_t segment_elements(int64_t count, DType dtype, int64_t segment_bytes, int6
   return std::max<int64_t>({1, fitting, needed});
 }
 
+int64_t longest(const std::vector<Extent>& extents) {
+  int64_t count = 0;
+  for (const Extent& extent : extents) count = std::max(count, extent.count());
+  return count;
+}
+
 }  // namespace ringdp::plan

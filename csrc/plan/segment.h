@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/dtype.h"
@@ -13,6 +14,9 @@ constexpr int64_t kMaxSegments = 4096;
 
 // Elements per segment: what fits in `segment_bytes`, or more if `count` would need over `max_segments`; at least 1.
 int64_t segment_elements(int64_t count, DType dtype, int64_t segment_bytes, int64_t max_segments = kMaxSegments);
+
+// Elements of the longest one.
+int64_t longest(const std::vector<Extent>& extents);
 
 // Segment `k` of `whole`; empty beyond its end.
 inline Extent segment(Extent whole, int64_t elements, int64_t k) {

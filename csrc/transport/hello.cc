@@ -80,6 +80,7 @@ HelloFrame encode(const Hello& hello) {
   out.bytes(kMagic, sizeof kMagic);
   out.number(kProtocolVersion);
   out.number(static_cast<uint32_t>(hello.channel));
+  out.number(hello.stream);
   out.number(hello.group);
   out.number(hello.generation);
   out.number(static_cast<uint32_t>(hello.from));
@@ -96,6 +97,7 @@ std::optional<Hello> decode(const std::byte* frame, size_t size) {
   if (in.number<uint32_t>() != kProtocolVersion) return std::nullopt;
   Hello hello;
   hello.channel = static_cast<Channel>(in.number<uint32_t>());
+  hello.stream = in.number<uint32_t>();
   hello.group = in.number<uint64_t>();
   hello.generation = in.number<uint64_t>();
   hello.from = static_cast<int32_t>(in.number<uint32_t>());

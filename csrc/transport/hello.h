@@ -11,9 +11,9 @@
 
 namespace ringdp::transport {
 
-constexpr uint32_t kProtocolVersion = 2;
+constexpr uint32_t kProtocolVersion = 3;
 constexpr size_t kTokenBytes = 32;
-constexpr size_t kHelloBytes = 88;
+constexpr size_t kHelloBytes = 92;
 
 using Token = std::array<std::byte, kTokenBytes>;
 using HelloFrame = std::array<std::byte, kHelloBytes>;
@@ -26,6 +26,7 @@ struct Hello {
   int32_t from = 0, to = 0, world = 0;
   Channel channel = Channel::kControl;
   Token token{};
+  uint32_t stream = 0;  // which of the channel's connections
 };
 
 HelloFrame encode(const Hello& hello);

@@ -3,7 +3,10 @@
 // Owned by one group; called only by the thread that drives that group. Sending never waits for the peer to
 // post a receive: up to a fixed capacity is buffered. A broken stream throws Error(kPeerLost).
 #pragma once
+#include <poll.h>
+
 #include <cstddef>
+#include <vector>
 
 namespace ringdp::transport {
 
@@ -17,8 +20,9 @@ class Link {
   // Gives up to `size` bytes; returns how many, 0 when none has arrived.
   virtual size_t try_recv(void* bytes, size_t size) = 0;
 
-  // What a sleeping driver must poll(2): a descriptor, or -1 when the peer rings the driver's doorbell instead.
-  virtual int poll_fd() const { return -1; }
+  // Adds what a sleeping driver must poll(2) for these events (POLLIN, POLLOUT); nothing when the peer rings the
+  // driver's doorbell instead.
+  virtual void add_polls(short /*events*/, std::vector<pollfd>& /*polls*/) const {}
 
   virtual const char* kind() const = 0;  // "shm" or "tcp"
 };

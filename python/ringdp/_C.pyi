@@ -79,6 +79,7 @@ def plan_text(
     root: int = 0,
     segment_bytes: int = ...,
     hosts: list[int] = ...,
+    wire: str = "fp32",
 ) -> str:
     """The plan of one rank for `count` float32, as a table. `hosts`: first rank of each, for the hierarchy."""
 
@@ -92,5 +93,6 @@ def plan_json(
     root: int = 0,
     segment_bytes: int = ...,
     hosts: list[int] = ...,
+    wire: str = "fp32",
 ) -> str:
     """The same as JSON."""

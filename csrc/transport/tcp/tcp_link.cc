@@ -17,15 +17,20 @@ bool is_loss(int code) {
 
 }  // namespace
 
-TcpLink::TcpLink(UniqueFd socket, int peer_rank, std::string peer_address)
-    : socket_(std::move(socket)), peer_rank_(peer_rank), peer_address_(std::move(peer_address)) {}
+TcpLink::TcpLink(UniqueFd socket, int peer_rank, std::string peer_address, int sharing)
+    : socket_(std::move(socket)), peer_rank_(peer_rank), peer_address_(std::move(peer_address)) {
+  if (sharing > 0) window_.emplace(socket_.get(), sharing);
+}
 
 size_t TcpLink::try_send(const void* bytes, size_t size) {
   if (size == 0) return 0;
   const ssize_t sent = ::send(socket_.get(), bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent >= 0) return static_cast<size_t>(sent);
-  check(errno, "send");
-  return 0;
+  if (sent < 0) {
+    check(errno, "send");
+    return 0;
+  }
+  if (window_) window_->sent(static_cast<size_t>(sent));
+  return static_cast<size_t>(sent);
 }
 
 size_t TcpLink::try_recv(void* bytes, size_t size) {

@@ -55,5 +55,49 @@ TEST(Select, RotatedOrderMeansTheRing) {
   EXPECT_EQ(select(settings, {4, true, {0}}).order, Order::kRotated);
 }
 
+Settings wired(const char* algorithm) {
+  Settings settings = forced(algorithm);
+  settings.wire = WireType::kInt8;
+  return settings;
+}
+
+TEST(Select, AWireTypeMeansDirectWhereverLinksCarryThePayload) {
+  for (const Topology& t : {Topology{2, false, {}}, Topology{64, false, {}}, Topology{4, false, {0, 2}}}) {
+    const Choice choice = select(wired("auto"), t);
+    EXPECT_EQ(choice.algorithm, AlgorithmChoice::kDirect);
+    EXPECT_EQ(choice.wire, WireType::kInt8);
+    EXPECT_NE(choice.why.find("wire=int8"), std::string::npos) << choice.why;
+  }
+  EXPECT_EQ(select(wired("direct"), {4, true, {0}}).wire, WireType::kInt8) << "shared-memory links are links";
+  EXPECT_EQ(select(Settings{}, {2, false, {}}).wire, WireType::kFp32);
+}
+
+TEST(Select, NothingIsOnAWireInSharedMemory) {
+  for (const char* algorithm : {"auto", "arena"}) {
+    const Choice choice = select(wired(algorithm), {4, true, {0}});
+    EXPECT_EQ(choice.algorithm, AlgorithmChoice::kArena);
+    EXPECT_EQ(choice.wire, WireType::kFp32);
+    EXPECT_NE(choice.why.find("wire=int8 has no effect"), std::string::npos) << choice.why;
+  }
+  EXPECT_EQ(select(wired("ring"), {1, false, {}}).wire, WireType::kFp32) << "one rank sends nothing";
+}
+
+TEST(Select, OtherPlansWithAWireTypeAreRefusedByName) {
+  Settings rotated = wired("auto");
+  rotated.order = Order::kRotated;
+  for (const auto& [settings, named] : {std::pair{wired("ring"), "algorithm=ring"}, {wired("tree"), "algorithm=tree"},
+                                        {wired("server"), "algorithm=server"}, {wired("hierarchy"), "algorithm=hierarchy"},
+                                        {rotated, "order=rotated"}}) {
+    try {
+      select(settings, {4, false, {0, 2}});
+      FAIL() << named;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find(std::string(named) + " cannot send wire=int8"), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ringdp::collective

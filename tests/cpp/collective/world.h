@@ -30,11 +30,13 @@ struct Case {
   AlgorithmChoice algorithm;
   Order order;
   bool shared;  // notes go through the arena, whatever the plan runs on
+  WireType wire = WireType::kFp32;
 };
 inline const Case kCases[] = {{AlgorithmChoice::kArena, Order::kRank, true},   {AlgorithmChoice::kDirect, Order::kRank, false},
                        {AlgorithmChoice::kDirect, Order::kRank, true},  {AlgorithmChoice::kRing, Order::kRank, false},
                        {AlgorithmChoice::kRing, Order::kRotated, false}, {AlgorithmChoice::kRing, Order::kRotated, true},
-                       {AlgorithmChoice::kTree, Order::kRank, false},    {AlgorithmChoice::kServer, Order::kRank, true}};
+                       {AlgorithmChoice::kTree, Order::kRank, false},    {AlgorithmChoice::kServer, Order::kRank, true},
+                       {AlgorithmChoice::kDirect, Order::kRank, false, WireType::kBf16}};
 
 // N ranks in one thread over shared-memory links and arenas; rank 0's links may be full at first.
 class World {
@@ -47,6 +49,7 @@ class World {
       problem.rank = r;
       problem.world = ranks;
       problem.count = count;
+      problem.wire = c.wire;
       problem.segment_bytes = 256;
       problem.slot_bytes = 4096;
       part.plan = plan::make_plan(c.algorithm, c.order, problem);

@@ -21,6 +21,8 @@ const Case kCases[] = {
     {"ring_shm", {{"algorithm", "ring"}, {"segment_bytes", "256"}, {"link_bytes", "4096"}}},
     {"rotated_shm", {{"algorithm", "ring"}, {"order", "rotated"}, {"segment_bytes", "256"}}},
     {"direct_tcp", {{"transport", "tcp"}, {"segment_bytes", "4096"}}},
+    {"direct_tcp_fp16", {{"transport", "tcp"}, {"segment_bytes", "4096"}, {"wire", "fp16"}}},
+    {"direct_tcp_striped", {{"transport", "tcp"}, {"tcp_streams", "3"}}},
     {"ring_tcp", {{"transport", "tcp"}, {"algorithm", "ring"}, {"segment_bytes", "4096"}}},
     {"rotated_tcp", {{"transport", "tcp"}, {"algorithm", "ring"}, {"order", "rotated"}}},
 };

@@ -158,7 +158,9 @@ TEST(RendezvousLife, ListenersAreClosedAndEverythingIsClosedOnExec) {
         if (peer.rank == mesh.rank) continue;
         std::vector<int> fds = {peer.control.get()};
         for (const auto* link : {peer.link.get(), peer.messages.get()}) {
-          if (link->poll_fd() >= 0) fds.push_back(link->poll_fd());
+          std::vector<pollfd> polls;
+          link->add_polls(POLLIN, polls);
+          for (const pollfd& entry : polls) fds.push_back(entry.fd);
         }
         if (peer.pidfd) fds.push_back(peer.pidfd->get());
         for (const int fd : fds) EXPECT_TRUE(::fcntl(fd, F_GETFD) & FD_CLOEXEC);

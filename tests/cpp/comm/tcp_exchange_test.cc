@@ -11,7 +11,7 @@
 namespace ringdp::comm {
 namespace {
 
-constexpr int kWorld = 4;
+constexpr int kWorld = 4, kStreams = 3;
 const transport::Patience kForever{Deadline::never(), nullptr};
 
 Settings over_loopback() {
@@ -23,9 +23,10 @@ Settings over_loopback() {
 // Ranks 0 and 1 share memory, say, and so do 2 and 3: only pairs across are connected.
 std::vector<int> peers_of(int rank) { return rank < 2 ? std::vector<int>{2, 3} : std::vector<int>{0, 1}; }
 
-TEST(TcpExchange, EveryPairHasThreeSocketsThatMeetTheRightOnes) {
+TEST(TcpExchange, EveryPairHasItsSocketsAndTheyMeetTheRightOnes) {
   MemoryStore store;
-  const Settings settings = over_loopback();
+  Settings settings = over_loopback();
+  settings.tcp_streams = kStreams;
   run_ranks(kWorld, [&](int rank) {
     RollCall roll_call(store, rank, kWorld, Deadline::never());
     const TcpExchange mine = exchange_tcp(Session::begin(roll_call, settings), peers_of(rank), false);
@@ -33,19 +34,26 @@ TEST(TcpExchange, EveryPairHasThreeSocketsThatMeetTheRightOnes) {
     ASSERT_EQ(mine.connections.size(), 2u);
     for (const auto& [peer, connection] : mine.connections) {
       EXPECT_EQ(connection.address.rfind("127.0.0.1:", 0), 0u) << connection.address;
-      const int control = 10 * rank, bulk = 10 * rank + 1, messages = 10 * rank + 2;
+      ASSERT_EQ(connection.bulk.size(), static_cast<size_t>(kStreams));
+      const int control = 10 * rank, messages = 10 * rank + 1;
       EXPECT_TRUE(send_all(connection.control.get(), &control, sizeof control, kForever));
-      EXPECT_TRUE(send_all(connection.bulk.get(), &bulk, sizeof bulk, kForever));
       EXPECT_TRUE(send_all(connection.messages.get(), &messages, sizeof messages, kForever));
+      for (int stream = 0; stream < kStreams; ++stream) {
+        const int bulk = 10 * rank + 2 + stream;
+        EXPECT_TRUE(send_all(connection.bulk[stream].get(), &bulk, sizeof bulk, kForever));
+      }
     }
     for (const auto& [peer, connection] : mine.connections) {
-      int control = -1, bulk = -1, messages = -1;
+      int control = -1, messages = -1;
       EXPECT_TRUE(recv_all(connection.control.get(), &control, sizeof control, kForever));
-      EXPECT_TRUE(recv_all(connection.bulk.get(), &bulk, sizeof bulk, kForever));
       EXPECT_TRUE(recv_all(connection.messages.get(), &messages, sizeof messages, kForever));
       EXPECT_EQ(control, 10 * peer);
-      EXPECT_EQ(bulk, 10 * peer + 1);
-      EXPECT_EQ(messages, 10 * peer + 2);
+      EXPECT_EQ(messages, 10 * peer + 1);
+      for (int stream = 0; stream < kStreams; ++stream) {
+        int bulk = -1;
+        EXPECT_TRUE(recv_all(connection.bulk[stream].get(), &bulk, sizeof bulk, kForever));
+        EXPECT_EQ(bulk, 10 * peer + 2 + stream);
+      }
     }
   });
 }
@@ -65,15 +73,38 @@ TEST(TcpExchange, OnlyControlSocketsTimeOutOnUnacknowledgedBytes) {
     };
     for (const auto& [peer, connection] : mine.connections) {
       EXPECT_EQ(user_timeout(connection.control), 1234);
-      EXPECT_EQ(user_timeout(connection.bulk), 0);
+      EXPECT_EQ(user_timeout(connection.bulk.at(0)), 0);
       EXPECT_EQ(user_timeout(connection.messages), 0);
     }
   });
 }
 
+// Each side is asked for what its own interface is worth: the smaller number counts on both.
+TEST(TcpExchange, ThePairHasAsManyStreamsAsTheOneWhoWantsFewer) {
+  MemoryStore store;
+  run_ranks(2, [&](int rank) {
+    Settings settings = over_loopback();
+    settings.tcp_streams = rank == 0 ? 5 : 2;
+    RollCall roll_call(store, rank, 2, Deadline::never());
+    const TcpExchange mine = exchange_tcp(Session::begin(roll_call, settings), {1 - rank}, false);
+    EXPECT_EQ(mine.connections.at(1 - rank).bulk.size(), 2u);
+  });
+}
+
+TEST(TcpExchange, LoopbackHasNoSpeedAndGetsOneStream) {
+  MemoryStore store;
+  const Settings settings = over_loopback();
+  run_ranks(2, [&](int rank) {
+    RollCall roll_call(store, rank, 2, Deadline::never());
+    const TcpExchange mine = exchange_tcp(Session::begin(roll_call, settings), {1 - rank}, false);
+    EXPECT_EQ(mine.connections.at(1 - rank).bulk.size(), 1u);
+  });
+}
+
 TEST(TcpExchange, AMalformedAddressNamesRankAndKey) {
   for (const char* bad :
-       {"", "127.0.0.1", "127.0.0.1 ", "127.0.0.1 0", "127.0.0.1 70000", "localhost 80", "1.2.3.4 5x"}) {
+       {"", "127.0.0.1", "127.0.0.1 ", "127.0.0.1 80", "127.0.0.1 80 ", "127.0.0.1 0 1", "127.0.0.1 70000 1", "localhost 80 1",
+        "1.2.3.4 5x 1", "1.2.3.4 80 0", "1.2.3.4 80 65", "1.2.3.4 80 1x"}) {
     MemoryStore store;
     const Settings settings = over_loopback();
     RollCall zero(store, 0, 2, Deadline::never()), one(store, 1, 2, Deadline::never());

@@ -57,6 +57,29 @@ TEST(Builder, ScratchPiecesAreAlignedAndDisjoint) {
   EXPECT_GE(builder.finish().scratch_bytes, second + 65);
 }
 
+TEST(Builder, RecodingStepsHaveOneSourceAndOneDestination) {
+  Builder builder("test", problem_of_doubles());
+  const int lane = builder.add_lane("own");
+  const Ref bytes = Builder::scratch(0, Form::kEncoded, 5);
+  builder.encode(lane, builder.input(0, {0, 5}), bytes);
+  builder.decode(lane, bytes, builder.output(0, {0, 5}), {{lane, 1}});
+  const std::vector<Step> steps = builder.finish().lanes[lane].steps;
+  EXPECT_TRUE(steps[0].verb == Verb::kEncode && steps[0].srcs[0].space == Space::kInput);
+  EXPECT_TRUE(steps[1].verb == Verb::kDecode && steps[1].dsts[0].space == Space::kOutput);
+  EXPECT_EQ(steps[1].after.size(), 1u);
+}
+
+// Of the sums it applies to.
+TEST(Builder, ThePlanCarriesTheWireType) {
+  Problem problem = problem_of_doubles();
+  problem.what = Collective::kAllReduce;
+  problem.op = ReduceOp::kSum;
+  problem.wire = WireType::kInt8;
+  EXPECT_EQ(Builder("test", problem).finish().wire, WireType::kInt8);
+  problem.what = Collective::kBroadcast;
+  EXPECT_EQ(Builder("test", problem).finish().wire, WireType::kFp32);
+}
+
 TEST(Builder, ThePlanCarriesTheProblem) {
   Problem problem = problem_of_doubles();
   problem.what = Collective::kReduceScatter;

@@ -35,6 +35,7 @@ inline std::string text_of(const Case& c) {
                      std::to_string(p.segment_bytes) + ", slot " + std::to_string(p.slot_bytes) +
                      (c.in_place ? ", in place" : "") + ", link " + std::to_string(c.link_bytes) + ", seed " +
                      std::to_string(c.seed);
+  if (p.wire != WireType::kFp32) text += std::string(", wire ") + name_of(p.wire);
   if (!p.counts.empty()) text += ", counts " + list_of(p.counts);
   if (!p.hosts.empty()) text += ", hosts " + list_of(p.hosts);
   for (const auto& row : c.sends) text += ", sends " + list_of(row);

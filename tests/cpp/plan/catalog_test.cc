@@ -45,6 +45,22 @@ TEST(Catalog, PlansSayWhatTheyAre) {
   }
 }
 
+TEST(Catalog, OnlyDirectSendsWireTypes) {
+  Problem problem = sound();
+  problem.hosts = {0, 2};
+  problem.wire = WireType::kInt8;
+  for (const AlgorithmChoice algorithm : kAlgorithms) {
+    try {
+      EXPECT_EQ(make_plan(algorithm, Order::kRank, problem).wire, WireType::kInt8);
+      EXPECT_EQ(algorithm, AlgorithmChoice::kDirect);
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find(std::string("algorithm=") + name_of(algorithm)), std::string::npos) << message;
+      EXPECT_NE(message.find("wire=int8"), std::string::npos) << message;
+    }
+  }
+}
+
 TEST(Catalog, NamesAreTheSettingsOwn) {
   for (const char* name : {"auto", "arena", "direct", "ring", "hierarchy", "tree", "server"}) {
     Settings settings;

@@ -40,5 +40,10 @@ TEST(Segment, SegmentsTileTheWhole) {
   }
 }
 
+TEST(Segment, TheLongestOfSeveralExtents) {
+  EXPECT_EQ(longest({}), 0);
+  EXPECT_EQ(longest({{0, 3}, {3, 10}, {10, 12}}), 7);
+}
+
 }  // namespace
 }  // namespace ringdp::plan

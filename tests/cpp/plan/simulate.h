@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "encoded_oracle.h"
 #include "oracle.h"
 #include "plan/plan.h"
 #include "sim_arena.h"
@@ -123,6 +124,8 @@ class Simulator {
       case Verb::kRecv: return receive(r, step, state);
       case Verb::kFold: fold(r, step); return true;
       case Verb::kCopy: copy(r, step); return true;
+      case Verb::kEncode:
+      case Verb::kDecode: recode(r, step); return true;
       case Verb::kSignal: state.barrier = ++mine.arrived; return true;
       case Verb::kWait: break;
     }
@@ -205,6 +208,20 @@ class Simulator {
     std::byte* to = resolve(r, step.dsts[0], true);
     if (step.srcs[0].count != step.dsts[0].count) fail("bounds: a copy between different counts");
     if (error_.empty()) std::memmove(to, from, bytes_of(plan(r), step.srcs[0]));
+  }
+
+  void recode(int r, const Step& step) {
+    const Ref &src = step.srcs[0], &dst = step.dsts[0];
+    const std::byte* from = resolve(r, src, false);
+    std::byte* to = resolve(r, dst, true);
+    if (src.count != dst.count) fail("bounds: recoding between different counts");
+    if (!error_.empty()) return;
+    if (step.verb == Verb::kEncode) {
+      const Bytes bytes = encoded(plan(r).wire, from, src.count, type_of(r, src));
+      std::copy(bytes.begin(), bytes.end(), to);
+    } else {
+      decode_into(plan(r).wire, from, dst.count, type_of(r, dst), to);
+    }
   }
 
   std::byte* resolve(int r, const Ref& ref, bool writes) {

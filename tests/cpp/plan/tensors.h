@@ -97,6 +97,11 @@ inline Bytes sum_of(const Case& c, const std::vector<Tensors>& start, int tensor
   const Problem& p = c.problem;
   const bool tree = c.algorithm == AlgorithmChoice::kTree && p.what != Collective::kReduceScatter;
   const int root = p.what == Collective::kReduce ? p.root : 0;
+  if (p.travels_encoded()) {
+    std::vector<Bytes> tensors;
+    for (const Tensors& t : start) tensors.push_back(t.inputs[tensor]);
+    return encoded_sum(p.wire, tensors, p.dtype, p.op, p.what == Collective::kAllReduce);
+  }
   std::vector<const std::byte*> everyones;
   for (const Tensors& t : start) everyones.push_back(t.inputs[tensor].data());
   Bytes sum(start[0].inputs[tensor].size());

@@ -9,7 +9,7 @@ namespace ringdp::transport {
 namespace {
 
 Hello sample() {
-  Hello hello{0x0123456789abcdef, 7, 3, 1, 8, Channel::kBulk, {}};
+  Hello hello{0x0123456789abcdef, 7, 3, 1, 8, Channel::kBulk, {}, 5};
   for (size_t i = 0; i < kTokenBytes; ++i) hello.token[i] = static_cast<std::byte>(200 - 3 * i);
   return hello;
 }
@@ -29,6 +29,7 @@ TEST(Hello, SurvivesTheWire) {
   EXPECT_EQ(copy->world, sample().world);
   EXPECT_EQ(copy->channel, sample().channel);
   EXPECT_EQ(copy->token, sample().token);
+  EXPECT_EQ(copy->stream, sample().stream);
   EXPECT_TRUE(matches(*copy, sample()));
 }
 
@@ -98,6 +99,8 @@ TEST(Hello, EveryFieldCounts) {
   others[4].world = 9;
   others[5].channel = Channel::kControl;
   for (size_t i = 0; i < kTokenBytes; ++i) others[6 + i].token[i] ^= std::byte{1};
+  others.push_back(sample());
+  others.back().stream = 6;
   for (const Hello& other : others) EXPECT_FALSE(matches(other, sample()));
 }
 

@@ -4,7 +4,7 @@
 // A Pair is default-constructible, owns two connected links and knows how a driver sleeps on its end (0 or 1):
 //   Link& link(int end);
 //   void set_asleep(int end, bool asleep);  // announce or retract sleep to the peer; nothing over sockets
-//   int wake_fd(int end);                   // readable after a wake-up; asked only when poll_fd() is -1
+//   int wake_fd(int end);                   // readable after a wake-up; asked only when add_polls() adds nothing
 //   void drain(int end);                    // after waking
 #pragma once
 #include <gtest/gtest.h>
@@ -74,9 +74,10 @@ class LinkEnd {
  private:
   bool sleep(short events) {
     constexpr int kHangMs = 60'000;  // a guard against hanging, not a time that is tested
-    const int own = pair_.link(end_).poll_fd();
-    pollfd polled{own >= 0 ? own : pair_.wake_fd(end_), own >= 0 ? events : short{POLLIN}, 0};
-    const bool woken = ::poll(&polled, 1, kHangMs) == 1;
+    std::vector<pollfd> polled;
+    pair_.link(end_).add_polls(events, polled);
+    if (polled.empty()) polled.push_back({pair_.wake_fd(end_), POLLIN, 0});
+    const bool woken = ::poll(polled.data(), polled.size(), kHangMs) >= 1;
     pair_.drain(end_);
     return woken;
   }

@@ -1,29 +1,16 @@
 #include "transport/tcp/tcp_link.h"
 
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <memory>
 
 #include "base/error.h"
 #include "transport/link_suite.h"
-#include "transport/tcp/tcp_socket.h"
+#include "transport/tcp/tcp_sockets.h"
 
 namespace ringdp::transport {
 namespace {
-
-struct TcpSockets {
-  TcpSockets() {
-    const UniqueFd listener = listen_on(*SocketAddress::parse("127.0.0.1", 0));
-    near = connect_tcp(SocketAddress::bound_to(listener.get()), {Deadline::never(), nullptr});
-    pollfd entry{listener.get(), POLLIN, 0};
-    EXPECT_EQ(::poll(&entry, 1, 60'000), 1);
-    far.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    tune_for_bulk(far.get());
-  }
-  UniqueFd near, far;
-};
 
 class TcpPair {
  public:
@@ -43,6 +30,12 @@ class TcpPair {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Tcp, LinkSuite, testing::Types<TcpPair>);
 
+int fd_of(const Link& link) {
+  std::vector<pollfd> polls;
+  link.add_polls(POLLIN, polls);
+  return polls.at(0).fd;
+}
+
 void expect_lost(TcpLink& link, bool by_sending) {
   char byte = 0;
   try {
@@ -50,7 +43,7 @@ void expect_lost(TcpLink& link, bool by_sending) {
       if (by_sending) {
         link.try_send(&byte, 1);
       } else if (link.try_recv(&byte, 1) == 0) {
-        wait_for(link.poll_fd(), POLLIN, {Deadline::never(), nullptr});
+        wait_for(fd_of(link), POLLIN, {Deadline::never(), nullptr});
       }
     }
   } catch (const Error& error) {
@@ -65,7 +58,11 @@ void expect_lost(TcpLink& link, bool by_sending) {
 TEST(TcpLink, IsOfKindTcpAndPollable) {
   TcpPair pair;
   EXPECT_STREQ(pair.link(0).kind(), "tcp");
-  EXPECT_GE(pair.link(0).poll_fd(), 0);
+  std::vector<pollfd> polls;
+  pair.link(0).add_polls(POLLOUT, polls);
+  ASSERT_EQ(polls.size(), 1u);
+  EXPECT_GE(polls[0].fd, 0);
+  EXPECT_EQ(polls[0].events, POLLOUT);
 }
 
 TEST(TcpLink, BytesSentBeforeTheEndStillArrive) {

@@ -1,0 +1,65 @@
+#include "transport/tcp/send_window.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "transport/tcp/tcp_sockets.h"
+
+namespace ringdp::transport {
+namespace {
+
+int send_buffer_of(int fd) {
+  int bytes = 0;
+  socklen_t size = sizeof bytes;
+  EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, &size), 0);
+  return bytes;
+}
+
+TEST(SendWindow, GrowsWithRateAndRoundTripBetweenItsBounds) {
+  constexpr uint64_t kGigabit = 125'000'000;
+  const int smallest = SendWindow::buffer_for(0, 0, 3), largest = SendWindow::buffer_for(100 * kGigabit, 1'000'000, 3);
+  EXPECT_EQ(smallest, 128 << 10);
+  EXPECT_EQ(largest, 4 << 20);
+  EXPECT_EQ(SendWindow::buffer_for(kGigabit / 2, 50, 3), smallest) << "a slow wire needs no more";
+  int last = 0;
+  for (uint64_t gigabits = 1; gigabits <= 100; ++gigabits) {
+    const int buffer = SendWindow::buffer_for(gigabits * kGigabit, 100, 3);
+    EXPECT_GE(buffer, last);
+    EXPECT_GE(buffer, std::min<int64_t>(gigabits * kGigabit / 10'000, largest)) << "less than a round trip of 100 us";
+    last = buffer;
+  }
+  EXPECT_GT(SendWindow::buffer_for(kGigabit, 10'000, 3), SendWindow::buffer_for(kGigabit, 100, 3));
+}
+
+TEST(SendWindow, ThoseThatShareAWireShareItsBuffer) {
+  EXPECT_EQ(SendWindow::buffer_for(0, 0, 1), 384 << 10);
+  EXPECT_EQ(SendWindow::buffer_for(0, 0, 3), 128 << 10);
+  EXPECT_EQ(SendWindow::buffer_for(0, 0, 63), 64 << 10) << "the smallest there is";
+}
+
+TEST(SendWindow, StartsSmallAndNeverLeavesItsBounds) {
+  TcpSockets sockets;
+  const int before = send_buffer_of(sockets.near.get());
+  SendWindow window(sockets.near.get(), 3);
+  EXPECT_LT(send_buffer_of(sockets.near.get()), before);
+  std::vector<std::byte> bytes(64 << 10);
+  for (size_t sent = 0; sent < (8 << 20);) {
+    const ssize_t n = ::send(sockets.near.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (n > 0) {
+      window.sent(static_cast<size_t>(n));
+      sent += static_cast<size_t>(n);
+    }
+    ::recv(sockets.far.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    ASSERT_GE(send_buffer_of(sockets.near.get()), 128 << 10);
+    ASSERT_LE(send_buffer_of(sockets.near.get()), 8 << 20) << "the kernel doubles what it is asked for";
+  }
+}
+
+TEST(SendWindow, ADescriptorThatIsNoSocketChangesNothing) {
+  SendWindow window(-1, 1);
+  window.sent(1 << 20);
+}
+
+}  // namespace
+}  // namespace ringdp::transport
