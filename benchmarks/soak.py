@@ -3,9 +3,9 @@
 
     python benchmarks/soak.py --minutes 10 -n 4
 
-Ops, dtypes, reduce ops, sizes, groups (world, halves, pairs) and sync or async are drawn alike on all ranks. Each rank
-looks at its descriptors, threads, memory and /dev/shm; what grows after the first fifth of the run is a failure, and so
-is one wrong bit.
+Ops, dtypes, reduce ops, sizes, groups (world, halves, pairs) and sync or async are drawn alike on all ranks. Every rank
+draws for itself whether its inputs lie in shared memory, and looks at its descriptors, threads, memory and /dev/shm;
+what grows after the first fifth of the run is a failure, and so is one wrong bit.
 """
 
 from __future__ import annotations
@@ -40,12 +40,16 @@ SAMPLES = 50
 MEMORY_WARM_UP_S = 10.0  # torch maps code and tables at the first use of every kernel
 SLACK_KIB = 32 << 10  # the allocator's own
 LARGEST = 1 << 17
+SHARED = 0.7  # part of the calls for which a rank's inputs lie in shared memory
 GROWING = ("descriptors", "threads", "shm")
+MEMORY = ("rss_kib", "shared_kib")
 
 
 @dataclass
 class Record:
-    """What one rank has seen. A sample: seconds, descriptors, threads, resident KiB, entries of /dev/shm."""
+    """What one rank has seen. A sample: seconds, descriptors, threads, resident KiB of its own and of shared memory,
+    entries of /dev/shm.
+    """
 
     rank: int
     calls: int = 0
@@ -58,11 +62,16 @@ class Record:
 def sample(seconds: float) -> dict[str, float]:
     """The size of this process now."""
     status = Path("/proc/self/status").read_text()
+
+    def kib(name: str) -> int:
+        return int(status.split(f"{name}:")[1].split()[0])
+
     return {
         "seconds": round(seconds, 1),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": len(os.listdir("/proc/self/task")),
-        "rss_kib": int(status.split("VmRSS:")[1].split()[0]),
+        "rss_kib": kib("VmRSS") - kib("RssShmem"),
+        "shared_kib": kib("RssShmem"),  # segments, in which tensors may lie
         "shm": len(os.listdir("/dev/shm")),
     }
 
@@ -73,9 +82,9 @@ def growth(samples: list[dict[str, float]], seconds: float) -> list[str]:
     early = [s for s in samples if s["seconds"] <= until] or samples[:1]
     warm = [s for s in samples if s["seconds"] <= max(until, MEMORY_WARM_UP_S)] or samples[:1]
     limits = {name: max(s[name] for s in early) for name in GROWING}
-    limits["rss_kib"] = max(s["rss_kib"] for s in warm) + SLACK_KIB
-    last = dict(samples[-1])
-    last["rss_kib"] = median(s["rss_kib"] for s in samples if s["seconds"] >= (1 - WARM_UP) * samples[-1]["seconds"])
+    limits |= {name: max(s[name] for s in warm) + SLACK_KIB for name in MEMORY}
+    late = [s for s in samples if s["seconds"] >= (1 - WARM_UP) * samples[-1]["seconds"]]
+    last = dict(samples[-1]) | {name: median(s[name] for s in late) for name in MEMORY}
     return [f"{name} grew from {limits[name]:g} to {last[name]:g}" for name in limits if last[name] > limits[name]]
 
 
@@ -91,11 +100,13 @@ def memberships(size: int) -> list[list[int]]:
 class Soak:
     """One rank's run. All ranks draw from equal generators, also for groups they are not in."""
 
-    def __init__(self, rank: int, size: int, seed: int, families: list[str]) -> None:
+    def __init__(self, rank: int, options: argparse.Namespace) -> None:
         self.record = Record(rank)
-        self._draw = random.Random(seed)
-        self._groups = [(members, dist.new_group(members)) for members in memberships(size)]
-        self._cases = [case for case in cases_of(families, 2) if case.meaningful]
+        self._draw = random.Random(options.seed)
+        self._own_draw = random.Random(f"{options.seed} {rank}")
+        self._may_share = options.backend == "ringdp"
+        self._groups = [(members, dist.new_group(members)) for members in memberships(options.ranks)]
+        self._cases = [case for case in cases_of(options.ops, 2) if case.meaningful]
 
     def call(self) -> None:
         """One random case in one random group, checked."""
@@ -105,7 +116,8 @@ class Soak:
         count = int(LARGEST ** draw.random()) - 1
         asynchronous, label = draw.random() < 0.5, f"soak {draw.random()}"
         if self.record.rank in members:
-            seat = Seat(members.index(self.record.rank), len(members), group, label, asynchronous)
+            shared = self._may_share and self._own_draw.random() < SHARED
+            seat = Seat(members.index(self.record.rank), len(members), group, label, asynchronous, shared)
             self._check(seat, case, count)
 
     def _check(self, seat: Seat, case: Case, count: int) -> None:
@@ -140,7 +152,7 @@ def soak(rank: int, options: argparse.Namespace, port: int, folder: str) -> None
     dist.init_process_group(
         options.backend, store=store, rank=rank, world_size=options.ranks, timeout=timedelta(seconds=options.timeout)
     )
-    run = Soak(rank, options.ranks, options.seed, options.ops)
+    run = Soak(rank, options)
     seconds, start, turn = 60.0 * options.minutes, time.monotonic(), 0
     turns, shown = dist.PrefixStore("turns", store), 0.0
     while rank_0_goes_on(turns, rank, turn, (now := time.monotonic() - start) < seconds):

@@ -12,6 +12,7 @@
 #include "backend/batch.h"
 #include "backend/capabilities.h"
 #include "backend/completion.h"
+#include "backend/heap_allocator.h"
 #include "backend/options.h"
 #include "backend/tensors.h"
 #include "backend/work.h"
@@ -70,6 +71,12 @@ class Backend : public c10d::Backend, public Capabilities {
   // Blocks. DistBackendError names the first rank that did not come in time, or all of them.
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
+  // allocation.cc: tensors that collectives of this group need not copy, as long as all ranks bring such ones.
+  // DistBackendError says why there is no shared memory; it does not matter in which order ranks allocate.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  HeapAllocator& heap_allocator();  // lives as long as the process; DistBackendError where there is no shared memory
+
   // Calls of this group between the two are joined in one Work. Not nested; one thread at a time.
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
@@ -126,6 +133,9 @@ class Backend : public c10d::Backend, public Capabilities {
 
   c10::intrusive_ptr<GroupOptions> options_;
   std::shared_ptr<comm::Group> group_;
+
+  std::once_flag allocator_made_;
+  HeapAllocator* allocator_ = nullptr;  // lives as long as the process
 
   std::mutex batch_mutex_;  // guards the next two
   bool coalescing_ = false;

@@ -40,9 +40,9 @@ struct IntField {
 
 const IntField kIntFields[] = {
     {"segment_bytes", &Settings::segment_bytes, 64, 1 << 30}, {"slot_bytes", &Settings::slot_bytes, 4096, 1 << 30},
-    {"link_bytes", &Settings::link_bytes, 4096, 1 << 30},     {"tcp_streams", &Settings::tcp_streams, 0, 64},
-    {"spin_us", &Settings::spin_us, 0, 1000000},              {"late_ms", &Settings::late_ms, 10, 86400000},
-    {"unreachable_ms", &Settings::unreachable_ms, 100, 86400000},
+    {"link_bytes", &Settings::link_bytes, 4096, 1 << 30},     {"heap_bytes", &Settings::heap_bytes, 0, int64_t{1} << 40},
+    {"tcp_streams", &Settings::tcp_streams, 0, 64},           {"spin_us", &Settings::spin_us, 0, 1000000},
+    {"late_ms", &Settings::late_ms, 10, 86400000},            {"unreachable_ms", &Settings::unreachable_ms, 100, 86400000},
 };
 
 [[noreturn]] void refuse(const std::string& field, const std::string& value, const std::string& accepted) {
@@ -78,8 +78,9 @@ const std::vector<SettingRow>& setting_table() {
       {"segment_bytes", "RINGDP_SEGMENT_BYTES", "262144", "64..1073741824", "pipelining unit on links"},
       {"slot_bytes", "RINGDP_SLOT_BYTES", "1048576", "4096..1073741824", "staging slot per rank in shared memory"},
       {"link_bytes", "RINGDP_LINK_BYTES", "524288", "4096..1073741824", "capacity of one direction of a shared-memory link"},
+      {"heap_bytes", "RINGDP_HEAP_BYTES", "68719476736", "0..1099511627776", "address space per rank for ringdp.empty, memory only where it is touched; 0: none"},
       {"tcp_streams", "RINGDP_TCP_STREAMS", "0", "0..64", "TCP connections that carry a pair's collectives; 0: 1, from 25 Gb/s 4, from 100 Gb/s 8"},
-      {"spin_us", "RINGDP_SPIN_US", "50", "0..1000000", "how long a wait polls before it sleeps (0 where ranks outnumber cores)"},
+      {"spin_us", "RINGDP_SPIN_US", "50", "0..1000000", "how long a wait polls before it sleeps (at most 15 where ranks outnumber cores)"},
       {"late_ms", "RINGDP_LATE_MS", "1000", "10..86400000", "a rank that keeps others waiting this long is reported"},
       {"unreachable_ms", "RINGDP_UNREACHABLE_MS", "5000", "100..86400000", "TCP data not acknowledged for this long: the peer is lost"},
       {"", "RINGDP_LOG", "warning", kLogLevels, "what is written to stderr"},

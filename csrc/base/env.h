@@ -25,6 +25,7 @@ struct Settings {
   int64_t segment_bytes = 256 << 10;   // pipelining unit on links
   int64_t slot_bytes = 1 << 20;        // staging slot per rank in the arena (two of them)
   int64_t link_bytes = 512 << 10;      // capacity of one shared-memory link direction
+  int64_t heap_bytes = int64_t{64} << 30;  // address space per rank for tensors in shared memory; 0: none
   int64_t tcp_streams = 0;             // connections per peer; 0: by the speed of the interface
   int64_t spin_us = 50;                // how long a wait polls before it sleeps
   int64_t late_ms = 1000;              // a peer that keeps others waiting this long is reported

@@ -1,6 +1,7 @@
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
+#include "backend/allocation_scope.h"
 #include "backend/backend.h"
 #include "backend/process.h"
 #include "bindings/bind.h"
@@ -55,6 +56,8 @@ void bind_backend(py::module_& m) {
            py::arg("async_op") = true, no_gil)
       // torch calls it on ranks outside a new group when supports_splitting is true and a device is bound.
       .def("perform_nocolor_split", [](const Backend&, const at::Device&) {})
+      .def("enter_allocation_scope", [](Backend& self) { backend::enter_allocation_scope(self.heap_allocator()); })
+      .def_static("leave_allocation_scope", &backend::leave_allocation_scope)
       .def("counters", &counters)
       .def("describe", [](const Backend& self) { return self.group().description(); });
 }

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "kernels/codec.h"
+#include "kernels/copy.h"
 #include "kernels/fold.h"
 
 namespace ringdp::collective {
@@ -17,6 +18,9 @@ using plan::Ref;
 using plan::Space;
 using plan::Step;
 using plan::Verb;
+
+// After so much work the driver looks at failures, deadlines and other groups.
+constexpr uint64_t kTurnBytes = 16 << 20;
 
 bool signals(const plan::Plan& plan) {
   for (const plan::Lane& lane : plan.lanes) {
@@ -42,13 +46,14 @@ uint64_t stages_of(const plan::Plan& plan) {
 }  // namespace
 
 Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric, Workspace& workspace,
-                   Opening opening, Observer observer)
+                   NoteExchange notes, Observer observer)
     : plan_(plan),
       buffers_(std::move(buffers)),
       fabric_(fabric),
       workspace_(workspace),
-      notes_(std::move(opening), fabric, plan.rank, plan.world, signals(plan)),
+      notes_(std::move(notes)),
       observer_(std::move(observer)),
+      has_barriers_(signals(plan)),
       lanes_(plan.lanes.size()),
       stage_base_(workspace.stages) {
   if (workspace_.scratch.size() < static_cast<size_t>(plan.scratch_bytes)) {
@@ -60,15 +65,11 @@ Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric
 }
 
 bool Executor::advance() {
-  bool any = !notes_.over() && notes_.advance();
+  if (!has_barriers_) notes_.show();
+  turn_end_ = memory_bytes() + kTurnBytes;
+  bool any = !notes_.done() && notes_.advance();
   for (size_t lane = 0; lane < lanes_.size(); ++lane) any |= advance_lane(lane);
   return any;
-}
-
-trace::Totals Executor::totals() const {
-  trace::Totals sums = totals_;
-  sums.header_bytes_sent += notes_.bytes_sent();
-  return sums;
 }
 
 bool Executor::advance_lane(size_t index) {
@@ -83,6 +84,7 @@ bool Executor::advance_lane(size_t index) {
     state.bytes = state.header = 0;
     any = true;
     if (++state.step == steps.size()) --lanes_left_;
+    if (memory_bytes() >= turn_end_) break;
   }
   return any;
 }
@@ -103,7 +105,8 @@ bool Executor::run(const Step& step, LaneState& state) {
     case Verb::kEncode:
     case Verb::kDecode: recode(step); return true;
     case Verb::kSignal:
-      notes_.at_barrier();
+      // The first arrival of a collective shows the note: it is complete before anyone can pass the barrier.
+      notes_.post();
       fabric_.arena->arrive();
       state.barrier = fabric_.arena->arrived(fabric_.arena->index());
       return true;
@@ -116,7 +119,7 @@ bool Executor::run(const Step& step, LaneState& state) {
 }
 
 bool Executor::send(const Step& step, LaneState& state) {
-  if (!notes_.may_send_to(step.peer)) return false;
+  if (!notes_.sent_to(step.peer)) return false;
   const uint64_t size = bytes_of(step.srcs[0]);
   if (step.announce && !send_bytes(step.peer, &size, sizeof size, state.header, totals_.header_bytes_sent)) return false;
   return send_bytes(step.peer, resolve(step.srcs[0]), size, state.bytes, totals_.wire_bytes_sent);
@@ -201,7 +204,7 @@ void Executor::copy(const Step& step) {
   std::byte* dst = resolve(step.dsts[0]);
   const size_t size = bytes_of(step.srcs[0]);
   if (src == dst || size == 0) return;  // all_gather into a tensor that already holds the own part
-  std::memmove(dst, src, size);
+  kernels::copy(src, dst, static_cast<int64_t>(size));
   totals_.memory_bytes_read += size;
   totals_.memory_bytes_written += size;
 }
@@ -233,9 +236,17 @@ std::byte* Executor::resolve(const Ref& ref) const {
       break;
     case Space::kOutput: base = static_cast<std::byte*>(buffers_.outputs[ref.index]); break;
     case Space::kScratch: base = workspace_.scratch.data(); break;
+    case Space::kPeerInput: base = const_cast<std::byte*>(buffers_.peers[ref.index].inputs); break;
+    case Space::kPeerOutput: base = buffers_.peers[ref.index].output; break;
     case Space::kSlot: base = fabric_.arena->slot(ref.index, (stage_base_ + ref.stage) & 1); break;
   }
   return base + ref.offset;
+}
+
+trace::Totals Executor::totals() const {
+  trace::Totals sums = totals_;
+  sums.header_bytes_sent += notes_.bytes_sent();
+  return sums;
 }
 
 void Executor::add_polls(std::vector<pollfd>& polls) const {

@@ -1,7 +1,7 @@
 // Runs one plan on links and arena, a little at a time: advance() does what it can and never blocks.
 //
-// Every collective opens with an exchange of notes (fingerprints) between all ranks; nothing a peer sent is used and
-// nothing completes before that peer's note has been checked. Owned and called by the driver thread of its group.
+// Nothing a peer sent is used and nothing completes before that peer's note has been checked; no peer's tensor is touched
+// before all have. Owned and called by the driver thread of its group.
 #pragma once
 #include <poll.h>
 
@@ -9,17 +9,25 @@
 #include <functional>
 #include <vector>
 
+#include "collective/fabric.h"
 #include "collective/note_exchange.h"
 #include "plan/plan.h"
 #include "trace/counters.h"
 
 namespace ringdp::collective {
 
+// Where an arena member's tensors lie, as its note says; null where no plan reaches them.
+struct PeerTensors {
+  const std::byte* inputs = nullptr;
+  std::byte* output = nullptr;
+};
+
 // User memory of one collective; see plan.h for which buffer is which. Must stay valid until done().
 struct Buffers {
   std::vector<const void*> inputs;
   std::vector<void*> outputs;
-  double divisor = 0;  // of an AVG; 0: the number of ranks
+  double divisor = 0;                   // of an AVG; 0: the number of ranks
+  std::vector<PeerTensors> peers = {};  // by arena member; empty unless the plan names them
 };
 
 // Memory and positions that outlive one collective: one per group.
@@ -33,17 +41,18 @@ using Observer = std::function<void(const plan::Step&, const std::vector<void*>&
 
 class Executor {
  public:
-  // `plan`, `fabric` and `workspace` must outlive the executor.
-  Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric, Workspace& workspace, Opening opening,
+  // `plan`, `fabric` and `workspace` must outlive the executor. All `notes` are checked already when the plan names
+  // tensors of peers.
+  Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric, Workspace& workspace, NoteExchange notes,
            Observer observer = {});
 
   bool advance();  // true when anything moved; throws Error(kMismatch, kPeerLost)
-  bool done() const { return lanes_left_ == 0 && notes_.over(); }
+  bool done() const { return lanes_left_ == 0 && notes_.done(); }
 
   // Descriptors to poll(2) while nothing moves (sends that are full, receives that are empty).
   void add_polls(std::vector<pollfd>& polls) const;
 
-  std::vector<int> silent_ranks() const { return notes_.silent_ranks(); }  // they have not entered this collective
+  std::vector<int> silent_ranks() const { return notes_.silent_ranks(); }
   std::vector<int> awaited_ranks() const;  // ranks whose bytes or arrival the next steps wait for
   trace::Totals totals() const;
 
@@ -55,7 +64,6 @@ class Executor {
     size_t bytes = 0;      // of the current send or receive
     uint64_t barrier = 0;  // last one signalled
   };
-
   bool advance_lane(size_t lane);
   bool ready(const plan::Step& step) const;
   bool run(const plan::Step& step, LaneState& state);  // true when the step is finished
@@ -71,6 +79,7 @@ class Executor {
 
   std::byte* resolve(const plan::Ref& ref) const;
   size_t bytes_of(const plan::Ref& ref) const { return static_cast<size_t>(plan::bytes_of(plan_, ref)); }
+  uint64_t memory_bytes() const { return totals_.memory_bytes_read + totals_.memory_bytes_written; }
 
   const plan::Plan& plan_;
   Buffers buffers_;
@@ -79,9 +88,11 @@ class Executor {
   NoteExchange notes_;
   Observer observer_;
 
-  bool moved_ = false;  // bytes moved inside an unfinished step
+  const bool has_barriers_;  // the first arrival at one shows the note
+  bool moved_ = false;       // bytes moved inside an unfinished step
   std::vector<LaneState> lanes_;
   size_t lanes_left_ = 0;
+  uint64_t turn_end_ = 0;  // of memory_bytes(): then advance() returns
   uint64_t stage_base_ = 0;
   trace::Totals totals_;
 };

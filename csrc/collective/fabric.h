@@ -1,4 +1,4 @@
-// What plans run on: the links and the arena of one group.
+// What the plans of one group run on. Owns nothing.
 #pragma once
 #include <vector>
 
@@ -7,7 +7,6 @@
 
 namespace ringdp::collective {
 
-// Owns nothing; all pointers outlive what runs on it.
 struct Fabric {
   std::vector<transport::Link*> links;  // by group rank; the own entry is null
   transport::Arena* arena = nullptr;    // of the ranks of this host

@@ -2,96 +2,103 @@
 
 #include <poll.h>
 
+#include <utility>
+
 namespace ringdp::collective {
 namespace {
 
-constexpr size_t kBytes = sizeof(transport::Note);
+constexpr size_t kNoteSize = sizeof(transport::Note);
 
 }  // namespace
 
-NoteExchange::NoteExchange(Opening opening, const Fabric& fabric, int rank, int world, bool at_barrier)
-    : opening_(std::move(opening)),
-      fabric_(fabric),
+NoteExchange::NoteExchange(const Fabric& fabric, int rank, int world, Opening opening)
+    : fabric_(fabric),
       rank_(rank),
-      world_(world),
+      opening_(std::move(opening)),
       in_arena_(fabric.arena != nullptr && fabric.arena->size() == world),
-      at_barrier_(at_barrier),
-      peers_(static_cast<size_t>(world)),
-      unchecked_(world - 1),
-      unsent_(in_arena_ ? 0 : world - 1) {
+      peers_(world),
+      left_(world - 1),
+      unsent_(in_arena_ ? 0 : left_) {
   peers_[rank].checked = true;
+}
+
+void NoteExchange::post() {
+  if (!in_arena_ || posted_) return;
+  posted_ = true;
+  fabric_.arena->post_note(opening_.seq, opening_.note);
+  if (completes_notes_awaited()) fabric_.arena->wake();
+}
+
+void NoteExchange::show() {
+  if (!in_arena_ || posted_) return;
+  posted_ = true;
+  fabric_.arena->post_note(opening_.seq, opening_.note);
+  fabric_.arena->wake();
+}
+
+// Of two members that post at the same time, the later one sees the other's note: posting and looking are seq_cst.
+bool NoteExchange::completes_notes_awaited() const {
+  const transport::Arena& arena = *fabric_.arena;
+  bool awaited = false;
+  for (int member = 0; member < arena.size(); ++member) {
+    if (arena.noted(member) < opening_.seq) return false;
+    awaited |= member != arena.index() && arena.arrived(member) <= arena.arrived(arena.index());
+  }
+  return awaited;
 }
 
 bool NoteExchange::advance() {
   bool any = false;
-  // The own note first: a check that throws must not keep the other peers from learning of the mismatch.
-  if (in_arena_ && !at_barrier_ && !posted_) {
-    post();
-    fabric_.arena->wake();
-  }
-  for (int rank = 0; rank < world_ && !in_arena_; ++rank) any |= rank != rank_ && send_to(rank);
-  for (int rank = 0; rank < world_; ++rank) {
-    if (rank != rank_) any |= in_arena_ ? look_at(rank) : receive_from(rank);
+  for (int rank = 0; rank < static_cast<int>(peers_.size()) && !in_arena_; ++rank) any |= rank != rank_ && send(rank);
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
+    if (!peers_[rank].checked) any |= in_arena_ ? look_at(rank) : receive(rank);
   }
   return any;
 }
 
-// Before the first arrival, so that nobody passes that barrier without it.
-void NoteExchange::at_barrier() {
-  if (in_arena_ && !posted_) post();
-}
-
-void NoteExchange::post() {
-  fabric_.arena->post_note(opening_.seq, opening_.note);
-  posted_ = true;
-}
-
 bool NoteExchange::look_at(int rank) {
-  if (!posted_ || peers_[rank].checked || fabric_.arena->noted(rank) < opening_.seq) return false;
+  if (!posted_ || fabric_.arena->noted(rank) < opening_.seq) return false;
   accept(rank, fabric_.arena->note(rank, opening_.seq));
   return true;
 }
 
-bool NoteExchange::send_to(int rank) {
-  Peer& peer = peers_[rank];
-  if (peer.sent == kBytes) return false;
-  const size_t n = fabric_.links[rank]->try_send(opening_.note.bytes + peer.sent, kBytes - peer.sent);
+bool NoteExchange::send(int rank) {
+  PeerState& peer = peers_[rank];
+  if (peer.sent == kNoteSize) return false;
+  const size_t n = fabric_.links[rank]->try_send(opening_.note.bytes + peer.sent, kNoteSize - peer.sent);
   peer.sent += n;
   bytes_sent_ += n;
-  unsent_ -= n > 0 && peer.sent == kBytes;
+  unsent_ -= n > 0 && peer.sent == kNoteSize;
   return n > 0;
 }
 
-bool NoteExchange::receive_from(int rank) {
-  Peer& peer = peers_[rank];
-  if (peer.checked) return false;
-  const size_t n = fabric_.links[rank]->try_recv(peer.note.bytes + peer.received, kBytes - peer.received);
+bool NoteExchange::receive(int rank) {
+  PeerState& peer = peers_[rank];
+  const size_t n = fabric_.links[rank]->try_recv(peer.note.bytes + peer.received, kNoteSize - peer.received);
   peer.received += n;
-  if (peer.received == kBytes) accept(rank, peer.note);
+  if (peer.received == kNoteSize) accept(rank, peer.note);
   return n > 0;
 }
 
 void NoteExchange::accept(int rank, const transport::Note& note) {
   opening_.check(rank, note);
   peers_[rank].checked = true;
-  --unchecked_;
+  --left_;
 }
-
-bool NoteExchange::may_send_to(int rank) const { return in_arena_ || peers_[rank].sent == kBytes; }
 
 std::vector<int> NoteExchange::silent_ranks() const {
   std::vector<int> ranks;
-  for (int rank = 0; rank < world_; ++rank) {
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
     if (!peers_[rank].checked) ranks.push_back(rank);
   }
   return ranks;
 }
 
 void NoteExchange::add_events(std::vector<short>& events) const {
-  for (int rank = 0; rank < world_ && !in_arena_; ++rank) {
+  for (int rank = 0; rank < static_cast<int>(peers_.size()) && !in_arena_; ++rank) {
     if (rank == rank_) continue;
     if (!peers_[rank].checked) events[rank] |= POLLIN;
-    if (peers_[rank].sent < kBytes) events[rank] |= POLLOUT;
+    if (!sent_to(rank)) events[rank] |= POLLOUT;
   }
 }
 

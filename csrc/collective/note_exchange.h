@@ -1,6 +1,5 @@
-// How a collective opens: every rank shows its note (fingerprint) to all others and compares theirs with its own.
-//
-// In the arena when all ranks share it, else as the first bytes on every link. Driver thread only; never blocks.
+// How a collective opens: every rank shows its note to all others, in the arena that holds them all or else as the first
+// bytes on every link, and checks theirs. Never blocks. Owned and called by the driver thread.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,42 +18,52 @@ struct Opening {
 
 class NoteExchange {
  public:
-  // `at_barrier`: the plan arrives at barriers of the arena, and shows the note before the first of them.
-  NoteExchange(Opening opening, const Fabric& fabric, int rank, int world, bool at_barrier);
-
-  bool advance();     // true when anything moved; throws Error(kMismatch, kPeerLost)
-  void at_barrier();  // before each arrival: shows the note in the arena unless it is there
-
-  bool over() const { return unchecked_ + unsent_ == 0; }
-  bool all_checked() const { return unchecked_ == 0; }
-  bool checked(int rank) const { return peers_[rank].checked; }  // what that rank sends may be used
-  bool may_send_to(int rank) const;                              // the own note is out
-  std::vector<int> silent_ranks() const;                         // whose note has not come
-  void add_events(std::vector<short>& events) const;             // by rank: what to poll(2) its link for
+  // `fabric` must outlive the exchange.
+  NoteExchange(const Fabric& fabric, int rank, int world, Opening opening);
 
   uint64_t seq() const { return opening_.seq; }
-  uint64_t bytes_sent() const { return bytes_sent_; }  // on links
+
+  // In the arena: makes the own note visible and wakes everyone, or only if somebody who has not arrived at the next
+  // barrier may be waiting for this last note: an arrival wakes the others. Nothing on links, or the second time.
+  void show();
+  void post();
+
+  // Sends and looks; true when anything moved. In the arena it looks only once the own note is posted: a check that throws
+  // must not keep the others from learning of the mismatch.
+  bool advance();
+  bool all_checked() const { return left_ == 0; }
+  bool done() const { return left_ + unsent_ == 0; }
+
+  bool checked(int rank) const { return peers_[rank].checked; }
+  bool sent_to(int rank) const { return in_arena_ || peers_[rank].sent == sizeof(transport::Note); }
+  std::vector<int> silent_ranks() const;  // whose note has not come: they have not entered this collective
+  uint64_t bytes_sent() const { return bytes_sent_; }
+
+  // What to poll(2) of each rank's link, added to `events` by rank.
+  void add_events(std::vector<short>& events) const;
 
  private:
-  struct Peer {
+  struct PeerState {
     size_t sent = 0;  // bytes of my note
     size_t received = 0;
     bool checked = false;
     transport::Note note{};
   };
-  void post();
-  bool look_at(int rank);  // in the arena
-  bool send_to(int rank);
-  bool receive_from(int rank);
-  void accept(int rank, const transport::Note& note);
 
-  const Opening opening_;
+  bool send(int rank);
+  bool receive(int rank);
+  bool look_at(int rank);
+  void accept(int rank, const transport::Note& note);
+  bool completes_notes_awaited() const;
+
   const Fabric& fabric_;
-  const int rank_, world_;
-  const bool in_arena_, at_barrier_;
+  const int rank_;
+  Opening opening_;
+  bool in_arena_;
   bool posted_ = false;  // in the arena
-  std::vector<Peer> peers_;
-  int unchecked_, unsent_;
+  std::vector<PeerState> peers_;
+  size_t left_;    // of peers, not yet checked
+  size_t unsent_;  // own, to peers whose link was full
   uint64_t bytes_sent_ = 0;
 };
 

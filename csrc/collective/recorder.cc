@@ -21,7 +21,7 @@ const char* name_of(Verb verb) {
 }
 
 const char* name_of(Space space) {
-  static constexpr const char* kNames[] = {"input", "output", "scratch", "slot"};
+  static constexpr const char* kNames[] = {"input", "output", "scratch", "slot", "peer input", "peer output"};
   return kNames[static_cast<int>(space)];
 }
 
@@ -37,7 +37,8 @@ int64_t bytes_moved(const Plan& plan, const Step& step) {
   return step.srcs.empty() ? 0 : plan::bytes_of(plan, step.srcs[0]);
 }
 
-// "input0[0:16]", "slot2.1[64:128]" (member 2, stage 1), "scratch[0:32]w" (w: wide, e: encoded); byte ranges.
+// "input0[0:16]", "peer input2[0:16]" (member 2), "slot2.1[64:128]" (member 2, stage 1), "scratch[0:32]w" (w: wide, e: encoded);
+// byte ranges.
 std::string text_of(const Plan& plan, const Ref& ref) {
   std::string text = name_of(ref.space);
   if (ref.space != Space::kScratch) text += std::to_string(ref.index);

@@ -85,7 +85,8 @@ Walkthrough walk_ring(const std::vector<std::vector<float>>& inputs, Order order
     opening.seq = 1;
     opening.check = [](int, const transport::Note&) {};  // all ranks are built from one problem
     rank.executor = std::make_unique<Executor>(
-        rank.plan, Buffers{{rank.memory.data()}, {rank.memory.data()}}, rank.fabric, rank.workspace, std::move(opening),
+        rank.plan, Buffers{{rank.memory.data()}, {rank.memory.data()}}, rank.fabric, rank.workspace,
+        NoteExchange(rank.fabric, r, world, std::move(opening)),
         [&rank, &walk](const plan::Step& step, const std::vector<void*>& dsts) { note_event(rank, step, dsts, walk.events); });
   }
   const auto unfinished = [](const Rank& rank) { return !rank.executor->done(); };

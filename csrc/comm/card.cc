@@ -1,5 +1,8 @@
 #include "comm/card.h"
 
+#include <charconv>
+#include <sstream>
+
 #include "transport/unix_socket.h"
 
 namespace ringdp::comm {
@@ -12,7 +15,8 @@ constexpr size_t kLongestCard = 2048;
 
 std::string shared_settings(const Settings& settings) {
   std::string text;
-  for (const char* field : {"transport", "algorithm", "order", "wire", "segment_bytes", "slot_bytes", "link_bytes", "tcp_streams"}) {
+  for (const char* field : {"transport", "algorithm", "order", "wire", "segment_bytes", "slot_bytes", "link_bytes", "heap_bytes",
+                            "tcp_streams"}) {
     text += (text.empty() ? "" : " ") + std::string(field) + "=" + get_field(settings, field);
   }
   return text;
@@ -20,17 +24,21 @@ std::string shared_settings(const Settings& settings) {
 
 std::string to_text(const Card& card) {
   return transport::to_line(card.identity) + "\n" + (card.socket_name.empty() ? kNoSocket : card.socket_name) + "\n" +
-         card.settings;
+         std::to_string(card.heap_bytes) + "\n" + card.settings;
 }
 
 std::optional<Card> card_from_text(const std::string& text) {
-  const size_t first = text.find('\n');
-  const size_t second = first == std::string::npos ? first : text.find('\n', first + 1);
-  if (second == std::string::npos || text.size() > kLongestCard) return std::nullopt;
-  const auto identity = transport::identity_from_line(text.substr(0, first));
-  const std::string socket_name = text.substr(first + 1, second - first - 1);
+  if (text.size() > kLongestCard) return std::nullopt;
+  std::istringstream lines(text);
+  std::string line, socket_name, heap, settings;
+  if (!std::getline(lines, line) || !std::getline(lines, socket_name) || !std::getline(lines, heap)) return std::nullopt;
+  const auto identity = transport::identity_from_line(line);
   if (!identity || (socket_name != kNoSocket && !transport::is_socket_name(socket_name))) return std::nullopt;
-  return Card{*identity, socket_name == kNoSocket ? "" : socket_name, text.substr(second + 1)};
+  int64_t heap_bytes = 0;
+  const auto [end, error] = std::from_chars(heap.data(), heap.data() + heap.size(), heap_bytes);
+  if (error != std::errc() || end != heap.data() + heap.size() || heap_bytes < 0) return std::nullopt;
+  std::getline(lines, settings, '\0');
+  return Card{*identity, socket_name == kNoSocket ? "" : socket_name, settings, heap_bytes};
 }
 
 }  // namespace ringdp::comm

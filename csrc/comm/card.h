@@ -1,5 +1,6 @@
 // What a rank tells all others in the first round: who it is, where it listens, and the settings that must agree.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -12,6 +13,7 @@ struct Card {
   transport::HostIdentity identity;
   std::string socket_name;  // abstract unix socket; empty without one
   std::string settings;     // "transport=auto algorithm=auto ..."
+  int64_t heap_bytes = 0;   // for which this process has address space; the least of a host's ranks counts
 };
 
 // The settings with which ranks could not work together if they differed, as text to compare and to print.

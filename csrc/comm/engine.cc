@@ -112,18 +112,23 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
       seen = version;
     }
     bool moved = false, active = false;
-    int spin_us = 0;
+    Patience patience;
     for (const auto& group : groups) {
       if (!group->active()) continue;
       moved |= group->advance();
       active |= group->active();
-      spin_us = std::max(spin_us, group->spin_us());
+      patience.polls = std::max(patience.polls, group->patience().polls);
+      patience.yields |= group->patience().yields;
     }
     if (done ? done() : !active) return active;
     const auto now = Clock::now();
     if (now >= deadline.at()) return active;
     if (moved) idle_since = now;
-    if (moved || now - idle_since < std::chrono::microseconds(spin_us)) continue;
+    if (moved) continue;
+    if (now - idle_since < patience.polls) {
+      if (patience.yields) std::this_thread::yield();
+      continue;
+    }
     sleep(groups, deadline);
     idle_since = Clock::now();
   }

@@ -7,6 +7,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -19,6 +20,12 @@
 
 namespace ringdp::comm {
 
+// How a driver waits before it sleeps.
+struct Patience {
+  std::chrono::microseconds polls{0};  // for so long
+  bool yields = false;                 // the core at every turn, because peers may need it
+};
+
 // What the engine drives. All calls come from the driving thread, one at a time.
 class Drivable {
  public:
@@ -28,7 +35,7 @@ class Drivable {
   virtual void check_time() = 0;     // deadlines and lateness; called when nothing moves
   // Before and after the driver sleeps; adds the descriptors that must wake it.
   virtual void set_asleep(bool asleep, std::vector<pollfd>& polls) = 0;
-  virtual int spin_us() const = 0;
+  virtual Patience patience() const = 0;
 };
 
 class Engine {

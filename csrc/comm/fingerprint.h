@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "comm/placement.h"
 #include "plan/plan.h"
 #include "transport/arena.h"
 
@@ -27,7 +28,9 @@ struct OpDesc {
 // "all_reduce(SUM, float32 x 1024)"; "broadcast(float32 x 4, root 0)"; "all_gather(float32 x [3, 5])"; "barrier()".
 std::string describe(const OpDesc& desc);
 
-transport::Note encode(const OpDesc& desc);
+// The note also says where this rank's tensors lie, which may differ between ranks.
+transport::Note encode(const OpDesc& desc, const Placement& placement = {});
+Placement placement_in(const transport::Note& note);
 
 // Throws Error(kMismatch) unless rank `theirs_rank` announced the same as `mine`; names both sides and what differs.
 void check_same(const OpDesc& mine, int my_rank, const transport::Note& theirs, int theirs_rank);

@@ -19,6 +19,7 @@
 #include "comm/engine.h"
 #include "comm/mailbox.h"
 #include "comm/op.h"
+#include "comm/placement.h"
 #include "comm/rendezvous.h"
 #include "comm/watch.h"
 #include "trace/counters.h"
@@ -53,6 +54,11 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   // Drives until `work` is done, its error thrown if it failed; false when `deadline` passed first.
   bool wait(const Pending& work, Deadline deadline);
 
+  // Where this rank's tensors can lie so that collectives of this group need not copy them. It outlives the group.
+  // InvalidArgument when no rank of this host shares memory with this one, or in a forked child.
+  std::shared_ptr<transport::Heap> heap() const;
+  bool has_heap() const { return mesh_.arena && mesh_.arena->heap(); }
+
   void fail(const Error& error);
   // Ends unfinished work with kAborted, tells peers goodbye. Idempotent, at most about a second.
   void leave();
@@ -69,7 +75,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   bool advance() override;
   void check_time() override;
   void set_asleep(bool asleep, std::vector<pollfd>& polls) override;
-  int spin_us() const override { return spin_us_; }
+  Patience patience() const override { return patience_; }
 
   // Watched
   void peer_aborted(int rank, const ControlMessage& message) override;
@@ -86,10 +92,22 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
 
   std::shared_ptr<Op> front() const;
   bool advance_front();
+  // Starting a collective: group_start.cc.
   void start(Op& op);
-  std::shared_ptr<const plan::Plan> plan_for(const OpDesc& desc);
+  bool heaps_are_shared() const;
+  bool meet(Op& op);  // looks at notes that decide on the plan; true when anything moved
+  void run_plan(Op& op, const plan::Problem& problem);
+  plan::Problem problem_of(const OpDesc& desc) const;
+  std::shared_ptr<const plan::Plan> plan_for(const plan::Problem& problem);
+
   void finish(std::exception_ptr error);
-  void finish_all_failed();
+  bool finish_all_failed();  // false while a peer may still write into this rank's tensor
+  // Peers that write into this rank's tensor: group_fence.cc.
+  void expose(const plan::Problem& problem, const Placement& own);
+  bool shut_out_the_late();
+  bool is_quiet(const Peer& peer) const;
+  bool is_tainted() const;   // a peer gave this pass up and may have used its tensors for something else since
+  void retire() const;       // see Arena::retire
   void check_nobody_left();  // fails the group when a peer left before it finished the front op
 
   // Messages: group_messages.cc.
@@ -122,7 +140,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   const Mesh mesh_;
   const collective::Choice choice_;
   collective::Fabric fabric_;
-  const int spin_us_;
+  const Patience patience_;
   const int owner_pid_;
 
   // How long bytes may still be under way, or better news of a peer, once a link broke or a peer left.
@@ -148,9 +166,20 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   // Driver only.
   Mailbox mailbox_;
   using Counts = std::vector<int64_t>;
-  using PlanKey = std::tuple<plan::Collective, DType, ReduceOp, int32_t, int64_t, Counts, Counts, Counts>;
+  using PlanKey = std::tuple<plan::Collective, DType, ReduceOp, int32_t, int64_t, Counts, Counts, Counts, bool>;
   std::map<PlanKey, std::shared_ptr<const plan::Plan>> plans_;
   std::shared_ptr<const plan::Plan> plan_;
+  std::vector<Placement> placements_;                // of the front op, by rank; empty when no heap is considered
+  // The part of the own heap into which peers write, until barrier number `end` has passed.
+  struct Exposure {
+    int64_t offset = 0, bytes = 0;
+    uint64_t end = 0;
+    std::optional<Deadline> patience;  // with peers that go on after a failure
+  };
+  std::optional<Exposure> exposed_;                  // of the front op
+  bool in_heaps_ = false;                            // the front op runs on tensors where they lie
+  std::atomic<uint64_t> first_barrier_{0};           // of the op that runs; 0: none does
+  std::optional<collective::NoteExchange> notes_;    // of the front op, until its plan is known
   std::optional<collective::Executor> executor_;
   std::optional<std::pair<Error, Deadline>> broken_link_;  // what to report unless the watch knows better by then
   collective::Workspace workspace_;

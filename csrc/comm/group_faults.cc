@@ -25,8 +25,8 @@ std::string Group::state_of_peer(const Peer& peer) const { return peer.pidfd ? p
 Group::Suspicion Group::suspect() const {
   std::map<int, std::string> said;
   int culprit = -1;
-  const std::vector<int> silent = executor_->silent_ranks();
-  for (const int rank : silent.empty() ? executor_->awaited_ranks() : std::vector<int>{}) {
+  const std::vector<int> silent = executor_ ? executor_->silent_ranks() : notes_->silent_ranks();
+  for (const int rank : silent.empty() && executor_ ? executor_->awaited_ranks() : std::vector<int>{}) {
     said[rank] = " has called it, but its part does not come";
     culprit = rank;
   }
@@ -59,13 +59,13 @@ Error Group::timed_out(const Pending& work, Deadline::Clock::time_point since, c
 void Group::check_time() {
   check_messages();
   const std::shared_ptr<Op> op = front();
-  if (!op || !executor_ || failed_.load(std::memory_order_acquire)) return;
+  if (!op || (!executor_ && !notes_) || failed_.load(std::memory_order_acquire)) return;
   if (broken_link_) {
     if (broken_link_->second.passed()) fail(broken_link_->first);
   } else if (op->deadline().passed()) {
     {
       const std::lock_guard lock(mutex_);
-      absent_ = executor_->silent_ranks();
+      absent_ = executor_ ? executor_->silent_ranks() : notes_->silent_ranks();
     }
     fail(timed_out(*op, started_, suspect()));
   } else if (is_late(*op, last_moved_)) {

@@ -31,7 +31,9 @@ class Exchange {
  public:
   Exchange(const Session& session, const std::vector<int>& locals, const std::vector<Card>& cards)
       : session_(session), locals_(locals), cards_(cards) {
-    result_.layout = segment_layout(session.settings, static_cast<int>(locals.size()));
+    int64_t heap_bytes = INT64_MAX;
+    for (const int rank : locals) heap_bytes = std::min(heap_bytes, card_of(rank).heap_bytes);
+    result_.layout = segment_layout(session.settings, static_cast<int>(locals.size()), heap_bytes);
   }
 
   void connect(int listener);
@@ -188,11 +190,11 @@ int64_t planned_slot_bytes(const Settings& settings) {
   return align_up(settings.slot_bytes, kCacheLine);
 }
 
-transport::SegmentLayout segment_layout(const Settings& settings, int members) {
+transport::SegmentLayout segment_layout(const Settings& settings, int members, int64_t heap_bytes) {
   const auto stream_bytes = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(settings.link_bytes)));
   // Never too small for the probes of all members, which are as many bytes as cache lines take.
   const int64_t probes = align_up(members * static_cast<int64_t>(kNonceBytes), 64);
-  return {members, std::max(planned_slot_bytes(settings), probes), stream_bytes};
+  return {members, std::max(planned_slot_bytes(settings), probes), stream_bytes, heap_bytes};
 }
 
 LocalExchange exchange_memory(const Session& session, const std::vector<int>& locals, const std::vector<Card>& cards,

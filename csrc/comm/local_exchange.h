@@ -21,8 +21,8 @@ struct LocalExchange {
 
 // What plans may use of a slot: whole cache lines, equal on all ranks of all hosts.
 int64_t planned_slot_bytes(const Settings& settings);
-// Slots of at least that, streams of a power of two.
-transport::SegmentLayout segment_layout(const Settings& settings, int members);
+// Slots of at least that, streams of a power of two. `heap_bytes` comes from the ranks' cards.
+transport::SegmentLayout segment_layout(const Settings& settings, int members, int64_t heap_bytes);
 
 // `locals`: at least two ranks of one host, ascending, own rank included; `cards` by rank. Memory that cannot be shared
 // is a failed probe, not an error; a rank that vanishes is Error(kPeerLost).

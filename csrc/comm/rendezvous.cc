@@ -11,6 +11,7 @@
 #include "comm/tcp_exchange.h"
 #include "transport/catalog.h"
 #include "transport/pidfd.h"
+#include "transport/shm/address_space.h"
 #include "transport/tcp/striped_link.h"
 #include "transport/tcp/tcp_link.h"
 
@@ -143,7 +144,8 @@ Mesh meet(const Session& session, const HostIdentity& self, const transport::Doo
   std::optional<transport::UnixListener> listener;
   if (may_share) listener = transport::UnixListener::open();
   const std::vector<Card> cards = exchange_cards(
-      session, {self, listener ? listener->name : "", shared_settings(session.settings)});
+      session, {self, listener ? listener->name : "", shared_settings(session.settings),
+                may_share ? transport::reservable_heap(session.settings.heap_bytes, session.world()) : 0});
   const std::vector<int> locals = ranks_of_host(cards, self);
   check_demand(session, cards, locals);
 

@@ -54,9 +54,9 @@ char* at_element(void* buffer, int64_t index, int64_t size) { return static_cast
 
 // One kernel call: the kernel works on a multiple of kTile elements, this on any number up to kTile as well.
 struct Step {
-  const void* srcs[kMaxKernelSrcs];
+  const void* srcs[kMaxToAll];
   int n_srcs = 0;
-  void* dsts[kMaxKernelDsts];
+  void* dsts[kMaxToAll];
   int n_dsts = 0;
   int64_t first_size, src_size, dst_size;  // bytes of an element of srcs[0], of the other sources, of the dsts
 
@@ -71,10 +71,10 @@ struct Step {
  private:
   // Zeros fill the tile up, so the tail takes the same instructions, and gets the same bits, as the body.
   void run_padded(Kernel kernel, int64_t count, double divisor) const {
-    alignas(64) char in[kMaxKernelSrcs][kTile * kMaxElementBytes];
-    alignas(64) char out[kMaxKernelDsts][kTile * kMaxElementBytes];
-    const void* padded[kMaxKernelSrcs];
-    void* results[kMaxKernelDsts];
+    alignas(64) char in[kMaxToAll][kTile * kMaxElementBytes];
+    alignas(64) char out[kMaxToAll][kTile * kMaxElementBytes];
+    const void* padded[kMaxToAll];
+    void* results[kMaxToAll];
     for (int k = 0; k < n_srcs; ++k) {
       const int64_t size = k == 0 ? first_size : src_size;
       std::memcpy(in[k], srcs[k], count * size);
@@ -96,8 +96,9 @@ class Folder {
         args_(args),
         size_(size_of(args.dtype)),
         wide_size_(size_of(wide_of(args.dtype))),
-        max_srcs_(max_kernel_srcs(args.op)),
-        kernel_dsts_(std::min(args.n_dsts, max_kernel_dsts(args.op))) {}
+        to_all_(stores_to_all(args.op, args.n_srcs, args.n_dsts, args.wide_src, args.wide_dst)),
+        max_srcs_(to_all_ ? args.n_srcs : max_kernel_srcs(args.op)),
+        kernel_dsts_(to_all_ ? args.n_dsts : kernel_dsts(args.op, args.n_dsts)) {}
 
   void run() {
     const bool one_call = args_.n_srcs <= max_srcs_ && args_.n_dsts == kernel_dsts_;
@@ -153,6 +154,7 @@ class Folder {
   const KernelPicker pick_;
   const FoldArgs& args_;
   const int64_t size_, wide_size_;
+  const bool to_all_;
   const int max_srcs_, kernel_dsts_;
   alignas(64) char partial_[kBlockBytes];
 };

@@ -81,33 +81,37 @@ struct Loop {
     }
   }
 
-  template <int kDsts, size_t... kNext>
+  template <size_t... kNext, size_t... kDst>
   static void run(const void* const* srcs, void* const* dsts, int64_t count, double divisor,
-                  std::index_sequence<kNext...>) {
+                  std::index_sequence<kNext...>, std::index_sequence<kDst...>) {
     // Copies of the pointers: a store through dst could change the caller's array for all the compiler knows.
     const char* const src0 = static_cast<const char*>(srcs[0]);
     [[maybe_unused]] const char* const others[] = {static_cast<const char*>(srcs[kNext + 1])..., nullptr};
-    char* const dst0 = static_cast<char*>(dsts[0]);
-    char* const dst1 = static_cast<char*>(dsts[kDsts - 1]);
+    char* const results[] = {static_cast<char*>(dsts[kDst])...};
     const Wide by = static_cast<Wide>(divisor);
     for (int64_t i = 0; i < count; i += E::kLanes) {
       WidePack sum = first(src0, i);
       ((sum = Op::apply(sum, next(others[kNext], i))), ...);
       const DstPack result = finish(sum, by);
       const int64_t to = i * (sizeof(DstPack) / E::kLanes);
-      Memory<Isa, DstPack>::store(dst0 + to, result);
-      if constexpr (kDsts == 2) Memory<Isa, DstPack>::store(dst1 + to, result);
+      (Memory<Isa, DstPack>::store(results[kDst] + to, result), ...);
     }
   }
 
   template <int kSrcs, int kDsts>
   static void kernel(const void* const* srcs, void* const* dsts, int64_t count, double divisor) {
-    run<kDsts>(srcs, dsts, count, divisor, std::make_index_sequence<kSrcs - 1>());
+    run(srcs, dsts, count, divisor, std::make_index_sequence<kSrcs - 1>(), std::make_index_sequence<kDsts>());
   }
 
   template <int kDsts, size_t... kIndex>
   static Kernel pick_among(int n_srcs, std::index_sequence<kIndex...>) {
     static constexpr Kernel kKernels[] = {&kernel<kIndex + 1, kDsts>...};
+    return kKernels[n_srcs - 1];
+  }
+
+  template <size_t... kIndex>
+  static Kernel pick_to_all(int n_srcs, std::index_sequence<kIndex...>) {
+    static constexpr Kernel kKernels[] = {&kernel<kIndex + 1, kIndex + 1>...};
     return kKernels[n_srcs - 1];
   }
 };
@@ -119,7 +123,10 @@ struct Picker {
     using L = Loop<Isa, T, Op, kWideSrc, kWideDst, kDivide>;
     constexpr ReduceOp kOp = kIsSum ? ReduceOp::kSum : ReduceOp::kMin;
     constexpr std::make_index_sequence<max_kernel_srcs(kOp)> kSrcs{};
-    if constexpr (max_kernel_dsts(kOp) == 2) {
+    if constexpr (kIsSum && !kWideSrc && !kWideDst) {
+      if (key.n_dsts > 2) return L::pick_to_all(key.n_srcs, std::make_index_sequence<kMaxToAll>{});
+    }
+    if constexpr (kIsSum) {
       if (key.n_dsts == 2) return L::template pick_among<2>(key.n_srcs, kSrcs);
     }
     return L::template pick_among<1>(key.n_srcs, kSrcs);

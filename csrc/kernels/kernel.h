@@ -1,7 +1,7 @@
 // Contract between `fold` (splits the work) and the kernels (one instruction set each).
 //
-// A kernel folds 1..max_kernel_srcs(op) sources in registers, over a multiple of kTile elements. It reads element i
-// of every source before it writes element i of any destination, and never reads it again.
+// A kernel folds 1..max_kernel_srcs(op) sources (kMaxToAll where it stores to all) in registers, over a multiple of kTile
+// elements. It reads element i of every source before it writes element i of any destination, and never reads it again.
 #pragma once
 #include <cstdint>
 
@@ -19,9 +19,15 @@ constexpr bool is_sum(ReduceOp op) {
 
 // Sums are what training runs on; the rarer operations get fewer kernels and go through a block more often.
 constexpr int kMaxKernelSrcs = 8;
-constexpr int kMaxKernelDsts = 2;
+constexpr int kMaxToAll = 16;
 constexpr int max_kernel_srcs(ReduceOp op) { return is_sum(op) ? kMaxKernelSrcs : 2; }
-constexpr int max_kernel_dsts(ReduceOp op) { return is_sum(op) ? kMaxKernelDsts : 1; }
+
+// Sums without partial sums have kernels that store to as many destinations as there are sources: one pass over the
+// tensors of all ranks. Other numbers of destinations are written by twos, or one by one.
+constexpr bool stores_to_all(ReduceOp op, int n_srcs, int n_dsts, bool wide_src, bool wide_dst) {
+  return is_sum(op) && n_srcs == n_dsts && n_srcs <= kMaxToAll && !wide_src && !wide_dst;
+}
+constexpr int kernel_dsts(ReduceOp op, int n_dsts) { return is_sum(op) && n_dsts >= 2 ? 2 : 1; }
 
 using Kernel = void (*)(const void* const* srcs, void* const* dsts, int64_t count, double divisor);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/direct.h"
+#include "plan/one_pass.h"
 
 namespace ringdp::plan {
 
@@ -14,6 +15,7 @@ bool is_one_shot(const Problem& problem) {
 
 Plan arena(const Problem& problem) {
   if (problem.what == Collective::kAllToAll) return direct(problem);
+  if (problem.in_heaps) return one_pass(problem);
   Builder builder("arena", problem);
   ArenaLane lane(builder, problem, problem.rank, problem.world, problem.world);
   switch (problem.what) {

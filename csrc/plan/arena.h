@@ -1,7 +1,7 @@
 // Arena: plans over memory that all ranks map. Every rank writes its own slot only and reads everyone's, in rank order.
 //
 // No bytes on a link, but for all_to_all: a pair's sizes are known to that pair only, so arena() gives direct's plan,
-// which says so. Small sums: one shot, whoever wants the result folds everything. Otherwise stages of one slot each,
+// which says so. Tensors in heaps: one_pass()'s plan. Small sums: one shot, whoever wants the result folds everything. Otherwise stages of one slot each,
 // which the executor maps to the two physical slots in turn. Arena member index = group rank. Every plan on the arena,
 // also for count 0, passes at least one barrier, because the executor shows and checks the ranks' notes there.
 //

@@ -32,6 +32,8 @@ class Builder {
 
   Ref input(int tensor, Extent elements) const { return user(Space::kInput, tensor, elements); }
   Ref output(int tensor, Extent elements) const { return user(Space::kOutput, tensor, elements); }
+  Ref peer_input(int member, Extent elements) const { return user(Space::kPeerInput, member, elements); }
+  Ref peer_output(int member, Extent elements) const { return user(Space::kPeerOutput, member, elements); }
   Ref slot(int member, int stage, int64_t byte_offset, int64_t count) const;
   static Ref scratch(int64_t byte_offset, Form form, int64_t count);
 

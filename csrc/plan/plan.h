@@ -33,10 +33,12 @@ enum class Verb : uint8_t {
 };
 
 enum class Space : uint8_t {
-  kInput,    // user tensor `index` (read)
-  kOutput,   // user tensor `index` (written; may be the same memory as the input)
-  kScratch,  // private memory of the executor; index 0
-  kSlot,     // staging slot of arena member `index`, of pipeline stage `stage`
+  kInput,       // user tensor `index` (read)
+  kOutput,      // user tensor `index` (written; may be the same memory as the input)
+  kScratch,     // private memory of the executor; index 0
+  kSlot,        // staging slot of arena member `index`, of pipeline stage `stage`
+  kPeerInput,   // input tensors of arena member `index`, laid end to end in its heap (read)
+  kPeerOutput,  // its output tensor, in its heap (written)
 };
 
 // Raw: the tensor's own type. Wide: wide_of(dtype), a partial sum. Encoded: in the plan's wire type, see codec.h.
@@ -99,6 +101,7 @@ struct Problem {
   std::vector<int> hosts;             // first rank of every host, ascending, when each host's ranks are contiguous
   int64_t segment_bytes = 256 << 10;  // pipelining unit of link plans
   int64_t slot_bytes = 1 << 20;       // staging slot of arena plans
+  bool in_heaps = false;              // arena plans: the tensors that others reach into lie in heaps, see one_pass.h
 
   // An all_reduce or reduce_scatter whose wire type applies to its dtype and op.
   bool travels_encoded() const;

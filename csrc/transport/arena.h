@@ -1,10 +1,15 @@
 // The other seam: memory that all ranks of one host map, with a barrier that does not block.
 //
-// Each local rank owns one segment (memfd): a control block, two staging slots and outgoing streams per peer.
-// All ranks map all segments. Members are numbered 0..size-1 in group-rank order. Called by the driver thread only.
+// Each local rank owns one segment (memfd): a control block, two staging slots, outgoing streams per peer, and a heap in
+// which its tensors can live. The heap is reserved once, so that an allocation concerns nobody else.
+// All ranks map all segments. Members are numbered 0..size-1 in group-rank order. Called by the driver
+// thread only, but for what concerns the heap.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+
+#include "transport/heap.h"
 
 namespace ringdp::transport {
 
@@ -25,6 +30,11 @@ class Arena {
   virtual std::byte* slot(int member, int parity) const = 0;
   virtual int64_t slot_bytes() const = 0;
 
+  // The heap of a member, heap_bytes() long (0: there is none); the plan of a collective says who reads and writes it.
+  virtual std::byte* heap_at(int member) const = 0;
+  virtual int64_t heap_bytes() const = 0;
+  virtual const std::shared_ptr<Heap>& heap() const = 0;  // this rank's, outlives the arena; null when there is none
+
   // Notes: the owner posts number `seq` (growing); a note stays readable until its owner posts seq + 2. Posting wakes
   // nobody: an arrival does, or wake().
   virtual void post_note(uint64_t seq, const Note& note) = 0;
@@ -37,6 +47,15 @@ class Arena {
   virtual void arrive() = 0;
   virtual bool passed(uint64_t barrier) const = 0;  // acquire
   virtual uint64_t arrived(int member) const = 0;   // how often that member has arrived
+
+  // When a group has failed or is left, any thread: this member will touch no peer's tensor again, and what its own hold
+  // is no longer meant for collectives from `barrier` on, the first that it has not passed. Rings sleeping members.
+  virtual void retire(uint64_t barrier) = 0;
+  virtual uint64_t retired(int member) const = 0;  // that barrier; 0: it has not
+
+  // Cuts `bytes` at `offset` of the own heap off from all other members: private pages take their place at the same
+  // address. What lies beside the bytes in the first and last page stays; the bytes are lost. Error(kInternal).
+  virtual void fence(int64_t offset, int64_t bytes) = 0;
 
   // The driver sets this before its last look and poll(2), and clears it after; peers ring only who is asleep.
   virtual void set_asleep(bool asleep) = 0;

@@ -23,4 +23,6 @@ std::shared_ptr<const UniqueFd> open_pidfd(pid_t pid) {
                      [pid] { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); });
 }
 
+bool has_ended(const UniqueFd& pidfd) { return !alive(pidfd.get()); }
+
 }  // namespace ringdp::transport

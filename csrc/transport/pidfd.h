@@ -11,4 +11,6 @@ namespace ringdp::transport {
 // Null when there is no such process, or the kernel has no pidfd_open.
 std::shared_ptr<const UniqueFd> open_pidfd(pid_t pid);
 
+bool has_ended(const UniqueFd& pidfd);
+
 }  // namespace ringdp::transport

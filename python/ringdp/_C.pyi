@@ -36,6 +36,13 @@ class Backend:
     def counters(self) -> dict[str, int]:
         """Collectives, plan steps, rounds, payload bytes on links, bytes read and written in memory; since creation."""
 
+    def enter_allocation_scope(self) -> None:
+        """From here on CPU tensors that this thread makes lie in the group's shared memory. Scopes nest."""
+
+    @staticmethod
+    def leave_allocation_scope() -> None:
+        """Ends this thread's innermost scope."""
+
     def describe(self) -> str:
         """How bytes reach each peer and why; which plan runs and why."""
 

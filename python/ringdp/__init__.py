@@ -13,11 +13,13 @@ from typing import Any
 from ringdp import _register
 
 __version__ = "0.1.0"
-__all__ = ["Options", "__version__", "info", "monitored_barrier", "register", "testing"]
+__all__ = ["Options", "__version__", "empty", "in_shared_memory", "info", "monitored_barrier", "register", "testing"]
 
 # public name -> (module, attribute; None for the module itself)
 _LAZY: dict[str, tuple[str, str | None]] = {
     "Options": ("ringdp.backend", "Options"),
+    "empty": ("ringdp.allocate", "empty"),
+    "in_shared_memory": ("ringdp.allocate", "in_shared_memory"),
     "info": ("ringdp.cli.info", "collect"),
     "monitored_barrier": ("ringdp.backend", "monitored_barrier"),
     "register": ("ringdp._register", "register"),

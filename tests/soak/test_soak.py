@@ -28,7 +28,7 @@ def soak() -> ModuleType:
 
 
 def sample(seconds: float, **sizes: float) -> dict[str, float]:
-    return {"seconds": seconds, "descriptors": 10, "threads": 4, "rss_kib": 1000, "shm": 0, **sizes}
+    return {"seconds": seconds, "descriptors": 10, "threads": 4, "rss_kib": 1000, "shared_kib": 500, "shm": 0, **sizes}
 
 
 def test_a_short_run_is_clean(run_python):
@@ -51,9 +51,9 @@ def test_groups_are_world_halves_and_pairs_once_each(soak):
     assert soak.memberships(3) == [[0, 1, 2], [1, 2], [0, 1]]
 
 
-@pytest.mark.parametrize("what", ["descriptors", "threads", "shm", "rss_kib"])
+@pytest.mark.parametrize("what", ["descriptors", "threads", "shm", "rss_kib", "shared_kib"])
 def test_what_grows_after_the_warm_up_is_named(soak, what):
-    more = sample(0)[what] + (soak.SLACK_KIB if what == "rss_kib" else 0)
+    more = sample(0)[what] + (soak.SLACK_KIB if what in soak.MEMORY else 0)
     assert soak.growth([sample(0), sample(50), sample(100, **{what: more})], 100) == []
     [grew] = soak.growth([sample(0), sample(50), sample(100, **{what: more + 1})], 100) or ["nothing"]
     assert grew.startswith(f"{what} grew from")

@@ -1,4 +1,4 @@
-// What lies at the start of every segment: arrivals, notes and the asleep flag of one member, all zero at first.
+// What lies at the start of every segment: arrivals, notes and flags of one member, all zero at first.
 //
 // Every field has one writer, the segment's owner, except `generation` in member 0's block, which whoever completes a
 // barrier raises. All counters only grow. Fields that take part in the sleep protocol (publish, then look at `asleep`;
@@ -21,6 +21,7 @@ struct ControlBlock {
   alignas(kLinePairBytes) std::atomic<uint64_t> arrivals;  // barriers the owner has arrived at
   alignas(kLinePairBytes) std::atomic<uint32_t> asleep;    // 1: the owner sleeps or is about to; ring its doorbell
   alignas(kLinePairBytes) std::atomic<uint64_t> noted;     // highest note the owner has posted
+  alignas(kLinePairBytes) std::atomic<uint64_t> retired;   // not 0: the owner touches no peer's tensor again, nor passes this barrier
   alignas(kLinePairBytes) Note notes[2];                   // note seq lies at seq % 2
   alignas(kLinePairBytes) std::atomic<uint64_t> generation;  // member 0 only: barriers that have passed
 };

@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -32,6 +34,9 @@ void check(const SegmentLayout& layout) {
   }
   const int64_t n = layout.stream_bytes;
   if (n < 1 || n > kMaxPartBytes || (n & (n - 1)) != 0) refuse("link_bytes", n, "a power of two, 1 B..1 TiB");
+  if (layout.heap_bytes < 0 || layout.heap_bytes > kMaxPartBytes || layout.heap_bytes % kPageBytes) {
+    refuse("heap_bytes", layout.heap_bytes, "a multiple of 4096, 0..1 TiB");
+  }
 }
 
 // One stream with its header, padded so that the next header is aligned.
@@ -49,6 +54,13 @@ std::byte* map_shared(int fd, size_t size) {
 
 void keep_from_children(std::byte* at, size_t size) {
   if (::madvise(at, size, MADV_DONTFORK) != 0) throw_errno("cannot keep shared memory from forked children");
+}
+
+// A core dump would walk through all that was reserved, of every rank.
+void keep_from_core_dumps(std::byte* at, int64_t size) {
+  if (size > 0 && ::madvise(at, static_cast<size_t>(size), MADV_DONTDUMP) != 0) {
+    throw_errno("cannot keep shared memory out of core dumps");
+  }
 }
 
 void check_received(int fd, size_t size) {
@@ -75,9 +87,11 @@ int64_t SegmentLayout::stream_offset(int to_member, Traffic traffic) const {
   return first_stream(*this) + (static_cast<int>(traffic) * members + to_member) * stream_stride(*this);
 }
 
-int64_t SegmentLayout::total_bytes() const {
+int64_t SegmentLayout::heap_offset() const {
   return align_up(first_stream(*this) + kTrafficCount * members * stream_stride(*this), kPageBytes);
 }
+
+int64_t SegmentLayout::total_bytes() const { return heap_offset() + heap_bytes; }
 
 Segment Segment::create(const SegmentLayout& layout) {
   check(layout);
@@ -103,7 +117,23 @@ Segment Segment::map_whole(int fd, const SegmentLayout& layout) {
   const auto size = static_cast<size_t>(layout.total_bytes());
   Segment segment(map_shared(fd, size), size);
   keep_from_children(segment.data_, size);
+  keep_from_core_dumps(segment.data_ + layout.heap_offset(), layout.heap_bytes);
   return segment;
+}
+
+void Segment::make_private(int64_t offset, int64_t bytes) const {
+  const int64_t first = offset / kPageBytes * kPageBytes, end = align_up(offset + bytes, kPageBytes);
+  const auto size = static_cast<size_t>(end - first);
+  void* const fresh = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (fresh == MAP_FAILED) throw_errno("no address space for " + std::to_string(size) + " private bytes");
+  auto* const pages = static_cast<std::byte*>(fresh);
+  std::memcpy(pages, data_ + first, static_cast<size_t>(offset - first));
+  std::memcpy(pages + (offset + bytes - first), data_ + offset + bytes, static_cast<size_t>(end - offset - bytes));
+  if (::mremap(fresh, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, data_ + first) == MAP_FAILED) {
+    ::munmap(fresh, size);
+    throw_errno("cannot put private memory in place of a shared tensor");
+  }
+  keep_from_children(data_ + first, size);
 }
 
 Segment::Segment(std::byte* data, size_t size) : data_(data), size_(size) {}

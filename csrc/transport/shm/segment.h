@@ -15,14 +15,16 @@ enum class Traffic { kCollectives, kMessages };
 constexpr int kTrafficCount = 2;
 
 // Geometry, equal on all members; pure arithmetic. Order: control block, two slots, then per kind of traffic one stream
-// per member.
+// per member, then the heap.
 struct SegmentLayout {
   int members = 0;
   int64_t slot_bytes = 0;    // multiple of 64
   int64_t stream_bytes = 0;  // capacity of one outgoing stream, a power of two
+  int64_t heap_bytes = 0;    // reserved for tensors, whole pages; costs memory only where it is touched
 
   int64_t slot_offset(int parity) const;
   int64_t stream_offset(int to_member, Traffic traffic) const;  // of its StreamHeader; the bytes follow the header
+  int64_t heap_offset() const;                                  // page-aligned
   int64_t total_bytes() const;                                  // page-aligned
 };
 
@@ -38,6 +40,11 @@ class Segment {
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;
   ~Segment();
+
+  // Puts private pages in place of those that hold [offset, offset + bytes), at their address: what others write through
+  // their mappings is not seen here any more. The bytes become 0; what lies beside them in the first and last page stays.
+  // Error(kInternal).
+  void make_private(int64_t offset, int64_t bytes) const;
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }

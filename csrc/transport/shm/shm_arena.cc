@@ -1,5 +1,6 @@
 #include "transport/shm/shm_arena.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -12,10 +13,22 @@ namespace {
 
 using Members = std::vector<LocalMember>;
 
+// Equal places in the heaps of all members must not meet in one set of a first-level cache (4096 bytes a way).
+constexpr int64_t kWayBytes = 4096;
+constexpr int64_t kSmallestStagger = 256;
+
+int64_t stagger(int member, int members) {
+  return member * std::max(kWayBytes / members / Heap::kAlignment * Heap::kAlignment, kSmallestStagger) % kWayBytes;
+}
+
 class MappedArena final : public ShmArena {
  public:
   MappedArena(int index, const SegmentLayout& layout, std::shared_ptr<const Members> members)
-      : index_(index), layout_(layout), members_(std::move(members)), linked_(kTrafficCount * layout.members, false) {}
+      : index_(index), layout_(layout), members_(std::move(members)), linked_(kTrafficCount * layout.members, false) {
+    if (layout.heap_bytes == 0) return;
+    const int64_t first = stagger(index, layout.members);
+    heap_ = std::make_shared<Heap>(members_, heap_at(index) + first, layout.heap_bytes - first);
+  }
 
   int index() const override { return index_; }
   int size() const override { return layout_.members; }
@@ -23,6 +36,9 @@ class MappedArena final : public ShmArena {
     return (*members_)[member].segment.data() + layout_.slot_offset(parity);
   }
   int64_t slot_bytes() const override { return layout_.slot_bytes; }
+  std::byte* heap_at(int member) const override { return (*members_)[member].segment.data() + layout_.heap_offset(); }
+  int64_t heap_bytes() const override { return layout_.heap_bytes; }
+  const std::shared_ptr<Heap>& heap() const override { return heap_; }
 
   void post_note(uint64_t seq, const Note& note) override;
   // seq_cst, as passed(): it may be the last look before sleeping.
@@ -36,6 +52,14 @@ class MappedArena final : public ShmArena {
     return block(0).generation.load(std::memory_order_seq_cst) >= barrier;
   }
   uint64_t arrived(int member) const override { return block(member).arrivals.load(std::memory_order_acquire); }
+  void retire(uint64_t barrier) override {
+    block(index_).retired.store(barrier, std::memory_order_seq_cst);
+    wake();
+  }
+  uint64_t retired(int member) const override { return block(member).retired.load(std::memory_order_seq_cst); }
+  void fence(int64_t offset, int64_t bytes) override {
+    (*members_)[index_].segment.make_private(layout_.heap_offset() + offset, bytes);
+  }
   void set_asleep(bool asleep) override { block(index_).asleep.store(asleep, std::memory_order_seq_cst); }
 
   std::unique_ptr<Link> link_to(int member, Traffic traffic) override;
@@ -51,6 +75,7 @@ class MappedArena final : public ShmArena {
   const SegmentLayout layout_;
   const std::shared_ptr<const Members> members_;
   std::vector<bool> linked_;  // by traffic, then member: link_to was called
+  std::shared_ptr<Heap> heap_;
   uint64_t arrived_ = 0;
   uint64_t posted_ = 0;
 };

@@ -16,7 +16,7 @@ struct LocalMember {
   Doorbell doorbell;
 };
 
-// Segments and doorbells stay alive until the arena and every link made from it are gone.
+// Segments and doorbells stay alive until the arena, its heap and every link made from it are gone.
 class ShmArena : public Arena {
  public:
   // Error(kInvalidArgument) when index, layout and members do not fit together.

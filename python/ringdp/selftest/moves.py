@@ -14,7 +14,7 @@ def broadcast(seat: Seat, dtype: torch.dtype, _: str, count: int) -> Iterator[Ch
     """From every root in turn."""
     inputs = seat.inputs(count, dtype)
     for root in range(seat.size):
-        mine = inputs[seat.rank].clone()
+        mine = seat.copy_of(inputs[seat.rank])
         seat.wait(dist.broadcast(mine, group_src=root, **seat.options()))
         yield f"result from root {root}", mine, inputs[root]
 
@@ -32,7 +32,7 @@ def all_gather_uneven(seat: Seat, dtype: torch.dtype, _: str, count: int) -> Ite
 def _gather_parts(seat: Seat, dtype: torch.dtype, sizes: list[int]) -> Iterator[Check]:
     inputs = [seat.inputs(size, dtype)[rank] for rank, size in enumerate(sizes)]
     outputs = [torch.empty(size, dtype=dtype) for size in sizes]
-    seat.wait(dist.all_gather(outputs, inputs[seat.rank].clone(), **seat.options()))
+    seat.wait(dist.all_gather(outputs, seat.copy_of(inputs[seat.rank]), **seat.options()))
     for rank, output in enumerate(outputs):
         yield f"part of rank {rank}", output, inputs[rank]
 
@@ -41,7 +41,7 @@ def all_gather_into_tensor(seat: Seat, dtype: torch.dtype, _: str, count: int) -
     """Into one flat tensor."""
     inputs = seat.inputs(count, dtype)
     output = torch.empty(count * seat.size, dtype=dtype)
-    seat.wait(dist.all_gather_into_tensor(output, inputs[seat.rank].clone(), **seat.options()))
+    seat.wait(dist.all_gather_into_tensor(output, seat.copy_of(inputs[seat.rank]), **seat.options()))
     yield "result", output, torch.cat(inputs)
 
 
@@ -51,7 +51,7 @@ def all_gather_coalesced(seat: Seat, dtype: torch.dtype, _: str, count: int) -> 
     outputs = [torch.empty(len(inputs[0]) * seat.size, dtype=dtype) for inputs in pair]
     with dist._coalescing_manager(seat.group, async_ops=seat.asynchronous) as bracket:
         for output, inputs in zip(outputs, pair, strict=True):
-            dist.all_gather_into_tensor(output, inputs[seat.rank].clone(), group=seat.group)
+            dist.all_gather_into_tensor(output, seat.copy_of(inputs[seat.rank]), group=seat.group)
     if seat.asynchronous:
         bracket.wait()
     for which, (output, inputs) in enumerate(zip(outputs, pair, strict=True)):
@@ -63,7 +63,7 @@ def gather(seat: Seat, dtype: torch.dtype, _: str, count: int) -> Iterator[Check
     inputs = seat.inputs(count, dtype)
     for root in range(seat.size):
         outputs = [torch.empty(count, dtype=dtype) for _ in inputs] if seat.rank == root else None
-        seat.wait(dist.gather(inputs[seat.rank].clone(), outputs, group_dst=root, **seat.options()))
+        seat.wait(dist.gather(seat.copy_of(inputs[seat.rank]), outputs, group_dst=root, **seat.options()))
         for rank, output in enumerate(outputs or []):
             yield f"part of rank {rank} on root {root}", output, inputs[rank]
 
@@ -74,7 +74,7 @@ def scatter(seat: Seat, dtype: torch.dtype, _: str, count: int) -> Iterator[Chec
     for root in range(seat.size):
         parts = inputs[root].tensor_split(seat.size)
         output = torch.empty(count, dtype=dtype)
-        given = [part.clone() for part in parts] if seat.rank == root else None
+        given = [seat.copy_of(part) for part in parts] if seat.rank == root else None
         seat.wait(dist.scatter(output, given, group_src=root, **seat.options()))
         yield f"part from root {root}", output, parts[seat.rank]
 

@@ -15,7 +15,7 @@ from ringdp.selftest.seat import Check, Seat
 def all_reduce(seat: Seat, dtype: torch.dtype, reduce: str, count: int) -> Iterator[Check]:
     """In place, on every rank."""
     inputs = seat.inputs(count, dtype)
-    mine = inputs[seat.rank].clone()
+    mine = seat.copy_of(inputs[seat.rank])
     seat.wait(dist.all_reduce(mine, op=reduce_op(reduce, seat.rank), **seat.options()))
     yield "result", mine, fold(inputs, reduce)
 
@@ -24,7 +24,7 @@ def reduce_to_each(seat: Seat, dtype: torch.dtype, reduce: str, count: int) -> I
     """To every root in turn; only the root's result is defined."""
     inputs = seat.inputs(count, dtype)
     for root in range(seat.size):
-        mine = inputs[seat.rank].clone()
+        mine = seat.copy_of(inputs[seat.rank])
         seat.wait(dist.reduce(mine, group_dst=root, op=reduce_op(reduce, seat.rank), **seat.options()))
         if seat.rank == root:
             yield f"result on root {root}", mine, fold(inputs, reduce)
@@ -42,7 +42,7 @@ def reduce_scatter_uneven(seat: Seat, dtype: torch.dtype, reduce: str, count: in
 
 def _scatter_parts(seat: Seat, dtype: torch.dtype, reduce: str, sizes: list[int]) -> Iterator[Check]:
     inputs = seat.inputs(sum(sizes), dtype)
-    given = inputs[seat.rank].clone()
+    given = seat.copy_of(inputs[seat.rank])
     output = torch.empty(sizes[seat.rank], dtype=dtype)
     operation = reduce_op(reduce, seat.rank)
     seat.wait(dist.reduce_scatter(output, list(given.split(sizes)), op=operation, **seat.options()))
@@ -55,14 +55,14 @@ def reduce_scatter_tensor(seat: Seat, dtype: torch.dtype, reduce: str, count: in
     inputs = seat.inputs(count * seat.size, dtype)
     output = torch.empty(count, dtype=dtype)
     operation = reduce_op(reduce, seat.rank)
-    seat.wait(dist.reduce_scatter_tensor(output, inputs[seat.rank].clone(), op=operation, **seat.options()))
+    seat.wait(dist.reduce_scatter_tensor(output, seat.copy_of(inputs[seat.rank]), op=operation, **seat.options()))
     yield "result", output, fold(inputs, reduce)[seat.rank * count :][:count]
 
 
 def all_reduce_coalesced(seat: Seat, dtype: torch.dtype, reduce: str, count: int) -> Iterator[Check]:
     """Two tensors in one call."""
     pair = [seat.inputs(count, dtype, "first"), seat.inputs(count + 3, dtype, "second")]
-    mine = [inputs[seat.rank].clone() for inputs in pair]
+    mine = [seat.copy_of(inputs[seat.rank]) for inputs in pair]
     operation = reduce_op(reduce, seat.rank)
     with dist._coalescing_manager(seat.group, async_ops=seat.asynchronous) as bracket:
         for tensor in mine:
@@ -81,7 +81,7 @@ def reduce_scatter_coalesced(seat: Seat, dtype: torch.dtype, reduce: str, count:
     operation = reduce_op(reduce, seat.rank)
     with dist._coalescing_manager(seat.group, async_ops=seat.asynchronous) as bracket:
         for output, inputs in zip(outputs, pair, strict=True):
-            dist.reduce_scatter_tensor(output, inputs[seat.rank].clone(), op=operation, group=seat.group)
+            dist.reduce_scatter_tensor(output, seat.copy_of(inputs[seat.rank]), op=operation, group=seat.group)
     if seat.asynchronous:
         bracket.wait()
     for n, output, inputs in zip(counts, outputs, pair, strict=True):

@@ -3,12 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
 
+#include "collective/executor_world.h"
 #include "collective/recorder.h"
 #include "plan/builder.h"
-#include "world.h"
 
-namespace ringdp::collective::testing {
+namespace ringdp::collective {
 namespace {
 
 TEST(Executor, CountersEqualThePlansTotals) {
@@ -32,6 +33,16 @@ TEST(Executor, CountersEqualThePlansTotals) {
   }
 }
 
+TEST(Executor, NotesAreOnLinksOnlyWhereNoArenaHoldsAllRanks) {
+  for (const Case& c : kCases) {
+    World world(3, c, 100);
+    world.start(1, {1, 1, 1});
+    world.run();
+    const uint64_t on_links = c.shared ? 0 : 2 * sizeof(transport::Note);
+    for (int r = 0; r < 3; ++r) EXPECT_EQ(world.executor(r).totals().header_bytes_sent, on_links);
+  }
+}
+
 TEST(Executor, RepeatedCollectivesReuseSlotsAndNotes) {
   for (const Case& c : kCases) {
     World world(3, c, 3001);
@@ -39,6 +50,42 @@ TEST(Executor, RepeatedCollectivesReuseSlotsAndNotes) {
       world.start(seq, {1, 1, 1});
       world.run();
       for (int r = 0; r < 3; ++r) ASSERT_EQ(world.out(r)[3000], 6.0f) << "collective " << seq;
+    }
+  }
+}
+
+// A rank may have heard all others before its own note is out: it must still send it.
+TEST(Executor, TheOwnNoteGoesOutThoughItsLinksWereFullWhileThePeersNotesCame) {
+  for (const Case& c : kCases) {
+    for (int refusals = 0; refusals < 6; ++refusals) {
+      World world(3, c, 50, refusals);
+      world.start(1, {1, 1, 1});
+      for (int turn = 0; turn < 1000 && !world.done(); ++turn) {
+        for (const int rank : {2, 1, 0}) world.advance(rank);
+      }
+      ASSERT_TRUE(world.done()) << "stuck after " << refusals << " refusals";
+    }
+  }
+}
+
+TEST(Executor, NothingOfAMismatchingPeerIsUsed) {
+  for (const Case& c : kCases) {
+    World world(3, c, 50);
+    world.start(1, {1, 2, 1});
+    std::vector<bool> refused(3, false);
+    for (int turn = 0; turn < 100; ++turn) {
+      for (int r = 0; r < 3; ++r) {
+        try {
+          if (!refused[r]) world.advance(r);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
+          refused[r] = true;
+        }
+      }
+    }
+    for (int r = 0; r < 3; ++r) {
+      EXPECT_TRUE(refused[r]) << "rank " << r;
+      EXPECT_FALSE(world.executor(r).done());
     }
   }
 }
@@ -56,6 +103,23 @@ TEST(Executor, NamesTheRankThatCameAndThenStopped) {
   }
 }
 
+TEST(Executor, NamesTheRanksThatHaveNotCome) {
+  for (const Case& c : kCases) {
+    World world(3, c, 50);
+    world.start(1, {1, 1, 1});
+    for (int turn = 0; turn < 50; ++turn) {
+      world.advance(0);
+      world.advance(2);
+    }
+    EXPECT_EQ(world.executor(0).silent_ranks(), std::vector<int>{1});
+    EXPECT_FALSE(world.executor(0).done());
+    EXPECT_FALSE(world.executor(0).awaited_ranks().empty());
+    world.run();
+    EXPECT_TRUE(world.executor(0).silent_ranks().empty());
+    EXPECT_TRUE(world.executor(0).awaited_ranks().empty());
+  }
+}
+
 // Two ranks and a plan that the test made, each with its own problem.
 struct Pair {
   explicit Pair(const std::array<plan::Problem, 2>& problems) {
@@ -69,7 +133,8 @@ struct Pair {
     Opening opening;
     opening.seq = 9;
     opening.check = [](int, const transport::Note&) {};
-    return Executor(plans[rank], std::move(buffers), fabrics[rank], workspaces[rank], std::move(opening));
+    return Executor(plans[rank], std::move(buffers), fabrics[rank], workspaces[rank],
+                    NoteExchange(fabrics[rank], rank, 2, std::move(opening)));
   }
 
   std::vector<std::unique_ptr<transport::ShmArena>> arenas = transport::make_local_arenas(2, 4096, 4096);
@@ -125,6 +190,26 @@ TEST(Executor, AnAnnouncedLengthThatIsNotExpectedIsAMismatch) {
   EXPECT_EQ(to[2], -1) << "bytes of the mismatch were written";
 }
 
+// A plan of one rank that reads and writes where the notes said its peers' tensors lie.
+TEST(Executor, TensorsOfPeersAreReachedWhereTheyLie) {
+  plan::Problem problem;
+  plan::Builder builder("test", problem);
+  const int lane = builder.add_lane("fold");
+  builder.fold(lane, {builder.input(0, {1, 3}), builder.peer_input(1, {1, 3})},
+               {builder.output(0, {1, 3}), builder.peer_output(1, {1, 3})}, true);
+  const plan::Plan plan = builder.finish();
+  std::vector<float> mine = {1, 2, 3, 4}, theirs = {10, 20, 30, 40};
+  const auto at = reinterpret_cast<std::byte*>(theirs.data());
+  const Fabric fabric;
+  Workspace workspace;
+  Buffers buffers{{mine.data()}, {mine.data()}};
+  buffers.peers = {{}, {at, at}};
+  Executor executor(plan, buffers, fabric, workspace, NoteExchange(fabric, 0, 1, {}));
+  while (!executor.done()) executor.advance();
+  EXPECT_EQ(mine, (std::vector<float>{1, 22, 33, 4}));
+  EXPECT_EQ(theirs, (std::vector<float>{10, 22, 33, 40}));
+}
+
 // As a tree does: halves are widened, partial sums added to each other, and the last one rounded.
 TEST(Executor, FoldsPartialSumsWithEachOther) {
   plan::Problem problem;
@@ -142,10 +227,11 @@ TEST(Executor, FoldsPartialSumsWithEachOther) {
   std::vector<uint16_t> sum(16);
   const Fabric fabric;
   Workspace workspace;
-  Executor executor(plan, Buffers{{one.data(), three.data()}, {sum.data()}}, fabric, workspace, Opening{});
+  Executor executor(plan, Buffers{{one.data(), three.data()}, {sum.data()}}, fabric, workspace,
+                    NoteExchange(fabric, 0, 1, {}));
   while (!executor.done()) executor.advance();
   EXPECT_EQ(sum, std::vector<uint16_t>(16, 0x4080));  // four
 }
 
 }  // namespace
-}  // namespace ringdp::collective::testing
+}  // namespace ringdp::collective

@@ -1,74 +1,127 @@
 #include "collective/note_exchange.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
-#include "world.h"
+#include "base/error.h"
+#include "transport/shm/local_arenas.h"
 
-namespace ringdp::collective::testing {
+namespace ringdp::collective {
 namespace {
 
-TEST(NoteExchange, NotesAreOnLinksOnlyWhereNoArenaHoldsAllRanks) {
-  for (const Case& c : kCases) {
-    World world(3, c, 100);
-    world.start(1, {1, 1, 1});
-    world.run();
-    const uint64_t on_links = c.shared ? 0 : 2 * sizeof(transport::Note);
-    for (int r = 0; r < 3; ++r) EXPECT_EQ(world.executor(r).totals().header_bytes_sent, on_links);
-  }
-}
+constexpr int kWorld = 3;
 
-// A rank may have heard all others before its own note is out: it must still send it.
-TEST(NoteExchange, TheOwnNoteGoesOutThoughItsLinksWereFullWhileThePeersNotesCame) {
-  for (const Case& c : kCases) {
-    for (int refusals = 0; refusals < 6; ++refusals) {
-      World world(3, c, 50, refusals);
-      world.start(1, {1, 1, 1});
-      for (int turn = 0; turn < 1000 && !world.done(); ++turn) {
-        for (const int rank : {2, 1, 0}) world.advance(rank);
+// Three ranks of one thread, in an arena or on links; note r holds the byte r + 1.
+class Exchanges {
+ public:
+  explicit Exchanges(bool in_arena) : fabrics_(kWorld), seen_(kWorld) {
+    for (transport::Doorbell& bell : bells) rung_.push_back(&bell);
+    arenas = transport::make_local_arenas(kWorld, 64, 4096, rung_);
+    for (int r = 0; r < kWorld; ++r) {
+      if (in_arena) fabrics_[r].arena = arenas[r].get();
+      for (int q = 0; q < kWorld; ++q) {
+        links_.push_back(q == r ? nullptr : arenas[r]->link_to(q));
+        fabrics_[r].links.push_back(links_.back().get());
       }
-      ASSERT_TRUE(world.done()) << "stuck after " << refusals << " refusals";
+      Opening opening;
+      opening.seq = 4;
+      opening.note.bytes[0] = static_cast<std::byte>(r + 1);
+      opening.check = [this, r](int rank, const transport::Note& note) {
+        if (note.bytes[0] != static_cast<std::byte>(rank + 1)) throw Error(ErrorKind::kMismatch, "differs", rank);
+        ++seen_[r];
+      };
+      notes.emplace_back(fabrics_[r], r, kWorld, std::move(opening));
+    }
+  }
+  int seen_by(int rank) const { return seen_[rank]; }
+  bool woken(int rank) const {
+    pollfd polled{bells[rank].fd(), POLLIN, 0};
+    return ::poll(&polled, 1, 0) == 1;
+  }
+
+  std::vector<transport::Doorbell> bells = std::vector<transport::Doorbell>(kWorld);
+  std::vector<std::unique_ptr<transport::ShmArena>> arenas;
+  std::vector<NoteExchange> notes;
+
+ private:
+  std::vector<transport::Doorbell*> rung_;
+  std::vector<std::unique_ptr<transport::Link>> links_;
+  std::vector<Fabric> fabrics_;
+  std::vector<int> seen_;
+};
+
+TEST(NoteExchange, EverybodyChecksEverybodyOnce) {
+  for (const bool in_arena : {true, false}) {
+    Exchanges world(in_arena);
+    for (NoteExchange& notes : world.notes) notes.show();
+    for (int turn = 0; turn < 3; ++turn) {
+      for (NoteExchange& notes : world.notes) notes.advance();
+    }
+    for (int r = 0; r < kWorld; ++r) {
+      EXPECT_TRUE(world.notes[r].done());
+      EXPECT_EQ(world.seen_by(r), kWorld - 1);
+      EXPECT_EQ(world.notes[r].bytes_sent(), in_arena ? 0 : (kWorld - 1) * sizeof(transport::Note));
     }
   }
 }
 
-TEST(NoteExchange, NothingOfAMismatchingPeerIsUsed) {
-  for (const Case& c : kCases) {
-    World world(3, c, 50);
-    world.start(1, {1, 2, 1});
-    std::vector<bool> refused(3, false);
-    for (int turn = 0; turn < 100; ++turn) {
-      for (int r = 0; r < 3; ++r) {
-        try {
-          if (!refused[r]) world.advance(r);
-        } catch (const Error& error) {
-          EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
-          refused[r] = true;
-        }
-      }
+TEST(NoteExchange, NamesWhoIsSilent) {
+  for (const bool in_arena : {true, false}) {
+    Exchanges world(in_arena);
+    for (const int r : {0, 2}) world.notes[r].show();
+    for (int turn = 0; turn < 3; ++turn) {
+      for (const int r : {0, 2}) world.notes[r].advance();
     }
-    for (int r = 0; r < 3; ++r) {
-      EXPECT_TRUE(refused[r]) << "rank " << r;
-      EXPECT_FALSE(world.executor(r).done());
-    }
+    EXPECT_EQ(world.notes[0].silent_ranks(), std::vector<int>{1});
+    EXPECT_FALSE(world.notes[0].all_checked());
   }
 }
 
-TEST(NoteExchange, NamesTheRanksThatHaveNotCome) {
-  for (const Case& c : kCases) {
-    World world(3, c, 50);
-    world.start(1, {1, 1, 1});
-    for (int turn = 0; turn < 50; ++turn) {
-      world.advance(0);
-      world.advance(2);
-    }
-    EXPECT_EQ(world.executor(0).silent_ranks(), std::vector<int>{1});
-    EXPECT_FALSE(world.executor(0).done());
-    EXPECT_FALSE(world.executor(0).awaited_ranks().empty());
-    world.run();
-    EXPECT_TRUE(world.executor(0).silent_ranks().empty());
-    EXPECT_TRUE(world.executor(0).awaited_ranks().empty());
+TEST(NoteExchange, PollsOnlyForWhatIsMissing) {
+  Exchanges world(false);
+  std::vector<short> events(kWorld, 0);
+  world.notes[0].add_events(events);
+  EXPECT_EQ(events, (std::vector<short>{0, POLLIN | POLLOUT, POLLIN | POLLOUT}));
+  world.notes[0].advance();
+  world.notes[2].advance();
+  world.notes[0].advance();
+  events.assign(kWorld, 0);
+  world.notes[0].add_events(events);
+  EXPECT_EQ(events, (std::vector<short>{0, POLLIN, 0}));
+}
+
+// Sleepers that wait for notes, not for a barrier, hear of the last one.
+TEST(NoteExchange, TheLastPosterWakesThoseWhoWaitForNotes) {
+  Exchanges world(true);
+  for (const int r : {0, 1}) {
+    world.notes[r].post();
+    world.arenas[r]->set_asleep(true);
   }
+  EXPECT_FALSE(world.woken(0)) << "rank 1's note was not the last";
+  world.notes[2].post();
+  EXPECT_TRUE(world.woken(0));
+  EXPECT_TRUE(world.woken(1));
+}
+
+TEST(NoteExchange, ThoseWhoArrivedAreLeftToTheBarrier) {
+  Exchanges world(true);
+  for (const int r : {0, 1}) {
+    world.notes[r].post();
+    world.arenas[r]->arrive();
+    world.arenas[r]->set_asleep(true);
+  }
+  world.notes[2].post();
+  EXPECT_FALSE(world.woken(0));
+  world.arenas[2]->arrive();
+  EXPECT_TRUE(world.woken(0));
+}
+
+TEST(NoteExchange, ShowingWakesAtOnce) {
+  Exchanges world(true);
+  world.arenas[1]->set_asleep(true);
+  world.notes[0].show();
+  EXPECT_TRUE(world.woken(1));
 }
 
 }  // namespace
-}  // namespace ringdp::collective::testing
+}  // namespace ringdp::collective

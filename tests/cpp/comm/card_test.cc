@@ -15,11 +15,13 @@ TEST(Card, SurvivesTheStore) {
   for (const bool with_socket : {true, false}) {
     Card card = sample();
     if (!with_socket) card.socket_name.clear();
+    card.heap_bytes = with_socket ? int64_t{1} << 40 : 0;
     const auto copy = card_from_text(to_text(card));
     ASSERT_TRUE(copy);
     EXPECT_EQ(to_line(copy->identity), to_line(card.identity));
     EXPECT_EQ(copy->socket_name, card.socket_name);
     EXPECT_EQ(copy->settings, card.settings);
+    EXPECT_EQ(copy->heap_bytes, card.heap_bytes);
   }
 }
 
@@ -29,7 +31,8 @@ TEST(Card, MalformedTextIsRefused) {
   Card foreign_socket = card;
   foreign_socket.socket_name = "/tmp/elsewhere";
   for (const std::string& bad : {std::string(), line, line + "\n", line + "\n" + card.socket_name, "\n" + good,
-                                 line + "\n\n" + card.settings, "x" + good, to_text(foreign_socket),
+                                 line + "\n\n" + card.settings, line + "\n-\n" + card.settings,
+                                 line + "\n-\n-4096\n" + card.settings, line + "\n-\n4k\n" + card.settings, "x" + good, to_text(foreign_socket),
                                  good + std::string(4096, 'x'), std::string(100, '\n'), std::string(50, '\0')}) {
     EXPECT_FALSE(card_from_text(bad)) << bad;
   }
@@ -37,13 +40,14 @@ TEST(Card, MalformedTextIsRefused) {
 
 TEST(Card, SettingsThatMustAgreeChangeTheText) {
   const std::string plain = shared_settings(Settings{});
-  std::vector<Settings> changed(6);
+  std::vector<Settings> changed(7);
   changed[0].transport = TransportChoice::kTcp;
   changed[1].algorithm = AlgorithmChoice::kRing;
   changed[2].order = Order::kRotated;
   changed[3].segment_bytes *= 2;
   changed[4].slot_bytes *= 2;
   changed[5].link_bytes *= 2;
+  changed[6].heap_bytes *= 2;
   for (const Settings& settings : changed) EXPECT_NE(shared_settings(settings), plain);
   Settings own_affair;
   own_affair.spin_us += 1;

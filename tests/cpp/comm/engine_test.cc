@@ -23,7 +23,7 @@ class Fake : public Drivable {
   }
   void check_time() override { ++time_checks_; }
   void set_asleep(bool asleep, std::vector<pollfd>&) override { asleep_ = asleep; }
-  int spin_us() const override { return 0; }
+  Patience patience() const override { return {}; }
 
   std::atomic<int> left_;
   std::atomic<bool> blocked_, asleep_{false}, inside_{false};

@@ -64,10 +64,20 @@ TEST(Fingerprint, EveryOneOfManyPartsIsCompared) {
     EXPECT_NE(mismatch(mine, theirs).find("element count"), std::string::npos) << "part " << i;
   }
   EXPECT_EQ(mismatch(mine, mine), "");
-  EXPECT_NE(describe(mine).find("[7, 7, 7, 7, 7, 7, 7, ...]"), std::string::npos) << describe(mine);
+  EXPECT_NE(describe(mine).find("[7, 7, 7, 7, 7, 7, ...]"), std::string::npos) << describe(mine);
 }
 
 // What a rank sends and receives in an all_to_all is checked by each pair, as no other rank knows it.
+TEST(Fingerprint, PlacementsTravelInTheNoteAndMayDiffer) {
+  OpDesc mine;
+  mine.what = plan::Collective::kAllReduce;
+  const transport::Note note = encode(mine, {int64_t{5} << 40, 64});
+  EXPECT_EQ(placement_in(note).inputs, int64_t{5} << 40);
+  EXPECT_EQ(placement_in(note).output, 64);
+  EXPECT_NO_THROW(check_same(mine, 0, note, 1));
+  EXPECT_EQ(placement_in(encode(mine)).inputs, Placement::kElsewhere);
+}
+
 TEST(Fingerprint, SplitsAreNotCompared) {
   OpDesc mine = sample(), theirs = sample();
   mine.what = theirs.what = plan::Collective::kAllToAll;

@@ -53,13 +53,14 @@ TEST(SegmentLayout, RoundsUpAndHoldsAllProbes) {
   Settings settings;
   settings.slot_bytes = 4097;
   settings.link_bytes = 5000;
-  const transport::SegmentLayout layout = segment_layout(settings, 3);
+  const transport::SegmentLayout layout = segment_layout(settings, 3, 8192);
   EXPECT_EQ(layout.members, 3);
+  EXPECT_EQ(layout.heap_bytes, 8192);
   EXPECT_EQ(layout.slot_bytes, 4160);
   EXPECT_EQ(layout.stream_bytes, 8192);
   settings.link_bytes = 8192;
-  EXPECT_EQ(segment_layout(settings, 3).stream_bytes, 8192) << "a power of two stays";
-  EXPECT_GE(segment_layout(settings, 1000).slot_bytes, 16 * 1000);
+  EXPECT_EQ(segment_layout(settings, 3, 0).stream_bytes, 8192) << "a power of two stays";
+  EXPECT_GE(segment_layout(settings, 1000, 0).slot_bytes, 16 * 1000);
 }
 
 TEST_F(LocalExchangeTest, MembersAreInRankOrderAndMemoryIsShared) {
@@ -81,6 +82,16 @@ TEST_F(LocalExchangeTest, MembersAreInRankOrderAndMemoryIsShared) {
     for (size_t member = 0; member < locals_.size(); ++member) {
       EXPECT_EQ(results[at(rank)].members[member].segment.data()[slot], static_cast<std::byte>(100 + member));
     }
+  }
+}
+
+TEST_F(LocalExchangeTest, TheHeapIsTheLeastThatARankOfTheHostCanReserve) {
+  const int64_t heaps[kWorld] = {4096, 3 << 20, 4096, 1 << 20, 4096, 2 << 20};  // the even ranks are elsewhere
+  for (int rank = 0; rank < kWorld; ++rank) cards_[at(rank)].heap_bytes = heaps[rank];
+  const auto results = exchange_all([&](int) { return settings_; });
+  for (const int rank : locals_) {
+    ASSERT_EQ(results[at(rank)].probe.outcome, transport::Probe::Outcome::kWorked) << results[at(rank)].probe.failure;
+    EXPECT_EQ(results[at(rank)].layout.heap_bytes, 1 << 20);
   }
 }
 
@@ -143,7 +154,7 @@ TEST(LocalExchange, WhatPlansMayUseOfASlotDoesNotDependOnTheHost) {
     EXPECT_EQ(planned_slot_bytes(settings) % 64, 0);
     EXPECT_GE(planned_slot_bytes(settings), slot_bytes);
     for (const int members : {1, 2, 3, 255, 257, 1000}) {
-      EXPECT_GE(segment_layout(settings, members).slot_bytes, planned_slot_bytes(settings)) << members;
+      EXPECT_GE(segment_layout(settings, members, 0).slot_bytes, planned_slot_bytes(settings)) << members;
     }
   }
 }

@@ -9,7 +9,7 @@
 
 namespace ringdp::kernels::testing {
 
-constexpr int kNumbersOfSources[] = {1, 2, 3, 4, 7, 8, 9, 17};
+constexpr int kNumbersOfSources[] = {1, 2, 3, 4, 7, 8, 9, 16, 17};
 constexpr int64_t kCounts[] = {0, 1, 15, 16, 17, 1000, 4099};
 
 inline KernelPicker find_set(const std::string& name) {

@@ -70,6 +70,7 @@ class Simulator {
     std::vector<LaneState> lanes;
     Bytes scratch;
     int32_t stage_base = 0, stages = 0;
+    bool reaches_peers = false;  // then the job starts when all ranks have entered theirs of this number
   };
   const Plan& plan(int r) const { return *ranks_[r].jobs[ranks_[r].next_job - 1].plan; }
   const Job& job(int r) const { return ranks_[r].jobs[ranks_[r].next_job - 1]; }
@@ -87,6 +88,7 @@ class Simulator {
     if (!over(r) || rank.next_job == rank.jobs.size()) return false;
     rank.stage_base += rank.stages;
     rank.stages = 0;
+    rank.reaches_peers = false;
     ++rank.next_job;
     rank.lanes.assign(plan(r).lanes.size(), {});
     rank.scratch.assign(plan(r).scratch_bytes, std::byte{0xff});
@@ -95,6 +97,7 @@ class Simulator {
         for (const auto* refs : {&step.srcs, &step.dsts}) {
           for (const Ref& ref : *refs) {
             if (ref.space == Space::kSlot) rank.stages = std::max(rank.stages, ref.stage + 1);
+            rank.reaches_peers |= ref.space == Space::kPeerInput || ref.space == Space::kPeerOutput;
           }
         }
       }
@@ -102,10 +105,15 @@ class Simulator {
     return true;
   }
 
+  bool all_entered(int r) const {
+    return std::all_of(ranks_.begin(), ranks_.end(), [&](const RankState& q) { return q.next_job >= ranks_[r].next_job; });
+  }
+
   bool advance(int r, size_t lane) {
     LaneState& state = ranks_[r].lanes[lane];
     const std::vector<Step>& steps = plan(r).lanes[lane].steps;
     if (state.step == steps.size() || !error_.empty()) return false;
+    if (ranks_[r].reaches_peers && !all_entered(r)) return false;
     const Step& step = steps[state.step];
     for (const After& after : step.after) {
       if (ranks_[r].lanes[after.lane].step < static_cast<size_t>(after.steps)) return false;
@@ -230,6 +238,8 @@ class Simulator {
     switch (ref.space) {
       case Space::kInput: memory = job(r).inputs.at(ref.index); break;
       case Space::kOutput: memory = job(r).outputs.at(ref.index); break;
+      case Space::kPeerInput:
+      case Space::kPeerOutput: return resolve_at_peer(r, ref, size, writes);
       case Space::kScratch:
         memory = {ranks_[r].scratch.data(), static_cast<int64_t>(ranks_[r].scratch.size())};
         break;
@@ -249,6 +259,20 @@ class Simulator {
     }
     static std::byte nothing;  // empty buffers have no address
     return memory.at == nullptr ? &nothing : memory.at + ref.offset;
+  }
+
+  // Laid end to end there, in tensors of their own here.
+  std::byte* resolve_at_peer(int r, const Ref& ref, int64_t size, bool writes) {
+    const int peer = ref.index;
+    if (ranks_[peer].next_job != ranks_[r].next_job || over(peer)) fail("race: rank " + std::to_string(peer) + " has left");
+    if (writes && ref.space == Space::kPeerInput) fail("bounds: an input of a peer is written");
+    int64_t offset = ref.offset;
+    for (const Memory& memory : ref.space == Space::kPeerInput ? job(peer).inputs : job(peer).outputs) {
+      if (offset < memory.bytes && offset + size <= memory.bytes) return memory.at + offset;
+      offset -= memory.bytes;
+    }
+    fail("bounds: rank " + std::to_string(r) + " at byte " + std::to_string(ref.offset) + " of a tensor of a peer");
+    return nullptr;
   }
 
   void find_leftovers() {

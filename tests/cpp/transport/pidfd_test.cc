@@ -47,7 +47,9 @@ TEST_F(PidfdTest, ADeadProcessIsNoticedAndItsDescriptorNotHandedOutAgain) {
   ASSERT_TRUE(held);
   const pid_t pid = child_;
   ::kill(pid, SIGKILL);
+  EXPECT_FALSE(has_ended(*open_pidfd(::getpid())));
   EXPECT_TRUE(ended(*held, 60'000));
+  EXPECT_TRUE(has_ended(*held));
   const auto zombie = open_pidfd(pid);  // still that process, but the held descriptor can no longer prove it
   EXPECT_TRUE(!zombie || zombie->get() != held->get());
   end_child();

@@ -24,9 +24,9 @@ inline Doorbell local_bell(const std::vector<Doorbell*>& bells, int rank) {
   return bells.empty() ? Doorbell() : Doorbell(duplicate(bells[rank]->fd()));
 }
 
-inline std::vector<std::unique_ptr<ShmArena>> make_local_arenas(int ranks, int64_t slot_bytes, int64_t stream_bytes,
+inline std::vector<std::unique_ptr<ShmArena>> make_local_arenas(const SegmentLayout& layout,
                                                                 std::vector<Doorbell*> bells = {}) {
-  const SegmentLayout layout{ranks, slot_bytes, stream_bytes};
+  const int ranks = layout.members;
   auto members = std::make_shared<std::vector<LocalMember>>();
   for (int rank = 0; rank < ranks; ++rank) {
     members->push_back({Segment::create(layout), local_bell(bells, rank)});
@@ -34,6 +34,11 @@ inline std::vector<std::unique_ptr<ShmArena>> make_local_arenas(int ranks, int64
   std::vector<std::unique_ptr<ShmArena>> arenas;
   for (int rank = 0; rank < ranks; ++rank) arenas.push_back(ShmArena::create(rank, layout, members));
   return arenas;
+}
+
+inline std::vector<std::unique_ptr<ShmArena>> make_local_arenas(int ranks, int64_t slot_bytes, int64_t stream_bytes,
+                                                                std::vector<Doorbell*> bells = {}) {
+  return make_local_arenas({ranks, slot_bytes, stream_bytes}, std::move(bells));
 }
 
 // The same with one mapping of every segment per rank: what processes have.

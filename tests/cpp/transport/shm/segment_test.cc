@@ -43,7 +43,7 @@ TEST(SegmentLayout, PartsAreAlignedAndDoNotOverlap) {
   for (const int members : {1, 2, 7, 16}) {
     for (const int64_t slot_bytes : {64, 4096, 1 << 20}) {
       for (const int64_t stream_bytes : {1, 64, 4096, 512 << 10}) {
-        const SegmentLayout layout{members, slot_bytes, stream_bytes};
+        const SegmentLayout layout{members, slot_bytes, stream_bytes, members * int64_t{4096}};
         std::vector<std::pair<int64_t, int64_t>> parts{{0, sizeof(ControlBlock)}};
         for (int parity = 0; parity < 2; ++parity) {
           EXPECT_EQ(layout.slot_offset(parity) % 64, 0);
@@ -55,6 +55,8 @@ TEST(SegmentLayout, PartsAreAlignedAndDoNotOverlap) {
             parts.emplace_back(layout.stream_offset(member, traffic), kStreamHeaderBytes + stream_bytes);
           }
         }
+        EXPECT_EQ(layout.heap_offset() % 4096, 0);
+        parts.emplace_back(layout.heap_offset(), layout.heap_bytes);
         parts.emplace_back(layout.total_bytes(), 0);
         for (size_t i = 1; i < parts.size(); ++i) EXPECT_GE(parts[i].first, parts[i - 1].first + parts[i - 1].second);
         EXPECT_EQ(layout.total_bytes() % 4096, 0);
@@ -122,6 +124,16 @@ TEST(Segment, MovingKeepsTheMappingAndReleasesTheOld) {
   EXPECT_EQ(::fcntl(replaced, F_GETFD), -1);
 }
 
+TEST(Segment, AHeapCostsMemoryOnlyWhereItIsTouched) {
+  const SegmentLayout layout{2, 64, 64, int64_t{4} << 30};
+  const Segment segment = Segment::create(layout);
+  const auto held = [&] { return status_of(segment.fd()).st_blocks * int64_t{512}; };
+  const int64_t before = held();
+  segment.data()[layout.total_bytes() - 1] = std::byte{1};
+  EXPECT_GT(held(), before);
+  EXPECT_LT(held(), 1 << 20);
+}
+
 TEST(Segment, RefusesAMemfdOfAnotherSize) {
   const Segment mine = Segment::create({2, 64, 64});
   const SegmentLayout larger{2, 1 << 20, 64};
@@ -145,10 +157,11 @@ TEST(Segment, RefusesWhatIsNoMemoryFile) {
 
 TEST(Segment, RefusesImpossibleGeometry) {
   const SegmentLayout bad[] = {{0, 64, 64},  {-1, 64, 64}, {5000, 64, 64}, {2, 0, 64},        {2, 100, 64},
-                               {2, -64, 64}, {2, 64, 0},   {2, 64, 48},    {2, 64, INT64_MIN}, {2, INT64_MAX - 63, 64}};
+                               {2, -64, 64}, {2, 64, 0},   {2, 64, 48},    {2, 64, INT64_MIN}, {2, INT64_MAX - 63, 64},
+                               {2, 64, 64, -4096},  {2, 64, 64, 100}, {2, 64, 64, INT64_MAX / 4096 * 4096}};
   for (const SegmentLayout& layout : bad) {
     EXPECT_EQ(kind_thrown([&] { Segment::create(layout); }), ErrorKind::kInvalidArgument)
-        << layout.members << " " << layout.slot_bytes << " " << layout.stream_bytes;
+        << layout.members << " " << layout.slot_bytes << " " << layout.stream_bytes << " " << layout.heap_bytes;
   }
 }
 
@@ -161,6 +174,25 @@ TEST(Segment, HasNoNameInTheFileSystem) {
     if (::lstat(entry.path().c_str(), &named) != 0) continue;
     EXPECT_FALSE(named.st_dev == mine.st_dev && named.st_ino == mine.st_ino) << entry.path();
   }
+}
+
+// Two mappings of one memfd stand for two processes.
+TEST(Segment, WhatIsMadePrivateHearsOfNoOthersAndItsSurroundingsStay) {
+  const SegmentLayout layout{2, 64, 64, 4 << 20};
+  const Segment mine = Segment::create(layout);
+  const Segment theirs = Segment::map(UniqueFd(::dup(mine.fd())), layout);
+  const auto byte_at = [&](int64_t i) { return static_cast<std::byte>(i % 251); };
+  for (int64_t i = 0; i < layout.total_bytes(); ++i) mine.data()[i] = byte_at(i);
+  const int64_t begin = layout.heap_offset() + 5000, bytes = (2 << 20) + 4321;  // cut anywhere
+  mine.make_private(begin, bytes);
+  const auto is_inside = [&](int64_t i) { return begin <= i && i < begin + bytes; };
+  for (int64_t i = 0; i < layout.total_bytes(); ++i) {
+    ASSERT_EQ(mine.data()[i], is_inside(i) ? std::byte{0} : byte_at(i)) << i;
+  }
+  for (int64_t i = 0; i < layout.total_bytes(); ++i) theirs.data()[i] = std::byte{255};
+  for (int64_t i = begin; i < begin + bytes; ++i) ASSERT_EQ(mine.data()[i], std::byte{0}) << i;
+  EXPECT_EQ(mine.data()[begin - 8192], std::byte{255}) << "pages before it stay shared";
+  EXPECT_EQ(mine.data()[begin + bytes + 4096], std::byte{255}) << "pages after it stay shared";
 }
 
 TEST(Segment, AForkedChildDoesNotHaveIt) {

@@ -1,4 +1,4 @@
-// Test support: executors of N ranks in one thread, over shared-memory links and arenas.
+// Test support: all ranks of one all_reduce in one thread, over shared-memory links and arenas.
 #pragma once
 #include <deque>
 #include <memory>
@@ -9,7 +9,7 @@
 #include "plan/catalog.h"
 #include "transport/shm/local_arenas.h"
 
-namespace ringdp::collective::testing {
+namespace ringdp::collective {
 
 // A link whose peer has not read for a while: the first sends find it full.
 class FullAtFirst : public transport::Link {
@@ -78,8 +78,9 @@ class World {
       if (theirs.bytes[0] != mine) throw Error(ErrorKind::kMismatch, "differs", rank);
     };
     Part& part = parts_[r];
+    NoteExchange notes(part.fabric, r, part.plan.world, std::move(opening));
     part.executor = std::make_unique<Executor>(part.plan, Buffers{{part.in.data()}, {part.out.data()}}, part.fabric,
-                                               part.workspace, std::move(opening));
+                                               part.workspace, std::move(notes));
   }
 
   bool advance(int rank) { return parts_[rank].executor->advance(); }
@@ -111,4 +112,4 @@ class World {
   std::deque<Part> parts_;
 };
 
-}  // namespace ringdp::collective::testing
+}  // namespace ringdp::collective

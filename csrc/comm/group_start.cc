@@ -1,0 +1,106 @@
+// How a group starts a collective: which plan, and whether it runs on the tensors where they lie.
+#include <utility>
+
+#include "comm/group.h"
+#include "comm/local_exchange.h"
+#include "plan/catalog.h"
+#include "plan/one_pass.h"
+
+namespace ringdp::comm {
+namespace {
+
+constexpr size_t kMaxPlans = 128;
+
+}  // namespace
+
+void Group::start(Op& op) {
+  started_ = last_moved_ = Deadline::Clock::now();
+  in_heaps_ = false;
+  if (fabric_.arena) first_barrier_ = fabric_.arena->arrived(fabric_.arena->index()) + 1;
+  const plan::Problem problem = problem_of(op.desc());
+  collective::Buffers& buffers = op.request_.buffers;
+  buffers.divisor = op.desc().divisor;
+  const bool large = heaps_are_shared() && plan::is_for_one_pass(problem);
+  placements_.assign(large ? config_.world : 0, {});
+  Placement own;
+  if (large) own = placements_[config_.rank] = place(problem, buffers, *mesh_.arena);
+  collective::Opening opening;
+  opening.seq = op.desc().seq;
+  opening.note = encode(op.desc(), own);
+  opening.check = [this, mine = op.desc()](int rank, const transport::Note& note) {
+    check_same(mine, config_.rank, note, rank);
+    if (!placements_.empty()) placements_[rank] = placement_in(note);
+  };
+  notes_.emplace(fabric_, config_.rank, config_.world, std::move(opening));
+  if (large && allows_heaps(problem, config_.rank, own, mesh_.arena->heap_bytes())) {
+    expose(problem, own);
+    notes_->post();  // the plan depends on everybody's
+  } else {
+    run_plan(op, problem);
+  }
+}
+
+// All ranks share one arena with heaps, and nothing else than its plans was asked for.
+bool Group::heaps_are_shared() const {
+  return choice_.algorithm == AlgorithmChoice::kArena && mesh_.arena && mesh_.arena->size() == config_.world &&
+         mesh_.arena->heap_bytes() > 0;
+}
+
+bool Group::meet(Op& op) {
+  const bool moved = notes_->advance();
+  if (!notes_->all_checked()) return moved;
+  plan::Problem problem = problem_of(op.desc());
+  auto located = locate(problem, placements_, *mesh_.arena);
+  problem.in_heaps = located.has_value();
+  in_heaps_ = problem.in_heaps;
+  if (!located) exposed_.reset();
+  if (located) op.request_.buffers.peers = std::move(*located);
+  run_plan(op, problem);
+  return true;
+}
+
+void Group::run_plan(Op& op, const plan::Problem& problem) {
+  plan_ = plan_for(problem);
+  executor_.emplace(*plan_, std::move(op.request_.buffers), fabric_, workspace_, std::move(*notes_));
+  notes_.reset();
+}
+
+plan::Problem Group::problem_of(const OpDesc& d) const {
+  plan::Problem problem;
+  problem.what = d.what;
+  problem.dtype = d.dtype;
+  problem.op = d.op;
+  problem.wire = choice_.wire;
+  problem.rank = config_.rank;
+  problem.world = config_.world;
+  problem.root = d.root;
+  problem.count = d.count;
+  problem.counts = d.counts;
+  problem.hosts = mesh_.hosts;
+  problem.sends = d.sends;
+  problem.recvs = d.recvs;
+  problem.segment_bytes = config_.settings.segment_bytes;
+  problem.slot_bytes = planned_slot_bytes(config_.settings);
+  return problem;
+}
+
+std::shared_ptr<const plan::Plan> Group::plan_for(const plan::Problem& p) {
+  const PlanKey key{p.what, p.dtype, p.op, p.root, p.count, p.counts, p.sends, p.recvs, p.in_heaps};
+  if (const auto known = plans_.find(key); known != plans_.end()) return known->second;
+  if (plans_.size() >= kMaxPlans) plans_.clear();
+  auto plan = std::make_shared<const plan::Plan>(plan::make_plan(choice_.algorithm, choice_.order, p));
+  plans_.emplace(key, plan);
+  return plan;
+}
+
+std::shared_ptr<transport::Heap> Group::heap() const {
+  refuse_in_child();
+  if (has_heap()) return mesh_.arena->heap();
+  throw Error(ErrorKind::kInvalidArgument,
+              "process group " + config_.name + " has no memory that ranks share: " +
+                  (mesh_.arena ? "heap_bytes is 0, or there was no address space for a heap on some rank"
+                               : "the ranks of this host are not connected by shared memory") +
+                  "; use an ordinary tensor");
+}
+
+}  // namespace ringdp::comm

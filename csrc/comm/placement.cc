@@ -1,0 +1,74 @@
+#include "comm/placement.h"
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "plan/one_pass.h"
+
+namespace ringdp::comm {
+namespace {
+
+using plan::Problem;
+
+int64_t input_bytes(const Problem& problem, int rank) {
+  return plan::input_elements(problem, rank) * size_of(problem.dtype);
+}
+
+// Input tensors of this rank that follow each other without a gap start here; null otherwise.
+const std::byte* joined_inputs(const Problem& problem, const std::vector<const void*>& inputs) {
+  const auto* first = static_cast<const std::byte*>(inputs[0]);
+  const std::byte* next = first;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const int64_t elements = inputs.size() > 1 ? problem.part(static_cast<int>(i)) : plan::input_elements(problem, problem.rank);
+    if (elements > 0 && inputs[i] != next) return nullptr;
+    next += elements * size_of(problem.dtype);
+  }
+  return first;
+}
+
+bool lies_inside(int64_t offset, int64_t bytes, int64_t heap_bytes) {
+  return offset >= 0 && bytes <= heap_bytes && offset <= heap_bytes - bytes;
+}
+
+int64_t offset_in(const std::byte* heap, int64_t heap_bytes, const void* at, int64_t bytes) {
+  // As integers: the tensor may be any memory of this process.
+  const auto offset = static_cast<int64_t>(reinterpret_cast<intptr_t>(at) - reinterpret_cast<intptr_t>(heap));
+  return at != nullptr && lies_inside(offset, bytes, heap_bytes) ? offset : Placement::kElsewhere;
+}
+
+}  // namespace
+
+Placement place(const Problem& problem, const collective::Buffers& buffers, const transport::Arena& arena) {
+  const std::byte* heap = arena.heap_at(arena.index());
+  const plan::Reached reached = plan::reached_by_others(problem, problem.rank);
+  Placement found;
+  if (reached.inputs) {
+    const std::byte* inputs = joined_inputs(problem, buffers.inputs);
+    found.inputs = offset_in(heap, arena.heap_bytes(), inputs, input_bytes(problem, problem.rank));
+  }
+  if (reached.outputs) {
+    found.output = offset_in(heap, arena.heap_bytes(), buffers.outputs[0], problem.count * size_of(problem.dtype));
+  }
+  return found;
+}
+
+bool allows_heaps(const Problem& problem, int rank, const Placement& placement, int64_t heap_bytes) {
+  const plan::Reached reached = plan::reached_by_others(problem, rank);
+  if (reached.inputs && !lies_inside(placement.inputs, input_bytes(problem, rank), heap_bytes)) return false;
+  return !reached.outputs || lies_inside(placement.output, problem.count * size_of(problem.dtype), heap_bytes);
+}
+
+std::optional<std::vector<collective::PeerTensors>> locate(const Problem& problem,
+                                                           const std::vector<Placement>& placements,
+                                                           const transport::Arena& arena) {
+  std::vector<collective::PeerTensors> tensors;
+  for (int rank = 0; rank < problem.world; ++rank) {
+    const Placement& placed = placements[rank];
+    if (!allows_heaps(problem, rank, placed, arena.heap_bytes())) return std::nullopt;
+    std::byte* heap = arena.heap_at(rank);
+    tensors.push_back({placed.inputs < 0 ? nullptr : heap + placed.inputs, placed.output < 0 ? nullptr : heap + placed.output});
+  }
+  return tensors;
+}
+
+}  // namespace ringdp::comm

@@ -1,0 +1,108 @@
+#include "comm/placement.h"
+
+#include <gtest/gtest.h>
+
+#include "transport/shm/local_arenas.h"
+
+namespace ringdp::comm {
+namespace {
+
+constexpr int kWorld = 3;
+constexpr int64_t kHeapBytes = 1 << 20, kCount = 1000;
+
+class PlacementTest : public testing::Test {
+ protected:
+  plan::Problem problem(plan::Collective what) const {
+    plan::Problem p;
+    p.what = what;
+    p.world = kWorld;
+    p.rank = 1;
+    p.root = 2;
+    p.count = kCount;
+    return p;
+  }
+  transport::Arena& arena() { return *arenas_[1]; }
+  std::byte* block(int64_t bytes) { return arena().heap()->take(bytes); }
+  int64_t offset(const std::byte* at) { return at - arena().heap_at(1); }
+
+  std::vector<std::unique_ptr<transport::ShmArena>> arenas_ = transport::make_local_arenas({kWorld, 64, 64, kHeapBytes});
+};
+
+TEST_F(PlacementTest, ATensorInTheHeapHasAnOffset) {
+  std::byte* tensor = block(kCount * 4);
+  const Placement found = place(problem(plan::Collective::kAllReduce), {{tensor}, {tensor}}, arena());
+  EXPECT_EQ(found.inputs, offset(tensor));
+  EXPECT_EQ(found.output, offset(tensor));
+}
+
+TEST_F(PlacementTest, MemoryOutsideTheOwnHeapIsElsewhere) {
+  std::vector<float> ordinary(kCount);
+  std::byte* of_another = arenas_[0]->heap_at(0);
+  std::byte* beyond = arena().heap_at(1) + kHeapBytes - kCount * 4 + 4;
+  for (void* tensor : {static_cast<void*>(ordinary.data()), static_cast<void*>(of_another), static_cast<void*>(beyond)}) {
+    const Placement found = place(problem(plan::Collective::kAllReduce), {{tensor}, {tensor}}, arena());
+    EXPECT_EQ(found.inputs, Placement::kElsewhere);
+    EXPECT_EQ(found.output, Placement::kElsewhere);
+  }
+}
+
+TEST_F(PlacementTest, PartsMustFollowEachOther) {
+  plan::Problem p = problem(plan::Collective::kReduceScatter);
+  p.counts = {10, 0, 30};
+  std::byte* whole = block(400);
+  const auto with_third_at = [&](std::byte* third) {
+    return place(p, {{whole, nullptr, third}, {nullptr}}, arena()).inputs;
+  };
+  EXPECT_EQ(with_third_at(whole + 40), offset(whole)) << "an empty part may lie anywhere";
+  EXPECT_EQ(with_third_at(whole + 44), Placement::kElsewhere);
+}
+
+TEST_F(PlacementTest, PartsOfAScatterLieEndToEndOnTheRoot) {
+  plan::Problem p = problem(plan::Collective::kScatter);
+  p.rank = p.root = 1;
+  p.count = 10;
+  std::byte* whole = block(120);
+  EXPECT_EQ(place(p, {{whole, whole + 40, whole + 80}, {nullptr}}, arena()).inputs, offset(whole));
+  EXPECT_EQ(place(p, {{whole, whole + 80, whole + 40}, {nullptr}}, arena()).inputs, Placement::kElsewhere);
+  p.root = 0;
+  EXPECT_EQ(place(p, {{}, {nullptr}}, arena()).inputs, Placement::kElsewhere) << "only the root has inputs";
+}
+
+TEST_F(PlacementTest, OnlyWhatOthersReachIntoIsPlaced) {
+  std::byte* tensor = block(kCount * 4);
+  const Placement gathered = place(problem(plan::Collective::kAllGather), {{tensor}, {tensor}}, arena());
+  EXPECT_EQ(gathered.inputs, offset(tensor));
+  EXPECT_EQ(gathered.output, Placement::kElsewhere);
+  const plan::Problem broadcast = problem(plan::Collective::kBroadcast);
+  EXPECT_EQ(place(broadcast, {{tensor}, {tensor}}, arena()).inputs, Placement::kElsewhere) << "rank 1 is not the root";
+  EXPECT_TRUE(allows_heaps(broadcast, 1, {}, kHeapBytes));
+  EXPECT_FALSE(allows_heaps(broadcast, 2, {}, kHeapBytes));
+}
+
+TEST_F(PlacementTest, EverybodysTensorsAreFoundInTheirHeaps) {
+  const auto tensors = locate(problem(plan::Collective::kAllReduce), {{64, 64}, {0, 128}, {4096, 4096}}, arena());
+  ASSERT_TRUE(tensors);
+  EXPECT_EQ((*tensors)[0].inputs, arena().heap_at(0) + 64);
+  EXPECT_EQ((*tensors)[1].output, arena().heap_at(1) + 128);
+  EXPECT_EQ((*tensors)[2].inputs, arena().heap_at(2) + 4096);
+}
+
+TEST_F(PlacementTest, OneTensorElsewhereRulesItOut) {
+  const plan::Problem p = problem(plan::Collective::kAllReduce);
+  EXPECT_FALSE(locate(p, {{64, 64}, {64, 64}, {}}, arena()));
+  EXPECT_FALSE(locate(p, {{64, 64}, {64, Placement::kElsewhere}, {64, 64}}, arena()));
+}
+
+// A damaged note must not make this rank read or write outside the heap it names.
+TEST_F(PlacementTest, OffsetsThatLeaveTheHeapAreNotFollowed) {
+  const plan::Problem p = problem(plan::Collective::kAllReduce);
+  const int64_t last = kHeapBytes - kCount * 4;
+  EXPECT_TRUE(locate(p, {{0, 0}, {last, last}, {0, 0}}, arena()));
+  for (const int64_t bad : {last + 1, kHeapBytes, INT64_MAX, INT64_MIN, int64_t{-2}}) {
+    EXPECT_FALSE(locate(p, {{0, 0}, {bad, 0}, {0, 0}}, arena())) << bad;
+    EXPECT_FALSE(locate(p, {{0, 0}, {0, bad}, {0, 0}}, arena())) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace ringdp::comm

@@ -1,0 +1,156 @@
+#include "transport/heap.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <map>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ringdp::transport {
+namespace {
+
+constexpr int64_t kBytes = 1 << 16, kPage = 4096;
+
+struct Range {
+  std::shared_ptr<std::vector<std::byte>> owner = std::make_shared<std::vector<std::byte>>(kBytes + Heap::kAlignment);
+  std::byte* base = owner->data() + (-reinterpret_cast<uintptr_t>(owner->data())) % Heap::kAlignment;
+  Heap heap{owner, base, kBytes};
+};
+
+std::string refusal(Heap& heap, int64_t bytes) {
+  try {
+    heap.take(bytes);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Heap, BlocksAreAlignedInsideAndApart) {
+  Range range;
+  std::mt19937_64 random(1);
+  std::map<std::byte*, int64_t> blocks;
+  for (int turn = 0; turn < 20'000; ++turn) {
+    const auto bytes = static_cast<int64_t>(random() % 3000);
+    if (random() % 2 == 0 && refusal(range.heap, bytes + kBytes).empty()) ADD_FAILURE();
+    if (random() % 2 == 0 && !blocks.empty()) {
+      const auto gone = std::next(blocks.begin(), static_cast<int64_t>(random() % blocks.size()));
+      range.heap.release(gone->first);
+      blocks.erase(gone);
+    } else if (range.heap.taken_bytes() < kBytes / 4) {
+      std::byte* block = range.heap.take(bytes);
+      ASSERT_EQ((block - range.base) % Heap::kAlignment, 0);
+      ASSERT_GE(block, range.base);
+      ASSERT_LE(block + bytes, range.base + kBytes);
+      const auto next = blocks.lower_bound(block);
+      ASSERT_TRUE(next == blocks.end() || block + bytes <= next->first);
+      ASSERT_TRUE(next == blocks.begin() || std::prev(next)->first + std::prev(next)->second <= block);
+      blocks[block] = std::max<int64_t>(bytes, 1);
+    }
+  }
+  for (const auto& [block, bytes] : blocks) range.heap.release(block);
+  EXPECT_EQ(range.heap.taken_bytes(), 0);
+  EXPECT_EQ(range.heap.take(kBytes - 2 * kPage), range.base + kPage) << "freed ranges were not joined again";
+}
+
+// A fence cuts off whole pages: it must not take a neighbour with it.
+TEST(Heap, BlocksOfAPageOrMoreShareTheirPagesWithNobody) {
+  Range range;
+  std::vector<std::pair<int64_t, int64_t>> pages;  // first and last of each block
+  for (const int64_t bytes : {100, 4096, 64, 5000, 4097, 4095, 9000, 64}) {
+    const auto begin = reinterpret_cast<intptr_t>(range.heap.take(bytes));
+    const std::pair<int64_t, int64_t> own{begin / kPage, (begin + bytes - 1) / kPage};
+    for (const auto& [first, last] : bytes >= kPage ? pages : std::vector<std::pair<int64_t, int64_t>>{}) {
+      EXPECT_TRUE(own.second < first || last < own.first) << bytes;
+    }
+    pages.push_back(own);
+  }
+}
+
+TEST(Heap, ReusesTheLowestAddress) {
+  Range range;
+  std::byte* first = range.heap.take(100);
+  std::byte* second = range.heap.take(100);
+  range.heap.take(100);
+  range.heap.release(second);
+  range.heap.release(first);
+  EXPECT_EQ(range.heap.take(200), first);
+}
+
+TEST(Heap, SaysWhatWasAskedForAndWhatIsTaken) {
+  Range range;
+  range.heap.take(1000);
+  const std::string said = refusal(range.heap, kBytes);
+  for (const auto& part : {std::to_string(kBytes), std::to_string(1024), std::string("heap_bytes")}) {
+    EXPECT_NE(said.find(part), std::string::npos) << said;
+  }
+  EXPECT_NE(refusal(range.heap, INT64_MAX), "");
+}
+
+TEST(Heap, RefusesToReleaseWhatWasNotTaken) {
+  Range range;
+  std::byte* block = range.heap.take(100);
+  range.heap.release(block);
+  EXPECT_THROW(range.heap.release(block), Error);
+}
+
+TEST(Heap, KeepsItsMemoryAlive) {
+  auto owner = std::make_shared<std::vector<std::byte>>(kBytes);
+  const std::weak_ptr<std::vector<std::byte>> watched = owner;
+  auto heap = std::make_unique<Heap>(owner, owner->data(), kBytes);
+  owner.reset();
+  EXPECT_FALSE(watched.expired());
+  heap.reset();
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST(Heap, GivesNothingOnceItsGroupIsGoneAndKeepsWhatIsTaken) {
+  Range range;
+  std::byte* const block = range.heap.take(100);
+  range.heap.close();
+  EXPECT_NE(refusal(range.heap, 1).find("gone with its process group"), std::string::npos);
+  EXPECT_EQ(range.heap.taken_bytes(), 128);
+  range.heap.release(block);
+  EXPECT_EQ(range.heap.taken_bytes(), 0);
+}
+
+TEST(Heap, ThreadsNeverGetTheSameBlock) {
+  Range range;
+  const auto fill = [&](int mark) {
+    for (int turn = 0; turn < 500; ++turn) {
+      std::byte* block = range.heap.take(1000);
+      std::fill_n(block, 1000, static_cast<std::byte>(mark));
+      for (int i = 0; i < 1000; ++i) ASSERT_EQ(block[i], static_cast<std::byte>(mark));
+      range.heap.release(block);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int mark = 1; mark <= 3; ++mark) threads.emplace_back(fill, mark);
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(range.heap.taken_bytes(), 0);
+}
+
+TEST(Heap, AForkedChildGetsNothingAndMayForgetItsTensors) {
+  Range range;
+  std::byte* block = range.heap.take(64);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    range.heap.release(block);
+    ::_exit(refusal(range.heap, 64).empty() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(range.heap.taken_bytes(), 64);
+}
+
+}  // namespace
+}  // namespace ringdp::transport

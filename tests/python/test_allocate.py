@@ -1,0 +1,145 @@
+"""ringdp.empty: shapes, dtypes, what it refuses, and that collectives on its tensors give the oracle's bits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import ringdp
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "backend"))
+from oracle import fold, same_bits, values
+from ranks import HERE, World
+
+COUNTS = [1000, 60_000, 100_003]  # small ones take slots, the others one pass
+DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.complex64, torch.bool]
+
+
+@pytest.fixture(scope="module")
+def world_of() -> Iterator[Callable[..., World]]:
+    """world_of(3, heap_bytes=0): a joined world of these settings, kept for this file."""
+    known: dict[object, World] = {}
+    with ExitStack() as stack:
+
+        def get(size: int, **settings: object) -> World:
+            key = (size, *sorted(settings.items()))
+            if key not in known:
+                known[key] = stack.enter_context(World(size, **settings))
+                known[key].join()
+            return known[key]
+
+        yield get
+
+
+def filled(value: Tensor, shared: bool = True) -> Tensor:
+    """A tensor of these values, in shared memory unless said otherwise."""
+    if not shared:
+        return value.clone()
+    return ringdp.empty(value.shape, dtype=value.dtype).copy_(value)
+
+
+def memory_traffic() -> int:
+    """Bytes that this rank's collectives have read and written so far."""
+    counters = dist.group.WORLD._get_backend(torch.device("cpu")).counters()
+    return counters["memory_bytes_read"] + counters["memory_bytes_written"]
+
+
+def collectives(shared: bool) -> list[str]:
+    """On a rank: what differs from the oracle."""
+    wrong = []
+    n, me = HERE.size, HERE.rank
+    for dtype in DTYPES:
+        for count in COUNTS:
+            inputs = [values("shared", rank, n * count, dtype) for rank in range(n)]
+            total, root = fold(inputs, "SUM"), n - 1
+            own = slice(count * me, count * (me + 1))
+            summed, reduced, sent = (filled(inputs[me], shared) for _ in range(3))
+            parts, part = filled(inputs[me], shared), filled(inputs[me][:count], shared)
+            gathered = filled(torch.zeros(n * count, dtype=dtype), shared)
+            collected, scattered = gathered.clone(), filled(inputs[me][:count], shared)
+            dist.all_reduce(summed)
+            dist.reduce(reduced, root)
+            dist.broadcast(sent, root)
+            dist.reduce_scatter_tensor(part, parts)
+            dist.all_gather_into_tensor(gathered, part)
+            dist.gather(part, list(collected.tensor_split(n)) if me == root else None, root)
+            dist.scatter(scattered, list(parts.tensor_split(n)) if me == root else None, root)
+            checks = {
+                "all_reduce": same_bits(summed, total),
+                "reduce": same_bits(reduced, total if me == root else inputs[me]),
+                "broadcast": same_bits(sent, inputs[root]),
+                "reduce_scatter": same_bits(part, total[own]),
+                "reduce_scatter's input": same_bits(parts, inputs[me]),
+                "all_gather": same_bits(gathered, total),
+                "gather": me != root or same_bits(collected, total),
+                "scatter": same_bits(scattered, inputs[root][own]),
+            }
+            wrong += [f"{what} {dtype} x {count}" for what, right in checks.items() if not right]
+    return wrong
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_collectives_on_shared_tensors_give_the_oracles_bits(world_of, size):
+    assert world_of(size).run(collectives, True) == [[]] * size
+
+
+def mixed(shared_on: list[int]) -> list[str]:
+    """On a rank: the same with shared tensors on some ranks only."""
+    return collectives(HERE.rank in shared_on)
+
+
+@pytest.mark.parametrize("shared_on", [[0], [1, 2], [2]])
+def test_ranks_may_bring_different_kinds_of_tensors(world_of, shared_on):
+    assert world_of(3).run(mixed, shared_on) == [[]] * 3
+
+
+def traffic_of_one_all_reduce(shared: bool) -> float:
+    """On a rank: bytes moved in memory per byte of the tensor."""
+    tensor = filled(torch.ones(1 << 20), shared)
+    before = memory_traffic()
+    dist.all_reduce(tensor)
+    return (memory_traffic() - before) / tensor.nbytes
+
+
+def test_a_shared_tensor_is_read_once_and_written_once(world_of):
+    assert world_of(4).run(traffic_of_one_all_reduce, True) == [2.0] * 4
+    assert min(world_of(4).run(traffic_of_one_all_reduce, False)) > 2.0
+
+
+def described(size: object, dtype: torch.dtype | None) -> tuple[tuple[int, ...], torch.dtype, bool, bool]:
+    tensor = ringdp.empty(size, dtype=dtype)
+    return tuple(tensor.shape), tensor.dtype, tensor.is_contiguous(), tensor.device.type == "cpu"
+
+
+@pytest.mark.parametrize(("size", "shape"), [(5, (5,)), ((2, 3), (2, 3)), ((), ()), (0, (0,)), ([4, 0], (4, 0))])
+@pytest.mark.parametrize("dtype", [None, torch.int8])
+def test_shape_and_dtype(world_of, size, shape, dtype):
+    assert world_of(2).run(described, size, dtype) == [(shape, dtype or torch.float32, True, True)] * 2
+
+
+def refusal(fallback: bool) -> str:
+    """On a rank: the error's message, or the sum of an all_reduce over what came instead."""
+    try:
+        tensor = ringdp.empty(3, fallback=fallback).fill_(1)
+    except dist.DistBackendError as error:
+        return str(error)
+    dist.all_reduce(tensor)
+    return str(tensor.tolist())
+
+
+@pytest.mark.parametrize(("settings", "reason"), [({"transport": "tcp"}, "not connected"), ({"heap_bytes": 0}, "is 0")])
+def test_without_shared_memory_it_refuses_or_falls_back(world_of, settings, reason):
+    world = world_of(2, **settings)
+    assert all("InvalidArgument" in said and reason in said for said in world.run(refusal, False))
+    assert world.run(refusal, True) == ["[2.0, 2.0, 2.0]"] * 2
+
+
+def test_a_single_rank_gets_an_ordinary_tensor(world_of):
+    assert world_of(1).run(refusal, False) == ["[1.0, 1.0, 1.0]"]
