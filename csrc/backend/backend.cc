@@ -46,8 +46,9 @@ Backend::WorkPtr Backend::run(Call call) {
     request.buffers = std::move(call.buffers);
     request.deadline = Deadline::after(call.timeout == c10d::kUnsetTimeout ? options_->timeout : call.timeout);
     request.asynchronous = call.asynchronous;
-    request.epilogue = std::move(call.epilogue);
-    request.on_done = [work](std::exception_ptr error) { work->on_done(std::move(error)); };
+    request.ending.epilogue = std::move(call.epilogue);
+    request.ending.before_done = [work](std::exception_ptr error) { work->before_done(std::move(error)); };
+    request.ending.on_done = [work](std::exception_ptr error) { work->on_done(std::move(error)); };
     const auto op = group_->submit(std::move(request));
     work->attach(group_, op, op->desc().seq);
     return remember(work);

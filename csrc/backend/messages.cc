@@ -39,7 +39,7 @@ Backend::WorkPtr Backend::receive(c10d::OpType type, const char* title, Tensors&
   request.count = tensor.numel();
   const at::Tensor memory = flat_target(tensor, "recv");
   request.memory = memory.data_ptr();
-  request.epilogue = [memory, tensor] { copy_back(memory, tensor); };
+  request.ending.epilogue = [memory, tensor] { copy_back(memory, tensor); };
   return guarded([&] {
     record_param_comms(title, Kind::kMessage, *this, {}, tensors);
     return post(type, title, tensor, memory, std::move(request));
@@ -52,7 +52,8 @@ Backend::WorkPtr Backend::post(c10d::OpType type, const char* title, const at::T
   const Tensors list{tensor};
   auto work = c10::make_intrusive<Work>(getRank(), type, title, list, flat_result(list), Tensors{memory}, completion());
   request.deadline = Deadline::after(options_->timeout);
-  request.on_done = [work](std::exception_ptr error) { work->on_done(std::move(error)); };
+  request.ending.before_done = [work](std::exception_ptr error) { work->before_done(std::move(error)); };
+  request.ending.on_done = [work](std::exception_ptr error) { work->on_done(std::move(error)); };
   const bool sends = type == c10d::OpType::SEND;
   work->attach(group_, sends ? group_->send(std::move(request)) : group_->recv(std::move(request)));
   return remember(work);

@@ -14,8 +14,10 @@ void Work::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pend
   sequence_ = sequence;
 }
 
+// A caller may stop the profiler as soon as wait() has returned, so its event ends before.
+void Work::before_done(std::exception_ptr error) { finish(to_torch(std::move(error))); }
+
 void Work::on_done(std::exception_ptr error) {
-  error = to_torch(std::move(error));
   keep_.clear();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
@@ -23,9 +25,8 @@ void Work::on_done(std::exception_ptr error) {
     finished_ = true;
     future = future_;
   }
-  finish(error);  // ends the profiler's event
   if (!future) return;
-  completion_.post([self = c10::intrusive_ptr<Work>::reclaim_copy(this), future, error] {
+  completion_.post([self = c10::intrusive_ptr<Work>::reclaim_copy(this), future, error = to_torch(std::move(error))] {
     self->complete_future(future, error);
   });
 }

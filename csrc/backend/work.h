@@ -22,9 +22,10 @@ class Work : public c10d::Work {
   Work(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs, Result result,
        std::vector<at::Tensor> keep, Completion& completion);
 
-  // Once, by the backend: what this Work stands for. on_done() is its completion callback. `sequence`: of a collective.
+  // Once, by the backend: what this Work stands for; its Ending calls the two below. `sequence`: of a collective.
   void attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence = 0);
-  void on_done(std::exception_ptr error);  // driver thread
+  void before_done(std::exception_ptr error);  // driver thread; ends the profiler's event
+  void on_done(std::exception_ptr error);      // driver thread; completes the Future
 
   bool isCompleted() override;
   bool isSuccess() const override;

@@ -21,14 +21,13 @@ struct MessageRequest {
   int64_t count = 0;       // elements
   void* memory = nullptr;  // a send only reads it
   Deadline deadline = Deadline::never();
-  std::function<void()> epilogue;  // see Ending
-  std::function<void(std::exception_ptr)> on_done;
+  Ending ending;
 };
 
 class Message final : public Pending {
  public:
   Message(Direction direction, MessageRequest request)
-      : Pending(request.deadline, {std::move(request.epilogue), std::move(request.on_done)}),
+      : Pending(request.deadline, std::move(request.ending)),
         direction_(direction),
         request_(std::move(request)),
         partner_(request_.peer),

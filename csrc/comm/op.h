@@ -15,16 +15,14 @@ struct Request {
   OpDesc desc;  // seq, group and generation are filled in by the group
   collective::Buffers buffers;
   Deadline deadline = Deadline::never();
-  bool asynchronous = true;        // false: the caller waits at once and drives it itself
-  std::function<void()> epilogue;  // see Ending
-  std::function<void(std::exception_ptr)> on_done;
+  bool asynchronous = true;  // false: the caller waits at once and drives it itself
+  Ending ending;
 };
 
 class Op final : public Pending {
  public:
   explicit Op(Request request)
-      : Pending(request.deadline, {std::move(request.epilogue), std::move(request.on_done)}),
-        request_(std::move(request)) {}
+      : Pending(request.deadline, std::move(request.ending)), request_(std::move(request)) {}
 
   const OpDesc& desc() const { return request_.desc; }
   std::string describe() const override { return comm::describe(desc()) + " #" + std::to_string(desc().seq); }

@@ -12,10 +12,11 @@
 
 namespace ringdp::comm {
 
-// What the driver calls when the work ends; each may be empty.
+// What the driver calls when the work ends, in this order; each may be empty and must not block.
 struct Ending {
-  std::function<void()> epilogue;                   // after success, before done()
-  std::function<void(std::exception_ptr)> on_done;  // after done(); must not block
+  std::function<void()> epilogue;                       // after success, before done()
+  std::function<void(std::exception_ptr)> before_done;  // what must be over when a waiter returns
+  std::function<void(std::exception_ptr)> on_done;      // after done()
 };
 
 class Pending {
@@ -52,10 +53,11 @@ class Pending {
 
   // Returns on_done, for the caller to run once everybody may see the end.
   std::function<void(std::exception_ptr)> finish(std::exception_ptr error) {
+    if (ending_.before_done) ending_.before_done(error);
     error_ = std::move(error);
     finished_ = Deadline::Clock::now();
     auto on_done = std::move(ending_.on_done);
-    ending_.epilogue = nullptr;
+    ending_ = {};
     done_.store(true, std::memory_order_release);
     return on_done;
   }

@@ -87,7 +87,7 @@ TEST_P(GroupMessages, ABatchToAllFromAllWorksInAnyOrder) {
     std::atomic<size_t> finished{0};
     for (Call& call : calls) {
       MessageRequest request = message(call.memory, call.peer, call.tag);
-      request.on_done = [&](std::exception_ptr error) {
+      request.ending.on_done = [&](std::exception_ptr error) {
         EXPECT_EQ(error, nullptr);
         ++finished;
       };
@@ -152,7 +152,7 @@ TEST_P(GroupMessages, TheEpilogueRunsBeforeItIsDone) {
     MessageRequest request = message(memory, 1 - rank);
     if (rank == 0) return wait(group, *group.send(std::move(request)));
     std::fill(memory.begin(), memory.end(), 0.0f);
-    request.epilogue = [&] { copy = memory; };
+    request.ending.epilogue = [&] { copy = memory; };
     wait(group, *group.recv(std::move(request)));
     EXPECT_EQ(copy, values(5, 0, 1, 0));
   }));
@@ -246,7 +246,7 @@ TEST_P(GroupMessages, LeavingAbortsWhatIsInFlight) {
     std::vector<float> memory(4);
     std::atomic<bool> told{false};
     MessageRequest request = message(memory, 1 - rank);
-    request.on_done = [&](std::exception_ptr error) { told = error != nullptr; };
+    request.ending.on_done = [&](std::exception_ptr error) { told = error != nullptr; };
     const auto received = group.recv(std::move(request));
     if (rank == 0) group.leave();
     try {

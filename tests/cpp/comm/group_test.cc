@@ -83,7 +83,7 @@ TEST(Group, RunsCollectivesInOrderWithoutBeingWaitedFor) {
     std::vector<std::shared_ptr<Op>> ops;
     for (auto& d : data) {
       Request request = all_reduce(d);
-      request.on_done = [&](std::exception_ptr) { ++finished; };
+      request.ending.on_done = [&](std::exception_ptr) { ++finished; };
       ops.push_back(group.submit(std::move(request)));
     }
     // Nobody waits for an op: the progress thread alone must finish them.
@@ -95,6 +95,29 @@ TEST(Group, RunsCollectivesInOrderWithoutBeingWaitedFor) {
     }
     EXPECT_FALSE(runtime.engine.any_active());
     EXPECT_EQ(group.sequence(), static_cast<uint64_t>(kOps));
+  }));
+}
+
+TEST(Group, EndsAnOpInOrder) {
+  expect_no_errors(run_fleet(2, Settings{}, [](int, Group& group, Runtime&) {
+    std::vector<float> data(100, 1.0f);
+    std::shared_ptr<Op> op;
+    std::atomic<bool> submitted{false}, over{false};
+    std::string calls;
+    const auto note = [&](const char* call) {
+      while (!submitted) std::this_thread::yield();
+      calls += std::string(call) + (op->done() ? ", done; " : "; ");
+    };
+    Request request = all_reduce(data);
+    request.ending = {[&] { note("epilogue"); }, [&](std::exception_ptr) { note("before_done"); },
+                      [&](std::exception_ptr) {
+                        note("on_done");
+                        over = true;
+                      }};
+    op = group.submit(std::move(request));
+    submitted = true;
+    while (!over) std::this_thread::yield();
+    EXPECT_EQ(calls, "epilogue; before_done; on_done, done; ");
   }));
 }
 
