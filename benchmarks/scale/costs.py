@@ -13,7 +13,7 @@ from math import ceil
 
 from scale.network import Network
 
-SEGMENT, SLOT, WINDOW, MAX_SEGMENTS = 256 << 10, 1 << 20, 4, 4096  # of base/env.h, plan/window.h, plan/segment.h
+SEGMENT, SLOT, WINDOW, MAX_SEGMENTS = 256 << 10, 1 << 20, 4, 4096  # of base/, plan/window.h, plan/segment.h
 ELEMENT = 4  # bytes: float32
 
 

@@ -9,21 +9,24 @@
 
 namespace ringdp::backend {
 
-// Only fields that were set are held, so that the environment shows through the others.
+// Only fields that were set or tuned are held, so that the environment shows through the others.
 class GroupOptions : public c10d::Backend::Options {
  public:
   explicit GroupOptions(std::chrono::milliseconds timeout = kBackendDefaultTimeout);
 
   void set(const std::string& field, const std::string& value);  // refuses unknown fields and bad values
+  void set_tuned(const std::string& field, const std::string& value);  // the same, but the environment outranks it
   std::string get(const std::string& field) const;               // the value in force
 
-  // Options over environment over defaults.
+  // Options over environment over tuned values over defaults.
   Settings settings() const;
   c10::intrusive_ptr<GroupOptions> copy() const;
   const std::map<std::string, std::string>& fields() const { return fields_; }
 
  private:
-  std::map<std::string, std::string> fields_;
+  static void check(const std::string& field, const std::string& value);
+
+  std::map<std::string, std::string> fields_, tuned_;
 };
 
 }  // namespace ringdp::backend

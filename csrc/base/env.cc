@@ -13,6 +13,7 @@ const char kTransports[] = "auto|shm|tcp";
 const char kAlgorithms[] = "auto|arena|direct|ring|hierarchy|tree|server";
 const char kOrders[] = "rank|rotated";
 const char kWires[] = "fp32|bf16|fp16|fp8|int8";  // in the order of WireType
+const char kBytes[] = "0..1099511627776", kSlotBytes[] = "4096..1073741824";
 const char kLogLevels[] = "error|warning|info|debug";
 
 // Position of `value` in "a|b|c", -1 when absent.
@@ -32,14 +33,8 @@ std::string choice_at(const std::string& choices, int index) {
   return choices.substr(at, choices.find('|', at) - at);
 }
 
-struct IntField {
-  const char* field;
-  int64_t Settings::*member;
-  int64_t low, high;
-};
-
-const IntField kIntFields[] = {
-    {"segment_bytes", &Settings::segment_bytes, 64, 1 << 30}, {"slot_bytes", &Settings::slot_bytes, 4096, 1 << 30},
+const IntField<Settings> kIntFields[] = {
+    {"segment_bytes", &Settings::segment_bytes, 64, 1 << 30}, {"slot_bytes", &Settings::slot_bytes, 4096, 1 << 30, true},
     {"link_bytes", &Settings::link_bytes, 4096, 1 << 30},     {"heap_bytes", &Settings::heap_bytes, 0, int64_t{1} << 40},
     {"tcp_streams", &Settings::tcp_streams, 0, 64},           {"spin_us", &Settings::spin_us, 0, 1000000},
     {"late_ms", &Settings::late_ms, 10, 86400000},            {"unreachable_ms", &Settings::unreachable_ms, 100, 86400000},
@@ -49,14 +44,32 @@ const IntField kIntFields[] = {
   throw Error(ErrorKind::kInvalidArgument, "'" + value + "' is no value for " + field + ": accepted is " + accepted);
 }
 
-int64_t parse_int(const IntField& f, const std::string& value) {
+template <class Owner>
+int64_t parse_int(const IntField<Owner>& f, const std::string& value) {
   errno = 0;
   char* end = nullptr;
   const long long n = std::strtoll(value.c_str(), &end, 10);
-  if (value.empty() || *end != '\0' || errno != 0 || n < f.low || n > f.high) {
-    refuse(f.field, value, "a whole number from " + std::to_string(f.low) + " to " + std::to_string(f.high));
+  const bool in_range = (n >= f.low && n <= f.high) || (f.or_zero && n == 0);
+  if (value.empty() || *end != '\0' || errno != 0 || !in_range) {
+    refuse(f.field, value, std::string(f.or_zero ? "0 or " : "") + "a whole number from " + std::to_string(f.low) + " to " + std::to_string(f.high));
   }
   return n;
+}
+
+template <class Owner, size_t N>
+const IntField<Owner>* find_field(const IntField<Owner> (&fields)[N], const std::string& name) {
+  for (const auto& f : fields) {
+    if (name == f.field) return &f;
+  }
+  return nullptr;
+}
+
+[[noreturn]] void refuse_unknown(const std::string& field) {
+  std::string known;
+  for (const SettingRow& row : setting_table()) {
+    if (*row.field) known += (known.empty() ? "" : ", ") + std::string(row.field);
+  }
+  throw Error(ErrorKind::kInvalidArgument, "ringdp has no setting '" + field + "'; it has " + known);
 }
 
 template <class Choice>
@@ -76,13 +89,24 @@ const std::vector<SettingRow>& setting_table() {
       {"wire", "RINGDP_WIRE", "fp32", kWires, "what sums of wider floats travel as on links; below fp32: fewer bytes, not one process's bits"},
       {"socket_ifname", "RINGDP_SOCKET_IFNAME", "", "an interface name", "the one interface TCP binds to; empty: the one that routes to MASTER_ADDR"},
       {"segment_bytes", "RINGDP_SEGMENT_BYTES", "262144", "64..1073741824", "pipelining unit on links"},
-      {"slot_bytes", "RINGDP_SLOT_BYTES", "1048576", "4096..1073741824", "staging slot per rank in shared memory"},
+      {"slot_bytes", "RINGDP_SLOT_BYTES", "0", "0, 4096..1073741824", "staging slot per rank in shared memory; 0: slot_bytes_of_two and the next two"},
       {"link_bytes", "RINGDP_LINK_BYTES", "524288", "4096..1073741824", "capacity of one direction of a shared-memory link"},
       {"heap_bytes", "RINGDP_HEAP_BYTES", "68719476736", "0..1099511627776", "address space per rank for ringdp.empty, memory only where it is touched; 0: none"},
       {"tcp_streams", "RINGDP_TCP_STREAMS", "0", "0..64", "TCP connections that carry a pair's collectives; 0: 1, from 25 Gb/s 4, from 100 Gb/s 8"},
       {"spin_us", "RINGDP_SPIN_US", "50", "0..1000000", "how long a wait polls before it sleeps (at most 15 where ranks outnumber cores)"},
       {"late_ms", "RINGDP_LATE_MS", "1000", "10..86400000", "a rank that keeps others waiting this long is reported"},
       {"unreachable_ms", "RINGDP_UNREACHABLE_MS", "5000", "100..86400000", "TCP data not acknowledged for this long: the peer is lost"},
+      {"one_shot_bytes_of_two", "RINGDP_ONE_SHOT_BYTES_OF_TWO", "131072", kBytes, "shared memory, 2 ranks: sums up to here are one shot, beyond in stages"},
+      {"one_shot_bytes_of_more", "RINGDP_ONE_SHOT_BYTES_OF_MORE", "32768", kBytes, "the same, more ranks"},
+      {"one_pass_bytes_of_two", "RINGDP_ONE_PASS_BYTES_OF_TWO", "4096", kBytes, "2 ranks: beyond here tensors of ringdp.empty are not copied"},
+      {"one_pass_bytes_of_more", "RINGDP_ONE_PASS_BYTES_OF_MORE", "16384", kBytes, "the same, more ranks"},
+      {"slot_bytes_of_two", "RINGDP_SLOT_BYTES_OF_TWO", "524288", kSlotBytes, "slot_bytes=0 means this for 2 ranks on one host"},
+      {"slot_bytes_of_more", "RINGDP_SLOT_BYTES_OF_MORE", "1048576", kSlotBytes, "the same, more ranks"},
+      {"slot_bytes_across_hosts", "RINGDP_SLOT_BYTES_ACROSS_HOSTS", "1048576", kSlotBytes, "the same, ranks on several hosts"},
+      {"direct_ranks", "RINGDP_DIRECT_RANKS", "16", "1..1048576", "links: up to so many ranks everyone talks to everyone, whatever the size"},
+      {"direct_bytes", "RINGDP_DIRECT_BYTES", "1048576", kBytes, "links: direct up to here, also beyond direct_ranks and instead of hierarchy"},
+      {"tree_bytes", "RINGDP_TREE_BYTES", "262144", kBytes, "links: broadcasts beyond direct_ranks are a tree up to here, beyond a ring"},
+      {"", "RINGDP_TUNE", "auto", "auto, off or a file", "where `ringdp tune` keeps its thresholds; auto: a file per host in the user's cache"},
       {"", "RINGDP_LOG", "warning", kLogLevels, "what is written to stderr"},
       {"", "RINGDP_AUTOLOAD", "1", "0|1", "0: do not register the backend at `import torch`"},
       {"", "RINGDP_CUDA", "auto", "auto|on|off", "build time only: compile the CUDA part"},
@@ -102,18 +126,12 @@ void set_field(Settings& s, const std::string& field, const std::string& value) 
     s.wire = parse_choice<WireType>("wire", kWires, value);
   } else if (field == "socket_ifname") {
     s.socket_ifname = value;
+  } else if (const auto* f = find_field(kIntFields, field)) {
+    s.*f->member = parse_int(*f, value);
+  } else if (const auto* f = find_field(kThresholdFields, field)) {
+    s.thresholds.*f->member = parse_int(*f, value);
   } else {
-    for (const IntField& f : kIntFields) {
-      if (field == f.field) {
-        s.*f.member = parse_int(f, value);
-        return;
-      }
-    }
-    std::string known;
-    for (const SettingRow& row : setting_table()) {
-      if (*row.field) known += (known.empty() ? "" : ", ") + std::string(row.field);
-    }
-    throw Error(ErrorKind::kInvalidArgument, "ringdp has no setting '" + field + "'; it has " + known);
+    refuse_unknown(field);
   }
 }
 
@@ -123,14 +141,12 @@ std::string get_field(const Settings& s, const std::string& field) {
   if (field == "order") return choice_at(kOrders, static_cast<int>(s.order));
   if (field == "wire") return choice_at(kWires, static_cast<int>(s.wire));
   if (field == "socket_ifname") return s.socket_ifname;
-  for (const IntField& f : kIntFields) {
-    if (field == f.field) return std::to_string(s.*f.member);
-  }
-  throw Error(ErrorKind::kInvalidArgument, "ringdp has no setting '" + field + "'");
+  if (const auto* f = find_field(kIntFields, field)) return std::to_string(s.*f->member);
+  if (const auto* f = find_field(kThresholdFields, field)) return std::to_string(s.thresholds.*f->member);
+  refuse_unknown(field);
 }
 
-Settings settings_from_environment() {
-  Settings settings;
+Settings settings_from_environment(Settings settings) {
   for (const SettingRow& row : setting_table()) {
     const auto value = *row.field ? read_env(row.variable) : std::nullopt;
     if (!value) continue;

@@ -1,5 +1,5 @@
 // Every setting of ringdp in one table: name, Options field, environment variable, default, help.
-// Precedence: call > Options > environment > default. Only env.cc calls getenv.
+// Precedence: call > Options > environment > tuned (`ringdp tune`) > default. Only env.cc calls getenv.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/thresholds.h"
 #include "base/wire_type.h"
 
 namespace ringdp {
@@ -23,13 +24,14 @@ struct Settings {
   WireType wire = WireType::kFp32;     // of sums of wider floats, on links
   std::string socket_ifname;           // empty: the interface that routes to the master
   int64_t segment_bytes = 256 << 10;   // pipelining unit on links
-  int64_t slot_bytes = 1 << 20;        // staging slot per rank in the arena (two of them)
+  int64_t slot_bytes = 0;              // staging slot per rank in the arena (two of them); 0: by thresholds and ranks
   int64_t link_bytes = 512 << 10;      // capacity of one shared-memory link direction
   int64_t heap_bytes = int64_t{64} << 30;  // address space per rank for tensors in shared memory; 0: none
   int64_t tcp_streams = 0;             // connections per peer; 0: by the speed of the interface
   int64_t spin_us = 50;                // how long a wait polls before it sleeps
   int64_t late_ms = 1000;              // a peer that keeps others waiting this long is reported
   int64_t unreachable_ms = 5000;       // unacknowledged TCP data for this long: the peer's host is lost
+  Thresholds thresholds;               // rank 0's are in force
 };
 
 // One row of the table.
@@ -53,8 +55,9 @@ struct SettingValue {
 void set_field(Settings& settings, const std::string& field, const std::string& value);
 std::string get_field(const Settings& settings, const std::string& field);
 
-// Defaults overridden by the environment. InvalidArgument on a bad value, naming the variable and what is accepted.
-Settings settings_from_environment();
+// `settings` (defaults, or tuned) overridden by the environment. InvalidArgument on a bad value, naming the
+// variable and what is accepted.
+Settings settings_from_environment(Settings settings = {});
 SettingValue describe_setting(const SettingRow& row);
 
 // The threshold of RINGDP_LOG. InvalidArgument on a bad value.

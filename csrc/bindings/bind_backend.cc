@@ -38,6 +38,7 @@ void bind_backend(py::module_& m) {
       .def(py::init([](std::chrono::milliseconds timeout) { return c10::make_intrusive<GroupOptions>(timeout); }),
            py::arg("timeout") = kBackendDefaultTimeout)
       .def("set", &GroupOptions::set)
+      .def("set_tuned", &GroupOptions::set_tuned)
       .def("get", &GroupOptions::get)
       .def("fields", &GroupOptions::fields)
       .def("__copy__", &GroupOptions::copy)

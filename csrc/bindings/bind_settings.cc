@@ -25,6 +25,12 @@ py::list setting_rows() {
   return rows;
 }
 
+py::list threshold_fields() {
+  py::list names;
+  for (const auto& f : kThresholdFields) names.append(f.field);
+  return names;
+}
+
 py::dict built_for() {
   py::dict d;
   d["torch"] = RINGDP_TORCH_VERSION;
@@ -37,6 +43,7 @@ py::dict built_for() {
 
 void bind_settings(py::module_& m) {
   m.def("setting_table", &setting_rows);
+  m.def("threshold_fields", &threshold_fields);
   m.def("check_environment", [] {
     try {
       settings_from_environment();

@@ -1,12 +1,12 @@
 #include "collective/select.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "plan/catalog.h"
 
 namespace ringdp::collective {
 namespace {
-
-// Beyond this many ranks the owner of a slice would have to receive from too many links at once.
-constexpr int kMaxDirectRanks = 16;
 
 Choice forced(const Settings& settings, const Topology& topology) {
   const std::string why = "forced by algorithm=" + get_field(settings, "algorithm");
@@ -34,30 +34,87 @@ bool is_layered(const Topology& topology) {
   return topology.hosts.size() > 1 && topology.hosts.size() < static_cast<size_t>(topology.world);
 }
 
-Choice select_plan(const Settings& settings, const Topology& topology) {
+int ranks_of_largest_host(const Topology& topology) {
+  int most = 0;
+  for (size_t i = 0; i < topology.hosts.size(); ++i) {
+    const int end = i + 1 < topology.hosts.size() ? topology.hosts[i + 1] : topology.world;
+    most = std::max(most, end - topology.hosts[i]);
+  }
+  return most;
+}
+
+// Direct sends as often as a host has ranks what a hierarchy sends once, and needs two steps instead of two per host:
+// by benchmarks/scale_model.py (1, 10 and 25 Gb/s) it is the faster one of two stages or less where there are at least
+// twice as many hosts as ranks on each, and at no size elsewhere.
+bool are_hosts_many(const Topology& topology) {
+  return static_cast<int>(topology.hosts.size()) >= 2 * ranks_of_largest_host(topology);
+}
+
+bool has_direct_only(plan::Collective what) {
+  return what == plan::Collective::kGather || what == plan::Collective::kScatter || what == plan::Collective::kAllToAll;
+}
+
+std::string up_to(int64_t bytes) { return "up to " + std::to_string(bytes) + " bytes"; }
+std::string beyond(int64_t bytes) { return "beyond " + std::to_string(bytes) + " bytes"; }
+
+// Links between ranks that are alike.
+Choice select_flat(const Thresholds& limits, const Topology& topology, plan::Collective what, int64_t bytes) {
+  const std::string ranks = std::to_string(topology.world) + " ranks over links";
+  if (topology.world <= limits.direct_ranks) {
+    return {AlgorithmChoice::kDirect, Order::kRank, ranks + ": owners fold in rank order, two latency steps"};
+  }
+  if (has_direct_only(what)) {
+    return {AlgorithmChoice::kDirect, Order::kRank, ranks + ": a " + name_of(what) + " is always direct"};
+  }
+  if (what == plan::Collective::kBroadcast && bytes <= limits.tree_bytes) {
+    return {AlgorithmChoice::kTree, Order::kRank,
+            ranks + ", a broadcast " + up_to(limits.tree_bytes) + ": log2 N steps"};
+  }
+  if (what != plan::Collective::kBroadcast && bytes <= limits.direct_bytes) {
+    return {AlgorithmChoice::kDirect, Order::kRank, ranks + ", " + up_to(limits.direct_bytes) + ": two latency steps"};
+  }
+  const int64_t limit = what == plan::Collective::kBroadcast ? limits.tree_bytes : limits.direct_bytes;
+  return {AlgorithmChoice::kRing, Order::kRank, ranks + ", " + beyond(limit) + ": neighbours only, in rank order"};
+}
+
+Choice select_layered(const Thresholds& limits, const Topology& topology, plan::Collective what, int64_t bytes) {
+  if (what != plan::Collective::kAllReduce) return select_flat(limits, topology, what, bytes);
+  const std::string hosts = std::to_string(topology.hosts.size()) + " hosts of several ranks";
+  if (!are_hosts_many(topology)) {
+    return {AlgorithmChoice::kHierarchy, Order::kRank, hosts + ": one copy per host on the wire, in rank order"};
+  }
+  if (bytes <= limits.direct_bytes) {
+    return {AlgorithmChoice::kDirect, Order::kRank,
+            hosts + ", " + up_to(limits.direct_bytes) + ": two latency steps instead of a chain over the hosts"};
+  }
+  return {AlgorithmChoice::kHierarchy, Order::kRank,
+          hosts + ", " + beyond(limits.direct_bytes) + ": one copy per host on the wire, in rank order"};
+}
+
+// Everybody's sum is one shot or staged by plan/arena.h, and in one pass by the placement of the tensors.
+Choice select_arena(const Thresholds& limits, const Topology& topology) {
+  const std::string one_shot = std::to_string(limits.one_shot_bytes(topology.world));
+  const std::string one_pass = std::to_string(limits.one_pass_bytes(topology.world));
+  return {AlgorithmChoice::kArena, Order::kRank,
+          topology.world == 1 ? "one rank: nothing moves"
+                              : "all ranks share memory: in rank order, sums in one shot up to " + one_shot +
+                                    " bytes, shared tensors in one pass beyond " + one_pass};
+}
+
+Choice select_plan(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes) {
   if (settings.algorithm != AlgorithmChoice::kAuto) return forced(settings, topology);
   if (settings.order == Order::kRotated && topology.world > 1) {
     return {AlgorithmChoice::kRing, Order::kRotated, "order=rotated is the ring's own"};
   }
-  if (topology.one_arena || topology.world == 1) {
-    return {AlgorithmChoice::kArena, Order::kRank, "all ranks share memory: one pass over it, in rank order"};
-  }
-  if (is_layered(topology)) {
-    const std::string hosts = std::to_string(topology.hosts.size());
-    return {AlgorithmChoice::kHierarchy, Order::kRank,
-            hosts + " hosts of several ranks: one copy per host on the wire, in rank order"};
-  }
-  if (topology.world <= kMaxDirectRanks) {
-    return {AlgorithmChoice::kDirect, Order::kRank,
-            std::to_string(topology.world) + " ranks over links: owners fold in rank order, two latency steps"};
-  }
-  return {AlgorithmChoice::kRing, Order::kRank, "more than 16 ranks over links: neighbours only, in rank order"};
+  if (topology.one_arena || topology.world == 1) return select_arena(settings.thresholds, topology);
+  if (is_layered(topology)) return select_layered(settings.thresholds, topology, what, bytes);
+  return select_flat(settings.thresholds, topology, what, bytes);
 }
 
 // Other plans than direct would round partial sums, some at every hop.
-Choice select_for_wire(const Settings& settings, const Topology& topology) {
+Choice select_for_wire(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes) {
   const std::string wire = "wire=" + get_field(settings, "wire");
-  Choice choice = select_plan(settings, topology);
+  Choice choice = select_plan(settings, topology, what, bytes);
   if (choice.algorithm == AlgorithmChoice::kArena || topology.world == 1) {
     choice.why += "; " + wire + " has no effect: nothing is on a wire";
     return choice;
@@ -67,8 +124,8 @@ Choice select_for_wire(const Settings& settings, const Topology& topology) {
     const bool by_order = settings.algorithm == AlgorithmChoice::kAuto;
     const std::string asked = by_order ? "order=rotated" : "algorithm=" + get_field(settings, "algorithm");
     throw Error(ErrorKind::kInvalidArgument,
-                asked + " cannot send " + wire + ": partial sums would be rounded on their way; use algorithm=auto or direct with order=rank, or "
-                    "wire=fp32");
+                asked + " cannot send " + wire + ": partial sums would be rounded on their way; use algorithm=auto or "
+                    "direct with order=rank, or wire=fp32");
   }
   return {AlgorithmChoice::kDirect, Order::kRank,
           wire + ": each contribution is rounded once, which only direct does", settings.wire};
@@ -76,8 +133,20 @@ Choice select_for_wire(const Settings& settings, const Topology& topology) {
 
 }  // namespace
 
-Choice select(const Settings& settings, const Topology& topology) {
-  return settings.wire == WireType::kFp32 ? select_plan(settings, topology) : select_for_wire(settings, topology);
+Choice select(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes) {
+  if (settings.wire == WireType::kFp32) return select_plan(settings, topology, what, bytes);
+  return select_for_wire(settings, topology, what, bytes);
+}
+
+std::string describe_choices(const Settings& settings, const Topology& topology) {
+  std::string text, last;
+  for (const int64_t bytes : {int64_t{0}, settings.thresholds.direct_bytes + 1}) {  // the only size that counts here
+    const Choice choice = select(settings, topology, plan::Collective::kAllReduce, bytes);
+    const std::string line = std::string("plan: ") + plan::name_of(choice.algorithm) + " (" + choice.why + ")";
+    if (line != last) text += (last.empty() ? "" : "\n") + line;
+    last = line;
+  }
+  return text;
 }
 
 }  // namespace ringdp::collective

@@ -13,6 +13,7 @@ struct Card {
   transport::HostIdentity identity;
   std::string socket_name;  // abstract unix socket; empty without one
   std::string settings;     // "transport=auto algorithm=auto ..."
+  Thresholds thresholds;    // of this rank; rank 0's are in force
   int64_t heap_bytes = 0;   // for which this process has address space; the least of a host's ranks counts
 };
 

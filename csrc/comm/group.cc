@@ -53,7 +53,9 @@ Group::Group(Runtime& runtime, const GroupConfig& config, Mesh mesh)
     : runtime_(runtime),
       config_(config),
       mesh_(std::move(mesh)),
-      choice_(collective::select(config.settings, topology_of(mesh_))),
+      topology_(topology_of(mesh_)),
+      on_arena_(collective::select(mesh_.settings, topology_, plan::Collective::kAllReduce, 0).algorithm ==
+                AlgorithmChoice::kArena),
       patience_(choose_patience(config.settings, mesh_)),
       owner_pid_(::getpid()),
       mailbox_(config.rank, message_links(mesh_)) {

@@ -67,8 +67,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   std::vector<int> absent() const;  // after a collective timed out here: the ranks that had not called it
   uint64_t sequence() const;  // collectives submitted so far
   trace::Totals counters() const { return counters_.totals(); }
-  collective::Choice choice() const { return choice_; }
-  std::string description() const;  // one line per peer: how bytes reach it and why; then which plan runs and why
+  std::string description() const;  // one line per peer: how bytes reach it and why; then which plans run and why
 
   // Drivable
   bool active() const override { return pending_.load(std::memory_order_acquire) > 0; }
@@ -138,7 +137,8 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   Runtime& runtime_;
   const GroupConfig config_;
   const Mesh mesh_;
-  const collective::Choice choice_;
+  const collective::Topology topology_;
+  const bool on_arena_;  // whatever the size
   collective::Fabric fabric_;
   const Patience patience_;
   const int owner_pid_;

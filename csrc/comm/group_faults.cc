@@ -140,9 +140,7 @@ std::string Group::description() const {
     if (peer.rank != config_.rank) text += name_of_peer(peer.rank) + ": " + peer.why + "\n";
   }
   if (!mesh_.address.empty()) text += "TCP bound to " + mesh_.address + "\n";
-  Settings chosen;
-  chosen.algorithm = choice_.algorithm;
-  return text + "plan: " + get_field(chosen, "algorithm") + " (" + choice_.why + ")";
+  return text + collective::describe_choices(mesh_.settings, topology_);
 }
 
 }  // namespace ringdp::comm

@@ -42,7 +42,7 @@ void Group::start(Op& op) {
 
 // All ranks share one arena with heaps, and nothing else than its plans was asked for.
 bool Group::heaps_are_shared() const {
-  return choice_.algorithm == AlgorithmChoice::kArena && mesh_.arena && mesh_.arena->size() == config_.world &&
+  return on_arena_ && mesh_.arena && mesh_.arena->size() == config_.world &&
          mesh_.arena->heap_bytes() > 0;
 }
 
@@ -70,7 +70,6 @@ plan::Problem Group::problem_of(const OpDesc& d) const {
   problem.what = d.what;
   problem.dtype = d.dtype;
   problem.op = d.op;
-  problem.wire = choice_.wire;
   problem.rank = config_.rank;
   problem.world = config_.world;
   problem.root = d.root;
@@ -79,8 +78,10 @@ plan::Problem Group::problem_of(const OpDesc& d) const {
   problem.hosts = mesh_.hosts;
   problem.sends = d.sends;
   problem.recvs = d.recvs;
-  problem.segment_bytes = config_.settings.segment_bytes;
-  problem.slot_bytes = planned_slot_bytes(config_.settings);
+  problem.segment_bytes = mesh_.settings.segment_bytes;
+  problem.slot_bytes = planned_slot_bytes(mesh_.settings);
+  problem.one_shot_bytes = mesh_.settings.thresholds.one_shot_bytes(config_.world);
+  problem.one_pass_bytes = mesh_.settings.thresholds.one_pass_bytes(config_.world);
   return problem;
 }
 
@@ -88,7 +89,10 @@ std::shared_ptr<const plan::Plan> Group::plan_for(const plan::Problem& p) {
   const PlanKey key{p.what, p.dtype, p.op, p.root, p.count, p.counts, p.sends, p.recvs, p.in_heaps};
   if (const auto known = plans_.find(key); known != plans_.end()) return known->second;
   if (plans_.size() >= kMaxPlans) plans_.clear();
-  auto plan = std::make_shared<const plan::Plan>(plan::make_plan(choice_.algorithm, choice_.order, p));
+  const collective::Choice choice = collective::select(mesh_.settings, topology_, p.what, p.shared_bytes());
+  plan::Problem problem = p;
+  problem.wire = choice.wire;
+  auto plan = std::make_shared<const plan::Plan>(plan::make_plan(choice.algorithm, choice.order, problem));
   plans_.emplace(key, plan);
   return plan;
 }

@@ -139,19 +139,32 @@ void attach_tcp(Mesh& mesh, TcpExchange&& tcp) {
   mesh.address = tcp.address;
 }
 
-Mesh meet(const Session& session, const HostIdentity& self, const transport::Doorbell& doorbell) {
-  const bool may_share = session.settings.transport != TransportChoice::kTcp && session.world() > 1;
+// With these no two ranks can choose differently, whatever was measured on their hosts.
+Settings agree(Settings settings, const std::vector<Card>& cards) {
+  const bool one_host = ranks_of_host(cards, cards[0].identity).size() == cards.size();
+  settings.thresholds = cards[0].thresholds;
+  if (settings.slot_bytes == 0) {
+    settings.slot_bytes = settings.thresholds.slot_bytes(static_cast<int>(cards.size()), one_host);
+  }
+  return settings;
+}
+
+Mesh meet(const Session& begun, const HostIdentity& self, const transport::Doorbell& doorbell) {
+  const bool may_share = begun.settings.transport != TransportChoice::kTcp && begun.world() > 1;
   std::optional<transport::UnixListener> listener;
   if (may_share) listener = transport::UnixListener::open();
   const std::vector<Card> cards = exchange_cards(
-      session, {self, listener ? listener->name : "", shared_settings(session.settings),
-                may_share ? transport::reservable_heap(session.settings.heap_bytes, session.world()) : 0});
+      begun, {self, listener ? listener->name : "", shared_settings(begun.settings), begun.settings.thresholds,
+              may_share ? transport::reservable_heap(begun.settings.heap_bytes, begun.world()) : 0});
+  const Settings settings = agree(begun.settings, cards);
+  const Session session{begun.roll_call, settings, begun.group, begun.token};
   const std::vector<int> locals = ranks_of_host(cards, self);
   check_demand(session, cards, locals);
 
   Mesh mesh;
   mesh.rank = session.rank();
   mesh.world = session.world();
+  mesh.settings = settings;
   mesh.generation = session.roll_call.generation();
   mesh.locals = {session.rank()};
   mesh.peers = list_peers(session, cards, locals);

@@ -36,6 +36,7 @@ struct Peer {
 
 struct Mesh {
   int rank = 0, world = 1;
+  Settings settings;                        // in force: rank 0's thresholds, a slot_bytes that is the same everywhere
   uint64_t generation = 0;                  // how many groups these ranks have made on this store prefix
   std::vector<Peer> peers;                  // by group rank; the own entry has no sockets
   std::vector<int> locals;                  // group ranks that share the arena, ascending, own rank included

@@ -9,8 +9,7 @@ namespace ringdp::plan {
 
 bool is_one_shot(const Problem& problem) {
   const int64_t bytes = problem.count * size_of(problem.dtype);
-  const int64_t limit = problem.world <= 2 ? kOneShotBytesOfTwo : kOneShotBytes;
-  return bytes > 0 && bytes <= std::min(limit, problem.slot_bytes);
+  return bytes > 0 && bytes <= std::min(problem.one_shot_bytes, problem.slot_bytes);
 }
 
 Plan arena(const Problem& problem) {

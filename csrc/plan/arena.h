@@ -1,9 +1,10 @@
 // Arena: plans over memory that all ranks map. Every rank writes its own slot only and reads everyone's, in rank order.
 //
 // No bytes on a link, but for all_to_all: a pair's sizes are known to that pair only, so arena() gives direct's plan,
-// which says so. Tensors in heaps: one_pass()'s plan. Small sums: one shot, whoever wants the result folds everything. Otherwise stages of one slot each,
-// which the executor maps to the two physical slots in turn. Arena member index = group rank. Every plan on the arena,
-// also for count 0, passes at least one barrier, because the executor shows and checks the ranks' notes there.
+// which says so. Tensors in heaps: one_pass()'s plan. Small sums: one shot, whoever wants the result
+// folds everything. Otherwise stages of one slot each, which the executor maps to the two physical slots in turn. Arena
+// member index = group rank. Every plan on the arena, also for count 0, passes at least one barrier, because executors
+// show and check the ranks' notes there.
 //
 // Why a slot is never overwritten under a reader: stages k and k+2 share a slot. With one barrier per stage, whoever
 // writes stage k+2 has passed the barrier of stage k+1, and everyone arrived there after reading stage k. The staged
@@ -14,11 +15,8 @@
 
 namespace ringdp::plan {
 
-// Up to these sizes the second barrier of a staged sum costs more than reading everyone's whole tensor.
-constexpr int64_t kOneShotBytes = 32 << 10;
-constexpr int64_t kOneShotBytesOfTwo = 128 << 10;  // world <= 2: there is only one other tensor to read
-
-bool is_one_shot(const Problem& problem);  // of an all_reduce or reduce
+// Of an all_reduce or reduce: no larger than one_shot_bytes, and than a slot.
+bool is_one_shot(const Problem& problem);
 
 // InvalidArgument when slot_bytes has no cache line for each rank.
 Plan arena(const Problem& problem);

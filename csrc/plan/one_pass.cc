@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "plan/arena.h"
 #include "plan/builder.h"
 #include "plan/segment.h"
 
@@ -141,9 +140,7 @@ Reached reached_by_others(const Problem& problem, int rank) {
 bool is_for_one_pass(const Problem& problem) {
   const int another = (problem.root + 1) % problem.world;
   const bool reaches = reached_by_others(problem, problem.root).inputs || reached_by_others(problem, another).inputs;
-  const int64_t elements = problem.has_parts() ? parts_before(problem, problem.world) : problem.count;
-  const int64_t limit = problem.world <= 2 ? kOneShotBytesOfTwo : kOneShotBytes;
-  return reaches && elements * size_of(problem.dtype) > limit;
+  return reaches && problem.shared_bytes() > problem.one_pass_bytes;
 }
 
 int64_t input_elements(const Problem& problem, int rank) {

@@ -1,6 +1,7 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -35,6 +36,13 @@ bool Problem::has_parts() const {
 
 int64_t Problem::largest_part() const {
   return counts.empty() ? count : *std::max_element(counts.begin(), counts.end());
+}
+
+int64_t Problem::shared_bytes() const {
+  if (what == Collective::kAllToAll || what == Collective::kBarrier) return 0;
+  int64_t elements = has_parts() ? world * count : count;
+  if (!counts.empty()) elements = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  return elements * size_of(dtype);
 }
 
 int64_t bytes_of(const Plan& plan, const Ref& ref) {

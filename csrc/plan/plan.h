@@ -101,6 +101,8 @@ struct Problem {
   std::vector<int> hosts;             // first rank of every host, ascending, when each host's ranks are contiguous
   int64_t segment_bytes = 256 << 10;  // pipelining unit of link plans
   int64_t slot_bytes = 1 << 20;       // staging slot of arena plans
+  int64_t one_shot_bytes = 32 << 10;  // arena plans: sums up to here take one barrier, see Thresholds
+  int64_t one_pass_bytes = 16 << 10;  // arena plans: beyond here tensors in heaps are worked on where they lie
   bool in_heaps = false;              // arena plans: the tensors that others reach into lie in heaps, see one_pass.h
 
   // An all_reduce or reduce_scatter whose wire type applies to its dtype and op.
@@ -111,6 +113,10 @@ struct Problem {
   // Elements of rank `owner`'s part.
   int64_t part(int owner) const { return counts.empty() ? count : counts[owner]; }
   int64_t largest_part() const;
+
+  // Bytes of the tensor, or of all parts together: what all ranks know. Of a barrier 0, and of an
+  // all_to_all, whose sizes are a pair's affair.
+  int64_t shared_bytes() const;
 
   // all_to_all: elements of the part for, and from, `peer`.
   int64_t sent_to(int peer) const { return sends.empty() ? count : sends[peer]; }

@@ -16,8 +16,11 @@ class Options:
     def set(self, field: str, value: str) -> None:
         """Sets a field. DistBackendError names what is accepted."""
 
+    def set_tuned(self, field: str, value: str) -> None:
+        """The same for a value that was measured: the environment outranks it."""
+
     def get(self, field: str) -> str:
-        """The value in force: set here, else the environment's, else the default."""
+        """The value in force: set here, else the environment's, else tuned, else the default."""
 
     def fields(self) -> dict[str, str]:
         """What was set here."""
@@ -63,6 +66,9 @@ def leave_all() -> None:
 
 def setting_table() -> list[dict[str, str]]:
     """Rows: field, variable, value, source, default, accepts, help."""
+
+def threshold_fields() -> list[str]:
+    """Settings that only choose between plans with the same bits."""
 
 def check_environment() -> None:
     """ValueError on a bad RINGDP_* value, naming what is accepted."""

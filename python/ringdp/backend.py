@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ringdp import _native
+from ringdp.tune import cache
 
 _C = _native.load()
 
@@ -41,6 +42,8 @@ def as_options(given: object) -> Any:
 def create_backend(dist_opts: Any, pg_options: object) -> Any:
     """The extended creator of ``Backend.register_backend``; collective over the group's ranks."""
     options = as_options(pg_options)
+    for field, value in cache.load().items():
+        options.set_tuned(field, str(value))
     options._timeout = dist_opts.timeout
     options.global_ranks_in_group = list(dist_opts.global_ranks_in_group)
     options.group_name = dist_opts.group_id

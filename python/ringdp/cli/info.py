@@ -12,6 +12,7 @@ from typing import Any
 import ringdp
 from ringdp import _native
 from ringdp.cli.transports import transports
+from ringdp.tune import cache
 
 
 def add_command(commands: Any) -> None:
@@ -51,7 +52,7 @@ def collect() -> dict[str, Any]:
         report["error"] = str(error)
         return report
     report["instruction_set"] = core.instruction_set()
-    report["settings"] = [dict(row) for row in core.setting_table()]
+    report["settings"] = cache.in_force(core.setting_table())
     choice = next(row["value"] for row in report["settings"] if row["field"] == "transport")
     report["transports"] = transports(choice)
     return report
@@ -80,7 +81,9 @@ def render(report: dict[str, Any]) -> str:
     lines.append("transports")
     for row in report["transports"]:
         lines.append(f"  {row['name']:<8} {'yes' if row['available'] else 'no':<4} {row['why']}")
-    lines.append("settings in force (a call wins over ringdp.Options, Options over the environment)")
+    lines.append(
+        "settings in force (a call wins over ringdp.Options, Options over the environment, that over tuned values)"
+    )
     return "\n".join([*lines, *_setting_lines(report["settings"])])
 
 

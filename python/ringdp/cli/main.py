@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 import ringdp
-from ringdp.cli import info, ring, selftest
+from ringdp.cli import info, ring, selftest, tune
 
 
 def parser() -> argparse.ArgumentParser:
@@ -17,6 +17,7 @@ def parser() -> argparse.ArgumentParser:
     info.add_command(commands)
     ring.add_command(commands)
     selftest.add_command(commands)
+    tune.add_command(commands)
     return top
 
 

@@ -128,6 +128,18 @@ TEST(SetField, RefusesOtherNumbersNamingFieldValueAndBounds) {
   }
 }
 
+TEST(SetField, ASlotIsLeftOpenOrLargeEnough) {
+  Settings settings;
+  for (const std::string value : {"0", "4096"}) {
+    set_field(settings, "slot_bytes", value);
+    EXPECT_EQ(get_field(settings, "slot_bytes"), value);
+  }
+  for (const std::string value : {"1", "4095"}) {
+    expect_names(message_of([&] { set_field(settings, "slot_bytes", value); }),
+                 {"slot_bytes", "'" + value + "'", "0 or a whole number from 4096"});
+  }
+}
+
 TEST(SetField, AnUnknownFieldIsRefusedWithTheKnownOnes) {
   Settings settings;
   const std::string message = message_of([&] { set_field(settings, "bandwidth", "1"); });
@@ -153,6 +165,16 @@ TEST_F(Environment, EachVariableSetsItsFieldOnly) {
     }
     unsetenv(row.variable);
   }
+}
+
+TEST_F(Environment, OutranksWhatWasGiven) {
+  Settings tuned;
+  tuned.thresholds.tree_bytes = 1;
+  tuned.spin_us = 7;
+  setenv("RINGDP_TREE_BYTES", "2", 1);
+  const Settings settings = settings_from_environment(tuned);
+  EXPECT_EQ(settings.thresholds.tree_bytes, 2);
+  EXPECT_EQ(settings.spin_us, 7);
 }
 
 TEST_F(Environment, ABadValueIsRefusedNamingTheVariable) {

@@ -2,10 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <vector>
+
 #include "base/error.h"
 
 namespace ringdp::collective {
 namespace {
+
+using plan::Collective;
+
+Choice select(const Settings& settings, const Topology& topology) {
+  return collective::select(settings, topology, Collective::kAllReduce, settings.thresholds.direct_bytes + 1);
+}
 
 Settings forced(const char* algorithm) {
   Settings settings;
@@ -53,6 +62,102 @@ TEST(Select, RotatedOrderMeansTheRing) {
   settings.order = Order::kRotated;
   EXPECT_EQ(select(settings, {4, true, {0}}).algorithm, AlgorithmChoice::kRing);
   EXPECT_EQ(select(settings, {4, true, {0}}).order, Order::kRotated);
+}
+
+// Hosts of equally many ranks.
+Topology hosts_of(int hosts, int local) {
+  Topology topology{hosts * local, false, {}};
+  for (int host = 0; host < hosts; ++host) topology.hosts.push_back(host * local);
+  return topology;
+}
+
+constexpr Collective kMoved[] = {Collective::kAllGather, Collective::kReduceScatter, Collective::kReduce};
+
+struct Row {
+  Topology topology;
+  std::vector<Collective> what;
+  AlgorithmChoice small, large;
+  int64_t Thresholds::*limit;
+};
+
+std::vector<Row> rows() {
+  using enum AlgorithmChoice;
+  const std::vector<Collective> any(std::begin(kMoved), std::end(kMoved));
+  std::vector<Collective> with_sum = any;
+  with_sum.push_back(Collective::kAllReduce);
+  const auto bytes = &Thresholds::direct_bytes, tree = &Thresholds::tree_bytes;
+  return {
+      {{16, false, {}}, with_sum, kDirect, kDirect, bytes},
+      {{17, false, {}}, with_sum, kDirect, kRing, bytes},
+      {{17, false, {}}, {Collective::kBroadcast}, kTree, kRing, tree},
+      {{16, false, {}}, {Collective::kBroadcast}, kDirect, kDirect, tree},
+      {hosts_of(17, 1), with_sum, kDirect, kRing, bytes},
+      {hosts_of(4, 2), {Collective::kAllReduce}, kDirect, kHierarchy, bytes},
+      {hosts_of(3, 2), {Collective::kAllReduce}, kHierarchy, kHierarchy, bytes},
+      {hosts_of(2, 8), {Collective::kAllReduce}, kHierarchy, kHierarchy, bytes},
+      {hosts_of(2, 8), any, kDirect, kDirect, bytes},
+      {hosts_of(3, 8), any, kDirect, kRing, bytes},
+      {hosts_of(3, 8), {Collective::kBroadcast}, kTree, kRing, tree},
+      {{8, true, {}}, with_sum, kArena, kArena, bytes},
+  };
+}
+
+TEST(Select, TheLimitItselfIsStillSmall) {
+  Settings settings;
+  settings.thresholds.direct_bytes = 1000;
+  settings.thresholds.tree_bytes = 500;
+  for (const Row& row : rows()) {
+    const int64_t limit = settings.thresholds.*row.limit;
+    for (const Collective what : row.what) {
+      const std::string where = std::to_string(row.topology.world) + " ranks, " + plan::name_of(what);
+      for (const int64_t bytes : {int64_t{0}, limit}) {
+        const Choice small = collective::select(settings, row.topology, what, bytes);
+        EXPECT_EQ(small.algorithm, row.small) << where << " " << bytes;
+      }
+      const Choice large = collective::select(settings, row.topology, what, limit + 1);
+      EXPECT_EQ(large.algorithm, row.large) << where;
+      const bool named = large.why.find(std::to_string(limit)) != std::string::npos;
+      EXPECT_TRUE(named || row.small == row.large) << large.why;
+    }
+  }
+}
+
+TEST(Select, WhereOnlyDirectHasAPlanItSaysSo) {
+  for (const Collective what : {Collective::kGather, Collective::kScatter, Collective::kAllToAll}) {
+    for (const Topology& topology : {Topology{64, false, {}}, hosts_of(8, 8)}) {
+      for (const int64_t bytes : {0, 1 << 30}) {
+        const Choice choice = collective::select(Settings{}, topology, what, bytes);
+        EXPECT_EQ(choice.algorithm, AlgorithmChoice::kDirect);
+        EXPECT_NE(choice.why.find(plan::name_of(what)), std::string::npos) << choice.why;
+      }
+    }
+  }
+}
+
+// The sum of a tree is in the tree's order: nobody gets it without asking for it.
+TEST(Select, NothingThatSumsIsATree) {
+  for (const Row& row : rows()) {
+    for (int what = 0; what < plan::kCollectiveCount; ++what) {
+      for (int64_t bytes = 0; bytes <= int64_t{1} << 31; bytes = 2 * bytes + 1) {
+        const Choice choice = collective::select(Settings{}, row.topology, static_cast<Collective>(what), bytes);
+        EXPECT_EQ(choice.order, Order::kRank);
+        const bool moves_only = static_cast<Collective>(what) == Collective::kBroadcast;
+        EXPECT_TRUE(choice.algorithm != AlgorithmChoice::kTree || moves_only);
+      }
+    }
+  }
+}
+
+TEST(Select, SizesAreDescribedInOrder) {
+  Settings settings;
+  settings.thresholds.direct_bytes = 1234;
+  const std::string text = describe_choices(settings, hosts_of(4, 2));
+  const size_t direct = text.find("plan: direct ("), hierarchy = text.find("\nplan: hierarchy (");
+  ASSERT_NE(hierarchy, std::string::npos) << text;
+  EXPECT_LT(direct, hierarchy) << text;
+  EXPECT_NE(text.find("up to 1234 bytes"), std::string::npos) << text;
+  EXPECT_NE(text.find("beyond 1234 bytes"), std::string::npos) << text;
+  EXPECT_EQ(describe_choices(forced("ring"), {4, true, {0}}), "plan: ring (forced by algorithm=ring)");
 }
 
 Settings wired(const char* algorithm) {

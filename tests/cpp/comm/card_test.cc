@@ -8,13 +8,14 @@ namespace ringdp::comm {
 namespace {
 
 Card sample() {
-  return {transport::local_identity(), transport::UnixListener::open().name, shared_settings(Settings{})};
+  return {transport::local_identity(), transport::UnixListener::open().name, shared_settings(Settings{}), {}};
 }
 
 TEST(Card, SurvivesTheStore) {
   for (const bool with_socket : {true, false}) {
     Card card = sample();
     if (!with_socket) card.socket_name.clear();
+    card.thresholds.direct_bytes += with_socket;
     card.heap_bytes = with_socket ? int64_t{1} << 40 : 0;
     const auto copy = card_from_text(to_text(card));
     ASSERT_TRUE(copy);
@@ -22,17 +23,20 @@ TEST(Card, SurvivesTheStore) {
     EXPECT_EQ(copy->socket_name, card.socket_name);
     EXPECT_EQ(copy->settings, card.settings);
     EXPECT_EQ(copy->heap_bytes, card.heap_bytes);
+    EXPECT_EQ(copy->thresholds.direct_bytes, card.thresholds.direct_bytes);
   }
 }
 
 TEST(Card, MalformedTextIsRefused) {
   const Card card = sample();
-  const std::string line = to_line(card.identity), good = to_text(card);
+  const std::string line = to_line(card.identity), good = to_text(card), limits = to_text(card.thresholds) + "\n";
   Card foreign_socket = card;
   foreign_socket.socket_name = "/tmp/elsewhere";
   for (const std::string& bad : {std::string(), line, line + "\n", line + "\n" + card.socket_name, "\n" + good,
                                  line + "\n\n" + card.settings, line + "\n-\n" + card.settings,
-                                 line + "\n-\n-4096\n" + card.settings, line + "\n-\n4k\n" + card.settings, "x" + good, to_text(foreign_socket),
+                                 line + "\n-\n-4096\n" + limits + card.settings, line + "\n-\n4k\n" + limits + card.settings,
+                                 line + "\n-\n0\n" + card.settings, line + "\n-\n0\ntree_bytes=1\n" + card.settings,
+                                 "x" + good, to_text(foreign_socket),
                                  good + std::string(4096, 'x'), std::string(100, '\n'), std::string(50, '\0')}) {
     EXPECT_FALSE(card_from_text(bad)) << bad;
   }
@@ -45,12 +49,13 @@ TEST(Card, SettingsThatMustAgreeChangeTheText) {
   changed[1].algorithm = AlgorithmChoice::kRing;
   changed[2].order = Order::kRotated;
   changed[3].segment_bytes *= 2;
-  changed[4].slot_bytes *= 2;
+  changed[4].slot_bytes = 4096;
   changed[5].link_bytes *= 2;
   changed[6].heap_bytes *= 2;
   for (const Settings& settings : changed) EXPECT_NE(shared_settings(settings), plain);
   Settings own_affair;
   own_affair.spin_us += 1;
+  own_affair.thresholds.direct_bytes += 1;
   own_affair.socket_ifname = "eth0";
   EXPECT_EQ(shared_settings(own_affair), plain) << "these may differ between ranks";
 }

@@ -174,6 +174,26 @@ TEST(GroupStart, ARankThatDoesNotComeIsNamed) {
   EXPECT_NE(errors[0].find("rank 1"), std::string::npos) << errors[0];
 }
 
+// Ranks that were tuned differently: one shot reads N tensors and copies one in, stages leave out the own slice.
+TEST(GroupStart, RankZerosThresholdsDecideForAll) {
+  constexpr int kWorld = 2;
+  constexpr int64_t kElements = 1000, kBytes = 4 * kElements;
+  for (const int64_t limit_of_zero : {kBytes - 1, kBytes}) {
+    const auto tuned = [&](int rank) {
+      Settings settings;
+      settings.thresholds.one_shot_bytes_of_two = rank == 0 ? limit_of_zero : 2 * kBytes - 1 - limit_of_zero;
+      return settings;
+    };
+    expect_no_errors(run_fleet(kWorld, tuned, [&](int rank, Group& group, Runtime&) {
+      std::vector<float> values(kElements, static_cast<float>(rank + 1));
+      run_op(group, all_reduce(values));
+      EXPECT_EQ(values, std::vector<float>(kElements, 3.0f));
+      const uint64_t one_shot = kBytes + kWorld * kBytes, staged = kBytes / 2 + kWorld * kBytes / 2 + kBytes / 2;
+      EXPECT_EQ(group.counters().memory_bytes_read, limit_of_zero == kBytes ? one_shot : staged);
+    }));
+  }
+}
+
 TEST(GroupStart, WithoutSharedMemoryThereIsNoHeap) {
   const std::pair<Settings, std::string> rows[] = {{with({{"transport", "tcp"}}), "not connected by shared memory"},
                                                    {with({{"heap_bytes", "0"}}), "heap_bytes is 0"}};

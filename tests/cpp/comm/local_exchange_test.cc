@@ -17,9 +17,10 @@ class LocalExchangeTest : public testing::Test {
   const std::vector<int> locals_ = {1, 3, 5};
 
   LocalExchangeTest() : listeners_(kWorld), bells_(kWorld) {
+    settings_.slot_bytes = 4096;
     for (auto& listener : listeners_) {
       listener = transport::UnixListener::open();
-      cards_.push_back({transport::local_identity(), listener.name, shared_settings(settings_)});
+      cards_.push_back({transport::local_identity(), listener.name, shared_settings(settings_), settings_.thresholds});
     }
   }
 

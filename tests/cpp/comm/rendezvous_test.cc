@@ -125,6 +125,42 @@ TEST(RendezvousHosts, SharedMemoryInsideAHostTcpBetweenHosts) {
   exchange_on_all_controls(group.meshes);
 }
 
+// Every rank has measured something else.
+TEST(RendezvousHosts, ThresholdsAreThoseOfRankZero) {
+  constexpr int kWorld = 3;
+  const auto measured_by = [](int rank) {
+    Settings settings = with(TransportChoice::kAuto);
+    for (const auto& f : kThresholdFields) settings.thresholds.*f.member = 5000 + rank;
+    return settings;
+  };
+  MemoryStore store;
+  std::vector<Mesh> meshes(kWorld);
+  std::vector<transport::Doorbell> bells(kWorld);
+  run_ranks(kWorld, [&](int rank) {
+    const auto at = static_cast<size_t>(rank);
+    meshes[at] = connect_as(identity_on(rank, kWorld, 2), store, rank, kWorld, measured_by(rank), bells[at],
+                            Deadline::never());
+  });
+  for (const Mesh& mesh : meshes) EXPECT_EQ(to_text(mesh.settings.thresholds), to_text(measured_by(0).thresholds));
+}
+
+TEST(RendezvousHosts, AnOpenSlotIsTheSameEverywhere) {
+  for (const auto& [world, hosts] : {std::pair{2, 1}, {3, 1}, {2, 2}, {4, 2}, {5, 2}}) {
+    Settings settings = with(TransportChoice::kAuto);
+    settings.slot_bytes = 0;
+    settings.thresholds.slot_bytes_of_two = 8192;
+    settings.thresholds.slot_bytes_of_more = 16384;
+    settings.thresholds.slot_bytes_across_hosts = 32768;
+    MemoryStore store;
+    const Meshes group(store, world, settings, hosts);
+    for (const Mesh& mesh : group.meshes) {
+      const int64_t slot = settings.thresholds.slot_bytes(world, hosts == 1);
+      EXPECT_EQ(mesh.settings.slot_bytes, slot) << world << " ranks on " << hosts;
+      EXPECT_EQ(mesh.arena ? mesh.arena->slot_bytes() : mesh.settings.slot_bytes, mesh.settings.slot_bytes);
+    }
+  }
+}
+
 TEST(RendezvousHosts, OneRankPerHostHasNoArena) {
   MemoryStore store;
   Meshes group(store, 3, with(TransportChoice::kAuto), 3);

@@ -9,9 +9,9 @@ namespace {
 
 TEST(ArenaReduce, SmallAllReducesAreOneShot) {
   Problem problem;
-  for (const int world : {2, 3}) {
-    const int64_t limit = world == 2 ? kOneShotBytesOfTwo : kOneShotBytes;
-    problem.world = world;
+  for (const int64_t limit : {4096, 32768}) {
+    problem.world = 3;
+    problem.one_shot_bytes = limit;
     problem.count = limit / 4;
     EXPECT_TRUE(is_one_shot(problem));
     EXPECT_EQ(barriers_of(arena(problem)), 1);
@@ -22,6 +22,10 @@ TEST(ArenaReduce, SmallAllReducesAreOneShot) {
   problem.count = 1024;
   problem.slot_bytes = 4095;
   EXPECT_FALSE(is_one_shot(problem)) << "4096 bytes do not fit into the slot";
+  problem.slot_bytes = 4096;
+  EXPECT_TRUE(is_one_shot(problem));
+  problem.one_shot_bytes = 0;
+  EXPECT_FALSE(is_one_shot(problem));
 }
 
 // M stages cost M+1 barriers; every byte is copied in, folded and copied out except where the own slice saves it.

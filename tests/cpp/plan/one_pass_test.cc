@@ -4,7 +4,6 @@
 
 #include "arena_case.h"
 #include "base/error.h"
-#include "plan/arena.h"
 
 namespace ringdp::plan::testing {
 namespace {
@@ -97,10 +96,11 @@ TEST(OnePass, SlicesShareNoCacheLine) {
 
 TEST(OnePass, OnlyLargeTensorsAreWorthIt) {
   for (const Collective what : kCollectives) {
-    for (const int world : {2, 3}) {
+    for (const int64_t limit : {4096 * 3, 32768 * 3}) {
+      const int world = 3;
       Problem problem = heap_case(what, world, 0).problem;
       problem.root = 1;
-      const int64_t limit = world == 2 ? kOneShotBytesOfTwo : kOneShotBytes;
+      problem.one_pass_bytes = limit;
       const int64_t parts = problem.has_parts() ? world : 1;
       problem.count = limit / 4 / parts;
       EXPECT_FALSE(is_for_one_pass(problem)) << name_of(what);

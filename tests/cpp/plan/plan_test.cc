@@ -30,6 +30,21 @@ TEST(Plan, WideRefsCountTheBytesOfPartialSums) {
   }
 }
 
+TEST(Problem, SharedBytesAreWhatAllRanksKnow) {
+  for (int i = 0; i < kCollectiveCount; ++i) {
+    Problem problem;
+    problem.what = static_cast<Collective>(i);
+    problem.dtype = DType::kF64;
+    problem.world = 3;
+    problem.count = 7;
+    const bool moves_pairwise = problem.what == Collective::kAllToAll || problem.what == Collective::kBarrier;
+    EXPECT_EQ(problem.shared_bytes(), moves_pairwise ? 0 : problem.has_parts() ? 3 * 7 * 8 : 7 * 8) << i;
+    if (!problem.has_parts()) continue;
+    problem.counts = {1, 0, 5};
+    EXPECT_EQ(problem.shared_bytes(), (1 + 0 + 5) * 8) << i;
+  }
+}
+
 TEST(Problem, PartsAreOfCountUnlessCounted) {
   Problem problem;
   problem.world = 3;

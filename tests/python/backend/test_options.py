@@ -79,3 +79,36 @@ def test_what_is_set_can_be_read():
     assert options.get("segment_bytes") == "4096"
     assert options.get("order") == "rotated"
     assert options.fields() == {"segment_bytes": "4096", "order": "rotated"}
+
+
+def test_tuned_values_stand_in_for_defaults_only(monkeypatch):
+    options = ringdp.Options(slot_bytes_of_two=4096)
+    for field in ("slot_bytes_of_two", "slot_bytes_of_more", "tree_bytes"):
+        options.set_tuned(field, "8192")
+    monkeypatch.setenv("RINGDP_TREE_BYTES", "5")
+    for each in (options, options.__copy__()):
+        got = [each.get(field) for field in ("slot_bytes_of_two", "slot_bytes_of_more", "tree_bytes")]
+        assert got == ["4096", "8192", "5"], "Options, tuned, environment"
+        assert each.fields() == {"slot_bytes_of_two": "4096"}
+    with pytest.raises(dist.DistBackendError, match="'1' is no value for slot_bytes_of_two"):
+        options.set_tuned("slot_bytes_of_two", "1")
+
+
+def limits_described() -> str:
+    """On a rank: what a new group's plan says of its limits; rank 1 was never tuned."""
+    from ringdp.tune import cache
+
+    if HERE.rank == 0:
+        cache.load = lambda: {"one_shot_bytes_of_two": 4321}
+    group = dist.new_group(range(HERE.size))
+    description = group._get_backend(torch.device("cpu")).describe()
+    dist.destroy_process_group(group)
+    return description.splitlines()[-1]
+
+
+def test_all_ranks_use_what_rank_0_measured(run_on_fresh_ranks):
+    world = run_on_fresh_ranks(2)
+    world.join()
+    described = world.run(limits_described)
+    assert described[0] == described[1]
+    assert "4321 bytes" in described[0]

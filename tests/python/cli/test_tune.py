@@ -1,0 +1,105 @@
+"""`ringdp tune`: a short real run, what is in force and where it comes from, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ringdp.cli import main
+from ringdp.tune import cache, session
+from ringdp.tune.cache import FIELDS
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """Where this host's values are kept."""
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "tuned.json"))
+    return cache.path()
+
+
+def printed(capsys) -> dict:
+    assert main.main(["tune", "--print", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_short_run_is_written_and_in_force(file, run_python, monkeypatch, capsys):
+    result = run_python("-m", "ringdp", "tune", "-n", "2", "--seconds", "0.05", RINGDP_TUNE=str(file))
+    assert result.returncode == 0, result.stdout + result.stderr
+    measured = {field for field in FIELDS if not field.endswith("of_more")}
+    for field in measured:
+        assert field in result.stdout
+    assert result.stdout.splitlines()[-1] == f"written to {file}"
+    monkeypatch.setenv("RINGDP_SPIN_US", "33")
+    found = printed(capsys)
+    assert (found["file"], found["exists"], found["host"]) == (str(file), True, cache.host())
+    values = cache.load()
+    assert set(values) == measured
+    for field, row in found["thresholds"].items():
+        if field == "spin_us":
+            assert row == {"value": 33, "source": "environment"}
+        elif field in measured:
+            assert row == {"value": values[field], "source": "tuned"}
+        else:
+            assert row["source"] == "default"
+
+
+def test_without_a_file_the_defaults_are_in_force(file, capsys):
+    found = printed(capsys)
+    assert not found["exists"]
+    assert {row["source"] for row in found["thresholds"].values()} == {"default"}
+    assert main.main(["tune", "--print"]) == 0
+    text = capsys.readouterr().out
+    assert f"{file} (does not exist)" in text
+    for field, row in found["thresholds"].items():
+        assert any(line.split() == [field, str(row["value"]), "default"] for line in text.splitlines())
+
+
+def test_off_is_said_and_nothing_is_measured(monkeypatch, capsys):
+    monkeypatch.setenv(cache.VARIABLE, "off")
+    assert main.main(["tune", "--print"]) == 0
+    assert "none (RINGDP_TUNE=off)" in capsys.readouterr().out
+    assert main.main(["tune"]) == 2
+    assert "RINGDP_TUNE=off" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["-n", "1"], ["--seconds", "0"], ["--seconds", "inf"], ["--seconds", "nan"]])
+def test_impossible_arguments_are_status_2(arguments, capsys):
+    assert main.main(["tune", *arguments]) == 2
+    assert arguments[1] in capsys.readouterr().err
+
+
+def test_a_bad_variable_is_named(file, monkeypatch, capsys):
+    monkeypatch.setenv("RINGDP_TREE_BYTES", "many")
+    assert main.main(["tune", "--print"]) == 2
+    assert "RINGDP_TREE_BYTES" in capsys.readouterr().err
+
+
+def test_a_failed_measurement_writes_nothing(file, monkeypatch, capsys):
+    def fails(_):
+        raise session.TuneError("rank 1 died with status 7")
+
+    monkeypatch.setattr(session, "measured", fails)
+    assert main.main(["tune"]) == 1
+    assert "rank 1 died" in capsys.readouterr().err
+    assert not file.exists()
+
+
+def test_json_says_what_was_measured(file, monkeypatch, capsys):
+    def one_round(assignment):
+        for contest in assignment.contests:
+            yield contest, {size: [[1.0] * len(contest.candidates)] for size in contest.sizes}
+
+    monkeypatch.setattr(session, "measured", one_round)
+    assert main.main(["tune", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["measured"]) == set(FIELDS)
+    for field, value in found["measured"].items():
+        assert found["thresholds"][field] == {"value": value, "source": "tuned"}
+
+
+def test_a_file_that_cannot_be_written_is_status_1(file, monkeypatch, capsys):
+    monkeypatch.setattr(session, "measured", lambda assignment: iter(()))
+    monkeypatch.setenv(cache.VARIABLE, str(file / "below" / "a" / "file"))
+    file.write_text("in the way")
+    assert main.main(["tune", "--json"]) == 1
+    assert str(file) in capsys.readouterr().err

@@ -1,0 +1,54 @@
+"""ringdp/tune/session.py: ranks that die or give up are named; nobody is left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+from ringdp.tune.contest import Contest
+from ringdp.tune.rank import Assignment
+from ringdp.tune.session import TuneError, measured
+
+CONTEST = Contest("spin_us", 2, ({}, {}), (64,))
+ASSIGNMENT = Assignment(2, (CONTEST, replace(CONTEST, field="other")), 0.01)
+TIMES = {64: [[1.0, 2.0]]}
+
+
+def plays_along(pipe, rank, assignment):
+    """Two contests, without a group."""
+    assert os.path.isdir(assignment.folder)
+    for _ in assignment.contests if rank == 0 else ():
+        pipe.send(TIMES)
+    pipe.send(None)
+
+
+def rank_1_dies(pipe, rank, assignment):
+    """While rank 0 waits."""
+    if rank == 1:
+        os._exit(7)
+    signal.pause()
+
+
+def rank_0_gives_up(pipe, rank, assignment):
+    """With a reason."""
+    if rank == 0:
+        pipe.send("rank 0: no memory")
+    signal.pause()
+
+
+def test_contests_come_in_order_with_their_times():
+    found = list(measured(ASSIGNMENT, plays_along))
+    assert found == [(contest, TIMES) for contest in ASSIGNMENT.contests]
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("entry", "named"), [(rank_1_dies, "rank 1 died with status 7"), (rank_0_gives_up, "rank 0: no memory")]
+)
+def test_a_rank_that_stops_is_named_and_all_are_ended(entry, named):
+    with pytest.raises(TuneError, match=named):
+        list(measured(ASSIGNMENT, entry))
+    assert not multiprocessing.active_children()
