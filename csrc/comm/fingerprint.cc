@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x72646e31;  // "rdn1"
 
-constexpr size_t kShownCounts = 6;  // of uneven parts: for the message; the hash covers all
+constexpr size_t kShownCounts = 5;  // of uneven parts: for the message; the hash covers all
 
 // The note's bytes: fixed width, no padding, host byte order (a group's hosts are of one kind; the magic tells).
 struct Wire {
@@ -23,7 +23,7 @@ struct Wire {
   uint64_t seq, group, generation;
   uint64_t counts_hash, divisor_bits;
   int64_t counts[kShownCounts];
-  int64_t inputs_at, output_at;  // a placement
+  int64_t inputs_at, output_at, part;  // a placement
 };
 static_assert(sizeof(Wire) <= transport::kNoteBytes);
 static_assert(std::has_unique_object_representations_v<Wire>);
@@ -115,6 +115,7 @@ transport::Note encode(const OpDesc& d, const Placement& placement) {
   Wire w = to_wire(d);
   w.inputs_at = placement.inputs;
   w.output_at = placement.output;
+  w.part = placement.part;
   transport::Note note{};
   std::memcpy(note.bytes, &w, sizeof w);
   return note;
@@ -123,7 +124,7 @@ transport::Note encode(const OpDesc& d, const Placement& placement) {
 Placement placement_in(const transport::Note& note) {
   Wire w;
   std::memcpy(&w, note.bytes, sizeof w);
-  return {w.inputs_at, w.output_at};
+  return {w.inputs_at, w.output_at, w.part};
 }
 
 void check_same(const OpDesc& mine, int my_rank, const transport::Note& theirs, int theirs_rank) {

@@ -1,4 +1,6 @@
 // How a group starts a collective: which plan, and whether it runs on the tensors where they lie.
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "comm/group.h"
@@ -10,6 +12,16 @@ namespace ringdp::comm {
 namespace {
 
 constexpr size_t kMaxPlans = 128;
+
+// Elements of every part of an all_to_all, as this rank called it; nothing when they differ.
+std::optional<int64_t> equal_part(const OpDesc& d) {
+  if (d.what != plan::Collective::kAllToAll || d.sends.empty()) return std::nullopt;
+  const auto all_are_first = [&](const std::vector<int64_t>& parts) {
+    return std::count(parts.begin(), parts.end(), d.sends[0]) == static_cast<std::ptrdiff_t>(parts.size());
+  };
+  if (!all_are_first(d.sends) || !all_are_first(d.recvs)) return std::nullopt;
+  return d.sends[0];
+}
 
 }  // namespace
 
@@ -76,8 +88,12 @@ plan::Problem Group::problem_of(const OpDesc& d) const {
   problem.count = d.count;
   problem.counts = d.counts;
   problem.hosts = mesh_.hosts;
-  problem.sends = d.sends;
-  problem.recvs = d.recvs;
+  if (const auto part = equal_part(d)) {
+    problem.count = *part;
+  } else {
+    problem.sends = d.sends;
+    problem.recvs = d.recvs;
+  }
   problem.segment_bytes = mesh_.settings.segment_bytes;
   problem.slot_bytes = planned_slot_bytes(mesh_.settings);
   problem.one_shot_bytes = mesh_.settings.thresholds.one_shot_bytes(config_.world);

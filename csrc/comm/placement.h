@@ -15,6 +15,7 @@ struct Placement {
   static constexpr int64_t kElsewhere = -1;
   int64_t inputs = kElsewhere;
   int64_t output = kElsewhere;
+  int64_t part = 0;  // of an all_to_all: elements of each part, in which other ranks look for theirs
 };
 
 // Of this rank's tensors. Buffers as plan.h lists them.

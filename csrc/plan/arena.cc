@@ -13,8 +13,8 @@ bool is_one_shot(const Problem& problem) {
 }
 
 Plan arena(const Problem& problem) {
-  if (problem.what == Collective::kAllToAll) return direct(problem);
   if (problem.in_heaps) return one_pass(problem);
+  if (problem.what == Collective::kAllToAll) return direct(problem);
   Builder builder("arena", problem);
   ArenaLane lane(builder, problem, problem.rank, problem.world, problem.world);
   switch (problem.what) {

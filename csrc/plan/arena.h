@@ -1,10 +1,10 @@
 // Arena: plans over memory that all ranks map. Every rank writes its own slot only and reads everyone's, in rank order.
 //
-// No bytes on a link, but for all_to_all: a pair's sizes are known to that pair only, so arena() gives direct's plan,
-// which says so. Tensors in heaps: one_pass()'s plan. Small sums: one shot, whoever wants the result
-// folds everything. Otherwise stages of one slot each, which the executor maps to the two physical slots in turn. Arena
-// member index = group rank. Every plan on the arena, also for count 0, passes at least one barrier, because executors
-// show and check the ranks' notes there.
+// Tensors in heaps: one_pass()'s plan. No bytes on a link, but for an all_to_all elsewhere: a pair's sizes are known to
+// that pair only, so arena() gives direct's plan, which says so. Small sums: one shot, whoever wants the result folds
+// everything. Otherwise stages of one slot each, which the executor maps to the two physical slots in turn. Arena member
+// index = group rank. Every plan on the arena, also for count 0, passes at least one barrier, because executors show and
+// check the ranks' notes there.
 //
 // Why a slot is never overwritten under a reader: stages k and k+2 share a slot. With one barrier per stage, whoever
 // writes stage k+2 has passed the barrier of stage k+1, and everyone arrived there after reading stage k. The staged

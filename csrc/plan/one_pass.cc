@@ -33,6 +33,7 @@ class OnePass {
         break;
       case Collective::kBroadcast: fetch({0, problem_.count}); break;
       case Collective::kScatter: fetch_part(); break;
+      case Collective::kAllToAll: exchange(); break;
       default:
         throw Error(ErrorKind::kInvalidArgument,
                     std::string(name_of(problem_.what)) + " has no one-pass plan: use the arena's with slots");
@@ -98,6 +99,18 @@ class OnePass {
     }
   }
 
+  void exchange() {
+    for (int i = 0; i < problem_.world; ++i) {
+      const int q = (rank_ + i) % problem_.world;
+      for (const Extent piece : pieces(problem_.count)) {
+        const int64_t begin = rank_ * problem_.count;  // of this rank's part, in everybody's inputs
+        const Extent there = {begin + piece.begin, begin + piece.end};
+        const Ref source = q == rank_ ? builder_.input(rank_, piece) : builder_.peer_input(q, there);
+        builder_.copy(lane_, source, builder_.output(q, piece));
+      }
+    }
+  }
+
   // `in_root` of the root's inputs, into all of the own output.
   void fetch(Extent in_root) {
     if (rank_ == problem_.root) return;
@@ -129,7 +142,8 @@ Reached reached_by_others(const Problem& problem, int rank) {
     case Collective::kAllReduce: return {true, true};
     case Collective::kReduce: return {true, rank == problem.root};
     case Collective::kReduceScatter:
-    case Collective::kAllGather: return {true, false};
+    case Collective::kAllGather:
+    case Collective::kAllToAll: return {true, false};
     case Collective::kBroadcast:
     case Collective::kScatter: return {rank == problem.root, false};
     case Collective::kGather: return {rank != problem.root, false};
@@ -137,14 +151,21 @@ Reached reached_by_others(const Problem& problem, int rank) {
   }
 }
 
+// 0 when they differ: then only a pair knows where its parts begin.
+int64_t equal_parts_bytes(const Problem& problem) {
+  return problem.sends.empty() && problem.recvs.empty() ? problem.world * problem.count * size_of(problem.dtype) : 0;
+}
+
 bool is_for_one_pass(const Problem& problem) {
   const int another = (problem.root + 1) % problem.world;
   const bool reaches = reached_by_others(problem, problem.root).inputs || reached_by_others(problem, another).inputs;
-  return reaches && problem.shared_bytes() > problem.one_pass_bytes;
+  return reaches && (problem.what == Collective::kAllToAll ? equal_parts_bytes(problem) : problem.shared_bytes()) >
+                        problem.one_pass_bytes;
 }
 
 int64_t input_elements(const Problem& problem, int rank) {
-  const bool all_parts = problem.what == Collective::kReduceScatter || problem.what == Collective::kScatter;
+  const bool all_parts = problem.what == Collective::kReduceScatter || problem.what == Collective::kScatter ||
+                         problem.what == Collective::kAllToAll;
   if (all_parts) return parts_before(problem, problem.world);
   return problem.has_parts() ? problem.part(rank) : problem.count;
 }

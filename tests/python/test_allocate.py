@@ -63,6 +63,7 @@ def collectives(shared: bool) -> list[str]:
             summed, reduced, sent = (filled(inputs[me], shared) for _ in range(3))
             parts, part = filled(inputs[me], shared), filled(inputs[me][:count], shared)
             gathered = filled(torch.zeros(n * count, dtype=dtype), shared)
+            exchanged = filled(gathered, shared)
             collected, scattered = gathered.clone(), filled(inputs[me][:count], shared)
             dist.all_reduce(summed)
             dist.reduce(reduced, root)
@@ -70,6 +71,7 @@ def collectives(shared: bool) -> list[str]:
             dist.reduce_scatter_tensor(part, parts)
             dist.all_gather_into_tensor(gathered, part)
             dist.gather(part, list(collected.tensor_split(n)) if me == root else None, root)
+            dist.all_to_all_single(exchanged, parts)
             dist.scatter(scattered, list(parts.tensor_split(n)) if me == root else None, root)
             checks = {
                 "all_reduce": same_bits(summed, total),
@@ -78,6 +80,7 @@ def collectives(shared: bool) -> list[str]:
                 "reduce_scatter": same_bits(part, total[own]),
                 "reduce_scatter's input": same_bits(parts, inputs[me]),
                 "all_gather": same_bits(gathered, total),
+                "all_to_all": same_bits(exchanged, torch.cat([tensor[own] for tensor in inputs])),
                 "gather": me != root or same_bits(collected, total),
                 "scatter": same_bits(scattered, inputs[root][own]),
             }
@@ -100,17 +103,39 @@ def test_ranks_may_bring_different_kinds_of_tensors(world_of, shared_on):
     assert world_of(3).run(mixed, shared_on) == [[]] * 3
 
 
-def traffic_of_one_all_reduce(shared: bool) -> float:
+def unequal_parts() -> bool:
+    """On a rank: an all_to_all of shared tensors in which two ranks have equal parts, of different sizes."""
+    me, small, large = HERE.rank, 5_000, 40_000
+    sent = [[small, large, 1], [large, small, large], [1, large, large]]
+    mine, theirs = sent[me], [row[me] for row in sent]
+    parts = filled(torch.cat([torch.full((n,), float(10 * me + q)) for q, n in enumerate(mine)]), True)
+    got = filled(torch.zeros(sum(theirs)), True)
+    dist.all_to_all_single(got, parts, theirs, mine)
+    return same_bits(got, torch.cat([torch.full((n,), float(10 * q + me)) for q, n in enumerate(theirs)]))
+
+
+def test_an_all_to_all_of_unequal_parts_is_right_too(world_of):
+    assert world_of(3).run(unequal_parts) == [True] * 3
+
+
+def traffic_of_one(what: str, shared: bool) -> float:
     """On a rank: bytes moved in memory per byte of the tensor."""
-    tensor = filled(torch.ones(1 << 20), shared)
+    tensor, output = filled(torch.ones(1 << 20), shared), filled(torch.ones(1 << 20), shared)
     before = memory_traffic()
-    dist.all_reduce(tensor)
+    if what == "all_reduce":
+        dist.all_reduce(tensor)
+    else:
+        dist.all_to_all_single(output, tensor)
     return (memory_traffic() - before) / tensor.nbytes
 
 
-def test_a_shared_tensor_is_read_once_and_written_once(world_of):
-    assert world_of(4).run(traffic_of_one_all_reduce, True) == [2.0] * 4
-    assert min(world_of(4).run(traffic_of_one_all_reduce, False)) > 2.0
+@pytest.mark.parametrize("what", ["all_reduce", "all_to_all"])
+def test_a_shared_tensor_is_read_once_and_written_once(world_of, what):
+    assert world_of(4).run(traffic_of_one, what, True) == [2.0] * 4
+
+
+def test_an_ordinary_tensor_is_copied(world_of):
+    assert min(world_of(4).run(traffic_of_one, "all_reduce", False)) > 2.0
 
 
 def described(size: object, dtype: torch.dtype | None) -> tuple[tuple[int, ...], torch.dtype, bool, bool]:

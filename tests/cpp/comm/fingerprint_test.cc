@@ -64,7 +64,7 @@ TEST(Fingerprint, EveryOneOfManyPartsIsCompared) {
     EXPECT_NE(mismatch(mine, theirs).find("element count"), std::string::npos) << "part " << i;
   }
   EXPECT_EQ(mismatch(mine, mine), "");
-  EXPECT_NE(describe(mine).find("[7, 7, 7, 7, 7, 7, ...]"), std::string::npos) << describe(mine);
+  EXPECT_NE(describe(mine).find("[7, 7, 7, 7, 7, ...]"), std::string::npos) << describe(mine);
 }
 
 // What a rank sends and receives in an all_to_all is checked by each pair, as no other rank knows it.

@@ -79,6 +79,20 @@ TEST_F(PlacementTest, OnlyWhatOthersReachIntoIsPlaced) {
   EXPECT_FALSE(allows_heaps(broadcast, 2, {}, kHeapBytes));
 }
 
+TEST_F(PlacementTest, AnAllToAllNeedsTheSamePartsEverywhere) {
+  plan::Problem p = problem(plan::Collective::kAllToAll);
+  p.count = 10;
+  std::byte* whole = block(120);
+  const Placement own = place(p, {{whole, whole + 40, whole + 80}, {nullptr, nullptr, nullptr}}, arena());
+  EXPECT_EQ(own.inputs, offset(whole));
+  EXPECT_EQ(own.output, Placement::kElsewhere);
+  EXPECT_EQ(own.part, 10);
+  EXPECT_TRUE(locate(p, {own, own, own}, arena()));
+  Placement other = own;
+  other.part = 11;
+  EXPECT_FALSE(locate(p, {own, other, own}, arena()));
+}
+
 TEST_F(PlacementTest, EverybodysTensorsAreFoundInTheirHeaps) {
   const auto tensors = locate(problem(plan::Collective::kAllReduce), {{64, 64}, {0, 128}, {4096, 4096}}, arena());
   ASSERT_TRUE(tensors);
