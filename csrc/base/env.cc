@@ -103,6 +103,7 @@ const std::vector<SettingRow>& setting_table() {
       {"slot_bytes_of_two", "RINGDP_SLOT_BYTES_OF_TWO", "524288", kSlotBytes, "slot_bytes=0 means this for 2 ranks on one host"},
       {"slot_bytes_of_more", "RINGDP_SLOT_BYTES_OF_MORE", "1048576", kSlotBytes, "the same, more ranks"},
       {"slot_bytes_across_hosts", "RINGDP_SLOT_BYTES_ACROSS_HOSTS", "1048576", kSlotBytes, "the same, ranks on several hosts"},
+      {"past_caches_bytes", "RINGDP_PAST_CACHES_BYTES", "25165824", kBytes, "shared memory: moves whose outputs on all ranks are more are written past the caches"},
       {"direct_ranks", "RINGDP_DIRECT_RANKS", "16", "1..1048576", "links: up to so many ranks everyone talks to everyone, whatever the size"},
       {"direct_bytes", "RINGDP_DIRECT_BYTES", "1048576", kBytes, "links: direct up to here, also beyond direct_ranks and instead of hierarchy"},
       {"tree_bytes", "RINGDP_TREE_BYTES", "262144", kBytes, "links: broadcasts beyond direct_ranks are a tree up to here, beyond a ring"},

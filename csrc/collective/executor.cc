@@ -204,7 +204,8 @@ void Executor::copy(const Step& step) {
   std::byte* dst = resolve(step.dsts[0]);
   const size_t size = bytes_of(step.srcs[0]);
   if (src == dst || size == 0) return;  // all_gather into a tensor that already holds the own part
-  kernels::copy(src, dst, static_cast<int64_t>(size));
+  step.past_caches ? kernels::copy_past_caches(src, dst, static_cast<int64_t>(size))
+                   : kernels::copy(src, dst, static_cast<int64_t>(size));
   totals_.memory_bytes_read += size;
   totals_.memory_bytes_written += size;
 }

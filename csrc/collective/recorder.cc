@@ -56,6 +56,7 @@ std::string movement(const Plan& plan, const Step& step) {
     text += text_of(plan, step.dsts[i]);
   }
   if (step.finish) text += " (finish)";
+  if (step.past_caches) text += " (past caches)";
   return step.announce ? text + " (announced)" : text;
 }
 
@@ -121,7 +122,8 @@ std::string json_of(const Plan& plan, const Step& step) {
   out << "{\"verb\": \"" << name_of(step.verb) << "\", \"bytes\": " << bytes_moved(plan, step)
       << ", \"peer\": " << step.peer << ", \"round\": " << step.round
       << ", \"finish\": " << (step.finish ? "true" : "false")
-      << ", \"announce\": " << (step.announce ? "true" : "false") << ", \"srcs\": " << list(step.srcs, ref)
+      << ", \"announce\": " << (step.announce ? "true" : "false")
+      << ", \"past_caches\": " << (step.past_caches ? "true" : "false") << ", \"srcs\": " << list(step.srcs, ref)
       << ", \"dsts\": " << list(step.dsts, ref) << ", \"after\": " << list(step.after, after) << "}";
   return out.str();
 }

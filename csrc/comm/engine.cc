@@ -11,6 +11,9 @@ using Clock = Deadline::Clock;
 // A sleeping driver looks at deadlines, late peers and mismatching notes this often.
 constexpr int kSleepMs = 50;
 
+// Peers on cores of their own usually answer within this time.
+constexpr std::chrono::microseconds kBriefWait{3};
+
 }  // namespace
 
 Engine::Engine() : progress_([this] { progress_loop(); }) {}
@@ -106,6 +109,7 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   Groups groups;
   uint64_t seen = ~uint64_t{0};
   auto idle_since = Clock::now();
+  bool is_aside = false;
   for (;;) {
     if (const uint64_t version = version_.load(); version != seen) {
       groups = snapshot();
@@ -123,14 +127,24 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
     if (done ? done() : !active) return active;
     const auto now = Clock::now();
     if (now >= deadline.at()) return active;
-    if (moved) idle_since = now;
-    if (moved) continue;
+    if (moved) {
+      idle_since = now;
+      is_aside = false;
+      continue;
+    }
+    if (!is_aside && now - idle_since >= std::min(patience.polls, kBriefWait)) {
+      for (const auto& group : groups) {
+        if (group->active()) group->step_aside();
+      }
+      is_aside = true;
+    }
     if (now - idle_since < patience.polls) {
       if (patience.yields) std::this_thread::yield();
       continue;
     }
     sleep(groups, deadline);
     idle_since = Clock::now();
+    is_aside = false;
   }
 }
 

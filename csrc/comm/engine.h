@@ -36,6 +36,7 @@ class Drivable {
   // Before and after the driver sleeps; adds the descriptors that must wake it.
   virtual void set_asleep(bool asleep, std::vector<pollfd>& polls) = 0;
   virtual Patience patience() const = 0;
+  virtual void step_aside() = 0;  // the driver begins to wait: its thread should leave a core on which a peer is
 };
 
 class Engine {

@@ -1,12 +1,13 @@
 #include "comm/group.h"
 
-#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "base/cores.h"
 #include "base/log.h"
+#include "comm/step_aside.h"
 
 namespace ringdp::comm {
 namespace {
@@ -21,18 +22,13 @@ collective::Topology topology_of(const Mesh& mesh) {
   return {mesh.world, mesh.arena && static_cast<int>(mesh.locals.size()) == mesh.world, mesh.hosts};
 }
 
-int usable_cores() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 // Where ranks outnumber cores a peer that polls for long keeps another from its part; one that yields for a moment saves
 // the price of falling asleep. Measured with 4 and 8 ranks on 2 cores, 4 KiB to 16 MiB: best from 10 to 25 us.
 Patience choose_patience(const Settings& settings, const Mesh& mesh) {
   constexpr int64_t kCrowdedUs = 15;
   int local = 1;
   for (const Peer& peer : mesh.peers) local += peer.rank != mesh.rank && peer.same_host;
-  const bool crowded = local > usable_cores();
+  const bool crowded = local > std::max(1, static_cast<int>(usable_cores().size()));
   return {std::chrono::microseconds(crowded ? std::min(settings.spin_us, kCrowdedUs) : settings.spin_us), crowded};
 }
 
@@ -257,6 +253,11 @@ void Group::tell_all(const ControlMessage& message) const {
   for (const Peer& peer : mesh_.peers) {
     if (peer.control) send_control(peer.control.get(), message);
   }
+}
+
+// Where ranks outnumber cores there is no core to go to.
+void Group::step_aside() {
+  if (mesh_.arena && !patience_.yields) comm::step_aside(*mesh_.arena);
 }
 
 void Group::set_asleep(bool asleep, std::vector<pollfd>& polls) {

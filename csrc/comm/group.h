@@ -75,6 +75,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   void check_time() override;
   void set_asleep(bool asleep, std::vector<pollfd>& polls) override;
   Patience patience() const override { return patience_; }
+  void step_aside() override;
 
   // Watched
   void peer_aborted(int rank, const ControlMessage& message) override;

@@ -97,6 +97,7 @@ plan::Problem Group::problem_of(const OpDesc& d) const {
   problem.segment_bytes = mesh_.settings.segment_bytes;
   problem.slot_bytes = planned_slot_bytes(mesh_.settings);
   problem.one_shot_bytes = mesh_.settings.thresholds.one_shot_bytes(config_.world);
+  problem.past_caches_bytes = mesh_.settings.thresholds.past_caches_bytes;
   problem.one_pass_bytes = mesh_.settings.thresholds.one_pass_bytes(config_.world);
   return problem;
 }

@@ -9,7 +9,8 @@ constexpr int64_t kCacheLine = 64;
 
 }  // namespace
 
-Builder::Builder(const std::string& algorithm, const Problem& problem) {
+Builder::Builder(const std::string& algorithm, const Problem& problem)
+    : outputs_past_caches_(problem.overflows_caches()) {
   plan_.algorithm = algorithm;
   plan_.what = problem.what;
   plan_.dtype = problem.dtype;
@@ -51,7 +52,8 @@ After Builder::fold(int lane, std::vector<Ref> srcs, std::vector<Ref> dsts, bool
 }
 
 After Builder::copy(int lane, const Ref& src, const Ref& dst, std::vector<After> after) {
-  return append(lane, {Verb::kCopy, false, false, -1, -1, {src}, {dst}, std::move(after)});
+  const bool past_caches = outputs_past_caches_ && dst.space == Space::kOutput;
+  return append(lane, {Verb::kCopy, false, false, -1, -1, {src}, {dst}, std::move(after), past_caches});
 }
 
 After Builder::encode(int lane, const Ref& src, const Ref& dst, std::vector<After> after) {

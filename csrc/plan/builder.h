@@ -47,6 +47,7 @@ class Builder {
   Ref user(Space space, int tensor, Extent elements) const;
 
   Plan plan_;
+  bool outputs_past_caches_;
 };
 
 }  // namespace ringdp::plan

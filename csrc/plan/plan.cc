@@ -45,6 +45,21 @@ int64_t Problem::shared_bytes() const {
   return elements * size_of(dtype);
 }
 
+bool Problem::overflows_caches() const {
+  int64_t written = 0;
+  switch (what) {
+    case Collective::kBroadcast:
+    case Collective::kAllGather: written = world * shared_bytes(); break;
+    case Collective::kGather:
+    case Collective::kScatter: written = shared_bytes(); break;
+    case Collective::kAllToAll:
+      for (int q = 0; q < world; ++q) written += world * received_from(q) * size_of(dtype);
+      break;
+    default: break;  // sums write where they have read
+  }
+  return written > past_caches_bytes;
+}
+
 int64_t bytes_of(const Plan& plan, const Ref& ref) {
   if (ref.form == Form::kEncoded) return encoded_bytes(plan.wire, ref.count);
   return ref.count * size_of(ref.form == Form::kWide ? wide_of(plan.dtype) : plan.dtype);

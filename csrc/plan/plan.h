@@ -68,6 +68,7 @@ struct Step {
   int32_t round = -1;  // communication round (0-based) of a send or receive, -1 elsewhere
   std::vector<Ref> srcs, dsts;
   std::vector<After> after;
+  bool past_caches = false;  // kCopy: caches cannot hold what all ranks write, so the destination leaves them alone
 };
 
 struct Lane {
@@ -103,6 +104,7 @@ struct Problem {
   int64_t slot_bytes = 1 << 20;       // staging slot of arena plans
   int64_t one_shot_bytes = 32 << 10;  // arena plans: sums up to here take one barrier, see Thresholds
   int64_t one_pass_bytes = 16 << 10;  // arena plans: beyond here tensors in heaps are worked on where they lie
+  int64_t past_caches_bytes = 24 << 20;  // moves whose outputs are more than this go past the caches
   bool in_heaps = false;              // arena plans: the tensors that others reach into lie in heaps, see one_pass.h
 
   // An all_reduce or reduce_scatter whose wire type applies to its dtype and op.
@@ -117,6 +119,9 @@ struct Problem {
   // Bytes of the tensor, or of all parts together: what all ranks know. Of a barrier 0, and of an
   // all_to_all, whose sizes are a pair's affair.
   int64_t shared_bytes() const;
+
+  // A collective that only moves, and whose outputs on all ranks together are more than past_caches_bytes.
+  bool overflows_caches() const;
 
   // all_to_all: elements of the part for, and from, `peer`.
   int64_t sent_to(int peer) const { return sends.empty() ? count : sends[peer]; }

@@ -48,6 +48,10 @@ class Arena {
   virtual bool passed(uint64_t barrier) const = 0;  // acquire
   virtual uint64_t arrived(int member) const = 0;   // how often that member has arrived
 
+  // On which core a member's driver last was: as it arrived, or said so itself; -1 before.
+  virtual int core(int member) const = 0;
+  virtual void show_core() = 0;
+
   // When a group has failed or is left, any thread: this member will touch no peer's tensor again, and what its own hold
   // is no longer meant for collectives from `barrier` on, the first that it has not passed. Rings sleeping members.
   virtual void retire(uint64_t barrier) = 0;

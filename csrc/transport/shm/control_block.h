@@ -19,6 +19,7 @@ constexpr size_t kLinePairBytes = 128;
 
 struct ControlBlock {
   alignas(kLinePairBytes) std::atomic<uint64_t> arrivals;  // barriers the owner has arrived at
+  std::atomic<int32_t> core_after;                         // 1 + the core its driver was on
   alignas(kLinePairBytes) std::atomic<uint32_t> asleep;    // 1: the owner sleeps or is about to; ring its doorbell
   alignas(kLinePairBytes) std::atomic<uint64_t> noted;     // highest note the owner has posted
   alignas(kLinePairBytes) std::atomic<uint64_t> retired;   // not 0: the owner touches no peer's tensor again, nor passes this barrier

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/cores.h"
 #include "base/error.h"
 #include "transport/shm/control_block.h"
 #include "transport/shm/shm_link.h"
@@ -52,6 +53,8 @@ class MappedArena final : public ShmArena {
     return block(0).generation.load(std::memory_order_seq_cst) >= barrier;
   }
   uint64_t arrived(int member) const override { return block(member).arrivals.load(std::memory_order_acquire); }
+  int core(int member) const override { return block(member).core_after.load(std::memory_order_relaxed) - 1; }
+  void show_core() override { block(index_).core_after.store(current_core() + 1, std::memory_order_relaxed); }
   void retire(uint64_t barrier) override {
     block(index_).retired.store(barrier, std::memory_order_seq_cst);
     wake();
@@ -91,6 +94,7 @@ void MappedArena::post_note(uint64_t seq, const Note& note) {
 
 // Each member counts its own arrivals: one that arrives at the next barrier early cannot pass for one that is late.
 void MappedArena::arrive() {
+  show_core();
   block(index_).arrivals.store(++arrived_, std::memory_order_seq_cst);
   if (all_arrived() && raise_generation()) wake();
 }

@@ -24,10 +24,11 @@ class Fake : public Drivable {
   void check_time() override { ++time_checks_; }
   void set_asleep(bool asleep, std::vector<pollfd>&) override { asleep_ = asleep; }
   Patience patience() const override { return {}; }
+  void step_aside() override { ++steps_aside_; }
 
   std::atomic<int> left_;
   std::atomic<bool> blocked_, asleep_{false}, inside_{false};
-  std::atomic<int> time_checks_{0};
+  std::atomic<int> time_checks_{0}, steps_aside_{0};
 };
 
 TEST(Engine, WaitDrivesEveryGroup) {
@@ -59,6 +60,7 @@ TEST(Engine, ASleepingDriverWakesForNewWorkAndChecksTime) {
   engine.kick();
   EXPECT_TRUE(engine.wait([&] { return fresh->left_ == 0; }, kLong));
   while (stuck->time_checks_ == 0) std::this_thread::yield();
+  EXPECT_GT(stuck->steps_aside_, 0);
   stuck->blocked_ = false;
   EXPECT_TRUE(engine.wait([&] { return stuck->left_ == 0; }, kLong));
 }

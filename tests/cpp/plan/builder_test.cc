@@ -39,6 +39,22 @@ TEST(Builder, AnnouncedTransfersAreMarked) {
   EXPECT_FALSE(steps[2].announce);
 }
 
+TEST(Builder, OnlyCopiesIntoOutputsGoPastCaches) {
+  Problem problem = problem_of_doubles();
+  problem.what = Collective::kAllGather;
+  problem.count = 4;
+  for (const bool large : {false, true}) {
+    problem.past_caches_bytes = problem.world * problem.world * 4 * 8 - large;
+    Builder builder("test", problem);
+    const int lane = builder.add_lane("arena");
+    builder.copy(lane, builder.input(0, {0, 4}), builder.slot(0, 0, 0, 4));
+    builder.copy(lane, builder.slot(1, 0, 0, 4), builder.output(1, {0, 4}));
+    const std::vector<Step> steps = builder.finish().lanes[lane].steps;
+    EXPECT_FALSE(steps[0].past_caches);
+    EXPECT_EQ(steps[1].past_caches, large);
+  }
+}
+
 TEST(Builder, ExtentsBecomeByteOffsets) {
   const Builder builder("test", problem_of_doubles());
   const Ref ref = builder.output(2, {5, 9});

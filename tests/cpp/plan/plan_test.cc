@@ -45,6 +45,25 @@ TEST(Problem, SharedBytesAreWhatAllRanksKnow) {
   }
 }
 
+// All ranks' outputs count: whoever writes them shares one cache.
+TEST(Problem, MovesOverflowCachesByWhatAllRanksWrite) {
+  const int world = 4;
+  for (int i = 0; i < kCollectiveCount; ++i) {
+    Problem problem;
+    problem.what = static_cast<Collective>(i);
+    problem.world = world;
+    problem.count = 100;
+    const bool all_write_all = problem.what == Collective::kAllGather || problem.what == Collective::kAllToAll;
+    const bool moves = all_write_all || problem.what == Collective::kBroadcast || problem.what == Collective::kGather ||
+                       problem.what == Collective::kScatter;
+    const int64_t written = (all_write_all ? world * world : world) * problem.count * 4;
+    problem.past_caches_bytes = written;
+    EXPECT_FALSE(problem.overflows_caches()) << i;
+    --problem.past_caches_bytes;
+    EXPECT_EQ(problem.overflows_caches(), moves) << i;
+  }
+}
+
 TEST(Problem, PartsAreOfCountUnlessCounted) {
   Problem problem;
   problem.world = 3;
