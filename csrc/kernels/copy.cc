@@ -1,12 +1,7 @@
 #include "kernels/copy.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
-
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 namespace ringdp::kernels {
 namespace {
@@ -37,30 +32,5 @@ void copy(const void* src, void* dst, int64_t bytes) {
   }
   std::memcpy(to, from, static_cast<size_t>(end - from));
 }
-
-#ifdef __SSE2__
-
-void copy_past_caches(const void* src, void* dst, int64_t bytes) {
-  constexpr int64_t kLine = 64, kVector = sizeof(__m128i);
-  const auto* from = static_cast<const char*>(src);
-  auto* to = static_cast<char*>(dst);
-  const int64_t misplaced = static_cast<int64_t>(reinterpret_cast<uintptr_t>(dst) % kLine);
-  const int64_t head = std::min(bytes, misplaced == 0 ? 0 : kLine - misplaced);
-  std::memcpy(to, from, static_cast<size_t>(head));
-  int64_t at = head;
-  for (; bytes - at >= kLine; at += kLine) {  // whole lines: the processor combines their stores
-    for (int64_t k = at; k < at + kLine; k += kVector) {
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + k), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + k)));
-    }
-  }
-  _mm_sfence();
-  std::memcpy(to + at, from + at, static_cast<size_t>(bytes - at));
-}
-
-#else
-
-void copy_past_caches(const void* src, void* dst, int64_t bytes) { copy(src, dst, bytes); }
-
-#endif
 
 }  // namespace ringdp::kernels

@@ -14,4 +14,7 @@ void copy(const void* src, void* dst, int64_t bytes);
 // for ownership nor kept in a cache. Complete for other threads when it returns.
 void copy_past_caches(const void* src, void* dst, int64_t bytes);
 
+using CopyKernel = void (*)(const void* src, void* dst, int64_t bytes);
+void avx2_copy_past_caches(const void* src, void* dst, int64_t bytes);
+
 }  // namespace ringdp::kernels

@@ -10,14 +10,14 @@ std::vector<InstructionSet> detect() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    sets.push_back({"avx512", pick_avx512_kernel, avx512_codec()});
+    sets.push_back({"avx512", pick_avx512_kernel, avx512_codec(), avx2_copy_past_caches});
   }
-  if (avx2) sets.push_back({"avx2", pick_avx2_kernel, avx2_codec()});
+  if (avx2) sets.push_back({"avx2", pick_avx2_kernel, avx2_codec(), avx2_copy_past_caches});
 #endif
 #if defined(__aarch64__)
-  sets.push_back({"neon", pick_scalar_kernel, scalar_codec()});
+  sets.push_back({"neon", pick_scalar_kernel, scalar_codec(), copy});
 #else
-  sets.push_back({"scalar", pick_scalar_kernel, scalar_codec()});
+  sets.push_back({"scalar", pick_scalar_kernel, scalar_codec(), copy});
 #endif
   return sets;
 }
@@ -32,5 +32,9 @@ const std::vector<InstructionSet>& supported_instruction_sets() {
 const char* instruction_set() { return supported_instruction_sets().front().name; }
 
 void fold(const FoldArgs& args) { fold_with(supported_instruction_sets().front().pick, args); }
+
+void copy_past_caches(const void* src, void* dst, int64_t bytes) {
+  supported_instruction_sets().front().copy_past_caches(src, dst, bytes);
+}
 
 }  // namespace ringdp::kernels

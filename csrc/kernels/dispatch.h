@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/codec_kernel.h"
+#include "kernels/copy.h"
 #include "kernels/kernel.h"
 
 namespace ringdp::kernels {
@@ -11,6 +12,7 @@ struct InstructionSet {
   const char* name;  // "avx512", "avx2", "neon" or "scalar"
   KernelPicker pick;
   const Codec& codec;
+  CopyKernel copy_past_caches;
 };
 
 // Best first, never empty; the last one is the compiler's baseline. Found once; thread-safe.

@@ -31,19 +31,6 @@ TEST(Copy, AnySizeAtAnyPlace) {
   }
 }
 
-TEST(Copy, PastCachesAnySizeAtAnyPlace) {
-  for (const int64_t bytes : {0, 1, 15, 63, 64, 65, 127, 128, 4096, 5000}) {
-    for (const int64_t from : {0, 1, 16, 100}) {
-      for (const int64_t to : {10'000, 10'001, 10'016, 10'063}) {
-        std::vector<unsigned char> ours = counting(20'000), theirs = ours;
-        copy_past_caches(ours.data() + from, ours.data() + to, bytes);
-        std::memmove(theirs.data() + to, theirs.data() + from, static_cast<size_t>(bytes));
-        ASSERT_EQ(ours, theirs) << from << " -> " << to << ", " << bytes << " bytes";
-      }
-    }
-  }
-}
-
 TEST(Copy, OverlappingBothWays) {
   for (const int64_t distance : {1, 7, 64, 1000, 2047, 4999}) {
     expect_as_memmove(5000, 5000 + distance, 5000);
