@@ -1,6 +1,7 @@
 #include "collective/executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <set>
 
@@ -60,6 +61,7 @@ Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric
     workspace_.scratch.resize(plan.scratch_bytes);
   }
   workspace_.stages += stages_of(plan);
+  workspace_.slot_path.begin(stages_of(plan));
   for (const plan::Lane& lane : plan.lanes) lanes_left_ += !lane.steps.empty();
   totals_.collectives = 1;
 }
@@ -196,7 +198,15 @@ void Executor::fold(const Step& step) {
   args.wide_dst = step.dsts[0].form == Form::kWide;
   const double divisor = buffers_.divisor != 0 ? buffers_.divisor : plan_.world;
   args.divisor = step.finish && plan_.op == ReduceOp::kAvg ? divisor : 0;
+  // Sums are stored through the caches: what goes past them is copied from the first destination.
+  const bool copies = args.n_dsts == 2 && is_staged_past_caches(step.dsts[1]);
+  if (copies) args.n_dsts = 1;
   kernels::fold(args);
+  if (copies) kernels::copy_past_caches(dsts[0], dsts[1], static_cast<int64_t>(bytes_of(step.dsts[1])));
+}
+
+bool Executor::is_staged_past_caches(const Ref& ref) const {
+  return ref.space == Space::kSlot && bytes_of(ref) >= SlotPath::kLargeCopy && workspace_.slot_path.past_caches();
 }
 
 void Executor::copy(const Step& step) {
@@ -204,8 +214,12 @@ void Executor::copy(const Step& step) {
   std::byte* dst = resolve(step.dsts[0]);
   const size_t size = bytes_of(step.srcs[0]);
   if (src == dst || size == 0) return;  // all_gather into a tensor that already holds the own part
-  step.past_caches ? kernels::copy_past_caches(src, dst, static_cast<int64_t>(size))
-                   : kernels::copy(src, dst, static_cast<int64_t>(size));
+  const bool past_caches = step.past_caches || is_staged_past_caches(step.dsts[0]);
+  const auto start = std::chrono::steady_clock::now();
+  (past_caches ? kernels::copy_past_caches : kernels::copy)(src, dst, static_cast<int64_t>(size));
+  if (step.srcs[0].space == Space::kSlot && size >= SlotPath::kLargeCopy) {
+    workspace_.slot_path.saw(size, std::chrono::steady_clock::now() - start);
+  }
   totals_.memory_bytes_read += size;
   totals_.memory_bytes_written += size;
 }

@@ -11,6 +11,7 @@
 
 #include "collective/fabric.h"
 #include "collective/note_exchange.h"
+#include "collective/slot_path.h"
 #include "plan/plan.h"
 #include "trace/counters.h"
 
@@ -34,6 +35,7 @@ struct Buffers {
 struct Workspace {
   std::vector<std::byte> scratch;  // grows to the largest plan's need
   uint64_t stages = 0;             // arena stages used so far; their parity picks the slot
+  SlotPath slot_path;
 };
 
 // Called after each step with the resolved destinations; for walkthroughs and tests.
@@ -77,6 +79,7 @@ class Executor {
   void recode(const plan::Step& step);  // encode or decode
   void finish_step(const plan::Step& step);
 
+  bool is_staged_past_caches(const plan::Ref& ref) const;
   std::byte* resolve(const plan::Ref& ref) const;
   size_t bytes_of(const plan::Ref& ref) const { return static_cast<size_t>(plan::bytes_of(plan_, ref)); }
   uint64_t memory_bytes() const { return totals_.memory_bytes_read + totals_.memory_bytes_written; }

@@ -41,8 +41,8 @@ inline const Case kCases[] = {{AlgorithmChoice::kArena, Order::kRank, true},   {
 // N ranks in one thread over shared-memory links and arenas; rank 0's links may be full at first.
 class World {
  public:
-  World(int ranks, const Case& c, int64_t count, int refusals_of_rank_0 = 0)
-      : arenas_(transport::make_local_arenas(ranks, 4096, 4096)), parts_(ranks) {
+  World(int ranks, const Case& c, int64_t count, int refusals_of_rank_0 = 0, int64_t slot_bytes = 4096)
+      : arenas_(transport::make_local_arenas(ranks, slot_bytes, 4096)), parts_(ranks) {
     for (int r = 0; r < ranks; ++r) {
       Part& part = parts_[r];
       plan::Problem problem;
@@ -51,7 +51,7 @@ class World {
       problem.count = count;
       problem.wire = c.wire;
       problem.segment_bytes = 256;
-      problem.slot_bytes = 4096;
+      problem.slot_bytes = slot_bytes;
       part.plan = plan::make_plan(c.algorithm, c.order, problem);
       part.in.assign(count, static_cast<float>(r + 1));
       part.out.assign(count, -1);
@@ -97,6 +97,8 @@ class World {
   }
   const Executor& executor(int rank) const { return *parts_[rank].executor; }
   const plan::Plan& plan(int rank) const { return parts_[rank].plan; }
+  const Workspace& workspace(int rank) const { return parts_[rank].workspace; }
+  std::vector<float>& in(int rank) { return parts_[rank].in; }
   const std::vector<float>& out(int rank) const { return parts_[rank].out; }
 
  private:

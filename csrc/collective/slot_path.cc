@@ -1,0 +1,34 @@
+#include "collective/slot_path.h"
+
+#include <algorithm>
+
+namespace ringdp::collective {
+namespace {
+
+constexpr uint64_t kManyStages = 8;  // shorter plans live in the caches anyway
+constexpr uint64_t kLookAgain = 64;  // one in so many plans takes the other way
+constexpr size_t kEnough = 4;        // samples of one plan
+constexpr double kWorth = 0.8;       // of the cost through the caches
+
+double median(std::vector<double>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+void SlotPath::begin(uint64_t stages) {
+  if (samples_.size() >= kEnough) cost_[past_] = median(samples_);
+  samples_.clear();
+  past_ = false;
+  if (stages < kManyStages) return;
+  const bool is_better = cost_[true] > 0 && cost_[true] < kWorth * cost_[false];
+  past_ = is_better != (++plans_ % kLookAgain == 2);
+}
+
+void SlotPath::saw(size_t bytes, std::chrono::nanoseconds took) {
+  samples_.push_back(static_cast<double>(took.count()) / static_cast<double>(bytes));
+}
+
+}  // namespace ringdp::collective
