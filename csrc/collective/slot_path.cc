@@ -19,16 +19,25 @@ double median(std::vector<double>& values) {
 }  // namespace
 
 void SlotPath::begin(uint64_t stages) {
-  if (samples_.size() >= kEnough) cost_[past_] = median(samples_);
-  samples_.clear();
+  if (const double cost = cost_of_plan(); cost > 0) cost_[past_] = cost;
+  for (auto& samples : samples_) samples.clear();
   past_ = false;
   if (stages < kManyStages) return;
   const bool is_better = cost_[true] > 0 && cost_[true] < kWorth * cost_[false];
   past_ = is_better != (++plans_ % kLookAgain == 2);
 }
 
-void SlotPath::saw(size_t bytes, std::chrono::nanoseconds took) {
-  samples_.push_back(static_cast<double>(took.count()) / static_cast<double>(bytes));
+void SlotPath::saw(Work work, size_t bytes, std::chrono::nanoseconds took) {
+  samples_[static_cast<int>(work)].push_back(static_cast<double>(took.count()) / static_cast<double>(bytes));
+}
+
+// Medians, because a rank may be interrupted in the middle of a step.
+double SlotPath::cost_of_plan() {
+  double sum = 0;
+  for (auto& samples : samples_) {
+    if (samples.size() >= kEnough) sum += median(samples);
+  }
+  return sum;
 }
 
 }  // namespace ringdp::collective

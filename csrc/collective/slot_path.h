@@ -5,8 +5,8 @@
 // chiplets, or of a virtual machine whose host has moved them apart, several times slower. Measured with 2 ranks on 64
 // MiB of ordinary tensors: through the caches 8 ms together and 43 ms apart, past them 13 ms and 10 ms.
 //
-// Every rank counts the same plans, so that all try the other way in the same one, and each decides by how fast it reads
-// what the others have staged. A wrong decision costs time only. Owned by a group, used by its driver.
+// Every rank counts the same plans, so that all try the other way in the same one, and each decides by what its own large
+// steps on slots took. A wrong decision costs time only. Owned by a group, used by its driver.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -17,19 +17,22 @@ namespace ringdp::collective {
 
 class SlotPath {
  public:
-  static constexpr size_t kLargeCopy = 64 << 10;  // bytes; smaller copies always go through the caches, and tell nothing
+  static constexpr size_t kLarge = 64 << 10;  // bytes; smaller steps always go through the caches, and tell nothing
 
   // A plan with so many slot stages begins.
   void begin(uint64_t stages);
   bool past_caches() const { return past_; }  // in this plan
-  // This rank has copied `bytes` out of a peer's slot.
-  void saw(size_t bytes, std::chrono::nanoseconds took);
+  enum class Work { kCopyIn, kFold, kCopyOut };
+  // A step of this rank has read or written `bytes`, some of them in slots.
+  void saw(Work work, size_t bytes, std::chrono::nanoseconds took);
 
  private:
+  double cost_of_plan();  // 0 without enough samples
+
   bool past_ = false;
-  uint64_t plans_ = 0;           // long ones, so far
-  std::vector<double> samples_;  // ns per byte, of this plan's reads
-  double cost_[2] = {0, 0};      // median of the last plan through the caches, and past them; 0: not tried yet
+  uint64_t plans_ = 0;              // long ones, so far
+  std::vector<double> samples_[3];  // by work: ns per byte, of this plan's steps
+  double cost_[2] = {0, 0};         // of the last plan through the caches, and past them; 0: not tried yet
 };
 
 }  // namespace ringdp::collective

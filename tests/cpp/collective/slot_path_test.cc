@@ -13,7 +13,7 @@ constexpr size_t kBytes = 1 << 20;
 // One plan, whose reads take so long each way; true when it went past the caches.
 bool run(SlotPath& path, uint64_t stages, nanoseconds through, nanoseconds past) {
   path.begin(stages);
-  for (int i = 0; i < 10; ++i) path.saw(kBytes, path.past_caches() ? past : through);
+  for (int i = 0; i < 10; ++i) path.saw(SlotPath::Work::kCopyOut, kBytes, path.past_caches() ? past : through);
   return path.past_caches();
 }
 
@@ -50,12 +50,25 @@ TEST(SlotPath, ShortPlansStayInTheCachesAndAreNoLook) {
   for (int i = 0; i < 200; ++i) EXPECT_FALSE(run(path, 7, kSlow, kMemory));
 }
 
+TEST(SlotPath, EveryKindOfWorkCounts) {
+  SlotPath path;
+  for (int i = 0; i < 10; ++i) {
+    path.begin(kLong);
+    for (int k = 0; k < 10; ++k) {
+      path.saw(SlotPath::Work::kCopyIn, kBytes, path.past_caches() ? kMemory : kSlow);
+      path.saw(SlotPath::Work::kFold, kBytes, path.past_caches() ? kMemory : kSlow);
+      path.saw(SlotPath::Work::kCopyOut, kBytes, path.past_caches() ? kMemory : kFast);
+    }
+    EXPECT_EQ(path.past_caches(), i != 0) << i;
+  }
+}
+
 // Ranks are interrupted while they copy.
 TEST(SlotPath, AFewSlowCopiesTellNothing) {
   SlotPath path;
   for (int i = 0; i < 10; ++i) {
     path.begin(kLong);
-    for (int k = 0; k < 10; ++k) path.saw(kBytes, k < 4 ? nanoseconds(10'000'000) : path.past_caches() ? kMemory : kFast);
+    for (int k = 0; k < 10; ++k) path.saw(SlotPath::Work::kCopyOut, kBytes, k < 4 ? nanoseconds(10'000'000) : path.past_caches() ? kMemory : kFast);
     EXPECT_EQ(path.past_caches(), i == 1);
   }
 }
@@ -64,7 +77,7 @@ TEST(SlotPath, TooFewSamplesTellNothing) {
   SlotPath path;
   for (int i = 0; i < 10; ++i) {
     path.begin(kLong);
-    for (int k = 0; k < 3; ++k) path.saw(kBytes, path.past_caches() ? kMemory : kSlow);
+    for (int k = 0; k < 3; ++k) path.saw(SlotPath::Work::kCopyOut, kBytes, path.past_caches() ? kMemory : kSlow);
     EXPECT_EQ(path.past_caches(), i == 1);
   }
 }
