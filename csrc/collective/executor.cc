@@ -1,7 +1,6 @@
 #include "collective/executor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <set>
 
@@ -43,33 +42,6 @@ uint64_t stages_of(const plan::Plan& plan) {
   }
   return static_cast<uint64_t>(last + 1);
 }
-
-bool touches_slots(const Step& step) {
-  const auto is_slot = [](const Ref& ref) { return ref.space == Space::kSlot; };
-  return std::any_of(step.srcs.begin(), step.srcs.end(), is_slot) ||
-         std::any_of(step.dsts.begin(), step.dsts.end(), is_slot);
-}
-
-// Tells the slot path what a step on slots took, when it is large.
-class SlotWatch {
- public:
-  SlotWatch(SlotPath& path, SlotPath::Work work, bool on_slots, size_t bytes)
-      : path_(path), work_(work), bytes_(on_slots && bytes >= SlotPath::kLarge ? bytes : 0) {
-    if (bytes_ > 0) start_ = Clock::now();
-  }
-  ~SlotWatch() {
-    if (bytes_ > 0) path_.saw(work_, bytes_, Clock::now() - start_);
-  }
-  SlotWatch(const SlotWatch&) = delete;
-  SlotWatch& operator=(const SlotWatch&) = delete;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  SlotPath& path_;
-  const SlotPath::Work work_;
-  const size_t bytes_;
-  Clock::time_point start_;
-};
 
 }  // namespace
 
@@ -228,7 +200,7 @@ void Executor::fold(const Step& step) {
   // Sums are stored through the caches: what goes past them is copied from the first destination.
   const bool copies = args.n_dsts == 2 && is_staged_past_caches(step.dsts[1]);
   if (copies) args.n_dsts = 1;
-  const SlotWatch watch(workspace_.slot_path, SlotPath::Work::kFold, touches_slots(step), bytes_of(step.dsts[0]));
+  const SlotWatch watch(workspace_.slot_path, step, bytes_of(step.dsts[0]));
   kernels::fold(args);
   if (copies) kernels::copy_past_caches(dsts[0], dsts[1], static_cast<int64_t>(bytes_of(step.dsts[1])));
 }
@@ -243,8 +215,7 @@ void Executor::copy(const Step& step) {
   const size_t size = bytes_of(step.srcs[0]);
   if (src == dst || size == 0) return;  // all_gather into a tensor that already holds the own part
   const bool past_caches = step.past_caches || is_staged_past_caches(step.dsts[0]);
-  const auto work = step.dsts[0].space == Space::kSlot ? SlotPath::Work::kCopyIn : SlotPath::Work::kCopyOut;
-  const SlotWatch watch(workspace_.slot_path, work, touches_slots(step), size);
+  const SlotWatch watch(workspace_.slot_path, step, size);
   (past_caches ? kernels::copy_past_caches : kernels::copy)(src, dst, static_cast<int64_t>(size));
   totals_.memory_bytes_read += size;
   totals_.memory_bytes_written += size;

@@ -16,6 +16,18 @@ double median(std::vector<double>& values) {
   return *middle;
 }
 
+bool is_slot(const plan::Ref& ref) { return ref.space == plan::Space::kSlot; }
+
+bool touches_slots(const plan::Step& step) {
+  return std::any_of(step.srcs.begin(), step.srcs.end(), is_slot) ||
+         std::any_of(step.dsts.begin(), step.dsts.end(), is_slot);
+}
+
+SlotPath::Work work_of(const plan::Step& step) {
+  if (step.verb == plan::Verb::kFold) return SlotPath::Work::kFold;
+  return is_slot(step.dsts[0]) ? SlotPath::Work::kCopyIn : SlotPath::Work::kCopyOut;
+}
+
 }  // namespace
 
 void SlotPath::begin(uint64_t stages) {
@@ -38,6 +50,15 @@ double SlotPath::cost_of_plan() {
     if (samples.size() >= kEnough) sum += median(samples);
   }
   return sum;
+}
+
+SlotWatch::SlotWatch(SlotPath& path, const plan::Step& step, size_t bytes)
+    : path_(path), step_(step), bytes_(bytes >= SlotPath::kLarge && touches_slots(step) ? bytes : 0) {
+  if (bytes_ > 0) start_ = Clock::now();
+}
+
+SlotWatch::~SlotWatch() {
+  if (bytes_ > 0) path_.saw(work_of(step_), bytes_, Clock::now() - start_);
 }
 
 }  // namespace ringdp::collective

@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "plan/plan.h"
+
 namespace ringdp::collective {
 
 class SlotPath {
@@ -33,6 +35,22 @@ class SlotPath {
   uint64_t plans_ = 0;              // long ones, so far
   std::vector<double> samples_[3];  // by work: ns per byte, of this plan's steps
   double cost_[2] = {0, 0};         // of the last plan through the caches, and past them; 0: not tried yet
+};
+
+// Tells the path what a step took that lasts as long as this, when it is a large one on slots.
+class SlotWatch {
+ public:
+  SlotWatch(SlotPath& path, const plan::Step& step, size_t bytes);
+  ~SlotWatch();
+  SlotWatch(const SlotWatch&) = delete;
+  SlotWatch& operator=(const SlotWatch&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  SlotPath& path_;
+  const plan::Step& step_;
+  const size_t bytes_;  // 0: tells nothing
+  Clock::time_point start_;
 };
 
 }  // namespace ringdp::collective

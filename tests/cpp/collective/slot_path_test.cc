@@ -63,6 +63,26 @@ TEST(SlotPath, EveryKindOfWorkCounts) {
   }
 }
 
+TEST(SlotWatch, OnlyLargeStepsOnSlotsAreTold) {
+  for (const bool large : {false, true}) {
+    for (const bool on_slots : {false, true}) {
+      plan::Step step;
+      step.srcs.resize(1);
+      step.dsts.resize(1);
+      step.dsts[0].space = on_slots ? plan::Space::kSlot : plan::Space::kOutput;
+      SlotPath path;
+      for (int i = 0; i < 3; ++i) {  // through the caches 1 s a byte, then past them what these steps take
+        path.begin(kLong);
+        for (int k = 0; k < 4; ++k) {
+          if (!path.past_caches()) path.saw(SlotPath::Work::kCopyIn, 1, std::chrono::seconds(1));
+          if (path.past_caches()) const SlotWatch watch(path, step, SlotPath::kLarge - !large);
+        }
+      }
+      EXPECT_EQ(path.past_caches(), large && on_slots);
+    }
+  }
+}
+
 // Ranks are interrupted while they copy.
 TEST(SlotPath, AFewSlowCopiesTellNothing) {
   SlotPath path;
