@@ -45,7 +45,9 @@ def test_a_missing_rank_is_named_at_the_groups_timeout(make_world):
     world = make_world(3, timeout_s=GROUP_S)
     for outcome in world.attempt(call, 0, ranks=[0, 2]):
         assert "DistBackendError: Timeout: " in outcome.error, outcome.error
-        waited = re.search(r"all_reduce\(SUM, float32 x 8\) #1 did not finish in time: waited (\d+\.\d) s", outcome.error)
+        waited = re.search(
+            r"all_reduce\(SUM, float32 x 8\) #1 did not finish in time: waited (\d+\.\d) s", outcome.error
+        )
         assert waited and GROUP_S <= float(waited[1]) < GROUP_S + 1, outcome.error
         assert f"rank 1 (pid {world.pid(1)} on " in outcome.error, outcome.error
         assert "rank 2 (pid" not in outcome.error and "rank 0 (pid" not in outcome.error
