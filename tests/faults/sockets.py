@@ -75,6 +75,13 @@ def resident_kib(pid: int) -> int:
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
 
 
+def call(address: tuple[str, int]) -> socket.socket:
+    """A stranger's connection; raises OSError. From another address than the listener's: TCP may choose the very port
+    that is called as the caller's own, and a socket that calls itself is answered.
+    """
+    return socket.create_connection(address, timeout=1, source_address=("127.0.0.2", 0))
+
+
 def frames() -> Iterable[bytes]:
     """Greetings of strangers: noise, other protocols, cut frames, lengths near the integers' ends."""
     source = random.Random(7)
@@ -122,7 +129,7 @@ class Strangers:
     def _greet(self, address: tuple[str, int]) -> None:
         for frame in frames():
             try:
-                with socket.create_connection(address, timeout=1) as stranger:
+                with call(address) as stranger:
                     stranger.sendall(frame)
                 self.knocks += 1
             except OSError:
@@ -133,6 +140,6 @@ class Strangers:
             self._held.pop(0).close()
         for _ in range(HALF_OPEN):
             try:
-                self._held.append(socket.create_connection(address, timeout=1))
+                self._held.append(call(address))
             except OSError:
                 return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from ranks import HERE, World
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from sockets import HALF_OPEN, Strangers, open_files, other_listeners, resident_kib, tcp_listeners, tcp_ports
+from sockets import HALF_OPEN, Strangers, call, open_files, other_listeners, resident_kib, tcp_listeners, tcp_ports
 
 STEPS = 200
 GROWTH_KIB = 8192
@@ -104,7 +103,7 @@ def test_strangers_while_the_ranks_meet():
         for host, port in strangers.seen:
             assert host == "127.0.0.1", "nothing but the chosen interface"
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection((host, port), timeout=1)
+                call((host, port))
 
 
 def test_strangers_at_every_meeting_leave_no_trace():
@@ -139,7 +138,7 @@ def test_strangers_while_the_ranks_train(world_over_tcp):
 
 def is_refused(port: int) -> bool:
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as stranger:
+        with call(("127.0.0.1", port)) as stranger:
             stranger.sendall(b"garbage")
     except ConnectionRefusedError:
         return True
