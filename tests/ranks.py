@@ -19,7 +19,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -229,3 +230,19 @@ def _module_at(path: str) -> ModuleType:
     sys.modules[module.__name__] = module
     spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def kept_worlds() -> Iterator[Callable[..., World]]:
+    """get(3, transport="tcp"): a joined world; the same one for the same arguments. All end with the block."""
+    known: dict[object, World] = {}
+    with ExitStack() as stack:
+
+        def get(size: int, **settings: object) -> World:
+            key = (size, *sorted(settings.items()))
+            if key not in known:
+                known[key] = stack.enter_context(World(size, **settings))
+                known[key].join()
+            return known[key]
+
+        yield get

@@ -47,8 +47,7 @@ Backend::WorkPtr Backend::run(Call call) {
     request.deadline = Deadline::after(call.timeout == c10d::kUnsetTimeout ? options_->timeout : call.timeout);
     request.asynchronous = call.asynchronous;
     request.ending.epilogue = std::move(call.epilogue);
-    request.ending.before_done = [work](std::exception_ptr error) { work->before_done(std::move(error)); };
-    request.ending.on_done = [work](std::exception_ptr error) { work->on_done(std::move(error)); };
+    work->follow(request.ending);
     const auto op = group_->submit(std::move(request));
     work->attach(group_, op, op->desc().seq);
     return remember(work);

@@ -52,8 +52,7 @@ Backend::WorkPtr Backend::post(c10d::OpType type, const char* title, const at::T
   const Tensors list{tensor};
   auto work = c10::make_intrusive<Work>(getRank(), type, title, list, flat_result(list), Tensors{memory}, completion());
   request.deadline = Deadline::after(options_->timeout);
-  request.ending.before_done = [work](std::exception_ptr error) { work->before_done(std::move(error)); };
-  request.ending.on_done = [work](std::exception_ptr error) { work->on_done(std::move(error)); };
+  work->follow(request.ending);
   const bool sends = type == c10d::OpType::SEND;
   work->attach(group_, sends ? group_->send(std::move(request)) : group_->recv(std::move(request)));
   return remember(work);

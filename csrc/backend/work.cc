@@ -8,6 +8,12 @@ Work::Work(int rank, c10d::OpType type, const char* title, const std::vector<at:
            std::vector<at::Tensor> keep, Completion& completion)
     : c10d::Work(rank, type, title, inputs), result_(std::move(result)), keep_(std::move(keep)), completion_(completion) {}
 
+void Work::follow(comm::Ending& ending) {
+  const auto self = c10::intrusive_ptr<Work>::reclaim_copy(this);
+  ending.before_done = [self](std::exception_ptr error) { self->before_done(std::move(error)); };
+  ending.on_done = [self](std::exception_ptr error) { self->on_done(std::move(error)); };
+}
+
 void Work::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence) {
   group_ = std::move(group);
   pending_ = std::move(pending);

@@ -22,10 +22,10 @@ class Work : public c10d::Work {
   Work(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs, Result result,
        std::vector<at::Tensor> keep, Completion& completion);
 
-  // Once, by the backend: what this Work stands for; its Ending calls the two below. `sequence`: of a collective.
+  // Once each, by the backend: lets the end of what is asked for end this Work; then what it stands for. `sequence`: of
+  // a collective.
+  void follow(comm::Ending& ending);
   void attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence = 0);
-  void before_done(std::exception_ptr error);  // driver thread; ends the profiler's event
-  void on_done(std::exception_ptr error);      // driver thread; completes the Future
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -41,6 +41,8 @@ class Work : public c10d::Work {
   float getDuration() const override;  // milliseconds
 
  private:
+  void before_done(std::exception_ptr error);  // driver thread; ends the profiler's event
+  void on_done(std::exception_ptr error);      // driver thread; completes the Future
   void complete_future(const c10::intrusive_ptr<c10::ivalue::Future>& future, std::exception_ptr error) const;
 
   const Result result_;

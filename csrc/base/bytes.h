@@ -34,4 +34,10 @@ inline Extent balanced_part(int64_t count, int parts, int index) {
   return {begin, begin + base + (index < extra ? 1 : 0)};
 }
 
+// The same in whole units of `unit`, but for the last one, which may be shorter.
+inline Extent balanced_part(int64_t count, int parts, int index, int64_t unit) {
+  const Extent units = balanced_part(ceil_div(count, unit), parts, index);
+  return {units.begin * unit < count ? units.begin * unit : count, units.end * unit < count ? units.end * unit : count};
+}
+
 }  // namespace ringdp

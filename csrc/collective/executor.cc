@@ -59,8 +59,9 @@ Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric
   if (workspace_.scratch.size() < static_cast<size_t>(plan.scratch_bytes)) {
     workspace_.scratch.resize(plan.scratch_bytes);
   }
-  workspace_.stages += stages_of(plan);
-  workspace_.slot_path.begin(stages_of(plan));
+  const uint64_t stages = stages_of(plan);
+  workspace_.stages += stages;
+  workspace_.slot_path.begin(stages);
   for (const plan::Lane& lane : plan.lanes) lanes_left_ += !lane.steps.empty();
   totals_.collectives = 1;
 }

@@ -22,18 +22,19 @@ NoteExchange::NoteExchange(const Fabric& fabric, int rank, int world, Opening op
   peers_[rank].checked = true;
 }
 
-void NoteExchange::post() {
-  if (!in_arena_ || posted_) return;
+bool NoteExchange::publish() {
+  if (!in_arena_ || posted_) return false;
   posted_ = true;
   fabric_.arena->post_note(opening_.seq, opening_.note);
-  if (completes_notes_awaited()) fabric_.arena->wake();
+  return true;
+}
+
+void NoteExchange::post() {
+  if (publish() && completes_notes_awaited()) fabric_.arena->wake();
 }
 
 void NoteExchange::show() {
-  if (!in_arena_ || posted_) return;
-  posted_ = true;
-  fabric_.arena->post_note(opening_.seq, opening_.note);
-  fabric_.arena->wake();
+  if (publish()) fabric_.arena->wake();
 }
 
 // Of two members that post at the same time, the later one sees the other's note: posting and looking are seq_cst.

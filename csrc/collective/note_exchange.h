@@ -50,6 +50,7 @@ class NoteExchange {
     transport::Note note{};
   };
 
+  bool publish();  // true once, in the arena
   bool send(int rank);
   bool receive(int rank);
   bool look_at(int rank);

@@ -131,10 +131,11 @@ void check_same(const OpDesc& mine, int my_rank, const transport::Note& theirs, 
   const Wire own = to_wire(mine);
   Wire other;
   std::memcpy(&other, theirs.bytes, sizeof other);
-  const std::string differing = valid(other) ? differences(own, other) : "";
-  if (valid(other) && differing.empty()) return;
+  const bool is_fingerprint = valid(other);
+  const std::string differing = is_fingerprint ? differences(own, other) : "";
+  if (is_fingerprint && differing.empty()) return;
   const std::string me = "rank " + std::to_string(my_rank), them = "rank " + std::to_string(theirs_rank);
-  if (!valid(other)) {
+  if (!is_fingerprint) {
     throw Error(ErrorKind::kMismatch,
                 them + " sent bytes that are no fingerprint in collective #" + std::to_string(mine.seq) +
                     ": it runs another build of ringdp, or its memory is damaged",

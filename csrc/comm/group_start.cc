@@ -54,8 +54,7 @@ void Group::start(Op& op) {
 
 // All ranks share one arena with heaps, and nothing else than its plans was asked for.
 bool Group::heaps_are_shared() const {
-  return on_arena_ && mesh_.arena && mesh_.arena->size() == config_.world &&
-         mesh_.arena->heap_bytes() > 0;
+  return on_arena_ && has_heap() && mesh_.arena->size() == config_.world;
 }
 
 bool Group::meet(Op& op) {

@@ -10,15 +10,6 @@ namespace {
 
 constexpr int kRound = 0;
 
-std::vector<Extent> slices_of(const Problem& problem) {
-  std::vector<Extent> slices;
-  for (int owner = 0; owner < problem.world; ++owner) {
-    const bool uneven = problem.what == Collective::kReduceScatter;
-    slices.push_back(uneven ? Extent{0, problem.part(owner)} : balanced_part(problem.count, problem.world, owner));
-  }
-  return slices;
-}
-
 // The collectives that only move tensors. A transfer is one step whatever its size: links stream it piece by piece.
 class DirectMoves {
  public:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/builder.h"
+#include "plan/owner_fold.h"
 #include "plan/peer_lanes.h"
 #include "plan/segment.h"
 #include "plan/window.h"
@@ -13,28 +14,13 @@ namespace {
 constexpr int kRawRound = 0;
 constexpr int kResultRound = 1;
 
-// Of whole blocks, but for the last one of the tensor.
-Extent blockwise_part(int64_t count, int parts, int index) {
-  const Extent blocks = balanced_part(ceil_div(count, kWireBlock), parts, index);
-  return {std::min(blocks.begin * kWireBlock, count), std::min(blocks.end * kWireBlock, count)};
-}
-
-std::vector<Extent> slices_of(const Problem& problem) {
-  std::vector<Extent> slices;
-  for (int owner = 0; owner < problem.world; ++owner) {
-    const bool parts = problem.what == Collective::kReduceScatter;
-    slices.push_back(parts ? Extent{0, problem.part(owner)} : blockwise_part(problem.count, problem.world, owner));
-  }
-  return slices;
-}
-
 // In-place safety: as in owner_fold.cc, and what is sent has been encoded into scratch before.
 class EncodedFold {
  public:
   explicit EncodedFold(const Problem& problem)
       : problem_(problem),
         me_(problem.rank),
-        slices_(slices_of(problem)),
+        slices_(slices_of(problem, kWireBlock)),
         builder_("direct", problem),
         lanes_(builder_, problem),
         elements_(align_up(segment_elements(longest(slices_), problem.dtype, problem.segment_bytes), kWireBlock)) {}

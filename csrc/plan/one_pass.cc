@@ -17,6 +17,13 @@ int64_t parts_before(const Problem& problem, int rank) {
   return elements;
 }
 
+// Of an all_to_all; 0 when parts differ: then only a pair knows where its parts begin.
+int64_t equal_parts_bytes(const Problem& problem) {
+  return problem.sends.empty() && problem.recvs.empty() ? problem.world * problem.count * size_of(problem.dtype) : 0;
+}
+
+Extent behind(int64_t begin, Extent extent) { return {begin + extent.begin, begin + extent.end}; }
+
 class OnePass {
  public:
   explicit OnePass(const Problem& problem)
@@ -27,13 +34,13 @@ class OnePass {
       case Collective::kAllReduce:
       case Collective::kReduce: fold_slice(); break;
       case Collective::kReduceScatter: fold_part(); break;
-      case Collective::kAllGather: gather(); break;
+      case Collective::kAllGather: gather(0, 0); break;
       case Collective::kGather:
-        if (rank_ == problem_.root) gather();
+        if (rank_ == problem_.root) gather(0, 0);
         break;
       case Collective::kBroadcast: fetch({0, problem_.count}); break;
       case Collective::kScatter: fetch_part(); break;
-      case Collective::kAllToAll: exchange(); break;
+      case Collective::kAllToAll: gather(rank_, rank_ * problem_.count); break;
       default:
         throw Error(ErrorKind::kInvalidArgument,
                     std::string(name_of(problem_.what)) + " has no one-pass plan: use the arena's with slots");
@@ -46,8 +53,7 @@ class OnePass {
  private:
   Extent slice() const {
     const int64_t unit = std::max<int64_t>(1, kLinePairBytes / size_of(problem_.dtype));
-    const Extent units = balanced_part(ceil_div(problem_.count, unit), problem_.world, rank_);
-    return {std::min(units.begin * unit, problem_.count), std::min(units.end * unit, problem_.count)};
+    return balanced_part(problem_.count, problem_.world, rank_, unit);
   }
 
   // Of a slice or part of `count` elements, from its begin; none of an empty one.
@@ -72,7 +78,7 @@ class OnePass {
   void fold_slice() {
     const Extent mine = slice();
     for (const Extent piece : pieces(mine.count())) {
-      const Extent part = {mine.begin + piece.begin, mine.begin + piece.end};
+      const Extent part = behind(mine.begin, piece);
       std::vector<Ref> results;
       for (int q = 0; q < problem_.world; ++q) {
         if (problem_.what == Collective::kAllReduce || q == problem_.root) results.push_back(output_of(q, part));
@@ -84,28 +90,17 @@ class OnePass {
   void fold_part() {
     const int64_t begin = parts_before(problem_, rank_);
     for (const Extent piece : pieces(problem_.part(rank_))) {
-      const Extent in_others = {begin + piece.begin, begin + piece.end};
-      builder_.fold(lane_, in_rank_order(builder_.input(rank_, piece), in_others), {builder_.output(0, piece)}, true);
+      const std::vector<Ref> everyones = in_rank_order(builder_.input(rank_, piece), behind(begin, piece));
+      builder_.fold(lane_, everyones, {builder_.output(0, piece)}, true);
     }
   }
 
-  void gather() {
+  // A part from every rank: here input `own`, elsewhere what lies `begin` elements behind the start of the inputs.
+  void gather(int own, int64_t begin) {
     for (int i = 0; i < problem_.world; ++i) {
       const int q = (rank_ + i) % problem_.world;  // not everyone at the same tensor at once
       for (const Extent piece : pieces(problem_.part(q))) {
-        const Ref source = q == rank_ ? builder_.input(0, piece) : builder_.peer_input(q, piece);
-        builder_.copy(lane_, source, builder_.output(q, piece));
-      }
-    }
-  }
-
-  void exchange() {
-    for (int i = 0; i < problem_.world; ++i) {
-      const int q = (rank_ + i) % problem_.world;
-      for (const Extent piece : pieces(problem_.count)) {
-        const int64_t begin = rank_ * problem_.count;  // of this rank's part, in everybody's inputs
-        const Extent there = {begin + piece.begin, begin + piece.end};
-        const Ref source = q == rank_ ? builder_.input(rank_, piece) : builder_.peer_input(q, there);
+        const Ref source = q == rank_ ? builder_.input(own, piece) : builder_.peer_input(q, behind(begin, piece));
         builder_.copy(lane_, source, builder_.output(q, piece));
       }
     }
@@ -115,8 +110,8 @@ class OnePass {
   void fetch(Extent in_root) {
     if (rank_ == problem_.root) return;
     for (const Extent piece : pieces(in_root.count())) {
-      const Extent there = {in_root.begin + piece.begin, in_root.begin + piece.end};
-      builder_.copy(lane_, builder_.peer_input(problem_.root, there), builder_.output(0, piece));
+      const Ref source = builder_.peer_input(problem_.root, behind(in_root.begin, piece));
+      builder_.copy(lane_, source, builder_.output(0, piece));
     }
   }
 
@@ -149,11 +144,6 @@ Reached reached_by_others(const Problem& problem, int rank) {
     case Collective::kGather: return {rank != problem.root, false};
     default: return {};
   }
-}
-
-// 0 when they differ: then only a pair knows where its parts begin.
-int64_t equal_parts_bytes(const Problem& problem) {
-  return problem.sends.empty() && problem.recvs.empty() ? problem.world * problem.count * size_of(problem.dtype) : 0;
 }
 
 bool is_for_one_pass(const Problem& problem) {

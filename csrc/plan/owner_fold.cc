@@ -113,6 +113,15 @@ class OwnerFold {
 
 }  // namespace
 
+std::vector<Extent> slices_of(const Problem& problem, int64_t unit) {
+  std::vector<Extent> slices;
+  for (int owner = 0; owner < problem.world; ++owner) {
+    const bool parts = problem.what == Collective::kReduceScatter;
+    slices.push_back(parts ? Extent{0, problem.part(owner)} : balanced_part(problem.count, problem.world, owner, unit));
+  }
+  return slices;
+}
+
 Plan fold_at_owners(const std::string& algorithm, const Problem& problem, const std::vector<Extent>& slices) {
   return OwnerFold(algorithm, problem, slices).build();
 }

@@ -11,6 +11,9 @@
 
 namespace ringdp::plan {
 
+// By owner: its part of a reduce_scatter, or its share of the tensor in whole units of `unit` elements.
+std::vector<Extent> slices_of(const Problem& problem, int64_t unit = 1);
+
 // `slices` by owner, inside its tensor; an owner of nothing has an empty one.
 Plan fold_at_owners(const std::string& algorithm, const Problem& problem, const std::vector<Extent>& slices);
 

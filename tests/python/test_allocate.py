@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "backend"))
 from oracle import fold, same_bits, values
-from ranks import HERE, World
+from ranks import HERE, World, kept_worlds
 
 COUNTS = [1000, 60_000, 100_003]  # small ones take slots, the others one pass
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.complex64, torch.bool]
@@ -25,16 +24,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.compl
 @pytest.fixture(scope="module")
 def world_of() -> Iterator[Callable[..., World]]:
     """world_of(3, heap_bytes=0): a joined world of these settings, kept for this file."""
-    known: dict[object, World] = {}
-    with ExitStack() as stack:
-
-        def get(size: int, **settings: object) -> World:
-            key = (size, *sorted(settings.items()))
-            if key not in known:
-                known[key] = stack.enter_context(World(size, **settings))
-                known[key].join()
-            return known[key]
-
+    with kept_worlds() as get:
         yield get
 
 

@@ -28,6 +28,24 @@ TEST(Bytes, AlignUpIsTheNextMultiple) {
   }
 }
 
+TEST(Bytes, BalancedPartsOfWholeUnitsCoverAll) {
+  for (int64_t count = 0; count < 100; ++count) {
+    for (const int64_t unit : {1, 3, 32}) {
+      for (int parts = 1; parts <= 9; ++parts) {
+        int64_t end = 0;
+        for (int i = 0; i < parts; ++i) {
+          const Extent part = balanced_part(count, parts, i, unit);
+          EXPECT_EQ(part.begin, end);
+          EXPECT_TRUE(part.begin % unit == 0 || part.count() == 0);
+          if (unit == 1) EXPECT_EQ(part.count(), balanced_part(count, parts, i).count());
+          end = part.end;
+        }
+        EXPECT_EQ(end, count);
+      }
+    }
+  }
+}
+
 TEST(Bytes, CheckedMulGivesTheProductOrRefuses) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   for (const int64_t a : {int64_t{0}, int64_t{1}, int64_t{3}, int64_t{1} << 31, int64_t{1} << 32, kMax / 2, kMax}) {

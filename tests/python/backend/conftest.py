@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,22 +11,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from oracle import WORLDS
-from ranks import World
+from ranks import World, kept_worlds
 
 
 @pytest.fixture(scope="session")
 def world_of() -> Iterator[Callable[..., World]]:
     """world_of(3, transport="tcp"): a joined world; the same one for the same arguments."""
-    known: dict[object, World] = {}
-    with ExitStack() as stack:
-
-        def get(size: int, **settings: object) -> World:
-            key = (size, *sorted(settings.items()))
-            if key not in known:
-                known[key] = stack.enter_context(World(size, **settings))
-                known[key].join()
-            return known[key]
-
+    with kept_worlds() as get:
         yield get
 
 

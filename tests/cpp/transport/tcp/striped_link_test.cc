@@ -12,7 +12,7 @@ namespace {
 
 // A link over `kStreams` connections; the test keeps no hold of their sockets.
 template <int kStreams>
-class StripedPair {
+class StripedPair : public SocketLinks {
  public:
   StripedPair() {
     std::vector<std::unique_ptr<Link>> near, far;
@@ -24,13 +24,6 @@ class StripedPair {
     links_[0] = std::make_unique<StripedLink>(std::move(near));
     links_[1] = std::make_unique<StripedLink>(std::move(far));
   }
-  Link& link(int end) { return *links_[end]; }
-  void set_asleep(int, bool) {}
-  int wake_fd(int) { return -1; }
-  void drain(int) {}
-
- private:
-  std::unique_ptr<Link> links_[2];
 };
 
 using Pairs = testing::Types<StripedPair<1>, StripedPair<2>, StripedPair<3>>;

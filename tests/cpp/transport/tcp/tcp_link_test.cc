@@ -12,20 +12,13 @@
 namespace ringdp::transport {
 namespace {
 
-class TcpPair {
+class TcpPair : public SocketLinks {
  public:
   TcpPair() {
     TcpSockets sockets;
     links_[0] = std::make_unique<TcpLink>(std::move(sockets.near), 1, "one");
     links_[1] = std::make_unique<TcpLink>(std::move(sockets.far), 0, "zero");
   }
-  Link& link(int end) { return *links_[end]; }
-  void set_asleep(int, bool) {}
-  int wake_fd(int) { return -1; }
-  void drain(int) {}
-
- private:
-  std::unique_ptr<Link> links_[2];
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Tcp, LinkSuite, testing::Types<TcpPair>);

@@ -4,6 +4,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <memory>
+
+#include "transport/link.h"
 #include "transport/tcp/tcp_socket.h"
 
 namespace ringdp::transport {
@@ -18,6 +21,18 @@ struct TcpSockets {
     tune_for_bulk(far.get());
   }
   UniqueFd near, far;
+};
+
+// What LinkSuite asks of a pair of links that sleep on their sockets only.
+class SocketLinks {
+ public:
+  Link& link(int end) { return *links_[end]; }
+  void set_asleep(int, bool) {}
+  int wake_fd(int) { return -1; }
+  void drain(int) {}
+
+ protected:
+  std::unique_ptr<Link> links_[2];
 };
 
 }  // namespace ringdp::transport
