@@ -3,6 +3,11 @@
 #include "base/log.h"
 
 namespace ringdp::backend {
+namespace {
+
+thread_local Completion* running_here = nullptr;  // whose thread this is
+
+}  // namespace
 
 Completion::~Completion() {
   {
@@ -21,12 +26,20 @@ void Completion::post(std::function<void()> task) {
   changed_.notify_one();
 }
 
+Completion& Completion::for_caller() {
+  if (running_here == nullptr) return *this;
+  auto& inner = running_here->inner_;
+  if (!inner) inner = std::make_unique<Completion>();
+  return *inner;
+}
+
 bool Completion::may_run_here() {
   const std::lock_guard lock(mutex_);
   return (tasks_.empty() && !running_) || std::this_thread::get_id() == thread_.get_id();
 }
 
 void Completion::loop() {
+  running_here = this;
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return stop_ || !tasks_.empty(); });

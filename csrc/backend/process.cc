@@ -34,7 +34,7 @@ comm::Runtime& runtime() {
 
 Completion& completion() {
   static Completion* const instance = new Completion;
-  return *instance;
+  return instance->for_caller();
 }
 
 void remember(const std::shared_ptr<comm::Group>& group) {

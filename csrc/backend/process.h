@@ -7,7 +7,7 @@
 namespace ringdp::backend {
 
 comm::Runtime& runtime();
-Completion& completion();
+Completion& completion();  // for what this thread starts
 
 // For leave_all(); does not keep the group alive. Any thread.
 void remember(const std::shared_ptr<comm::Group>& group);

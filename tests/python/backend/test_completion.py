@@ -30,6 +30,19 @@ def calls_back_into_the_group() -> float:
     return float(inner.wait()[0][0])
 
 
+def waits_for_what_it_calls() -> float:
+    """On a rank: callbacks that wait for the Futures of collectives that they start, one within the other."""
+
+    def again(future: torch.futures.Future) -> torch.Tensor:
+        return dist.all_reduce(future.value()[0], async_op=True).get_future().then(once_more).wait()
+
+    def once_more(future: torch.futures.Future) -> torch.Tensor:
+        return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
+
+    work = dist.all_reduce(torch.ones(100_000), async_op=True)
+    return float(work.get_future().then(again).wait()[0])
+
+
 def failing_callback() -> tuple[str, float]:
     """On a rank: the error goes to who asked for the callback's value; the next collective works."""
     work = dist.all_reduce(torch.ones(4), async_op=True)
@@ -50,6 +63,11 @@ def test_callbacks_keep_the_order_of_the_collectives(pair):
 
 def test_a_callback_may_start_the_next_collective(pair):
     assert pair.run(calls_back_into_the_group) == [4.0, 4.0]
+
+
+def test_a_callback_may_wait_for_what_it_calls(pair):
+    for _ in range(10):
+        assert pair.run(waits_for_what_it_calls) == [8.0, 8.0]
 
 
 def test_a_callback_that_fails_harms_no_other(pair):
