@@ -25,8 +25,8 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
     "comm": _CORE[:6],
     "gpu": ("base", "plan"),
     "backend": (*_CORE, "gpu"),
-    "reducer": ("base", "trace"),
-    "zero": ("base", "trace", "reducer"),
+    "reducer": ("base", "kernels", "trace", "backend"),
+    "zero": ("base", "kernels", "trace", "backend", "reducer"),
     "bindings": (*_CORE, "gpu", "backend", "reducer", "zero"),
 }
 _BELOW_TORCH_LINE = ("backend", "reducer", "zero", "bindings")

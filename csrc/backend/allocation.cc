@@ -20,6 +20,11 @@ HeapAllocator& Backend::heap_allocator() {
   return *allocator_;
 }
 
+std::unique_ptr<SizedScope> Backend::share_tensors_of(std::vector<size_t> sizes) {
+  if (getSize() == 1 || !group_->has_heap()) return nullptr;
+  return std::make_unique<SizedScope>(heap_allocator(), std::move(sizes));
+}
+
 // The index of a CPU device is -1; others belong to devices whose memory is not shared.
 bool Backend::supportsTensorAlloc(c10::DeviceIndex device) { return device < 0 && group_->has_heap(); }
 

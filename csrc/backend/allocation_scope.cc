@@ -2,8 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
-#include <vector>
 
 #include "backend/errors.h"
 
@@ -15,6 +15,18 @@ struct Scope {
   int owner_pid;  // forked children do not have the heap: their tensors are ordinary
 };
 thread_local std::vector<Scope> scopes;
+thread_local std::vector<std::shared_ptr<SizedScope::State>> sized_scopes;  // ended ones among them, until they are seen
+
+// The scope that wants a tensor of this size; null when none does.
+SizedScope::State* scope_for_size(size_t bytes) {
+  const auto ended = [](const auto& scope) { return !scope->open.load(std::memory_order_acquire); };
+  sized_scopes.erase(std::remove_if(sized_scopes.begin(), sized_scopes.end(), ended), sized_scopes.end());
+  for (const auto& scope : sized_scopes) {
+    const bool wanted = std::count(scope->sizes.begin(), scope->sizes.end(), bytes) > 0;
+    if (wanted && scope->owner_pid == ::getpid()) return scope.get();
+  }
+  return nullptr;
+}
 
 class ScopedAllocator final : public c10::Allocator {
  public:
@@ -22,24 +34,44 @@ class ScopedAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(size_t bytes) override {
     const bool shared = !scopes.empty() && bytes >= kSmallestInScope && scopes.back().owner_pid == ::getpid();
-    return shared ? scopes.back().allocator->allocate(bytes) : ordinary_.allocate(bytes);
+    if (shared) return scopes.back().allocator->allocate(bytes);
+    SizedScope::State* const scope = sized_scopes.empty() ? nullptr : scope_for_size(bytes);
+    return scope ? if_there_is_room(*scope, bytes) : ordinary_.allocate(bytes);
   }
-  c10::DeleterFnPtr raw_deleter() const override { return ordinary_.raw_deleter(); }
+  c10::DeleterFnPtr raw_deleter() const override {
+    static const c10::DeleterFnPtr ordinary = ordinary_.raw_deleter();
+    return [](void* memory) {
+      if (!free_shared(memory)) ordinary(memory);
+    };
+  }
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 
  private:
+  c10::DataPtr if_there_is_room(SizedScope::State& scope, size_t bytes) const {
+    try {
+      return scope.allocator->allocate(bytes);
+    } catch (const c10::Error&) {
+      scope.open = false;  // a full heap is asked once
+      return ordinary_.allocate(bytes);
+    }
+  }
+
   c10::Allocator& ordinary_;
 };
 
-}  // namespace
-
-void enter_allocation_scope(HeapAllocator& allocator) {
+void install_allocator() {
   static std::once_flag installed;
   std::call_once(installed, [] {
     // Lives as long as the process, like torch's: storages keep a plain pointer to it.
     auto* const scoped = new ScopedAllocator(*c10::GetAllocator(c10::kCPU));
     c10::SetAllocator(c10::kCPU, scoped, /*priority=*/UINT8_MAX);
   });
+}
+
+}  // namespace
+
+void enter_allocation_scope(HeapAllocator& allocator) {
+  install_allocator();
   scopes.push_back({&allocator, ::getpid()});
 }
 
@@ -47,5 +79,13 @@ void leave_allocation_scope() {
   if (scopes.empty()) refuse("this thread is in no scope of shared tensors");
   scopes.pop_back();
 }
+
+SizedScope::SizedScope(HeapAllocator& allocator, std::vector<size_t> sizes)
+    : state_(new State{&allocator, std::move(sizes), ::getpid()}) {
+  install_allocator();
+  sized_scopes.push_back(state_);
+}
+
+SizedScope::~SizedScope() { state_->open.store(false, std::memory_order_release); }
 
 }  // namespace ringdp::backend

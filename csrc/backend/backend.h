@@ -75,6 +75,7 @@ class Backend : public c10d::Backend, public Capabilities {
   // DistBackendError says why there is no shared memory; it does not matter in which order ranks allocate.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  std::unique_ptr<SizedScope> share_tensors_of(std::vector<size_t> sizes) override;
   HeapAllocator& heap_allocator();  // lives as long as the process; DistBackendError where there is no shared memory
 
   // Calls of this group between the two are joined in one Work. Not nested; one thread at a time.

@@ -2,6 +2,11 @@
 #pragma once
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <memory>
+#include <vector>
+
+#include "backend/allocation_scope.h"
+
 namespace ringdp::backend {
 
 class Capabilities {
@@ -16,6 +21,10 @@ class Capabilities {
   // The same, of which this rank gets its part: `input` has N times the elements of `output`.
   virtual c10::intrusive_ptr<c10d::Work> reduce_scatter_div(const at::Tensor& output, const at::Tensor& input,
                                                             double divisor, bool asynchronous) = 0;
+
+  // Until it ends, tensors of these sizes that this thread makes need not be copied by collectives (backward passes: the
+  // gradients). Null where the group has no shared memory.
+  virtual std::unique_ptr<SizedScope> share_tensors_of(std::vector<size_t> sizes) = 0;
 };
 
 }  // namespace ringdp::backend

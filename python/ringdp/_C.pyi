@@ -1,10 +1,12 @@
 """The extension: the c10d backend, its options, and what the command line prints. Private; use the package's names."""
 
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.distributed import Store, Work
+from torch.distributed import ProcessGroup, Store, Work
 
 class Options:
     """Settings of one group as text fields; only those that were set outrank the environment."""
@@ -60,6 +62,131 @@ class Backend:
 
     def shutdown(self) -> None: ...
     def abort(self) -> None: ...
+
+class Reduction:
+    """A collective in flight."""
+
+    def finish(self) -> Tensor:
+        """Waits; the tensor with the result. Once, and in the order of the starts."""
+
+class Mean:
+    """How a group averages a flat tensor: in rank order, divided once, whatever its backend."""
+
+    def __init__(self, group: ProcessGroup, device: torch.device, rank_order: bool = True) -> None: ...
+    def start(self, flat: Tensor, divisor: float) -> Reduction:
+        """In place of a contiguous 1-D tensor; collective. `divisor` is equal on all ranks."""
+
+    @property
+    def name(self) -> str:
+        """fused (by the backend), exchanged (shards, folded here) or summed (the backend's own order)."""
+
+class Reducer:
+    """Averages gradients in buckets while the backward pass goes on. csrc/reducer/reducer.h says how."""
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        names: Sequence[str],
+        sparse: Sequence[bool],
+        group: ProcessGroup,
+        *,
+        bucket_limits: Sequence[int],
+        find_unused: bool = False,
+        gradient_as_bucket_view: bool = False,
+        batched_copy: bool = False,
+        skip_unused: bool = False,
+        overlap: bool = True,
+        rank_order: bool = True,
+    ) -> None: ...
+    def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
+        """In place of the mean; once."""
+
+    def set_static_graph(self) -> None:
+        """Before the first step."""
+
+    def set_gradient_dtype(self, dtype: torch.dtype) -> None:
+        """Buckets of this dtype instead of the parameters'."""
+
+    def set_optimizer_in_backward(self) -> None:
+        """Leave .grad alone: a hook has stepped already."""
+
+    def set_after_backward(self, call: Callable[[], None]) -> None:
+        """Called at the end of each synchronised backward pass."""
+
+    def prepare_for_forward(self) -> None:
+        """A synchronised forward pass begins."""
+
+    def rebuild_buckets(self) -> bool:
+        """Once, after the first synchronised pass: by order of arrival on rank 0. Collective; whether it did so."""
+
+    def prepare_for_backward(self, outputs: Sequence[Tensor]) -> None:
+        """The forward pass is over; `outputs` are searched for unused parameters where that was asked for."""
+
+    def autograd_hook(self, index: int) -> None:
+        """The gradient of this parameter is in .grad."""
+
+    def delay_all_reduce(self) -> None:
+        """At the end of the first pass of a static graph."""
+
+    def backward_without_loss(self) -> None:
+        """Takes part in a synchronised backward pass with what is in .grad already, or nothing."""
+
+    def check_finished(self) -> None:
+        """RuntimeError names the parameters whose gradients did not arrive."""
+
+    def learns(self) -> bool:
+        """Whether the first synchronised pass of a static graph is still to come."""
+
+    def stop_sharing(self) -> None:
+        """Gradients of a backward pass that never came get ordinary memory again."""
+
+    def expects_gradients(self) -> bool:
+        """Between a synchronised forward pass and the end of its backward pass."""
+
+    def shadow_backward(self, divisor: float) -> None:
+        """What a rank that has joined does while others run a backward pass."""
+
+    def ask_divisor(self, work: Work) -> None:
+        """The sum of this all_reduce divides the next reduction."""
+
+    def set_divisor(self, divisor: float) -> None:
+        """Divides the next reduction."""
+
+    def assume_arrival(self) -> None:
+        """On a rank that had no backward pass: gradients count as arrived in the order of the buckets."""
+
+    def reset(self) -> None:
+        """Forgets a step that failed; buckets are rebuilt after the next one."""
+
+    def set_group(self, group: ProcessGroup) -> None:
+        """Goes on with another group."""
+
+    def remove_hooks(self) -> None:
+        """Autograd no longer calls; for good."""
+
+    def buckets(self) -> list[dict[str, Any]]:
+        """In launch order: indices, bytes, memory_bytes, dtype, device, sparse, shared."""
+
+    def timeline(self) -> dict[str, Any]:
+        """Of the latest step, in nanoseconds: forward, backward, computed, finished, buckets."""
+
+    def arrival_order(self) -> list[int]:
+        """Of the gradients of the latest synchronised pass."""
+
+    def unused(self) -> list[int]:
+        """Parameters without a path from the latest outputs."""
+
+    def numbers(self) -> dict[str, int]:
+        """rebuilt, unused_changed (between passes), launched (buckets in the latest pass)."""
+
+    def mean_name(self) -> str:
+        """Mean.name of what it uses."""
+
+    def error(self) -> str:
+        """The latest that it has thrown because the training loop does not fit; or ""."""
+
+def make_layout(parts: Sequence[tuple[int, int, bool]], order: Sequence[int], limits: Sequence[int]) -> list[list[int]]:
+    """Buckets of parameters (bytes, kind, alone), which arrive in `order`; see csrc/reducer/layout.h."""
 
 def leave_all() -> None:
     """Every group of this process that is still there says goodbye to its peers."""

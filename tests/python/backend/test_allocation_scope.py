@@ -52,6 +52,25 @@ def test_a_scope_puts_what_torch_makes_into_shared_memory(world_of):
         assert (found["sum"], found["small"], found["grown"]) == (2.0, 10.0, 800_000)
 
 
+def raw_blocks() -> bool:
+    """On a rank: a convolution, which asks for blocks without tensors, inside of a scope and outside."""
+    source = torch.Generator().manual_seed(3)
+    layer, x = torch.nn.Conv2d(8, 16, 3), torch.randn(4, 8, 32, 32, generator=source)
+
+    def gradient() -> torch.Tensor:
+        layer.zero_grad()
+        layer(x).square().sum().backward()
+        return layer.weight.grad.clone()
+
+    with ringdp.in_shared_memory():
+        inside = gradient()
+    return bool((inside == gradient()).all())
+
+
+def test_a_scope_gives_raw_blocks_too(world_of):
+    assert world_of(2).run(raw_blocks) == [True] * 2
+
+
 def scope_without_memory() -> tuple[str, float]:
     """On a rank: the refusal, and that nothing is left of the scope."""
     with pytest.raises(dist.DistBackendError) as refused, ringdp.in_shared_memory():

@@ -1,0 +1,145 @@
+#include <pybind11/stl.h>
+#include <torch/csrc/distributed/c10d/python_comm_hook.h>
+
+#include "bindings/bind.h"
+#include "reducer/reducer.h"
+
+namespace py = pybind11;
+
+namespace ringdp::bindings {
+namespace {
+
+using reducer::Mean;
+using reducer::Reducer;
+using reducer::Reduction;
+
+reducer::Layout make_layout(const std::vector<std::tuple<int64_t, int64_t, bool>>& parts,
+                            const std::vector<size_t>& order, const std::vector<int64_t>& limits) {
+  std::vector<reducer::Part> known;
+  for (const auto& [bytes, kind, alone] : parts) known.push_back({bytes, kind, alone});
+  return reducer::make_layout(known, order, limits);
+}
+
+py::dict bucket_dict(const Reducer::BucketFacts& facts) {
+  py::dict d;
+  d["indices"] = facts.indices;
+  d["bytes"] = facts.bytes;
+  d["memory_bytes"] = facts.memory_bytes;
+  d["dtype"] = facts.dtype;
+  d["device"] = facts.device;
+  d["sparse"] = facts.sparse;
+  d["shared"] = facts.shared;
+  return d;
+}
+
+// A copy taken without the GIL: the reducer's lock may be held by a thread that waits for it.
+template <class Copy>
+auto unlocked(Copy copy) {
+  const py::gil_scoped_release release;
+  return copy();
+}
+
+py::list bucket_dicts(const Reducer& self) {
+  py::list all;
+  for (const auto& facts : unlocked([&] { return self.buckets(); })) all.append(bucket_dict(facts));
+  return all;
+}
+
+py::dict timeline_dict(const Reducer& self) {
+  const reducer::Timeline t = unlocked([&] { return self.timeline(); });
+  py::list buckets;
+  for (const auto& b : t.buckets) buckets.append(py::make_tuple(b.ready, b.launched, b.done));
+  py::dict d;
+  d["step"] = t.step;
+  d["forward"] = t.forward;
+  d["backward"] = t.backward;
+  d["computed"] = t.computed;
+  d["finished"] = t.finished;
+  d["buckets"] = buckets;
+  return d;
+}
+
+// Called without the GIL, and perhaps destroyed so.
+std::function<void()> without_gil(py::function call) {
+  const std::shared_ptr<py::function> shared(new py::function(std::move(call)), [](py::function* held) {
+    const py::gil_scoped_acquire gil;
+    delete held;
+  });
+  return [shared] {
+    const py::gil_scoped_acquire gil;
+    (*shared)();
+  };
+}
+
+}  // namespace
+
+void bind_reducer(py::module_& m) {
+  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  m.def("make_layout", &make_layout, py::arg("parts"), py::arg("order"), py::arg("limits"));
+
+  py::class_<Reduction>(m, "Reduction").def("finish", &Reduction::finish, no_gil);
+  py::class_<Mean>(m, "Mean")
+      .def(py::init([](const Reducer::GroupPtr& group, const at::Device& device, bool rank_order) {
+             return reducer::make_mean(group, device, rank_order);
+           }),
+           py::arg("group"), py::arg("device"), py::arg("rank_order") = true)
+      .def("start", &Mean::start, py::arg("flat"), py::arg("divisor"), no_gil)
+      .def_property_readonly("name", &Mean::name);
+
+  py::class_<Reducer, std::shared_ptr<Reducer>>(m, "Reducer")
+      .def(py::init([](std::vector<at::Tensor> parameters, std::vector<std::string> names, std::vector<bool> sparse,
+                       Reducer::GroupPtr group, std::vector<int64_t> bucket_limits, bool find_unused,
+                       bool gradient_as_bucket_view, bool batched_copy, bool skip_unused, bool overlap,
+                       bool rank_order) {
+             return std::make_shared<Reducer>(std::move(parameters), std::move(names), std::move(sparse),
+                                              std::move(group),
+                                              reducer::Options{std::move(bucket_limits), find_unused,
+                                                               gradient_as_bucket_view, batched_copy, skip_unused,
+                                                               overlap, rank_order});
+           }),
+           py::arg("parameters"), py::arg("names"), py::arg("sparse"), py::arg("group"), py::kw_only(),
+           py::arg("bucket_limits"), py::arg("find_unused") = false, py::arg("gradient_as_bucket_view") = false,
+           py::arg("batched_copy") = false, py::arg("skip_unused") = false, py::arg("overlap") = true,
+           py::arg("rank_order") = true, no_gil)
+      .def("register_comm_hook",
+           [](Reducer& self, py::object state, py::object hook) {
+             auto held = std::make_unique<c10d::PythonCommHook>(std::move(state), std::move(hook));
+             const py::gil_scoped_release release;
+             self.register_comm_hook(std::move(held));
+           })
+      .def("set_after_backward",
+           [](Reducer& self, py::function call) {
+             auto after = without_gil(std::move(call));
+             const py::gil_scoped_release release;
+             self.set_after_backward(std::move(after));
+           })
+      .def("set_gradient_dtype", &Reducer::set_gradient_dtype, no_gil)
+      .def("set_static_graph", &Reducer::set_static_graph, no_gil)
+      .def("set_optimizer_in_backward", &Reducer::set_optimizer_in_backward, no_gil)
+      .def("prepare_for_forward", &Reducer::prepare_for_forward, no_gil)
+      .def("prepare_for_backward", &Reducer::prepare_for_backward, no_gil)
+      .def("autograd_hook", [](Reducer& self, size_t index) { self.autograd_hook(index); }, no_gil)
+      .def("delay_all_reduce", &Reducer::delay_all_reduce, no_gil)
+      .def("backward_without_loss", &Reducer::backward_without_loss, no_gil)
+      .def("check_finished", &Reducer::check_finished, no_gil)
+      .def("learns", &Reducer::learns, no_gil)
+      .def("stop_sharing", &Reducer::stop_sharing, no_gil)
+      .def("expects_gradients", &Reducer::expects_gradients, no_gil)
+      .def("shadow_backward", &Reducer::shadow_backward, no_gil)
+      .def("ask_divisor", &Reducer::ask_divisor, no_gil)
+      .def("set_divisor", &Reducer::set_divisor, no_gil)
+      .def("rebuild_buckets", &Reducer::rebuild_buckets, no_gil)
+      .def("assume_arrival", &Reducer::assume_arrival, no_gil)
+      .def("reset", &Reducer::reset, no_gil)
+      .def("set_group", &Reducer::set_group, no_gil)
+      .def("remove_hooks", &Reducer::remove_hooks, no_gil)
+      .def("buckets", &bucket_dicts)
+      .def("timeline", &timeline_dict)
+      .def("arrival_order", &Reducer::arrival_order, no_gil)
+      .def("unused", &Reducer::unused, no_gil)
+      .def("numbers", &Reducer::numbers, no_gil)
+      .def("mean_name", &Reducer::mean_name, no_gil)
+      .def("error", &Reducer::error, no_gil);
+}
+
+}  // namespace ringdp::bindings

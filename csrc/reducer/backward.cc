@@ -1,0 +1,296 @@
+// Reducer: from the end of a forward pass to gradients in their places.
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/ScopeExit.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "reducer/complaints.h"
+#include "reducer/gradients.h"
+#include "reducer/memory.h"
+#include "reducer/reducer.h"
+#include "reducer/sparse_sum.h"
+
+namespace ringdp::reducer {
+
+void Reducer::prepare_for_forward() {
+  const std::lock_guard lock(mutex_);
+  ++timeline_.step;
+  timeline_.forward = now_ns();
+}
+
+void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
+  const std::lock_guard lock(mutex_);
+  expecting_ = true;
+  unused_marked_ = false;
+  next_ = 0;
+  launched_ = 0;
+  readiness_.begin();
+  if (learning()) readiness_.forget_firings();
+  for (Bucket& bucket : buckets_) {
+    bucket.pending = bucket.indices.size();
+    bucket.uncopied.clear();
+    renew_views(bucket);
+  }
+  running_.clear();
+  running_.resize(buckets_.size());
+  timeline_.begin_backward(now_ns(), buckets_.size());
+  share_gradients();
+  if (searches()) search_unused(outputs);
+}
+
+// What is reduced where it lies should lie in shared memory.
+void Reducer::share_gradients() {
+  std::vector<size_t> sizes;
+  for (const Bucket& bucket : buckets_) {
+    const size_t bytes = bucket.elements * bucket.options.dtype().itemsize();
+    const bool large = bucket.lone() && !bucket.sparse && bytes >= backend::kSmallestInScope;
+    if (large && std::count(sizes.begin(), sizes.end(), bytes) == 0) sizes.push_back(bytes);
+  }
+  gradients_shared_ = share_gradients_of(*group_, parameters_[0].device(), std::move(sizes));
+}
+
+void Reducer::search_unused(const std::vector<at::Tensor>& outputs) {
+  std::vector<size_t> found = hooks_.unreachable_from(outputs);
+  if (found.empty()) {
+    TORCH_WARN_ONCE("find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters "
+                    "in the forward pass. This flag costs a walk over the autograd graph in every step: leave it out if "
+                    "your model never has unused parameters.");
+  }
+  if (timeline_.step > 1 && found != unused_) unused_changed_ = true;
+  unused_ = std::move(found);
+}
+
+void Reducer::autograd_hook(size_t index, const at::Tensor& arrived) {
+  const std::lock_guard lock(mutex_);
+  const c10::AutoGradMode no_grad(false);
+  if (tracks_usage() && parameters_[index].grad().defined()) usage_.mark(index);
+  if (!expecting_) return;  // no_sync: gradients add up in .grad
+  refuse_distributed_autograd();
+  readiness_.note_firing(index);
+  if (static_graph_ && !count_in_static_graph(index)) return;
+  if (!std::exchange(unused_marked_, true)) {
+    for (const size_t unused : unused_) mark_ready(unused, Gradient::kAsItIs);
+  }
+  mark_ready(index, Gradient::kFresh, arrived);
+  if (all_ready()) {
+    torch::autograd::Engine::get_default_engine().queue_callback([this] {
+      {
+        const std::lock_guard end_lock(mutex_);
+        const c10::AutoGradMode no_grad_at_end(false);
+        finish();
+      }
+      if (after_backward_) after_backward_();
+    });
+  }
+}
+
+// Whether this firing completes the gradient.
+bool Reducer::count_in_static_graph(size_t index) {
+  if (learning()) {
+    unfinished_ = true;  // until delay_all_reduce()
+    readiness_.count_firing(index);
+    return false;
+  }
+  const auto firing = readiness_.count_down(index);
+  if (firing == Readiness::Firing::kTooMany) refuse(graph_changed(names_[index]));
+  return firing == Readiness::Firing::kLast;
+}
+
+void Reducer::mark_ready(size_t index, Gradient gradient, const at::Tensor& arrived) {
+  if (!readiness_.mark(index)) refuse(marked_twice(names_[index], index));
+  unfinished_ = true;
+  take(index, gradient, arrived);
+  const size_t number = places_[index].bucket;
+  if (--buckets_[number].pending == 0) bucket_ready(number);
+}
+
+// Into the bucket, unless the gradient lies there already or may stay where it is. One that nobody may have used stays
+// untouched.
+void Reducer::take(size_t index, Gradient kind, const at::Tensor& arrived) {
+  Bucket& bucket = buckets_[places_[index].bucket];
+  const at::Tensor& parameter = parameters_[index];
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (bucket.sparse) {
+    TORCH_CHECK(!gradient.defined() || gradient.is_sparse(), "DistributedDataParallel: the gradient of ", names_[index],
+                " is dense, and its layer was made with sparse=True");
+    bucket.memory = gradient.defined() ? gradient : absent_sparse(parameter);
+    return;
+  }
+  if (gradient.defined()) check_fits(gradient, bucket.options, names_[index]);
+  if (bucket.lone()) {
+    if (kind == Gradient::kFresh && gradient.defined() && take_in_place(bucket, arrived)) return;
+    allocate(bucket, *group_);
+  }
+  const size_t position = places_[index].position;
+  const at::Tensor& view = bucket.views[position];
+  if (!gradient.defined()) return fill_absent(view);
+  if (gradient.is_alias_of(bucket.memory)) return;
+  if (gradient.requires_grad()) {
+    TORCH_WARN_ONCE("Using DistributedDataParallel with create_graph=True is not well-supported. The higher-order gradient "
+                    "will not be synchronized across ranks.");
+  }
+  bucket.uncopied.push_back(position);
+  if (!options_.batched_copy) flush(bucket);
+}
+
+void Reducer::flush(Bucket& bucket) {
+  std::vector<at::Tensor> views, gradients;
+  for (const size_t position : bucket.uncopied) {
+    views.push_back(bucket.views[position]);
+    gradients.push_back(bucket.parameters[position].grad());
+  }
+  if (views.size() == 1) {
+    views[0].copy_(gradients[0]);
+  } else if (!views.empty()) {
+    at::_foreach_copy_(views, gradients);
+  }
+  if (options_.gradient_as_bucket_view) {
+    for (const size_t position : bucket.uncopied) bucket.parameters[position].mutable_grad() = bucket.views[position];
+  }
+  bucket.uncopied.clear();
+}
+
+void Reducer::bucket_ready(size_t number) {
+  flush(buckets_[number]);
+  timeline_.buckets[number].ready = now_ns();
+  if (number != next_) return;  // not its turn: ranks launch in the same order
+  for (; next_ < buckets_.size() && buckets_[next_].pending == 0; ++next_) {
+    if (options_.overlap) launch(next_);
+  }
+}
+
+void Reducer::launch(size_t number) {
+  const Bucket& bucket = buckets_[number];
+  const auto is_unused = [&](size_t index) { return std::count(unused_.begin(), unused_.end(), index) > 0; };
+  if (options_.skip_unused && std::all_of(bucket.indices.begin(), bucket.indices.end(), is_unused)) return;
+  timeline_.buckets[number].launched = now_ns();
+  running_[number] = start(bucket, bucket.memory, number);
+  ++launched_;
+}
+
+// `flat`: the bucket's memory, or a stand-in of the same size.
+std::unique_ptr<Reduction> Reducer::start(const Bucket& bucket, const at::Tensor& flat, size_t number) {
+  if (hook_) {
+    const at::Tensor shown = bucket.sparse ? flat : flat.narrow(0, 0, bucket.elements);
+    return hook_->start(bucket, shown, number, buckets_.size());
+  }
+  if (bucket.sparse) return start_sparse_mean(*group_, flat, divisor_.get());
+  if (flat.numel() == 0) return nullptr;  // parameters without elements
+  return mean_->start(as_reals(flat), divisor_.get());
+}
+
+void Reducer::delay_all_reduce() {
+  {
+    const std::lock_guard lock(mutex_);
+    const c10::AutoGradMode no_grad(false);
+    if (!expecting_) return;
+    unused_.clear();
+    for (size_t index = 0; index < parameters_.size(); ++index) {
+      const bool unused = readiness_.firings(index) == 0;
+      if (unused) unused_.push_back(index);
+      mark_ready(index, unused ? Gradient::kAsItIs : Gradient::kFresh);
+    }
+    finish();
+  }
+  if (after_backward_) after_backward_();
+}
+
+void Reducer::backward_without_loss() {
+  {
+    const std::lock_guard lock(mutex_);
+    const c10::AutoGradMode no_grad(false);
+    for (const size_t index : readiness_.missing()) mark_ready(index, Gradient::kAsItIs);
+    finish();
+  }
+  if (after_backward_) after_backward_();
+}
+
+void Reducer::finish() {
+  const auto forget_divisor = c10::make_scope_exit([this] { divisor_.reset(); });
+  expecting_ = unfinished_ = false;
+  gradients_shared_.reset();
+  timeline_.computed = now_ns();
+  start_usage();
+  for (size_t number = 0; number < buckets_.size(); ++number) {
+    if (!options_.overlap) launch(number);
+    if (!running_[number]) continue;
+    const at::Tensor result = running_[number]->finish();
+    timeline_.buckets[number].done = running_[number]->ended_ns();
+    running_[number].reset();
+    hand_out(buckets_[number], result);
+    let_go(buckets_[number]);
+  }
+  usage_.wait();
+  if (searches()) usage_.forget();
+  learned_ = static_graph_;
+  arrival_ = readiness_.order();
+  complete_arrival();
+  timeline_.finished = now_ns();
+}
+
+void Reducer::start_usage() {
+  if (!searches() && !(learning() && !shadowed_first_)) return;
+  if (hook_) hook_->settle();
+  usage_.start(*group_);
+}
+
+void Reducer::hand_out(Bucket& bucket, const at::Tensor& result) {
+  // What no rank has used keeps its .grad.
+  const auto keeps_grad = [&](size_t index) {
+    return optimizer_in_backward_ || ((options_.find_unused || static_graph_) && !usage_.anywhere(index));
+  };
+  if (bucket.sparse) {
+    if (!keeps_grad(bucket.indices[0])) bucket.parameters[0].mutable_grad() = result;
+    return;
+  }
+  renew_views(bucket);
+  const bool in_place = result.is_alias_of(bucket.memory);
+  const auto results = in_place ? bucket.views : views_into(result.contiguous().flatten(), bucket);
+  for (size_t position = 0; position < results.size(); ++position) {
+    const size_t index = bucket.indices[position];
+    if (keeps_grad(index)) continue;
+    if (options_.gradient_as_bucket_view) {
+      give_view(parameters_[index], bucket.views[position], results[position], names_[index]);
+    } else {
+      give_copy(parameters_[index], results[position]);
+    }
+  }
+}
+
+void Reducer::check_finished() const {
+  const std::lock_guard lock(mutex_);
+  if (unfinished_) refuse(unfinished_text());
+}
+
+bool Reducer::expects_gradients() const {
+  const std::lock_guard lock(mutex_);
+  return expecting_;
+}
+
+bool Reducer::learns() const {
+  const std::lock_guard lock(mutex_);
+  return learning();
+}
+
+void Reducer::stop_sharing() {
+  const std::lock_guard lock(mutex_);
+  gradients_shared_.reset();
+}
+
+std::string Reducer::unfinished_text() const {
+  if (learning()) return never_learned();
+  const std::vector<size_t> missing = readiness_.missing();
+  std::vector<std::string> names;
+  for (const size_t index : missing) names.push_back(names_[index]);
+  return unfinished({group_->getRank(), static_graph_, options_.find_unused}, names, missing);
+}
+
+void Reducer::refuse(const std::string& text) const {
+  error_ = text;
+  TORCH_CHECK(false, text);
+}
+
+}  // namespace ringdp::reducer

@@ -1,0 +1,89 @@
+#include "reducer/bucket.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "reducer/memory.h"
+
+namespace ringdp::reducer {
+namespace {
+
+at::Tensor view_of(const at::Tensor& flat, const at::Tensor& parameter, size_t offset, size_t length) {
+  if (parameter.is_non_overlapping_and_dense()) {
+    return flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + static_cast<int64_t>(offset));
+  }
+  return flat.narrow(0, static_cast<int64_t>(offset), static_cast<int64_t>(length)).view(parameter.sizes());
+}
+
+}  // namespace
+
+Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<size_t> indices, bool sparse,
+                   const BucketShape& shape) {
+  Bucket bucket;
+  bucket.sparse = sparse;
+  for (const size_t index : indices) {
+    const at::Tensor& parameter = all_parameters[index];
+    bucket.parameters.push_back(parameter);
+    bucket.offsets.push_back(static_cast<size_t>(bucket.elements));
+    bucket.lengths.push_back(static_cast<size_t>(parameter.numel()));
+    bucket.elements += parameter.numel();
+  }
+  bucket.indices = std::move(indices);
+  const at::Tensor& first = bucket.parameters.front();
+  bucket.options = at::device(first.device()).dtype(shape.dtype.value_or(first.scalar_type()));
+  const int64_t granularity = bucket.lone() ? 1 : shape.granularity;  // a gradient has no padding
+  bucket.padded = (bucket.elements + granularity - 1) / granularity * granularity;
+  return bucket;
+}
+
+void allocate(Bucket& bucket, c10d::ProcessGroup& group) {
+  bucket.memory = flat_memory(group, bucket.padded, bucket.options);
+  const int64_t rest = bucket.padded - bucket.elements;
+  if (rest > 0) bucket.memory.narrow(0, bucket.elements, rest).zero_();
+  bucket.views = views_into(bucket.memory, bucket);
+}
+
+bool take_in_place(Bucket& bucket, const at::Tensor& arrived) {
+  const at::Tensor& gradient = bucket.parameters[0].grad();
+  const at::Tensor& parameter = bucket.parameters[0];
+  const bool dense = parameter.is_non_overlapping_and_dense();
+  const bool as_expected = dense ? gradient.strides() == parameter.strides() : gradient.is_contiguous();
+  if (!as_expected || gradient.requires_grad() || gradient.is_conj() || gradient.is_neg()) return false;
+  const bool held_by_autograd = arrived.defined() && !arrived.is_same(gradient) && arrived.is_alias_of(gradient);
+  if (gradient.storage().use_count() > 1 + static_cast<size_t>(held_by_autograd)) return false;
+  bucket.memory = gradient.as_strided({bucket.elements}, {1});
+  bucket.views = {gradient};
+  return true;
+}
+
+void renew_views(Bucket& bucket) {
+  const auto is_inside = [&](const at::Tensor& view) { return view.is_alias_of(bucket.memory); };
+  if (!std::all_of(bucket.views.begin(), bucket.views.end(), is_inside)) bucket.views = views_into(bucket.memory, bucket);
+}
+
+void let_go(Bucket& bucket) {
+  if (!bucket.lone()) return;
+  bucket.memory.reset();
+  bucket.views.clear();
+}
+
+std::vector<at::Tensor> views_into(const at::Tensor& flat, const Bucket& bucket) {
+  std::vector<at::Tensor> views;
+  for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+    views.push_back(view_of(flat, bucket.parameters[i], bucket.offsets[i], bucket.lengths[i]));
+  }
+  return views;
+}
+
+c10d::GradBucket as_grad_bucket(const Bucket& bucket, const at::Tensor& flat, size_t number, size_t count) {
+  std::vector<c10::IntArrayRef> sizes;
+  if (bucket.sparse) {  // as torch's: no offsets
+    return c10d::GradBucket(number, count, flat, {}, {}, {}, bucket.parameters, std::nullopt);
+  }
+  for (const at::Tensor& parameter : bucket.parameters) sizes.push_back(parameter.sizes());
+  return c10d::GradBucket(number, count, flat, bucket.offsets, bucket.lengths, std::move(sizes), bucket.parameters,
+                          std::nullopt);
+}
+
+}  // namespace ringdp::reducer

@@ -1,0 +1,57 @@
+#include "reducer/comm_hook.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <future>
+
+#include "reducer/end_time.h"
+
+namespace ringdp::reducer {
+namespace {
+
+constexpr std::chrono::seconds kPatience{600};
+
+class HookReduction final : public Reduction {
+ public:
+  HookReduction(c10d::CommHookInterface& hook, c10::intrusive_ptr<c10::ivalue::Future> future, int64_t elements)
+      : hook_(hook), future_(std::move(future)), end_(*future_), elements_(elements) {}
+  at::Tensor finish() override {
+    future_->wait();
+    end_.get();
+    const at::Tensor result = hook_.parseHookResult(future_->value());  // throws what the Future failed with
+    TORCH_CHECK(result.numel() == elements_, "Communication hook: its Future holds ", result.numel(),
+                " elements, the bucket has ", elements_);
+    return result;
+  }
+  int64_t ended_ns() const override { return end_.get(); }
+
+ private:
+  c10d::CommHookInterface& hook_;
+  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  const EndTime end_;
+  const int64_t elements_;
+};
+
+}  // namespace
+
+std::unique_ptr<Reduction> CommHook::start(const Bucket& bucket, const at::Tensor& flat, size_t number, size_t count) {
+  settle();
+  c10d::GradBucket shown = as_grad_bucket(bucket, flat, number, count);
+  latest_ = hook_->runHook(shown);
+  return std::make_unique<HookReduction>(*hook_, latest_, flat.numel());
+}
+
+// An error of the Future is its reduction's.
+void CommHook::settle() {
+  const auto latest = std::move(latest_);
+  if (!latest || latest->completed()) return;
+  const auto end = std::make_shared<std::promise<void>>();
+  latest->addCallback([end](c10::ivalue::Future&) { end->set_value(); }, /*uses_future=*/false);
+  TORCH_CHECK(end->get_future().wait_for(kPatience) == std::future_status::ready,
+              "DistributedDataParallel: the communication hook's Future of the bucket before is not done after ",
+              kPatience.count(), " s. A hook is called for a bucket when it has ended for the one before, so that what its "
+              "callbacks communicate comes in the same order on all ranks: its Futures must not wait for later buckets");
+}
+
+}  // namespace ringdp::reducer

@@ -1,0 +1,32 @@
+// A user's communication hook in place of the mean: it gets the bucket as torch's own GradBucket, undivided, and returns
+// a Future of the tensor that replaces the bucket's contents.
+//
+// A hook's callbacks may start collectives of their own (PowerSGD's do), on whatever thread completes its Future. So that
+// collectives come in the same order on all ranks, the hook is called for a bucket when it has ended for the one before;
+// RuntimeError when that does not end, as its Future waits for a later bucket.
+#pragma once
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+#include <memory>
+
+#include "reducer/bucket.h"
+#include "reducer/reduction.h"
+
+namespace ringdp::reducer {
+
+// Must outlive its reductions. One thread at a time.
+class CommHook {
+ public:
+  explicit CommHook(std::unique_ptr<c10d::CommHookInterface> hook) : hook_(std::move(hook)) {}
+
+  // For bucket `number` of `count`; `flat` as as_grad_bucket() takes it. Blocks until the latest one has ended.
+  std::unique_ptr<Reduction> start(const Bucket& bucket, const at::Tensor& flat, size_t number, size_t count);
+
+  void settle();  // blocks until the latest one has ended
+
+ private:
+  const std::unique_ptr<c10d::CommHookInterface> hook_;
+  c10::intrusive_ptr<c10::ivalue::Future> latest_;
+};
+
+}  // namespace ringdp::reducer

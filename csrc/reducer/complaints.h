@@ -1,0 +1,31 @@
+// What the reducer says when a training loop and the rules of data-parallel training do not fit: always with the names of
+// the parameters. The key phrases are torch's own, which users search for and tests match.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace ringdp::reducer {
+
+struct Circumstances {
+  int rank = 0;
+  bool static_graph = false;
+  bool find_unused = false;
+};
+
+// "a.weight, a.bias and 12 more"
+std::string listed(const std::vector<std::string>& names);
+
+// Gradients of these parameters (and their indices) did not arrive before the next forward pass.
+std::string unfinished(const Circumstances& now, const std::vector<std::string>& names,
+                       const std::vector<size_t>& indices);
+
+// Of a static graph's first pass.
+std::string never_learned();
+
+// A gradient arrived a second time.
+std::string marked_twice(const std::string& name, size_t index);
+
+// A parameter's hook fired more often than in the first pass of a static graph.
+std::string graph_changed(const std::string& name);
+
+}  // namespace ringdp::reducer

@@ -1,0 +1,58 @@
+// Reducer: what can be asked of it.
+#include <ATen/ATen.h>
+
+#include "reducer/memory.h"
+#include "reducer/reducer.h"
+
+namespace ringdp::reducer {
+
+std::vector<Reducer::BucketFacts> Reducer::buckets() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<BucketFacts> all;
+  for (const Bucket& bucket : buckets_) {
+    const at::Tensor& parameter = bucket.parameters.front();
+    BucketFacts facts;
+    facts.indices = bucket.indices;
+    facts.sparse = bucket.sparse;
+    facts.device = parameter.device().str();
+    const auto size = static_cast<int64_t>(bucket.options.dtype().itemsize());
+    facts.dtype = c10::toString(c10::typeMetaToScalarType(bucket.options.dtype()));
+    facts.shared = !bucket.sparse && offers_shared_memory(*group_, parameter.device());
+    if (!bucket.sparse) facts.bytes = bucket.elements * size;
+    if (!bucket.lone()) facts.memory_bytes = bucket.padded * size;
+    all.push_back(std::move(facts));
+  }
+  return all;
+}
+
+Timeline Reducer::timeline() const {
+  const std::lock_guard lock(mutex_);
+  return timeline_;
+}
+
+std::vector<size_t> Reducer::arrival_order() const {
+  const std::lock_guard lock(mutex_);
+  return arrival_;
+}
+
+std::vector<size_t> Reducer::unused() const {
+  const std::lock_guard lock(mutex_);
+  return unused_;
+}
+
+std::map<std::string, int64_t> Reducer::numbers() const {
+  const std::lock_guard lock(mutex_);
+  return {{"rebuilt", rebuilt_}, {"unused_changed", unused_changed_}, {"launched", launched_}};
+}
+
+std::string Reducer::mean_name() const {
+  const std::lock_guard lock(mutex_);
+  return mean_->name();
+}
+
+std::string Reducer::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+}  // namespace ringdp::reducer

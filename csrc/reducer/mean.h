@@ -1,0 +1,35 @@
+// The mean of a flat tensor over a group's ranks, as DESIGN 2.2 defines it: summed in rank order (16-bit floats in
+// float32), divided once by one number, rounded once - whatever backend the group has.
+//
+//   fused      the backend sums and divides in one operation (backend/capabilities.h)
+//   exchanged  any other backend moves raw shards to their owners, who fold them with ringdp's own kernel (exchange.h)
+//   summed     order "rotated": the backend's own all_reduce in its own order, then one division
+// All move 2 (N-1)/N of the tensor per rank. Starts are collective and come in the same order on all ranks.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <memory>
+
+#include "reducer/reduction.h"
+
+namespace ringdp::reducer {
+
+class Mean {
+ public:
+  virtual ~Mean() = default;
+
+  // In place of `flat`, a contiguous 1-D tensor of floats or complex numbers; `divisor` is equal on all ranks, not 0.
+  virtual std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor) = 0;
+
+  // A tensor whose number of elements is a multiple of this is not copied.
+  virtual int64_t granularity() const { return 1; }
+
+  virtual const char* name() const = 0;
+};
+
+// `rank_order`: false asks for "summed" where the backend has no fused mean; a fused one follows its group's settings.
+std::unique_ptr<Mean> make_mean(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const at::Device& device,
+                                bool rank_order);
+
+}  // namespace ringdp::reducer

@@ -1,0 +1,75 @@
+#include "reducer/reducer.h"
+
+#include <ATen/ATen.h>
+
+#include <numeric>
+
+namespace ringdp::reducer {
+namespace {
+
+std::vector<size_t> reversed_indices(size_t count) {
+  std::vector<size_t> order(count);
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
+
+}  // namespace
+
+// Gradients arrive in about the reverse order of the layers, so buckets serve from the first pass on.
+Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> names, std::vector<bool> sparse,
+                 GroupPtr group, Options options)
+    : parameters_(std::move(parameters)),
+      names_(std::move(names)),
+      sparse_(std::move(sparse)),
+      options_(std::move(options)),
+      group_(std::move(group)),
+      mean_(make_mean(group_, parameters_.at(0).device(), options_.rank_order)),
+      readiness_(parameters_.size()),
+      usage_(parameters_.size(), parameters_.at(0).device()),
+      divisor_(group_->getSize()),
+      hooks_(parameters_, [this](size_t index, const at::Tensor& arrived) { autograd_hook(index, arrived); }) {
+  TORCH_CHECK(!options_.bucket_limits.empty(), "a reducer needs at least one bucket limit");
+  set_buckets(make_layout(parts(), reversed_indices(parameters_.size()), options_.bucket_limits));
+}
+
+void Reducer::register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook) {
+  const std::lock_guard lock(mutex_);
+  if (hook_) refuse("register_comm_hook or register_builtin_comm_hook can only be called once.");
+  hook_ = std::make_unique<CommHook>(std::move(hook));
+}
+
+void Reducer::set_static_graph() {
+  const std::lock_guard lock(mutex_);
+  if (timeline_.step > 0) {
+    refuse("set_static_graph() should be called before training loop starts and after DDP is constructed.");
+  }
+  static_graph_ = true;
+}
+
+void Reducer::set_gradient_dtype(at::ScalarType dtype) {
+  const std::lock_guard lock(mutex_);
+  gradient_dtype_ = dtype;
+  set_buckets(layout_);
+}
+
+void Reducer::set_optimizer_in_backward() {
+  const std::lock_guard lock(mutex_);
+  optimizer_in_backward_ = true;
+}
+
+void Reducer::set_after_backward(std::function<void()> after_backward) {
+  const std::lock_guard lock(mutex_);
+  after_backward_ = std::move(after_backward);
+}
+
+void Reducer::ask_divisor(WorkPtr work) {
+  const std::lock_guard lock(mutex_);
+  divisor_.ask(std::move(work));
+}
+
+void Reducer::set_divisor(double divisor) {
+  const std::lock_guard lock(mutex_);
+  divisor_.set(divisor);
+}
+
+}  // namespace ringdp::reducer

@@ -1,0 +1,32 @@
+// Reducer: a joined rank does what the others' backward pass does, with nothing to contribute.
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include "reducer/gradients.h"
+#include "reducer/reducer.h"
+
+namespace ringdp::reducer {
+
+// The same collectives in the same order as launch() and finish(); results are thrown away.
+void Reducer::shadow_backward(double divisor) {
+  const std::lock_guard lock(mutex_);
+  const c10::AutoGradMode no_grad(false);
+  divisor_.set(divisor);
+  std::vector<at::Tensor> nothing;
+  std::vector<std::unique_ptr<Reduction>> running;
+  for (const Bucket& bucket : buckets_) {
+    nothing.push_back(bucket.sparse ? absent_sparse(bucket.parameters[0]) : at::empty({bucket.padded}, bucket.options));
+    if (!bucket.sparse) fill_absent(nothing.back());
+    if (options_.overlap) running.push_back(start(bucket, nothing.back(), running.size()));
+  }
+  start_usage();
+  for (size_t number = 0; number < buckets_.size(); ++number) {
+    if (!options_.overlap) running.push_back(start(buckets_[number], nothing[number], number));
+    if (running[number]) running[number]->finish();
+  }
+  usage_.wait();
+  shadowed_first_ = static_graph_;
+  divisor_.reset();
+}
+
+}  // namespace ringdp::reducer
