@@ -13,10 +13,21 @@ from typing import Any
 from ringdp import _register
 
 __version__ = "0.1.0"
-__all__ = ["Options", "__version__", "empty", "in_shared_memory", "info", "monitored_barrier", "register", "testing"]
+__all__ = [
+    "DistributedDataParallel",
+    "Options",
+    "__version__",
+    "empty",
+    "in_shared_memory",
+    "info",
+    "monitored_barrier",
+    "register",
+    "testing",
+]
 
 # public name -> (module, attribute; None for the module itself)
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "DistributedDataParallel": ("ringdp.ddp.wrapper", "DistributedDataParallel"),
     "Options": ("ringdp.backend", "Options"),
     "empty": ("ringdp.allocate", "empty"),
     "in_shared_memory": ("ringdp.allocate", "in_shared_memory"),

@@ -19,10 +19,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 
-def prepare(backend: str, ranks: int, timeout_s: int) -> None:
+def prepare(backend: str, ddp: str, ranks: int, timeout_s: int) -> None:
     """What torch's module reads when it is imported, here and in the ranks."""
     os.environ.update(
         CONFORMANCE_BACKEND=backend,
+        CONFORMANCE_DDP=ddp,
         WORLD_SIZE=str(ranks),
         MASTER_ADDR="127.0.0.1",
         CUDA_VISIBLE_DEVICES="",
@@ -37,6 +38,7 @@ def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="ringdp")
+    parser.add_argument("--ddp", choices=("stock", "ringdp"), default="stock", help="whose DistributedDataParallel")
     parser.add_argument("--world-size", type=int, default=2)
     parser.add_argument("--filter", default="", help="regular expression to be found in the test's name")
     parser.add_argument("--timeout", type=int, default=60, help="seconds a test may take (default 60)")
@@ -48,7 +50,7 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """Runs and prints, test by test."""
     chosen = options()
-    prepare(chosen.backend, chosen.world_size, chosen.timeout)
+    prepare(chosen.backend, chosen.ddp, chosen.world_size, chosen.timeout)
     import torch
     import torch_suite
     from torch_expected import least_passed

@@ -106,6 +106,17 @@ def test_as_many_pass_as_are_known_to(run: Run):
     assert counts.get("passed", 0) >= counts["least"]
 
 
+@pytest.mark.parametrize("backend", ["ringdp", "gloo"])
+def test_torchs_wrapper_tests_pass_with_ringdps_class(backend):
+    pattern = "DistributedDataParallel|DDP|ddp|no_sync|static_graph"
+    command = [*_COMMAND, "--backend", backend, "--ddp", "ringdp", "--filter", pattern, "--json"]
+    done = subprocess.run(command, cwd=ROOT, env=_ENVIRONMENT, capture_output=True, text=True, timeout=LIST_LIMIT_S)
+    results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    failed = [(r["test"], r["why"]) for r in results if r.get("outcome") == "failed"]
+    assert done.returncode == 0 and not failed, (failed, done.stderr[-2000:])
+    assert results[-1]["passed"] >= 9
+
+
 def test_making_a_gloo_group_fails():
     """The guard that keeps gloo from doing ringdp's work does bite."""
     code = (

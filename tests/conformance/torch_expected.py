@@ -13,6 +13,7 @@ NOT_APPLICABLE: dict[str, str] = {
     "test_monitored_barrier_wait_all_ranks": _MONITORED,
     "test_ddp_logging_data_cpu": "torch's DDP logger says 'custom' where the test wants the backend's name",
 }
+ABOUT_STOCK_DDP = {"test_ddp_logging_data_cpu"}  # applies to ringdp's class
 
 
 def least_passed(torch_version: str, ranks: int) -> int:

@@ -1,5 +1,7 @@
 """torch's DistributedTest class bound to the backend named by CONFORMANCE_BACKEND; imported by runner and ranks alike.
 
+CONFORMANCE_DDP=ringdp puts ringdp's DistributedDataParallel in place of torch's.
+
 torch decides at import, from the variable BACKEND, which tests exist. So its module is imported as if for gloo, which
 is eligible for all that a CPU can run, and is told the real name afterwards.
 """
@@ -11,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 BACKEND = os.environ.get("CONFORMANCE_BACKEND", "ringdp")
+DDP = os.environ.get("CONFORMANCE_DDP", "stock")
 os.environ["BACKEND"] = "gloo"
 os.environ.setdefault("WORLD_SIZE", "2")
 
@@ -35,6 +38,13 @@ os.environ["BACKEND"] = shipped.BACKEND = BACKEND
 for known in (shipped.PROFILING_SUPPORTED_BACKENDS, shipped.SEND_RECV_PROFILING_SUPPORTED_BACKENDS):
     if BACKEND not in known:
         known.append(BACKEND)
+
+
+if DDP == "ringdp":
+    import ringdp
+
+    for module in (torch.nn.parallel, shipped):
+        module.DistributedDataParallel = ringdp.DistributedDataParallel
 
 
 class _NoGloo(dist.ProcessGroupGloo if dist.is_gloo_available() else object):

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch_expected import NOT_APPLICABLE
+from torch_expected import ABOUT_STOCK_DDP, NOT_APPLICABLE
 from torch_ranks import Ranks
-from torch_subject import BACKEND, TestSubject, common_distributed
+from torch_subject import BACKEND, DDP, TestSubject, common_distributed
 
 PASSED, FAILED, SKIPPED, NOT_FOR_US = "passed", "failed", "skipped", "not applicable"
 
@@ -54,7 +54,7 @@ def names(pattern: str = "") -> list[str]:
 def known_outcome(name: str) -> Result | None:
     """What can be said without ranks: the test is not for this backend, or needs GPUs."""
     test = getattr(TestSubject, name)
-    if BACKEND != "gloo" and name in NOT_APPLICABLE:
+    if BACKEND != "gloo" and name in NOT_APPLICABLE and not (DDP == "ringdp" and name in ABOUT_STOCK_DDP):
         return Result(name, NOT_FOR_US, NOT_APPLICABLE[name])
     if getattr(test, "__unittest_skip__", False):
         return Result(name, SKIPPED, test.__unittest_skip_why__)

@@ -1,0 +1,92 @@
+"""All ranks have been given the same model and arguments - or every rank says where the first difference is.
+
+One exchange of 64 bytes when they agree; only when they do not, descriptions travel too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import warnings
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+_DIGEST_BYTES = 32
+_NOTHING = "nothing"
+
+
+def check_models(
+    group: dist.ProcessGroup,
+    device: torch.device,
+    names: Sequence[str],
+    parameters: Sequence[torch.Tensor],
+    settings: Sequence[str],
+    *,
+    compare_values: bool,
+) -> None:
+    """Collective. RuntimeError on every rank names the first difference in settings, names, dtypes, shapes or strides.
+
+    `settings`: one line each. `compare_values`: warn on every rank where initial values differ, as nobody repairs them.
+    """
+    lines = [*settings, *(_line(index, n, p) for index, (n, p) in enumerate(zip(names, parameters, strict=True)))]
+    values = [f"{n} {_hash_of(p)}" for n, p in zip(names, parameters, strict=True)] if compare_values else []
+    models, contents = _gather_digests(group, device, [_digest(lines), _digest(values)])
+    if len(set(models)) > 1:
+        raise RuntimeError(
+            "DistributedDataParallel: the ranks were not given the same model. "
+            + _first_difference(group, lines)
+            + ". Build the same model with the same arguments, registered in the same order, on every rank"
+        )
+    if len(set(contents)) > 1:
+        warnings.warn(
+            "DistributedDataParallel: the ranks start from different values, and init_sync=False keeps them: averaging "
+            "gradients never repairs that. "
+            + _first_difference(group, values)
+            + ". Use init_sync=True or the same seed",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _line(index: int, name: str, parameter: torch.Tensor) -> str:
+    shape, strides = list(parameter.shape), list(parameter.stride())
+    return f"parameter {index}: {name}, {parameter.dtype} {shape} with strides {strides}"
+
+
+def _hash_of(parameter: torch.Tensor) -> str:
+    flat = parameter.detach().cpu().contiguous()
+    return hashlib.sha256(ctypes.string_at(flat.data_ptr(), flat.nbytes) if flat.nbytes else b"").hexdigest()
+
+
+def _digest(lines: Sequence[str]) -> bytes:
+    return hashlib.sha256("\n".join(lines).encode()).digest()
+
+
+def _gather_digests(
+    group: dist.ProcessGroup, device: torch.device, digests: Sequence[bytes]
+) -> tuple[list[bytes], list[bytes]]:
+    """Every rank's first and second digest, in one all_gather."""
+    own = torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.uint8).to(device)
+    everyones = [torch.empty_like(own) for _ in range(group.size())]
+    dist.all_gather(everyones, own, group=group)
+    both = [bytes(t.cpu().tolist()) for t in everyones]
+    return [b[:_DIGEST_BYTES] for b in both], [b[_DIGEST_BYTES:] for b in both]
+
+
+def _first_difference(group: dist.ProcessGroup, lines: Sequence[str]) -> str:
+    """Collective: the first line that is not equal everywhere, by ranks."""
+    everyones: list[list[str]] = [[]] * group.size()
+    dist.all_gather_object(everyones, list(lines), group=group)
+    for number in range(max(map(len, everyones))):
+        ranks_of: dict[str, list[int]] = {}
+        for rank, theirs in enumerate(everyones):
+            ranks_of.setdefault(theirs[number] if number < len(theirs) else _NOTHING, []).append(rank)
+        if len(ranks_of) > 1:
+            return "First difference: " + "; ".join(f"{_ranks(ranks)}: {line}" for line, ranks in ranks_of.items())
+    return "The difference is in what was hashed only"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ("ranks " if len(ranks) > 1 else "rank ") + ", ".join(map(str, ranks))

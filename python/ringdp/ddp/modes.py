@@ -1,0 +1,108 @@
+"""What `ringdp.DistributedDataParallel` takes beside the arguments of torch's own, and what it refuses by name."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+Order = Literal["rank", "rotated"]
+_SIGNATURE = inspect.signature(DistributedDataParallel.__init__)
+STOCK_ARGUMENTS = tuple(_SIGNATURE.parameters)[1:]
+_MIXED_PRECISION = "mixed_precision"  # its text has the dtypes
+_OF_ONE_RANK = ("device_ids", "output_device")  # need not be equal
+
+
+@dataclass(frozen=True)
+class Modes:
+    """How gradients travel. Equal on all ranks.
+
+    overlap: buckets are launched while the backward pass computes; False: after it, one blocking collective each.
+    order: of the sum: "rank" has the bits of one process; "rotated" is the textbook ring's, or the backend's own;
+        None: the group's setting where it is a ringdp group, else "rank".
+    """
+
+    overlap: bool = True
+    order: Order | None = None
+
+    def __post_init__(self) -> None:
+        if self.order not in ("rank", "rotated", None):
+            raise ValueError(f"DistributedDataParallel: order={self.order!r}, must be 'rank', 'rotated' or None")
+
+
+def check_arguments(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], zero_stage: int
+) -> dict[str, Any]:
+    """The plain ones (flags, numbers, lists of numbers) of the arguments for torch's class, by name.
+
+    TypeError or NotImplementedError names an argument that this torch or this release does not have.
+    """
+    for name in kwargs:
+        if name not in STOCK_ARGUMENTS:
+            raise TypeError(
+                f"DistributedDataParallel of torch {torch.__version__} has no argument {name!r}: "
+                f"it has {', '.join(STOCK_ARGUMENTS)}; ringdp adds overlap, order, zero_stage"
+            )
+    if zero_stage != 0:
+        raise NotImplementedError(
+            f"DistributedDataParallel: zero_stage={zero_stage} is not in this release: use zero_stage=0, and "
+            "torch.distributed.optim.ZeroRedundancyOptimizer to shard the optimizer"
+        )
+    if torch._dynamo.utils.get_optimize_ddp_mode() == "python_reducer":
+        raise NotImplementedError(
+            "DistributedDataParallel: torch._dynamo.config.optimize_ddp='python_reducer' replaces the reducer by "
+            "traced collectives, which ringdp's class does not do: set it to 'ddp_optimizer' (the default)"
+        )
+    bound = _SIGNATURE.bind(None, module, *args, **kwargs)
+    bound.apply_defaults()
+    if bound.arguments.get(_MIXED_PRECISION) is not None and all(p.device.type == "cpu" for p in module.parameters()):
+        raise NotImplementedError(
+            f"DistributedDataParallel: mixed_precision={bound.arguments[_MIXED_PRECISION]!r} of a model on the CPU: "
+            "torch's hooks for it need an accelerator's events. Use torch.autocast, or a model in bfloat16"
+        )
+    given = {name: value for name, value in bound.arguments.items() if name not in _OF_ONE_RANK}
+    return {name: value for name, value in given.items() if _is_plain(value) or name == _MIXED_PRECISION}
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return isinstance(value, (bool, int, float))
+
+
+def group_for(group: dist.ProcessGroup, device: torch.device, order: Order | None) -> dist.ProcessGroup:
+    """The group whose collectives sum in this order: `group`, or one of the same ranks made for it (collective).
+
+    ValueError where a ringdp group was made for another order than the one that is asked for.
+    """
+    options = ring_options(group, device)
+    if options is None or order is None or group.size() == 1:
+        return group
+    if order == "rank" and options.get("order") == "rotated":
+        raise ValueError("DistributedDataParallel: order='rank', but the process group was made with order='rotated'")
+    if order == "rank" or (options.get("order"), options.get("algorithm")) == ("rotated", "ring"):
+        return group
+    return _rotated(group, options)
+
+
+def ring_options(group: dist.ProcessGroup, device: torch.device) -> Any:
+    """The options of a ringdp backend; None for others, and for groups written in Python."""
+    from ringdp.backend import Options
+
+    try:
+        options = group._get_backend(device).options
+    except (RuntimeError, AttributeError):
+        return None
+    return options if isinstance(options, Options.__base__) else None
+
+
+def _rotated(group: dist.ProcessGroup, options: Any) -> dist.ProcessGroup:
+    textbook = options.__copy__()
+    textbook.set("order", "rotated")
+    textbook.set("algorithm", "ring")
+    ranks = dist.get_process_group_ranks(group)
+    return dist.new_group(ranks, backend="ringdp", pg_options=textbook, use_local_synchronization=True)

@@ -1,0 +1,138 @@
+"""ringdp's reducer under the names by which torch's DistributedDataParallel calls its own."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringdp import _native
+from ringdp.ddp.modes import Modes, group_for
+
+_C = _native.load()
+
+
+def bucket_limits(ddp: Any) -> list[int]:
+    """Bytes at which the first, second, ... bucket is full, from the wrapper's bucket arguments."""
+    if getattr(ddp, "bucket_bytes_cap_list", None):
+        return list(ddp.bucket_bytes_cap_list)
+    if ddp.bucket_bytes_cap_default:
+        return [min(dist._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap), ddp.bucket_bytes_cap]
+    return [ddp.bucket_bytes_cap]
+
+
+def mean_over(group: dist.ProcessGroup, device: torch.device, modes: Modes) -> Any:
+    """How a reducer of these modes averages one flat tensor: `start(flat, divisor).finish()`."""
+    return _C.Mean(group_for(group, device, modes.order), device, modes.order != "rotated")
+
+
+class Reducer(_C.Reducer):
+    """One per wrapper; its docstrings are in _C.pyi. What is defined here is called by torch's class."""
+
+    def __init__(
+        self,
+        ddp: Any,
+        parameters: Sequence[torch.Tensor],
+        names: Sequence[str],
+        sparse: Sequence[bool],
+        modes: Modes,
+    ) -> None:
+        self._group_for = functools.partial(group_for, device=ddp.device, order=modes.order)
+        super().__init__(
+            list(parameters),
+            list(names),
+            list(sparse),
+            self._group_for(ddp.process_group),
+            bucket_limits=bucket_limits(ddp),
+            find_unused=ddp.find_unused_parameters,
+            gradient_as_bucket_view=ddp.gradient_as_bucket_view,
+            batched_copy=getattr(ddp, "batched_grad_copy", False),
+            skip_unused=getattr(ddp, "skip_all_reduce_unused_params", False),
+            overlap=modes.overlap,
+            rank_order=modes.order != "rotated",
+        )
+        self.parameters, self.names = list(parameters), list(names)
+        self.has_hook = False
+        self._ddp = weakref.ref(ddp)
+        self._futures: list[torch.futures.Future[Any]] = []
+        self.set_after_backward(functools.partial(_wait_for, self._futures))
+
+    def set_logger(self, logger: Any) -> None:
+        """Whom torch's class tells about sampling; it reads the rest itself.
+
+        Held weakly: a cycle would keep the hooks of a wrapper that was dropped on the parameters of its successor.
+        """
+        self._logger = weakref.ref(logger)
+
+    def register_comm_hook(self, state: object, hook: Any) -> None:
+        """Once."""
+        super().register_comm_hook(state, hook)
+        self.has_hook = True
+
+    def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
+        self._logger().sample_rate = sample_rate
+
+    def _rebuild_buckets(self) -> bool:
+        return self.rebuild_buckets()
+
+    def _push_all_rebuilt_params(self) -> None:
+        self.assume_arrival()
+
+    def _autograd_hook(self, index: int) -> None:
+        self.autograd_hook(index)
+
+    def _check_reducer_finalized(self) -> None:
+        self.check_finished()
+
+    def _remove_autograd_hooks(self) -> None:
+        self.remove_hooks()
+
+    def _reset_state(self) -> None:
+        self.reset()
+
+    def _update_process_group(self, group: dist.ProcessGroup) -> None:
+        self.set_group(self._group_for(group))
+
+    def _set_static_graph(self) -> None:
+        self.set_static_graph()
+
+    def _set_optimizer_in_backward(self) -> None:
+        self.set_optimizer_in_backward()
+
+    def _set_mixed_precision_param_dtype(self, dtype: torch.dtype) -> None:
+        self.set_gradient_dtype(dtype)
+
+    def _set_forward_pass_work_handle(self, work: dist.Work, use_static_world_size: bool) -> None:
+        """`work`: how many ranks still have inputs."""
+        if not use_static_world_size:
+            self.ask_divisor(work)
+
+    def _delay_all_reduce(self) -> None:
+        """At the end of a static graph's first backward pass; one under no_sync is not the first that counts."""
+        if self.expects_gradients():
+            self.delay_all_reduce()
+        else:
+            self._ddp()._static_graph_delay_allreduce_enqueued = False
+
+    def _install_post_backward_futures(self, futures: Iterable[torch.futures.Future[Any]]) -> None:
+        """Waited for at the end of the next backward pass."""
+        self._futures.extend(futures)
+
+    def _run_allreduce_hook(self, bucket: dist.GradBucket) -> torch.futures.Future[Any]:
+        """What hooks that wrap the default one call: the sum, undivided."""
+        return dist.all_reduce(bucket.buffer(), group=self._ddp().process_group, async_op=True).get_future()
+
+    def _set_sparse_metadata(self, global_unique_ids: object) -> None:
+        raise NotImplementedError(
+            "DistributedDataParallel: _set_sparse_metadata belongs to an all_reduce of sparse CUDA tensors with known "
+            "indices, which ringdp's class does not have: leave it out, indices are exchanged then"
+        )
+
+
+def _wait_for(futures: list[torch.futures.Future[Any]]) -> None:
+    while futures:
+        futures.pop().wait()

@@ -1,0 +1,85 @@
+"""Uneven shards: gradients of summed losses, divided once by the number of samples (or tokens) of all ranks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class Weights:
+    """How many samples this rank's micro-batches have had since the last synchronised step."""
+
+    def __init__(self) -> None:
+        self._pending = 0.0
+
+    def backward(self, ddp: Any, loss: torch.Tensor | None, weight: float) -> None:
+        """`loss`: summed over `weight` samples; None where the rank has none. Under no_sync nothing travels yet."""
+        if ddp._delay_all_reduce_params:
+            raise ValueError("DistributedDataParallel.backward: no weight with delay_all_reduce_named_params")
+        synchronised = ddp.reducer.expects_gradients()  # as the forward pass was, which the reducer goes by
+        if loss is None:
+            synchronised |= ddp.require_backward_grad_sync
+        _check(ddp, loss, weight, synchronised)
+        if all(p.grad is None for p in ddp.reducer.parameters):
+            self._pending = 0.0  # gradients that were thrown away take their samples with them
+        total = self._pending + weight
+        if synchronised:
+            self._ask(ddp, loss, total)
+        if loss is not None:
+            loss.backward()
+        elif synchronised:
+            ddp.reducer.backward_without_loss()
+        self._pending = 0.0 if synchronised else total
+
+    def _ask(self, ddp: Any, loss: torch.Tensor | None, own: float) -> None:
+        """All ranks' weights travel while gradients are computed; the first complete bucket waits for them."""
+        if loss is None and not ddp.reducer.expects_gradients():
+            _match_forward(ddp)
+        total = torch.tensor([own], dtype=torch.float64, device=ddp.device)
+        ddp.reducer.ask_divisor(dist.all_reduce(total, group=ddp.process_group, async_op=True))
+
+
+def _check(ddp: Any, loss: torch.Tensor | None, weight: float, synchronised: bool) -> None:
+    if not (weight >= 0 and math.isfinite(weight)):
+        raise ValueError(f"DistributedDataParallel.backward: weight={weight}, must be the number of samples, 0 or more")
+    if loss is None and weight != 0:
+        raise ValueError(f"DistributedDataParallel.backward: weight={weight} without a loss; a rank without one has 0")
+    if ddp.reducer.has_hook:
+        raise ValueError("DistributedDataParallel.backward: a communication hook divides by itself: no weight with it")
+    if ddp._join_config.enable:
+        raise ValueError(
+            "DistributedDataParallel.backward: no weight under join(): "
+            "ranks that have run out of samples call backward(None, weight=0) instead"
+        )
+    if loss is None and synchronised:
+        _check_without_loss(ddp)
+
+
+def _check_without_loss(ddp: Any) -> None:
+    """Before anything of the others' step is matched."""
+    if ddp.reducer.learns():
+        raise RuntimeError(
+            "DistributedDataParallel.backward: static_graph=True learns the graph from the first synchronised backward "
+            "pass: in that step every rank needs a loss"
+        )
+    if getattr(ddp, "skip_all_reduce_unused_params", False):
+        raise ValueError(
+            "DistributedDataParallel.backward: a rank without a loss does not know which buckets the others skip: "
+            "leave skip_all_reduce_unused_params out"
+        )
+
+
+def _match_forward(ddp: Any) -> None:
+    """The collectives of the others' forward pass, on a rank that has nothing to run it on."""
+    devices, ddp.device_ids = ddp.device_ids, None  # there are no inputs to move
+    try:
+        ddp._pre_forward()
+    finally:
+        ddp.device_ids = devices
+    if ddp._check_sync_bufs_post_fwd():
+        ddp._sync_buffers()
+    ddp.require_forward_param_sync = True
+    ddp.reducer.prepare_for_backward([])

@@ -1,0 +1,198 @@
+"""`ringdp.DistributedDataParallel`: torch's class over ringdp's reducer; swap the name, keep the script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd import Variable
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn import SyncBatchNorm
+from torch.nn.parallel import DistributedDataParallel as _Stock
+
+from ringdp.ddp.agreement import check_models
+from ringdp.ddp.explain import Explanation, explanation
+from ringdp.ddp.logger import Logger
+from ringdp.ddp.modes import Modes, Order, check_arguments
+from ringdp.ddp.reducer import Reducer, mean_over
+from ringdp.ddp.timeline import StepTimes, step_times
+from ringdp.ddp.weights import Weights
+
+
+class DistributedDataParallel(_Stock):
+    """torch's DistributedDataParallel with the bits of one process, whatever the backend, buckets and overlap.
+
+    Takes every argument of torch's class (those of the installed release) and three more:
+        overlap: False launches buckets after the backward pass, one blocking collective each.
+        order: "rank" (default), or "rotated" for the textbook ring's order, whose bits depend on the layout.
+        zero_stage: 0.
+    Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their size
+    from the first step on, and lie in shared memory where the backend offers it.
+
+    Beyond torch's: `backward(loss_sum, weight=n)`, `explain()`, `times()`. Collective: the constructor, forward in
+    synchronised steps, backward.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        *args: Any,
+        overlap: bool = True,
+        order: Order | None = None,
+        zero_stage: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        """See the class. TypeError, ValueError or NotImplementedError names what is refused, before anything moves."""
+        given = check_arguments(module, args, kwargs, zero_stage)
+        self._modes = Modes(bool(overlap), order)
+        self._settings = [f"{name} {value}" for name, value in (*given.items(), *vars(self._modes).items())]
+        self._keeps_values = not given.get("init_sync", True)
+        self._models_checked = False
+        self._weights = Weights()
+        self._live_ranks = 0
+        self._delayed_mean: Any = None
+        super().__init__(module, *args, **kwargs)
+
+    def backward(self, loss: torch.Tensor | None, weight: float | None = None) -> None:
+        """`loss.backward()`; with `weight`, the exact mean over samples also where ranks have unequal numbers of them.
+
+        loss: then SUMMED over this rank's `weight` samples (or tokens); gradients are divided once by the sum of all
+        ranks' weights since the last synchronised step. A rank that has none calls `backward(None, weight=0)`, with or
+        without a forward pass. All ranks pass weights, or none does. ValueError on a bad weight.
+        """
+        if weight is not None:
+            self._weights.backward(self, loss, float(weight))
+        elif loss is not None:
+            loss.backward()
+        else:
+            raise ValueError("DistributedDataParallel.backward: no loss; a rank without samples says so with weight=0")
+
+    def explain(self) -> Explanation:
+        """Buckets with their parameters, bytes and memory, how they travel, and the latest step's times. Print it."""
+        return explanation(self.reducer, gradients_are_views=self.gradient_as_bucket_view, overlap=self._modes.overlap)
+
+    def times(self) -> StepTimes:
+        """When each bucket of the latest step was ready, launched and done; exposed communication and overlap."""
+        return step_times(self.reducer.timeline())
+
+    def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
+        """As torch's: stock hooks run unchanged, also the bf16 ones on CPU tensors."""
+        self._check_comm_hook(hook)
+        self.reducer.register_comm_hook(state, hook)
+        self.logger._set_comm_hook_name(hook.__qualname__)
+        self._comm_hooks.append((hook, state))
+
+    def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
+        hooks = {
+            dist.BuiltinCommHookType.ALLREDUCE: default_hooks.allreduce_hook,
+            dist.BuiltinCommHookType.FP16_COMPRESS: default_hooks.fp16_compress_hook,
+        }
+        self.reducer.register_comm_hook(self.process_group, hooks[comm_hook_type])
+        self.logger._set_comm_hook_name(str(comm_hook_type))
+
+    def _check_comm_hook(self, hook: Callable[..., Any]) -> None:
+        try:
+            super()._check_comm_hook(hook)
+        except TypeError as error:
+            # torch wants CUDA and NCCL for them; ringdp's backend sums bfloat16 on the CPU.
+            if self.device_type != "cpu" or "BF16" not in str(error):
+                raise
+
+    def _build_params_for_reducer(self) -> tuple[list[torch.Tensor], list[bool]]:
+        parameters, sparse = super()._build_params_for_reducer()
+        if not self._models_checked:  # before anything of the ranks' models is exchanged
+            self._models_checked = True
+            names = self._names_of(parameters)
+            check_models(
+                self.process_group,
+                self.device,
+                names,
+                parameters,
+                self._settings,
+                compare_values=self._keeps_values,
+            )
+        return parameters, sparse
+
+    def _names_of(self, parameters: Sequence[torch.Tensor]) -> list[str]:
+        names = self._build_debug_param_to_name_mapping(parameters)
+        return [names[index].removeprefix(".") for index in range(len(parameters))]
+
+    def _ddp_init_helper(
+        self,
+        parameters: Sequence[torch.Tensor],
+        expect_sparse_gradient: Sequence[bool],
+        param_to_name_mapping: object,
+        static_graph: bool,
+    ) -> None:
+        """At construction and after unpickling: the reducer and its logger."""
+        if self.mixed_precision is not None:
+            for index, parameter in enumerate(parameters):
+                parameter._idx = index
+        names = self._names_of(parameters)
+        self.reducer = Reducer(self, parameters, names, expect_sparse_gradient, self._modes)
+        self._static_graph_delay_allreduce_enqueued = False  # a copy's reducer has learned nothing yet
+        if self._delay_all_reduce_params and self._delayed_mean is None:
+            self._delayed_mean = mean_over(self.process_group, self.device, self._modes)
+        self.logger = Logger(self.reducer, self.process_group)
+        self.reducer.set_logger(self.logger)
+        self.logger.set_construction_data_and_log(
+            self.module.__class__.__name__,
+            self.device_ids or [],
+            -1 if self.output_device is None else self.output_device,
+            self.broadcast_buffers,
+            any(isinstance(m, SyncBatchNorm) for m in self.module.modules()),
+            static_graph,
+            bucket_cap_bytes=self.bucket_bytes_cap,
+            find_unused_parameters=self.find_unused_parameters,
+            gradient_as_bucket_view=self.gradient_as_bucket_view,
+        )
+        self._passing_sync_batchnorm_handle(self.module)
+
+    def _register_delay_all_reduce_hook(self, *args: Any, **kwargs: Any) -> None:
+        self._delayed_mean = mean_over(self.process_group, self.device, self._modes)
+        super()._register_delay_all_reduce_hook(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_delayed_mean": None}
+
+    def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        if not self._delay_all_reduce_all_params:  # else there is no reducer
+            self.reducer.stop_sharing()
+        return super()._pre_forward(*inputs, **kwargs)
+
+    def _delayed_all_reduce_hook(self, grad: torch.Tensor) -> torch.Tensor:
+        """The mean of the delayed parameters' gradients, waited for at the end of the backward pass."""
+        reduction = self._delayed_mean.start(self._delay_grad_buffer, float(self.process_group.size()))
+        Variable._execution_engine.queue_callback(reduction.finish)
+        return grad
+
+    def join(self, *args: Any, **kwargs: Any) -> Any:
+        """As torch's."""
+        if getattr(self, "skip_all_reduce_unused_params", False):
+            raise NotImplementedError(
+                "DistributedDataParallel.join: a rank without inputs does not know which buckets the others skip: "
+                "leave skip_all_reduce_unused_params out"
+            )
+        return super().join(*args, **kwargs)
+
+    # join(): what a rank without inputs does while others have some.
+
+    def _check_global_requires_backward_grad_sync(self, is_joined_rank: bool) -> bool | None:
+        """torch's, but a joined rank keeps the sum: how many ranks the next mean is over."""
+        wants = not is_joined_rank and self.require_backward_grad_sync
+        ranks = torch.ones(1, device=self.device) if wants else torch.zeros(1, device=self.device)
+        work = dist.all_reduce(ranks, group=self.process_group, async_op=True)
+        if not is_joined_rank:
+            return None
+        work.wait()
+        self._live_ranks = int(ranks.item())
+        return self._live_ranks != 0
+
+    def _match_all_reduce_for_bwd_pass(self) -> None:
+        ranks = self.process_group.size() if self._divide_by_initial_world_size else self._live_ranks
+        self.reducer.shadow_backward(float(ranks))
+
+    def _match_unused_params_allreduce(self) -> None:
+        """Part of shadow_backward()."""

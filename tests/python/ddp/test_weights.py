@@ -1,0 +1,128 @@
+"""backward(loss_sum, weight=n): the exact mean over samples, also with empty shards and accumulation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import HERE
+from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.testing import one_process, parameters_hash
+from small_models import BACKENDS, fresh, group_of, loss_of, optimizer_for
+
+STEPS = 3
+
+
+def samples(rank: int, step: int, micro: int, empty: int) -> int:
+    return 0 if rank == empty else 1 + (3 * rank + step + 2 * micro) % 6
+
+
+def uneven(backend: str, empty: int, micros: int, forward_anyway: bool) -> bool:
+    """On a rank: training with unequal micro-batches ends with the bits of one process."""
+
+    def summed(model: torch.nn.Module, rank: int, step: int, micro: int) -> torch.Tensor:
+        return loss_of(model, rank, step, micro, samples(rank, step, micro, empty), "sum")
+
+    ddp = DistributedDataParallel(fresh(), process_group=group_of(backend), bucket_cap_mb=0.001)
+    optimizer = optimizer_for(ddp)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for micro in range(micros):
+            own = samples(HERE.rank, step, micro, empty)
+            ddp.require_backward_grad_sync = micro == micros - 1
+            loss = summed(ddp, HERE.rank, step, micro) if own or forward_anyway else None
+            ddp.backward(loss, weight=own)
+        optimizer.step()
+    model = fresh()
+    one_process(
+        model,
+        optimizer_for(model),
+        summed,
+        ranks=HERE.size,
+        steps=STEPS,
+        accumulate=micros,
+        weights=lambda rank, step: sum(samples(rank, step, k, empty) for k in range(micros)),
+    )
+    return parameters_hash(ddp) == parameters_hash(model)
+
+
+@pytest.mark.parametrize("micros", [1, 3])
+@pytest.mark.parametrize(("empty", "forward_anyway"), [(-1, False), (1, False), (1, True), (0, False)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_uneven_shards_have_the_bits_of_one_process(trio, backend, empty, forward_anyway, micros):
+    assert trio.run(uneven, backend, empty, micros, forward_anyway) == [True] * 3
+
+
+def refusals() -> list[str]:
+    ddp = DistributedDataParallel(fresh())
+    loss = ddp(torch.ones(1, 12)).sum()
+    hooked = DistributedDataParallel(fresh())
+    hooked._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    model = fresh()
+    delayed = DistributedDataParallel(
+        model, delay_all_reduce_named_params=[("4.weight", model[4].weight)], param_to_hook_all_reduce=model[0].weight
+    )
+    static = DistributedDataParallel(fresh(), static_graph=True)
+    said = []
+    for wrapper, arguments in [(ddp, (loss, -1)), (ddp, (loss, float("nan"))), (ddp, (None, 3)), (ddp, (None,))]:
+        try:
+            wrapper.backward(*arguments)
+        except ValueError as error:
+            said.append(str(error))
+    for wrapper, arguments in [(hooked, (loss, 1)), (delayed, (loss, 1)), (static, (None, 0))]:
+        try:
+            wrapper.backward(*arguments)
+        except (ValueError, RuntimeError) as error:
+            said.append(str(error))
+    try:
+        with ddp.join():
+            ddp.backward(loss, 1)
+    except ValueError as error:
+        said.append(str(error))
+    return said
+
+
+def test_bad_weights_are_named(world_of):
+    said = world_of(1).run(refusals)[0]
+    words = ["weight=-1", "weight=nan", "without a loss", "no loss", "communication hook", "delay_all_reduce"]
+    words += ["every rank needs a loss", "under join()"]
+    assert len(said) == len(words)
+    assert all(word in text for word, text in zip(words, said, strict=True))
+
+
+def thrown_away() -> list[bool]:
+    """On a rank: what micro-batches that were thrown away, and forward passes under no_sync, leave behind: nothing."""
+    ddp = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+    x = torch.full((1, 1), 6.0)
+    with ddp.no_sync():
+        ddp.backward(ddp(x).sum(), weight=100)
+    ddp.zero_grad()
+    ddp.backward(ddp(x).sum(), weight=1)
+    right = [ddp.module.weight.grad.item() == 6.0]
+    ddp.zero_grad()
+    loss = ddp(x).sum()
+    with ddp.no_sync():  # the forward pass decides
+        ddp.backward(loss, weight=2)
+    right.append(ddp.module.weight.grad.item() == 3.0)
+    ddp.zero_grad()
+    with ddp.no_sync():
+        loss = ddp(x).sum()
+    ddp.backward(loss, weight=3)
+    ddp.backward(ddp(x).sum(), weight=1)
+    right.append(ddp.module.weight.grad.item() == 3.0)
+    return right
+
+
+def test_weights_go_with_their_gradients(trio):
+    assert trio.run(thrown_away) == [[True] * 3] * 3
+
+
+def plain() -> bool:
+    """On a rank: without a weight it is loss.backward()."""
+    ddp = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+    ddp.backward(ddp(torch.full((1, 1), float(HERE.rank))).sum())
+    return ddp.module.weight.grad.item() == 1.0
+
+
+def test_without_weight_it_is_backward(trio):
+    assert trio.run(plain) == [True] * 3

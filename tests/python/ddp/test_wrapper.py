@@ -1,0 +1,239 @@
+"""The class as torch's users know it: the bits of one process under every argument."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import HERE
+from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.testing import one_process, parameters_hash
+from small_models import BACKENDS, batch, fresh, group_of, loss_of, mlp, optimizer_for, reference, train
+from torch import nn
+
+ARGUMENTS = [
+    {},
+    {"bucket_cap_mb": 0, "overlap": False},
+    {"bucket_cap_mb": 0},
+    {"bucket_cap_mb": 0.01, "overlap": False},
+    {"bucket_cap_mb": 0.01, "gradient_as_bucket_view": True},
+    {"bucket_cap_mb_list": [0, 1]},
+    {"static_graph": True, "bucket_cap_mb": 0.01},
+    {"find_unused_parameters": True},
+    {"batched_grad_copy": True, "bucket_cap_mb": 0.01},
+    {"forward_sync_buffers": False},
+]
+
+
+def name_of(arguments: dict[str, object]) -> str:
+    return " ".join(f"{name}={value}" for name, value in arguments.items()) or "defaults"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=name_of)
+def test_no_argument_changes_the_bits_of_one_process(trio, arguments, backend):
+    expected = trio.run(reference)
+    assert trio.run(train_with, backend, arguments) == expected
+
+
+def train_with(backend: str, arguments: dict[str, object]) -> str:
+    return train(backend=backend, **arguments)
+
+
+def micro_batches(backend: str, synchronised: bool) -> bool:
+    """On a rank: accumulation with and without no_sync, against one process that does the same."""
+    ddp = DistributedDataParallel(fresh(), process_group=group_of(backend))
+    optimizer = optimizer_for(ddp)
+    for step in range(3):
+        optimizer.zero_grad()
+        for micro in range(3):
+            ddp.require_backward_grad_sync = synchronised or micro == 2
+            loss_of(ddp, HERE.rank, step, micro).backward()
+        optimizer.step()
+    model = fresh()
+    if not synchronised:
+        one_process(model, optimizer_for(model), loss_of, ranks=HERE.size, steps=3, accumulate=3)
+    else:  # as stock: each mean is of this rank's gradient on top of the mean so far
+        _mean_on_top(model)
+    return parameters_hash(ddp) == parameters_hash(model)
+
+
+def _mean_on_top(model: nn.Module) -> None:
+    optimizer = optimizer_for(model)
+    for step in range(3):
+        kept: list[torch.Tensor] | None = None
+        for micro in range(3):
+            total: list[torch.Tensor] | None = None
+            for rank in range(HERE.size):
+                optimizer.zero_grad()
+                loss_of(model, rank, step, micro).backward()
+                own = [
+                    p.grad if kept is None else k + p.grad
+                    for p, k in zip(model.parameters(), kept or model.parameters(), strict=True)
+                ]
+                total = own if total is None else [t + o for t, o in zip(total, own, strict=True)]
+            kept = [t / HERE.size for t in total]
+        for parameter, mean in zip(model.parameters(), kept, strict=True):
+            parameter.grad = mean
+        optimizer.step()
+
+
+@pytest.mark.parametrize("synchronised", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_accumulation(trio, backend, synchronised):
+    assert trio.run(micro_batches, backend, synchronised) == [True] * 3
+
+
+def bytes_of_accumulation(micros: int) -> int:
+    """On a rank: payload bytes on links for one step of `micros` micro-batches."""
+    ddp = DistributedDataParallel(fresh())
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    with ddp.no_sync():
+        for micro in range(micros - 1):
+            loss_of(ddp, HERE.rank, 0, micro).backward()
+    before = backend.counters()["wire_bytes_sent"]
+    loss_of(ddp, HERE.rank, 0, micros - 1).backward()
+    return backend.counters()["wire_bytes_sent"] - before
+
+
+def test_accumulation_sends_once_for_all_micro_batches(world_of):
+    world = world_of(3, transport="tcp")
+    gradient_bytes = sum(p.numel() for p in mlp().parameters()) * 4
+    for micros in (1, 4):
+        assert sum(world.run(bytes_of_accumulation, micros)) == 2 * (3 - 1) * gradient_bytes
+
+
+def two_forwards_first() -> bool:
+    """On a rank: two forward passes, then one backward pass through both."""
+    ddp = DistributedDataParallel(fresh())
+    (loss_of(ddp, HERE.rank, 0, 0) + loss_of(ddp, HERE.rank, 1, 0)).backward()
+    model = fresh()
+
+    def both(model: nn.Module, rank: int, step: int, micro: int) -> torch.Tensor:
+        return loss_of(model, rank, 0, 0) + loss_of(model, rank, 1, 0)
+
+    one_process(model, torch.optim.SGD(model.parameters(), lr=1.0), both, ranks=HERE.size, steps=1)
+    torch.optim.SGD(ddp.parameters(), lr=1.0).step()
+    return parameters_hash(ddp) == parameters_hash(model)
+
+
+def test_two_forward_passes_before_backward(trio):
+    assert trio.run(two_forwards_first) == [True] * 3
+
+
+def copied_after_the_first_step(static: bool) -> bool:
+    """On a rank: a wrapper that is pickled after a step goes on averaging."""
+    hashes = []
+    for remake in (lambda ddp: ddp, lambda ddp: pickle.loads(pickle.dumps(ddp)), copy.deepcopy):
+        ddp = DistributedDataParallel(fresh(), static_graph=static)
+        loss_of(ddp, HERE.rank, 0, 0).backward()
+        ddp = remake(ddp)
+        for step in (1, 2):
+            ddp.zero_grad()
+            loss_of(ddp, HERE.rank, step, 0).backward()
+            torch.optim.SGD(ddp.parameters(), lr=0.1).step()
+        hashes.append(parameters_hash(ddp))
+    everyones: list[object] = [None] * HERE.size
+    dist.all_gather_object(everyones, hashes)
+    return len({h for own in everyones for h in own}) == 1
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_copy_goes_on(pair, static):
+    assert pair.run(copied_after_the_first_step, static) == [True] * 2
+
+
+def dropped_in_mid_pass() -> bool:
+    """On a rank: a wrapper whose backward failed is dropped; its hooks go with it, and another one averages."""
+    model = nn.Linear(1, 1, bias=False)
+    gc.disable()
+    try:
+        ddp = DistributedDataParallel(model)
+        ddp(torch.ones(1, 1))  # and no backward
+        del ddp
+        ddp = DistributedDataParallel(model)
+        ddp(torch.full((1, 1), float(HERE.rank))).sum().backward()
+        return model.weight.grad.item() == 0.5
+    finally:
+        gc.enable()
+
+
+def test_a_dropped_wrapper_leaves_nothing_on_the_parameters(pair):
+    assert pair.run(dropped_in_mid_pass) == [True] * 2
+
+
+def copied_and_pickled() -> tuple[bool, bool, list[str], list[str]]:
+    """On a rank: a pickled and a copied wrapper go on training to the same bits; names in state dicts."""
+    hashes = []
+    for remake in (lambda ddp: ddp, lambda ddp: pickle.loads(pickle.dumps(ddp)), copy.deepcopy):
+        ddp = remake(DistributedDataParallel(fresh(), gradient_as_bucket_view=True))
+        torch.optim.SGD(ddp.parameters(), lr=0.1)
+        loss_of(ddp, HERE.rank, 0, 0).backward()
+        torch.optim.SGD(ddp.parameters(), lr=0.1).step()
+        hashes.append(parameters_hash(ddp))
+    names = list(ddp.state_dict())
+    fresh().load_state_dict(ddp.module.state_dict())
+    return hashes[0] == hashes[1], hashes[0] == hashes[2], names, list(mlp().state_dict())
+
+
+def test_pickle_copy_and_state_dict(pair):
+    for pickled, deep_copied, names, plain in pair.run(copied_and_pickled):
+        assert pickled and deep_copied
+        assert names == [f"module.{name}" for name in plain]
+
+
+def unused_error() -> list[str]:
+    """On a rank: the errors of a model whose second layer is not in the loss, at the next forward pass."""
+
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.forgotten = nn.Linear(12, 3), nn.Linear(12, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x)
+
+    said = []
+    ddp = DistributedDataParallel(Half())
+    ddp(batch(HERE.rank, 0)[0]).sum().backward()
+    for call in (ddp._check_reducer_finalized, lambda: ddp(batch(HERE.rank, 0)[0])):
+        try:
+            call()
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
+
+
+def test_forgotten_parameters_are_named_without_a_debug_variable(pair):
+    for said in pair.run(unused_error):
+        assert len(said) == 2
+        assert all(
+            "forgotten.weight, forgotten.bias" in text and "find_unused_parameters=True" in text for text in said
+        )
+
+
+def only_on_some() -> str:
+    """On a rank: a layer that only rank 1 uses; the loss is averaged after each step, as trainers do."""
+    ddp = DistributedDataParallel(nn.ModuleDict({"a": nn.Linear(12, 3), "b": nn.Linear(12, 3)}))
+    model = ddp.module
+    ddp.reducer.prepare_for_forward()
+    x = batch(HERE.rank, 0)[0]
+    loss = model["a"](x).sum() + (model["b"](x).sum() if HERE.rank == 1 else 0.0)
+    ddp.reducer.prepare_for_backward([])
+    try:
+        loss.backward()
+        dist.all_reduce(loss.detach())
+        ddp.reducer.check_finished()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_a_layer_that_runs_on_some_ranks_only_is_caught_on_all(run_on_fresh_ranks):
+    world = run_on_fresh_ranks(2)
+    world.join()
+    assert all(said.startswith("Mismatch") for said in world.run(only_on_some))
