@@ -39,7 +39,7 @@ endif
 # An extension works with one interpreter and one torch, so both are in the name of its stamp.
 COMPILED := $(STAMPS)/compiled-$(call key,$(PY) $(PYTHON) $(FOUND))
 
-.PHONY: demo test sanitize conformance soak bench build lint clean help
+.PHONY: demo test test-all sanitize conformance soak bench build lint clean help
 .DELETE_ON_ERROR:
 
 demo: build  ## train a small GPT on 2 ranks of this machine (NPROC=4, ARGS="--steps 50", VENV=none)
@@ -48,6 +48,10 @@ demo: build  ## train a small GPT on 2 ranks of this machine (NPROC=4, ARGS="--s
 test: build $(NEIGHBOURS_STAMP)  ## C++ tests, the same under sanitizers, Python tests; the last line has the totals
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
 	@$(PY) .ci/suites.py
+
+test-all: build $(NEIGHBOURS_STAMP)  ## the same with every cell of the comparison with one process: hours
+	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
+	@$(PY) .ci/suites.py plain thread address everything
 
 sanitize: build  ## the C++ tests under TSan and under ASan+UBSan
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests

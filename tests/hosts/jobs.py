@@ -16,16 +16,20 @@ from typing import Any
 
 from namespaces import Host, Network
 
-PROGRAM = str(Path(__file__).resolve().parent / "on_rank.py")
+PROGRAM = Path(__file__).resolve().parent / "on_rank.py"
 PORT = 29500  # of the store; every network is its own, so it is free
-LIMIT_S = 90.0
+LIMIT_S = 90.0  # unless a job is said to take longer
 
 
 class Job:
     """`per_host` ranks on every host; ranks are numbered host by host."""
 
-    def __init__(self, network: Network, per_host: int, folder: Path) -> None:
+    def __init__(
+        self, network: Network, per_host: int, folder: Path, program: Path = PROGRAM, limit_s: float = LIMIT_S
+    ) -> None:
         self.network = network
+        self.limit_s = limit_s
+        self.program = str(program)
         self.per_host = per_host
         self.world = per_host * len(network.hosts)
         self.folder = folder
@@ -38,7 +42,7 @@ class Job:
             command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(self.network.hosts)}"]
             command += [f"--node-rank={node}", f"--nproc-per-node={self.per_host}"]
             command += [f"--master-addr={self.network.hosts[0].address}", f"--master-port={PORT}"]
-            self._start(host, [*command, PROGRAM, task, str(self.folder)], {}, settings)
+            self._start(host, [*command, self.program, task, str(self.folder)], {}, settings)
         self.wait()
         return self.said()
 
@@ -53,11 +57,11 @@ class Job:
                 "MASTER_PORT": str(PORT),
             }
             own = settings if only in (None, rank) else {}
-            self.ranks.append(self._start(host, [sys.executable, PROGRAM, task, str(self.folder)], variables, own))
+            self.ranks.append(self._start(host, [sys.executable, self.program, task, str(self.folder)], variables, own))
 
     def wait_until_running(self) -> None:
         """Until every rank of begin() has left its mark; AssertionError with its log when one ended before."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + self.limit_s
         for rank, process in enumerate(self.ranks):
             while not (self.folder / f"running-{rank}").exists():
                 assert process.poll() is None and time.monotonic() < deadline, self._logs()
@@ -71,7 +75,7 @@ class Job:
 
     def wait(self, but: int = -1) -> None:
         """Until all have ended well, except rank `but`."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + self.limit_s
         for index, process in enumerate(self._processes):
             try:
                 code = process.wait(max(0.0, deadline - time.monotonic()))

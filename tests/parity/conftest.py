@@ -1,0 +1,42 @@
+"""Worlds of ranks, and jobs on two hosts, for the comparison with one process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hosts"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from jobs import Job
+from namespaces import Network, why_impossible
+from ranks import World, kept_worlds
+
+LIMIT_S = 1200.0  # every cell on eight ranks
+
+
+@pytest.fixture(scope="session")
+def world_of() -> Iterator[Callable[..., World]]:
+    """world_of(3, transport="tcp"): a joined world; the same one for the same arguments."""
+    with kept_worlds() as get:
+        yield get
+
+
+@pytest.fixture
+def two_hosts(tmp_path: Path) -> Iterator[Callable[[int], Job]]:
+    """two_hosts(2): two ranks on each of two hosts. Skips where namespaces are impossible."""
+    if reason := why_impossible():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+
+        def make(per_host: int) -> Job:
+            program = Path(__file__).with_name("on_host.py").resolve()
+            job = Job(stack.enter_context(Network(2)), per_host, tmp_path, program, LIMIT_S)
+            stack.callback(job.close)
+            return job
+
+        yield make
