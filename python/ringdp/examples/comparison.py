@@ -1,7 +1,8 @@
-"""The same steps over the run's backend and over gloo, in alternation, so that both see the same machine.
+"""The same steps by the run's wrapper and backend and by others, in alternation, so that all see the same machine.
 
-Three lanes take turns, in another order each round: the run's backend, gloo, and no communication at all. All
-work on copies of the trained model. Communication is what a lane's backward takes beyond the one without.
+Lanes take turns, in another order each round: the run's own; stock DDP over the run's backend, where that is another
+one; stock DDP over gloo; no communication at all. All work on copies of the trained model. Communication is what a
+lane's backward takes beyond the one without.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from statistics import median
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
 from ringdp.examples.gpt import GPT, next_token_loss
+from ringdp.examples.parallel import data_parallel
 from ringdp.examples.traffic import Meter, Traffic
 
 STEPS_PER_ROUND = 2
@@ -41,19 +42,26 @@ class Split:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Medians over the rounds, as rank 0 sees them. ratio: gloo's step time over ours, round by round."""
+    """Medians over the rounds, as rank 0 sees them. Ratios: step time over ours, round by round.
+
+    stock: stock DDP over our backend; None where that is what the run uses.
+    """
 
     ours: Split
     gloo: Split
     ratio: float
     traffic: Traffic | None
+    stock: Split | None = None
+    stock_ratio: float | None = None
 
 
-def compare(model: GPT, micro_batches: Iterator[Tensor], rounds: int) -> Comparison:
+def compare(model: GPT, micro_batches: Iterator[Tensor], rounds: int, ddp: str) -> Comparison:
     """Collective. `rounds` rounds (at least one) after one to warm up."""
     gloo = dist.new_group(backend="gloo")
-    ours = _Lane(model)
-    lanes = {"ours": ours, "gloo": _Lane(model, gloo), "alone": _Lane(model, communicate=False)}
+    ours = _Lane(model, ddp)
+    lanes = {"ours": ours, "gloo": _Lane(model, "stock", gloo), "alone": _Lane(model, "stock", communicate=False)}
+    if ddp != "stock":
+        lanes["stock"] = _Lane(model, "stock")
     meter = Meter()
     for number in range(rounds + 1):
         turn = number % len(lanes)
@@ -66,18 +74,29 @@ def compare(model: GPT, micro_batches: Iterator[Tensor], rounds: int) -> Compari
             if metered:
                 meter.stop()
     alone = lanes["alone"].median_phases()[1]
-    ratios = [theirs / mine for theirs, mine in zip(lanes["gloo"].rounds(), ours.rounds(), strict=True)]
     gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-    traffic = meter.total(rounds * STEPS_PER_ROUND, gradient_bytes)
+    traffic = meter.total(rounds * STEPS_PER_ROUND, gradient_bytes, in_place=ddp == "ringdp")
     dist.destroy_process_group(gloo)
-    return Comparison(ours.split(alone), lanes["gloo"].split(alone), median(ratios), traffic)
+    stock = lanes.get("stock")
+    return Comparison(
+        ours=ours.split(alone),
+        gloo=lanes["gloo"].split(alone),
+        ratio=_ratio(lanes["gloo"], ours),
+        traffic=traffic,
+        stock=stock.split(alone) if stock else None,
+        stock_ratio=_ratio(stock, ours) if stock else None,
+    )
+
+
+def _ratio(theirs: _Lane, ours: _Lane) -> float:
+    return median(their / mine for their, mine in zip(theirs.rounds(), ours.rounds(), strict=True))
 
 
 class _Lane:
-    """A copy of the model behind DDP with its own optimizer, and the times of its rounds."""
+    """A copy of the model behind a wrapper with its own optimizer, and the times of its rounds."""
 
-    def __init__(self, model: GPT, group: dist.ProcessGroup | None = None, communicate: bool = True) -> None:
-        self._ddp = DistributedDataParallel(copy.deepcopy(model), process_group=group, gradient_as_bucket_view=True)
+    def __init__(self, model: GPT, ddp: str, group: dist.ProcessGroup | None = None, communicate: bool = True) -> None:
+        self._ddp = data_parallel(copy.deepcopy(model), ddp, group)
         self._optimizer = AdamW(self._ddp.parameters(), lr=1e-5)
         self._communicate = communicate
         self._rounds: list[tuple[float, float, float]] = []

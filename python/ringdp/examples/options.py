@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-DESCRIPTION = """Trains a small GPT on the source of Python's standard library, with stock
-DistributedDataParallel, and shows that N ranks end with the bits of one process."""
+from ringdp.examples.parallel import KINDS
+
+DESCRIPTION = """Trains a small GPT on the source of Python's standard library, data-parallel, and shows that N ranks
+end with the bits of one process."""
 EPILOG = """start it with: torchrun --nproc-per-node 2 -m ringdp.examples.train_gpt
 (or, without torchrun: python -m ringdp.examples.train_gpt --nproc 2)"""
 
@@ -34,6 +36,7 @@ class Options:
     """What a run does. Each field is an option of the command line."""
 
     backend: str = _option(str, "ringdp", "process group backend, e.g. ringdp, gloo, cpu:ringdp")
+    ddp: str = _option(str, "ringdp", "the wrapper: ringdp (ringdp.DistributedDataParallel) or stock (torch's)")
     nproc: int | None = _option(int, None, "start N ranks (1..8) here, when not started by torchrun", "N")
     steps: int = _option(int, 400, "optimizer steps")
     stop_at: int | None = _option(int, None, "write a checkpoint after STEP and end, for --resume", "STEP")
@@ -104,6 +107,8 @@ def _problem(options: Options) -> str | None:
             return f"--{name.replace('_', '-')} is {value}, must be {least}"
     if options.nproc is not None and not 1 <= options.nproc <= 8:
         return f"--nproc is {options.nproc}, must be 1..8; for more ranks start it with torchrun"
+    if options.ddp not in KINDS:
+        return f"--ddp is {options.ddp!r}, must be one of {', '.join(KINDS)}"
     if options.stop_at is not None and options.stop_at < 1:
         return f"--stop-at is {options.stop_at}, must be at least 1"
     if options.dim % options.heads:

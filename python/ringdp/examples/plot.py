@@ -65,7 +65,9 @@ def _draw_splits(axes: Any, backend: str, comparison: Comparison | None) -> None
         axes.text(0.5, 0.5, "not measured (--rounds 0)", ha="center", va="center", transform=axes.transAxes)
         axes.set(xticks=[], yticks=[])
         return
-    lanes = [("gloo" if backend != "gloo" else "gloo, again", comparison.gloo), (backend, comparison.ours)]
+    lanes = [("gloo" if backend != "gloo" else "gloo, again", comparison.gloo)]
+    lanes += [(f"{backend},\nstock DDP", comparison.stock)] if comparison.stock else []
+    lanes += [(f"{backend},\nringdp's DDP" if comparison.stock else backend, comparison.ours)]
     for height, (_, split) in enumerate(lanes):
         _draw_bar(axes, height, split, labelled=height == 0)
     axes.set_yticks(range(len(lanes)), [name for name, _ in lanes])

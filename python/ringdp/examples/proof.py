@@ -8,12 +8,12 @@ from itertools import islice
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ringdp.examples.corpus import Windows
 from ringdp.examples.feed import Feed
 from ringdp.examples.gpt import next_token_loss
 from ringdp.examples.options import Options
+from ringdp.examples.parallel import data_parallel
 from ringdp.examples.trainer import before_optimizer, dropout_seed, make
 from ringdp.examples.turn import on_rank_zero
 from ringdp.testing import one_process, parameters_hash
@@ -48,9 +48,12 @@ class Proof:
         return f"DIFFERENT (one process {self.of_one_process[:12]}; {ranks})"
 
 
-def promises_rank_order(backend: str, world: int) -> bool:
-    """Whether a difference is a defect: two addends have one order only, above that gloo promises none."""
-    return "ringdp" in backend or world <= 2
+def promises_rank_order(backend: str, world: int, ddp: str) -> bool:
+    """Whether a difference is a defect: ringdp's wrapper promises it everywhere, stock DDP where its backend does.
+
+    Two addends have one order only; above that gloo promises none.
+    """
+    return ddp == "ringdp" or "ringdp" in backend or world <= 2
 
 
 def prove(options: Options, train: Tensor) -> Proof:
@@ -72,9 +75,9 @@ def _micro_batches(options: Options, windows: Windows, rank: int, world: int) ->
 
 
 def _on_this_rank(options: Options, windows: Windows, rank: int, world: int) -> str:
-    """Stock DDP over the run's backend; the hash of this rank's parameters."""
+    """The run's wrapper over the run's backend; the hash of this rank's parameters."""
     model, optimizer = make(options, options.seq)
-    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    ddp = data_parallel(model, options.ddp)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(dropout_seed(options, rank))
         for step, micro_batch in enumerate(_micro_batches(options, windows, rank, world)):
@@ -86,7 +89,7 @@ def _on_this_rank(options: Options, windows: Windows, rank: int, world: int) -> 
 
 
 def _in_one_process(options: Options, windows: Windows, world: int) -> str:
-    """The same steps without any communication; gradients are divided first, because stock DDP does that."""
+    """The same steps without any communication; gradients are divided when the wrapper divides them."""
     model, optimizer = make(options, options.seq)
     of_ranks = [_micro_batches(options, windows, rank, world) for rank in range(world)]
 
@@ -99,7 +102,7 @@ def _in_one_process(options: Options, windows: Windows, world: int) -> str:
         loss_of,
         ranks=world,
         steps=STEPS,
-        divide="first",
+        divide="once" if options.ddp == "ringdp" else "first",
         seeds=[dropout_seed(options, rank) for rank in range(world)],
         on_gradients=lambda step: before_optimizer(model, optimizer, options, step, STEPS, world),
     )

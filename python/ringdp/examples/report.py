@@ -74,11 +74,25 @@ class Report:
                 f"{self.comparison.ratio:.3f}",
                 f"{times}, in alternation; above 1 is faster than gloo",
             ),
+            *self._stock_rows(),
             (
                 "communication",
                 communication,
                 f"not hidden by backward, per step; gloo {1e3 * gloo.communication:.1f} ms",
             ),
+        ]
+
+    def _stock_rows(self) -> list[Row]:
+        comparison = self.comparison
+        if comparison is None or comparison.stock is None:
+            return []
+        times = f"stock DDP {1e3 * comparison.stock.step:.1f} ms, {1e3 * comparison.stock.communication:.1f} ms of it"
+        return [
+            (
+                "step, stock DDP / ours",
+                f"{comparison.stock_ratio:.3f}",
+                f"{times} communication, over {self.backend}; above 1 is faster than stock DDP",
+            )
         ]
 
     def _traffic_rows(self) -> list[Row]:
@@ -99,6 +113,8 @@ class Report:
             ]
         floor = traffic.memory_floor // traffic.steps
         note = f"(5N-2) S: copied in, folded, copied out; one pass alone is 2NS = {floor:,}"
+        if traffic.in_place:
+            note = "2NS: every gradient read once, every mean written once"
         return [
             wire,
             ("memory bytes/step", *_against(traffic.memory, traffic.memory_formula, note, traffic)),

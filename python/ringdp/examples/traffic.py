@@ -10,13 +10,17 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of `steps` steps, over all ranks. gradient_bytes: S, what one rank all-reduces in one step."""
+    """Bytes of `steps` steps, over all ranks. gradient_bytes: S, what one rank all-reduces in one step.
+
+    in_place: buckets lie in shared memory where there is some, so nothing is copied there.
+    """
 
     world: int
     steps: int
     gradient_bytes: int
     wire: int
     memory: int
+    in_place: bool = False
 
     @property
     def in_memory(self) -> bool:
@@ -35,10 +39,12 @@ class Traffic:
 
     @property
     def memory_formula(self) -> int:
-        """(5N-2) S where gradients are copied into the arena and means out of it.
+        """2 N S in place; (5N-2) S where gradients are copied into the arena and means out of it.
 
         Both copies read and write (N-1) S; the fold reads N S and writes S twice, to the arena and its owner.
         """
+        if self.in_place:
+            return self.memory_floor
         return (5 * self.world - 2) * self.gradient_bytes * self.steps
 
 
@@ -58,13 +64,13 @@ class Meter:
         """End of that stretch."""
         self._sums += self._now()
 
-    def total(self, steps: int, gradient_bytes: int) -> Traffic | None:
+    def total(self, steps: int, gradient_bytes: int, in_place: bool) -> Traffic | None:
         """Collective. All ranks' bytes since the first start(), None where the backend has no counters."""
         if self._counters is None:
             return None
         sums = self._sums.clone()
         dist.all_reduce(sums)
-        return Traffic(dist.get_world_size(), steps, gradient_bytes, int(sums[0]), int(sums[1]))
+        return Traffic(dist.get_world_size(), steps, gradient_bytes, int(sums[0]), int(sums[1]), in_place)
 
     def _now(self) -> torch.Tensor:
         if self._counters is None:

@@ -1,13 +1,14 @@
-"""The main job: train a small GPT on N ranks with stock DistributedDataParallel, and prove the bits.
+"""The main job: train a small GPT on N ranks, data-parallel, and prove the bits.
 
     torchrun --nproc-per-node 2 -m ringdp.examples.train_gpt
 
-Nothing of ringdp is needed for that: the backend is a name given to init_process_group. Every rank computes
-on one thread, because only then do two processes add up in the same order.
+The backend is a name given to init_process_group, the wrapper a class with torch's interface: `--ddp stock` trains with
+torch's own. Every rank computes on one thread, because only then do two processes add up in the same order.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 from dataclasses import asdict
 from typing import TextIO
@@ -20,6 +21,7 @@ from ringdp.examples.comparison import Comparison, compare
 from ringdp.examples.gpt import sample
 from ringdp.examples.interrupt import Interrupt
 from ringdp.examples.options import Options, parse
+from ringdp.examples.parallel import name_of
 from ringdp.examples.progress import progress_for
 from ringdp.examples.proof import STEPS, promises_rank_order, prove
 from ringdp.examples.report import Report, print_table, write_json
@@ -46,6 +48,7 @@ def main() -> int:
     try:
         return run(options, interrupt)
     finally:
+        gc.collect()  # a wrapper is part of cycles and keeps its group, whose threads (gloo's) must end before Python
         dist.destroy_process_group()
 
 
@@ -72,7 +75,7 @@ def run(options: Options, interrupt: Interrupt) -> int:
     report = Report(options.backend, trainer.world, bytes_per_step, trainer.history, comparison, final_hashes, proof)
     if trainer.rank == 0:
         publish(report, options)
-    return verdict(report)
+    return verdict(report, options.ddp)
 
 
 def prepare(options: Options) -> tuple[corpus.Corpus, Trainer]:
@@ -92,8 +95,8 @@ def introduction(options: Options, text: corpus.Corpus, trainer: Trainer) -> str
     return (
         f"text: {text.files} files of {options.corpus}, {len(text.train) / 1e6:.1f} MB to train on, "
         f"{len(text.validation) / 1e6:.1f} MB to validate (sha256 {text.digest[:12]})\n"
-        f"model: {parameters / 1e6:.2f} million parameters; {trainer.world} rank(s) over {options.backend}, "
-        "one thread each (so that the bits can be compared)\n"
+        f"model: {parameters / 1e6:.2f} million parameters; {trainer.world} rank(s), "
+        f"{name_of(options.ddp)} over {options.backend}, one thread each (so that the bits can be compared)\n"
         f"learning rate: {options.lr:g} x {trainer.world} = {peak:g}, "
         f"warm-up {warm_up} of {options.steps} steps; starting after step {trainer.step}"
     )
@@ -117,13 +120,14 @@ def compare_with_gloo(options: Options, trainer: Trainer) -> Comparison | None:
     if not options.rounds:
         return None
     say(f"the same steps over {options.backend} and gloo in alternation, {options.rounds} rounds ...")
-    return compare(trainer.model, trainer.feed.starting_at(trainer.step), options.rounds)
+    return compare(trainer.model, trainer.feed.starting_at(trainer.step), options.rounds, options.ddp)
 
 
 def publish(report: Report, options: Options) -> None:
     """The table, the PNG and the JSON; on rank 0 only."""
     print_table(report)
-    title = f"GPT on {report.world} rank(s), stock DDP over {report.backend}: one process {report.proof.headline}"
+    what = f"GPT on {report.world} rank(s), {name_of(options.ddp)} over {report.backend}"
+    title = f"{what}: one process {report.proof.headline}"
     picture = plot.draw(options.out, title, report.backend, report.history, report.comparison)
     say(f"picture: {picture}" if picture else "no picture: matplotlib is not installed")
     if options.json:
@@ -131,7 +135,7 @@ def publish(report: Report, options: Options) -> None:
         say(f"report: {options.json}")
 
 
-def verdict(report: Report) -> int:
+def verdict(report: Report, ddp: str) -> int:
     """0, or 1 when ranks drifted apart or bits that must be equal are not; says which."""
     if len(set(report.final_hashes)) > 1:
         say("FAILED: the ranks have different parameters after the training", sys.stderr)
@@ -139,7 +143,7 @@ def verdict(report: Report) -> int:
     say(f"one process: {report.proof}")
     if report.proof.equal:
         return 0
-    if not promises_rank_order(report.backend, report.world):
+    if not promises_rank_order(report.backend, report.world, ddp):
         say(f"{report.backend} does not add up in rank order on {report.world} ranks: expected of it")
         return 0
     say("FAILED: the ranks must have the bits of one process", sys.stderr)

@@ -1,4 +1,4 @@
-"""Training over stock DistributedDataParallel: one step, evaluation, checkpoint and resume."""
+"""Data-parallel training: one step, evaluation, checkpoint and resume."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
@@ -19,6 +18,7 @@ from ringdp.examples.feed import Feed
 from ringdp.examples.gpt import GPT, Shape, next_token_loss
 from ringdp.examples.interrupt import Interrupt
 from ringdp.examples.options import Options
+from ringdp.examples.parallel import data_parallel
 from ringdp.examples.schedule import learning_rate, set_rate
 
 EVALUATIONS = 5
@@ -66,7 +66,7 @@ class Trainer:
         self._validation = Windows(corpus.validation, options.seq, "validation")
         self.feed = Feed(self._windows, options.batch, self.rank, self.world, options.seed)
         self.model, self.optimizer = make(options, options.seq)
-        self.ddp = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+        self.ddp = data_parallel(self.model, options.ddp)
         torch.manual_seed(dropout_seed(options, self.rank))
         self.history = History()
         self._settings = {"ranks": self.world, "corpus": corpus.digest}

@@ -17,13 +17,16 @@ def test_a_step_is_the_sum_of_its_phases():
 
 
 @pytest.mark.usefixtures("alone")
-def test_every_phase_is_measured_and_the_model_stays_as_it_is(tiny):
+@pytest.mark.parametrize("ddp", ["ringdp", "stock"])
+def test_every_phase_is_measured_and_the_model_stays_as_it_is(tiny, ddp):
     options = tiny()
     model, _ = make(options, options.seq)
     before = parameters_hash(copy.deepcopy(model))
     windows = Windows(read(options.corpus).train, options.seq, "training")
-    comparison = compare(model, Feed(windows, options.batch, 0, 1, 0).starting_at(0), rounds=3)
-    for split in (comparison.ours, comparison.gloo):
+    comparison = compare(model, Feed(windows, options.batch, 0, 1, 0).starting_at(0), 3, ddp)
+    stock = [comparison.stock] if ddp == "ringdp" else []
+    assert (comparison.stock is None) == (comparison.stock_ratio is None) == (ddp == "stock")
+    for split in (comparison.ours, comparison.gloo, *stock):
         assert min(split.forward, split.backward, split.optimizer) > 0
         assert split.communication >= 0
     assert comparison.ratio > 0

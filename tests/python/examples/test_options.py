@@ -36,6 +36,7 @@ def test_paths_and_dashes():
     ("bad", "named"),
     [
         (["--steps", "0"], "--steps is 0, must be above 0"),
+        (["--ddp", "horovod"], "--ddp is 'horovod', must be one of ringdp, stock"),
         (["--batch", "-2"], "--batch is -2, must be above 0"),
         (["--lr", "nan"], "--lr is nan"),
         (["--clip", "-1"], "--clip is -1.0, must be at least 0"),

@@ -14,7 +14,9 @@ SPLIT = Split(0.04, 0.08, 0.01, 0.007)
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.mark.parametrize("comparison", [Comparison(SPLIT, SPLIT, 1.0, None), None])
+@pytest.mark.parametrize(
+    "comparison", [Comparison(SPLIT, SPLIT, 1.0, None), Comparison(SPLIT, SPLIT, 1.0, None, SPLIT, 1.0), None]
+)
 def test_a_png_is_written(tmp_path, comparison):
     pytest.importorskip("matplotlib")
     path = plot.draw(tmp_path / "new", "title", "ringdp", HISTORY, comparison)

@@ -9,8 +9,9 @@ from ringdp.examples.proof import Proof, promises_rank_order, prove
 
 
 @pytest.mark.usefixtures("alone")
-def test_an_honest_run_equals_one_process(tiny):
-    options = tiny()
+@pytest.mark.parametrize("ddp", ["ringdp", "stock"])
+def test_an_honest_run_equals_one_process(tiny, ddp):
+    options = tiny("--ddp", ddp)
     found = prove(options, read(options.corpus).train)
     assert found.equal
     assert str(found) == f"equal (sha256 {found.of_one_process[:12]})"
@@ -42,8 +43,14 @@ def test_one_rank_that_differs_is_a_difference_and_named():
 
 
 @pytest.mark.parametrize(
-    ("backend", "world", "promised"),
-    [("ringdp", 8, True), ("cpu:ringdp", 3, True), ("gloo", 2, True), ("gloo", 3, False)],
+    ("backend", "world", "ddp", "promised"),
+    [
+        ("ringdp", 8, "stock", True),
+        ("cpu:ringdp", 3, "stock", True),
+        ("gloo", 2, "stock", True),
+        ("gloo", 3, "stock", False),
+        ("gloo", 3, "ringdp", True),
+    ],
 )
-def test_who_promises_rank_order(backend, world, promised):
-    assert promises_rank_order(backend, world) is promised
+def test_who_promises_rank_order(backend, world, ddp, promised):
+    assert promises_rank_order(backend, world, ddp) is promised

@@ -49,6 +49,18 @@ def test_bytes_that_differ_show_both_numbers():
     assert row(report(replace(LINKS, wire=30_000)), "wire bytes/step").startswith("3,000 formula 2,000")
 
 
+def test_gradients_in_shared_memory_are_read_and_written_once():
+    in_place = replace(SHARED, memory=40_000, in_place=True)
+    assert row(report(in_place), "memory bytes/step").startswith("4,000 = formula, 2NS")
+
+
+def test_stock_ddp_has_a_row_where_it_is_another():
+    table = report()
+    assert not any("stock" in r[0] for r in table.rows())
+    both = replace(table, comparison=replace(table.comparison, stock=GLOO, stock_ratio=1.2))
+    assert row(both, "step, stock DDP / ours").startswith("1.200 stock DDP 147.0 ms, 20.0 ms of it")
+
+
 def test_what_was_not_measured_is_a_dash():
     assert row(report(), "wire bytes/step").startswith("- ")
     assert row(replace(report(), comparison=None), "step over gloo").startswith("- ")

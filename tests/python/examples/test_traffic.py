@@ -32,7 +32,7 @@ def test_a_backend_without_counters_has_no_total():
     meter = Meter()
     meter.start()
     meter.stop()
-    assert meter.total(1, 1) is None
+    assert meter.total(1, 1, False) is None
 
 
 @pytest.mark.usefixtures("alone")
@@ -53,4 +53,4 @@ def test_the_meter_counts_its_stretches_only(monkeypatch):
         counted["memory_bytes_written"] += 2 * inside
         meter.stop()
         counted["wire_bytes_sent"] += 1000
-    assert meter.total(7, 9) == Traffic(world=1, steps=7, gradient_bytes=9, wire=43, memory=86)
+    assert meter.total(7, 9, False) == Traffic(world=1, steps=7, gradient_bytes=9, wire=43, memory=86)
