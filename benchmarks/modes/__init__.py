@@ -1,0 +1,1 @@
+"""The four ways in which gradients can travel, side by side."""

@@ -1,0 +1,63 @@
+"""Starts the ranks of one ablation, on this host or on namespaces with shaped links, and reads what they measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from race.hosts import Hosts
+from race.session import free_port
+
+from modes.rank import Job
+
+HERE = str(Path(__file__).resolve().parent.parent)
+PORT = 29501  # of the store between hosts: their networks are their own
+LIMIT_S = 1200
+
+
+def measure(job: Job, ranks: int, hosts: int, gigabits: float) -> list[dict[str, Any]]:
+    """Every rank's samples. hosts 1: this one, shared memory. RuntimeError with a rank's last words when one fails."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ablation-")))
+        network = stack.enter_context(Hosts(hosts, gigabits)) if hosts > 1 else None
+        address, port = (network.addresses[0], PORT) if network else ("127.0.0.1", free_port())
+        processes = []
+        for rank in range(ranks):
+            command = [sys.executable, "-m", "modes.rank", str(folder / "result.json"), json.dumps(asdict(job))]
+            if network:
+                command = network.command(rank * hosts // ranks, command)
+            variables = _variables(rank, ranks, address, port, between_hosts=network is not None)
+            log = stack.enter_context(open(folder / f"log-{rank}", "wb"))
+            process = subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
+            stack.callback(_end, process)
+            processes.append(process)
+        for rank, process in enumerate(processes):
+            if process.wait(LIMIT_S):
+                words = (folder / f"log-{rank}").read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"rank {rank} ended with status {process.returncode}: {words}")
+        return json.loads((folder / "result.json").read_text())
+
+
+def _variables(rank: int, ranks: int, address: str, port: int, between_hosts: bool) -> dict[str, str]:
+    path = os.pathsep.join(p for p in (HERE, os.environ.get("PYTHONPATH", "")) if p)
+    variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": str(ranks)}
+    variables |= {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+    interface = "eth0" if between_hosts else "lo"
+    variables |= {"GLOO_SOCKET_IFNAME": interface}
+    if between_hosts:
+        variables |= {"RINGDP_SOCKET_IFNAME": interface}
+    return variables
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
