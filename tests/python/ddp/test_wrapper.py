@@ -92,10 +92,10 @@ def bytes_of_accumulation(micros: int) -> int:
     """On a rank: payload bytes on links for one step of `micros` micro-batches."""
     ddp = DistributedDataParallel(fresh())
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    before = backend.counters()["wire_bytes_sent"]
     with ddp.no_sync():
         for micro in range(micros - 1):
             loss_of(ddp, HERE.rank, 0, micro).backward()
-    before = backend.counters()["wire_bytes_sent"]
     loss_of(ddp, HERE.rank, 0, micros - 1).backward()
     return backend.counters()["wire_bytes_sent"] - before
 
@@ -147,23 +147,28 @@ def test_a_copy_goes_on(pair, static):
     assert pair.run(copied_after_the_first_step, static) == [True] * 2
 
 
-def dropped_in_mid_pass() -> bool:
-    """On a rank: a wrapper whose backward failed is dropped; its hooks go with it, and another one averages."""
+def dropped_in_mid_pass() -> tuple[float, int]:
+    """On a rank: a wrapper that never came to its backward pass is dropped; its hooks go with it. The next one's mean,
+    and how many collectives that took.
+    """
     model = nn.Linear(1, 1, bias=False)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     gc.disable()
     try:
         ddp = DistributedDataParallel(model)
-        ddp(torch.ones(1, 1))  # and no backward
+        ddp(torch.ones(1, 1))
         del ddp
         ddp = DistributedDataParallel(model)
-        ddp(torch.full((1, 1), float(HERE.rank))).sum().backward()
-        return model.weight.grad.item() == 0.5
+        loss = ddp(torch.full((1, 1), float(HERE.rank))).sum()
+        before = backend.counters()["collectives"]
+        loss.backward()
+        return model.weight.grad.item(), backend.counters()["collectives"] - before
     finally:
         gc.enable()
 
 
 def test_a_dropped_wrapper_leaves_nothing_on_the_parameters(pair):
-    assert pair.run(dropped_in_mid_pass) == [True] * 2
+    assert pair.run(dropped_in_mid_pass) == [(0.5, 1)] * 2
 
 
 def copied_and_pickled() -> tuple[bool, bool, list[str], list[str]]:
