@@ -46,7 +46,7 @@ void Reducer::share_gradients() {
   std::vector<size_t> sizes;
   for (const Bucket& bucket : buckets_) {
     const size_t bytes = bucket.elements * bucket.options.dtype().itemsize();
-    const bool large = bucket.lone() && !bucket.sparse && bytes >= backend::kSmallestInScope;
+    const bool large = bucket.in_place && !bucket.sparse && bytes >= backend::kSmallestInScope;
     if (large && std::count(sizes.begin(), sizes.end(), bytes) == 0) sizes.push_back(bytes);
   }
   gradients_shared_ = share_gradients_of(*group_, parameters_[0].device(), std::move(sizes));
@@ -120,7 +120,7 @@ void Reducer::take(size_t index, Gradient kind, const at::Tensor& arrived) {
     return;
   }
   if (gradient.defined()) check_fits(gradient, bucket.options, names_[index]);
-  if (bucket.lone()) {
+  if (bucket.in_place) {
     if (kind == Gradient::kFresh && gradient.defined() && take_in_place(bucket, arrived)) return;
     allocate(bucket, *group_);
   }

@@ -32,7 +32,8 @@ Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<si
   bucket.indices = std::move(indices);
   const at::Tensor& first = bucket.parameters.front();
   bucket.options = at::device(first.device()).dtype(shape.dtype.value_or(first.scalar_type()));
-  const int64_t granularity = bucket.lone() ? 1 : shape.granularity;  // a gradient has no padding
+  bucket.in_place = sparse || (bucket.indices.size() == 1 && !shape.gradients_are_views);
+  const int64_t granularity = bucket.in_place ? 1 : shape.granularity;  // a gradient has no padding
   bucket.padded = (bucket.elements + granularity - 1) / granularity * granularity;
   return bucket;
 }
@@ -63,7 +64,7 @@ void renew_views(Bucket& bucket) {
 }
 
 void let_go(Bucket& bucket) {
-  if (!bucket.lone()) return;
+  if (!bucket.in_place) return;
   bucket.memory.reset();
   bucket.views.clear();
 }

@@ -2,8 +2,8 @@
 //
 // `memory` is what collectives work on: the gradients, and padding up to what the mean wants. Each gradient has a view
 // into it, strided as autograd will stride that parameter's .grad (its "gradient layout contract"), so that a .grad can be
-// the view. A bucket of one parameter has no memory of its own: where nobody else holds the memory of the .grad, that is
-// reduced where it lies, without a copy. A sparse bucket always is of that kind.
+// the view. A bucket of one parameter whose .grad is no view has no memory of its own: where nobody else holds the memory of
+// the .grad, that is reduced where it lies, without a copy. A sparse bucket always is of that kind.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -18,21 +18,21 @@ struct Bucket {
   std::vector<size_t> indices;          // of its parameters
   std::vector<at::Tensor> parameters;   // the same, in that order
   std::vector<size_t> offsets, lengths; // of each gradient, in elements
-  at::Tensor memory;                    // flat; in a bucket of one parameter undefined between steps
+  at::Tensor memory;                    // flat; of an in_place bucket undefined between steps
   std::vector<at::Tensor> views;        // of each gradient
   int64_t elements = 0, padded = 0;     // of gradients; of memory
   at::TensorOptions options;            // of memory
   bool sparse = false;
+  bool in_place = false;                // no memory of its own
 
   size_t pending = 0;             // gradients that have not arrived in the running backward pass
   std::vector<size_t> uncopied;   // positions whose copy waits for the rest of the bucket (batched_grad_copy)
-
-  bool lone() const { return indices.size() == 1; }
 };
 
 struct BucketShape {
   int64_t granularity = 1;                  // memory holds a multiple of so many elements
   std::optional<at::ScalarType> dtype;      // instead of the parameters'
+  bool gradients_are_views = false;
 };
 
 // Without memory.
@@ -42,7 +42,7 @@ Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<si
 // Gives a dense bucket memory, shared with the ranks of the host where the group has some, and views into it.
 void allocate(Bucket& bucket, c10d::ProcessGroup& group);
 
-// Takes the .grad of a dense bucket of one parameter as its memory, when autograd laid it out as the views are and nobody
+// Takes the .grad of a dense in_place bucket as its memory, when autograd laid it out as the views are and nobody
 // else holds that memory. `arrived` is what autograd gave the hook, which may hold it too; may be undefined.
 bool take_in_place(Bucket& bucket, const at::Tensor& arrived);
 

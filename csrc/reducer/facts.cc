@@ -19,7 +19,7 @@ std::vector<Reducer::BucketFacts> Reducer::buckets() const {
     facts.dtype = c10::toString(c10::typeMetaToScalarType(bucket.options.dtype()));
     facts.shared = !bucket.sparse && offers_shared_memory(*group_, parameter.device());
     if (!bucket.sparse) facts.bytes = bucket.elements * size;
-    if (!bucket.lone()) facts.memory_bytes = bucket.padded * size;
+    if (!bucket.in_place) facts.memory_bytes = bucket.padded * size;
     all.push_back(std::move(facts));
   }
   return all;

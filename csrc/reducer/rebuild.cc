@@ -42,8 +42,9 @@ void Reducer::set_buckets(const Layout& layout) {
   places_.assign(parameters_.size(), {});
   for (const auto& members : layout_) {
     const bool sparse = sparse_[members.front()];
-    buckets_.push_back(make_bucket(parameters_, members, sparse, {mean_->granularity(), gradient_dtype_}));
-    if (!buckets_.back().lone()) allocate(buckets_.back(), *group_);
+    buckets_.push_back(make_bucket(parameters_, members, sparse, {mean_->granularity(), gradient_dtype_,
+                                                                  options_.gradient_as_bucket_view}));
+    if (!buckets_.back().in_place) allocate(buckets_.back(), *group_);
     for (size_t position = 0; position < members.size(); ++position) {
       places_[members[position]] = {buckets_.size() - 1, position};
     }

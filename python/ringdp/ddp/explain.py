@@ -19,7 +19,7 @@ _SHOWN = 4
 class BucketPlan:
     """One bucket, in launch order. memory_bytes: what it holds beside the gradients, with padding.
 
-    0 for a bucket of one gradient, which is reduced where it lies.
+    0 for a bucket of one gradient that is no view: it is reduced where it lies.
     """
 
     parameters: tuple[str, ...]

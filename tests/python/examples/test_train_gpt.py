@@ -32,8 +32,8 @@ def test_a_run_ends_with_table_picture_and_proof(train_gpt, backend, tmp_path):
     assert (tmp_path / "out" / "checkpoint.pt").is_file()
 
 
-def test_a_resumed_run_on_two_ranks_has_the_bits_of_an_unbroken_one(train_gpt, backend, tmp_path):
-    short = ("--backend", backend, "--rounds", "0", "--sample", "0", "--steps", "6")
+def test_a_resumed_run_on_two_ranks_has_the_bits_of_an_unbroken_one(train_gpt, tmp_path):
+    short = ("--rounds", "0", "--sample", "0", "--steps", "6")
     train_gpt(2, *short, "--json", str(tmp_path / "unbroken.json"))
     assert "go on with --resume" in train_gpt(2, *short, "--stop-at", "2")
     train_gpt(2, *short, "--resume", "--json", str(tmp_path / "resumed.json"))
