@@ -246,3 +246,16 @@ def kept_worlds() -> Iterator[Callable[..., World]]:
             return known[key]
 
         yield get
+
+
+BACKENDS = ("ringdp", "gloo")
+_gloo: list[dist.ProcessGroup] = []
+
+
+def group_of(backend: str) -> dist.ProcessGroup:
+    """On a joined rank: all ranks, over ringdp or over gloo; the same group at every call."""
+    if backend == "ringdp":
+        return dist.group.WORLD
+    if not _gloo:
+        _gloo.append(dist.new_group(range(HERE.size), backend="gloo"))
+    return _gloo[0]

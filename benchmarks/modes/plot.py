@@ -16,7 +16,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     rows = result["rows"][::-1]
     names = [row["mode"] for row in rows]
     exposed = [1e3 * row["exposed"] for row in rows]
-    rest = [1e3 * row["step"] - hidden_by_none for row, hidden_by_none in zip(rows, exposed, strict=True)]
+    rest = [1e3 * row["step"] - wait for row, wait in zip(rows, exposed, strict=True)]
     figure, axes = pyplot.subplots(figsize=(7.5, 2.6))
     axes.barh(names, rest, color="#1f4e8c", label="computing, and communication that it hides")
     axes.barh(names, exposed, left=rest, color="#bb3e03", label="exposed communication")

@@ -9,14 +9,12 @@ from itertools import product
 
 import pytest
 import torch
-import torch.distributed as dist
 from parity_models import MODELS
-from ranks import HERE
+from ranks import group_of
 from training import BUCKETS, STEPS, Cell, cells_between_hosts, in_one_process, on_this_rank
 
 RANKS = (2, 3, 4, 8)
 PATHS = ("shm", "tcp", "gloo")
-_gloo: list[dist.ProcessGroup] = []
 
 
 def in_slice(model: str, ranks: int, bucket: str, overlap: bool, path: str) -> bool:
@@ -35,9 +33,7 @@ CELLS = [
 
 def run_cell(cell: Cell, over_gloo: bool) -> str:
     """On a rank."""
-    if over_gloo and not _gloo:
-        _gloo.append(dist.new_group(range(HERE.size), backend="gloo"))
-    return on_this_rank(cell, STEPS, _gloo[0] if over_gloo else None)
+    return on_this_rank(cell, STEPS, group_of("gloo") if over_gloo else None)
 
 
 @pytest.mark.parametrize(("ranks", "path", "cell"), CELLS, ids=str)

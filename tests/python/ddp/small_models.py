@@ -6,23 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from ranks import HERE
+from ranks import HERE, group_of
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process, parameters_hash
 from torch import nn
-
-BACKENDS = ("ringdp", "gloo")
-_gloo: list[dist.ProcessGroup] = []
-
-
-def group_of(backend: str) -> dist.ProcessGroup:
-    """All ranks, over ringdp or over gloo; the same group at every call."""
-    if backend == "ringdp":
-        return dist.group.WORLD
-    if not _gloo:
-        _gloo.append(dist.new_group(range(HERE.size), backend="gloo"))
-    return _gloo[0]
 
 
 def mlp(width: int = 48) -> nn.Sequential:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from ranks import HERE
+from ranks import BACKENDS, HERE, group_of
 from ringdp.ddp.explain import Explanation
 from ringdp.ddp.wrapper import DistributedDataParallel
-from small_models import BACKENDS, fresh, group_of, loss_of
+from small_models import fresh, loss_of
 
 
 def explained(backend: str, steps: int) -> tuple[Explanation, str]:

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 import torch
-from ranks import HERE
+from ranks import BACKENDS, HERE, group_of
 from ringdp.ddp.wrapper import DistributedDataParallel
-from small_models import BACKENDS, fresh, group_of, loss_of
+from small_models import fresh, loss_of
 from torch.nn.parallel import DistributedDataParallel as Stock
 
 

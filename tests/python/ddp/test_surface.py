@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import BACKENDS, HERE, group_of
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process, parameters_hash
-from small_models import BACKENDS, batch, fresh, group_of, loss_of, mlp, optimizer_for
+from small_models import batch, fresh, loss_of, mlp, optimizer_for
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import BACKENDS, HERE, group_of
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process, parameters_hash
-from small_models import BACKENDS, fresh, group_of, loss_of, optimizer_for
+from small_models import fresh, loss_of, optimizer_for
 
 STEPS = 3
 

@@ -9,10 +9,10 @@ import pickle
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import BACKENDS, HERE, group_of
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process, parameters_hash
-from small_models import BACKENDS, batch, fresh, group_of, loss_of, mlp, optimizer_for, reference, train
+from small_models import batch, fresh, loss_of, mlp, optimizer_for, reference, train
 from torch import nn
 
 ARGUMENTS = [

@@ -6,22 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from ranks import HERE
+from ranks import group_of
 from ringdp import _native
 
 _C = _native.load()
-BACKENDS = ("ringdp", "gloo")
-_gloo: list[dist.ProcessGroup] = []
-
-
-def group_of(backend: str) -> dist.ProcessGroup:
-    """All ranks, over ringdp or over gloo; the same group at every call."""
-    if backend == "ringdp":
-        return dist.group.WORLD
-    if not _gloo:
-        _gloo.append(dist.new_group(range(HERE.size), backend="gloo"))
-    return _gloo[0]
 
 
 def gradients(rank: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype = torch.float32, seed: int = 0) -> list:

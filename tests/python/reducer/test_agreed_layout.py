@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ranks import HERE
-from rig import BACKENDS, folded, gradients, reducer_of, same_bits
+from ranks import BACKENDS, HERE
+from rig import folded, gradients, reducer_of, same_bits
 
 COUNT = 5
 

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 import torch
-from ranks import HERE
-from rig import BACKENDS, backward, folded, gradients, reducer_of, same_bits
+from ranks import BACKENDS, HERE
+from rig import backward, folded, gradients, reducer_of, same_bits
 
 SHAPES = [[40, 3], [7], [300], [1], [64]]
 

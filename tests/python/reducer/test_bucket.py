@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ranks import HERE
-from rig import BACKENDS, backward, folded, gradients, reducer_of, same_bits
+from ranks import BACKENDS, HERE
+from rig import backward, folded, gradients, reducer_of, same_bits
 
 SHAPES = [[3, 5], [], [0], [7], [2, 3, 4, 5]]
 

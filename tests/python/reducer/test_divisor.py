@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
-from rig import backward, folded, gradients, group_of, reducer_of, same_bits
+from ranks import HERE, group_of
+from rig import backward, folded, gradients, reducer_of, same_bits
 
 
 def divided_by(own: float, backend: str) -> bool:

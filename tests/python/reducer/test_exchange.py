@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ranks import HERE
-from rig import _C, folded, gradients, group_of, same_bits
+from ranks import HERE, group_of
+from rig import _C, folded, gradients, same_bits
 
 
 def in_flight(count: int, elements: int) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ranks import HERE
-from rig import _C, group_of, same_bits
+from ranks import HERE, group_of
+from rig import _C, same_bits
 
 
 def both_ways(dtype: torch.dtype, values: list[float]) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ranks import HERE
-from rig import _C, BACKENDS, folded, gradients, group_of, same_bits
+from ranks import BACKENDS, HERE, group_of
+from rig import _C, folded, gradients, same_bits
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 

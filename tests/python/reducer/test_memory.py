@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
-from rig import BACKENDS, backward, folded, gradients, reducer_of, same_bits
+from ranks import BACKENDS, HERE
+from rig import backward, folded, gradients, reducer_of, same_bits
 
 
 def places(backend: str) -> tuple[bool, bool]:

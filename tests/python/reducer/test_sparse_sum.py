@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ranks import HERE
-from rig import BACKENDS, reducer_of
+from ranks import BACKENDS, HERE
+from rig import reducer_of
 
 
 def mean_of_rows(backend: str, used_by: list[int]) -> list[list[float]]:
