@@ -10,14 +10,17 @@ std::vector<InstructionSet> detect() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    sets.push_back({"avx512", pick_avx512_kernel, avx512_codec(), avx2_copy_past_caches});
+    sets.push_back(
+        {"avx512", pick_avx512_kernel, avx512_codec(), avx2_copy_past_caches, avx512_step_kernels()});
   }
-  if (avx2) sets.push_back({"avx2", pick_avx2_kernel, avx2_codec(), avx2_copy_past_caches});
+  if (avx2) {
+    sets.push_back({"avx2", pick_avx2_kernel, avx2_codec(), avx2_copy_past_caches, avx2_step_kernels()});
+  }
 #endif
 #if defined(__aarch64__)
-  sets.push_back({"neon", pick_scalar_kernel, scalar_codec(), copy});
+  sets.push_back({"neon", pick_scalar_kernel, scalar_codec(), copy, scalar_fma_step_kernels()});
 #else
-  sets.push_back({"scalar", pick_scalar_kernel, scalar_codec(), copy});
+  sets.push_back({"scalar", pick_scalar_kernel, scalar_codec(), copy, scalar_step_kernels()});
 #endif
   return sets;
 }

@@ -5,6 +5,7 @@
 #include "kernels/codec_kernel.h"
 #include "kernels/copy.h"
 #include "kernels/kernel.h"
+#include "kernels/step_kernel.h"
 
 namespace ringdp::kernels {
 
@@ -13,6 +14,7 @@ struct InstructionSet {
   KernelPicker pick;
   const Codec& codec;
   CopyKernel copy_past_caches;
+  const StepKernels& step;
 };
 
 // Best first, never empty; the last one is the compiler's baseline. Found once; thread-safe.
