@@ -22,7 +22,7 @@ from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent
 CORE_ROOMS = ("base", "kernels", "trace", "transport", "plan", "collective", "comm")
-TORCH_ROOMS = ("backend", "reducer", "bindings")
+TORCH_ROOMS = ("backend", "reducer", "zero", "bindings")
 CORE_FLAGS = "-std=c++20 -O3 -ffp-contract=off -fPIC -fvisibility=hidden -Wall -Wextra -pthread".split()
 # Only these files may use more than the baseline instruction set; kernels/dispatch.cc picks one at run time.
 SIMD_FLAGS = {

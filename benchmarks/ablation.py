@@ -20,9 +20,9 @@ import sys
 from dataclasses import asdict
 
 from modes.rank import Job
-from modes.session import measure
 from modes.table import rows_of, text_of, verdict
 from race import machine
+from race.job import run_job
 from race.outputs import add_outputs, check_outputs
 
 
@@ -56,7 +56,7 @@ def main() -> int:
     job = Job(options.backend, options.rounds, options.layers, options.width, options.rows, options.bucket_mb)
     facts = machine.describe()
     try:
-        everyones = measure(job, options.ranks, options.hosts, options.rate)
+        everyones = run_job("modes.rank", asdict(job), options.ranks, options.hosts, options.rate)
     except (RuntimeError, ValueError) as problem:
         print(f"ablation: {problem}", file=sys.stderr)
         return 1

@@ -34,7 +34,9 @@ import torch.distributed as dist
 
 LIMIT_S = 60.0
 _spawner = multiprocessing.get_context("forkserver")
-_spawner.set_forkserver_preload(["torch.distributed", "numpy", "pytest", "ringdp.backend", __name__])
+# What takes a rank long to import; torch's compiler is loaded by the wrapper.
+_preloaded = ["torch.distributed", "torch._dynamo.utils", "numpy", "pytest", "ringdp.backend", __name__]
+_spawner.set_forkserver_preload(_preloaded)
 
 
 @dataclass

@@ -1,24 +1,21 @@
 """One rank of the ablation: every mode takes a step per round, in another order each round.
 
-python -m modes.rank RESULT JOB      (JOB: JSON of Job; rank and address from the environment, as torchrun sets them)
+The JOB of race/job_rank.py is the JSON of Job.
 """
 
 from __future__ import annotations
 
 import copy
-import gc
-import json
 import random
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from race.job_rank import serve
 from ringdp import DistributedDataParallel
 from ringdp.ddp.timeline import BucketTimes
 from torch import nn
@@ -110,24 +107,8 @@ def run(job: Job) -> dict[str, Any]:
             if number >= 0:
                 samples[name].append(asdict(sample))
     parameters = sum(p.numel() for p in lanes["naive"].ddp.parameters())
-    return {"samples": samples, "parameters": parameters, "rank": dist.get_rank()}
-
-
-def main() -> None:
-    """Run the job, leave the result."""
-    torch.set_num_threads(1)
-    job = Job(**json.loads(sys.argv[2]))
-    dist.init_process_group(job.backend)
-    try:
-        result = run(job)
-        everyones: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyones, result)
-    finally:
-        gc.collect()  # wrappers are parts of cycles and keep their group, whose threads (gloo's) must end before Python
-        dist.destroy_process_group()
-    if result["rank"] == 0:
-        Path(sys.argv[1]).write_text(json.dumps(everyones))
+    return {"samples": samples, "parameters": parameters}
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda job: run(Job(**job)))

@@ -47,7 +47,7 @@ class Backend : public c10d::Backend, public Capabilities {
                                           const c10d::ReduceScatterOptions& opts) override;
   WorkPtr reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous) override;
   WorkPtr reduce_scatter_div(const at::Tensor& output, const at::Tensor& input, double divisor,
-                             bool asynchronous) override;
+                             bool asynchronous, OnResult on_result) override;
 
   // movements.cc
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;

@@ -2,6 +2,7 @@
 #pragma once
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -19,8 +20,11 @@ class Capabilities {
   virtual c10::intrusive_ptr<c10d::Work> reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous) = 0;
 
   // The same, of which this rank gets its part: `input` has N times the elements of `output`.
+  // `on_result`, unless empty, is told of elements of `output` as soon as they are there, by the thread that drives; which
+  // ones is up to the algorithm, those it is not told of are there when the work is done.
+  using OnResult = std::function<void(int64_t begin, int64_t count)>;
   virtual c10::intrusive_ptr<c10d::Work> reduce_scatter_div(const at::Tensor& output, const at::Tensor& input,
-                                                            double divisor, bool asynchronous) = 0;
+                                                            double divisor, bool asynchronous, OnResult on_result) = 0;
 
   // Until it ends, tensors of these sizes that this thread makes need not be copied by collectives (backward passes: the
   // gradients). Null where the group has no shared memory.

@@ -133,11 +133,12 @@ Backend::WorkPtr Backend::scatter_flat(const at::Tensor& output, const at::Tenso
 }
 
 Backend::WorkPtr Backend::reduce_scatter_div(const at::Tensor& output, const at::Tensor& input, double divisor,
-                                             bool asynchronous) {
+                                             bool asynchronous, OnResult on_result) {
   check_divisor(divisor, "reduce_scatter_div");
   Call call{c10d::OpType::_REDUCE_SCATTER_BASE, "ringdp:_reduce_scatter_base", {}, {}, {input}, flat_result({output}),
             {}, {}, c10d::kUnsetTimeout, asynchronous};
   call.desc.divisor = divisor;
+  call.buffers.on_result = std::move(on_result);
   return scatter_flat(output, input, c10d::ReduceOp::AVG, std::move(call), "reduce_scatter_div");
 }
 

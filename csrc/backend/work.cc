@@ -21,10 +21,12 @@ void Work::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pend
 }
 
 // A caller may stop the profiler as soon as wait() has returned, so its event ends before.
-void Work::before_done(std::exception_ptr error) { finish(to_torch(std::move(error))); }
+void Work::before_done(std::exception_ptr error) {
+  keep_.clear();  // whoever waits finds the memory free
+  finish(to_torch(std::move(error)));
+}
 
 void Work::on_done(std::exception_ptr error) {
-  keep_.clear();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     const std::lock_guard lock(future_mutex_);

@@ -8,5 +8,6 @@ void bind_settings(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_backend(pybind11::module_& m);
 void bind_reducer(pybind11::module_& m);
+void bind_zero(pybind11::module_& m);
 
 }  // namespace ringdp::bindings

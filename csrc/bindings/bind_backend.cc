@@ -53,8 +53,11 @@ void bind_backend(py::module_& m) {
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("name"), py::arg("options"), no_gil)
       .def_property_readonly("options", &Backend::options)
       .def("reduce_div", &Backend::reduce_div, py::arg("tensor"), py::arg("divisor"), py::arg("async_op") = true, no_gil)
-      .def("reduce_scatter_div", &Backend::reduce_scatter_div, py::arg("output"), py::arg("input"), py::arg("divisor"),
-           py::arg("async_op") = true, no_gil)
+      .def("reduce_scatter_div",
+           [](Backend& self, const at::Tensor& output, const at::Tensor& input, double divisor, bool async_op) {
+             return self.reduce_scatter_div(output, input, divisor, async_op, {});
+           },
+           py::arg("output"), py::arg("input"), py::arg("divisor"), py::arg("async_op") = true, no_gil)
       // torch calls it on ranks outside a new group when supports_splitting is true and a device is bound.
       .def("perform_nocolor_split", [](const Backend&, const at::Device&) {})
       .def("enter_allocation_scope", [](Backend& self) { backend::enter_allocation_scope(self.heap_allocator()); })

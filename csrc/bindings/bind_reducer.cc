@@ -2,6 +2,7 @@
 #include <torch/csrc/distributed/c10d/python_comm_hook.h>
 
 #include "bindings/bind.h"
+#include "bindings/callback.h"
 #include "reducer/reducer.h"
 
 namespace py = pybind11;
@@ -14,10 +15,11 @@ using reducer::Reducer;
 using reducer::Reduction;
 
 reducer::Layout make_layout(const std::vector<std::tuple<int64_t, int64_t, bool>>& parts,
-                            const std::vector<size_t>& order, const std::vector<int64_t>& limits) {
+                            const std::vector<size_t>& order, const std::vector<int64_t>& limits,
+                            bool never_beyond) {
   std::vector<reducer::Part> known;
   for (const auto& [bytes, kind, alone] : parts) known.push_back({bytes, kind, alone});
-  return reducer::make_layout(known, order, limits);
+  return reducer::make_layout(known, order, limits, never_beyond);
 }
 
 py::dict bucket_dict(const Reducer::BucketFacts& facts) {
@@ -59,23 +61,12 @@ py::dict timeline_dict(const Reducer& self) {
   return d;
 }
 
-// Called without the GIL, and perhaps destroyed so.
-std::function<void()> without_gil(py::function call) {
-  const std::shared_ptr<py::function> shared(new py::function(std::move(call)), [](py::function* held) {
-    const py::gil_scoped_acquire gil;
-    delete held;
-  });
-  return [shared] {
-    const py::gil_scoped_acquire gil;
-    (*shared)();
-  };
-}
-
 }  // namespace
 
 void bind_reducer(py::module_& m) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
-  m.def("make_layout", &make_layout, py::arg("parts"), py::arg("order"), py::arg("limits"));
+  m.def("make_layout", &make_layout, py::arg("parts"), py::arg("order"), py::arg("limits"),
+        py::arg("never_beyond") = false);
 
   py::class_<Reduction>(m, "Reduction").def("finish", &Reduction::finish, no_gil);
   py::class_<Mean>(m, "Mean")
@@ -84,23 +75,26 @@ void bind_reducer(py::module_& m) {
            }),
            py::arg("group"), py::arg("device"), py::arg("rank_order") = true)
       .def("start", &Mean::start, py::arg("flat"), py::arg("divisor"), no_gil)
+      .def("start_scatter", &Mean::start_scatter, py::arg("flat"), py::arg("divisor"), no_gil)
       .def_property_readonly("name", &Mean::name);
 
   py::class_<Reducer, std::shared_ptr<Reducer>>(m, "Reducer")
       .def(py::init([](std::vector<at::Tensor> parameters, std::vector<std::string> names, std::vector<bool> sparse,
                        Reducer::GroupPtr group, std::vector<int64_t> bucket_limits, bool find_unused,
                        bool gradient_as_bucket_view, bool batched_copy, bool skip_unused, bool overlap,
-                       bool rank_order) {
+                       bool rank_order, int64_t shard_block, reducer::Layout layout) {
              return std::make_shared<Reducer>(std::move(parameters), std::move(names), std::move(sparse),
                                               std::move(group),
                                               reducer::Options{std::move(bucket_limits), find_unused,
                                                                gradient_as_bucket_view, batched_copy, skip_unused,
-                                                               overlap, rank_order});
+                                                               overlap, shard_block, rank_order,
+                                                               std::move(layout)});
            }),
            py::arg("parameters"), py::arg("names"), py::arg("sparse"), py::arg("group"), py::kw_only(),
            py::arg("bucket_limits"), py::arg("find_unused") = false, py::arg("gradient_as_bucket_view") = false,
            py::arg("batched_copy") = false, py::arg("skip_unused") = false, py::arg("overlap") = true,
-           py::arg("rank_order") = true, no_gil)
+           py::arg("rank_order") = true, py::arg("shard_block") = 0,
+           py::arg("layout") = reducer::Layout{}, no_gil)
       .def("register_comm_hook",
            [](Reducer& self, py::object state, py::object hook) {
              auto held = std::make_unique<c10d::PythonCommHook>(std::move(state), std::move(hook));
@@ -113,6 +107,14 @@ void bind_reducer(py::module_& m) {
              const py::gil_scoped_release release;
              self.set_after_backward(std::move(after));
            })
+      .def("set_on_shard",
+           [](Reducer& self, py::function sinks, py::function call) {
+             auto make_sinks = without_gil<Reducer::Sinks>(std::move(sinks));
+             auto on_shard = without_gil<void, size_t, const at::Tensor&>(std::move(call));
+             const py::gil_scoped_release release;
+             self.set_on_shard(std::move(make_sinks), std::move(on_shard));
+           },
+           py::arg("sinks"), py::arg("on_shard"))
       .def("set_gradient_dtype", &Reducer::set_gradient_dtype, no_gil)
       .def("set_static_graph", &Reducer::set_static_graph, no_gil)
       .def("set_optimizer_in_backward", &Reducer::set_optimizer_in_backward, no_gil)
@@ -135,6 +137,12 @@ void bind_reducer(py::module_& m) {
       .def("remove_hooks", &Reducer::remove_hooks, no_gil)
       .def("buckets", &bucket_dicts)
       .def("timeline", &timeline_dict)
+      .def("layout", &Reducer::layout, no_gil)
+      .def("shards", &Reducer::shards, no_gil)
+      .def("used", &Reducer::used, no_gil)
+      .def("drop_shards", &Reducer::drop_shards, no_gil)
+      .def("zero_shards", &Reducer::zero_shards, no_gil)
+      .def("keep_shards", [](Reducer& self) { self.set_on_shard({}, {}); }, no_gil)
       .def("arrival_order", &Reducer::arrival_order, no_gil)
       .def("unused", &Reducer::unused, no_gil)
       .def("numbers", &Reducer::numbers, no_gil)

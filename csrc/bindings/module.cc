@@ -6,4 +6,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   ringdp::bindings::bind_plan(m);
   ringdp::bindings::bind_backend(m);
   ringdp::bindings::bind_reducer(m);
+  ringdp::bindings::bind_zero(m);
 }

@@ -6,9 +6,6 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "kernels/codec.h"
-#include "kernels/copy.h"
-#include "kernels/fold.h"
 
 namespace ringdp::collective {
 namespace {
@@ -170,66 +167,6 @@ void Executor::check_announced(int peer, uint64_t announced, size_t expected) co
                   ", which expects " + std::to_string(expected) +
                   ". What one rank sends to another must be what that one expects from it.",
               peer);
-}
-
-void Executor::fold(const Step& step) {
-  std::vector<const void*> srcs;
-  std::vector<void*> dsts;
-  for (const Ref& ref : step.srcs) {
-    srcs.push_back(resolve(ref));
-    totals_.memory_bytes_read += bytes_of(ref);
-  }
-  for (const Ref& ref : step.dsts) {
-    dsts.push_back(resolve(ref));
-    totals_.memory_bytes_written += bytes_of(ref);
-  }
-  kernels::FoldArgs args;
-  args.srcs = srcs.data();
-  args.n_srcs = static_cast<int>(srcs.size());
-  args.dsts = dsts.data();
-  args.n_dsts = static_cast<int>(dsts.size());
-  args.count = step.dsts[0].count;
-  // Partial sums only: to the kernels these are tensors of the wide type.
-  const auto is_wide = [](const Ref& ref) { return ref.form == Form::kWide; };
-  const bool partial = is_wide(step.dsts[0]) && std::all_of(step.srcs.begin(), step.srcs.end(), is_wide);
-  args.dtype = partial ? wide_of(plan_.dtype) : plan_.dtype;
-  args.op = plan_.op;
-  args.wide_src = step.srcs[0].form == Form::kWide;
-  args.wide_dst = step.dsts[0].form == Form::kWide;
-  const double divisor = buffers_.divisor != 0 ? buffers_.divisor : plan_.world;
-  args.divisor = step.finish && plan_.op == ReduceOp::kAvg ? divisor : 0;
-  // Sums are stored through the caches: what goes past them is copied from the first destination.
-  const bool copies = args.n_dsts == 2 && is_staged_past_caches(step.dsts[1]);
-  if (copies) args.n_dsts = 1;
-  const SlotWatch watch(workspace_.slot_path, step, bytes_of(step.dsts[0]));
-  kernels::fold(args);
-  if (copies) kernels::copy_past_caches(dsts[0], dsts[1], static_cast<int64_t>(bytes_of(step.dsts[1])));
-}
-
-bool Executor::is_staged_past_caches(const Ref& ref) const {
-  return ref.space == Space::kSlot && bytes_of(ref) >= SlotPath::kLarge && workspace_.slot_path.past_caches();
-}
-
-void Executor::copy(const Step& step) {
-  const std::byte* src = resolve(step.srcs[0]);
-  std::byte* dst = resolve(step.dsts[0]);
-  const size_t size = bytes_of(step.srcs[0]);
-  if (src == dst || size == 0) return;  // all_gather into a tensor that already holds the own part
-  const bool past_caches = step.past_caches || is_staged_past_caches(step.dsts[0]);
-  const SlotWatch watch(workspace_.slot_path, step, size);
-  (past_caches ? kernels::copy_past_caches : kernels::copy)(src, dst, static_cast<int64_t>(size));
-  totals_.memory_bytes_read += size;
-  totals_.memory_bytes_written += size;
-}
-
-void Executor::recode(const Step& step) {
-  const Ref& src = step.srcs[0];
-  const Ref& dst = step.dsts[0];
-  const bool encodes = step.verb == Verb::kEncode;
-  const DType dtype = (encodes ? src : dst).form == Form::kWide ? wide_of(plan_.dtype) : plan_.dtype;
-  (encodes ? kernels::encode : kernels::decode)(plan_.wire, dtype, resolve(src), resolve(dst), src.count);
-  totals_.memory_bytes_read += bytes_of(src);
-  totals_.memory_bytes_written += bytes_of(dst);
 }
 
 void Executor::finish_step(const Step& step) {

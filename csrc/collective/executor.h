@@ -12,6 +12,7 @@
 #include "collective/fabric.h"
 #include "collective/note_exchange.h"
 #include "collective/slot_path.h"
+#include "kernels/fold.h"
 #include "plan/plan.h"
 #include "trace/counters.h"
 
@@ -29,6 +30,9 @@ struct Buffers {
   std::vector<void*> outputs;
   double divisor = 0;                   // of an AVG; 0: the number of ranks
   std::vector<PeerTensors> peers = {};  // by arena member; empty unless the plan names them
+  // Called by the driver as soon as elements begin..begin+count of output 0 have been folded for good, while they are in
+  // its cache. Plans that copy or decode into the output do not say so.
+  std::function<void(int64_t begin, int64_t count)> on_result = {};
 };
 
 // Memory and positions that outlive one collective: one per group.
@@ -75,6 +79,7 @@ class Executor {
   bool receive_bytes(int peer, void* bytes, size_t size, size_t& received);
   void check_announced(int peer, uint64_t announced, size_t expected) const;
   void fold(const plan::Step& step);
+  void fold_and_tell(const plan::Ref& result, const kernels::FoldArgs& args) const;
   void copy(const plan::Step& step);
   void recode(const plan::Step& step);  // encode or decode
   void finish_step(const plan::Step& step);

@@ -236,7 +236,7 @@ void Group::leave() {
     }
     failed_.store(error_.has_value(), std::memory_order_release);
   }
-  if (has_heap()) mesh_.arena->heap()->close();
+  if (has_heap()) mesh_.arena->heap()->close(/*peers_are_done=*/!failed_.load(std::memory_order_acquire));
   if (!active()) retire();
   // A goodbye may overtake the words of whoever failed first; peers must hear the reason before it.
   if (words) tell_all(*words);

@@ -32,9 +32,11 @@ void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
   for (Bucket& bucket : buckets_) {
     bucket.pending = bucket.indices.size();
     bucket.uncopied.clear();
+    let_go(bucket);
     renew_views(bucket);
   }
   running_.clear();
+  sinks_.clear();
   running_.resize(buckets_.size());
   timeline_.begin_backward(now_ns(), buckets_.size());
   share_gradients();
@@ -119,11 +121,12 @@ void Reducer::take(size_t index, Gradient kind, const at::Tensor& arrived) {
     bucket.memory = gradient.defined() ? gradient : absent_sparse(parameter);
     return;
   }
-  if (gradient.defined()) check_fits(gradient, bucket.options, names_[index]);
-  if (bucket.in_place) {
-    if (kind == Gradient::kFresh && gradient.defined() && take_in_place(bucket, arrived)) return;
-    allocate(bucket, *group_);
+  if (gradient.defined()) check_fits(gradient, bucket.options, names_[index], bucket.sharded);
+  if (bucket.in_place && kind == Gradient::kFresh && gradient.defined() && take_in_place(bucket, arrived)) {
+    if (bucket.sharded) gradient.reset();
+    return;
   }
+  if (bucket.in_place || !bucket.memory.defined()) allocate(bucket, *group_);
   const size_t position = places_[index].position;
   const at::Tensor& view = bucket.views[position];
   if (!gradient.defined()) return fill_absent(view);
@@ -147,8 +150,13 @@ void Reducer::flush(Bucket& bucket) {
   } else if (!views.empty()) {
     at::_foreach_copy_(views, gradients);
   }
-  if (options_.gradient_as_bucket_view) {
-    for (const size_t position : bucket.uncopied) bucket.parameters[position].mutable_grad() = bucket.views[position];
+  for (const size_t position : bucket.uncopied) {
+    at::Tensor& gradient = bucket.parameters[position].mutable_grad();
+    if (bucket.sharded) {
+      gradient.reset();
+    } else if (options_.gradient_as_bucket_view) {
+      gradient = bucket.views[position];
+    }
   }
   bucket.uncopied.clear();
 }
@@ -158,7 +166,9 @@ void Reducer::bucket_ready(size_t number) {
   timeline_.buckets[number].ready = now_ns();
   if (number != next_) return;  // not its turn: ranks launch in the same order
   for (; next_ < buckets_.size() && buckets_[next_].pending == 0; ++next_) {
-    if (options_.overlap) launch(next_);
+    if (!options_.overlap) continue;
+    if (sharded() && next_ > 0) settle(next_ - 1);  // at most one bucket travels while another one fills
+    launch(next_);
   }
 }
 
@@ -179,6 +189,7 @@ std::unique_ptr<Reduction> Reducer::start(const Bucket& bucket, const at::Tensor
   }
   if (bucket.sparse) return start_sparse_mean(*group_, flat, divisor_.get());
   if (flat.numel() == 0) return nullptr;  // parameters without elements
+  if (bucket.sharded) return start_scatter(as_reals(flat), number);
   return mean_->start(as_reals(flat), divisor_.get());
 }
 
@@ -216,13 +227,9 @@ void Reducer::finish() {
   start_usage();
   for (size_t number = 0; number < buckets_.size(); ++number) {
     if (!options_.overlap) launch(number);
-    if (!running_[number]) continue;
-    const at::Tensor result = running_[number]->finish();
-    timeline_.buckets[number].done = running_[number]->ended_ns();
-    running_[number].reset();
-    hand_out(buckets_[number], result);
-    let_go(buckets_[number]);
+    settle(number);
   }
+  if (sharded()) note_used();
   usage_.wait();
   if (searches()) usage_.forget();
   learned_ = static_graph_;
@@ -235,29 +242,6 @@ void Reducer::start_usage() {
   if (!searches() && !(learning() && !shadowed_first_)) return;
   if (hook_) hook_->settle();
   usage_.start(*group_);
-}
-
-void Reducer::hand_out(Bucket& bucket, const at::Tensor& result) {
-  // What no rank has used keeps its .grad.
-  const auto keeps_grad = [&](size_t index) {
-    return optimizer_in_backward_ || ((options_.find_unused || static_graph_) && !usage_.anywhere(index));
-  };
-  if (bucket.sparse) {
-    if (!keeps_grad(bucket.indices[0])) bucket.parameters[0].mutable_grad() = result;
-    return;
-  }
-  renew_views(bucket);
-  const bool in_place = result.is_alias_of(bucket.memory);
-  const auto results = in_place ? bucket.views : views_into(result.contiguous().flatten(), bucket);
-  for (size_t position = 0; position < results.size(); ++position) {
-    const size_t index = bucket.indices[position];
-    if (keeps_grad(index)) continue;
-    if (options_.gradient_as_bucket_view) {
-      give_view(parameters_[index], bucket.views[position], results[position], names_[index]);
-    } else {
-      give_copy(parameters_[index], results[position]);
-    }
-  }
 }
 
 void Reducer::check_finished() const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "reducer/layout.h"
 #include "reducer/memory.h"
 
 namespace ringdp::reducer {
@@ -22,32 +23,40 @@ Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<si
                    const BucketShape& shape) {
   Bucket bucket;
   bucket.sparse = sparse;
+  bucket.sharded = shape.shard_block > 0;
+  std::vector<int64_t> lengths;
   for (const size_t index : indices) {
     const at::Tensor& parameter = all_parameters[index];
     bucket.parameters.push_back(parameter);
-    bucket.offsets.push_back(static_cast<size_t>(bucket.elements));
-    bucket.lengths.push_back(static_cast<size_t>(parameter.numel()));
-    bucket.elements += parameter.numel();
+    lengths.push_back(parameter.numel());
   }
   bucket.indices = std::move(indices);
   const at::Tensor& first = bucket.parameters.front();
   bucket.options = at::device(first.device()).dtype(shape.dtype.value_or(first.scalar_type()));
   bucket.in_place = sparse || (bucket.indices.size() == 1 && !shape.gradients_are_views);
-  const int64_t granularity = bucket.in_place ? 1 : shape.granularity;  // a gradient has no padding
-  bucket.padded = (bucket.elements + granularity - 1) / granularity * granularity;
+  const bool pads = bucket.sharded || !bucket.in_place;  // a gradient that is reduced where it lies has no padding
+  const Extent extent = place(lengths, bucket.sharded ? shape.shard_block : 1, pads ? shape.granularity : 1);
+  bucket.offsets.assign(extent.offsets.begin(), extent.offsets.end());
+  bucket.lengths.assign(lengths.begin(), lengths.end());
+  bucket.elements = extent.end;
+  bucket.padded = extent.padded;
   return bucket;
 }
 
 void allocate(Bucket& bucket, c10d::ProcessGroup& group) {
   bucket.memory = flat_memory(group, bucket.padded, bucket.options);
-  const int64_t rest = bucket.padded - bucket.elements;
-  if (rest > 0) bucket.memory.narrow(0, bucket.elements, rest).zero_();
+  for (size_t i = 0; i < bucket.offsets.size(); ++i) {
+    const auto end = static_cast<int64_t>(bucket.offsets[i] + bucket.lengths[i]);
+    const auto next = i + 1 < bucket.offsets.size() ? static_cast<int64_t>(bucket.offsets[i + 1]) : bucket.padded;
+    if (next > end) bucket.memory.narrow(0, end, next - end).zero_();
+  }
   bucket.views = views_into(bucket.memory, bucket);
 }
 
 bool take_in_place(Bucket& bucket, const at::Tensor& arrived) {
   const at::Tensor& gradient = bucket.parameters[0].grad();
   const at::Tensor& parameter = bucket.parameters[0];
+  if (bucket.padded != bucket.elements || gradient.dtype() != bucket.options.dtype()) return false;
   const bool dense = parameter.is_non_overlapping_and_dense();
   const bool as_expected = dense ? gradient.strides() == parameter.strides() : gradient.is_contiguous();
   if (!as_expected || gradient.requires_grad() || gradient.is_conj() || gradient.is_neg()) return false;
@@ -64,7 +73,7 @@ void renew_views(Bucket& bucket) {
 }
 
 void let_go(Bucket& bucket) {
-  if (!bucket.in_place) return;
+  if (bucket.keeps_memory()) return;
   bucket.memory.reset();
   bucket.views.clear();
 }

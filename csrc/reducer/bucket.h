@@ -4,6 +4,10 @@
 // into it, strided as autograd will stride that parameter's .grad (its "gradient layout contract"), so that a .grad can be
 // the view. A bucket of one parameter whose .grad is no view has no memory of its own: where nobody else holds the memory of
 // the .grad, that is reduced where it lies, without a copy. A sparse bucket always is of that kind.
+//
+// A sharded bucket (ZeRO stage 2) has memory only from its first gradient to the end of its reduction, which leaves
+// this rank's part of the mean in `shard`; .grad is then gone. Its gradients begin at multiples of a block, so that a
+// shard cuts every gradient at a multiple of one.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -20,17 +24,22 @@ struct Bucket {
   std::vector<size_t> offsets, lengths; // of each gradient, in elements
   at::Tensor memory;                    // flat; of an in_place bucket undefined between steps
   std::vector<at::Tensor> views;        // of each gradient
-  int64_t elements = 0, padded = 0;     // of gradients; of memory
+  int64_t elements = 0, padded = 0;     // to the end of the last gradient; of memory
   at::TensorOptions options;            // of memory
   bool sparse = false;
   bool in_place = false;                // no memory of its own
+  bool sharded = false;
+  at::Tensor shard;                     // means that were added up since the last drop_shards(); or undefined
 
   size_t pending = 0;             // gradients that have not arrived in the running backward pass
   std::vector<size_t> uncopied;   // positions whose copy waits for the rest of the bucket (batched_grad_copy)
+
+  bool keeps_memory() const { return !in_place && !sharded; }  // between steps
 };
 
 struct BucketShape {
   int64_t granularity = 1;                  // memory holds a multiple of so many elements
+  int64_t shard_block = 0;                  // of sharded buckets; granularity then is a multiple of it
   std::optional<at::ScalarType> dtype;      // instead of the parameters'
   bool gradients_are_views = false;
 };
@@ -39,11 +48,13 @@ struct BucketShape {
 Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<size_t> indices, bool sparse,
                    const BucketShape& shape);
 
-// Gives a dense bucket memory, shared with the ranks of the host where the group has some, and views into it.
+// Gives a dense bucket memory with zeros between and after gradients, shared with the ranks of the host where the
+// group has some, and views into it.
 void allocate(Bucket& bucket, c10d::ProcessGroup& group);
 
-// Takes the .grad of a dense in_place bucket as its memory, when autograd laid it out as the views are and nobody
-// else holds that memory. `arrived` is what autograd gave the hook, which may hold it too; may be undefined.
+// Takes the .grad of a dense in_place bucket as its memory, when autograd laid it out as the views are, it needs no
+// padding, and nobody else holds that memory. `arrived` is what autograd gave the hook, which may hold it too; may be
+// undefined.
 bool take_in_place(Bucket& bucket, const at::Tensor& arrived);
 
 // Views that are in the memory again, where somebody has set `.grad.data` of one.

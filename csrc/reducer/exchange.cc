@@ -67,6 +67,26 @@ class ExchangedReduction final : public Reduction {
   const std::shared_ptr<Exchange> exchange_;
 };
 
+class ScatterReduction final : public Reduction {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  ScatterReduction(at::Tensor flat, at::Tensor shards, double divisor, WorkPtr work)
+      : flat_(std::move(flat)), shards_(std::move(shards)), divisor_(divisor), work_(std::move(work)), end_(*work_) {}
+  at::Tensor finish() override {
+    work_->wait();
+    end_.get();
+    // Memory of its own: a view would keep everybody's shards alive.
+    return fold_shards(shards_, divisor_).clone();
+  }
+  int64_t ended_ns() const override { return end_.get(); }
+
+ private:
+  const at::Tensor flat_, shards_;  // flat_: alive while it is sent
+  const double divisor_;
+  const WorkPtr work_;
+  const EndTime end_;
+};
+
 at::Tensor padded(const at::Tensor& flat, int64_t multiple) {
   const int64_t missing = (multiple - flat.numel() % multiple) % multiple;
   return missing == 0 ? flat : at::constant_pad_nd(flat, {0, missing});
@@ -80,6 +100,14 @@ std::unique_ptr<Reduction> ExchangedMean::start(const at::Tensor& flat, double d
   if (const auto before = latest_.lock()) before->fold();
   latest_ = exchange;
   return std::make_unique<ExchangedReduction>(flat, std::move(whole), std::move(exchange));
+}
+
+std::unique_ptr<Reduction> ExchangedMean::start_scatter(const at::Tensor& flat, double divisor) {
+  const at::Tensor shards = at::empty_like(flat);
+  at::Tensor to = shards.view(at::kByte), from = flat.view(at::kByte);
+  auto work = backend::exchange_parts(*group_, to, from);
+  const int64_t ranks = group_->getSize();
+  return std::make_unique<ScatterReduction>(flat, shards.view({ranks, flat.numel() / ranks}), divisor, std::move(work));
 }
 
 }  // namespace ringdp::reducer

@@ -16,6 +16,7 @@ class ExchangedMean final : public Mean {
  public:
   explicit ExchangedMean(c10::intrusive_ptr<c10d::ProcessGroup> group) : group_(std::move(group)) {}
   std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor) override;
+  std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, double divisor) override;  // without the gather
   int64_t granularity() const override { return group_->getSize(); }
   const char* name() const override { return "exchanged"; }
 

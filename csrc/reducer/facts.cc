@@ -1,6 +1,8 @@
 // Reducer: what can be asked of it.
 #include <ATen/ATen.h>
 
+#include <numeric>
+
 #include "reducer/memory.h"
 #include "reducer/reducer.h"
 
@@ -18,8 +20,9 @@ std::vector<Reducer::BucketFacts> Reducer::buckets() const {
     const auto size = static_cast<int64_t>(bucket.options.dtype().itemsize());
     facts.dtype = c10::toString(c10::typeMetaToScalarType(bucket.options.dtype()));
     facts.shared = !bucket.sparse && offers_shared_memory(*group_, parameter.device());
-    if (!bucket.sparse) facts.bytes = bucket.elements * size;
-    if (!bucket.in_place) facts.memory_bytes = bucket.padded * size;
+    const size_t lengths = std::accumulate(bucket.lengths.begin(), bucket.lengths.end(), size_t{0});
+    if (!bucket.sparse) facts.bytes = static_cast<int64_t>(lengths) * size;
+    if (bucket.keeps_memory()) facts.memory_bytes = bucket.padded * size;
     all.push_back(std::move(facts));
   }
   return all;
@@ -43,6 +46,11 @@ std::vector<size_t> Reducer::unused() const {
 std::map<std::string, int64_t> Reducer::numbers() const {
   const std::lock_guard lock(mutex_);
   return {{"rebuilt", rebuilt_}, {"unused_changed", unused_changed_}, {"launched", launched_}};
+}
+
+Layout Reducer::layout() const {
+  const std::lock_guard lock(mutex_);
+  return layout_;
 }
 
 std::string Reducer::mean_name() const {

@@ -23,11 +23,13 @@ void refuse_distributed_autograd() {
               "class: use torch.nn.parallel.DistributedDataParallel there");
 }
 
-void check_fits(const at::Tensor& gradient, const at::TensorOptions& bucket, const std::string& name) {
+void check_fits(const at::Tensor& gradient, const at::TensorOptions& bucket, const std::string& name, bool widens) {
   TORCH_CHECK(gradient.layout() == at::kStrided, "DistributedDataParallel: the gradient of ", name,
               " is sparse, and its layer does not say so: use nn.Embedding(sparse=True) or a dense gradient");
   const auto dtype = c10::typeMetaToScalarType(bucket.dtype());
-  TORCH_CHECK(gradient.scalar_type() == dtype && gradient.device() == bucket.device(),
+  const auto own = gradient.scalar_type();
+  const bool right_type = widens ? c10::promoteTypes(own, dtype) == dtype : own == dtype;
+  TORCH_CHECK(right_type && gradient.device() == bucket.device(),
               "DistributedDataParallel: the gradient of ", name, " is ", gradient.scalar_type(), " on ",
               gradient.device(), ", its bucket was made for ", dtype, " on ", bucket.device(),
               ": convert the model before it is wrapped");

@@ -20,8 +20,9 @@ at::Tensor absent_sparse(const at::Tensor& parameter);
 // RuntimeError under distributed autograd (RPC), which keeps gradients to itself: there would be nothing to average.
 void refuse_distributed_autograd();
 
-// RuntimeError names the parameter when its gradient does not fit its bucket.
-void check_fits(const at::Tensor& gradient, const at::TensorOptions& bucket, const std::string& name);
+// RuntimeError names the parameter when its gradient does not fit its bucket. `widens`: the bucket may be of a wider
+// type.
+void check_fits(const at::Tensor& gradient, const at::TensorOptions& bucket, const std::string& name, bool widens);
 
 // After the reduction: .grad gets `result`, by aliasing `view` (which then holds it) or by a copy into memory of its own,
 // laid out as autograd would. RuntimeError when a .grad that should be the view is something else by now.

@@ -15,12 +15,20 @@ struct Open {
   size_t last_position = 0;  // of its latest member in the order
 };
 
+int64_t rounded_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+
 }  // namespace
 
 Layout make_layout(const std::vector<Part>& parts, const std::vector<size_t>& order,
-                   const std::vector<int64_t>& limits) {
+                   const std::vector<int64_t>& limits, bool never_beyond) {
   std::map<int64_t, Open> open;                                // by kind
   std::vector<std::pair<size_t, std::vector<size_t>>> closed;  // position of the last member, members
+  const auto close = [&](Open& bucket) {
+    closed.emplace_back(bucket.last_position, std::exchange(bucket.members, {}));
+    bucket.bytes = 0;
+    ++bucket.closed;
+  };
+  const auto limit_of = [&](const Open& bucket) { return limits[std::min(bucket.closed, limits.size() - 1)]; };
   for (size_t position = 0; position < order.size(); ++position) {
     const Part& part = parts[order[position]];
     if (part.alone) {
@@ -28,19 +36,16 @@ Layout make_layout(const std::vector<Part>& parts, const std::vector<size_t>& or
       continue;
     }
     Open& bucket = open[part.kind];
-    const int64_t limit = limits[std::min(bucket.closed, limits.size() - 1)];
-    if (part.bytes >= limit) {
+    if (part.bytes >= limit_of(bucket)) {
       closed.push_back({position, {order[position]}});
       ++bucket.closed;
       continue;
     }
+    if (never_beyond && !bucket.members.empty() && bucket.bytes + part.bytes > limit_of(bucket)) close(bucket);
     bucket.members.push_back(order[position]);
     bucket.bytes += part.bytes;
     bucket.last_position = position;
-    if (bucket.bytes < limit) continue;
-    closed.emplace_back(position, std::exchange(bucket.members, {}));
-    bucket.bytes = 0;
-    ++bucket.closed;
+    if (bucket.bytes >= limit_of(bucket)) close(bucket);
   }
   for (auto& [kind, bucket] : open) {
     if (!bucket.members.empty()) closed.emplace_back(bucket.last_position, std::move(bucket.members));
@@ -49,6 +54,17 @@ Layout make_layout(const std::vector<Part>& parts, const std::vector<size_t>& or
   Layout layout;
   for (auto& [position, members] : closed) layout.push_back(std::move(members));
   return layout;
+}
+
+Extent place(const std::vector<int64_t>& lengths, int64_t alignment, int64_t granularity) {
+  Extent extent;
+  for (const int64_t length : lengths) {
+    const int64_t offset = rounded_up(extent.end, alignment);
+    extent.offsets.push_back(offset);
+    extent.end = offset + length;
+  }
+  extent.padded = rounded_up(extent.end, granularity);
+  return extent;
 }
 
 }  // namespace ringdp::reducer

@@ -4,7 +4,8 @@
 //   fused      the backend sums and divides in one operation (backend/capabilities.h)
 //   exchanged  any other backend moves raw shards to their owners, who fold them with ringdp's own kernel (exchange.h)
 //   summed     order "rotated": the backend's own all_reduce in its own order, then one division
-// All move 2 (N-1)/N of the tensor per rank. Starts are collective and come in the same order on all ranks.
+// All move 2 (N-1)/N of the tensor per rank, and half of that where each rank wants its part only (scatter). Starts are
+// collective and come in the same order on all ranks.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -12,6 +13,7 @@
 #include <memory>
 
 #include "reducer/reduction.h"
+#include "reducer/shard_sink.h"
 
 namespace ringdp::reducer {
 
@@ -21,6 +23,14 @@ class Mean {
 
   // In place of `flat`, a contiguous 1-D tensor of floats or complex numbers; `divisor` is equal on all ranks, not 0.
   virtual std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor) = 0;
+
+  // This rank's part only, as the result: `flat` is a multiple of the ranks long, part r begins at r / N of it.
+  // `flat` is read until the end and not written.
+  virtual std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, double divisor) = 0;
+
+  // The same; `sink` has taken the part when the reduction has finished: as it comes, where the mean is fused.
+  virtual std::unique_ptr<Reduction> start_scatter_into(const at::Tensor& flat, double divisor,
+                                                        std::shared_ptr<ShardSink> sink);
 
   // A tensor whose number of elements is a multiple of this is not copied.
   virtual int64_t granularity() const { return 1; }

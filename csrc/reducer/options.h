@@ -3,16 +3,20 @@
 #include <cstdint>
 #include <vector>
 
+#include "reducer/layout.h"
+
 namespace ringdp::reducer {
 
 struct Options {
-  std::vector<int64_t> bucket_limits;    // bytes, as make_layout() takes them
+  std::vector<int64_t> bucket_limits;    // bytes, as make_layout() takes them; with shards never to be exceeded
   bool find_unused = false;              // walk the graph before each backward pass
   bool gradient_as_bucket_view = false;  // .grad is the view in the bucket: one copy of the gradients
   bool batched_copy = false;             // copy a bucket's gradients together when the last one has arrived
   bool skip_unused = false;              // buckets of unused parameters do not travel: all ranks must agree on them
   bool overlap = true;                   // false: after the backward pass, one blocking collective per bucket
+  int64_t shard_block = 0;               // > 0: ZeRO stage 2; ranks own parts of buckets that are multiples of it long
   bool rank_order = true;                // false: the backend's own order, where it has no fused mean
+  Layout layout;                         // for good, each parameter once; empty: bucket_limits decide
 };
 
 }  // namespace ringdp::reducer

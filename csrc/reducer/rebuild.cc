@@ -39,12 +39,14 @@ void Reducer::set_buckets(const Layout& layout) {
   const c10::AutoGradMode no_grad(false);
   layout_ = layout;
   buckets_.clear();
+  used_.assign(parameters_.size(), false);
+  const int64_t granularity = sharded() ? options_.shard_block * group_->getSize() : mean_->granularity();
+  const BucketShape shape{granularity, options_.shard_block, gradient_dtype_, options_.gradient_as_bucket_view};
   places_.assign(parameters_.size(), {});
   for (const auto& members : layout_) {
     const bool sparse = sparse_[members.front()];
-    buckets_.push_back(make_bucket(parameters_, members, sparse, {mean_->granularity(), gradient_dtype_,
-                                                                  options_.gradient_as_bucket_view}));
-    if (!buckets_.back().in_place) allocate(buckets_.back(), *group_);
+    buckets_.push_back(make_bucket(parameters_, members, sparse, shape));
+    if (buckets_.back().keeps_memory()) allocate(buckets_.back(), *group_);
     for (size_t position = 0; position < members.size(); ++position) {
       places_[members[position]] = {buckets_.size() - 1, position};
     }
@@ -55,7 +57,7 @@ void Reducer::set_buckets(const Layout& layout) {
 bool Reducer::rebuild_buckets() {
   check_finished();
   const std::lock_guard lock(mutex_);
-  if (rebuilt_ || arrival_.empty() || searches()) return false;
+  if (rebuilt_ || sharded() || !options_.layout.empty() || arrival_.empty() || searches()) return false;
   rebuilt_ = true;
   const Layout own = make_layout(parts(), arrival_, options_.bucket_limits);
   const Layout agreed = agree_on(own, parameters_.size(), *group_, parameters_[0].device());
@@ -78,6 +80,7 @@ void Reducer::assume_arrival() {
 
 void Reducer::reset() {
   const std::lock_guard lock(mutex_);
+  wait_for_running();
   rebuilt_ = expecting_ = unfinished_ = false;
   arrival_.clear();
   running_.clear();

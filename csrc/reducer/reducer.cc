@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace ringdp::reducer {
@@ -29,7 +30,12 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
       divisor_(group_->getSize()),
       hooks_(parameters_, [this](size_t index, const at::Tensor& arrived) { autograd_hook(index, arrived); }) {
   TORCH_CHECK(!options_.bucket_limits.empty(), "a reducer needs at least one bucket limit");
-  set_buckets(make_layout(parts(), reversed_indices(parameters_.size()), options_.bucket_limits));
+  TORCH_CHECK(!sharded() || std::count(sparse_.begin(), sparse_.end(), true) == 0,
+              "DistributedDataParallel: sparse gradients have no shards: use zero_stage=1 or a dense gradient");
+  const auto by_size = [&] {
+    return make_layout(parts(), reversed_indices(parameters_.size()), options_.bucket_limits, sharded());
+  };
+  set_buckets(options_.layout.empty() ? by_size() : options_.layout);
 }
 
 void Reducer::register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook) {

@@ -70,6 +70,20 @@ class Reducer {
   void set_group(GroupPtr group);
   void remove_hooks();
 
+  // shards.cc: of a reducer with a shard_block. A pass leaves .grad undefined and adds this rank's part of each
+  // bucket's mean to its shard. A shard is undefined before the first pass.
+  std::vector<at::Tensor> shards() const;  // by bucket; of the buckets' memory, padding included
+  std::vector<bool> used() const;          // by parameter: whether any rank had a gradient since drop_shards()
+  void drop_shards();
+  void zero_shards();  // what zero_grad(set_to_none=False) does to .grad
+  // In place of shards, what steps inside the backward pass. `sinks` is called when the first bucket of a pass is launched,
+  // and gives a sink, or null, per bucket; `on_shard` when this rank's part of a bucket's mean is there and its sink has taken
+  // it. Both are called on the thread of the backward pass, in the order of buckets, under the lock: they must not call the
+  // reducer.
+  using Sinks = std::vector<std::shared_ptr<ShardSink>>;
+  using OnShard = std::function<void(size_t bucket, const at::Tensor& part)>;
+  void set_on_shard(std::function<Sinks()> sinks, OnShard on_shard);
+
   // facts.cc: copies of what there is.
   struct BucketFacts {
     std::vector<size_t> indices;
@@ -79,6 +93,7 @@ class Reducer {
   };
   std::vector<BucketFacts> buckets() const;
   Timeline timeline() const;
+  Layout layout() const;
   std::vector<size_t> arrival_order() const;  // of the latest synchronised pass
   std::vector<size_t> unused() const;         // by this rank in the latest pass
   std::map<std::string, int64_t> numbers() const;
@@ -107,7 +122,15 @@ class Reducer {
   std::unique_ptr<Reduction> start(const Bucket& bucket, const at::Tensor& flat, size_t number);
   void finish();
   void start_usage();
+  // hand_out.cc
+  void settle(size_t number);  // waits for the bucket's reduction, if it runs
   void hand_out(Bucket& bucket, const at::Tensor& result);
+  // shards.cc
+  std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, size_t number);
+  void take_part(size_t number, const at::Tensor& part);
+  void wait_for_running();
+  void note_used();
+  bool sharded() const { return options_.shard_block > 0; }
   bool all_ready() const { return next_ == buckets_.size(); }
   bool learning() const { return static_graph_ && !learned_; }  // the first pass of a static graph
   bool searches() const { return options_.find_unused && !static_graph_; }
@@ -131,6 +154,10 @@ class Reducer {
   Layout layout_;
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;  // of each parameter
+  std::vector<bool> used_;     // as used() says
+  std::function<Sinks()> make_sinks_;
+  Sinks sinks_;  // of the running pass
+  OnShard on_shard_;
   bool rebuilt_ = false;
   std::vector<size_t> arrival_;  // of the latest synchronised pass; empty before the first
 

@@ -1,5 +1,6 @@
 #include "transport/heap.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,11 +63,21 @@ void Heap::release(const std::byte* block) {
     free_.erase(next);
   }
   free_.emplace(offset, size);
+  if (peers_are_done_ && taken_.empty()) give_back();
 }
 
-void Heap::close() {
+void Heap::close(bool peers_are_done) {
   const std::lock_guard lock(mutex_);
   closed_ = true;
+  peers_are_done_ = peers_are_done && ::getpid() == owner_pid_;
+  if (peers_are_done_ && taken_.empty()) give_back();
+}
+
+// A failure only costs memory: the pages then go with the last mapping.
+void Heap::give_back() {
+  const auto first = align_up(reinterpret_cast<intptr_t>(base_), kPageBytes);
+  const auto end = reinterpret_cast<intptr_t>(base_ + bytes_) / kPageBytes * kPageBytes;
+  if (end > first) ::madvise(reinterpret_cast<void*>(first), static_cast<size_t>(end - first), MADV_REMOVE);
 }
 
 int64_t Heap::taken_bytes() const {

@@ -25,12 +25,15 @@ class Heap {
   // What take() gave, once.
   void release(const std::byte* block);
 
-  void close();  // its group is gone; blocks that are taken stay good
+  // Its group is gone; blocks that are taken stay good. `peers_are_done`: none of them will look at this memory again, so
+  // that its pages go back to the system with the last block, although peers may still map them.
+  void close(bool peers_are_done);
 
   int64_t taken_bytes() const;  // now, with alignment and margins
 
  private:
   [[noreturn]] void refuse(int64_t bytes) const;
+  void give_back();
 
   const std::shared_ptr<const void> keep_;
   std::byte* const base_;
@@ -44,7 +47,7 @@ class Heap {
   std::map<int64_t, int64_t> free_;  // offset -> bytes; ranges never touch each other
   std::map<int64_t, Range> taken_;   // offset of the block -> what it takes with its margins
   int64_t taken_bytes_ = 0;
-  bool closed_ = false;
+  bool closed_ = false, peers_are_done_ = false;
 };
 
 }  // namespace ringdp::transport

@@ -76,6 +76,9 @@ class Mean:
     def start(self, flat: Tensor, divisor: float) -> Reduction:
         """In place of a contiguous 1-D tensor; collective. `divisor` is equal on all ranks."""
 
+    def start_scatter(self, flat: Tensor, divisor: float) -> Reduction:
+        """This rank's part only, as a tensor of its own; `flat` is a multiple of the ranks long."""
+
     @property
     def name(self) -> str:
         """fused (by the backend), exchanged (shards, folded here) or summed (the backend's own order)."""
@@ -97,7 +100,34 @@ class Reducer:
         skip_unused: bool = False,
         overlap: bool = True,
         rank_order: bool = True,
+        shard_block: int = 0,
+        layout: Sequence[Sequence[int]] = ...,
     ) -> None: ...
+    def layout(self) -> list[list[int]]:
+        """Parameters by bucket."""
+
+    def shards(self) -> list[Tensor | None]:
+        """By bucket: this rank's part of the mean, added up since drop_shards(). With a shard_block."""
+
+    def used(self) -> list[bool]:
+        """By parameter: whether any rank had a gradient since drop_shards(). With a shard_block."""
+
+    def drop_shards(self) -> None:
+        """What zero_grad() does to .grad."""
+
+    def zero_shards(self) -> None:
+        """What zero_grad(set_to_none=False) does to .grad."""
+
+    def set_on_shard(
+        self, sinks: Callable[[], Sequence[ShardSink | None]], on_shard: Callable[[int, Tensor], None]
+    ) -> None:
+        """In place of shards. sinks: called once per pass, one per bucket; they take its mean as it comes. on_shard:
+        called with (bucket, this rank's part of its mean) when its sink has all of it. Neither may call the reducer.
+        """
+
+    def keep_shards(self) -> None:
+        """Undoes set_on_shard()."""
+
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """In place of the mean; once."""
 
@@ -185,8 +215,113 @@ class Reducer:
     def error(self) -> str:
         """The latest that it has thrown because the training loop does not fit; or ""."""
 
-def make_layout(parts: Sequence[tuple[int, int, bool]], order: Sequence[int], limits: Sequence[int]) -> list[list[int]]:
+def make_layout(
+    parts: Sequence[tuple[int, int, bool]], order: Sequence[int], limits: Sequence[int], never_beyond: bool = False
+) -> list[list[int]]:
     """Buckets of parameters (bytes, kind, alone), which arrive in `order`; see csrc/reducer/layout.h."""
+
+class ShardLayout:
+    """Which elements of which parameters a rank owns: a value. csrc/zero/shard_layout.h says how."""
+
+    def __init__(self, lengths: Sequence[int], buckets: Sequence[Sequence[int]], ranks: int) -> None: ...
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def buckets(self) -> list[list[int]]:
+        """Parameters by bucket."""
+
+    def padded(self, bucket: int) -> int:
+        """Elements of a bucket."""
+
+    def shard(self, bucket: int) -> int:
+        """Elements of a rank's part of it."""
+
+    def offsets(self, bucket: int) -> list[int]:
+        """Where its parameters begin."""
+
+    def padding(self, rank: int) -> int:
+        """Elements of a rank's shards that hold no parameter."""
+
+    def pieces(self, rank: int) -> list[tuple[int, int, int, int, int]]:
+        """What a rank owns: parameter, begin in it, length, bucket, offset in the rank's shard."""
+
+def shard_block() -> int:
+    """Elements: shards cut parameters at multiples of it only."""
+
+def without_memory(like: Tensor, message: str) -> Tensor:
+    """A tensor with everything of `like` but memory: whoever touches it gets RuntimeError(message)."""
+
+def take_memory(tensor: Tensor, message: str) -> Tensor:
+    """The memory of its storage, as bytes; it and its views then are without."""
+
+def give_memory(tensor: Tensor, memory: Tensor) -> None:
+    """Ends that; `memory` is empty afterwards."""
+
+def set_values(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """parameter.data = value for each."""
+
+def next_node() -> int:
+    """The number of the autograd node that this thread makes next."""
+
+def watch_backward(
+    outputs: Sequence[Tensor], since: int, enter: Callable[[], object], leave: Callable[[], object]
+) -> bool:
+    """Tells when backward passes enter and leave the nodes from `since` on behind outputs; csrc/zero/backward_watch.h.
+
+    False where there is no such node.
+    """
+
+def block_squares(piece: Tensor) -> Tensor:
+    """The sum of squares of every block of a flat tensor, in float64."""
+
+class PieceSteps:
+    """One step over pieces, made ready."""
+
+    def run(self, gradients: Sequence[Tensor]) -> None:
+        """Steps all of them."""
+
+class ShardSink:
+    """Takes a part of a bucket's mean, stretch by stretch; csrc/reducer/shard_sink.h."""
+
+    def take(self, begin: int, means: Tensor) -> None:
+        """Elements from `begin` on; each once."""
+
+def step_sink(pieces: Sequence[tuple[int, PieceSteps, int]]) -> ShardSink:
+    """Steps the pieces of one bucket, each given as (offset in the shard, steps, number of the piece there)."""
+
+def sgd_steps(
+    parameters: Sequence[Tensor],
+    buffers: Sequence[Tensor],
+    first: Sequence[bool],
+    *,
+    lr: float,
+    momentum: float,
+    dampening: float,
+    weight_decay: float,
+    nesterov: bool,
+    maximize: bool,
+    fastest: bool,
+) -> PieceSteps:
+    """torch.optim.SGD's single-tensor step of flat float32 tensors, bit for bit."""
+
+def adam_steps(
+    parameters: Sequence[Tensor],
+    means: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    largest: Sequence[Tensor],
+    numbers: Sequence[float],
+    *,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    decoupled: bool,
+    amsgrad: bool,
+    maximize: bool,
+    fastest: bool,
+) -> PieceSteps:
+    """torch.optim.Adam's and AdamW's, likewise; `fastest`: ringdp's own, with IEEE square roots."""
 
 def leave_all() -> None:
     """Every group of this process that is still there says goodbye to its peers."""

@@ -15,8 +15,12 @@ from ringdp import _register
 __version__ = "0.1.0"
 __all__ = [
     "DistributedDataParallel",
+    "GradScaler",
     "Options",
+    "ZeroOptimizer",
     "__version__",
+    "checkpoint",
+    "clip_grad_norm_",
     "empty",
     "in_shared_memory",
     "info",
@@ -28,7 +32,11 @@ __all__ = [
 # public name -> (module, attribute; None for the module itself)
 _LAZY: dict[str, tuple[str, str | None]] = {
     "DistributedDataParallel": ("ringdp.ddp.wrapper", "DistributedDataParallel"),
+    "GradScaler": ("ringdp.zero.scaler", "GradScaler"),
     "Options": ("ringdp.backend", "Options"),
+    "ZeroOptimizer": ("ringdp.zero.optimizer", "ZeroOptimizer"),
+    "clip_grad_norm_": ("ringdp.zero.clip", "clip_grad_norm_"),
+    "checkpoint": ("ringdp.checkpoint", None),
     "empty": ("ringdp.allocate", "empty"),
     "in_shared_memory": ("ringdp.allocate", "in_shared_memory"),
     "info": ("ringdp.cli.info", "collect"),

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from ringdp.zero import registry
+
 LossOf = Callable[[nn.Module, int, int, int], Tensor]
 Gradients = dict[str, Tensor]
 
@@ -84,15 +86,25 @@ def one_process(
 
 
 def parameters_hash(module: nn.Module) -> str:
-    """Hex sha256 over the parameters in name order: name, dtype, shape, bytes. Looks through DDP."""
+    """Hex sha256 over the parameters in name order: name, dtype, shape, bytes. Looks through DDP.
+
+    Collective for a model whose parameters are in shards (zero_stage=3).
+    """
     if isinstance(module, DistributedDataParallel):
         module = module.module
     digest = hashlib.sha256()
-    for name, parameter in sorted(module.named_parameters(), key=lambda named: named[0]):
+    for name, parameter in sorted(_whole_parameters(module).items()):
         flat = parameter.detach().cpu().contiguous()
         digest.update(f"{name} {flat.dtype} {tuple(flat.shape)}\0".encode())
         digest.update(ctypes.string_at(flat.data_ptr(), flat.nbytes) if flat.nbytes else b"")
     return digest.hexdigest()
+
+
+def _whole_parameters(module: nn.Module) -> dict[str, Tensor]:
+    named = dict(module.named_parameters())
+    wrappers = (registry.wrapper_of(parameter) for parameter in named.values())
+    sharded = next((w for w in wrappers if w is not None and w.zero_stage == 3), None)
+    return named if sharded is None else {n: v for n, v in sharded.full_state_dict().items() if n in named}
 
 
 class _VirtualRanks:

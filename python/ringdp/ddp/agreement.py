@@ -50,6 +50,19 @@ def check_models(
         )
 
 
+def check_order(group: dist.ProcessGroup, device: torch.device, names: Sequence[str]) -> None:
+    """Collective. RuntimeError on every rank names the first unit that was not gathered by all."""
+    if group.size() > 1:
+        orders, _ = _gather_digests(group, device, [_digest(names), _digest([])])
+        if len(set(orders)) > 1:
+            raise RuntimeError(
+                "DistributedDataParallel: the ranks have gathered different units (zero_stage=3), so parameters were "
+                "wrong in this pass. "
+                + _first_difference(group, names)
+                + ". All ranks must run the same modules in the same order; use zero_stage=2 where they cannot"
+            )
+
+
 def _line(index: int, name: str, parameter: torch.Tensor) -> str:
     shape, strides = list(parameter.shape), list(parameter.stride())
     return f"parameter {index}: {name}, {parameter.dtype} {shape} with strides {strides}"

@@ -14,6 +14,7 @@ Order = Literal["rank", "rotated"]
 _SIGNATURE = inspect.signature(DistributedDataParallel.__init__)
 STOCK_ARGUMENTS = tuple(_SIGNATURE.parameters)[1:]
 _MIXED_PRECISION = "mixed_precision"  # its text has the dtypes
+_WHOLE_GRADIENTS = ("delay_all_reduce_named_params", "skip_all_reduce_unused_params", "mixed_precision")
 _OF_ONE_RANK = ("device_ids", "output_device")  # need not be equal
 
 
@@ -24,18 +25,38 @@ class Modes:
     overlap: buckets are launched while the backward pass computes; False: after it, one blocking collective each.
     order: of the sum: "rank" has the bits of one process; "rotated" is the textbook ring's, or the backend's own;
         None: the group's setting where it is a ringdp group, else "rank".
+    zero_stage: 0, 1, 2 or 3: what is sharded.
+    grad_dtype: torch.float32 averages and keeps 16-bit gradients in float32, from stage 2 on.
+    prefetch: of stage 3: the next unit is gathered while one is in use.
     """
 
     overlap: bool = True
     order: Order | None = None
+    zero_stage: int = 0
+    grad_dtype: torch.dtype | None = None
+    prefetch: bool = True
 
     def __post_init__(self) -> None:
         if self.order not in ("rank", "rotated", None):
             raise ValueError(f"DistributedDataParallel: order={self.order!r}, must be 'rank', 'rotated' or None")
+        if self.zero_stage not in (0, 1, 2, 3):
+            raise ValueError(f"DistributedDataParallel: zero_stage={self.zero_stage}, must be 0, 1, 2 or 3")
+        if not self.prefetch and self.zero_stage != 3:
+            raise ValueError(
+                f"DistributedDataParallel: prefetch=False with zero_stage={self.zero_stage}: only stage 3 gathers "
+                "parameters: leave it out"
+            )
+        if self.grad_dtype not in (None, torch.float32):
+            raise ValueError(f"DistributedDataParallel: grad_dtype={self.grad_dtype}, must be torch.float32 or None")
+        if self.grad_dtype is not None and self.zero_stage < 2:
+            raise ValueError(
+                f"DistributedDataParallel: grad_dtype={self.grad_dtype} with zero_stage={self.zero_stage}: "
+                ".grad has the parameter's dtype there: use zero_stage=2 or leave it out"
+            )
 
 
 def check_arguments(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], zero_stage: int
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], modes: Modes
 ) -> dict[str, Any]:
     """The plain ones (flags, numbers, lists of numbers) of the arguments for torch's class, by name.
 
@@ -45,27 +66,52 @@ def check_arguments(
         if name not in STOCK_ARGUMENTS:
             raise TypeError(
                 f"DistributedDataParallel of torch {torch.__version__} has no argument {name!r}: "
-                f"it has {', '.join(STOCK_ARGUMENTS)}; ringdp adds overlap, order, zero_stage"
+                f"it has {', '.join(STOCK_ARGUMENTS)}; ringdp adds overlap, order, zero_stage, grad_dtype, "
+                "units, prefetch, init"
             )
-    if zero_stage != 0:
-        raise NotImplementedError(
-            f"DistributedDataParallel: zero_stage={zero_stage} is not in this release: use zero_stage=0, and "
-            "torch.distributed.optim.ZeroRedundancyOptimizer to shard the optimizer"
-        )
     if torch._dynamo.utils.get_optimize_ddp_mode() == "python_reducer":
         raise NotImplementedError(
             "DistributedDataParallel: torch._dynamo.config.optimize_ddp='python_reducer' replaces the reducer by "
             "traced collectives, which ringdp's class does not do: set it to 'ddp_optimizer' (the default)"
         )
-    bound = _SIGNATURE.bind(None, module, *args, **kwargs)
-    bound.apply_defaults()
-    if bound.arguments.get(_MIXED_PRECISION) is not None and all(p.device.type == "cpu" for p in module.parameters()):
+    arguments = complete_arguments(module, args, kwargs)
+    if modes.zero_stage >= 2:
+        _refuse_with_shards(arguments, modes.zero_stage)
+    if arguments.get(_MIXED_PRECISION) is not None and all(p.device.type == "cpu" for p in module.parameters()):
         raise NotImplementedError(
-            f"DistributedDataParallel: mixed_precision={bound.arguments[_MIXED_PRECISION]!r} of a model on the CPU: "
+            f"DistributedDataParallel: mixed_precision={arguments[_MIXED_PRECISION]!r} of a model on the CPU: "
             "torch's hooks for it need an accelerator's events. Use torch.autocast, or a model in bfloat16"
         )
-    given = {name: value for name, value in bound.arguments.items() if name not in _OF_ONE_RANK}
+    if modes.zero_stage < 3:
+        _refuse_meta(module, modes.zero_stage)
+    given = {name: value for name, value in arguments.items() if name not in _OF_ONE_RANK}
     return {name: value for name, value in given.items() if _is_plain(value) or name == _MIXED_PRECISION}
+
+
+def complete_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All arguments of torch's class by name, with its defaults."""
+    bound = _SIGNATURE.bind(None, module, *args, **kwargs)
+    bound.apply_defaults()
+    return {name: value for name, value in bound.arguments.items() if name != "self"}
+
+
+def _refuse_meta(module: torch.nn.Module, zero_stage: int) -> None:
+    for name, parameter in module.named_parameters():
+        if parameter.is_meta:
+            raise NotImplementedError(
+                f"DistributedDataParallel: parameter {name} is on the meta device with zero_stage={zero_stage}, where "
+                "every rank has all parameters: use zero_stage=3, or build the model on a real device"
+            )
+
+
+def _refuse_with_shards(arguments: dict[str, Any], zero_stage: int) -> None:
+    """NotImplementedError names an argument whose gradients would not go through the shards."""
+    for name in _WHOLE_GRADIENTS:
+        if arguments.get(name):
+            raise NotImplementedError(
+                f"DistributedDataParallel: {name}={arguments[name]!r} with zero_stage={zero_stage}: "
+                "its gradients would not be sharded. Use zero_stage=1, or leave it out"
+            )
 
 
 def _is_plain(value: object) -> bool:

@@ -49,12 +49,16 @@ class Reducer(_C.Reducer):
             self._group_for(ddp.process_group),
             bucket_limits=bucket_limits(ddp),
             find_unused=ddp.find_unused_parameters,
-            gradient_as_bucket_view=ddp.gradient_as_bucket_view,
+            gradient_as_bucket_view=ddp.gradient_as_bucket_view and modes.zero_stage < 2,
             batched_copy=getattr(ddp, "batched_grad_copy", False),
             skip_unused=getattr(ddp, "skip_all_reduce_unused_params", False),
             overlap=modes.overlap,
             rank_order=modes.order != "rotated",
+            shard_block=_C.shard_block() if modes.zero_stage >= 2 else 0,
+            layout=ddp.sharded_model.trainable[0].plan.layout.buckets if ddp.sharded_model is not None else [],
         )
+        if modes.grad_dtype is not None:
+            self.set_gradient_dtype(modes.grad_dtype)
         self.parameters, self.names = list(parameters), list(names)
         self.has_hook = False
         self._ddp = weakref.ref(ddp)

@@ -60,6 +60,11 @@ def _check(ddp: Any, loss: torch.Tensor | None, weight: float, synchronised: boo
 
 def _check_without_loss(ddp: Any) -> None:
     """Before anything of the others' step is matched."""
+    if ddp.sharded_model is not None:
+        raise NotImplementedError(
+            "DistributedDataParallel.backward: no loss at zero_stage=3, where every rank's passes gather parameters "
+            "for the others: run the model on a batch of 0 samples, and call backward(loss, weight=0)"
+        )
     if ddp.reducer.learns():
         raise RuntimeError(
             "DistributedDataParallel.backward: static_graph=True learns the graph from the first synchronised backward "

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._compile import _disable_dynamo
 from torch.autograd import Variable
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn import SyncBatchNorm
@@ -15,24 +16,41 @@ from torch.nn.parallel import DistributedDataParallel as _Stock
 from ringdp.ddp.agreement import check_models
 from ringdp.ddp.explain import Explanation, explanation
 from ringdp.ddp.logger import Logger
-from ringdp.ddp.modes import Modes, Order, check_arguments
+from ringdp.ddp.modes import Modes, Order, check_arguments, complete_arguments
 from ringdp.ddp.reducer import Reducer, mean_over
 from ringdp.ddp.timeline import StepTimes, step_times
 from ringdp.ddp.weights import Weights
+from ringdp.zero.refusals import refuse_copy
+from ringdp.zero.sharding import Sharding
 
 
-class DistributedDataParallel(_Stock):
+class DistributedDataParallel(Sharding, _Stock):
     """torch's DistributedDataParallel with the bits of one process, whatever the backend, buckets and overlap.
 
-    Takes every argument of torch's class (those of the installed release) and three more:
+    Takes every argument of torch's class (those of the installed release) and seven more:
         overlap: False launches buckets after the backward pass, one blocking collective each.
         order: "rank" (default), or "rotated" for the textbook ring's order, whose bits depend on the layout.
-        zero_stage: 0.
+        zero_stage: 1 shards the optimizer's state, 2 gradients too, 3 parameters too: a memory setting, the bits stay.
+            All want `ringdp.ZeroOptimizer`, and refuse others by name. From stage 2 on a backward pass leaves .grad
+            None and this rank's shard in `optimizer.shard_grads()`; clip with `ringdp.clip_grad_norm_`: torch's finds
+            no gradient, returns 0 and clips nothing. Synchronised passes without zero_grad() between them add up their
+            means there; at stages 0 and 1 the sum is averaged again, as by torch. Under no_sync() gradients are whole
+            until the next synchronised pass, as at stage 0. At stage 3 the model is divided into units, each gathered
+            for its forward and again for its backward pass; a parameter has its shape at all times and values in
+            between only (see `gathered()`). Gradients travel by unit there: bucket_cap_mb does not apply. A model on
+            the meta device is sharded unit by unit. The cost of no_sync(): all gradients. torch.compile() leaves it
+            uncompiled.
+        units: of stage 3: modules, or classes of modules, that are a unit each (zero/units.py says what is by default).
+        prefetch: of stage 3: False gathers units when they are needed, and not while another one is in use.
+        init: of stage 3: called with every module that has parameters or buffers of its own on the meta device, to give
+            them values; default: its reset_parameters().
+        grad_dtype: torch.float32 keeps the gradients of 16-bit parameters in float32; from stage 2 on.
     Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their size
     from the first step on, and lie in shared memory where the backend offers it.
 
-    Beyond torch's: `backward(loss_sum, weight=n)`, `explain()`, `times()`. Collective: the constructor, forward in
-    synchronised steps, backward.
+    Beyond torch's: `backward(loss_sum, weight=n)`, `explain()`, `times()`, `memory()`, `full_state_dict()`,
+    `gathers()`, `gathered()`. Collective: the constructor, forward in synchronised steps (at stage 3 in
+    every one), backward.
     """
 
     def __init__(
@@ -42,18 +60,33 @@ class DistributedDataParallel(_Stock):
         overlap: bool = True,
         order: Order | None = None,
         zero_stage: int = 0,
+        grad_dtype: torch.dtype | None = None,
+        units: Sequence[torch.nn.Module | type] | None = None,
+        prefetch: bool = True,
+        init: Callable[[torch.nn.Module], object] | None = None,
         **kwargs: Any,
     ) -> None:
         """See the class. TypeError, ValueError or NotImplementedError names what is refused, before anything moves."""
-        given = check_arguments(module, args, kwargs, zero_stage)
-        self._modes = Modes(bool(overlap), order)
+        self._modes = Modes(bool(overlap), order, zero_stage, grad_dtype, bool(prefetch))
+        given = check_arguments(module, args, kwargs, self._modes)
         self._settings = [f"{name} {value}" for name, value in (*given.items(), *vars(self._modes).items())]
         self._keeps_values = not given.get("init_sync", True)
         self._models_checked = False
         self._weights = Weights()
         self._live_ranks = 0
         self._delayed_mean: Any = None
-        super().__init__(module, *args, **kwargs)
+        if zero_stage == 3:
+            arguments = complete_arguments(module, args, kwargs)
+            self._shard_parameters(module, arguments, self._settings, units, init)
+            self._models_checked = True
+            super().__init__(**{**arguments, "init_sync": False})
+        elif units is not None or init is not None:
+            name, value = ("units", units) if units is not None else ("init", init)
+            raise ValueError(
+                f"DistributedDataParallel: {name}={value!r} with zero_stage={zero_stage}: it is for stage 3"
+            )
+        else:
+            super().__init__(module, *args, **kwargs)
 
     def backward(self, loss: torch.Tensor | None, weight: float | None = None) -> None:
         """`loss.backward()`; with `weight`, the exact mean over samples also where ranks have unequal numbers of them.
@@ -78,7 +111,12 @@ class DistributedDataParallel(_Stock):
         return step_times(self.reducer.timeline())
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
-        """As torch's: stock hooks run unchanged, also the bf16 ones on CPU tensors."""
+        """As torch's: stock hooks run unchanged, also the bf16 ones on CPU tensors. Refused from stage 2 on."""
+        if self.zero_stage >= 2:
+            raise NotImplementedError(
+                "DistributedDataParallel: a communication hook reduces whole buckets, and "
+                f"zero_stage={self.zero_stage} keeps shards: use zero_stage=1 or leave the hook out"
+            )
         self._check_comm_hook(hook)
         self.reducer.register_comm_hook(state, hook)
         self.logger._set_comm_hook_name(hook.__qualname__)
@@ -101,6 +139,8 @@ class DistributedDataParallel(_Stock):
                 raise
 
     def _build_params_for_reducer(self) -> tuple[list[torch.Tensor], list[bool]]:
+        # torch looks for the outermost module's under ".name", and so would average them.
+        self.parameters_to_ignore |= {f".{name}" for name in self.parameters_to_ignore if "." not in name}
         parameters, sparse = super()._build_params_for_reducer()
         if not self._models_checked:  # before anything of the ranks' models is exchanged
             self._models_checked = True
@@ -149,18 +189,37 @@ class DistributedDataParallel(_Stock):
             gradient_as_bucket_view=self.gradient_as_bucket_view,
         )
         self._passing_sync_batchnorm_handle(self.module)
+        self._register_shards()
 
     def _register_delay_all_reduce_hook(self, *args: Any, **kwargs: Any) -> None:
         self._delayed_mean = mean_over(self.process_group, self.device, self._modes)
         super()._register_delay_all_reduce_hook(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_delayed_mean": None}
+        if self.sharded_model is not None:
+            refuse_copy(self, None)
+        return {**super().__getstate__(), "_delayed_mean": None, "_optimizer": None}
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if not self._delay_all_reduce_all_params:  # else there is no reducer
             self.reducer.stop_sharing()
+        if self.sharded_model is not None:
+            self.sharded_model.begin_forward()
         return super()._pre_forward(*inputs, **kwargs)
+
+    def _post_forward(self, output: Any) -> Any:
+        if self.sharded_model is not None:
+            self.sharded_model.check_order()
+        return super()._post_forward(output)
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """The module's, between what torch's class does before and after it."""
+        run = super().forward if self.sharded_model is None else self._forward_uncompiled
+        return run(*inputs, **kwargs)
+
+    @_disable_dynamo
+    def _forward_uncompiled(self, *inputs: Any, **kwargs: Any) -> Any:
+        return super().forward(*inputs, **kwargs)
 
     def _delayed_all_reduce_hook(self, grad: torch.Tensor) -> torch.Tensor:
         """The mean of the delayed parameters' gradients, waited for at the end of the backward pass."""
@@ -169,7 +228,12 @@ class DistributedDataParallel(_Stock):
         return grad
 
     def join(self, *args: Any, **kwargs: Any) -> Any:
-        """As torch's."""
+        """As torch's, at stage 0."""
+        if self.zero_stage:
+            raise NotImplementedError(
+                f"DistributedDataParallel.join: with zero_stage={self.zero_stage} every rank steps its part: "
+                "ranks that have run out of samples call backward(None, weight=0) and step instead"
+            )
         if getattr(self, "skip_all_reduce_unused_params", False):
             raise NotImplementedError(
                 "DistributedDataParallel.join: a rank without inputs does not know which buckets the others skip: "

@@ -1,48 +1,55 @@
-"""Checkpoints: one file, written under another name and renamed, so that a crash never leaves half of one.
+"""Checkpoints of a run, by ringdp.checkpoint: the same whatever the wrapper and its zero_stage, resumed at any other.
 
-It holds everything the next step depends on: parameters, optimizer state, the step (which fixes the sampler's
-epoch and position and the learning rate), every rank's RNG state, and the settings that make it the same run.
+Beside parameters, optimizer and generators there are the history, whose length is the step (which fixes the sampler's
+epoch and position and the learning rate), and the settings that make it the same run.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
 
-FILE = "checkpoint.pt"
+from ringdp import checkpoint
+from ringdp.checkpoint.ranks import ranks_of
 
-
-def save(folder: Path, state: dict[str, Any]) -> None:
-    """Collective. Gathers the ranks' RNG states; rank 0 writes `state` with them."""
-    mine = torch.get_rng_state()
-    of_ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(of_ranks, mine)
-    if dist.get_rank() == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".gitignore").write_text("*\n")
-        unfinished = folder / f"{FILE}.{os.getpid()}"
-        torch.save({**state, "rng": of_ranks}, unfinished)
-        unfinished.replace(folder / FILE)
+FOLDER = "checkpoints"
 
 
-def load(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """The state given to `save`; sets this rank's RNG. Every rank reads the file itself.
+def save(
+    folder: Path, model: nn.Module, optimizer: Optimizer, history: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    """Collective. Writes the next checkpoint in `folder`/checkpoints; the two latest stay.
 
-    Raises FileNotFoundError without a checkpoint and ValueError, naming both values, when a setting differs.
+    CheckpointError on every rank when that fails on one.
     """
-    path = folder / FILE
-    if not path.exists():
+    ranks_of(None).on_first("making the folder of a run", lambda: _make(folder))
+    checkpoint.save(folder / FOLDER, model, optimizer, extra={"history": history, "settings": settings})
+
+
+def load(folder: Path, model: nn.Module, optimizer: Optimizer, settings: dict[str, Any]) -> dict[str, Any]:
+    """Collective. The history of the latest checkpoint, after model, optimizer and generators have its state.
+
+    Before anything changes: FileNotFoundError without a checkpoint; ValueError, naming both values, when a setting
+    differs; CheckpointError when it is damaged.
+    """
+    shelf = folder / FOLDER
+    if not any(shelf.glob("checkpoint-*")):
         raise FileNotFoundError(
-            f"--resume: there is no {path}; run without --resume first, or give its folder as --out"
+            f"--resume: there is no checkpoint in {shelf}; run without --resume first, or give its folder as --out"
         )
-    state: dict[str, Any] = torch.load(path, weights_only=True)
+    saved = checkpoint.read(shelf, tensors=False)
     for name, wanted in settings.items():
-        found = state["settings"].get(name)
+        found = saved.extras[0]["settings"].get(name)
         if found != wanted:
-            raise ValueError(f"--resume: {path} was written with {name} = {found}, this run has {name} = {wanted}")
-    torch.set_rng_state(state["rng"][dist.get_rank()])
-    return state
+            raise ValueError(
+                f"--resume: {saved.path} was written with {name} = {found}, this run has {name} = {wanted}"
+            )
+    return checkpoint.load(saved.path, model, optimizer).extra["history"]
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".gitignore").write_text("*\n")

@@ -16,10 +16,9 @@ from statistics import median
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.optim import AdamW
 
 from ringdp.examples.gpt import GPT, next_token_loss
-from ringdp.examples.parallel import data_parallel
+from ringdp.examples.parallel import adamw, data_parallel
 from ringdp.examples.traffic import Meter, Traffic
 
 STEPS_PER_ROUND = 2
@@ -55,10 +54,10 @@ class Comparison:
     stock_ratio: float | None = None
 
 
-def compare(model: GPT, micro_batches: Iterator[Tensor], rounds: int, ddp: str) -> Comparison:
+def compare(model: GPT, micro_batches: Iterator[Tensor], rounds: int, ddp: str, zero_stage: int = 0) -> Comparison:
     """Collective. `rounds` rounds (at least one) after one to warm up."""
     gloo = dist.new_group(backend="gloo")
-    ours = _Lane(model, ddp)
+    ours = _Lane(model, ddp, zero_stage=zero_stage)
     lanes = {"ours": ours, "gloo": _Lane(model, "stock", gloo), "alone": _Lane(model, "stock", communicate=False)}
     if ddp != "stock":
         lanes["stock"] = _Lane(model, "stock")
@@ -75,7 +74,7 @@ def compare(model: GPT, micro_batches: Iterator[Tensor], rounds: int, ddp: str) 
                 meter.stop()
     alone = lanes["alone"].median_phases()[1]
     gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-    traffic = meter.total(rounds * STEPS_PER_ROUND, gradient_bytes, in_place=ddp == "ringdp")
+    traffic = meter.total(rounds * STEPS_PER_ROUND, gradient_bytes, in_place=ddp == "ringdp", zero_stage=zero_stage)
     dist.destroy_process_group(gloo)
     stock = lanes.get("stock")
     return Comparison(
@@ -95,9 +94,16 @@ def _ratio(theirs: _Lane, ours: _Lane) -> float:
 class _Lane:
     """A copy of the model behind a wrapper with its own optimizer, and the times of its rounds."""
 
-    def __init__(self, model: GPT, ddp: str, group: dist.ProcessGroup | None = None, communicate: bool = True) -> None:
-        self._ddp = data_parallel(copy.deepcopy(model), ddp, group)
-        self._optimizer = AdamW(self._ddp.parameters(), lr=1e-5)
+    def __init__(
+        self,
+        model: GPT,
+        ddp: str,
+        group: dist.ProcessGroup | None = None,
+        communicate: bool = True,
+        zero_stage: int = 0,
+    ) -> None:
+        self._ddp = data_parallel(copy.deepcopy(model), ddp, group, zero_stage)
+        self._optimizer = adamw(self._ddp, 1e-5, zero_stage)
         self._communicate = communicate
         self._rounds: list[tuple[float, float, float]] = []
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ringdp.examples.parallel import KINDS
+from ringdp.examples.parallel import KINDS, ZERO_STAGES
 
 DESCRIPTION = """Trains a small GPT on the source of Python's standard library, data-parallel, and shows that N ranks
 end with the bits of one process."""
@@ -37,6 +37,7 @@ class Options:
 
     backend: str = _option(str, "ringdp", "process group backend, e.g. ringdp, gloo, cpu:ringdp")
     ddp: str = _option(str, "ringdp", "the wrapper: ringdp (ringdp.DistributedDataParallel) or stock (torch's)")
+    zero_stage: int = _option(int, 0, "what ranks share: 1 optimizer state, 2 gradients too, 3 parameters too", "STAGE")
     nproc: int | None = _option(int, None, "start N ranks (1..8) here, when not started by torchrun", "N")
     steps: int = _option(int, 400, "optimizer steps")
     stop_at: int | None = _option(int, None, "write a checkpoint after STEP and end, for --resume", "STEP")
@@ -109,6 +110,10 @@ def _problem(options: Options) -> str | None:
         return f"--nproc is {options.nproc}, must be 1..8; for more ranks start it with torchrun"
     if options.ddp not in KINDS:
         return f"--ddp is {options.ddp!r}, must be one of {', '.join(KINDS)}"
+    if options.zero_stage not in ZERO_STAGES:
+        return f"--zero-stage is {options.zero_stage}, must be one of {', '.join(map(str, ZERO_STAGES))}"
+    if options.zero_stage and options.ddp == "stock":
+        return f"--zero-stage is {options.zero_stage}, which needs --ddp ringdp"
     if options.stop_at is not None and options.stop_at < 1:
         return f"--stop-at is {options.stop_at}, must be at least 1"
     if options.dim % options.heads:

@@ -13,7 +13,7 @@ from ringdp.examples.corpus import Windows
 from ringdp.examples.feed import Feed
 from ringdp.examples.gpt import next_token_loss
 from ringdp.examples.options import Options
-from ringdp.examples.parallel import data_parallel
+from ringdp.examples.parallel import adamw, data_parallel, with_whole_parameters
 from ringdp.examples.trainer import before_optimizer, dropout_seed, make
 from ringdp.examples.turn import on_rank_zero
 from ringdp.testing import one_process, parameters_hash
@@ -76,8 +76,9 @@ def _micro_batches(options: Options, windows: Windows, rank: int, world: int) ->
 
 def _on_this_rank(options: Options, windows: Windows, rank: int, world: int) -> str:
     """The run's wrapper over the run's backend; the hash of this rank's parameters."""
-    model, optimizer = make(options, options.seq)
-    ddp = data_parallel(model, options.ddp)
+    model = make(options, options.seq)
+    ddp = data_parallel(model, options.ddp, zero_stage=options.zero_stage)
+    optimizer = adamw(ddp, options.lr, options.zero_stage)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(dropout_seed(options, rank))
         for step, micro_batch in enumerate(_micro_batches(options, windows, rank, world)):
@@ -85,12 +86,13 @@ def _on_this_rank(options: Options, windows: Windows, rank: int, world: int) -> 
             next_token_loss(ddp, micro_batch).backward()
             before_optimizer(model, optimizer, options, step, STEPS, world)
             optimizer.step()
-    return parameters_hash(model)
+    return parameters_hash(with_whole_parameters(ddp, model, lambda: make(options, options.seq)))
 
 
 def _in_one_process(options: Options, windows: Windows, world: int) -> str:
     """The same steps without any communication; gradients are divided when the wrapper divides them."""
-    model, optimizer = make(options, options.seq)
+    model = make(options, options.seq)
+    optimizer = adamw(model, options.lr)
     of_ranks = [_micro_batches(options, windows, rank, world) for rank in range(world)]
 
     def loss_of(model: nn.Module, rank: int, step: int, _micro: int) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ringdp.examples.comparison import Comparison
 from ringdp.examples.proof import STEPS, Proof
-from ringdp.examples.traffic import Traffic
+from ringdp.examples.traffic import WIRE_PASSES, Traffic
 from ringdp.examples.trainer import History
 
 PLAIN_WIDTH = 150
@@ -100,17 +100,12 @@ class Report:
         if traffic is None:
             why = f"{self.backend} counts no bytes" if self.comparison else "not measured (--rounds 0)"
             return [(what, "-", why) for what in ("wire bytes/step", "memory bytes/step")]
-        wire_note = "shared memory: nothing to send" if traffic.in_memory else "2(N-1) S over links"
+        over_links = f"{WIRE_PASSES[traffic.zero_stage]}(N-1) S over links"
+        wire_note = "shared memory: nothing to send" if traffic.in_memory else over_links
         wire = ("wire bytes/step", *_against(traffic.wire, traffic.wire_formula, wire_note, traffic))
-        if not traffic.in_memory:
-            return [
-                wire,
-                (
-                    "memory bytes/step",
-                    f"{traffic.memory // traffic.steps:,}",
-                    "folds and copies beside the links",
-                ),
-            ]
+        if not traffic.in_memory or traffic.zero_stage:
+            what = "of gradients and parameters in shards" if traffic.in_memory else "folds and copies beside the links"
+            return [wire, ("memory bytes/step", f"{traffic.memory // traffic.steps:,}", what)]
         floor = traffic.memory_floor // traffic.steps
         note = f"(5N-2) S: copied in, folded, copied out; one pass alone is 2NS = {floor:,}"
         if traffic.in_place:

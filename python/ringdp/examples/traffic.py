@@ -7,6 +7,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+# zero_stage -> how often a rank sends (N-1)/N of the bytes of all gradients or parameters in a step. Stage 1 leaves
+# every rank the whole mean, so it all-reduces before it gathers.
+WIRE_PASSES = {0: 2, 1: 3, 2: 2, 3: 3}
+
 
 @dataclass(frozen=True)
 class Traffic:
@@ -21,6 +25,7 @@ class Traffic:
     wire: int
     memory: int
     in_place: bool = False
+    zero_stage: int = 0
 
     @property
     def in_memory(self) -> bool:
@@ -29,8 +34,9 @@ class Traffic:
 
     @property
     def wire_formula(self) -> int:
-        """2(N-1)/N S from each rank over links, whichever way round; 0 in shared memory."""
-        return 0 if self.in_memory else 2 * (self.world - 1) * self.gradient_bytes * self.steps
+        """2(N-1)/N S from each rank over links, whichever way round, 3(N-1)/N S at stages 1 and 3; 0 in memory."""
+        passes = 0 if self.in_memory else WIRE_PASSES[self.zero_stage]
+        return passes * (self.world - 1) * self.gradient_bytes * self.steps
 
     @property
     def memory_floor(self) -> int:
@@ -64,13 +70,13 @@ class Meter:
         """End of that stretch."""
         self._sums += self._now()
 
-    def total(self, steps: int, gradient_bytes: int, in_place: bool) -> Traffic | None:
+    def total(self, steps: int, gradient_bytes: int, in_place: bool, zero_stage: int = 0) -> Traffic | None:
         """Collective. All ranks' bytes since the first start(), None where the backend has no counters."""
         if self._counters is None:
             return None
         sums = self._sums.clone()
         dist.all_reduce(sums)
-        return Traffic(dist.get_world_size(), steps, gradient_bytes, int(sums[0]), int(sums[1]), in_place)
+        return Traffic(dist.get_world_size(), steps, gradient_bytes, int(sums[0]), int(sums[1]), in_place, zero_stage)
 
     def _now(self) -> torch.Tensor:
         if self._counters is None:

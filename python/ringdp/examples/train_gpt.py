@@ -16,9 +16,10 @@ from typing import TextIO
 import torch
 import torch.distributed as dist
 
+from ringdp.checkpoint import CheckpointError
 from ringdp.examples import corpus, launch, plot
 from ringdp.examples.comparison import Comparison, compare
-from ringdp.examples.gpt import sample
+from ringdp.examples.gpt import GPT, sample
 from ringdp.examples.interrupt import Interrupt
 from ringdp.examples.options import Options, parse
 from ringdp.examples.parallel import name_of
@@ -56,7 +57,7 @@ def run(options: Options, interrupt: Interrupt) -> int:
     """Train, compare, prove and report, as one rank of many; returns the exit status."""
     try:
         text, trainer = prepare(options)
-    except (ValueError, FileNotFoundError) as problem:
+    except (ValueError, FileNotFoundError, CheckpointError) as problem:
         say(f"train_gpt: {problem}", sys.stderr)
         return 2
     bytes_per_step = options.batch * options.seq * trainer.world
@@ -66,10 +67,12 @@ def run(options: Options, interrupt: Interrupt) -> int:
     if trainer.step < options.steps:
         say(f"stopped after step {trainer.step} of {options.steps}; go on with --resume (checkpoint in {options.out})")
         return 128 + interrupt.number if interrupt.number else 0
-    say_sample(options, trainer)
+    say(f"memory on rank 0: {trainer.memory() or 'stock DDP keeps no account'}")
+    model = trainer.whole_model()
+    say_sample(options, model)
     final_hashes = [""] * trainer.world
-    dist.all_gather_object(final_hashes, parameters_hash(trainer.model))
-    comparison = compare_with_gloo(options, trainer)
+    dist.all_gather_object(final_hashes, parameters_hash(model))
+    comparison = compare_with_gloo(options, trainer, model)
     say(f"proof: {STEPS} steps on {trainer.world} rank(s), then the same in one process ...")
     proof = prove(options, text.train)
     report = Report(options.backend, trainer.world, bytes_per_step, trainer.history, comparison, final_hashes, proof)
@@ -79,7 +82,7 @@ def run(options: Options, interrupt: Interrupt) -> int:
 
 
 def prepare(options: Options) -> tuple[corpus.Corpus, Trainer]:
-    """Text and model, resumed where asked for. ValueError or FileNotFoundError when they do not fit."""
+    """Text and model, resumed where asked for. ValueError, FileNotFoundError or CheckpointError if they do not fit."""
     text = corpus.read(options.corpus, options.corpus_bytes)
     corpus.check_equal(text)
     trainer = Trainer(options, text)
@@ -91,22 +94,23 @@ def prepare(options: Options) -> tuple[corpus.Corpus, Trainer]:
 def introduction(options: Options, text: corpus.Corpus, trainer: Trainer) -> str:
     """What is about to run, in three lines."""
     parameters = sum(p.numel() for p in trainer.model.parameters())
+    wrapper = f"{name_of(options.ddp, options.zero_stage)} over {options.backend}"
     peak, warm_up = options.lr * trainer.world, warm_up_steps(options.steps)
     return (
         f"text: {text.files} files of {options.corpus}, {len(text.train) / 1e6:.1f} MB to train on, "
         f"{len(text.validation) / 1e6:.1f} MB to validate (sha256 {text.digest[:12]})\n"
         f"model: {parameters / 1e6:.2f} million parameters; {trainer.world} rank(s), "
-        f"{name_of(options.ddp)} over {options.backend}, one thread each (so that the bits can be compared)\n"
+        f"{wrapper}, one thread each (so that the bits can be compared)\n"
         f"learning rate: {options.lr:g} x {trainer.world} = {peak:g}, "
         f"warm-up {warm_up} of {options.steps} steps; starting after step {trainer.step}"
     )
 
 
-def say_sample(options: Options, trainer: Trainer) -> None:
+def say_sample(options: Options, model: GPT) -> None:
     """Let the model write. Rank 0 does it, because one is enough."""
 
     def write() -> str:
-        return sample(trainer.model, PROMPT, options.sample, options.seed).decode(errors="replace")
+        return sample(model, PROMPT, options.sample, options.seed).decode(errors="replace")
 
     if options.sample:
         lines = on_rank_zero("sample", write).split("\n")
@@ -115,18 +119,19 @@ def say_sample(options: Options, trainer: Trainer) -> None:
         say("\n".join(["", "what it writes now:", *(f"  | {line}" for line in shown), ""]))
 
 
-def compare_with_gloo(options: Options, trainer: Trainer) -> Comparison | None:
+def compare_with_gloo(options: Options, trainer: Trainer, model: GPT) -> Comparison | None:
     """The same steps over gloo; None where --rounds 0 leaves it out."""
     if not options.rounds:
         return None
     say(f"the same steps over {options.backend} and gloo in alternation, {options.rounds} rounds ...")
-    return compare(trainer.model, trainer.feed.starting_at(trainer.step), options.rounds, options.ddp)
+    micro_batches = trainer.feed.starting_at(trainer.step)
+    return compare(model, micro_batches, options.rounds, options.ddp, options.zero_stage)
 
 
 def publish(report: Report, options: Options) -> None:
     """The table, the PNG and the JSON; on rank 0 only."""
     print_table(report)
-    what = f"GPT on {report.world} rank(s), {name_of(options.ddp)} over {report.backend}"
+    what = f"GPT on {report.world} rank(s), {name_of(options.ddp, options.zero_stage)} over {report.backend}"
     title = f"{what}: one process {report.proof.headline}"
     picture = plot.draw(options.out, title, report.backend, report.history, report.comparison)
     say(f"picture: {picture}" if picture else "no picture: matplotlib is not installed")

@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.utils import clip_grad_norm_
-from torch.optim import AdamW
+from torch.optim import Optimizer
 
+from ringdp import clip_grad_norm_
 from ringdp.examples import checkpoint
 from ringdp.examples.corpus import Corpus, Windows
 from ringdp.examples.feed import Feed
 from ringdp.examples.gpt import GPT, Shape, next_token_loss
 from ringdp.examples.interrupt import Interrupt
 from ringdp.examples.options import Options
-from ringdp.examples.parallel import data_parallel
+from ringdp.examples.parallel import adamw, data_parallel, memory_of, with_whole_parameters
 from ringdp.examples.schedule import learning_rate, set_rate
+from ringdp.zero.memory import Memory
 
 EVALUATIONS = 5
 
@@ -38,11 +38,10 @@ def shape_of(options: Options, context: int) -> Shape:
     return Shape(256, context, options.dim, options.layers, options.heads, options.dropout)
 
 
-def make(options: Options, context: int) -> tuple[GPT, AdamW]:
-    """A fresh model and optimizer, equal on all ranks."""
+def make(options: Options, context: int) -> GPT:
+    """A fresh model, equal on all ranks."""
     torch.manual_seed(options.seed)
-    model = GPT(shape_of(options, context))
-    return model, AdamW(model.parameters(), lr=options.lr)
+    return GPT(shape_of(options, context))
 
 
 def dropout_seed(options: Options, rank: int) -> int:
@@ -50,8 +49,8 @@ def dropout_seed(options: Options, rank: int) -> int:
     return options.seed * 1009 + 1 + rank
 
 
-def before_optimizer(model: GPT, optimizer: AdamW, options: Options, step: int, steps: int, world: int) -> None:
-    """Between backward and optimizer.step(): the step's learning rate, and clipping."""
+def before_optimizer(model: GPT, optimizer: Optimizer, options: Options, step: int, steps: int, world: int) -> None:
+    """Between backward and optimizer.step(): the step's learning rate, and clipping with the same bits at any stage."""
     set_rate(optimizer, learning_rate(step, steps, options.lr, world))
     if options.clip:
         clip_grad_norm_(model.parameters(), options.clip)
@@ -65,8 +64,9 @@ class Trainer:
         self._windows = Windows(corpus.train, options.seq, "training")
         self._validation = Windows(corpus.validation, options.seq, "validation")
         self.feed = Feed(self._windows, options.batch, self.rank, self.world, options.seed)
-        self.model, self.optimizer = make(options, options.seq)
-        self.ddp = data_parallel(self.model, options.ddp)
+        self.model = make(options, options.seq)
+        self.ddp = data_parallel(self.model, options.ddp, zero_stage=options.zero_stage)
+        self.optimizer = adamw(self.ddp, options.lr, options.zero_stage)
         torch.manual_seed(dropout_seed(options, self.rank))
         self.history = History()
         self._settings = {"ranks": self.world, "corpus": corpus.digest}
@@ -122,23 +122,30 @@ class Trainer:
         stride = max(1, len(self._validation) // (count * batch))
         sums = torch.zeros(2, dtype=torch.float64)
         self.model.eval()
-        for number in range(self.rank, count, self.world):
-            first = number * batch * stride
+        for turn in range(0, count, self.world):
+            number = turn + self.rank
+            first = min(number, count - 1) * batch * stride
             picked = range(first, min(first + batch * stride, len(self._validation)), stride)
             windows = torch.stack([self._validation[index] for index in picked])
-            sums += torch.tensor([next_token_loss(self.model, windows).item(), 1.0], dtype=torch.float64)
+            loss = next_token_loss(self.model, windows).item()  # on all ranks: stage 3 gathers parameters for it
+            if number < count:
+                sums += torch.tensor([loss, 1.0], dtype=torch.float64)
         self.model.train()
         dist.all_reduce(sums)
         return (sums[0] / sums[1]).item()
 
+    def whole_model(self) -> GPT:
+        """The model with all its parameters."""
+        return with_whole_parameters(self.ddp, self.model, lambda: make(self.options, self.options.seq))
+
+    def memory(self) -> Memory | None:
+        """Bytes on this rank by kind; None where torch's wrapper keeps no account."""
+        return memory_of(self.ddp, self.optimizer)
+
     def save(self) -> None:
         """Write a checkpoint of the steps done."""
-        state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        checkpoint.save(self.options.out, {**state, "history": asdict(self.history), "settings": self._settings})
+        checkpoint.save(self.options.out, self.ddp, self.optimizer, asdict(self.history), self._settings)
 
     def resume(self) -> None:
         """Back to the checkpoint in `options.out`. FileNotFoundError; ValueError when of another run."""
-        state = checkpoint.load(self.options.out, self._settings)
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.history = History(**state["history"])
+        self.history = History(**checkpoint.load(self.options.out, self.ddp, self.optimizer, self._settings))

@@ -43,29 +43,6 @@ TEST(Executor, NotesAreOnLinksOnlyWhereNoArenaHoldsAllRanks) {
   }
 }
 
-TEST(Executor, WhatIsStagedPastTheCachesArrives) {
-  constexpr int64_t kCount = 1 << 20, kSlotBytes = 256 << 10;
-  for (int ranks = 2; ranks <= 3; ++ranks) {
-    World world(ranks, {AlgorithmChoice::kArena, Order::kRank, true}, kCount, 0, kSlotBytes);
-    int past_caches = 0;
-    for (uint64_t seq = 1; seq <= 3; ++seq) {
-      for (int r = 0; r < ranks; ++r) {
-        for (int64_t i = 0; i < kCount; ++i) world.in(r)[i] = static_cast<float>(i % 1009 + r * static_cast<int>(seq));
-      }
-      world.start(seq, std::vector<int>(ranks, 1));
-      past_caches += world.workspace(0).slot_path.past_caches();
-      world.run();
-      for (int r = 0; r < ranks; ++r) {
-        for (int64_t i = 0; i < kCount; ++i) {
-          const auto extra = static_cast<float>(static_cast<int>(seq) * ranks * (ranks - 1) / 2);
-          ASSERT_EQ(world.out(r)[i], static_cast<float>(ranks * (i % 1009)) + extra) << "element " << i;
-        }
-      }
-    }
-    EXPECT_GT(past_caches, 0) << "the second long plan looks whether they are slower";
-  }
-}
-
 TEST(Executor, RepeatedCollectivesReuseSlotsAndNotes) {
   for (const Case& c : kCases) {
     World world(3, c, 3001);

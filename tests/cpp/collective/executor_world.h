@@ -1,6 +1,7 @@
 // Test support: all ranks of one all_reduce in one thread, over shared-memory links and arenas.
 #pragma once
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -79,9 +80,13 @@ class World {
     };
     Part& part = parts_[r];
     NoteExchange notes(part.fabric, r, part.plan.world, std::move(opening));
-    part.executor = std::make_unique<Executor>(part.plan, Buffers{{part.in.data()}, {part.out.data()}}, part.fabric,
-                                               part.workspace, std::move(notes));
+    Buffers buffers{{part.in.data()}, {part.out.data()}};
+    if (on_result) buffers.on_result = [this, r](int64_t begin, int64_t count) { on_result(r, begin, count); };
+    part.executor = std::make_unique<Executor>(part.plan, std::move(buffers), part.fabric, part.workspace,
+                                               std::move(notes));
   }
+
+  std::function<void(int rank, int64_t begin, int64_t count)> on_result;  // before start()
 
   bool advance(int rank) { return parts_[rank].executor->advance(); }
   bool done() const {

@@ -114,7 +114,7 @@ TEST(Heap, KeepsItsMemoryAlive) {
 TEST(Heap, GivesNothingOnceItsGroupIsGoneAndKeepsWhatIsTaken) {
   Range range;
   std::byte* const block = range.heap.take(100);
-  range.heap.close();
+  range.heap.close(/*peers_are_done=*/false);
   EXPECT_NE(refusal(range.heap, 1).find("gone with its process group"), std::string::npos);
   EXPECT_EQ(range.heap.taken_bytes(), 128);
   range.heap.release(block);

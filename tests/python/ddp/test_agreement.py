@@ -6,7 +6,9 @@ import warnings
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import HERE
+from ringdp.ddp.agreement import check_order
 from ringdp.ddp.wrapper import DistributedDataParallel
 from small_models import fresh, mlp
 from torch import nn
@@ -82,3 +84,19 @@ def test_values_that_stay_different_are_reported_everywhere(trio):
     for rank, (said, distance) in enumerate(trio.run(with_own_seed, False)):
         assert len(said) == 1 and "0.weight" in said[0] and "rank 2" in said[0]
         assert (distance > 0) is (rank > 0)
+
+
+def gathered(orders: list[list[str]]) -> str:
+    try:
+        check_order(dist.group.WORLD, torch.device("cpu"), orders[HERE.rank])
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_orders_of_units_are_compared(trio):
+    assert trio.run(gathered, [["a", "b"]] * 3) == [""] * 3
+    for said in trio.run(gathered, [["a", "b"], ["a", "c"], ["a", "b"]]):
+        assert "First difference: ranks 0, 2: b; rank 1: c" in said
+    for said in trio.run(gathered, [["a"], ["a"], ["a", "b"]]):
+        assert "ranks 0, 1: nothing; rank 2: b" in said

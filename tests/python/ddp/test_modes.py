@@ -18,42 +18,59 @@ CPU = torch.device("cpu")
 
 def test_torchs_arguments_are_probed_not_listed():
     assert tuple(inspect.signature(Stock.__init__).parameters)[1:] == STOCK_ARGUMENTS
-    assert {"overlap", "order", "zero_stage"} <= set(inspect.signature(DistributedDataParallel.__init__).parameters)
+    ours = inspect.signature(DistributedDataParallel.__init__).parameters
+    assert {"overlap", "order", "zero_stage", "grad_dtype"} <= set(ours)
 
 
 @pytest.mark.parametrize(
     ("kwargs", "zero_stage", "error", "says"),
     [
         ({"bucket_cap": 1}, 0, TypeError, "no argument 'bucket_cap'"),
-        ({}, 2, NotImplementedError, "zero_stage=2"),
+        ({"mixed_precision": "bf16"}, 2, NotImplementedError, "mixed_precision='bf16' with zero_stage=2"),
+        ({"delay_all_reduce_named_params": [("p", None)]}, 2, NotImplementedError, "delay_all_reduce_named_params"),
         ({"mixed_precision": "bf16"}, 0, NotImplementedError, "mixed_precision='bf16'"),
         ({"module": None}, 0, TypeError, "multiple values"),
     ],
 )
 def test_what_is_refused_is_named(kwargs, zero_stage, error, says):
     with pytest.raises(error, match=says):
-        check_arguments(torch.nn.Linear(1, 1), (), kwargs, zero_stage)
+        check_arguments(torch.nn.Linear(1, 1), (), kwargs, Modes(zero_stage=zero_stage))
 
 
 def test_compilers_own_reducer_is_refused():
     refused = pytest.raises(NotImplementedError, match="python_reducer")
     with torch._dynamo.config.patch(optimize_ddp="python_reducer"), refused:
-        check_arguments(torch.nn.Linear(1, 1), (), {}, 0)
+        check_arguments(torch.nn.Linear(1, 1), (), {}, Modes())
 
 
 def test_plain_arguments_are_what_ranks_compare():
     given = check_arguments(
-        torch.nn.Linear(1, 1), ([3],), {"bucket_cap_mb": 2, "process_group": object(), "static_graph": True}, 0
+        torch.nn.Linear(1, 1), ([3],), {"bucket_cap_mb": 2, "process_group": object(), "static_graph": True}, Modes()
     )
     assert given.items() >= {"bucket_cap_mb": 2, "static_graph": True, "init_sync": True}.items()
     assert not {"device_ids", "process_group"} & set(given)
-    spelled_out = check_arguments(torch.nn.Linear(1, 1), (), {"static_graph": False, "dim": 0}, 0)
-    assert spelled_out == check_arguments(torch.nn.Linear(1, 1), (), {}, 0)
+    spelled_out = check_arguments(torch.nn.Linear(1, 1), (), {"static_graph": False, "dim": 0}, Modes())
+    assert spelled_out == check_arguments(torch.nn.Linear(1, 1), (), {}, Modes())
 
 
 def test_orders_are_checked():
     with pytest.raises(ValueError, match="order='ring'"):
         Modes(order="ring")
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"zero_stage": 4}, ValueError, "zero_stage=4, must be 0, 1, 2 or 3"),
+        ({"prefetch": False}, ValueError, "prefetch=False with zero_stage=0"),
+        ({"zero_stage": 2, "prefetch": False}, ValueError, "prefetch=False with zero_stage=2"),
+        ({"zero_stage": 2, "grad_dtype": torch.float16}, ValueError, "grad_dtype=torch.float16"),
+        ({"zero_stage": 1, "grad_dtype": torch.float32}, ValueError, "zero_stage=1"),
+    ],
+)
+def test_stages_are_checked(given, error, says):
+    with pytest.raises(error, match=says):
+        Modes(**given)
 
 
 def groups_of_orders() -> list[str]:

@@ -158,6 +158,19 @@ def ignored_and_delayed() -> tuple[bool, bool]:
     return torch.equal(model[0].bias.grad, alone[0].bias.grad), torch.equal(model[4].weight.grad, mean[4].weight.grad)
 
 
+def ignored_at_the_top() -> list[float]:
+    """On a rank: the outermost module's own parameter, by the name that it has there."""
+    model = nn.Linear(2, 2)
+    Stock._set_params_and_buffers_to_ignore_for_model(model, ["bias"])
+    ddp = DistributedDataParallel(model)
+    (ddp(torch.ones(1, 2)) * HERE.rank).sum().backward()
+    return [model.bias.grad[0].item(), model.weight.grad[0, 0].item()]
+
+
+def test_the_outermost_modules_parameters_can_be_ignored(trio):
+    assert trio.run(ignored_at_the_top) == [[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]]
+
+
 def test_ignored_and_delayed_parameters(trio):
     assert trio.run(ignored_and_delayed) == [(True, True)] * 3
 

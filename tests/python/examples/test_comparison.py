@@ -20,7 +20,7 @@ def test_a_step_is_the_sum_of_its_phases():
 @pytest.mark.parametrize("ddp", ["ringdp", "stock"])
 def test_every_phase_is_measured_and_the_model_stays_as_it_is(tiny, ddp):
     options = tiny()
-    model, _ = make(options, options.seq)
+    model = make(options, options.seq)
     before = parameters_hash(copy.deepcopy(model))
     windows = Windows(read(options.corpus).train, options.seq, "training")
     comparison = compare(model, Feed(windows, options.batch, 0, 1, 0).starting_at(0), 3, ddp)

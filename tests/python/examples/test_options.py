@@ -43,6 +43,8 @@ def test_paths_and_dashes():
         (["--save-every", "-1"], "--save-every is -1"),
         (["--nproc", "9"], "--nproc is 9, must be 1..8"),
         (["--nproc", "0"], "--nproc is 0, must be 1..8"),
+        (["--zero-stage", "4"], "--zero-stage is 4, must be one of 0, 1, 2, 3"),
+        (["--zero-stage", "2", "--ddp", "stock"], "--zero-stage is 2, which needs --ddp ringdp"),
         (["--stop-at", "0"], "--stop-at is 0"),
         (["--heads", "3"], "--heads is 3, which does not divide --dim 256"),
         (["--dropout", "1"], "--dropout is 1.0, must be below 1"),

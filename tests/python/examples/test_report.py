@@ -49,6 +49,13 @@ def test_bytes_that_differ_show_both_numbers():
     assert row(report(replace(LINKS, wire=30_000)), "wire bytes/step").startswith("3,000 formula 2,000")
 
 
+def test_a_stage_has_its_own_formula_and_no_claim_on_memory():
+    sharded = report(replace(LINKS, wire=30_000, zero_stage=1))
+    assert row(sharded, "wire bytes/step").startswith("3,000 = formula, 3(N-1) S")
+    shared = row(report(replace(SHARED, zero_stage=2)), "memory bytes/step")
+    assert shared == "8,000 of gradients and parameters in shards"
+
+
 def test_gradients_in_shared_memory_are_read_and_written_once():
     in_place = replace(SHARED, memory=40_000, in_place=True)
     assert row(report(in_place), "memory bytes/step").startswith("4,000 = formula, 2NS")

@@ -21,6 +21,12 @@ def test_formulas_are_the_sum_over_ranks_and_pieces(world):
     assert traffic.memory_floor == 2 * world * size
 
 
+@pytest.mark.parametrize(("stage", "gathers", "reductions"), [(0, 0, 2), (1, 1, 2), (2, 1, 1), (3, 2, 1)])
+def test_a_stage_sends_its_gathers_and_reductions(stage, gathers, reductions):
+    traffic = Traffic(4, steps=3, gradient_bytes=100, wire=1, memory=0, zero_stage=stage)
+    assert traffic.wire_formula == (gathers + reductions) * 3 * 100 * 3
+
+
 def test_shared_memory_has_nothing_to_send():
     assert Traffic(2, 1, 100, wire=0, memory=5).in_memory
     assert Traffic(2, 1, 100, wire=0, memory=5).wire_formula == 0

@@ -29,17 +29,28 @@ def test_a_run_ends_with_table_picture_and_proof(train_gpt, backend, tmp_path):
     assert found["equal_to_one_process"]
     assert len(set(found["final_hashes"])) == 1
     assert found["history"]["losses"][-1] < found["history"]["losses"][0]
-    assert (tmp_path / "out" / "checkpoint.pt").is_file()
+    assert len(list((tmp_path / "out" / "checkpoints").glob("checkpoint-*"))) == 1
 
 
-def test_a_resumed_run_on_two_ranks_has_the_bits_of_an_unbroken_one(train_gpt, tmp_path):
+def test_a_run_resumed_at_another_stage_has_the_bits_of_an_unbroken_one(train_gpt, tmp_path):
     short = ("--rounds", "0", "--sample", "0", "--steps", "6")
     train_gpt(2, *short, "--json", str(tmp_path / "unbroken.json"))
-    assert "go on with --resume" in train_gpt(2, *short, "--stop-at", "2")
-    train_gpt(2, *short, "--resume", "--json", str(tmp_path / "resumed.json"))
+    assert "go on with --resume" in train_gpt(2, *short, "--stop-at", "2", "--zero-stage", "2")
+    train_gpt(2, *short, "--resume", "--zero-stage", "1", "--json", str(tmp_path / "resumed.json"))
     unbroken, resumed = report(tmp_path / "unbroken.json"), report(tmp_path / "resumed.json")
     assert resumed["final_hashes"] == unbroken["final_hashes"]
     assert resumed["history"]["losses"] == unbroken["history"]["losses"]
+
+
+def test_every_stage_ends_with_the_same_parameters_and_says_what_it_held(train_gpt, tmp_path):
+    hashes = set()
+    for stage in ("0", "1", "2"):
+        out = tmp_path / f"{stage}.json"
+        rounds = "1" if stage == "2" else "0"
+        printed = train_gpt(2, "--zero-stage", stage, "--steps", "4", "--rounds", rounds, "--json", str(out))
+        assert "memory on rank 0: " in printed and "one process: equal" in printed
+        hashes.update(report(out)["final_hashes"])
+    assert len(hashes) == 1
 
 
 @pytest.mark.parametrize("ddp", ["ringdp", "stock"])
@@ -55,7 +66,7 @@ def test_sigterm_saves_a_checkpoint_and_leaves_no_process(start_train_gpt, tmp_p
     endless = ("--backend", "gloo", "--steps", "1000000", "--evaluate", "1")
     started = start_train_gpt(2, *endless)
     try:
-        wait_for_checkpoint(started, tmp_path / "out" / "checkpoint.pt")
+        wait_for_checkpoint(started, tmp_path / "out" / "checkpoints")
         ranks = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
         started.send_signal(signal.SIGTERM)
         printed, _ = started.communicate(timeout=120)
@@ -67,9 +78,9 @@ def test_sigterm_saves_a_checkpoint_and_leaves_no_process(start_train_gpt, tmp_p
     assert not [rank for rank in ranks if Path("/proc", rank).exists()]
 
 
-def wait_for_checkpoint(started: subprocess.Popen[str], path: Path) -> None:
+def wait_for_checkpoint(started: subprocess.Popen[str], folder: Path) -> None:
     """Until the first checkpoint is written: training is in its loop then. Fails when the run ends before."""
-    while not path.exists():
+    while not any(folder.glob("checkpoint-*")):
         with pytest.raises(subprocess.TimeoutExpired):
             started.wait(timeout=0.2)
 

@@ -38,6 +38,16 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(run):
     assert resumed.history.validation == unbroken.history.validation
 
 
+@pytest.mark.parametrize(("first", "then"), [("1", "2"), ("2", "0")])
+def test_a_stage_changes_no_bit_also_where_another_goes_on(run, first, then):
+    unbroken = run()
+    run("--stop-at", "3", "--zero-stage", first)
+    resumed = run("--resume", "--zero-stage", then)
+    assert parameters_hash(resumed.model) == parameters_hash(unbroken.model)
+    assert resumed.history.losses == unbroken.history.losses
+    assert resumed.memory().total > 0
+
+
 def test_without_the_rng_state_the_bits_would_differ(run, monkeypatch):
     unbroken = run()
     run("--stop-at", "3")

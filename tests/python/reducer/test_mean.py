@@ -32,6 +32,23 @@ def test_any_divisor_serves(trio, backend):
     assert all(right for _, right in trio.run(means, backend, torch.float32, 777, 1234.0))
 
 
+def scattered(backend: str, dtype: torch.dtype, elements: int) -> bool:
+    """On a rank: its part has the oracle's bits, and the input is as it was."""
+    mean = _C.Mean(group_of(backend), torch.device("cpu"))
+    by_rank = [gradients(rank, [[elements * HERE.size]], dtype)[0] for rank in range(HERE.size)]
+    flat = by_rank[HERE.rank].clone()
+    part = mean.start_scatter(flat, 7.0).finish()
+    mine = slice(HERE.rank * elements, (HERE.rank + 1) * elements)
+    return same_bits(part, folded(by_rank, 7.0)[mine]) and same_bits(flat, by_rank[HERE.rank])
+
+
+@pytest.mark.parametrize("elements", [1, 1024, 70000])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_part_has_the_bits_of_the_whole(trio, backend, dtype, elements):
+    assert trio.run(scattered, backend, dtype, elements) == [True] * 3
+
+
 def close_to_mean(elements: int) -> tuple[str, float]:
     mean = _C.Mean(group_of("gloo"), torch.device("cpu"), rank_order=False)
     by_rank = [gradients(rank, [[elements]])[0] for rank in range(HERE.size)]

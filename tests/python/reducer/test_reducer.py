@@ -29,6 +29,19 @@ def test_buckets_serve_from_the_first_step_in_reverse_order(trio):
     assert trio.run(first_layout) == [(layout, len(layout))] * 3
 
 
+def given_layout() -> list[list[int]]:
+    """On a rank: buckets of a layout that is given, after a step in another order."""
+    parameters = [torch.zeros(4, requires_grad=True) for _ in range(4)]
+    reducer = reducer_of(parameters, layout=[[1, 3], [0], [2]], bucket_limits=[1])
+    for _ in range(2):
+        backward(reducer, parameters, [torch.ones(4)] * 4)
+    return reducer.layout()
+
+
+def test_a_layout_that_is_given_stays(trio):
+    assert trio.run(given_layout) == [[[1, 3], [0], [2]]] * 3
+
+
 def freed() -> bool:
     """On a rank: a reducer leaves no hook and no cycle behind."""
     parameter = torch.zeros(4, requires_grad=True)

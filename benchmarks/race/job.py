@@ -1,4 +1,4 @@
-"""Starts the ranks of one ablation, on this host or on namespaces with shaped links, and reads what they measured."""
+"""Starts the torch ranks of a job, on this host or on namespaces with shaped links, and reads what they leave."""
 
 from __future__ import annotations
 
@@ -8,37 +8,49 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from race.hosts import Hosts
 from race.session import free_port
 
-from modes.rank import Job
-
 HERE = str(Path(__file__).resolve().parent.parent)
 PORT = 29501  # of the store between hosts: their networks are their own
 LIMIT_S = 1200
 
 
-def measure(job: Job, ranks: int, hosts: int, gigabits: float) -> list[dict[str, Any]]:
-    """Every rank's samples. hosts 1: this one, shared memory. RuntimeError with a rank's last words when one fails."""
+def run_job(
+    module: str,
+    job: Mapping[str, Any],
+    ranks: int,
+    hosts: int = 1,
+    gigabits: float = 0.0,
+    variables: Mapping[str, str] | None = None,
+    started: Callable[[Sequence[int]], None] = lambda pids: None,
+) -> list[Any]:
+    """`python -m module RESULT JOB` on every rank (race/job_rank.py); their results, by rank.
+
+    hosts 1: this one. variables: of the ranks' environment. started: is told the ranks' pids. RuntimeError with a
+    rank's last words when one fails.
+    """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ablation-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="job-")))
         network = stack.enter_context(Hosts(hosts, gigabits)) if hosts > 1 else None
         address, port = (network.addresses[0], PORT) if network else ("127.0.0.1", free_port())
         processes = []
         for rank in range(ranks):
-            command = [sys.executable, "-m", "modes.rank", str(folder / "result.json"), json.dumps(asdict(job))]
+            command = [sys.executable, "-m", module, str(folder / "result.json"), json.dumps(job)]
             if network:
                 command = network.command(rank * hosts // ranks, command)
-            variables = _variables(rank, ranks, address, port, between_hosts=network is not None)
+            environment = _environment(rank, ranks, address, port, between_hosts=network is not None)
+            environment.update(variables or {})
             log = stack.enter_context(open(folder / f"log-{rank}", "wb"))
-            process = subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
             stack.callback(_end, process)
             processes.append(process)
+        started([process.pid for process in processes])
         for rank, process in enumerate(processes):
             if process.wait(LIMIT_S):
                 words = (folder / f"log-{rank}").read_text(errors="replace")[-2000:]
@@ -46,7 +58,7 @@ def measure(job: Job, ranks: int, hosts: int, gigabits: float) -> list[dict[str,
         return json.loads((folder / "result.json").read_text())
 
 
-def _variables(rank: int, ranks: int, address: str, port: int, between_hosts: bool) -> dict[str, str]:
+def _environment(rank: int, ranks: int, address: str, port: int, between_hosts: bool) -> dict[str, str]:
     path = os.pathsep.join(p for p in (HERE, os.environ.get("PYTHONPATH", "")) if p)
     variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": str(ranks)}
     variables |= {"MASTER_ADDR": address, "MASTER_PORT": str(port)}

@@ -1,0 +1,1 @@
+"""ZeRO measured: optimizer steps, training steps, memory and wire."""

@@ -1,0 +1,50 @@
+// Which elements of which parameters a rank owns: a pure function of sizes.
+//
+// The parameters of a bucket stand end to end, each from a multiple of kShardBlock on; the bucket is padded to a
+// multiple of N blocks, and rank r owns the r-th of its N equal parts. So a parameter is cut at multiples of
+// kShardBlock only, and what is computed block by block (norms) does not depend on N. The reducer places gradients by
+// the same rule (reducer/layout.h). All in elements. Immutable, so thread-safe.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "kernels/squares.h"
+#include "reducer/layout.h"
+
+namespace ringdp::zero {
+
+constexpr int64_t kShardBlock = kernels::kSquareBlock;
+
+// What one rank owns of one parameter; elements are counted as they lie in memory.
+struct Piece {
+  size_t parameter = 0;
+  int64_t begin = 0, length = 0;  // in the parameter
+  size_t bucket = 0;
+  int64_t offset = 0;  // in that rank's shard of the bucket
+};
+
+class ShardLayout {
+ public:
+  // `lengths`: of all parameters; `buckets`: their indices, each once.
+  ShardLayout(std::vector<int64_t> lengths, reducer::Layout buckets, int ranks);
+
+  int ranks() const { return ranks_; }
+  const reducer::Layout& buckets() const { return buckets_; }
+  int64_t padded(size_t bucket) const { return extents_.at(bucket).padded; }
+  int64_t shard(size_t bucket) const { return padded(bucket) / ranks_; }
+  const std::vector<int64_t>& offsets(size_t bucket) const { return extents_.at(bucket).offsets; }
+
+  // In the order of the buckets and of their elements; none is empty.
+  std::vector<Piece> pieces(int rank) const;
+
+  // Of a rank's shards, what holds no parameter.
+  int64_t padding(int rank) const;
+
+ private:
+  std::vector<int64_t> lengths_;
+  reducer::Layout buckets_;
+  std::vector<reducer::Extent> extents_;
+  int ranks_;
+};
+
+}  // namespace ringdp::zero

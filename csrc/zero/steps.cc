@@ -1,0 +1,116 @@
+#include "zero/steps.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "backend/errors.h"
+#include "zero/torch_math.h"
+
+namespace ringdp::zero {
+namespace {
+
+void check_like(const Pieces& pieces, const Pieces& parameters, const char* what) {
+  TORCH_CHECK(pieces.size() == parameters.size(), "optimizer step: ", pieces.size(), " tensors of ", what, " for ",
+              parameters.size(), " parameters");
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const at::Tensor& piece = pieces[i];
+    TORCH_CHECK(piece.device().is_cpu() && piece.scalar_type() == at::kFloat && piece.is_contiguous(),
+                "optimizer step: ", what, " ", i, " must be contiguous float32 on the CPU, is ", piece.scalar_type(),
+                " on ", piece.device());
+    TORCH_CHECK(piece.numel() == parameters[i].numel(), "optimizer step: ", what, " ", i, " has ", piece.numel(),
+                " elements, its parameter ", parameters[i].numel());
+  }
+}
+
+float* place_in(const Pieces& pieces, size_t i, int64_t begin) {
+  return i < pieces.size() ? pieces[i].mutable_data_ptr<float>() + begin : nullptr;
+}
+
+kernels::StepMath math_of(bool fastest) { return fastest ? fastest_math() : torch_math(); }
+
+class SgdSteps final : public PieceSteps {
+ public:
+  SgdSteps(Pieces parameters, Pieces buffers, std::vector<bool> first, const kernels::SgdSettings& settings, bool fastest)
+      : PieceSteps(std::move(parameters)),
+        buffers_(std::move(buffers)),
+        first_(std::move(first)),
+        settings_(settings),
+        math_(math_of(fastest)) {
+    if (settings.momentum != 0) check_like(buffers_, this->parameters(), "momentum buffers");
+    TORCH_CHECK(first_.size() == this->parameters().size(), "optimizer step: ", first_.size(), " flags for ",
+                this->parameters().size(), " parameters");
+  }
+  void step(size_t piece, int64_t begin, int64_t count, const float* gradients) const override {
+    const kernels::StepArrays arrays{
+        place_in(parameters(), piece, begin), gradients, {place_in(buffers_, piece, begin)}, count};
+    kernels::sgd_step(settings_, arrays, first_[piece], math_);
+  }
+
+ private:
+  const Pieces buffers_;
+  const std::vector<bool> first_;
+  const kernels::SgdSettings settings_;
+  const kernels::StepMath math_;
+};
+
+class AdamSteps final : public PieceSteps {
+ public:
+  AdamSteps(Pieces parameters, Pieces means, Pieces squares, Pieces largest, std::vector<double> numbers,
+            const kernels::AdamSettings& settings, bool fastest)
+      : PieceSteps(std::move(parameters)),
+        means_(std::move(means)),
+        squares_(std::move(squares)),
+        largest_(std::move(largest)),
+        numbers_(std::move(numbers)),
+        settings_(settings),
+        math_(math_of(fastest)) {
+    check_like(means_, this->parameters(), "means");
+    check_like(squares_, this->parameters(), "squares");
+    if (settings.amsgrad) check_like(largest_, this->parameters(), "largest squares");
+    TORCH_CHECK(numbers_.size() == this->parameters().size(), "optimizer step: ", numbers_.size(), " step numbers for ",
+                this->parameters().size(), " parameters");
+  }
+  void step(size_t piece, int64_t begin, int64_t count, const float* gradients) const override {
+    const kernels::StepArrays arrays{
+        place_in(parameters(), piece, begin),
+        gradients,
+        {place_in(means_, piece, begin), place_in(squares_, piece, begin), place_in(largest_, piece, begin)},
+        count};
+    kernels::adam_step(settings_, arrays, numbers_[piece], math_);
+  }
+
+ private:
+  const Pieces means_, squares_, largest_;
+  const std::vector<double> numbers_;
+  const kernels::AdamSettings settings_;
+  const kernels::StepMath math_;
+};
+
+}  // namespace
+
+PieceSteps::PieceSteps(Pieces parameters) : parameters_(std::move(parameters)) {
+  check_like(parameters_, parameters_, "parameters");
+}
+
+void PieceSteps::run(const Pieces& gradients) const {
+  check_like(gradients, parameters_, "gradients");
+  backend::guarded([&] {
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      step(i, 0, gradients[i].numel(), gradients[i].const_data_ptr<float>());
+    }
+  });
+}
+
+Steps sgd_steps(Pieces parameters, Pieces buffers, std::vector<bool> first, const kernels::SgdSettings& settings,
+                bool fastest) {
+  return std::make_shared<SgdSteps>(std::move(parameters), std::move(buffers), std::move(first), settings, fastest);
+}
+
+Steps adam_steps(Pieces parameters, Pieces means, Pieces squares, Pieces largest, std::vector<double> numbers,
+                 const kernels::AdamSettings& settings, bool fastest) {
+  return std::make_shared<AdamSteps>(std::move(parameters), std::move(means), std::move(squares), std::move(largest),
+                                     std::move(numbers), settings, fastest);
+}
+
+}  // namespace ringdp::zero

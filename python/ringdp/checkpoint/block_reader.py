@@ -1,0 +1,138 @@
+"""Reading and proving: every block that a rank needs is read whole by DCP's FileSystemReader and hashed, then cut.
+
+What comes back are new tensors; nothing of the running state is touched. Beside them a rank needs one block of memory,
+and a tensor that is wanted in another order than it is stored in is read whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
+
+from ringdp.checkpoint.block_writer import INDEX, index_of
+from ringdp.checkpoint.errors import CheckpointError
+from ringdp.checkpoint.manifest import Manifest
+from ringdp.checkpoint.piece import Piece, Spec, Stretch, reordered, sha256_of
+
+
+@dataclass(frozen=True)
+class _Landing:
+    """Where the elements of a wanted stretch go."""
+
+    stretch: Stretch
+    tensor: Tensor
+
+
+class _Verifier(DefaultLoadPlanner):
+    """Takes each block from the reader, compares its hash, and copies what is wanted of it."""
+
+    def __init__(self, hashes: dict[Stretch, str], landings: dict[Stretch, list[_Landing]]) -> None:
+        super().__init__()
+        self._hashes = hashes
+        self._landings = landings
+        self._blocks = {index_of(block): block for block in landings}
+
+    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
+        block = self._blocks[read_item.storage_index]
+        return torch.empty(block.length, dtype=block.spec.torch_dtype)
+
+    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
+        block = self._blocks[read_item.storage_index]
+        if sha256_of(tensor) != self._hashes[block]:
+            raise CheckpointError(f"{block} are corrupted: their sha256 is not the one that was saved")
+        for landing in self._landings[block]:
+            start = max(block.offset, landing.stretch.offset)
+            stop = min(block.stop, landing.stretch.stop)
+            to, of = start - landing.stretch.offset, start - block.offset
+            landing.tensor[to : to + stop - start] = tensor[of : of + stop - start]
+
+
+def read_pieces(folder: Path, manifest: Manifest, wanted: Iterable[Stretch]) -> list[Piece]:
+    """The wanted stretches with their saved values, on the CPU, in the order of `wanted`.
+
+    Raises CheckpointError, naming the file, when a block cannot be read or its hash is another one.
+    """
+    wanted = list(wanted)
+    stored = {spec.key: spec for spec in manifest.specs}
+    places = [_place(folder, stored.get(stretch.spec.key), stretch) for stretch in wanted]
+    landings = {place: torch.empty(place.length, dtype=place.spec.torch_dtype) for place in places}
+    by_block = _landings_by_block(manifest, landings)
+    reader = _reader(folder, manifest)
+    by_file: dict[str, list[Stretch]] = defaultdict(list)
+    for block in sorted(by_block):
+        by_file[_file_of(folder, reader, index_of(block))].append(block)
+    for name, blocks in sorted(by_file.items()):
+        path = folder / name
+        planner = _Verifier(manifest.hashes, {block: by_block[block] for block in blocks})
+        try:
+            reader.read_data(LoadPlan([_item(block) for block in blocks]), planner)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}; take an older checkpoint") from error
+        except Exception as error:  # whatever torch.load makes of damaged bytes
+            raise CheckpointError(f"{path} is corrupted ({type(error).__name__}: {error})") from error
+    return [_piece(place, landings[place], stretch) for place, stretch in zip(places, wanted, strict=True)]
+
+
+def whole_of(specs: Sequence[Spec]) -> list[Stretch]:
+    """Every tensor from its first to its last element, in row-major order."""
+    return [Stretch(spec.row_major, 0, spec.elements) for spec in specs]
+
+
+def _place(folder: Path, stored: Spec | None, wanted: Stretch) -> Stretch:
+    """What must be read for a stretch: itself, or the whole tensor if it is stored in another order."""
+    spec = wanted.spec
+    if stored is None or stored.row_major != spec.row_major or wanted.offset < 0 or wanted.stop > spec.elements:
+        raise CheckpointError(f"{folder} does not hold {wanted}")
+    return wanted if stored.order == spec.order else Stretch(stored, 0, stored.elements)
+
+
+def _landings_by_block(manifest: Manifest, landings: Mapping[Stretch, Tensor]) -> dict[Stretch, list[_Landing]]:
+    blocks_of: dict[Spec, list[Stretch]] = defaultdict(list)
+    for block in manifest.hashes:
+        blocks_of[block.spec].append(block)
+    found: dict[Stretch, list[_Landing]] = defaultdict(list)
+    for place, tensor in landings.items():
+        for block in blocks_of[place.spec]:
+            if block.offset < place.stop and place.offset < block.stop:
+                found[block].append(_Landing(place, tensor))
+    return found
+
+
+def _reader(folder: Path, manifest: Manifest) -> FileSystemReader:
+    """A reader whose index is proven: it is a pickle, so it is hashed before it is opened."""
+    path = folder / INDEX
+    if hashlib.sha256(path.read_bytes()).hexdigest() != manifest.index_sha256:
+        raise CheckpointError(f"{path} is corrupted: its sha256 is not the saved one; take an older checkpoint")
+    reader = FileSystemReader(folder)
+    reader.set_up_storage_reader(reader.read_metadata(), is_coordinator=False)
+    return reader
+
+
+def _file_of(folder: Path, reader: FileSystemReader, index: MetadataIndex) -> str:
+    if index not in reader.storage_data:
+        raise CheckpointError(f"{folder / INDEX} does not know where {index.fqn} from {index.offset} on is stored")
+    return reader.storage_data[index].relative_path
+
+
+def _item(block: Stretch) -> ReadItem:
+    """The whole block: a part of it could not be hashed."""
+    start, length = torch.Size([0]), torch.Size([block.length])
+    index = index_of(block)
+    return ReadItem(LoadItemType.TENSOR, index, start, index, start, length)
+
+
+def _piece(place: Stretch, tensor: Tensor, wanted: Stretch) -> Piece:
+    spec = wanted.spec
+    if place != wanted:
+        tensor = reordered(tensor, place.spec, spec.order)[wanted.offset : wanted.stop].clone()
+    return Piece(spec.kind, spec.name, spec.shape, wanted.offset, tensor, spec.order)

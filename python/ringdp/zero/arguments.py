@@ -1,0 +1,114 @@
+"""What a `ZeroOptimizer` is asked for, and what of it is refused by name, before anything moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim import Optimizer
+
+from ringdp.zero import registry
+from ringdp.zero.classes import check_class
+from ringdp.zero.refusals import why_opaque
+
+
+def check_choices(optimizer_class: type[Optimizer], master_dtype: torch.dtype | None) -> None:
+    """ValueError names a class that cannot run on shards, or a master_dtype that there is not."""
+    check_class(optimizer_class)
+    if master_dtype not in (None, torch.float32):
+        raise ValueError(f"ZeroOptimizer: master_dtype={master_dtype}, must be torch.float32 or None")
+
+
+def check_overlap(overlap_with_ddp: bool, wrapper: Any | None) -> None:
+    """ValueError when this wrapper (or none) has no shards to step inside the backward pass."""
+    if not overlap_with_ddp:
+        return
+    stage = wrapper.zero_stage if wrapper is not None else 1
+    if stage < 2:
+        raise ValueError(
+            f"ZeroOptimizer: overlap_with_ddp=True at stage {stage}: gradients are whole there until step(). Wrap the "
+            "model in ringdp.DistributedDataParallel with zero_stage=2, or leave it out"
+        )
+    if wrapper.find_unused_parameters or wrapper.static_graph:
+        raise ValueError(
+            "ZeroOptimizer: overlap_with_ddp=True with find_unused_parameters or static_graph: which parameters nobody "
+            "has used is known at the end of the backward pass, and they must not be stepped. Leave one of the two out"
+        )
+
+
+def check_gather(gather: str, wrapper: Any | None) -> None:
+    """ValueError or NotImplementedError when no forward pass of this wrapper (or none) can wait for parameters."""
+    if gather not in ("step", "forward"):
+        raise ValueError(f'ZeroOptimizer: gather={gather!r}, must be "step" or "forward"')
+    if gather == "step":
+        return
+    if wrapper is None:
+        raise ValueError(
+            'ZeroOptimizer: gather="forward" without a ringdp.DistributedDataParallel of zero_stage=1 or 2: the '
+            "modules of its model wait for their parameters. Wrap the model so, or leave it out"
+        )
+    if wrapper.zero_stage > 2:
+        raise ValueError(
+            f'ZeroOptimizer: gather="forward" at stage {wrapper.zero_stage}, which gathers every unit for its forward '
+            "pass anyway: leave it out"
+        )
+    for name, part in wrapper.module.named_modules():
+        reason = why_opaque(part)
+        if reason:
+            where = f"module {name}" if name else "the model"
+            raise NotImplementedError(f'ZeroOptimizer: gather="forward": {where} {reason}. Or leave it out')
+
+
+def check_group(param_group: dict[str, Any], wrapper: Any | None) -> dict[str, Any]:
+    """The group with its parameters in a list. ValueError names what another wrapper's optimizer has to step."""
+    given = param_group["params"]
+    listed = [given] if torch.is_tensor(given) else list(given)
+    parameters = [p[1] if isinstance(p, tuple) else p for p in listed]
+    if parameters and registry.one_wrapper_of(parameters) is not wrapper:
+        raise ValueError(
+            f"ZeroOptimizer.add_param_group: {len(parameters)} parameters do not belong to the wrapper of the others: "
+            "give them an optimizer of their own"
+        )
+    check_parameters(parameters, wrapper)
+    return {**param_group, "params": listed}
+
+
+def check_parameters(parameters: Sequence[torch.Tensor], wrapper: Any | None) -> None:
+    """ValueError names parameters whose gradients have no shards."""
+    sparse = next((p for p in parameters if p.layout != torch.strided), None)
+    if sparse is not None:
+        raise ValueError(
+            f"ZeroOptimizer: a parameter of shape {list(sparse.shape)} has layout {sparse.layout}, which has no "
+            "shards: step it with an optimizer of its own"
+        )
+    foreign = [p for p in _foreign(parameters, wrapper) if p.requires_grad]
+    if foreign:
+        raise ValueError(f"ZeroOptimizer: {len(foreign)} parameters are not averaged by the wrapper of the others")
+
+
+def check_averaged(parameters: Sequence[torch.Tensor], wrapper: Any | None) -> None:
+    """RuntimeError names a parameter that has a gradient, but was frozen when the model was wrapped."""
+    for parameter in _foreign(parameters, wrapper):
+        if parameter.grad is not None:
+            raise RuntimeError(
+                f"ZeroOptimizer: a parameter of shape {list(parameter.shape)} was frozen when the model was wrapped, "
+                "so its gradient is not averaged: wrap the model again after requires_grad has changed"
+            )
+
+
+def _foreign(parameters: Sequence[torch.Tensor], wrapper: Any | None) -> list[torch.Tensor]:
+    if wrapper is None or wrapper.zero_stage < 2:
+        return []
+    known = {id(p) for p in wrapper.reducer.parameters}
+    return [p for p in parameters if id(p) not in known]
+
+
+def group_for(process_group: dist.ProcessGroup | None, wrapper: Any | None) -> dist.ProcessGroup:
+    """The group over which is sharded. ValueError when it is not that of the wrapper."""
+    if wrapper is None:
+        return process_group if process_group is not None else dist.group.WORLD
+    if process_group not in (None, wrapper.process_group):
+        raise ValueError("ZeroOptimizer: process_group is not the one of the parameters' wrapper: leave it out")
+    return wrapper.process_group

@@ -1,0 +1,224 @@
+"""Parameters in flat buckets, of which this rank owns a part: one piece per parameter that the part touches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringdp import _native, allocate
+
+_C = _native.load()
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements begin..begin+length of a parameter, at `offset` of this rank's shard of a bucket."""
+
+    parameter: int
+    begin: int
+    length: int
+    bucket: int
+    offset: int
+
+    @property
+    def part(self) -> slice:
+        """Of the parameter's elements as they lie in memory."""
+        return slice(self.begin, self.begin + self.length)
+
+    @property
+    def place(self) -> slice:
+        """Of the shard."""
+        return slice(self.offset, self.offset + self.length)
+
+
+def bucketed(parameters: Sequence[torch.Tensor], limit: int, ranks: int) -> Any:
+    """The layout of parameters that no reducer lays out: buckets of one dtype and device, of about `limit` bytes."""
+    kinds: dict[object, int] = {}
+    parts = [(p.nbytes, kinds.setdefault((p.dtype, p.device), len(kinds)), False) for p in parameters]
+    buckets = _C.make_layout(parts, list(range(len(parts))), [limit])
+    return _C.ShardLayout([p.numel() for p in parameters], buckets, ranks)
+
+
+def in_memory_order(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The elements of `tensor` as a flat tensor in the order in which those of `like` lie: a view if it lies so too."""
+    if not is_dense(like):
+        return tensor.contiguous().view(-1)
+    if tensor.stride() != like.stride():
+        tensor = torch.empty_strided(like.shape, like.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def order_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Its dimensions from the one that varies slowest in memory order; () where that is row-major order."""
+    if not is_dense(tensor):
+        return ()
+    order = sorted(range(tensor.dim()), key=lambda dimension: -tensor.stride(dimension))
+    longer = [dimension for dimension in order if tensor.shape[dimension] > 1]
+    return () if longer == sorted(longer) else tuple(order)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill its memory, each once."""
+    return torch.ops.aten.is_non_overlapping_and_dense.default(tensor)
+
+
+def shaped(flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A view of flat elements in the memory order of `like`, with its shape."""
+    return flat.as_strided(like.shape, like.stride()) if is_dense(like) else flat.view(like.shape)
+
+
+class FlatParameters:
+    """Moves parameters into flat buckets; from then on each `.data` is a view there."""
+
+    def __init__(
+        self,
+        parameters: Sequence[torch.Tensor],
+        layout: Any,
+        group: dist.ProcessGroup,
+        master_dtype: torch.dtype | None = None,
+    ) -> None:
+        self.parameters, self.layout = list(parameters), layout
+        self._group, self._rank = group, group.rank()
+        self.pieces = [Piece(*facts) for facts in layout.pieces(self._rank)]
+        self._lay_out()
+        self.masters = [self._master(bucket, master_dtype) for bucket in range(len(self))]
+        self.tensors = [self._tensor(piece) for piece in self.pieces]
+
+    def __len__(self) -> int:
+        """Buckets."""
+        return len(self.layout.buckets)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of parameters on this rank, padding included."""
+        return sum(flat.nbytes for flat in self._flats)
+
+    @property
+    def useful_bytes(self) -> int:
+        """Of that, what holds parameters."""
+        return sum(p.nbytes for p in self.parameters)
+
+    def own(self, bucket: int) -> torch.Tensor:
+        """This rank's part of a bucket of parameters."""
+        shard = self.layout.shard(bucket)
+        return self._flats[bucket][self._rank * shard : (self._rank + 1) * shard]
+
+    def in_bucket(self, bucket: int) -> list[int]:
+        """The numbers of this rank's pieces of a bucket."""
+        return [number for number, piece in enumerate(self.pieces) if piece.bucket == bucket]
+
+    def check_unconverted(self) -> None:
+        """RuntimeError names a parameter that has another dtype or device than when this was made."""
+        for bucket in range(len(self)):
+            self._check_unconverted(bucket)
+
+    def _check_unconverted(self, bucket: int) -> None:
+        own = self.own(bucket)
+        for parameter in (self.parameters[index] for index in self.layout.buckets[bucket]):
+            if (parameter.dtype, parameter.device) != (own.dtype, own.device):
+                raise RuntimeError(
+                    f"ZeroOptimizer: a parameter of shape {list(parameter.shape)} was {own.dtype} on {own.device} when "
+                    f"the optimizer was made, and was converted to {parameter.dtype} on {parameter.device} after that: "
+                    "convert the model before it is wrapped and given to the optimizer"
+                )
+
+    def take_back(self, bucket: int) -> None:
+        """Values that were put elsewhere (`.data = ...`) move into the bucket; masters follow what others wrote.
+
+        RuntimeError as in check_unconverted, before anything moves.
+        """
+        self._check_unconverted(bucket)
+        for index in self.layout.buckets[bucket]:
+            parameter, view = self.parameters[index], self._views[index]
+            if parameter.data_ptr() != view.data_ptr() and view.numel():
+                view.copy_(parameter.data)
+                parameter.data = view
+        self._renew_master(bucket)
+
+    def _renew_master(self, bucket: int) -> None:
+        master = self.masters[bucket]
+        if master is not None:
+            own = self.own(bucket)
+            stale = master.to(own.dtype) != own
+            if bool(stale.any()):
+                master.copy_(torch.where(stale, own.to(master.dtype), master))
+
+    def publish(self, bucket: int) -> Any | None:
+        """Starts to give everybody what this rank has stepped; the work to wait for."""
+        self.round_to_parameters(bucket)
+        return self.gather(bucket)
+
+    def gather(self, bucket: int) -> Any | None:
+        """Starts to give everybody this rank's part of the parameters as it is; the work to wait for."""
+        return self.gather_in(self._flats[bucket].view(torch.uint8)) if self.travels(bucket) else None
+
+    def travels(self, bucket: int) -> bool:
+        """Whether others have a part of it."""
+        return self._group.size() > 1 and self._flats[bucket].numel() > 0
+
+    def gather_in(self, memory: torch.Tensor) -> Any:
+        """As `gather`, in a bucket's whole memory as bytes."""
+        length = memory.numel() // self._group.size()
+        part = memory[self._rank * length : (self._rank + 1) * length]
+        return all_gather(memory, part, group=self._group, async_op=True)
+
+    def whole(self, bucket: int) -> torch.Tensor:
+        """A bucket of parameters."""
+        return self._flats[bucket]
+
+    def views(self, bucket: int) -> dict[torch.Tensor, torch.Tensor]:
+        """Where each parameter of a bucket lies in it."""
+        return {self.parameters[index]: self._views[index] for index in self.layout.buckets[bucket]}
+
+    def round_to_parameters(self, bucket: int) -> None:
+        """This rank's part follows its master; autograd, which does not see it written, learns that it has changed."""
+        master = self.masters[bucket]
+        if master is not None:
+            self.own(bucket).copy_(master)
+        torch.autograd.graph.increment_version([self.parameters[i] for i in self.layout.buckets[bucket]])
+
+    def _lay_out(self) -> None:
+        self._flats = [self._moved(bucket) for bucket in range(len(self))]
+        self._views = {i: self.parameters[i].data for members in self.layout.buckets for i in members}
+
+    def _moved(self, bucket: int) -> torch.Tensor:
+        members, offsets = self.layout.buckets[bucket], self.layout.offsets(bucket)
+        first = self.parameters[members[0]]
+        flat = flat_memory(self.layout.padded(bucket), first.dtype, first.device, self._group)
+        end = 0
+        for index, offset in zip(members, offsets, strict=True):
+            parameter = self.parameters[index]
+            flat[end:offset].zero_()
+            end = offset + parameter.numel()
+            view = shaped(flat[offset:end], parameter)
+            view.copy_(parameter.data)
+            parameter.data = view
+        flat[end:].zero_()
+        return flat
+
+    def _master(self, bucket: int, dtype: torch.dtype | None) -> torch.Tensor | None:
+        own = self.own(bucket)
+        wanted = dtype is not None and own.dtype.is_floating_point and own.dtype != dtype
+        return own.to(dtype) if wanted else None
+
+    def _tensor(self, piece: Piece) -> torch.nn.Parameter:
+        """What the optimizer steps: a view of the master, or of the parameters themselves."""
+        master = self.masters[piece.bucket]
+        stepped = self.own(piece.bucket) if master is None else master
+        part = stepped[piece.place]
+        return torch.nn.Parameter(part, requires_grad=part.is_floating_point() or part.is_complex())
+
+
+def flat_memory(elements: int, dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup) -> torch.Tensor:
+    """Shared by the ranks of a host where the group has such memory and room in it, so that gathers copy nothing."""
+    if device.type == "cpu" and not dtype.is_complex and elements and group.size() > 1:
+        try:
+            return allocate.empty(elements, dtype=dtype, group=group, fallback=True)
+        except (RuntimeError, AttributeError):  # it is full, or the group is written in Python
+            pass
+    return torch.empty(elements, dtype=dtype, device=device)

@@ -1,0 +1,78 @@
+"""Where the gradients of pieces are: in every parameter's .grad, or in the shards that stage 2 leaves."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from ringdp.zero.flat import FlatParameters, in_memory_order
+
+
+class Gradients(Protocol):
+    """Of one set of flat parameters."""
+
+    def check(self, flat: FlatParameters) -> None:
+        """RuntimeError, on all ranks alike, names a gradient that cannot be stepped."""
+
+    def of_bucket(self, flat: FlatParameters, bucket: int) -> dict[int, torch.Tensor]:
+        """Piece -> its gradient, a flat view; pieces without one are left out."""
+
+    def drop(self, set_to_none: bool) -> None:
+        """What zero_grad() does beside .grad."""
+
+
+class WholeGradients:
+    """Every rank has every mean in .grad: stage 1, stock DDP, no wrapper."""
+
+    def check(self, flat: FlatParameters) -> None:
+        """See Gradients."""
+        flat.check_unconverted()
+        for parameter in flat.parameters:
+            if parameter.grad is not None and parameter.grad.layout != torch.strided:
+                raise RuntimeError(
+                    f"ZeroOptimizer: the gradient of a parameter of shape {list(parameter.shape)} is sparse, and a "
+                    "sparse gradient has no shards: make its layer with sparse=False, or use zero_stage=0"
+                )
+
+    def of_bucket(self, flat: FlatParameters, bucket: int) -> dict[int, torch.Tensor]:
+        """See Gradients."""
+        found = {}
+        for number in flat.in_bucket(bucket):
+            piece = flat.pieces[number]
+            parameter = flat.parameters[piece.parameter]
+            if parameter.grad is not None:
+                found[number] = in_memory_order(parameter.grad, parameter)[piece.part]
+        return found
+
+    def drop(self, set_to_none: bool) -> None:
+        """Nothing."""
+
+
+class ShardedGradients:
+    """The reducer has reduced them to shards, and .grad is gone."""
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def check(self, flat: FlatParameters) -> None:
+        """See Gradients."""
+        flat.check_unconverted()  # which takes the reducer's hooks away
+        for name, parameter in zip(self._reducer.names, self._reducer.parameters, strict=True):
+            if parameter.grad is not None:
+                raise RuntimeError(
+                    f"ZeroOptimizer: the gradient of {name} has not been averaged: the last backward pass ran under "
+                    "no_sync(). Leave no_sync() out in the last micro-batch before step()"
+                )
+
+    def of_bucket(self, flat: FlatParameters, bucket: int) -> dict[int, torch.Tensor]:
+        """See Gradients."""
+        used, shard = self._reducer.used(), self._reducer.shards()[bucket]
+        if shard is None:
+            return {}
+        pieces = {number: flat.pieces[number] for number in flat.in_bucket(bucket)}
+        return {number: shard[piece.place] for number, piece in pieces.items() if used[piece.parameter]}
+
+    def drop(self, set_to_none: bool) -> None:
+        """Shards go, or become zeros."""
+        self._reducer.drop_shards() if set_to_none else self._reducer.zero_shards()

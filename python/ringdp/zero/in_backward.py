@@ -1,0 +1,109 @@
+"""Steps inside the backward pass: one sweep reduces a bucket, steps it, and writes its parameters.
+
+Where the kernels have the step and the backend sums in shared memory, blocks are stepped while they are in the cache;
+elsewhere a bucket is reduced, then stepped. Between the first bucket and the last one parameters are neither old nor
+new. Whatever ends there leaves them torn, which is remembered: neither step() nor a checkpoint takes them for a state
+of the training.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+from ringdp.zero.arrivals import Arrivals
+from ringdp.zero.flat import FlatParameters
+from ringdp.zero.gradients import Gradients
+
+
+class Stepping(Protocol):
+    """What an optimizer does in a pass."""
+
+    def sinks(self) -> list[Any]:
+        """For each bucket, what steps it as it is reduced, or None."""
+
+    def step_bucket(self, bucket: int, gradients: Mapping[int, torch.Tensor]) -> None:
+        """Where there was no sink."""
+
+
+class StepsInBackward:
+    """Of one reducer."""
+
+    def __init__(
+        self,
+        flat: FlatParameters,
+        source: Gradients,
+        reducer: Any,
+        stepping: Stepping,
+        arrivals: Arrivals,
+        module: torch.nn.Module,
+    ) -> None:
+        self._flat, self._source, self._reducer = flat, source, reducer
+        self._stepping, self._arrivals = stepping, arrivals
+        self._buckets = sum(flat.layout.padded(bucket) > 0 for bucket in range(len(flat)))
+        self._begun = False
+        self._stepped = 0
+        self._sinks: list[Any] = []
+        # Weakly: a cycle through the reducer would keep an optimizer that was dropped, and its wrapper.
+        begin, take = weakref.WeakMethod(self._begin), weakref.WeakMethod(self._take)
+        reducer.set_on_shard(lambda: begin()(), lambda bucket, part: take()(bucket, part))
+        weakref.finalize(self, reducer.keep_shards).atexit = False
+        quiet = weakref.WeakMethod(self.quiet)
+        for part in module.modules():
+            part.register_load_state_dict_pre_hook(lambda *_: (known := quiet()) and known())
+
+    def run(self, **arguments: Any) -> None:
+        """Ends the step that the pass has made. RuntimeError when the pass ended on the way."""
+        if arguments:
+            raise TypeError(
+                f"ZeroOptimizer: step({', '.join(arguments)}=...): overlap_with_ddp=True has stepped already"
+            )
+        self._source.check(self._flat)
+        if self._stepped < self._buckets:
+            self.check()
+        self._arrivals.end_step()
+        self._begun, self._stepped = False, 0
+
+    def check(self) -> None:
+        """RuntimeError unless parameters and state are those of a complete step."""
+        if not self._begun:
+            return
+        if self._stepped == self._buckets:
+            raise RuntimeError(
+                "ZeroOptimizer: the last backward pass has stepped the parameters, and optimizer.step() has not been "
+                "called since, which waits until all ranks have them: call it after every synchronised backward pass"
+            )
+        raise RuntimeError(
+            f"ZeroOptimizer: the parameters are torn: the last backward pass ended when {self._stepped} of "
+            f"{self._buckets} buckets had been stepped here. Load a checkpoint into the model and the optimizer"
+        )
+
+    def quiet(self) -> None:
+        """Before values are loaded: a pass that has ended on its way may still be stepping a bucket."""
+        if self._begun and self._stepped < self._buckets:
+            self._reducer.reset()
+
+    def forget(self) -> None:
+        """A whole state has been loaded."""
+        self._reducer.reset()  # it may still wait for the rest of a pass
+        self._begun, self._stepped = False, 0
+        self._arrivals.forget()
+
+    def _begin(self) -> list[Any]:
+        """Called by the reducer before it launches the first bucket of a pass."""
+        self.check()
+        self._arrivals.wait()
+        self._begun = True
+        self._sinks = self._stepping.sinks()
+        return self._sinks
+
+    def _take(self, bucket: int, part: torch.Tensor) -> None:
+        """Called by the reducer, for bucket after bucket."""
+        if self._sinks[bucket] is None:
+            pieces = {number: part[self._flat.pieces[number].place] for number in self._flat.in_bucket(bucket)}
+            self._stepping.step_bucket(bucket, pieces)
+        self._arrivals.start(self._flat, bucket)
+        self._stepped += 1

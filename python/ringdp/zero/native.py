@@ -1,0 +1,112 @@
+"""The steps of SGD, Adam and AdamW by ringdp's kernels, on the state that torch's classes make and keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from ringdp import _native
+
+_C = _native.load()
+Group = dict[str, Any]
+Ready = tuple[Any, list[torch.Tensor]]  # a step made ready, and its pieces
+
+
+def step(optimizer: Optimizer, **arguments: Any) -> None:
+    """One step of every piece that has a gradient: by ringdp's kernels where they serve, else by torch.
+
+    The bits are those of torch's single-tensor step; with fused=True those of ringdp's fastest. arguments: of the
+    class's own step.
+    """
+    if arguments or not serves(optimizer):
+        optimizer.step(**arguments)
+        return
+    for group in optimizer.param_groups:
+        steps, pieces = _READY[type(optimizer)](optimizer, group)
+        steps.run([piece.grad for piece in pieces])
+
+
+def serves(optimizer: Optimizer) -> bool:
+    """Whether ringdp's kernels have this class's step of these pieces."""
+    return type(optimizer) in _READY and all(map(_is_served, optimizer.param_groups))
+
+
+def sinks(optimizer: Optimizer, places: Mapping[torch.Tensor, tuple[int, int]], buckets: int) -> list[Any]:
+    """For each bucket, what steps its pieces with their gradients as they come; it counts as this step from now on.
+
+    places: of every piece, its bucket and its offset in the shard. Only where `serves`.
+    """
+    placed: list[list[tuple[int, Any, int]]] = [[] for _ in range(buckets)]
+    for group in optimizer.param_groups:
+        for piece in group["params"]:
+            piece.grad = piece.detach()  # torch skips what has none
+        steps, pieces = _READY[type(optimizer)](optimizer, group)
+        for number, piece in enumerate(pieces):
+            bucket, offset = places[piece]
+            placed[bucket].append((offset, steps, number))
+            piece.grad = None
+    return [_C.step_sink(entries) for entries in placed]
+
+
+def _is_served(group: Group) -> bool:
+    in_tensors = any(map(torch.is_tensor, group.get("betas", ())))  # torch rounds differently then
+    unusual = in_tensors or group.get("capturable") or group.get("differentiable")
+    return not unusual and all(p.dtype == torch.float32 and p.device.type == "cpu" for p in group["params"])
+
+
+def _sgd(optimizer: Any, group: Group) -> Ready:
+    pieces: list[torch.Tensor] = []
+    buffers: list[Any] = []
+    optimizer._init_group(group, pieces, [], buffers)
+    first = [b is None for b in buffers] if group["momentum"] else [True] * len(pieces)
+    buffers = [torch.empty_like(p) if b is None else b for p, b in zip(pieces, buffers, strict=False)]
+    for piece, buffer in zip(pieces, buffers, strict=False):
+        optimizer.state[piece]["momentum_buffer"] = buffer
+    steps = _C.sgd_steps(
+        pieces,
+        buffers,
+        first,
+        lr=float(group["lr"]),
+        momentum=float(group["momentum"]),
+        dampening=float(group["dampening"]),
+        weight_decay=float(group["weight_decay"]),
+        nesterov=group["nesterov"],
+        maximize=group["maximize"],
+        fastest=bool(group["fused"]),
+    )
+    return steps, pieces
+
+
+def _adam(optimizer: Any, group: Group) -> Ready:
+    pieces: list[torch.Tensor] = []
+    means: list[torch.Tensor] = []
+    squares: list[torch.Tensor] = []
+    largest: list[torch.Tensor] = []
+    numbers: list[torch.Tensor] = []
+    optimizer._init_group(group, pieces, [], means, squares, largest, numbers)
+    for number in numbers:
+        number += 1
+    beta1, beta2 = group["betas"]
+    steps = _C.adam_steps(
+        pieces,
+        means,
+        squares,
+        largest,
+        [float(n) for n in numbers],
+        lr=float(group["lr"]),
+        beta1=float(beta1),
+        beta2=float(beta2),
+        eps=float(group["eps"]),
+        weight_decay=float(group["weight_decay"]),
+        decoupled=group["decoupled_weight_decay"],
+        amsgrad=group["amsgrad"],
+        maximize=group["maximize"],
+        fastest=bool(group["fused"]),
+    )
+    return steps, pieces
+
+
+_READY: dict[type[Optimizer], Callable[[Any, Group], Ready]] = {SGD: _sgd, Adam: _adam, AdamW: _adam}

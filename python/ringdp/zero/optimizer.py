@@ -1,0 +1,282 @@
+"""`ringdp.ZeroOptimizer`: torch's ZeroRedundancyOptimizer, with equal shards and the bits of the optimizer alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch.optim import Optimizer
+
+from ringdp.zero import groups, registry
+from ringdp.zero.arguments import (
+    check_averaged,
+    check_choices,
+    check_gather,
+    check_group,
+    check_overlap,
+    check_parameters,
+    group_for,
+)
+from ringdp.zero.arrivals import Arrivals, ArrivalsInForward
+from ringdp.zero.bucket_steps import BucketSteps
+from ringdp.zero.flat import FlatParameters, bucketed
+from ringdp.zero.gradients import Gradients, ShardedGradients, WholeGradients
+from ringdp.zero.held import HeldShards
+from ringdp.zero.in_backward import StepsInBackward
+from ringdp.zero.memory import Memory, memory_of
+from ringdp.zero.state import consolidated, numbered, restored
+from ringdp.zero.whole_step import WholeStep
+
+if TYPE_CHECKING:
+    from ringdp.checkpoint import Holder
+
+_BUCKET_BYTES = 25 << 20
+
+
+class ZeroOptimizer(Optimizer):
+    """Each rank holds the state of, and steps, an equal part of the parameters; then everybody gets all of them.
+
+    params, optimizer_class, process_group, **defaults: as for torch's ZeroRedundancyOptimizer. The class must be
+    element-wise; others are refused by name. SGD, Adam and AdamW of float32 parameters on the CPU run in C++ with the
+    bits of torch's single-tensor step; `fused=True` takes ringdp's fastest step, whose bits do not depend on the
+    number of ranks either. Everything else runs through torch, on the pieces that this rank owns.
+    parameters_as_bucket_view: accepted; parameters always are views of flat buckets.
+    overlap_with_ddp: from stage 2 on, steps bucket by bucket inside the backward pass, with the settings that groups
+        have when it begins; step() waits for the last gathers. Every synchronised pass is a step, so accumulate under
+        no_sync(). Clipping and loss scaling, which want all gradients first, are refused; so are shard_grads().
+    master_dtype: torch.float32 keeps and steps a float32 copy of this rank's part of 16-bit parameters.
+    gather: "step" waits in step() until this rank has everybody's parts: a bucket travels while the next is stepped.
+        "forward" leaves them on their way: the next forward pass waits module by module, and who reads a parameter
+        before gets an error that names it, or calls `wait()`. For stages 1 and 2.
+
+    Over a `ringdp.DistributedDataParallel` it works at that wrapper's zero_stage; over torch's, or no wrapper at all,
+    it is stage 1. Collective: the constructor, step, add_param_group, consolidate_state_dict.
+    """
+
+    steps_shards = True  # registry.py lets it pass
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        optimizer_class: type[Optimizer],
+        process_group: dist.ProcessGroup | None = None,
+        parameters_as_bucket_view: bool = False,
+        overlap_with_ddp: bool = False,
+        *,
+        master_dtype: torch.dtype | None = None,
+        gather: Literal["step", "forward"] = "step",
+        **defaults: Any,
+    ) -> None:
+        """See the class. ValueError, TypeError or NotImplementedError names what is refused, before anything moves."""
+        del parameters_as_bucket_view
+        check_choices(optimizer_class, master_dtype)
+        # Of a throw-away optimizer: its defaults, complete and checked.
+        complete = optimizer_class([torch.nn.Parameter(torch.empty(0))], **defaults).defaults
+        self._ready = False
+        super().__init__(params, complete)
+        self._class, self._arguments, self._master_dtype = optimizer_class, defaults, master_dtype
+        self._wrapper = registry.one_wrapper_of(self._parameters())
+        self.process_group = group_for(process_group, self._wrapper)
+        self._flats: list[FlatParameters] = []
+        self._sources: list[Gradients] = []
+        self._consolidated: dict[str, Any] | None = None
+        check_overlap(overlap_with_ddp, self._wrapper)
+        check_gather(gather, self._wrapper)
+        self._start()
+        self._arrivals = ArrivalsInForward(self._wrapper.module) if gather == "forward" else Arrivals()
+        self._stepping = self._steps_in_backward() if overlap_with_ddp else self._whole_step()
+        self._ready = True
+
+    @property
+    def stage(self) -> int:
+        """1; or that of the wrapper."""
+        return self._wrapper.zero_stage if self._wrapper is not None else 1
+
+    @property
+    def optim(self) -> Optimizer:
+        """The optimizer of `optimizer_class` that steps this rank's pieces, by torch's name for it."""
+        return self._optimizer
+
+    @property
+    def exposed(self) -> float:
+        """Seconds that this rank has waited for stepped parameters so far, in step() or in forward passes."""
+        return self._arrivals.exposed
+
+    def wait(self) -> None:
+        """With gather="forward": until all parameters can be read, as far as steps have sent them."""
+        self._arrivals.wait()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None, **kwargs: Any) -> float | None:
+        """Steps this rank's part and gives it to everybody, bucket by bucket.
+
+        kwargs: for `optimizer_class.step`, which is called for every bucket.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._check_wrapper()
+        self._stepping.run(**kwargs)
+        groups.hand_on(self._optimizer.param_groups, self.param_groups)  # a class may change them in its step
+        return loss
+
+    def join_hook(self, **_: Any) -> None:
+        """What torch's Join asks for: refused."""
+        raise NotImplementedError(
+            "ZeroOptimizer: torch's Join shadows the steps of ranks without inputs, but every rank steps its part: "
+            "such ranks call ddp.backward(None, weight=0) and optimizer.step() instead"
+        )
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's; at stage 2 it drops this rank's shards of the gradients."""
+        super().zero_grad(set_to_none)
+        for source in self._sources:
+            source.drop(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's. Collective."""
+        if not self._ready:
+            super().add_param_group(param_group)
+            return
+        super().add_param_group(check_group(param_group, self._wrapper))
+        self._consolidated = None
+        group = self.param_groups[-1]
+        if self.stage < 2:
+            self._adopt(group["params"])
+        self._optimizer.add_param_group(groups.of_pieces(group, self._flats))
+
+    def shard_grads(self) -> list[torch.Tensor]:
+        """Gradients of the pieces that this rank owns, as flat views: what clipping and loss scaling work on."""
+        self.check_keeps_gradients("shard_grads()")
+        found: list[torch.Tensor] = []
+        for flat, source in zip(self._flats, self._sources, strict=True):
+            for bucket in range(len(flat)):
+                found.extend(source.of_bucket(flat, bucket).values())
+        return found
+
+    def check_keeps_gradients(self, wanted_by: str) -> None:
+        """RuntimeError when gradients are gone as soon as they are there."""
+        if isinstance(self._stepping, StepsInBackward):
+            raise RuntimeError(
+                f"ZeroOptimizer: {wanted_by} wants the gradients of all parameters before the step, and with "
+                "overlap_with_ddp=True each is stepped inside the backward pass: leave that out"
+            )
+
+    def check_whole(self) -> None:
+        """RuntimeError when the latest step has not come to its end: parameters and state are no state of training."""
+        self._stepping.check()
+        self.wait()
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Collective: `state_dict()` on rank `to` then is that of `optimizer_class` on whole parameters."""
+        self.check_whole()
+        self._pass_settings_on()
+        state = consolidated(self._flats, self._optimizer, self._indices(), self.process_group, to)
+        if state is not None:
+            self._consolidated = {"state": state, "param_groups": super().state_dict()["param_groups"]}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `consolidate_state_dict` has collected on this rank. RuntimeError when it has not been called since."""
+        if self._consolidated is None:
+            raise RuntimeError(
+                "ZeroOptimizer: the state has not been consolidated on this rank since the last step: call "
+                "consolidate_state_dict(to=...) on all ranks first, and state_dict() on rank `to`"
+            )
+        return self._consolidated
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """A whole state dict, this class's or `optimizer_class`'s own; each rank takes its part."""
+        state = numbered(state_dict, self.param_groups)
+        self._stepping.quiet()
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        self._take_up()
+        restored(state, self._flats, self._optimizer, self._indices())
+
+    def holder(self, names: Mapping[torch.Tensor, str]) -> Holder:
+        """For ringdp.checkpoint: this rank's pieces of parameters, masters and state. Collective when it adopts."""
+        # torch.distributed.checkpoint takes long to import; who calls this has done so.
+        from ringdp.zero.stored import stored
+
+        self._stepping.quiet()
+        self.wait()
+        sharded = self._wrapper.sharded_model if self._wrapper is not None else None
+        frozen = [HeldShards(sharded.frozen, self.process_group)] if sharded is not None and sharded.frozen else []
+        return stored(self._flats, frozen, self._optimizer, self.param_groups, names, self.check_whole, self._take_up)
+
+    def memory(self) -> Memory:
+        """Bytes on this rank by kind, padding apart. Print it."""
+        return memory_of(self._flats, self._optimizer, self._wrapper)
+
+    def _start(self) -> None:
+        parameters = self._parameters()
+        check_parameters(parameters, self._wrapper)
+        if self._wrapper is not None:
+            self._wrapper.take_optimizer(self)
+        if self.stage < 2:
+            self._adopt(parameters)
+        else:
+            self._share_buckets(parameters)
+        self._optimizer = self._class(
+            [groups.of_pieces(group, self._flats) for group in self.param_groups], **self._arguments
+        )
+        self._optimizer.steps_shards = True
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return list(chain.from_iterable(group["params"] for group in self.param_groups))
+
+    def _indices(self) -> dict[torch.Tensor, int]:
+        """A parameter's number in state dicts."""
+        return {parameter: index for index, parameter in enumerate(self._parameters())}
+
+    def _adopt(self, parameters: list[torch.Tensor]) -> None:
+        layout = bucketed(parameters, _BUCKET_BYTES, self.process_group.size())
+        self._flats.append(FlatParameters(parameters, layout, self.process_group, self._master_dtype))
+        self._sources.append(WholeGradients())
+
+    def _share_buckets(self, parameters: list[torch.Tensor]) -> None:
+        reducer = self._wrapper.reducer
+        group, master = self.process_group, self._master_dtype
+        sharded = self._wrapper.sharded_model
+        if sharded is not None:
+            self._flats.append(HeldShards(sharded.trainable, group, master))
+        else:
+            self._flats.append(FlatParameters(reducer.parameters, self._wrapper.shard_layout(), group, master))
+        self._sources.append(ShardedGradients(reducer))
+
+    def _check_wrapper(self) -> None:
+        first = next((p for p in self._parameters() if p.requires_grad), None)
+        wrapper = registry.wrapper_of(first) if first is not None else self._wrapper
+        if wrapper is not None and wrapper is not self._wrapper:
+            raise RuntimeError(
+                f"ZeroOptimizer: the model was wrapped with zero_stage={wrapper.zero_stage} after this optimizer was "
+                "made, which does not know where gradients are now: make it from ddp.parameters() after the wrapper"
+            )
+        check_averaged(self._parameters(), self._wrapper)
+
+    def _take_up(self) -> None:
+        """After groups and state have been loaded."""
+        self._consolidated = None
+        self._pass_settings_on()
+        self._stepping.forget()
+
+    def _pass_settings_on(self) -> None:
+        """Schedulers and users change the groups of this optimizer."""
+        groups.hand_on(self.param_groups, self._optimizer.param_groups)
+
+    def _steps_in_backward(self) -> StepsInBackward:
+        (flat,), (source,) = self._flats, self._sources
+        reducer = self._wrapper.reducer
+        in_float32 = all(facts["dtype"] == "Float" for facts in reducer.buckets())
+        steps = BucketSteps(flat, self._optimizer, self._begin_step, fuses=in_float32)
+        return StepsInBackward(flat, source, reducer, steps, self._arrivals, self._wrapper.module)
+
+    def _whole_step(self) -> WholeStep:
+        return WholeStep(self._flats, self._sources, self._optimizer, self._arrivals, self._begin_step)
+
+    def _begin_step(self) -> None:
+        self._consolidated = None
+        self._pass_settings_on()

@@ -1,0 +1,86 @@
+"""Which wrapper shards which parameter: how an optimizer and clipping find it, and how others are refused."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_wrappers = WeakTensorKeyDictionary()  # parameter -> weak reference to its wrapper
+# Optimizers that have passed, with the sizes that their groups had then.
+_passed: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
+
+
+def add(wrapper: Any, parameters: Iterable[torch.Tensor]) -> None:
+    """From now on these parameters are stepped by a `ZeroOptimizer` only, as long as `wrapper` lives."""
+    _install()
+    _passed.clear()  # some may step these
+    reference = weakref.ref(wrapper)
+    for parameter in parameters:
+        _wrappers[parameter] = reference
+
+
+def wrapper_of(parameter: torch.Tensor) -> Any | None:
+    """The wrapper with a zero_stage of 1 or more that this parameter belongs to."""
+    reference = _wrappers.get(parameter)
+    return reference() if reference is not None else None
+
+
+def one_wrapper_of(parameters: Iterable[torch.Tensor]) -> Any | None:
+    """The wrapper of all these parameters, or None where none has one. ValueError when they are not together."""
+    wrappers: dict[int, Any] = {}
+    loose: list[torch.Tensor] = []
+    for parameter in parameters:
+        wrapper = wrapper_of(parameter)
+        if wrapper is None:
+            loose.append(parameter)
+        else:
+            wrappers[id(wrapper)] = wrapper
+    if len(wrappers) > 1:
+        raise ValueError(
+            f"ZeroOptimizer: the parameters belong to {len(wrappers)} different wrappers: "
+            "give each wrapper an optimizer of its own"
+        )
+    wrapper = next(iter(wrappers.values()), None)
+    if wrapper is not None and loose:
+        raise ValueError(
+            f"ZeroOptimizer: {_listed(loose, wrapper.module)} not averaged by the wrapper of the others (it was told "
+            "to ignore them, or was made without them): step them with an optimizer of their own"
+        )
+    return wrapper
+
+
+def _listed(loose: list[torch.Tensor], module: torch.nn.Module) -> str:
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    first = names.get(id(loose[0]), f"of shape {list(loose[0].shape)}")
+    return f"parameter {first} is" if len(loose) == 1 else f"parameter {first} and {len(loose) - 1} more are"
+
+
+@functools.cache
+def _install() -> None:
+    register_optimizer_step_pre_hook(_refuse_others)
+
+
+def _refuse_others(optimizer: Optimizer, *_: object) -> None:
+    """Before every step of every optimizer: RuntimeError when it would undo the sharding."""
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    if _passed.get(optimizer) == sizes:
+        return
+    if not getattr(optimizer, "steps_shards", False):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                wrapper = wrapper_of(parameter)
+                if wrapper is not None:
+                    kind = type(optimizer).__name__
+                    raise RuntimeError(
+                        f"{kind} steps parameters of a DistributedDataParallel with zero_stage={wrapper.zero_stage}, "
+                        f"which only ringdp.ZeroOptimizer does: write ringdp.ZeroOptimizer(ddp.parameters(), "
+                        f"optimizer_class={kind}, ...), or use zero_stage=0"
+                    )
+    _passed[optimizer] = sizes

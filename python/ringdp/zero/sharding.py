@@ -1,0 +1,163 @@
+"""What a wrapper with a zero_stage has beside averaging: whose shards there are, and what they take."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.utils import _sync_module_states
+
+from ringdp import _native
+from ringdp.ddp.agreement import check_models
+from ringdp.zero import registry
+from ringdp.zero.gathers import Gathered
+from ringdp.zero.memory import Memory, memory_of
+from ringdp.zero.refusals import Init, check_module
+from ringdp.zero.sharded_model import ShardedModel
+from ringdp.zero.units import is_sharded, units_of
+
+_C = _native.load()
+_SYNC_BYTES = 250 << 20  # torch's
+
+
+class Sharding:
+    """Of a DistributedDataParallel (which has module, reducer, process_group, _modes)."""
+
+    _optimizer: weakref.ref[Any] | None = None
+    sharded_model: ShardedModel | None = None  # at stage 3
+
+    @property
+    def zero_stage(self) -> int:
+        """0: nothing is sharded; 1: the optimizer's state; 2: gradients, too; 3: and parameters."""
+        return self._modes.zero_stage
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's, also for this rank's shards of gradients from stage 2 on, which `module.zero_grad()` keeps."""
+        super().zero_grad(set_to_none)
+        if self.zero_stage >= 2:
+            self.reducer.drop_shards() if set_to_none else self.reducer.zero_shards()
+
+    def full_state_dict(self) -> dict[str, torch.Tensor]:
+        """The module's state dict with whole tensors that share no memory with the model. Collective at stage 3."""
+        if self.sharded_model is not None:
+            return self.sharded_model.full_state_dict()
+        return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
+
+    def memory(self) -> Memory:
+        """Bytes on this rank by kind; with the optimizer's, where a `ZeroOptimizer` has been made. Print it."""
+        optimizer = self._optimizer() if self._optimizer is not None else None
+        return memory_of([], None, self) if optimizer is None else optimizer.memory()
+
+    def gathers(self) -> Gathered:
+        """Of stage 3: the units that the latest passes have gathered, in order, and how long they waited. Print it."""
+        return self._sharded("gathers").gathers()
+
+    def gathered(self, part: torch.nn.Module | None = None, writes: bool = False) -> AbstractContextManager[None]:
+        """Of stage 3: inside, the parameters of `part` (default: of the model) are whole and can be read. Collective.
+
+        What is written to them is lost; with `writes=True` rank 0's values are kept, on all ranks.
+        """
+        return self._sharded("gathered").gathered(part, writes=writes)
+
+    def gathered_bytes(self) -> int:
+        """Memory of gathered units at stage 3: of one in use and one on its way, the two largest."""
+        return self.sharded_model.gathered_bytes() if self.sharded_model is not None else 0
+
+    def take_optimizer(self, optimizer: Any) -> None:
+        """A `ZeroOptimizer` says that it steps this model. From stage 2 on there is one: it lays out the parameters."""
+        if self.zero_stage >= 2 and self._optimizer is not None and self._optimizer() is not None:
+            raise ValueError(
+                f"ZeroOptimizer: this wrapper (zero_stage={self.zero_stage}) has one already: put all parameters into "
+                "one ZeroOptimizer with several param groups"
+            )
+        self._optimizer = weakref.ref(optimizer)
+
+    def check_keeps_gradients(self, wanted_by: str) -> None:
+        """RuntimeError when the optimizer steps inside the backward pass, which leaves no gradients."""
+        optimizer = self._optimizer() if self._optimizer is not None else None
+        if optimizer is not None:
+            optimizer.check_keeps_gradients(wanted_by)
+
+    def shard_layout(self) -> Any:
+        """Which elements of which gradient this rank has from stage 2 on."""
+        lengths = [p.numel() for p in self.reducer.parameters]
+        return _C.ShardLayout(lengths, self.reducer.layout(), self.process_group.size())
+
+    def bucket_bytes(self) -> list[int]:
+        """Memory of each bucket from stage 2 on while it is filled and reduced."""
+        layout = self.shard_layout()
+        return [layout.padded(bucket) * dtype.itemsize for bucket, dtype in enumerate(self.bucket_dtypes())]
+
+    def bucket_dtypes(self) -> list[torch.dtype]:
+        """Of each bucket's gradients from stage 2 on: the same on all ranks, whatever their shards hold."""
+        wide, parameters = self._modes.grad_dtype, self.reducer.parameters
+        return [wide or parameters[members[0]].dtype for members in self.reducer.layout()]
+
+    def _update_process_group(self, new_process_group: dist.ProcessGroup) -> None:
+        """As torch's, at stage 0."""
+        if self.zero_stage:
+            raise NotImplementedError(
+                f"DistributedDataParallel._update_process_group: with zero_stage={self.zero_stage} the shards are cut "
+                "for the ranks of the group: save with ringdp.checkpoint, and load into a wrapper over the new group"
+            )
+        super()._update_process_group(new_process_group)
+
+    def _register_shards(self) -> None:
+        if self.zero_stage >= 1:
+            delayed = {id(parameter) for parameter in self._delay_all_reduce_params}  # torch counts them as ignored
+            # A parameter with several names is averaged unless all of them are ignored.
+            named = self.module.named_parameters(remove_duplicate=False)
+            registry.add(self, [p for n, p in named if n not in self.parameters_to_ignore or id(p) in delayed])
+
+    def _sharded(self, method: str) -> ShardedModel:
+        if self.sharded_model is None:
+            raise ValueError(
+                f"DistributedDataParallel.{method}: with zero_stage={self.zero_stage} parameters are not in shards: "
+                "it belongs to zero_stage=3"
+            )
+        return self.sharded_model
+
+    def _shard_parameters(
+        self,
+        module: torch.nn.Module,
+        arguments: dict[str, Any],
+        settings: Sequence[str],
+        units: Sequence[Any] | None,
+        init: Init | None,
+    ) -> None:
+        """Before torch's class looks at the model. `arguments`: all of that class."""
+        group = arguments["process_group"]
+        if group is None:
+            mesh = arguments.get("device_mesh")
+            group = mesh.get_group(mesh_dim=0) if mesh is not None else dist.group.WORLD
+        ignored = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        check_module(module, init, ignored)
+        plan = units_of(module, units, ignored)
+        named = {n: p for n, p in module.named_parameters() if n not in ignored and is_sharded(p)}
+        real = {n: p for n, p in named.items() if not p.is_meta}
+        device = _device_for(real, arguments["device_ids"])
+        everyone = [*settings, *(f"unit {unit}" for unit in plan)]
+        values_stay = not arguments["init_sync"] and len(real) == len(named)
+        check_models(group, device, list(named), list(named.values()), everyone, compare_values=values_stay)
+        root = 0 if arguments["init_sync"] else None
+        prefetch = self._modes.prefetch
+        self.sharded_model = ShardedModel(module, plan, group, device, root=root, init=init, prefetch=prefetch)
+        if arguments["init_sync"]:
+            whole = ignored | self.sharded_model.sharded_names
+            buffers = (
+                arguments.get("broadcast_buffers") is not False or arguments.get("forward_sync_buffers") is not None
+            )
+            _sync_module_states(module, group, _SYNC_BYTES, 0, whole, buffers)
+
+
+def _device_for(real: dict[str, torch.Tensor], device_ids: Sequence[Any] | None) -> torch.device:
+    """Where shards live."""
+    if real:
+        return next(iter(real.values())).device
+    if not device_ids:
+        return torch.device("cpu")
+    return torch.device(torch.accelerator.current_accelerator().type, torch.device(device_ids[0]).index)

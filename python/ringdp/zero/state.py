@@ -1,0 +1,173 @@
+"""Optimizer state between shards and the whole form that torch's own optimizers save and load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim import Optimizer
+
+from ringdp.zero.elements import is_number, is_per_element
+from ringdp.zero.flat import FlatParameters, in_memory_order, shaped
+
+_MASTER = "master"  # the float32 copy of a 16-bit parameter
+Indices = Mapping[torch.Tensor, int]
+Entry = dict[str, Any]
+
+
+def consolidated(
+    flats: Sequence[FlatParameters], optimizer: Optimizer, indices: Indices, group: dist.ProcessGroup, to: int
+) -> dict[int, Entry] | None:
+    """Collective: on rank `to` the state by the parameters' numbers, on the CPU; None elsewhere.
+
+    At most one bucket of one kind of state is whole at a time.
+    """
+    if not 0 <= to < group.size():
+        raise ValueError(f"consolidate_state_dict: to={to}, must be a rank of 0..{group.size() - 1}")
+    result: dict[int, Entry] = {}
+    for flat in flats:
+        kinds, numbers = _agreed(flat, optimizer, indices, group)
+        for index, entry in numbers.items():
+            result.setdefault(index, {}).update(entry)
+        for bucket, key, dtype, holders in kinds:
+            whole = _gathered(flat, optimizer, bucket, key, dtype, group, to)
+            if whole is not None:
+                _take_apart(flat, indices, bucket, key, whole, set(holders), result)
+    return dict(sorted(result.items())) if group.rank() == to else None
+
+
+def numbered(state_dict: Mapping[str, Any], groups: Sequence[Entry]) -> dict[int, Entry]:
+    """The saved state by the parameters' numbers here. As in torch the place in the groups counts, not the key.
+
+    ValueError, before anything changes, when groups have other sizes or a tensor of the state another shape.
+    """
+    saved, own = ([len(group["params"]) for group in side] for side in (state_dict["param_groups"], groups))
+    if saved != own:
+        raise ValueError(
+            f"ZeroOptimizer: the state dict has {len(saved)} param groups, of {saved} parameters, and this optimizer "
+            f"{len(own)}, of {own}: make the groups as they were when it was saved"
+        )
+    keys = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+    parameters = chain.from_iterable(group["params"] for group in groups)
+    names = chain.from_iterable(group.get("param_names", [""] * len(group["params"])) for group in groups)
+    found: dict[int, Entry] = {}
+    for number, (key, parameter, name) in enumerate(zip(keys, parameters, names, strict=True)):
+        if key in state_dict["state"]:
+            found[number] = state_dict["state"][key]
+            _check_shapes(found[number], parameter, f"{number} ({name})" if name else str(number))
+    return found
+
+
+def _check_shapes(entry: Entry, parameter: torch.Tensor, which: str) -> None:
+    for key, value in entry.items():
+        if not torch.is_tensor(value) or is_per_element(key, value.shape, parameter.shape):
+            continue
+        if key == _MASTER or not is_number(key, value.shape):
+            raise ValueError(
+                f"ZeroOptimizer: {key} of parameter {which} has shape {list(value.shape)} in the state dict, and the "
+                f"parameter {list(parameter.shape)}: load the state of the same model"
+            )
+
+
+def restored(
+    state: Mapping[int, Entry], flats: Sequence[FlatParameters], optimizer: Optimizer, indices: Indices
+) -> None:
+    """Gives every piece its part of a whole state."""
+    number_of = {t: n for n, t in enumerate(t for group in optimizer.param_groups for t in group["params"])}
+    mine: dict[int, Entry] = {}
+    for flat in flats:
+        for piece, tensor in zip(flat.pieces, flat.tensors, strict=True):
+            parameter = flat.parameters[piece.parameter]
+            if parameter not in indices or indices[parameter] not in state or tensor not in number_of:
+                continue
+            entry = dict(state[indices[parameter]])
+            master = entry.pop(_MASTER, None)
+            if master is not None and flat.masters[piece.bucket] is not None:
+                tensor.data.copy_(in_memory_order(master, parameter)[piece.part])
+            mine[number_of[tensor]] = {k: _part(k, v, parameter, piece.part) for k, v in entry.items()}
+    optimizer.load_state_dict({"state": mine, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _part(key: str, value: Any, parameter: torch.Tensor, part: slice) -> Any:
+    if not torch.is_tensor(value):
+        return value
+    if is_per_element(key, value.shape, parameter.shape):
+        return in_memory_order(value, parameter)[part].clone()
+    return value.clone()
+
+
+def _entry(flat: FlatParameters, optimizer: Optimizer, number: int) -> Entry:
+    """The state of a piece, its master included."""
+    tensor, piece = flat.tensors[number], flat.pieces[number]
+    entry = dict(optimizer.state.get(tensor, {}))
+    if entry and flat.masters[piece.bucket] is not None:
+        entry[_MASTER] = tensor.detach()
+    return entry
+
+
+def _agreed(
+    flat: FlatParameters, optimizer: Optimizer, indices: Indices, group: dist.ProcessGroup
+) -> tuple[list[tuple[int, str, torch.dtype, tuple[int, ...]]], dict[int, Entry]]:
+    """What per-element state any bucket has (bucket, key, dtype, parameters), and all that is not per element."""
+    own: list[tuple[int, int, int, dict[str, torch.dtype], Entry]] = []
+    for number, piece in enumerate(flat.pieces):
+        entry = _entry(flat, optimizer, number)
+        if not entry:
+            continue
+        shape = flat.tensors[number].shape
+        tensors = {k: v for k, v in entry.items() if torch.is_tensor(v)}
+        dtypes = {k: v.dtype for k, v in tensors.items() if is_per_element(k, v.shape, shape)}
+        rest = {k: v.cpu() if torch.is_tensor(v) else v for k, v in entry.items() if k not in dtypes}
+        own.append((piece.bucket, piece.parameter, indices[flat.parameters[piece.parameter]], dtypes, rest))
+    everyones: list[Any] = [None] * group.size()
+    dist.all_gather_object(everyones, own, group=group)
+    holders: dict[tuple[int, str, torch.dtype], set[int]] = {}
+    numbers: dict[int, Entry] = {}
+    for bucket, parameter, index, dtypes, rest in (said for theirs in everyones for said in theirs):
+        numbers[index] = rest
+        for key, dtype in dtypes.items():
+            holders.setdefault((bucket, key, dtype), set()).add(parameter)
+    order = sorted(holders, key=str)
+    return [(*kind, tuple(sorted(holders[kind]))) for kind in order], numbers
+
+
+def _gathered(
+    flat: FlatParameters,
+    optimizer: Optimizer,
+    bucket: int,
+    key: str,
+    dtype: torch.dtype,
+    group: dist.ProcessGroup,
+    to: int,
+) -> torch.Tensor | None:
+    """One kind of state of a whole bucket, on rank `to`."""
+    own = torch.zeros(flat.layout.shard(bucket), dtype=dtype, device=flat.own(bucket).device)
+    for number in flat.in_bucket(bucket):
+        value = _entry(flat, optimizer, number).get(key)
+        if torch.is_tensor(value) and value.dtype == dtype:
+            own[flat.pieces[number].place].copy_(value)
+    if group.size() == 1:
+        return own.cpu()
+    parts = [torch.empty_like(own) for _ in range(group.size())] if group.rank() == to else None
+    dist.gather(own, parts, group=group, group_dst=to)
+    return torch.cat(parts).cpu() if parts is not None else None
+
+
+def _take_apart(
+    flat: FlatParameters,
+    indices: Indices,
+    bucket: int,
+    key: str,
+    whole: torch.Tensor,
+    holders: set[int],
+    result: dict[int, Entry],
+) -> None:
+    members = flat.layout.buckets[bucket]
+    for parameter_number, offset in zip(members, flat.layout.offsets(bucket), strict=True):
+        if parameter_number in holders:
+            parameter = flat.parameters[parameter_number]
+            part = whole[offset : offset + parameter.numel()].clone()
+            result[indices[parameter]][key] = shaped(part, parameter)

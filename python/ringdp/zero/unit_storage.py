@@ -1,0 +1,194 @@
+"""The parameters of one unit: this rank's shard of them, and memory for all of them while they are gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringdp import _native
+from ringdp.zero.bucket_plan import BucketPlan
+from ringdp.zero.flat import all_gather, flat_memory, in_memory_order, shaped
+
+_C = _native.load()
+_KEPT = 2  # blocks of memory: one unit in use, one on its way
+
+
+class Blocks:
+    """Memory of units that are not gathered, for the next ones of the same size."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self._free: list[torch.Tensor] = []
+
+    def take(self, nbytes: int, device: torch.device) -> torch.Tensor:
+        """As bytes."""
+        for number, block in enumerate(self._free):
+            if block.nbytes == nbytes:
+                return self._free.pop(number)
+        self._free.clear()
+        return flat_memory(nbytes, torch.uint8, device, self._group)
+
+    def put(self, block: torch.Tensor) -> None:
+        """It may be taken again."""
+        self._free = [block, *self._free][:_KEPT]
+
+    def clear(self) -> None:
+        """Gives the memory back."""
+        self._free.clear()
+
+
+class Bucket:
+    """Parameters of one unit, one dtype, and one kind (trainable or frozen). On the meta device, they are stand-ins.
+
+    Its memory is there from the construction to the first `free()`, then between `start()` and `free()`.
+    """
+
+    def __init__(
+        self,
+        unit: str,
+        parameters: Sequence[torch.Tensor],
+        plan: BucketPlan,
+        device: torch.device,
+        group: dist.ProcessGroup,
+        blocks: Blocks,
+    ) -> None:
+        self.plan = plan
+        self.parameters: list[torch.Tensor] = list(parameters)
+        self.shard_elements, self.dtype = plan.layout.shard(plan.number), parameters[0].dtype
+        self._group = group
+        self._flat = blocks.take(plan.layout.padded(plan.number) * self.dtype.itemsize, device).view(self.dtype)
+        self._offsets = plan.layout.offsets(plan.number)
+        self._views, end = [], 0
+        for parameter, offset in zip(parameters, self._offsets, strict=True):
+            self._flat[end:offset].zero_()
+            end = offset + parameter.numel()
+            self._views.append(shaped(self._flat[offset:end], parameter))
+        self._flat[end:].zero_()
+        self._absent = _gone(unit)
+        texts = [_absent(name, unit) for name in plan.names]
+        self._stand_ins = [_C.without_memory(v, text) for v, text in zip(self._views, texts, strict=True)]
+        self.shard = torch.empty(0, dtype=self.dtype, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        """While it is gathered."""
+        return int(self._flat.nbytes)
+
+    @property
+    def useful_bytes(self) -> int:
+        """What the shard holds of parameters."""
+        pieces = self.plan.layout.pieces(self._group.rank())
+        return sum(length for _, _, length, n, _ in pieces if n == self.plan.number) * self.dtype.itemsize
+
+    def view(self, position: int) -> torch.Tensor:
+        """Where the parameter at this position lies in the bucket's memory."""
+        return self._views[position]
+
+    def recall(self) -> None:
+        """Values that were put elsewhere (`.data = ...`) move into its memory."""
+        for parameter, view in zip(self.parameters, self._views, strict=True):
+            if parameter.data_ptr() != view.data_ptr():
+                view.copy_(parameter.data)
+                parameter.data = view
+
+    def seal(self, root: int | None) -> None:
+        """The values that now are in its memory - those of rank `root`, if it is given - become everybody's shards."""
+        if root is not None and self._group.size() > 1 and self._flat.numel():
+            dist.broadcast(self._flat.view(torch.uint8), group_src=root, group=self._group)
+        own = self._flat[self._group.rank() * self.shard_elements :][: self.shard_elements]
+        if not self.shard.numel():
+            self.shard = flat_memory(own.numel(), self.dtype, own.device, self._group)
+        self.shard.copy_(own)
+
+    def start(self, blocks: Blocks) -> Any | None:
+        """Starts to gather it; the work to wait for."""
+        _C.give_memory(self._flat, blocks.take(self._flat.nbytes, self._flat.device))
+        _C.set_values(self.parameters, self._views)
+        if self._group.size() == 1 or not self._flat.numel():
+            self._flat.copy_(self.shard)
+            return None
+        whole, part = self._flat.view(torch.uint8), self.shard.view(torch.uint8)
+        return all_gather(whole, part, group=self._group, async_op=True)
+
+    def free(self, blocks: Blocks) -> None:
+        """From now on whoever reads a parameter gets an error that names it."""
+        _C.set_values(self.parameters, self._stand_ins)
+        blocks.put(_C.take_memory(self._flat, self._absent))
+
+    def lend(self, position: int) -> torch.Tensor:
+        """Memory of its own for one parameter, for a while: for a value that is whole on every rank."""
+        parameter = self.parameters[position]
+        parameter.data = torch.empty_strided(
+            parameter.shape, parameter.stride(), dtype=parameter.dtype, device=parameter.device
+        )
+        return parameter.data
+
+    def take_back(self, position: int) -> None:
+        """Ends a loan: this rank keeps its part of the value."""
+        parameter, stand_in = self.parameters[position], self._stand_ins[position]
+        begin, first = self._offsets[position], self._group.rank() * self.shard_elements
+        low, high = max(first, begin), min(first + self.shard_elements, begin + parameter.numel())
+        if low < high:
+            part = in_memory_order(parameter.data, stand_in)[low - begin : high - begin]
+            self.shard[low - first : high - first].copy_(part)
+        parameter.data = stand_in
+
+
+class UnitStorage:
+    """The buckets of one unit, and who needs them now."""
+
+    def __init__(self, number: int, name: str, buckets: Sequence[Bucket], blocks: Blocks) -> None:
+        self.number, self.name, self.buckets = number, name, list(buckets)
+        self.holders = self.pins = 0  # in passes and contexts; in contexts alone
+        self.has_memory = True  # as its buckets, when they are new
+        self._blocks = blocks
+        self._works: list[Any] = []
+
+    @property
+    def nbytes(self) -> int:
+        """While it is gathered."""
+        return sum(bucket.nbytes for bucket in self.buckets)
+
+    def start(self) -> None:
+        """Starts to gather it."""
+        works = [bucket.start(self._blocks) for bucket in self.buckets]
+        self._works = [work for work in works if work is not None]
+        self.has_memory = True
+
+    def wait(self) -> None:
+        """Until it is gathered."""
+        works, self._works = self._works, []
+        for work in works:
+            work.wait()
+
+    def free(self) -> None:
+        """Drops all but the shards."""
+        if self.has_memory:
+            self.wait()
+            self.has_memory = False
+            for bucket in self.buckets:
+                bucket.free(self._blocks)
+
+
+_WAY_OUT = (
+    "read it inside `with ddp.gathered():`, take ddp.full_state_dict(), or make what reads it and what owns it one "
+    "unit with units=[...]"
+)
+
+
+def _absent(name: str, unit: str) -> str:
+    return (
+        f"parameter {name} is read outside the forward of its unit {unit} (zero_stage=3), where it is freed: "
+        + _WAY_OUT
+    )
+
+
+def _gone(unit: str) -> str:
+    return (
+        f"autograd, or a view that was kept, reads parameters of unit {unit} after they were freed "
+        "(zero_stage=3): a module must return what depends on its parameters, in tuples, lists, dicts or dataclasses; "
+        "second derivatives (create_graph) need zero_stage=2"
+    )

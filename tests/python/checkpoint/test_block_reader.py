@@ -1,0 +1,94 @@
+"""Any stretch comes back from any blocks; a flipped bit anywhere is noticed and its file named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import ringdp
+from ringdp.checkpoint import CheckpointError, Stretch
+from ringdp.checkpoint.block_reader import read_pieces, whole_of
+from ringdp.checkpoint.block_writer import INDEX
+from ringdp.checkpoint.manifest import Manifest, read_manifest
+from states import Sharded, assembled, assert_same_bits, bits_of, layout, odd_state
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch) -> Path:
+    """A checkpoint of small blocks."""
+    monkeypatch.setattr("ringdp.checkpoint.share.BLOCK_BYTES", 100)
+    return ringdp.checkpoint.save(tmp_path, Sharded(odd_state(1), 0, 1, seed=4))
+
+
+def read_whole(path: Path, manifest: Manifest | None = None) -> dict:
+    manifest = manifest or read_manifest(path)
+    return assembled([read_pieces(path, manifest, whole_of(manifest.specs))])
+
+
+def test_whole_tensors_come_back(saved):
+    assert_same_bits(read_whole(saved), odd_state(1))
+
+
+def test_another_order_than_the_stored_one_can_be_wanted(tmp_path):
+    for seed in (4, 5):  # stored row-major, stored transposed
+        path = ringdp.checkpoint.save(tmp_path, Sharded(odd_state(1), 0, 1, seed))
+        manifest = read_manifest(path)
+        assert any(spec.order for spec in manifest.specs) == (seed == 5)
+        for other in (4, 5):
+            holder = Sharded({}, 0, 1, other)
+            wanted = list(holder.wants(manifest.specs, {}))
+            pieces = read_pieces(path, manifest, wanted)
+            assert [piece.stretch for piece in pieces] == wanted
+            assert_same_bits(assembled([pieces]), odd_state(1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_stretches_come_back_in_the_order_they_were_wanted(saved, seed):
+    manifest = read_manifest(saved)
+    wanted = [stretch for spec in reversed(manifest.specs) for rank in layout(spec, 3, seed) for stretch in rank]
+    pieces = read_pieces(saved, manifest, wanted)
+    assert [piece.stretch for piece in pieces] == wanted
+    for piece in pieces:
+        expected = odd_state(1)[piece.kind, piece.name].reshape(-1)[piece.offset : piece.stretch.stop]
+        assert bits_of(piece.tensor) == bits_of(expected)
+
+
+def test_a_flipped_bit_is_noticed_wherever_it_is(saved):
+    manifest = read_manifest(saved)
+    for name in manifest.files:
+        path = saved / name
+        good = path.read_bytes()
+        for at in range(0, len(good), max(1, len(good) // 40)):
+            path.write_bytes(good[:at] + bytes([good[at] ^ 16]) + good[at + 1 :])
+            try:
+                # Some bytes of a file mean nothing (padding, names): then every bit of every tensor is still right.
+                assert_same_bits(read_whole(saved, manifest), odd_state(1))
+            except CheckpointError as error:
+                assert str(path) in str(error)
+        path.write_bytes(good)
+
+
+def test_a_flipped_bit_of_the_values_is_an_error(saved):
+    manifest = read_manifest(saved)
+    path = saved / "__0_0.distcp"
+    value = bits_of(odd_state(1)["exp_avg", "out.bias"])[:8]
+    good = path.read_bytes()
+    at = good.index(value)
+    path.write_bytes(good[:at] + bytes([value[0] ^ 1]) + good[at + 1 :])
+    with pytest.raises(CheckpointError, match=r"__0_0\.distcp") as caught:
+        read_whole(saved, manifest)
+    assert "corrupted" in str(caught.value)
+
+
+def test_the_index_is_hashed_before_it_is_unpickled(saved):
+    manifest = read_manifest(saved)
+    (saved / INDEX).write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
+    with pytest.raises(CheckpointError, match=r"\.metadata is corrupted: its sha256"):
+        read_whole(saved, manifest)
+
+
+def test_what_the_checkpoint_does_not_hold_is_not_invented(saved):
+    manifest = read_manifest(saved)
+    spec = manifest.specs[0]
+    with pytest.raises(CheckpointError, match="does not hold elements"):
+        read_pieces(saved, manifest, [Stretch(spec, 0, spec.elements + 1)])

@@ -1,0 +1,33 @@
+"""One bucket at a time: pieces with gradients are stepped, others are not, settings come before every bucket."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from ranks import HERE
+from ringdp.zero.bucket_steps import BucketSteps
+from ringdp.zero.flat import FlatParameters, bucketed
+
+
+def stepped(fuses: bool) -> tuple[list[bool], int, list[bool]]:
+    """On a rank: which parameters have moved as SGD moves them, how often settings were asked for, which have sinks."""
+    own = [torch.nn.Parameter(torch.ones(1500)) for _ in range(3)]
+    flat = FlatParameters(own, bucketed(own, 1500 * 4, HERE.size), dist.group.WORLD)
+    optimizer = torch.optim.SGD(flat.tensors, lr=0.5)
+    asked = []
+    steps = BucketSteps(flat, optimizer, lambda: asked.append(1), fuses=fuses)
+    sinks = steps.sinks()
+    if not fuses:
+        for bucket in (0, 2):
+            steps.step_bucket(bucket, {n: torch.ones(flat.pieces[n].length) for n in flat.in_bucket(bucket)})
+            flat.publish(bucket).wait()
+    moved = [bool((p == value).all()) for p, value in zip(own, (0.5, 1.0, 0.5), strict=True)]
+    return moved, len(asked), [sink is not None for sink in sinks]
+
+
+def test_buckets_are_stepped_one_by_one(pair):
+    assert pair.run(stepped, False) == [([True] * 3, 2, [False] * 3)] * 2
+
+
+def test_sinks_stand_for_one_step_of_all_buckets(pair):
+    assert [(asked, sinks) for _, asked, sinks in pair.run(stepped, True)] == [(1, [True] * 3)] * 2

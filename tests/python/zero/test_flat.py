@@ -1,0 +1,165 @@
+"""Parameters in flat buckets: values stay, memory order is kept, parts reach everybody."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import HERE
+from ringdp.zero.flat import FlatParameters, bucketed, in_memory_order, order_of, shaped
+from ringdp.zero.optimizer import ZeroOptimizer
+from zero_rig import same, wrapped
+
+
+def parameters() -> list[torch.nn.Parameter]:
+    """Of several shapes, strides and types; one without elements."""
+    source = torch.Generator().manual_seed(5)
+    image = torch.randn(8, 3, 5, 5, generator=source).to(memory_format=torch.channels_last)
+    tensors = [torch.randn(70, 60, generator=source), image, torch.randn(3), torch.empty(0), torch.tensor(2.0)]
+    tensors += [torch.randn(3000, generator=source).bfloat16(), torch.randn(20, 30).t()]
+    return [torch.nn.Parameter(t) for t in tensors]
+
+
+def moved() -> tuple[bool, bool, bool]:
+    """On a rank: values and strides stay; pieces are views of them; after a change of parts everybody has all."""
+    torch.manual_seed(1)
+    own = parameters()
+    before = [p.detach().clone(memory_format=torch.preserve_format) for p in own]
+    flat = FlatParameters(own, bucketed(own, 20_000, HERE.size), dist.group.WORLD)
+    stayed = all(same(p, b) and p.stride() == b.stride() for p, b in zip(own, before, strict=True))
+    views = all(
+        same(tensor, in_memory_order(own[piece.parameter].detach(), own[piece.parameter])[piece.part])
+        for piece, tensor in zip(flat.pieces, flat.tensors, strict=True)
+    )
+    with torch.no_grad():
+        for tensor in flat.tensors:
+            tensor.mul_(2)
+        works = [flat.publish(bucket) for bucket in range(len(flat))]
+        for work in works:
+            if work is not None:
+                work.wait()
+    return stayed, views, all(same(p, b * 2) for p, b in zip(own, before, strict=True))
+
+
+def test_parameters_move_and_come_back_whole(trio):
+    assert trio.run(moved) == [(True, True, True)] * 3
+
+
+def put_elsewhere() -> bool:
+    own = [torch.nn.Parameter(torch.ones(5000))]
+    flat = FlatParameters(own, bucketed(own, 1, HERE.size), dist.group.WORLD)
+    own[0].data = torch.full((5000,), 3.0)
+    flat.take_back(0)
+    own[0].data.add_(1)  # now a view again
+    return all(bool((tensor == 4).all()) for tensor in flat.tensors)
+
+
+def test_data_that_was_replaced_is_taken_back(trio):
+    assert trio.run(put_elsewhere) == [True] * 3
+
+
+def master_follows() -> bool:
+    """On a rank: what is written to a parameter outlives the next step, what the master knows beyond 16 bits too."""
+    own = [torch.nn.Parameter(torch.ones(5000).bfloat16())]
+    flat = FlatParameters(own, bucketed(own, 1, HERE.size), dist.group.WORLD, torch.float32)
+    with torch.no_grad():
+        for tensor in flat.tensors:
+            tensor.add_(2**-12)  # too little for bfloat16
+        own[0][::2] = 7
+    flat.take_back(0)
+    whole = torch.full((5000,), 1 + 2**-12)
+    whole[::2] = 7
+    return all(same(t.detach(), whole[p.part]) for p, t in zip(flat.pieces, flat.tensors, strict=True))
+
+
+def test_masters_follow_what_others_write(trio):
+    assert trio.run(master_follows) == [True] * 3
+
+
+def test_buckets_are_of_one_dtype():
+    layout = bucketed(parameters(), 1 << 20, 2)
+    assert sorted(map(len, layout.buckets)) == [1, 6]
+
+
+def test_memory_order_is_undone_by_shape():
+    for parameter in parameters():
+        flat = in_memory_order(parameter.detach(), parameter)
+        assert same(shaped(flat, parameter), parameter) and flat.is_contiguous()
+    like, other = torch.empty(4, 6).t(), torch.arange(24.0).view(6, 4)
+    assert same(shaped(in_memory_order(other, like), like), other)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.rand(2, 3),
+        torch.rand(2, 3).t(),
+        torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.rand(2, 1, 4, 5).to(memory_format=torch.channels_last),
+        torch.rand(2, 3, 1, 1).to(memory_format=torch.channels_last),
+        torch.rand(4, 3, 2).permute(1, 2, 0),
+        torch.rand(6)[::2],
+        torch.rand(3).expand(2, 3),
+        torch.rand(0, 3),
+        torch.tensor(1.0),
+    ],
+)
+def test_the_order_of_dimensions_is_that_of_memory(tensor):
+    order = order_of(tensor)
+    counted = tensor.permute(order) if order else tensor
+    assert torch.equal(counted.reshape(-1), in_memory_order(tensor, tensor))
+
+
+def test_row_major_order_has_one_name():
+    assert order_of(torch.rand(2, 1, 3, 1).as_strided((2, 1, 3, 1), (3, 9, 1, 7))) == ()
+    assert order_of(torch.rand(2, 3).t()) == (1, 0)
+
+
+def parts_as_they_are() -> tuple[bool, bool]:
+    """On a rank: whether everybody has what each has written to its part; whether masters have stayed out of it."""
+    own = [torch.nn.Parameter(torch.zeros(5000, dtype=torch.bfloat16))]
+    flat = FlatParameters(own, bucketed(own, 1, HERE.size), dist.group.WORLD, torch.float32)
+    flat.own(0).fill_(HERE.rank + 1)
+    work = flat.gather(0)
+    if work is not None:
+        work.wait()
+    found = own[0].detach().float().unique().tolist()
+    return found == list(range(1, HERE.size + 1)), not flat.masters[0].any()
+
+
+def test_parts_are_gathered_as_they_are(pair):
+    assert pair.run(parts_as_they_are) == [(True, True)] * 2
+
+
+def converted() -> list[str]:
+    """On a rank: what is said of another dtype, also of a parameter without elements."""
+    said = []
+    for elements in (5000, 0):
+        own = [torch.nn.Parameter(torch.ones(5000)), torch.nn.Parameter(torch.ones(elements))]
+        flat = FlatParameters(own, bucketed(own, 1 << 20, HERE.size), dist.group.WORLD)
+        own[1].data = own[1].data.half()
+        try:
+            flat.take_back(0)
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
+
+
+def converted_training(stage: int) -> None:
+    ddp = wrapped(stage)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1)
+    ddp.module.double()
+    ddp(torch.ones(1, 12, dtype=torch.float64)).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_conversion_is_what_the_step_names(pair, stage):
+    for outcome in pair.attempt(converted_training, stage):
+        assert "converted to torch.float64" in outcome.error
+
+
+def test_a_model_that_is_converted_later_is_refused(pair):
+    for first, second in pair.run(converted):
+        assert "shape [5000] was torch.float32 on cpu" in first and "converted to torch.float16" in first
+        assert "shape [0]" in second and "convert the model before it is wrapped" in second

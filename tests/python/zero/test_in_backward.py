@@ -1,0 +1,149 @@
+"""Steps inside the backward pass: the bits of one process, no shards kept; a pass that dies leaves the state torn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ranks import BACKENDS, HERE
+from ringdp.zero.clip import clip_grad_norm_
+from ringdp.zero.optimizer import ZeroOptimizer
+from ringdp.zero.scaler import GradScaler
+from small_models import loss_of
+from zero_rig import ADAMW, differences, reference, steps, wrapped
+
+
+def one_pass(ddp, **given):
+    return ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, overlap_with_ddp=True, **{**ADAMW, **given})
+
+
+def trained(backend: str, accumulate: int, kind: str, given: dict, stage: int = 2) -> list[str]:
+    """On a rank: what differs from one process."""
+    ddp = wrapped(stage, backend)
+    optimizer = ZeroOptimizer(ddp.parameters(), getattr(torch.optim, kind), overlap_with_ddp=True, **given)
+    for step in range(3):
+        optimizer.zero_grad()
+        for micro in range(accumulate - 1):
+            with ddp.no_sync():
+                (loss_of(ddp, HERE.rank, step, micro)).backward()
+        (loss_of(ddp, HERE.rank, step, accumulate - 1)).backward()
+        assert all(shard is None for shard in ddp.reducer.shards())
+        optimizer.step()
+    assert len(ddp.reducer.layout()) >= 2
+    return differences(ddp, optimizer, *reference(kind, 3, given, accumulate=accumulate))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_bits_of_one_process(trio, backend, accumulate):
+    assert trio.run(trained, backend, accumulate, "AdamW", ADAMW) == [[]] * 3
+
+
+def test_shards_of_parameters_are_stepped_likewise(trio):
+    assert trio.run(trained, "ringdp", 1, "AdamW", ADAMW, 3) == [[]] * 3
+
+
+def test_one_rank_has_nobody_to_tell(world_of):
+    assert world_of(1).run(trained, "ringdp", 1, "AdamW", ADAMW) == [[]]
+
+
+def test_an_optimizer_that_torch_steps(pair):
+    assert pair.run(trained, "ringdp", 1, "Adagrad", {"lr": 0.05}) == [[]] * 2
+
+
+def scheduled() -> list[str]:
+    """On a rank: with a schedule, what differs from the same without overlap."""
+    hashes = []
+    for overlap in (True, False):
+        ddp = wrapped(2)
+        optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, overlap_with_ddp=overlap, **ADAMW)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        for step in range(3):
+            steps(ddp, optimizer, 1, step)
+            schedule.step()
+        hashes.append([p.detach().clone() for p in ddp.parameters()])
+    return [str(a.shape) for a, b in zip(*hashes, strict=True) if not torch.equal(a, b)]
+
+
+def test_settings_are_those_at_the_beginning_of_the_pass(pair):
+    assert pair.run(scheduled) == [[]] * 2
+
+
+def refusals() -> list[str]:
+    """On a rank: what is said to those who want gradients, to a second pass, and to a wrapper that cannot."""
+    ddp = wrapped(2)
+    optimizer = one_pass(ddp)
+    scaler = GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    said = []
+
+    def attempt(call) -> None:
+        try:
+            call()
+            said.append("")
+        except (RuntimeError, ValueError) as error:
+            said.append(str(error))
+
+    loss_of(ddp, HERE.rank, 0, 0).backward()
+    attempt(lambda: clip_grad_norm_(ddp.parameters(), 1.0))
+    attempt(optimizer.shard_grads)
+    attempt(lambda: scaler.unscale_(optimizer))
+    attempt(lambda: optimizer.consolidate_state_dict())
+    attempt(lambda: loss_of(ddp, HERE.rank, 1, 0).backward())
+    for stage, arguments in ((1, {}), (2, {"find_unused_parameters": True})):
+        attempt(lambda stage=stage, arguments=arguments: one_pass(wrapped(stage, **arguments)))
+    return said
+
+
+def test_refusals_say_why(pair):
+    for said in pair.run(refusals):
+        wanted = ("clip_grad_norm_ wants", "shard_grads() wants", "wants", "step() has not been called since")
+        wanted += ("step() has not been called since", "at stage 1", "find_unused_parameters or static_graph")
+        assert len(said) == len(wanted)
+        for text, part in zip(said, wanted, strict=True):
+            assert part in text
+
+
+def torn() -> tuple[str, str, str, list[str]]:
+    """On a rank: errors of a pass that dies on the way, of step and consolidation; and after loading, what differs."""
+    ddp = wrapped(2, bucket_cap_mb=0.001)  # so small that several are stepped before the pass dies
+    optimizer = one_pass(ddp)
+    steps(ddp, optimizer, 1)
+    optimizer.consolidate_state_dict()
+    saved = [None if HERE.rank else optimizer.state_dict()]
+    torch.distributed.broadcast_object_list(saved)
+    values = {name: value.clone() for name, value in ddp.module.state_dict().items()}
+
+    class Death(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise RuntimeError("died here")
+
+    first = ddp.module[0]
+    hook = first.register_forward_hook(lambda module, inputs, output: Death.apply(output))
+    said = []
+    for call in (
+        lambda: loss_of(ddp, HERE.rank, 1, 0).backward(),
+        optimizer.step,
+        optimizer.consolidate_state_dict,
+    ):
+        try:
+            call()
+            said.append("")
+        except RuntimeError as error:
+            said.append(str(error))
+    hook.remove()
+    ddp.module.load_state_dict(values)
+    optimizer.load_state_dict(saved[0])
+    steps(ddp, optimizer, 2, start=1)
+    return (*said, differences(ddp, optimizer, *reference("AdamW", 3, ADAMW)))
+
+
+def test_a_pass_that_dies_leaves_the_state_torn_until_one_is_loaded(pair):
+    for died, step, consolidation, wrong in pair.run(torn):
+        assert "died here" in died
+        assert "torn" in step and "torn" in consolidation and "Load a checkpoint" in step
+        assert wrong == []

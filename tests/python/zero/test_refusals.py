@@ -1,0 +1,63 @@
+"""What stage 3 cannot shard is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from ringdp.zero.refusals import check_module, has_meta
+from torch import nn
+from torch.nn.utils import parametrizations
+from unit_models import MODELS
+
+
+def frozen() -> nn.Module:
+    return nn.Linear(2, 2).requires_grad_(False)
+
+
+def compiled_in_place() -> nn.Module:
+    layer = nn.Linear(2, 2)
+    layer.compile()
+    return layer
+
+
+CASES: list[tuple[Callable[[], nn.Module], str]] = [
+    (lambda: nn.Sequential(nn.LazyLinear(3)), "0.weight of a lazy module"),
+    (lambda: nn.Sequential(nn.Embedding(5, 3, sparse=True)), "module 0 has sparse gradients"),
+    (lambda: nn.Sequential(nn.EmbeddingBag(5, 3, sparse=True)), "module 0 has sparse gradients"),
+    (lambda: nn.Sequential(nn.Tanh(), parametrizations.weight_norm(nn.Linear(2, 2))), "module 1 has parametrizations"),
+    (lambda: nn.Sequential(torch.compile(nn.Linear(2, 2))), "module 0 is compiled"),
+    (lambda: nn.Sequential(compiled_in_place()), "module 0 is compiled"),
+    (lambda: nn.Sequential(torch.jit.script(nn.Linear(2, 2))), "module 0 is a ScriptModule"),
+    (frozen, "no parameter requires a gradient"),
+    (lambda: nn.Sequential(nn.Linear(2, 2), nn.Embedding(3, 2, device="meta")), ""),
+]
+
+
+@pytest.mark.parametrize(("make", "named"), CASES, ids=[named for _, named in CASES])
+@pytest.mark.filterwarnings("ignore:.*jit.script.*")
+def test_it_is_named(make, named):
+    if not named:
+        check_module(make(), None, frozenset())
+        return
+    with pytest.raises(NotImplementedError, match=named):
+        check_module(make(), None, frozenset())
+
+
+def test_what_stays_whole_may_be_anything():
+    model = nn.Sequential(nn.Linear(2, 2), frozen())
+    check_module(model, None, frozenset({"1.weight", "1.bias"}))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_rest_is_accepted(kind):
+    check_module(MODELS[kind](), None, frozenset())
+
+
+def test_meta_modules_need_first_values():
+    model = MODELS["frozen"]().to("meta")
+    assert has_meta(model) and not has_meta(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"the model .Frozen. is on the meta device"):
+        check_module(model, None, frozenset())
+    check_module(model, lambda module: None, frozenset())

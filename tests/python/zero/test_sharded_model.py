@@ -1,0 +1,235 @@
+"""What a sharded model does between its passes, and what it can be asked."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from ranks import HERE
+from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.testing import parameters_hash
+from ringdp.zero.optimizer import ZeroOptimizer
+from small_models import fresh, loss_of
+from unit_models import MODELS
+from unit_rig import made
+from zero_rig import ADAMW, same, steps
+
+
+def without_loss() -> None:
+    ddp, _ = made("stack")
+    ddp.backward(None, weight=0)
+
+
+def test_no_loss_at_all_is_refused(pair):
+    for outcome in pair.attempt(without_loss):
+        assert "batch of 0 samples" in outcome.error
+
+
+def freed(ddp: Any) -> bool:
+    """Whether no parameter can be read, while its shape can."""
+    for parameter in ddp.module.parameters():
+        assert parameter.numel() == math.prod(parameter.shape)
+        try:
+            parameter.sum()
+        except RuntimeError as error:
+            assert "is read outside the forward" in str(error)
+        else:
+            return False
+    return True
+
+
+def between() -> list[bool]:
+    """On a rank: what is freed after what."""
+    ddp, optimizer = made("stack")
+    found = [freed(ddp)]
+    loss = loss_of(ddp, HERE.rank, 0, 0)
+    found.append(freed(ddp))
+    loss.backward()
+    found.append(freed(ddp))
+    optimizer.step()
+    found.append(freed(ddp) and all(p.grad is None for p in ddp.parameters()))
+    with torch.no_grad():
+        ddp.eval()(torch.ones(2, 12))
+    found.append(freed(ddp))
+    with ddp.no_sync():
+        loss_of(ddp, HERE.rank, 0, 0).backward()
+    found.append(freed(ddp) and all(p.grad is not None for p in ddp.parameters()))
+    return found
+
+
+def test_parameters_are_there_in_between_only(pair):
+    assert pair.run(between) == [[True] * 6] * 2
+
+
+def facts() -> list[Any]:
+    """On a rank: units in the order in which they were gathered, and how many ahead."""
+    ddp, optimizer = made("stack")
+    steps(ddp, optimizer, 2)
+    seen = ddp.gathers()
+    text = str(seen)
+    assert "gather(s)" in text and "exposed" in text
+    whole = sum(unit.nbytes for unit in ddp.sharded_model.units)
+    assert (
+        seen.forward.bytes
+        == seen.backward.bytes
+        == sum(int(unit.nbytes * (HERE.size - 1) / HERE.size) for unit in ddp.sharded_model.units)
+    )
+    assert ddp.memory().gathered < whole
+    return [seen.forward.order, seen.forward.ahead, seen.backward.order, seen.backward.ahead]
+
+
+def test_units_are_gathered_once_per_pass_and_ahead_of_use(pair):
+    inner = ("first", "blocks.0", "blocks.1", "blocks.2", "last")
+    for forward, ahead, backward, behind in pair.run(facts):
+        assert forward == ("(model)", *inner) and ahead == 5
+        assert set(backward) == {"(model)", *inner} and behind == 5
+        assert [u for u in backward if u != "(model)"] == list(inner[::-1])
+
+
+def at_most() -> int:
+    """On a rank: the most units that had memory when one began, beside the root's."""
+    ddp, optimizer = made("stack")
+    most = 0
+
+    def count(*_: Any) -> None:
+        nonlocal most
+        most = max(most, sum(u.has_memory for u in ddp.sharded_model.units if u.name != "(model)"))
+
+    for module in ddp.module.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(count)
+            module.register_full_backward_hook(count)
+    steps(ddp, optimizer, 2)
+    return most
+
+
+def test_one_unit_is_in_use_and_one_on_its_way(pair):
+    assert pair.run(at_most) == [2, 2]
+
+
+class Fails(torch.nn.Module):
+    """Raises where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.where = MODELS["stack"](), ""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hook = self.inner.blocks[1].mix[0].register_forward_hook(self._raise_forward)
+        try:
+            y = self.inner(x)
+        finally:
+            hook.remove()
+        return y
+
+    def _raise_forward(self, _: Any, __: Any, output: torch.Tensor) -> None:
+        if self.where == "forward":
+            raise ArithmeticError("forward")
+        if self.where == "backward":
+            output.register_hook(self._raise_backward)
+
+    def _raise_backward(self, _: torch.Tensor) -> None:
+        raise ArithmeticError("backward")
+
+
+def after_errors() -> list[bool]:
+    """On a rank: steps that fail leave no trace in those that follow."""
+    ddp = DistributedDataParallel(fresh(Fails), zero_stage=3)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
+    found = []
+    for where in ("forward", "backward"):
+        ddp.module.where = where
+        try:
+            loss_of(ddp, HERE.rank, 9, 0).backward()
+        except ArithmeticError:
+            found.append(True)
+        ddp.module.where = ""
+        ddp.reducer.reset()
+        ddp.zero_grad()
+        steps(ddp, optimizer, 1)
+        found.append(freed(ddp))
+    return found
+
+
+def test_passes_that_raise_leave_nothing_behind(pair):
+    assert pair.run(after_errors) == [[True] * 4] * 2
+
+
+def backward_twice() -> list[bool]:
+    """On a rank: the same graph again, and two graphs at once."""
+    ddp, _ = made("stack")
+    loss = loss_of(ddp, HERE.rank, 0, 0)
+    loss.backward(retain_graph=True)
+    once = [s.clone() for s in ddp.reducer.shards()]
+    ddp.zero_grad()
+    ddp.reducer.prepare_for_backward([])
+    loss.backward()
+    again = [same(a, b) for a, b in zip(once, ddp.reducer.shards(), strict=True)]
+    ddp.zero_grad()
+    both = loss_of(ddp, HERE.rank, 0, 0) + loss_of(ddp, HERE.rank, 0, 0)
+    both.backward()
+    doubled = [torch.equal(a * 2, b) for a, b in zip(once, ddp.reducer.shards(), strict=True)]
+    return [all(again), all(doubled), freed(ddp)]
+
+
+def test_a_graph_may_be_walked_twice_and_beside_another(pair):
+    assert pair.run(backward_twice) == [[True] * 3] * 2
+
+
+def apart() -> None:
+    """On a rank: ranks run equally large blocks in different order."""
+    ddp, _ = made("stack")
+    if HERE.rank == 1:
+        ddp.module.blocks = torch.nn.ModuleList(list(ddp.module.blocks)[::-1])
+    ddp(torch.ones(2, 12))
+
+
+def test_ranks_that_gather_different_units_are_told(world_of):
+    world = world_of(2)
+    for outcome in world.attempt(apart):
+        assert "rank 0: blocks.0" in outcome.error and "rank 1: blocks.2" in outcome.error
+
+
+def whole_again() -> list[bool]:
+    """On a rank: the context, with writes and without."""
+    ddp, _ = made("tied")
+    before = ddp.full_state_dict()
+    plain = fresh(MODELS["tied"]).state_dict()
+    found = [list(before) == list(plain) and all(same(before[n], plain[n]) for n in plain)]
+    with torch.no_grad():
+        with ddp.gathered():
+            found.append(all(same(p, plain[n]) for n, p in ddp.module.named_parameters()))
+            ddp.module.last.weight.fill_(7)
+        found.append(same(ddp.full_state_dict()["last.weight"], plain["last.weight"]))
+        with ddp.gathered(ddp.module.last, writes=True):
+            ddp.module.last.weight.fill_(HERE.rank + 5)
+        found.append(bool((ddp.full_state_dict()["last.weight"] == 5).all()))
+        with ddp.gathered():
+            ddp(torch.ones(2, 12))
+            found.append(not freed(ddp))
+    return [*found, freed(ddp)]
+
+
+def test_parameters_can_be_read_and_written_inside_a_context(pair):
+    assert pair.run(whole_again) == [[True] * 6] * 2
+
+
+def compiled() -> bool:
+    ddp, _ = made("stack")
+    x = torch.ones(2, 12)
+    return same(torch.compile(ddp, backend="eager")(x), ddp(x))
+
+
+def test_torch_compile_runs_it_uncompiled(pair):
+    assert pair.run(compiled) == [True] * 2
+
+
+def hashes() -> tuple[str, str, str]:
+    ddp, _ = made("tied")
+    return parameters_hash(ddp), parameters_hash(ddp.module), parameters_hash(fresh(MODELS["tied"]))
+
+
+def test_hashes_are_of_whole_parameters(pair):
+    for wrapped, inner, plain in pair.run(hashes):
+        assert wrapped == inner == plain

@@ -1,0 +1,176 @@
+"""State dicts: those of torch's optimizer, both ways, at any stage and number of ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ranks import HERE
+from ringdp.zero.optimizer import ZeroOptimizer
+from zero_rig import ADAMW, differences, model, reference, same, steps, wrapped
+
+
+def from_one_process(stage: int) -> list[str]:
+    """On a rank: a state of one process is loaded, and training goes on as there."""
+    plain, alone = reference("AdamW", 2, ADAMW)
+    ddp = wrapped(stage)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1.0)
+    ddp.module.load_state_dict(plain.state_dict())
+    optimizer.load_state_dict(alone.state_dict())
+    wrong = differences(ddp, optimizer, plain, alone)
+    steps(ddp, optimizer, 2, start=2)
+    return wrong + differences(ddp, optimizer, *reference("AdamW", 4, ADAMW))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_torchs_state_is_loaded(trio, stage):
+    assert trio.run(from_one_process, stage) == [[]] * 3
+
+
+def into_torch(to: int) -> tuple[bool, bool]:
+    """On a rank: whether it has the state; whether torch's optimizer takes it."""
+    ddp = wrapped(2)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
+    steps(ddp, optimizer, 2)
+    optimizer.consolidate_state_dict(to=to)
+    if HERE.rank != to:
+        try:
+            optimizer.state_dict()
+        except RuntimeError:
+            return False, True
+    plain = model()
+    stock = torch.optim.AdamW(plain.parameters(), lr=1.0)
+    stock.load_state_dict(optimizer.state_dict())
+    _, alone = reference("AdamW", 2, ADAMW)
+    pairs = zip(stock.state.values(), alone.state.values(), strict=True)
+    return True, all(same(ours[k], theirs[k]) for ours, theirs in pairs for k in theirs)
+
+
+@pytest.mark.parametrize("to", [0, 2])
+def test_torch_takes_the_state(trio, to):
+    assert trio.run(into_torch, to) == [(rank == to, True) for rank in range(3)]
+
+
+def saved_and_loaded(saved: dict[str, Any], weights: dict[str, torch.Tensor]) -> list[str]:
+    ddp = wrapped(1)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1.0)
+    ddp.module.load_state_dict(weights)
+    optimizer.load_state_dict(saved)
+    optimizer.consolidate_state_dict(to=0)
+    if HERE.rank:
+        return []
+    found = optimizer.state_dict()["state"]
+    return [f"{i} {k}" for i, entry in saved["state"].items() for k, v in entry.items() if not same(v, found[i][k])]
+
+
+def save() -> tuple[Any, Any]:
+    ddp = wrapped(2)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
+    steps(ddp, optimizer, 2)
+    optimizer.consolidate_state_dict(to=0)
+    return (optimizer.state_dict(), ddp.full_state_dict()) if HERE.rank == 0 else (None, None)
+
+
+def test_another_number_of_ranks_loads_every_bit(world_of):
+    saved, weights = world_of(3).run(save)[0]
+    assert world_of(2).run(saved_and_loaded, saved, weights) == [[]] * 2
+
+
+def bad_target() -> str:
+    optimizer = ZeroOptimizer(wrapped(1).parameters(), torch.optim.AdamW)
+    try:
+        optimizer.consolidate_state_dict(to=7)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_unknown_targets_are_named(pair):
+    assert all("to=7, must be a rank of 0..1" in said for said in pair.run(bad_target))
+
+
+def masters() -> bool:
+    """On a rank: the float32 copy is part of the state, and outlives a round trip."""
+    results = []
+    module = model(torch.bfloat16)
+    optimizer = ZeroOptimizer(module.parameters(), torch.optim.AdamW, master_dtype=torch.float32, **ADAMW)
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    for to in range(HERE.size):
+        optimizer.consolidate_state_dict(to=to)
+    saved, weights = optimizer.state_dict(), module.state_dict()
+    other = model(torch.bfloat16)
+    second = ZeroOptimizer(other.parameters(), torch.optim.AdamW, master_dtype=torch.float32, **ADAMW)
+    other.load_state_dict(weights)
+    second.load_state_dict(saved)
+    for net, stepper in ((module, optimizer), (other, second)):
+        for parameter in net.parameters():
+            parameter.grad = torch.full_like(parameter, 0.5)
+        stepper.step()
+        stepper.consolidate_state_dict(to=0)
+        results.append(stepper.state_dict()["state"] if HERE.rank == 0 else {})
+    assert all(entry["master"].dtype == torch.float32 for entry in results[0].values())
+    return all(same(results[0][i][k], results[1][i][k]) for i in results[0] for k in results[0][i])
+
+
+def test_masters_are_saved(pair):
+    assert pair.run(masters) == [True] * 2
+
+
+def by_other_keys() -> bool:
+    """On a rank: keys of the saved state are names, and come in another order; places in the groups count."""
+    plain, alone = reference("AdamW", 2, ADAMW)
+    saved = alone.state_dict()
+    keys = {number: f"key {number}" for number in reversed(saved["param_groups"][0]["params"])}
+    saved["state"] = {key: saved["state"][number] for number, key in keys.items()}
+    saved["param_groups"] = [{**saved["param_groups"][0], "params": sorted(keys.values())}]
+    ddp = wrapped(1)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1.0)
+    ddp.module.load_state_dict(plain.state_dict())
+    optimizer.load_state_dict(saved)
+    return not differences(ddp, optimizer, plain, alone)
+
+
+def test_state_is_found_by_its_place_in_the_groups(pair):
+    assert pair.run(by_other_keys) == [True] * 2
+
+
+def stepped_once(*lengths: int) -> dict[str, Any]:
+    parameters = [torch.nn.Parameter(torch.ones(length)) for length in lengths]
+    optimizer = torch.optim.Adam([{"params": [p]} for p in parameters], lr=0.5)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+def mismatched() -> list[str]:
+    """On a rank: state of other shapes, of fewer and of more groups; nothing has changed after each."""
+    parameters = [(name, torch.nn.Parameter(torch.ones(length))) for name, length in (("a", 4), ("b", 5))]
+    groups = [{"params": [named]} for named in parameters]
+    optimizer = ZeroOptimizer(groups, torch.optim.Adam, lr=0.1)
+    torn = stepped_once(4, 5)
+    torn["state"][1]["master"] = torch.ones(())
+    said = []
+    for saved in (stepped_once(4, 7), stepped_once(4, 1), torn, stepped_once(4), stepped_once(4, 5, 6)):
+        try:
+            optimizer.load_state_dict(saved)
+        except ValueError as error:
+            said.append(str(error))
+        assert [group["lr"] for group in optimizer.param_groups] == [0.1] * 2 and not optimizer.optim.state
+    return said
+
+
+def test_state_of_another_model_is_refused_before_anything_changes(pair):
+    wanted = [
+        "exp_avg of parameter 1 (b) has shape [7] in the state dict, and the parameter [5]",
+        "has shape [1]",
+        "master of parameter 1 (b) has shape []",
+        "1 param groups, of [1] parameters, and this optimizer 2, of [1, 1]",
+        "3 param groups",
+    ]
+    for said in pair.run(mismatched):
+        for text, words in zip(said, wanted, strict=True):
+            assert words in text
