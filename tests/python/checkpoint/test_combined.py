@@ -7,9 +7,9 @@ import torch
 from ringdp.checkpoint import CheckpointError
 from ringdp.checkpoint.combined import Combined, holder_of
 from ringdp.checkpoint.module import ModuleHolder
+from small_run import Run
 from states import Sharded, odd_state
 from torch import nn
-from training import Run
 
 
 def kinds(holder) -> set[str]:

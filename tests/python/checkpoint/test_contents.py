@@ -9,8 +9,8 @@ import ringdp
 import torch
 from ranks import HERE
 from ringdp.checkpoint import CheckpointError
+from small_run import Run
 from states import Sharded, odd_state
-from training import Run
 
 checkpoint = ringdp.checkpoint
 

@@ -14,8 +14,8 @@ from ranks import HERE, values_of
 from ringdp.checkpoint import CheckpointError
 from ringdp.checkpoint.loading import Loaded
 from ringdp.checkpoint.manifest import FILE
+from small_run import Run
 from states import Sharded, assembled, assert_same_bits, odd_state
-from training import Run
 
 checkpoint = ringdp.checkpoint
 

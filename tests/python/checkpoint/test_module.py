@@ -7,8 +7,8 @@ import torch
 from ringdp.checkpoint import CheckpointError
 from ringdp.checkpoint.module import ModuleHolder, unwrapped
 from ringdp.checkpoint.piece import Piece, spec_of
+from small_run import model_of
 from torch import nn
-from training import model_of
 
 
 def specs(module: nn.Module) -> list:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from ringdp.checkpoint import CheckpointError, Spec
 from ringdp.checkpoint.optimizer import OptimizerHolder
-from training import Run
+from small_run import Run
 
 CASES = {
     "sgd": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),

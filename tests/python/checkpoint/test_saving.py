@@ -10,9 +10,9 @@ import torch
 from ranks import HERE
 from ringdp.checkpoint import CheckpointError
 from ringdp.checkpoint.manifest import read_manifest
+from small_run import Run
 from states import Sharded, assembled, assert_same_bits, odd_state
 from torch import nn
-from training import Run
 
 checkpoint = ringdp.checkpoint
 
