@@ -50,7 +50,7 @@ void Executor::fold(const Step& step) {
   const bool copies = args.n_dsts == 2 && is_staged_past_caches(step.dsts[1]);
   if (copies) args.n_dsts = 1;
   const SlotWatch watch(workspace_.slot_path, step, bytes_of(step.dsts[0]));
-  if (buffers_.on_result && step.finish && step.dsts[0].space == Space::kOutput) {
+  if (buffers_.on_result && step.finish && !copies && step.dsts[0].space == Space::kOutput) {
     return fold_and_tell(step.dsts[0], args);
   }
   kernels::fold(args);

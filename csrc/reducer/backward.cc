@@ -35,6 +35,7 @@ void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
     let_go(bucket);
     renew_views(bucket);
   }
+  wait_for_running();
   running_.clear();
   sinks_.clear();
   running_.resize(buckets_.size());

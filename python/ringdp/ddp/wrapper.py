@@ -209,7 +209,7 @@ class DistributedDataParallel(Sharding, _Stock):
 
     def _post_forward(self, output: Any) -> Any:
         if self.sharded_model is not None:
-            self.sharded_model.check_order()
+            self.sharded_model.end_forward()
         return super()._post_forward(output)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:

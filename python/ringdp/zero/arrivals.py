@@ -77,12 +77,12 @@ class ArrivalsInForward(Arrivals):
         for unit in units_of(module):
             needs = tuple(rest.pop(name) for name in unit.parameters)
             for name in unit.modules:
-                module.get_submodule(name).register_forward_pre_hook(_Wait(self.wait_for, needs), prepend=True)
-        module.register_forward_pre_hook(_Wait(self.wait_for, tuple(rest.values())), prepend=True)
-        module.register_forward_hook(_Wait(self.wait))
+                module.get_submodule(name).register_forward_pre_hook(WaitHook(self.wait_for, needs), prepend=True)
+        module.register_forward_pre_hook(WaitHook(self.wait_for, tuple(rest.values())), prepend=True)
+        module.register_forward_hook(WaitHook(self.wait))
         for part in module.modules():
-            part.register_state_dict_pre_hook(_Wait(self.wait))
-            part.register_load_state_dict_pre_hook(_Wait(self.wait))
+            part.register_state_dict_pre_hook(WaitHook(self.wait))
+            part.register_load_state_dict_pre_hook(WaitHook(self.wait))
 
     def order(self, flats: Sequence[FlatParameters]) -> list[tuple[int, int]]:
         """What the model has first is needed first."""
@@ -125,7 +125,7 @@ class ArrivalsInForward(Arrivals):
         self.wait()
 
 
-class _Wait:
+class WaitHook:
     """A module's hook. That of a copied or unpickled module waits for nothing: its parameters are its own."""
 
     __slots__ = ("_call",)
@@ -139,5 +139,5 @@ class _Wait:
             wait, *arguments = self._call
             wait(*arguments)
 
-    def __reduce__(self) -> tuple[type[_Wait], tuple[()]]:
-        return _Wait, ()
+    def __reduce__(self) -> tuple[type[WaitHook], tuple[()]]:
+        return WaitHook, ()

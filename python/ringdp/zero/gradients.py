@@ -58,6 +58,7 @@ class ShardedGradients:
     def check(self, flat: FlatParameters) -> None:
         """See Gradients."""
         flat.check_unconverted()  # which takes the reducer's hooks away
+        self._reducer.check_finished()
         for name, parameter in zip(self._reducer.names, self._reducer.parameters, strict=True):
             if parameter.grad is not None:
                 raise RuntimeError(

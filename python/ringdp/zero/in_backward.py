@@ -9,12 +9,12 @@ of the training.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
-from ringdp.zero.arrivals import Arrivals
+from ringdp.zero.arrivals import Arrivals, WaitHook
 from ringdp.zero.flat import FlatParameters
 from ringdp.zero.gradients import Gradients
 
@@ -50,10 +50,9 @@ class StepsInBackward:
         # Weakly: a cycle through the reducer would keep an optimizer that was dropped, and its wrapper.
         begin, take = weakref.WeakMethod(self._begin), weakref.WeakMethod(self._take)
         reducer.set_on_shard(lambda: begin()(), lambda bucket, part: take()(bucket, part))
-        weakref.finalize(self, reducer.keep_shards).atexit = False
-        quiet = weakref.WeakMethod(self.quiet)
-        for part in module.modules():
-            part.register_load_state_dict_pre_hook(lambda *_: (known := quiet()) and known())
+        quiet = WaitHook(_call, weakref.WeakMethod(self.quiet))
+        hooks = [part.register_load_state_dict_pre_hook(quiet) for part in module.modules()]
+        weakref.finalize(self, _undo, reducer, hooks).atexit = False
 
     def run(self, **arguments: Any) -> None:
         """Ends the step that the pass has made. RuntimeError when the pass ended on the way."""
@@ -61,11 +60,11 @@ class StepsInBackward:
             raise TypeError(
                 f"ZeroOptimizer: step({', '.join(arguments)}=...): overlap_with_ddp=True has stepped already"
             )
-        self._source.check(self._flat)
         if self._stepped < self._buckets:
             self.check()
+        self._source.check(self._flat)
         self._arrivals.end_step()
-        self._begun, self._stepped = False, 0
+        self._end()
 
     def check(self) -> None:
         """RuntimeError unless parameters and state are those of a complete step."""
@@ -89,15 +88,19 @@ class StepsInBackward:
     def forget(self) -> None:
         """A whole state has been loaded."""
         self._reducer.reset()  # it may still wait for the rest of a pass
-        self._begun, self._stepped = False, 0
+        self._end()
         self._arrivals.forget()
+
+    def _end(self) -> None:
+        self._begun, self._stepped = False, 0
+        self._sinks = []  # which hold the state
 
     def _begin(self) -> list[Any]:
         """Called by the reducer before it launches the first bucket of a pass."""
         self.check()
         self._arrivals.wait()
-        self._begun = True
         self._sinks = self._stepping.sinks()
+        self._begun = True
         return self._sinks
 
     def _take(self, bucket: int, part: torch.Tensor) -> None:
@@ -107,3 +110,15 @@ class StepsInBackward:
             self._stepping.step_bucket(bucket, pieces)
         self._arrivals.start(self._flat, bucket)
         self._stepped += 1
+
+
+def _call(method: weakref.WeakMethod[Any]) -> None:
+    found = method()
+    if found is not None:
+        found()
+
+
+def _undo(reducer: Any, hooks: Sequence[Any]) -> None:
+    reducer.keep_shards()
+    for hook in hooks:
+        hook.remove()

@@ -18,14 +18,17 @@ class StateHooks:
     """On the modules of one model.
 
     state_dict() is refused while parameters are freed; with keep_vars=True it has the parameters, freed as they are.
+    settle: called with what is about to write parameters; raises where they must stay as they are.
     load_state_dict() of a whole dict works as ever: a parameter has memory of its own while its module loads, and every
     rank keeps its part. Not collective.
     """
 
     __reduce_ex__ = refuse_copy
 
-    def __init__(self, module: nn.Module, buckets: Sequence[Bucket], is_whole: Callable[[], bool]) -> None:
-        self._is_whole = is_whole
+    def __init__(
+        self, module: nn.Module, buckets: Sequence[Bucket], is_whole: Callable[[], bool], settle: Callable[[str], None]
+    ) -> None:
+        self._is_whole, self._settle = is_whole, settle
         self._place_of: dict[int, Place] = {id(p): (b, n) for b in buckets for n, p in enumerate(b.parameters)}
         self._loans: dict[nn.Module, list[Place]] = {}
         module.register_state_dict_pre_hook(self._before_saving)
@@ -44,8 +47,7 @@ class StateHooks:
     def _before_loading(
         self, module: nn.Module, state: Mapping[str, Any], prefix: str, metadata: Mapping[str, Any], *_: object
     ) -> None:
-        if self._is_whole():
-            raise RuntimeError("DistributedDataParallel: load_state_dict() inside gathered(): leave the context first")
+        self._settle("load_state_dict()")
         if metadata.get("assign_to_params_buffers"):
             raise NotImplementedError(
                 "DistributedDataParallel: load_state_dict(assign=True) at zero_stage=3 would replace parameters that "
@@ -55,8 +57,10 @@ class StateHooks:
             value = state.get(prefix + key)
             if id(parameter) in self._place_of and torch.is_tensor(value) and _fits(value, parameter):
                 bucket, position = place = self._place_of[id(parameter)]
-                bucket.lend(position)
-                self._loans.setdefault(module, []).append(place)
+                loans = self._loans.setdefault(module, [])
+                if place not in loans:  # it may have two names here
+                    bucket.lend(position)
+                    loans.append(place)
 
     def _after_loading(self, module: nn.Module, _: object) -> None:
         for bucket, position in self._loans.pop(module, []):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
@@ -256,6 +257,11 @@ class ZeroOptimizer(Optimizer):
                 "made, which does not know where gradients are now: make it from ddp.parameters() after the wrapper"
             )
         check_averaged(self._parameters(), self._wrapper)
+        self._check_unpinned()
+
+    def _check_unpinned(self) -> None:
+        if self.stage == 3:
+            self._wrapper.sharded_model.check_unpinned("a step")
 
     def _take_up(self) -> None:
         """After groups and state have been loaded."""
@@ -271,12 +277,18 @@ class ZeroOptimizer(Optimizer):
         (flat,), (source,) = self._flats, self._sources
         reducer = self._wrapper.reducer
         in_float32 = all(facts["dtype"] == "Float" for facts in reducer.buckets())
-        steps = BucketSteps(flat, self._optimizer, self._begin_step, fuses=in_float32)
+        steps = BucketSteps(flat, self._optimizer, self._weak_begin(), fuses=in_float32)
         return StepsInBackward(flat, source, reducer, steps, self._arrivals, self._wrapper.module)
 
     def _whole_step(self) -> WholeStep:
-        return WholeStep(self._flats, self._sources, self._optimizer, self._arrivals, self._begin_step)
+        return WholeStep(self._flats, self._sources, self._optimizer, self._arrivals, self._weak_begin())
+
+    def _weak_begin(self) -> Callable[[], None]:
+        """Without a cycle: an optimizer that is dropped goes at once, and its wrapper may get another one."""
+        begin = weakref.WeakMethod(self._begin_step)
+        return lambda: begin()()
 
     def _begin_step(self) -> None:
+        self._check_unpinned()
         self._consolidated = None
         self._pass_settings_on()

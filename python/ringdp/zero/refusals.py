@@ -21,6 +21,7 @@ def check_module(module: nn.Module, init: Init | None, ignored: frozenset[str]) 
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
             _refuse(f"{name} of a lazy module has no shape yet: run a forward pass before it is wrapped")
+    _check_ignored(module, ignored)
     named = {n: p for n, p in module.named_parameters() if n not in ignored}
     for name, parameter in named.items():
         if type(parameter.data) is not torch.Tensor or parameter.layout != torch.strided:
@@ -76,3 +77,12 @@ def _check_part(which: str, part: nn.Module) -> None:
 
 def _refuse(what: str) -> None:
     raise NotImplementedError(f"DistributedDataParallel with zero_stage=3: {what}. Or use zero_stage=2")
+
+
+def _check_ignored(module: nn.Module, ignored: frozenset[str]) -> None:
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for of_one in names.values():
+        if 0 < len(ignored.intersection(of_one)) < len(of_one):
+            _refuse(f"parameter {of_one[0]} is also {', '.join(of_one[1:])}, and only some of these names are ignored")

@@ -54,7 +54,7 @@ class ShardedModel:
                 if storage not in storages:
                     storages.append(storage)
         self._hooks = UnitHooks(needed_by, self._schedule, self.check_order)
-        StateHooks(module, buckets, self.is_whole)  # which the module keeps
+        StateHooks(module, buckets, self.is_whole, self._settle_for_writing)  # which the module keeps
 
     def begin_forward(self) -> None:
         """The model is about to be called."""
@@ -63,6 +63,24 @@ class ShardedModel:
     def check_order(self) -> None:
         """Collective, when a pass ends. RuntimeError on every rank when they have gathered different units."""
         check_order(self._group, self._device, [self.units[n].name for n in self._schedule.running_order()])
+
+    def end_forward(self) -> None:
+        """The model has returned. As check_order(); what was on its way in vain is freed."""
+        self.check_order()
+        if self._hooks.idle:
+            self._schedule.end()
+
+    def check_unpinned(self, what: str) -> None:
+        """RuntimeError inside gathered(): parameters are read from there, not from the shards that `what` writes."""
+        pinned = next((unit.name for unit in self.units if unit.pins), None)
+        if pinned is not None:
+            raise RuntimeError(
+                f"DistributedDataParallel: {what} while unit {pinned} is gathered(): leave the context first"
+            )
+
+    def _settle_for_writing(self, what: str) -> None:
+        self.check_unpinned(what)
+        self._hooks.drop_leftovers()
 
     def gathers(self) -> Gathered:
         """Of the latest passes."""
@@ -77,6 +95,7 @@ class ShardedModel:
         """Inside, the parameters of `part` (default: of the model) can be read; with `writes` rank 0's are kept."""
         wanted = {id(p) for p in (self._module if part is None else part).parameters()}
         units = [u for u in self.units if any(id(p) in wanted for b in u.buckets for p in b.parameters)]
+        self._hooks.drop_leftovers()
         for unit in units:
             self._schedule.pin(unit)
         try:
@@ -90,6 +109,7 @@ class ShardedModel:
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """The module's state dict with whole tensors; one unit is whole at a time, beside the result."""
+        self._hooks.drop_leftovers()
         found = self._module.state_dict(keep_vars=True)
         whole: dict[int, torch.Tensor] = {}
         for unit in self.units:

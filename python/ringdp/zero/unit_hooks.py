@@ -44,6 +44,16 @@ class UnitHooks:
             self._passes.clear()
             self._schedule.begin(backward=False)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no pass runs on this thread."""
+        return _task() == _NO_TASK and not self._calls
+
+    def drop_leftovers(self) -> None:
+        """Outside of any pass: units that a pass has left gathered (one that was broken off, or went another way)."""
+        if self.idle:
+            self.begin_forward()
+
     @_disable_dynamo
     def _before(self, units: Units, module: nn.Module, _: object) -> None:
         self._note_backward()

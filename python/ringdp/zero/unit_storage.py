@@ -35,10 +35,6 @@ class Blocks:
         """It may be taken again."""
         self._free = [block, *self._free][:_KEPT]
 
-    def clear(self) -> None:
-        """Gives the memory back."""
-        self._free.clear()
-
 
 class Bucket:
     """Parameters of one unit, one dtype, and one kind (trainable or frozen). On the meta device, they are stand-ins.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from ranks import BACKENDS, HERE
+from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.clip import clip_grad_norm_
 from ringdp.zero.optimizer import ZeroOptimizer
 from ringdp.zero.scaler import GradScaler
@@ -147,3 +150,69 @@ def test_a_pass_that_dies_leaves_the_state_torn_until_one_is_loaded(pair):
         assert "died here" in died
         assert "torn" in step and "torn" in consolidation and "Load a checkpoint" in step
         assert wrong == []
+
+
+class Early(torch.nn.Module):
+    """Reads a weight without a gradient first, and trains it later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(12, 64), torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.nn.functional.linear(self.first(x), self.last.weight.detach())
+        return self.last(x)[:, :3]
+
+
+def early() -> str:
+    """On a rank: what autograd says of a node that needs values that have been stepped."""
+    ddp = DistributedDataParallel(Early(), zero_stage=2, bucket_cap_mb=0.001)
+    optimizer = one_pass(ddp)
+    try:
+        steps(ddp, optimizer, 1)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_stepped_values_are_not_used_by_the_rest_of_the_pass(pair):
+    assert all("modified by an inplace operation" in said for said in pair.run(early))
+
+
+def dropped() -> tuple[bool, bool, list[str]]:
+    """On a rank: module pickled and copied; shards kept again after the optimizer is gone; another one's bits."""
+    ddp = wrapped(2)
+    optimizer = one_pass(ddp)
+    steps(ddp, optimizer, 1)
+    copy = pickle.loads(pickle.dumps(ddp.module))
+    copy.load_state_dict(ddp.module.state_dict())
+    copied = all(torch.equal(a, b) for a, b in zip(copy.parameters(), ddp.module.parameters(), strict=True))
+    del optimizer
+    another = ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.0)
+    loss_of(ddp, HERE.rank, 1, 0).backward()
+    return copied, all(shard is not None for shard in ddp.reducer.shards()), [type(another.optim).__name__]
+
+
+def test_an_optimizer_that_is_dropped_leaves_nothing_behind(pair):
+    assert pair.run(dropped) == [(True, True, ["SGD"])] * 2
+
+
+def unfinished() -> list[str]:
+    """On a rank: errors of step() after a pass in which a parameter had no gradient, with overlap and without."""
+    said = []
+    for overlap in (False, True):
+        ddp = DistributedDataParallel(Early(), zero_stage=2)
+        optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, overlap_with_ddp=overlap, **ADAMW)
+        ddp(torch.ones(2, 12))
+        ddp.module.last.weight.sum().backward()
+        try:
+            optimizer.step()
+            said.append("")
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
+
+
+def test_a_step_after_an_unfinished_pass_is_refused(pair):
+    for said in pair.run(unfinished):
+        assert all("finished reduction" in text for text in said)

@@ -117,3 +117,25 @@ def copied() -> list[str]:
 def test_copies_and_pickles_are_refused(pair):
     for words in pair.run(copied):
         assert all("full_state_dict()" in text for text in words)
+
+
+class Named(torch.nn.Module):
+    """One parameter under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(40, 40))
+        self.v = self.w
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.w + self.v.sum()
+
+
+def twice_named() -> bool:
+    ddp = DistributedDataParallel(Named(), zero_stage=3)
+    ddp.module.load_state_dict({"w": torch.full((40, 40), 3.0), "v": torch.full((40, 40), 3.0)})
+    return all(same(value, torch.full((40, 40), 3.0)) for value in ddp.full_state_dict().values())
+
+
+def test_a_parameter_under_two_names_is_loaded(trio):
+    assert trio.run(twice_named) == [True] * 3

@@ -61,3 +61,11 @@ def test_meta_modules_need_first_values():
     with pytest.raises(ValueError, match=r"the model .Frozen. is on the meta device"):
         check_module(model, None, frozenset())
     check_module(model, lambda module: None, frozenset())
+
+
+def test_a_parameter_of_which_one_name_is_ignored_is_named():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    check_module(model, None, frozenset({"0.weight", "1.weight"}))
+    with pytest.raises(NotImplementedError, match=r"parameter 0\.weight is also 1\.weight"):
+        check_module(model, None, frozenset({"0.weight"}))

@@ -233,3 +233,54 @@ def hashes() -> tuple[str, str, str]:
 def test_hashes_are_of_whole_parameters(pair):
     for wrapped, inner, plain in pair.run(hashes):
         assert wrapped == inner == plain
+
+
+def inside_gathered() -> list[str]:
+    """On a rank: what is said to those who write shards while parameters are read from elsewhere."""
+    ddp, optimizer = made("stack")
+    loss_of(ddp, HERE.rank, 0, 0).backward()
+    values = {name: value.clone() for name, value in ddp.full_state_dict().items()}
+    said = []
+    with ddp.gathered(next(iter(ddp.module.children()))):
+        for call in (optimizer.step, lambda: ddp.module.load_state_dict(values)):
+            try:
+                call()
+                said.append("")
+            except RuntimeError as error:
+                said.append(str(error))
+    optimizer.step()
+    return said
+
+
+def test_shards_are_not_written_while_units_are_gathered(pair):
+    for step, loading in pair.run(inside_gathered):
+        assert "a step while unit" in step and "load_state_dict() while unit" in loading
+
+
+class Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("broken off")
+
+
+def after_a_broken_pass() -> tuple[bool, bool]:
+    """On a rank: whether values that are loaded after a backward pass that died are those that are collected."""
+    ddp, _ = made("stack")
+    hook = next(iter(ddp.module.children())).register_forward_hook(lambda module, inputs, output: Broken.apply(output))
+    try:
+        loss_of(ddp, HERE.rank, 0, 0).backward()
+    except RuntimeError as error:
+        assert "broken off" in str(error)
+    hook.remove()
+    loaded = {name: torch.full_like(value, 0.25) for name, value in ddp.full_state_dict().items()}
+    ddp.module.load_state_dict(loaded)
+    found = ddp.full_state_dict()
+    return all(same(found[name], value) for name, value in loaded.items()), freed(ddp)
+
+
+def test_what_a_broken_pass_has_left_is_not_taken_as_current(pair):
+    assert pair.run(after_a_broken_pass) == [(True, True)] * 2
