@@ -12,7 +12,7 @@
 namespace ringdp::kernels {
 namespace {
 
-constexpr int64_t kBlock = 2048;  // elements per call of torch's root: what it reads is still in the caches
+constexpr int64_t kBlock = 256;  // elements per call of torch's root: all of a block stays in the first-level cache
 constexpr int kStates = 3;
 
 [[noreturn]] void refuse(const std::string& what) {

@@ -75,6 +75,7 @@ struct StepLoops {
     }
   }
   static void adam(const AdamScalars& s, const StepArrays& a) {
+#pragma GCC unroll 2  // one's root and divisions run beside the other's loads
     for (int64_t i = 0; i < a.count; i += kLanes) {
       const Values p = load(a.parameters + i);
       const Moments now = moments_at(s, a, i, p);
