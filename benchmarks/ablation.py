@@ -22,6 +22,7 @@ from dataclasses import asdict
 from modes.rank import Job
 from modes.table import rows_of, text_of, verdict
 from race import machine
+from race.arguments import add_places, check_least, check_places
 from race.job import run_job
 from race.outputs import add_outputs, check_outputs
 
@@ -29,9 +30,7 @@ from race.outputs import add_outputs, check_outputs
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; exits with status 2 on bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--hosts", type=int, default=1, help="namespaces; more than 1 needs root")
-    parser.add_argument("--rate", type=float, default=1.0, help="Gb/s of each host's link")
+    add_places(parser)
     parser.add_argument("--backend", default="ringdp")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--layers", type=int, default=12)
@@ -41,11 +40,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="status 1 when more than the last bucket is exposed")
     add_outputs(parser, "rows, settings and machine as JSON", "a bar per mode")
     options = parser.parse_args(arguments)
-    for name in ("ranks", "hosts", "rounds", "layers", "width", "rows"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} is {getattr(options, name)}, must be at least 1")
-    if options.ranks % options.hosts:
-        parser.error(f"{options.ranks} ranks do not divide evenly over {options.hosts} hosts")
+    check_places(parser, options)
+    check_least(parser, options, rounds=1, layers=1, width=1, rows=1)
     check_outputs(parser, options)
     return options
 

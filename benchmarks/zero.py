@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
+from race.arguments import add_places, check_least, check_places
 from race.job import run_job
 from race.outputs import add_outputs, check_outputs
 from shards.names import PREFETCH_OFF, RIVALS, in_forward, ours
@@ -34,9 +35,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; exits with status 2 on bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stages", default="1,2,3", help="of 1, 2, 3, separated by commas (default: all)")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--hosts", type=int, default=1, help="namespaces; more than 1 needs root")
-    parser.add_argument("--rate", type=float, default=1.0, help="Gb/s of each host's link")
+    add_places(parser)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=2048)
@@ -48,11 +47,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     for stage in options.stages:
         if not isinstance(stage, int):
             parser.error(f"--stages has {stage!r}, must be of 1, 2, 3, separated by commas")
-    for name in ("ranks", "hosts", "rounds", "layers", "width", "rows"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} is {getattr(options, name)}, must be at least 1")
-    if options.ranks % options.hosts:
-        parser.error(f"{options.ranks} ranks do not divide evenly over {options.hosts} hosts")
+    check_places(parser, options)
+    check_least(parser, options, rounds=1, layers=1, width=1, rows=1)
     check_outputs(parser, options)
     return options
 

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from race.arguments import check_least
 from race.job import run_job
 from race.outputs import add_outputs, check_outputs
 from shards.formulas import BF16, FP32
@@ -52,9 +53,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if not set(options.stages.split(",")) <= {"0", "1", "2", "3"}:
         parser.error(f"--stages is {options.stages!r}, must be of 0, 1, 2, 3, separated by commas")
     options.stages = [int(word) for word in options.stages.split(",")]
-    for name, least in (("ranks", 2), ("layers", 1), ("width", 1), ("steps", 1), ("micro_batches", 1), ("slack", 1)):
-        if getattr(options, name) < least:
-            parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}, must be at least {least}")
+    check_least(parser, options, ranks=2, layers=1, width=1, steps=1, micro_batches=1, slack=1)
     check_outputs(parser, options)
     return options
 

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from race.arguments import check_least
 from race.outputs import add_outputs, check_outputs
 from shards.report import Bar, Chart, head, publish
 
@@ -32,9 +33,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="status 1 when a bar is not held")
     add_outputs(parser, "rows, settings and machine as JSON", "a bar per optimizer")
     options = parser.parse_args(arguments)
-    for name in ("parameters", "tensors", "rounds"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} is {getattr(options, name)}, must be at least 1")
+    check_least(parser, options, parameters=1, tensors=1, rounds=1)
     if options.tensors > options.parameters:
         parser.error(f"--tensors is {options.tensors}, more than --parameters {options.parameters}")
     check_outputs(parser, options)

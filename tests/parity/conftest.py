@@ -14,16 +14,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hosts"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from jobs import Job
 from namespaces import Network, why_impossible
-from ranks import World, kept_worlds
+from worlds import world_of
 
 LIMIT_S = 1200.0  # every cell on eight ranks
-
-
-@pytest.fixture(scope="session")
-def world_of() -> Iterator[Callable[..., World]]:
-    """world_of(3, transport="tcp"): a joined world; the same one for the same arguments."""
-    with kept_worlds() as get:
-        yield get
 
 
 @pytest.fixture
@@ -40,3 +33,6 @@ def two_hosts(tmp_path: Path) -> Iterator[Callable[[int], Job]]:
             return job
 
         yield make
+
+
+__all__ = ["world_of"]

@@ -65,6 +65,11 @@ class Reducer(_C.Reducer):
         self._futures: list[torch.futures.Future[Any]] = []
         self.set_after_backward(functools.partial(_wait_for, self._futures))
 
+    @functools.cached_property
+    def shard_layout(self) -> Any:
+        """Which elements of which gradient each rank has; from stage 2 on, where the layout never changes."""
+        return _C.ShardLayout([p.numel() for p in self.parameters], self.layout(), self._ddp().process_group.size())
+
     def set_logger(self, logger: Any) -> None:
         """Whom torch's class tells about sampling; it reads the rest itself.
 

@@ -72,6 +72,24 @@ def shaped(flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return flat.as_strided(like.shape, like.stride()) if is_dense(like) else flat.view(like.shape)
 
 
+def laid_out(flat: torch.Tensor, parameters: Sequence[torch.Tensor], offsets: Sequence[int]) -> list[torch.Tensor]:
+    """Where parameters of these shapes lie in a bucket's memory, as views; zeros between and behind them."""
+    views, end = [], 0
+    for parameter, offset in zip(parameters, offsets, strict=True):
+        flat[end:offset].zero_()
+        end = offset + parameter.numel()
+        views.append(shaped(flat[offset:end], parameter))
+    flat[end:].zero_()
+    return views
+
+
+def bring_back(parameter: torch.Tensor, view: torch.Tensor) -> None:
+    """A value that was put elsewhere (`.data = ...`) moves to its place in the bucket."""
+    if parameter.data_ptr() != view.data_ptr() and view.numel():
+        view.copy_(parameter.data)
+        parameter.data = view
+
+
 class FlatParameters:
     """Moves parameters into flat buckets; from then on each `.data` is a view there."""
 
@@ -85,6 +103,9 @@ class FlatParameters:
         self.parameters, self.layout = list(parameters), layout
         self._group, self._rank = group, group.rank()
         self.pieces = [Piece(*facts) for facts in layout.pieces(self._rank)]
+        self._numbers: list[list[int]] = [[] for _ in range(len(self))]
+        for number, piece in enumerate(self.pieces):
+            self._numbers[piece.bucket].append(number)
         self._lay_out()
         self.masters = [self._master(bucket, master_dtype) for bucket in range(len(self))]
         self.tensors = [self._tensor(piece) for piece in self.pieces]
@@ -110,7 +131,7 @@ class FlatParameters:
 
     def in_bucket(self, bucket: int) -> list[int]:
         """The numbers of this rank's pieces of a bucket."""
-        return [number for number, piece in enumerate(self.pieces) if piece.bucket == bucket]
+        return self._numbers[bucket]
 
     def check_unconverted(self) -> None:
         """RuntimeError names a parameter that has another dtype or device than when this was made."""
@@ -134,10 +155,7 @@ class FlatParameters:
         """
         self._check_unconverted(bucket)
         for index in self.layout.buckets[bucket]:
-            parameter, view = self.parameters[index], self._views[index]
-            if parameter.data_ptr() != view.data_ptr() and view.numel():
-                view.copy_(parameter.data)
-                parameter.data = view
+            bring_back(self.parameters[index], self._views[index])
         self._renew_master(bucket)
 
     def _renew_master(self, bucket: int) -> None:
@@ -187,18 +205,11 @@ class FlatParameters:
         self._views = {i: self.parameters[i].data for members in self.layout.buckets for i in members}
 
     def _moved(self, bucket: int) -> torch.Tensor:
-        members, offsets = self.layout.buckets[bucket], self.layout.offsets(bucket)
-        first = self.parameters[members[0]]
-        flat = flat_memory(self.layout.padded(bucket), first.dtype, first.device, self._group)
-        end = 0
-        for index, offset in zip(members, offsets, strict=True):
-            parameter = self.parameters[index]
-            flat[end:offset].zero_()
-            end = offset + parameter.numel()
-            view = shaped(flat[offset:end], parameter)
+        members = [self.parameters[index] for index in self.layout.buckets[bucket]]
+        flat = flat_memory(self.layout.padded(bucket), members[0].dtype, members[0].device, self._group)
+        for parameter, view in zip(members, laid_out(flat, members, self.layout.offsets(bucket)), strict=True):
             view.copy_(parameter.data)
             parameter.data = view
-        flat[end:].zero_()
         return flat
 
     def _master(self, bucket: int, dtype: torch.dtype | None) -> torch.Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -15,8 +16,8 @@ class Gradients(Protocol):
     def check(self, flat: FlatParameters) -> None:
         """RuntimeError, on all ranks alike, names a gradient that cannot be stepped."""
 
-    def of_bucket(self, flat: FlatParameters, bucket: int) -> dict[int, torch.Tensor]:
-        """Piece -> its gradient, a flat view; pieces without one are left out."""
+    def by_bucket(self, flat: FlatParameters) -> Callable[[int], dict[int, torch.Tensor]]:
+        """Bucket -> piece -> its gradient, a flat view; pieces without one are left out. Until the next pass."""
 
     def drop(self, set_to_none: bool) -> None:
         """What zero_grad() does beside .grad."""
@@ -35,15 +36,19 @@ class WholeGradients:
                     "sparse gradient has no shards: make its layer with sparse=False, or use zero_stage=0"
                 )
 
-    def of_bucket(self, flat: FlatParameters, bucket: int) -> dict[int, torch.Tensor]:
+    def by_bucket(self, flat: FlatParameters) -> Callable[[int], dict[int, torch.Tensor]]:
         """See Gradients."""
-        found = {}
-        for number in flat.in_bucket(bucket):
-            piece = flat.pieces[number]
-            parameter = flat.parameters[piece.parameter]
-            if parameter.grad is not None:
-                found[number] = in_memory_order(parameter.grad, parameter)[piece.part]
-        return found
+
+        def of_bucket(bucket: int) -> dict[int, torch.Tensor]:
+            found = {}
+            for number in flat.in_bucket(bucket):
+                piece = flat.pieces[number]
+                parameter = flat.parameters[piece.parameter]
+                if parameter.grad is not None:
+                    found[number] = in_memory_order(parameter.grad, parameter)[piece.part]
+            return found
+
+        return of_bucket
 
     def drop(self, set_to_none: bool) -> None:
         """Nothing."""
@@ -66,13 +71,18 @@ class ShardedGradients:
                     "no_sync(). Leave no_sync() out in the last micro-batch before step()"
                 )
 
-    def of_bucket(self, flat: FlatParameters, bucket: int) -> dict[int, torch.Tensor]:
+    def by_bucket(self, flat: FlatParameters) -> Callable[[int], dict[int, torch.Tensor]]:
         """See Gradients."""
-        used, shard = self._reducer.used(), self._reducer.shards()[bucket]
-        if shard is None:
-            return {}
-        pieces = {number: flat.pieces[number] for number in flat.in_bucket(bucket)}
-        return {number: shard[piece.place] for number, piece in pieces.items() if used[piece.parameter]}
+        used, shards = self._reducer.used(), self._reducer.shards()
+
+        def of_bucket(bucket: int) -> dict[int, torch.Tensor]:
+            shard = shards[bucket]
+            if shard is None:
+                return {}
+            pieces = {number: flat.pieces[number] for number in flat.in_bucket(bucket)}
+            return {number: shard[piece.place] for number, piece in pieces.items() if used[piece.parameter]}
+
+        return of_bucket
 
     def drop(self, set_to_none: bool) -> None:
         """Shards go, or become zeros."""

@@ -155,8 +155,8 @@ class ZeroOptimizer(Optimizer):
         self.check_keeps_gradients("shard_grads()")
         found: list[torch.Tensor] = []
         for flat, source in zip(self._flats, self._sources, strict=True):
-            for bucket in range(len(flat)):
-                found.extend(source.of_bucket(flat, bucket).values())
+            for gradients in map(source.by_bucket(flat), range(len(flat))):
+                found.extend(gradients.values())
         return found
 
     def check_keeps_gradients(self, wanted_by: str) -> None:

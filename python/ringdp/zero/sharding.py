@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.utils import _sync_module_states
 
-from ringdp import _native
 from ringdp.ddp.agreement import check_models
 from ringdp.zero import registry
 from ringdp.zero.gathers import Gathered
@@ -20,7 +19,6 @@ from ringdp.zero.refusals import Init, check_module
 from ringdp.zero.sharded_model import ShardedModel
 from ringdp.zero.units import is_sharded, units_of
 
-_C = _native.load()
 _SYNC_BYTES = 250 << 20  # torch's
 
 
@@ -49,7 +47,7 @@ class Sharding:
 
     def memory(self) -> Memory:
         """Bytes on this rank by kind; with the optimizer's, where a `ZeroOptimizer` has been made. Print it."""
-        optimizer = self._optimizer() if self._optimizer is not None else None
+        optimizer = self._live_optimizer()
         return memory_of([], None, self) if optimizer is None else optimizer.memory()
 
     def gathers(self) -> Gathered:
@@ -69,7 +67,7 @@ class Sharding:
 
     def take_optimizer(self, optimizer: Any) -> None:
         """A `ZeroOptimizer` says that it steps this model. From stage 2 on there is one: it lays out the parameters."""
-        if self.zero_stage >= 2 and self._optimizer is not None and self._optimizer() is not None:
+        if self.zero_stage >= 2 and self._live_optimizer() is not None:
             raise ValueError(
                 f"ZeroOptimizer: this wrapper (zero_stage={self.zero_stage}) has one already: put all parameters into "
                 "one ZeroOptimizer with several param groups"
@@ -78,14 +76,13 @@ class Sharding:
 
     def check_keeps_gradients(self, wanted_by: str) -> None:
         """RuntimeError when the optimizer steps inside the backward pass, which leaves no gradients."""
-        optimizer = self._optimizer() if self._optimizer is not None else None
+        optimizer = self._live_optimizer()
         if optimizer is not None:
             optimizer.check_keeps_gradients(wanted_by)
 
     def shard_layout(self) -> Any:
         """Which elements of which gradient this rank has from stage 2 on."""
-        lengths = [p.numel() for p in self.reducer.parameters]
-        return _C.ShardLayout(lengths, self.reducer.layout(), self.process_group.size())
+        return self.reducer.shard_layout
 
     def bucket_bytes(self) -> list[int]:
         """Memory of each bucket from stage 2 on while it is filled and reduced."""
@@ -105,6 +102,9 @@ class Sharding:
                 "for the ranks of the group: save with ringdp.checkpoint, and load into a wrapper over the new group"
             )
         super()._update_process_group(new_process_group)
+
+    def _live_optimizer(self) -> Any | None:
+        return self._optimizer() if self._optimizer is not None else None
 
     def _register_shards(self) -> None:
         if self.zero_stage >= 1:

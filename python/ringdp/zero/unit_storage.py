@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ringdp import _native
 from ringdp.zero.bucket_plan import BucketPlan
-from ringdp.zero.flat import all_gather, flat_memory, in_memory_order, shaped
+from ringdp.zero.flat import all_gather, bring_back, flat_memory, in_memory_order, laid_out
 
 _C = _native.load()
 _KEPT = 2  # blocks of memory: one unit in use, one on its way
@@ -57,12 +57,7 @@ class Bucket:
         self._group = group
         self._flat = blocks.take(plan.layout.padded(plan.number) * self.dtype.itemsize, device).view(self.dtype)
         self._offsets = plan.layout.offsets(plan.number)
-        self._views, end = [], 0
-        for parameter, offset in zip(parameters, self._offsets, strict=True):
-            self._flat[end:offset].zero_()
-            end = offset + parameter.numel()
-            self._views.append(shaped(self._flat[offset:end], parameter))
-        self._flat[end:].zero_()
+        self._views = laid_out(self._flat, parameters, self._offsets)
         self._absent = _gone(unit)
         texts = [_absent(name, unit) for name in plan.names]
         self._stand_ins = [_C.without_memory(v, text) for v, text in zip(self._views, texts, strict=True)]
@@ -86,9 +81,7 @@ class Bucket:
     def recall(self) -> None:
         """Values that were put elsewhere (`.data = ...`) move into its memory."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
-            if parameter.data_ptr() != view.data_ptr():
-                view.copy_(parameter.data)
-                parameter.data = view
+            bring_back(parameter, view)
 
     def seal(self, root: int | None) -> None:
         """The values that now are in its memory - those of rank `root`, if it is given - become everybody's shards."""

@@ -37,9 +37,10 @@ class WholeStep:
             source.check(flat)
         self._halfway = True
         steps = [BucketSteps(flat, self._optimizer, self._begin) for flat in self._flats]
+        gradients_of = [source.by_bucket(flat) for flat, source in zip(self._flats, self._sources, strict=True)]
         stepped = False
         for number, bucket in self._arrivals.order(self._flats):
-            gradients = self._sources[number].of_bucket(self._flats[number], bucket)
+            gradients = gradients_of[number](bucket)
             stepped |= bool(gradients)
             steps[number].step_bucket(bucket, gradients, **arguments)
             self._arrivals.start(self._flats[number], bucket)

@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from ranks import World, kept_worlds
+from worlds import trio, world_of
 
-
-@pytest.fixture(scope="session")
-def world_of() -> Iterator[Callable[..., World]]:
-    """world_of(3, transport="tcp"): a joined world; the same one for the same arguments."""
-    with kept_worlds() as get:
-        yield get
-
-
-@pytest.fixture
-def trio(world_of) -> World:
-    """Three ranks: the fewest whose sums have more than one order."""
-    return world_of(3)
+__all__ = ["trio", "world_of"]

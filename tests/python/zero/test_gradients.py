@@ -23,7 +23,7 @@ def of_pieces(gradient: str) -> list[bool]:
     elif gradient == "other strides":
         own[0].grad = values
     WholeGradients().check(flat)
-    found = WholeGradients().of_bucket(flat, 0)
+    found = WholeGradients().by_bucket(flat)(0)
     order = values.t().flatten()
     return [same(g, order[flat.pieces[number].part]) for number, g in found.items()]
 
