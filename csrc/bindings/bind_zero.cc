@@ -82,7 +82,7 @@ void bind_zero(py::module_& m) {
   m.def("watch_backward", &watch_backward, py::arg("outputs"), py::arg("since"), py::arg("enter"), py::arg("leave"));
   m.def("block_squares", &zero::block_squares, py::arg("piece"), no_gil);
   py::class_<zero::PieceSteps, std::shared_ptr<zero::PieceSteps>>(m, "PieceSteps")
-      .def("run", &zero::PieceSteps::run, py::arg("gradients"), no_gil);
+      .def("run", &zero::PieceSteps::run, py::arg("numbers"), py::arg("gradients"), no_gil);
   py::class_<reducer::ShardSink, std::shared_ptr<reducer::ShardSink>>(m, "ShardSink")
       .def("take", &take, py::arg("begin"), py::arg("means"), no_gil);
   m.def("step_sink", &step_sink, py::arg("pieces"));

@@ -17,6 +17,13 @@ at::Tensor view_of(const at::Tensor& flat, const at::Tensor& parameter, size_t o
   return flat.narrow(0, static_cast<int64_t>(offset), static_cast<int64_t>(length)).view(parameter.sizes());
 }
 
+// How many tensors of autograd's own lie in the memory of a gradient that it has just given: the one that it gave the hook,
+// and what that is a view of, as the transposed product of a linear layer, unless somebody else has that.
+size_t held_by_autograd(const at::Tensor& arrived, const at::Tensor& gradient) {
+  if (!arrived.defined() || arrived.is_same(gradient) || !arrived.is_alias_of(gradient)) return 0;
+  return arrived.is_view() && arrived._base().use_count() == 1 ? 2 : 1;
+}
+
 }  // namespace
 
 Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<size_t> indices, bool sparse,
@@ -60,8 +67,7 @@ bool take_in_place(Bucket& bucket, const at::Tensor& arrived) {
   const bool dense = parameter.is_non_overlapping_and_dense();
   const bool as_expected = dense ? gradient.strides() == parameter.strides() : gradient.is_contiguous();
   if (!as_expected || gradient.requires_grad() || gradient.is_conj() || gradient.is_neg()) return false;
-  const bool held_by_autograd = arrived.defined() && !arrived.is_same(gradient) && arrived.is_alias_of(gradient);
-  if (gradient.storage().use_count() > 1 + static_cast<size_t>(held_by_autograd)) return false;
+  if (gradient.storage().use_count() > 1 + held_by_autograd(arrived, gradient)) return false;
   bucket.memory = gradient.as_strided({bucket.elements}, {1});
   bucket.views = {gradient};
   return true;

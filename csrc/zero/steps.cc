@@ -93,11 +93,16 @@ PieceSteps::PieceSteps(Pieces parameters) : parameters_(std::move(parameters)) {
   check_like(parameters_, parameters_, "parameters");
 }
 
-void PieceSteps::run(const Pieces& gradients) const {
-  check_like(gradients, parameters_, "gradients");
+void PieceSteps::run(const std::vector<size_t>& numbers, const Pieces& gradients) const {
+  Pieces stepped;
+  for (const size_t number : numbers) {
+    TORCH_CHECK(number < parameters_.size(), "optimizer step: piece ", number, " of ", parameters_.size());
+    stepped.push_back(parameters_[number]);
+  }
+  check_like(gradients, stepped, "gradients");
   backend::guarded([&] {
-    for (size_t i = 0; i < gradients.size(); ++i) {
-      step(i, 0, gradients[i].numel(), gradients[i].const_data_ptr<float>());
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      step(numbers[i], 0, gradients[i].numel(), gradients[i].const_data_ptr<float>());
     }
   });
 }

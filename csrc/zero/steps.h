@@ -23,7 +23,8 @@ class PieceSteps {
   // Elements begin..begin+count of a piece; each once. `gradients`: of these elements.
   virtual void step(size_t piece, int64_t begin, int64_t count, const float* gradients) const = 0;
 
-  void run(const Pieces& gradients) const;  // all of all pieces
+  // All of these pieces.
+  void run(const std::vector<size_t>& numbers, const Pieces& gradients) const;
 
   const Pieces& parameters() const { return parameters_; }
 

@@ -277,8 +277,8 @@ def block_squares(piece: Tensor) -> Tensor:
 class PieceSteps:
     """One step over pieces, made ready."""
 
-    def run(self, gradients: Sequence[Tensor]) -> None:
-        """Steps all of them."""
+    def run(self, numbers: Sequence[int], gradients: Sequence[Tensor]) -> None:
+        """Steps these pieces, each with its gradient."""
 
 class ShardSink:
     """Takes a part of a bucket's mean, stretch by stretch; csrc/reducer/shard_sink.h."""

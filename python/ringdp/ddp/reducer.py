@@ -14,14 +14,16 @@ from ringdp import _native
 from ringdp.ddp.modes import Modes, group_for
 
 _C = _native.load()
+_SHARDED_CAP = 8 << 20  # by default: buckets from stage 2 on take memory on their way, and there are two at a time
 
 
-def bucket_limits(ddp: Any) -> list[int]:
+def bucket_limits(ddp: Any, *, sharded: bool = False) -> list[int]:
     """Bytes at which the first, second, ... bucket is full, from the wrapper's bucket arguments."""
     if getattr(ddp, "bucket_bytes_cap_list", None):
         return list(ddp.bucket_bytes_cap_list)
     if ddp.bucket_bytes_cap_default:
-        return [min(dist._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap), ddp.bucket_bytes_cap]
+        cap = min(_SHARDED_CAP, ddp.bucket_bytes_cap) if sharded else ddp.bucket_bytes_cap
+        return [min(dist._DEFAULT_FIRST_BUCKET_BYTES, cap), cap]
     return [ddp.bucket_bytes_cap]
 
 
@@ -47,7 +49,7 @@ class Reducer(_C.Reducer):
             list(names),
             list(sparse),
             self._group_for(ddp.process_group),
-            bucket_limits=bucket_limits(ddp),
+            bucket_limits=bucket_limits(ddp, sharded=modes.zero_stage >= 2),
             find_unused=ddp.find_unused_parameters,
             gradient_as_bucket_view=ddp.gradient_as_bucket_view and modes.zero_stage < 2,
             batched_copy=getattr(ddp, "batched_grad_copy", False),

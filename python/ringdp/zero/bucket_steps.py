@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -22,30 +22,52 @@ class BucketSteps:
         self, flat: FlatParameters, optimizer: Optimizer, begin: Callable[[], None], *, fuses: bool = False
     ) -> None:
         self._flat, self._optimizer, self._begin, self._fuses = flat, optimizer, begin, fuses
+        self._parts: dict[int, tuple[Any, int]] = {}  # of pieces
 
     def sinks(self) -> list[Any]:
         """What steps each bucket as its gradients come; None where a bucket is stepped when all of it has come."""
         if not (self._fuses and native.serves(self._optimizer)):
             return [None] * len(self._flat)
-        self._begin()
+        self._start()
         pieces = zip(self._flat.pieces, self._flat.tensors, strict=True)
         places = {tensor: (piece.bucket, piece.offset) for piece, tensor in pieces}
-        for bucket in range(len(self._flat)):
-            self._flat.take_back(bucket)
         return native.sinks(self._optimizer, places, len(self._flat))
+
+    def foresee(self, numbers: Collection[int]) -> None:
+        """Of a step whose pieces with gradients are known: does now what need not be done between its buckets."""
+        if not native.serves(self._optimizer):
+            return
+        self._start()
+        tensors = self._flat.tensors
+        parts = native.begin(self._optimizer, {tensors[number] for number in numbers})
+        self._parts = {number: parts[tensors[number]] for number in numbers}
 
     @torch.no_grad()
     def step_bucket(self, bucket: int, gradients: Mapping[int, torch.Tensor], **arguments: Any) -> None:
         """gradients: of pieces; those without one are not stepped. arguments: of the class's step."""
+        tensors = self._flat.tensors
+        typed = {number: gradient.to(tensors[number].dtype) for number, gradient in gradients.items()}
+        if self._parts:
+            native.run([(*self._parts[number], gradient) for number, gradient in typed.items()])
+            return
         self._flat.take_back(bucket)
         if not gradients:
             return
         self._begin()
-        tensors = self._flat.tensors
-        for number, gradient in gradients.items():
-            tensors[number].grad = gradient.to(tensors[number].dtype)
+        for number, gradient in typed.items():
+            tensors[number].grad = gradient
         try:
             native.step(self._optimizer, **arguments)
         finally:
             for number in gradients:
                 tensors[number].grad = None
+
+    def step_nothing(self) -> None:
+        """A class that counts its steps counts on all ranks, also where there are no pieces."""
+        self._begin()
+        native.step(self._optimizer)
+
+    def _start(self) -> None:
+        self._begin()
+        for bucket in range(len(self._flat)):
+            self._flat.take_back(bucket)

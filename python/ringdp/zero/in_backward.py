@@ -28,6 +28,9 @@ class Stepping(Protocol):
     def step_bucket(self, bucket: int, gradients: Mapping[int, torch.Tensor]) -> None:
         """Where there was no sink."""
 
+    def step_nothing(self) -> None:
+        """Of a rank without pieces: a class that counts its steps counts on all ranks."""
+
 
 class StepsInBackward:
     """Of one reducer."""
@@ -63,6 +66,8 @@ class StepsInBackward:
         if self._stepped < self._buckets:
             self.check()
         self._source.check(self._flat)
+        if not self._flat.pieces:
+            self._stepping.step_nothing()
         self._arrivals.end_step()
         self._end()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ def step(optimizer: Optimizer, **arguments: Any) -> None:
         return
     for group in optimizer.param_groups:
         steps, pieces = _READY[type(optimizer)](optimizer, group)
-        steps.run([piece.grad for piece in pieces])
+        steps.run(list(range(len(pieces))), [piece.grad for piece in pieces])
 
 
 def serves(optimizer: Optimizer) -> bool:
@@ -34,21 +34,43 @@ def serves(optimizer: Optimizer) -> bool:
     return type(optimizer) in _READY and all(map(_is_served, optimizer.param_groups))
 
 
-def sinks(optimizer: Optimizer, places: Mapping[torch.Tensor, tuple[int, int]], buckets: int) -> list[Any]:
-    """For each bucket, what steps its pieces with their gradients as they come; it counts as this step from now on.
+def begin(optimizer: Optimizer, pieces: Collection[torch.Tensor]) -> dict[torch.Tensor, tuple[Any, int]]:
+    """A step of these pieces, whose gradients will come: for each its part of the step, as run() takes it.
 
-    places: of every piece, its bucket and its offset in the shard. Only where `serves`.
+    It counts as this step from now on. Only where `serves`.
     """
-    placed: list[list[tuple[int, Any, int]]] = [[] for _ in range(buckets)]
+    found: dict[torch.Tensor, tuple[Any, int]] = {}
     for group in optimizer.param_groups:
         for piece in group["params"]:
-            piece.grad = piece.detach()  # torch skips what has none
-        steps, pieces = _READY[type(optimizer)](optimizer, group)
-        for number, piece in enumerate(pieces):
-            bucket, offset = places[piece]
-            placed[bucket].append((offset, steps, number))
+            piece.grad = piece.detach() if piece in pieces else None  # torch skips what has none
+        steps, ordered = _READY[type(optimizer)](optimizer, group)
+        for number, piece in enumerate(ordered):
+            found[piece] = (steps, number)
             piece.grad = None
+    return found
+
+
+def sinks(optimizer: Optimizer, places: Mapping[torch.Tensor, tuple[int, int]], buckets: int) -> list[Any]:
+    """For each bucket, what steps its pieces with their gradients as they come. As begin().
+
+    places: of every piece, its bucket and its offset in the shard.
+    """
+    placed: list[list[tuple[int, Any, int]]] = [[] for _ in range(buckets)]
+    for piece, (steps, number) in begin(optimizer, places).items():
+        bucket, offset = places[piece]
+        placed[bucket].append((offset, steps, number))
     return [_C.step_sink(entries) for entries in placed]
+
+
+def run(parts: Iterable[tuple[Any, int, torch.Tensor]]) -> None:
+    """Steps pieces: what begin() gave for each, and its gradient."""
+    by_steps: dict[Any, tuple[list[int], list[torch.Tensor]]] = {}
+    for steps, number, gradient in parts:
+        numbers, gradients = by_steps.setdefault(steps, ([], []))
+        numbers.append(number)
+        gradients.append(gradient)
+    for steps, (numbers, gradients) in by_steps.items():
+        steps.run(numbers, gradients)
 
 
 def _is_served(group: Group) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
 from ringdp.zero import native
@@ -37,14 +39,16 @@ class WholeStep:
             source.check(flat)
         self._halfway = True
         steps = [BucketSteps(flat, self._optimizer, self._begin) for flat in self._flats]
-        gradients_of = [source.by_bucket(flat) for flat, source in zip(self._flats, self._sources, strict=True)]
-        stepped = False
+        gradients: list[list[dict[int, torch.Tensor]]] = []  # of flats, of their buckets
+        for flat, source in zip(self._flats, self._sources, strict=True):
+            gradients.append([*map(source.by_bucket(flat), range(len(flat)))])
+        if not arguments:
+            for one, found in zip(steps, gradients, strict=True):
+                one.foresee([*itertools.chain.from_iterable(found)])
         for number, bucket in self._arrivals.order(self._flats):
-            gradients = gradients_of[number](bucket)
-            stepped |= bool(gradients)
-            steps[number].step_bucket(bucket, gradients, **arguments)
+            steps[number].step_bucket(bucket, gradients[number][bucket], **arguments)
             self._arrivals.start(self._flats[number], bucket)
-        if not stepped:  # a class that counts its steps counts on all ranks
+        if not any(itertools.chain.from_iterable(gradients)):  # a class that counts its steps counts on all ranks
             self._begin()
             native.step(self._optimizer, **arguments)
         self._arrivals.end_step()

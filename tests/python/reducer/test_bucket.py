@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import BACKENDS, HERE
 from rig import backward, folded, gradients, reducer_of, same_bits
 
@@ -96,3 +97,35 @@ def kept_alive(as_view: bool) -> tuple[bool, bool]:
 @pytest.mark.parametrize("as_view", [False, True])
 def test_a_lone_gradient_is_nobody_elses(trio, as_view):
     assert trio.run(kept_alive, as_view) == [(True, True)] * 3
+
+
+def of_linear(held: bool) -> tuple[bool, bool]:
+    """On a rank: the mean of a linear layer's gradient, a view of what autograd makes, is right; it is the bucket."""
+    layer = torch.nn.Linear(300, 200, bias=False)
+    reducer = reducer_of([layer.weight], bucket_limits=[0])
+    gradients: list[int] = []
+    products: list[torch.Tensor] = []
+    buckets: list[int] = []
+
+    def look(gradient: torch.Tensor) -> None:
+        gradients.append(gradient.data_ptr())
+        if held:
+            products.append(gradient._base)
+
+    def reduce(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buckets.append(bucket.buffer().data_ptr())
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    layer.weight.register_hook(look)
+    reducer.register_comm_hook(None, reduce)
+    loss = layer(torch.full((4, 300), float(HERE.rank))).sum()
+    reducer.prepare_for_forward()
+    reducer.prepare_for_backward([loss])
+    loss.backward()
+    return bool((layer.weight.grad == 12).all()), buckets == gradients
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_the_gradient_of_a_linear_layer_is_reduced_where_it_lies_unless_somebody_holds_it(trio, held):
+    assert trio.run(of_linear, held) == [(True, not held)] * 3

@@ -1,7 +1,8 @@
-"""One bucket at a time: pieces with gradients are stepped, others are not, settings come before every bucket."""
+"""One bucket at a time: pieces with gradients are stepped, others are not; settings come first, or before each."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.distributed as dist
 from ranks import HERE
@@ -9,7 +10,7 @@ from ringdp.zero.bucket_steps import BucketSteps
 from ringdp.zero.flat import FlatParameters, bucketed
 
 
-def stepped(fuses: bool) -> tuple[list[bool], int, list[bool]]:
+def stepped(fuses: bool, foreseen: bool) -> tuple[list[bool], int, list[bool]]:
     """On a rank: which parameters have moved as SGD moves them, how often settings were asked for, which have sinks."""
     own = [torch.nn.Parameter(torch.ones(1500)) for _ in range(3)]
     flat = FlatParameters(own, bucketed(own, 1500 * 4, HERE.size), dist.group.WORLD)
@@ -18,6 +19,8 @@ def stepped(fuses: bool) -> tuple[list[bool], int, list[bool]]:
     steps = BucketSteps(flat, optimizer, lambda: asked.append(1), fuses=fuses)
     sinks = steps.sinks()
     if not fuses:
+        if foreseen:
+            steps.foresee([*flat.in_bucket(0), *flat.in_bucket(2)])
         for bucket in (0, 2):
             steps.step_bucket(bucket, {n: torch.ones(flat.pieces[n].length) for n in flat.in_bucket(bucket)})
             flat.publish(bucket).wait()
@@ -25,9 +28,10 @@ def stepped(fuses: bool) -> tuple[list[bool], int, list[bool]]:
     return moved, len(asked), [sink is not None for sink in sinks]
 
 
-def test_buckets_are_stepped_one_by_one(pair):
-    assert pair.run(stepped, False) == [([True] * 3, 2, [False] * 3)] * 2
+@pytest.mark.parametrize("foreseen", [False, True])
+def test_buckets_are_stepped_one_by_one(pair, foreseen):
+    assert pair.run(stepped, False, foreseen) == [([True] * 3, 1 if foreseen else 2, [False] * 3)] * 2
 
 
 def test_sinks_stand_for_one_step_of_all_buckets(pair):
-    assert [(asked, sinks) for _, asked, sinks in pair.run(stepped, True)] == [(1, [True] * 3)] * 2
+    assert [(asked, sinks) for _, asked, sinks in pair.run(stepped, True, False)] == [(1, [True] * 3)] * 2

@@ -11,8 +11,9 @@ from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.clip import clip_grad_norm_
 from ringdp.zero.optimizer import ZeroOptimizer
 from ringdp.zero.scaler import GradScaler
-from small_models import loss_of
-from zero_rig import ADAMW, differences, reference, steps, wrapped
+from small_models import batch, loss_of
+from torch.utils.checkpoint import checkpoint
+from zero_rig import ADAMW, differences, model, reference, steps, wrapped
 
 
 def one_pass(ddp, **given):
@@ -37,12 +38,9 @@ def trained(backend: str, accumulate: int, kind: str, given: dict, stage: int = 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_bits_of_one_process(trio, backend, accumulate):
-    assert trio.run(trained, backend, accumulate, "AdamW", ADAMW) == [[]] * 3
-
-
-def test_shards_of_parameters_are_stepped_likewise(trio):
-    assert trio.run(trained, "ringdp", 1, "AdamW", ADAMW, 3) == [[]] * 3
+@pytest.mark.parametrize("stage", [2, 3])
+def test_bits_of_one_process(trio, backend, accumulate, stage):
+    assert trio.run(trained, backend, accumulate, "AdamW", ADAMW, stage) == [[]] * 3
 
 
 def test_one_rank_has_nobody_to_tell(world_of):
@@ -53,22 +51,48 @@ def test_an_optimizer_that_torch_steps(pair):
     assert pair.run(trained, "ringdp", 1, "Adagrad", {"lr": 0.05}) == [[]] * 2
 
 
-def scheduled() -> list[str]:
-    """On a rank: with a schedule, what differs from the same without overlap."""
-    hashes = []
+class Checkpointed(torch.nn.Module):
+    """Computes its body again in the backward pass."""
+
+    def __init__(self, body: torch.nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.body, x, use_reentrant=False)
+
+
+def step_of(kind: str, ddp: DistributedDataParallel, optimizer: ZeroOptimizer, step: int) -> None:
+    optimizer.zero_grad()
+    x, y = batch(HERE.rank, step)
+    samples = x.shape[0] - HERE.rank if kind == "weights" else x.shape[0]
+    given = ddp(x[:samples].to(next(ddp.parameters()).dtype)).float()
+    loss = torch.nn.functional.mse_loss(given, y[:samples], reduction="sum")
+    ddp.backward(loss, weight=samples) if kind == "weights" else loss.backward()
+    optimizer.step()
+
+
+def both_ways(kind: str, stage: int) -> list[str]:
+    """On a rank: what differs from the same without overlap."""
+    found = []
+    bf16 = {"master_dtype": torch.float32} if kind == "masters" else {}
     for overlap in (True, False):
-        ddp = wrapped(2)
-        optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, overlap_with_ddp=overlap, **ADAMW)
-        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        body = model(torch.bfloat16 if bf16 else torch.float32)
+        module = torch.nn.Sequential(*map(Checkpointed, body)) if kind == "checkpoints" else body
+        ddp = DistributedDataParallel(module, zero_stage=stage)
+        optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, overlap_with_ddp=overlap, **ADAMW, **bf16)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5 if kind == "schedules" else 1.0)
         for step in range(3):
-            steps(ddp, optimizer, 1, step)
+            step_of(kind, ddp, optimizer, step)
             schedule.step()
-        hashes.append([p.detach().clone() for p in ddp.parameters()])
-    return [str(a.shape) for a, b in zip(*hashes, strict=True) if not torch.equal(a, b)]
+        found.append(ddp.full_state_dict())
+    return [name for name in found[0] if not torch.equal(found[0][name], found[1][name])]
 
 
-def test_settings_are_those_at_the_beginning_of_the_pass(pair):
-    assert pair.run(scheduled) == [[]] * 2
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("kind", ["schedules", "weights", "masters", "checkpoints"])
+def test_the_bits_are_those_without_overlap(trio, kind, stage):
+    assert trio.run(both_ways, kind, stage) == [[]] * 3
 
 
 def refusals() -> list[str]:

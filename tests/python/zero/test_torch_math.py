@@ -14,7 +14,7 @@ def stepped(count: int, **how: bool) -> torch.Tensor:
     result, zeros = torch.zeros(count), [torch.zeros(count) for _ in range(2)]
     scalars = {"lr": 1.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
     flags = {"decoupled": False, "amsgrad": False, "maximize": False}
-    _C.adam_steps([result], [zeros[0]], [zeros[1]], [], [1.0], **scalars, **flags, **how).run([values])
+    _C.adam_steps([result], [zeros[0]], [zeros[1]], [], [1.0], **scalars, **flags, **how).run([0], [values])
     return result
 
 

@@ -27,10 +27,10 @@ class Slowing(torch.optim.Optimizer):
             group["k"] += 1
 
 
-def counted(stage: int) -> tuple[int, list[str]]:
+def counted(stage: int, overlap: bool) -> tuple[int, list[str]]:
     """On a rank: steps that the class has counted, and what differs from one process."""
     ddp = wrapped(stage, bucket_cap_mb=0.001)
-    optimizer = ZeroOptimizer(ddp.parameters(), Slowing)
+    optimizer = ZeroOptimizer(ddp.parameters(), Slowing, overlap_with_ddp=overlap)
     steps(ddp, optimizer, 3)
     torch.optim.Slowing = Slowing  # where the reference looks for it
     try:
@@ -40,8 +40,8 @@ def counted(stage: int) -> tuple[int, list[str]]:
 
 
 def test_a_class_that_counts_steps_counts_one_on_every_rank(trio):
-    for stage in (1, 2):
-        assert trio.run(counted, stage) == [(3, [])] * 3
+    for stage, overlap in ((1, False), (2, False), (2, True), (3, True)):
+        assert trio.run(counted, stage, overlap) == [(3, [])] * 3
 
 
 def failing() -> tuple[list[str], list[str]]:
@@ -53,12 +53,12 @@ def failing() -> tuple[list[str], list[str]]:
     saved = [None if HERE.rank else optimizer.state_dict()]
     torch.distributed.broadcast_object_list(saved)
     values = {name: value.clone() for name, value in ddp.module.state_dict().items()}
-    right, said = native.step, []
+    right, said = native.run, []
 
     def wrong(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
-    native.step = wrong
+    native.run = wrong
     loss_of(ddp, HERE.rank, 1, 0).backward()
     for call in (optimizer.step, optimizer.step, optimizer.consolidate_state_dict):
         try:
@@ -66,7 +66,7 @@ def failing() -> tuple[list[str], list[str]]:
             said.append("")
         except (RuntimeError, MemoryError) as error:
             said.append(str(error))
-        native.step = right
+        native.run = right
     optimizer.zero_grad()
     ddp.module.load_state_dict(values)
     optimizer.load_state_dict(saved[0])
