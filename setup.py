@@ -12,11 +12,13 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from setuptools import setup
 
@@ -122,6 +124,24 @@ def compile_core() -> list[str]:
     return [str(output.relative_to(ROOT)) for output in outputs.values()]
 
 
+def precompiled(flags: list[str], folder: Path) -> list[str]:
+    """Has GCC parse torch's headers once for all files with these flags; what makes it use that. [] elsewhere."""
+    version = subprocess.run([*compiler(), "--version"], capture_output=True, text=True).stdout
+    if "Free Software Foundation" not in version:
+        return []
+    copy = folder / hashlib.sha256(repr((compiler(), version, flags)).encode()).hexdigest()[:12] / "precompiled.h"
+    output = copy.with_suffix(".h.gch")
+    if not output.exists():
+        shutil.rmtree(folder, ignore_errors=True)  # it is large
+        copy.parent.mkdir(parents=True)
+        shutil.copy(ROOT / "csrc/backend/precompiled.h", copy)
+        say("torch's headers, once for all files")
+        command = [*compiler(), *flags, "-w", "-x", "c++-header", str(copy), "-o", str(output)]
+        if subprocess.run(command, cwd=ROOT).returncode != 0:
+            return []  # each file parses them for itself
+    return ["-include", str(copy), "-Wno-sign-compare"]  # which torch's headers switch off, and that is not kept
+
+
 def write_build_record(folder: Path) -> None:
     """What this build is for, in a file that can be read where the library itself cannot be loaded."""
     import torch
@@ -159,6 +179,15 @@ def extension_and_command() -> tuple[object, type]:
             say(f"torch side: {len(sources(TORCH_ROOMS))} files, up to half a minute each when they changed")
             super().run()
             write_build_record(Path(self.get_ext_fullpath("ringdp._C")).parent)
+
+        def build_extension(self, ext: Any) -> None:
+            folders = [*self.compiler.include_dirs, *ext.include_dirs]
+            macros = [f"-D{name}={value}" for name, value in ext.define_macros]
+            flags = [*self.compiler.compiler_so[1:], *macros, *(f"-I{f}" for f in folders), *ext.extra_compile_args]
+            modern = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+            flags.append("-std=c++20" if modern else "-std=c++17")  # as torch: GCC wants the same
+            ext.extra_compile_args += precompiled(flags, Path(self.build_temp) / "precompiled")
+            super().build_extension(ext)
 
     extension = CppExtension(
         "ringdp._C",
