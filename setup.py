@@ -176,7 +176,7 @@ def extension_and_command() -> tuple[object, type]:
             for ext in self.extensions:
                 ext.extra_objects = objects
                 ext.depends = [*objects, *headers()]
-            say(f"torch side: {len(sources(TORCH_ROOMS))} files, up to half a minute each when they changed")
+            say(f"torch side: {len(sources(TORCH_ROOMS))} files, of which those that changed are compiled")
             super().run()
             write_build_record(Path(self.get_ext_fullpath("ringdp._C")).parent)
 
