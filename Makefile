@@ -21,7 +21,7 @@ BUILD  := build
 STAMPS := $(BUILD)/stamps
 key     = $(shell printf '%s' "$(1)" | cksum | cut -d' ' -f1)
 MACHINE := $(STAMPS)/machine-$(call key,$(PYTHON) $(VENV) $(CXX))
-SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
+SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu')
 ifeq ($(VENV),none)
 PY    := $(PYTHON)
 FOUND := $(shell $(PYTHON) -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null)
@@ -73,7 +73,7 @@ $(MACHINE):
 	@mkdir -p $(STAMPS) && touch $@
 
 # Compiled files are kept below build/: only what changed is compiled again.
-$(COMPILED): $(SOURCES) setup.py $(PACKAGES_STAMP) | $(MACHINE)
+$(COMPILED): $(SOURCES) setup.py setup_cuda.py $(PACKAGES_STAMP) | $(MACHINE)
 	@$(PY) setup.py -q build_ext --inplace > $(BUILD)/torch-side.log || \
 	  (grep -A8 -E 'error|FAILED' $(BUILD)/torch-side.log | grep -v -- '-DTORCH_EXTENSION_NAME' | tail -n 60; exit 1)
 	@rm -f $(STAMPS)/compiled-* && touch $@
@@ -106,7 +106,7 @@ lint:  ## ruff over the Python files, when it is there
 	  { test -z "$$ruff" && echo "skipped: no ruff"; }
 
 clean:  ## what `make` compiled; the virtual environment stays (rm -r .venv)
-	rm -rf $(BUILD) dist python/*.egg-info python/ringdp/_C*.so python/ringdp/_built.json
+	rm -rf $(BUILD) dist python/*.egg-info python/ringdp/_C*.so python/ringdp/libringdp_gpu.so python/ringdp/_built.json
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12

@@ -1,5 +1,7 @@
 """Builds ringdp._C: the torch-free rooms of csrc/ here, the torch side by torch.utils.cpp_extension.
 
+The CUDA part is a library of its own: setup_cuda.py.
+
 `pip install --no-build-isolation .`, the same with `-e`, or `python setup.py build_ext --inplace`.
 Environment: CXX (compiler), MAX_JOBS (default: every core), RINGDP_CUDA=auto|on|off.
 Compiled files are kept under build/ and compiled again only when they or what they include changed.
@@ -16,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,10 @@ from typing import Any
 from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent
-CORE_ROOMS = ("base", "kernels", "trace", "transport", "plan", "collective", "comm")
+sys.path.insert(0, str(ROOT))  # pip runs this file from elsewhere
+import setup_cuda  # noqa: E402
+
+CORE_ROOMS = ("base", "kernels", "trace", "transport", "plan", "collective", "comm", "gpu")
 TORCH_ROOMS = ("backend", "reducer", "zero", "bindings")
 CORE_FLAGS = "-std=c++20 -O3 -ffp-contract=off -fPIC -fvisibility=hidden -Wall -Wextra -pthread".split()
 # Only these files may use more than the baseline instruction set; kernels/dispatch.cc picks one at run time.
@@ -61,19 +67,10 @@ def require_torch() -> None:
         )
 
 
-def check_cuda_choice() -> None:
-    """Refuses values of RINGDP_CUDA that this release cannot honour."""
-    choice = os.environ.get("RINGDP_CUDA") or "auto"
-    if choice == "on":
-        sys.exit("RINGDP_CUDA=on: this release has no CUDA part yet; use RINGDP_CUDA=auto or RINGDP_CUDA=off")
-    if choice not in ("auto", "off"):
-        sys.exit(f"'{choice}' is no value for RINGDP_CUDA: accepted is auto|on|off")
-
-
 def sources(rooms: tuple[str, ...]) -> list[Path]:
-    """Every .cc of these rooms, relative to the root; SIMD files only where they can compile."""
-    found = sorted(p.relative_to(ROOT) for room in rooms for p in (ROOT / "csrc" / room).rglob("*.cc"))
-    return [p for p in found if X86_64 or not p.name.endswith(tuple(SIMD_FLAGS))]
+    """Every .cc of these rooms, relative to the root; SIMD files only where they can compile, nothing of nvcc's."""
+    every = sorted(p for room in rooms for p in (ROOT / "csrc" / room).rglob("*.cc") if p.parent != setup_cuda.FOLDER)
+    return [p.relative_to(ROOT) for p in every if X86_64 or not p.name.endswith(tuple(SIMD_FLAGS))]
 
 
 def headers() -> list[str]:
@@ -92,36 +89,47 @@ def is_current(output: Path) -> bool:
     dependencies = output.with_suffix(".d")
     if not (output.exists() and dependencies.exists()):
         return False
-    names = dependencies.read_text().replace("\\\n", " ").split()[1:]
+    names = dependencies.read_text().replace("\\\n", " ").partition(":")[2].split()  # nvcc puts a space before it
     built = output.stat().st_mtime_ns
     return all((ROOT / n).exists() and (ROOT / n).stat().st_mtime_ns <= built for n in names)
 
 
-def compile_core() -> list[str]:
-    """Compiles what changed in the core rooms; returns every object. Exits on the first broken file."""
-    version = subprocess.run([*compiler(), "--version"], capture_output=True, text=True).stdout
-    key = hashlib.sha256(repr((compiler(), version, CORE_FLAGS, SIMD_FLAGS)).encode()).hexdigest()[:12]
-    folder = ROOT / "build" / f"core-{key}"
-    outputs = {source: folder / source.relative_to("csrc").with_suffix(".o") for source in sources(CORE_ROOMS)}
+def compile_objects(name: str, key: object, files: list[Path], command: Callable[[Path], list[str]]) -> list[Path]:
+    """Compiles what changed among these files; returns every object. Exits on the first broken file.
+
+    Objects lie in build/<name>-<hash of key>, each with a .log of what its compiler said.
+    """
+    folder = ROOT / "build" / f"{name}-{hashlib.sha256(repr(key).encode()).hexdigest()[:12]}"
+    outputs = {source: folder / source.relative_to("csrc").with_suffix(".o") for source in files}
     stale = [source for source, output in outputs.items() if not is_current(output)]
 
     def compile_one(source: Path) -> subprocess.CompletedProcess[str]:
         output = outputs[source]
         output.parent.mkdir(parents=True, exist_ok=True)
         output.unlink(missing_ok=True)
-        command = [*core_command(source), "-MMD", "-MF", str(output.with_suffix(".d")), "-o", str(output)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        outputs_of = ["-MMD", "-MF", str(output.with_suffix(".d")), "-o", str(output)]
+        result = subprocess.run([*command(source), *outputs_of], cwd=ROOT, capture_output=True, text=True)
+        output.with_suffix(".log").write_text(result.stderr)
+        return result
 
-    say(f"core: {len(stale)} of {len(outputs)} files to compile, {jobs()} at a time")
+    say(f"{name}: {len(stale)} of {len(outputs)} files to compile, {jobs()} at a time")
     with ThreadPoolExecutor(jobs()) as pool:
         for number, (source, result) in enumerate(zip(stale, pool.map(compile_one, stale), strict=True), 1):
-            if result.stderr:
+            if result.returncode != 0 or "warning" in result.stderr:
                 print(result.stderr, file=sys.stderr)
             if result.returncode != 0:
                 pool.shutdown(cancel_futures=True)
                 sys.exit(f"ringdp: {source} does not compile")
-            say(f"core [{number}/{len(stale)}] {source}")
-    return [str(output.relative_to(ROOT)) for output in outputs.values()]
+            say(f"{name} [{number}/{len(stale)}] {source}")
+    return list(outputs.values())
+
+
+def compile_core() -> list[str]:
+    """Compiles what changed in the core rooms; returns every object."""
+    version = subprocess.run([*compiler(), "--version"], capture_output=True, text=True).stdout
+    key = (compiler(), version, CORE_FLAGS, SIMD_FLAGS)
+    objects = compile_objects("core", key, sources(CORE_ROOMS), core_command)
+    return [str(output.relative_to(ROOT)) for output in objects]
 
 
 def precompiled(flags: list[str], folder: Path) -> list[str]:
@@ -142,7 +150,7 @@ def precompiled(flags: list[str], folder: Path) -> list[str]:
     return ["-include", str(copy), "-Wno-sign-compare"]  # which torch's headers switch off, and that is not kept
 
 
-def write_build_record(folder: Path) -> None:
+def write_build_record(folder: Path, cuda: str | None) -> None:
     """What this build is for, in a file that can be read where the library itself cannot be loaded."""
     import torch
 
@@ -151,6 +159,7 @@ def write_build_record(folder: Path) -> None:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "compiler": version[0] if version else " ".join(compiler()),
+        "cuda": cuda,
         "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }
     (folder / "_built.json").write_text(json.dumps(record, indent=2) + "\n")
@@ -178,7 +187,8 @@ def extension_and_command() -> tuple[object, type]:
                 ext.depends = [*objects, *headers()]
             say(f"torch side: {len(sources(TORCH_ROOMS))} files, of which those that changed are compiled")
             super().run()
-            write_build_record(Path(self.get_ext_fullpath("ringdp._C")).parent)
+            folder = Path(self.get_ext_fullpath("ringdp._C")).parent
+            write_build_record(folder, setup_cuda.build(folder, say, compile_objects))
 
         def build_extension(self, ext: Any) -> None:
             folders = [*self.compiler.include_dirs, *ext.include_dirs]
@@ -196,14 +206,14 @@ def extension_and_command() -> tuple[object, type]:
         define_macros=[("RINGDP_TORCH_VERSION", f'"{torch.__version__}"')],
         # No -std: torch's own headers decide (C++17 for 2.11, C++20 from 2.13).
         extra_compile_args=["-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden"],
-        extra_link_args=["-pthread"],
+        extra_link_args=["-pthread", "-ldl"],
     )
     return extension, BuildRingdp
 
 
 def main() -> None:
     """Metadata commands (egg_info, sdist) need no compiler, but do need the extension's list of sources."""
-    check_cuda_choice()
+    setup_cuda.choice()
     require_torch()
     extension, command = extension_and_command()
     setup(ext_modules=[extension], cmdclass={"build_ext": command})

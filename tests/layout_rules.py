@@ -1,7 +1,8 @@
 """The rules of the house, each a function from a repository's root to sentences that name what breaks it.
 
 Above the torch line csrc/<room>/<x>.cc is mirrored by tests/cpp/<room>/<x>_test.cc; below it by
-tests/python/<room>/test_<x>.py, except that bindings/ (no logic) has one test, tests/python/test_bindings.py.
+tests/python/<room>/test_<x>.py. What is only reached through one interface has one test: bindings/ (no logic)
+tests/python/test_bindings.py, and gpu/cuda/ (behind a C interface) tests/python/gpu/test_interface.py.
 python/ringdp/<x>.py is mirrored by tests/python/test_<x>.py, leading underscores dropped.
 """
 
@@ -23,12 +24,13 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
     "plan": ("base",),
     "collective": _CORE[:5],
     "comm": _CORE[:6],
-    "gpu": ("base", "plan"),
+    "gpu": ("base", "kernels", "plan"),
     "backend": (*_CORE, "gpu"),
     "reducer": ("base", "kernels", "trace", "backend"),
     "zero": ("base", "kernels", "trace", "backend", "reducer"),
     "bindings": (*_CORE, "gpu", "backend", "reducer", "zero"),
 }
+_BY_INTERFACE = {"bindings/": "tests/python/test_bindings.py", "gpu/cuda/": "tests/python/gpu/test_interface.py"}
 _BELOW_TORCH_LINE = ("backend", "reducer", "zero", "bindings")
 _FEATURE_FILES = ("kernels/dispatch.cc", "transport/catalog.h", "transport/catalog.cc", "backend/compat.h")
 _TORCH = re.compile(r"(torch|ATen|c10|caffe2|pybind11)/|Python\.h")
@@ -41,9 +43,9 @@ _LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 
 
 def _sources(root: Path) -> Iterator[tuple[str, str, str]]:
-    """(path below csrc, room, text without comments) of every C++ file."""
+    """(path below csrc, room, text without comments) of every C++ and CUDA file."""
     csrc = root / "csrc"
-    for path in sorted([*csrc.rglob("*.cc"), *csrc.rglob("*.h")]):
+    for path in sorted([*csrc.rglob("*.cc"), *csrc.rglob("*.h"), *csrc.rglob("*.cu")]):
         relative = path.relative_to(csrc)
         yield relative.as_posix(), relative.parts[0], _without_comments(path.read_text())
 
@@ -84,13 +86,14 @@ def feature_switches(root: Path) -> Iterator[str]:
 
 
 def mirrored_cpp(root: Path) -> Iterator[str]:
-    """Every .cc has its test."""
+    """Every .cc and .cu has its test."""
     for path, room, _ in _sources(root):
-        if not path.endswith(".cc"):
+        if path.endswith(".h"):
             continue
         source = Path(path)
-        if room == "bindings":
-            test = Path("tests/python/test_bindings.py")
+        shared = next((test for folder, test in _BY_INTERFACE.items() if path.startswith(folder)), None)
+        if shared is not None:
+            test = Path(shared)
         elif room in _BELOW_TORCH_LINE:
             test = Path("tests/python") / source.with_name(f"test_{source.stem}.py")
         else:
@@ -112,8 +115,8 @@ def mirrored_python(root: Path) -> Iterator[str]:
 def small_files(root: Path) -> Iterator[str]:
     """No source file is longer than MAX_LINES."""
     folders = ("csrc", "python", "tests", "benchmarks", ".ci")
-    files = [p for f in folders for p in (root / f).rglob("*") if p.suffix in (".cc", ".h", ".py", ".sh")]
-    for path in sorted([*files, *root.glob("setup.py")]):
+    files = [p for f in folders for p in (root / f).rglob("*") if p.suffix in (".cc", ".h", ".cu", ".py", ".sh")]
+    for path in sorted([*files, *root.glob("setup*.py")]):
         count = len(path.read_text().splitlines())
         if count > MAX_LINES:
             yield f"{path.relative_to(root).as_posix()}: {count} lines, at most {MAX_LINES}"
@@ -142,8 +145,9 @@ def known_variables(root: Path) -> Iterator[str]:
     known = set(_VARIABLE.findall(table.read_text())) if table.is_file() else set()
     known |= set(_MACRO.findall(setup.read_text())) if setup.is_file() else set()
     folders = ("csrc", "python", "benchmarks")
-    files = [p for f in folders for p in (root / f).rglob("*") if p.suffix in (".cc", ".h", ".py", ".pyi", ".md")]
-    for path in sorted([*files, setup, root / "README.md", root / "Makefile"]):
+    suffixes = (".cc", ".h", ".cu", ".py", ".pyi", ".md")
+    files = [p for f in folders for p in (root / f).rglob("*") if p.suffix in suffixes]
+    for path in sorted([*files, *root.glob("setup*.py"), root / "README.md", root / "Makefile"]):
         text = path.read_text() if path.is_file() else ""
         for name in sorted(set(_VARIABLE.findall(text)) - known):
             yield f"{path.relative_to(root).as_posix()}: {name} is not in the table of csrc/base/env.cc"

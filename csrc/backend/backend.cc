@@ -4,6 +4,8 @@
 
 #include "backend/batch.h"
 #include "backend/compat.h"
+#include "backend/device/device_work.h"
+#include "backend/device/served.h"
 #include "backend/errors.h"
 #include "backend/gil.h"
 #include "backend/process.h"
@@ -34,23 +36,40 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, cons
 Backend::~Backend() {
   const ReleaseGil release;  // a finishing collective may drop a tensor, which needs it
   group_->leave();
+  lanes_.reset();
+}
+
+Backend::Ends Backend::ends_of(c10d::OpType type, const char* title, const Tensors& inputs, Work::Result result,
+                               const CallMemory& memory, std::optional<int> source) {
+  Ends ends;
+  if (memory.is_on_device()) {
+    const auto work = c10::make_intrusive<DeviceWork>(getRank(), type, title, inputs, std::move(result), memory, source,
+                                                      completion());
+    ends.ready = work->ready();
+    ends.work = work;
+  } else {
+    ends.work = c10::make_intrusive<Work>(getRank(), type, title, inputs, std::move(result), memory.on_host(),
+                                          completion());
+    ends.ending.epilogue = memory.epilogue();
+  }
+  ends.work->follow(ends.ending);
+  return ends;
 }
 
 Backend::WorkPtr Backend::run(Call call) {
   return guarded([&] {
     record_param_comms(call.title, Kind::kCollective, *this, call.inputs, call.result.tensors);
-    auto work = c10::make_intrusive<Work>(getRank(), call.type, call.title, call.inputs, std::move(call.result),
-                                          std::move(call.keep), completion());
     comm::Request request;
     request.desc = std::move(call.desc);
     request.buffers = std::move(call.buffers);
     request.deadline = Deadline::after(call.timeout == c10d::kUnsetTimeout ? options_->timeout : call.timeout);
-    request.asynchronous = call.asynchronous;
-    request.ending.epilogue = std::move(call.epilogue);
-    work->follow(request.ending);
+    request.asynchronous = call.asynchronous || call.memory.is_on_device();
+    Ends ends = ends_of(call.type, call.title, call.inputs, std::move(call.result), call.memory);
+    request.ready = std::move(ends.ready);
+    request.ending = std::move(ends.ending);
     const auto op = group_->submit(std::move(request));
-    work->attach(group_, op, op->desc().seq);
-    return remember(work);
+    ends.work->attach(group_, op, op->desc().seq);
+    return remember(ends.work);
   });
 }
 
@@ -69,8 +88,10 @@ const Backend::Tensors& Backend::one_per_rank(const Lists& lists, const char* ca
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& opts) {
   comm::OpDesc desc;
   desc.what = plan::Collective::kBarrier;
-  return run({c10d::OpType::BARRIER, "ringdp:barrier", desc, {}, {}, flat_result({}), {}, {}, opts.timeout,
-              opts.asyncOp});
+  Call call{c10d::OpType::BARRIER, "ringdp:barrier", desc, {}, {}, flat_result({}), memory(), opts.timeout,
+            opts.asyncOp};
+  if (opts.device && core_of(opts.device->type()) != nullptr) call.memory.belong_to(*opts.device);
+  return run(std::move(call));
 }
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "backend/batch.h"
+#include "backend/call_memory.h"
 #include "backend/capabilities.h"
 #include "backend/completion.h"
 #include "backend/heap_allocator.h"
@@ -107,14 +108,23 @@ class Backend : public c10d::Backend, public Capabilities {
     collective::Buffers buffers;
     Tensors inputs;  // for the profiler
     Work::Result result;
-    Tensors keep;
-    std::function<void()> epilogue;
+    CallMemory memory;
     std::chrono::milliseconds timeout;
     bool asynchronous;
   };
   WorkPtr run(Call call);
+  CallMemory memory() { return CallMemory(*lanes_); }
+  // What a request needs before it is submitted: when it may begin, how it ends, and its Work.
+  struct Ends {
+    comm::Ready ready;
+    comm::Ending ending;
+    c10::intrusive_ptr<Work> work;
+  };
+  // `source`: of a receive.
+  Ends ends_of(c10d::OpType type, const char* title, const Tensors& inputs, Work::Result result, const CallMemory& memory,
+               std::optional<int> source = std::nullopt);
   WorkPtr receive(c10d::OpType type, const char* title, Tensors& tensors, int source, int tag);
-  WorkPtr post(c10d::OpType type, const char* title, const at::Tensor& tensor, const at::Tensor& memory,
+  WorkPtr post(c10d::OpType type, const char* title, const at::Tensor& tensor, const CallMemory& memory,
                comm::MessageRequest request);
   WorkPtr remember(WorkPtr work);  // for endCoalescing
   // The flat coalesced forms: `one` on each pair; a single one stays what it is, as functional collectives call it.
@@ -134,6 +144,7 @@ class Backend : public c10d::Backend, public Capabilities {
 
   c10::intrusive_ptr<GroupOptions> options_;
   std::shared_ptr<comm::Group> group_;
+  std::unique_ptr<Lanes> lanes_ = std::make_unique<Lanes>();
 
   std::once_flag allocator_made_;
   HeapAllocator* allocator_ = nullptr;  // lives as long as the process

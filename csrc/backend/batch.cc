@@ -1,5 +1,9 @@
 #include "backend/batch.h"
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
 #include <atomic>
 #include <memory>
 
@@ -16,19 +20,42 @@ struct Countdown {
   std::atomic<size_t> left;
   std::mutex mutex;  // guards error
   std::exception_ptr error;
+
+  void keep(std::exception_ptr first) {
+    const std::lock_guard lock(mutex);
+    if (!error) error = std::move(first);
+  }
 };
 
-void arrive(Countdown& countdown, Future& part, Future& whole, const std::vector<at::Tensor>& tensors) {
-  if (part.hasError()) {
-    const std::lock_guard lock(countdown.mutex);
-    if (!countdown.error) countdown.error = part.exception_ptr();
+// Of the parts; empty when all are of the CPU.
+std::vector<c10::Device> devices_of(const std::vector<c10::intrusive_ptr<Future>>& parts) {
+  std::vector<c10::Device> devices;
+  for (const auto& part : parts) {
+    for (const c10::Device device : part->devices()) {
+      if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
+    }
   }
-  if (--countdown.left > 0) return;
-  if (countdown.error) {
-    whole.setError(countdown.error);
-  } else {
-    whole.markCompleted(tensors);
+  return devices;
+}
+
+std::vector<c10::Stream> fresh_streams(const std::vector<c10::Device>& devices) {
+  std::vector<c10::Stream> streams;
+  for (const c10::Device device : devices) {
+    streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
   }
+  return streams;
+}
+
+// A Future of devices is complete behind whatever the current streams are behind.
+void complete_behind(const std::vector<c10::intrusive_ptr<c10d::Work>>& works, Future& whole,
+                     const std::vector<at::Tensor>& tensors) {
+  const c10::MultiStreamGuard streams(fresh_streams(whole.devices()));
+  try {
+    for (const auto& work : works) work->wait();
+  } catch (...) {
+    return whole.setError(std::current_exception());
+  }
+  whole.markCompleted(tensors);
 }
 
 }  // namespace
@@ -81,12 +108,21 @@ std::vector<at::Tensor> BatchWork::result() {
 
 c10::intrusive_ptr<Future> BatchWork::getFuture() {
   const auto tensors = result();
-  auto whole = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()));
+  std::vector<c10::intrusive_ptr<Future>> parts;
+  for (const WorkPtr& work : works_) parts.push_back(work->getFuture());
+  auto whole = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()), devices_of(parts));
   if (works_.empty()) whole->markCompleted(tensors);
   const auto countdown = std::make_shared<Countdown>(works_.size());
-  for (const WorkPtr& work : works_) {
-    const auto count = [countdown, whole, tensors](Future& part) { arrive(*countdown, part, *whole, tensors); };
-    work->getFuture()->addCallback(count);
+  for (const auto& each : parts) {
+    each->addCallback([countdown, whole, tensors, works = works_](Future& part) {
+      if (part.hasError()) countdown->keep(part.exception_ptr());
+      if (--countdown->left > 0) return;
+      if (countdown->error) {
+        whole->setError(countdown->error);
+      } else {
+        complete_behind(works, *whole, tensors);
+      }
+    });
   }
   return whole;
 }

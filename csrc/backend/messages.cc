@@ -1,20 +1,20 @@
 // The backend's point-to-point messages. They run beside the collectives of the group and are matched by rank and tag.
 #include "backend/backend.h"
 #include "backend/errors.h"
-#include "backend/process.h"
 #include "backend/profile.h"
 #include "backend/tensors.h"
 
 namespace ringdp::backend {
 
 Backend::WorkPtr Backend::send(Tensors& tensors, int destination, int tag) {
-  const at::Tensor tensor = single(tensors, "send"), memory = flat(tensor);
+  const at::Tensor tensor = single(tensors, "send");
   comm::MessageRequest request;
   request.peer = destination;
   request.tag = tag;
   request.dtype = checked_dtype(tensor, "send");
   request.count = tensor.numel();
-  request.memory = memory.data_ptr();
+  CallMemory memory(*lanes_);
+  request.memory = memory.read(tensor).data_ptr();
   return guarded([&] {
     record_param_comms("ringdp:send", Kind::kMessage, *this, tensors, {});
     return post(c10d::OpType::SEND, "ringdp:send", tensor, memory, std::move(request));
@@ -37,9 +37,8 @@ Backend::WorkPtr Backend::receive(c10d::OpType type, const char* title, Tensors&
   request.tag = tag;
   request.dtype = checked_dtype(tensor, "recv");
   request.count = tensor.numel();
-  const at::Tensor memory = flat_target(tensor, "recv");
-  request.memory = memory.data_ptr();
-  request.ending.epilogue = [memory, tensor] { copy_back(memory, tensor); };
+  CallMemory memory(*lanes_);
+  request.memory = memory.write(tensor, "recv").data_ptr();
   return guarded([&] {
     record_param_comms(title, Kind::kMessage, *this, {}, tensors);
     return post(type, title, tensor, memory, std::move(request));
@@ -47,15 +46,17 @@ Backend::WorkPtr Backend::receive(c10d::OpType type, const char* title, Tensors&
 }
 
 // Completes the request, and makes its Work.
-Backend::WorkPtr Backend::post(c10d::OpType type, const char* title, const at::Tensor& tensor, const at::Tensor& memory,
+Backend::WorkPtr Backend::post(c10d::OpType type, const char* title, const at::Tensor& tensor, const CallMemory& memory,
                                comm::MessageRequest request) {
   const Tensors list{tensor};
-  auto work = c10::make_intrusive<Work>(getRank(), type, title, list, flat_result(list), Tensors{memory}, completion());
   request.deadline = Deadline::after(options_->timeout);
-  work->follow(request.ending);
   const bool sends = type == c10d::OpType::SEND;
-  work->attach(group_, sends ? group_->send(std::move(request)) : group_->recv(std::move(request)));
-  return remember(work);
+  const auto source = sends ? std::nullopt : std::optional<int>(request.peer);
+  Ends ends = ends_of(type, title, list, flat_result(list), memory, source);
+  request.ready = std::move(ends.ready);
+  request.ending = std::move(ends.ending);
+  ends.work->attach(group_, sends ? group_->send(std::move(request)) : group_->recv(std::move(request)), 0);
+  return remember(ends.work);
 }
 
 }  // namespace ringdp::backend

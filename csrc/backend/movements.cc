@@ -60,40 +60,28 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
   desc.dtype = checked_dtype(tensor, "broadcast");
   desc.root = static_cast<int32_t>(opts.rootRank);
   desc.count = tensor.numel();
+  Call call{c10d::OpType::BROADCAST, "ringdp:broadcast", desc, {}, tensors, flat_result(tensors), memory(),
+            opts.timeout, opts.asyncOp};
   const bool root = getRank() == opts.rootRank;
-  const at::Tensor memory = root ? flat(tensor) : flat_target(tensor, "broadcast");
-  Call call{c10d::OpType::BROADCAST, "ringdp:broadcast", desc, {{memory.data_ptr()}, {memory.data_ptr()}}, tensors,
-            flat_result(tensors), {memory}, {}, opts.timeout, opts.asyncOp};
-  if (!root) call.epilogue = [memory, tensor] { copy_back(memory, tensor); };
+  const at::Tensor own = root ? call.memory.read(tensor) : call.memory.write(tensor, "broadcast");
+  call.buffers = {{own.data_ptr()}, {own.data_ptr()}};
   return run(std::move(call));
 }
 
-// Into `outputs`, one tensor per rank, or none where this rank receives nothing. `call` knows which collective; its
-// epilogue runs once the outputs are there.
+// Into `outputs`, one tensor per rank, or none where this rank receives nothing. `call` knows which collective.
 Backend::WorkPtr Backend::gather_into(const Tensors& outputs, const at::Tensor& input, Call call) {
   const char* const name = plan::name_of(call.desc.what);
   call.desc.dtype = checked_dtype(input, name);
-  Tensors targets;
-  at::Tensor source = flat(input);
-  for (const at::Tensor& output : outputs) {
-    check_same_dtype(input, output, name);
-    checked_dtype(output, name);
-    targets.push_back(flat_target(output, name));
-  }
-  for (size_t rank = 0; rank < targets.size(); ++rank) {
-    // The own part may lie in place; any other overlap would be overwritten while it is still being sent.
-    const bool in_place = rank == static_cast<size_t>(getRank()) && targets[rank].data_ptr() == source.data_ptr();
-    if (!in_place && overlap(source, targets[rank])) source = source.clone();
-    call.buffers.outputs.push_back(targets[rank].data_ptr());
-  }
+  const at::Tensor source = call.memory.read(input);
   call.buffers.inputs = {source.data_ptr()};
+  for (size_t rank = 0; rank < outputs.size(); ++rank) {
+    check_same_dtype(input, outputs[rank], name);
+    checked_dtype(outputs[rank], name);
+    // The own part may lie in place; any other overlap would be overwritten while it is still being sent.
+    const at::Tensor in_place = rank == static_cast<size_t>(getRank()) ? source : at::Tensor();
+    call.buffers.outputs.push_back(call.memory.write(outputs[rank], name, in_place).data_ptr());
+  }
   if (call.inputs.empty()) call.inputs = {input};
-  call.keep = targets;
-  call.keep.push_back(source);
-  call.epilogue = [targets, outputs, then = std::move(call.epilogue)] {
-    copy_back(targets, outputs);
-    if (then) then();
-  };
   return run(std::move(call));
 }
 
@@ -101,7 +89,7 @@ Backend::WorkPtr Backend::allgather(Lists& outputs, Tensors& inputs, const c10d:
   const at::Tensor input = single(inputs, "all_gather");
   const Tensors& parts = one_per_rank(outputs, "all_gather", "output");
   check_numel(parts[getRank()], input.numel(), "all_gather", "this rank's output");
-  Call call{c10d::OpType::ALLGATHER, "ringdp:all_gather", {}, {}, {}, nested_result(outputs), {}, {}, opts.timeout,
+  Call call{c10d::OpType::ALLGATHER, "ringdp:all_gather", {}, {}, {}, nested_result(outputs), memory(), opts.timeout,
             opts.asyncOp};
   call.desc.what = plan::Collective::kAllGather;
   set_parts(call.desc, parts);
@@ -114,7 +102,7 @@ Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
   check_same_dtype(input, output, name);
   check_numel(output, input.numel() * getSize(), name, "the output");
   if (!flat_target(output, name).is_same(output)) refuse(std::string(name) + ": the output must be contiguous");
-  Call call{c10d::OpType::_ALLGATHER_BASE, "ringdp:_all_gather_base", {}, {}, {}, flat_result({output}), {}, {},
+  Call call{c10d::OpType::_ALLGATHER_BASE, "ringdp:_all_gather_base", {}, {}, {}, flat_result({output}), memory(),
             opts.timeout, opts.asyncOp};
   call.desc.what = plan::Collective::kAllGather;
   call.desc.count = input.numel();
@@ -142,13 +130,13 @@ Backend::WorkPtr Backend::allgather_coalesced(Lists& outputs, Tensors& inputs, c
     }
     parts.push_back(at::empty_like(input));
   }
-  Call call{c10d::OpType::ALLGATHER_COALESCED, "ringdp:all_gather", {}, {}, inputs, nested_result(outputs), {}, {},
+  Call call{c10d::OpType::ALLGATHER_COALESCED, "ringdp:all_gather", {}, {}, inputs, nested_result(outputs), memory(),
             opts.timeout, opts.asyncOp};
   call.desc.what = plan::Collective::kAllGather;
   call.desc.count = input.numel();
-  call.epilogue = [parts, outputs] {
-    for (size_t rank = 0; rank < parts.size(); ++rank) copy_apart(parts[rank], outputs[rank]);
-  };
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    call.memory.then([part = parts[rank], list = outputs[rank]] { copy_apart(part, list); }, outputs[rank]);
+  }
   return gather_into(parts, input, std::move(call));
 }
 
@@ -165,7 +153,7 @@ Backend::WorkPtr Backend::gather(Lists& outputs, Tensors& inputs, const c10d::Ga
   if (!root && !outputs.empty()) refuse("gather: outputs are for the root only: pass none on other ranks");
   const Tensors parts = root ? one_per_rank(outputs, "gather", "output") : Tensors{};
   for (const at::Tensor& part : parts) check_numel(part, input.numel(), "gather", "an output");
-  Call call{c10d::OpType::GATHER, "ringdp:gather", {}, {}, {}, nested_result(outputs), {}, {}, opts.timeout,
+  Call call{c10d::OpType::GATHER, "ringdp:gather", {}, {}, {}, nested_result(outputs), memory(), opts.timeout,
             opts.asyncOp};
   call.desc.what = plan::Collective::kGather;
   call.desc.root = static_cast<int32_t>(opts.rootRank);
@@ -179,25 +167,19 @@ Backend::WorkPtr Backend::scatter(Tensors& outputs, Lists& inputs, const c10d::S
   const bool root = getRank() == opts.rootRank;
   if (!root && !inputs.empty()) refuse("scatter: inputs are for the root only: pass none on other ranks");
   const Tensors parts = root ? one_per_rank(inputs, "scatter", "input") : Tensors{};
-  Call call{c10d::OpType::SCATTER, "ringdp:scatter", {}, {}, parts, flat_result(outputs), {}, {}, opts.timeout,
+  Call call{c10d::OpType::SCATTER, "ringdp:scatter", {}, {}, parts, flat_result(outputs), memory(), opts.timeout,
             opts.asyncOp};
   call.desc.what = plan::Collective::kScatter;
   call.desc.root = static_cast<int32_t>(opts.rootRank);
   call.desc.dtype = checked_dtype(output, "scatter");
   call.desc.count = output.numel();
-  at::Tensor target = flat_target(output, "scatter");
   for (const at::Tensor& part : parts) {
     checked_dtype(part, "scatter");
     check_same_dtype(part, output, "scatter");
     check_numel(part, output.numel(), "scatter", "an input");
-    const at::Tensor source = flat(part);
-    if (overlap(source, target)) target = at::empty_like(target);
-    call.buffers.inputs.push_back(source.data_ptr());
-    call.keep.push_back(source);
+    call.buffers.inputs.push_back(call.memory.read(part).data_ptr());
   }
-  call.buffers.outputs = {target.data_ptr()};
-  call.keep.push_back(target);
-  call.epilogue = [target, output] { copy_back(target, output); };
+  call.buffers.outputs = {call.memory.write(output, "scatter").data_ptr()};
   return run(std::move(call));
 }
 
@@ -206,28 +188,19 @@ Backend::WorkPtr Backend::exchange(Tensors outputs, Tensors inputs, Call call) {
   const char* const name = "all_to_all";
   call.desc.what = plan::Collective::kAllToAll;
   call.desc.dtype = checked_dtype(inputs[0], name);
-  Tensors targets;
-  for (const at::Tensor& output : outputs) {
-    checked_dtype(output, name);
-    check_same_dtype(inputs[0], output, name);
-    targets.push_back(flat_target(output, name));
-    call.desc.recvs.push_back(output.numel());
-    call.buffers.outputs.push_back(targets.back().data_ptr());
-  }
   for (const at::Tensor& input : inputs) {
     checked_dtype(input, name);
     check_same_dtype(inputs[0], input, name);
-    at::Tensor source = flat(input);
-    for (const at::Tensor& target : targets) {
-      if (overlap(source, target)) source = source.clone();
-    }
     call.desc.sends.push_back(input.numel());
-    call.buffers.inputs.push_back(source.data_ptr());
-    call.keep.push_back(source);
+    call.buffers.inputs.push_back(call.memory.read(input).data_ptr());
+  }
+  for (const at::Tensor& output : outputs) {
+    checked_dtype(output, name);
+    check_same_dtype(inputs[0], output, name);
+    call.desc.recvs.push_back(output.numel());
+    call.buffers.outputs.push_back(call.memory.write(output, name).data_ptr());
   }
   check_numel(outputs[getRank()], inputs[getRank()].numel(), name, "this rank's own output");
-  call.keep.insert(call.keep.end(), targets.begin(), targets.end());
-  call.epilogue = [targets, outputs] { copy_back(targets, outputs); };
   return run(std::move(call));
 }
 
@@ -235,7 +208,7 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d
   one_per_rank({outputs}, "all_to_all", "output");
   one_per_rank({inputs}, "all_to_all", "input");
   return exchange(outputs, inputs, {c10d::OpType::ALLTOALL, "ringdp:all_to_all", {}, {}, inputs, flat_result(outputs),
-                                    {}, {}, opts.timeout, opts.asyncOp});
+                                    memory(), opts.timeout, opts.asyncOp});
 }
 
 Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input, Splits& output_splits,
@@ -246,7 +219,7 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input, S
   const auto recvs = elements_of(output, output_splits, getSize(), "output");
   const auto sends = elements_of(input, input_splits, getSize(), "input");
   return exchange(cut(output, recvs), cut(flat(input), sends),
-                  {c10d::OpType::ALLTOALL_BASE, "ringdp:all_to_all", {}, {}, {input}, flat_result({output}), {}, {},
+                  {c10d::OpType::ALLTOALL_BASE, "ringdp:all_to_all", {}, {}, {input}, flat_result({output}), memory(),
                    opts.timeout, opts.asyncOp});
 }
 

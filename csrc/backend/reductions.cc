@@ -34,10 +34,12 @@ Backend::WorkPtr Backend::reduce_all(const at::Tensor& tensor, const c10d::Reduc
   desc.op = checked_op(op, desc.dtype, "all_reduce");
   desc.count = tensor.numel();
   desc.divisor = divisor;
-  const at::Tensor memory = premultiplied(flat_in_place(tensor, "all_reduce"), op, "all_reduce");
   const Tensors list{tensor};
-  return run({c10d::OpType::ALLREDUCE, "ringdp:all_reduce", desc, {{memory.data_ptr()}, {memory.data_ptr()}}, list,
-              flat_result(list), {memory}, [memory, tensor] { copy_back(memory, tensor); }, timeout, asynchronous});
+  Call call{c10d::OpType::ALLREDUCE, "ringdp:all_reduce", desc, {}, list, flat_result(list), memory(), timeout,
+            asynchronous};
+  const at::Tensor both = call.memory.update(premultiplied(tensor, op, "all_reduce"), tensor, "all_reduce");
+  call.buffers = {{both.data_ptr()}, {both.data_ptr()}};
+  return run(std::move(call));
 }
 
 Backend::WorkPtr Backend::reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous) {
@@ -54,11 +56,14 @@ Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors, const c10d::Allr
   desc.dtype = checked_list(tensors, name);
   for (const at::Tensor& tensor : tensors) check_writable(tensor, name);
   desc.op = checked_op(opts.reduceOp, desc.dtype, name);
-  const at::Tensor memory = premultiplied(joined(tensors), opts.reduceOp, name);
-  desc.count = memory.numel();
-  return run({c10d::OpType::ALLREDUCE_COALESCED, "ringdp:all_reduce", desc, {{memory.data_ptr()}, {memory.data_ptr()}},
-              tensors, flat_result(tensors), {memory}, [memory, tensors] { copy_apart(memory, tensors); },
-              opts.timeout, opts.asyncOp});
+  const at::Tensor all = premultiplied(joined(tensors), opts.reduceOp, name);
+  desc.count = all.numel();
+  Call call{c10d::OpType::ALLREDUCE_COALESCED, "ringdp:all_reduce", desc, {}, tensors, flat_result(tensors), memory(),
+            opts.timeout, opts.asyncOp};
+  const at::Tensor both = call.memory.update(all, all, name);
+  call.buffers = {{both.data_ptr()}, {both.data_ptr()}};
+  call.memory.then([all, tensors] { copy_apart(all, tensors); }, tensors);
+  return run(std::move(call));
 }
 
 Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
@@ -70,14 +75,14 @@ Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& op
   desc.op = checked_op(opts.reduceOp, desc.dtype, "reduce");
   desc.root = static_cast<int32_t>(opts.rootRank);
   desc.count = tensor.numel();
-  const bool root = getRank() == opts.rootRank;
-  const at::Tensor own = root ? flat_in_place(tensor, "reduce") : flat(tensor);
-  const at::Tensor memory = premultiplied(own, opts.reduceOp, "reduce");
-  Call call{c10d::OpType::REDUCE, "ringdp:reduce", desc, {{memory.data_ptr()}, {}}, tensors, flat_result(tensors),
-            {memory}, {}, opts.timeout, opts.asyncOp};
-  if (root) {
-    call.buffers.outputs = {memory.data_ptr()};
-    call.epilogue = [memory, tensor] { copy_back(memory, tensor); };
+  Call call{c10d::OpType::REDUCE, "ringdp:reduce", desc, {}, tensors, flat_result(tensors), memory(), opts.timeout,
+            opts.asyncOp};
+  const at::Tensor own = premultiplied(tensor, opts.reduceOp, "reduce");
+  if (getRank() == opts.rootRank) {
+    const at::Tensor both = call.memory.update(own, tensor, "reduce");
+    call.buffers = {{both.data_ptr()}, {both.data_ptr()}};
+  } else {
+    call.buffers.inputs = {call.memory.read(own).data_ptr()};
   }
   return run(std::move(call));
 }
@@ -91,28 +96,24 @@ Backend::WorkPtr Backend::scatter_from(const at::Tensor& output, const Tensors& 
   call.desc.op = checked_op(op, call.desc.dtype, name);
   check_numel(output, inputs[getRank()].numel(), name, "the output");
   set_parts(call.desc, inputs);
-  at::Tensor target = flat_target(output, name);
+  at::Tensor own_part;
   for (int rank = 0; rank < getSize(); ++rank) {
     const at::Tensor& input = inputs[rank];
     checked_dtype(input, name);
     check_same_dtype(input, output, name);
-    const at::Tensor source = premultiplied(flat(input), op, name);
-    // The result may lie on the own part; on any other it would overwrite what is still being sent.
-    const bool in_place = rank == getRank() && source.data_ptr() == target.data_ptr();
-    if (!in_place && overlap(source, target)) target = at::empty_like(target);
+    const at::Tensor source = call.memory.read(premultiplied(input, op, name));
+    if (rank == getRank()) own_part = source;
     call.buffers.inputs.push_back(source.data_ptr());
-    call.keep.push_back(source);
   }
-  call.buffers.outputs = {target.data_ptr()};
-  call.keep.push_back(target);
-  call.epilogue = [target, output] { copy_back(target, output); };
+  // The result may lie on the own part; on any other it would overwrite what is still being sent.
+  call.buffers.outputs = {call.memory.write(output, name, own_part).data_ptr()};
   return run(std::move(call));
 }
 
 Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, Lists& inputs, const c10d::ReduceScatterOptions& opts) {
   const at::Tensor output = single(outputs, "reduce_scatter");
   const Tensors& parts = one_per_rank(inputs, "reduce_scatter", "input");
-  Call call{c10d::OpType::REDUCE_SCATTER, "ringdp:reduce_scatter", {}, {}, parts, flat_result(outputs), {}, {},
+  Call call{c10d::OpType::REDUCE_SCATTER, "ringdp:reduce_scatter", {}, {}, parts, flat_result(outputs), memory(),
             opts.timeout, opts.asyncOp};
   return scatter_from(output, parts, opts.reduceOp, std::move(call));
 }
@@ -120,7 +121,7 @@ Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, Lists& inputs, const 
 Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const c10d::ReduceScatterOptions& opts) {
   Call call{c10d::OpType::_REDUCE_SCATTER_BASE, "ringdp:_reduce_scatter_base", {}, {}, {input}, flat_result({output}),
-            {}, {}, opts.timeout, opts.asyncOp};
+            memory(), opts.timeout, opts.asyncOp};
   return scatter_flat(output, input, opts.reduceOp, std::move(call), "reduce_scatter_tensor");
 }
 
@@ -135,8 +136,12 @@ Backend::WorkPtr Backend::scatter_flat(const at::Tensor& output, const at::Tenso
 Backend::WorkPtr Backend::reduce_scatter_div(const at::Tensor& output, const at::Tensor& input, double divisor,
                                              bool asynchronous, OnResult on_result) {
   check_divisor(divisor, "reduce_scatter_div");
+  if (on_result && !output.device().is_cpu()) {
+    refuse("reduce_scatter_div: parts are told of as they come on the CPU only: pass no on_result for " +
+           output.device().str());
+  }
   Call call{c10d::OpType::_REDUCE_SCATTER_BASE, "ringdp:_reduce_scatter_base", {}, {}, {input}, flat_result({output}),
-            {}, {}, c10d::kUnsetTimeout, asynchronous};
+            memory(), c10d::kUnsetTimeout, asynchronous};
   call.desc.divisor = divisor;
   call.buffers.on_result = std::move(on_result);
   return scatter_flat(output, input, c10d::ReduceOp::AVG, std::move(call), "reduce_scatter_div");

@@ -91,16 +91,17 @@ Backend::WorkPtr Backend::reduce_sparse(const at::Tensor& tensor, const c10d::Al
   Tensors own_indices{own.indices()};
   allgather(all_indices, own_indices, gathering);
 
-  Call call{c10d::OpType::_ALLREDUCE_SPARSE, "ringdp:all_reduce", {}, {}, {}, flat_result({tensor}), {}, {},
+  Call call{c10d::OpType::_ALLREDUCE_SPARSE, "ringdp:all_reduce", {}, {}, {}, flat_result({tensor}), memory(),
             opts.timeout, opts.asyncOp};
   call.desc.what = plan::Collective::kAllGather;
   set_parts(call.desc, values);
   // Collectives of a group end in order: when the values are here, the indices are.
-  call.epilogue = [indices, values, result = tensor]() mutable {
+  const auto add_up = [indices, values, result = tensor]() mutable {
     const c10::AutoGradMode no_grad(false);
     const c10::InferenceMode inference(result.is_inference());
     result.copy_(sum_in_rank_order(indices, values, result));  // not of a detached one: copy_ replaces its parts
   };
+  call.memory.then(add_up, {tensor});
   return gather_into(values, own.values(), std::move(call));
 }
 

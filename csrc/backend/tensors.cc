@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "backend/device/served.h"
 #include "backend/errors.h"
 
 namespace ringdp::backend {
@@ -51,7 +52,7 @@ std::string supported() {
 
 DType checked_dtype(const at::Tensor& tensor, const char* call) {
   const std::string who = std::string(call) + ": ";
-  if (!tensor.device().is_cpu()) {
+  if (!tensor.device().is_cpu() && core_of(tensor.device().type()) == nullptr) {
     refuse(who + "the tensor is on " + tensor.device().str() +
            ", and this build of ringdp moves CPU tensors only: use backend=\"cpu:ringdp,cuda:nccl\"");
   }
@@ -140,11 +141,6 @@ at::Tensor flat(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().contiguous();
 }
 
-at::Tensor flat_in_place(const at::Tensor& tensor, const char* call) {
-  check_writable(tensor, call);
-  return flat(tensor);
-}
-
 at::Tensor flat_target(const at::Tensor& tensor, const char* call) {
   check_writable(tensor, call);
   if (is_plain(tensor)) return tensor;
@@ -155,10 +151,6 @@ void copy_back(const at::Tensor& target, at::Tensor tensor) {
   if (target.is_same(tensor)) return;
   const c10::AutoGradMode no_grad(false);
   tensor.detach().copy_(target);
-}
-
-void copy_back(const std::vector<at::Tensor>& targets, const std::vector<at::Tensor>& tensors) {
-  for (size_t i = 0; i < tensors.size(); ++i) copy_back(targets[i], tensors[i]);
 }
 
 at::Tensor part_of(const at::Tensor& tensor, int64_t begin, int64_t count) {

@@ -9,7 +9,7 @@
 
 namespace ringdp::backend {
 
-// ringdp's dtype of a dense CPU tensor; refuses others by name. `call` is "all_reduce" etc., for the message.
+// ringdp's dtype of a dense tensor of the CPU or of a served device; refuses others by name. `call` is "all_reduce" etc., for the message.
 DType checked_dtype(const at::Tensor& tensor, const char* call);
 
 // The one tensor of a c10d tensor list.
@@ -21,7 +21,7 @@ void check_numel(const at::Tensor& tensor, int64_t wanted, const char* call, con
 // Refuses a tensor whose elements share memory, as those of an expanded one do.
 void check_writable(const at::Tensor& tensor, const char* call);
 
-// The one dtype of a list of dense CPU tensors.
+// The one dtype of a list of such tensors.
 DType checked_list(const std::vector<at::Tensor>& tensors, const char* call);
 // The elements of all tensors end to end, in memory of its own, and back from there.
 at::Tensor joined(const std::vector<at::Tensor>& tensors);
@@ -38,12 +38,9 @@ void set_parts(comm::OpDesc& desc, const std::vector<at::Tensor>& parts);
 
 // Contiguous memory with the tensor's elements: the tensor itself or a copy.
 at::Tensor flat(const at::Tensor& tensor);
-// The same for a tensor that is read and then written; refuses one whose elements share memory.
-at::Tensor flat_in_place(const at::Tensor& tensor, const char* call);
 // Where to write a tensor's elements: the tensor itself, or a fresh contiguous one that must be copied back.
 at::Tensor flat_target(const at::Tensor& tensor, const char* call);
 void copy_back(const at::Tensor& target, at::Tensor tensor);  // no-op when they are the same
-void copy_back(const std::vector<at::Tensor>& targets, const std::vector<at::Tensor>& tensors);
 
 // `count` elements from `begin` on of a contiguous tensor, as a view.
 at::Tensor part_of(const at::Tensor& tensor, int64_t begin, int64_t count);

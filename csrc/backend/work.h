@@ -23,9 +23,9 @@ class Work : public c10d::Work {
        std::vector<at::Tensor> keep, Completion& completion);
 
   // Once each, by the backend: lets the end of what is asked for end this Work; then what it stands for. `sequence`: of
-  // a collective.
+  // a collective, else 0.
   void follow(comm::Ending& ending);
-  void attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence = 0);
+  virtual void attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -40,8 +40,13 @@ class Work : public c10d::Work {
   int sourceRank() const override;     // of a receive, once it is done
   float getDuration() const override;  // milliseconds
 
+ protected:
+  virtual void before_done(std::exception_ptr error);  // driver thread; ends the profiler's event
+  const Result& value() const { return result_; }
+  comm::Group& group() const { return *group_; }
+  const comm::Pending& pending() const { return *pending_; }
+
  private:
-  void before_done(std::exception_ptr error);  // driver thread; ends the profiler's event
   void on_done(std::exception_ptr error);      // driver thread; completes the Future
   void complete_future(const c10::intrusive_ptr<c10::ivalue::Future>& future, std::exception_ptr error) const;
 

@@ -111,6 +111,8 @@ const std::vector<SettingRow>& setting_table() {
       {"", "RINGDP_LOG", "warning", kLogLevels, "what is written to stderr"},
       {"", "RINGDP_AUTOLOAD", "1", "0|1", "0: do not register the backend at `import torch`"},
       {"", "RINGDP_CUDA", "auto", "auto|on|off", "build time only: compile the CUDA part"},
+      {"", "RINGDP_GPU_LIBRARY", "", "a file", "the CUDA part, instead of the one beside the extension"},
+      {"", "RINGDP_NCCL", "", "a file", "the NCCL library for CUDA tensors, where the process has not loaded one; empty: libnccl.so.2"},
       {"", "MASTER_ADDR", "", "a host name or address", "set by torchrun; picks the default TCP interface"},
   };
   return kTable;

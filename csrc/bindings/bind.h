@@ -5,6 +5,7 @@
 namespace ringdp::bindings {
 
 void bind_settings(pybind11::module_& m);
+void bind_gpu(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_backend(pybind11::module_& m);
 void bind_reducer(pybind11::module_& m);

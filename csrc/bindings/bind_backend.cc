@@ -3,6 +3,7 @@
 
 #include "backend/allocation_scope.h"
 #include "backend/backend.h"
+#include "backend/device/served.h"
 #include "backend/process.h"
 #include "bindings/bind.h"
 
@@ -45,6 +46,11 @@ void bind_backend(py::module_& m) {
       .def("__deepcopy__", [](const GroupOptions& self, const py::dict&) { return self.copy(); });
 
   m.def("leave_all", &backend::leave_all, no_gil);
+  m.def("serve_device",
+        [](const std::string& type, const py::capsule& core) {
+          backend::serve(c10::Device(type).type(), *core.get_pointer<backend::DeviceCore>());
+        },
+        py::arg("type"), py::arg("core"));
   py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(m, "Backend")
       .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& name,
                        const c10::intrusive_ptr<GroupOptions>& options) {

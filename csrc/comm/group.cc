@@ -142,7 +142,10 @@ bool Group::advance() {
 bool Group::advance_front() {
   const std::shared_ptr<Op> op = front();
   if (!op) return false;
-  if (!executor_ && !notes_) start(*op);
+  if (!executor_ && !notes_) {
+    if (!op->may_begin()) return false;
+    start(*op);
+  }
   bool moved = notes_ && meet(*op);
   if (executor_) moved |= executor_->advance();
   if (!executor_ || !executor_->done() || is_tainted()) {

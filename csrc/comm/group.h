@@ -113,7 +113,8 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   // Messages: group_messages.cc.
   std::shared_ptr<Message> post(Direction direction, MessageRequest request);
   void check_request(Direction direction, const MessageRequest& request) const;
-  std::shared_ptr<Message> take_posted();
+  std::shared_ptr<Message> take_posted();       // the first that may begin
+  std::vector<std::shared_ptr<Message>> held_back() const;
   bool advance_messages();
   void finish_messages();
   void finish_message(Message& message, std::exception_ptr error);
@@ -129,6 +130,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   };
   Suspicion suspect() const;  // who keeps the running collective waiting, and what it is doing
   Suspicion suspect(const Message& message) const;
+  Suspicion not_ready() const;
   Error timed_out(const Pending& work, Deadline::Clock::time_point since, const Suspicion& suspicion) const;
   bool is_late(const Pending& work, Deadline::Clock::time_point last_moved) const;
   void report_late(Pending& work, Deadline::Clock::time_point last_moved, const Suspicion& suspicion);
@@ -149,7 +151,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
 
   mutable std::mutex mutex_;  // guards the next block
   std::deque<std::shared_ptr<Op>> queue_;
-  std::deque<std::shared_ptr<Message>> posted_;  // not yet in the mailbox
+  std::deque<std::shared_ptr<Message>> posted_;  // not yet in the mailbox: new, or held back
   int messages_ = 0;                             // not done
   uint64_t next_seq_ = 1;
   uint64_t finished_ = 0;

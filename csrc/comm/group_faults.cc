@@ -48,6 +48,10 @@ Group::Suspicion Group::suspect() const {
   return {text.empty() ? "its data stopped moving" : text, culprit};
 }
 
+Group::Suspicion Group::not_ready() const {
+  return {"it never began, as the device of this rank has not come so far as to give its tensors", config_.rank};
+}
+
 Error Group::timed_out(const Pending& work, Deadline::Clock::time_point since, const Suspicion& suspicion) const {
   return Error(ErrorKind::kTimeout,
                work.describe() + " did not finish in time: waited " + in_seconds(seconds_since(since)) + "; " +
@@ -59,8 +63,10 @@ Error Group::timed_out(const Pending& work, Deadline::Clock::time_point since, c
 void Group::check_time() {
   check_messages();
   const std::shared_ptr<Op> op = front();
-  if (!op || (!executor_ && !notes_) || failed_.load(std::memory_order_acquire)) return;
-  if (broken_link_) {
+  if (!op || failed_.load(std::memory_order_acquire)) return;
+  if (!executor_ && !notes_) {
+    if (op->deadline().passed()) fail(timed_out(*op, op->submitted(), not_ready()));
+  } else if (broken_link_) {
     if (broken_link_->second.passed()) fail(broken_link_->first);
   } else if (op->deadline().passed()) {
     {

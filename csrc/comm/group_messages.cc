@@ -39,20 +39,37 @@ std::shared_ptr<Message> Group::post(Direction direction, MessageRequest request
   return message;
 }
 
+// A send that may not begin holds back those behind it, which must not overtake it. After a failure all may go.
 std::shared_ptr<Message> Group::take_posted() {
   const std::lock_guard lock(mutex_);
+  bool sends_wait = false;
+  const auto may_go = [&](const std::shared_ptr<Message>& message) {
+    if (message->direction() == Direction::kReceive || error_) return true;
+    sends_wait = sends_wait || !message->may_begin();
+    return !sends_wait;
+  };
+  const auto found = std::find_if(posted_.begin(), posted_.end(), may_go);
+  std::shared_ptr<Message> message;
+  if (found != posted_.end()) {
+    message = std::move(*found);
+    posted_.erase(found);
+  }
   mail_posted_.store(!posted_.empty(), std::memory_order_relaxed);
-  if (posted_.empty()) return nullptr;
-  auto message = std::move(posted_.front());
-  posted_.pop_front();
   return message;
+}
+
+std::vector<std::shared_ptr<Message>> Group::held_back() const {
+  const std::lock_guard lock(mutex_);
+  return {posted_.begin(), posted_.end()};
 }
 
 bool Group::advance_messages() {
   bool moved = false;
   try {
     while (mail_posted_.load(std::memory_order_relaxed)) {
-      if (auto message = take_posted()) mailbox_.post(std::move(message));
+      auto message = take_posted();
+      if (!message) break;
+      mailbox_.post(std::move(message));
     }
     moved = mailbox_.advance();
     if (moved) counters_.add(mailbox_.take_totals());
@@ -107,6 +124,9 @@ Group::Suspicion Group::suspect(const Message& message) const {
 
 void Group::check_messages() {
   check_stranded();
+  for (const auto& message : held_back()) {
+    if (message->deadline().passed()) return fail(timed_out(*message, message->submitted(), not_ready()));
+  }
   for (const auto& message : mailbox_.unfinished()) {
     if (failed_.load(std::memory_order_acquire)) return;
     if (message->deadline().passed()) {

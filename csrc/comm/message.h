@@ -21,13 +21,14 @@ struct MessageRequest {
   int64_t count = 0;       // elements
   void* memory = nullptr;  // a send only reads it
   Deadline deadline = Deadline::never();
+  Ready ready;             // of a send; later sends of the group wait, too
   Ending ending;
 };
 
 class Message final : public Pending {
  public:
   Message(Direction direction, MessageRequest request)
-      : Pending(request.deadline, std::move(request.ending)),
+      : Pending(request.deadline, std::move(request.ready), std::move(request.ending)),
         direction_(direction),
         request_(std::move(request)),
         partner_(request_.peer),

@@ -16,13 +16,14 @@ struct Request {
   collective::Buffers buffers;
   Deadline deadline = Deadline::never();
   bool asynchronous = true;  // false: the caller waits at once and drives it itself
+  Ready ready;               // later collectives of the group wait, too
   Ending ending;
 };
 
 class Op final : public Pending {
  public:
   explicit Op(Request request)
-      : Pending(request.deadline, std::move(request.ending)), request_(std::move(request)) {}
+      : Pending(request.deadline, std::move(request.ready), std::move(request.ending)), request_(std::move(request)) {}
 
   const OpDesc& desc() const { return request_.desc; }
   std::string describe() const override { return comm::describe(desc()) + " #" + std::to_string(desc().seq); }

@@ -19,6 +19,10 @@ struct Ending {
   std::function<void(std::exception_ptr)> on_done;      // after done()
 };
 
+// Whether work may begin: its inputs are there. Asked by the driver until it says so; who makes it true kicks the
+// engine. Empty: at once.
+using Ready = std::function<bool()>;
+
 class Pending {
  public:
   virtual ~Pending() = default;
@@ -40,11 +44,13 @@ class Pending {
   virtual std::string describe() const = 0;
 
  protected:
-  Pending(Deadline deadline, Ending ending)
-      : ending_(std::move(ending)), deadline_(deadline), submitted_(Deadline::Clock::now()) {}
+  Pending(Deadline deadline, Ready ready, Ending ending)
+      : ready_(std::move(ready)), ending_(std::move(ending)), deadline_(deadline), submitted_(Deadline::Clock::now()) {}
 
  private:
   friend class Group;  // the only writer
+
+  bool may_begin() const { return !ready_ || ready_(); }
 
   void begin_wait() const {
     auto never = Deadline::Clock::duration::max().count();
@@ -62,6 +68,7 @@ class Pending {
     return on_done;
   }
 
+  const Ready ready_;
   Ending ending_;
   const Deadline deadline_;
   const Deadline::Clock::time_point submitted_;

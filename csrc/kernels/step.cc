@@ -84,6 +84,15 @@ SgdScalars scalars_of(const SgdSettings& s, bool first) {
           s.maximize};
 }
 
+const StepKernels& kernels_for(const StepMath& math) {
+  for (const InstructionSet& set : supported_instruction_sets()) {
+    if (set.step.fma == math.fma) return set.step;
+  }
+  refuse(std::string("this machine has no kernel ") + (math.fma ? "with" : "without") + " fused multiply-add");
+}
+
+}  // namespace
+
 // pow, where sqrt would do, because Python's `** 0.5` is pow.
 AdamScalars scalars_of(const AdamSettings& s, double number) {
   const double correction1 = 1 - std::pow(s.beta1, number), correction2 = 1 - std::pow(s.beta2, number);
@@ -100,15 +109,6 @@ AdamScalars scalars_of(const AdamSettings& s, double number) {
           s.amsgrad,
           s.maximize};
 }
-
-const StepKernels& kernels_for(const StepMath& math) {
-  for (const InstructionSet& set : supported_instruction_sets()) {
-    if (set.step.fma == math.fma) return set.step;
-  }
-  refuse(std::string("this machine has no kernel ") + (math.fma ? "with" : "without") + " fused multiply-add");
-}
-
-}  // namespace
 
 void sgd_step_with(const StepKernels& kernels, const SgdSettings& settings, const StepArrays& arrays, bool first) {
   check(arrays, settings.momentum != 0 ? 1 : 0);

@@ -20,6 +20,9 @@ struct AdamScalars {
   bool decays_gradient, amsgrad, maximize;
 };
 
+// Of step `number`, from 1; for the CPU's kernels and the device's.
+AdamScalars scalars_of(const AdamSettings& settings, double number);
+
 struct StepKernels {
   bool fma;
   void (*sgd)(const SgdScalars&, const StepArrays&);

@@ -326,6 +326,9 @@ def adam_steps(
 def leave_all() -> None:
     """Every group of this process that is still there says goodbye to its peers."""
 
+def serve_device(type: str, core: object) -> None:
+    """Tensors of these devices are carried, too. `core`: a capsule with a backend/device/device_core.h."""
+
 def setting_table() -> list[dict[str, str]]:
     """Rows: field, variable, value, source, default, accepts, help."""
 
@@ -337,6 +340,11 @@ def check_environment() -> None:
 
 def instruction_set() -> str:
     """What the arithmetic runs on: avx512, avx2, neon or scalar."""
+
+def gpu_report() -> dict[str, Any]:
+    """The CUDA part: `library` (its path, None where it is not built), `why_none` (None, or why there is no device),
+    `devices`, `kernels` (their registers on the current device, as text), `nccl` (version, 0 where there is none).
+    """
 
 def built_for() -> dict[str, str]:
     """torch, python and compiler of this build."""

@@ -15,8 +15,8 @@ _RECORD = Path(__file__).with_name("_built.json")
 _REBUILD = "run `pip install --no-build-isolation --force-reinstall .` in ringdp's source folder"
 
 
-def built_for() -> dict[str, str]:
-    """What the extension was built for: torch, python, compiler, date. Empty when it was not built."""
+def built_for() -> dict[str, str | None]:
+    """What the extension was built for: torch, python, compiler, cuda (None: without), date. Empty when not built."""
     try:
         return json.loads(_RECORD.read_text())
     except FileNotFoundError:

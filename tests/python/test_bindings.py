@@ -37,6 +37,21 @@ def test_built_for_is_what_runs() -> None:
     assert _C.built_for()["torch"] == _native.built_for()["torch"]
 
 
+def test_the_cuda_part_is_described_or_missed_with_a_reason() -> None:
+    report = _C.gpu_report()
+    beside = Path(ringdp.__file__).with_name("libringdp_gpu.so")
+    assert report["library"] == (str(beside) if beside.exists() else None)
+    assert bool(report["devices"]) == (report["why_none"] is None) == bool(report["kernels"])
+    assert report["library"] or "RINGDP_CUDA=on" in report["why_none"]
+
+
+def test_another_file_can_be_named_as_the_cuda_part(run_python) -> None:
+    code = "from ringdp import _native; print(_native.load().gpu_report())"
+    result = run_python(code, RINGDP_GPU_LIBRARY="/nowhere/gpu.so")
+    assert result.returncode == 0, result.stderr
+    assert "'library': None" in result.stdout and "/nowhere/gpu.so" in result.stdout
+
+
 def test_bad_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGDP_TRANSPORT", "pigeon")
     with pytest.raises(ValueError, match=r"RINGDP_TRANSPORT: 'pigeon' .*auto\|shm\|tcp"):

@@ -35,7 +35,7 @@ def collect() -> dict[str, Any]:
     """Everything `ringdp info` prints.
 
     `error` is None, or why the extension cannot be used; then what only the extension knows (instruction_set,
-    transports, settings) is empty.
+    transports, cuda, settings) is empty.
     """
     report: dict[str, Any] = {
         "ringdp": ringdp.__version__,
@@ -43,6 +43,7 @@ def collect() -> dict[str, Any]:
         "found": _found(),
         "instruction_set": None,
         "transports": [],
+        "cuda": None,
         "settings": [],
         "error": None,
     }
@@ -55,7 +56,30 @@ def collect() -> dict[str, Any]:
     report["settings"] = cache.in_force(core.setting_table())
     choice = next(row["value"] for row in report["settings"] if row["field"] == "transport")
     report["transports"] = transports(choice)
+    report["cuda"] = core.gpu_report()
     return report
+
+
+def _version(nccl: int) -> str:
+    """22809 as 2.28.9, the way NCCL writes it since 2.9."""
+    return f"{nccl // 10000}.{nccl % 10000 // 100}.{nccl % 100}" if nccl else "none"
+
+
+def _cuda_lines(built_with: str | None, cuda: dict[str, Any]) -> list[str]:
+    if cuda["library"] is None:
+        return [f"CUDA part        not built or not found: {cuda['why_none']}"]
+    lines = [f"CUDA part        {cuda['library']}" + (f", of CUDA {built_with}" if built_with else "")]
+    lines.append(f"  NCCL           {_version(cuda['nccl'])}")
+    if cuda["why_none"]:
+        lines.append(f"  devices        {cuda['why_none']}")
+    for number, device in enumerate(cuda["devices"]):
+        facts = f"{device['multiprocessors']} multiprocessors, {device['memory_bytes'] >> 30} GiB"
+        waits = "can" if device["waits_on_streams"] else "cannot"
+        lines.append(f"  device {number:<7} {device['name']}, sm_{device['architecture'].replace('.', '')}, {facts}")
+        lines.append(f"                 {waits} wait on streams; shares memory by descriptor: {device['shares_fds']}")
+    if cuda["devices"]:
+        lines.append("  tensors        go through pinned host memory, and collectives run on the host")
+    return lines + [f"  kernels        {line}" for line in cuda["kernels"].splitlines()]
 
 
 def _setting_lines(settings: list[dict[str, str]]) -> list[str]:
@@ -81,6 +105,7 @@ def render(report: dict[str, Any]) -> str:
     lines.append("transports")
     for row in report["transports"]:
         lines.append(f"  {row['name']:<8} {'yes' if row['available'] else 'no':<4} {row['why']}")
+    lines += _cuda_lines(built.get("cuda"), report["cuda"])
     lines.append(
         "settings in force (a call wins over ringdp.Options, Options over the environment, that over tuned values)"
     )

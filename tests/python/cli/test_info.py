@@ -18,12 +18,34 @@ ROW = {
     "accepts": "auto|shm|tcp",
     "help": "how bytes reach a peer",
 }
-BUILT = {"torch": "2.13.0", "python": "3.11.7", "compiler": "g++ 12", "date": "2026-01-01"}
+BUILT = {"torch": "2.13.0", "python": "3.11.7", "compiler": "g++ 12", "cuda": "13.0", "date": "2026-01-01"}
+DEVICE = {
+    "name": "H9000",
+    "multiprocessors": 132,
+    "architecture": "9.0",
+    "memory_bytes": 141 << 30,
+    "waits_on_streams": True,
+    "shares_fds": False,
+}
+CUDA = {
+    "library": "/x/gpu.so",
+    "why_none": None,
+    "devices": [DEVICE],
+    "kernels": "plan float32: 99 registers\n",
+    "nccl": 22809,
+}
 
 
 @pytest.fixture
-def usable(monkeypatch):
-    core = types.SimpleNamespace(instruction_set=lambda: "avx9", setting_table=lambda: [ROW])
+def report_of_cuda():
+    return dict(CUDA)
+
+
+@pytest.fixture
+def usable(monkeypatch, report_of_cuda):
+    core = types.SimpleNamespace(
+        instruction_set=lambda: "avx9", setting_table=lambda: [ROW], gpu_report=lambda: report_of_cuda
+    )
     monkeypatch.setattr(_native, "load", lambda: core)
     monkeypatch.setattr(_native, "built_for", lambda: BUILT)
 
@@ -53,7 +75,24 @@ def test_json_has_the_same_parts(usable, capsys):
     assert report["instruction_set"] == "avx9"
     assert report["settings"] == [ROW]
     assert [row["name"] for row in report["transports"]] == ["shm", "tcp"]
+    assert report["cuda"] == CUDA
     assert report["error"] is None
+
+
+def test_text_tells_what_the_cuda_part_has(usable, capsys):
+    assert command_line.main(["info"]) == 0
+    text = capsys.readouterr().out
+    for part in ("/x/gpu.so, of CUDA 13.0", "2.28.9", "H9000, sm_90, 132 multiprocessors, 141 GiB", "99 registers"):
+        assert part in text
+    assert "can wait on streams" in text and "pinned host memory" in text
+
+
+@pytest.mark.parametrize("library", [None, "/x/gpu.so"])
+def test_text_tells_why_there_is_no_device(usable, report_of_cuda, capsys, library):
+    report_of_cuda.update(library=library, why_none="build it or buy one", devices=[], kernels="", nccl=0)
+    assert command_line.main(["info"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "build it or buy one" in line)
+    assert line.startswith("CUDA part        not built" if library is None else "  devices")
 
 
 def test_an_unusable_extension_is_one_line_and_status_1(unusable, capsys):

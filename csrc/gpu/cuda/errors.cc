@@ -1,0 +1,48 @@
+#include "gpu/cuda/errors.h"
+
+#include <cstdio>
+
+#include "gpu/cuda/driver.h"
+#include "gpu/ringdp_gpu.h"
+
+namespace ringdp::gpu {
+namespace {
+
+constexpr size_t kSentenceBytes = 1024;
+thread_local char sentence_of_thread[kSentenceBytes] = "";
+
+[[noreturn]] void fail(const std::string& call, const std::string& said, int code, const char* way_out) {
+  const std::string then = *way_out ? std::string("; ") + way_out : std::string();
+  throw Failure(code, call + ": " + said + " (" + std::to_string(code) + ")" + then);
+}
+
+}  // namespace
+
+void set_sentence(const std::string& sentence) noexcept {
+  std::snprintf(sentence_of_thread, kSentenceBytes, "%s", sentence.c_str());
+}
+
+void check(const std::string& call, cudaError_t result, const char* way_out) {
+  if (result == cudaSuccess) return;
+  cudaGetLastError();  // else the next launch on this thread would report it again
+  fail(call, cudaGetErrorString(result), result, way_out);
+}
+
+void check(const std::string& call, CUresult result, const char* way_out) {
+  if (result == CUDA_SUCCESS) return;
+  const char* said = nullptr;
+  driver_function<decltype(&cuGetErrorString)>("cuGetErrorString")(result, &said);
+  fail(call, said ? said : "unknown error", result, way_out);
+}
+
+void refuse(const std::string& sentence) { throw Failure(kRefused, sentence); }
+
+void refuse_null(const char* function, const char* argument, const void* value) {
+  if (value == nullptr) refuse(std::string(function) + ": " + argument + " is null");
+}
+
+}  // namespace ringdp::gpu
+
+int rd_gpu_abi(void) { return RD_GPU_ABI; }
+
+const char* rd_gpu_error(void) { return ringdp::gpu::sentence_of_thread; }

@@ -1,0 +1,41 @@
+// Which kernel serves which element type, reduce op and number of ranks.
+//
+// Sums have kernels, and moves of any type run on float32's; all other reductions go through host memory.
+#pragma once
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "plan/device_step.h"
+
+namespace ringdp::gpu {
+
+constexpr int kThreads = 512;  // of a block of every kernel
+
+using KernelsByWorld = std::array<const void*, plan::kMaxDeviceRanks>;  // of 1 rank first
+
+template <class Argument>
+const void* address_of(void (*kernel)(Argument)) {
+  return reinterpret_cast<const void*>(kernel);
+}
+
+// A .cu file each, so that they compile side by side.
+KernelsByWorld float32_sums();
+KernelsByWorld float16_sums();
+KernelsByWorld bfloat16_sums();
+KernelsByWorld float64_sums();
+KernelsByWorld int32_sums();
+KernelsByWorld int64_sums();
+KernelsByWorld adam_kernels();
+
+struct NamedKernels {
+  std::string name;
+  KernelsByWorld by_world;
+};
+const std::vector<NamedKernels>& all_kernels();
+
+// Throws Failure, naming what there is, for what has no kernel.
+const void* plan_kernel_for(DType element, ReduceOp reduce, int world);
+
+}  // namespace ringdp::gpu

@@ -1,0 +1,75 @@
+// The C face of everything that runs kernels. What is given is checked first: nothing of bad work is queued.
+#include <cstring>
+
+#include "gpu/check_work.h"
+#include "gpu/cuda/executor.h"
+#include "gpu/cuda/launch.h"
+#include "gpu/moves.h"
+#include "gpu/ringdp_gpu.h"
+
+namespace ringdp::gpu {
+namespace {
+
+template <class Argument>
+Argument copied(const char* function, const void* work, size_t bytes) {
+  refuse_null(function, "work", work);
+  if (bytes != sizeof(Argument)) {
+    refuse(std::string(function) + ": work of " + std::to_string(bytes) + " bytes, where " +
+           std::to_string(sizeof(Argument)) + " are known; the caller was built from other sources than this library");
+  }
+  Argument argument;
+  std::memcpy(&argument, work, sizeof argument);
+  return argument;
+}
+
+DType element_of(int element) {
+  if (element >= 0 && element < kDTypeCount) return static_cast<DType>(element);
+  refuse("rd_gpu_run: element " + std::to_string(element) + " is no ringdp::DType");
+}
+
+ReduceOp reduce_of(int reduce) {
+  if (reduce >= 0 && reduce < kReduceOpCount) return static_cast<ReduceOp>(reduce);
+  refuse("rd_gpu_run: reduce " + std::to_string(reduce) + " is no ringdp::ReduceOp");
+}
+
+// What only moves is counted anew for the kernel that moves everything.
+const void* kernel_for(Work& work, DType element, ReduceOp reduce) {
+  if (!only_moves(work)) return plan_kernel_for(element, reduce, work.world);
+  count_as_float32(work, element);
+  return plan_kernel_for(DType::kF32, ReduceOp::kSum, work.world);
+}
+
+void run(Work work, DType element, ReduceOp reduce, int executor, cudaStream_t stream) {
+  if (executor != RD_GPU_SPIN && executor != RD_GPU_STREAM) {
+    refuse("rd_gpu_run: executor " + std::to_string(executor) + "; it is RD_GPU_SPIN or RD_GPU_STREAM");
+  }
+  check_work(work, element);
+  if (executor == RD_GPU_STREAM) check_stream_work(work);
+  const void* const kernel = kernel_for(work, element, reduce);
+  executor == RD_GPU_STREAM ? run_on_stream(kernel, work, stream) : run_spinning(kernel, work, stream);
+}
+
+void step(const AdamWork& work, cudaStream_t stream) {
+  check_adam_work(work);
+  if (work.count == 0) return;
+  const void* const kernel = adam_kernels()[work.world - 1];
+  launch("the fused step", kernel, blocks_of_device(kernel), work, stream);
+}
+
+}  // namespace
+}  // namespace ringdp::gpu
+
+using namespace ringdp::gpu;
+
+int rd_gpu_run(const void* work, size_t work_bytes, int element, int reduce, int executor, void* stream) {
+  return guarded([&] {
+    run(copied<Work>("rd_gpu_run", work, work_bytes), element_of(element), reduce_of(reduce), executor,
+        static_cast<cudaStream_t>(stream));
+  });
+}
+
+int rd_gpu_adam_step(const void* work, size_t work_bytes, void* stream) {
+  return guarded([&] {
+    step(copied<AdamWork>("rd_gpu_adam_step", work, work_bytes), static_cast<cudaStream_t>(stream));
+  });
+}

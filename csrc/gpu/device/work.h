@@ -1,0 +1,55 @@
+// What one launch runs on one rank: its steps, and where everybody's memory is. Plain data: the argument of a kernel.
+#pragma once
+#include <cstdint>
+
+#include "plan/device_step.h"
+
+namespace ringdp::gpu {
+
+constexpr int kMaxBlocks = 64;
+// A flag holds epoch * this + value and only grows. 64 bits, because a kind of flag can rest for any number of
+// launches, after which a 32-bit one would look as if it lay ahead.
+constexpr uint64_t kValuesPerEpoch = 1024;
+
+// One word per (slot, block, writer), each in a line of its own, in the memory of the rank that waits.
+struct alignas(128) Flag {
+  uint64_t value;
+};
+struct Flags {
+  Flag of[plan::kMaxDeviceSlots][kMaxBlocks][plan::kMaxDeviceRanks];
+};
+
+// In device memory, of this rank, zero at first. Every launch is an epoch, counted from 1; its last block counts it
+// here, so that a graph can be replayed.
+struct Epoch {
+  uint64_t launches;         // that are over
+  uint32_t finished_blocks;  // of the launch under way
+};
+
+// The first wait that ended at its deadline; host memory that the device maps, so that it can be read at any time.
+struct Expired {
+  uint32_t set;  // 0: none; 1: the rest is being written; 2: it is written
+  int32_t rank, block, step, peer;
+  uint32_t slot;                 // of the flag; kPushedData: what `peer` pushes
+  uint64_t epoch, wanted, seen;  // wanted and seen: what the flag holds
+};
+constexpr uint32_t kPushedData = plan::kMaxDeviceSlots;
+
+struct Work {
+  int32_t rank, world, blocks, steps;
+  Epoch* epoch;
+  uint64_t stream_epoch;  // STREAM: the launch's number, from 1, counted by the host, because streams cannot
+  uint64_t deadline_ns;  // per wait
+  double divisor;        // of sums that are finished; 0: none
+  char* input[plan::kMaxDeviceRanks];
+  char* output[plan::kMaxDeviceRanks];
+  char* stage[plan::kMaxDeviceRanks];
+  char* pushed[plan::kMaxDeviceRanks];  // zero at first
+  int64_t pushed_bytes;                 // of one writer's part for one parity: twice what it brings
+  Flags* flags[plan::kMaxDeviceRanks];  // zero at first
+  uint32_t* abort;                      // host-mapped: not 0 ends every wait
+  Expired* expired;
+  plan::DeviceStep step[plan::kMaxDeviceSteps];
+};
+
+}  // namespace ringdp::gpu

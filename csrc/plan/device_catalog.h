@@ -1,0 +1,18 @@
+// The one place that turns an algorithm's name into a device plan.
+#pragma once
+#include "plan/device_plan.h"
+
+namespace ringdp::plan {
+
+enum class DeviceAlgorithm : uint8_t { kDirect, kOneShot, kPush, kRankRing, kRotatedRing };
+constexpr int kDeviceAlgorithmCount = 5;
+const char* name_of(DeviceAlgorithm algorithm);  // "direct", "one_shot", "push", "ring/rank", "ring/rotated"
+
+// Whether the algorithm has a plan for the collective.
+bool can_plan(DeviceAlgorithm algorithm, Collective what);
+
+// InvalidArgument when the problem is malformed or has no such plan: names the value and the way out. A world of one
+// gets the plan "local", and where there is nothing to move ranks only meet, whatever the algorithm.
+DevicePlan make_device_plan(DeviceAlgorithm algorithm, const DeviceProblem& problem);
+
+}  // namespace ringdp::plan

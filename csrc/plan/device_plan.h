@@ -1,0 +1,61 @@
+// A device plan is a value: what one rank does in one collective over memory that all ranks reach, a list of steps.
+//
+// The steps are for kernels, streams and host threads alike (gpu/device/run_steps.h). Plans of different collectives
+// follow one another without more ado, because each keeps three promises. When a rank's part is over, nobody reads or
+// writes that rank's tensors any more; nor the stages of its neighbours on a ring, into which its next plan may write;
+// and it has heard that everybody's part has begun, so nobody is two plans ahead of anybody.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plan/device_step.h"
+#include "plan/plan.h"
+
+namespace ringdp::plan {
+
+constexpr int64_t kDevicePackBytes = 16;
+
+// What is asked of a device plan. A message from one rank to another is a broadcast in a world of the two.
+struct DeviceProblem {
+  Collective what = Collective::kAllReduce;
+  DType dtype = DType::kF32;  // a number or bool; moves of anything else are asked for as bytes
+  ReduceOp op = ReduceOp::kSum;
+  int rank = 0, world = 1;
+  int root = 0;                       // broadcast
+  int64_t count = 0;                  // elements of the tensor (all_reduce, broadcast), or of every rank's part
+  int64_t segment_bytes = 256 << 10;  // pipelining unit of ring/rank, more where that makes too many steps
+};
+
+struct DevicePlan {
+  std::string algorithm;  // "direct", "ring/rank", ...
+  Collective what = Collective::kBarrier;
+  DType dtype = DType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  int rank = 0, world = 1;
+  int64_t input = 0, output = 0;  // elements of every rank's tensors
+  int64_t stage_bytes = 0;        // that it needs of every rank's arena
+  int64_t pushed_bytes = 0;       // the same, for one writer and one parity
+  std::vector<DeviceStep> steps;
+};
+
+// Elements of a pack; of the raw or the wide type.
+int64_t pack_elements(DType dtype, bool wide = false);
+
+// Bytes of `count` raw elements, as `ref` holds them.
+int64_t bytes_of(const DevicePlan& plan, const DeviceRef& ref, int64_t count);
+
+// Bytes that one rank's steps read from and write to its own memory and other ranks'. Flags do not count.
+struct DeviceTraffic {
+  int64_t read_here = 0, read_there = 0, written_here = 0, written_there = 0;
+};
+DeviceTraffic traffic_of(const DevicePlan& plan);
+
+const char* name_of(DeviceVerb verb);
+const char* name_of(DeviceSpace space);
+const char* name_of(DeviceSlot slot);
+
+// "all_reduce direct float32 SUM, rank 0 of 2: 5 steps", then a line for each step.
+std::string text_of(const DevicePlan& plan);
+std::string text_of(const DeviceStep& step);  // "copy 8 elements: input -> stage of 1 at 4"
+
+}  // namespace ringdp::plan

@@ -1,0 +1,195 @@
+// Good work passes; every way to spoil it is refused with the name of what is wrong.
+#include "gpu/check_work.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "plan/device_catalog.h"
+
+namespace ringdp::gpu {
+namespace {
+
+using plan::DeviceRef;
+using plan::DeviceSpace;
+using plan::DeviceStep;
+using plan::DeviceVerb;
+
+alignas(128) char memory[4096];
+
+DeviceStep flag(DeviceVerb verb, int peer) {
+  DeviceStep step;
+  step.verb = verb;
+  step.peer = static_cast<int8_t>(peer);
+  step.value = 1;
+  return step;
+}
+
+DeviceStep move(DeviceVerb verb, int8_t from, int8_t to) {
+  DeviceStep step;
+  step.verb = verb;
+  step.from = {DeviceSpace::kInput, from, false, 8};
+  step.to = {DeviceSpace::kOutput, to, false, 0};
+  step.count = 16;
+  return step;
+}
+
+struct Good {
+  Work work{};
+  Epoch epoch{};
+  uint32_t abort = 0;
+  Expired expired{};
+  std::unique_ptr<Flags> flags = std::make_unique<Flags>();
+
+  Good() {
+    work.rank = 1;
+    work.world = 2;
+    work.blocks = 3;
+    work.epoch = &epoch;
+    work.stream_epoch = 1;
+    work.deadline_ns = 1;
+    work.abort = &abort;
+    work.expired = &expired;
+    work.pushed_bytes = 512;
+    for (int r = 0; r < plan::kMaxDeviceRanks; ++r) {
+      work.input[r] = work.output[r] = work.stage[r] = work.pushed[r] = memory;
+      work.flags[r] = flags.get();
+    }
+    const DeviceStep steps[] = {flag(DeviceVerb::kPost, 0), flag(DeviceVerb::kAwait, 0),
+                                move(DeviceVerb::kSum, plan::kEverybody, plan::kEverybody),
+                                move(DeviceVerb::kCopy, 0, plan::kOwnRank)};
+    for (const DeviceStep& step : steps) work.step[work.steps++] = step;
+  }
+};
+
+template <class Check>
+void expect_refused(const char* named, Check check) {
+  try {
+    check();
+    ADD_FAILURE() << "not refused: " << named;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find(named), std::string::npos) << error.what();
+  }
+}
+
+TEST(CheckWork, GoodWorkPasses) {
+  Good good;
+  EXPECT_NO_THROW(check_work(good.work, DType::kF32));
+  EXPECT_NO_THROW(check_stream_work(good.work));
+  good.work.step[3] = move(DeviceVerb::kSumPushed, plan::kOwnRank, plan::kOwnRank);
+  EXPECT_NO_THROW(check_work(good.work, DType::kBF16));
+}
+
+void expect_all_ranks_pass(plan::DeviceAlgorithm algorithm, plan::DeviceProblem problem) {
+  for (problem.rank = 0; problem.rank < problem.world; ++problem.rank) {
+    const plan::DevicePlan made = plan::make_device_plan(algorithm, problem);
+    Good good;
+    good.work.world = problem.world;
+    good.work.rank = problem.rank;
+    good.work.pushed_bytes = made.pushed_bytes;
+    good.work.steps = static_cast<int>(made.steps.size());
+    std::copy(made.steps.begin(), made.steps.end(), good.work.step);
+    EXPECT_NO_THROW(check_work(good.work, problem.dtype)) << plan::text_of(made);
+  }
+}
+
+TEST(CheckWork, EveryPlanPasses) {
+  for (int a = 0; a < plan::kDeviceAlgorithmCount; ++a) {
+    const auto algorithm = static_cast<plan::DeviceAlgorithm>(a);
+    using plan::Collective;
+    for (const auto what : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+                            Collective::kBroadcast, Collective::kAllToAll}) {
+      if (!plan::can_plan(algorithm, what)) continue;
+      for (int world = 1; world <= plan::kMaxDeviceRanks; ++world) {
+        for (const DType dtype : {DType::kF32, DType::kBF16}) {
+          for (const int64_t count : {0, 8, 8 * 999}) {
+            expect_all_ranks_pass(algorithm, {what, dtype, ReduceOp::kSum, 0, world, 0, count});
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CheckWork, WhatIsWrongIsNamed) {
+  const std::vector<std::pair<const char*, std::function<void(Work&)>>> spoiled = {
+      {"world is 9", [](Work& w) { w.world = 9; }},
+      {"world is 0", [](Work& w) { w.world = 0; }},
+      {"rank is 2", [](Work& w) { w.rank = 2; }},
+      {"blocks is 65", [](Work& w) { w.blocks = 65; }},
+      {"steps is -1", [](Work& w) { w.steps = -1; }},
+      {"steps is 193", [](Work& w) { w.steps = 193; }},
+      {"deadline_ns is 0", [](Work& w) { w.deadline_ns = 0; }},
+      {"epoch is null", [](Work& w) { w.epoch = nullptr; }},
+      {"flags[1] is not 128-byte", [](Work& w) { w.flags[1] = reinterpret_cast<Flags*>(memory + 64); }},
+      {"abort is null", [](Work& w) { w.abort = nullptr; }},
+      {"expired is null", [](Work& w) { w.expired = nullptr; }},
+      {"step 0: peer is 2", [](Work& w) { w.step[0].peer = 2; }},
+      {"step 0: slot is 4", [](Work& w) { w.step[0].slot = 4; }},
+      {"step 1: value is 0", [](Work& w) { w.step[1].value = 0; }},
+      {"step 1: value is 1024", [](Work& w) { w.step[1].value = 1024; }},
+      {"flags[0] is null", [](Work& w) { w.flags[0] = nullptr; }},
+      {"flags[1] is null", [](Work& w) { w.flags[1] = nullptr; }},
+      {"step 2: count is -4", [](Work& w) { w.step[2].count = -4; }},
+      {"step 2: count is 9223372036854775804", [](Work& w) { w.step[2].count = INT64_MAX - 3; }},
+      {"step 2: 15 elements of float32", [](Work& w) { w.step[2].count = 15; }},
+      {"step 2: from offset 7", [](Work& w) { w.step[2].from.offset = 7; }},
+      {"step 2: to offset is -8", [](Work& w) { w.step[2].to.offset = -8; }},
+      {"step 3: from rank is 5", [](Work& w) { w.step[3].from.rank = 5; }},
+      {"step 2: from of rank 0 is null", [](Work& w) { w.input[0] = nullptr; }},
+      {"step 2: to of rank 1 is not 16-byte", [](Work& w) { w.output[1] += 8; }},
+      {"step 3: verb 99", [](Work& w) { w.step[3].verb = static_cast<DeviceVerb>(99); }},
+      {"step 3: pushed_bytes is 127", [](Work& w) { w.step[3].verb = DeviceVerb::kPush, w.pushed_bytes = 127; }},
+      {"pushed[1] is null", [](Work& w) { w.step[3].verb = DeviceVerb::kPush, w.pushed[1] = nullptr; }},
+      {"step 3: addend offset 2", [](Work& w) { w.step[3].verb = DeviceVerb::kAdd, w.step[3].addend.offset = 2; }},
+  };
+  for (const auto& [named, spoil] : spoiled) {
+    Good good;
+    spoil(good.work);
+    expect_refused(named, [&] { check_work(good.work, DType::kF32); });
+  }
+}
+
+TEST(CheckWork, StreamsNeitherWaitInKernelsNorGoUncounted) {
+  Good good;
+  good.work.step[3].verb = DeviceVerb::kSumPushed;
+  expect_refused("step 3 waits for pushed packs", [&] { check_stream_work(good.work); });
+  good.work.steps = 3;
+  EXPECT_NO_THROW(check_stream_work(good.work));
+  good.work.stream_epoch = 0;
+  expect_refused("stream_epoch is 0", [&] { check_stream_work(good.work); });
+}
+
+TEST(CheckWork, TheFusedStepToo) {
+  uint32_t abort = 0;
+  AdamWork good{};
+  good.world = 2;
+  good.count = 8;
+  good.abort = &abort;
+  float* const place = reinterpret_cast<float*>(memory);
+  for (int r = 0; r < 2; ++r) good.gradients[r] = good.parameters[r] = place;
+  good.state[0] = good.state[1] = place;
+  EXPECT_NO_THROW(check_adam_work(good));
+  const std::vector<std::pair<const char*, std::function<void(AdamWork&)>>> spoiled = {
+      {"world is 9", [](AdamWork& w) { w.world = 9; }},
+      {"count is 6", [](AdamWork& w) { w.count = 6; }},
+      {"gradients[1] is null", [](AdamWork& w) { w.gradients[1] = nullptr; }},
+      {"parameters[0] is not 16-byte", [](AdamWork& w) { w.parameters[0] += 1; }},
+      {"state[2] is null", [](AdamWork& w) { w.scalars.amsgrad = true; }},
+      {"abort is null", [](AdamWork& w) { w.abort = nullptr; }},
+  };
+  for (const auto& [named, spoil] : spoiled) {
+    AdamWork work = good;
+    spoil(work);
+    expect_refused(named, [&] { check_adam_work(work); });
+  }
+}
+
+}  // namespace
+}  // namespace ringdp::gpu

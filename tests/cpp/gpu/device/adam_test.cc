@@ -1,0 +1,155 @@
+// The text of the fused step's kernel, thread by thread on the host: the bits of the CPU's step on the mean.
+#include "gpu/device/adam.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace ringdp::gpu {
+namespace {
+
+constexpr int kBlocks = 3, kThreads = 5;
+
+// One thread after the other: nothing in this text waits.
+struct HostPrimitives {
+  inline static int at_block = 0, at_thread = 0;
+  static int block() { return at_block; }
+  static int blocks() { return kBlocks; }
+  static int thread() { return at_thread; }
+  static int threads() { return kThreads; }
+  static uint32_t load_acquire(const uint32_t* from) { return *from; }
+  static Pack load(const Pack* from) { return *from; }
+  static void store(Pack* to, Pack pack) { *to = pack; }
+  static float fma(float a, float b, float c) { return std::fma(a, b, c); }
+  static float root(float value) { return std::sqrt(value); }
+};
+
+template <int kRanks = 1>
+void run(const AdamWork& work) {
+  if (work.world != kRanks) {
+    if constexpr (kRanks < plan::kMaxDeviceRanks) run<kRanks + 1>(work);
+    return;
+  }
+  for (int& b = HostPrimitives::at_block = 0; b < kBlocks; ++b) {
+    for (int& t = HostPrimitives::at_thread = 0; t < kThreads; ++t) run_adam<HostPrimitives, kRanks>(work);
+  }
+}
+
+// Floats whose memory starts at a pack, as the kernel wants it.
+using Floats = std::vector<float>;
+
+Floats spread(int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  Floats values(static_cast<size_t>(count));
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+Floats squared(Floats values) {
+  for (float& value : values) value *= value;
+  return values;
+}
+
+bool same_bits(const Floats& a, const Floats& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+struct Trained {
+  Floats parameters, state[3];
+};
+
+Trained fresh(int64_t count) {
+  return {spread(count, 1), {spread(count, 2), squared(spread(count, 3)), squared(spread(count, 4))}};
+}
+
+// The shard of rank `rank` of a world, stepped by the kernel's text.
+struct World {
+  int64_t count;
+  std::vector<Floats> gradients, parameters;
+  Trained trained;
+  uint32_t abort = 0;
+
+  World(int world, int64_t elements) : count(elements), trained(fresh(elements)) {
+    for (int r = 0; r < world; ++r) {
+      gradients.push_back(spread(elements, 10 + r));
+      parameters.push_back(trained.parameters);
+    }
+  }
+  void step(const kernels::AdamScalars& scalars, double divisor) {
+    AdamWork work{};
+    work.world = static_cast<int>(gradients.size());
+    work.rank = work.world - 1;
+    work.count = count;
+    work.divisor = divisor;
+    work.scalars = scalars;
+    work.abort = &abort;
+    for (int r = 0; r < work.world; ++r) {
+      work.gradients[r] = gradients[r].data();
+      work.parameters[r] = parameters[r].data();
+    }
+    for (int k = 0; k < 3; ++k) work.state[k] = trained.state[k].data();
+    run(work);
+  }
+  Floats mean(double divisor) const {
+    Floats sum = gradients[0];
+    for (size_t r = 1; r < gradients.size(); ++r) {
+      for (int64_t i = 0; i < count; ++i) sum[i] += gradients[r][i];
+    }
+    for (float& value : sum) value = divisor != 0 ? value / static_cast<float>(divisor) : value;
+    return sum;
+  }
+};
+
+void step_on_the_cpu(const kernels::AdamSettings& settings, double number, const Floats& mean, Trained& t) {
+  const kernels::StepArrays arrays{t.parameters.data(), mean.data(),
+                                   {t.state[0].data(), t.state[1].data(), t.state[2].data()},
+                                   static_cast<int64_t>(mean.size())};
+  kernels::adam_step_with(kernels::scalar_fma_step_kernels(), settings, arrays, number, nullptr);
+}
+
+void expect_the_bits_of_the_cpu(int ranks, int64_t count, const kernels::AdamSettings& settings, double divisor) {
+  World world(ranks, count);
+  Trained expected = world.trained;
+  for (int number = 1; number <= 3; ++number) {
+    world.step(kernels::scalars_of(settings, number), divisor);
+    step_on_the_cpu(settings, number, world.mean(divisor), expected);
+  }
+  for (const Floats& parameters : world.parameters) EXPECT_TRUE(same_bits(parameters, expected.parameters)) << ranks;
+  for (int k = 0; k < 3; ++k) EXPECT_TRUE(same_bits(world.trained.state[k], expected.state[k])) << ranks << " " << k;
+}
+
+constexpr kernels::AdamSettings kAdamW{1e-2, 0.9, 0.999, 1e-8, 0.1, true, false, false};
+
+TEST(Adam, EveryNumberOfRanksGivesTheBitsOfTheCpu) {
+  for (int ranks = 1; ranks <= plan::kMaxDeviceRanks; ++ranks) {
+    for (const int64_t count : {0, 4, 60, 1024}) expect_the_bits_of_the_cpu(ranks, count, kAdamW, ranks);
+  }
+}
+
+TEST(Adam, EverySettingGivesTheBitsOfTheCpu) {
+  for (const bool decoupled : {false, true}) {
+    for (const bool amsgrad : {false, true}) {
+      for (const bool maximize : {false, true}) {
+        for (const double beta1 : {0.3, 0.9}) {
+          expect_the_bits_of_the_cpu(3, 256, {3e-3, beta1, 0.99, 1e-6, 0.1, decoupled, amsgrad, maximize}, 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(Adam, AnAbortedGroupStepsNothing) {
+  World world(2, 64);
+  const Floats before = world.parameters[0];
+  world.abort = 1;
+  world.step(kernels::scalars_of(kAdamW, 1), 2);
+  EXPECT_TRUE(same_bits(world.parameters[0], before));
+  EXPECT_TRUE(same_bits(world.trained.state[0], fresh(64).state[0]));
+}
+
+}  // namespace
+}  // namespace ringdp::gpu
