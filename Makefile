@@ -11,6 +11,8 @@ PACKAGES := 'setuptools>=70' 'wheel>=0.43' 'ninja>=1.11' 'cmake>=3.24' 'numpy>=1
             'expecttest>=0.2' 'rich>=13' 'matplotlib>=3.7'
 # Trainers that some tests run ringdp under; those tests are skipped where pip cannot get them.
 NEIGHBOURS := 'lightning>=2.4' 'accelerate>=1.0'
+# What operates the pages in a browser; likewise.
+BROWSING := 'selenium>=4.15' 'axe-selenium-python>=2.1.6'
 ifeq ($(origin CXX),default)
 CXX := $(shell command -v g++ || command -v clang++ || echo g++)
 endif
@@ -33,13 +35,13 @@ else
 PY    := $(VENV)/bin/python
 FOUND := $(TORCH)
 PACKAGES_STAMP := $(VENV)/packages-$(call key,$(TORCH) $(PIP_ARGS) $(PACKAGES))
-NEIGHBOURS_STAMP := $(VENV)/neighbours-$(call key,$(TORCH) $(PIP_ARGS) $(NEIGHBOURS))
+NEIGHBOURS_STAMP := $(VENV)/neighbours-$(call key,$(TORCH) $(PIP_ARGS) $(NEIGHBOURS) $(BROWSING))
 BUILT := $(STAMPS)/installed
 endif
 # An extension works with one interpreter and one torch, so both are in the name of its stamp.
 COMPILED := $(STAMPS)/compiled-$(call key,$(PY) $(PYTHON) $(FOUND))
 
-.PHONY: demo test test-all sanitize conformance soak bench build lint clean help
+.PHONY: demo test test-all sanitize conformance gpu-check soak bench build lint clean help
 .DELETE_ON_ERROR:
 
 demo: build  ## train a small GPT on 2 ranks of this machine (NPROC=4, ARGS="--steps 50", VENV=none)
@@ -59,6 +61,9 @@ sanitize: build  ## the C++ tests under TSan and under ASan+UBSan
 
 conformance: build  ## PyTorch's own distributed tests over ringdp (ARGS="--world-size 3 --filter all_reduce")
 	$(PY) -m tests.conformance $(ARGS)
+
+gpu-check:  ## on a machine with a GPU: build, its tests and benchmark in nine minutes (VENV=none)
+	@$(PYTHON) .ci/gpu_check.py $(PY) VENV=$(VENV) PYTHON=$(PYTHON)
 
 soak: build  ## random collectives for ten minutes, every bit checked (ARGS="--minutes 60 -n 8")
 	$(PY) benchmarks/soak.py $(ARGS)
@@ -93,6 +98,8 @@ $(PACKAGES_STAMP): | $(MACHINE)
 $(NEIGHBOURS_STAMP): | $(PACKAGES_STAMP)
 	@$(PY) -m pip install -q $(PIP_ARGS) $(TORCH) $(NEIGHBOURS) > $(BUILD)/neighbours.log 2>&1 || \
 	  echo "ringdp: no lightning or accelerate from here (build/neighbours.log): their tests will be skipped"
+	@$(PY) -m pip install -q $(PIP_ARGS) $(BROWSING) > $(BUILD)/browsing.log 2>&1 || \
+	  echo "ringdp: no selenium from here (build/browsing.log): the tests of pages in a browser will be skipped"
 	@touch $@
 
 $(STAMPS)/installed: $(COMPILED) pyproject.toml
@@ -109,4 +116,4 @@ clean:  ## what `make` compiled; the virtual environment stays (rm -r .venv)
 	rm -rf $(BUILD) dist python/*.egg-info python/ringdp/_C*.so python/ringdp/libringdp_gpu.so python/ringdp/_built.json
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,12 @@ def say(line: str) -> None:
 def compiler() -> list[str]:
     """The C++ compiler as a command, from CXX."""
     return shlex.split(os.environ.get("CXX", "")) or ["c++"]
+
+
+@cache
+def compiler_version() -> str:
+    """What the compiler says about itself; "" when it says nothing."""
+    return subprocess.run([*compiler(), "--version"], capture_output=True, text=True).stdout
 
 
 def jobs() -> int:
@@ -126,23 +133,23 @@ def compile_objects(name: str, key: object, files: list[Path], command: Callable
 
 def compile_core() -> list[str]:
     """Compiles what changed in the core rooms; returns every object."""
-    version = subprocess.run([*compiler(), "--version"], capture_output=True, text=True).stdout
-    key = (compiler(), version, CORE_FLAGS, SIMD_FLAGS)
+    key = (compiler(), compiler_version(), CORE_FLAGS, SIMD_FLAGS)
     objects = compile_objects("core", key, sources(CORE_ROOMS), core_command)
     return [str(output.relative_to(ROOT)) for output in objects]
 
 
 def precompiled(flags: list[str], folder: Path) -> list[str]:
     """Has GCC parse torch's headers once for all files with these flags; what makes it use that. [] elsewhere."""
-    version = subprocess.run([*compiler(), "--version"], capture_output=True, text=True).stdout
-    if "Free Software Foundation" not in version:
+    if "Free Software Foundation" not in compiler_version():
         return []
-    copy = folder / hashlib.sha256(repr((compiler(), version, flags)).encode()).hexdigest()[:12] / "precompiled.h"
+    source = ROOT / "csrc/backend/precompiled.h"
+    key = (compiler(), compiler_version(), flags, source.read_text())
+    copy = folder / hashlib.sha256(repr(key).encode()).hexdigest()[:12] / source.name
     output = copy.with_suffix(".h.gch")
     if not output.exists():
         shutil.rmtree(folder, ignore_errors=True)  # it is large
         copy.parent.mkdir(parents=True)
-        shutil.copy(ROOT / "csrc/backend/precompiled.h", copy)
+        shutil.copy(source, copy)
         say("torch's headers, once for all files")
         command = [*compiler(), *flags, "-w", "-x", "c++-header", str(copy), "-o", str(output)]
         if subprocess.run(command, cwd=ROOT).returncode != 0:
@@ -154,7 +161,7 @@ def write_build_record(folder: Path, cuda: str | None) -> None:
     """What this build is for, in a file that can be read where the library itself cannot be loaded."""
     import torch
 
-    version = subprocess.run([*compiler(), "--version"], capture_output=True, text=True).stdout.splitlines()
+    version = compiler_version().splitlines()
     record = {
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib import util
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def find_nvcc() -> Path | None:
     return Path(on_path) if on_path else _in_packages()
 
 
+@cache
 def version_of(nvcc: Path) -> str:
     """What it says about itself."""
     return subprocess.run([str(nvcc), "--version"], capture_output=True, text=True).stdout

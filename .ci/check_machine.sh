@@ -55,5 +55,7 @@ if [ "$extra" = tests ] && can_install; then
     echo "ringdp: libgtest-dev could not be installed; CMake will try to download GoogleTest"
   command -v ip >/dev/null || install iproute2 ||
     echo "ringdp: iproute2 could not be installed; the tests over two hosts will be skipped"
+  command -v chromedriver >/dev/null || install chromium chromium-driver ||
+    echo "ringdp: chromium could not be installed; the tests of pages in a browser will be skipped"
 fi
 exit 0

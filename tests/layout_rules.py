@@ -24,7 +24,7 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
     "plan": ("base",),
     "collective": _CORE[:5],
     "comm": _CORE[:6],
-    "gpu": ("base", "kernels", "plan"),
+    "gpu": ("base", "kernels", "transport", "plan"),
     "backend": (*_CORE, "gpu"),
     "reducer": ("base", "kernels", "trace", "backend"),
     "zero": ("base", "kernels", "trace", "backend", "reducer"),
@@ -114,7 +114,7 @@ def mirrored_python(root: Path) -> Iterator[str]:
 
 def small_files(root: Path) -> Iterator[str]:
     """No source file is longer than MAX_LINES."""
-    folders = ("csrc", "python", "tests", "benchmarks", ".ci")
+    folders = ("csrc", "python", "tests", "benchmarks", "docs", ".ci")
     files = [p for f in folders for p in (root / f).rglob("*") if p.suffix in (".cc", ".h", ".cu", ".py", ".sh")]
     for path in sorted([*files, *root.glob("setup*.py")]):
         count = len(path.read_text().splitlines())
@@ -129,8 +129,8 @@ def _names_a_path(root: Path, folder: Path, token: str) -> bool:
 
 
 def documented_paths(root: Path) -> Iterator[str]:
-    """Paths that README.md and csrc/README.md quote or link exist, from the root or from the README's folder."""
-    for readme in (root / "README.md", root / "csrc/README.md"):
+    """Paths that README.md, csrc/README.md and docs/ quote or link exist, from the root or from the page's folder."""
+    for readme in (root / "README.md", root / "csrc/README.md", *sorted(root.glob("docs/*.md"))):
         text = readme.read_text() if readme.is_file() else ""
         quoted = [t for t in _CODE_SPAN.findall(text) if _names_a_path(root, readme.parent, t)]
         for token in [*quoted, *_LINK.findall(text)]:
@@ -139,12 +139,12 @@ def documented_paths(root: Path) -> Iterator[str]:
 
 
 def known_variables(root: Path) -> Iterator[str]:
-    """Every RINGDP_ variable named in code or README has its row in the table of base/env.cc."""
+    """Every RINGDP_ variable named in code, README or docs/ has its row in the table of base/env.cc."""
     table = root / "csrc/base/env.cc"
     setup = root / "setup.py"
     known = set(_VARIABLE.findall(table.read_text())) if table.is_file() else set()
     known |= set(_MACRO.findall(setup.read_text())) if setup.is_file() else set()
-    folders = ("csrc", "python", "benchmarks")
+    folders = ("csrc", "python", "benchmarks", "docs")
     suffixes = (".cc", ".h", ".cu", ".py", ".pyi", ".md")
     files = [p for f in folders for p in (root / f).rglob("*") if p.suffix in suffixes]
     for path in sorted([*files, *root.glob("setup*.py"), root / "README.md", root / "Makefile"]):

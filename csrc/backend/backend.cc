@@ -5,6 +5,7 @@
 #include "backend/batch.h"
 #include "backend/compat.h"
 #include "backend/device/device_work.h"
+#include "backend/device/natives.h"
 #include "backend/device/served.h"
 #include "backend/errors.h"
 #include "backend/gil.h"
@@ -26,16 +27,20 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, cons
     : c10d::Backend(rank, size), options_(std::move(options)) {
   guarded([&] {
     StoreAdapter adapter(std::move(store));
-    group_ = comm::Group::create(runtime(), adapter, {name, rank, size, options_->settings()},
+    const auto& ranks = options_->global_ranks_in_group;
+    group_ = comm::Group::create(runtime(), adapter,
+                                 {name, rank, size, options_->settings(), std::vector<int>(ranks.begin(), ranks.end())},
                                  Deadline::after(options_->timeout));
   });
   backend::remember(group_);
+  natives_ = std::make_unique<Natives>(group_);
   init();
 }
 
 Backend::~Backend() {
   const ReleaseGil release;  // a finishing collective may drop a tensor, which needs it
   group_->leave();
+  natives_.reset();
   lanes_.reset();
 }
 
@@ -43,8 +48,8 @@ Backend::Ends Backend::ends_of(c10d::OpType type, const char* title, const Tenso
                                const CallMemory& memory, std::optional<int> source) {
   Ends ends;
   if (memory.is_on_device()) {
-    const auto work = c10::make_intrusive<DeviceWork>(getRank(), type, title, inputs, std::move(result), memory, source,
-                                                      completion());
+    const auto work = c10::make_intrusive<DeviceWork>(getRank(), type, title, inputs, std::move(result), memory,
+                                                      memory.start(source), completion());
     ends.ready = work->ready();
     ends.work = work;
   } else {
@@ -62,8 +67,10 @@ Backend::WorkPtr Backend::run(Call call) {
     comm::Request request;
     request.desc = std::move(call.desc);
     request.buffers = std::move(call.buffers);
-    request.deadline = Deadline::after(call.timeout == c10d::kUnsetTimeout ? options_->timeout : call.timeout);
+    request.deadline = Deadline::after(timeout_of(call.timeout));
+    request.digests = std::move(call.digests);
     request.asynchronous = call.asynchronous || call.memory.is_on_device();
+    const auto order = call.memory.order();
     Ends ends = ends_of(call.type, call.title, call.inputs, std::move(call.result), call.memory);
     request.ready = std::move(ends.ready);
     request.ending = std::move(ends.ending);
@@ -71,6 +78,33 @@ Backend::WorkPtr Backend::run(Call call) {
     ends.work->attach(group_, op, op->desc().seq);
     return remember(ends.work);
   });
+}
+
+std::chrono::milliseconds Backend::timeout_of(std::chrono::milliseconds asked) const {
+  return asked == c10d::kUnsetTimeout ? options_->timeout : asked;
+}
+
+void Backend::place(Call& call, c10::Device device) {
+  const std::shared_ptr<Lane> lane = device.is_cpu() ? nullptr : lanes_->of(device);
+  if (!lane) return;
+  guarded([&] {
+    const auto native = natives_->lane_for(device, lane, call.desc, timeout_of(call.timeout));
+    if (!native) return;
+    const bool averages = call.desc.op == ReduceOp::kAvg;
+    const double divisor = call.desc.divisor != 0 ? call.desc.divisor : averages ? getSize() : 0;
+    call.memory.stay_on(native, {Natives::problem_of(call.desc, getRank(), getSize()), divisor, timeout_of(call.timeout)});
+    call.desc.place = comm::Place::kDevices;
+  });
+}
+
+void Backend::eagerConnectSingleDevice(at::Device device) {
+  const std::shared_ptr<Lane> lane = device.is_cpu() ? nullptr : lanes_->of(device);
+  if (lane) guarded([&] { natives_->meet(device, lane, options_->timeout); });
+}
+
+std::string Backend::description() const {
+  const std::string devices = natives_->description();
+  return group_->description() + (devices.empty() ? "" : "\n" + devices);
 }
 
 void Backend::check_rank(int64_t rank, const char* what, const char* call) const {
@@ -90,7 +124,10 @@ Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& opts) {
   desc.what = plan::Collective::kBarrier;
   Call call{c10d::OpType::BARRIER, "ringdp:barrier", desc, {}, {}, flat_result({}), memory(), opts.timeout,
             opts.asyncOp};
-  if (opts.device && core_of(opts.device->type()) != nullptr) call.memory.belong_to(*opts.device);
+  if (opts.device && core_of(opts.device->type()) != nullptr) {
+    place(call, *opts.device);
+    call.memory.belong_to(*opts.device);
+  }
   return run(std::move(call));
 }
 

@@ -21,6 +21,8 @@
 
 namespace ringdp::backend {
 
+class Natives;
+
 class Backend : public c10d::Backend, public Capabilities {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -46,9 +48,9 @@ class Backend : public c10d::Backend, public Capabilities {
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& opts) override;
-  WorkPtr reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous) override;
+  WorkPtr reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous, DigestsPtr digests) override;
   WorkPtr reduce_scatter_div(const at::Tensor& output, const at::Tensor& input, double divisor,
-                             bool asynchronous, OnResult on_result) override;
+                             bool asynchronous, OnResult on_result, DigestsPtr digests) override;
 
   // movements.cc
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
@@ -88,7 +90,8 @@ class Backend : public c10d::Backend, public Capabilities {
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
-  void eagerConnectSingleDevice(at::Device) override {}  // connected since it exists
+  // Its ranks are connected since it exists; here their devices meet, if collectives can run on them. Collective.
+  void eagerConnectSingleDevice(at::Device device) override;
 
   void setSequenceNumberForGroup() override {}  // sequence numbers start at 0 on every rank anyway
   uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }
@@ -98,6 +101,7 @@ class Backend : public c10d::Backend, public Capabilities {
   void shutdown() override;  // idempotent, bounded
 
   const comm::Group& group() const { return *group_; }
+  std::string description() const;  // how bytes reach each peer, which plans run and why, and what runs on devices
 
  private:
   // One collective ready to go.
@@ -111,8 +115,13 @@ class Backend : public c10d::Backend, public Capabilities {
     CallMemory memory;
     std::chrono::milliseconds timeout;
     bool asynchronous;
+    DigestsPtr digests = {};
   };
   WorkPtr run(Call call);
+  // Lets the call run on its device where that can; once its desc is complete, before its memory is used. A call whose
+  // ranks may not all be able to is not asked for.
+  void place(Call& call, c10::Device device);
+  std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
   CallMemory memory() { return CallMemory(*lanes_); }
   // What a request needs before it is submitted: when it may begin, how it ends, and its Work.
   struct Ends {
@@ -134,7 +143,7 @@ class Backend : public c10d::Backend, public Capabilities {
   const Tensors& one_per_rank(const Lists& lists, const char* call, const char* which) const;
 
   WorkPtr reduce_all(const at::Tensor& tensor, const c10d::ReduceOp& op, double divisor,
-                     std::chrono::milliseconds timeout, bool asynchronous);
+                     std::chrono::milliseconds timeout, bool asynchronous, DigestsPtr digests = {});
   WorkPtr reduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& opts);
   WorkPtr scatter_from(const at::Tensor& output, const Tensors& inputs, const c10d::ReduceOp& op, Call call);
   WorkPtr gather_into(const Tensors& outputs, const at::Tensor& input, Call call);
@@ -145,6 +154,7 @@ class Backend : public c10d::Backend, public Capabilities {
   c10::intrusive_ptr<GroupOptions> options_;
   std::shared_ptr<comm::Group> group_;
   std::unique_ptr<Lanes> lanes_ = std::make_unique<Lanes>();
+  std::unique_ptr<Natives> natives_;
 
   std::once_flag allocator_made_;
   HeapAllocator* allocator_ = nullptr;  // lives as long as the process

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "backend/device/native_call.h"
 #include "backend/errors.h"
 #include "backend/tensors.h"
 
@@ -16,9 +17,15 @@ void CallMemory::enter(c10::Device device) {
   if (!lane_ && !device.is_cpu()) lane_ = lanes_->of(device);
 }
 
+void CallMemory::stay_on(std::shared_ptr<NativeLane> native, const NativeQuestion& question) {
+  enter(native->lane()->device());
+  native_ = std::move(native);
+  question_ = question;
+}
+
 at::Tensor CallMemory::read(const at::Tensor& from) {
   enter(from.device());
-  read_.push_back(lane_ ? fetched(from) : flat(from));
+  read_.push_back(is_staged() ? fetched(from) : flat(from));
   return read_.back();
 }
 
@@ -31,7 +38,7 @@ at::Tensor CallMemory::fetched(const at::Tensor& from) {
 at::Tensor CallMemory::write(const at::Tensor& to, const char* call, const at::Tensor& in_place) {
   enter(to.device());
   check_writable(to, call);
-  at::Tensor memory = lane_ ? lane_->pinned(to.sizes(), to.scalar_type()) : flat_target(to, call);
+  at::Tensor memory = is_staged() ? lane_->pinned(to.sizes(), to.scalar_type()) : flat_target(to, call);
   for (const at::Tensor& other : read_) {
     const bool may_be_same = other.is_same(in_place) && other.const_data_ptr() == memory.const_data_ptr();
     if (!may_be_same && overlap(other, memory)) memory = at::empty_like(memory);
@@ -67,7 +74,23 @@ std::function<void()> CallMemory::epilogue() const {
   };
 }
 
-std::unique_ptr<DeviceCall> CallMemory::start(std::optional<int> source) const {
+std::unique_lock<std::mutex> CallMemory::order() const {
+  return native_ ? std::unique_lock(native_->order()) : std::unique_lock<std::mutex>();
+}
+
+std::unique_ptr<CallOnDevice> CallMemory::start(std::optional<int> source) const {
+  if (!native_) return start_staged(source);
+  NativeCall::Tensors tensors;
+  tensors.inputs = read_;
+  tensors.written = written_;
+  for (const auto& result : results_) {
+    tensors.outputs.push_back(result.memory);
+    tensors.results.push_back({result.memory, result.tensor});
+  }
+  return std::make_unique<NativeCall>(native_, question_, std::move(tensors));
+}
+
+std::unique_ptr<CallOnDevice> CallMemory::start_staged(std::optional<int> source) const {
   const c10::Stream& results = source ? lane_->results_from(*source) : lane_->results();
   auto call = std::make_unique<DeviceCall>(lane_, results_.empty() ? lane_->inputs() : results);
   for (const at::Tensor& tensor : written_) lane_->record(tensor, call->stream());
@@ -76,6 +99,7 @@ std::unique_ptr<DeviceCall> CallMemory::start(std::optional<int> source) const {
 }
 
 std::vector<at::Tensor> CallMemory::on_host() const {
+  if (native_) return {};
   std::vector<at::Tensor> tensors = read_;
   for (const auto& result : results_) tensors.push_back(result.memory);
   return tensors;
@@ -83,6 +107,7 @@ std::vector<at::Tensor> CallMemory::on_host() const {
 
 std::vector<at::Tensor> CallMemory::on_device() const {
   std::vector<at::Tensor> tensors = written_;
+  if (native_) tensors.insert(tensors.end(), read_.begin(), read_.end());
   for (const auto* copies : {&inputs_, &results_}) {
     for (const auto& copy : *copies) tensors.push_back(copy.tensor);
   }

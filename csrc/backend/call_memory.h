@@ -1,14 +1,17 @@
 // Where the tensors of one call lie while it runs, contiguous host memory; and the way back from there.
 //
 // Tensors of the CPU are used where they lie or copied on the spot; those of a device get pinned memory, to which they
-// are copied in the order of streams (device/device_call.h) once the call starts. A call's tensors are on one device.
+// are copied in the order of streams (device/device_call.h) once the call starts, or stay there when the device runs the
+// collective (device/native_call.h). A call's tensors are on one device.
 #pragma once
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "backend/device/device_call.h"
+#include "backend/device/native_question.h"
 
 namespace ringdp::backend {
 
@@ -16,7 +19,10 @@ class CallMemory {
  public:
   explicit CallMemory(Lanes& lanes) : lanes_(&lanes) {}
 
-  // Contiguous host memory: that holds what is in `from`; whose contents `to` gets; both.
+  // Before anything is read or written: the call runs on its device.
+  void stay_on(std::shared_ptr<NativeLane> native, const NativeQuestion& question);
+
+  // Contiguous memory: that holds what is in `from`; whose contents `to` gets; both.
   at::Tensor read(const at::Tensor& from);
   // Apart from all memory that was read so far; only `in_place`, a result of read(), may be the same.
   at::Tensor write(const at::Tensor& to, const char* call, const at::Tensor& in_place = {});
@@ -27,7 +33,9 @@ class CallMemory {
 
   // One of both, once: how a call on the CPU ends, or a call on a device under way. `source`: of a receive.
   std::function<void()> epilogue() const;
-  std::unique_ptr<DeviceCall> start(std::optional<int> source) const;
+  std::unique_ptr<CallOnDevice> start(std::optional<int> source) const;
+  // To be held from start() to the call's end on its streams; of nothing unless the device runs it.
+  std::unique_lock<std::mutex> order() const;
 
   bool is_on_device() const { return lane_ != nullptr; }
   std::function<void()> after() const;           // what then() was told, for DeviceCall::take_back
@@ -36,10 +44,14 @@ class CallMemory {
 
  private:
   void enter(c10::Device device);
+  bool is_staged() const { return lane_ && !native_; }
+  std::unique_ptr<CallOnDevice> start_staged(std::optional<int> source) const;
   at::Tensor fetched(const at::Tensor& from);    // pinned, for the elements of a device's tensor
 
   Lanes* lanes_;
   std::shared_ptr<Lane> lane_;  // null: of the CPU, or no tensor yet
+  std::shared_ptr<NativeLane> native_;  // null: staged
+  NativeQuestion question_;
   std::optional<c10::Device> device_;
   std::vector<at::Tensor> read_, written_;
   std::vector<DeviceCall::Copy> inputs_, results_;  // no inputs on the CPU: they are there

@@ -8,6 +8,10 @@
 
 #include "backend/allocation_scope.h"
 
+namespace ringdp::comm {
+struct Digests;
+}
+
 namespace ringdp::backend {
 
 class Capabilities {
@@ -17,14 +21,18 @@ class Capabilities {
   // The sum over ranks divided once by `divisor` (equal on all ranks, not 0), as one operation: rank order, folded and
   // divided in float32 for 16-bit floats, rounded once. A SUM rounded to 16 bits and divided afterwards differs in
   // 3 to 5 % of the elements. Floating-point and complex tensors; in place.
-  virtual c10::intrusive_ptr<c10d::Work> reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous) = 0;
+  // `digests` (comm/op.h), unless null, travel with it: a checksum of each rank's, known to all when it is done.
+  using DigestsPtr = std::shared_ptr<comm::Digests>;
+  virtual c10::intrusive_ptr<c10d::Work> reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous,
+                                                    DigestsPtr digests) = 0;
 
   // The same, of which this rank gets its part: `input` has N times the elements of `output`.
   // `on_result`, unless empty, is told of elements of `output` as soon as they are there, by the thread that drives; which
   // ones is up to the algorithm, those it is not told of are there when the work is done.
   using OnResult = std::function<void(int64_t begin, int64_t count)>;
   virtual c10::intrusive_ptr<c10d::Work> reduce_scatter_div(const at::Tensor& output, const at::Tensor& input,
-                                                            double divisor, bool asynchronous, OnResult on_result) = 0;
+                                                            double divisor, bool asynchronous, OnResult on_result,
+                                                            DigestsPtr digests) = 0;
 
   // Until it ends, tensors of these sizes that this thread makes need not be copied by collectives (backward passes: the
   // gradients). Null where the group has no shared memory.

@@ -62,6 +62,7 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
   desc.count = tensor.numel();
   Call call{c10d::OpType::BROADCAST, "ringdp:broadcast", desc, {}, tensors, flat_result(tensors), memory(),
             opts.timeout, opts.asyncOp};
+  place(call, tensor.device());
   const bool root = getRank() == opts.rootRank;
   const at::Tensor own = root ? call.memory.read(tensor) : call.memory.write(tensor, "broadcast");
   call.buffers = {{own.data_ptr()}, {own.data_ptr()}};
@@ -72,6 +73,7 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
 Backend::WorkPtr Backend::gather_into(const Tensors& outputs, const at::Tensor& input, Call call) {
   const char* const name = plan::name_of(call.desc.what);
   call.desc.dtype = checked_dtype(input, name);
+  if (call.desc.what == plan::Collective::kAllGather) place(call, input.device());
   const at::Tensor source = call.memory.read(input);
   call.buffers.inputs = {source.data_ptr()};
   for (size_t rank = 0; rank < outputs.size(); ++rank) {
@@ -218,9 +220,18 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input, S
   if (!flat_target(output, "all_to_all_single").is_same(output)) refuse("all_to_all_single: the output must be contiguous");
   const auto recvs = elements_of(output, output_splits, getSize(), "output");
   const auto sends = elements_of(input, input_splits, getSize(), "input");
-  return exchange(cut(output, recvs), cut(flat(input), sends),
-                  {c10d::OpType::ALLTOALL_BASE, "ringdp:all_to_all", {}, {}, {input}, flat_result({output}), memory(),
-                   opts.timeout, opts.asyncOp});
+  Call call{c10d::OpType::ALLTOALL_BASE, "ringdp:all_to_all", {}, {}, {input}, flat_result({output}), memory(),
+            opts.timeout, opts.asyncOp};
+  // With splits only a pair knows what it exchanges.
+  if (output_splits.empty() && input_splits.empty() && output.numel() == input.numel()) {
+    check_same_dtype(input, output, "all_to_all_single");
+    call.desc.what = plan::Collective::kAllToAll;
+    call.desc.dtype = checked_dtype(input, "all_to_all_single");
+    call.desc.count = sends[0];
+    place(call, input.device());
+    if (call.desc.place == comm::Place::kHost) call.desc.count = 0;  // the host's plans go by sends and recvs
+  }
+  return exchange(cut(output, recvs), cut(flat(input), sends), std::move(call));
 }
 
 }  // namespace ringdp::backend

@@ -44,15 +44,17 @@ void remember(const std::shared_ptr<comm::Group>& group) {
   groups.push_back(group);
 }
 
+std::vector<std::shared_ptr<comm::Group>> remembered() {
+  std::vector<std::shared_ptr<comm::Group>> alive;
+  const std::lock_guard lock(registry().mutex);
+  for (const auto& group : registry().groups) {
+    if (auto held = group.lock()) alive.push_back(std::move(held));
+  }
+  return alive;
+}
+
 void leave_all() {
-  std::vector<std::weak_ptr<comm::Group>> groups;
-  {
-    const std::lock_guard lock(registry().mutex);
-    groups = registry().groups;
-  }
-  for (const auto& group : groups) {
-    if (const auto alive = group.lock()) alive->leave();
-  }
+  for (const auto& group : remembered()) group->leave();
 }
 
 }  // namespace ringdp::backend

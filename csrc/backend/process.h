@@ -1,6 +1,9 @@
 // The threads that serve all groups of this process: driver, watch and completion. Made at first use, never destroyed:
 // joining threads in a static destructor, or in a forked child that does not have them, would hang.
 #pragma once
+#include <memory>
+#include <vector>
+
 #include "backend/completion.h"
 #include "comm/group.h"
 
@@ -11,6 +14,7 @@ Completion& completion();  // for what this thread starts
 
 // For leave_all(); does not keep the group alive. Any thread.
 void remember(const std::shared_ptr<comm::Group>& group);
+std::vector<std::shared_ptr<comm::Group>> remembered();  // those that are still there
 // Every group that is still there says goodbye to its peers: when the process ends without having done so.
 void leave_all();
 

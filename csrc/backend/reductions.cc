@@ -27,7 +27,7 @@ Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptio
 }
 
 Backend::WorkPtr Backend::reduce_all(const at::Tensor& tensor, const c10d::ReduceOp& op, double divisor,
-                                     std::chrono::milliseconds timeout, bool asynchronous) {
+                                     std::chrono::milliseconds timeout, bool asynchronous, DigestsPtr digests) {
   comm::OpDesc desc;
   desc.what = plan::Collective::kAllReduce;
   desc.dtype = checked_dtype(tensor, "all_reduce");
@@ -36,15 +36,16 @@ Backend::WorkPtr Backend::reduce_all(const at::Tensor& tensor, const c10d::Reduc
   desc.divisor = divisor;
   const Tensors list{tensor};
   Call call{c10d::OpType::ALLREDUCE, "ringdp:all_reduce", desc, {}, list, flat_result(list), memory(), timeout,
-            asynchronous};
+            asynchronous, std::move(digests)};
+  place(call, tensor.device());
   const at::Tensor both = call.memory.update(premultiplied(tensor, op, "all_reduce"), tensor, "all_reduce");
   call.buffers = {{both.data_ptr()}, {both.data_ptr()}};
   return run(std::move(call));
 }
 
-Backend::WorkPtr Backend::reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous) {
+Backend::WorkPtr Backend::reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous, DigestsPtr digests) {
   check_divisor(divisor, "reduce_div");
-  return reduce_all(tensor, c10d::ReduceOp::AVG, divisor, c10d::kUnsetTimeout, asynchronous);
+  return reduce_all(tensor, c10d::ReduceOp::AVG, divisor, c10d::kUnsetTimeout, asynchronous, std::move(digests));
 }
 
 // One collective over all tensors laid end to end: many small ones cost what one costs.
@@ -60,6 +61,7 @@ Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors, const c10d::Allr
   desc.count = all.numel();
   Call call{c10d::OpType::ALLREDUCE_COALESCED, "ringdp:all_reduce", desc, {}, tensors, flat_result(tensors), memory(),
             opts.timeout, opts.asyncOp};
+  place(call, all.device());
   const at::Tensor both = call.memory.update(all, all, name);
   call.buffers = {{both.data_ptr()}, {both.data_ptr()}};
   call.memory.then([all, tensors] { copy_apart(all, tensors); }, tensors);
@@ -96,6 +98,7 @@ Backend::WorkPtr Backend::scatter_from(const at::Tensor& output, const Tensors& 
   call.desc.op = checked_op(op, call.desc.dtype, name);
   check_numel(output, inputs[getRank()].numel(), name, "the output");
   set_parts(call.desc, inputs);
+  place(call, output.device());
   at::Tensor own_part;
   for (int rank = 0; rank < getSize(); ++rank) {
     const at::Tensor& input = inputs[rank];
@@ -134,14 +137,14 @@ Backend::WorkPtr Backend::scatter_flat(const at::Tensor& output, const at::Tenso
 }
 
 Backend::WorkPtr Backend::reduce_scatter_div(const at::Tensor& output, const at::Tensor& input, double divisor,
-                                             bool asynchronous, OnResult on_result) {
+                                             bool asynchronous, OnResult on_result, DigestsPtr digests) {
   check_divisor(divisor, "reduce_scatter_div");
   if (on_result && !output.device().is_cpu()) {
     refuse("reduce_scatter_div: parts are told of as they come on the CPU only: pass no on_result for " +
            output.device().str());
   }
   Call call{c10d::OpType::_REDUCE_SCATTER_BASE, "ringdp:_reduce_scatter_base", {}, {}, {input}, flat_result({output}),
-            memory(), c10d::kUnsetTimeout, asynchronous};
+            memory(), c10d::kUnsetTimeout, asynchronous, std::move(digests)};
   call.desc.divisor = divisor;
   call.buffers.on_result = std::move(on_result);
   return scatter_flat(output, input, c10d::ReduceOp::AVG, std::move(call), "reduce_scatter_div");

@@ -8,6 +8,8 @@
 namespace ringdp {
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// a mod n in [0, n), also for negative a: ranks and chunks are counted round a ring, both ways.
+constexpr int wrap(int a, int n) { return ((a % n) + n) % n; }
 constexpr int64_t align_up(int64_t n, int64_t to) { return ceil_div(n, to) * to; }
 
 // a * b, or InvalidArgument when the product does not fit (sizes come from users).

@@ -14,6 +14,7 @@ const char kAlgorithms[] = "auto|arena|direct|ring|hierarchy|tree|server";
 const char kOrders[] = "rank|rotated";
 const char kWires[] = "fp32|bf16|fp16|fp8|int8";  // in the order of WireType
 const char kBytes[] = "0..1099511627776", kSlotBytes[] = "4096..1073741824";
+const char kTraceEvents[] = "16384";
 const char kLogLevels[] = "error|warning|info|debug";
 
 // Position of `value` in "a|b|c", -1 when absent.
@@ -36,6 +37,7 @@ std::string choice_at(const std::string& choices, int index) {
 const IntField<Settings> kIntFields[] = {
     {"segment_bytes", &Settings::segment_bytes, 64, 1 << 30}, {"slot_bytes", &Settings::slot_bytes, 4096, 1 << 30, true},
     {"link_bytes", &Settings::link_bytes, 4096, 1 << 30},     {"heap_bytes", &Settings::heap_bytes, 0, int64_t{1} << 40},
+    {"window_bytes", &Settings::window_bytes, 1 << 20, int64_t{1} << 40, true},
     {"tcp_streams", &Settings::tcp_streams, 0, 64},           {"spin_us", &Settings::spin_us, 0, 1000000},
     {"late_ms", &Settings::late_ms, 10, 86400000},            {"unreachable_ms", &Settings::unreachable_ms, 100, 86400000},
 };
@@ -92,6 +94,7 @@ const std::vector<SettingRow>& setting_table() {
       {"slot_bytes", "RINGDP_SLOT_BYTES", "0", "0, 4096..1073741824", "staging slot per rank in shared memory; 0: slot_bytes_of_two and the next two"},
       {"link_bytes", "RINGDP_LINK_BYTES", "524288", "4096..1073741824", "capacity of one direction of a shared-memory link"},
       {"heap_bytes", "RINGDP_HEAP_BYTES", "68719476736", "0..1099511627776", "address space per rank for ringdp.empty, memory only where it is touched; 0: none"},
+      {"window_bytes", "RINGDP_WINDOW_BYTES", "67108864", "0, 1048576..1099511627776", "devices: memory per rank that its peers map; larger tensors go through it in pieces; 0: collectives run on the host"},
       {"tcp_streams", "RINGDP_TCP_STREAMS", "0", "0..64", "TCP connections that carry a pair's collectives; 0: 1, from 25 Gb/s 4, from 100 Gb/s 8"},
       {"spin_us", "RINGDP_SPIN_US", "50", "0..1000000", "how long a wait polls before it sleeps (at most 15 where ranks outnumber cores)"},
       {"late_ms", "RINGDP_LATE_MS", "1000", "10..86400000", "a rank that keeps others waiting this long is reported"},
@@ -109,7 +112,11 @@ const std::vector<SettingRow>& setting_table() {
       {"tree_bytes", "RINGDP_TREE_BYTES", "262144", kBytes, "links: broadcasts beyond direct_ranks are a tree up to here, beyond a ring"},
       {"", "RINGDP_TUNE", "auto", "auto, off or a file", "where `ringdp tune` keeps its thresholds; auto: a file per host in the user's cache"},
       {"", "RINGDP_LOG", "warning", kLogLevels, "what is written to stderr"},
+      {"", "RINGDP_TRACE", "", "a folder", "where each rank writes its latest events when it leaves or fails; empty: nowhere"},
+      {"", "RINGDP_TRACE_EVENTS", kTraceEvents, "0, 64..16777216", "events that a rank keeps in memory, 64 bytes each; 0: none"},
+      {"", "RINGDP_PROMETHEUS_PORT", "", "a port, 1..65535", "serves ringdp.stats() to Prometheus on 127.0.0.1, at this port + LOCAL_RANK; empty: not"},
       {"", "RINGDP_AUTOLOAD", "1", "0|1", "0: do not register the backend at `import torch`"},
+      {"", "RINGDP_ATTACH", "", "audit:FOLDER or doctor:FOLDER", "set by `ringdp audit` and `ringdp doctor`: what a rank writes down, and where"},
       {"", "RINGDP_CUDA", "auto", "auto|on|off", "build time only: compile the CUDA part"},
       {"", "RINGDP_GPU_LIBRARY", "", "a file", "the CUDA part, instead of the one beside the extension"},
       {"", "RINGDP_NCCL", "", "a file", "the NCCL library for CUDA tensors, where the process has not loaded one; empty: libnccl.so.2"},
@@ -170,6 +177,11 @@ SettingValue describe_setting(const SettingRow& row) {
 LogLevel log_level_from_environment() {
   const auto value = read_env("RINGDP_LOG");
   return value ? parse_choice<LogLevel>("RINGDP_LOG", kLogLevels, *value) : LogLevel::kWarning;
+}
+
+int64_t trace_events_from_environment() {
+  static constexpr IntField<Settings> kField{"RINGDP_TRACE_EVENTS", nullptr, 64, 1 << 24, true};
+  return parse_int(kField, read_env(kField.field).value_or(kTraceEvents));
 }
 
 std::optional<std::string> read_env(const char* variable) {

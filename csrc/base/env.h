@@ -27,6 +27,7 @@ struct Settings {
   int64_t slot_bytes = 0;              // staging slot per rank in the arena (two of them); 0: by thresholds and ranks
   int64_t link_bytes = 512 << 10;      // capacity of one shared-memory link direction
   int64_t heap_bytes = int64_t{64} << 30;  // address space per rank for tensors in shared memory; 0: none
+  int64_t window_bytes = 64 << 20;     // of each rank on its device, through which collectives there go; 0: none do
   int64_t tcp_streams = 0;             // connections per peer; 0: by the speed of the interface
   int64_t spin_us = 50;                // how long a wait polls before it sleeps
   int64_t late_ms = 1000;              // a peer that keeps others waiting this long is reported
@@ -62,6 +63,9 @@ SettingValue describe_setting(const SettingRow& row);
 
 // The threshold of RINGDP_LOG. InvalidArgument on a bad value.
 LogLevel log_level_from_environment();
+
+// RINGDP_TRACE_EVENTS: how many events a process keeps. InvalidArgument on a bad value.
+int64_t trace_events_from_environment();
 
 // The value of an environment variable that is not a Settings field (MASTER_ADDR, RINGDP_LOG); nullopt when unset or empty.
 std::optional<std::string> read_env(const char* variable);

@@ -4,8 +4,11 @@
 #include "backend/allocation_scope.h"
 #include "backend/backend.h"
 #include "backend/device/served.h"
+#include "backend/errors.h"
 #include "backend/process.h"
 #include "bindings/bind.h"
+#include "kernels/checksum.h"
+#include "trace/dump.h"
 
 namespace py = pybind11;
 
@@ -15,8 +18,8 @@ namespace {
 using backend::Backend;
 using backend::GroupOptions;
 
-py::dict counters(const Backend& self) {
-  const trace::Totals t = self.group().counters();
+py::dict counters_of(const comm::Group& group) {
+  const trace::Totals t = group.counters();
   py::dict d;
   d["collectives"] = t.collectives;
   d["steps"] = t.steps;
@@ -26,6 +29,32 @@ py::dict counters(const Backend& self) {
   d["header_bytes_sent"] = t.header_bytes_sent;
   d["memory_bytes_read"] = t.memory_bytes_read;
   d["memory_bytes_written"] = t.memory_bytes_written;
+  return d;
+}
+
+py::dict stats_of(const comm::Group& group) {
+  py::dict d;
+  d["name"] = group.name();
+  d["rank"] = group.rank();
+  d["world"] = group.world();
+  d["submitted"] = group.sequence();
+  d["counters"] = counters_of(group);
+  d["delays_ns"] = group.delays();
+  const auto error = group.error();
+  d["error"] = error ? py::object(py::str(error->what())) : py::none();
+  return d;
+}
+
+// Of the groups of this process that are there, and of its recorder.
+py::dict stats() {
+  py::list groups;
+  for (const auto& group : backend::remembered()) groups.append(stats_of(*group));
+  const trace::Ring& ring = trace::recorder().ring();
+  py::dict d;
+  d["groups"] = groups;
+  d["events_written"] = ring.written();
+  d["events_lost"] = ring.lost();
+  d["events_kept"] = ring.capacity();
   return d;
 }
 
@@ -46,11 +75,15 @@ void bind_backend(py::module_& m) {
       .def("__deepcopy__", [](const GroupOptions& self, const py::dict&) { return self.copy(); });
 
   m.def("leave_all", &backend::leave_all, no_gil);
-  m.def("serve_device",
-        [](const std::string& type, const py::capsule& core) {
-          backend::serve(c10::Device(type).type(), *core.get_pointer<backend::DeviceCore>());
-        },
-        py::arg("type"), py::arg("core"));
+  m.def("stats", &stats);
+  m.def("write_trace", [](const std::string& folder) {
+    backend::guarded([&] { trace::write_dump(trace::recorder(), folder); });
+  }, py::arg("folder"), no_gil);
+  m.def("checksum", [](const at::Tensor& tensor) {
+    TORCH_CHECK(tensor.is_cpu() && tensor.is_contiguous(), "checksum: the tensor must be contiguous, on the CPU");
+    return kernels::checksum(tensor.const_data_ptr(), tensor.nbytes());
+  }, py::arg("tensor"), no_gil);
+  m.def("serve_device", [](const std::string& type) { backend::serve(c10::Device(type).type()); }, py::arg("type"));
   py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(m, "Backend")
       .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& name,
                        const c10::intrusive_ptr<GroupOptions>& options) {
@@ -58,18 +91,22 @@ void bind_backend(py::module_& m) {
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("name"), py::arg("options"), no_gil)
       .def_property_readonly("options", &Backend::options)
-      .def("reduce_div", &Backend::reduce_div, py::arg("tensor"), py::arg("divisor"), py::arg("async_op") = true, no_gil)
+      .def("reduce_div",
+           [](Backend& self, const at::Tensor& tensor, double divisor, bool async_op) {
+             return self.reduce_div(tensor, divisor, async_op, {});
+           },
+           py::arg("tensor"), py::arg("divisor"), py::arg("async_op") = true, no_gil)
       .def("reduce_scatter_div",
            [](Backend& self, const at::Tensor& output, const at::Tensor& input, double divisor, bool async_op) {
-             return self.reduce_scatter_div(output, input, divisor, async_op, {});
+             return self.reduce_scatter_div(output, input, divisor, async_op, {}, {});
            },
            py::arg("output"), py::arg("input"), py::arg("divisor"), py::arg("async_op") = true, no_gil)
       // torch calls it on ranks outside a new group when supports_splitting is true and a device is bound.
       .def("perform_nocolor_split", [](const Backend&, const at::Device&) {})
       .def("enter_allocation_scope", [](Backend& self) { backend::enter_allocation_scope(self.heap_allocator()); })
       .def_static("leave_allocation_scope", &backend::leave_allocation_scope)
-      .def("counters", &counters)
-      .def("describe", [](const Backend& self) { return self.group().description(); });
+      .def("counters", [](const Backend& self) { return counters_of(self.group()); })
+      .def("describe", &Backend::description);
 }
 
 }  // namespace ringdp::bindings

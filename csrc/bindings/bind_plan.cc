@@ -14,7 +14,7 @@ namespace {
 
 plan::Plan make(const std::string& collective, const std::string& algorithm, const std::string& order, int rank,
                 int world, int64_t count, int root, int64_t segment_bytes, const std::vector<int>& hosts,
-               const std::string& wire) {
+               const std::string& wire, int64_t one_shot_bytes, bool in_heaps) {
   return backend::guarded([&] {
     Settings settings;
     set_field(settings, "algorithm", algorithm);
@@ -29,6 +29,8 @@ plan::Plan make(const std::string& collective, const std::string& algorithm, con
     problem.segment_bytes = segment_bytes;
     problem.hosts = hosts;
     problem.wire = settings.wire;
+    problem.one_shot_bytes = one_shot_bytes;
+    problem.in_heaps = in_heaps;
     return plan::make_plan(settings.algorithm, settings.order, problem);
   });
 }
@@ -37,8 +39,9 @@ template <class Print>
 auto printer(Print print) {
   return [print](const std::string& collective, const std::string& algorithm, const std::string& order, int rank,
                  int world, int64_t count, int root, int64_t segment_bytes, const std::vector<int>& hosts,
-                 const std::string& wire) {
-    return print(make(collective, algorithm, order, rank, world, count, root, segment_bytes, hosts, wire));
+                 const std::string& wire, int64_t one_shot_bytes, bool in_heaps) {
+    return print(make(collective, algorithm, order, rank, world, count, root, segment_bytes, hosts, wire,
+                      one_shot_bytes, in_heaps));
   };
 }
 
@@ -47,7 +50,8 @@ void def_printer(py::module_& m, const char* name, Print print) {
   m.def(name, printer(print), py::arg("collective"), py::arg("algorithm"), py::arg("order") = "rank",
         py::arg("rank") = 0, py::arg("world") = 2, py::arg("count") = 1024, py::arg("root") = 0,
         py::arg("segment_bytes") = Settings{}.segment_bytes, py::arg("hosts") = std::vector<int>{},
-        py::arg("wire") = "fp32");
+        py::arg("wire") = "fp32", py::arg("one_shot_bytes") = plan::Problem{}.one_shot_bytes,
+        py::arg("in_heaps") = false);
 }
 
 const char* name_of(collective::RingEvent::Kind kind) {

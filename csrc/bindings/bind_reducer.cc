@@ -67,6 +67,7 @@ void bind_reducer(py::module_& m) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   m.def("make_layout", &make_layout, py::arg("parts"), py::arg("order"), py::arg("limits"),
         py::arg("never_beyond") = false);
+  m.def("odd_ranks", &reducer::odd_ranks, py::arg("by_rank"));
 
   py::class_<Reduction>(m, "Reduction").def("finish", &Reduction::finish, no_gil);
   py::class_<Mean>(m, "Mean")
@@ -74,26 +75,29 @@ void bind_reducer(py::module_& m) {
              return reducer::make_mean(group, device, rank_order);
            }),
            py::arg("group"), py::arg("device"), py::arg("rank_order") = true)
-      .def("start", &Mean::start, py::arg("flat"), py::arg("divisor"), no_gil)
-      .def("start_scatter", &Mean::start_scatter, py::arg("flat"), py::arg("divisor"), no_gil)
+      .def("start", [](Mean& self, const at::Tensor& flat, double divisor) { return self.start(flat, divisor, {}); },
+           py::arg("flat"), py::arg("divisor"), no_gil)
+      .def("start_scatter",
+           [](Mean& self, const at::Tensor& flat, double divisor) { return self.start_scatter(flat, divisor, {}); },
+           py::arg("flat"), py::arg("divisor"), no_gil)
       .def_property_readonly("name", &Mean::name);
 
   py::class_<Reducer, std::shared_ptr<Reducer>>(m, "Reducer")
       .def(py::init([](std::vector<at::Tensor> parameters, std::vector<std::string> names, std::vector<bool> sparse,
                        Reducer::GroupPtr group, std::vector<int64_t> bucket_limits, bool find_unused,
                        bool gradient_as_bucket_view, bool batched_copy, bool skip_unused, bool overlap,
-                       bool rank_order, int64_t shard_block, reducer::Layout layout) {
+                       bool rank_order, int64_t shard_block, bool check_drift, reducer::Layout layout) {
              return std::make_shared<Reducer>(std::move(parameters), std::move(names), std::move(sparse),
                                               std::move(group),
                                               reducer::Options{std::move(bucket_limits), find_unused,
                                                                gradient_as_bucket_view, batched_copy, skip_unused,
-                                                               overlap, shard_block, rank_order,
+                                                               overlap, shard_block, rank_order, check_drift,
                                                                std::move(layout)});
            }),
            py::arg("parameters"), py::arg("names"), py::arg("sparse"), py::arg("group"), py::kw_only(),
            py::arg("bucket_limits"), py::arg("find_unused") = false, py::arg("gradient_as_bucket_view") = false,
            py::arg("batched_copy") = false, py::arg("skip_unused") = false, py::arg("overlap") = true,
-           py::arg("rank_order") = true, py::arg("shard_block") = 0,
+           py::arg("rank_order") = true, py::arg("shard_block") = 0, py::arg("check_drift") = false,
            py::arg("layout") = reducer::Layout{}, no_gil)
       .def("register_comm_hook",
            [](Reducer& self, py::object state, py::object hook) {

@@ -47,6 +47,7 @@ void bind_settings(py::module_& m) {
   m.def("check_environment", [] {
     try {
       settings_from_environment();
+      trace_events_from_environment();
     } catch (const Error& error) {
       throw py::value_error(error.what());
     }

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "trace/clock.h"
 
 namespace ringdp::collective {
 namespace {
@@ -121,7 +122,20 @@ bool Executor::send(const Step& step, LaneState& state) {
   if (!notes_.sent_to(step.peer)) return false;
   const uint64_t size = bytes_of(step.srcs[0]);
   if (step.announce && !send_bytes(step.peer, &size, sizeof size, state.header, totals_.header_bytes_sent)) return false;
-  return send_bytes(step.peer, resolve(step.srcs[0]), size, state.bytes, totals_.wire_bytes_sent);
+  const bool sent = send_bytes(step.peer, resolve(step.srcs[0]), size, state.bytes, totals_.wire_bytes_sent);
+  note_backlog(step, state, sent, size);
+  return sent;
+}
+
+// The clock is looked at only where a link is full.
+void Executor::note_backlog(const Step& step, LaneState& state, bool sent, size_t size) {
+  if (sent && state.full_since == 0) return;
+  if (state.full_since == 0) state.full_since = trace::now_ns();
+  if (!sent) return;
+  backlogs_.resize(plan_.world);
+  backlogs_[step.peer].bytes += static_cast<int64_t>(size);
+  backlogs_[step.peer].ns += trace::now_ns() - state.full_since;
+  state.full_since = 0;
 }
 
 bool Executor::receive(const Step& step, LaneState& state) {

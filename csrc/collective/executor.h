@@ -42,6 +42,11 @@ struct Workspace {
   SlotPath slot_path;
 };
 
+// What a link had no room for at first: `bytes` took `ns` until it had them all.
+struct Backlog {
+  int64_t bytes = 0, ns = 0;
+};
+
 // Called after each step with the resolved destinations; for walkthroughs and tests.
 using Observer = std::function<void(const plan::Step&, const std::vector<void*>& dsts)>;
 
@@ -61,6 +66,7 @@ class Executor {
   std::vector<int> silent_ranks() const { return notes_.silent_ranks(); }
   std::vector<int> awaited_ranks() const;  // ranks whose bytes or arrival the next steps wait for
   trace::Totals totals() const;
+  const std::vector<Backlog>& backlogs() const { return backlogs_; }  // by rank; empty when there were none
 
  private:
   struct LaneState {
@@ -69,11 +75,13 @@ class Executor {
     uint64_t length = 0;   // announced by the peer
     size_t bytes = 0;      // of the current send or receive
     uint64_t barrier = 0;  // last one signalled
+    int64_t full_since = 0;  // steady_clock ns: the link had no room for the rest of the current send
   };
   bool advance_lane(size_t lane);
   bool ready(const plan::Step& step) const;
   bool run(const plan::Step& step, LaneState& state);  // true when the step is finished
   bool send(const plan::Step& step, LaneState& state);
+  void note_backlog(const plan::Step& step, LaneState& state, bool sent, size_t size);
   bool receive(const plan::Step& step, LaneState& state);
   bool send_bytes(int peer, const void* bytes, size_t size, size_t& sent, uint64_t& counter);
   bool receive_bytes(int peer, void* bytes, size_t size, size_t& received);
@@ -103,6 +111,7 @@ class Executor {
   uint64_t turn_end_ = 0;  // of memory_bytes(): then advance() returns
   uint64_t stage_base_ = 0;
   trace::Totals totals_;
+  std::vector<Backlog> backlogs_;
 };
 
 }  // namespace ringdp::collective

@@ -11,19 +11,21 @@ namespace {
 
 constexpr uint32_t kMagic = 0x72646e31;  // "rdn1"
 
-constexpr size_t kShownCounts = 5;  // of uneven parts: for the message; the hash covers all
+constexpr size_t kShownCounts = 6;  // of uneven parts: for the message; the hash covers all
 
 // The note's bytes: fixed width, no padding, host byte order (a group's hosts are of one kind; the magic tells).
 struct Wire {
   uint32_t magic;
-  uint8_t what, dtype, op, unused;
+  uint8_t what, dtype, op, place;
   int32_t root;
   uint32_t parts;  // length of counts
   int64_t count;
   uint64_t seq, group, generation;
   uint64_t counts_hash, divisor_bits;
-  int64_t counts[kShownCounts];
+  uint32_t counts[kShownCounts];       // UINT32_MAX: so many or more
   int64_t inputs_at, output_at, part;  // a placement
+  uint64_t digest;                     // remarks
+  int64_t waited_ns;
 };
 static_assert(sizeof(Wire) <= transport::kNoteBytes);
 static_assert(std::has_unique_object_representations_v<Wire>);
@@ -50,6 +52,7 @@ Wire to_wire(const OpDesc& d) {
   w.what = static_cast<uint8_t>(d.what);
   w.dtype = static_cast<uint8_t>(d.dtype);
   w.op = static_cast<uint8_t>(d.op);
+  w.place = static_cast<uint8_t>(d.place);
   w.root = d.root;
   w.parts = static_cast<uint32_t>(d.counts.size());
   w.count = d.count;
@@ -58,35 +61,40 @@ Wire to_wire(const OpDesc& d) {
   w.generation = d.generation;
   w.counts_hash = hash_bytes(d.counts.data(), d.counts.size() * sizeof(int64_t));
   std::memcpy(&w.divisor_bits, &d.divisor, sizeof d.divisor);
-  std::copy_n(d.counts.begin(), std::min(d.counts.size(), kShownCounts), w.counts);
+  for (size_t i = 0; i < std::min(d.counts.size(), kShownCounts); ++i) {
+    w.counts[i] = static_cast<uint32_t>(std::min<int64_t>(d.counts[i], UINT32_MAX));
+  }
   return w;
 }
 
 bool valid(const Wire& w) {
-  return w.magic == kMagic && w.what < plan::kCollectiveCount && w.dtype < kDTypeCount && w.op < kReduceOpCount;
+  return w.magic == kMagic && w.what < plan::kCollectiveCount && w.dtype < kDTypeCount && w.op < kReduceOpCount &&
+         w.place < kPlaceCount;
 }
 
 std::string in_list(const Wire& w) {
   std::string text;
   for (size_t i = 0; i < std::min<size_t>(w.parts, kShownCounts); ++i) {
-    text += (i ? ", " : "") + std::to_string(w.counts[i]);
+    text += std::string(i ? ", " : "") + (w.counts[i] == UINT32_MAX ? ">= " : "") + std::to_string(w.counts[i]);
   }
   return "[" + text + (w.parts > kShownCounts ? ", ...]" : "]");
 }
 
 std::string in_words(const Wire& w) {
   const auto what = static_cast<plan::Collective>(w.what);
+  const auto place = static_cast<Place>(w.place);
+  if (place == Place::kMeeting) return "its first collective of tensors on a device";
   std::string text = std::string(plan::name_of(what)) + "(";
   if (what != plan::Collective::kBarrier) {
     if (reduces(what)) text += std::string(name_of(static_cast<ReduceOp>(w.op))) + ", ";
     text += name_of(static_cast<DType>(w.dtype));
-    if (what != plan::Collective::kAllToAll) text += " x " + (w.parts ? in_list(w) : std::to_string(w.count));
+    if (what != plan::Collective::kAllToAll || place == Place::kDevices) text += " x " + (w.parts ? in_list(w) : std::to_string(w.count));
     if (has_root(what)) text += ", root " + std::to_string(w.root);
     double divisor = 0;
     std::memcpy(&divisor, &w.divisor_bits, sizeof divisor);
     if (divisor != 0) text += ", divisor " + std::to_string(divisor);
   }
-  return text + ")";
+  return text + (place == Place::kDevices ? ") on devices" : ")");
 }
 
 std::string differences(const Wire& a, const Wire& b) {
@@ -97,7 +105,8 @@ std::string differences(const Wire& a, const Wire& b) {
   note(a.group != b.group || a.generation != b.generation, "group");
   note(a.seq != b.seq, "sequence number");
   note(a.what != b.what, "collective");
-  if (a.what == b.what) {
+  note(a.place != b.place, "host or devices");
+  if (a.what == b.what && a.place == b.place) {
     note(a.dtype != b.dtype, "dtype");
     note(a.count != b.count || a.parts != b.parts || a.counts_hash != b.counts_hash, "element count");
     note(a.op != b.op, "reduce op");
@@ -111,11 +120,13 @@ std::string differences(const Wire& a, const Wire& b) {
 
 std::string describe(const OpDesc& d) { return in_words(to_wire(d)); }
 
-transport::Note encode(const OpDesc& d, const Placement& placement) {
+transport::Note encode(const OpDesc& d, const Placement& placement, const Remarks& remarks) {
   Wire w = to_wire(d);
   w.inputs_at = placement.inputs;
   w.output_at = placement.output;
   w.part = placement.part;
+  w.digest = remarks.digest;
+  w.waited_ns = remarks.waited_ns;
   transport::Note note{};
   std::memcpy(note.bytes, &w, sizeof w);
   return note;
@@ -125,6 +136,12 @@ Placement placement_in(const transport::Note& note) {
   Wire w;
   std::memcpy(&w, note.bytes, sizeof w);
   return {w.inputs_at, w.output_at, w.part};
+}
+
+Remarks remarks_in(const transport::Note& note) {
+  Wire w;
+  std::memcpy(&w, note.bytes, sizeof w);
+  return {w.digest, w.waited_ns};
 }
 
 void check_same(const OpDesc& mine, int my_rank, const transport::Note& theirs, int theirs_rank) {

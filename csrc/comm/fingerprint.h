@@ -11,8 +11,13 @@
 
 namespace ringdp::comm {
 
+// Where a collective runs. On devices the host only compares notes: it is a barrier there.
+enum class Place : uint8_t { kHost, kDevices, kMeeting };  // kMeeting: of ranks that will share memory of devices
+constexpr int kPlaceCount = 3;
+
 struct OpDesc {
   plan::Collective what = plan::Collective::kBarrier;
+  Place place = Place::kHost;
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
   int32_t root = 0;
@@ -28,9 +33,16 @@ struct OpDesc {
 // "all_reduce(SUM, float32 x 1024)"; "broadcast(float32 x 4, root 0)"; "all_gather(float32 x [3, 5])"; "barrier()".
 std::string describe(const OpDesc& desc);
 
+// What a rank says beside it, and need not be equal.
+struct Remarks {
+  uint64_t digest = 0;     // of memory that should be equal on all ranks; 0: it says nothing
+  int64_t waited_ns = -1;  // in the collective before this one, for the last rank to enter it; -1: there was none
+};
+
 // The note also says where this rank's tensors lie, which may differ between ranks.
-transport::Note encode(const OpDesc& desc, const Placement& placement = {});
+transport::Note encode(const OpDesc& desc, const Placement& placement = {}, const Remarks& remarks = {});
 Placement placement_in(const transport::Note& note);
+Remarks remarks_in(const transport::Note& note);
 
 // Throws Error(kMismatch) unless rank `theirs_rank` announced the same as `mine`; names both sides and what differs.
 void check_same(const OpDesc& mine, int my_rank, const transport::Note& theirs, int theirs_rank);

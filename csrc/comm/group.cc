@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/cores.h"
 #include "base/log.h"
 #include "comm/step_aside.h"
+#include "trace/dump.h"
 
 namespace ringdp::comm {
 namespace {
@@ -32,6 +34,13 @@ Patience choose_patience(const Settings& settings, const Mesh& mesh) {
   return {std::chrono::microseconds(crowded ? std::min(settings.spin_us, kCrowdedUs) : settings.spin_us), crowded};
 }
 
+std::vector<int> members_of(const GroupConfig& config) {
+  if (config.members.size() == static_cast<size_t>(config.world)) return config.members;
+  std::vector<int> same(config.world);
+  std::iota(same.begin(), same.end(), 0);
+  return same;
+}
+
 }  // namespace
 
 std::shared_ptr<Group> Group::create(Runtime& runtime, transport::Store& store, const GroupConfig& config,
@@ -54,6 +63,7 @@ Group::Group(Runtime& runtime, const GroupConfig& config, Mesh mesh)
                 AlgorithmChoice::kArena),
       patience_(choose_patience(config.settings, mesh_)),
       owner_pid_(::getpid()),
+      log_(trace::recorder(), config.name, config.rank, members_of(config)),
       mailbox_(config.rank, message_links(mesh_)) {
   for (const Peer& peer : mesh_.peers) fabric_.links.push_back(peer.link.get());
   fabric_.arena = mesh_.arena.get();
@@ -99,6 +109,7 @@ std::shared_ptr<Op> Group::submit(Request request) {
     queue_.push_back(op);
     pending_.fetch_add(1, std::memory_order_release);
   }
+  log_.enqueued(op->desc(), trace::in_ns(op->submitted()));
   if (asynchronous) runtime_.engine.kick();
   return op;
 }
@@ -106,7 +117,15 @@ std::shared_ptr<Op> Group::submit(Request request) {
 bool Group::wait(const Pending& work, Deadline deadline) {
   refuse_in_child();
   work.begin_wait();
-  if (!runtime_.engine.wait([&work] { return work.done(); }, deadline)) return false;
+  if (work.done()) return ended(work);
+  const int64_t since = trace::now_ns();
+  const bool in_time = runtime_.engine.wait([&work] { return work.done(); }, deadline);
+  log_.waited(since);
+  return in_time && ended(work);
+}
+
+// True, or what it failed with.
+bool Group::ended(const Pending& work) {
   if (work.error()) std::rethrow_exception(work.error());
   return true;
 }
@@ -148,11 +167,13 @@ bool Group::advance_front() {
   }
   bool moved = notes_ && meet(*op);
   if (executor_) moved |= executor_->advance();
+  log_.looked();
   if (!executor_ || !executor_->done() || is_tainted()) {
     if (moved) last_moved_ = Deadline::Clock::now();
     return moved;
   }
   counters_.add(executor_->totals());
+  log_.ended(op->desc(), executor_->backlogs(), /*failed=*/false);
   executor_.reset();
   exposed_.reset();
   first_barrier_ = 0;
@@ -187,6 +208,7 @@ bool Group::finish_all_failed() {
   retire();
   if (!shut_out_the_late()) return false;
   const Error error = *this->error();
+  log_failed();
   while (front()) finish(std::make_exception_ptr(error));
   finish_messages_failed(error);
   return true;
@@ -195,7 +217,7 @@ bool Group::finish_all_failed() {
 void Group::fail(const Error& error) {
   const ControlMessage words{ControlKind::kAbort, error.kind(), error.culprit(), 0, error.what(), config_.rank};
   if (latch(error, words)) tell_all(words);
-}
+  }
 
 bool Group::latch(const Error& error, const ControlMessage& words) {
   {
@@ -250,6 +272,7 @@ void Group::leave() {
   for (const Peer& peer : mesh_.peers) {
     if (peer.control) ::shutdown(peer.control.get(), SHUT_WR);
   }
+  trace::dump_if_asked();
 }
 
 void Group::tell_all(const ControlMessage& message) const {

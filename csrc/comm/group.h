@@ -17,6 +17,7 @@
 #include "collective/executor.h"
 #include "collective/select.h"
 #include "comm/engine.h"
+#include "comm/group_log.h"
 #include "comm/mailbox.h"
 #include "comm/op.h"
 #include "comm/placement.h"
@@ -38,6 +39,7 @@ struct GroupConfig {
   std::string name;
   int rank = 0, world = 1;
   Settings settings;
+  std::vector<int> members = {};  // of each rank of the group, its rank in the job; else: the same
 };
 
 class Group : public Drivable, public Watched, public std::enable_shared_from_this<Group> {
@@ -59,14 +61,29 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   std::shared_ptr<transport::Heap> heap() const;
   bool has_heap() const { return mesh_.arena && mesh_.arena->heap(); }
 
+  // What ranks need who will share memory of devices:
+  std::string why_no_shared_heaps() const;       // "" when all ranks map each other's heaps
+  std::vector<std::byte*> heaps() const;         // by rank, where they begin here; while heap() lives
+  int64_t heap_bytes() const { return has_heap() ? mesh_.arena->heap_bytes() : 0; }
+  bool is_process_of(int socket, int rank) const;  // at the other end of a unix socket
+  int rank() const { return config_.rank; }
+  int world() const { return config_.world; }
+  const Settings& settings() const { return mesh_.settings; }  // in force
+
   void fail(const Error& error);
   // Ends unfinished work with kAborted, tells peers goodbye. Idempotent, at most about a second.
   void leave();
 
   std::optional<Error> error() const;
+  // Of a collective on devices whose notes have been compared: `peer` is waited for in a step of its plan, -1: it is not
+  // known who. And which peers' processes are stopped, in words.
+  Error timed_out_on_device(const std::string& what, int peer, double seconds, int step) const;
+  std::string stopped_peers() const;
   std::vector<int> absent() const;  // after a collective timed out here: the ranks that had not called it
   uint64_t sequence() const;  // collectives submitted so far
   trace::Totals counters() const { return counters_.totals(); }
+  std::vector<int64_t> delays() const { return log_.delays(); }  // by rank: ns that the others waited for it alone
+  const std::string& name() const { return config_.name; }
   std::string description() const;  // one line per peer: how bytes reach it and why; then which plans run and why
 
   // Drivable
@@ -88,6 +105,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   bool latch(const Error& error, const ControlMessage& words);  // false when an error was latched before
   void refuse_in_child() const;
   void refuse_after_end() const;  // throws the latched error, or that the group was left; under mutex_
+  static bool ended(const Pending& work);
   void complete(Pending& work, std::exception_ptr error);
 
   std::shared_ptr<Op> front() const;
@@ -101,6 +119,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   std::shared_ptr<const plan::Plan> plan_for(const plan::Problem& problem);
 
   void finish(std::exception_ptr error);
+  void log_failed();
   bool finish_all_failed();  // false while a peer may still write into this rank's tensor
   // Peers that write into this rank's tensor: group_fence.cc.
   void expose(const plan::Problem& problem, const Placement& own);
@@ -145,6 +164,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   collective::Fabric fabric_;
   const Patience patience_;
   const int owner_pid_;
+  GroupLog log_;
 
   // How long bytes may still be under way, or better news of a peer, once a link broke or a peer left.
   static constexpr std::chrono::milliseconds kGrace{250};
@@ -167,6 +187,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   std::atomic<bool> mail_posted_{false};
 
   // Driver only.
+  bool failure_logged_ = false;
   Mailbox mailbox_;
   using Counts = std::vector<int64_t>;
   using PlanKey = std::tuple<plan::Collective, DType, ReduceOp, int32_t, int64_t, Counts, Counts, Counts, bool>;

@@ -1,7 +1,10 @@
 // The part of Group that deals with time and with peers that fail: who is waited for, who died, who left.
+#include <utility>
+
 #include "base/log.h"
 #include "comm/group.h"
 #include "comm/process_state.h"
+#include "trace/dump.h"
 
 namespace ringdp::comm {
 namespace {
@@ -60,6 +63,29 @@ Error Group::timed_out(const Pending& work, Deadline::Clock::time_point since, c
                suspicion.culprit);
 }
 
+Error Group::timed_out_on_device(const std::string& what, int peer, double seconds, int step) const {
+  std::string text = "the device of this rank has not come so far as to run it, or has not been let on";
+  if (peer >= 0) {
+    const std::string state = state_of_peer(mesh_.peers[peer]);
+    text = name_of_peer(peer) + " has called it, but its device does not come to what step " + std::to_string(step) +
+           " waits for" + (state.empty() ? "" : ", its process is " + state);
+  }
+  return Error(ErrorKind::kTimeout,
+               "group " + config_.name + ": " + what + " did not finish in time: waited " + in_seconds(seconds) + "; " +
+                   text + ". Look at that rank's own error or stack; raise the timeout of the process group if it is only slow.",
+               peer >= 0 ? peer : config_.rank);
+}
+
+std::string Group::stopped_peers() const {
+  std::string text;
+  for (const Peer& peer : mesh_.peers) {
+    const std::string state = peer.rank == config_.rank ? "" : state_of_peer(peer);
+    if (state.rfind("stopped", 0) != 0) continue;
+    text += (text.empty() ? "" : "; ") + name_of_peer(peer.rank) + ", its process is " + state;
+  }
+  return text;
+}
+
 void Group::check_time() {
   check_messages();
   const std::shared_ptr<Op> op = front();
@@ -93,6 +119,16 @@ void Group::report_late(Pending& work, Deadline::Clock::time_point last_moved, c
   work.reported_late_ = true;
   log_line(LogLevel::kWarning, "rank " + std::to_string(config_.rank) + "/" + std::to_string(config_.world),
            work.describe() + " has waited " + in_seconds(seconds_since(last_moved)) + ": " + suspicion.text);
+}
+
+// The dump is written before anyone hears of the failure: a process that dies of it may have no time left.
+void Group::log_failed() {
+  if (std::exchange(failure_logged_, true)) return;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& op : queue_) log_.ended(op->desc(), {}, /*failed=*/true);
+  }
+  trace::dump_if_asked();
 }
 
 void Group::peer_aborted(int rank, const ControlMessage& message) {

@@ -7,6 +7,7 @@
 #include "comm/local_exchange.h"
 #include "plan/catalog.h"
 #include "plan/one_pass.h"
+#include "transport/unix_socket.h"
 
 namespace ringdp::comm {
 namespace {
@@ -27,6 +28,7 @@ std::optional<int64_t> equal_part(const OpDesc& d) {
 
 void Group::start(Op& op) {
   started_ = last_moved_ = Deadline::Clock::now();
+  log_.started(op.desc(), trace::in_ns(started_));
   in_heaps_ = false;
   if (fabric_.arena) first_barrier_ = fabric_.arena->arrived(fabric_.arena->index()) + 1;
   const plan::Problem problem = problem_of(op.desc());
@@ -38,10 +40,16 @@ void Group::start(Op& op) {
   if (large) own = placements_[config_.rank] = place(problem, buffers, *mesh_.arena);
   collective::Opening opening;
   opening.seq = op.desc().seq;
-  opening.note = encode(op.desc(), own);
-  opening.check = [this, mine = op.desc()](int rank, const transport::Note& note) {
+  const auto& digests = op.request_.digests;
+  if (digests) digests->all.assign(config_.world, 0);
+  if (digests) digests->all[config_.rank] = digests->own;
+  opening.note = encode(op.desc(), own, log_.remarks(digests ? digests->own : 0));
+  opening.check = [this, mine = op.desc(), digests](int rank, const transport::Note& note) {
     check_same(mine, config_.rank, note, rank);
     if (!placements_.empty()) placements_[rank] = placement_in(note);
+    const Remarks theirs = remarks_in(note);
+    if (digests) digests->all[rank] = theirs.digest;
+    log_.noted(rank, theirs);
   };
   notes_.emplace(fabric_, config_.rank, config_.world, std::move(opening));
   if (large && allows_heaps(problem, config_.rank, own, mesh_.arena->heap_bytes())) {
@@ -72,29 +80,31 @@ bool Group::meet(Op& op) {
 
 void Group::run_plan(Op& op, const plan::Problem& problem) {
   plan_ = plan_for(problem);
+  log_.running(plan_->algorithm);
   executor_.emplace(*plan_, std::move(op.request_.buffers), fabric_, workspace_, std::move(*notes_));
   notes_.reset();
 }
 
 plan::Problem Group::problem_of(const OpDesc& d) const {
   plan::Problem problem;
+  problem.rank = config_.rank;
+  problem.world = config_.world;
+  problem.segment_bytes = mesh_.settings.segment_bytes;
+  problem.slot_bytes = planned_slot_bytes(mesh_.settings);
+  problem.hosts = mesh_.hosts;
+  if (d.place == Place::kDevices) return problem;  // a barrier
   problem.what = d.what;
   problem.dtype = d.dtype;
   problem.op = d.op;
-  problem.rank = config_.rank;
-  problem.world = config_.world;
   problem.root = d.root;
   problem.count = d.count;
   problem.counts = d.counts;
-  problem.hosts = mesh_.hosts;
   if (const auto part = equal_part(d)) {
     problem.count = *part;
   } else {
     problem.sends = d.sends;
     problem.recvs = d.recvs;
   }
-  problem.segment_bytes = mesh_.settings.segment_bytes;
-  problem.slot_bytes = planned_slot_bytes(mesh_.settings);
   problem.one_shot_bytes = mesh_.settings.thresholds.one_shot_bytes(config_.world);
   problem.past_caches_bytes = mesh_.settings.thresholds.past_caches_bytes;
   problem.one_pass_bytes = mesh_.settings.thresholds.one_pass_bytes(config_.world);
@@ -111,6 +121,21 @@ std::shared_ptr<const plan::Plan> Group::plan_for(const plan::Problem& p) {
   auto plan = std::make_shared<const plan::Plan>(plan::make_plan(choice.algorithm, choice.order, problem));
   plans_.emplace(key, plan);
   return plan;
+}
+
+std::string Group::why_no_shared_heaps() const {
+  if (!mesh_.arena || mesh_.arena->size() != config_.world) return "not all ranks share memory of one host";
+  return has_heap() ? "" : "heap_bytes is 0, or there was no address space for a heap on some rank";
+}
+
+std::vector<std::byte*> Group::heaps() const {
+  std::vector<std::byte*> heaps;
+  for (int rank = 0; has_heap() && rank < config_.world; ++rank) heaps.push_back(mesh_.arena->heap_at(rank));
+  return heaps;
+}
+
+bool Group::is_process_of(int socket, int rank) const {
+  return transport::is_process(socket, mesh_.peers[rank].identity, mesh_.peers[config_.rank].identity);
 }
 
 std::shared_ptr<transport::Heap> Group::heap() const {

@@ -3,12 +3,20 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "collective/executor.h"
 #include "comm/fingerprint.h"
 #include "comm/pending.h"
 
 namespace ringdp::comm {
+
+// A checksum that rides on a collective's note, and with it those of all ranks, by rank, once the collective is done; 0
+// of a rank that gave none.
+struct Digests {
+  uint64_t own = 0;
+  std::vector<uint64_t> all;
+};
 
 // What the caller asks of a group. Buffers must stay valid until the op is done.
 struct Request {
@@ -18,6 +26,7 @@ struct Request {
   bool asynchronous = true;  // false: the caller waits at once and drives it itself
   Ready ready;               // later collectives of the group wait, too
   Ending ending;
+  std::shared_ptr<Digests> digests;  // may be null
 };
 
 class Op final : public Pending {

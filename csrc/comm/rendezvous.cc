@@ -84,6 +84,7 @@ std::vector<Peer> list_peers(const Session& session, const std::vector<Card>& ca
     peer.rank = rank;
     peer.pid = static_cast<int>(identity.pid);
     peer.host = identity.host;
+    peer.identity = identity;
     peer.same_host = std::binary_search(locals.begin(), locals.end(), rank);
     if (rank == session.rank()) {
       peer.why = "this rank";

@@ -13,7 +13,7 @@ using plan::DeviceSpace;
 using plan::DeviceStep;
 using plan::DeviceVerb;
 
-constexpr int64_t kPackBytes = 16;
+using plan::kDevicePackBytes;
 constexpr int64_t kMostElements = int64_t{1} << 48;  // so that no count of bytes overflows
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kInvalidArgument, "device work: " + what); }
@@ -23,7 +23,7 @@ void check_range(const std::string& field, int64_t value, int64_t low, int64_t h
   refuse(field + " is " + std::to_string(value) + "; accepted is " + std::to_string(low) + ".." + std::to_string(high));
 }
 
-void check_address(const std::string& field, const void* address, size_t alignment = kPackBytes) {
+void check_address(const std::string& field, const void* address, size_t alignment = kDevicePackBytes) {
   if (address == nullptr) refuse(field + " is null");
   if (reinterpret_cast<uintptr_t>(address) % alignment == 0) return;
   refuse(field + " is not " + std::to_string(alignment) + "-byte aligned");
@@ -71,7 +71,7 @@ class StepCheck {
   }
   void check_count() const {
     check_range(named_ + "count", step_.count, 0, kMostElements);
-    if (step_.count * size_of(element_) % kPackBytes != 0) {
+    if (step_.count * size_of(element_) % kDevicePackBytes != 0) {
       refuse(named_ + std::to_string(step_.count) + " elements of " + name_of(element_) +
              " are no whole packs of 16 bytes");
     }
@@ -80,7 +80,7 @@ class StepCheck {
     const std::string field = named_ + which;
     const int64_t size = size_of(ref.wide ? wide_of(element_) : element_);
     check_range(field + " offset", ref.offset, 0, kMostElements);
-    if (ref.offset * size % kPackBytes != 0) {
+    if (ref.offset * size % kDevicePackBytes != 0) {
       refuse(field + " offset " + std::to_string(ref.offset) + " is inside a pack of 16 bytes");
     }
     if (ref.rank >= 0) check_range(field + " rank", ref.rank, 0, work_.world - 1);

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include "base/env.h"
+#include "base/error.h"
 
 namespace ringdp::gpu {
 namespace {
@@ -53,6 +54,8 @@ std::string fill(void* handle, Functions& f) {
   symbols.find("rd_gpu_await", f.await);
   symbols.find("rd_gpu_is_capturing", f.is_capturing);
   symbols.find("rd_gpu_run", f.run);
+  symbols.find("rd_gpu_reduces", f.reduces);
+  symbols.find("rd_gpu_poison", f.poison);
   symbols.find("rd_gpu_adam_step", f.adam_step);
   symbols.find("rd_gpu_kernels", f.kernels);
   symbols.find("rd_gpu_nccl", f.nccl);
@@ -72,6 +75,10 @@ std::string unfit(void* handle, Functions& functions) {
 }
 
 }  // namespace
+
+void require(const Functions& functions, int result) {
+  if (result != 0) throw Error(ErrorKind::kInternal, std::string("CUDA: ") + functions.error());
+}
 
 Library open_library(const std::string& path) {
   Library library;

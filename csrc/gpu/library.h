@@ -26,10 +26,15 @@ struct Functions {
   decltype(&rd_gpu_await) await;
   decltype(&rd_gpu_is_capturing) is_capturing;
   decltype(&rd_gpu_run) run;
+  decltype(&rd_gpu_reduces) reduces;
+  decltype(&rd_gpu_poison) poison;
   decltype(&rd_gpu_adam_step) adam_step;
   decltype(&rd_gpu_kernels) kernels;
   decltype(&rd_gpu_nccl) nccl;
 };
+
+// Throws Error(kInternal) with the sentence that the function has left, unless `result` is 0.
+void require(const Functions& functions, int result);
 
 struct Library {
   std::string path;

@@ -13,7 +13,7 @@
 
 extern "C" {
 
-enum { RD_GPU_ABI = 1 };
+enum { RD_GPU_ABI = 2 };
 int rd_gpu_abi(void);
 const char* rd_gpu_error(void);
 
@@ -67,6 +67,13 @@ int rd_gpu_is_capturing(void* stream, int* out); /* 1: it records a graph instea
  * waits and posts are operations of the stream, between short kernels; flags lie in host memory that all ranks map. */
 enum { RD_GPU_SPIN = 0, RD_GPU_STREAM = 1 };
 int rd_gpu_run(const void* work, size_t work_bytes, int element, int reduce, int executor, void* stream);
+
+/* *out is 1 when rd_gpu_run has a kernel that reduces so, else 0. Moves need no asking. */
+int rd_gpu_reduces(int element, int reduce, int* out);
+
+/* In the order of the stream: when *abort, a device's address of host memory, is not 0, this memory of whole packs of 16
+ * bytes becomes NaN of whatever floating type it holds; else it stays. */
+int rd_gpu_poison(void* memory, size_t bytes, const uint32_t* abort, void* stream);
 
 /* `work`: a ringdp::gpu::AdamWork (gpu/device/adam_work.h), copied. Waits for nobody: barriers go before and after. */
 int rd_gpu_adam_step(const void* work, size_t work_bytes, void* stream);

@@ -1,24 +1,15 @@
 #include "plan/device_catalog.h"
 
-#include "base/error.h"
 #include "plan/device_builder.h"
 #include "plan/device_texts.h"
+#include "plan/validate.h"
 
 namespace ringdp::plan {
 namespace {
 
-void require(bool holds, const std::string& message) {
-  if (!holds) throw Error(ErrorKind::kInvalidArgument, message);
-}
-
 bool is_sum(Collective what) { return what == Collective::kAllReduce || what == Collective::kReduceScatter; }
 bool is_move(Collective what) {
   return what == Collective::kBroadcast || what == Collective::kAllGather || what == Collective::kAllToAll;
-}
-
-void require_rank(const std::string& field, int rank, int world) {
-  require(rank >= 0 && rank < world,
-          field + "=" + std::to_string(rank) + " must be in [0, " + std::to_string(world) + ")");
 }
 
 void require_elements(const DeviceProblem& problem) {
@@ -27,15 +18,14 @@ void require_elements(const DeviceProblem& problem) {
           "dtype=" + dtype + " has no device plan: move it as uint8, sum complex numbers as their parts");
   require(!is_sum(problem.what) || can_reduce(problem.dtype, problem.op),
           std::string(name_of(problem.op)) + " has no meaning on " + dtype);
-  require(problem.count >= 0, "count=" + std::to_string(problem.count) + " must not be negative");
+  require_count(problem.count, problem.world, problem.dtype);
   require(problem.what != Collective::kBarrier || problem.count == 0,
           "count=" + std::to_string(problem.count) + " must be 0: a barrier moves nothing");
-  checked_mul(checked_mul(problem.count, problem.world), size_of(wide_of(problem.dtype)));
   const int64_t pack = pack_elements(problem.dtype);
   require(problem.count % pack == 0, "count=" + std::to_string(problem.count) + " of " + dtype +
                                          " is no multiple of " + std::to_string(pack) +
                                          ", a pack of 16 bytes: pad the tensor, or each of its parts");
-  require(problem.segment_bytes > 0, "segment_bytes=" + std::to_string(problem.segment_bytes) + " must be positive");
+  require_segment_bytes(problem.segment_bytes);
 }
 
 void validate(DeviceAlgorithm algorithm, const DeviceProblem& problem) {

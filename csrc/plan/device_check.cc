@@ -17,8 +17,7 @@ class PlanCheck {
     require(plan_.steps.size() <= static_cast<size_t>(kMaxDeviceSteps), "it is too long");
     for (at_ = 0; at_ < plan_.steps.size(); ++at_) {
       const DeviceStep& step = plan_.steps[at_];
-      const bool is_flag = step.verb == DeviceVerb::kPost || step.verb == DeviceVerb::kAwait;
-      is_flag ? flag(step) : movement(step);
+      is_flag(step) ? flag(step) : movement(step);
     }
   }
 

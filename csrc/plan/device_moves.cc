@@ -25,7 +25,7 @@ class DeviceMoves {
  private:
   // The slice that `receiver` gets from the root and hands on: so the root sends every element once.
   Extent slice(int receiver) const {
-    const int index = (receiver - problem_.root - 1 + world_) % world_;
+    const int index = wrap(receiver - problem_.root - 1, world_);
     return balanced_part(problem_.count, world_ - 1, index, pack_elements(problem_.dtype));
   }
 
@@ -54,7 +54,7 @@ class DeviceMoves {
   std::vector<int> all_but_root() const {
     std::vector<int> ranks;
     for (int k = 1; k < world_; ++k) {
-      const int peer = (rank_ + k) % world_;
+      const int peer = wrap(rank_ + k, world_);
       if (peer != problem_.root) ranks.push_back(peer);
     }
     return ranks;
@@ -69,7 +69,7 @@ class DeviceMoves {
   void all_to_all() {
     builder_.meet_all(kEntrySlot);
     for (int k = 0; k < world_; ++k) {
-      const int peer = (rank_ + k) % world_;
+      const int peer = wrap(rank_ + k, world_);
       builder_.copy(DeviceBuilder::input(peer * problem_.count),
                     DeviceBuilder::output(rank_ * problem_.count, peer), problem_.count);
     }

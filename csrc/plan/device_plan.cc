@@ -41,7 +41,7 @@ int64_t bytes_of(const DevicePlan& plan, const DeviceRef& ref, int64_t count) {
 DeviceTraffic traffic_of(const DevicePlan& plan) {
   DeviceTraffic sums;
   for (const DeviceStep& step : plan.steps) {
-    if (step.verb == DeviceVerb::kPost || step.verb == DeviceVerb::kAwait) continue;
+    if (is_flag(step)) continue;
     const int64_t pushed = 2 * (plan.world - 1) * bytes_of(plan, step.from, step.count);
     count(plan, step.from, step.count, &sums.read_here, &sums.read_there);
     if (step.verb == DeviceVerb::kAdd) count(plan, step.addend, step.count, &sums.read_here, &sums.read_there);
@@ -72,7 +72,7 @@ const char* name_of(DeviceSlot slot) {
 
 std::string text_of(const DeviceStep& step) {
   const std::string verb = name_of(step.verb);
-  if (step.verb == DeviceVerb::kPost || step.verb == DeviceVerb::kAwait) {
+  if (is_flag(step)) {
     const std::string flag =
         std::string(name_of(static_cast<DeviceSlot>(step.slot))) + " " + std::to_string(step.value);
     return verb + " " + flag + (step.verb == DeviceVerb::kPost ? " to " : " of ") + std::to_string(step.peer);

@@ -13,8 +13,6 @@
 
 namespace ringdp::plan {
 
-constexpr int64_t kDevicePackBytes = 16;
-
 // What is asked of a device plan. A message from one rank to another is a broadcast in a world of the two.
 struct DeviceProblem {
   Collective what = Collective::kAllReduce;
@@ -49,6 +47,11 @@ struct DeviceTraffic {
   int64_t read_here = 0, read_there = 0, written_here = 0, written_there = 0;
 };
 DeviceTraffic traffic_of(const DevicePlan& plan);
+
+// Whether it posts or awaits; the others read and write.
+inline bool is_flag(const DeviceStep& step) {
+  return step.verb == DeviceVerb::kPost || step.verb == DeviceVerb::kAwait;
+}
 
 const char* name_of(DeviceVerb verb);
 const char* name_of(DeviceSpace space);

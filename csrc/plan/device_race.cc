@@ -110,7 +110,7 @@ class RaceSearch {
   // What this rank may write into next: the stages of its neighbours on a ring.
   void find_stage_in_use(const DevicePlan& plan) {
     const Clock& streams = clocks_[streams_of(plan.rank)];
-    for (const int peer : {(plan.rank + 1) % world_, (plan.rank + world_ - 1) % world_}) {
+    for (const int peer : {wrap(plan.rank + 1, world_), wrap(plan.rank - 1, world_)}) {
       for (const Access& access : accesses_[{static_cast<int>(DeviceSpace::kStage), peer, 0}]) {
         if (streams[access.thread] >= access.time) continue;
         found("rank " + std::to_string(plan.rank) + " leaves without having heard of the end of " + text_of(access));

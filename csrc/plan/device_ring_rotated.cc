@@ -37,8 +37,7 @@ class RotatedRing {
   }
 
  private:
-  int beside(int way) const { return (rank_ + way + world_) % world_; }
-  int turned(int chunk) const { return (chunk % world_ + world_) % world_; }
+  int beside(int way) const { return wrap(rank_ + way, world_); }
   static DeviceSlot slot(Way way) { return way == kUp ? kUpSlot : kDownSlot; }
 
   // This way's half of chunk c, or all of it.
@@ -53,7 +52,7 @@ class RotatedRing {
   int64_t result_at(const Extent& part, int c) const { return scatter_ ? part.begin - c * problem_.count : part.begin; }
 
   // The chunk whose prefix this rank passes on, or completes, in `turn`.
-  int reduced(Way way, int turn) const { return turned(rank_ - way * (turn + (scatter_ ? 1 : 0))); }
+  int reduced(Way way, int turn) const { return wrap(rank_ - way * (turn + (scatter_ ? 1 : 0)), world_); }
 
   void reduce(Way way, int turn) {
     const int c = reduced(way, turn);
@@ -77,7 +76,7 @@ class RotatedRing {
   void gather(Way way, int turn) {
     if (turn > 0) builder_.await(beside(-way), slot(way));
     if (turn == world_ - 1) return;
-    const Extent part = half(way, turned(reduced(way, world_ - 1) - way * turn));
+    const Extent part = half(way, wrap(reduced(way, world_ - 1) - way * turn, world_));
     builder_.copy(DeviceBuilder::output(part.begin), DeviceBuilder::output(part.begin, beside(way)), part.count());
     builder_.post(beside(way), slot(way));
   }

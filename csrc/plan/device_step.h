@@ -8,6 +8,7 @@
 
 namespace ringdp::plan {
 
+constexpr int64_t kDevicePackBytes = 16;
 constexpr int kMaxDeviceRanks = 8;
 constexpr int kMaxDeviceSteps = 192;  // of one rank; they travel as a kernel's argument
 constexpr int kMaxDeviceSlots = 4;

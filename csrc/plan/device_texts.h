@@ -3,7 +3,7 @@
 // All take a valid problem with more than one rank and more than nothing to do.
 // Time, with B bytes a second each way and t_b for a round of flags (a post seen by the other side):
 //   direct        3 t_b + 2(N-1)/N S/B   on a full mesh; all ranks sum a slice, in rank order, and see its stores
-//   arrive one_shot      2 t_b + (N-1) S/B      everybody sums everything, in rank order; tensors need not be reachable
+//   one_shot      2 t_b + (N-1) S/B      everybody sums everything, in rank order; tensors need not be reachable
 //   push          t_b + 2(N-1) S/B       the same with flags among the data, half of what travels
 //   ring/rank     S/B + (2(N-1)) (t_b + segment/B)  neighbours only, in rank order
 //   ring/rotated  2(N-1) (t_b + S/(2NB))  neighbours only, half of the bytes each way; the order depends on the chunk
@@ -29,7 +29,7 @@ inline Extent device_chunk(const DeviceProblem& problem, int64_t count, int owne
 
 // The next and the previous rank; with two ranks they are one.
 inline std::vector<int> ring_neighbours(int rank, int world) {
-  const int next = (rank + 1) % world, previous = (rank + world - 1) % world;
+  const int next = wrap(rank + 1, world), previous = wrap(rank - 1, world);
   return next == previous ? std::vector<int>{next} : std::vector<int>{next, previous};
 }
 

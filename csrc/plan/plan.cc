@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/error.h"
+#include "base/named.h"
 
 namespace ringdp::plan {
 
@@ -16,13 +16,7 @@ const char* name_of(Collective what) {
 }
 
 Collective collective_named(const std::string& name) {
-  std::string known;
-  for (int i = 0; i < kCollectiveCount; ++i) {
-    const auto what = static_cast<Collective>(i);
-    if (name == name_of(what)) return what;
-    known += (i ? ", " : "") + std::string(name_of(what));
-  }
-  throw Error(ErrorKind::kInvalidArgument, "'" + name + "' is no collective: known are " + known);
+  return enumerator_named<Collective>(name, kCollectiveCount, "a collective");
 }
 
 bool Problem::travels_encoded() const {

@@ -14,9 +14,6 @@ struct RingLanes {
   int send, recv, fold;  // lanes: to next, from previous, own memory
 };
 
-// a mod n in [0, n), also for negative a: chunk numbers run backwards round the ring.
-constexpr int wrap(int a, int n) { return ((a % n) + n) % n; }
-
 struct RingGather {
   int first = 0;                               // chunk that this rank holds at the start; the next rank holds first + 1
   int base_round = 0;

@@ -5,17 +5,8 @@
 namespace ringdp::plan {
 namespace {
 
-void require(bool holds, const std::string& message) {
-  if (!holds) throw Error(ErrorKind::kInvalidArgument, message);
-}
-
 std::string entry(const std::string& field, size_t i, int64_t value) {
   return field + "[" + std::to_string(i) + "]=" + std::to_string(value);
-}
-
-void validate_rank(const std::string& field, int rank, int world) {
-  require(rank >= 0 && rank < world,
-          field + "=" + std::to_string(rank) + " must be in [0, " + std::to_string(world) + ")");
 }
 
 // One part per rank, or none; all of them together must fit into memory that can be addressed.
@@ -46,14 +37,31 @@ void validate_hosts(const Problem& problem) {
 
 }  // namespace
 
+void require(bool holds, const std::string& message) {
+  if (!holds) throw Error(ErrorKind::kInvalidArgument, message);
+}
+
+void require_rank(const std::string& field, int rank, int world) {
+  require(rank >= 0 && rank < world,
+          field + "=" + std::to_string(rank) + " must be in [0, " + std::to_string(world) + ")");
+}
+
+void require_count(int64_t count, int world, DType dtype) {
+  require(count >= 0, "count=" + std::to_string(count) + " must not be negative");
+  checked_mul(checked_mul(count, world), size_of(wide_of(dtype)));
+}
+
+void require_segment_bytes(int64_t bytes) {
+  require(bytes > 0, "segment_bytes=" + std::to_string(bytes) + " must be positive");
+}
+
 void validate(const Problem& problem) {
   require(problem.world >= 1, "world=" + std::to_string(problem.world) + " must be at least 1");
-  validate_rank("rank", problem.rank, problem.world);
-  validate_rank("root", problem.root, problem.world);
-  require(problem.count >= 0, "count=" + std::to_string(problem.count) + " must not be negative");
-  require(problem.segment_bytes > 0, "segment_bytes=" + std::to_string(problem.segment_bytes) + " must be positive");
+  require_rank("rank", problem.rank, problem.world);
+  require_rank("root", problem.root, problem.world);
+  require_count(problem.count, problem.world, problem.dtype);
+  require_segment_bytes(problem.segment_bytes);
   require(problem.slot_bytes > 0, "slot_bytes=" + std::to_string(problem.slot_bytes) + " must be positive");
-  checked_mul(checked_mul(problem.count, problem.world), size_of(wide_of(problem.dtype)));
   require(problem.counts.empty() || problem.has_parts(),
           std::string("counts must be empty: ") + name_of(problem.what) + " has no parts of its own for each rank");
   validate_parts("counts", problem.counts, problem);

@@ -1,10 +1,19 @@
 // Says whether a Problem can be planned at all, before any plan is made.
 #pragma once
+#include <string>
+
 #include "plan/plan.h"
 
 namespace ringdp::plan {
 
 // InvalidArgument names the field, its value and what is accepted.
 void validate(const Problem& problem);
+
+// What problems of all kinds are asked. InvalidArgument with the message unless it holds.
+void require(bool holds, const std::string& message);
+void require_rank(const std::string& field, int rank, int world);
+// All ranks' elements together, as sums hold them, can be addressed.
+void require_count(int64_t count, int world, DType dtype);
+void require_segment_bytes(int64_t bytes);
 
 }  // namespace ringdp::plan

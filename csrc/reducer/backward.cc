@@ -19,6 +19,7 @@ void Reducer::prepare_for_forward() {
   const std::lock_guard lock(mutex_);
   ++timeline_.step;
   timeline_.forward = now_ns();
+  note(trace::Kind::kForward, timeline_.forward);
 }
 
 void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
@@ -40,6 +41,7 @@ void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
   sinks_.clear();
   running_.resize(buckets_.size());
   timeline_.begin_backward(now_ns(), buckets_.size());
+  note(trace::Kind::kBackward, timeline_.backward);
   share_gradients();
   if (searches()) search_unused(outputs);
 }
@@ -165,6 +167,7 @@ void Reducer::flush(Bucket& bucket) {
 void Reducer::bucket_ready(size_t number) {
   flush(buckets_[number]);
   timeline_.buckets[number].ready = now_ns();
+  note(trace::Kind::kReady, timeline_.buckets[number].ready, static_cast<int>(number));
   if (number != next_) return;  // not its turn: ranks launch in the same order
   for (; next_ < buckets_.size() && buckets_[next_].pending == 0; ++next_) {
     if (!options_.overlap) continue;
@@ -178,20 +181,22 @@ void Reducer::launch(size_t number) {
   const auto is_unused = [&](size_t index) { return std::count(unused_.begin(), unused_.end(), index) > 0; };
   if (options_.skip_unused && std::all_of(bucket.indices.begin(), bucket.indices.end(), is_unused)) return;
   timeline_.buckets[number].launched = now_ns();
-  running_[number] = start(bucket, bucket.memory, number);
+  note(trace::Kind::kLaunched, timeline_.buckets[number].launched, static_cast<int>(number));
+  running_[number] = start(bucket, bucket.memory, number, rides(bucket) ? drift_->take(number, bucket) : nullptr);
   ++launched_;
 }
 
 // `flat`: the bucket's memory, or a stand-in of the same size.
-std::unique_ptr<Reduction> Reducer::start(const Bucket& bucket, const at::Tensor& flat, size_t number) {
+std::unique_ptr<Reduction> Reducer::start(const Bucket& bucket, const at::Tensor& flat, size_t number,
+                                          Mean::DigestsPtr digests) {
   if (hook_) {
     const at::Tensor shown = bucket.sparse ? flat : flat.narrow(0, 0, bucket.elements);
     return hook_->start(bucket, shown, number, buckets_.size());
   }
   if (bucket.sparse) return start_sparse_mean(*group_, flat, divisor_.get());
   if (flat.numel() == 0) return nullptr;  // parameters without elements
-  if (bucket.sharded) return start_scatter(as_reals(flat), number);
-  return mean_->start(as_reals(flat), divisor_.get());
+  if (bucket.sharded) return start_scatter(as_reals(flat), number, std::move(digests));
+  return mean_->start(as_reals(flat), divisor_.get(), std::move(digests));
 }
 
 void Reducer::delay_all_reduce() {
@@ -225,6 +230,7 @@ void Reducer::finish() {
   expecting_ = unfinished_ = false;
   gradients_shared_.reset();
   timeline_.computed = now_ns();
+  note(trace::Kind::kComputed, timeline_.computed);
   start_usage();
   for (size_t number = 0; number < buckets_.size(); ++number) {
     if (!options_.overlap) launch(number);
@@ -237,6 +243,7 @@ void Reducer::finish() {
   arrival_ = readiness_.order();
   complete_arrival();
   timeline_.finished = now_ns();
+  note(trace::Kind::kStepped, timeline_.finished);
 }
 
 void Reducer::start_usage() {

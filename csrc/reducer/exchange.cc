@@ -94,7 +94,7 @@ at::Tensor padded(const at::Tensor& flat, int64_t multiple) {
 
 }  // namespace
 
-std::unique_ptr<Reduction> ExchangedMean::start(const at::Tensor& flat, double divisor) {
+std::unique_ptr<Reduction> ExchangedMean::start(const at::Tensor& flat, double divisor, DigestsPtr) {
   at::Tensor whole = padded(flat, group_->getSize());
   auto exchange = std::make_shared<Exchange>(group_, whole, divisor);
   if (const auto before = latest_.lock()) before->fold();
@@ -102,7 +102,7 @@ std::unique_ptr<Reduction> ExchangedMean::start(const at::Tensor& flat, double d
   return std::make_unique<ExchangedReduction>(flat, std::move(whole), std::move(exchange));
 }
 
-std::unique_ptr<Reduction> ExchangedMean::start_scatter(const at::Tensor& flat, double divisor) {
+std::unique_ptr<Reduction> ExchangedMean::start_scatter(const at::Tensor& flat, double divisor, DigestsPtr) {
   const at::Tensor shards = at::empty_like(flat);
   at::Tensor to = shards.view(at::kByte), from = flat.view(at::kByte);
   auto work = backend::exchange_parts(*group_, to, from);

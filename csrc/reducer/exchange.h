@@ -15,8 +15,9 @@ class Exchange;
 class ExchangedMean final : public Mean {
  public:
   explicit ExchangedMean(c10::intrusive_ptr<c10d::ProcessGroup> group) : group_(std::move(group)) {}
-  std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor) override;
-  std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, double divisor) override;  // without the gather
+  std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor, DigestsPtr digests) override;
+  // Without the gather.
+  std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, double divisor, DigestsPtr digests) override;
   int64_t granularity() const override { return group_->getSize(); }
   const char* name() const override { return "exchanged"; }
 

@@ -28,6 +28,19 @@ std::vector<Reducer::BucketFacts> Reducer::buckets() const {
   return all;
 }
 
+void Reducer::note(trace::Kind kind, int64_t time_ns, int bucket) const {
+  trace::Event event;
+  event.kind = kind;
+  event.time_ns = time_ns;
+  event.seq = static_cast<uint64_t>(timeline_.step);
+  event.peer = bucket;
+  if (bucket >= 0) {
+    const at::TensorOptions& options = buckets_[bucket].options;
+    event.bytes = buckets_[bucket].elements * static_cast<int64_t>(options.dtype().itemsize());
+  }
+  trace::recorder().note(event);
+}
+
 Timeline Reducer::timeline() const {
   const std::lock_guard lock(mutex_);
   return timeline_;

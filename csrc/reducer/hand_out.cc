@@ -11,6 +11,8 @@ void Reducer::settle(size_t number) {
   if (auto running = std::move(running_[number])) {
     const at::Tensor result = running->finish();
     timeline_.buckets[number].done = running->ended_ns();
+    note(trace::Kind::kDone, timeline_.buckets[number].done, static_cast<int>(number));
+    if (drift_) drift_->check(number, bucket, timeline_.step, *group_);
     bucket.sharded ? take_part(number, result) : hand_out(bucket, result);
   }
   let_go(bucket);

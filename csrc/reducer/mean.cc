@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "backend/capabilities.h"
 #include "backend/compat.h"
 #include "reducer/end_time.h"
 #include "reducer/exchange.h"
@@ -78,27 +77,31 @@ class FusedMean final : public Mean {
  public:
   FusedMean(c10::intrusive_ptr<c10d::Backend> backend, backend::Capabilities& capabilities)
       : backend_(std::move(backend)), capabilities_(capabilities) {}
-  std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor) override {
+  std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor, DigestsPtr digests) override {
     const int64_t now = now_ns();
-    return std::make_unique<FusedReduction>(flat, capabilities_.reduce_div(flat, divisor, /*asynchronous=*/true), now);
+    auto work = capabilities_.reduce_div(flat, divisor, /*asynchronous=*/true, std::move(digests));
+    return std::make_unique<FusedReduction>(flat, std::move(work), now);
   }
-  std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, double divisor) override {
-    return scatter(part_of(flat, backend_->getSize()), flat, divisor, {});
+  bool carries_digests() const override { return true; }
+  std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, double divisor, DigestsPtr digests) override {
+    return scatter(part_of(flat, backend_->getSize()), flat, divisor, {}, std::move(digests));
   }
   std::unique_ptr<Reduction> start_scatter_into(const at::Tensor& flat, double divisor,
-                                                std::shared_ptr<ShardSink> sink) override {
+                                                std::shared_ptr<ShardSink> sink, DigestsPtr digests) override {
     const at::Tensor part = part_of(flat, backend_->getSize());
     const auto feed = std::make_shared<Feed>(part, sink);
-    auto reduction = scatter(part, flat, divisor, [feed](int64_t begin, int64_t count) { feed->take(begin, count); });
+    const auto take = [feed](int64_t begin, int64_t count) { feed->take(begin, count); };
+    auto reduction = scatter(part, flat, divisor, take, std::move(digests));
     return std::make_unique<FedReduction>(std::move(reduction), std::move(sink), feed);
   }
   const char* name() const override { return "fused"; }
 
  private:
   std::unique_ptr<Reduction> scatter(const at::Tensor& part, const at::Tensor& flat, double divisor,
-                                     backend::Capabilities::OnResult on_result) {
+                                     backend::Capabilities::OnResult on_result, DigestsPtr digests) {
     const int64_t now = now_ns();
-    auto work = capabilities_.reduce_scatter_div(part, flat, divisor, /*asynchronous=*/true, std::move(on_result));
+    auto work = capabilities_.reduce_scatter_div(part, flat, divisor, /*asynchronous=*/true, std::move(on_result),
+                                                 std::move(digests));
     return std::make_unique<FusedReduction>(part, std::move(work), now);
   }
 
@@ -127,11 +130,11 @@ class SummedReduction final : public Reduction {
 class SummedMean final : public Mean {
  public:
   explicit SummedMean(GroupPtr group) : group_(std::move(group)) {}
-  std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor) override {
+  std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor, DigestsPtr) override {
     std::vector<at::Tensor> tensors{flat};
     return std::make_unique<SummedReduction>(flat, divisor, group_->allreduce(tensors));
   }
-  std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, double divisor) override {
+  std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, double divisor, DigestsPtr) override {
     at::Tensor part = part_of(flat, group_->getSize()), whole = flat;
     return std::make_unique<SummedReduction>(part, divisor, backend::scatter_sum(*group_, part, whole));
   }
@@ -144,8 +147,8 @@ class SummedMean final : public Mean {
 }  // namespace
 
 std::unique_ptr<Reduction> Mean::start_scatter_into(const at::Tensor& flat, double divisor,
-                                                    std::shared_ptr<ShardSink> sink) {
-  return std::make_unique<FedReduction>(start_scatter(flat, divisor), std::move(sink), nullptr);
+                                                    std::shared_ptr<ShardSink> sink, DigestsPtr digests) {
+  return std::make_unique<FedReduction>(start_scatter(flat, divisor, std::move(digests)), std::move(sink), nullptr);
 }
 
 std::unique_ptr<Mean> make_mean(const GroupPtr& group, const at::Device& device, bool rank_order) {

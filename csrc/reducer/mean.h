@@ -12,6 +12,7 @@
 
 #include <memory>
 
+#include "backend/capabilities.h"
 #include "reducer/reduction.h"
 #include "reducer/shard_sink.h"
 
@@ -22,15 +23,18 @@ class Mean {
   virtual ~Mean() = default;
 
   // In place of `flat`, a contiguous 1-D tensor of floats or complex numbers; `divisor` is equal on all ranks, not 0.
-  virtual std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor) = 0;
+  // `digests` as in backend/capabilities.h; null unless carries_digests().
+  using DigestsPtr = backend::Capabilities::DigestsPtr;
+  virtual std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor, DigestsPtr digests) = 0;
+  virtual bool carries_digests() const { return false; }
 
   // This rank's part only, as the result: `flat` is a multiple of the ranks long, part r begins at r / N of it.
   // `flat` is read until the end and not written.
-  virtual std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, double divisor) = 0;
+  virtual std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, double divisor, DigestsPtr digests) = 0;
 
   // The same; `sink` has taken the part when the reduction has finished: as it comes, where the mean is fused.
   virtual std::unique_ptr<Reduction> start_scatter_into(const at::Tensor& flat, double divisor,
-                                                        std::shared_ptr<ShardSink> sink);
+                                                        std::shared_ptr<ShardSink> sink, DigestsPtr digests);
 
   // A tensor whose number of elements is a multiple of this is not copied.
   virtual int64_t granularity() const { return 1; }

@@ -16,6 +16,7 @@ struct Options {
   bool overlap = true;                   // false: after the backward pass, one blocking collective per bucket
   int64_t shard_block = 0;               // > 0: ZeRO stage 2; ranks own parts of buckets that are multiples of it long
   bool rank_order = true;                // false: the backend's own order, where it has no fused mean
+  bool check_drift = false;              // every rank's parameters are compared in every pass (drift.h)
   Layout layout;                         // for good, each parameter once; empty: bucket_limits decide
 };
 

@@ -93,6 +93,7 @@ void Reducer::set_group(GroupPtr group) {
   const std::lock_guard lock(mutex_);
   group_ = std::move(group);
   mean_ = make_mean(group_, parameters_[0].device(), options_.rank_order);
+  check_carries_digests();
   divisor_ = Divisor(group_->getSize());
   set_buckets(layout_);
 }

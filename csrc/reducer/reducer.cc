@@ -32,10 +32,19 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
   TORCH_CHECK(!options_.bucket_limits.empty(), "a reducer needs at least one bucket limit");
   TORCH_CHECK(!sharded() || std::count(sparse_.begin(), sparse_.end(), true) == 0,
               "DistributedDataParallel: sparse gradients have no shards: use zero_stage=1 or a dense gradient");
+  check_carries_digests();
+  if (options_.check_drift) drift_.emplace(names_);
   const auto by_size = [&] {
     return make_layout(parts(), reversed_indices(parameters_.size()), options_.bucket_limits, sharded());
   };
   set_buckets(options_.layout.empty() ? by_size() : options_.layout);
+}
+
+void Reducer::check_carries_digests() const {
+  if (!options_.check_drift) return;
+  TORCH_CHECK(mean_->carries_digests() && parameters_[0].is_cpu(), "DistributedDataParallel: check_drift=True needs "
+              "parameters on the CPU, which are on ", parameters_[0].device(), ", and a group of backend ringdp, whose "
+              "collectives carry checksums: leave it out, and call ringdp.check_replicas(model) now and then");
 }
 
 void Reducer::register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook) {

@@ -13,12 +13,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "backend/allocation_scope.h"
 #include "reducer/bucket.h"
 #include "reducer/comm_hook.h"
 #include "reducer/divisor.h"
+#include "reducer/drift.h"
 #include "reducer/hooks.h"
 #include "reducer/layout.h"
 #include "reducer/mean.h"
@@ -26,6 +28,7 @@
 #include "reducer/readiness.h"
 #include "reducer/timeline.h"
 #include "reducer/usage.h"
+#include "trace/recorder.h"
 
 namespace ringdp::reducer {
 
@@ -119,14 +122,16 @@ class Reducer {
   void flush(Bucket& bucket);
   void bucket_ready(size_t number);
   void launch(size_t number);
-  std::unique_ptr<Reduction> start(const Bucket& bucket, const at::Tensor& flat, size_t number);
+  std::unique_ptr<Reduction> start(const Bucket& bucket, const at::Tensor& flat, size_t number,
+                                   Mean::DigestsPtr digests);
+  bool rides(const Bucket& bucket) const { return drift_ && !hook_ && !bucket.sparse && bucket.elements > 0; }
   void finish();
   void start_usage();
   // hand_out.cc
   void settle(size_t number);  // waits for the bucket's reduction, if it runs
   void hand_out(Bucket& bucket, const at::Tensor& result);
   // shards.cc
-  std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, size_t number);
+  std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, size_t number, Mean::DigestsPtr digests);
   void take_part(size_t number, const at::Tensor& part);
   void wait_for_running();
   void note_used();
@@ -135,6 +140,8 @@ class Reducer {
   bool learning() const { return static_graph_ && !learned_; }  // the first pass of a static graph
   bool searches() const { return options_.find_unused && !static_graph_; }
   bool tracks_usage() const { return searches() || learning(); }
+  void note(trace::Kind kind, int64_t time_ns, int bucket = -1) const;  // for the recorder
+  void check_carries_digests() const;
   std::string unfinished_text() const;
   [[noreturn]] void refuse(const std::string& text) const;  // remembers and throws it
 
@@ -175,6 +182,7 @@ class Reducer {
   int64_t launched_ = 0;         // buckets in the latest pass
   std::unique_ptr<backend::SizedScope> gradients_shared_;  // between forward and finish()
   Timeline timeline_;
+  std::optional<Drift> drift_;
   mutable std::string error_;
 
   GradientHooks hooks_;  // last: autograd may call once they are there

@@ -5,15 +5,13 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <cstdint>
+
+#include "trace/clock.h"
 
 namespace ringdp::reducer {
 
-inline int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+using trace::now_ns;
 
 class Reduction {
  public:

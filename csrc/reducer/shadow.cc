@@ -14,15 +14,21 @@ void Reducer::shadow_backward(double divisor) {
   divisor_.set(divisor);
   std::vector<at::Tensor> nothing;
   std::vector<std::unique_ptr<Reduction>> running;
+  const auto begin = [&](size_t number) {
+    const Bucket& bucket = buckets_[number];
+    running.push_back(start(bucket, nothing[number], number, rides(bucket) ? drift_->abstain(number, bucket) : nullptr));
+  };
   for (const Bucket& bucket : buckets_) {
     nothing.push_back(bucket.sparse ? absent_sparse(bucket.parameters[0]) : at::empty({bucket.padded}, bucket.options));
     if (!bucket.sparse) fill_absent(nothing.back());
-    if (options_.overlap) running.push_back(start(bucket, nothing.back(), running.size()));
+    if (options_.overlap) begin(running.size());
   }
   start_usage();
   for (size_t number = 0; number < buckets_.size(); ++number) {
-    if (!options_.overlap) running.push_back(start(buckets_[number], nothing[number], number));
-    if (running[number]) running[number]->finish();
+    if (!options_.overlap) begin(number);
+    if (!running[number]) continue;
+    running[number]->finish();
+    if (drift_) drift_->check(number, buckets_[number], timeline_.step, *group_);
   }
   usage_.wait();
   shadowed_first_ = static_graph_;

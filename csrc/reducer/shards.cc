@@ -6,13 +6,14 @@
 
 namespace ringdp::reducer {
 
-std::unique_ptr<Reduction> Reducer::start_scatter(const at::Tensor& flat, size_t number) {
+std::unique_ptr<Reduction> Reducer::start_scatter(const at::Tensor& flat, size_t number,
+                                                  Mean::DigestsPtr digests) {
   const double divisor = divisor_.get();  // which may refuse, before anything counts as stepped
   if (make_sinks_ && sinks_.empty()) sinks_ = make_sinks_();
-  if (number >= sinks_.size() || !sinks_[number]) return mean_->start_scatter(flat, divisor);
+  if (number >= sinks_.size() || !sinks_[number]) return mean_->start_scatter(flat, divisor, std::move(digests));
   // From now on they change: what this pass has saved of them must not be used.
   for (const at::Tensor& parameter : buckets_[number].parameters) parameter.unsafeGetTensorImpl()->bump_version();
-  return mean_->start_scatter_into(flat, divisor, std::move(sinks_[number]));
+  return mean_->start_scatter_into(flat, divisor, std::move(sinks_[number]), std::move(digests));
 }
 
 // Means of several passes add up in the bucket's own type, as .grad does.

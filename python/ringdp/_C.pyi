@@ -101,6 +101,7 @@ class Reducer:
         overlap: bool = True,
         rank_order: bool = True,
         shard_block: int = 0,
+        check_drift: bool = False,
         layout: Sequence[Sequence[int]] = ...,
     ) -> None: ...
     def layout(self) -> list[list[int]]:
@@ -323,11 +324,24 @@ def adam_steps(
 ) -> PieceSteps:
     """torch.optim.Adam's and AdamW's, likewise; `fastest`: ringdp's own, with IEEE square roots."""
 
+def stats() -> dict[str, Any]:
+    """Of this process: groups (name, rank, world, submitted, counters, delays_ns by rank, error or None), and
+    events_written, events_kept (at most), events_lost. ringdp.stats() is made of it."""
+
+def write_trace(folder: str) -> None:
+    """Writes FOLDER/rank_<n>, as leaving a group does with RINGDP_TRACE. DistBackendError names the file."""
+
+def checksum(tensor: Tensor) -> int:
+    """64 bits of a contiguous CPU tensor's bytes; never 0. csrc/kernels/checksum.h says what they tell."""
+
+def odd_ranks(by_rank: Sequence[int]) -> list[int]:
+    """Ranks whose value is not that of more than half; all when no value is. 0 takes no part. Empty: all agree."""
+
 def leave_all() -> None:
     """Every group of this process that is still there says goodbye to its peers."""
 
-def serve_device(type: str, core: object) -> None:
-    """Tensors of these devices are carried, too. `core`: a capsule with a backend/device/device_core.h."""
+def serve_device(type: str) -> None:
+    """Tensors of this type, too, are carried: they lie on the devices of the library that RINGDP_GPU_LIBRARY names."""
 
 def setting_table() -> list[dict[str, str]]:
     """Rows: field, variable, value, source, default, accepts, help."""
@@ -346,6 +360,31 @@ def gpu_report() -> dict[str, Any]:
     `devices`, `kernels` (their registers on the current device, as text), `nccl` (version, 0 where there is none).
     """
 
+def device_plan(
+    collective: str,
+    algorithm: str = "direct",
+    dtype: str = "float32",
+    op: str = "SUM",
+    rank: int = 0,
+    world: int = 2,
+    count: int = 1024,
+    root: int = 0,
+    segment_bytes: int = ...,
+) -> dict[str, Any]:
+    """One rank's plan over memory of devices. `text`; `packed`: its `steps` steps as gpu/device/work.h holds them;
+    `element`, `reduce`: as rd_gpu_run takes them; bytes of each rank's `input_bytes`, `output_bytes`, `stage_bytes`,
+    of one writer's `pushed_bytes` for one parity; what this rank moves, `read_bytes` and `written_bytes`.
+    `count`: elements of the tensor, or of every rank's part. DistBackendError names what is refused.
+    """
+
+def device_adam_scalars(
+    lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, number: float
+) -> bytes:
+    """The `scalars` of gpu/device/adam_work.h for step `number`, from 1."""
+
+def device_sizes() -> dict[str, int]:
+    """Bytes of what travels to kernels: Work, AdamWork, AdamScalars, Epoch, Expired, Flags, Step."""
+
 def built_for() -> dict[str, str]:
     """torch, python and compiler of this build."""
 
@@ -363,8 +402,14 @@ def plan_text(
     segment_bytes: int = ...,
     hosts: list[int] = ...,
     wire: str = "fp32",
+    one_shot_bytes: int = ...,
+    in_heaps: bool = False,
 ) -> str:
-    """The plan of one rank for `count` float32, as a table. `hosts`: first rank of each, for the hierarchy."""
+    """The plan of one rank for `count` float32, as a table.
+
+    hosts: first rank of each, for the hierarchy. one_shot_bytes: the arena sums up to here in one shot. in_heaps: the
+    tensors lie in shared memory.
+    """
 
 def plan_json(
     collective: str,
@@ -377,5 +422,7 @@ def plan_json(
     segment_bytes: int = ...,
     hosts: list[int] = ...,
     wire: str = "fp32",
+    one_shot_bytes: int = ...,
+    in_heaps: bool = False,
 ) -> str:
     """The same as JSON."""

@@ -14,34 +14,46 @@ from ringdp import _register
 
 __version__ = "0.1.0"
 __all__ = [
+    "AuditError",
     "DistributedDataParallel",
     "GradScaler",
     "Options",
     "ZeroOptimizer",
     "__version__",
+    "audit",
+    "check_replicas",
     "checkpoint",
     "clip_grad_norm_",
     "empty",
     "in_shared_memory",
     "info",
     "monitored_barrier",
+    "preflight",
     "register",
+    "serve_prometheus",
+    "stats",
     "testing",
 ]
 
 # public name -> (module, attribute; None for the module itself)
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "AuditError": ("ringdp.feed.hooks", "AuditError"),
     "DistributedDataParallel": ("ringdp.ddp.wrapper", "DistributedDataParallel"),
     "GradScaler": ("ringdp.zero.scaler", "GradScaler"),
     "Options": ("ringdp.backend", "Options"),
     "ZeroOptimizer": ("ringdp.zero.optimizer", "ZeroOptimizer"),
+    "audit": ("ringdp.feed.audit", "audit"),
+    "check_replicas": ("ringdp.observe.replicas", "check_replicas"),
     "clip_grad_norm_": ("ringdp.zero.clip", "clip_grad_norm_"),
     "checkpoint": ("ringdp.checkpoint", None),
     "empty": ("ringdp.allocate", "empty"),
     "in_shared_memory": ("ringdp.allocate", "in_shared_memory"),
     "info": ("ringdp.cli.info", "collect"),
     "monitored_barrier": ("ringdp.backend", "monitored_barrier"),
+    "preflight": ("ringdp.planner.preflight", "preflight"),
     "register": ("ringdp._register", "register"),
+    "serve_prometheus": ("ringdp.observe.prometheus", "serve_prometheus"),
+    "stats": ("ringdp.observe.stats", "stats"),
     "testing": ("ringdp.testing", None),
 }
 

@@ -77,3 +77,16 @@ def autoload() -> None:
             register()
     except Exception as error:  # whatever it is, `import torch` goes on
         _warn_once(f"ringdp did not register itself: {error}; call ringdp.register() to see why")
+    _attach()
+
+
+def _attach() -> None:
+    """`ringdp audit` and `ringdp doctor` watch the processes that they start; nobody else has the variable."""
+    if not os.environ.get("RINGDP_ATTACH"):
+        return
+    try:
+        from ringdp.attach import start
+
+        start.start()
+    except Exception as error:  # whatever it is, `import torch` goes on
+        _warn_once(f"ringdp does not watch this process: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -47,6 +48,10 @@ def create_backend(dist_opts: Any, pg_options: object) -> Any:
     options._timeout = dist_opts.timeout
     options.global_ranks_in_group = list(dist_opts.global_ranks_in_group)
     options.group_name = dist_opts.group_id
+    if os.environ.get("RINGDP_PROMETHEUS_PORT"):
+        from ringdp.observe.prometheus import serve_if_asked
+
+        serve_if_asked()
     return _C.Backend(dist_opts.store, dist_opts.group_rank, dist_opts.group_size, dist_opts.group_id, options)
 
 

@@ -3,7 +3,8 @@
 CONFORMANCE_DDP=ringdp puts ringdp's DistributedDataParallel in place of torch's.
 
 torch decides at import, from the variable BACKEND, which tests exist. So its module is imported as if for gloo, which
-is eligible for all that a CPU can run, and is told the real name afterwards.
+is eligible for all that a CPU can run, with CONFORMANCE_DEVICE=cuda as if for NCCL, and is told the real name
+afterwards.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from unittest import mock
 
 BACKEND = os.environ.get("CONFORMANCE_BACKEND", "ringdp")
 DDP = os.environ.get("CONFORMANCE_DDP", "stock")
-os.environ["BACKEND"] = "gloo"
+ELIGIBLE = "nccl" if os.environ.get("CONFORMANCE_DEVICE") == "cuda" else "gloo"
+os.environ["BACKEND"] = ELIGIBLE
 os.environ.setdefault("WORLD_SIZE", "2")
 
 import torch  # noqa: E402
@@ -28,7 +30,7 @@ if BACKEND == "ringdp":
 from torch.testing._internal import common_distributed  # noqa: E402
 
 for names in common_distributed.DistTestCases.backend_feature.values():
-    if "gloo" in names:
+    if ELIGIBLE in names:
         names.add(BACKEND)
 
 from torch.testing._internal.distributed import distributed_test as shipped  # noqa: E402

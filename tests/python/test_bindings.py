@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,51 @@ def test_every_algorithm_prints_its_bytes(algorithm: str, collective: str, sent_
 
 
 @pytest.mark.parametrize(
+    ("asks", "algorithm", "folded"),
+    [({}, "arena", 512), ({"one_shot_bytes": 0}, "arena", 128), ({"in_heaps": True}, "one pass", 128)],
+)
+def test_arena_plans_are_asked_for_by_their_limits(asks: dict[str, Any], algorithm: str, folded: int) -> None:
+    plan = json.loads(_C.plan_json("all_reduce", "arena", world=4, count=128, **asks))
+    steps = [step for lane in plan["lanes"] for step in lane["steps"]]
+    assert plan["algorithm"] == algorithm
+    assert [step["bytes"] for step in steps if step["verb"] == "fold"] == [folded]
+
+
+@pytest.mark.parametrize(
     ("collective", "algorithm", "named"), [("all_reduce", "bubble", "bubble"), ("all_dance", "ring", "all_dance")]
 )
 def test_unknown_plans_are_refused_by_name(collective: str, algorithm: str, named: str) -> None:
     with pytest.raises(dist.DistBackendError, match=f"InvalidArgument: '{named}'"):
         _C.plan_text(collective, algorithm)
+
+
+def test_a_device_plan_comes_as_text_and_packed() -> None:
+    plan = _C.device_plan("all_reduce", "direct", dtype="bfloat16", op="AVG", rank=1, world=4, count=4096)
+    assert plan["text"].startswith("all_reduce direct bfloat16 AVG, rank 1 of 4: ")
+    assert len(plan["packed"]) == plan["steps"] * _C.device_sizes()["Step"]
+    assert plan["text"].count("\n") == plan["steps"]
+    assert plan["input_bytes"] == plan["output_bytes"] == 8192
+    assert plan["read_bytes"] == plan["written_bytes"] == 8192  # a quarter of everybody's, for everybody
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"collective": "all_dance"}, "all_dance"),
+        ({"algorithm": "bubble"}, "'bubble' is not an algorithm"),
+        ({"dtype": "float31"}, "'float31' is not a dtype"),
+        ({"op": "sum"}, "'sum' is not a reduce operation"),
+        ({"count": 3}, "count=3 of float32"),
+    ],
+)
+def test_a_device_plan_that_is_none_is_refused_by_name(asked: dict[str, Any], named: str) -> None:
+    with pytest.raises(dist.DistBackendError, match=named):
+        _C.device_plan(**{"collective": "all_reduce", **asked})
+
+
+def test_the_scalars_of_a_fused_step_are_those_of_the_formula() -> None:
+    packed = _C.device_adam_scalars(0.1, 0.9, 0.99, 1e-8, 0.01, decoupled=True, number=2)
+    assert len(packed) == _C.device_sizes()["AdamScalars"]
+    keep, _, mean_weight, beta2, square_weight, correction, eps, rate = struct.unpack("8f", packed[:32])
+    expected = [1 - 0.1 * 0.01, 1 - 0.9, 0.99, 1 - 0.99, (1 - 0.99**2) ** 0.5, 1e-8, -0.1 / (1 - 0.9**2)]
+    assert [keep, mean_weight, beta2, square_weight, correction, eps, rate] == pytest.approx(expected, rel=1e-6)

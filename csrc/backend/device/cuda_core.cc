@@ -1,8 +1,5 @@
 #include "backend/device/cuda_core.h"
 
-#include <string>
-
-#include "base/error.h"
 #include "gpu/library.h"
 
 namespace ringdp::backend {
@@ -31,10 +28,10 @@ class CudaCore final : public DeviceCore {
     return capturing != 0;
   }
 
+  const gpu::Functions* functions() const override { return &functions_; }
+
  private:
-  void check(int result) const {
-    if (result != 0) throw Error(ErrorKind::kInternal, std::string("CUDA: ") + functions_.error());
-  }
+  void check(int result) const { gpu::require(functions_, result); }
   const gpu::Functions& functions_;
 };
 

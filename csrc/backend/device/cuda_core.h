@@ -1,4 +1,4 @@
-// CUDA as a device whose tensors are staged: libringdp_gpu.so's functions.
+// CUDA as a device whose tensors ringdp takes: libringdp_gpu.so's functions.
 #pragma once
 #include "backend/device/device_core.h"
 

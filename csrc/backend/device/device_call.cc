@@ -6,7 +6,6 @@
 
 #include <limits>
 
-#include "backend/errors.h"
 #include "backend/process.h"
 #include "backend/tensors.h"
 
@@ -27,26 +26,16 @@ at::Tensor new_word(Lane& lane) {
   return word;
 }
 
-bool holds_numbers_with_nan(const at::Tensor& tensor) {
-  return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
-}
-
 }  // namespace
 
 DeviceCall::DeviceCall(std::shared_ptr<Lane> lane, const c10::Stream& stream)
-    : lane_(std::move(lane)),
-      stream_(stream),
-      word_(new_word(*lane_)),
-      done_(std::make_shared<c10::Event>(lane_->device().type())) {}
+    : CallOnDevice(std::move(lane), stream), word_(new_word(*lane_)) {}
 
 void DeviceCall::bring(const std::vector<Copy>& inputs, std::vector<Copy> results) {
   results_ = std::move(results);
   const c10::Stream caller = lane_->callers_stream(), stream = lane_->inputs();
   const c10::DeviceGuard device(lane_->device());
-  if (lane_->core().is_capturing(lane_->native(caller))) {
-    refuse("the current stream of " + lane_->device().str() +
-           " is being captured: a graph cannot replay a collective that runs on the host; call it outside the capture");
-  }
+  refuse_capture();
   c10::Event callers(lane_->device().type());
   callers.record(caller);
   callers.block(stream);
@@ -74,7 +63,7 @@ comm::Ready DeviceCall::ready() const {
   return [here = here_] { return here->load(std::memory_order_acquire); };
 }
 
-void DeviceCall::take_back(const std::function<void()>& after) {
+void DeviceCall::enqueue(const std::function<void()>& after, const std::string&) {
   const c10::DeviceGuard device(lane_->device());
   const c10::StreamGuard guard(stream_);
   void* const native = lane_->native(stream_);

@@ -13,12 +13,11 @@
 #include <memory>
 #include <vector>
 
-#include "backend/device/lane.h"
-#include "comm/pending.h"
+#include "backend/device/call_on_device.h"
 
 namespace ringdp::backend {
 
-class DeviceCall {
+class DeviceCall final : public CallOnDevice {
  public:
   struct Copy {
     at::Tensor memory, tensor;  // of equal shape and dtype; the tensor may have any strides
@@ -28,22 +27,12 @@ class DeviceCall {
 
   // By the caller, in this order. Throws before anything moves while the caller's stream is being captured.
   void bring(const std::vector<Copy>& inputs, std::vector<Copy> results);
-  comm::Ready ready() const;  // for the collective: whether the inputs have come; empty when it needs none
-  // Enqueues the way back, then `after`, all of which is over when done() is.
-  void take_back(const std::function<void()>& after);
-
-  void collective_ended(bool failed);  // driver thread
-
-  void block_callers_stream() const { done_->block(lane_->callers_stream()); }
-  bool done() const { return done_->query(); }
-  c10::Device device() const { return lane_->device(); }
-  const c10::Stream& stream() const { return stream_; }  // after which it is done
+  comm::Ready ready() const override;  // whether the inputs have come; empty when it needs none
+  void enqueue(const std::function<void()>& after, const std::string& what) override;  // the way back
+  void collective_ended(bool failed) override;
 
  private:
-  const std::shared_ptr<Lane> lane_;
-  const c10::Stream stream_;
   const at::Tensor word_;
-  const std::shared_ptr<c10::Event> done_;
   std::shared_ptr<std::atomic<bool>> here_;  // the inputs; null: there are none
   std::vector<Copy> results_;
 };

@@ -1,10 +1,12 @@
-// What staging needs of a device beyond torch's interface for any device: pinned memory, and the order of streams.
+// What ringdp needs of a device beyond torch's interface for any device: pinned memory, and the order of streams.
 //
 // Any thread may call; the device is the current one of the calling thread. Streams are native handles
 // (VirtualGuardImpl::getStreamNativeHandle). Errors are ringdp::Error. Nothing here waits for the device but release().
 #pragma once
 #include <cstddef>
 #include <cstdint>
+
+#include "gpu/library.h"
 
 namespace ringdp::backend {
 
@@ -23,6 +25,9 @@ class DeviceCore {
   virtual void await(void* stream, const uint32_t* word) = 0;
 
   virtual bool is_capturing(void* stream) = 0;  // records a graph instead of running
+
+  // With which ranks share its memory and run collectives on it; null: all are staged.
+  virtual const gpu::Functions* functions() const { return nullptr; }
 };
 
 }  // namespace ringdp::backend

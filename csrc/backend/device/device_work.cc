@@ -10,9 +10,10 @@
 namespace ringdp::backend {
 
 DeviceWork::DeviceWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
-                       Result result, const CallMemory& memory, std::optional<int> source, Completion& completion)
+                       Result result, const CallMemory& memory, std::unique_ptr<CallOnDevice> call,
+                       Completion& completion)
     : Work(rank, type, title, inputs, std::move(result), memory.on_host(), completion),
-      call_(memory.start(source)),
+      call_(std::move(call)),
       after_(memory.after()),
       future_(c10::make_intrusive<c10::ivalue::Future>(value().type, std::vector<c10::Device>{call_->device()})),
       tensors_(memory.on_device()) {}
@@ -20,7 +21,7 @@ DeviceWork::DeviceWork(int rank, c10d::OpType type, const char* title, const std
 void DeviceWork::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence) {
   Work::attach(std::move(group), std::move(pending), sequence);
   try {
-    call_->take_back(after_);
+    call_->enqueue(after_, this->pending().describe());
     complete_future();
   } catch (const std::exception& error) {
     this->group().fail(Error(ErrorKind::kInternal, std::string("the device takes no more work: ") + error.what()));
@@ -41,25 +42,54 @@ void DeviceWork::before_done(std::exception_ptr error) {
 
 bool DeviceWork::isCompleted() { return pending().done() && (pending().error() || call_->done()); }
 
-bool DeviceWork::isSuccess() const { return Work::isSuccess() && call_->done(); }
+bool DeviceWork::isSuccess() const { return Work::isSuccess() && call_->done() && !call_->given_up(); }
+
+std::exception_ptr DeviceWork::exception() const {
+  return call_->given_up() ? to_torch(std::make_exception_ptr(why_given_up())) : Work::exception();
+}
+
+// Another rank may have given up, whose reason is on its way.
+Error DeviceWork::why_given_up() const {
+  const Deadline patience = Deadline::after(std::chrono::seconds(1));
+  while (!group().error() && !patience.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return group().error().value_or(
+      Error(ErrorKind::kAborted, "the process group was destroyed before the device had run " + pending().describe()));
+}
+
+void DeviceWork::throw_if_given_up() const {
+  if (call_->given_up()) throw_torch(why_given_up());
+}
 
 bool DeviceWork::host_learns_something() const {
   return opType_ == c10d::OpType::BARRIER || opType_ == c10d::OpType::RECVANYSOURCE;
 }
 
+// A caller that goes on after an error finds NaN, too, not what the device has not come to yet.
+void DeviceWork::wait_on_host(std::chrono::milliseconds timeout) {
+  try {
+    Work::wait(timeout);
+  } catch (...) {
+    if (pending().done()) call_->block_callers_stream();
+    throw;
+  }
+}
+
 bool DeviceWork::wait(std::chrono::milliseconds timeout) {
   const bool own_limit = timeout != kNoTimeout;
   const Deadline limit = own_limit ? Deadline::after(timeout) : Deadline::never();
-  if (own_limit || host_learns_something() || pending().done()) Work::wait(timeout);
+  if (own_limit || host_learns_something() || pending().done()) wait_on_host(timeout);
   call_->block_callers_stream();
-  while (own_limit && !call_->done()) {
+  const bool host_waits = own_limit || opType_ == c10d::OpType::BARRIER;
+  while (host_waits && !call_->done()) {
+    throw_if_given_up();
     if (limit.passed()) {
       throw_torch(Error(ErrorKind::kTimeout,
                         "wait(timeout) gave up after " + std::to_string(timeout.count()) + " ms: " + pending().describe() +
-                            " is over, but the device has not copied its result yet"));
+                            " is over, but the device has not brought its result yet"));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
+  throw_if_given_up();
   std::vector<at::Tensor> unlocked;  // their end may take the GIL
   {
     const std::lock_guard lock(tensors_mutex_);

@@ -15,15 +15,16 @@ namespace ringdp::backend {
 
 class DeviceWork final : public Work {
  public:
-  // Brings the tensors of `memory` on their way, and keeps them until the work is waited for. `source`: of a receive.
+  // `call`: of the tensors of `memory`, which are kept until the work is waited for.
   DeviceWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs, Result result,
-             const CallMemory& memory, std::optional<int> source, Completion& completion);
+             const CallMemory& memory, std::unique_ptr<CallOnDevice> call, Completion& completion);
 
   comm::Ready ready() const { return call_->ready(); }
   void attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence) override;
 
   bool isCompleted() override;
   bool isSuccess() const override;
+  std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout) override;
   // Completed at once: what callbacks queue comes behind the results.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
@@ -31,9 +32,12 @@ class DeviceWork final : public Work {
  private:
   void before_done(std::exception_ptr error) override;
   void complete_future();
+  void wait_on_host(std::chrono::milliseconds timeout);
   bool host_learns_something() const;
+  Error why_given_up() const;
+  void throw_if_given_up() const;
 
-  const std::unique_ptr<DeviceCall> call_;
+  const std::unique_ptr<CallOnDevice> call_;
   const std::function<void()> after_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
 

@@ -1,7 +1,7 @@
 #include "backend/device/served.h"
 
-#include <map>
 #include <mutex>
+#include <set>
 
 #include "backend/device/cuda_core.h"
 #include "backend/errors.h"
@@ -10,8 +10,8 @@ namespace ringdp::backend {
 namespace {
 
 struct Served {
-  std::mutex mutex;  // guards cores
-  std::map<c10::DeviceType, DeviceCore*> cores;
+  std::mutex mutex;  // guards types
+  std::set<c10::DeviceType> types;
 };
 
 Served& served() {
@@ -19,23 +19,28 @@ Served& served() {
   return *instance;
 }
 
+bool is_announced(c10::DeviceType type) {
+  const std::lock_guard lock(served().mutex);
+  return served().types.count(type) != 0;
+}
+
 }  // namespace
 
 DeviceCore* core_of(c10::DeviceType type) {
   if (type == c10::kCPU) return nullptr;
-  if (type == c10::kCUDA) return cuda_core();
-  const std::lock_guard lock(served().mutex);
-  const auto found = served().cores.find(type);
-  return found == served().cores.end() ? nullptr : found->second;
+  return type == c10::kCUDA || is_announced(type) ? cuda_core() : nullptr;
 }
 
-void serve(c10::DeviceType type, DeviceCore& core) {
-  const std::lock_guard lock(served().mutex);
-  const bool own = type == c10::kCPU || type == c10::kCUDA;
-  if (own || !served().cores.emplace(type, &core).second) {
-    const std::string name = c10::DeviceTypeName(type, /*lower_case=*/true);
+void serve(c10::DeviceType type) {
+  const std::string name = c10::DeviceTypeName(type, /*lower_case=*/true);
+  if (type == c10::kCPU || type == c10::kCUDA || is_announced(type)) {
     refuse("serve_device: " + name + " is served by ringdp itself, or already");
   }
+  if (cuda_core() == nullptr) {
+    refuse("serve_device: " + name + " needs a libringdp_gpu.so that has a device; RINGDP_GPU_LIBRARY names the file");
+  }
+  const std::lock_guard lock(served().mutex);
+  served().types.insert(type);
 }
 
 }  // namespace ringdp::backend

@@ -9,7 +9,8 @@ namespace ringdp::backend {
 // Null: tensors of such a device are refused.
 DeviceCore* core_of(c10::DeviceType type);
 
-// `core` must live as long as the process. DistBackendError when the type is served already.
-void serve(c10::DeviceType type, DeviceCore& core);
+// Tensors of this type, too, lie on the devices of libringdp_gpu.so, and its streams are theirs: for a device that
+// RINGDP_GPU_LIBRARY brings along. DistBackendError when the type is served already, or there is no such device.
+void serve(c10::DeviceType type);
 
 }  // namespace ringdp::backend

@@ -1,5 +1,8 @@
 #include "gpu/cuda/kernel_table.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "gpu/cuda/errors.h"
 
 namespace ringdp::gpu {
@@ -14,10 +17,18 @@ constexpr Sums kSums[] = {
     {DType::kF64, float64_sums}, {DType::kI32, int32_sums},   {DType::kI64, int64_sums},
 };
 
+const Sums* sums_of(DType element, ReduceOp reduce) {
+  if (reduce != ReduceOp::kSum && reduce != ReduceOp::kAvg) return nullptr;
+  const auto* const found =
+      std::find_if(std::begin(kSums), std::end(kSums), [&](const Sums& sums) { return sums.element == element; });
+  return found == std::end(kSums) ? nullptr : found;
+}
+
 std::vector<NamedKernels> named_kernels() {
   std::vector<NamedKernels> named;
   for (const Sums& sums : kSums) named.push_back({std::string("plan ") + name_of(sums.element), sums.kernels()});
   named.push_back({"adam float32", adam_kernels()});
+  named.push_back({"poison", poison_kernels()});
   return named;
 }
 
@@ -34,11 +45,10 @@ const std::vector<NamedKernels>& all_kernels() {
   return kAll;
 }
 
+bool reduces(DType element, ReduceOp reduce) { return sums_of(element, reduce) != nullptr; }
+
 const void* plan_kernel_for(DType element, ReduceOp reduce, int world) {
-  const bool adds = reduce == ReduceOp::kSum || reduce == ReduceOp::kAvg;
-  for (const Sums& sums : kSums) {
-    if (adds && sums.element == element) return sums.kernels()[world - 1];
-  }
+  if (const Sums* const sums = sums_of(element, reduce)) return sums->kernels()[world - 1];
   refuse(std::string("rd_gpu_run: no kernel for ") + name_of(reduce) + " on " + name_of(element) +
          "; kernels do SUM and AVG on " + served() + " and move any type; the rest goes through host memory");
 }

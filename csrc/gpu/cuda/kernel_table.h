@@ -28,12 +28,16 @@ KernelsByWorld float64_sums();
 KernelsByWorld int32_sums();
 KernelsByWorld int64_sums();
 KernelsByWorld adam_kernels();
+KernelsByWorld poison_kernels();  // one for all
 
 struct NamedKernels {
   std::string name;
   KernelsByWorld by_world;
 };
 const std::vector<NamedKernels>& all_kernels();
+
+// Whether there is a kernel that reduces so.
+bool reduces(DType element, ReduceOp reduce);
 
 // Throws Failure, naming what there is, for what has no kernel.
 const void* plan_kernel_for(DType element, ReduceOp reduce, int world);

@@ -11,4 +11,10 @@ int blocks_of_device(const void* kernel) {
   return multiprocessors * (each > 0 ? each : 1);
 }
 
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check("cudaStreamIsCapturing", cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 }  // namespace ringdp::gpu

@@ -24,12 +24,12 @@ Argument copied(const char* function, const void* work, size_t bytes) {
 
 DType element_of(int element) {
   if (element >= 0 && element < kDTypeCount) return static_cast<DType>(element);
-  refuse("rd_gpu_run: element " + std::to_string(element) + " is no ringdp::DType");
+  refuse("element " + std::to_string(element) + " is no ringdp::DType");
 }
 
 ReduceOp reduce_of(int reduce) {
   if (reduce >= 0 && reduce < kReduceOpCount) return static_cast<ReduceOp>(reduce);
-  refuse("rd_gpu_run: reduce " + std::to_string(reduce) + " is no ringdp::ReduceOp");
+  refuse("reduce " + std::to_string(reduce) + " is no ringdp::ReduceOp");
 }
 
 // What only moves is counted anew for the kernel that moves everything.
@@ -65,6 +65,13 @@ int rd_gpu_run(const void* work, size_t work_bytes, int element, int reduce, int
   return guarded([&] {
     run(copied<Work>("rd_gpu_run", work, work_bytes), element_of(element), reduce_of(reduce), executor,
         static_cast<cudaStream_t>(stream));
+  });
+}
+
+int rd_gpu_reduces(int element, int reduce, int* out) {
+  return guarded([&] {
+    refuse_null("rd_gpu_reduces", "out", out);
+    *out = reduces(element_of(element), reduce_of(reduce));
   });
 }
 

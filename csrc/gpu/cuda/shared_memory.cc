@@ -99,9 +99,8 @@ void SharedMemory::free(void* memory) {
     refuse("rd_gpu_free: this process still has it imported " + std::to_string(found->second.imports) +
            " times; rd_gpu_unimport comes first");
   }
-  const Allocation allocation = found->second.allocation;
-  own_.erase(found);
-  give_back(allocation);
+  give_back(found->second.allocation);
+  own_.erase(found);  // not where CUDA has kept it
 }
 
 rd_gpu_handle SharedMemory::exported(void* memory, int* fd) {

@@ -10,9 +10,7 @@ using plan::DeviceVerb;
 
 // A replay would wait for values that the first run has written.
 void refuse_capture(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check("cudaStreamIsCapturing", cudaStreamIsCapturing(stream, &status));
-  if (status == cudaStreamCaptureStatusNone) return;
+  if (!is_capturing(stream)) return;
   refuse(
       "rd_gpu_run: the executor STREAM cannot be captured in a CUDA graph, because the host counts its launches; "
       "capture where every rank has a device of its own: the executor SPIN counts there");
@@ -37,19 +35,18 @@ class StreamRun {
     one_step_.step[0] = step;
     launch("a step", kernel_, blocks_, one_step_, stream_);
   }
-  uint64_t value_of(const DeviceStep& step) const { return work_.stream_epoch * kValuesPerEpoch + step.value; }
 
   void post(const DeviceStep& step) const {
     static const auto write = driver_function<decltype(&cuStreamWriteValue64)>("cuStreamWriteValue64");
     Flag& flag = work_.flags[step.peer]->of[step.slot][0][work_.rank];
-    check("cuStreamWriteValue64", write(stream_, reinterpret_cast<CUdeviceptr>(&flag.value), value_of(step),
+    check("cuStreamWriteValue64", write(stream_, reinterpret_cast<CUdeviceptr>(&flag.value), stream_value(work_, step),
                                         CU_STREAM_WRITE_VALUE_DEFAULT));
   }
   void await(const DeviceStep& step) const {
     static const auto wait = driver_function<decltype(&cuStreamWaitValue64)>("cuStreamWaitValue64");
     Flag& flag = work_.flags[work_.rank]->of[step.slot][0][step.peer];
     check("cuStreamWaitValue64",
-          wait(stream_, reinterpret_cast<CUdeviceptr>(&flag.value), value_of(step), CU_STREAM_WAIT_VALUE_GEQ));
+          wait(stream_, reinterpret_cast<CUdeviceptr>(&flag.value), stream_value(work_, step), CU_STREAM_WAIT_VALUE_GEQ));
   }
 
   const void* const kernel_;

@@ -3,6 +3,7 @@
 
 #include "gpu/cuda/driver.h"
 #include "gpu/cuda/errors.h"
+#include "gpu/cuda/launch.h"
 #include "gpu/ringdp_gpu.h"
 
 using ringdp::gpu::check;
@@ -41,8 +42,6 @@ int rd_gpu_await(const uint32_t* host_word, uint32_t value, void* stream) {
 int rd_gpu_is_capturing(void* stream, int* out) {
   return guarded([&] {
     refuse_null("rd_gpu_is_capturing", "out", out);
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    check("cudaStreamIsCapturing", cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status));
-    *out = status != cudaStreamCaptureStatusNone;
+    *out = ringdp::gpu::is_capturing(static_cast<cudaStream_t>(stream));
   });
 }

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/dtype.h"
+#include "plan/device_step.h"
 
 namespace ringdp::gpu {
 
@@ -14,6 +15,7 @@ struct alignas(16) Pack {
   uint32_t words[4];
 };
 constexpr int64_t kPackBytes = sizeof(Pack);
+static_assert(kPackBytes == plan::kDevicePackBytes);
 
 template <class T>
 constexpr int kLanes = kPackBytes / sizeof(T);

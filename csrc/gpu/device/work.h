@@ -52,4 +52,9 @@ struct Work {
   plan::DeviceStep step[plan::kMaxDeviceSteps];
 };
 
+// STREAM: what the flag of this post or await holds.
+inline uint64_t stream_value(const Work& work, const plan::DeviceStep& step) {
+  return work.stream_epoch * kValuesPerEpoch + step.value;
+}
+
 }  // namespace ringdp::gpu

@@ -17,7 +17,9 @@ from ringdp.tune import cache
 
 def add_command(commands: Any) -> None:
     """Adds `info` to argparse's sub-commands."""
-    command = commands.add_parser("info", help="what was built, what is found, which settings are in force")
+    command = commands.add_parser(
+        "info", help="what was built, what is found, which settings are in force", epilog="example: ringdp info --json"
+    )
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=run)
 
@@ -78,7 +80,8 @@ def _cuda_lines(built_with: str | None, cuda: dict[str, Any]) -> list[str]:
         lines.append(f"  device {number:<7} {device['name']}, sm_{device['architecture'].replace('.', '')}, {facts}")
         lines.append(f"                 {waits} wait on streams; shares memory by descriptor: {device['shares_fds']}")
     if cuda["devices"]:
-        lines.append("  tensors        go through pinned host memory, and collectives run on the host")
+        lines.append("  collectives    run on devices whose memory all ranks share (one host, at most 8), else on the host;")
+        lines.append("                 a backend's describe() says which of a group and why")
     return lines + [f"  kernels        {line}" for line in cuda["kernels"].splitlines()]
 
 

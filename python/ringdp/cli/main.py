@@ -3,25 +3,55 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 
 import ringdp
-from ringdp.cli import info, ring, selftest, tune
+from ringdp.cli import audit, blame, doctor, info, plan, report, ring, selftest, trace, tune
+from ringdp.cli.one_line_parser import OneLineParser
+
+COMMANDS = (info, plan, ring, report, audit, doctor, trace, blame, selftest, tune)  # in the order of the help
+_SIGPIPE_STATUS = 141  # as a shell has it of a program that SIGPIPE ended
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line; every command sets `run`."""
-    top = argparse.ArgumentParser(prog="ringdp", description="data-parallel training you can trust")
+    top = OneLineParser(
+        prog="ringdp",
+        description="data-parallel training you can trust",
+        epilog="example: ringdp doctor -- torchrun --nproc-per-node 2 train.py",
+    )
     top.add_argument("--version", action="version", version=f"ringdp {ringdp.__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="command")
-    info.add_command(commands)
-    ring.add_command(commands)
-    selftest.add_command(commands)
-    tune.add_command(commands)
+    for command in COMMANDS:
+        command.add_command(commands)
     return top
 
 
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options. What follows a `--` is a command to run: a list in `command`, not looked at.
+
+    argparse ends the process with status 2 when the command line is wrong.
+    """
+    given = list(arguments)
+    own, command = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
+    top = parser()
+    options = top.parse_args(own)
+    if command and not getattr(options, "runs_command", False):
+        top.error(f"this command runs nothing: leave out -- {' '.join(command)}")
+    options.command = command
+    return options
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit status (2 from argparse when the command line is wrong)."""
-    options = parser().parse_args(arguments)
-    return options.run(options)
+    """Runs one command; returns its exit status."""
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = options.run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever read has seen enough (| head). Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _SIGPIPE_STATUS

@@ -1,67 +1,90 @@
-"""`ringdp ring`: runs a small ring all-reduce with the real plan, executor and links, and prints it round by round."""
+"""`ringdp ring`: shows how an all_reduce goes, step by step, as the recorded plans of the real algorithms say."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ringdp import _native
+from ringdp.cli import ring_steps
+from ringdp.playback.play import play
+from ringdp.playback.schemes import SCHEMES
+from ringdp.playback.trace import Trace
+
+MAX_RANKS, MAX_CHUNKS = 16, 32
+EXAMPLE = "example: ringdp ring --ranks 4 --html ring.html   (open the page in a browser)"
 
 
 def add_command(commands: Any) -> None:
     """Adds `ring` to argparse's sub-commands."""
-    command = commands.add_parser("ring", help="watch a ring all-reduce run, round by round")
-    command.add_argument("--ranks", type=_positive, default=4, metavar="N", help="ranks (default 4, at most 64)")
-    command.add_argument("--elements", type=_positive, metavar="E", help="elements per rank (default: one per rank)")
-    command.add_argument("--order", choices=("rotated", "rank"), default="rotated", help="textbook, or rank 0..N-1")
+    command = commands.add_parser("ring", help="watch an all_reduce, step by step; also as a page", epilog=EXAMPLE)
+    command.add_argument(
+        "--ranks", type=_upto(MAX_RANKS), default=4, metavar="N", help=f"default 4, at most {MAX_RANKS}"
+    )
+    command.add_argument(
+        "--chunks", type=_upto(MAX_CHUNKS), metavar="C", help=f"per tensor: default N, at most {MAX_CHUNKS}"
+    )
+    names = ", ".join(SCHEMES)
+    command.add_argument("--algorithm", choices=SCHEMES, default="ring/rotated", metavar="NAME", help=names)
+    command.add_argument("--step", action="store_true", help="one step per key press (in a terminal)")
+    command.add_argument("--html", type=Path, metavar="FILE", help="write the page: this, and the scaling calculator")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=run)
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+def _upto(limit: int) -> Any:
+    def number(text: str) -> int:
+        if not text.isdecimal() or not 1 <= int(text) <= limit:
+            raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to {limit}")
+        return int(text)
+
+    return number
 
 
-def inputs(ranks: int, elements: int) -> list[list[float]]:
-    """Element c of rank r is (r + 1) * 10 + c, so a sum shows which ranks are in it."""
-    return [[(r + 1) * 10.0 + c for c in range(elements)] for r in range(ranks)]
+def executed(trace: Trace) -> dict[str, Any] | None:
+    """What the real executor did with the same inputs over shared-memory links; None where the plan is no ring."""
+    scheme = SCHEMES[trace.scheme]
+    if scheme.algorithm != "ring":
+        return None
+    return _native.load().ring_walkthrough(trace.inputs, scheme.asks.get("order", "rank"))
 
 
-def walk(ranks: int, elements: int, order: str) -> dict[str, Any]:
-    """What the ring did: inputs, events by round, results, and bytes and rounds counted on each rank."""
-    given = inputs(ranks, elements)
-    return {"ranks": ranks, "order": order, "inputs": given, **_native.load().ring_walkthrough(given, order)}
-
-
-def _numbers(values: list[float]) -> str:
-    return " ".join(f"{v:g}" for v in values)
-
-
-def render(report: dict[str, Any]) -> str:
-    """The run as text: one block per round, one line per rank that received something."""
-    ranks, elements = report["ranks"], len(report["inputs"][0])
-    lines = [f"ring all-reduce of {elements} float32 on {ranks} ranks, order {report['order']}"]
-    lines += [f"  rank {r} brings   {_numbers(row)}" for r, row in enumerate(report["inputs"])]
-    current = None
-    for event in report["events"]:
-        if event["round"] != current:
-            current = event["round"]
-            lines.append(f"round {current + 1}")
-        where = f"[{event['begin']}:{event['begin'] + len(event['values'])}]"
-        lines.append(f"  rank {event['rank']} holds {event['kind']:<11} {where:<8} {_numbers(event['values'])}")
-    lines += [f"  rank {r} ends with {_numbers(row)}" for r, row in enumerate(report["results"])]
-    size = 4 * elements
-    lines.append(f"rounds counted   {max(report['rounds'])}" + (" = 2(N-1)" if report["order"] == "rotated" else ""))
-    lines.append(f"bytes sent       {' '.join(map(str, report['bytes_sent']))} (a tensor has {size})")
-    return "\n".join(lines)
+def report(trace: Trace) -> dict[str, Any]:
+    """The trace for programs, with every step's phase and every rank's chunks, and what the executor did."""
+    frames = [
+        {**asdict(frame), "phase": trace.phase(frame), "values": trace.values(number)}
+        for number, frame in enumerate(trace.frames, 1)
+    ]
+    owned = {rank: {held.chunk: held.value for held in done} for rank, done in trace.owned().items()}
+    return {**asdict(trace), "frames": frames, "owned": owned, "executed": executed(trace)}
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the run."""
-    report = walk(options.ranks, options.elements or options.ranks, options.order)
-    print(json.dumps(report) if options.json else render(report))
+    """Prints the steps, or writes the page; 2 where that cannot be done."""
+    if options.step and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        print("ringdp ring: --step needs a terminal; without it all steps are printed", file=sys.stderr)
+        return 2
+    try:
+        trace = play(options.algorithm, options.ranks, options.chunks or options.ranks)
+    except ImportError as error:  # no torch, or no extension that fits it
+        print(f"ringdp ring: {error}", file=sys.stderr)
+        return 1
+    if options.html:
+        return _write_page(options.html, trace)
+    if options.json:
+        print(json.dumps(report(trace)))
+    elif options.step:
+        ring_steps.show_by_key(trace, executed(trace))
+    else:
+        ring_steps.show_all(trace, executed(trace))
     return 0
+
+
+def _write_page(file: Path, trace: Trace) -> int:
+    from ringdp.pages import ring_page, writing
+
+    return writing.write("ringdp ring", file, ring_page.page(trace))

@@ -17,7 +17,11 @@ _STALL = 2.0  # times --timeout: the backend's own deadline comes first and says
 
 def add_command(commands: Any) -> None:
     """Adds `selftest` to argparse's sub-commands."""
-    command = commands.add_parser("selftest", help="check every op, dtype and transport on this machine, bit for bit")
+    command = commands.add_parser(
+        "selftest",
+        help="check every op, dtype and transport on this machine, bit for bit",
+        epilog="example: ringdp selftest --ranks 4 --transport tcp",
+    )
     command.add_argument("-n", "--ranks", type=int, default=2, metavar="N", help="local processes (default 2)")
     command.add_argument("--transport", type=_names(_known_transports), default=list(_TRANSPORTS), help="shm,tcp")
     command.add_argument("--ops", type=_names(_known_ops), help="e.g. all_reduce,gather,send/recv (default: all)")

@@ -14,7 +14,11 @@ from ringdp.tune import cache
 
 def add_command(commands: Any) -> None:
     """Adds `tune` to argparse's sub-commands."""
-    command = commands.add_parser("tune", help="measure this machine's thresholds, for this user's groups on this host")
+    command = commands.add_parser(
+        "tune",
+        help="measure this machine's thresholds, for this user's groups on this host",
+        epilog="example: ringdp tune --ranks 2 --seconds 8",
+    )
     command.add_argument("-n", "--ranks", type=int, metavar="N", help="local processes (default: 2, then more)")
     command.add_argument("--seconds", type=float, default=8.0, metavar="S", help="for measuring, in all (default 8)")
     command.add_argument(

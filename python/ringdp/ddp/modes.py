@@ -28,6 +28,7 @@ class Modes:
     zero_stage: 0, 1, 2 or 3: what is sharded.
     grad_dtype: torch.float32 averages and keeps 16-bit gradients in float32, from stage 2 on.
     prefetch: of stage 3: the next unit is gathered while one is in use.
+    check_drift: every rank's parameters are compared in every synchronised pass.
     """
 
     overlap: bool = True
@@ -35,6 +36,7 @@ class Modes:
     zero_stage: int = 0
     grad_dtype: torch.dtype | None = None
     prefetch: bool = True
+    check_drift: bool = False
 
     def __post_init__(self) -> None:
         if self.order not in ("rank", "rotated", None):
@@ -45,6 +47,11 @@ class Modes:
             raise ValueError(
                 f"DistributedDataParallel: prefetch=False with zero_stage={self.zero_stage}: only stage 3 gathers "
                 "parameters: leave it out"
+            )
+        if self.check_drift and self.zero_stage == 3:
+            raise ValueError(
+                "DistributedDataParallel: check_drift=True with zero_stage=3: "
+                "shards are no replicas to compare: leave it out"
             )
         if self.grad_dtype not in (None, torch.float32):
             raise ValueError(f"DistributedDataParallel: grad_dtype={self.grad_dtype}, must be torch.float32 or None")
@@ -67,7 +74,7 @@ def check_arguments(
             raise TypeError(
                 f"DistributedDataParallel of torch {torch.__version__} has no argument {name!r}: "
                 f"it has {', '.join(STOCK_ARGUMENTS)}; ringdp adds overlap, order, zero_stage, grad_dtype, "
-                "units, prefetch, init"
+                "units, prefetch, init, check_drift"
             )
     if torch._dynamo.utils.get_optimize_ddp_mode() == "python_reducer":
         raise NotImplementedError(

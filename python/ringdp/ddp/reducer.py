@@ -56,6 +56,7 @@ class Reducer(_C.Reducer):
             skip_unused=getattr(ddp, "skip_all_reduce_unused_params", False),
             overlap=modes.overlap,
             rank_order=modes.order != "rotated",
+            check_drift=modes.check_drift,
             shard_block=_C.shard_block() if modes.zero_stage >= 2 else 0,
             layout=ddp.sharded_model.trainable[0].plan.layout.buckets if ddp.sharded_model is not None else [],
         )

@@ -9,6 +9,10 @@ import torch
 import torch.distributed as dist
 
 
+# Weighted backward passes that this process has begun, for those who watch it.
+passes = 0
+
+
 class Weights:
     """How many samples this rank's micro-batches have had since the last synchronised step."""
 
@@ -17,6 +21,8 @@ class Weights:
 
     def backward(self, ddp: Any, loss: torch.Tensor | None, weight: float) -> None:
         """`loss`: summed over `weight` samples; None where the rank has none. Under no_sync nothing travels yet."""
+        global passes
+        passes += 1
         if ddp._delay_all_reduce_params:
             raise ValueError("DistributedDataParallel.backward: no weight with delay_all_reduce_named_params")
         synchronised = ddp.reducer.expects_gradients()  # as the forward pass was, which the reducer goes by

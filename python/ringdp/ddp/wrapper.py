@@ -27,7 +27,7 @@ from ringdp.zero.sharding import Sharding
 class DistributedDataParallel(Sharding, _Stock):
     """torch's DistributedDataParallel with the bits of one process, whatever the backend, buckets and overlap.
 
-    Takes every argument of torch's class (those of the installed release) and seven more:
+    Takes every argument of torch's class (those of the installed release) and eight more:
         overlap: False launches buckets after the backward pass, one blocking collective each.
         order: "rank" (default), or "rotated" for the textbook ring's order, whose bits depend on the layout.
         zero_stage: 1 shards the optimizer's state, 2 gradients too, 3 parameters too: a memory setting, the bits stay.
@@ -44,6 +44,11 @@ class DistributedDataParallel(Sharding, _Stock):
         prefetch: of stage 3: False gathers units when they are needed, and not while another one is in use.
         init: of stage 3: called with every module that has parameters or buffers of its own on the meta device, to give
             them values; default: its reset_parameters().
+        check_drift: True compares the parameters of all ranks in every synchronised pass, by checksums that ride on the
+            collectives of their gradients: a bit that flips in a parameter, in an optimizer's state or in a gradient
+            after it was averaged is an error by the next step, on every rank, that names rank, bucket, parameter and
+            step. Not seen: frozen parameters, buffers, sparse gradients and buckets of a communication hook. Wants
+            parameters on the CPU and a group of backend ringdp. Reads all parameters once per step.
         grad_dtype: torch.float32 keeps the gradients of 16-bit parameters in float32; from stage 2 on.
     Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their size
     from the first step on, and lie in shared memory where the backend offers it.
@@ -63,11 +68,12 @@ class DistributedDataParallel(Sharding, _Stock):
         grad_dtype: torch.dtype | None = None,
         units: Sequence[torch.nn.Module | type] | None = None,
         prefetch: bool = True,
+        check_drift: bool = False,
         init: Callable[[torch.nn.Module], object] | None = None,
         **kwargs: Any,
     ) -> None:
         """See the class. TypeError, ValueError or NotImplementedError names what is refused, before anything moves."""
-        self._modes = Modes(bool(overlap), order, zero_stage, grad_dtype, bool(prefetch))
+        self._modes = Modes(bool(overlap), order, zero_stage, grad_dtype, bool(prefetch), bool(check_drift))
         given = check_arguments(module, args, kwargs, self._modes)
         self._settings = [f"{name} {value}" for name, value in (*given.items(), *vars(self._modes).items())]
         self._keeps_values = not given.get("init_sync", True)

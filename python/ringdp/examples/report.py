@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ringdp.examples.comparison import Comparison
+from ringdp.examples.observed import Observed
 from ringdp.examples.proof import STEPS, Proof
 from ringdp.examples.traffic import WIRE_PASSES, Traffic
 from ringdp.examples.trainer import History
@@ -30,6 +31,7 @@ class Report:
     comparison: Comparison | None
     final_hashes: list[str]
     proof: Proof
+    observed: Observed
 
     def rows(self) -> list[Row]:
         """(what, value, how to read it)."""

@@ -31,6 +31,7 @@ from ringdp.examples.trainer import Trainer
 from ringdp.examples.turn import on_rank_zero
 from ringdp.testing import parameters_hash
 
+MODULE = "ringdp.examples.train_gpt"
 PROMPT = b"def "
 
 
@@ -39,9 +40,9 @@ def main() -> int:
     options = parse()
     if not launch.started_by_torchrun():
         if options.nproc is None:
-            print(launch.how_to_start(), file=sys.stderr)
+            print(launch.how_to_start(MODULE), file=sys.stderr)
             return 2
-        launch.become_torchrun(options.nproc, sys.argv[1:])
+        launch.become_torchrun(MODULE, options.nproc, sys.argv[1:])
     torch.set_num_threads(1)
     interrupt = Interrupt()
     interrupt.install()
@@ -67,15 +68,17 @@ def run(options: Options, interrupt: Interrupt) -> int:
     if trainer.step < options.steps:
         say(f"stopped after step {trainer.step} of {options.steps}; go on with --resume (checkpoint in {options.out})")
         return 128 + interrupt.number if interrupt.number else 0
-    say(f"memory on rank 0: {trainer.memory() or 'stock DDP keeps no account'}")
     model = trainer.whole_model()
+    observed = trainer.observe(model)
+    say(f"memory on rank 0: {observed.memory or 'stock DDP keeps no account'}")
     say_sample(options, model)
     final_hashes = [""] * trainer.world
     dist.all_gather_object(final_hashes, parameters_hash(model))
     comparison = compare_with_gloo(options, trainer, model)
     say(f"proof: {STEPS} steps on {trainer.world} rank(s), then the same in one process ...")
     proof = prove(options, text.train)
-    report = Report(options.backend, trainer.world, bytes_per_step, trainer.history, comparison, final_hashes, proof)
+    history = trainer.history
+    report = Report(options.backend, trainer.world, bytes_per_step, history, comparison, final_hashes, proof, observed)
     if trainer.rank == 0:
         publish(report, options)
     return verdict(report, options.ddp)
@@ -137,7 +140,7 @@ def publish(report: Report, options: Options) -> None:
     say(f"picture: {picture}" if picture else "no picture: matplotlib is not installed")
     if options.json:
         write_json(report, options.json, asdict(options))
-        say(f"report: {options.json}")
+        say(f"report: {options.json} (as a page: ringdp report {options.json})")
 
 
 def verdict(report: Report, ddp: str) -> int:

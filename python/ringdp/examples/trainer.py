@@ -16,21 +16,26 @@ from ringdp.examples.corpus import Corpus, Windows
 from ringdp.examples.feed import Feed
 from ringdp.examples.gpt import GPT, Shape, next_token_loss
 from ringdp.examples.interrupt import Interrupt
+from ringdp.examples.observed import Observed, observe
 from ringdp.examples.options import Options
-from ringdp.examples.parallel import adamw, data_parallel, memory_of, with_whole_parameters
+from ringdp.examples.parallel import adamw, data_parallel, with_whole_parameters
 from ringdp.examples.schedule import learning_rate, set_rate
-from ringdp.zero.memory import Memory
 
 EVALUATIONS = 5
 
 
 @dataclass
 class History:
-    """What a run has seen. losses: per step, mean over ranks, nats per byte. seconds: without evaluation."""
+    """What a run has seen. losses: per step, mean over ranks, nats per byte. step_seconds: without evaluation."""
 
     losses: list[float] = field(default_factory=list)
     validation: list[tuple[int, float]] = field(default_factory=list)
-    seconds: float = 0.0
+    step_seconds: list[float] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """Of all steps."""
+        return sum(self.step_seconds)
 
 
 def shape_of(options: Options, context: int) -> Shape:
@@ -109,7 +114,7 @@ class Trainer:
         sums = torch.tensor([loss.item(), float(interrupt.number)])
         dist.all_reduce(sums)
         self.history.losses.append(sums[0].item() / self.world)
-        self.history.seconds += time.perf_counter() - start
+        self.history.step_seconds.append(time.perf_counter() - start)
         if sums[1] > 0 and not interrupt.number:
             interrupt.number = int(sums[1])
         return bool(sums[1] > 0)
@@ -138,9 +143,9 @@ class Trainer:
         """The model with all its parameters."""
         return with_whole_parameters(self.ddp, self.model, lambda: make(self.options, self.options.seq))
 
-    def memory(self) -> Memory | None:
-        """Bytes on this rank by kind; None where torch's wrapper keeps no account."""
-        return memory_of(self.ddp, self.optimizer)
+    def observe(self, model: GPT) -> Observed:
+        """What rank 0 can say of the latest step; `model` has all parameters."""
+        return observe(model, self.ddp, self.optimizer, self.options.zero_stage)
 
     def save(self) -> None:
         """Write a checkpoint of the steps done."""
@@ -148,4 +153,7 @@ class Trainer:
 
     def resume(self) -> None:
         """Back to the checkpoint in `options.out`. FileNotFoundError; ValueError when of another run."""
-        self.history = History(**checkpoint.load(self.options.out, self.ddp, self.optimizer, self._settings))
+        stored = checkpoint.load(self.options.out, self.ddp, self.optimizer, self._settings)
+        if stored.keys() != asdict(History()).keys():
+            raise ValueError(f"the checkpoint in {self.options.out} is another release's: start anew, without --resume")
+        self.history = History(**stored)

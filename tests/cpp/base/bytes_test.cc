@@ -28,6 +28,16 @@ TEST(Bytes, AlignUpIsTheNextMultiple) {
   }
 }
 
+TEST(Bytes, WrapIsTheNonNegativeRemainder) {
+  for (int n = 1; n <= 9; ++n) {
+    for (int a = -3 * n; a <= 3 * n; ++a) {
+      EXPECT_GE(wrap(a, n), 0);
+      EXPECT_LT(wrap(a, n), n);
+      EXPECT_EQ((a - wrap(a, n)) % n, 0) << a << " mod " << n;
+    }
+  }
+}
+
 TEST(Bytes, BalancedPartsOfWholeUnitsCoverAll) {
   for (int64_t count = 0; count < 100; ++count) {
     for (const int64_t unit : {1, 3, 32}) {

@@ -64,7 +64,7 @@ TEST(Fingerprint, EveryOneOfManyPartsIsCompared) {
     EXPECT_NE(mismatch(mine, theirs).find("element count"), std::string::npos) << "part " << i;
   }
   EXPECT_EQ(mismatch(mine, mine), "");
-  EXPECT_NE(describe(mine).find("[7, 7, 7, 7, 7, ...]"), std::string::npos) << describe(mine);
+  EXPECT_NE(describe(mine).find("[7, 7, 7, 7, 7, 7, ...]"), std::string::npos) << describe(mine);
 }
 
 // What a rank sends and receives in an all_to_all is checked by each pair, as no other rank knows it.
@@ -78,11 +78,34 @@ TEST(Fingerprint, PlacementsTravelInTheNoteAndMayDiffer) {
   EXPECT_EQ(placement_in(encode(mine)).inputs, Placement::kElsewhere);
 }
 
+TEST(Fingerprint, RemarksTravelInTheNoteAndMayDiffer) {
+  OpDesc mine;
+  mine.what = plan::Collective::kAllReduce;
+  const transport::Note note = encode(mine, {}, {0xfedcba9876543210u, int64_t{1} << 50});
+  EXPECT_EQ(remarks_in(note).digest, 0xfedcba9876543210u);
+  EXPECT_EQ(remarks_in(note).waited_ns, int64_t{1} << 50);
+  EXPECT_NO_THROW(check_same(mine, 0, note, 1));
+  EXPECT_EQ(remarks_in(encode(mine)).digest, 0u);
+  EXPECT_EQ(remarks_in(encode(mine)).waited_ns, -1);
+}
+
 TEST(Fingerprint, SplitsAreNotCompared) {
   OpDesc mine = sample(), theirs = sample();
   mine.what = theirs.what = plan::Collective::kAllToAll;
   mine.sends = {1, 2}, theirs.recvs = {3, 4};
   EXPECT_EQ(mismatch(mine, theirs), "");
+}
+
+TEST(Fingerprint, WhereACollectiveRunsIsComparedAndSaid) {
+  OpDesc host = sample(), devices = sample(), meeting = sample();
+  devices.place = Place::kDevices;
+  meeting.place = Place::kMeeting;
+  const std::string text = mismatch(host, devices);
+  EXPECT_NE(text.find("(host or devices)"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 5 called " + describe(devices)), std::string::npos) << text;
+  EXPECT_EQ(describe(devices), describe(host) + " on devices");
+  EXPECT_NE(mismatch(meeting, host).find("rank 0 called its first collective of tensors on a device"), std::string::npos);
+  EXPECT_EQ(mismatch(meeting, meeting), "");
 }
 
 TEST(Fingerprint, BytesThatAreNoneAreRefused) {

@@ -13,6 +13,8 @@
 
 namespace ringdp::comm {
 
+const auto kLong = std::chrono::seconds(60);  // a guard against hanging
+
 using RankBody = std::function<void(int rank, Group& group, Runtime& runtime)>;
 
 // Runs `body` on every rank and returns each rank's error text ("" when it ended well). Groups leave at the end.
@@ -25,7 +27,7 @@ inline std::vector<std::string> run_fleet(int world, const std::function<Setting
       Runtime runtime;
       try {
         const auto group = Group::create(runtime, store, {"fleet", rank, world, settings(rank)},
-                                         Deadline::after(std::chrono::seconds(60)));
+                                         Deadline::after(kLong));
         try {
           body(rank, *group, runtime);
         } catch (const Error& error) {
@@ -62,19 +64,30 @@ inline Request all_reduce(std::vector<float>& data, ReduceOp op = ReduceOp::kSum
   request.desc.op = op;
   request.desc.count = static_cast<int64_t>(data.size());
   request.buffers = {{data.data()}, {data.data()}};
-  request.deadline = Deadline::after(std::chrono::seconds(60));
+  request.deadline = Deadline::after(kLong);
   return request;
 }
 
 inline Request barrier() {
   Request request;
   request.desc.what = plan::Collective::kBarrier;
-  request.deadline = Deadline::after(std::chrono::seconds(60));
+  request.deadline = Deadline::after(kLong);
   return request;
 }
 
 inline void run_op(Group& group, Request request) {
-  ASSERT_TRUE(group.wait(*group.submit(std::move(request)), Deadline::after(std::chrono::seconds(60))));
+  ASSERT_TRUE(group.wait(*group.submit(std::move(request)), Deadline::after(kLong)));
+}
+
+inline MessageRequest message(std::vector<float>& memory, int peer, int32_t tag = 0) {
+  MessageRequest request;
+  request.peer = peer;
+  request.tag = tag;
+  request.dtype = DType::kF32;
+  request.count = static_cast<int64_t>(memory.size());
+  request.memory = memory.data();
+  request.deadline = Deadline::after(kLong);
+  return request;
 }
 
 }  // namespace ringdp::comm

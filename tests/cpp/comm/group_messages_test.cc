@@ -9,25 +9,12 @@
 namespace ringdp::comm {
 namespace {
 
-const auto kLong = std::chrono::seconds(60);  // a guard against hanging
-
 class GroupMessages : public ::testing::TestWithParam<const char*> {
  protected:
   Settings settings() const {
     return with({{"transport", GetParam()}, {"link_bytes", "4096"}, {"slot_bytes", "4096"}});
   }
 };
-
-MessageRequest message(std::vector<float>& memory, int peer, int32_t tag = 0) {
-  MessageRequest request;
-  request.peer = peer;
-  request.tag = tag;
-  request.dtype = DType::kF32;
-  request.count = static_cast<int64_t>(memory.size());
-  request.memory = memory.data();
-  request.deadline = Deadline::after(kLong);
-  return request;
-}
 
 void wait(Group& group, const Pending& work) { ASSERT_TRUE(group.wait(work, Deadline::after(kLong))); }
 

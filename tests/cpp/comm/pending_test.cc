@@ -1,4 +1,5 @@
-// Work that is submitted before it may begin: its place in the order is taken, and nothing waits for it beyond its deadline.
+// Work that is submitted before it may begin: its place in the order is taken, and nothing waits for it beyond its
+// deadline.
 #include "comm/pending.h"
 
 #include <gtest/gtest.h>
@@ -11,18 +12,7 @@
 namespace ringdp::comm {
 namespace {
 
-const auto kLong = std::chrono::seconds(60);  // a guard against hanging
 const auto kShort = std::chrono::milliseconds(20);
-
-MessageRequest message(std::vector<float>& memory, int peer) {
-  MessageRequest request;
-  request.peer = peer;
-  request.dtype = DType::kF32;
-  request.count = static_cast<int64_t>(memory.size());
-  request.memory = memory.data();
-  request.deadline = Deadline::after(kLong);
-  return request;
-}
 
 TEST(Pending, CollectivesBeginWhenTheirInputsAreThereAndInOrder) {
   expect_no_errors(run_fleet(2, Settings{}, [](int rank, Group& group, Runtime& runtime) {

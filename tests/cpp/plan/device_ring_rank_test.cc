@@ -43,8 +43,7 @@ TEST(DeviceRingRank, TalksToNeighboursOnly) {
   for (const Collective what : {Collective::kAllReduce, Collective::kReduceScatter}) {
     for (const DevicePlan& plan : device_plans(DeviceAlgorithm::kRankRing, problem_of(what, 6, 10, DType::kF32))) {
       for (const DeviceStep& step : plan.steps) {
-        const bool is_flag = step.verb == DeviceVerb::kPost || step.verb == DeviceVerb::kAwait;
-        const int peer = is_flag ? step.peer : step.to.rank >= 0 ? step.to.rank : plan.rank;
+        const int peer = is_flag(step) ? step.peer : step.to.rank >= 0 ? step.to.rank : plan.rank;
         const int apart = (peer - plan.rank + 6) % 6;
         EXPECT_TRUE(apart <= 1 || apart == 5) << text_of(step);
         EXPECT_TRUE(what == Collective::kReduceScatter || std::abs(peer - plan.rank) <= 1) << text_of(step);

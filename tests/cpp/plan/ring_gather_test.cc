@@ -5,16 +5,6 @@
 namespace ringdp::plan {
 namespace {
 
-TEST(RingGather, WrapIsTheNonNegativeRemainder) {
-  for (int n = 1; n <= 9; ++n) {
-    for (int a = -3 * n; a <= 3 * n; ++a) {
-      EXPECT_GE(wrap(a, n), 0);
-      EXPECT_LT(wrap(a, n), n);
-      EXPECT_EQ((a - wrap(a, n)) % n, 0) << a << " mod " << n;
-    }
-  }
-}
-
 Problem problem_of(int rank, int world) {
   Problem problem;
   problem.rank = rank;

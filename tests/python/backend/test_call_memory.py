@@ -12,15 +12,15 @@ import torch.distributed as dist
 from ranks import HERE
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent / "device"))
-from fake import TYPE, backend_of, error_of, fake_device, here
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "gpu_stand_in"))
 from oracle import same_bits, values
+from stand_in import TYPE, backend_of, error_of, here, stand_in
 from torch import Tensor
 
 Put = Callable[[Tensor], Tensor]
 COUNT = 1031
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
-__all__ = ["fake_device"]
+__all__ = ["stand_in"]
 
 
 def mine(put: Put, dtype: torch.dtype, count: int = COUNT, label: str = "") -> Tensor:
@@ -121,9 +121,9 @@ def coalesced(put: Put, dtype: torch.dtype, group: dist.ProcessGroup) -> dict[st
 
 def differences(library: str, calls: Callable[..., dict[str, list[Tensor]]], dtype: torch.dtype) -> list[str]:
     """On a rank: which results differ between the device and the CPU; every call comes once on each."""
-    fake = here(library)
-    on_cpu = calls(torch.clone, dtype, fake.group)
-    on_device = calls(fake.put, dtype, fake.group)
+    gpu = here(library)
+    on_cpu = calls(torch.clone, dtype, gpu.group)
+    on_device = calls(gpu.put, dtype, gpu.group)
     assert all(tensor.device.type == TYPE for tensors in on_device.values() for tensor in tensors)
     return [
         name
@@ -138,25 +138,26 @@ def differences_of(library: str, name: str, dtype: torch.dtype) -> list[str]:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("calls", ["reductions", "scaled", "movements", "exchanges", "coalesced"])
+@pytest.mark.parametrize("way", [{"window_bytes": 0}, {}], ids=["staged", "native"])
 @pytest.mark.parametrize("size", [2, 3])
-def test_bits_of_the_cpu(world_of, fake_device, size, calls, dtype):
-    assert world_of(size).run(differences_of, fake_device, calls, dtype) == [[]] * size
+def test_bits_of_the_cpu(world_of, stand_in, size, way, calls, dtype):
+    assert world_of(size, **way).run(differences_of, stand_in, calls, dtype) == [[]] * size
 
 
 def mixed(library: str) -> list[str]:
     """On a rank: calls with tensors of two places, and one whose elements share memory."""
-    fake = here(library)
-    device, host = fake.put(torch.ones(4)), torch.ones(4)
-    shared = fake.put(torch.ones(1)).expand(4)
-    backend = backend_of(fake.group)
+    gpu = here(library)
+    device, host = gpu.put(torch.ones(4)), torch.ones(4)
+    shared = gpu.put(torch.ones(1)).expand(4)
+    backend = backend_of(gpu.group)
     two = [device, host, host][: HERE.size]
     return [
         error_of(lambda: backend.alltoall([device] * HERE.size, two)),
-        error_of(lambda: dist.all_reduce(shared, group=fake.group)),
+        error_of(lambda: dist.all_reduce(shared, group=gpu.group)),
     ]
 
 
-def test_tensors_of_two_places_are_refused(world_of, fake_device):
-    for two, shared in world_of(2).run(mixed, fake_device):
+def test_tensors_of_two_places_are_refused(world_of, stand_in):
+    for two, shared in world_of(2).run(mixed, stand_in):
         assert two.startswith("InvalidArgument: the tensors of one call are on privateuseone:0 and on cpu")
         assert "share memory" in shared

@@ -84,7 +84,7 @@ def test_text_tells_what_the_cuda_part_has(usable, capsys):
     text = capsys.readouterr().out
     for part in ("/x/gpu.so, of CUDA 13.0", "2.28.9", "H9000, sm_90, 132 multiprocessors, 141 GiB", "99 registers"):
         assert part in text
-    assert "can wait on streams" in text and "pinned host memory" in text
+    assert "can wait on streams" in text and "run on devices whose memory all ranks share" in text
 
 
 @pytest.mark.parametrize("library", [None, "/x/gpu.so"])

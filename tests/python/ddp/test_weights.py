@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import BACKENDS, HERE, group_of
+from ringdp.ddp import weights
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process, parameters_hash
 from small_models import fresh, loss_of, optimizer_for
@@ -126,3 +127,15 @@ def plain() -> bool:
 
 def test_without_weight_it_is_backward(trio):
     assert trio.run(plain) == [True] * 3
+
+
+def counted() -> int:
+    before = weights.passes
+    ddp = DistributedDataParallel(fresh())
+    ddp.backward(ddp(torch.ones(1, 12)).sum(), weight=1)
+    ddp.backward(ddp(torch.ones(1, 12)).sum())
+    return weights.passes - before
+
+
+def test_weighted_passes_are_counted_for_those_who_watch(trio):
+    assert trio.run(counted) == [1] * 3

@@ -1,7 +1,8 @@
-"""Fixtures of the examples' tests: options, a small text, a group of one rank, train_gpt under torchrun."""
+"""Fixtures of the examples' tests: options, a small text, groups of ranks, train_gpt under torchrun."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,10 @@ import torch
 import torch.distributed as dist
 from ringdp.examples.options import Options, parse
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from worlds import world_of
+
+__all__ = ["world_of"]
 LIMIT_S = 240
 TINY = ["--quick", "--dim", "16", "--layers", "1", "--seq", "16", "--dropout", "0.1"]
 
@@ -88,5 +93,18 @@ def train_gpt(start_train_gpt: Callable[..., subprocess.Popen[str]]) -> Callable
             started.kill()
         assert started.returncode == 0, f"{printed}\n{errors}"
         return printed
+
+    return run
+
+
+@pytest.fixture
+def on_two_ranks(run_python: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., Any]:
+    """on_two_ranks(module, *arguments): the JSON that an example prints under torchrun."""
+    outside = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+
+    def run(module: str, *arguments: str) -> Any:
+        ended = run_python("-m", module, "--nproc", "2", "--json", *arguments, **outside)
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout)
 
     return run

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
 import pytest
+import torch.distributed as dist
 from ringdp.examples import launch
+
+MODULE = "ringdp.examples.some"
+
+
+@pytest.fixture
+def no_rank(monkeypatch):
+    """A process that torchrun has not started."""
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def became(monkeypatch) -> list:
+    """What this process would have been replaced by: then SystemExit instead."""
+    called = []
+
+    def replace(*arguments) -> None:
+        called.append(arguments)
+        raise SystemExit
+
+    monkeypatch.setattr(os, "execv", replace)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return called
 
 
 def test_a_rank_is_told_by_torchruns_variables(monkeypatch):
@@ -18,20 +43,72 @@ def test_a_rank_is_told_by_torchruns_variables(monkeypatch):
 
 
 def test_the_explanation_has_both_ways():
-    assert "torchrun --nproc-per-node 2 -m ringdp.examples.train_gpt" in launch.how_to_start()
-    assert "--nproc 2" in launch.how_to_start()
+    said = launch.how_to_start(MODULE)
+    assert said.startswith("some runs as several ranks")
+    assert f"torchrun --nproc-per-node 2 -m {MODULE}" in said
+    assert "--nproc 2" in said
 
 
 @pytest.mark.parametrize("spelling", [["--nproc", "3"], ["--nproc=3"]])
 def test_all_options_but_nproc_are_handed_on(spelling):
-    command = launch.torchrun_command(3, ["--steps", "5", *spelling, "--quick"])
+    command = launch.torchrun_command(MODULE, 3, ["--steps", "5", *spelling, "--quick"])
     assert command[: command.index("-m", 2)][-2:] == ["--nproc-per-node", "3"]
-    assert command[-5:] == ["-m", launch.MODULE, "--steps", "5", "--quick"]
+    assert command[-5:] == ["-m", MODULE, "--steps", "5", "--quick"]
 
 
-def test_this_process_becomes_torchrun(monkeypatch):
-    called = []
-    monkeypatch.setattr(os, "execv", lambda *arguments: called.append(arguments))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    launch.become_torchrun(2, ["--quick"])
-    assert called == [(sys.executable, launch.torchrun_command(2, ["--quick"]))]
+def test_this_process_becomes_torchrun(became):
+    with pytest.raises(SystemExit):
+        launch.become_torchrun(MODULE, 2, ["--quick"])
+    assert became == [(sys.executable, launch.torchrun_command(MODULE, 2, ["--quick"]))]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "65", "two", "1.5", ""])
+def test_a_bad_number_of_ranks_is_named(text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        launch.parser_for(MODULE, "Something.", 4).parse_args(["--nproc", text])
+    assert ended.value.code == 2
+    assert f"{text} is no number of ranks, must be 1..64" in capsys.readouterr().err
+
+
+def on_ranks(*arguments: str, problem=lambda ranks: None) -> int:
+    options = launch.parser_for(MODULE, "Something.", 4).parse_args(arguments)
+    return launch.on_ranks(MODULE, options, lambda: {"ranks": dist.get_world_size()}, str, problem)
+
+
+@pytest.mark.usefixtures("no_rank")
+def test_without_ranks_torchrun_takes_over_with_the_default_number(became, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["some"])
+    with pytest.raises(SystemExit):
+        on_ranks()
+    assert became == [(sys.executable, launch.torchrun_command(MODULE, 4, []))]
+
+
+@pytest.mark.usefixtures("no_rank")
+def test_what_does_not_fit_the_ranks_is_said_before_any_starts(became, capsys):
+    assert on_ranks("--nproc", "3", problem=lambda ranks: f"not on {ranks}") == 2
+    assert capsys.readouterr().err == "some: not on 3\n" and not became
+
+
+@pytest.fixture
+def one_rank(monkeypatch, tmp_path):
+    """torchrun's variables for a rank that is alone."""
+    variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    make, alone = dist.init_process_group, {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    monkeypatch.setattr(dist, "init_process_group", lambda backend: make(backend, **alone))
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_rank_joins_works_prints_and_leaves(capsys):
+    assert on_ranks("--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"ranks": 1}
+    assert on_ranks() == 0
+    assert capsys.readouterr().out == "{'ranks': 1}\n"
+    assert not dist.is_initialized()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_the_problem_counts_the_ranks_that_torchrun_has_started(capsys):
+    assert on_ranks("--nproc", "3", problem=lambda ranks: f"not on {ranks}") == 2
+    assert capsys.readouterr().err == "some: not on 1\n"

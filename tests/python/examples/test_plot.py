@@ -9,7 +9,7 @@ from ringdp.examples import plot
 from ringdp.examples.comparison import Comparison, Split
 from ringdp.examples.trainer import History
 
-HISTORY = History(losses=[5.0, 4.0, 3.5], validation=[(0, 5.1), (3, 3.6)], seconds=1.0)
+HISTORY = History(losses=[5.0, 4.0, 3.5], validation=[(0, 5.1), (3, 3.6)], step_seconds=[0.3, 0.3, 0.4])
 SPLIT = Split(0.04, 0.08, 0.01, 0.007)
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -10,7 +10,7 @@ from ringdp.examples.trainer import History
 
 
 def steps(count: int) -> list[History]:
-    return [History([4.0] * n, [(0, 5.0)], 0.1 * n) for n in range(1, count + 1)]
+    return [History([4.0] * n, [(0, 5.0)], [0.1] * n) for n in range(1, count + 1)]
 
 
 def test_other_ranks_print_nothing(capsys):

@@ -8,20 +8,23 @@ from dataclasses import replace
 
 import pytest
 from ringdp.examples.comparison import Comparison, Split
+from ringdp.examples.observed import Observed
 from ringdp.examples.proof import Proof
 from ringdp.examples.report import Report, print_table, write_json
 from ringdp.examples.traffic import Traffic
 from ringdp.examples.trainer import History
+from ringdp.zero.memory import Memory
 
 OURS, GLOO = Split(0.04, 0.08, 0.01, 0.007), Split(0.04, 0.08, 0.02, 0.007)
 LINKS = Traffic(world=2, steps=10, gradient_bytes=1000, wire=20_000, memory=7)
+OBSERVED = Observed(10, Memory(parameters=40), 160.0, None, ["plan: arena"])
 SHARED = Traffic(world=2, steps=10, gradient_bytes=1000, wire=0, memory=80_000)
 
 
 def report(traffic: Traffic | None = None) -> Report:
-    history = History([5.0, 4.0], [(0, 5.1), (2, 4.1)], 2.0)
+    history = History([5.0, 4.0], [(0, 5.1), (2, 4.1)], [1.5, 0.5])
     comparison = Comparison(OURS, GLOO, 1.07, traffic)
-    return Report("ringdp", 2, 1024, history, comparison, ["a" * 64] * 2, Proof(["b" * 64] * 2, "b" * 64))
+    return Report("ringdp", 2, 1024, history, comparison, ["a" * 64] * 2, Proof(["b" * 64] * 2, "b" * 64), OBSERVED)
 
 
 def row(of: Report, what: str) -> str:
@@ -97,4 +100,6 @@ def test_json_has_the_numbers(tmp_path):
     assert found["history"]["losses"] == [5.0, 4.0]
     assert found["comparison"]["traffic"]["wire"] == LINKS.wire
     assert found["equal_to_one_process"] is True
+    assert found["history"]["step_seconds"] == [1.5, 0.5]
+    assert found["observed"]["memory"]["parameters"] == 40 and found["observed"]["links"] == ["plan: arena"]
     assert found["settings"] == {"steps": 2}

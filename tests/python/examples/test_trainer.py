@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from ringdp.examples import checkpoint
 from ringdp.examples.corpus import read
 from ringdp.examples.interrupt import Interrupt
 from ringdp.examples.options import Options
@@ -45,7 +46,7 @@ def test_a_stage_changes_no_bit_also_where_another_goes_on(run, first, then):
     resumed = run("--resume", "--zero-stage", then)
     assert parameters_hash(resumed.model) == parameters_hash(unbroken.model)
     assert resumed.history.losses == unbroken.history.losses
-    assert resumed.memory().total > 0
+    assert resumed.observe(resumed.model).memory.total > 0
 
 
 def test_without_the_rng_state_the_bits_would_differ(run, monkeypatch):
@@ -78,3 +79,10 @@ def test_training_lowers_the_validation_loss(tiny):
 def test_clipping_and_its_absence_matter(run):
     hashes = {parameters_hash(run("--clip", clip).model) for clip in ("0", "0.01")}
     assert len(hashes) == 2
+
+
+def test_a_history_of_another_release_is_named(run, monkeypatch):
+    trainer = run("--stop-at", "3")
+    monkeypatch.setattr(checkpoint, "load", lambda *given: {"losses": [5.0], "validation": [], "seconds": 1.0})
+    with pytest.raises(ValueError, match="another release's: start anew, without --resume"):
+        trainer.resume()

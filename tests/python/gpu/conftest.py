@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from pathlib import Path
 
 import pytest
 import ringdp
 
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
+from devices.structs import Handle
+
 LIBRARY = Path(ringdp.__file__).with_name("libringdp_gpu.so")
-
-
-class Handle(ctypes.Structure):
-    """rd_gpu_handle."""
-
-    _fields_ = [
-        ("key", ctypes.c_ubyte * 64),
-        ("bytes", ctypes.c_uint64),
-        ("offset", ctypes.c_uint64),
-        ("needs_fd", ctypes.c_int32),
-    ]
 
 
 @pytest.fixture

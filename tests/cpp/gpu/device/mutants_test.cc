@@ -48,8 +48,7 @@ auto without_slot(int slot) {
       for (plan::DevicePlan& plan : launch.plans) {
         std::vector<DeviceStep> kept;
         for (const DeviceStep& step : plan.steps) {
-          const bool is_flag = step.verb == DeviceVerb::kPost || step.verb == DeviceVerb::kAwait;
-          if (!is_flag || step.slot != slot) kept.push_back(step);
+          if (!plan::is_flag(step) || step.slot != slot) kept.push_back(step);
         }
         plan.steps = kept;
       }

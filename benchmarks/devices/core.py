@@ -1,0 +1,148 @@
+"""The functions of libringdp_gpu.so. What fails is a CoreError with the library's sentence. Addresses are integers."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from devices.structs import AdamWork, Device, Handle, Work
+
+SPIN, STREAM = 0, 1
+SHARE_AUTO, SHARE_FD = 0, 1
+_pointer, _size, _int = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_ARGUMENTS = {
+    "count": [_pointer],
+    "describe": [_int, _pointer],
+    "alloc": [_int, _size, _int, _pointer],
+    "free": [_pointer],
+    "export": [_pointer, _pointer, _pointer],
+    "import": [_int, _pointer, _int, _pointer],
+    "unimport": [_pointer],
+    "host_alloc": [_size, _pointer, _pointer],
+    "host_free": [_pointer],
+    "host_map": [_pointer, _size, _pointer],
+    "host_unmap": [_pointer],
+    "copy": [_pointer, _pointer, _size, _pointer],
+    "run": [_pointer, _size, _int, _int, _int, _pointer],
+    "adam_step": [_pointer, _size, _pointer],
+    "kernels": [_pointer, _size],
+}
+
+
+class CoreError(RuntimeError):
+    """A call that was refused or failed."""
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """Host memory that devices map: the host's address and the device's."""
+
+    host: int
+    device: int
+
+
+class Core:
+    """The library at `path`; CoreError when it does not open."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._library = ctypes.CDLL(path)
+        except OSError as error:
+            raise CoreError(f"{path} does not open: {error}") from None
+        self._library.rd_gpu_error.restype = ctypes.c_char_p
+        for name, arguments in _ARGUMENTS.items():
+            getattr(self._library, f"rd_gpu_{name}").argtypes = arguments
+
+    def said(self) -> str:
+        """The sentence that the last call of this thread left."""
+        return self._library.rd_gpu_error().decode()
+
+    def _call(self, name: str, *arguments: object) -> None:
+        if getattr(self._library, f"rd_gpu_{name}")(*arguments) != 0:
+            raise CoreError(self.said())
+
+    def count(self) -> int:
+        """How many devices there are; said() tells why none."""
+        found = ctypes.c_int()
+        self._call("count", ctypes.byref(found))
+        return found.value
+
+    def describe(self, device: int = 0) -> Device:
+        """Facts of a device."""
+        found = Device()
+        self._call("describe", device, ctypes.byref(found))
+        return found
+
+    def kernels(self) -> str:
+        """Registers and blocks of all kernels, which are loaded by it."""
+        text = ctypes.create_string_buffer(1 << 16)
+        self._call("kernels", text, len(text))
+        return text.value.decode()
+
+    def alloc(self, size: int, device: int = 0, sharing: int = SHARE_AUTO) -> int:
+        """Zero-filled memory that other processes can map."""
+        found = ctypes.c_void_p()
+        self._call("alloc", device, size, sharing, ctypes.byref(found))
+        return found.value or 0
+
+    def free(self, memory: int) -> None:
+        """Gives alloc()'s memory back."""
+        self._call("free", memory)
+
+    def export(self, memory: int) -> tuple[Handle, int]:
+        """A handle and the descriptor that travels beside it, which is the caller's to close; -1: none."""
+        handle, fd = Handle(), ctypes.c_int(-1)
+        self._call("export", memory, ctypes.byref(handle), ctypes.byref(fd))
+        return handle, fd.value
+
+    def import_(self, handle: Handle, fd: int, device: int = 0) -> int:
+        """Another process's memory here."""
+        found = ctypes.c_void_p()
+        self._call("import", device, ctypes.byref(handle), fd, ctypes.byref(found))
+        return found.value or 0
+
+    def unimport(self, memory: int) -> None:
+        """Gives import_()'s mapping back."""
+        self._call("unimport", memory)
+
+    def host_alloc(self, size: int) -> Pinned:
+        """Zero-filled pinned memory."""
+        host, device = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("host_alloc", size, ctypes.byref(host), ctypes.byref(device))
+        return Pinned(host.value or 0, device.value or 0)
+
+    def host_free(self, pinned: Pinned) -> None:
+        """Gives host_alloc()'s memory back."""
+        self._call("host_free", pinned.host)
+
+    def host_map(self, address: int, size: int) -> Pinned:
+        """Host memory that exists, whole pages, for devices too."""
+        device = ctypes.c_void_p()
+        self._call("host_map", address, size, ctypes.byref(device))
+        return Pinned(address, device.value or 0)
+
+    def host_unmap(self, pinned: Pinned) -> None:
+        """Ends host_map()."""
+        self._call("host_unmap", pinned.host)
+
+    def copy(self, to: int, source: int, size: int, stream: int = 0) -> None:
+        """Bytes from anywhere to anywhere, in the order of the stream."""
+        self._call("copy", to, source, size, stream)
+
+    def run(self, work: Work, element: int, reduce: int, executor: int, stream: int = 0) -> None:
+        """Queues one launch of a plan."""
+        self._call("run", ctypes.byref(work), ctypes.sizeof(work), element, reduce, executor, stream)
+
+    def adam_step(self, work: AdamWork, stream: int = 0) -> None:
+        """Queues one fused step."""
+        self._call("adam_step", ctypes.byref(work), ctypes.sizeof(work), stream)
+
+
+def open_core() -> Core:
+    """The library that ringdp opens too, with a device; CoreError says why there is none."""
+    from ringdp import _native
+
+    report = _native.load().gpu_report()
+    if not report["devices"]:
+        raise CoreError(report["why_none"])
+    return Core(report["library"])

@@ -1,0 +1,1 @@
+"""The planner's predictions beside what was measured."""

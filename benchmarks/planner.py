@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Are the planner's predictions true? Step time and memory of N hosts on shaped links, foretold, then measured (root).
+
+    python benchmarks/planner.py                             # 2, 4 and 8 hosts at 0.5, 1 and 2 Gb/s
+    python benchmarks/planner.py --ranks 2,4 --rates 1 --model gpt --micro-batch 8
+
+Every rank is a network namespace of this machine with a link of its own; ranks beyond the cores take turns on them. The
+machine is calibrated once, on two hosts and the first of --rates. All predictions are printed, and written to --json,
+before the first run that they are about. step: median on the slowest rank, with overlap. memory: of the largest rank
+at its peak, without programs' code. --check: status 1 when a step is more than 15 % or memory more than 3 % off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from foretold.rows import HEAD, Row, foretold, link_bytes, with_measured
+from race import machine
+from race.arguments import check_least
+from race.job import run_job
+from race.outputs import add_outputs, check_outputs
+from ringdp.planner.calibration import Calibration
+from ringdp.planner.kind import InputError
+from ringdp.planner.local_ranks import MALLOC, MODULE
+from ringdp.planner.measured import cores
+from ringdp.planner.prediction import calibrated
+from ringdp.planner.probe_job import ProbeJob
+
+SIZES = (4 << 10, 256 << 10, 2 << 20, 8 << 20)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line; exits with status 2 on bad input."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=_listed(int), default=[2, 4, 8], help="numbers of hosts, one rank each")
+    parser.add_argument("--rates", type=_listed(float), default=[1.0, 0.5, 2.0], help="Gb/s; the first calibrates")
+    parser.add_argument("--model", default="mlp", help="gpt, mlp, or module:function that returns a Workload")
+    parser.add_argument("--micro-batch", type=int, default=512)
+    parser.add_argument("--steps", type=int, default=12, help="at most, in each run")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for the steps of a run, at most")
+    parser.add_argument("--bucket-mb", type=float, default=2.0)
+    parser.add_argument("--check", action="store_true", help="status 1 when a bar is not held")
+    add_outputs(parser, "predictions, and then rows, settings and machine as JSON", "bars, predicted and measured")
+    options = parser.parse_args(arguments)
+    check_least(parser, options, micro_batch=1, steps=2)
+    if min(options.ranks) < 2 or min(options.rates) <= 0 or options.bucket_mb <= 0 or options.seconds <= 0:
+        parser.error("--ranks must be at least 2 each, --rates, --bucket-mb and --seconds above 0")
+    check_outputs(parser, options)
+    return options
+
+
+def _listed(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    def parse(text: str) -> list[Any]:
+        return [kind(word) for word in text.split(",")]
+
+    parse.__name__ = f"list of {kind.__name__}"
+    return parse
+
+
+def job_of(options: argparse.Namespace, sizes: tuple[int, ...]) -> ProbeJob:
+    """With sizes: for a calibration; without: steps alone."""
+    return ProbeJob(
+        options.model,
+        options.micro_batch,
+        options.steps,
+        sizes,
+        bucket_mb=options.bucket_mb,
+        alone=bool(sizes),
+        seconds=options.seconds,
+    )
+
+
+def calibrate(options: argparse.Namespace) -> Calibration:
+    """On two hosts and the first rate only."""
+    job, rate = job_of(options, SIZES), options.rates[0]
+    reports = run_job(MODULE, asdict(job), 2, 2, rate, MALLOC)
+    return calibrated(reports, job, cores(), link_bytes(rate))
+
+
+def write(
+    options: argparse.Namespace, facts: dict[str, Any], found: Calibration, rows: Sequence[Row]
+) -> dict[str, Any]:
+    """The result so far, also to --json."""
+    hosts = f"{found.workload}, micro-batch {found.micro_batch}, one rank per host on {found.cores} cores"
+    result = {
+        "command": shlex.join(["python", *sys.argv]),
+        "title": f"{hosts}, calibrated on 2 hosts at {options.rates[0]:g} Gb/s",
+        "machine": facts,
+        "calibration": asdict(found),
+        "rows": [asdict(row) for row in rows],
+    }
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def main() -> int:
+    """The exit status."""
+    options = parse()
+    facts = machine.describe()
+    try:
+        found = calibrate(options)
+        rows = foretold(found, options.ranks, options.rates)
+        print(write(options, facts, found, rows)["title"])
+        print(machine.sentence(facts))
+        for row in rows:
+            print(row.prediction, flush=True)
+        print(HEAD)
+        for number, row in enumerate(rows):
+            reports = run_job(MODULE, asdict(job_of(options, ())), row.ranks, row.ranks, row.gigabits, MALLOC)
+            rows[number] = with_measured(row, reports)
+            print(rows[number], flush=True)
+    except (InputError, RuntimeError, ValueError) as problem:
+        print(f"planner: {problem}", file=sys.stderr)
+        return 1
+    wrong = [sentence for row in rows for sentence in row.wrong]
+    print("\n".join(wrong) or "every step is within 15 % and all memory within 3 % of what was predicted")
+    result = write(options, facts, found, rows)
+    if options.plot:
+        from foretold.plot import draw
+
+        draw(result, options.plot)
+    return int(options.check and bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+#include "backend/device/native_lane.h"
+
+#include <c10/core/DeviceGuard.h>
+
+#include "base/log.h"
+
+namespace ringdp::backend {
+namespace {
+
+double seconds_of(const UnderWay& call) { return seconds_since(call.since); }
+
+// The call to whose launch a record belongs; null when it is over.
+const UnderWay* call_of(const std::list<UnderWay>& calls, const gpu::Expired& record) {
+  for (const UnderWay& call : calls) {
+    for (const auto& launch : call.launches) {
+      if (launch->stream_epoch == record.epoch) return &call;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+NativeLane::NativeLane(std::shared_ptr<Lane> lane, std::shared_ptr<comm::Group> group,
+                       std::unique_ptr<gpu::Neighbourhood> neighbourhood)
+    : lane_(std::move(lane)),
+      group_(std::move(group)),
+      neighbourhood_(std::move(neighbourhood)),
+      stream_(c10::impl::VirtualGuardImpl(lane_->device().type())
+                  .getStreamFromGlobalPool(lane_->device(), /*isHighPriority=*/true)) {}
+
+void NativeLane::watch(UnderWay call) {
+  const std::lock_guard lock(mutex_);
+  let_go();
+  under_way_.push_back(std::move(call));
+}
+
+void NativeLane::let_go() {
+  under_way_.remove_if([](const UnderWay& call) { return call.done->query(); });
+}
+
+bool NativeLane::look() {
+  look_at_record();
+  look_at_deadlines();
+  look_at_stopped_peers();
+  look_at_group();
+  const std::lock_guard lock(mutex_);
+  if (left_) let_go();
+  return !under_way_.empty();
+}
+
+void NativeLane::look_at_group() {
+  if (group_->error()) neighbourhood_->give_up();
+}
+
+// SPIN: a kernel has waited for too long, and has told its own device to give up.
+void NativeLane::look_at_record() {
+  const auto record = neighbourhood_->expired();
+  if (!record || group_->error()) return;
+  std::string what = "a collective on devices";
+  double seconds = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const UnderWay* const call = call_of(under_way_, *record)) {
+      what = call->what;
+      seconds = seconds_of(*call);
+    }
+  }
+  group_->fail(group_->timed_out_on_device(what, record->peer, seconds, record->step));
+}
+
+// STREAM, and what never came to its turn.
+void NativeLane::look_at_deadlines() {
+  std::optional<Error> error;
+  {
+    const std::lock_guard lock(mutex_);
+    under_way_.remove_if([](const UnderWay& call) { return call.deadline.passed() && call.done->query(); });
+    if (under_way_.empty() || !under_way_.front().deadline.passed()) return;
+    error = timed_out(under_way_.front());
+  }
+  group_->fail(*error);
+}
+
+// Under mutex_.
+Error NativeLane::timed_out(const UnderWay& call) const {
+  std::optional<gpu::Expired> waits;
+  for (const auto& launch : call.launches) {
+    if (!waits) waits = neighbourhood_->waits_for(*launch);
+  }
+  return group_->timed_out_on_device(call.what, waits ? waits->peer : -1, seconds_of(call), waits ? waits->step : -1);
+}
+
+// A device may be busy for as long as it likes; a peer whose process is stopped is reported.
+void NativeLane::look_at_stopped_peers() {
+  std::string what;
+  {
+    const std::lock_guard lock(mutex_);
+    if (reported_late_ || under_way_.empty()) return;
+    const UnderWay& oldest = under_way_.front();
+    if (seconds_of(oldest) * 1000 < static_cast<double>(group_->settings().late_ms)) return;
+    what = oldest.what;
+  }
+  const std::string stopped = group_->stopped_peers();
+  if (stopped.empty()) return;
+  const std::lock_guard lock(mutex_);
+  let_go();
+  if (under_way_.empty() || reported_late_) return;
+  reported_late_ = true;
+  log_line(LogLevel::kWarning, "rank " + std::to_string(group_->rank()) + "/" + std::to_string(group_->world()),
+           what + " waits on the device: " + stopped);
+}
+
+void NativeLane::leave() {
+  const std::lock_guard lock(mutex_);
+  left_ = true;
+}
+
+}  // namespace ringdp::backend

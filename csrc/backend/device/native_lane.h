@@ -1,0 +1,72 @@
+// One group's collectives on one device that run there: their stream, their order, and what of them is under way.
+//
+// A call goes on the stream in the order in which the group numbers it, so that all ranks' devices run the same one.
+// Any thread; whoever queues a call holds order().
+#pragma once
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backend/device/lane.h"
+#include "base/deadline.h"
+#include "comm/group.h"
+#include "gpu/neighbourhood.h"
+
+namespace ringdp::backend {
+
+// A call that the device may still run.
+struct UnderWay {
+  std::string what;  // "all_reduce(SUM, float32 x 4) on devices #3"
+  Deadline deadline;
+  Deadline::Clock::time_point since;
+  std::shared_ptr<c10::Event> done;
+  std::vector<std::shared_ptr<const gpu::Work>> launches;
+};
+
+class NativeLane {
+ public:
+  NativeLane(std::shared_ptr<Lane> lane, std::shared_ptr<comm::Group> group,
+             std::unique_ptr<gpu::Neighbourhood> neighbourhood);
+
+  const std::shared_ptr<Lane>& lane() const { return lane_; }
+  const c10::Stream& stream() const { return stream_; }
+  gpu::Neighbourhood& neighbourhood() const { return *neighbourhood_; }
+
+  std::mutex& order() { return order_; }  // from a call's number to its end on the stream
+  uint32_t next_number() { return ++numbers_; }  // under order(): of calls on this device, from 1
+
+  void watch(UnderWay call);
+
+  // Any thread, the overseer every few milliseconds: fails the group when a call's time is over, and ends what is under
+  // way when the group has failed. False when there is nothing to look after any more.
+  bool look();
+  // The group was left: look() is false as soon as what is under way has ended.
+  void leave();
+  // Then: lets go of the peers' memory. Waits for the device.
+  void part() { neighbourhood_->part(); }
+  bool is_alone() const { return neighbourhood_->is_alone(); }  // they have let go of this rank's
+
+ private:
+  void look_at_group();
+  void look_at_record();
+  void look_at_deadlines();
+  void look_at_stopped_peers();
+  Error timed_out(const UnderWay& call) const;
+  void let_go();  // of calls that are over; asks the device
+
+  const std::shared_ptr<Lane> lane_;
+  const std::shared_ptr<comm::Group> group_;
+  const std::unique_ptr<gpu::Neighbourhood> neighbourhood_;
+  const c10::Stream stream_;
+
+  std::mutex order_;  // guards the next
+  uint32_t numbers_ = 0;
+
+  std::mutex mutex_;  // guards the rest
+  std::list<UnderWay> under_way_;
+  bool left_ = false, reported_late_ = false;
+};
+
+}  // namespace ringdp::backend

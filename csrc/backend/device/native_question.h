@@ -1,0 +1,17 @@
+// What a call asks of devices that run it themselves.
+#pragma once
+#include <chrono>
+
+#include "plan/device_plan.h"
+
+namespace ringdp::backend {
+
+class NativeLane;
+
+struct NativeQuestion {
+  plan::DeviceProblem problem;  // its count in elements, any number
+  double divisor = 0;           // of a sum; 0: none
+  std::chrono::milliseconds timeout;
+};
+
+}  // namespace ringdp::backend

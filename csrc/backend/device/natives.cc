@@ -1,0 +1,123 @@
+#include "backend/device/natives.h"
+
+#include <c10/core/DeviceGuard.h>
+
+#include "backend/device/overseer.h"
+#include "backend/errors.h"
+#include "backend/gil.h"
+#include "transport/fd_exchange.h"
+
+namespace ringdp::backend {
+namespace {
+
+bool is_sum(plan::Collective what) {
+  return what == plan::Collective::kAllReduce || what == plan::Collective::kReduceScatter;
+}
+
+// A premultiplied tensor is summed.
+ReduceOp sum_of(ReduceOp op) { return op == ReduceOp::kPremulSum ? ReduceOp::kSum : op; }
+
+}  // namespace
+
+Natives::~Natives() {
+  if (lane_) Overseer::instance().see_off(std::move(lane_));
+}
+
+// What all ranks know without meeting.
+std::string Natives::why_never(const Lane& lane) const {
+  if (lane.core().functions() == nullptr) return "this kind of device has no kernels of ringdp's";
+  if (group_->settings().window_bytes == 0) return "window_bytes is 0";
+  if (group_->world() > plan::kMaxDeviceRanks) {
+    return std::to_string(group_->world()) + " ranks, and at most " + std::to_string(plan::kMaxDeviceRanks) +
+           " share memory of devices";
+  }
+  return group_->world() > 1 ? group_->why_no_shared_heaps() : "";
+}
+
+void Natives::meet(c10::Device device, std::shared_ptr<Lane> lane, std::chrono::milliseconds timeout) {
+  const ReleaseGil release;  // peers may need it to come as far
+  const std::lock_guard lock(mutex_);
+  if (device_) return;
+  why_not_ = why_never(*lane);
+  if (why_not_.empty()) {
+    const c10::DeviceGuard current(device);
+    auto neighbourhood =
+        gpu::Neighbourhood::meet(*lane->core().functions(), device.index(), surroundings(timeout));
+    why_not_ = neighbourhood->why_not();
+    if (why_not_.empty()) lane_ = std::make_shared<NativeLane>(std::move(lane), group_, std::move(neighbourhood));
+  }
+  device_ = device;
+}
+
+std::shared_ptr<NativeLane> Natives::lane_for(c10::Device device, std::shared_ptr<Lane> lane, const comm::OpDesc& desc,
+                                              std::chrono::milliseconds timeout) {
+  if (!desc.counts.empty()) return nullptr;
+  meet(device, std::move(lane), timeout);
+  const std::lock_guard lock(mutex_);
+  if (!lane_ || device != *device_) return nullptr;
+  const plan::DeviceProblem problem = problem_of(desc, group_->rank(), group_->world());
+  return lane_->neighbourhood().why_not(problem).empty() ? lane_ : nullptr;
+}
+
+plan::DeviceProblem Natives::problem_of(const comm::OpDesc& desc, int rank, int world) {
+  plan::DeviceProblem problem;
+  problem.what = desc.what;
+  problem.dtype = is_sum(desc.what) ? desc.dtype : DType::kU8;
+  problem.op = is_sum(desc.what) ? sum_of(desc.op) : ReduceOp::kSum;
+  problem.rank = rank;
+  problem.world = world;
+  problem.root = desc.root;
+  problem.count = is_sum(desc.what) ? desc.count : checked_mul(desc.count, size_of(desc.dtype));
+  return problem;
+}
+
+gpu::Surroundings Natives::surroundings(std::chrono::milliseconds timeout) const {
+  const Deadline deadline = Deadline::after(timeout);
+  gpu::Surroundings around;
+  around.rank = group_->rank();
+  around.world = group_->world();
+  around.window_bytes = group_->settings().window_bytes;
+  around.tell_all = [this, deadline](const std::string& own) { return tell_all(own, deadline); };
+  if (around.world == 1) {
+    around.pass_fds = [](const auto&, int) { return std::vector<UniqueFd>(1); };
+    return around;
+  }
+  const auto sockets = std::make_shared<transport::FdExchange>();
+  around.socket = sockets->name();
+  around.pass_fds = [this, sockets, deadline](const std::vector<std::string>& names, int own) {
+    const auto admit = [this](int socket, int rank) { return group_->is_process_of(socket, rank); };
+    return sockets->run(group_->rank(), names, own, admit, deadline);
+  };
+  around.heap = group_->heap();
+  around.heaps = group_->heaps();
+  around.heap_bytes = group_->heap_bytes();
+  return around;
+}
+
+std::vector<std::string> Natives::tell_all(const std::string& own, Deadline deadline) const {
+  const auto world = static_cast<size_t>(group_->world());
+  std::vector<std::string> all(world, std::string(own.size(), '\0'));
+  comm::Request request;
+  request.desc.what = plan::Collective::kAllGather;
+  request.desc.place = comm::Place::kMeeting;
+  request.desc.count = static_cast<int64_t>(own.size());
+  request.buffers.inputs = {own.data()};
+  for (std::string& one : all) request.buffers.outputs.push_back(one.data());
+  request.deadline = deadline;
+  request.asynchronous = false;
+  const auto op = group_->submit(std::move(request));
+  group_->wait(*op, Deadline::never());
+  return all;
+}
+
+std::string Natives::description() const {
+  const std::lock_guard lock(mutex_);
+  if (!device_) return "";
+  const std::string where = "tensors on " + device_->str() + ": ";
+  if (!lane_) return where + "collectives run on the host, through pinned memory: " + why_not_;
+  return where + lane_->neighbourhood().description() +
+         "; through pinned memory go reduce, gather, scatter, uneven parts, lists of all_to_all, messages, and what has "
+         "no kernel";
+}
+
+}  // namespace ringdp::backend

@@ -1,0 +1,45 @@
+// Which collectives of a backend its devices run themselves, and how they came to do so.
+#pragma once
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "backend/device/native_call.h"
+#include "comm/fingerprint.h"
+
+namespace ringdp::backend {
+
+class Natives {
+ public:
+  explicit Natives(std::shared_ptr<comm::Group> group) : group_(std::move(group)) {}
+  ~Natives();  // what is under way ends by itself, or at its deadline
+
+  // The lane on which the collective runs, or null: then it is staged. Collective at the first call with a tensor of a
+  // device, which blocks until all ranks have come to theirs. All ranks answer alike; a rank's tensors on another device
+  // than its first are always staged.
+  std::shared_ptr<NativeLane> lane_for(c10::Device device, std::shared_ptr<Lane> lane, const comm::OpDesc& desc,
+                                       std::chrono::milliseconds timeout);
+  // Meets, for a group that knows its device.
+  void meet(c10::Device device, std::shared_ptr<Lane> lane, std::chrono::milliseconds timeout);
+
+  // The same as the device's plans see it: what only moves is bytes.
+  static plan::DeviceProblem problem_of(const comm::OpDesc& desc, int rank, int world);
+
+  std::string description() const;  // "" before the first call
+
+ private:
+  std::string why_never(const Lane& lane) const;
+  gpu::Surroundings surroundings(std::chrono::milliseconds timeout) const;
+  std::vector<std::string> tell_all(const std::string& own, Deadline deadline) const;
+
+  const std::shared_ptr<comm::Group> group_;
+
+  mutable std::mutex mutex_;  // guards the rest
+  std::optional<c10::Device> device_;
+  std::shared_ptr<NativeLane> lane_;  // null: why_not_ says why
+  std::string why_not_;
+};
+
+}  // namespace ringdp::backend

@@ -1,0 +1,32 @@
+#include "gpu/launch.h"
+
+#include <algorithm>
+
+namespace ringdp::gpu {
+
+Work work_of(const plan::DevicePlan& plan, const Addresses& addresses, const LaunchFacts& facts) {
+  Work work{};
+  work.rank = plan.rank;
+  work.world = plan.world;
+  work.blocks = facts.blocks;
+  work.steps = static_cast<int32_t>(plan.steps.size());
+  work.epoch = addresses.epoch;
+  work.stream_epoch = facts.stream_epoch;
+  work.deadline_ns = facts.deadline_ns;
+  work.divisor = facts.divisor;
+  for (int rank = 0; rank < plan.world; ++rank) {
+    if (addresses.window[rank] == nullptr) continue;
+    work.input[rank] = addresses.window[rank] + facts.input_at;
+    work.output[rank] = addresses.window[rank] + facts.output_at;
+    work.stage[rank] = addresses.stage[rank];
+    work.pushed[rank] = addresses.pushed[rank];
+  }
+  std::copy_n(addresses.flags, plan.world, work.flags);
+  work.pushed_bytes = addresses.pushed_bytes;
+  work.abort = addresses.abort;
+  work.expired = addresses.expired;
+  std::copy(plan.steps.begin(), plan.steps.end(), work.step);
+  return work;
+}
+
+}  // namespace ringdp::gpu

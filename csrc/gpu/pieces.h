@@ -1,0 +1,38 @@
+// How a collective goes through the ranks' windows: which bytes of a tensor at a time, and where they lie there.
+//
+// A value that all ranks compute alike, from what the collective is and how large windows are. A tensor consists of
+// parts: one, or one for each rank (the inputs of a reduce_scatter, the outputs of an all_gather, both of an all_to_all).
+// A piece takes the same range of every part.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "base/bytes.h"
+#include "plan/device_catalog.h"
+
+namespace ringdp::gpu {
+
+struct Pieces {
+  int inputs = 1, outputs = 1;  // parts
+  bool in_place = false;        // results lie where inputs were
+  std::vector<Extent> elements; // of every part, piece by piece; one empty piece where there is nothing to move
+
+  // Bytes that a part of this many elements takes in a window: whole packs.
+  static int64_t padded_bytes(int64_t elements, DType dtype);
+  // Where part `index` begins in the window while a piece of `count` elements is under way.
+  int64_t input_at(int index, int64_t count, DType dtype) const;
+  int64_t output_at(int index, int64_t count, DType dtype) const;
+};
+
+// What bounds a piece beside the window, for plans that pass sums on.
+struct Room {
+  int64_t window_bytes = 0, stage_bytes = 0;
+};
+
+// `problem`: of the whole collective, its count in elements, any number. InvalidArgument when not even one pack fits.
+Pieces cut(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem, const Room& room);
+
+// The plan's problem for one piece: whole packs.
+plan::DeviceProblem problem_of(plan::DeviceProblem whole, const Extent& piece);
+
+}  // namespace ringdp::gpu

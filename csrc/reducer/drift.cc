@@ -1,0 +1,100 @@
+#include "reducer/drift.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "backend/compat.h"
+#include "backend/digests.h"
+#include "kernels/checksum.h"
+
+namespace ringdp::reducer {
+namespace {
+
+uint64_t checksum_of(const at::Tensor& parameter) {
+  const at::Tensor dense = parameter.is_non_overlapping_and_dense() ? parameter : parameter.contiguous();
+  return kernels::checksum(dense.const_data_ptr(), dense.nbytes());
+}
+
+// Of every rank, by rank.
+std::vector<std::vector<uint64_t>> gathered(const std::vector<uint64_t>& own, c10d::ProcessGroup& group) {
+  const auto count = static_cast<int64_t>(own.size());
+  at::Tensor mine = at::empty({count}, at::kLong);
+  std::memcpy(mine.mutable_data_ptr(), own.data(), mine.nbytes());
+  at::Tensor all = at::empty({count * group.getSize()}, at::kLong);
+  backend::gather_parts(group, all, mine)->wait();
+  std::vector<std::vector<uint64_t>> sums(group.getSize(), std::vector<uint64_t>(own.size()));
+  const int64_t* at = all.const_data_ptr<int64_t>();
+  for (auto& of_rank : sums) {
+    for (uint64_t& sum : of_rank) sum = static_cast<uint64_t>(*at++);
+  }
+  return sums;
+}
+
+std::string in_words(const std::vector<int>& odd, size_t ranks) {
+  std::string text = odd.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < odd.size(); ++i) text += (i == 0 ? "" : i + 1 < odd.size() ? ", " : " and ") + std::to_string(odd[i]);
+  if (odd.size() == ranks) return text + " hold different bits, and no value has a majority,";
+  return text + (odd.size() == 1 ? " holds" : " hold") + " other bits than most";
+}
+
+}  // namespace
+
+std::vector<int> odd_ranks(const std::vector<uint64_t>& by_rank) {
+  std::map<uint64_t, size_t> votes;
+  std::vector<int> all;
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    if (by_rank[rank] == 0) continue;
+    ++votes[by_rank[rank]];
+    all.push_back(static_cast<int>(rank));
+  }
+  if (votes.size() < 2) return {};
+  const auto most = std::max_element(votes.begin(), votes.end(), [](auto& a, auto& b) { return a.second < b.second; });
+  if (2 * most->second > all.size()) {
+    all.erase(std::remove_if(all.begin(), all.end(), [&](int rank) { return by_rank[rank] == most->first; }), all.end());
+  }
+  return all;
+}
+
+Mean::DigestsPtr Drift::take(size_t number, const Bucket& bucket) {
+  if (buckets_.size() <= number) buckets_.resize(number + 1);
+  OfBucket& own = buckets_[number];
+  own.sums.clear();
+  own.digests = std::make_shared<backend::Digests>();
+  for (const at::Tensor& parameter : bucket.parameters) {
+    own.sums.push_back(checksum_of(parameter));
+    own.digests->own = kernels::combine(own.digests->own, own.sums.back());
+  }
+  return own.digests;
+}
+
+Mean::DigestsPtr Drift::abstain(size_t number, const Bucket& bucket) {
+  if (buckets_.size() <= number) buckets_.resize(number + 1);
+  buckets_[number] = {std::make_shared<backend::Digests>(), std::vector<uint64_t>(bucket.indices.size())};
+  return buckets_[number].digests;
+}
+
+void Drift::check(size_t number, const Bucket& bucket, int64_t step, c10d::ProcessGroup& group) {
+  if (number >= buckets_.size() || !buckets_[number].digests) return;
+  const auto digests = std::move(buckets_[number].digests);
+  if (odd_ranks(digests->all).empty()) return;
+  const auto sums = gathered(buckets_[number].sums, group);
+  for (size_t position = 0; position < bucket.indices.size(); ++position) {
+    std::vector<uint64_t> by_rank;
+    for (size_t rank = 0; rank < sums.size(); ++rank) {
+      by_rank.push_back(digests->all[rank] == 0 ? 0 : sums[rank][position]);
+    }
+    const std::vector<int> odd = odd_ranks(by_rank);
+    TORCH_CHECK(odd.empty(), "DistributedDataParallel: the ranks have drifted apart: at step ", step, " ",
+                in_words(odd, sums.size()), " of ", names_[bucket.indices[position]], " (bucket ", number,
+                "), which must be equal before every backward pass. A memory error, or code that changes parameters on "
+                "some ranks only, since the step before. Restart from a checkpoint; ringdp.check_replicas(model) "
+                "compares everything");
+  }
+  TORCH_CHECK(false, "DistributedDataParallel: at step ", step, " a rank's checksum of the parameters of bucket ", number,
+              " changed on its way: its memory is damaged");
+}
+
+}  // namespace ringdp::reducer

@@ -1,0 +1,235 @@
+#include "trace/flight.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <map>
+
+#include "trace/pickle.h"
+
+namespace ringdp::trace {
+namespace {
+
+// One collective, from its events.
+struct Entry {
+  Event call;  // its kEnqueued
+  int64_t started_ns = 0, ended_ns = 0;
+  bool finished = false;
+  const char* state() const { return finished ? "completed" : started_ns != 0 ? "started" : "scheduled"; }
+};
+
+using Entries = std::map<std::pair<int32_t, uint64_t>, Entry>;  // by group and number
+
+Entries entries_of(const std::vector<Event>& events) {
+  Entries entries;
+  for (const Event& event : events) {
+    if (event.kind == Kind::kEnqueued) entries[{event.group, event.seq}].call = event;
+  }
+  for (const Event& event : events) {
+    const auto found = entries.find({event.group, event.seq});
+    if (found == entries.end()) continue;
+    Entry& entry = found->second;
+    if (event.kind == Kind::kStarted) entry.started_ns = event.time_ns;
+    if (event.kind == Kind::kFinished || event.kind == Kind::kFailed) entry.ended_ns = event.time_ns;
+    if (event.kind == Kind::kFinished) entry.finished = true;
+  }
+  return entries;
+}
+
+// A group that was made anew under the name of an earlier one counts from 1 again: tools must not see both.
+bool is_latest_of_its_name(const std::vector<GroupFacts>& groups, size_t number) {
+  for (size_t later = number + 1; later < groups.size(); ++later) {
+    if (groups[later].name == groups[number].name) return false;
+  }
+  return true;
+}
+
+void add_sizes(Pickle& out, std::string_view key, int64_t count) {
+  out.add(key);
+  out.begin_list();
+  out.begin_list();
+  out.add(count);
+  out.end_list();
+  out.end_list();
+}
+
+void add_dtypes(Pickle& out, std::string_view key, DType dtype) {
+  out.add(key);
+  out.begin_list();
+  out.add(name_of(dtype));
+  out.end_list();
+}
+
+void add_entry(Pickle& out, const Entry& entry, const GroupFacts& group, int64_t wall_offset_ns) {
+  const std::string what = entry.call.name;
+  const int64_t count = entry.call.bytes / size_of(entry.call.dtype);
+  const int64_t part = count / static_cast<int64_t>(group.members.size());
+  const bool gathers = what == "all_gather" || what == "gather";
+  const bool scatters = what == "reduce_scatter" || what == "scatter";
+  out.begin_dict();
+  out.entry("record_id", static_cast<int64_t>(entry.call.seq - 1));
+  out.entry("pg_id", int64_t{entry.call.group});
+  out.add("process_group");
+  out.begin_tuple();
+  out.add(group.name);
+  out.add("ringdp");
+  out.end_tuple();
+  out.entry("collective_seq_id", static_cast<int64_t>(entry.call.seq));
+  out.entry("p2p_seq_id", int64_t{0});
+  out.entry("op_id", static_cast<int64_t>(entry.call.seq));
+  out.entry("profiling_name", "gloo:" + what);
+  add_sizes(out, "input_sizes", gathers ? part : count);
+  add_sizes(out, "output_sizes", scatters ? part : count);
+  add_dtypes(out, "input_dtypes", entry.call.dtype);
+  add_dtypes(out, "output_dtypes", entry.call.dtype);
+  out.entry("state", entry.state());
+  out.entry("time_created_ns", entry.call.time_ns + wall_offset_ns);
+  const auto add_time = [&](std::string_view key, int64_t time_ns) {
+    out.add(key);
+    time_ns != 0 ? out.add(time_ns + wall_offset_ns) : out.add_none();
+  };
+  add_time("time_discovered_started_ns", entry.started_ns);
+  add_time("time_discovered_completed_ns", entry.finished ? entry.ended_ns : 0);
+  out.add("retired");
+  out.add_bool(entry.ended_ns != 0);
+  out.add("is_p2p");
+  out.add_bool(false);
+  out.add("frames");
+  out.begin_list();
+  out.end_list();
+  out.end_dict();
+}
+
+std::string in_brackets(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return "[" + text + "]";
+}
+
+void add_config(Pickle& out, const std::vector<GroupFacts>& groups) {
+  out.add("pg_config");
+  out.begin_dict();
+  for (size_t number = 0; number < groups.size(); ++number) {
+    if (!is_latest_of_its_name(groups, number)) continue;
+    out.add(groups[number].name);
+    out.begin_dict();
+    out.entry("name", groups[number].name);
+    out.entry("desc", "ringdp");
+    out.entry("ranks", in_brackets(groups[number].members));
+    out.end_dict();
+  }
+  out.end_dict();
+}
+
+// The number of the latest collective of each group that has come so far.
+void add_status(Pickle& out, const std::vector<GroupFacts>& groups, const Entries& entries) {
+  struct Latest {
+    int64_t enqueued = -1, started = -1, completed = -1;
+  };
+  std::vector<Latest> latest(groups.size());
+  for (const auto& [key, entry] : entries) {
+    Latest& of_group = latest.at(key.first);
+    const auto seq = static_cast<int64_t>(key.second);
+    of_group.enqueued = seq;
+    if (entry.started_ns != 0) of_group.started = seq;
+    if (entry.finished) of_group.completed = seq;
+  }
+  out.add("pg_status");
+  out.begin_dict();
+  for (size_t number = 0; number < groups.size(); ++number) {
+    if (!is_latest_of_its_name(groups, number)) continue;
+    out.add(groups[number].name);
+    out.begin_dict();
+    out.entry("last_enqueued_collective", latest[number].enqueued);
+    out.entry("last_started_collective", latest[number].started);
+    out.entry("last_completed_collective", latest[number].completed);
+    out.end_dict();
+  }
+  out.end_dict();
+}
+
+void add_event(Pickle& out, const Event& event) {
+  out.begin_tuple();
+  out.add(name_of(event.kind));
+  for (const int64_t number : {event.time_ns, int64_t{event.thread}, int64_t{event.group}, static_cast<int64_t>(event.seq),
+                               int64_t{event.peer}, event.bytes, event.ns}) {
+    out.add(number);
+  }
+  out.add(event.name ? event.name : "");
+  out.add(name_of(event.dtype));
+  out.add(name_of(event.op));
+  out.end_tuple();
+}
+
+void add_own(Pickle& out, const Recorder& recorder, const Process& process, const std::vector<GroupFacts>& groups,
+             const std::vector<Event>& events) {
+  out.add("ringdp");
+  out.begin_dict();
+  out.entry("format", int64_t{1});
+  out.entry("rank", int64_t{process.rank});
+  out.entry("pid", int64_t{process.pid});
+  out.entry("host", process.host);
+  out.entry("boot", process.boot);
+  out.entry("wall_ns", process.wall_ns);
+  out.entry("steady_ns", process.steady_ns);
+  out.entry("written", static_cast<int64_t>(recorder.ring().written()));
+  out.entry("lost", static_cast<int64_t>(recorder.ring().lost()));
+  out.add("groups");
+  out.begin_list();
+  for (const GroupFacts& group : groups) {
+    out.begin_tuple();
+    out.add(group.name);
+    out.add(int64_t{group.rank});
+    out.begin_list();
+    for (const int rank : group.members) out.add(int64_t{rank});
+    out.end_list();
+    out.end_tuple();
+  }
+  out.end_list();
+  out.add("events");
+  out.begin_list();
+  for (const Event& event : events) add_event(out, event);
+  out.end_list();
+  out.end_dict();
+}
+
+std::string first_line_of(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+}  // namespace
+
+Process this_process(int rank) {
+  char host[256] = {};
+  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  const auto wall = std::chrono::system_clock::now().time_since_epoch();
+  return {rank, ::getpid(), host, first_line_of("/proc/sys/kernel/random/boot_id"),
+          std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count(), now_ns()};
+}
+
+std::string flight_of(const Recorder& recorder, const Process& process) {
+  const std::vector<Event> events = recorder.ring().read();
+  const std::vector<GroupFacts> groups = recorder.groups();
+  const Entries entries = entries_of(events);
+  Pickle out;
+  out.begin_dict();
+  out.entry("version", "2.10");
+  add_config(out, groups);
+  add_status(out, groups, entries);
+  out.add("entries");
+  out.begin_list();
+  for (const auto& [key, entry] : entries) {
+    if (is_latest_of_its_name(groups, key.first)) {
+      add_entry(out, entry, groups.at(key.first), process.wall_ns - process.steady_ns);
+    }
+  }
+  out.end_list();
+  add_own(out, recorder, process, groups, events);
+  out.end_dict();
+  return out.finish();
+}
+
+}  // namespace ringdp::trace

@@ -1,0 +1,69 @@
+"""`ringdp blame`: which rank or link makes the others wait, and why."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ringdp.observe.blame import Finding, Table, judge
+from ringdp.observe.dump import TraceError
+
+_EPILOG = """\
+examples:
+  ringdp blame -- torchrun --nproc-per-node 4 train.py   run it with tracing on, then judge
+  RINGDP_TRACE=/shared/run torchrun ... ; ringdp blame /shared/run
+causes: compute (forward and backward), data (between steps: the loader), late (no steps to compare), link (bytes move
+slowly although all ranks are there). Jitter that goes round the ranks blames nobody. No two clocks are compared.
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Adds `blame` to argparse's sub-commands."""
+    command = commands.add_parser(
+        "blame",
+        help="which rank or link makes the others wait, and why",
+        usage="%(prog)s [-h] [--json] [FOLDER] [-- COMMAND ...]",
+        description="Judges the traces of all ranks; with a command, runs it first.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument(
+        "folder", nargs="?", metavar="FOLDER", type=Path, help="what RINGDP_TRACE named (default: ringdp-trace)"
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(run=run, runs_command=True)
+
+
+def run(options: argparse.Namespace) -> int:
+    """0: judged, whatever was found; the command's own status when it failed; 2: there is nothing to judge."""
+    from ringdp.observe.evidence import table_of_folder
+
+    folder = options.folder or Path("ringdp-trace")
+    status = 0
+    try:
+        if options.command:
+            from ringdp.observe.launch import run_traced
+
+            status = run_traced(options.command, folder)
+        table = table_of_folder(folder)
+    except TraceError as error:
+        print(f"ringdp blame: {error}", file=sys.stderr)
+        return status or 2
+    found = judge(table)
+    if options.json:
+        print(json.dumps({"seconds": table.seconds, "findings": [dataclasses.asdict(finding) for finding in found]}))
+    else:
+        print(render(table, found))
+    return status
+
+
+def render(table: Table, found: list[Finding]) -> str:
+    """The findings as text for a person."""
+    seen = f"{len(table.waits)} collectives and {len(table.steps)} steps in {table.seconds:.1f} s"
+    if not found:
+        return f"Nothing to blame in {seen}."
+    return "\n".join([f"In {seen}:", *(f"  {finding.cause:<8} {finding}" for finding in found)])

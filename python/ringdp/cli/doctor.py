@@ -1,0 +1,78 @@
+"""`ringdp doctor -- torchrun ... train.py`: a short run of a job, and what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from ringdp.cli.watched import NO_RECORDS, add_command_line, assignment_in, job_of, positive, refuse_old_records
+
+_SHOWN = 30  # lines of the output of a job that failed
+_EXAMPLE = """example:
+  ringdp doctor --base-lr 0.1 --base-batch 256 -- torchrun --nproc-per-node 8 train.py
+
+The script stays as it is; it is stopped after --steps optimizer steps, so let it write no checkpoints you
+need. Looked at: errors and hangs, the order of collectives, layers that run on some ranks only, the data
+feed, dropout masks, kernels that do not repeat their bits, the learning rate, overlap, stragglers and
+links, threads and cores. Works for torch's DistributedDataParallel and ringdp's, over any backend.
+status: 0 where nothing was found, 1 where something was, 2 where the job could not be examined."""
+
+
+def add_command(commands: Any) -> None:
+    """Adds `doctor` to argparse's sub-commands."""
+    command = commands.add_parser(
+        "doctor",
+        usage="ringdp doctor [options] -- COMMAND",
+        help="run a job for some steps and say what is wrong with it",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("--steps", type=positive(int), default=30, metavar="N", help="optimizer steps (default 30)")
+    command.add_argument("--base-lr", type=positive(float), metavar="LR", help="a rate that is known to be good")
+    command.add_argument("--base-batch", type=positive(int), metavar="B", help="the global batch size of that rate")
+    command.add_argument(
+        "--timeout", type=positive(float), default=60.0, metavar="S", help="a standstill of so long is a hang (60)"
+    )
+    command.add_argument("--records", metavar="FOLDER", help="keep the ranks' records there")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    add_command_line(command)
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """See the status in the command's help."""
+    try:
+        command = job_of(options)
+        if not command:
+            raise ValueError("no command: ringdp doctor -- torchrun --nproc-per-node 8 train.py")
+        if (options.base_lr is None) != (options.base_batch is None):
+            raise ValueError("--base-lr and --base-batch belong together: give both")
+        with assignment_in(options.records, "doctor") as assignment:
+            return _examine(options, command, assignment)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"ringdp doctor: {error}", file=sys.stderr)
+        return 2
+
+
+def _examine(options: argparse.Namespace, command: list[str], assignment: Any) -> int:
+    from ringdp.doctor.evidence import Baseline
+    from ringdp.doctor.judge import diagnose
+    from ringdp.doctor.run import OUTPUT, examine
+    from ringdp.doctor.show import show
+
+    refuse_old_records(assignment.folder)
+    baseline = None if options.base_lr is None else Baseline(options.base_lr, options.base_batch)
+    evidence = examine(command, assignment, options.steps, options.timeout, baseline)
+    if evidence.status and not evidence.stopped:
+        output = (assignment.folder / OUTPUT).read_text(errors="replace").splitlines()
+        print("\n".join(output[-_SHOWN:]), file=sys.stderr)
+    if not evidence.ranks:
+        raise ValueError(f"{NO_RECORDS} (the job ended with status {evidence.status})")
+    diagnosis = diagnose(evidence)
+    if options.json:
+        print(json.dumps({**diagnosis.as_dict(), "status": evidence.status, "stopped": evidence.stopped}))
+    else:
+        show(diagnosis)
+    return 1 if diagnosis.findings else 0

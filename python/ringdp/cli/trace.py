@@ -1,0 +1,77 @@
+"""`ringdp trace`: every rank's events as one timeline for Perfetto."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ringdp.observe.dump import Dump, TraceError, missing_ranks, read_folder
+
+_EPILOG = """\
+examples:
+  ringdp trace -- torchrun --nproc-per-node 2 train.py   run it, then merge; open trace.json at ui.perfetto.dev
+  RINGDP_TRACE=/shared/run torchrun ... ; ringdp trace /shared/run   several hosts: one folder that all can write
+  torchfrtrace /shared/run                               the same files in torch's flight-recorder analyser
+Each rank keeps its latest RINGDP_TRACE_EVENTS events, and writes them when it leaves or fails.
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Adds `trace` to argparse's sub-commands."""
+    command = commands.add_parser(
+        "trace",
+        help="one timeline of all ranks, for Perfetto",
+        usage="%(prog)s [-h] [-o OUTPUT] [--json] [FOLDER] [-- COMMAND ...]",
+        description="Merges the traces of all ranks into one Chrome trace; with a command, runs it first.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument(
+        "folder", nargs="?", metavar="FOLDER", type=Path, help="what RINGDP_TRACE named (default: ringdp-trace)"
+    )
+    command.add_argument(
+        "-o", "--output", type=Path, help="file to write, gzip if it ends in .gz (default: FOLDER/trace.json)"
+    )
+    command.add_argument("--json", action="store_true", help="print what was written as JSON")
+    command.set_defaults(run=run, runs_command=True)
+
+
+def run(options: argparse.Namespace) -> int:
+    """0: written; the command's own status when it failed; 2: there is nothing to merge."""
+    folder = options.folder or Path("ringdp-trace")
+    status = 0
+    try:
+        if options.command:
+            from ringdp.observe.launch import run_traced
+
+            status = run_traced(options.command, folder)
+        dumps = read_folder(folder)
+        output = options.output or folder / "trace.json"
+        events = _write(dumps, output)
+    except (TraceError, OSError) as error:
+        print(f"ringdp trace: {error}", file=sys.stderr)
+        return status or 2
+    ranks = [dump.rank for dump in dumps]
+    report = {"output": str(output), "ranks": ranks, "missing": missing_ranks(dumps), "events": events}
+    print(json.dumps(report) if options.json else _render(report))
+    return status
+
+
+def _write(dumps: list[Dump], output: Path) -> int:
+    from ringdp.observe.perfetto import chrome_trace
+
+    trace = chrome_trace(dumps)
+    opened = gzip.open(output, "wt") if output.suffix == ".gz" else open(output, "w")  # noqa: SIM115
+    with opened as file:
+        json.dump(trace, file)
+    return len(trace["traceEvents"])
+
+
+def _render(report: dict[str, Any]) -> str:
+    missing = f"; no trace of ranks {report['missing']}" if report["missing"] else ""
+    what = f"{report['events']} events of {len(report['ranks'])} ranks{missing}"
+    return f"{report['output']}: {what}; open it at ui.perfetto.dev"

@@ -1,0 +1,66 @@
+"""What commands that watch a user's job share: the command after --, and the folder of its records."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+from ringdp.attach.assignment import Assignment
+from ringdp.attach.rank_file import SUFFIX
+
+NO_RECORDS = (
+    "no rank has written anything: ringdp must be installed in the Python that runs the job, "
+    "and TORCH_DEVICE_BACKEND_AUTOLOAD must not be 0"
+)
+
+Number = TypeVar("Number", int, float)
+
+
+def positive(kind: type[Number]) -> Callable[[str], Number]:
+    """For argparse: a number above 0, or an error that names the value."""
+
+    def parse(text: str) -> Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(0)
+        if not 0 < value < float("inf"):
+            whole = "whole number of 1 or more" if kind is int else "number above 0"
+            raise argparse.ArgumentTypeError(f"'{text}' is no {whole}")
+        return value
+
+    return parse
+
+
+def add_command_line(parser: argparse.ArgumentParser) -> None:
+    """`-- torchrun ... train.py`, which main() has split off."""
+    parser.add_argument("job", nargs="*", metavar="-- COMMAND", help="e.g. torchrun ... train.py")
+    parser.set_defaults(runs_command=True)
+
+
+def job_of(options: argparse.Namespace) -> list[str]:
+    """The command after --. ValueError when something stands before it."""
+    if options.job:
+        raise ValueError(f"'{options.job[0]}': put -- before the command that starts your job: -- torchrun ... train.py")
+    return list(options.command)
+
+
+@contextmanager
+def assignment_in(folder: str | None, tool: str) -> Iterator[Assignment]:
+    """In a folder that is kept, or in one that is gone afterwards. OSError when it cannot be made."""
+    if folder is None:
+        with TemporaryDirectory(prefix=f"ringdp-{tool}-") as private:
+            yield Assignment(tool, Path(private))
+    else:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        yield Assignment(tool, Path(folder).resolve())
+
+
+def refuse_old_records(folder: Path) -> None:
+    """ValueError where an earlier job has left its records: the two would be taken for one."""
+    if any(folder.glob(f"*{SUFFIX}")):
+        raise ValueError(f"--records {folder} holds the records of an earlier job: name another folder, or empty it")

@@ -1,0 +1,82 @@
+"""A rank that others wait for, or a link that all of them wait for (F4)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from statistics import median
+
+from ringdp.attach.finding import Finding, names
+from ringdp.doctor.evidence import Evidence
+
+_FEWEST_STEPS = 8
+_SAME = 0.75  # of the steps: jitter wanders, a straggler stays
+_SHARE = 0.2  # of a step
+_LINK_SHARE = 0.3
+_LEAST_S = 0.005
+_LINK_BYTES = 1 << 20
+_WHY = "all ranks step together, so each step is as long as the slowest rank's and the slowest link's"
+
+
+def check(evidence: Evidence) -> Iterator[Finding]:
+    """The rank that waits least makes the others wait; where all wait, it is for bytes."""
+    waits = evidence.waits() if evidence.complete else {}
+    if len(waits) < _FEWEST_STEPS:
+        return
+    slow = _slow_rank(evidence, waits)
+    if slow is not None:
+        yield slow
+        return
+    transfer = median(min(rows.values()) for rows in waits.values())
+    size = evidence.model().get("bytes", 0)
+    if size >= _LINK_BYTES and transfer >= max(_LEAST_S, _LINK_SHARE * evidence.step_seconds()):
+        yield _link(evidence, transfer, size)
+
+
+def _slow_rank(evidence: Evidence, waits: dict[int, dict[int, float]]) -> Finding | None:
+    least = Counter(min(rows, key=rows.__getitem__) for rows in waits.values())
+    rank, times = least.most_common(1)[0]
+    excess = median(median(w for r, w in rows.items() if r != rank) - rows[rank] for rows in waits.values())
+    if times < _SAME * len(waits) or excess < max(_LEAST_S, _SHARE * evidence.step_seconds()):
+        return None
+    part, more = _where(evidence, rank)
+    return Finding(
+        "straggler",
+        f"rank {rank} makes {names(r for r in evidence.ranks if r != rank)} wait {1e3 * excess:.0f} ms of each step of "
+        f"{1e3 * evidence.step_seconds():.0f} ms; it takes {1e3 * more:.0f} ms longer than they do {part}",
+        _WHY,
+        f"look at rank {rank}'s host and at what it does {part}: a slower or throttled core, other processes, more "
+        "samples or longer ones, logging or checkpoints on one rank, a loader with too few workers",
+        (rank,),
+        numbers={"wait_ms": 1e3 * excess, "where": part, "longer_ms": 1e3 * more},
+    )
+
+
+def _where(evidence: Evidence, rank: int) -> tuple[str, float]:
+    """The part of a step in which this rank takes longest compared with the others, and by how much."""
+    steps, ddp = evidence.warm("step"), evidence.warm("ddp")
+    parts = {"in its data loader": {r: median(rows[r]["data"] for rows in steps.values()) for r in evidence.ranks}}
+    if ddp:
+        for part, key in (("in the forward pass", "forward"), ("in the backward pass", "backward")):
+            parts[part] = {r: median(rows[r][key] for rows in ddp.values()) for r in evidence.ranks}
+    waits = evidence.waits()
+    busy = {r: median(rows[r]["seconds"] - waits[step][r] for step, rows in steps.items()) for r in evidence.ranks}
+    parts["outside of forward, backward and loader"] = {
+        r: busy[r] - sum(seconds[r] for seconds in parts.values()) for r in evidence.ranks
+    }
+    longer = {part: s[rank] - median(s[r] for r in evidence.ranks if r != rank) for part, s in parts.items()}
+    part = max(longer, key=longer.__getitem__)
+    return part, longer[part]
+
+
+def _link(evidence: Evidence, transfer: float, size: int) -> Finding:
+    step = evidence.step_seconds()
+    return Finding(
+        "link",
+        f"every rank waits at least {1e3 * transfer:.0f} ms of each step of {1e3 * step:.0f} ms for communication, and "
+        f"none later than the others: {size:,} bytes of gradients at {size / transfer / 1e9:.2f} GB/s",
+        _WHY,
+        "a link that is slow or shared: see `ringdp info` for the interface, RINGDP_SOCKET_IFNAME for another; fewer "
+        "bytes (RINGDP_WIRE=bf16), larger batches, or accumulation under no_sync()",
+        numbers={"wait_ms": 1e3 * transfer, "bytes": size, "bytes_per_second": size / transfer},
+    )

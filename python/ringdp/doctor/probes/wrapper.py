@@ -1,0 +1,76 @@
+"""DistributedDataParallel, torch's and ringdp's: where its steps' time goes, and which parameters had no gradient.
+
+Records: model (bytes of gradients, buckets, backend, wrapper), ddp (per step, in seconds), unused (names by step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+
+from ringdp.doctor.probes.rig import Rig
+
+_TIMES = {
+    "forward": "forward_compute_time",
+    "backward": "backward_compute_time",
+    "communication": "backward_comm_time",
+    "overlap": "backward_compute_comm_overlap_time",
+}
+_NS = 1e-9
+_NAMED = 40
+_LAID_OUT_ANEW = 2  # the step by which buckets have their final layout
+
+
+def install(rig: Rig) -> None:
+    """For every wrapper that is made from now on."""
+    rig.patches.around(DistributedDataParallel, "__init__", lambda original: _watched_init(rig, original))
+
+
+def _watched_init(rig: Rig, original: Callable[..., Any]) -> Callable[..., Any]:
+    def __init__(wrapper: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        original(wrapper, *args, **kwargs)
+        _Watch(rig, wrapper)
+
+    return __init__
+
+
+class _Watch:
+    """Of one wrapper."""
+
+    def __init__(self, rig: Rig, wrapper: Any) -> None:
+        self._rig = rig
+        self._wrapper = wrapper
+        self._arrived: set[str] = set()
+        self._names: list[str] = []
+        wrapper._set_ddp_runtime_logging_sample_rate(1)
+        if getattr(wrapper, "zero_stage", 0) < 3:  # stage 3 has no gradients of whole parameters
+            self._watch_gradients()
+        rig.before_step.append(self._times)
+
+    def _watch_gradients(self) -> None:
+        ignored = getattr(self._wrapper, "parameters_to_ignore", set())
+        for name, parameter in self._wrapper.module.named_parameters():
+            if parameter.requires_grad and name not in ignored:
+                self._names.append(name)
+                parameter.register_hook(lambda gradient, name=name: self._arrived.add(name))
+        self._rig.after_backward.append(self._unused)
+
+    def _unused(self) -> None:
+        missing = [name for name in self._names if name not in self._arrived]
+        self._arrived.clear()
+        if len(missing) < len(self._names):  # else the pass was of another model
+            self._rig.write({"kind": "unused", "step": self._rig.step, "names": missing[:_NAMED]})
+
+    def _times(self) -> None:
+        """The figures of the step before: torch's class notes them as the next forward pass begins."""
+        data = self._wrapper._get_ddp_logging_data()
+        if self._rig.step == _LAID_OUT_ANEW:
+            listed = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes", "")
+            sizes = [int(size) for size in listed.split(", ") if size]
+            facts = {"bytes": sum(sizes), "buckets": len(sizes), "backend": data.get("backend_name", "")}
+            self._rig.write({"kind": "model", **facts, "wrapper": type(self._wrapper).__module__.split(".")[0]})
+        if "backward_comm_time" in data:
+            seconds = {name: data.get(key, 0) * _NS for name, key in _TIMES.items()}
+            self._rig.write({"kind": "ddp", "step": self._rig.step - 1, **seconds})

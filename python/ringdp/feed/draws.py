@@ -1,0 +1,173 @@
+"""What all ranks of a job have drawn, put side by side: one Feed per loader that trains, one Epoch per pass over it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from ringdp.attach.records import RankRecords, world_of
+from ringdp.feed.sameness import Compared, same_samples
+
+# What names a sample: its index; the hash of its content; or its index and rank, where each rank has its own data.
+Key = Any
+By = Literal["index", "content", "own index"]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """One rank's in one epoch. `ended`: its iterator came to its end; else it stopped early, or still draws."""
+
+    rank: int
+    batches: tuple[tuple[Key, ...], ...]
+    ended: bool
+    sampler_epoch: int | None
+
+    @cached_property
+    def order(self) -> list[Key]:
+        """All samples, in order."""
+        return [key for batch in self.batches for key in batch]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """`number` counts from 0. `draws` by rank; a rank that drew nothing is not in it."""
+
+    number: int
+    draws: Mapping[int, Draws]
+
+    @cached_property
+    def counts(self) -> Counter[Key]:
+        """How often each sample was drawn, over all ranks."""
+        return Counter(key for draws in self.draws.values() for key in draws.order)
+
+    @property
+    def drawn(self) -> int:
+        """Samples, repeated ones included."""
+        return sum(len(draws.order) for draws in self.draws.values())
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """The fewest and the most batches of a rank."""
+        sizes = [len(draws.batches) for draws in self.draws.values()]
+        return min(sizes), max(sizes)
+
+    def ended(self, world: int) -> bool:
+        """Whether every rank came to the end."""
+        return len(self.draws) == world and all(draws.ended for draws in self.draws.values())
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A loader. `facts`: by rank, see feed/facts.py. `number`: among this job's loaders, by first use.
+
+    weighted: gradients were divided by the ranks' numbers of samples, so those may differ.
+    """
+
+    number: int
+    world: int
+    facts: Mapping[int, Mapping[str, Any]]
+    epochs: tuple[Epoch, ...]
+    by: By
+    weighted: bool = False
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        fact = next(iter(self.facts.values()))
+        return f"loader {self.number} ({fact['dataset']}, {fact['sampler']})"
+
+    def fact(self, name: str) -> set[Any]:
+        """Its values over ranks."""
+        return {facts[name] for facts in self.facts.values()}
+
+    @property
+    def samples(self) -> int | None:
+        """How many there are to draw, over all ranks; None where the data sets do not say."""
+        if None in self.fact("length"):
+            return None
+        if self.by == "own index":
+            return sum(facts["length"] for facts in self.facts.values())
+        return sum(length for length, _ in {(facts["length"], facts["part"]) for facts in self.facts.values()})
+
+
+def feeds_of(ranks: Mapping[int, RankRecords], *, only_training: bool = True) -> list[Feed]:
+    """From the records of a job's ranks. only_training: loaders without a backward pass between draws are left out.
+
+    Loaders are matched between ranks by the order of their first use.
+    """
+    chosen = {rank: _loaders(records, only_training) for rank, records in ranks.items()}
+    return [_feed(place, ranks, chosen) for place in range(max(map(len, chosen.values()), default=0))]
+
+
+def unwatched(ranks: Mapping[int, RankRecords]) -> list[str]:
+    """Loaders that feeds_of() leaves out on every rank, by data set."""
+    left = {}
+    for records in ranks.values():
+        trains = _loaders(records, True)
+        left |= {row["loader"]: row["dataset"] for row in records.of("loader") if row["loader"] not in trains}
+    return [f"loader {number} ({dataset})" for number, dataset in sorted(left.items())]
+
+
+def _loaders(records: RankRecords, only_training: bool) -> list[int]:
+    numbers = [row["loader"] for row in records.of("loader")]
+    trained = {row["loader"] for row in records.of("trained")}
+    return [number for number in numbers if number in trained or not only_training]
+
+
+def _feed(place: int, ranks: Mapping[int, RankRecords], chosen: Mapping[int, list[int]]) -> Feed:
+    numbers = {rank: loaders[place] for rank, loaders in chosen.items() if place < len(loaders)}
+    facts = {}
+    batches = {}
+    for rank, number in numbers.items():
+        facts[rank] = next(row for row in ranks[rank].of("loader") if row["loader"] == number)
+        batches[rank] = [row for row in ranks[rank].of("batch") if row["loader"] == number]
+    by = _by(batches)
+    epochs: dict[int, dict[int, Draws]] = {}
+    for rank, number in numbers.items():
+        for draws_number, draws in _draws(rank, number, ranks[rank], batches[rank], by):
+            epochs.setdefault(draws_number, {})[rank] = draws
+    rows = tuple(Epoch(number, dict(sorted(draws.items()))) for number, draws in sorted(epochs.items()))
+    weighted = any(row.get("weighted") for rank in numbers for row in ranks[rank].of("trained"))
+    return Feed(min(numbers.values()), world_of(ranks), facts, rows, by, weighted)
+
+
+def _by(batches: Mapping[int, list[dict[str, Any]]]) -> By:
+    if any(row["indices"] is None for rows in batches.values() for row in rows):
+        return "content"
+    return "index" if same_samples(_compared(batches)) else "own index"
+
+
+def _compared(batches: Mapping[int, list[dict[str, Any]]]) -> Iterator[Compared]:
+    """Samples that two ranks have drawn under one index, as far as they were hashed."""
+    first: dict[Any, tuple[int, str, str]] = {}
+    for rank, rows in batches.items():
+        for row in rows:
+            hashes = zip(row.get("contents", ()), row.get("labels", ()), strict=True)
+            for index, (content, label) in zip(row["indices"], hashes, strict=False):  # later batches have no hashes
+                known = first.setdefault(index, (rank, content, label))
+                if known[0] != rank and content:
+                    yield Compared(known[1] == content, known[2] == label, label)
+
+
+def _draws(
+    rank: int, loader: int, records: RankRecords, batches: list[dict[str, Any]], by: By
+) -> Iterator[tuple[int, Draws]]:
+    ended = {row["epoch"] for row in records.of("end") if row["loader"] == loader}
+    drawn: dict[int, list[tuple[Key, ...]]] = {}
+    for row in batches:
+        drawn.setdefault(row["epoch"], []).append(_keys(rank, row, by))
+    for row in records.of("epoch"):
+        number = row["epoch"]
+        if row["loader"] == loader and (number in drawn or number in ended):
+            yield number, Draws(rank, tuple(drawn.get(number, ())), number in ended, row["sampler_epoch"])
+
+
+def _keys(rank: int, row: Mapping[str, Any], by: By) -> tuple[Key, ...]:
+    if by == "content":
+        hashes = row.get("contents") or [""] * row["size"]
+        return tuple(key or (rank, row["epoch"], id(row), place) for place, key in enumerate(hashes))
+    indices = [tuple(index) if isinstance(index, list) else index for index in row["indices"]]
+    return tuple((rank, index) for index in indices) if by == "own index" else tuple(indices)

@@ -1,0 +1,156 @@
+"""What one rank draws, as records: which loader, which epoch, which samples, and what writing that down has cost.
+
+Records by kind: loader (feed/facts.py), epoch, batch, trained (a backward pass came after a draw; weighted: by
+the number of samples), end, cost.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ringdp.feed import facts
+from ringdp.feed.hashing import batch_size, is_label, sample_hashes
+
+HASHED_BATCHES = 8  # of an epoch whose indices are known: enough to tell whether equal indices mean equal samples
+_COST_FROM = 8  # draws, and then whenever they have doubled
+
+Sink = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class Stream:
+    """The epochs of one loader: also of several, each made for one epoch over the same data set."""
+
+    number: int
+    source: Any  # weak reference to the loader or sampler
+    dataset: Any  # weak reference, or None
+    hidden: bool
+    epochs: int = 0
+
+
+@dataclass
+class Epoch:
+    """An epoch that is being drawn. `batches` is how many it has had, `number` counts from 0."""
+
+    stream: Stream
+    number: int
+    dataset: Any
+    batches: int = 0
+    recorded: bool = True
+    trained: bool = False
+    ended: bool = False
+
+
+class Recorder:
+    """Of one process. `epochs`: of each loader, how many are written down; None: all.
+
+    `at_first_batch` is called when the first batch of an epoch has been written down; its time is not the recorder's.
+    """
+
+    def __init__(
+        self, sink: Sink, epochs: int | None = None, at_first_batch: Callable[[], object] = lambda: None
+    ) -> None:
+        self._sink = sink
+        self._epochs = epochs
+        self._at_first_batch = at_first_batch
+        self._streams: list[Stream] = []
+        self._latest: Epoch | None = None
+        self._seconds = 0.0
+        self._first = 0.0
+        self._last = 0.0
+        self._draws = 0
+
+    def begin(self, source: Any) -> Epoch:
+        """An iterator over this loader or sampler has been made."""
+        start = time.perf_counter()
+        self._first = self._first or start
+        stream = self._stream_of(source)
+        dataset = getattr(source, "dataset", None)
+        epoch = Epoch(stream, stream.epochs, dataset, recorded=self._epochs is None or stream.epochs < self._epochs)
+        stream.epochs += 1
+        if epoch.recorded:
+            self._sink(self._of("epoch", epoch, sampler_epoch=facts.sampler_epoch(source)))
+        self._seconds += time.perf_counter() - start
+        return epoch
+
+    def draw(self, epoch: Epoch, indices: Any, data: Any = None) -> None:
+        """A batch (or one sample) was handed out. indices: None where they are hidden. data: None to hash nothing."""
+        start = time.perf_counter()
+        self._latest = epoch
+        if epoch.recorded:
+            self._sink(self._batch(epoch, indices, data))
+        epoch.batches += 1
+        self._draws += 1
+        self._last = time.perf_counter()
+        self._seconds += self._last - start
+        if self._draws >= _COST_FROM and self._draws & (self._draws - 1) == 0:  # so that a killed job has one too
+            self.note_cost()
+        if epoch.batches == 1:
+            self._at_first_batch()
+
+    def backward(self) -> None:
+        """A backward pass begins: the loader that was drawn from last is one that trains."""
+        epoch = self._latest
+        if epoch and epoch.recorded and not epoch.trained:
+            epoch.trained = True
+            weights = sys.modules.get("ringdp.ddp.weights")
+            self._sink(self._of("trained", epoch, weighted=bool(weights and weights.passes)))
+
+    def end(self, epoch: Epoch) -> None:
+        """The iterator has come to its end."""
+        if not epoch.ended:
+            epoch.ended = True
+            if epoch.recorded:
+                self._sink(self._of("end", epoch, batches=epoch.batches))
+            self.note_cost()
+
+    def note_cost(self) -> None:
+        """Seconds spent in here, of those from the first iterator to the last draw; nothing without draws."""
+        if not self._draws:
+            return
+        span = self._last - self._first
+        self._sink({"kind": "cost", "seconds": self._seconds, "span": span, "draws": self._draws})
+
+    @staticmethod
+    def _of(kind: str, epoch: Epoch, **more: Any) -> dict[str, Any]:
+        return {"kind": kind, "loader": epoch.stream.number, "epoch": epoch.number, **more}
+
+    def _batch(self, epoch: Epoch, indices: Any, data: Any) -> dict[str, Any]:
+        """`size`, `indices` (None: hidden), hashes: `contents` of whole samples, `labels` of integers and text."""
+        if indices is None or epoch.stream.hidden:
+            size = batch_size(data)
+            return self._of("batch", epoch, size=size, indices=None, contents=sample_hashes(data, size))
+        listed = facts.base_indices(epoch.dataset, indices if isinstance(indices, list) else [indices])
+        size = len(listed)
+        if data is None or epoch.batches >= HASHED_BATCHES:
+            return self._of("batch", epoch, size=size, indices=listed)
+        hashes = {"contents": sample_hashes(data, size), "labels": sample_hashes(data, size, is_label)}
+        return self._of("batch", epoch, size=size, indices=listed, **hashes)
+
+    def _stream_of(self, source: Any) -> Stream:
+        for stream in self._streams:
+            if stream.source() is source:
+                return stream
+        dataset = _weak(getattr(source, "dataset", None))
+        for stream in self._streams:
+            if stream.source() is None and stream.dataset() is not None and stream.dataset() is dataset():
+                stream.source = weakref.ref(source)
+                return stream
+        described = facts.describe(source)
+        stream = Stream(len(self._streams), weakref.ref(source), dataset, described["hidden"])
+        self._streams.append(stream)
+        self._sink({"kind": "loader", "loader": stream.number, **described})
+        return stream
+
+
+def _weak(dataset: Any) -> Callable[[], Any]:
+    """A reference that does not keep it alive; to nothing where it is a list or the like."""
+    try:
+        return weakref.ref(dataset)
+    except TypeError:
+        return lambda: None

@@ -1,0 +1,109 @@
+"""Batch recipe (global batch = micro-batch x accumulation x ranks), learning rate and warm-up."""
+
+from __future__ import annotations
+
+from math import floor, log2
+
+from ringdp.planner import recipes
+from ringdp.planner.answer import Answer, Figure, Table
+from ringdp.planner.kind import Input, InputError, Kind
+from ringdp.planner.units import amount, count, share, whole
+
+_SHOWN_RANKS = (128, 512, 1024)
+
+
+def nearest_power_of_two(samples: int) -> int:
+    """The nearer of the powers of two below and above; half-way goes up."""
+    below = 2 ** floor(log2(samples))
+    return below if samples - below < 2 * below - samples else 2 * below
+
+
+def batch(global_tokens: float, seq: int, micro_batch: int, dp: int) -> Answer:
+    """From tokens to samples to micro-batches per rank and step."""
+    raw = floor(global_tokens / seq)
+    if raw < 1:
+        raise InputError(f"--global-tokens {global_tokens:g} is less than one sequence of --seq {seq}: raise it")
+    samples = nearest_power_of_two(raw)
+    accumulation = recipes.grad_acc(samples, micro_batch, dp)
+    figures = (
+        Figure("samples_raw", raw, "samples", "global_tokens / seq, whole sequences only"),
+        Figure("samples", samples, "samples", "the nearest power of two"),
+        Figure("rounded_global_tokens", samples * seq, "tokens", "samples * seq"),
+        Figure("grad_acc", accumulation, "micro-batches per step", "samples / (micro_batch * dp)"),
+        Figure("too_many_ranks", accumulation < 1, "", "grad_acc < 1"),
+        Figure("most_ranks", samples // micro_batch, "ranks", "grad_acc = 1: prefer ranks over accumulation"),
+    )
+    return Answer(figures, (_by_ranks(samples, micro_batch, dp),), _advice(samples, micro_batch, dp, seq))
+
+
+def _by_ranks(samples: int, micro_batch: int, dp: int) -> Table:
+    rows = []
+    for ranks in sorted({*_SHOWN_RANKS, dp}):
+        accumulation = recipes.grad_acc(samples, micro_batch, ranks)
+        rows.append((ranks, accumulation, _verdict(accumulation)))
+    columns = (("ranks", "ranks"), ("grad_acc", ""), ("", ""))
+    return Table("the same batch on other numbers of ranks", columns, tuple(rows))
+
+
+def _verdict(accumulation: float) -> str:
+    if accumulation < 1:
+        return "too many ranks"
+    return "works" if accumulation == int(accumulation) else "not a whole number"
+
+
+def _advice(samples: int, micro_batch: int, dp: int, seq: int) -> tuple[str, ...]:
+    accumulation = recipes.grad_acc(samples, micro_batch, dp)
+    if accumulation < 1:
+        most, smaller = samples // micro_batch, samples // dp
+        bigger = micro_batch * dp
+        lower = f"lower --micro-batch to {smaller}; " if smaller else ""
+        return (
+            f"{dp} ranks are too many for {samples} samples: {lower}raise the global batch to {bigger} samples"
+            f" ({bigger * seq:,} tokens); or use {most} ranks and leave {dp - most} idle",
+        )
+    if accumulation == int(accumulation):
+        return (f"{micro_batch} x {accumulation:g} x {dp} = {samples} samples per step",)
+    steps = floor(accumulation)
+    return (
+        f"{micro_batch} x {accumulation:.3f} x {dp}: accumulation must be whole: take {steps} micro-batches"
+        f" ({micro_batch * steps * dp} samples) or {steps + 1} ({micro_batch * (steps + 1) * dp})",
+    )
+
+
+def lr(base_lr: float, ranks: int, steps: float, warmup_share: float) -> Answer:
+    """Linear scaling of a learning rate that was found on one rank, and its warm-up."""
+    return Answer(
+        (
+            Figure("scaled_lr", recipes.scaled_lr(base_lr, ranks), "", "base_lr * ranks (Goyal et al., 2017)"),
+            Figure("warmup_steps", recipes.warmup_steps(steps, warmup_share), "steps", "steps * warmup_share"),
+        ),
+        advice=("a starting point, not a law: it assumes that the global batch grew by the number of ranks",),
+    )
+
+
+KINDS = (
+    Kind(
+        "batch",
+        "samples and accumulation steps of a global batch in tokens",
+        (
+            Input("global_tokens", count, "tokens per step, as 4M"),
+            Input("seq", whole, "tokens per sample", "4096"),
+            Input("micro_batch", whole, "samples per rank and backward pass"),
+            Input("dp", whole, "data-parallel ranks"),
+        ),
+        batch,
+        "batch --global-tokens 4M --seq 4096 --micro-batch 2 --dp 128",
+    ),
+    Kind(
+        "lr",
+        "learning rate and warm-up when ranks are added",
+        (
+            Input("base_lr", amount, "learning rate on one rank"),
+            Input("ranks", whole, "data-parallel ranks"),
+            Input("steps", count, "steps of the whole run"),
+            Input("warmup_share", share, "part of the steps", "5%"),
+        ),
+        lr,
+        "lr --base-lr 3e-4 --ranks 8 --steps 20000",
+    ),
+)

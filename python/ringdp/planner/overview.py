@@ -1,0 +1,82 @@
+"""The guided overview: the questions in the order in which they come up, for one model on one cluster."""
+
+from __future__ import annotations
+
+from ringdp.planner import presets
+from ringdp.planner.answer import Answer, Figure
+from ringdp.planner.batch import batch
+from ringdp.planner.kind import Input, InputError, Kind
+from ringdp.planner.memory import STAGES, fit, memory
+from ringdp.planner.scaling import regime, wall
+from ringdp.planner.step import BANDWIDTH, MFU, global_tokens_of, step
+from ringdp.planner.traffic import WIRE
+from ringdp.planner.units import count, whole
+
+_ASSUMED = "llama-70b"
+
+
+def overview(
+    model: presets.Model | None, params: float | None, device: presets.Device, ranks: int, seq: int,
+    micro_batch: int | None, global_tokens: float | None, wire: str, bandwidth: float, mfu: float,
+) -> Answer:  # fmt: skip
+    """Does it fit, which batch, how long is a step, how far does it scale, what is data parallelism here?"""
+    if model is not None and params is not None:
+        raise InputError("overview needs either --model or --params, not both")
+    shape = model or (None if params is not None else presets.MODELS[_ASSUMED])
+    size = params if shape is None else shape.params
+    unit = shape.largest_unit if shape else None
+    if micro_batch is None and global_tokens is None:
+        micro_batch = 1
+    tokens = global_tokens_of(ranks, micro_batch, seq, global_tokens)
+    activations = dict.fromkeys(("micro_batch", "seq", "hidden", "layers", "heads"))
+    if shape is not None:
+        activations = {"micro_batch": micro_batch or 1, "seq": seq, "hidden": shape.hidden, "layers": shape.layers}
+        activations["heads"] = shape.heads
+    sections = (
+        ("Does it fit?", fit(size, device.memory_gb, "bf16", "no", None)),
+        (
+            "What does a rank hold?",
+            memory(size, ranks, "bf16", "no", unit, "full" if shape else "none", **activations),
+        ),
+        ("Which batch?", batch(tokens, seq, micro_batch or 1, ranks)),
+        ("How long is a step?", step(size, ranks, None, seq, tokens, wire, bandwidth, device.bf16_tflops, mfu)),
+        ("How far does it scale at this batch?", wall(tokens, wire, bandwidth, device.bf16_tflops, mfu)),
+        ("What is data parallelism at this size?", regime(ranks, size)),
+    )
+    assumed = () if model or params else (f"assumed --model {_ASSUMED}; give --model or --params",)
+    explained = "`ringdp plan KIND --help` explains each question by itself"
+    figures, sentence = _smallest_stage(dict(sections)["What does a rank hold?"], ranks, device.memory_gb * 1e9)
+    return Answer(figures, advice=(*assumed, sentence, explained), sections=sections)
+
+
+def _smallest_stage(held: Answer, ranks: int, room: float) -> tuple[tuple[Figure, ...], str]:
+    """The ZeRO stage with least communication and code that fits on these ranks."""
+    known = {figure.name: figure.value for figure in held.figures}
+    sizes = {s: known.get(f"stage{s}_total_bytes", known[f"stage{s}_bytes"]) for s in STAGES}
+    stage = next((s for s in STAGES if sizes[s] <= room), None)
+    figure = Figure("smallest_stage_that_fits", stage, "", f"on {ranks} ranks, of what is counted below")
+    if stage is None:
+        return (figure,), f"no ZeRO stage fits {ranks} ranks: use more, or larger devices, or divide the model itself"
+    return (figure,), f"on {ranks} ranks ZeRO stage {stage} fits, with {sizes[stage] / 1e9:.1f} of {room / 1e9:.0f} GB"
+
+
+KINDS = (
+    Kind(
+        "overview",
+        "all of it for one model on one cluster (the default)",
+        (
+            Input("model", presets.model, "one of " + ", ".join(presets.MODELS), ""),
+            Input("params", count, "parameters, instead of --model", ""),
+            Input("device", presets.device, "one of " + ", ".join(presets.DEVICES), "h100"),
+            Input("ranks", whole, "data-parallel ranks", "256"),
+            Input("seq", whole, "tokens per sample", "4096"),
+            Input("micro_batch", whole, "samples per rank and step, or give --global-tokens", ""),
+            Input("global_tokens", count, "tokens of all ranks per step", ""),
+            WIRE,
+            Input(BANDWIDTH.name, BANDWIDTH.parse, BANDWIDTH.help, "400GB/s"),
+            MFU,
+        ),
+        overview,
+        "--model llama-70b --device h100 --ranks 256 --bandwidth 400GB/s",
+    ),
+)

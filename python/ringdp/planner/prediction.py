@@ -1,0 +1,110 @@
+"""From a calibration to the step time and memory of other numbers of ranks and other links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ringdp.planner.calibration import Calibration, line_of, moved_bytes, slowest
+from ringdp.planner.probe_job import ProbeJob
+from ringdp.planner.timeline import Bucket, play
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of a step and its parts; bytes of a rank at its peak."""
+
+    ranks: int
+    bandwidth: float | None
+    compute: float
+    communication: float
+    exposed: float
+    step: float
+    memory: float
+
+    @property
+    def efficiency(self) -> float:
+        """Step without communication over step with it."""
+        return self.compute / self.step
+
+
+def crowding(ranks: int, cores: int) -> float:
+    """How many ranks take turns on a core."""
+    return max(1.0, ranks / cores)
+
+
+def predict(measured: Calibration, ranks: int, bandwidth: float | None = None) -> Prediction:
+    """Of `ranks` on the same machine, one thread each; bandwidth: of their links when it is not the calibration's.
+
+    Ranks beyond the cores take turns: compute and latency grow with them. Between hosts, every rank on its own, bytes
+    are the all-reduce's 2(N-1)/N, and seconds per byte scale with the bandwidth. In shared memory all ranks' tensors
+    pass through one memory: seconds per byte grow with the ranks.
+    """
+    crowd = crowding(ranks, measured.cores) / crowding(measured.ranks, measured.cores)
+    between_hosts = measured.bandwidth is not None
+    if between_hosts:
+        slope = measured.seconds_per_byte * (measured.bandwidth / (bandwidth or measured.bandwidth))
+        alpha = measured.alpha * crowd
+    else:
+        slope = measured.seconds_per_byte * ranks / measured.ranks
+        alpha = measured.alpha * crowd * ranks / measured.ranks
+    seconds = [alpha + slope * moved_bytes(size, ranks, between_hosts) for size in measured.buckets]
+    seconds = seconds if ranks > 1 else [0.0] * len(seconds)
+    busy = _busy(measured, ranks, slope) * crowd
+    backward = measured.backward * crowd
+    buckets = [Bucket(ready, time) for ready, time in zip(measured.ready, seconds, strict=True)]
+    played = play(backward, buckets, busy if ranks > 1 else 0.0)
+    around = (measured.forward + measured.optimizer + measured.overhead) * crowd
+    compute = (measured.forward + measured.optimizer) * crowd + backward
+    step = around + played.backward + played.exposed
+    link = bandwidth or measured.bandwidth
+    return Prediction(ranks, link, compute, sum(seconds), played.exposed, step, memory(measured))
+
+
+def _busy(measured: Calibration, ranks: int, slope: float) -> float:
+    """Share of a core that communication takes: it handles bytes, so it falls as the link gets slower."""
+    if measured.bandwidth is None:
+        return measured.cpu_per_second
+    return measured.cpu_per_second * measured.seconds_per_byte / slope if slope else measured.cpu_per_second
+
+
+def memory(measured: Calibration) -> float:
+    """Bytes of a rank at the end of forward, where plain data parallelism holds most; the same on any number of ranks.
+
+    Gradients are views of buckets, which stay. To what is counted comes what the process had before, and had more.
+    """
+    return measured.base + measured.counted + measured.other
+
+
+def calibrated(
+    reports: Sequence[dict[str, Any]], job: ProbeJob, cores: int, bandwidth: float | None
+) -> Calibration:
+    """From all ranks' reports of a job with sizes, alone; bandwidth: of their links, None in shared memory."""
+    ranks, between_hosts = len(reports), bandwidth is not None
+    carried = [max(rows, key=lambda row: row[1]) for rows in zip(*(r["collectives"] for r in reports), strict=True)]
+    points = [(moved_bytes(size, ranks, between_hosts), seconds) for size, seconds, _ in carried]
+    alpha, slope = line_of(points)
+    ready = [sorted(values)[len(values) // 2] for values in zip(*reports[0]["ready"], strict=True)]
+    _, longest, cpu = max(carried)
+    found = Calibration(
+        workload=job.workload,
+        micro_batch=job.micro_batch,
+        ranks=ranks,
+        cores=cores,
+        bandwidth=bandwidth,
+        forward=slowest(reports, "forward"),
+        backward=slowest(reports, "backward"),
+        optimizer=slowest(reports, "optimizer"),
+        alpha=alpha,
+        seconds_per_byte=slope,
+        cpu_per_second=cpu / longest,
+        step=slowest(reports, "step"),
+        overhead=0.0,
+        buckets=tuple(reports[0]["buckets"]),
+        ready=tuple(ready),
+        base=max(report["base"] for report in reports),
+        peak=max(report["peak"] for report in reports),
+        **reports[0]["sizes"],
+    )
+    return replace(found, overhead=max(0.0, found.step - predict(found, ranks).step))

@@ -1,0 +1,138 @@
+"""How far data parallelism carries: the wall, break-even tokens, efficiency by number of ranks, regimes."""
+
+from __future__ import annotations
+
+from ringdp.planner import formulas
+from ringdp.planner.answer import Answer, Figure, Table
+from ringdp.planner.kind import Input, InputError, Kind
+from ringdp.planner.step import BANDWIDTH, MFU, PEAK
+from ringdp.planner.traffic import WIRE
+from ringdp.planner.units import WIRE_BYTES, count, whole, wholes
+
+
+def wall(global_tokens: float, wire: str, bandwidth: float, peak_tflops: float, mfu: float) -> Answer:
+    """At a fixed global batch compute shrinks with the ranks and communication does not: where they meet."""
+    width = WIRE_BYTES[wire]
+    at = (width, bandwidth, peak_tflops, mfu)
+    whole_step = formulas.wall_ranks_whole_step(global_tokens, *at)
+    backward = formulas.wall_ranks_backward_only(global_tokens, *at)
+    half = formulas.wall_ranks_whole_step(global_tokens, width / 2, *at[1:])
+    figures = (
+        Figure("wall_ranks_whole_step", whole_step, "ranks", "1 + 3 T B / (w F), all of compute hides"),
+        Figure("wall_ranks_backward_only", backward, "ranks", "1 + 2 T B / (w F), backward hides"),
+        *_break_even(*at),
+        Figure("wall_ranks_half_the_wire", half, "ranks", "w / 2: as FP8 for BF16"),
+    )
+    return Answer(figures, advice=(f"communication shows from about {backward:,.0f} ranks on, at any model size",))
+
+
+def _break_even(width: float, bandwidth: float, peak_tflops: float, mfu: float) -> tuple[Figure, Figure]:
+    at = (width, bandwidth, peak_tflops, mfu)
+    whole_step = formulas.break_even_tokens_per_rank(*at, 1)
+    backward = formulas.break_even_tokens_per_rank(*at, formulas.backward_share())
+    return (
+        Figure("break_even_tokens_per_rank_whole_step", whole_step, "tokens", "w F / (3 B)"),
+        Figure("break_even_tokens_per_rank_backward_only", backward, "tokens", "w F / (2 B)"),
+    )
+
+
+def break_even(wire: str, bandwidth: float, peak_tflops: float, mfu: float, tokens_per_rank: float | None) -> Answer:
+    """Tokens per rank above which compute hides communication. The number of parameters cancels."""
+    figures = _break_even(WIRE_BYTES[wire], bandwidth, peak_tflops, mfu)
+    if tokens_per_rank is None:
+        return Answer(figures, advice=("the same for every model size: compute and gradients both grow with it",))
+    bound = "communication" if tokens_per_rank < figures[0].value else "compute"
+    if figures[0].value <= tokens_per_rank < figures[1].value:
+        bound = "communication, unless forward hides it too"
+    return Answer((*figures, Figure("bound_by", bound, "", "tokens_per_rank against both")))
+
+
+def efficiency(
+    params: float, ranks: tuple[int, ...], tokens_per_rank: float | None, global_tokens: float | None, wire: str,
+    bandwidth: float, peak_tflops: float, mfu: float,
+) -> Answer:  # fmt: skip
+    """Throughput per rank over that of a rank alone, by number of ranks."""
+    if (tokens_per_rank is None) == (global_tokens is None):
+        raise InputError("efficiency needs either --tokens-per-rank (batch grows) or --global-tokens (batch is fixed)")
+    rows = []
+    for n in ranks:
+        tokens = tokens_per_rank * n if global_tokens is None else global_tokens
+        compute = formulas.compute_seconds(params, tokens, n, peak_tflops, mfu)
+        comm = formulas.comm_seconds(params, n, WIRE_BYTES[wire], bandwidth)
+        whole_step = formulas.step_seconds_overlap(compute, comm)
+        backward = formulas.step_seconds_backward_overlap(compute, comm)
+        shares = (formulas.efficiency(compute, whole_step), formulas.efficiency(compute, backward))
+        rows.append((n, compute, comm, *shares, tokens / whole_step))
+    figures = tuple(Figure(f"efficiency_{row[0]}", row[3], "share", "compute / max(compute, comm)") for row in rows)
+    columns = (
+        ("ranks", "ranks"), ("compute", "s"), ("comm", "s"), ("efficiency", "share"),
+        ("only backward hides", "share"), ("throughput", "tokens/s"),
+    )  # fmt: skip
+    warning = "at a fixed global batch each rank's part shrinks, and with it what hides communication"
+    warnings = (warning,) if global_tokens is not None and len(ranks) > 1 else ()
+    return Answer(figures, (Table("by number of ranks", columns, tuple(rows)),), (), warnings)
+
+
+# (ranks up to, name, what to do)
+REGIMES = (
+    (8, "plain", "plain data parallelism: throughput grows with the ranks"),
+    (64, "larger-batch", "raise the global batch and the learning rate with the ranks; communication is below compute"),
+    (1024, "zero-1-2", "data parallelism with ZeRO-1 or ZeRO-2: right for models of 7B to 70B"),
+    (8192, "zero-3-and-more", "data parallelism alone breaks: ZeRO-3 and other axes (tensor, pipeline, expert)"),
+)
+
+
+def regime(ranks: int, params: float | None) -> Answer:
+    """What data parallelism is at this size."""
+    row = next((row for row in REGIMES if ranks <= row[0]), None)
+    name, advice = row[1:] if row else ("beyond", "beyond what is known to work: divide the model itself first")
+    warnings = []
+    if params is not None and params >= 200e9:
+        warnings.append("200B parameters and more do not fit whole on any device: ZeRO-3 and other axes at any size")
+    figures = (Figure("regime", name, "", "by ranks: 8, 64, 1024, 8192"),)
+    rows = tuple((f"up to {most}", name, what) for most, name, what in REGIMES)
+    table = Table("regimes", (("ranks", ""), ("regime", ""), ("what to do", "")), rows)
+    return Answer(figures, (table,), (advice,), tuple(warnings))
+
+
+_TOKENS = Input("global_tokens", count, "tokens of all ranks per step, as 1M")
+
+KINDS = (
+    Kind(
+        "wall",
+        "ranks at which communication catches up with compute",
+        (_TOKENS, WIRE, BANDWIDTH, PEAK, MFU),
+        wall,
+        "wall --global-tokens 1048576 --bandwidth 400GB/s --peak-tflops 989",
+    ),
+    Kind(
+        "break-even",
+        "tokens per rank above which compute hides communication",
+        (WIRE, BANDWIDTH, PEAK, MFU, Input("tokens_per_rank", count, "yours, to be compared", "")),
+        break_even,
+        "break-even --bandwidth 400GB/s --peak-tflops h100",
+    ),
+    Kind(
+        "efficiency",
+        "throughput per rank by number of ranks",
+        (
+            Input("params", count, "parameters, as 7B"),
+            Input("ranks", wholes, "numbers of ranks, as 1,8,64", "1,8,64,512,1024,2048"),
+            Input("tokens_per_rank", count, "the batch grows with the ranks", ""),
+            Input("global_tokens", count, "the batch is fixed", ""),
+            WIRE,
+            BANDWIDTH,
+            PEAK,
+            MFU,
+        ),
+        efficiency,
+        "efficiency --params 7B --global-tokens 1M --bandwidth 400GB/s --peak-tflops h100",
+    ),
+    Kind(
+        "regime",
+        "what data parallelism is at a number of ranks",
+        (Input("ranks", whole, "data-parallel ranks"), Input("params", count, "parameters, as 70B", "")),
+        regime,
+        "regime --ranks 256",
+    ),
+)

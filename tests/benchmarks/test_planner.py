@@ -1,0 +1,68 @@
+"""benchmarks/planner.py from end to end on two hosts; its rows, and what it calls wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "python/planner"))
+import invented
+from foretold.rows import foretold, link_bytes, with_measured
+from programs import read, run
+from race.hosts import why_impossible
+from ringdp.planner.prediction import calibrated
+from ringdp.planner.probe_job import ProbeJob
+
+TINY = ("--ranks", 2, "--rates", 1, "--steps", 2, "--micro-batch", 8, "--seconds", 1)
+
+
+@pytest.fixture
+def perfect():
+    """Two hosts without a fault on a link of 0.8 Gb/s, and more cores than ranks."""
+    return calibrated([invented.report(2)] * 2, ProbeJob("mlp", 8, 2, ()), 64, link_bytes(0.8))
+
+
+def test_a_perfect_machine_is_foretold(perfect):
+    for row in foretold(perfect, (2, 8), (0.8, 4.0)):
+        report = invented.report(row.ranks, rate=link_bytes(row.gigabits))
+        done = with_measured(row, [report] * row.ranks)
+        assert done.step == pytest.approx(row.predicted_step) and not done.wrong
+        assert f"{done.ranks} ranks at {row.gigabits:g} Gb/s" in row.prediction
+
+
+@pytest.mark.parametrize(
+    ("step", "memory", "named"),
+    [(1.14, 1.02, []), (1.16, 1, ["step is 1.16"]), (0.84, 0.96, ["step is 0.84", "memory is 0.96"])],
+)
+def test_what_is_beyond_the_bars_is_wrong(perfect, step, memory, named):
+    (row,) = foretold(perfect, (4,), (0.8,))
+    report = {"step": [step * row.predicted_step], "peak": memory * row.predicted_memory}
+    wrong = with_measured(row, [report]).wrong
+    assert len(wrong) == len(named) and all(part in said for part, said in zip(named, wrong, strict=True))
+
+
+def test_two_hosts(tmp_path):
+    if reason := why_impossible():
+        pytest.skip(reason)
+    said = run("planner.py", *TINY, "--json", tmp_path / "r.json", "--plot", tmp_path / "r.png")
+    result = read(tmp_path / "r.json")
+    (row,) = result["rows"]
+    assert said.index("predicted: 2 ranks at 1 Gb/s") < said.index("measured")
+    assert row["step"] > 0 and row["memory"] > row["predicted_memory"] / 2
+    assert result["calibration"]["bandwidth"] == 125e6
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--ranks", "1,2"), "at least 2 each"),
+        (("--rates", "1,fast"), "invalid list of float value: '1,fast'"),
+        (("--micro-batch", 0), "--micro-batch is 0"),
+    ],
+)
+def test_bad_input_is_refused(arguments, named):
+    assert named in run("planner.py", *arguments, status=2)

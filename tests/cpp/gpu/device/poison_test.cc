@@ -1,0 +1,59 @@
+// The text of the kernel that makes NaN of what was given up, on host threads.
+#include "gpu/device/poison.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace ringdp::gpu {
+namespace {
+
+constexpr int kBlocks = 3, kThreads = 5;
+
+// One thread after the other, the first of a block first: what it has seen all have seen.
+struct HostPrimitives {
+  inline static int at_block = 0, at_thread = 0;
+  inline static bool any = false;
+  static int block() { return at_block; }
+  static int blocks() { return kBlocks; }
+  static int thread() { return at_thread; }
+  static int threads() { return kThreads; }
+  static bool sync_or(bool flag) { return any = flag || (at_thread > 0 && any); }
+  static uint32_t load_acquire(const uint32_t* from) { return *from; }
+  static void store(Pack* to, Pack pack) { *to = pack; }
+};
+
+void run(const PoisonWork& work) {
+  for (int& b = HostPrimitives::at_block = 0; b < kBlocks; ++b) {
+    for (int& t = HostPrimitives::at_thread = 0; t < kThreads; ++t) run_poison<HostPrimitives>(work);
+  }
+}
+
+template <class T>
+void expect_nan_exactly_when_given_up(bool (*is_nan)(T)) {
+  alignas(16) T memory[16 * 41];
+  constexpr size_t kGuard = 16 / sizeof(T);
+  for (const int64_t packs : {0, 1, 14, 15, 16, 40}) {
+    for (const uint32_t abort : {0u, 1u}) {
+      std::memset(memory, 0x11, sizeof memory);
+      run({reinterpret_cast<char*>(memory), packs * 16, &abort});
+      const size_t count = static_cast<size_t>(packs) * 16 / sizeof(T);
+      for (size_t i = 0; i < count; ++i) EXPECT_EQ(is_nan(memory[i]), abort != 0) << i;
+      for (size_t i = count; i < count + kGuard; ++i) EXPECT_FALSE(is_nan(memory[i])) << "beyond the end: " << i;
+    }
+  }
+}
+
+TEST(Poison, EveryFloatingTypeIsNan) {
+  expect_nan_exactly_when_given_up<float>([](float value) { return std::isnan(value); });
+  expect_nan_exactly_when_given_up<double>([](double value) { return std::isnan(value); });
+  // Exponent of ones and a fraction, of float16 and bfloat16.
+  expect_nan_exactly_when_given_up<uint16_t>([](uint16_t bits) { return (bits & 0x7fff) > 0x7c00; });
+  expect_nan_exactly_when_given_up<uint16_t>([](uint16_t bits) { return (bits & 0x7fff) > 0x7f80; });
+}
+
+}  // namespace
+}  // namespace ringdp::gpu

@@ -1,0 +1,78 @@
+// The page of host memory that a rank shares: whole pages of its heap, zeros at first, given back at the end.
+#include "gpu/host_pages.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+#include "gpu/host_functions.h"
+
+namespace ringdp::gpu {
+namespace {
+
+using testing::devices;
+
+constexpr int64_t kHeapBytes = 4 << 20;
+
+struct Memory {
+  std::byte* const base = static_cast<std::byte*>(std::aligned_alloc(4096, kHeapBytes));
+  const std::shared_ptr<transport::Heap> heap = std::make_shared<transport::Heap>(nullptr, base, kHeapBytes);
+
+  Memory() { std::memset(base, 0x5a, kHeapBytes); }  // as if it had been used
+  ~Memory() { std::free(base); }
+};
+
+TEST(HostPages, IsWholePagesOfZerosInTheHeap) {
+  const Memory memory;
+  memory.heap->take(100);  // so that it does not begin where the heap does
+  const OwnPage own(memory.heap, memory.base);
+  EXPECT_EQ(own.offset() % 4096, 0);
+  EXPECT_EQ(OwnPage::bytes() % 4096, 0);
+  EXPECT_LE(own.offset() + OwnPage::bytes(), kHeapBytes);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(&own.page()), memory.base + own.offset());
+  const auto* const bytes = memory.base + own.offset();
+  EXPECT_TRUE(std::all_of(bytes, bytes + sizeof(HostPage), [](std::byte b) { return b == std::byte{0}; }));
+}
+
+TEST(HostPages, GoesBackToTheHeap) {
+  const Memory memory;
+  {
+    const OwnPage own(memory.heap, memory.base);
+    EXPECT_GE(memory.heap->taken_bytes(), OwnPage::bytes());
+  }
+  EXPECT_EQ(memory.heap->taken_bytes(), 0);
+}
+
+TEST(HostPages, AFullHeapIsAnError) {
+  const Memory memory;
+  memory.heap->take(kHeapBytes - OwnPage::bytes());
+  EXPECT_THROW(OwnPage(memory.heap, memory.base), Error);
+}
+
+TEST(HostPages, AllAreMappedOrNone) {
+  const Memory memory;
+  const OwnPage a(memory.heap, memory.base), b(memory.heap, memory.base);
+  const Functions functions = testing::host_functions();
+  testing::reset_devices();
+  {
+    const MappedPages mapped(functions, {&a.page(), &b.page()});
+    EXPECT_EQ(devices.mapped.size(), 2u);
+    EXPECT_EQ(mapped.on_device(1), &b.page()) << "these devices see the host's addresses";
+  }
+  EXPECT_TRUE(devices.mapped.empty());
+  Functions second_fails = functions;
+  second_fails.host_map = [](void* host, size_t bytes, void** on_device) {
+    if (!devices.mapped.empty()) return testing::refuse_import();
+    devices.mapped[host] = bytes;
+    *on_device = host;
+    return 0;
+  };
+  EXPECT_THROW(MappedPages(second_fails, {&a.page(), &b.page()}), Error);
+  EXPECT_TRUE(devices.mapped.empty());
+}
+
+}  // namespace
+}  // namespace ringdp::gpu

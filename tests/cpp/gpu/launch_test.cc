@@ -1,0 +1,84 @@
+// What a kernel is given is what its plan and everybody's addresses say.
+#include "gpu/launch.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "base/error.h"
+#include "gpu/check_work.h"
+#include "plan/device_catalog.h"
+
+namespace ringdp::gpu {
+namespace {
+
+struct Memory {
+  alignas(128) char window[2][4096], stage[2][1024], pushed[2][1024];
+  Flags flags[2];
+  Epoch epoch;
+  uint32_t abort;
+  Expired expired;
+
+  Addresses addresses() {
+    Addresses found;
+    for (int r = 0; r < 2; ++r) {
+      found.window[r] = window[r];
+      found.stage[r] = stage[r];
+      found.pushed[r] = pushed[r];
+      found.flags[r] = &flags[r];
+    }
+    found.pushed_bytes = 256;
+    found.epoch = &epoch;
+    found.abort = &abort;
+    found.expired = &expired;
+    return found;
+  }
+};
+
+plan::DevicePlan plan_of(plan::Collective what) {
+  plan::DeviceProblem problem;
+  problem.what = what;
+  problem.rank = 1;
+  problem.world = 2;
+  problem.count = 64;
+  return plan::make_device_plan(plan::DeviceAlgorithm::kDirect, problem);
+}
+
+TEST(Launch, EveryAddressIsWhereItBelongs) {
+  const auto memory = std::make_unique<Memory>();
+  const plan::DevicePlan plan = plan_of(plan::Collective::kAllGather);
+  const Work work = work_of(plan, memory->addresses(), {16, 512, 3.0, 1000, 5, 9});
+  check_work(work, plan.dtype);
+  check_stream_work(work);
+  EXPECT_EQ(work.rank, 1);
+  EXPECT_EQ(work.world, 2);
+  EXPECT_EQ(work.blocks, 5);
+  EXPECT_EQ(work.stream_epoch, 9u);
+  EXPECT_EQ(work.deadline_ns, 1000u);
+  EXPECT_EQ(work.divisor, 3.0);
+  ASSERT_EQ(work.steps, static_cast<int>(plan.steps.size()));
+  for (int s = 0; s < work.steps; ++s) EXPECT_EQ(plan::text_of(work.step[s]), plan::text_of(plan.steps[s]));
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_EQ(work.input[r], memory->window[r] + 16);
+    EXPECT_EQ(work.output[r], memory->window[r] + 512);
+    EXPECT_EQ(work.stage[r], memory->stage[r]);
+    EXPECT_EQ(work.pushed[r], memory->pushed[r]);
+    EXPECT_EQ(work.flags[r], &memory->flags[r]);
+  }
+  EXPECT_EQ(work.abort, &memory->abort);
+  EXPECT_EQ(work.expired, &memory->expired);
+}
+
+TEST(Launch, WhoIsNotReachedHasNoAddress) {
+  const auto memory = std::make_unique<Memory>();
+  Addresses addresses = memory->addresses();
+  addresses.window[0] = nullptr;
+  const plan::DevicePlan plan = plan_of(plan::Collective::kAllReduce);
+  const Work work = work_of(plan, addresses, {16, 512, 0, 1000, 1, 1});
+  EXPECT_EQ(work.input[0], nullptr);
+  EXPECT_EQ(work.output[0], nullptr);
+  EXPECT_THROW(check_work(work, plan.dtype), Error) << "a plan that needs it is not run";
+}
+
+}  // namespace
+}  // namespace ringdp::gpu

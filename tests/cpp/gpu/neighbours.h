@@ -1,0 +1,82 @@
+// Ranks as threads that meet around devices of this process (host_functions.h).
+#pragma once
+#include <barrier>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "gpu/host_functions.h"
+#include "gpu/neighbourhood.h"
+
+namespace ringdp::gpu::testing {
+
+constexpr int64_t kHeapBytes = 4 << 20, kWindowBytes = 1 << 20;
+
+class Neighbours {
+ public:
+  explicit Neighbours(int world) : world_(world), meets_(world), said_(static_cast<size_t>(world)) {
+    reset_devices();
+    for (int r = 0; r < world; ++r) {
+      bases_.push_back(static_cast<std::byte*>(std::aligned_alloc(4096, kHeapBytes)));
+      heaps_.push_back(std::make_shared<transport::Heap>(nullptr, bases_.back(), kHeapBytes));
+    }
+  }
+  ~Neighbours() {
+    for (std::byte* const base : bases_) std::free(base);
+  }
+
+  std::function<void(int rank, Card&)> forge = [](int, Card&) {};  // what a rank says of itself, changed on its way
+
+  std::vector<std::unique_ptr<Neighbourhood>> meet() {
+    std::vector<std::unique_ptr<Neighbourhood>> met(static_cast<size_t>(world_));
+    std::vector<std::thread> threads;
+    for (int r = 0; r < world_; ++r) {
+      threads.emplace_back([this, r, &met] { met[static_cast<size_t>(r)] = Neighbourhood::meet(functions_, r, around(r)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return met;
+  }
+
+ private:
+  Surroundings around(int rank) {
+    Surroundings around;
+    around.rank = rank;
+    around.world = world_;
+    around.window_bytes = kWindowBytes;
+    around.tell_all = [this, rank](const std::string& own) { return tell_all(rank, own); };
+    around.pass_fds = [this](const std::vector<std::string>&, int own) {
+      std::vector<UniqueFd> received;
+      for (int r = 0; r < world_; ++r) received.emplace_back(own < 0 ? -1 : ::dup(own));
+      return received;
+    };
+    around.heap = heaps_[static_cast<size_t>(rank)];
+    around.heaps = bases_;
+    around.heap_bytes = kHeapBytes;
+    return around;
+  }
+
+  std::vector<std::string> tell_all(int rank, std::string own) {
+    if (own.size() == sizeof(Card)) {
+      Card card;
+      std::memcpy(&card, own.data(), sizeof card);
+      forge(rank, card);
+      own = to_bytes(card);
+    }
+    said_[static_cast<size_t>(rank)] = own;
+    meets_.arrive_and_wait();
+    const std::vector<std::string> all = said_;
+    meets_.arrive_and_wait();
+    return all;
+  }
+
+  const int world_;
+  const Functions functions_ = host_functions();
+  std::barrier<> meets_;
+  std::vector<std::string> said_;
+  std::vector<std::byte*> bases_;
+  std::vector<std::shared_ptr<transport::Heap>> heaps_;
+};
+
+}  // namespace ringdp::gpu::testing

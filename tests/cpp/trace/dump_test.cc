@@ -1,0 +1,67 @@
+#include "trace/dump.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace ringdp::trace {
+namespace {
+
+namespace fs = std::filesystem;
+
+class DumpTest : public testing::Test {
+ protected:
+  void SetUp() override { folder_ = fs::temp_directory_path() / ("ringdp-dump-" + std::to_string(::getpid())); }
+  void TearDown() override {
+    ::unsetenv("RINGDP_TRACE");
+    fs::remove_all(folder_);
+  }
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_)) names.push_back(entry.path().filename());
+    return names;
+  }
+  fs::path folder_;
+};
+
+TEST_F(DumpTest, IsNamedByTheRankInTheJob) {
+  Recorder recorder(8);
+  recorder.open({"pair", 1, {4, 6}});
+  write_dump(recorder, folder_ / "new");
+  write_dump(recorder, folder_ / "new");
+  folder_ /= "new";
+  EXPECT_EQ(files(), std::vector<std::string>{"rank_6"});
+  folder_ = folder_.parent_path();
+}
+
+TEST_F(DumpTest, AFolderThatCannotBeMadeIsNamed) {
+  const Recorder recorder(8);
+  try {
+    write_dump(recorder, "/dev/null/traces");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("/dev/null/traces/rank_0"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(DumpTest, WritesOnlyWhenAsked) {
+  dump_if_asked();
+  EXPECT_FALSE(fs::exists(folder_));
+  ::setenv("RINGDP_TRACE", folder_.c_str(), 1);
+  dump_if_asked();
+  EXPECT_EQ(files().size(), 1u);
+}
+
+TEST_F(DumpTest, NeverThrowsInsideAGroup) {
+  ::setenv("RINGDP_TRACE", "/dev/null/traces", 1);
+  testing::internal::CaptureStderr();
+  dump_if_asked();
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("RINGDP_TRACE"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ringdp::trace

@@ -1,0 +1,12 @@
+"""Worlds of ranks for the snippets of docs/."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from worlds import run_on_fresh_ranks, world_of
+
+__all__ = ["run_on_fresh_ranks", "world_of"]

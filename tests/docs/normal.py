@@ -1,0 +1,26 @@
+"""What differs from run to run in messages, made equal: pids, hosts, times, ports, and which rank noticed first."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+_REPLACED = (
+    (re.compile(r"pid \d+ on [^)\s]+"), "pid 1 on HOST"),
+    (re.compile(r"\bpid \d+"), "pid 1"),
+    (re.compile(r"\b\d+\.\d+ (s|ms|us)\b"), r"0.0 \1"),
+    (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:1"),
+    (re.compile(r"its process is [^.;\n]+"), "its process is SOMEHOW"),
+    # Of two ranks that disagree one notices, and the other is told.
+    (re.compile(r"rank \d+ gave up: "), ""),
+)
+_BOTH_SIDES = re.compile(r"(rank \d+ (?:called|has) .+?), (rank \d+ (?:called|has) .+?)(?=\. |; )")
+
+
+def normal(text: str) -> str:
+    """`text` with the same word for what no two runs share."""
+    text = text.replace(socket.gethostname(), "HOST")
+    for pattern, word in _REPLACED:
+        text = pattern.sub(word, text)
+    text = _BOTH_SIDES.sub(lambda found: ", ".join(sorted(found.groups())), text)
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())

@@ -1,0 +1,94 @@
+"""The code in docs/*.md as values: what to run, on how many ranks, and what it must print.
+
+    ```python ranks=2             runs on 2 ranks of one group, after the preamble of index.md (default: 1 rank)
+    ```python ranks=2 fresh ...   in a group of its own, which it may break; `timeout=2`: its seconds; others: settings
+    ```output                     what rank 0 prints, or the error it ends with; right after its snippet
+    ```output rank=1              the same of another rank; `stderr`: lines that are in its stderr
+    ```sh                         commands, one per line
+
+Two outputs of one rank: either may be printed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+LANGUAGES = ("python", "output", "sh", "text")
+_FENCE = re.compile(r"^```(\S*)(.*)$")
+_NUMBERS = ("ranks", "timeout", "rank")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block. words: what stands beside the language; outputs: the blocks of output that follow a snippet."""
+
+    page: str
+    line: int
+    language: str
+    words: tuple[str, ...]
+    text: str
+    outputs: tuple[Block, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    def number(self, name: str, default: int) -> int:
+        """The value of `name=value` beside the language."""
+        return next((int(word.partition("=")[2]) for word in self.words if word.startswith(f"{name}=")), default)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """RINGDP_ settings of a fresh group."""
+        pairs = (word.partition("=") for word in self.words if "=" in word)
+        return {name: value for name, _, value in pairs if name not in _NUMBERS}
+
+
+def blocks_of(page: str, text: str) -> Iterator[Block]:
+    """Every fenced block of a page, outputs attached to their snippets. ValueError for one that nobody checks."""
+    snippet: Block | None = None
+    for block in _fenced(page, text):
+        if block.language == "output":
+            if snippet is None:
+                raise ValueError(f"{block}: output of no snippet")
+            snippet = replace(snippet, outputs=(*snippet.outputs, block))
+            continue
+        if snippet is not None:
+            yield snippet
+        snippet = block if block.language == "python" else None
+        if snippet is None:
+            yield block
+    if snippet is not None:
+        yield snippet
+
+
+def _fenced(page: str, text: str) -> Iterator[Block]:
+    opened: Block | None = None
+    inside: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        fence = _FENCE.match(line)
+        if opened is None and fence:
+            opened, inside = Block(page, number, fence[1], tuple(fence[2].split()), ""), []
+            if opened.language not in LANGUAGES:
+                known = ", ".join(LANGUAGES)
+                raise ValueError(f"{opened}: '{opened.language}' is none of {known}, so nobody checks it")
+        elif opened is not None and line == "```":
+            yield replace(opened, text="\n".join(inside) + "\n")
+            opened = None
+        elif opened is not None:
+            inside.append(line)
+    if opened is not None:
+        raise ValueError(f"{opened}: is not closed")
+
+
+def all_blocks() -> list[Block]:
+    """Of all pages of docs/."""
+    return [block for path in sorted(DOCS.glob("*.md")) for block in blocks_of(path.name, path.read_text())]
+
+
+def preamble() -> str:
+    """The snippet of index.md that comes before every other."""
+    return next(block.text for block in all_blocks() if block.page == "index.md" and "preamble" in block.words)

@@ -1,0 +1,130 @@
+"""Every snippet of docs/ runs and prints what stands below it; every command is one that ringdp understands."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+
+import pytest
+import shell_lines
+from normal import normal
+from pages import Block, all_blocks, blocks_of, preamble
+from ranks import World
+
+LIMIT_S = 60.0
+BLOCKS = all_blocks()
+SNIPPETS = [block for block in BLOCKS if block.language == "python"]
+COMMANDS = [(block, line) for block in BLOCKS if block.language == "sh" for line in shell_lines.commands_of(block.text)]
+
+
+def play(before: str, code: str, name: str) -> tuple[str, bool]:
+    """On a rank: what a snippet prints, with the error it ends with, if any; whether it ended with one."""
+    printed = io.StringIO()
+    names: dict[str, object] = {"__name__": "snippet"}
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(before, "preamble", "exec"), names)
+            exec(compile(code, name, "exec"), names)
+    except Exception as error:
+        return f"{printed.getvalue()}{type(error).__name__}: {error}", True
+    return printed.getvalue(), False
+
+
+def check(block: Block, world: World) -> None:
+    """Runs a snippet on all ranks and compares; a rank of which nothing is shown may end with rank 0's error only."""
+    world.begin(play, preamble(), block.text, str(block))
+    for rank in range(world.size):
+        shown = [output for output in block.outputs if output.number("rank", 0) == rank]
+        if "fresh" in block.words and rank and not shown:
+            continue  # it may be gone
+        outcome = world.finish([rank], LIMIT_S)[0]
+        assert not outcome.error, outcome.trace
+        printed, failed = outcome.value
+        wanted = {normal(output.text) for output in (shown or block.outputs) if "stderr" not in output.words}
+        if shown or failed or rank == 0:
+            assert normal(printed) in (wanted or {""}), f"rank {rank} printed\n{printed}"
+        for output in (output for output in shown if "stderr" in output.words):
+            written = normal(world.stderr(rank))
+            assert all(line in written for line in normal(output.text).splitlines()), written
+
+
+@pytest.mark.parametrize("block", SNIPPETS, ids=str)
+def test_a_snippet_prints_what_is_below_it(
+    block: Block, world_of: Callable[..., World], run_on_fresh_ranks: Callable[..., World]
+):
+    ranks = block.number("ranks", 1)
+    if "fresh" not in block.words:
+        check(block, world_of(ranks))
+        return
+    world = run_on_fresh_ranks(ranks, **block.settings)
+    world.join(block.number("timeout", 60))
+    check(block, world)
+
+
+@pytest.mark.parametrize(("block", "line"), COMMANDS, ids=lambda value: str(value))
+def test_a_command_is_understood(block: Block, line: str):
+    assert shell_lines.problem(line) is None
+
+
+def block_of(text: str) -> Block:
+    return next(blocks_of("page.md", text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nprint(1)\n```\n```output\n2\n```\n",
+        "```python\nprint(1)\n```\n",
+        "```python\n1 / 0\n```\n",
+        "```python\n1 / 0\n```\n```output\nZeroDivisionError: by one\n```\n",
+        "```python ranks=2\nif rank == 1:\n    raise ValueError\n```\n",
+        "```python ranks=2\nprint(rank)\n```\n```output\n0\n```\n```output rank=1\n2\n```\n",
+    ],
+)
+def test_a_wrong_snippet_is_caught(text, world_of):
+    block = block_of(text)
+    with pytest.raises(AssertionError):
+        check(block, world_of(block.number("ranks", 1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("```python\nx\n", "is not closed"),
+        ("```bash\nls\n```\n", "nobody checks it"),
+        ("```output\n1\n```\n", "output of no snippet"),
+    ],
+)
+def test_a_page_that_cannot_be_checked_is_refused(text, said):
+    with pytest.raises(ValueError, match=said):
+        list(blocks_of("page.md", text))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ringdp fly", "invalid choice"),
+        ("ringdp ring --wings 2", "unrecognized arguments"),
+        ("torchrun --nproc-per-node 2 -m ringdp.examples.nothing", "No module named"),
+        ("torchrun --nproc-per-node 2 -m ringdp.examples.replicas --how fast", "invalid choice"),
+        ("torchrun --nproc-per-nod 2 other.py", "there is no other.py"),
+        ("python -m ringdp.examples.train_gpt --ddp none", "must be one of"),
+        ("python benchmarks/gone.py", "there is no benchmarks/gone.py"),
+        ("python benchmarks/collectives.py --fly", "has no --fly"),
+        ("make coffee", "the Makefile has no coffee"),
+        ("make demo SUGAR=1", "the Makefile has no SUGAR"),
+        ("RINGDP_ORDER=random ringdp info", "'random' is no value for order"),
+        ("RINGDP_NOTHING=1 ringdp info", "RINGDP_NOTHING is no setting"),
+        ("rm -r x", "'rm' is none of"),
+    ],
+)
+def test_a_wrong_command_is_caught(line, said):
+    assert said in (shell_lines.problem(line) or "")
+
+
+def test_messages_of_two_runs_are_equal():
+    one = "rank 0 gave up: rank 0 called a(x), rank 1 called b(y). rank 1 (pid 12 on host-1) waited 1.5 s"
+    two = "rank 1 called b(y), rank 0 called a(x). rank 1 (pid 345 on other) waited 22.0 s"
+    assert normal(one) == normal(two)
+    assert normal(one) != normal(two.replace("b(y)", "b(z)"))

@@ -1,0 +1,68 @@
+"""What tests of a real GPU have in common: whether there is one, the library's functions, and inputs as bytes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+# Read when CUDA starts: streams that share a hardware queue would wait for one another.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+ROOT = Path(__file__).resolve().parents[2]
+for folder in (ROOT / "benchmarks", ROOT / "tests", ROOT / "tests/python/backend"):
+    sys.path.append(str(folder))
+from devices.core import CoreError, open_core  # noqa: E402
+from devices.plan import Problem, plan_of  # noqa: E402
+from oracle import bytes_of, fold, values  # noqa: E402
+from ranks import HERE  # noqa: E402
+
+WORLDS = [1, 2, 4, 8]
+SUMMED = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int64]
+
+
+def require() -> None:
+    """At the top of a test file: skips all of it where there is no GPU, or no library. Ranks load the file, too."""
+    if HERE.rank >= 0:
+        return
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU that torch can use", allow_module_level=True)
+    try:
+        open_core()
+    except CoreError as error:
+        pytest.skip(f"the CUDA part: {error}", allow_module_level=True)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """As the plans call it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(problem: Problem) -> torch.dtype:
+    """torch's."""
+    return getattr(torch, problem.dtype)
+
+
+def inputs_of(problem: Problem, label: str = "") -> list[torch.Tensor]:
+    """What every rank brings; anybody can make anybody's."""
+    dtype = dtype_of(problem)
+    count = plan_of(problem, 0).input_bytes // dtype.itemsize
+    return [values(f"{problem.collective} {label}", rank, count, dtype) for rank in range(problem.world)]
+
+
+def expected(problem: Problem, inputs: list[torch.Tensor], rank: int) -> bytes:
+    """What this rank's output must hold: the serial fold in rank order, or what was moved."""
+    parts = [tensor.chunk(problem.world) for tensor in inputs]
+    results = {
+        "all_reduce": lambda: fold(inputs, problem.op),
+        "reduce_scatter": lambda: fold([part[rank] for part in parts], problem.op),
+        "broadcast": lambda: inputs[problem.root],
+        "all_gather": lambda: torch.cat(inputs),
+        "all_to_all": lambda: torch.cat([part[rank] for part in parts]),
+    }
+    return bytes_of(results[problem.collective]().contiguous())
+
+
+__all__ = ["fold", "open_core"]

@@ -1,0 +1,76 @@
+// Devices, errors and kernels of the runtime interface.
+#include <cstdio>
+#include <cstring>
+
+#include "cuda/answered.h"
+#include "stand_in/kernel.h"
+
+using namespace stand_in;
+
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorDeviceUninitialized: return "invalid device context";
+    case cudaErrorMapBufferObjectFailed: return "mapping of buffer object failed";
+    case cudaErrorAlreadyMapped: return "resource already mapped";
+    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
+    case cudaErrorIllegalState: return "the operation cannot be performed in the present state";
+    case cudaErrorSymbolNotFound: return "named symbol not found";
+    case cudaErrorHostMemoryAlreadyRegistered: return "part or all of the requested memory range is already mapped";
+    case cudaErrorHostMemoryNotRegistered: return "pointer does not correspond to a registered memory region";
+    case cudaErrorNotPermitted: return "operation not permitted";
+    case cudaErrorNotSupported: return "operation not supported";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureIsolation: return "dependency created on uncaptured work in another stream";
+    default: return "unrecognized error code";
+  }
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  return answered([&] { *count = machine().devices; });
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  return answered([&] { *device = current_device(); });
+}
+
+cudaError_t cudaSetDevice(int device) {
+  return answered([&] { set_device(device); });
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* facts, int device) {
+  return answered([&] {
+    const int before = current_device();
+    set_device(device);
+    set_device(before);
+    *facts = {};
+    std::snprintf(facts->name, sizeof facts->name, "stand-in %d", device);
+    std::snprintf(facts->uuid.bytes, sizeof facts->uuid.bytes, "stand-in %d", device);
+    facts->totalGlobalMem = kDeviceBytes;
+    facts->multiProcessorCount = machine().multiprocessors;
+    facts->major = 9;
+  });
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  return answered([&] { *value = machine().multiprocessors; });
+}
+
+// Host threads have neither registers nor spills.
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  return answered([&] { *attributes = {}; });
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
+  return answered([&] { *blocks = kBlocksOfMultiprocessor; });
+}
+
+cudaError_t launch_on_host_threads(unsigned blocks, unsigned, std::function<void()> body, cudaStream_t stream) {
+  return answered([&] { launch(known(stream), static_cast<int>(blocks), body); });
+}

@@ -1,0 +1,80 @@
+// Streams, events and captures. A stream is a host thread that runs jobs in order.
+//
+// The null stream is an ordinary stream of its device: nothing waits for it. All functions are thread-safe and throw
+// Refusal. Operations do not wait for the device, except where their names say so.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "stand_in/queue.h"
+
+namespace stand_in {
+
+// What a stream was given while it was captured, and what others were that joined: replayed in the order of the calls.
+class Capture {
+ public:
+  void add(Job job);
+  std::vector<Job> jobs();
+
+ private:
+  std::mutex mutex_;
+  std::vector<Job> jobs_;
+};
+
+class Stream {
+ public:
+  explicit Stream(int device) : device(device) {}
+  const int device;
+
+  void push(Job job);  // to be run, or captured
+  bool idle() { return queue_.idle(); }
+  void synchronize();
+
+  std::shared_ptr<Capture> capture();  // null: none
+  void begin_capture();
+  std::shared_ptr<Capture> end_capture();
+  void join(const std::shared_ptr<Capture>& capture);
+
+ private:
+  std::mutex mutex_;  // guards capture_
+  std::shared_ptr<Capture> capture_;
+  Queue queue_;
+};
+
+class Event {
+ public:
+  void record(Stream& stream);
+  void block(Stream& stream);  // what comes later on the stream waits for the last record
+  bool query();
+  void synchronize();
+
+ private:
+  struct Record {
+    std::shared_ptr<Latch> latch;
+    std::shared_ptr<Capture> capture;  // instead, where the stream was captured
+  };
+  Record last();
+
+  std::mutex mutex_;  // guards last_
+  Record last_;
+};
+
+Stream* create_stream(int device);
+void destroy_stream(Stream* stream);  // what is queued still runs
+// Itself, or for null the current device's own. Throws for what is no stream.
+Stream& known(Stream* stream);
+Stream& null_stream(int device);
+void synchronize_device(int device);
+
+// As CUDA may: one thread runs the functions of all streams, so one that waited would hold up all.
+void call_on_host(Stream& stream, void (*function)(void*), void* argument);
+bool is_in_host_function();
+
+void copy(Stream& stream, void* to, const void* from, size_t bytes);
+// The word at a device address (memory.h, host_memory.h): compared cyclically.
+void wait_value(Stream& stream, const uint32_t* word, uint32_t value);
+void wait_value(Stream& stream, const uint64_t* word, uint64_t value);
+void write_value(Stream& stream, uint64_t* word, uint64_t value);
+
+}  // namespace stand_in

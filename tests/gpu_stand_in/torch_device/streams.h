@@ -1,0 +1,40 @@
+// The stand-in's streams as torch numbers them: on each device 0 is the null stream, 1 to 7 are for tests, and of the
+// others the pool gives each once.
+#pragma once
+#include <c10/core/Stream.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+
+#include "stand_in/machine.h"
+#include "stand_in/stream.h"
+
+namespace stand_in {
+
+constexpr int kStreams = 64;  // of a device
+constexpr int kForTests = 8;
+
+inline Stream& stream_at(int device, int64_t number) {
+  if (number == 0) return null_stream(device);
+  static std::mutex mutex;
+  static auto* const made = new std::map<std::pair<int, int64_t>, Stream*>;
+  const std::lock_guard lock(mutex);
+  Stream*& stream = (*made)[{device, number}];
+  if (stream == nullptr) stream = create_stream(device);
+  return *stream;
+}
+
+inline Stream& stream_of(const c10::Stream& s) { return stream_at(s.device_index(), s.id()); }
+
+inline int64_t next_of_pool() {
+  static std::atomic<int64_t> next{0};
+  return kForTests + next++ % (kStreams - kForTests);
+}
+
+inline thread_local std::array<int64_t, 8> current_streams = {};  // of this thread, by device
+
+inline Stream& current_stream(int device) { return stream_at(device, current_streams.at(device)); }
+
+}  // namespace stand_in

@@ -1,0 +1,34 @@
+"""A cable that is throttled is blamed by its rank, from the traces of real hosts; cables that are all alike are not."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from ringdp.observe.blame import judge
+from ringdp.observe.evidence import table_of_folder
+
+
+def throttle(host, megabits):
+    """What this host sends leaves at this rate."""
+    bucket = ["root", "tbf", "rate", f"{megabits}mbit", "burst", "64kb", "latency", "50ms"]
+    subprocess.run(host.command(["tc", "qdisc", "replace", "dev", "eth0", *bucket]), check=True, timeout=30)
+
+
+def verdict(job, folder):
+    job.torchrun("sums", trace=folder)
+    return [(finding.cause, finding.ranks) for finding in judge(table_of_folder(folder)) if finding.cause == "link"]
+
+
+@pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.long), 2])
+def test_a_throttled_cable_is_its_rank_s(make_job, tmp_path, slow):
+    job = make_job(3, 1)
+    throttle(job.network.hosts[slow], 100)
+    assert verdict(job, tmp_path / "traces") == [("link", (slow,))]
+
+
+def test_cables_that_are_all_alike_are_not_blamed(make_job, tmp_path):
+    job = make_job(3, 1)
+    for host in job.network.hosts:
+        throttle(host, 200)
+    assert verdict(job, tmp_path / "traces") == []

@@ -1,0 +1,104 @@
+"""Every collective once, on tensors of any device: what the device's must equal bit for bit is the CPU's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+from ranks import HERE
+from stand_in import backend_of
+
+Put = Callable[[torch.Tensor], torch.Tensor]
+Exchange = Callable[[dist.ProcessGroup, Put, torch.dtype, int], list[torch.Tensor]]
+
+SUMS = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int64]
+MEANS = SUMS[:4]
+MOVES = [torch.float32, torch.bool, torch.uint8, torch.float64, torch.int16]
+# nothing, less than a pack, no whole pack, one push, one shot, more than a window holds
+SIZES = [0, 1, 5, 4099, 100_000, 300_001]
+
+
+def values(count: int, dtype: torch.dtype, salt: int) -> torch.Tensor:
+    """The same on any rank for the same salt; sums depend on the order."""
+    generator = torch.Generator().manual_seed(1000 * salt + 17)
+    numbers = torch.randn(count, generator=generator, dtype=torch.float64) * 1000
+    if dtype is torch.bool:
+        return numbers > 0
+    return (numbers if dtype.is_floating_point else numbers.long()).to(dtype)
+
+
+def mine(count: int, dtype: torch.dtype) -> torch.Tensor:
+    return values(count, dtype, HERE.rank)
+
+
+def summed(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+    tensor = put(mine(count, dtype))
+    dist.all_reduce(tensor, group=group)
+    return [tensor]
+
+
+def averaged(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+    tensor, divided = put(mine(count, dtype)), put(mine(count, dtype))
+    dist.all_reduce(tensor, dist.ReduceOp.AVG, group=group)
+    backend_of(group).reduce_div(divided, 3.7).wait()
+    return [tensor, divided]
+
+
+def scattered(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+    part, own = put(torch.zeros(count, dtype=dtype)), put(torch.zeros(count, dtype=dtype))
+    whole = put(mine(count * HERE.size, dtype))
+    dist.reduce_scatter_tensor(part, whole, group=group)
+    dist.reduce_scatter(own, list(whole.chunk(HERE.size)) if count else [whole] * HERE.size, group=group)
+    return [part, own, whole]
+
+
+def gathered(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+    whole = put(torch.zeros(count * HERE.size, dtype=dtype))
+    parts = [put(torch.zeros(count, dtype=dtype)) for _ in range(HERE.size)]
+    part = put(mine(count, dtype))
+    dist.all_gather_into_tensor(whole, part, group=group)
+    dist.all_gather(parts, part, group=group)
+    return [whole, *parts]
+
+
+def broadcast(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+    tensors = []
+    for root in range(HERE.size):
+        tensors.append(put(mine(count, dtype)))
+        dist.broadcast(tensors[-1], root, group=group)
+    return tensors
+
+
+def all_to_all(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+    to = put(torch.zeros(count * HERE.size, dtype=dtype))
+    dist.all_to_all_single(to, put(mine(count * HERE.size, dtype)), group=group)
+    return [to]
+
+
+def staged(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+    """What no device runs: through host memory, between calls that devices run."""
+    tensor, reduced = put(mine(count, dtype)), put(mine(count, dtype))
+    dist.all_reduce(tensor, dist.ReduceOp.MAX, group=group)
+    dist.reduce(reduced, HERE.size - 1, group=group)
+    return [tensor, reduced] if HERE.rank == HERE.size - 1 else [tensor]
+
+
+CASES: list[tuple[Exchange, list[torch.dtype]]] = [
+    (summed, SUMS),
+    (averaged, MEANS),
+    (scattered, SUMS),
+    (gathered, MOVES),
+    (broadcast, MOVES),
+    (all_to_all, MOVES),
+    (staged, [torch.float32]),
+]
+
+
+def combinations() -> Iterator[tuple[Exchange, torch.dtype, int]]:
+    """Every size for sums and gathers of float32, and one for all else."""
+    for exchange, dtypes in CASES:
+        for dtype in dtypes:
+            thorough = dtype is torch.float32 and exchange in (summed, gathered)
+            for size in SIZES if thorough else (1031,):
+                yield exchange, dtype, size

@@ -1,0 +1,35 @@
+"""What both ways over a device have in common: no call is captured into a graph, and the group goes on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from native import arrive
+from stand_in import error_of
+
+
+def captured(library: str) -> tuple[str, float]:
+    """On a rank: refused while the stream is being captured, before anything moves."""
+    gpu, _ = arrive(library, "STREAM")
+    group = gpu.new_group()
+    tensor = gpu.put(torch.ones(4))
+    dist.all_reduce(tensor, group=group)
+    gpu.synchronize()
+    with gpu.capturing():
+        error = error_of(lambda: dist.all_reduce(tensor, group=group))
+    dist.all_reduce(tensor, group=group)
+    return error, float(tensor.cpu()[0])
+
+
+@pytest.mark.parametrize("window_bytes", [0, 1 << 20])
+def test_a_stream_that_is_captured_is_refused(world_of, stand_in, window_bytes):
+    for error, total in world_of(2, window_bytes=window_bytes).run(captured, stand_in):
+        assert error.startswith("InvalidArgument: the current stream of privateuseone:0 is being captured")
+        assert "call it outside the capture" in error
+        assert total == 4.0

@@ -1,0 +1,61 @@
+"""Groups come and go: their memory comes back, whatever was under way when they were left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from native import EXECUTORS, PATIENCE_S, arrive, described
+
+GROUPS = 5
+WINDOW_BYTES = 220 << 20  # a stand-in's device holds a few of these, not all
+
+
+def one_after_the_other(library: str, executor: str) -> list[bool]:
+    """On a rank: whether each of many groups had memory on the device; nobody waits for its last call."""
+    gpu, _ = arrive(library, executor)
+    served = []
+    for _ in range(GROUPS):
+        group = gpu.new_group()
+        dist.all_reduce(gpu.put(torch.ones(10)), group=group, async_op=True)
+        served.append(f" {executor}: " in described(group))
+        dist.barrier()
+        dist.destroy_process_group(group)
+        time.sleep(0.2)  # it is let go behind the caller's back
+    return served
+
+
+def left_under_way(library: str, executor: str) -> tuple[bool, bool]:
+    """On a rank: the group is left while its device still waits for an input; whether that ends once it comes."""
+    gpu, _ = arrive(library, executor)
+    group = gpu.new_group()
+    tensor = gpu.put(torch.ones(10))
+    dist.all_reduce(tensor, group=group)
+    gpu.synchronize()
+    gpu.hold()
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    dist.all_reduce(torch.ones(1), group=group)  # the host has compared what all have called before
+    dist.destroy_process_group(group)
+    early = work.is_completed()
+    gpu.go()
+    deadline = time.monotonic() + PATIENCE_S
+    while not work.is_completed() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return early, work.is_completed()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_memory_comes_back(world_of, stand_in, executor):
+    world = world_of(2, window_bytes=WINDOW_BYTES)
+    assert world.run(one_after_the_other, stand_in, executor) == [[True] * GROUPS] * 2
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_group_that_is_left_lets_its_calls_end(native_pair, stand_in, executor):
+    assert native_pair.run(left_under_way, stand_in, executor) == [(False, True)] * 2

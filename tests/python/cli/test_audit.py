@@ -1,0 +1,113 @@
+"""`ringdp audit`: real jobs under torchrun, from their first step to the status."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from ringdp.cli import main
+
+SCRIPT = str(Path(__file__).with_name("watched_script.py"))
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+
+
+@pytest.fixture
+def audited(run_python):
+    """audited(options, feed, ranks): the command's result on a real job."""
+    if "ringdp" not in metadata.entry_points(group="torch.backends").names:
+        pytest.skip("ringdp is not installed here, so torch cannot find its entry point")
+
+    def run(options, *script, ranks=2):
+        job = [*TORCHRUN, f"--nproc-per-node={ranks}", SCRIPT, *script]
+        return run_python("-m", "ringdp", "audit", *options, "--", *job, OMP_NUM_THREADS="1")
+
+    return run
+
+
+def test_a_plain_loader_ends_the_job_at_its_first_steps(audited):
+    result = audited(["--fail", "--json"], "plain")
+    report = json.loads(result.stdout)
+    assert result.returncode == 1, result.stderr
+    assert report["stopped"] == "duplicates was found" or report["status"] == 0  # the job may have been faster
+    (found,) = [finding for finding in report["findings"] if finding["check"] == "duplicates"]
+    assert (found["numbers"]["step_1_distinct"], found["numbers"]["step_1_drawn"]) == (8, 16)
+    assert report["world"] == 2
+
+
+def test_a_forgotten_set_epoch_with_a_picture_and_records_to_judge_again(audited, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    result = audited(["--png", str(tmp_path / "feed.png"), "--records", str(tmp_path / "records")], "stale")
+    assert result.returncode == 0, result.stderr
+    assert "rank 1 is done" in result.stdout
+    assert "PROBLEM stale epoch" in result.stdout and "epoch 2" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("1 problem; writing it down took")
+    assert (tmp_path / "feed.png").read_bytes().startswith(b"\x89PNG")
+    assert main.main(["audit", "--records", str(tmp_path / "records"), "--json", "--fail"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert [finding["check"] for finding in report["findings"]] == ["stale epoch"]
+    assert any("no backward pass came between its draws" in sentence for sentence in report["not_judged"])
+
+
+def test_a_good_job_keeps_its_own_status(audited):
+    result = audited(["--fail"], "good", "1")
+    assert result.returncode == 1 and "no problems" in result.stdout, result.stderr
+    assert [line for line in result.stdout.splitlines() if line.startswith(("PROBLEM", "NOTE"))] == []
+
+
+@pytest.mark.long
+def test_eight_ranks_with_one_seed(audited):
+    result = audited(["--fail", "--json"], "plain", ranks=8)
+    (found,) = [f for f in json.loads(result.stdout)["findings"] if f["check"] == "duplicates"]
+    assert found["numbers"]["step_1_distinct_share"] == 0.125
+
+
+def test_steps_end_a_job(run_python):
+    code = (
+        "import torch, time, sys\n"
+        "from torch.utils.data import DataLoader\n"
+        "for _ in DataLoader(list(range(100000))): time.sleep(0.01)"
+    )
+    result = run_python("-m", "ringdp", "audit", "--steps", "5", "--json", "--", sys.executable, "-c", code)
+    report = json.loads(result.stdout)
+    assert (result.returncode, report["stopped"]) == (0, "every rank has drawn 5 batches"), result.stderr
+
+
+def test_a_job_that_nobody_watches_is_said(run_python):
+    result = run_python("-m", "ringdp", "audit", "--", sys.executable, "-c", "print('hello')")
+    assert result.returncode == 2
+    assert "hello" in result.stdout and "TORCH_DEVICE_BACKEND_AUTOLOAD" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no command: ringdp audit -- torchrun"),
+        (["torchrun", "train.py"], "'torchrun': put -- before"),
+        (["--records", "/no/such/folder"], "--records /no/such/folder: no such folder"),
+        (["--png", "/no/such/folder/x.png", "--", "true"], "--png /no/such/folder/x.png"),
+        (["--", "/no/such/command"], "/no/such/command"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(arguments, said, capsys):
+    assert main.main(["audit", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many"])
+def test_numbers_are_checked(value, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main.main(["audit", "--steps", value, "--", "true"])
+    assert stop.value.code == 2
+    assert f"'{value}' is no whole number" in capsys.readouterr().err
+
+
+def test_help_fits_one_screen_with_an_example(capsys):
+    with pytest.raises(SystemExit):
+        main.main(["audit", "--help"])
+    printed = capsys.readouterr().out
+    assert "ringdp audit --fail --png feed.png -- torchrun" in printed
+    assert len(printed.splitlines()) <= 40

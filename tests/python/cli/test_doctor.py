@@ -1,0 +1,136 @@
+"""`ringdp doctor`: a clean job has no finding, planted faults are named, wrong input is one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from ringdp.cli import main
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "doctor"))
+from planted import script
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+CLEAN_RUNS = [(wrapper, backend) for wrapper in ("stock", "ringdp") for backend in ("ringdp", "gloo")]
+ALONE = [
+    ("loader sleeps", "stock", "straggler"),
+    ("backward sleeps", "ringdp", "straggler"),
+    ("threads", "stock", "threads"),
+    ("pinned", "stock", "pinning"),
+    ("no set_epoch", "ringdp", "stale epoch"),
+    ("plain loader", "stock", "duplicates"),
+    ("no overlap", "ringdp", "overlap"),
+    ("one bucket", "stock", "overlap"),
+    ("partial layer", "stock", "partial layer"),
+    ("noisy kernel", "stock", "kernels"),
+    ("group order", "stock", "group order"),
+    ("same dropout", "stock", "dropout"),
+    ("odd buffer", "stock", "failed"),
+]
+
+
+@pytest.fixture
+def examined(run_python, tmp_path):
+    """examined(faults, wrapper, backend, *options): the diagnosis of a real job of two ranks."""
+    if "ringdp" not in metadata.entry_points(group="torch.backends").names:
+        pytest.skip("ringdp is not installed here, so torch cannot find its entry point")
+
+    def run(faults, wrapper="stock", backend="ringdp", *options):
+        job = [*TORCHRUN, str(script(tmp_path, *faults)), wrapper, backend]
+        result = run_python("-m", "ringdp", "doctor", "--json", *options, "--", *job, OMP_NUM_THREADS="1")
+        assert result.returncode in (0, 1), result.stderr
+        report = json.loads(result.stdout)
+        assert result.returncode == bool(report["findings"])
+        return report
+
+    return run
+
+
+def checks(report):
+    return {finding["check"] for finding in report["findings"]}
+
+
+def test_a_clean_job_has_no_finding(examined):
+    report = examined([], "stock", "ringdp", "--base-lr", "0.02", "--base-batch", "16")
+    assert report["findings"] == []
+    assert report["world"] == 2 and report["steps"] >= 30
+
+
+def test_faults_that_keep_a_job_running_are_all_named(examined):
+    faults = ["same dropout", "loader sleeps", "partial layer", "noisy kernel"]
+    report = examined(faults, "stock", "ringdp", "--base-lr", "0.02", "--base-batch", "4", "--steps", "20")
+    assert {"dropout", "straggler", "partial layer", "kernels", "learning rate"} <= checks(report)
+    (slow,) = [finding for finding in report["findings"] if finding["check"] == "straggler"]
+    assert (slow["ranks"], slow["numbers"]["where"]) == ([1], "in its data loader")
+
+
+def test_a_mis_sized_buffer_is_named_with_ringdp_s_error(examined):
+    report = examined(["odd buffer"], "ringdp")
+    (failed,) = [finding for finding in report["findings"] if finding["check"] == "failed"]
+    assert "Mismatch" in failed["seen"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("wrapper", "backend"), CLEAN_RUNS)
+@pytest.mark.parametrize("turn", range(3))
+def test_clean_jobs_have_no_finding(examined, wrapper, backend, turn):
+    assert examined([], wrapper, backend, "--base-lr", "0.02", "--base-batch", "16")["findings"] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("fault", "wrapper", "check"), ALONE)
+def test_each_fault_is_named(examined, fault, wrapper, check):
+    assert check in checks(examined([fault], wrapper))
+
+
+@pytest.mark.long
+def test_a_job_that_hangs_is_ended_and_its_line_named(examined):
+    report = examined(["hang"], "stock", "gloo", "--timeout", "15")
+    (found,) = [finding for finding in report["findings"] if finding["check"] == "hang"]
+    assert "train.py, line" in found["seen"]
+
+
+def test_a_job_that_nobody_watches_shows_its_output(run_python):
+    result = run_python("-m", "ringdp", "doctor", "--", sys.executable, "-c", "raise SystemExit('no such data')")
+    assert result.returncode == 2
+    assert "no such data" in result.stderr and "TORCH_DEVICE_BACKEND_AUTOLOAD" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no command: ringdp doctor -- torchrun"),
+        (["train.py"], "'train.py': put -- before"),
+        (["--base-lr", "0.1", "--", "true"], "--base-lr and --base-batch belong together"),
+        (["--", "/no/such/command"], "/no/such/command"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(arguments, said, capsys):
+    assert main.main(["doctor", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.splitlines()) == 1
+
+
+def test_old_records_are_not_mixed_with_new_ones(tmp_path, capsys):
+    (tmp_path / "rank0.jsonl").write_text("{}\n")
+    assert main.main(["doctor", "--records", str(tmp_path), "--", "true"]) == 2
+    assert "holds the records of an earlier job" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "value"), [("--steps", "0"), ("--base-lr", "nan"), ("--timeout", "soon")])
+def test_numbers_are_checked(option, value, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main.main(["doctor", option, value, "--", "true"])
+    assert stop.value.code == 2
+    assert f"'{value}' is no" in capsys.readouterr().err
+
+
+def test_help_fits_one_screen_with_an_example(capsys):
+    with pytest.raises(SystemExit):
+        main.main(["doctor", "--help"])
+    printed = capsys.readouterr().out
+    assert "ringdp doctor --base-lr 0.1 --base-batch 256 -- torchrun" in printed
+    assert len(printed.splitlines()) <= 40

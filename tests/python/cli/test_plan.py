@@ -1,0 +1,129 @@
+"""`ringdp plan`: kinds from the catalogue, input files, JSON, one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from ringdp.cli import main
+from ringdp.planner.catalog import KINDS
+from ringdp.planner.measured import KINDS as MEASURED
+
+STEP = ["--params", "7B", "--ranks", "64", "--seq", "4096", "--bandwidth", "100Gb/s", "--peak-tflops", "h100"]
+HELP_LINES, HELP_WIDTH = 40, 100
+
+
+def answered(capsys, *arguments: str) -> dict:
+    assert main.main(["plan", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys, *arguments: str) -> str:
+    """The one line that is printed instead of an answer."""
+    try:
+        status = main.main(["plan", *arguments])
+    except SystemExit as stop:
+        status = stop.code
+    captured = capsys.readouterr()
+    assert status == 2 and captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    return captured.err
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS.values() if k not in MEASURED], ids=lambda kind: kind.name)
+def test_the_example_of_every_kind_runs(kind, capsys):
+    assert answered(capsys, *kind.example.split())["kind"] == kind.name
+    assert main.main(["plan", *kind.example.split()]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == kind.name
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_help_of_every_kind_fits_a_screen(kind, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main.main(["plan", kind.name, "--help"])
+    assert stop.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= HELP_LINES and max(map(len, lines)) <= HELP_WIDTH
+    assert f"example: ringdp plan {kind.example}" in " ".join(" ".join(lines).split())
+    for entry in kind.inputs:
+        assert any(line.split()[:1] == [entry.option] for line in lines)
+
+
+def test_help_of_the_command_fits_a_screen(capsys):
+    with pytest.raises(SystemExit):
+        main.main(["plan", "--help"])
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) <= HELP_LINES and "example: ringdp plan" in text
+    assert all(name in text for name in KINDS)
+
+
+def test_json_names_units_and_sources(capsys):
+    report = answered(capsys, "step", *STEP, "--micro-batch", "1")
+    assert list(report["results"]) == [figure["figure"] for figure in report["figures"]]
+    assert all(figure["unit"] or figure["figure"] == "whole_sequences" for figure in report["figures"])
+    assert ["bandwidth", "100Gb/s"] in report["inputs"]
+
+
+def test_bits_and_bytes_differ_by_eight(capsys):
+    in_bits = answered(capsys, "step", *STEP, "--micro-batch", "1")["results"]["comm_seconds"]
+    swapped = [word.replace("Gb/s", "GB/s") for word in STEP]
+    in_bytes = answered(capsys, "step", *swapped, "--micro-batch", "1")["results"]["comm_seconds"]
+    assert in_bits == pytest.approx(8 * in_bytes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["step", *STEP], "either --micro-batch"),
+        (["step", *STEP, "--micro-batch", "1", "--global-tokens", "4M"], "either --micro-batch"),
+        (["wall", "--global-tokens", "1M", "--bandwidth", "400", "--peak-tflops", "989"], "400GB/s"),
+        (["lr", "--base-lr", "3e-4"], "lr needs --ranks, --steps; for example: ringdp plan lr"),
+        (["lr", "--base-lr", "", "--ranks", "2", "--steps", "9"], "--base-lr: a value is needed"),
+        (["fit", "--params", "7B", "--device-gb", "-3"], "'-3' must be above 0"),
+        (["nonsense"], "invalid choice: 'nonsense'"),
+        (["--ranks", "8", "lr"], "options go after the kind"),
+        (["--calibrate", "lr"], "a question of its own"),
+        (["--calibrate", "--ranks", "1"], "at least 2 ranks"),
+        (["--check", "--seq", "9"], "check has no input 'seq'"),
+        (["--find-micro-batch"], "needs --device-gb"),
+        (["predict", "--calibration", "/no/such.json"], "make one by ringdp plan --calibrate"),
+        (["--file", "/no/such/plan.toml"], "No such file"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments, named, capsys):
+    assert named in refused(capsys, *arguments)
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    path = tmp_path / "plan.json"
+    tables = {"lr": {"base_lr": 3e-4, "ranks": 8, "steps": "20K"}, "fit": {"params": "7B", "device-gb": 24}}
+    path.write_text(json.dumps(tables))
+    return path
+
+
+def test_a_file_answers_all_its_kinds(file, capsys):
+    reports = answered(capsys, "--file", str(file))
+    assert [report["kind"] for report in reports] == ["lr", "fit"]
+    assert reports[0]["results"]["warmup_steps"] == 1000
+
+
+def test_the_command_line_outranks_the_file(file, capsys):
+    report = answered(capsys, "lr", "--file", str(file), "--ranks", "16")
+    assert report["results"]["scaled_lr"] == pytest.approx(16 * 3e-4)
+
+
+def test_a_kind_that_the_file_lacks_is_named(file, capsys):
+    assert "has no table [wall]; it has lr, fit" in refused(capsys, "wall", "--file", str(file))
+
+
+def test_without_a_kind_it_is_the_overview(capsys):
+    report = answered(capsys, "--ranks", "8", "--model", "gpt2")
+    assert report["kind"] == "overview" and len(report["sections"]) == 6
+
+
+def test_planning_needs_no_torch(run_python):
+    code = "import sys; from ringdp.cli import main; main.main(['plan']); assert 'torch' not in sys.modules"
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,36 @@
+"""ringdp/doctor/checks/dropout.py: equal masks."""
+
+from __future__ import annotations
+
+from ringdp.doctor.checks.dropout import check
+from synthetic import evidence
+
+
+def with_states(state, world=4):
+    """state(rank, call) is the generator's."""
+
+    def rows(rank):
+        calls = [{"step": n // 2, "call": n % 2, "name": "dropout", "shape": [8, 4]} for n in range(6)]
+        return {"dropout": [{**row, "state": state(rank, n)} for n, row in enumerate(calls)]}
+
+    return evidence(world, more=rows)
+
+
+def test_ranks_with_one_seed_are_named():
+    (finding,) = check(with_states(lambda rank, n: f"{n}"))
+    assert finding.ranks == (0, 1, 2, 3) and finding.numbers == {"compared": 6}
+    assert "torch.manual_seed(seed + rank)" in finding.fix
+
+
+def test_only_those_that_share_a_seed():
+    (finding,) = check(with_states(lambda rank, n: f"{n} {rank if rank in (1, 3) else 0}"))
+    assert finding.ranks == (0, 2)
+
+
+def test_seeds_of_their_own_are_fine():
+    assert list(check(with_states(lambda rank, n: f"{n} {rank}"))) == []
+    assert list(check(with_states(lambda rank, n: f"{n}" if n == 0 else f"{n} {rank}"))) == []  # only the first alike
+
+
+def test_no_dropout_is_fine():
+    assert list(check(evidence())) == []

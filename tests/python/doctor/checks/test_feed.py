@@ -1,0 +1,40 @@
+"""ringdp/doctor/checks/feed.py: the audit's problems, without its notes."""
+
+from __future__ import annotations
+
+from ringdp.doctor.checks.feed import check, not_judged
+from synthetic import evidence
+
+FACTS = {"loader": 0, "dataset": "D", "part": "", "hidden": False, "sampler": "S", "batch_size": 2}
+FACTS |= {"drop_last": False, "replacement": False}
+FACTS |= dict.fromkeys(("replicas", "sampler_rank", "seed", "shuffle"))
+
+
+def with_draws(batches, length, epochs=1, pads=None):
+    """batches[rank], drawn to the end in each epoch."""
+
+    def rows(rank):
+        drawn = [
+            {"loader": 0, "epoch": epoch, "size": len(batch), "indices": batch}
+            for epoch in range(epochs)
+            for batch in batches[rank]
+        ]
+        each = [{"loader": 0, "epoch": epoch, "sampler_epoch": None} for epoch in range(epochs)]
+        loader = [{**FACTS, "length": length, "pads": pads}]
+        return {"loader": loader, "batch": drawn, "epoch": each, "end": each, "trained": each}
+
+    return evidence(more=rows)
+
+
+def test_duplicates_are_problems():
+    assert [f.check for f in check(with_draws([[[0, 1]], [[0, 1]]], 2, pads=False))] == ["duplicates"]
+
+
+def test_padding_is_none():
+    assert list(check(with_draws([[[0, 1]], [[2, 0]]], 3))) == []
+
+
+def test_what_one_epoch_cannot_show_is_said():
+    assert "set_epoch() was not looked at" in next(not_judged(with_draws([[[0, 1]], [[2, 3]]], 4)))
+    assert list(not_judged(with_draws([[[0, 1]], [[2, 3]]], 4, epochs=2))) == []
+    assert "no DataLoader" in next(not_judged(evidence()))

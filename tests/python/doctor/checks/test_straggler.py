@@ -1,0 +1,61 @@
+"""ringdp/doctor/checks/straggler.py: one slow rank, one slow link, and jitter that is neither."""
+
+from __future__ import annotations
+
+import pytest
+from ringdp.doctor.checks.straggler import check
+from synthetic import evidence
+
+WAIT, NO_WAIT = {"communication": 0.06, "overlap": 0.0}, {"communication": 0.005, "overlap": 0.004}
+PARTS = [
+    ("in its data loader", {"data": 0.051}, {}),
+    ("in the forward pass", {}, {"forward": 0.08}),
+    ("in the backward pass", {}, {"backward": 0.10}),
+    ("outside of forward, backward and loader", {}, {}),
+]
+
+
+def slow(rank, world, step=None, ddp=None):
+    return evidence(
+        world,
+        step=lambda r, n: {"seconds": 0.15, **((step or {}) if r == rank else {})},
+        ddp=lambda r, n: {**NO_WAIT, **(ddp or {})} if r == rank else WAIT,
+    )
+
+
+@pytest.mark.parametrize(("part", "step", "ddp"), PARTS)
+@pytest.mark.parametrize(("rank", "world"), [(0, 2), (2, 4)])
+def test_a_slow_rank_is_named_with_what_it_is_slow_in(part, step, ddp, rank, world):
+    (finding,) = check(slow(rank, world, step, ddp))
+    assert (finding.check, finding.ranks, finding.numbers["where"]) == ("straggler", (rank,), part)
+    assert finding.numbers["wait_ms"] == pytest.approx(59)
+
+
+def test_jitter_that_wanders_blames_nobody():
+    rotating = evidence(4, ddp=lambda rank, step: NO_WAIT if step % 4 == rank else WAIT)
+    assert list(check(rotating)) == []
+
+
+def test_small_differences_blame_nobody():
+    assert list(check(evidence(ddp=lambda rank, step: {"overlap": 0.015 - 0.002 * rank}))) == []
+
+
+def test_a_link_that_all_wait_for():
+    (finding,) = check(evidence(ddp=lambda rank, step: WAIT))
+    assert finding.check == "link" and finding.ranks == ()
+    assert finding.numbers["bytes_per_second"] == pytest.approx((8 << 20) / 0.06)
+
+
+def test_waiting_in_calls_of_the_script_counts_too():
+    by_hand = evidence(step=lambda r, n: {"called": 0.0 if r else 0.06}, more=lambda rank: {"ddp": [], "model": []})
+    (finding,) = check(by_hand)
+    assert finding.ranks == (1,)
+
+
+def test_a_small_model_s_latency_is_no_link():
+    assert list(check(evidence(ddp=lambda rank, step: WAIT, model={"bytes": 20_000}))) == []
+
+
+def test_clean_and_short_runs_have_none():
+    assert list(check(evidence())) == []
+    assert list(check(evidence(more=lambda rank: {"step": []}))) == []

@@ -1,0 +1,41 @@
+"""ringdp/doctor/probes/collectives.py: the script's own calls, once each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from ringdp.doctor.probes import collectives
+
+
+def calls(rows):
+    return [(row["number"], row["op"], row["group"], row["count"]) for row in rows if row["kind"] == "call"]
+
+
+def test_calls_in_order_with_group_and_count(rig, rows, alone):
+    collectives.install(rig)
+    group = dist.new_group([0])
+    rows.clear()
+    dist.all_reduce(torch.ones(3))
+    dist.all_gather([torch.ones(2)], torch.ones(2), group=group)
+    dist.all_gather_object([None], {"text": "x"})  # two gathers within
+    assert [call[1] for call in calls(rows)] == ["all_reduce", "all_gather", "all_gather", "all_gather"]
+    assert [call[2:] for call in calls(rows)[:2]] == [("0", 3), ("0", 2)]
+    names = [row["name"] for row in rows if row["kind"] == "call"]
+    assert names[0] != names[1] == group.group_name
+    assert [row["number"] for row in rows if row["kind"] == "back"] == [call[0] for call in calls(rows)]
+    assert rig.called > 0
+
+
+def test_a_call_that_fails_does_not_come_back(rig, rows, alone):
+    collectives.install(rig)
+    with pytest.raises(TypeError):
+        dist.all_reduce("no tensor")
+    assert [row["kind"] for row in rows] == ["call"]
+
+
+def test_everything_comes_back(rig):
+    before = dist.all_reduce
+    collectives.install(rig)
+    rig.patches.undo()
+    assert dist.all_reduce is before is dist.distributed_c10d.all_reduce

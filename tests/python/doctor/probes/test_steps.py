@@ -1,0 +1,92 @@
+"""ringdp/doctor/probes/steps.py: what an optimizer step is, and what belongs to it."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from ringdp.doctor.probes import steps
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.checkpoint import checkpoint
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.ones(2)
+
+
+def of(rows, kind="step"):
+    return [row for row in rows if row["kind"] == kind]
+
+
+def model_and(optimizer=torch.optim.SGD, **options):
+    model = torch.nn.Linear(2, 1)
+    return model, optimizer(model.parameters(), **options)
+
+
+def test_rate_samples_and_loader_time_of_each_step(rig, rows):
+    steps.install(rig)
+    model, optimizer = model_and(lr=0.5)
+    for x in DataLoader(Slow(), batch_size=2):
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] = 0.25
+    first, second = of(rows)
+    assert [(row["step"], row["optimizer"], row["lr"], row["samples"]) for row in (first, second)] == [
+        (0, "SGD", 0.5, 2),
+        (1, "SGD", 0.25, 2),
+    ]
+    assert all(row["seconds"] >= row["data"] >= 0.02 for row in (first, second))
+    assert len(of(rows, "batch")) == 2
+
+
+def test_accumulated_micro_batches_are_one_step(rig, rows):
+    steps.install(rig)
+    model, optimizer = model_and(lr=0.5)
+    for number, (x,) in enumerate(DataLoader(TensorDataset(torch.ones(12, 2)), batch_size=3)):
+        model(x).sum().backward()
+        if number % 2:
+            optimizer.step()
+    assert [row["samples"] for row in of(rows)] == [6, 6]
+
+
+def test_a_step_without_gradients_and_steps_within_a_step_do_not_count(rig, rows):
+    steps.install(rig)
+    model, inner = model_and(lr=0.5)
+
+    class Outer(torch.optim.Optimizer):
+        def step(self, closure=None):
+            inner.step()
+            inner.step()
+
+    outer = Outer(model.parameters(), {"lr": 0.1})
+    outer.step()
+    assert of(rows) == []
+    model(torch.ones(1, 2)).sum().backward()
+    outer.step()
+    assert [row["optimizer"] for row in of(rows)] == ["Outer"]
+
+
+def test_backward_passes_within_one_count_once(rig):
+    steps.install(rig)
+    called = []
+    rig.after_backward.append(lambda: called.append(rig.backwards))
+    x = torch.ones(2, requires_grad=True)
+    checkpoint(lambda t: t * 2, x, use_reentrant=True).sum().backward()
+    assert called == [1]
+
+
+def test_everything_comes_back(rig, rows):
+    before = torch.autograd.backward
+    steps.install(rig)
+    assert torch.autograd.backward is not before
+    rig.patches.undo()
+    assert torch.autograd.backward is before
+    model, optimizer = model_and(lr=0.5)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert rows == []

@@ -1,0 +1,45 @@
+"""ringdp/doctor/probes/wrapper.py: torch's wrapper and ringdp's, looked at in the same way."""
+
+from __future__ import annotations
+
+import pytest
+import ringdp
+import torch
+from ringdp.doctor.probes import steps, wrapper
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Two(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.spare = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+
+    def forward(self, x, both):
+        return self.used(x) + (self.spare(x) if both else 0)
+
+
+@pytest.mark.parametrize("kind", [DistributedDataParallel, ringdp.DistributedDataParallel])
+def test_the_model_its_times_and_unused_parameters(rig, rows, alone, kind):
+    wrapper.install(rig)
+    steps.install(rig)
+    model = kind(Two(), find_unused_parameters=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for both in (True, False, True):
+        model(torch.ones(1, 2), both).sum().backward()
+        optimizer.step()
+    (facts,) = [row for row in rows if row["kind"] == "model"]
+    expected = {"bytes": 24, "buckets": 1, "backend": "gloo", "wrapper": kind.__module__.split(".")[0]}
+    assert {name: facts[name] for name in expected} == expected
+    unused = [row["names"] for row in rows if row["kind"] == "unused"]
+    assert [sorted(names) for names in unused] == [[], ["spare.bias", "spare.weight"], []]
+    times = [row for row in rows if row["kind"] == "ddp"]
+    assert {row["step"] for row in times} <= {-1, 0, 1}
+    assert times and all(row["forward"] > 0 and row["communication"] >= row["overlap"] >= 0 for row in times)
+
+
+def test_a_backward_pass_of_something_else_says_nothing(rig, rows, alone):
+    wrapper.install(rig)
+    steps.install(rig)
+    DistributedDataParallel(Two())
+    torch.ones(1, requires_grad=True).sum().backward()
+    assert [row for row in rows if row["kind"] == "unused"] == []

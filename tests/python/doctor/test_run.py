@@ -1,0 +1,69 @@
+"""ringdp/doctor/run.py: when a run has been long enough, and where it stands still."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from ringdp.attach.assignment import Assignment
+from ringdp.attach.records import Reader
+from ringdp.doctor.checks.failure import HANGS
+from ringdp.doctor.run import DONE, OUTPUT, Watch, examine, stacks_of
+
+STUCK = """
+import faulthandler, signal, sys, time
+faulthandler.register(signal.SIGUSR1, file=open(sys.argv[1], "w"))
+def stuck():
+    print("ready", flush=True)
+    time.sleep(600)
+stuck()
+"""
+
+
+def write(folder, rank, *kinds, pid=0):
+    with (folder / f"rank{rank}.jsonl").open("a") as stream:
+        if stream.tell() == 0:
+            header = {"kind": "rank", "rank": rank, "world": 2, "restart": 0, "time": 0, "pid": pid}
+            stream.write(json.dumps(header) + "\n")
+        for kind in kinds:
+            stream.write(json.dumps({"kind": kind}) + "\n")
+
+
+def test_it_ends_when_all_ranks_have_made_their_steps(tmp_path):
+    watch = Watch(Reader(tmp_path), tmp_path, 2, 60.0)
+    write(tmp_path, 0, "step", "step")
+    assert watch.tick() == ""
+    write(tmp_path, 1, "step")
+    assert watch.tick() == ""
+    write(tmp_path, 1, "step")
+    assert watch.tick() == DONE
+
+
+def test_it_ends_when_nothing_has_come_for_so_long(tmp_path):
+    watch = Watch(Reader(tmp_path), tmp_path, 2, 0.0)
+    assert watch.tick() == ""  # before the first record a job may take its time
+    write(tmp_path, 0, "step")
+    assert [watch.tick(), watch.tick()][-1] == HANGS
+
+
+def test_a_rank_that_is_stuck_says_where(tmp_path):
+    pipe = {"stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", STUCK, str(tmp_path / "stack")], **pipe)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        (tmp_path / "stack").rename(tmp_path / f"stack-{process.pid}.txt")
+        write(tmp_path, 1, pid=process.pid)
+        write(tmp_path, 0, pid=os.getpid())  # which has no handler, and must not be signalled
+        assert stacks_of(Reader(tmp_path).read(), tmp_path) == {1: "<string>, line 6 in stuck"}
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_job_s_output_is_kept_with_its_evidence(tmp_path):
+    command = [sys.executable, "-c", "import sys; print('out'); sys.exit('err')"]
+    evidence = examine(command, Assignment("doctor", tmp_path), 5, 60.0, None)
+    assert (evidence.status, evidence.stopped, evidence.ranks) == (1, "", {})
+    assert sorted((tmp_path / OUTPUT).read_text().split()) == ["err", "out"]

@@ -1,0 +1,58 @@
+"""ringdp/feed/draws.py: ranks side by side, matched by loader, epoch and sample."""
+
+from __future__ import annotations
+
+import torch
+from play import epochs_of, numbered, played, sharded
+from ringdp.feed.draws import feeds_of, unwatched
+from ringdp.feed.exchange import records_of
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+
+def ranks_of(draw_as, world):
+    return {rank: records_of(rank, world, rows) for rank, rows in played(draw_as, world).items()}
+
+
+def test_epochs_by_rank_and_index():
+    data = numbered(10)
+    ranks = ranks_of(lambda rank: epochs_of(sharded(data, rank, 2, 3, shuffle=False), 2), 2)
+    (feed,) = feeds_of(ranks, only_training=False)
+    assert (feed.world, feed.samples, feed.by, len(feed.epochs)) == (2, 10, "index", 2)
+    assert feed.epochs[0].draws[1].batches == ((1, 3, 5), (7, 9))
+    assert [epoch.draws[0].sampler_epoch for epoch in feed.epochs] == [0, 1]
+    assert (feed.epochs[0].drawn, feed.epochs[0].steps, feed.epochs[0].ended(2)) == (10, (2, 2), True)
+    assert set(feed.epochs[0].counts.values()) == {1}
+
+
+def test_an_epoch_that_one_rank_left_early_has_not_ended():
+    data = numbered(8)
+    ranks = ranks_of(lambda rank: epochs_of(sharded(data, rank, 2, 2), steps=1 + rank), 2)
+    (feed,) = feeds_of(ranks, only_training=False)
+    assert (feed.epochs[0].steps, feed.epochs[0].ended(2)) == ((1, 2), False)
+
+
+def test_loaders_without_a_backward_pass_are_left_out():
+    def draw(rank):
+        weight = torch.ones(1, requires_grad=True)
+        epochs_of(DataLoader(numbered(4)))
+        for x, _ in sharded(numbered(8), rank, 2):
+            (weight * x).sum().backward()
+
+    ranks = ranks_of(draw, 2)
+    assert [feed.number for feed in feeds_of(ranks)] == [1]
+    assert unwatched(ranks) == ["loader 0 (TensorDataset)"]
+    assert len(feeds_of(ranks, only_training=False)) == 2
+
+
+def test_ranks_that_hold_different_data_under_the_same_indices():
+    data = [TensorDataset(torch.arange(8.0) + 100 * rank) for rank in range(2)]
+    (feed,) = feeds_of(ranks_of(lambda rank: epochs_of(DataLoader(data[rank], 4)), 2), only_training=False)
+    assert (feed.by, feed.samples, max(feed.epochs[0].counts.values())) == ("own index", 16, 1)
+
+
+def test_subsets_are_compared_by_the_indices_below():
+    data = numbered(12)
+    parts = [Subset(data, range(rank, 12, 2)) for rank in range(2)]
+    (feed,) = feeds_of(ranks_of(lambda rank: epochs_of(DataLoader(parts[rank], 3)), 2), only_training=False)
+    assert (feed.by, feed.samples) == ("index", 12)
+    assert feed.epochs[0].draws[1].order == [1, 3, 5, 7, 9, 11]

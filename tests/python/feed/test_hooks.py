@@ -1,0 +1,130 @@
+"""ringdp/feed/hooks.py: every way of drawing is seen, nothing is drawn otherwise, and torch is left as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from play import numbered, played
+from ringdp.feed.hooks import AuditError, Watcher, unwatch, watch
+from ringdp.feed.recorder import Recorder
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.distributed import DistributedSampler
+
+HOOKED = [(DataLoader, "__iter__"), (_BaseDataLoaderIter, "_next_index"), (_BaseDataLoaderIter, "__next__")]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(10))
+
+
+def drawn(draw):
+    """The batches that were written down while `draw` ran, and what it returned."""
+    result = []
+    rows = played(lambda rank: result.append(draw()), 1)[0]
+    return [row["indices"] for row in rows if row["kind"] == "batch"], rows, result[0]
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_indices_in_the_order_in_which_batches_are_handed_out(workers, persistent):
+    def draw():
+        options = {"num_workers": workers, "persistent_workers": persistent, "shuffle": True, "batch_size": 4}
+        loader = DataLoader(numbered(10), generator=torch.Generator().manual_seed(1), **options)
+        return [[batch[0].int().tolist() for batch in loader] for _ in range(2)]
+
+    indices, rows, epochs = drawn(draw)
+    assert indices == [batch for epoch in epochs for batch in epoch]
+    assert [row["batches"] for row in rows if row["kind"] == "end"] == [3, 3]
+
+
+def test_an_epoch_left_early_has_what_was_handed_out():
+    def draw():
+        loader = DataLoader(numbered(40), batch_size=4, num_workers=1, prefetch_factor=4)
+        for step, _ in enumerate(loader):
+            if step == 1:
+                return
+
+    indices, rows, _ = drawn(draw)
+    assert indices == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert "end" not in {row["kind"] for row in rows}
+
+
+def test_streams_have_no_indices():
+    indices, rows, _ = drawn(lambda: list(DataLoader(Stream(), batch_size=4)))
+    assert indices == [None] * 3
+    assert [row["size"] for row in rows if row["kind"] == "batch"] == [4, 4, 2]
+
+
+def test_samplers_outside_of_loaders_are_seen_and_inside_are_not():
+    sampler = DistributedSampler(numbered(10), num_replicas=2, rank=1, shuffle=False)
+    indices, rows, listed = drawn(lambda: list(sampler))
+    assert (indices, listed) == ([[1], [3], [5], [7], [9]], [1, 3, 5, 7, 9])
+    _, rows, _ = drawn(lambda: list(DataLoader(numbered(10), sampler=sampler)))
+    assert [row["sampler"] for row in rows if row["kind"] == "loader"] == ["DistributedSampler"]
+
+
+def test_a_backward_pass_marks_the_loader_drawn_from_last():
+    def draw():
+        weight = torch.ones(1, requires_grad=True)
+        list(DataLoader(numbered(4)))
+        for x, _ in DataLoader(numbered(4), batch_size=2):
+            (weight * x).sum().backward()
+
+    _, rows, _ = drawn(draw)
+    assert [row["loader"] for row in rows if row["kind"] == "trained"] == [1]
+
+
+def test_torch_is_left_as_it_was():
+    before = [getattr(owner, name) for owner, name in HOOKED] + [torch.autograd.backward, RandomSampler.__iter__]
+    watchers = [Watcher(Recorder(lambda row: None), lambda source: True) for _ in range(2)]
+    for watcher in watchers:
+        watch(watcher, RandomSampler)
+    for watcher in watchers:
+        assert DataLoader.__iter__ is not before[0]
+        unwatch(watcher)
+    unwatch(watchers[0])
+    after = [getattr(owner, name) for owner, name in HOOKED] + [torch.autograd.backward, RandomSampler.__iter__]
+    assert after == before
+
+
+def test_two_watchers_each_have_their_own_loader():
+    loaders = [DataLoader(numbered(2)), DataLoader(numbered(3))]
+    rows = [[], []]
+    watchers = [
+        Watcher(Recorder(own.append), lambda source, loader=loader: source is loader)
+        for own, loader in zip(rows, loaders, strict=True)
+    ]
+    for watcher in watchers:
+        watch(watcher)
+    for loader in loaders:
+        list(loader)
+    for watcher in watchers:
+        unwatch(watcher)
+    assert [sum(row["kind"] == "batch" for row in own) for own in rows] == [2, 3]
+
+
+def test_a_failing_recorder_does_not_stop_the_training(recwarn):
+    def fail(row):
+        raise ValueError("no room")
+
+    watcher = Watcher(Recorder(fail), lambda source: True)
+    watch(watcher)
+    try:
+        assert len(list(DataLoader(numbered(4)))) == 4
+    finally:
+        unwatch(watcher)
+    assert ["no room" in str(w.message) for w in recwarn] == [True]
+
+
+def test_an_audit_error_goes_through():
+    def fail(row):
+        raise AuditError("duplicates")
+
+    watcher = Watcher(Recorder(fail), lambda source: True)
+    watch(watcher)
+    try:
+        with pytest.raises(AuditError, match="duplicates"):
+            list(DataLoader(numbered(4)))
+    finally:
+        unwatch(watcher)

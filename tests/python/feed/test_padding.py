@@ -1,0 +1,63 @@
+"""ringdp/feed/padding.py: repeated samples that are meant, against torch's own sampler."""
+
+from __future__ import annotations
+
+import pytest
+from play import epochs_of, fixed, judged, numbered, sharded
+from ringdp.attach.finding import problems
+from torch.utils.data import DataLoader
+
+
+@pytest.mark.parametrize("length", [61, 62, 63, 64, 65, 3])
+@pytest.mark.parametrize("world", [2, 3, 8])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_distributed_sampler_s_padding_is_exactly_its_own(length, world, shuffle):
+    data = numbered(length)
+    report = judged(lambda rank: epochs_of(sharded(data, rank, world, 4, shuffle=shuffle)), world)
+    assert problems(report.findings) == []
+    assert (report.rows[0].padding, report.rows[0].repeated) == (-length % world, 0)
+    assert report.rows[0].missing == 0
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_what_it_drops_is_a_note(world):
+    data = numbered(64 + world - 1)
+    report = judged(lambda rank: epochs_of(sharded(data, rank, world, 4, drop_last=True)), world)
+    assert problems(report.findings) == []
+    assert report.rows[0].missing == (64 + world - 1) % world
+
+
+def test_one_more_than_its_padding_is_no_padding():
+    data = numbered(63)
+
+    def draw(rank):
+        loader = sharded(data, rank, 4, 4)
+        indices = list(loader.sampler)
+        if rank == 2:
+            indices[3] = indices[7]
+        loader.sampler.__class__ = type("Odd", (type(loader.sampler),), {"__iter__": lambda self: iter(indices)})
+        epochs_of(loader)
+
+    row = judged(draw, 4).rows[-1]  # before it comes the sampler that was listed
+    assert (row.padding, row.repeated, row.missing) == (1, 1, 1)
+
+
+def test_an_unknown_sampler_pads_when_it_makes_ranks_even_and_leaves_nothing_out():
+    data = numbered(7)
+    even = [[[0, 1], [2, 3]], [[4, 5], [6, 0]]]
+    assert judged(lambda rank: epochs_of(fixed(data, even[rank])), 2).rows[0].padding == 1
+    twice = [[[0, 1], [2, 3]], [[4, 5], [0, 5]]]  # 6 is never drawn
+    row = judged(lambda rank: epochs_of(fixed(data, twice[rank])), 2).rows[0]
+    assert (row.padding, row.repeated, row.missing) == (0, 2, 1)
+
+
+def test_a_loader_that_drops_its_last_batch():
+    data = numbered(67)
+    given = {"batch_size": 8, "drop_last": True}
+
+    def draw(rank):
+        epochs_of(DataLoader(data, sampler=sharded(data, rank, 2).sampler, **given))
+
+    report = judged(draw, 2)
+    assert [finding.check for finding in report.findings] == ["dropped"]
+    assert report.rows[0].missing == 67 - 2 * 4 * 8

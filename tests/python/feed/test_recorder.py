@@ -1,0 +1,115 @@
+"""ringdp/feed/recorder.py: what is written down, in which order, and what that costs."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from play import numbered, sharded
+from ringdp.ddp import weights
+from ringdp.feed.recorder import HASHED_BATCHES, Recorder
+from torch.utils.data import DataLoader
+
+
+def recorded():
+    rows = []
+    return Recorder(rows.append), rows
+
+
+def test_an_epoch_s_records_in_order():
+    recorder, rows = recorded()
+    loader = sharded(numbered(), 0, 2)
+    loader.sampler.set_epoch(4)
+    epoch = recorder.begin(loader)
+    recorder.draw(epoch, [3, 1], [torch.tensor([3.0, 1.0]), torch.tensor([3, 1])])
+    recorder.backward()
+    recorder.backward()
+    recorder.end(epoch)
+    recorder.end(epoch)
+    assert [row["kind"] for row in rows] == ["loader", "epoch", "batch", "trained", "end", "cost"]
+    assert rows[1] == {"kind": "epoch", "loader": 0, "epoch": 0, "sampler_epoch": 4}
+    assert (rows[2]["indices"], rows[2]["size"], len(rows[2]["contents"]), len(rows[2]["labels"])) == ([3, 1], 2, 2, 2)
+    assert rows[4]["batches"] == 1
+    assert 0 < rows[5]["seconds"] and rows[5]["draws"] == 1
+
+
+def test_only_some_batches_are_hashed_where_indices_are_known():
+    recorder, rows = recorded()
+    epoch = recorder.begin(DataLoader(numbered()))
+    for index in range(HASHED_BATCHES + 2):
+        recorder.draw(epoch, [index], torch.tensor([index]))
+    hashed = ["contents" in row for row in rows if row["kind"] == "batch"]
+    assert hashed == [True] * HASHED_BATCHES + [False] * 2
+
+
+def test_hidden_indices_are_hashed_always():
+    recorder, rows = recorded()
+    epoch = recorder.begin(DataLoader(numbered()))
+    for index in range(HASHED_BATCHES + 2):
+        recorder.draw(epoch, None, torch.tensor([index, index + 1]))
+    batches = [row for row in rows if row["kind"] == "batch"]
+    assert {(row["indices"], row["size"], len(row["contents"])) for row in batches} == {(None, 2, 2)}
+
+
+def test_later_epochs_are_not_written_down():
+    rows = []
+    recorder = Recorder(rows.append, epochs=1)
+    loader = DataLoader(numbered())
+    for _ in range(3):
+        epoch = recorder.begin(loader)
+        recorder.draw(epoch, [0])
+        recorder.end(epoch)
+    assert [row["epoch"] for row in rows if row["kind"] in ("epoch", "batch", "end")] == [0, 0, 0]
+
+
+def test_a_loader_made_for_every_epoch_is_one_loader():
+    recorder, rows = recorded()
+    dataset, other = numbered(), numbered()
+    for _ in range(2):
+        loader = DataLoader(dataset)
+        recorder.begin(loader)
+        del loader
+        gc.collect()
+    kept = [DataLoader(other), DataLoader(other)]  # at once: two loaders
+    for loader in kept:
+        recorder.begin(loader)
+    assert [(row["loader"], row["epoch"]) for row in rows if row["kind"] == "epoch"] == [(0, 0), (0, 1), (1, 0), (2, 0)]
+
+
+def test_the_first_batch_of_an_epoch_is_told():
+    told = []
+    recorder = Recorder(lambda row: None, at_first_batch=lambda: told.append("now"))
+    loader = DataLoader(numbered())
+    for _ in range(2):
+        epoch = recorder.begin(loader)
+        for index in range(3):
+            recorder.draw(epoch, [index])
+    assert told == ["now"] * 2
+
+
+def test_a_process_that_draws_nothing_writes_nothing():
+    recorder, rows = recorded()
+    recorder.note_cost()
+    recorder.backward()
+    assert rows == []
+
+
+@pytest.mark.parametrize("passes", [0, 3])
+def test_weighted_passes_are_known(monkeypatch, passes):
+    monkeypatch.setattr(weights, "passes", passes)
+    recorder, rows = recorded()
+    epoch = recorder.begin(DataLoader(numbered()))
+    recorder.draw(epoch, [0])
+    recorder.backward()
+    assert [row["weighted"] for row in rows if row["kind"] == "trained"] == [passes > 0]
+
+
+def test_the_cost_is_noted_while_a_job_runs():
+    recorder, rows = recorded()
+    epoch = recorder.begin(DataLoader(numbered()))
+    for index in range(40):
+        recorder.draw(epoch, [index])
+    costs = [row for row in rows if row["kind"] == "cost"]
+    assert [row["draws"] for row in costs] == [8, 16, 32]
+    assert 0 < costs[0]["seconds"] < costs[-1]["seconds"] <= costs[-1]["span"]

@@ -1,0 +1,132 @@
+"""Files of real ranks are read, torch's analyser opens them; what is damaged or dangerous is refused with its name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+from made_up import Run, as_file
+from ringdp.observe.dump import TraceError, missing_ranks, read, read_folder
+
+ANALYSER = "torch.distributed.flight_recorder.fr_trace"
+
+
+def analyse(folder, *options):
+    """What torch's own tool makes of it."""
+    command = [sys.executable, "-m", ANALYSER, folder, *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_file_gives_back_the_dump(tmp_path):
+    dumps = Run(ranks=2, steps=3).dumps()
+    for dump in dumps:
+        as_file(dump, tmp_path)
+    (tmp_path / "trace.json").write_text("{}")
+    assert read_folder(tmp_path) == dumps
+    assert missing_ranks(dumps) == []
+    assert missing_ranks(dumps[1:]) == [0]
+
+
+def test_nothing_there_says_how_to_get_it(tmp_path):
+    with pytest.raises(TraceError, match=r"RINGDP_TRACE="):
+        read_folder(tmp_path)
+    with pytest.raises(TraceError, match=r"there is no folder .*absent"):
+        read_folder(tmp_path / "absent")
+
+
+class Harm:
+    def __reduce__(self):
+        return os.system, ("touch harmed",)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.write_bytes(file.read_bytes()[:-40]),
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(pickle.dumps({"entries": []})),
+        lambda file: file.write_bytes(pickle.dumps({"ringdp": {"format": 9}})),
+        lambda file: file.write_bytes(pickle.dumps({"ringdp": Harm()})),
+        lambda file: (file.unlink(), file.mkdir()),
+    ],
+    ids=["cut", "empty", "another recorder's", "newer format", "code", "folder"],
+)
+def test_a_damaged_file_is_named_and_nothing_runs(tmp_path, damage, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = as_file(Run(ranks=2, steps=2).dumps()[1], tmp_path)
+    damage(file)
+    with pytest.raises(TraceError, match=r"rank_1"):
+        read(file)
+    assert not (tmp_path / "harmed").exists()
+
+
+def train(steps):
+    import torch
+    import torch.distributed as dist
+
+    for _ in range(steps):
+        dist.all_reduce(torch.ones(1000))
+    out = [torch.empty(3) for _ in range(dist.get_world_size())]
+    dist.all_gather(out, torch.ones(3))
+    dist.barrier()
+
+
+def disagree():
+    import torch
+    import torch.distributed as dist
+
+    with contextlib.suppress(Exception):
+        dist.all_reduce(torch.ones(4 + dist.get_rank()))
+
+
+def test_ranks_that_leave_have_written_what_they_did(run_on_fresh_ranks, tmp_path):
+    world = run_on_fresh_ranks(2, trace=tmp_path / "new")
+    world.join()
+    world.run(train, 5)
+    world.leave()
+    dumps = read_folder(tmp_path / "new")
+    assert [dump.rank for dump in dumps] == [0, 1]
+    assert [dump.pid for dump in dumps] == [world.pid(0), world.pid(1)]
+    for dump in dumps:
+        group = dump.groups[0]
+        assert (group.rank, group.members) == (dump.rank, (0, 1))
+        kinds = [event.kind for event in dump.events if event.group == 0]
+        assert [kinds.count(kind) for kind in ("enqueued", "started", "arrived", "finished")] == [7] * 4
+        called = [(e.name, e.bytes, e.dtype) for e in dump.events if e.kind == "enqueued"]
+        assert called[0] == ("all_reduce", 4000, "float32") and called[5] == ("all_gather", 24, "float32")
+        assert dump.events == tuple(sorted(dump.events, key=lambda event: event.time))
+        assert not dump.overwritten and dump.lost == 0
+    analysed = analyse(tmp_path / "new", "-o", tmp_path / "db")
+    assert analysed.returncode == 0, analysed.stderr
+    _, database = pickle.loads((tmp_path / "db").read_bytes())
+    found = [(c.collective_name, c.pass_check, c.collective_state) for c in database.collectives]
+    assert found == [("gloo:all_reduce", True, "completed")] * 5 + [
+        ("gloo:all_gather", True, "completed"),
+        ("gloo:barrier", True, "completed"),
+    ]
+
+
+def test_a_failure_is_dumped_at_once_and_torch_s_analyser_names_the_culprit(run_on_fresh_ranks, tmp_path):
+    world = run_on_fresh_ranks(2, trace=tmp_path / "failed")
+    world.join()
+    world.run(train, 1)
+    world.run(disagree)  # and nobody leaves
+    dumps = read_folder(tmp_path / "failed")
+    assert [[e.seq for e in dump.events if e.kind == "failed"] for dump in dumps] == [[4], [4]]
+    analysed = analyse(tmp_path / "failed")
+    assert analysed.returncode == 0, analysed.stderr
+    assert "SIZE_OR_SYNTAX_MISMATCH" in analysed.stdout + analysed.stderr
+
+
+def test_a_small_ring_keeps_the_latest(run_on_fresh_ranks, tmp_path):
+    world = run_on_fresh_ranks(2, trace=tmp_path / "small", trace_events=64)
+    world.join()
+    world.run(train, 40)
+    world.leave()
+    for dump in read_folder(tmp_path / "small"):
+        assert dump.overwritten and len(dump.events) <= 64
+        assert max(event.seq for event in dump.events) == 42

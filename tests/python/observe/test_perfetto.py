@@ -1,0 +1,80 @@
+"""The merged trace: every slice where it belongs, on one clock, with arrows from the last rank to those that waited."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from made_up import MS, Run
+from ringdp.observe.perfetto import BUCKETS, FIRST_GROUP, STEPS, chrome_trace
+
+
+@pytest.fixture(scope="module")
+def run():
+    return Run(
+        ranks=3,
+        steps=4,
+        compute=lambda rank, step: 10.0 + 20 * (rank == 2),
+        boots=("a", "a", "b"),
+        zero=lambda rank: 500 * MS * (rank == 2),
+    )
+
+
+@pytest.fixture(scope="module")
+def events(run):
+    return json.loads(json.dumps(chrome_trace(run.dumps())))["traceEvents"]
+
+
+def of(events, **wanted):
+    return [event for event in events if all(event.get(key) == value for key, value in wanted.items())]
+
+
+def test_a_rank_is_a_process_with_named_lanes(events):
+    names = {event["pid"]: event["args"]["name"] for event in of(events, name="process_name")}
+    assert names == {0: "rank 0 (host-a)", 1: "rank 1 (host-a)", 2: "rank 2 (host-b)"}
+    lanes = {event["args"]["name"] for event in of(events, name="thread_name", pid=2)}
+    assert lanes == {"steps", "buckets", "group 0", "thread 102"}
+
+
+def test_times_are_on_one_clock_in_order(events):
+    times = [event["ts"] for event in events if "ts" in event]
+    assert times == sorted(times) and times[0] == 0
+    ends = [e["ts"] + e["dur"] for e in of(events, ph="X", name="all_reduce #3", tid=FIRST_GROUP)]
+    assert len(ends) == 3 and ends == pytest.approx([ends[0]] * 3)
+
+
+def test_a_collective_is_waiting_and_then_moving(run, events):
+    waiting = of(events, ph="X", name="all_reduce #2 waits for ranks", tid=FIRST_GROUP)
+    assert {event["pid"]: event["dur"] for event in waiting} == pytest.approx({0: 20e3, 1: 20e3, 2: 0})
+    moving = of(events, ph="X", name="all_reduce #2", pid=1)[0]
+    assert moving["dur"] == pytest.approx(1e3 * run.transfer)
+    assert moving["args"]["plan"] == "direct" and moving["args"]["bytes"] == run.size
+
+
+def test_arrows_lead_from_the_last_rank_to_the_others(events):
+    starts, ends = of(events, ph="s"), of(events, ph="f")
+    assert {event["pid"] for event in starts} == {2}
+    assert sorted(event["pid"] for event in ends) == [0] * 4 + [1] * 4
+    assert sorted(event["id"] for event in starts) == sorted(event["id"] for event in ends)
+    for end in ends:
+        start = next(event for event in starts if event["id"] == end["id"])
+        assert start["ts"] <= end["ts"]
+
+
+def test_bandwidth_is_a_counter(run, events):
+    counters = of(events, ph="C", pid=0)
+    rates = [event["args"]["GB/s"] for event in counters]
+    assert rates == pytest.approx([run.size / (run.transfer * MS), 0] * run.steps)
+
+
+def test_steps_have_their_phases(events):
+    phases = of(events, ph="X", tid=STEPS, pid=2)
+    assert [phase["name"] for phase in phases] == ["forward", "backward", "exposed communication"] * 4
+    assert [phase["dur"] for phase in phases[:3]] == pytest.approx([15e3, 15e3, 1e3])
+
+
+def test_buckets_begin_and_end_by_their_id(run, events):
+    begun, ended = of(events, tid=BUCKETS, ph="b"), of(events, tid=BUCKETS, ph="e")
+    assert len(begun) == run.ranks * run.steps == len({event["id"] for event in begun})
+    assert sorted(event["id"] for event in begun) == sorted(event["id"] for event in ended)
+    assert len(of(events, tid=BUCKETS, ph="i", name="bucket 0 ready")) == run.ranks * run.steps

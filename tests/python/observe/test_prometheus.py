@@ -1,0 +1,101 @@
+"""The text is Prometheus's, the door is loopback's, and bad ports are refused by name."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+
+import pytest
+from ringdp.observe import prometheus
+
+STATS = {
+    "groups": [
+        {
+            "name": 'odd "name"\n',
+            "rank": 1,
+            "world": 2,
+            "submitted": 3,
+            "counters": {"collectives": 3, "steps": 12, "rounds": 6, "wire_bytes_sent": 64},
+            "delays": [0.0, 0.25],
+            "error": None,
+        }
+    ],
+    "trace": {},
+}
+SAMPLE = re.compile(r'[a-z_]+\{([a-z_]+="(\\.|[^"\\])*",?)*\} \S+')
+
+
+def test_every_line_is_a_comment_or_a_sample():
+    text = prometheus.render(STATS)
+    samples = [line for line in text.splitlines() if not line.startswith("#")]
+    assert all(SAMPLE.fullmatch(line) for line in samples)
+    assert r'ringdp_delay_seconds_total{group="odd \"name\"\n",rank="1",by="1"} 0.25' in samples
+    assert any(line.startswith("ringdp_wire_bytes_sent_total") and line.endswith(" 64") for line in samples)
+    assert any(line.startswith("ringdp_failed") and line.endswith(" 0") for line in samples)
+    assert not any("steps" in line for line in samples)
+    for name in {line.partition("{")[0] for line in samples}:
+        kind = "counter" if name.endswith("_total") else "gauge"
+        assert f"# TYPE {name} {kind}\n" in text and f"# HELP {name} " in text
+
+
+def test_it_is_served_on_loopback(monkeypatch):
+    monkeypatch.setattr(prometheus, "stats", lambda: STATS)
+    server = prometheus.serve_prometheus(0)
+    try:
+        assert server.server_address[0] == "127.0.0.1"
+        address = f"http://127.0.0.1:{server.server_port}"
+        with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert answer.read().decode() == prometheus.render(STATS)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{address}/other", timeout=10)
+        with pytest.raises(OSError, match=rf"127\.0\.0\.1:{server.server_port}"):
+            prometheus.serve_prometheus(server.server_port)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("port", ["http", "0", "65536", "-1", "٣"])
+def test_a_bad_port_is_named(monkeypatch, port):
+    monkeypatch.setenv(prometheus.VARIABLE, port)
+    with pytest.raises(ValueError, match=f"'{port}' is no value for RINGDP_PROMETHEUS_PORT"):
+        prometheus.serve_if_asked()
+
+
+def test_each_rank_of_a_host_has_a_port_of_its_own(monkeypatch):
+    asked = []
+    monkeypatch.setattr(prometheus, "serve_prometheus", lambda port: asked.append(port))
+    monkeypatch.setattr(prometheus, "_served", [])
+    prometheus.serve_if_asked()
+    assert asked == []
+    monkeypatch.setenv(prometheus.VARIABLE, "9400")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    prometheus.serve_if_asked()
+    prometheus.serve_if_asked()
+    assert asked == [9403]
+
+
+def fetch(port):
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(4))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return answer.read().decode()
+
+
+def free_port():
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def test_a_rank_that_was_asked_serves_from_its_first_group_on(run_on_fresh_ranks):
+    port = free_port()
+    world = run_on_fresh_ranks(1, prometheus_port=port)
+    world.join()
+    (text,) = world.run(fetch, port)
+    assert re.search(r'ringdp_collectives_total\{group="\w+",rank="0"\} 1\n', text)

@@ -1,0 +1,48 @@
+"""ringdp/planner/batch.py: rounding, the identity, and the advice that goes with a row."""
+
+import pytest
+from ringdp.planner.batch import batch, lr, nearest_power_of_two
+from ringdp.planner.kind import InputError
+
+
+def test_the_nearest_power_of_two_by_search():
+    for samples in range(1, 3000):
+        distances = {2**k: abs(samples - 2**k) for k in range(13)}
+        assert distances[nearest_power_of_two(samples)] == min(distances.values())
+
+
+@pytest.mark.parametrize("dp", [1, 3, 128, 512])
+def test_the_identity_holds(dp):
+    answer = batch(4e6, 4096, 2, dp)
+    assert answer["grad_acc"] * 2 * dp == pytest.approx(answer["samples"])
+    assert answer["rounded_global_tokens"] == answer["samples"] * 4096
+
+
+def test_too_many_ranks_get_three_ways_out():
+    (advice,) = batch(4e6, 4096, 2, 1024).advice
+    assert "lower --micro-batch to 1;" in advice
+    assert "raise the global batch to 2048 samples (8,388,608 tokens)" in advice
+    assert "use 512 ranks and leave 512 idle" in advice
+    (advice,) = batch(4e6, 4096, 2, 4096).advice
+    assert "lower --micro-batch" not in advice  # not even one sample per rank
+
+
+def test_an_accumulation_that_is_not_whole_gets_its_neighbours():
+    (advice,) = batch(4e6, 4096, 2, 96).advice
+    assert "5 micro-batches (960 samples) or 6 (1152)" in advice
+
+
+def test_the_rows_are_those_of_the_recipe_and_one_s_own():
+    (table,) = batch(4e6, 4096, 2, 64).tables
+    assert [row[:2] for row in table.rows] == [(64, 8), (128, 4), (512, 1), (1024, 0.5)]
+    assert [row[2] for row in table.rows] == ["works", "works", "works", "too many ranks"]
+
+
+def test_less_than_a_sequence_is_refused():
+    with pytest.raises(InputError, match="less than one sequence"):
+        batch(1000, 4096, 1, 1)
+
+
+def test_learning_rate():
+    answer = lr(1e-3, 4, 300, 0.1)
+    assert (answer["scaled_lr"], answer["warmup_steps"]) == (4e-3, 30)

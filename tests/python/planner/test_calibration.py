@@ -1,0 +1,51 @@
+"""ringdp/planner/calibration.py: a line through points, and a file that comes back."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from ringdp.planner.calibration import line_of, load, moved_bytes, slowest
+from ringdp.planner.kind import InputError
+from ringdp.planner.prediction import calibrated
+from ringdp.planner.probe_job import ProbeJob
+
+sys.path.insert(0, str(Path(__file__).parent))
+import invented
+
+FOUND = calibrated([invented.report(2)] * 2, ProbeJob("mlp", 8, 2, ()), 2, 100e6)
+
+
+def test_latency_and_bandwidth_are_found_again():
+    assert FOUND.alpha == pytest.approx(1e-3)
+    assert FOUND.seconds_per_byte == pytest.approx(1 / 100e6)
+    assert line_of([(5.0, 3.0)]) == (3.0, 0.0)
+    assert line_of([(1.0, 2.0), (2.0, 1.0)]) == (2.0, 0.0)  # noise must not make bytes pay
+
+
+def test_bytes_that_count():
+    assert moved_bytes(100, 4, between_hosts=True) == 150 and moved_bytes(100, 4, between_hosts=False) == 100
+
+
+def test_the_slowest_rank_counts():
+    assert slowest([{"step": [1, 2, 9]}, {"step": [3, 3, 3]}], "step") == 3
+
+
+def test_a_file_comes_back(tmp_path):
+    FOUND.save(tmp_path / "here.json")
+    assert load(tmp_path / "here.json") == FOUND
+
+
+@pytest.mark.parametrize(("text", "named"), [("{", "Expecting"), ("{}", "measure again"), ("[1]", "measure again")])
+def test_a_bad_file_is_named(tmp_path, text, named):
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=named) as refusal:
+        load(path)
+    assert str(path) in str(refusal.value)
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(InputError, match="make one by ringdp plan --calibrate"):
+        load(tmp_path / "none.json")
+    with pytest.raises(InputError, match="No such file"):
+        FOUND.save(tmp_path / "no" / "folder.json")

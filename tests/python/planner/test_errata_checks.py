@@ -1,0 +1,125 @@
+"""ringdp/planner/errata_checks.py: one test per erratum, against the documents' corrected figure or another way."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from ringdp.planner import errata_checks as checks
+
+torch = pytest.importorskip("torch")
+FIRST = [100, 104, 108, 112]
+
+
+def test_e1_a_ring_takes_fewer_elements_than_ranks():
+    found = checks.short_gradient()
+    assert found["results"] == [[60.0, 4.0]] * 4
+
+
+def test_e2_the_receiver_adds_to_what_was_sent():
+    found = checks.receiving_chunk()
+    assert found == {"added_beside": [71, 53, 35, 53], "added_to_what_was_sent": FIRST}
+
+
+def test_e3_only_the_same_data_gives_the_same_gradient():
+    pytest.importorskip("numpy")
+    found = checks.same_data()
+    assert found["mean_of_ranks"] == pytest.approx(found["same_data"], rel=1e-6)
+    assert found["same_data"] == pytest.approx([-24.4438, -10.2058], rel=1e-5)
+    assert found["drawn_again"] == pytest.approx([-36.92, -11.58], rel=1e-3)
+
+
+def test_e4_rank_r_owns_the_next_chunk():
+    assert checks.ownership()["owned"] == [[(r + 1) % 4, FIRST[(r + 1) % 4]] for r in range(4)]
+
+
+def test_e5_minutes_not_an_hour():
+    found = checks.server_seconds()
+    assert found["one_way"] == pytest.approx(1023 * 140e9 / 400e9) and found["both_ways"] == 2 * found["one_way"]
+    assert found["both_ways"] < 3600 / 5
+
+
+def test_e6_variance_falls_by_n():
+    assert checks.variance_of_a_mean() == {"variance_falls_by": 4, "deviation_falls_by": 2.0}
+
+
+def test_e7_parameters_cancel():
+    found = checks.break_even_of_sizes()
+    assert found["comm_over_compute_70M"] == pytest.approx(found["comm_over_compute_70B"])
+    assert (found["whole_step"], found["backward_only"]) == pytest.approx((824, 1236), rel=1e-3)
+    assert found["comm_over_compute_70B"] == pytest.approx(found["whole_step"] / 1024 * 1023 / 1024)
+
+
+def test_e8_about_300_tensors():
+    assert 280 <= checks.parameter_tensors()["tensors_of_llama_7b"] <= 320
+
+
+def built(wrapper: str, widths: tuple[int, int]) -> tuple[str, list[float]]:
+    """On a rank: a wrapper around a layer with values of the rank's own; (error, weights)."""
+    import ringdp
+    import torch.distributed as dist
+
+    torch.manual_seed(5 + dist.get_rank())
+    layer = torch.nn.Linear(2, widths[dist.get_rank()])
+    wrappers = {"torch": torch.nn.parallel.DistributedDataParallel, "ringdp": ringdp.DistributedDataParallel}
+    try:
+        wrapped = wrappers[wrapper](layer)
+    except RuntimeError as error:
+        return str(error), []
+    return "", wrapped.module.weight.flatten().tolist()
+
+
+@pytest.mark.parametrize("wrapper", ["torch", "ringdp"])
+def test_e9_other_values_are_taken_from_rank_0(pair, wrapper):
+    (error, first), (other_error, second) = pair.run(built, wrapper, (3, 3))
+    assert error == other_error == ""
+    torch.manual_seed(5)
+    assert first == second == torch.nn.Linear(2, 3).weight.flatten().tolist()
+
+
+def test_e9_other_shapes_are_refused_on_every_rank(pair):
+    for error, _ in pair.run(built, "ringdp", (3, 4)):
+        assert "weight" in error and "[3, 2]" in error and "[4, 2]" in error
+
+
+def test_e10_eight_ports():
+    assert checks.ports() == {"port_bytes_per_second": 50e9, "ports": 8}
+
+
+def test_e11_the_step_returns_its_loss():
+    assert checks.returned_loss() == {"kept": "NameError: name 'loss' is not defined", "returned": 0.25}
+
+
+def test_e12_the_last_layers_come_first():
+    assert sorted(checks.first_bucket()["layers"]) == [4, 5]
+
+
+def test_e13_unequal_shards_need_weights():
+    found = checks.unequal_means()
+    assert found["weighted"] == found["mean"] == 4 != found["mean_of_means"]
+
+
+def test_e14_masks_not_losses():
+    found = checks.dropout_masks()
+    deviation = math.sqrt(0.25 / 4096)
+    assert found["same_seed"] == 1 and abs(found["seed_per_rank"] - 0.5) < 5 * deviation
+
+
+def test_e15_the_wire_saves_twice_the_buffer():
+    found = checks.fp8_saving()
+    assert found["buffer_bytes"] == 70e9
+    assert found["wire_bytes"] == pytest.approx(2 * 1023 / 1024 * 70e9)
+
+
+def test_e16_elements_are_not_bytes():
+    assert checks.bytes_of_elements() == {"elements": 2, "bf16_bytes": 4, "fp32_gradient_bytes": 6}
+
+
+def test_e17_an_eighth_of_a_sequence():
+    assert checks.part_of_a_sequence() == {"tokens_per_rank": 512, "sequences": 1 / 8, "possible": False}
+
+
+def test_e18_micro_batches_multiply():
+    found = checks.micro_batch_volume()
+    assert (found["stage3_gathers"], found["stage2_reduce_scatters"]) == (2 * 4, 4)
+    assert found["stage2_with_whole_gradients"] == "4P + 12P/N"

@@ -1,0 +1,53 @@
+"""ringdp/planner/prediction.py: a perfect machine, calibrated on two ranks and one link, is predicted on others."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from ringdp.planner.prediction import calibrated, crowding, predict
+from ringdp.planner.probe_job import ProbeJob
+
+sys.path.insert(0, str(Path(__file__).parent))
+import invented
+
+
+def measured(cores=64, between_hosts=True):
+    reports = [invented.report(2, between_hosts)] * 2
+    return calibrated(reports, ProbeJob("mlp", 8, 2, ()), cores, 100e6 if between_hosts else None)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("rate", [50e6, 100e6, 800e6])
+def test_other_ranks_and_links_of_a_perfect_machine(ranks, rate):
+    expected = invented.report(ranks, rate=rate)["step"][0]
+    assert predict(measured(), ranks, rate).step == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_the_parts_do_not_explain_is_kept_and_grows_with_the_crowd():
+    slow = [{**invented.report(2), "step": [1.0, 1.0]}] * 2
+    found = calibrated(slow, ProbeJob("mlp", 8, 2, ()), 2, 100e6)
+    assert found.overhead == pytest.approx(1 - invented.report(2)["step"][0])
+    assert predict(found, 2).step == pytest.approx(1.0)
+    assert predict(found, 4).step > 2 * found.overhead
+
+
+def test_ranks_beyond_the_cores_take_turns():
+    assert [crowding(n, 2) for n in (1, 2, 3, 8)] == [1, 1, 1.5, 4]
+    assert predict(measured(cores=2), 8).compute == pytest.approx(4 * predict(measured(cores=2), 2).compute)
+
+
+def test_shared_memory_carries_all_ranks_tensors():
+    found = measured(between_hosts=False)
+    two, four = predict(found, 2), predict(found, 4)
+    assert four.communication == pytest.approx(2 * two.communication)
+
+
+def test_one_rank_communicates_nothing():
+    alone = predict(measured(), 1)
+    assert alone.communication == alone.exposed == 0 and alone.efficiency == pytest.approx(1, rel=1e-6)
+
+
+def test_memory_is_what_is_counted_and_what_lay_beside_it():
+    found = measured()
+    assert found.counted == sum(invented.SIZES.values()) and found.other == 5_000_000
+    assert predict(found, 8).memory == invented.report(2)["peak"]

@@ -1,0 +1,142 @@
+"""A flipped bit is found by the next step, on every rank, with rank, bucket, parameter and step; else nothing is."""
+
+from __future__ import annotations
+
+import pytest
+import ringdp
+import torch
+import torch.distributed as dist
+from ringdp import _native
+
+_C = _native.load()
+
+
+@pytest.mark.parametrize(
+    ("values", "odd"),
+    [
+        ([5, 5], []),
+        ([5, 6], [0, 1]),
+        ([5, 6, 5], [1]),
+        ([5, 6, 7], [0, 1, 2]),
+        ([5, 5, 6, 6], [0, 1, 2, 3]),
+        ([5, 5, 5, 6, 7], [3, 4]),
+        ([0, 5, 5, 6], [3]),
+        ([0, 5, 0], []),
+        ([0, 0], []),
+    ],
+)
+def test_the_majority_decides(values, odd):
+    assert _C.odd_ranks(values) == odd
+
+
+def flip(tensor, bit=0):
+    tensor.detach().view(-1).view(torch.uint8)[bit // 8] ^= 1 << (bit % 8)
+
+
+def make(**options):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(4)])
+    options = {"check_drift": True, "bucket_cap_mb": 0.005, **options}
+    ddp = ringdp.DistributedDataParallel(model, **options)
+    if options.get("zero_stage"):
+        return ddp, ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=0.01)
+    return ddp, torch.optim.AdamW(ddp.parameters(), lr=0.01)
+
+
+def one_step(ddp, optimizer, meddle=lambda: None):
+    optimizer.zero_grad()
+    ddp(torch.randn(4, 32)).square().mean().backward()
+    meddle()
+    optimizer.step()
+
+
+def message_after(place, rank, options):
+    """Three good steps, then a bit flips on one rank in `place`; what the step after it says, and its number."""
+    ddp, optimizer = make(**options)
+    for _ in range(3):
+        one_step(ddp, optimizer)
+    weight = ddp.module[2].weight
+    here = dist.get_rank() == rank
+    if place == "gradient":
+        one_step(ddp, optimizer, lambda: here and flip(weight.grad, 30))
+    elif here:
+        flip(weight if place == "parameter" else optimizer.state[weight]["exp_avg"], 30)
+    if place == "state":
+        one_step(ddp, optimizer)  # which makes the parameter differ
+    with pytest.raises(RuntimeError) as error:
+        one_step(ddp, optimizer)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(("place", "step"), [("parameter", 4), ("gradient", 5), ("state", 5)])
+def test_a_flipped_bit_is_found_by_the_next_step(run_on_fresh_ranks, place, step):
+    world = run_on_fresh_ranks(3)
+    world.join()
+    for message in world.run(message_after, place, 1, {}):
+        assert f"at step {step} rank 1 holds other bits than most of 2.weight (bucket " in message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_as_bucket_view": True},
+        {"overlap": False},
+        {"static_graph": True},
+        {"find_unused_parameters": True},
+        {"zero_stage": 1},
+        {"zero_stage": 2},
+    ],
+    ids=lambda options: str(next(iter(options))),
+)
+def test_it_is_found_in_every_mode(run_on_fresh_ranks, options):
+    world = run_on_fresh_ranks(2)
+    world.join()
+    for message in world.run(message_after, "parameter", 0, options):
+        assert "at step 4 ranks 0 and 1 hold different bits, and no value has a majority, of 2.weight" in message
+
+
+def trains_without_a_word(steps):
+    """Modes in which ranks do different things, and parameters are equal all the same."""
+    ddp, optimizer = make()
+    for _ in range(steps):
+        with ddp.no_sync():
+            ddp(torch.randn(2, 32)).sum().backward()
+        one_step(ddp, optimizer)
+    with ddp.join():
+        for _ in range(3 + dist.get_rank()):
+            one_step(ddp, optimizer)
+    channels_last = torch.nn.Conv2d(4, 8, 3).to(memory_format=torch.channels_last)
+    convolution = ringdp.DistributedDataParallel(channels_last, check_drift=True)
+    for _ in range(2):
+        convolution(torch.randn(2, 4, 8, 8)).sum().backward()
+    return float(sum(p.double().sum() for p in ddp.parameters()))
+
+
+def test_equal_ranks_are_never_odd(pair):
+    trains = pair.run(trains_without_a_word, 4)
+    assert len(trains) == 2
+
+
+def refuses():
+    gloo = dist.new_group(backend="gloo")
+    with pytest.raises(RuntimeError, match=r"check_drift=True needs .*a group of backend ringdp.*check_replicas"):
+        make(process_group=gloo)
+    with pytest.raises(ValueError, match="check_drift=True with zero_stage=3"):
+        make(zero_stage=3)
+
+
+def test_where_nothing_carries_checksums_it_is_refused(pair):
+    pair.run(refuses)
+
+
+def losses(check):
+    torch.manual_seed(dist.get_rank())
+    ddp, optimizer = make(check_drift=check)
+    for _ in range(3):
+        one_step(ddp, optimizer)
+    return [p.detach().clone() for p in ddp.parameters()]
+
+
+def test_it_changes_no_bit(pair):
+    for checked, plain in zip(pair.run(losses, True), pair.run(losses, False), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(checked, plain, strict=True))
