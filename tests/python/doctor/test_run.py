@@ -16,8 +16,7 @@ STUCK = """
 import faulthandler, signal, sys, time
 faulthandler.register(signal.SIGUSR1, file=open(sys.argv[1], "w"))
 def stuck():
-    print("ready", flush=True)
-    time.sleep(600)
+    print("ready", flush=True); time.sleep(600)  # on one line: the signal may come before the sleep
 stuck()
 """
 
@@ -56,7 +55,7 @@ def test_a_rank_that_is_stuck_says_where(tmp_path):
         (tmp_path / "stack").rename(tmp_path / f"stack-{process.pid}.txt")
         write(tmp_path, 1, pid=process.pid)
         write(tmp_path, 0, pid=os.getpid())  # which has no handler, and must not be signalled
-        assert stacks_of(Reader(tmp_path).read(), tmp_path) == {1: "<string>, line 6 in stuck"}
+        assert stacks_of(Reader(tmp_path).read(), tmp_path) == {1: "<string>, line 5 in stuck"}
     finally:
         process.kill()
         process.communicate()

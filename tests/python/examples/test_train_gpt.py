@@ -42,6 +42,7 @@ def test_a_run_resumed_at_another_stage_has_the_bits_of_an_unbroken_one(train_gp
     assert resumed["history"]["losses"] == unbroken["history"]["losses"]
 
 
+@pytest.mark.long  # tests/parity holds every stage to the bits in less time
 def test_every_stage_ends_with_the_same_parameters_and_says_what_it_held(train_gpt, tmp_path):
     hashes = set()
     for stage in ("0", "1", "2"):
@@ -53,6 +54,7 @@ def test_every_stage_ends_with_the_same_parameters_and_says_what_it_held(train_g
     assert len(hashes) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ddp", ["ringdp", "stock"])
 def test_three_ranks_run_and_only_who_promises_rank_order_must_have_it(train_gpt, backend, ddp, tmp_path):
     shown = ("--rounds", "0", "--json", str(tmp_path / "report.json"))

@@ -10,9 +10,9 @@ std::vector<std::string> nothing(int world) { return std::vector<std::string>(wo
 
 bool waits_inside_kernels(plan::DeviceAlgorithm algorithm) { return algorithm == plan::DeviceAlgorithm::kPush; }
 
-class EveryWorld : public ::testing::TestWithParam<int> {};
+class EveryRun : public ::testing::TestWithParam<int> {};
 
-TEST_P(EveryWorld, EveryPlanGivesTheBitsOfTheSerialFold) {
+TEST_P(EveryRun, EveryPlanGivesTheBitsOfTheSerialFold) {
   for (const int executor : {RD_GPU_SPIN, RD_GPU_STREAM}) {
     for (const plan::testing::DeviceKind& kind : plan::testing::device_kinds()) {
       if (executor == RD_GPU_STREAM && waits_inside_kernels(kind.algorithm)) continue;
@@ -26,7 +26,7 @@ TEST_P(EveryWorld, EveryPlanGivesTheBitsOfTheSerialFold) {
   }
 }
 
-TEST_P(EveryWorld, RanksThatShareADevice) {
+TEST_P(EveryRun, RanksThatShareADevice) {
   for (const int executor : {RD_GPU_SPIN, RD_GPU_STREAM}) {
     RankCase one;
     one.world = GetParam();
@@ -36,7 +36,7 @@ TEST_P(EveryWorld, RanksThatShareADevice) {
   }
 }
 
-TEST_P(EveryWorld, EveryTypeThatHasAKernel) {
+TEST_P(EveryRun, EveryTypeThatHasAKernel) {
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF64, DType::kI32, DType::kI64}) {
     RankCase one;
     one.world = GetParam();
@@ -46,7 +46,7 @@ TEST_P(EveryWorld, EveryTypeThatHasAKernel) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, EveryWorld, ::testing::Values(1, 2, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, EveryRun, ::testing::Values(1, 2, 4));
 
 TEST(Run, KernelsOnOneDeviceRunSideBySideOnlyIfTheyFit) {
   RankCase one;

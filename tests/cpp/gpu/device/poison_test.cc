@@ -34,15 +34,17 @@ void run(const PoisonWork& work) {
 
 template <class T>
 void expect_nan_exactly_when_given_up(bool (*is_nan)(T)) {
-  alignas(16) T memory[16 * 41];
-  constexpr size_t kGuard = 16 / sizeof(T);
+  std::vector<Pack> memory(41);
+  std::vector<T> seen(memory.size() * sizeof(Pack) / sizeof(T));
+  constexpr size_t kGuard = sizeof(Pack) / sizeof(T);
   for (const int64_t packs : {0, 1, 14, 15, 16, 40}) {
     for (const uint32_t abort : {0u, 1u}) {
-      std::memset(memory, 0x11, sizeof memory);
-      run({reinterpret_cast<char*>(memory), packs * 16, &abort});
+      std::memset(memory.data(), 0x11, memory.size() * sizeof(Pack));
+      run({reinterpret_cast<char*>(memory.data()), packs * 16, &abort});
+      std::memcpy(seen.data(), memory.data(), memory.size() * sizeof(Pack));
       const size_t count = static_cast<size_t>(packs) * 16 / sizeof(T);
-      for (size_t i = 0; i < count; ++i) EXPECT_EQ(is_nan(memory[i]), abort != 0) << i;
-      for (size_t i = count; i < count + kGuard; ++i) EXPECT_FALSE(is_nan(memory[i])) << "beyond the end: " << i;
+      for (size_t i = 0; i < count; ++i) EXPECT_EQ(is_nan(seen[i]), abort != 0) << i;
+      for (size_t i = count; i < count + kGuard; ++i) EXPECT_FALSE(is_nan(seen[i])) << "beyond the end: " << i;
     }
   }
 }
