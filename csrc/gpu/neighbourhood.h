@@ -35,7 +35,8 @@ struct Surroundings {
 
 class Neighbourhood {
  public:
-  // Collective; the device is the thread's current one. Where memory cannot be shared, every rank's why_not() says why, alike. Throws what tell_all() throws.
+  // Collective; the device is the thread's current one. Where memory cannot be shared, every rank's why_not() says why,
+  // alike. Throws what tell_all() throws.
   static std::unique_ptr<Neighbourhood> meet(const Functions& functions, int device, const Surroundings& surroundings);
   // Frees when everybody has let go of this rank's memory, see part(); else leaves the memory to the process's end.
   ~Neighbourhood();

@@ -30,9 +30,10 @@ std::string read_host_name() {
 }
 
 std::string read_boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  const char* const path = "/proc/sys/kernel/random/boot_id";
+  std::ifstream file(path);
   std::string id;
-  if (!(file >> id)) throw Error(ErrorKind::kInternal, "cannot read the boot id: is /proc mounted?");
+  if (!(file >> id)) throw_errno(std::string("cannot read ") + path + " (is /proc mounted?)");
   return id;
 }
 

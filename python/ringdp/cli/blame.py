@@ -6,9 +6,9 @@ import argparse
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
+from ringdp.cli.traced import add_folder, status_of_command
 from ringdp.observe.blame import Finding, Table, judge
 from ringdp.observe.dump import TraceError
 
@@ -31,25 +31,19 @@ def add_command(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument(
-        "folder", nargs="?", metavar="FOLDER", type=Path, help="what RINGDP_TRACE named (default: ringdp-trace)"
-    )
+    add_folder(command)
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(run=run, runs_command=True)
+    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """0: judged, whatever was found; the command's own status when it failed; 2: there is nothing to judge."""
     from ringdp.observe.evidence import table_of_folder
 
-    folder = options.folder or Path("ringdp-trace")
     status = 0
     try:
-        if options.command:
-            from ringdp.observe.launch import run_traced
-
-            status = run_traced(options.command, folder)
-        table = table_of_folder(folder)
+        status = status_of_command(options)
+        table = table_of_folder(options.folder)
     except TraceError as error:
         print(f"ringdp blame: {error}", file=sys.stderr)
         return status or 2

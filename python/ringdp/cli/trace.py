@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ringdp.cli.traced import add_folder, status_of_command
 from ringdp.observe.dump import Dump, TraceError, missing_ranks, read_folder
 
 _EPILOG = """\
@@ -30,27 +31,21 @@ def add_command(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument(
-        "folder", nargs="?", metavar="FOLDER", type=Path, help="what RINGDP_TRACE named (default: ringdp-trace)"
-    )
+    add_folder(command)
     command.add_argument(
         "-o", "--output", type=Path, help="file to write, gzip if it ends in .gz (default: FOLDER/trace.json)"
     )
     command.add_argument("--json", action="store_true", help="print what was written as JSON")
-    command.set_defaults(run=run, runs_command=True)
+    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """0: written; the command's own status when it failed; 2: there is nothing to merge."""
-    folder = options.folder or Path("ringdp-trace")
     status = 0
     try:
-        if options.command:
-            from ringdp.observe.launch import run_traced
-
-            status = run_traced(options.command, folder)
-        dumps = read_folder(folder)
-        output = options.output or folder / "trace.json"
+        status = status_of_command(options)
+        dumps = read_folder(options.folder)
+        output = options.output or options.folder / "trace.json"
         events = _write(dumps, output)
     except (TraceError, OSError) as error:
         print(f"ringdp trace: {error}", file=sys.stderr)

@@ -15,7 +15,7 @@ VARIABLE = "RINGDP_TRACE"
 def run_traced(command: Sequence[str], folder: Path) -> int:
     """Runs it to its end; its exit status. TraceError: it cannot be started, or old traces lie there."""
     if folder.is_dir() and any(folder.glob("rank_*")):
-        raise TraceError(f"{folder} holds traces of an earlier run: name another folder with --folder, or remove it")
+        raise TraceError(f"{folder} holds traces of an earlier run: name another FOLDER, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
     try:
         return subprocess.run(command, env={**os.environ, VARIABLE: str(folder.resolve())}, check=False).returncode

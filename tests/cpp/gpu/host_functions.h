@@ -19,7 +19,6 @@ namespace ringdp::gpu::testing {
 
 struct HostDevices {
   std::mutex mutex;  // guards the rest
-  std::string sentence;
   std::map<void*, size_t> memory, pinned, mapped;
   std::map<void*, int> imports;
   int streams_wait = 1;
@@ -36,13 +35,14 @@ struct HostDevices {
   }
 };
 inline HostDevices devices;
+inline thread_local std::string sentence;  // of the latest failure of this thread
 
 // Runs `f` unless this function is to fail.
 template <class F>
 int unless_failing(const char* name, F&& f) {
   const std::lock_guard<std::mutex> lock(devices.mutex);
   if (devices.fails == name) {
-    devices.sentence = std::string(name) + " fails here";
+    sentence = std::string(name) + " fails here";
     return 1;
   }
   return f();
@@ -62,14 +62,14 @@ inline int give_back(std::map<void*, size_t>& book, void* memory) {
 }
 
 inline int refuse_import() {
-  devices.sentence = "importing is refused here";
+  sentence = "importing is refused here";
   return 2;
 }
 
 // The key holds the address. Sharing by descriptor needs one, and it is standard input's.
 inline Functions memory_functions() {
   Functions f = {};
-  f.error = [] { return devices.sentence.c_str(); };
+  f.error = [] { return sentence.c_str(); };
   f.describe = [](int device, rd_gpu_device* out) {
     return unless_failing("describe", [&] {
       *out = {};
@@ -151,7 +151,6 @@ inline Functions host_functions() {
 // Devices as they are at first.
 inline void reset_devices() {
   const std::lock_guard<std::mutex> lock(devices.mutex);
-  devices.sentence.clear();
   devices.streams_wait = 1;
   devices.same_device = false;
   devices.fails.clear();

@@ -49,9 +49,3 @@ def test_a_missing_rank_is_one_line(tmp_path, capsys):
     assert main(["blame", folder]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and "no trace of ranks [1]" in said.err
-
-
-def test_a_command_that_cannot_run_is_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["blame", "--", "no-such-program"]) == 2
-    assert "cannot run no-such-program" in capsys.readouterr().err

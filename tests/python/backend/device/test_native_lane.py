@@ -57,8 +57,8 @@ def waited_for_before_it_failed(library: str, executor: str) -> tuple[str, bool,
     return later, void, error_of(lambda: dist.all_reduce(tensor, group=group)), float(again.cpu()[0])
 
 
-def hang(library: str, executor: str, timeout_s: float) -> bool:
-    """On a rank: a call to which rank 1's device does not come; nobody waits for it yet."""
+def call_without_rank_1s_device(library: str, executor: str, timeout_s: float) -> tuple[Any, torch.Tensor, dist.Work]:
+    """On a rank: begins a collective to which rank 1's device does not come."""
     gpu, _ = arrive(library, executor)
     group = gpu.new_group(timeout_s)
     tensor = gpu.put(torch.ones(1000))
@@ -66,7 +66,12 @@ def hang(library: str, executor: str, timeout_s: float) -> bool:
     gpu.synchronize()
     if HERE.rank == 1:
         gpu.hold()
-    work = dist.all_reduce(tensor, group=group, async_op=True)
+    return gpu, tensor, dist.all_reduce(tensor, group=group, async_op=True)
+
+
+def hang(library: str, executor: str, timeout_s: float) -> bool:
+    """On a rank: such a call, for which nobody waits yet."""
+    gpu, tensor, work = call_without_rank_1s_device(library, executor, timeout_s)
     KEPT.update(gpu=gpu, tensor=tensor, work=work)
     dist.barrier()
     return work.wait()
@@ -81,14 +86,7 @@ def end() -> tuple[str, bool]:
 
 def behind(library: str, executor: str, timeout_s: float) -> tuple[str, bool]:
     """On a rank: rank 1's device does not come to the collective in time."""
-    gpu, _ = arrive(library, executor)
-    group = gpu.new_group(timeout_s)
-    tensor = gpu.put(torch.ones(1000))
-    dist.all_reduce(tensor, group=group)
-    gpu.synchronize()
-    if HERE.rank == 1:
-        gpu.hold()
-    work = dist.all_reduce(tensor, group=group, async_op=True)
+    gpu, tensor, work = call_without_rank_1s_device(library, executor, timeout_s)
     error = error_of(lambda: work.wait(timedelta(seconds=PATIENCE_S)))
     if HERE.rank == 1:
         gpu.go()
