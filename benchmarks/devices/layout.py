@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from devices.plan import DevicePlan
-from devices.structs import EPOCH_BYTES, FLAGS_BYTES, MAX_BLOCKS, Work
+from devices.structs import EPOCH_BYTES, FLAGS_BYTES, Work
 
 ALIGNMENT = 256
 
@@ -92,8 +92,3 @@ class Launch:
             work.flags[rank] = self.flags[rank]
         ctypes.memmove(work.step, plan.packed, len(plan.packed))
         return work
-
-
-def blocks_for(multiprocessors: int, world: int) -> int:
-    """Blocks of each rank so that the kernels of all, a block a multiprocessor, are on one device at once."""
-    return max(1, min(MAX_BLOCKS, multiprocessors // world))

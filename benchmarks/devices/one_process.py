@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from devices.core import SPIN, STREAM, Core, CoreError, Pinned
-from devices.layout import Launch, Layout, blocks_for
-from devices.plan import DevicePlan, Problem, plans_of
+from devices.layout import Launch, Layout
+from devices.plan import DevicePlan, Problem, blocks_for, plans_of
 from devices.structs import FLAGS_BYTES, Expired
 
 WORD_BYTES = 128  # of the abort word, a line of its own before the record

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from race.native import Mapping, make_shared
 
 from devices.core import SHARE_AUTO, SPIN, STREAM, Core
-from devices.layout import Launch, Layout, blocks_for
+from devices.layout import Launch, Layout
 from devices.one_process import WORD_BYTES, Place
-from devices.plan import Problem, plan_of, plans_of
+from devices.plan import Problem, blocks_for, plan_of, plans_of
 from devices.structs import FLAGS_BYTES, Expired, Handle
 
 CONNECT_S = 30.0

@@ -60,3 +60,8 @@ def plan_of(problem: Problem, rank: int) -> DevicePlan:
 def plans_of(problem: Problem) -> list[DevicePlan]:
     """Those of all ranks, in their order."""
     return [plan_of(problem, rank) for rank in range(problem.world)]
+
+
+def blocks_for(multiprocessors: int, ranks: int) -> int:
+    """What the backend launches for each rank, so that the kernels of all are on one device at once."""
+    return int(_extension().device_blocks(multiprocessors, ranks))

@@ -88,6 +88,7 @@ void Backend::place(Call& call, c10::Device device) {
   const std::shared_ptr<Lane> lane = device.is_cpu() ? nullptr : lanes_->of(device);
   if (!lane) return;
   guarded([&] {
+    lane->refuse_capture();
     const auto native = natives_->lane_for(device, lane, call.desc, timeout_of(call.timeout));
     if (!native) return;
     const bool averages = call.desc.op == ReduceOp::kAvg;

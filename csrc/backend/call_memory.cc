@@ -14,7 +14,9 @@ void CallMemory::enter(c10::Device device) {
            ": move them to one device");
   }
   device_ = device;
-  if (!lane_ && !device.is_cpu()) lane_ = lanes_->of(device);
+  if (lane_ || device.is_cpu()) return;
+  lane_ = lanes_->of(device);
+  if (lane_) lane_->refuse_capture();
 }
 
 void CallMemory::stay_on(std::shared_ptr<NativeLane> native, const NativeQuestion& question) {

@@ -38,7 +38,7 @@ class CallMemory {
   std::unique_lock<std::mutex> order() const;
 
   bool is_on_device() const { return lane_ != nullptr; }
-  std::function<void()> after() const;           // what then() was told, for DeviceCall::take_back
+  std::function<void()> after() const;           // what then() was told
   std::vector<at::Tensor> on_host() const;       // memory that the collective uses
   std::vector<at::Tensor> on_device() const;     // tensors that the device uses
 

@@ -3,6 +3,7 @@
 #include "bindings/bind.h"
 #include "gpu/device/adam_work.h"
 #include "gpu/device/work.h"
+#include "gpu/placement.h"
 #include "plan/device_catalog.h"
 
 namespace py = pybind11;
@@ -85,6 +86,7 @@ void bind_device_plan(py::module_& m) {
   m.def("device_adam_scalars", &device_adam_scalars, py::arg("lr"), py::arg("beta1"), py::arg("beta2"), py::arg("eps"),
         py::arg("weight_decay"), py::arg("decoupled"), py::arg("number"));
   m.def("device_sizes", &device_sizes);
+  m.def("device_blocks", &gpu::blocks_for, py::arg("multiprocessors"), py::arg("ranks"));
 }
 
 }  // namespace ringdp::bindings

@@ -47,6 +47,7 @@ std::shared_ptr<Group> Group::create(Runtime& runtime, transport::Store& store, 
                                      Deadline deadline) {
   Mesh mesh = connect(store, config.rank, config.world, config.settings, runtime.engine.doorbell(), deadline);
   const std::shared_ptr<Group> group(new Group(runtime, config, std::move(mesh)));
+  trace::clear_dump_if_asked();
   group->watch_peers();
   runtime.engine.add(group);
   log_line(LogLevel::kInfo, "rank " + std::to_string(config.rank) + "/" + std::to_string(config.world),

@@ -79,8 +79,7 @@ bool Neighbourhood::try_sharing(int sharing, const Surroundings& surroundings) {
     why_not_ = placement_.why_not;
   }
   if (!why_not_.empty()) {  // all ranks see the same cards, and nobody has mapped anything
-    arena_.reset();
-    page_.reset();
+    drop_own();
     return true;
   }
   Verdict verdict;
@@ -110,8 +109,7 @@ Card Neighbourhood::offer(int sharing, const Surroundings& surroundings, UniqueF
     std::strncpy(card.socket, surroundings.socket.c_str(), sizeof card.socket - 1);
     return card;
   } catch (const Error& error) {
-    arena_.reset();
-    page_.reset();
+    drop_own();
     return card_without(error.what());
   }
 }
@@ -173,6 +171,12 @@ void Neighbourhood::take_down(const Surroundings& surroundings) {
   mapped_pages_.reset();
   unmap();
   surroundings.tell_all(std::string(1, '\0'));  // importers close before exporters free
+  drop_own();
+}
+
+// Nobody looks at anybody's memory: the others' pages may be somebody else's from now on.
+void Neighbourhood::drop_own() {
+  pages_.clear();
   arena_.reset();
   page_.reset();
 }

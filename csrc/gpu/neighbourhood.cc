@@ -10,10 +10,6 @@
 namespace ringdp::gpu {
 namespace {
 
-bool is_sum(plan::Collective what) {
-  return what == plan::Collective::kAllReduce || what == plan::Collective::kReduceScatter;
-}
-
 bool has_plan(plan::Collective what) { return plan::can_plan(plan::DeviceAlgorithm::kDirect, what); }
 
 // What somebody may still look at stays to the process's end, where a leak checker sees it.
@@ -47,7 +43,7 @@ std::string Neighbourhood::description() const {
 std::string Neighbourhood::why_not(const plan::DeviceProblem& problem) const {
   if (!why_not_.empty()) return why_not_;
   if (!has_plan(problem.what)) return std::string(plan::name_of(problem.what)) + " has no device plan";
-  if (is_sum(problem.what)) {
+  if (plan::is_sum(problem.what)) {
     int reduces = 0;
     require(functions_, functions_.reduces(static_cast<int>(problem.dtype), static_cast<int>(problem.op), &reduces));
     if (reduces) return "";
@@ -98,7 +94,7 @@ void Neighbourhood::await_checked(uint32_t number, void* stream) const {
   require(functions_, functions_.await(&arena_->signals().checked, number, stream));
 }
 
-void Neighbourhood::poison(char* memory, int64_t bytes, void* stream) const {
+void Neighbourhood::poison(void* memory, int64_t bytes, void* stream) const {
   require(functions_, functions_.poison(memory, static_cast<size_t>(bytes), abort_on_device(), stream));
 }
 

@@ -63,7 +63,7 @@ class Neighbourhood {
   };
   std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream);
   void await_checked(uint32_t number, void* stream) const;  // the stream goes on once checked(number) was called
-  void poison(char* memory, int64_t bytes, void* stream) const;  // of the window, if the group is over by then
+  void poison(void* memory, int64_t bytes, void* stream) const;  // of this rank's device, if the group is over by then
 
   void checked(uint32_t number);
   // Ends every wait of this rank's device, now and later; results that are not there by then are void.
@@ -87,6 +87,7 @@ class Neighbourhood {
   void map(int rank, const Card& card, int fd);
   void settle(const std::vector<uint32_t>& reached, const std::string& first_failure);
   void take_down(const Surroundings& surroundings);
+  void drop_own();
   void unmap();
   bool has_pages() const { return on_streams() && page_ != nullptr; }  // on which streams wait
   uint32_t* abort_on_device() const;

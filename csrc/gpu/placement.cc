@@ -38,10 +38,10 @@ Sharing sharing_of(const std::vector<Card>& cards) {
   return found;
 }
 
-int blocks_for(const std::vector<Card>& cards, int ranks_of_device) {
+int fewest_multiprocessors(const std::vector<Card>& cards) {
   int fewest = kMaxBlocks * kShare;
   for (const Card& card : cards) fewest = std::min(fewest, card.multiprocessors);
-  return std::clamp(fewest / (kShare * ranks_of_device), 1, kMostBlocks);
+  return fewest;
 }
 
 std::string ranks(int a, int b) { return "ranks " + std::to_string(a) + " and " + std::to_string(b); }
@@ -59,13 +59,15 @@ Placement on_streams(const std::vector<Card>& cards, const std::string& reason) 
 
 }  // namespace
 
+int blocks_for(int multiprocessors, int ranks) { return std::clamp(multiprocessors / (kShare * ranks), 1, kMostBlocks); }
+
 Placement place(const std::vector<Card>& cards) {
   const Sharing sharing = sharing_of(cards);
   if (sharing.processes) {
     return on_streams(cards, ranks(sharing.first, sharing.other) + " are processes that share a device");
   }
   Placement placement;
-  placement.blocks = blocks_for(cards, sharing.most);
+  placement.blocks = blocks_for(fewest_multiprocessors(cards), sharing.most);
   const bool fit = std::all_of(cards.begin(), cards.end(), [&](const Card& card) {
     return placement.blocks * sharing.most <= card.multiprocessors;
   });

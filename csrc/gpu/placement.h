@@ -22,6 +22,9 @@ struct Placement {
 // of several processes on one device take turns, so one that polls would keep the one it waits for from running.
 Placement place(const std::vector<Card>& cards);
 
+// Of each rank's kernel, where so many ranks' run side by side on a device: SPIN.
+int blocks_for(int multiprocessors, int ranks);
+
 // Whom the ranks of a group reach; `reached[r]` has bit p set when rank r has mapped the memory of p.
 enum class Reach { kAll, kNeighbours, kTooFew };
 Reach reach_of(const std::vector<uint32_t>& reached);

@@ -71,8 +71,8 @@ int rd_gpu_run(const void* work, size_t work_bytes, int element, int reduce, int
 /* *out is 1 when rd_gpu_run has a kernel that reduces so, else 0. Moves need no asking. */
 int rd_gpu_reduces(int element, int reduce, int* out);
 
-/* In the order of the stream: when *abort, a device's address of host memory, is not 0, this memory of whole packs of 16
- * bytes becomes NaN of whatever floating type it holds; else it stays. */
+/* In the order of the stream: when *abort, a device's address of host memory, is not 0, this memory becomes NaN of whatever
+ * floating type it holds; else it stays. */
 int rd_gpu_poison(void* memory, size_t bytes, const uint32_t* abort, void* stream);
 
 /* `work`: a ringdp::gpu::AdamWork (gpu/device/adam_work.h), copied. Waits for nobody: barriers go before and after. */

@@ -7,7 +7,6 @@
 namespace ringdp::plan {
 namespace {
 
-bool is_sum(Collective what) { return what == Collective::kAllReduce || what == Collective::kReduceScatter; }
 bool is_move(Collective what) {
   return what == Collective::kBroadcast || what == Collective::kAllGather || what == Collective::kAllToAll;
 }
@@ -66,6 +65,8 @@ const char* name_of(DeviceAlgorithm algorithm) {
                                                                 "ring/rotated"};
   return kNames[static_cast<int>(algorithm)];
 }
+
+bool is_sum(Collective what) { return what == Collective::kAllReduce || what == Collective::kReduceScatter; }
 
 bool can_plan(DeviceAlgorithm algorithm, Collective what) {
   switch (algorithm) {

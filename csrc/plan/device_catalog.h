@@ -10,6 +10,7 @@ const char* name_of(DeviceAlgorithm algorithm);  // "direct", "one_shot", "push"
 
 // Whether the algorithm has a plan for the collective.
 bool can_plan(DeviceAlgorithm algorithm, Collective what);
+bool is_sum(Collective what);  // the others only move
 
 // InvalidArgument when the problem is malformed or has no such plan: names the value and the way out. A world of one
 // gets the plan "local", and where there is nothing to move ranks only meet, whatever the algorithm.

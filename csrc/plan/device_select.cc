@@ -41,8 +41,7 @@ int64_t push_limit(const DeviceTopology& topology) {
 
 DeviceChoice select_device_plan(const DeviceTopology& topology, Collective what, int64_t bytes) {
   if (topology.world == 1) return {DeviceAlgorithm::kDirect, "one rank: nothing moves"};
-  const bool sums = what == Collective::kAllReduce || what == Collective::kReduceScatter;
-  if (!sums) return {DeviceAlgorithm::kDirect, std::string("a device's ") + name_of(what) + " is always direct"};
+  if (!is_sum(what)) return {DeviceAlgorithm::kDirect, std::string("a device's ") + name_of(what) + " is always direct"};
   if (!topology.full_mesh) {
     return {DeviceAlgorithm::kRankRing, "not all of " + std::to_string(topology.world) +
                                             " ranks are linked alike: neighbours only, in rank order"};

@@ -33,10 +33,12 @@ std::vector<std::vector<uint64_t>> gathered(const std::vector<uint64_t>& own, c1
   return sums;
 }
 
-std::string in_words(const std::vector<int>& odd, size_t ranks) {
+// `by_rank`: as odd_ranks() was given it; ranks that abstain hold no bits.
+std::string in_words(const std::vector<int>& odd, const std::vector<uint64_t>& by_rank) {
+  const auto voters = by_rank.size() - std::count(by_rank.begin(), by_rank.end(), uint64_t{0});
   std::string text = odd.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < odd.size(); ++i) text += (i == 0 ? "" : i + 1 < odd.size() ? ", " : " and ") + std::to_string(odd[i]);
-  if (odd.size() == ranks) return text + " hold different bits, and no value has a majority,";
+  if (odd.size() == voters) return text + " hold different bits, and no value has a majority,";
   return text + (odd.size() == 1 ? " holds" : " hold") + " other bits than most";
 }
 
@@ -88,7 +90,7 @@ void Drift::check(size_t number, const Bucket& bucket, int64_t step, c10d::Proce
     }
     const std::vector<int> odd = odd_ranks(by_rank);
     TORCH_CHECK(odd.empty(), "DistributedDataParallel: the ranks have drifted apart: at step ", step, " ",
-                in_words(odd, sums.size()), " of ", names_[bucket.indices[position]], " (bucket ", number,
+                in_words(odd, by_rank), " of ", names_[bucket.indices[position]], " (bucket ", number,
                 "), which must be equal before every backward pass. A memory error, or code that changes parameters on "
                 "some ranks only, since the step before. Restart from a checkpoint; ringdp.check_replicas(model) "
                 "compares everything");

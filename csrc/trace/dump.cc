@@ -18,11 +18,13 @@ int rank_in_job(const Recorder& recorder) {
   return groups.empty() ? 0 : groups.front().members.at(groups.front().rank);
 }
 
+fs::path file_of(int rank, const std::string& folder) { return fs::path(folder) / ("rank_" + std::to_string(rank)); }
+
 }  // namespace
 
 void write_dump(const Recorder& recorder, const std::string& folder) {
   const Process process = this_process(rank_in_job(recorder));
-  const fs::path file = fs::path(folder) / ("rank_" + std::to_string(process.rank));
+  const fs::path file = file_of(process.rank, folder);
   const fs::path draft = file.string() + ".draft." + std::to_string(process.pid) + "~";
   try {
     fs::create_directories(folder);
@@ -36,6 +38,13 @@ void write_dump(const Recorder& recorder, const std::string& folder) {
     fs::remove(draft, ignored);
     throw Error(ErrorKind::kInternal, "trace " + file.string() + ": " + error.what());
   }
+}
+
+void clear_dump_if_asked() noexcept {
+  static std::once_flag first;
+  const auto folder = read_env("RINGDP_TRACE");
+  std::error_code ignored;  // what cannot be removed cannot be replaced either, which dump_if_asked() says
+  if (folder) std::call_once(first, [&] { fs::remove(file_of(rank_in_job(recorder()), *folder), ignored); });
 }
 
 void dump_if_asked() noexcept {

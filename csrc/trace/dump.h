@@ -10,7 +10,11 @@ namespace ringdp::trace {
 // there is replaced in one step. Error(kInternal) names the file.
 void write_dump(const Recorder& recorder, const std::string& folder);
 
-// The same for this process's recorder and the folder of RINGDP_TRACE, if it is set: when a group fails or is left. Any
+// Once per process, after its first group was made: removes what an earlier run has left in its file, so that a rank that
+// is killed leaves none. Never throws.
+void clear_dump_if_asked() noexcept;
+
+// write_dump() for this process's recorder and the folder of RINGDP_TRACE, if it is set: when a group fails or is left. Any
 // thread, never throws: a file that cannot be written is one warning.
 void dump_if_asked() noexcept;
 

@@ -13,9 +13,10 @@ namespace {
 constexpr std::byte kGiven{'G'};
 constexpr int kPauseMs = 2;  // where the other side's queue is full
 
-Patience until(Deadline deadline, const std::string& act) {
+Patience until(Deadline deadline, const std::function<void()>& look) {
   return {deadline, [=] {
-            if (deadline.passed()) throw Error(ErrorKind::kTimeout, "waited in vain for other ranks to " + act);
+            look();
+            if (deadline.passed()) throw Error(ErrorKind::kTimeout, "waited in vain for other ranks' descriptors");
           }};
 }
 
@@ -23,10 +24,20 @@ Patience until(Deadline deadline, const std::string& act) {
   throw Error(ErrorKind::kPeerLost, "rank " + std::to_string(rank) + " went away while descriptors were exchanged", rank);
 }
 
+// Whoever has told its name listens until it is gone.
+UniqueFd connect_or_lose(int rank, const std::string& name) {
+  try {
+    return connect_unix(name);
+  } catch (const Error&) {
+    if (errno == ECONNREFUSED) lose(rank);
+    throw;
+  }
+}
+
 UniqueFd connect_to(int rank, const std::string& name, const FdExchange::Admit& admit, const Patience& patience) {
   if (!is_socket_name(name)) throw Error(ErrorKind::kInternal, "rank " + std::to_string(rank) + " gave no socket's name");
   for (;;) {
-    UniqueFd socket = connect_unix(name);
+    UniqueFd socket = connect_or_lose(rank, name);
     if (socket && admit(socket.get(), rank)) return socket;
     if (socket) lose(rank);
     pause_for(kPauseMs, patience);
@@ -54,8 +65,8 @@ void hand_out(int listener, int own, int rank, int world, const FdExchange::Admi
 }  // namespace
 
 std::vector<UniqueFd> FdExchange::run(int rank, const std::vector<std::string>& names, int own, const Admit& admit,
-                                      Deadline deadline) {
-  const Patience patience = until(deadline, "exchange descriptors");
+                                      Deadline deadline, const std::function<void()>& look) {
+  const Patience patience = until(deadline, look);
   const int world = static_cast<int>(names.size());
   std::vector<UniqueFd> sockets(names.size()), received(names.size());
   for (int peer = 0; peer < world; ++peer) {

@@ -19,9 +19,9 @@ class FdExchange {
 
   // Collective: `names` of all ranks, empty where a rank gives nothing; `own` is given to every other rank, and stays the
   // caller's. By rank; the own entry, and those without a name, are empty. Error(kTimeout) at the deadline,
-  // Error(kPeerLost) names a rank that went away.
+  // Error(kPeerLost) names a rank that went away. `look`: called while it waits, throws when that is in vain.
   std::vector<UniqueFd> run(int rank, const std::vector<std::string>& names, int own, const Admit& admit,
-                            Deadline deadline);
+                            Deadline deadline, const std::function<void()>& look = [] {});
 
  private:
   UnixListener listener_;

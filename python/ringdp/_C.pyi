@@ -385,6 +385,9 @@ def device_adam_scalars(
 def device_sizes() -> dict[str, int]:
     """Bytes of what travels to kernels: Work, AdamWork, AdamScalars, Epoch, Expired, Flags, Step."""
 
+def device_blocks(multiprocessors: int, ranks: int) -> int:
+    """Blocks of each rank's kernel where so many ranks' run side by side on a device."""
+
 def built_for() -> dict[str, str]:
     """torch, python and compiler of this build."""
 

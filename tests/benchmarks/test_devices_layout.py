@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from devices.layout import ALIGNMENT, Launch, Layout, blocks_for
+from devices.layout import ALIGNMENT, Launch, Layout
 from devices.plan import Problem, plan_of, plans_of
 from devices.structs import EPOCH_BYTES, FLAGS_BYTES
 
@@ -38,8 +38,3 @@ def test_a_launch_names_everybodys_parts(in_place):
     assert list(work.pushed)[:4] == [base + layout.pushed for base in bases]
     assert list(work.flags)[:4] == [7000, 7001, 7002, 7003] and work.flags[4] is None
     assert bytes(work.step).startswith(plan.packed)
-
-
-@pytest.mark.parametrize(("multiprocessors", "world", "blocks"), [(132, 2, 64), (132, 8, 16), (132, 1, 64), (4, 8, 1)])
-def test_all_ranks_blocks_fit_on_one_device(multiprocessors, world, blocks):
-    assert blocks_for(multiprocessors, world) == blocks

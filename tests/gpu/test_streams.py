@@ -34,6 +34,8 @@ def behind_slow_work(turns: int) -> list[float]:
 def on_two_streams(turns: int) -> list[bool]:
     """On a rank: two groups, each on a stream of its own, called in another order on odd ranks."""
     groups = [dist.new_group(range(HERE.size)) for _ in range(2)]
+    for group in groups:  # the first call of a group meets: in the same order everywhere
+        dist.all_reduce(torch.zeros(1, device="cuda"), group=group)
     streams = [torch.cuda.Stream() for _ in groups]
     tensors = [torch.full((COUNT,), float(HERE.rank + 1 + k), device="cuda") for k in range(2)]
     torch.cuda.synchronize()

@@ -100,6 +100,12 @@ def test_unknown_plans_are_refused_by_name(collective: str, algorithm: str, name
         _C.plan_text(collective, algorithm)
 
 
+@pytest.mark.parametrize(("multiprocessors", "ranks"), [(132, 1), (132, 2), (132, 8), (4, 8)])
+def test_all_ranks_blocks_fit_on_one_device(multiprocessors: int, ranks: int) -> None:
+    blocks = _C.device_blocks(multiprocessors, ranks)
+    assert blocks >= 1 and (blocks == 1 or blocks * ranks <= multiprocessors)
+
+
 def test_a_device_plan_comes_as_text_and_packed() -> None:
     plan = _C.device_plan("all_reduce", "direct", dtype="bfloat16", op="AVG", rank=1, world=4, count=4096)
     assert plan["text"].startswith("all_reduce direct bfloat16 AVG, rank 1 of 4: ")

@@ -33,9 +33,6 @@ class CallOnDevice {
   const c10::Stream& stream() const { return stream_; }  // after which it is done
 
  protected:
-  // Throws while the caller's stream is being captured, before anything moves.
-  void refuse_capture() const;
-
   const std::shared_ptr<Lane> lane_;
   const c10::Stream stream_;
   const std::shared_ptr<c10::Event> done_;

@@ -28,7 +28,7 @@ class CudaCore final : public DeviceCore {
     return capturing != 0;
   }
 
-  const gpu::Functions* functions() const override { return &functions_; }
+  const gpu::Functions& functions() const override { return functions_; }
 
  private:
   void check(int result) const { gpu::require(functions_, result); }

@@ -35,7 +35,6 @@ void DeviceCall::bring(const std::vector<Copy>& inputs, std::vector<Copy> result
   results_ = std::move(results);
   const c10::Stream caller = lane_->callers_stream(), stream = lane_->inputs();
   const c10::DeviceGuard device(lane_->device());
-  refuse_capture();
   c10::Event callers(lane_->device().type());
   callers.record(caller);
   callers.block(stream);

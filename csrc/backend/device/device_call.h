@@ -25,7 +25,7 @@ class DeviceCall final : public CallOnDevice {
   // `stream`: the one on which results come.
   DeviceCall(std::shared_ptr<Lane> lane, const c10::Stream& stream);
 
-  // By the caller, in this order. Throws before anything moves while the caller's stream is being captured.
+  // By the caller, in this order.
   void bring(const std::vector<Copy>& inputs, std::vector<Copy> results);
   comm::Ready ready() const override;  // whether the inputs have come; empty when it needs none
   void enqueue(const std::function<void()>& after, const std::string& what) override;  // the way back

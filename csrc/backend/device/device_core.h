@@ -26,8 +26,8 @@ class DeviceCore {
 
   virtual bool is_capturing(void* stream) = 0;  // records a graph instead of running
 
-  // With which ranks share its memory and run collectives on it; null: all are staged.
-  virtual const gpu::Functions* functions() const { return nullptr; }
+  // With which ranks share its memory and run collectives on it.
+  virtual const gpu::Functions& functions() const = 0;
 };
 
 }  // namespace ringdp::backend

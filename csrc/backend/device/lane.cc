@@ -6,7 +6,9 @@
 #include <thread>
 
 #include "backend/device/served.h"
+#include "backend/errors.h"
 #include "base/deadline.h"
+#include "base/log.h"
 
 namespace ringdp::backend {
 
@@ -20,10 +22,21 @@ Lane::Lane(c10::Device device, DeviceCore& core)
 
 Lane::~Lane() {
   const Deadline patience = Deadline::after(std::chrono::seconds(1));
-  for (let_go(); !held_.empty() && !patience.passed(); let_go()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  try {
+    for (let_go(); !held_.empty() && !patience.passed(); let_go()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  } catch (const std::exception& error) {  // the device's context is broken, and whoever broke it is told so elsewhere
+    log_line(LogLevel::kDebug, "ringdp", std::string("pinned memory is kept: ") + error.what());
   }
   if (!held_.empty()) new std::list<Held>(std::move(held_));
+}
+
+void Lane::refuse_capture() const {
+  if (!core_.is_capturing(native(callers_stream()))) return;
+  refuse("the current stream of " + device_.str() +
+         " is being captured: a graph cannot replay a collective, whose ranks compare on the host what they call; call "
+         "it outside the capture");
 }
 
 void Lane::record(const at::Tensor& tensor, const c10::Stream& stream) const {

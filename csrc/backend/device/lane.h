@@ -28,6 +28,9 @@ class Lane {
   DeviceCore& core() const { return core_; }
   c10::Stream callers_stream() const { return impl_.getStream(device_); }
   void* native(const c10::Stream& stream) const { return impl_.getStreamNativeHandle(stream); }
+  // Throws while the caller's stream is being captured. Comes before anything else that a call does with the device: to
+  // ask for events, or to take memory, ends a capture.
+  void refuse_capture() const;
   // Of a tensor used on `stream`: not given to others before the stream has come by.
   void record(const at::Tensor& tensor, const c10::Stream& stream) const;
 

@@ -26,9 +26,7 @@ NativeCall::NativeCall(std::shared_ptr<NativeLane> lane, const NativeQuestion& q
       pieces_(native_->neighbourhood().cut(question.problem)),
       choice_(native_->neighbourhood().choose(question.problem)),
       number_(native_->next_number()),
-      can_be_nan_(any_with_nan(tensors_.outputs)) {
-  refuse_capture();
-}
+      can_be_nan_(any_with_nan(tensors_.outputs)) {}
 
 void NativeCall::enqueue(const std::function<void()>& after, const std::string& what) {
   const c10::DeviceGuard device(lane_->device());
@@ -68,11 +66,10 @@ void NativeCall::run(const Extent& elements, bool first) {
   piece.deadline_ns = static_cast<uint64_t>(std::max<int64_t>(std::chrono::nanoseconds(question_.timeout).count(), 1));
   launches_.push_back(neighbourhood.launch(piece, choice_, stream));
   if (first) neighbourhood.await_checked(number_, stream);
-  if (can_be_nan_) {
-    neighbourhood.poison(window + piece.output_at, pieces_.outputs * gpu::Pieces::padded_bytes(count, dtype), stream);
-  }
   for (size_t i = 0; i < tensors_.outputs.size(); ++i) {
-    copy(at(tensors_.outputs[i]), window + pieces_.output_at(static_cast<int>(i), count, dtype), count);
+    char* const output = at(tensors_.outputs[i]);
+    copy(output, window + pieces_.output_at(static_cast<int>(i), count, dtype), count);
+    if (can_be_nan_) neighbourhood.poison(output, count * size_of(dtype), stream);
   }
 }
 

@@ -1,7 +1,7 @@
 // One collective that devices run themselves, over windows that all ranks of the host map.
 //
 //   caller's stream   ... | event
-//   the lane's stream       event > copy to window > plan > wait for the host's word > poison? > copy to tensor > event
+//   the lane's stream       event > copy to window > plan > wait for the host's word > copy to tensor > poison? > event
 //   the driver              compares everybody's notes                        > word
 //
 // The word is written however the comparison ends, and a group that has failed makes devices give up first: what ranks

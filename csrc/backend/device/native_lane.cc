@@ -40,6 +40,7 @@ void NativeLane::let_go() {
 }
 
 bool NativeLane::look() {
+  const c10::DeviceGuard device(lane_->device());  // asking for an event needs its device
   look_at_record();
   look_at_deadlines();
   look_at_stopped_peers();
@@ -49,8 +50,9 @@ bool NativeLane::look() {
   return !under_way_.empty();
 }
 
+// A peer that gives up releases its own streams' waits only.
 void NativeLane::look_at_group() {
-  if (group_->error()) neighbourhood_->give_up();
+  if (group_->error() || neighbourhood_->given_up()) neighbourhood_->give_up();
 }
 
 // SPIN: a kernel has waited for too long, and has told its own device to give up.
@@ -79,6 +81,7 @@ void NativeLane::look_at_deadlines() {
     error = timed_out(under_way_.front());
   }
   group_->fail(*error);
+  neighbourhood_->give_up();  // a group that was left fails no more
 }
 
 // Under mutex_.

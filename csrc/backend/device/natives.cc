@@ -10,9 +10,8 @@
 namespace ringdp::backend {
 namespace {
 
-bool is_sum(plan::Collective what) {
-  return what == plan::Collective::kAllReduce || what == plan::Collective::kReduceScatter;
-}
+// Of these all bits one, which is what a failure leaves behind (gpu/device/poison.h), is no NaN.
+bool is_number_of_ones(DType dtype) { return dtype == DType::kF8E4M3FNUZ || dtype == DType::kF8E5M2FNUZ; }
 
 // A premultiplied tensor is summed.
 ReduceOp sum_of(ReduceOp op) { return op == ReduceOp::kPremulSum ? ReduceOp::kSum : op; }
@@ -24,8 +23,7 @@ Natives::~Natives() {
 }
 
 // What all ranks know without meeting.
-std::string Natives::why_never(const Lane& lane) const {
-  if (lane.core().functions() == nullptr) return "this kind of device has no kernels of ringdp's";
+std::string Natives::why_never() const {
   if (group_->settings().window_bytes == 0) return "window_bytes is 0";
   if (group_->world() > plan::kMaxDeviceRanks) {
     return std::to_string(group_->world()) + " ranks, and at most " + std::to_string(plan::kMaxDeviceRanks) +
@@ -38,11 +36,10 @@ void Natives::meet(c10::Device device, std::shared_ptr<Lane> lane, std::chrono::
   const ReleaseGil release;  // peers may need it to come as far
   const std::lock_guard lock(mutex_);
   if (device_) return;
-  why_not_ = why_never(*lane);
+  why_not_ = why_never();
   if (why_not_.empty()) {
     const c10::DeviceGuard current(device);
-    auto neighbourhood =
-        gpu::Neighbourhood::meet(*lane->core().functions(), device.index(), surroundings(timeout));
+    auto neighbourhood = gpu::Neighbourhood::meet(lane->core().functions(), device.index(), surroundings(timeout));
     why_not_ = neighbourhood->why_not();
     if (why_not_.empty()) lane_ = std::make_shared<NativeLane>(std::move(lane), group_, std::move(neighbourhood));
   }
@@ -51,7 +48,7 @@ void Natives::meet(c10::Device device, std::shared_ptr<Lane> lane, std::chrono::
 
 std::shared_ptr<NativeLane> Natives::lane_for(c10::Device device, std::shared_ptr<Lane> lane, const comm::OpDesc& desc,
                                               std::chrono::milliseconds timeout) {
-  if (!desc.counts.empty()) return nullptr;
+  if (!desc.counts.empty() || is_number_of_ones(desc.dtype)) return nullptr;
   meet(device, std::move(lane), timeout);
   const std::lock_guard lock(mutex_);
   if (!lane_ || device != *device_) return nullptr;
@@ -62,12 +59,12 @@ std::shared_ptr<NativeLane> Natives::lane_for(c10::Device device, std::shared_pt
 plan::DeviceProblem Natives::problem_of(const comm::OpDesc& desc, int rank, int world) {
   plan::DeviceProblem problem;
   problem.what = desc.what;
-  problem.dtype = is_sum(desc.what) ? desc.dtype : DType::kU8;
-  problem.op = is_sum(desc.what) ? sum_of(desc.op) : ReduceOp::kSum;
+  problem.dtype = plan::is_sum(desc.what) ? desc.dtype : DType::kU8;
+  problem.op = plan::is_sum(desc.what) ? sum_of(desc.op) : ReduceOp::kSum;
   problem.rank = rank;
   problem.world = world;
   problem.root = desc.root;
-  problem.count = is_sum(desc.what) ? desc.count : checked_mul(desc.count, size_of(desc.dtype));
+  problem.count = plan::is_sum(desc.what) ? desc.count : checked_mul(desc.count, size_of(desc.dtype));
   return problem;
 }
 
@@ -86,7 +83,10 @@ gpu::Surroundings Natives::surroundings(std::chrono::milliseconds timeout) const
   around.socket = sockets->name();
   around.pass_fds = [this, sockets, deadline](const std::vector<std::string>& names, int own) {
     const auto admit = [this](int socket, int rank) { return group_->is_process_of(socket, rank); };
-    return sockets->run(group_->rank(), names, own, admit, deadline);
+    const auto still_there = [this] {
+      if (const auto error = group_->error()) throw *error;
+    };
+    return sockets->run(group_->rank(), names, own, admit, deadline, still_there);
   };
   around.heap = group_->heap();
   around.heaps = group_->heaps();

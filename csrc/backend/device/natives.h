@@ -30,7 +30,7 @@ class Natives {
   std::string description() const;  // "" before the first call
 
  private:
-  std::string why_never(const Lane& lane) const;
+  std::string why_never() const;
   gpu::Surroundings surroundings(std::chrono::milliseconds timeout) const;
   std::vector<std::string> tell_all(const std::string& own, Deadline deadline) const;
 

@@ -1,5 +1,7 @@
 #include "backend/device/overseer.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -28,10 +30,13 @@ void add(std::vector<std::shared_ptr<NativeLane>>& lanes, std::shared_ptr<Native
   if (std::find(lanes.begin(), lanes.end(), lane) == lanes.end()) lanes.push_back(std::move(lane));
 }
 
-bool part(NativeLane& lane) {
-  lane.part();
+// With its device as the thread's current one: else the runtime would make itself at home on the first device.
+bool part(std::shared_ptr<NativeLane> lane) {
+  const c10::DeviceGuard device(lane->lane()->device());
+  lane->part();
   const Deadline patience = Deadline::after(kPatience);
-  while (!lane.is_alone() && !patience.passed()) std::this_thread::sleep_for(kPause);
+  while (!lane->is_alone() && !patience.passed()) std::this_thread::sleep_for(kPause);
+  lane.reset();
   return true;
 }
 
@@ -98,10 +103,7 @@ void Overseer::part() {
     auto lanes = std::move(parted_);
     parted_.clear();
     lock.unlock();
-    for (LanePtr& lane : lanes) {
-      serves([&] { return backend::part(*lane); });
-      lane.reset();
-    }
+    for (LanePtr& lane : lanes) serves([&] { return backend::part(std::move(lane)); });
     lanes.clear();
     lock.lock();
   }

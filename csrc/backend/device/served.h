@@ -1,4 +1,4 @@
-// Of which devices tensors are staged: CUDA where libringdp_gpu.so finds one, and those that were announced.
+// Of which devices tensors are served: CUDA where libringdp_gpu.so finds one, and those that were announced.
 #pragma once
 #include <c10/core/Device.h>
 

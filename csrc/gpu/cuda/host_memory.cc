@@ -1,7 +1,7 @@
 // Host memory that devices map: pinned anew, or memory that exists, e.g. a segment that all processes of a host share.
 #include <cstring>
 
-#include "gpu/cuda/errors.h"
+#include "gpu/cuda/beside_captures.h"
 #include "gpu/ringdp_gpu.h"
 
 namespace ringdp::gpu {
@@ -39,22 +39,22 @@ void map(void* host, size_t bytes, void** device_address) {
 }  // namespace ringdp::gpu
 
 using ringdp::gpu::check;
-using ringdp::gpu::guarded;
+using ringdp::gpu::guarded_beside_captures;
 
 int rd_gpu_host_alloc(size_t bytes, void** host, void** device_address) {
-  return guarded([&] { ringdp::gpu::allocate(bytes, host, device_address); });
+  return guarded_beside_captures([&] { ringdp::gpu::allocate(bytes, host, device_address); });
 }
 
 int rd_gpu_host_free(void* host) {
-  return guarded([&] { check("cudaFreeHost", cudaFreeHost(host), "free what rd_gpu_host_alloc gave, once"); });
+  return guarded_beside_captures([&] { check("cudaFreeHost", cudaFreeHost(host), "free what rd_gpu_host_alloc gave, once"); });
 }
 
 int rd_gpu_host_map(void* host, size_t bytes, void** device_address) {
-  return guarded([&] { ringdp::gpu::map(host, bytes, device_address); });
+  return guarded_beside_captures([&] { ringdp::gpu::map(host, bytes, device_address); });
 }
 
 int rd_gpu_host_unmap(void* host) {
-  return guarded([&] {
+  return guarded_beside_captures([&] {
     check("cudaHostUnregister", cudaHostUnregister(host), "unmap what rd_gpu_host_map mapped, once");
   });
 }

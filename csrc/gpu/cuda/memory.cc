@@ -1,5 +1,5 @@
 // The C face of the memory that ranks share.
-#include "gpu/cuda/errors.h"
+#include "gpu/cuda/beside_captures.h"
 #include "gpu/cuda/shared_memory.h"
 #include "gpu/ringdp_gpu.h"
 
@@ -13,22 +13,22 @@ ringdp::gpu::SharedMemory& shared_memory() {
 
 }  // namespace
 
-using ringdp::gpu::guarded;
+using ringdp::gpu::guarded_beside_captures;
 using ringdp::gpu::refuse_null;
 
 int rd_gpu_alloc(int device, size_t bytes, int sharing, void** out) {
-  return guarded([&] {
+  return guarded_beside_captures([&] {
     refuse_null("rd_gpu_alloc", "out", out);
     *out = shared_memory().allocate(device, bytes, sharing);
   });
 }
 
 int rd_gpu_free(void* memory) {
-  return guarded([&] { shared_memory().free(memory); });
+  return guarded_beside_captures([&] { shared_memory().free(memory); });
 }
 
 int rd_gpu_export(void* memory, rd_gpu_handle* out, int* fd) {
-  return guarded([&] {
+  return guarded_beside_captures([&] {
     refuse_null("rd_gpu_export", "out", out);
     refuse_null("rd_gpu_export", "fd", fd);
     *out = shared_memory().exported(memory, fd);
@@ -36,7 +36,7 @@ int rd_gpu_export(void* memory, rd_gpu_handle* out, int* fd) {
 }
 
 int rd_gpu_import(int device, const rd_gpu_handle* handle, int fd, void** out) {
-  return guarded([&] {
+  return guarded_beside_captures([&] {
     refuse_null("rd_gpu_import", "handle", handle);
     refuse_null("rd_gpu_import", "out", out);
     *out = shared_memory().import(device, *handle, fd);
@@ -44,5 +44,5 @@ int rd_gpu_import(int device, const rd_gpu_handle* handle, int fd, void** out) {
 }
 
 int rd_gpu_unimport(void* memory) {
-  return guarded([&] { shared_memory().unimport(memory); });
+  return guarded_beside_captures([&] { shared_memory().unimport(memory); });
 }

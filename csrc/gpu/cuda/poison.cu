@@ -18,12 +18,8 @@ void poison(void* memory, size_t bytes, const uint32_t* abort, cudaStream_t stre
   if (bytes == 0) return;
   refuse_null("rd_gpu_poison", "memory", memory);
   refuse_null("rd_gpu_poison", "abort", abort);
-  constexpr size_t kPack = sizeof(Pack);
-  if (bytes % kPack != 0 || reinterpret_cast<uintptr_t>(memory) % kPack != 0) {
-    refuse("rd_gpu_poison: memory must begin and end at multiples of 16 bytes; these are " + std::to_string(bytes));
-  }
   const void* const kernel = poison_kernels()[0];
-  const size_t most = (bytes / kPack + kThreads - 1) / kThreads;
+  const size_t most = bytes / (sizeof(Pack) * kThreads) + 1;
   const int blocks = static_cast<int>(std::min<size_t>(most, blocks_of_device(kernel)));
   const PoisonWork work = {static_cast<char*>(memory), static_cast<int64_t>(bytes), abort};
   launch("poison", kernel, blocks, work, stream);

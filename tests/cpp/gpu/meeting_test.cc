@@ -87,6 +87,28 @@ TEST(Meeting, WhoIsRefusedBothWaysIsNamedByAll) {
   EXPECT_TRUE(devices.all_is_given_back());
 }
 
+// Refused first, then without memory to offer: the pages of the first attempt are somebody else's by then.
+TEST(Meeting, APageThatWasGivenBackIsNotWrittenTo) {
+  Neighbours neighbours(2);
+  std::vector<HostPage*> pages(2);
+  devices.refuses_import = [](int, const rd_gpu_handle& handle) { return !handle.needs_fd; };
+  neighbours.forge = [&](int rank, Card& card) {
+    auto*& page = pages[static_cast<size_t>(rank)];
+    if (page == nullptr) page = reinterpret_cast<HostPage*>(neighbours.heap_of(rank) + card.page);
+  };
+  neighbours.on_round = [](int round) {  // cards, verdicts, all have closed; then cards again
+    if (round == 3) devices.fails = "alloc";
+  };
+  const auto met = neighbours.meet();
+  expect_all_say(met, "alloc fails here");
+  for (HostPage* const page : pages) std::memset(page->parted, 0, sizeof page->parted);
+  for (const auto& one : met) one->part();
+  for (const HostPage* const page : pages) {
+    EXPECT_EQ(page->parted[0], 0u);
+    EXPECT_EQ(page->parted[1], 0u);
+  }
+}
+
 TEST(Meeting, APageOutsideItsHeapIsNotFollowed) {
   for (const int64_t page : {int64_t{-4096}, testing::kHeapBytes, int64_t{64}}) {
     Neighbours neighbours(2);

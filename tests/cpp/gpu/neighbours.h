@@ -28,6 +28,9 @@ class Neighbours {
   }
 
   std::function<void(int rank, Card&)> forge = [](int, Card&) {};  // what a rank says of itself, changed on its way
+  std::function<void(int round)> on_round = [](int) {};            // between two rounds of telling, from 1
+
+  std::byte* heap_of(int rank) const { return bases_[static_cast<size_t>(rank)]; }
 
   std::vector<std::unique_ptr<Neighbourhood>> meet() {
     std::vector<std::unique_ptr<Neighbourhood>> met(static_cast<size_t>(world_));
@@ -66,6 +69,7 @@ class Neighbours {
     }
     said_[static_cast<size_t>(rank)] = own;
     meets_.arrive_and_wait();
+    if (rank == 0) on_round(++rounds_);
     const std::vector<std::string> all = said_;
     meets_.arrive_and_wait();
     return all;
@@ -74,6 +78,7 @@ class Neighbours {
   const int world_;
   const Functions functions_ = host_functions();
   std::barrier<> meets_;
+  int rounds_ = 0;
   std::vector<std::string> said_;
   std::vector<std::byte*> bases_;
   std::vector<std::shared_ptr<transport::Heap>> heaps_;

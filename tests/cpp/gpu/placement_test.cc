@@ -34,6 +34,7 @@ TEST(GpuPlacement, ProcessesOnOneDeviceMeanStream) {
 TEST(GpuPlacement, ThreadsOnOneDeviceSpinWhileTheirKernelsFit) {
   const Placement placement = place({rank_on(0, 10), rank_on(0, 10), rank_on(0, 10), rank_on(0, 10)});
   EXPECT_EQ(placement.executor, RD_GPU_SPIN);
+  EXPECT_EQ(placement.blocks, blocks_for(132, 4));
   EXPECT_EQ(placement.blocks, 132 / 8);
   EXPECT_NE(placement.why.find("threads"), std::string::npos);
   const Placement crowded = place({rank_on(0, 10, 2), rank_on(0, 10, 2), rank_on(0, 10, 2)});

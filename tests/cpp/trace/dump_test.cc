@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "base/error.h"
 
@@ -54,6 +55,17 @@ TEST_F(DumpTest, WritesOnlyWhenAsked) {
   ::setenv("RINGDP_TRACE", folder_.c_str(), 1);
   dump_if_asked();
   EXPECT_EQ(files().size(), 1u);
+}
+
+TEST_F(DumpTest, WhatAnEarlierRunLeftIsRemovedOnce) {
+  fs::create_directories(folder_);
+  ::setenv("RINGDP_TRACE", folder_.c_str(), 1);
+  for (const char* const name : {"rank_0", "rank_1"}) std::ofstream(folder_ / name) << "old";
+  clear_dump_if_asked();
+  EXPECT_EQ(files(), std::vector<std::string>{"rank_1"});
+  dump_if_asked();
+  clear_dump_if_asked();
+  EXPECT_EQ(files().size(), 2u);
 }
 
 TEST_F(DumpTest, NeverThrowsInsideAGroup) {

@@ -92,6 +92,29 @@ TEST(FdExchange, ARankThatDoesNotComeIsATimeout) {
   }
 }
 
+TEST(FdExchange, WhoIsGoneBeforeItIsReachedIsLost) {
+  Ranks ranks(2);
+  ranks.exchanges[1].reset();
+  try {
+    ranks.exchanges[0]->run(0, ranks.names, ranks.own[0].get(), [](int, int) { return true; }, Deadline::after(20s));
+    FAIL() << "nobody listens";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+    EXPECT_EQ(error.culprit(), 1);
+  }
+}
+
+TEST(FdExchange, WhatIsKnownMeanwhileEndsIt) {
+  Ranks ranks(2);
+  const auto look = [] { throw Error(ErrorKind::kPeerLost, "rank 1 died", 1); };
+  try {
+    ranks.exchanges[0]->run(0, ranks.names, ranks.own[0].get(), [](int, int) { return true; }, Deadline::after(20s), look);
+    FAIL() << "rank 1 never ran";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "rank 1 died");
+  }
+}
+
 TEST(FdExchange, WhoIsAnotherProcessThanExpectedIsLost) {
   Ranks ranks(2);
   try {

@@ -23,4 +23,13 @@ cudaError_t answered(Text&& text) {
   }
 }
 
+// For what takes or frees memory.
+template <class Text>
+cudaError_t answered_outside_captures(Text&& text) {
+  return answered([&] {
+    refuse_beside_captures();
+    text();
+  });
+}
+
 }  // namespace stand_in

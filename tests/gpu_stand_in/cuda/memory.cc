@@ -9,11 +9,11 @@
 using namespace stand_in;
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
-  return answered([&] { *memory = allocate(current_device(), bytes); });
+  return answered_outside_captures([&] { *memory = allocate(current_device(), bytes); });
 }
 
 cudaError_t cudaFree(void* memory) {
-  return answered([&] { free_memory(memory); });
+  return answered_outside_captures([&] { free_memory(memory); });
 }
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
@@ -26,7 +26,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
 }
 
 cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned) {
-  return answered([&] {
+  return answered_outside_captures([&] {
     IpcHandle exported;
     std::memcpy(&exported, &handle, sizeof exported);
     *memory = import_memory(current_device(), exported);
@@ -34,23 +34,23 @@ cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsig
 }
 
 cudaError_t cudaIpcCloseMemHandle(void* memory) {
-  return answered([&] { close_import(memory); });
+  return answered_outside_captures([&] { close_import(memory); });
 }
 
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
-  return answered([&] { *memory = allocate_host(bytes); });
+  return answered_outside_captures([&] { *memory = allocate_host(bytes); });
 }
 
 cudaError_t cudaFreeHost(void* memory) {
-  return answered([&] { free_host(memory); });
+  return answered_outside_captures([&] { free_host(memory); });
 }
 
 cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
-  return answered([&] { register_host(memory, bytes); });
+  return answered_outside_captures([&] { register_host(memory, bytes); });
 }
 
 cudaError_t cudaHostUnregister(void* memory) {
-  return answered([&] { unregister_host(memory); });
+  return answered_outside_captures([&] { unregister_host(memory); });
 }
 
 cudaError_t cudaHostGetDevicePointer(void** address, void* memory, unsigned) {

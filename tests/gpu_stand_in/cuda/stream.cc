@@ -20,6 +20,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return answered([&] { known(stream).synchronize(); });
 }
 
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return answered([&] { exchange_capture_mode(*mode); });
+}
+
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   return answered([&] {
     *status = known(stream).capture() ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;

@@ -61,7 +61,7 @@ void remove(std::map<char*, Region>::iterator found) {
 }
 
 void wait_for_all_devices() {
-  for (int device = 0; device < machine().devices; ++device) synchronize_device(device);
+  for (int device = 0; device < machine().devices; ++device) drain_device(device);
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ void free_memory(void* address) {
       throw Refusal(cudaErrorIllegalState, "freed while another process still has it open");
     }
   }
-  synchronize_device(part.device);
+  drain_device(part.device);
   const std::lock_guard lock(memory.mutex);
   memory.own.erase(address);
   unmap(address, part.bytes);

@@ -1,10 +1,25 @@
 #include "stand_in/stream.h"
 
+#include <atomic>
 #include <utility>
 
 #include "stand_in/refusal.h"
 
 namespace stand_in {
+
+namespace {
+
+std::atomic<int> captures{0};  // under way
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
+}  // namespace
+
+void exchange_capture_mode(cudaStreamCaptureMode& mode) { std::swap(mode, capture_mode); }
+
+void refuse_beside_captures() {
+  if (captures == 0 || capture_mode == cudaStreamCaptureModeRelaxed) return;
+  throw Refusal(cudaErrorStreamCaptureUnsupported, "memory is taken or freed while a stream is being captured");
+}
 
 void Capture::add(Job job) {
   const std::lock_guard lock(mutex_);
@@ -31,11 +46,15 @@ std::shared_ptr<Capture> Stream::capture() {
   return capture_;
 }
 
-void Stream::begin_capture() { join(std::make_shared<Capture>()); }
+void Stream::begin_capture() {
+  join(std::make_shared<Capture>());
+  ++captures;
+}
 
 std::shared_ptr<Capture> Stream::end_capture() {
   const std::lock_guard lock(mutex_);
   if (!capture_) throw Refusal(cudaErrorIllegalState, "this stream is not being captured");
+  --captures;
   return std::exchange(capture_, nullptr);
 }
 

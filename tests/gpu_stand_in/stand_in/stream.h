@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "cuda_runtime.h"
 #include "stand_in/queue.h"
 
 namespace stand_in {
@@ -22,6 +23,11 @@ class Capture {
   std::vector<Job> jobs_;
 };
 
+// Captures are begun in the global mode: until one has ended, threads that are not in the relaxed mode may neither take
+// nor free memory.
+void exchange_capture_mode(cudaStreamCaptureMode& mode);
+void refuse_beside_captures();
+
 class Stream {
  public:
   explicit Stream(int device) : device(device) {}
@@ -30,6 +36,7 @@ class Stream {
   void push(Job job);  // to be run, or captured
   bool idle() { return queue_.idle(); }
   void synchronize();
+  void drain() { queue_.synchronize(); }
 
   std::shared_ptr<Capture> capture();  // null: none
   void begin_capture();
@@ -66,6 +73,7 @@ void destroy_stream(Stream* stream);  // what is queued still runs
 Stream& known(Stream* stream);
 Stream& null_stream(int device);
 void synchronize_device(int device);
+void drain_device(int device);  // the same, but for what is captured: as freeing does
 
 // As CUDA may: one thread runs the functions of all streams, so one that waited would hold up all.
 void call_on_host(Stream& stream, void (*function)(void*), void* argument);

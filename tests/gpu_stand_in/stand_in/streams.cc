@@ -69,16 +69,28 @@ Stream& known(Stream* stream) {
   throw Refusal(cudaErrorInvalidResourceHandle, "no stream, or destroyed already");
 }
 
-void synchronize_device(int device) {
+namespace {
+
+std::vector<std::shared_ptr<Stream>> streams_of(int device) {
   std::vector<std::shared_ptr<Stream>> its;
-  {
-    const std::lock_guard lock(streams().mutex);
-    for (const auto& [handle, stream] : streams().created) its.push_back(stream);
-    for (const auto& [number, stream] : streams().null) its.push_back(stream);
+  const std::lock_guard lock(streams().mutex);
+  for (const auto& [handle, stream] : streams().created) {
+    if (stream->device == device) its.push_back(stream);
   }
-  for (const auto& stream : its) {
-    if (stream->device == device) stream->synchronize();
+  for (const auto& [number, stream] : streams().null) {
+    if (stream->device == device) its.push_back(stream);
   }
+  return its;
+}
+
+}  // namespace
+
+void synchronize_device(int device) {
+  for (const auto& stream : streams_of(device)) stream->synchronize();
+}
+
+void drain_device(int device) {
+  for (const auto& stream : streams_of(device)) stream->drain();
 }
 
 void call_on_host(Stream& stream, void (*function)(void*), void* argument) {

@@ -95,6 +95,24 @@ def test_it_is_found_in_every_mode(run_on_fresh_ranks, options):
         assert "at step 4 ranks 0 and 1 hold different bits, and no value has a majority, of 2.weight" in message
 
 
+def message_beside_a_rank_that_has_joined():
+    """Rank 2 has no more inputs when a bit flips on rank 0."""
+    ddp, optimizer = make()
+    with pytest.raises(RuntimeError) as error, ddp.join():
+        for step in range(1 if dist.get_rank() == 2 else 4):
+            if step == 2 and dist.get_rank() == 0:
+                flip(ddp.module[2].weight, 30)
+            one_step(ddp, optimizer)
+    return str(error.value)
+
+
+def test_who_has_joined_has_no_vote(run_on_fresh_ranks):
+    world = run_on_fresh_ranks(3)
+    world.join()
+    for message in world.run(message_beside_a_rank_that_has_joined)[:2]:
+        assert "ranks 0 and 1 hold different bits, and no value has a majority, of 2.weight" in message
+
+
 def trains_without_a_word(steps):
     """Modes in which ranks do different things, and parameters are equal all the same."""
     ddp, optimizer = make()

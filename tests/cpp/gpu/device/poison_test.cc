@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -34,17 +35,17 @@ void run(const PoisonWork& work) {
 
 template <class T>
 void expect_nan_exactly_when_given_up(bool (*is_nan)(T)) {
-  std::vector<Pack> memory(41);
-  std::vector<T> seen(memory.size() * sizeof(Pack) / sizeof(T));
-  constexpr size_t kGuard = sizeof(Pack) / sizeof(T);
-  for (const int64_t packs : {0, 1, 14, 15, 16, 40}) {
-    for (const uint32_t abort : {0u, 1u}) {
-      std::memset(memory.data(), 0x11, memory.size() * sizeof(Pack));
-      run({reinterpret_cast<char*>(memory.data()), packs * 16, &abort});
-      std::memcpy(seen.data(), memory.data(), memory.size() * sizeof(Pack));
-      const size_t count = static_cast<size_t>(packs) * 16 / sizeof(T);
-      for (size_t i = 0; i < count; ++i) EXPECT_EQ(is_nan(seen[i]), abort != 0) << i;
-      for (size_t i = count; i < count + kGuard; ++i) EXPECT_FALSE(is_nan(seen[i])) << "beyond the end: " << i;
+  std::vector<T> memory(41 * sizeof(Pack) / sizeof(T));
+  for (const size_t begin : {0, 1, 3, 15}) {
+    for (const size_t count : {0, 1, 2, 13, 16, 30, 240, 300}) {
+      const size_t end = std::min(begin + count, memory.size() - 1);
+      for (const uint32_t abort : {0u, 1u}) {
+        std::memset(memory.data(), 0x11, memory.size() * sizeof(T));
+        run({reinterpret_cast<char*>(memory.data() + begin), static_cast<int64_t>((end - begin) * sizeof(T)), &abort});
+        for (size_t i = 0; i < memory.size(); ++i) {
+          EXPECT_EQ(is_nan(memory[i]), abort != 0 && begin <= i && i < end) << i << " of " << begin << " to " << end;
+        }
+      }
     }
   }
 }
@@ -55,6 +56,9 @@ TEST(Poison, EveryFloatingTypeIsNan) {
   // Exponent of ones and a fraction, of float16 and bfloat16.
   expect_nan_exactly_when_given_up<uint16_t>([](uint16_t bits) { return (bits & 0x7fff) > 0x7c00; });
   expect_nan_exactly_when_given_up<uint16_t>([](uint16_t bits) { return (bits & 0x7fff) > 0x7f80; });
+  // float8_e4m3fn, float8_e5m2.
+  expect_nan_exactly_when_given_up<uint8_t>([](uint8_t bits) { return (bits & 0x7f) == 0x7f; });
+  expect_nan_exactly_when_given_up<uint8_t>([](uint8_t bits) { return (bits & 0x7f) > 0x7c; });
 }
 
 }  // namespace

@@ -13,8 +13,9 @@ import torch
 import torch.distributed as dist
 from ranks import HERE, values_of
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = [str(Path(__file__).resolve().parents[up]) for up in (0, 1)]
 from native import EXECUTORS, PATIENCE_S, arrive, is_void
+from oracle import FLOAT8
 from stand_in import error_of
 
 KEPT: dict[str, Any] = {}  # on a rank: between two calls of a test
@@ -33,6 +34,15 @@ def disagreeing(library: str, executor: str, how: str) -> tuple[str, str, bool]:
     work = dist.all_reduce(tensor, op, group=group, async_op=True)
     error = error_of(lambda: work.wait(timedelta(seconds=PATIENCE_S)))
     return error, error_of(lambda: dist.all_reduce(tensor, group=group)), tensor.is_cpu or is_void(tensor)
+
+
+def moved_by_ranks_that_disagree(library: str, executor: str, dtype: torch.dtype) -> bool:
+    """On a rank: whether nothing but NaN is left where rank 1 has broadcast fewer elements."""
+    gpu, _ = arrive(library, executor)
+    group = gpu.new_group()
+    tensor = gpu.put(torch.ones(500 if HERE.rank == 1 else 1000).to(dtype))
+    error_of(lambda: dist.broadcast(tensor, 0, group=group))
+    return bool(torch.isnan(tensor.cpu().float()).all())
 
 
 def waited_for_before_it_failed(library: str, executor: str) -> tuple[str, bool, str, float]:
@@ -119,6 +129,11 @@ def test_ranks_that_disagree_are_named(native_pair, stand_in, executor, how):
         assert ") on devices" in error
         assert "Mismatch: " in later
         assert void
+
+
+@pytest.mark.parametrize("dtype", FLOAT8, ids=str)
+def test_moved_floats_of_8_bits_are_nan_too(native_pair, stand_in, executor, dtype):
+    assert native_pair.run(moved_by_ranks_that_disagree, stand_in, executor, dtype)[1]
 
 
 def test_a_result_that_was_waited_for_is_nan_and_the_device_goes_on(native_pair, stand_in, executor):

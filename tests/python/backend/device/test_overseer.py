@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import HERE
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from native import EXECUTORS, PATIENCE_S, arrive, described
@@ -50,6 +51,46 @@ def left_under_way(library: str, executor: str) -> tuple[bool, bool]:
     return early, work.is_completed()
 
 
+def left_without_a_peer(library: str, executor: str) -> bool:
+    """On a rank: the group is left while rank 1's device never comes; whether rank 0's goes on at the deadline."""
+    gpu, _ = arrive(library, executor)
+    group = gpu.new_group(timeout_s=2.0)
+    tensor = gpu.put(torch.ones(10))
+    dist.all_reduce(tensor, group=group)
+    gpu.synchronize()
+    if HERE.rank == 1:
+        gpu.hold()
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    dist.all_reduce(torch.ones(1), group=group)
+    dist.destroy_process_group(group)
+    deadline = time.monotonic() + PATIENCE_S
+    while HERE.rank == 0 and not work.is_completed() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    ended = HERE.rank == 1 or work.is_completed()
+    dist.barrier()
+    if HERE.rank == 1:
+        gpu.go()
+    gpu.synchronize()
+    return ended
+
+
+def freed_beside_a_capture(library: str, executor: str) -> bool:
+    """On a rank: a group is left, and another stream is captured meanwhile; whether its memory came back all the same."""
+    gpu, _ = arrive(library, executor)
+    gpu.synchronize()
+    before = gpu.pinned_bytes()
+    group = gpu.new_group()
+    dist.all_reduce(gpu.put(torch.ones(10)), group=group)
+    gpu.synchronize()
+    dist.barrier()
+    deadline = time.monotonic() + PATIENCE_S
+    with gpu.capturing(stream=3):
+        dist.destroy_process_group(group)
+        while gpu.pinned_bytes() > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return gpu.pinned_bytes() == before
+
+
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_memory_comes_back(world_of, stand_in, executor):
     world = world_of(2, window_bytes=WINDOW_BYTES)
@@ -59,3 +100,13 @@ def test_memory_comes_back(world_of, stand_in, executor):
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_group_that_is_left_lets_its_calls_end(native_pair, stand_in, executor):
     assert native_pair.run(left_under_way, stand_in, executor) == [(False, True)] * 2
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_group_that_is_left_ends_its_calls_at_their_deadline(native_pair, stand_in, executor):
+    assert native_pair.run(left_without_a_peer, stand_in, executor) == [True] * 2
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_memory_comes_back_beside_a_capture(native_pair, stand_in, executor):
+    assert native_pair.run(freed_beside_a_capture, stand_in, executor) == [True] * 2
