@@ -12,6 +12,10 @@ from ringdp.feed.checks import duplicates, missing, rank_argument, stale, uneven
 from ringdp.feed.draws import Epoch, Feed, feeds_of, unwatched
 from ringdp.feed.padding import repeats
 
+_UNCOMPARED = (
+    "duplicates and missing samples: no two ranks' samples of one index have been compared yet, and ranks with data of "
+    "their own number them alike"
+)
 CHECKS = (rank_argument.check, duplicates.check, missing.check, stale.check, uneven.check)
 
 
@@ -19,7 +23,7 @@ CHECKS = (rank_argument.check, duplicates.check, missing.check, stale.check, une
 class Row:
     """One epoch of one loader, over all ranks. `padding` is part of neither `repeated` nor `missing`.
 
-    missing: None while ranks still draw, or where the size of the data set is not known.
+    missing: None while ranks still draw, or where the size of the data set is not known, or whether they share it.
     """
 
     loader: str
@@ -130,6 +134,8 @@ def _not_judged(ranks: Mapping[int, RankRecords], feeds: Sequence[Feed], only_tr
             said.append(f"{feed.name}: {names(idle)} did not draw from it")
         elif True in feed.fact("replacement"):
             said.append(f"{feed.name}: it draws with replacement, so repeated samples are meant")
+        elif feed.by == "not known":
+            said.append(f"{feed.name}: {_UNCOMPARED}")
         elif feed.samples is None or feed.by == "content":
             said.append(f"{feed.name}: samples have no indices, so missing samples cannot be known")
     if only_training:
