@@ -83,21 +83,21 @@ def _encoded(item: Any) -> bytes:
 
 
 def _tensor_rows(tensor: torch.Tensor, count: int, places: Sequence[int]) -> Sequence[Any] | None:
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized or not tensor.numel():
         return None
     if count > 1 and (tensor.dim() == 0 or len(tensor) != count):
         return None
-    chosen = tensor.detach().reshape(count, -1)
-    if len(places) < count:
-        chosen = chosen[list(places)]
-    flat = chosen.resolve_conj().resolve_neg().contiguous()
-    return _thinned(flat.view(torch.uint8)).numpy() if flat.numel() else None
+    rows = tensor.detach() if count > 1 else tensor.detach().reshape(1, -1)
+    if not rows.is_contiguous() and len(places) < count:
+        rows, places = rows[list(places)], range(len(places))  # not a copy of the others too
+    flat = rows.resolve_conj().resolve_neg().reshape(len(rows), -1).contiguous().view(torch.uint8).numpy()
+    return [_thinned(flat[place]) for place in places]
 
 
-def _thinned(rows: torch.Tensor) -> torch.Tensor:
-    """At most _PIECES pieces of each row of bytes, the first and the last among them."""
-    width = rows.shape[1]
+def _thinned(row: Any) -> Any:
+    """At most _PIECES pieces of a row of bytes, the first and the last among them."""
+    width = len(row)
     if width <= _PIECE * _PIECES:
-        return rows
+        return row
     starts = [(width - _PIECE) * number // (_PIECES - 1) for number in range(_PIECES)]
-    return torch.cat([rows[:, start : start + _PIECE] for start in starts], dim=1)
+    return b"".join(row[start : start + _PIECE] for start in starts)

@@ -19,14 +19,14 @@ from ringdp.feed import facts
 from ringdp.feed.hashing import batch_size, is_label, sample_hashes
 
 HASHED_BATCHES = 8  # of an epoch whose indices are known; of later ones the samples that is_probe() names
-_PROBES = 16
+_PROBES = 64
 _COST_FROM = 8  # draws, and then whenever they have doubled
 
 Sink = Callable[[dict[str, Any]], None]
 
 
 def is_probe(index: Any) -> bool:
-    """One index in 16, the same on all ranks: so what two of them draw under one index is hashed by both, or neither.
+    """One index in 64, the same on all ranks: so what two of them draw under one index is hashed by both, or neither.
 
     Indices are scattered first: samplers divide them by residues.
     """
