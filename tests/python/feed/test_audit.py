@@ -81,10 +81,11 @@ def test_alone_it_works_without_a_group():
 
 
 def test_a_sampler_is_watched_too():
-    sampler = sharded(numbered(6), 0, 2).sampler
-    with ringdp.audit(sampler) as audit:
-        list(sampler)
-        assert audit.report().rows[0].drawn == 3
+    loader = sharded(numbered(6), 0, 2)
+    for draw in (lambda: list(loader.sampler), lambda: list(loader)):
+        with ringdp.audit(loader.sampler) as audit:
+            draw()
+            assert audit.report().rows[0].drawn == 3
 
 
 def test_something_else_is_refused():
