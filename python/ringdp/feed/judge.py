@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -90,16 +90,21 @@ def judge(ranks: Mapping[int, RankRecords], *, only_training: bool = True) -> Re
     return Report(
         world=world_of(ranks),
         rows=tuple(_row(feed, epoch) for feed in feeds for epoch in feed.epochs),
-        findings=tuple(findings_of(feeds)),
+        findings=findings_of(feeds),
         not_judged=tuple(_not_judged(ranks, feeds, only_training)),
         cost=_cost(ranks),
     )
 
 
-def findings_of(feeds: Sequence[Feed]) -> list[Finding]:
+def findings_of(feeds: Sequence[Feed]) -> tuple[Finding, ...]:
     """Problems before notes."""
-    found = [finding for feed in feeds if len(feed.facts) == feed.world > 1 for c in CHECKS for finding in c(feed)]
-    return sorted(found, key=lambda finding: finding.severity != "problem")
+    judged = [feed for feed in feeds if len(feed.facts) == feed.world > 1]
+    return problems_first(finding for feed in judged for check in CHECKS for finding in check(feed))
+
+
+def problems_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Notes after them."""
+    return tuple(sorted(findings, key=lambda finding: finding.severity != "problem"))
 
 
 def _row(feed: Feed, epoch: Epoch) -> Row:
