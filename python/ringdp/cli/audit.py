@@ -77,7 +77,7 @@ def _audit(options: argparse.Namespace, command: list[str], assignment: Assignme
         refuse_old_records(assignment.folder)
         assignment.write_options({"epochs": options.epochs})
         watch = _Watch(reader, options.fail, options.steps)
-        ended = job.run(command, assignment, watch.tick, sys.stderr if options.json else None)
+        ended = job.run(command, assignment.environment, watch.tick, sys.stderr if options.json else None)
     ranks = reader.read()
     report = judge(ranks)
     if options.png and ranks:
