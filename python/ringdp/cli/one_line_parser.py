@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 class OneLineParser(argparse.ArgumentParser):
     """Its sub-commands' parsers are of this class too."""
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         """None are left over: the parser that does not know one says so, with its own usage."""
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:

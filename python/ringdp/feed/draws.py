@@ -6,15 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from ringdp.attach.records import RankRecords, world_of
-from ringdp.feed.sameness import Compared, divided, same_samples
-
-# What names a sample: its index; the hash of its content; or its index and rank, where each rank has its own data, or
-# nothing has shown yet whether it has.
-Key = Any
-By = Literal["index", "content", "own index", "not known"]
+from ringdp.feed.naming import By, Key, keys_of, naming
 
 
 @dataclass(frozen=True)
@@ -125,7 +120,7 @@ def _feed(place: int, ranks: Mapping[int, RankRecords], chosen: Mapping[int, lis
     for rank, number in numbers.items():
         facts[rank] = next(row for row in ranks[rank].of("loader") if row["loader"] == number)
         batches[rank] = [row for row in ranks[rank].of("batch") if row["loader"] == number]
-    by = _by(batches, facts)
+    by = naming(batches, facts)
     epochs: dict[int, dict[int, Draws]] = {}
     for rank, number in numbers.items():
         for draws_number, draws in _draws(rank, number, ranks[rank], batches[rank], by):
@@ -135,66 +130,14 @@ def _feed(place: int, ranks: Mapping[int, RankRecords], chosen: Mapping[int, lis
     return Feed(min(numbers.values()), world_of(ranks), facts, rows, by, weighted)
 
 
-def _by(batches: Mapping[int, list[dict[str, Any]]], facts: Mapping[int, Mapping[str, Any]]) -> By:
-    if any(row["indices"] is None for rows in batches.values() for row in rows):
-        return "content"
-    if len(batches) < 2:
-        return "index"
-    same = same_samples(_compared(batches))
-    if same is None:
-        return "index" if _shared_out(facts) or _divided(batches, facts) else "not known"
-    return "index" if same else "own index"
-
-
-def _compared(batches: Mapping[int, list[dict[str, Any]]]) -> Iterator[Compared]:
-    """Samples that two ranks have drawn under one index, as far as they were hashed."""
-    first: dict[Any, tuple[int, str, str]] = {}
-    for rank, rows in batches.items():
-        for row in rows:
-            indices = _indices(row)
-            for place, content, label in zip(
-                row.get("hashed", ()), row.get("contents", ()), row.get("labels", ()), strict=True
-            ):
-                known = first.setdefault(indices[place], (rank, content, label))
-                if known[0] != rank and content:
-                    yield Compared(known[1] == content, known[2] == label, label)
-
-
-def _shared_out(facts: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Whether DistributedSamplers share out data of one length."""
-    replicas = {fact["replicas"] for fact in facts.values()}
-    return None not in replicas and min(replicas) > 1 and len({fact["length"] for fact in facts.values()}) == 1
-
-
-def _divided(batches: Mapping[int, list[dict[str, Any]]], facts: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Whether the first epoch that is known was divided between ranks, see sameness.divided()."""
-    epoch = min((row["epoch"] for rows in batches.values() for row in rows), default=0)
-    drawn = [{i for row in rows if row["epoch"] == epoch for i in _indices(row)} for rows in batches.values()]
-    seen = set().union(*drawn)
-    highest = max((index for index in seen if isinstance(index, int)), default=-1)
-    return divided(drawn, max(len(seen), highest + 1, *(fact["length"] or 0 for fact in facts.values())))
-
-
-def _indices(row: Mapping[str, Any]) -> list[Key]:
-    return [tuple(index) if isinstance(index, list) else index for index in row["indices"]]
-
-
 def _draws(
     rank: int, loader: int, records: RankRecords, batches: list[dict[str, Any]], by: By
 ) -> Iterator[tuple[int, Draws]]:
     ended = {row["epoch"] for row in records.of("end") if row["loader"] == loader}
     drawn: dict[int, list[tuple[Key, ...]]] = {}
     for row in batches:
-        drawn.setdefault(row["epoch"], []).append(_keys(rank, row, by))
+        drawn.setdefault(row["epoch"], []).append(keys_of(rank, row, by))
     for row in records.of("epoch"):
         number = row["epoch"]
         if row["loader"] == loader and (number in drawn or number in ended):
             yield number, Draws(rank, tuple(drawn.get(number, ())), number in ended, row["sampler_epoch"])
-
-
-def _keys(rank: int, row: Mapping[str, Any], by: By) -> tuple[Key, ...]:
-    if by == "content":
-        places = row.get("hashed", range(row["size"]))
-        hashes = dict(zip(places, row.get("contents", ()), strict=False))  # nothing was hashed of some
-        return tuple(hashes.get(place) or (rank, row["epoch"], id(row), place) for place in range(row["size"]))
-    return tuple(_indices(row)) if by == "index" else tuple((rank, index) for index in _indices(row))

@@ -47,5 +47,9 @@ class History:
         # The first epoch that is kept too: that it repeats the one before cannot be found again.
         self._findings = {finding.check: finding for finding, epoch in of_epoch if epoch and epoch <= first + 1}
         for records in self._records.values():
-            for kind, rows in records.kinds.items():
-                records.kinds[kind] = rows[-1:] if kind == "cost" else [r for r in rows if r.get("epoch", first) >= first]
+            records.kinds = {kind: _since(first, kind, rows) for kind, rows in records.kinds.items()}
+
+
+def _since(first: int, kind: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of this epoch and later ones; what belongs to no epoch stays, of the costs the latest."""
+    return rows[-1:] if kind == "cost" else [row for row in rows if row.get("epoch", first) >= first]
