@@ -22,7 +22,8 @@ Every DataLoader and DistributedSampler of every rank is written down; the scrip
 between whose draws no backward pass comes (validation) are not judged; samples without indices (streams,
 in_order=False) are told apart by their bytes. Without a command, the records in
 --records are judged: those of several hosts can be brought together in one folder.
-status: the job's; 1 with --fail where there is a problem; 2 where the audit could not be made."""
+status: the job's (128 + n where signal n ended it); 1 with --fail where there is a problem; 2 where the
+audit could not be made."""
 
 
 def add_command(commands: Any) -> None:

@@ -54,7 +54,7 @@ sys.exit(main())
 WAITS = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
 
 
-@pytest.mark.parametrize("tool", ["audit", "trace"])
+@pytest.mark.parametrize("tool", ["audit", "doctor", "trace"])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_the_command_with_its_job_and_its_folders(tmp_path, tool, number, status):
     temporary, ready = tmp_path / "temporary", tmp_path / "ready"
