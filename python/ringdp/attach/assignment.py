@@ -24,6 +24,11 @@ class Assignment:
     def __str__(self) -> str:
         return f"{self.tool}:{self.folder}"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the job's processes find."""
+        return {VARIABLE: str(self)}
+
     def write_options(self, options: Mapping[str, Any]) -> None:
         """Before the job starts: what its ranks are to do."""
         (self.folder / _OPTIONS).write_text(json.dumps(options))

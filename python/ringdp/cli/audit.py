@@ -14,13 +14,16 @@ from ringdp.attach.finding import problems
 from ringdp.attach.records import RankRecords, Reader
 from ringdp.cli.watched import NO_RECORDS, add_command_line, assignment_in, job_of, positive, refuse_old_records
 
+_EPOCHS = 3
 _EXAMPLE = """example:
   ringdp audit --fail --png feed.png -- torchrun --nproc-per-node 8 train.py
 
 Every DataLoader and DistributedSampler of every rank is written down; the script stays as it is. Loaders
-between whose draws no backward pass comes (validation) are not judged. Without a command, the records in
+between whose draws no backward pass comes (validation) are not judged; samples without indices (streams,
+in_order=False) are told apart by their bytes. Without a command, the records in
 --records are judged: those of several hosts can be brought together in one folder.
-status: the job's; 1 with --fail where there is a problem; 2 where the audit could not be made."""
+status: the job's (128 + n where signal n ended it); 1 with --fail where there is a problem; 2 where the
+audit could not be made."""
 
 
 def add_command(commands: Any) -> None:
@@ -34,7 +37,7 @@ def add_command(commands: Any) -> None:
     )
     command.add_argument("--fail", action="store_true", help="end the job at the first problem; status 1")
     command.add_argument("--steps", type=positive(int), metavar="N", help="end the job after N batches of each rank")
-    command.add_argument("--epochs", type=positive(int), default=3, metavar="N", help="how many to note (3)")
+    command.add_argument("--epochs", type=positive(int), metavar="N", help=f"how many to note ({_EPOCHS})")
     command.add_argument("--records", metavar="FOLDER", help="keep the ranks' records there")
     command.add_argument("--png", metavar="FILE", help="draw which rank drew which sample")
     command.add_argument("--json", action="store_true", help="print one JSON object; the job's output goes to stderr")
@@ -61,6 +64,9 @@ def _check(options: argparse.Namespace, command: list[str]) -> None:
         raise ValueError("no command: ringdp audit -- torchrun --nproc-per-node 8 train.py")
     if not command and not Path(options.records).is_dir():
         raise ValueError(f"--records {options.records}: no such folder, and no command to make records with")
+    for name in ("steps", "epochs"):
+        if not command and getattr(options, name):
+            raise ValueError(f"--{name} is for a job that is run: leave it out, or put -- COMMAND behind")
     if options.png and not has_matplotlib():
         raise ValueError("--png needs matplotlib: pip install matplotlib")
     if options.png and not Path(options.png).resolve().parent.is_dir():
@@ -75,9 +81,9 @@ def _audit(options: argparse.Namespace, command: list[str], assignment: Assignme
     ended = job.Ended(0)
     if command:
         refuse_old_records(assignment.folder)
-        assignment.write_options({"epochs": options.epochs})
+        assignment.write_options({"epochs": options.epochs or _EPOCHS})
         watch = _Watch(reader, options.fail, options.steps)
-        ended = job.run(command, assignment, watch.tick, sys.stderr if options.json else None)
+        ended = job.run(command, assignment.environment, watch.tick, sys.stderr if options.json else None)
     ranks = reader.read()
     report = judge(ranks)
     if options.png and ranks:
@@ -98,8 +104,11 @@ def _audit(options: argparse.Namespace, command: list[str], assignment: Assignme
 def _draw(ranks: dict[int, RankRecords], path: Path) -> None:
     from ringdp.feed.picture import coverages, draw
 
-    if pictures := coverages(ranks):
-        draw(pictures, path)
+    pictures = coverages(ranks)
+    if not pictures:
+        print(f"ringdp audit: no {path}: no rank has drawn a sample", file=sys.stderr)
+        return
+    draw(pictures, path)
 
 
 class _Watch:

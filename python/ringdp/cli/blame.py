@@ -32,7 +32,7 @@ def add_command(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_folder(command)
-    command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("--json", action="store_true", help="print JSON; the command's output goes to stderr")
     command.set_defaults(run=run)
 
 

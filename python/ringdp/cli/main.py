@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import ringdp
 from ringdp.cli import audit, blame, doctor, info, plan, report, ring, selftest, trace, tune
@@ -48,10 +51,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = options.run(options)
+        with _ended_by_signals():
+            status = options.run(options)
         sys.stdout.flush()
         return status
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         # Whoever read has seen enough (| head). Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _SIGPIPE_STATUS
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a command as an exception does, so that it ends its ranks and removes its folders.
+
+    One that is ignored (nohup) stays so.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    taken = {number: handler for number, handler in before.items() if handler == signal.SIG_DFL}
+    for number in taken:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number, handler in taken.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)

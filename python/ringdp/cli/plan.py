@@ -39,7 +39,7 @@ def add_command(commands: Any) -> None:
         command.add_argument(f"--{name}", dest="measured", action="store_const", const=name, help=text)
     for name, option in {e.name: e.option for kind in (_DEFAULT, *_MEASURED) for e in KINDS[kind].inputs}.items():
         command.add_argument(option, dest=f"before.{name}", metavar="VALUE", help=argparse.SUPPRESS)
-    kinds = command.add_subparsers(title="kinds", dest="kind", metavar="KIND")
+    kinds = command.add_subparsers(title="kinds", dest="kind", metavar="KIND", prog="ringdp plan")
     for kind in KINDS.values():
         _add_kind(kinds, kind)
     command.set_defaults(run=run)

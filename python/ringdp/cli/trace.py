@@ -35,7 +35,9 @@ def add_command(commands: Any) -> None:
     command.add_argument(
         "-o", "--output", type=Path, help="file to write, gzip if it ends in .gz (default: FOLDER/trace.json)"
     )
-    command.add_argument("--json", action="store_true", help="print what was written as JSON")
+    command.add_argument(
+        "--json", action="store_true", help="print what was written as JSON; the command's output goes to stderr"
+    )
     command.set_defaults(run=run)
 
 

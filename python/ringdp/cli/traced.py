@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from ringdp.observe.launch import run_traced
@@ -24,5 +25,10 @@ def add_folder(command: argparse.ArgumentParser) -> None:
 
 
 def status_of_command(options: argparse.Namespace) -> int:
-    """Runs what stands behind `--`, traced; 0 if nothing does. TraceError as run_traced()."""
-    return run_traced(options.command, options.folder) if options.command else 0
+    """Runs what stands behind `--`, traced; 0 if nothing does. TraceError as run_traced().
+
+    With --json the command's output goes to stderr: stdout has one JSON object.
+    """
+    if not options.command:
+        return 0
+    return run_traced(options.command, options.folder, sys.stderr if options.json else None)

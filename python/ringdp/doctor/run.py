@@ -31,7 +31,7 @@ def examine(
     assignment.write_options({"folder": str(assignment.folder)})
     watch = Watch(Reader(assignment.folder), assignment.folder, steps, patience_s)
     with (assignment.folder / OUTPUT).open("wb") as output:
-        ended = job.run(command, assignment, watch.tick, output, output)
+        ended = job.run(command, assignment.environment, watch.tick, output, output)
     ranks = watch.reader.read()
     return Evidence(ranks, baseline, ended.stopped, ended.status, watch.stacks)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Sampler
 
 from ringdp.attach.finding import Finding, problems
-from ringdp.attach.records import RankRecords
-from ringdp.feed.exchange import Exchange, late_finding, records_of
+from ringdp.feed.exchange import Exchange, late_finding
+from ringdp.feed.history import History
 from ringdp.feed.hooks import AuditError, Watcher, unwatch, watch
-from ringdp.feed.judge import Cost, Report, judge, report_from
+from ringdp.feed.judge import Cost, Report, report_from
 from ringdp.feed.recorder import Recorder
 
 
@@ -29,8 +30,10 @@ def audit(
 
     Every rank calls it, on its own loader, in the same order. At the first batch of each epoch the ranks compare what
     they drew so far: new problems are a RuntimeWarning on rank 0, and with `fail` an AuditError on every rank. They
-    meet through the store, for at most `timeout`; a rank that does not come is a problem of its own. TypeError where
-    it is no DataLoader or sampler.
+    meet through the store: rank 0 waits for at most `timeout`, the others for twice that; a rank that does not come is
+    a problem of its own, and what it drew is judged when it does. The draws of the latest epochs are kept. Of a
+    sampler draws are noted as it is asked, so with those that a DataLoader's workers ask for ahead. TypeError where it
+    is no DataLoader or sampler.
     """
     if not isinstance(loader_or_sampler, (DataLoader, Sampler)):
         kind = type(loader_or_sampler).__name__
@@ -47,7 +50,7 @@ class Audit:
         self._fail = fail
         self._exchange = exchange
         self._rows: list[dict[str, Any]] = []
-        self._known: dict[int, list[dict[str, Any]]] = {}
+        self._history = History(exchange.size)
         self._recorder = Recorder(lambda row: self._rows.append(row), at_first_batch=self._judge_now)
         self._watcher = Watcher(self._recorder, lambda other: other is source)
         watch(self._watcher, *(() if isinstance(source, DataLoader) else (type(source),)))
@@ -76,9 +79,10 @@ class Audit:
         return self._compare()
 
     def _judge_now(self) -> None:
-        known = {finding.check for finding in self.findings}
-        self.findings = tuple(problems(self._compare().findings))
-        new = [finding for finding in self.findings if finding.check not in known]
+        known = {finding.check: finding for finding in self.findings}
+        found = {finding.check: finding for finding in problems(self._compare().findings)}
+        self.findings = tuple({**known, **found}.values())
+        new = [finding for check, finding in found.items() if check not in known]
         if new and self._fail:
             raise AuditError("\n".join(map(str, new)))
         for finding in new if self._exchange.rank == 0 else ():
@@ -86,19 +90,13 @@ class Audit:
 
     def _compare(self) -> Report:
         rows, self._rows = self._rows, []
-        try:
-            for rank, theirs in self._exchange.to_rank_0(rows).items():
-                self._known.setdefault(rank, []).extend(theirs)
-            report = judge(self._records(), only_training=False)
-        except TimeoutError as error:
-            report = self._late(str(error))
+        theirs, late = self._exchange.to_rank_0(rows)
+        self._history.add(theirs)
+        report = self._history.report()
+        if late:
+            report = replace(report, findings=(late_finding(late), *report.findings))
         try:
             return report_from(self._exchange.from_rank_0(report.as_dict()))
         except TimeoutError as error:
-            return self._late(str(error))
-
-    def _late(self, message: str) -> Report:
-        return Report(self._exchange.size, (), (late_finding(message),), (), Cost(0.0, 0.0, 0))
-
-    def _records(self) -> dict[int, RankRecords]:
-        return {rank: records_of(rank, self._exchange.size, rows) for rank, rows in self._known.items()}
+            findings = (late_finding(str(error)), *self.findings)
+            return Report(self._exchange.size, (), findings, (), Cost(0.0, 0.0, 0))

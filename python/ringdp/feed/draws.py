@@ -6,14 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from ringdp.attach.records import RankRecords, world_of
-from ringdp.feed.sameness import Compared, same_samples
-
-# What names a sample: its index; the hash of its content; or its index and rank, where each rank has its own data.
-Key = Any
-By = Literal["index", "content", "own index"]
+from ringdp.feed.naming import By, Key, keys_of, naming
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ class Feed:
     @property
     def samples(self) -> int | None:
         """How many there are to draw, over all ranks; None where the data sets do not say."""
-        if None in self.fact("length"):
+        if self.by == "not known" or None in self.fact("length"):
             return None
         if self.by == "own index":
             return sum(facts["length"] for facts in self.facts.values())
@@ -124,7 +120,7 @@ def _feed(place: int, ranks: Mapping[int, RankRecords], chosen: Mapping[int, lis
     for rank, number in numbers.items():
         facts[rank] = next(row for row in ranks[rank].of("loader") if row["loader"] == number)
         batches[rank] = [row for row in ranks[rank].of("batch") if row["loader"] == number]
-    by = _by(batches)
+    by = naming(batches, facts)
     epochs: dict[int, dict[int, Draws]] = {}
     for rank, number in numbers.items():
         for draws_number, draws in _draws(rank, number, ranks[rank], batches[rank], by):
@@ -134,40 +130,14 @@ def _feed(place: int, ranks: Mapping[int, RankRecords], chosen: Mapping[int, lis
     return Feed(min(numbers.values()), world_of(ranks), facts, rows, by, weighted)
 
 
-def _by(batches: Mapping[int, list[dict[str, Any]]]) -> By:
-    if any(row["indices"] is None for rows in batches.values() for row in rows):
-        return "content"
-    return "index" if same_samples(_compared(batches)) else "own index"
-
-
-def _compared(batches: Mapping[int, list[dict[str, Any]]]) -> Iterator[Compared]:
-    """Samples that two ranks have drawn under one index, as far as they were hashed."""
-    first: dict[Any, tuple[int, str, str]] = {}
-    for rank, rows in batches.items():
-        for row in rows:
-            hashes = zip(row.get("contents", ()), row.get("labels", ()), strict=True)
-            for index, (content, label) in zip(row["indices"], hashes, strict=False):  # later batches have no hashes
-                known = first.setdefault(index, (rank, content, label))
-                if known[0] != rank and content:
-                    yield Compared(known[1] == content, known[2] == label, label)
-
-
 def _draws(
     rank: int, loader: int, records: RankRecords, batches: list[dict[str, Any]], by: By
 ) -> Iterator[tuple[int, Draws]]:
     ended = {row["epoch"] for row in records.of("end") if row["loader"] == loader}
     drawn: dict[int, list[tuple[Key, ...]]] = {}
     for row in batches:
-        drawn.setdefault(row["epoch"], []).append(_keys(rank, row, by))
+        drawn.setdefault(row["epoch"], []).append(keys_of(rank, row, by))
     for row in records.of("epoch"):
         number = row["epoch"]
         if row["loader"] == loader and (number in drawn or number in ended):
             yield number, Draws(rank, tuple(drawn.get(number, ())), number in ended, row["sampler_epoch"])
-
-
-def _keys(rank: int, row: Mapping[str, Any], by: By) -> tuple[Key, ...]:
-    if by == "content":
-        hashes = row.get("contents") or [""] * row["size"]
-        return tuple(key or (rank, row["epoch"], id(row), place) for place, key in enumerate(hashes))
-    indices = [tuple(index) if isinstance(index, list) else index for index in row["indices"]]
-    return tuple((rank, index) for index in indices) if by == "own index" else tuple(indices)

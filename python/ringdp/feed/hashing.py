@@ -18,15 +18,18 @@ def batch_size(data: Any) -> int:
     return next((len(leaf) for leaf in _leaves(data) if _has_rows(leaf)), 1)
 
 
-def sample_hashes(data: Any, count: int, wanted: Callable[[Any], bool] = lambda part: True) -> list[str]:
-    """Per sample: a hash of its parts, as far as they are wanted; '' where none is.
+def sample_hashes(
+    data: Any, count: int, places: Sequence[int] | None = None, wanted: Callable[[Any], bool] = lambda part: True
+) -> list[str]:
+    """Per sample at these places (None: all): a hash of its parts, as far as they are wanted; '' where none is.
 
     data: a collated batch of `count` samples, of nested tensors, lists and mappings; with count 1 anything.
     Parts on devices or of a form that has no bytes are left out.
     """
-    rows = [_rows(leaf, count) for leaf in _leaves(data) if wanted(leaf)]
+    places = range(count) if places is None else places
+    rows = [_rows(leaf, count, places) for leaf in _leaves(data) if wanted(leaf)]
     parts = [row for row in rows if row is not None]
-    return [_digest(part[number] for part in parts) if parts else "" for number in range(count)]
+    return [_digest(part[number] for part in parts) if parts else "" for number in range(len(places))]
 
 
 def is_label(part: Any) -> bool:
@@ -64,14 +67,14 @@ def _is_text(leaf: Any) -> bool:
     return isinstance(leaf, (str, bytes))
 
 
-def _rows(leaf: Any, count: int) -> Sequence[Any] | None:
-    """The bytes of each sample's part of it; None where it has none."""
+def _rows(leaf: Any, count: int, places: Sequence[int]) -> Sequence[Any] | None:
+    """The bytes of the part of it of each sample at these places; None where it has none."""
     if isinstance(leaf, torch.Tensor):
-        return _tensor_rows(leaf, count)
+        return _tensor_rows(leaf, count, places)
     if _is_text(leaf):
-        return [_encoded(leaf)] if count == 1 else None
+        return [_encoded(leaf) for _ in places] if count == 1 else None
     if isinstance(leaf, Sequence) and len(leaf) == count:
-        return [_encoded(item) for item in leaf]
+        return [_encoded(leaf[place]) for place in places]
     return None
 
 
@@ -79,19 +82,22 @@ def _encoded(item: Any) -> bytes:
     return item if isinstance(item, bytes) else str(item).encode()
 
 
-def _tensor_rows(tensor: torch.Tensor, count: int) -> Sequence[Any] | None:
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+def _tensor_rows(tensor: torch.Tensor, count: int, places: Sequence[int]) -> Sequence[Any] | None:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized or not tensor.numel():
         return None
     if count > 1 and (tensor.dim() == 0 or len(tensor) != count):
         return None
-    flat = tensor.detach().resolve_conj().resolve_neg().reshape(count, -1).contiguous()
-    return _thinned(flat.view(torch.uint8)).numpy() if flat.numel() else None
+    rows = tensor.detach() if count > 1 else tensor.detach().reshape(1, -1)
+    if not rows.is_contiguous() and len(places) < count:
+        rows, places = rows[list(places)], range(len(places))  # not a copy of the others too
+    flat = rows.resolve_conj().resolve_neg().reshape(len(rows), -1).contiguous().view(torch.uint8).numpy()
+    return [_thinned(flat[place]) for place in places]
 
 
-def _thinned(rows: torch.Tensor) -> torch.Tensor:
-    """At most _PIECES pieces of each row of bytes, the first and the last among them."""
-    width = rows.shape[1]
+def _thinned(row: Any) -> Any:
+    """At most _PIECES pieces of a row of bytes, the first and the last among them."""
+    width = len(row)
     if width <= _PIECE * _PIECES:
-        return rows
+        return row
     starts = [(width - _PIECE) * number // (_PIECES - 1) for number in range(_PIECES)]
-    return torch.cat([rows[:, start : start + _PIECE] for start in starts], dim=1)
+    return b"".join(row[start : start + _PIECE] for start in starts)

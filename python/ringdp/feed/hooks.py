@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ class AuditError(RuntimeError):
     """The data feed has a problem, and the audit was asked to fail."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Watcher:
     """wanted(source): whether this loader or sampler is the recorder's.
 
@@ -51,11 +52,14 @@ class Watcher:
 _watchers: list[Watcher] = []
 _patches = Patches()
 _sampler_classes: set[type] = set()
-_in_loader = False
+_see_loader: tuple[Watcher, ...] = ()  # of the DataLoader whose sampler is being asked: they are told by the loader
 
 
 def watch(watcher: Watcher, *sampler_classes: type) -> None:
-    """From now on it is told of DataLoaders, backward passes, and samplers of these classes outside of DataLoaders."""
+    """From now on it is told of DataLoaders, backward passes, and samplers of these classes.
+
+    Not of the sampler in a DataLoader that it is told of. One in another DataLoader is told of as it is asked.
+    """
     if not _watchers:
         _patches.around(DataLoader, "__iter__", _loader_iter)
         _patches.around(_Iterator, "_next_index", _next_index)
@@ -77,8 +81,8 @@ def unwatch(watcher: Watcher) -> None:
         _sampler_classes.clear()
 
 
-def _begun(source: Any) -> list[tuple[Watcher, Epoch]]:
-    epochs = [(w, w.tell(w.recorder.begin, source)) for w in _watchers if w.wanted(source)]
+def _begun(source: Any, told: Sequence[Watcher] = ()) -> list[tuple[Watcher, Epoch]]:
+    epochs = [(w, w.tell(w.recorder.begin, source)) for w in _watchers if w.wanted(source) and w not in told]
     return [(watcher, epoch) for watcher, epoch in epochs if epoch is not None]
 
 
@@ -88,7 +92,8 @@ def _loader_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         if kept is not None:
             vars(kept)[_DRAWN] = deque()
         epochs = _begun(loader)
-        iterator = original(loader)
+        with _seen_by(epochs):
+            iterator = original(loader)  # which may ask the sampler ahead
         if isinstance(iterator, _Iterator):
             vars(iterator)[_EPOCHS] = epochs
         return iterator
@@ -96,14 +101,21 @@ def _loader_iter(original: Callable[..., Any]) -> Callable[..., Any]:
     return __iter__
 
 
+@contextmanager
+def _seen_by(epochs: Sequence[tuple[Watcher, Epoch]]) -> Iterator[None]:
+    global _see_loader
+    outer = _see_loader
+    _see_loader = (*outer, *(watcher for watcher, _ in epochs))
+    try:
+        yield
+    finally:
+        _see_loader = outer
+
+
 def _next_index(original: Callable[..., Any]) -> Callable[..., Any]:
     def _next_index(iterator: Any) -> Any:
-        global _in_loader
-        outer, _in_loader = _in_loader, True
-        try:
+        with _seen_by(vars(iterator).get(_EPOCHS, ())):
             index = original(iterator)
-        finally:
-            _in_loader = outer
         vars(iterator).setdefault(_DRAWN, deque()).append(index)
         return index
 
@@ -121,6 +133,8 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         drawn = vars(iterator).get(_DRAWN)
         indices = drawn.popleft() if drawn else None
+        if not getattr(iterator, "_in_order", True):  # workers hand out what is ready, so nobody knows whose they are
+            indices = None
         for watcher, epoch in epochs:
             watcher.tell(watcher.recorder.draw, epoch, indices, data)
         return data
@@ -131,7 +145,7 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
 def _sampler_iter(original: Callable[..., Any]) -> Callable[..., Any]:
     def __iter__(sampler: Any) -> Iterator[Any]:  # noqa: N807
         indices = original(sampler)
-        epochs = [] if _in_loader else _begun(sampler)
+        epochs = _begun(sampler, _see_loader)
         return _watched(epochs, indices) if epochs else indices
 
     return __iter__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +12,10 @@ from ringdp.feed.checks import duplicates, missing, rank_argument, stale, uneven
 from ringdp.feed.draws import Epoch, Feed, feeds_of, unwatched
 from ringdp.feed.padding import repeats
 
+_UNCOMPARED = (
+    "duplicates and missing samples: no two ranks' samples of one index have been compared yet, and ranks with data of "
+    "their own number them alike"
+)
 CHECKS = (rank_argument.check, duplicates.check, missing.check, stale.check, uneven.check)
 
 
@@ -19,7 +23,7 @@ CHECKS = (rank_argument.check, duplicates.check, missing.check, stale.check, une
 class Row:
     """One epoch of one loader, over all ranks. `padding` is part of neither `repeated` nor `missing`.
 
-    missing: None while ranks still draw, or where the size of the data set is not known.
+    missing: None while ranks still draw, or where the size of the data set is not known, or whether they share it.
     """
 
     loader: str
@@ -86,16 +90,21 @@ def judge(ranks: Mapping[int, RankRecords], *, only_training: bool = True) -> Re
     return Report(
         world=world_of(ranks),
         rows=tuple(_row(feed, epoch) for feed in feeds for epoch in feed.epochs),
-        findings=tuple(findings_of(feeds)),
+        findings=findings_of(feeds),
         not_judged=tuple(_not_judged(ranks, feeds, only_training)),
         cost=_cost(ranks),
     )
 
 
-def findings_of(feeds: Sequence[Feed]) -> list[Finding]:
+def findings_of(feeds: Sequence[Feed]) -> tuple[Finding, ...]:
     """Problems before notes."""
-    found = [finding for feed in feeds if len(feed.facts) == feed.world > 1 for c in CHECKS for finding in c(feed)]
-    return sorted(found, key=lambda finding: finding.severity != "problem")
+    judged = [feed for feed in feeds if len(feed.facts) == feed.world > 1]
+    return problems_first(finding for feed in judged for check in CHECKS for finding in check(feed))
+
+
+def problems_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Notes after them."""
+    return tuple(sorted(findings, key=lambda finding: finding.severity != "problem"))
 
 
 def _row(feed: Feed, epoch: Epoch) -> Row:
@@ -130,6 +139,8 @@ def _not_judged(ranks: Mapping[int, RankRecords], feeds: Sequence[Feed], only_tr
             said.append(f"{feed.name}: {names(idle)} did not draw from it")
         elif True in feed.fact("replacement"):
             said.append(f"{feed.name}: it draws with replacement, so repeated samples are meant")
+        elif feed.by == "not known":
+            said.append(f"{feed.name}: {_UNCOMPARED}")
         elif feed.samples is None or feed.by == "content":
             said.append(f"{feed.name}: samples have no indices, so missing samples cannot be known")
     if only_training:

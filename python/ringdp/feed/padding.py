@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringdp.feed.draws import Epoch, Feed, Key
+from ringdp.feed.draws import Epoch, Feed
+from ringdp.feed.naming import Key
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringdp.attach.records import RankRecords
-from ringdp.feed.draws import Epoch, Feed, Key, feeds_of
+from ringdp.feed.draws import Epoch, Feed, feeds_of
+from ringdp.feed.naming import Key
 
 _COLUMNS = 512
 
@@ -50,10 +51,14 @@ def _places(feed: Feed, epoch: Epoch) -> tuple[Mapping[Key, int], int]:
     return {key: place for place, key in enumerate(ordered)}, len(ordered)
 
 
+def _ends(epochs: list[Epoch]) -> list[Epoch]:
+    return epochs[:1] + epochs[1:][-1:]
+
+
 def coverages(ranks: Mapping[int, RankRecords]) -> list[Coverage]:
     """Of every loader that trains, or else of every loader: its first and its latest epoch."""
     feeds = feeds_of(ranks) or feeds_of(ranks, only_training=False)
-    return [coverage(feed, epoch) for feed in feeds for epoch in (feed.epochs[:1] + feed.epochs[1:][-1:])]
+    return [coverage(feed, epoch) for feed in feeds for epoch in _ends([e for e in feed.epochs if e.drawn])]
 
 
 def has_matplotlib() -> bool:

@@ -6,9 +6,11 @@ the number of samples), end, cost.
 
 from __future__ import annotations
 
+import operator
 import sys
 import time
 import weakref
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +18,23 @@ from typing import Any
 from ringdp.feed import facts
 from ringdp.feed.hashing import batch_size, is_label, sample_hashes
 
-HASHED_BATCHES = 8  # of an epoch whose indices are known: enough to tell whether equal indices mean equal samples
+HASHED_BATCHES = 8  # of an epoch whose indices are known; of later ones the samples that is_probe() names
+_PROBES = 64
 _COST_FROM = 8  # draws, and then whenever they have doubled
 
 Sink = Callable[[dict[str, Any]], None]
+
+
+def is_probe(index: Any) -> bool:
+    """One index in 64, the same on all ranks: so what two of them draw under one index is hashed by both, or neither.
+
+    Indices are scattered first: samplers divide them by residues.
+    """
+    try:
+        number = operator.index(index)
+    except TypeError:
+        number = zlib.crc32(str(index).encode())
+    return (number * 0x9E3779B1 & 0xFFFFFFFF) * _PROBES < 1 << 32
 
 
 @dataclass
@@ -121,16 +136,20 @@ class Recorder:
         return {"kind": kind, "loader": epoch.stream.number, "epoch": epoch.number, **more}
 
     def _batch(self, epoch: Epoch, indices: Any, data: Any) -> dict[str, Any]:
-        """`size`, `indices` (None: hidden), hashes: `contents` of whole samples, `labels` of integers and text."""
+        """`size`, `indices` (None: hidden), and hashes: `contents` of whole samples, `labels` of integers and text.
+
+        `hashed`: the places of the batch that they are of; not there: all.
+        """
         if indices is None or epoch.stream.hidden:
             size = batch_size(data)
             return self._of("batch", epoch, size=size, indices=None, contents=sample_hashes(data, size))
         listed = facts.base_indices(epoch.dataset, indices if isinstance(indices, list) else [indices])
         size = len(listed)
-        if data is None or epoch.batches >= HASHED_BATCHES:
+        places = [place for place, index in enumerate(listed) if epoch.batches < HASHED_BATCHES or is_probe(index)]
+        if data is None or not places:
             return self._of("batch", epoch, size=size, indices=listed)
-        hashes = {"contents": sample_hashes(data, size), "labels": sample_hashes(data, size, is_label)}
-        return self._of("batch", epoch, size=size, indices=listed, **hashes)
+        contents, labels = sample_hashes(data, size, places), sample_hashes(data, size, places, wanted=is_label)
+        return self._of("batch", epoch, size=size, indices=listed, hashed=places, contents=contents, labels=labels)
 
     def _stream_of(self, source: Any) -> Stream:
         for stream in self._streams:

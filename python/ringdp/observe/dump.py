@@ -96,10 +96,9 @@ def read(file: Path) -> Dump:
 
 
 def read_folder(folder: Path) -> list[Dump]:
-    """Every rank's file of a folder, by rank. TraceError when there is none, or a rank of the job left none."""
+    """Every rank's file of a folder, by rank. TraceError when there is none."""
     if not folder.is_dir():
-        how = f"run the job with RINGDP_TRACE={folder}, or `ringdp trace -- COMMAND`"
-        raise TraceError(f"there is no folder {folder}: {how}")
+        raise TraceError(f"there is no folder {folder}: run the job with RINGDP_TRACE={folder}, or here: -- COMMAND")
     files = [file for file in folder.iterdir() if _NAME.fullmatch(file.name)]
     if not files:
         raise TraceError(f"{folder} holds no rank_* file: run the job with RINGDP_TRACE={folder} on every host")

@@ -87,6 +87,8 @@ def test_a_job_that_nobody_watches_is_said(run_python):
         ([], "no command: ringdp audit -- torchrun"),
         (["torchrun", "train.py"], "'torchrun': put -- before"),
         (["--records", "/no/such/folder"], "--records /no/such/folder: no such folder"),
+        (["--records", "/", "--steps", "3"], "--steps is for a job that is run"),
+        (["--records", "/", "--epochs", "9"], "--epochs is for a job that is run"),
         (["--png", "/no/such/folder/x.png", "--", "true"], "--png /no/such/folder/x.png"),
         (["--", "/no/such/command"], "/no/such/command"),
     ],
@@ -95,6 +97,15 @@ def test_wrong_input_is_one_line_and_status_2(arguments, said, capsys):
     assert main.main(["audit", *arguments]) == 2
     error = capsys.readouterr().err
     assert said in error and len(error.splitlines()) == 1
+
+
+def test_a_picture_of_nothing_is_said(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    header = {"kind": "rank", "rank": 0, "world": 1, "restart": 0, "time": 0}
+    (tmp_path / "rank0.jsonl").write_text(json.dumps(header) + "\n")
+    assert main.main(["audit", "--records", str(tmp_path), "--png", str(tmp_path / "x.png")]) == 0
+    assert capsys.readouterr().err == f"ringdp audit: no {tmp_path / 'x.png'}: no rank has drawn a sample\n"
+    assert not (tmp_path / "x.png").exists()
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many"])

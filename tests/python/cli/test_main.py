@@ -1,11 +1,18 @@
 """ringdp/cli/main.py: the command line as a whole."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import ringdp
 from ringdp.cli import main as command_line
+
+HANDLED = (signal.SIGTERM, signal.SIGHUP)
 
 
 def test_version(capsys):
@@ -34,6 +41,74 @@ def test_a_reader_that_leaves_is_no_error():
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
     assert (process.stderr.read(), process.wait(120)) == ("", 141)
+
+
+# Whatever the tests themselves were started with: nohup, or in a shell's background.
+HEARS_SIGNALS = """
+import signal, sys
+from ringdp.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+sys.exit(main())
+"""
+WAITS = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+
+
+@pytest.mark.parametrize("tool", ["audit", "doctor", "trace"])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_the_command_with_its_job_and_its_folders(tmp_path, tool, number, status):
+    temporary, ready = tmp_path / "temporary", tmp_path / "ready"
+    temporary.mkdir()
+    job = [sys.executable, "-c", WAITS, str(ready)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", HEARS_SIGNALS, tool, "--", *job],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stderr=subprocess.PIPE,
+    )
+    while not ready.exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(number)
+    assert (process.communicate(timeout=60)[1], process.returncode) == (b"", status)
+    assert list(temporary.iterdir()) == []
+    assert processes_with(str(ready)) == []
+
+
+def processes_with(argument):
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if argument.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+def test_handlers_are_put_back_and_an_ignored_signal_stays_ignored(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        command_line.info, "run", lambda options: seen.append([signal.getsignal(n) for n in HANDLED]) or 0
+    )
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        command_line.main(["info"])
+        assert seen[0][0] == command_line._end and seen[0][1] == signal.SIG_IGN
+        assert [signal.getsignal(n) for n in HANDLED] == [signal.SIG_DFL, signal.SIG_IGN]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("plan memory --devic 3", "ringdp plan memory: unrecognized arguments: --devic 3; usage: ringdp plan memory "),
+        ("ring --foo 1", "ringdp ring: unrecognized arguments: --foo 1; usage: ringdp ring "),
+        ("audit --foo -- true", "ringdp audit: unrecognized arguments: --foo; usage: ringdp audit "),
+    ],
+)
+def test_a_mistyped_option_is_answered_with_the_usage_of_its_command(arguments, said, capsys):
+    with pytest.raises(SystemExit):
+        command_line.main(arguments.split())
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_what_follows_two_dashes_is_a_command_to_run(monkeypatch, capsys):

@@ -24,3 +24,12 @@ def test_one_line_with_what_is_wrong_and_the_usage(arguments, named, capsys):
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1 and printed.endswith("\n")
     assert named in printed and "usage: tool" in printed
+
+
+def test_a_sub_command_s_mistake_is_answered_with_its_own_usage(capsys):
+    top = OneLineParser(prog="tool")
+    top.add_subparsers().add_parser("paint").add_subparsers().add_parser("wall").add_argument("--colour")
+    with pytest.raises(SystemExit):
+        top.parse_args(["paint", "wall", "--color", "red"])
+    said = "tool paint wall: unrecognized arguments: --color red; usage: tool paint wall [-h] [--colour COLOUR]\n"
+    assert capsys.readouterr().err == said

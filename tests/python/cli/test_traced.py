@@ -23,6 +23,24 @@ def test_the_command_is_run_and_its_status_handed_on(tmp_path, monkeypatch, caps
     assert said.out == "" and said.err.count("\n") == 1 and folder in said.err
 
 
+def test_json_leaves_stdout_alone(tmp_path, run_python, name):
+    code = "import sys; print('chatter'); sys.exit(7)"
+    result = run_python("-m", "ringdp", name, str(tmp_path), "--json", "--", sys.executable, "-c", code)
+    assert (result.returncode, result.stdout) == (7, "")
+    assert result.stderr.startswith("chatter\n")
+
+
+def test_a_folder_that_is_a_file_is_one_line(capsys, name):
+    assert main([name, __file__, "--", "true"]) == 2
+    assert capsys.readouterr().err == f"ringdp {name}: {__file__} is no folder for traces: File exists\n"
+
+
+def test_a_folder_that_is_not_there_names_no_other_command(capsys, name):
+    assert main([name, "/no/such"]) == 2
+    way_out = "run the job with RINGDP_TRACE=/no/such, or here: -- COMMAND"
+    assert capsys.readouterr().err == f"ringdp {name}: there is no folder /no/such: {way_out}\n"
+
+
 def test_a_command_that_cannot_run_is_one_line(tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
     assert main([name, "--", "no-such-program"]) == 2

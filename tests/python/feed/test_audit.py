@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import ringdp
 from ranks import World
-from ringdp.feed.hooks import _watchers
+from ringdp.attach.finding import Finding
+from ringdp.feed.audit import Audit
+from ringdp.feed.hooks import Watcher, _watchers, unwatch, watch
+from ringdp.feed.recorder import Recorder
 from torch.utils.data import DataLoader
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from play import numbered, sharded, shuffled
 
 
-def train(kind, fail=False, epochs=2, timeout_s=60):
+def train(kind, fail=False, epochs=2):
     """On a rank: what the audit's error was, the findings, and the report's rows."""
     import ranks
 
     here = ranks.HERE
     data = numbered(62)
     loader = shuffled(data, 0) if kind == "plain" else sharded(data, here.rank, here.size)
-    if kind == "short" and here.rank == 1:
-        epochs -= 1
-    with ringdp.audit(loader, fail=fail, timeout=timedelta(seconds=timeout_s)) as audit:
+    with ringdp.audit(loader, fail=fail) as audit:
         try:
             for epoch in range(epochs):
                 if kind == "good":
@@ -33,10 +33,8 @@ def train(kind, fail=False, epochs=2, timeout_s=60):
                 assert sum(1 for _ in audit) == len(audit)
         except ringdp.AuditError as error:
             return str(error), [], 0
-        if kind != "short":
-            report = audit.report()
-            return "", [f.check for f in report.findings], len(report.rows)
-        return "", [f.seen for f in audit.findings], 0
+        report = audit.report()
+        return "", [f.check for f in report.findings], len(report.rows)
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +64,67 @@ def test_failing_raises_on_all_ranks(pair, kind, found):
         assert found in error
 
 
-def test_a_rank_that_does_not_come_to_an_epoch_is_named(pair):
-    (_, seen, _), (_, others, _) = pair.run(train, "short", False, 2, 0.3)
-    assert seen == ["at the beginning of an epoch rank 1 did not come within 0.3 s"]
-    assert others == []
+class Seated:
+    """In place of an exchange: rank 0 of 2. `brings`: what rank 1 has, by round; None: it did not come."""
+
+    rank, size = 0, 2
+
+    def __init__(self, *brings):
+        self.brings = list(brings)
+        self.verdict = True
+
+    def to_rank_0(self, rows):
+        theirs = self.brings.pop(0)
+        return {0: rows, 1: theirs or []}, "" if theirs is not None else "rank 1 did not come within 1 s"
+
+    def from_rank_0(self, verdict):
+        if not self.verdict:
+            raise TimeoutError("rank 0 did not come within 2 s")
+        return verdict
+
+
+def draws_of(rank, epochs):
+    """The rows that this rank's audit sends, a list per epoch."""
+    rows = [[]]
+    recorder = Recorder(lambda row: rows[-1].append(row))
+    watcher = Watcher(recorder, lambda source: True)
+    watch(watcher)
+    try:
+        for epoch in range(epochs):
+            loader = sharded(numbered(64), rank, 2) if epoch == 0 else loader
+            loader.sampler.set_epoch(epoch)
+            list(loader)
+            rows.append([])
+    finally:
+        unwatch(watcher)
+    return rows[:-1]
+
+
+def audited(seat, epochs):
+    """Rank 0's audit after so many epochs, and the report."""
+    loader = sharded(numbered(64), 0, 2)
+    with Audit(loader, False, seat) as audit:
+        for epoch in range(epochs):
+            loader.sampler.set_epoch(epoch)
+            list(audit)
+        return audit, audit.report()
+
+
+def test_a_rank_that_does_not_come_to_an_epoch_is_named_and_judged_when_it_comes():
+    first, second, third = draws_of(1, 3)
+    with pytest.warns(RuntimeWarning, match="at the beginning of an epoch rank 1 did not come within 1 s"):
+        audit, report = audited(Seated([], None, first + second, third), 3)
+    assert [finding.check for finding in audit.findings] == ["late rank"]
+    assert report.findings == ()
+    assert [(row.drawn, row.missing) for row in report.rows] == [(64, 0)] * 3
+
+
+def test_a_verdict_that_does_not_come_takes_no_findings_back():
+    seat = Seated(*[[]] * 3)
+    audit, _ = audited(seat, 2)
+    audit.findings = (Finding("duplicates", "", "", ""),)
+    seat.verdict, seat.brings = False, [[]]
+    assert [finding.check for finding in audit.report().findings] == ["late rank", "duplicates"]
 
 
 def test_alone_it_works_without_a_group():
@@ -81,10 +136,11 @@ def test_alone_it_works_without_a_group():
 
 
 def test_a_sampler_is_watched_too():
-    sampler = sharded(numbered(6), 0, 2).sampler
-    with ringdp.audit(sampler) as audit:
-        list(sampler)
-        assert audit.report().rows[0].drawn == 3
+    loader = sharded(numbered(6), 0, 2)
+    for draw in (lambda: list(loader.sampler), lambda: list(loader)):
+        with ringdp.audit(loader.sampler) as audit:
+            draw()
+            assert audit.report().rows[0].drawn == 3
 
 
 def test_something_else_is_refused():

@@ -6,7 +6,7 @@ import torch
 from play import epochs_of, numbered, played, sharded
 from ringdp.feed.draws import feeds_of, unwatched
 from ringdp.feed.exchange import records_of
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader
 
 
 def ranks_of(draw_as, world):
@@ -42,17 +42,3 @@ def test_loaders_without_a_backward_pass_are_left_out():
     assert [feed.number for feed in feeds_of(ranks)] == [1]
     assert unwatched(ranks) == ["loader 0 (TensorDataset)"]
     assert len(feeds_of(ranks, only_training=False)) == 2
-
-
-def test_ranks_that_hold_different_data_under_the_same_indices():
-    data = [TensorDataset(torch.arange(8.0) + 100 * rank) for rank in range(2)]
-    (feed,) = feeds_of(ranks_of(lambda rank: epochs_of(DataLoader(data[rank], 4)), 2), only_training=False)
-    assert (feed.by, feed.samples, max(feed.epochs[0].counts.values())) == ("own index", 16, 1)
-
-
-def test_subsets_are_compared_by_the_indices_below():
-    data = numbered(12)
-    parts = [Subset(data, range(rank, 12, 2)) for rank in range(2)]
-    (feed,) = feeds_of(ranks_of(lambda rank: epochs_of(DataLoader(parts[rank], 3)), 2), only_training=False)
-    assert (feed.by, feed.samples) == ("index", 12)
-    assert feed.epochs[0].draws[1].order == [1, 3, 5, 7, 9, 11]

@@ -42,9 +42,9 @@ def test_every_type_and_layout(tensor):
 
 def test_labels_are_what_augmentation_leaves_alone():
     noisy = X + torch.rand_like(X)
-    assert sample_hashes([X, Y], 4, is_label) == sample_hashes([noisy, Y], 4, is_label)
+    assert sample_hashes([X, Y], 4, wanted=is_label) == sample_hashes([noisy, Y], 4, wanted=is_label)
     assert sample_hashes([X, Y], 4) != sample_hashes([noisy, Y], 4)
-    assert sample_hashes([X], 4, is_label) == [""] * 4
+    assert sample_hashes([X], 4, wanted=is_label) == [""] * 4
 
 
 @pytest.mark.parametrize("place", [0, slice(40_000, 47_000), -1])
@@ -60,6 +60,13 @@ def test_a_sample_without_bytes_has_no_hash():
     assert sample_hashes(object(), 1) == [""]
     assert sample_hashes([torch.empty(3, device="meta")], 3) == ["", "", ""]
     assert sample_hashes([torch.zeros(5, 2)], 3) == ["", "", ""]
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_only_some_places(batch):
+    whole = sample_hashes(batch, 4)
+    assert sample_hashes(batch, 4, [3, 1]) == [whole[3], whole[1]]
+    assert sample_hashes(batch, 4, []) == []
 
 
 def test_a_bare_sample():

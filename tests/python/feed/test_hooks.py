@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from play import numbered, played
@@ -62,6 +64,50 @@ def test_samplers_outside_of_loaders_are_seen_and_inside_are_not():
     assert (indices, listed) == ([[1], [3], [5], [7], [9]], [1, 3, 5, 7, 9])
     _, rows, _ = drawn(lambda: list(DataLoader(numbered(10), sampler=sampler)))
     assert [row["sampler"] for row in rows if row["kind"] == "loader"] == ["DistributedSampler"]
+
+
+@pytest.mark.parametrize("options", [{"batch_size": None}, {"batch_size": 2}, {"batch_size": 2, "num_workers": 1}])
+@pytest.mark.parametrize("loader_is_watched", [False, True])
+def test_a_sampler_in_a_loader_is_seen_by_those_who_do_not_see_the_loader(options, loader_is_watched):
+    rows = []
+    sampler = DistributedSampler(numbered(10), num_replicas=2, rank=1, shuffle=False)
+    watcher = Watcher(Recorder(rows.append), lambda source: source is sampler or loader_is_watched)
+    watch(watcher, DistributedSampler)
+    try:
+        assert len(list(DataLoader(numbered(10), sampler=sampler, **options))) in (3, 5)
+    finally:
+        unwatch(watcher)
+    indices = [index for row in rows if row["kind"] == "batch" for index in row["indices"]]
+    assert indices == [1, 3, 5, 7, 9]
+    assert sum(row["kind"] == "loader" for row in rows) == 1
+
+
+def test_a_loader_inside_of_a_loader_s_sampler_is_seen():
+    class Nested:
+        def __iter__(self):
+            return (int(x) for x, _ in DataLoader(numbered(4), batch_size=1))
+
+    indices, _, _ = drawn(lambda: list(DataLoader(numbered(4), batch_size=4, sampler=Nested())))
+    assert indices == [[0], [1], [2], [3], [0, 1, 2, 3]]
+
+
+class Dawdling(torch.utils.data.Dataset):
+    """The first sample comes last."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        time.sleep(0.5 * (index == 0))
+        return torch.tensor(index)
+
+
+@pytest.mark.parametrize(("workers", "hidden"), [(0, False), (2, True)])
+def test_batches_out_of_order_have_no_indices(workers, hidden):
+    loader = DataLoader(Dawdling(), num_workers=workers, in_order=False)
+    indices, rows, _ = drawn(lambda: list(loader))
+    assert indices == ([None] * 8 if hidden else [[index] for index in range(8)])
+    assert all(row["contents"] for row in rows if row["kind"] == "batch")
 
 
 def test_a_backward_pass_marks_the_loader_drawn_from_last():

@@ -60,6 +60,13 @@ def test_nothing_and_nobody():
     assert alone.findings == () and "one rank has nobody" in alone.not_judged[0]
 
 
+def test_indices_of_which_nothing_was_compared_are_not_judged():
+    data = numbered(100_000)
+    report = judged(lambda rank: epochs_of(shuffled(data, rank), steps=2), 2)
+    assert report.findings == () and report.rows[0].by == "not known"
+    assert "have been compared yet" in report.not_judged[0]
+
+
 def test_validation_loaders_are_named():
     rows = played(lambda rank: epochs_of(shuffled(DATA, 0)), 2)
     report = judge({rank: records_of(rank, 2, rows[rank]) for rank in rows})

@@ -50,6 +50,11 @@ def test_samples_of_subsets_lie_side_by_side():
     assert (found.samples, found.share) == (8, ((1, 0), (0, 1)))
 
 
+def test_an_epoch_without_a_sample_is_no_picture():
+    ranks = ranks_of(lambda rank: epochs_of(DataLoader(DATA, batch_sampler=[])), 2)
+    assert coverages(ranks) == []
+
+
 @pytest.mark.skipif(not has_matplotlib(), reason="matplotlib is not installed")
 def test_the_first_and_the_last_epoch_are_drawn(tmp_path):
     def draw_as(rank):

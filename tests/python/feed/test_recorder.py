@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 
+import numpy as np
 import pytest
 import torch
 from play import numbered, sharded
 from ringdp.ddp import weights
-from ringdp.feed.recorder import HASHED_BATCHES, Recorder
+from ringdp.feed.recorder import HASHED_BATCHES, Recorder, is_probe
 from torch.utils.data import DataLoader
 
 
@@ -37,10 +38,32 @@ def test_an_epoch_s_records_in_order():
 def test_only_some_batches_are_hashed_where_indices_are_known():
     recorder, rows = recorded()
     epoch = recorder.begin(DataLoader(numbered()))
-    for index in range(HASHED_BATCHES + 2):
+    for index in range(200):
         recorder.draw(epoch, [index], torch.tensor([index]))
     hashed = ["contents" in row for row in rows if row["kind"] == "batch"]
-    assert hashed == [True] * HASHED_BATCHES + [False] * 2
+    assert hashed == [True] * HASHED_BATCHES + [is_probe(index) for index in range(HASHED_BATCHES, 200)]
+    assert 0 < sum(hashed[HASHED_BATCHES:]) < 8
+
+
+def test_a_batch_s_probes_are_hashed_and_their_places_noted():
+    recorder, rows = recorded()
+    epoch = recorder.begin(DataLoader(numbered()))
+    probe = next(index for index in range(640) if is_probe(index))
+    for _ in range(HASHED_BATCHES + 1):
+        recorder.draw(epoch, [probe + 1, probe], [torch.tensor([1.0, 2.0]), torch.tensor([3, 4])])
+    first, *_, last = (row for row in rows if row["kind"] == "batch")
+    assert (first["hashed"], last["hashed"]) == ([0, 1], [1])
+    assert (last["contents"], last["labels"]) == (first["contents"][1:], first["labels"][1:])
+
+
+@pytest.mark.parametrize("kind", [np.int64, torch.tensor])
+def test_a_number_is_a_probe_whatever_holds_it(kind):
+    assert [is_probe(kind(index)) for index in range(300)] == [is_probe(index) for index in range(300)]
+
+
+@pytest.mark.parametrize("kind", [int, str, lambda index: ("part", index)])
+def test_one_index_in_64_is_a_probe(kind):
+    assert 70 < sum(is_probe(kind(index)) for index in range(6400)) < 130
 
 
 def test_hidden_indices_are_hashed_always():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ringdp.attach.finding import Finding, names
-from ringdp.feed.draws import Draws, Epoch, Feed, Key
+from ringdp.feed.draws import Draws, Epoch, Feed
+from ringdp.feed.naming import Key
 from ringdp.feed.padding import repeats
 
 _WHY = (

@@ -10,12 +10,17 @@ FACTS |= {"drop_last": False, "replacement": False}
 FACTS |= dict.fromkeys(("replicas", "sampler_rank", "seed", "shuffle"))
 
 
+def hashes(batch):
+    """All ranks have the same data."""
+    return {"contents": [f"sample {index}" for index in batch], "labels": [""] * len(batch)}
+
+
 def with_draws(batches, length, epochs=1, pads=None):
     """batches[rank], drawn to the end in each epoch."""
 
     def rows(rank):
         drawn = [
-            {"loader": 0, "epoch": epoch, "size": len(batch), "indices": batch}
+            {"loader": 0, "epoch": epoch, "size": len(batch), "indices": batch, **hashes(batch)}
             for epoch in range(epochs)
             for batch in batches[rank]
         ]

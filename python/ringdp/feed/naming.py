@@ -1,0 +1,70 @@
+"""What names a sample: enough to tell whether two ranks have drawn the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from ringdp.feed.sameness import Compared, divided, same_samples
+
+# A sample's index; the hash of its content; or its index and rank, where each rank has its own data, or
+# nothing has shown yet whether it has.
+Key = Any
+By = Literal["index", "content", "own index", "not known"]
+
+
+def naming(batches: Mapping[int, list[dict[str, Any]]], facts: Mapping[int, Mapping[str, Any]]) -> By:
+    """From the batches of one loader and its facts, by rank."""
+    if any(row["indices"] is None for rows in batches.values() for row in rows):
+        return "content"
+    if len(batches) < 2:
+        return "index"
+    same = same_samples(_compared(batches))
+    if same is None:
+        return "index" if _shared_out(facts) or _divided(batches, facts) else "not known"
+    return "index" if same else "own index"
+
+
+def keys_of(rank: int, row: Mapping[str, Any], by: By) -> tuple[Key, ...]:
+    """Of a batch, in order. Content that was not hashed is like no other."""
+    if by == "content":
+        hashes = dict(zip(_hashed(row), row.get("contents", ()), strict=True))
+        return tuple(hashes.get(place) or (rank, row["epoch"], id(row), place) for place in range(row["size"]))
+    return tuple(_indices(row)) if by == "index" else tuple((rank, index) for index in _indices(row))
+
+
+def _compared(batches: Mapping[int, list[dict[str, Any]]]) -> Iterator[Compared]:
+    """Samples that two ranks have drawn under one index, as far as they were hashed."""
+    first: dict[Any, tuple[int, str, str]] = {}
+    for rank, rows in batches.items():
+        for row in rows:
+            indices = _indices(row)
+            hashes = zip(row.get("contents", ()), row.get("labels", ()), strict=True)
+            for place, (content, label) in zip(_hashed(row), hashes, strict=True):
+                known = first.setdefault(indices[place], (rank, content, label))
+                if known[0] != rank and content:
+                    yield Compared(known[1] == content, known[2] == label, label)
+
+
+def _shared_out(facts: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Whether DistributedSamplers share out data of one length."""
+    replicas = {fact["replicas"] for fact in facts.values()}
+    return None not in replicas and min(replicas) > 1 and len({fact["length"] for fact in facts.values()}) == 1
+
+
+def _divided(batches: Mapping[int, list[dict[str, Any]]], facts: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Whether the first epoch that is known was divided between ranks, see sameness.divided()."""
+    epoch = min((row["epoch"] for rows in batches.values() for row in rows), default=0)
+    drawn = [{i for row in rows if row["epoch"] == epoch for i in _indices(row)} for rows in batches.values()]
+    seen = set().union(*drawn)
+    highest = max((index for index in seen if isinstance(index, int)), default=-1)
+    return divided(drawn, max(len(seen), highest + 1, *(fact["length"] or 0 for fact in facts.values())))
+
+
+def _hashed(row: Mapping[str, Any]) -> Sequence[int]:
+    """The places in its batch that its hashes are of."""
+    return row.get("hashed", range(len(row.get("contents", ()))))
+
+
+def _indices(row: Mapping[str, Any]) -> list[Key]:
+    return [tuple(index) if isinstance(index, list) else index for index in row["indices"]]
