@@ -30,9 +30,10 @@ def add_command(commands: Any) -> None:
     )
     names = ", ".join(SCHEMES)
     command.add_argument("--algorithm", choices=SCHEMES, default="ring/rotated", metavar="NAME", help=names)
-    command.add_argument("--step", action="store_true", help="one step per key press (in a terminal)")
-    command.add_argument("--html", type=Path, metavar="FILE", help="write the page: this, and the scaling calculator")
-    command.add_argument("--json", action="store_true", help="print JSON")
+    shown = command.add_mutually_exclusive_group()
+    shown.add_argument("--step", action="store_true", help="one step per key press (in a terminal)")
+    shown.add_argument("--html", type=Path, metavar="FILE", help="write the page: this, and the scaling calculator")
+    shown.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=run)
 
 
