@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, Protocol
 
-from ringdp.examples.trainer import History
+from ringdp.observe.run_history import History
 
 
 class Progress(Protocol):

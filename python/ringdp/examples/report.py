@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from ringdp.examples.comparison import Comparison
-from ringdp.examples.observed import Observed
 from ringdp.examples.proof import STEPS, Proof
 from ringdp.examples.traffic import WIRE_PASSES, Traffic
-from ringdp.examples.trainer import History
+from ringdp.observe.run_history import History
 
 PLAIN_WIDTH = 150
 
@@ -26,12 +23,11 @@ class Report:
 
     backend: str
     world: int
-    bytes_per_step: int
+    tokens_per_step: int
     history: History
     comparison: Comparison | None
     final_hashes: list[str]
     proof: Proof
-    observed: Observed
 
     def rows(self) -> list[Row]:
         """(what, value, how to read it)."""
@@ -39,7 +35,7 @@ class Report:
 
     def tokens_per_second(self) -> float:
         """Over all ranks, optimizer steps only."""
-        return len(self.history.losses) * self.bytes_per_step / self.history.seconds
+        return len(self.history.losses) * self.tokens_per_step / sum(self.history.step_seconds)
 
     def _loss_rows(self) -> list[Row]:
         losses, validation = self.history.losses, self.history.validation
@@ -154,13 +150,11 @@ def print_table(report: Report) -> None:
         print(f"  {what:<{widths[0]}}  {value:<{widths[1]}}  {note}")
 
 
-def write_json(report: Report, path: Path, settings: dict[str, Any]) -> None:
-    """All numbers of the report, and the settings it was made with."""
-    everything = {
-        **asdict(report),
-        "tokens_per_second": report.tokens_per_second(),
+def beside_the_log(report: Report) -> dict[str, Any]:
+    """What the run's JSON has beside RunLog.report(): the comparison, and the bits."""
+    return {
+        "comparison": asdict(report.comparison) if report.comparison else None,
+        "final_hashes": report.final_hashes,
+        "proof": asdict(report.proof),
         "equal_to_one_process": report.proof.equal,
-        "settings": settings,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(everything, indent=1, default=str) + "\n")
