@@ -83,7 +83,8 @@ def _loss(run: Run, found: Found) -> str:
 def _throughput(run: Run, found: Found) -> str:
     unit, items = found["unit"], found["per_step"]
     rates = [(step, items / max(taken, 1e-9)) for step, taken in enumerate(run["history"]["step_seconds"], 1)]
-    text = f"{found['per_second']:,.{0 if found['per_second'] >= 100 else 2}f} {unit} per second over all ranks and steps"
+    rate = found["per_second"]
+    text = f"{rate:,.{0 if rate >= 100 else 2}f} {unit} per second over all ranks and steps"
     if unit != "steps":
         text += f", {items:,} {unit} a step"
     return _section("Throughput", _paragraph(text + "."), lines([Series(f"{unit}/s", rates)], text, "step"))

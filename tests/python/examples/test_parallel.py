@@ -18,8 +18,9 @@ def test_each_kind_is_its_class_with_views(kind, cls):
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(("stage", "cls"), [(0, torch.optim.AdamW), (1, ringdp.ZeroOptimizer), (2, ringdp.ZeroOptimizer)])
-def test_the_optimizer_fits_the_stage(stage, cls):
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_the_optimizer_fits_the_stage(stage):
+    cls = ringdp.ZeroOptimizer if stage else torch.optim.AdamW
     assert type(adamw(data_parallel(nn.Linear(2, 3), "ringdp", zero_stage=stage), 0.1, stage)) is cls
 
 
