@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,8 +9,7 @@ from ringdp.examples.comparison import Comparison
 from ringdp.examples.proof import STEPS, Proof
 from ringdp.examples.traffic import WIRE_PASSES, Traffic
 from ringdp.observe.run_history import History
-
-PLAIN_WIDTH = 150
+from ringdp.text.table import print_table
 
 Row = tuple[str, str, str]
 
@@ -131,23 +128,9 @@ def _against(counted: int, formula: int, note: str, traffic: Traffic) -> tuple[s
     return f"{counted // traffic.steps:,}", f"{verdict}, {note}"
 
 
-def print_table(report: Report) -> None:
-    """By rich where it is installed, else as plain columns."""
-    title = f"{report.backend}, {report.world} rank(s)"
-    if importlib.util.find_spec("rich"):
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(title=title, title_justify="left", show_header=False)
-        for row in report.rows():
-            table.add_row(*row)
-        # Where the width is unknown (a pipe, a file), wide enough for every row.
-        Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
-        return
-    widths = [max(len(row[column]) for row in report.rows()) for column in (0, 1)]
-    print(title)
-    for what, value, note in report.rows():
-        print(f"  {what:<{widths[0]}}  {value:<{widths[1]}}  {note}")
+def show(report: Report) -> None:
+    """Prints the table."""
+    print_table(f"{report.backend}, {report.world} rank(s)", None, report.rows())
 
 
 def beside_the_log(report: Report) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ringdp.examples.options import Options, parse
 from ringdp.examples.parallel import name_of
 from ringdp.examples.progress import progress_for
 from ringdp.examples.proof import STEPS, promises_rank_order, prove
-from ringdp.examples.report import Report, beside_the_log, print_table
+from ringdp.examples.report import Report, beside_the_log, show
 from ringdp.examples.schedule import warm_up_steps
 from ringdp.examples.trainer import Trainer
 from ringdp.examples.turn import on_rank_zero
@@ -134,7 +134,7 @@ def compare_with_gloo(options: Options, trainer: Trainer, model: GPT) -> Compari
 
 def publish(report: Report, logged: dict[str, Any], options: Options) -> None:
     """The table, the PNG and the JSON, which has what was `logged` too; on rank 0 only."""
-    print_table(report)
+    show(report)
     what = f"GPT on {report.world} rank(s), {name_of(options.ddp, options.zero_stage)} over {report.backend}"
     title = f"{what}: one process {report.proof.headline}"
     picture = plot.draw(options.out, title, report.backend, report.history, report.comparison)

@@ -21,7 +21,7 @@ KINDS = ("parameters", "gradients", "state", "master")  # what the formula count
 
 
 def memory_of(ddp: Stock, optimizer: Optimizer) -> Memory | None:
-    """What training holds now. None where an optimizer hides another one's state, as torch's ZeroRedundancyOptimizer."""
+    """What training holds now; None where an optimizer hides another's state, as torch's ZeroRedundancyOptimizer."""
     if isinstance(optimizer, ZeroOptimizer):
         return optimizer.memory()
     if hasattr(optimizer, "optim"):

@@ -122,7 +122,7 @@ class RunLog:
         }
 
     def write(self, file: str | Path) -> None:
-        """Rank 0 writes report() for `ringdp report FILE`, into folders that it makes. Collective; OSError on rank 0."""
+        """Rank 0 writes report() for `ringdp report FILE`, and makes its folder. Collective; OSError on rank 0."""
         found = self.report()
         if self._ddp.process_group.rank() == 0:
             write_json(found, Path(file))

@@ -9,6 +9,7 @@ from ringdp.pages.chart import Series, Span, bars, lines
 from ringdp.pages.document import Tab, document
 from ringdp.pages.report_figures import PHASES, figures
 from ringdp.pages.run_file import SPLIT
+from ringdp.text.units import ms
 
 Run = dict[str, Any]
 Found = dict[str, Any]  # report_figures.figures()
@@ -115,7 +116,7 @@ def _lanes(lanes: dict[str, dict[str, float]], phases: tuple[str, ...]) -> tuple
         for colour, phase in enumerate(phases):
             spans.append(Span(row, begin, begin + split[phase], colour))
             begin += split[phase]
-        rows.append([name, *(_ms(split[phase]) for phase in phases), _ms(begin)])
+        rows.append([name, *(ms(split[phase]) for phase in phases), ms(begin)])
     keys = {phase: colour for colour, phase in enumerate(phases)}
     chart = bars(list(lanes), spans, keys, "Milliseconds of a step by phase; the table has the numbers", {})
     return chart, table("Milliseconds of a step", ["", *phases, "step"], rows)
@@ -127,15 +128,15 @@ def _overlap(found: Found) -> str:
         return _section("Overlap", _paragraph("Not measured: torch's own wrapper keeps no times of its buckets."))
     buckets = overlap["buckets"]
     text = (
-        f"{overlap['verdict']} In the last step communication took {_ms(overlap['communication'])} on rank 0, of which "
-        f"{_ms(overlap['exposed'])} were exposed."
+        f"{overlap['verdict']} In the last step communication took {ms(overlap['communication'])} on rank 0, of which "
+        f"{ms(overlap['exposed'])} were exposed."
     )
     if not buckets:
         return _section("Overlap", _paragraph(text))
     spans = [Span(row, b["ready"], b["launched"], WAITS) for row, b in enumerate(buckets)]
     spans += [Span(row, b["launched"], b["done"], TRAVELS) for row, b in enumerate(buckets)]
     names = [f"bucket {number}" for number in range(len(buckets))]
-    rows = [[n, *(_ms(b[k]) for k in ("ready", "launched", "done"))] for n, b in zip(names, buckets, strict=True)]
+    rows = [[n, *(ms(b[k]) for k in ("ready", "launched", "done"))] for n, b in zip(names, buckets, strict=True)]
     keys, marks = {"on its way": TRAVELS, "ready, not launched": WAITS}, {"backward has ended": overlap["backward"]}
     chart = bars(names, spans, keys, text, marks)
     times = table("Milliseconds since the backward pass began", ["", "ready", "launched", "done"], rows)
@@ -172,7 +173,3 @@ def _links(found: Found) -> str:
 def _settings(run: Run) -> str:
     rows = [[name, str(value)] for name, value in run["settings"].items() if value is not None]
     return _section("Settings", table("Options of the run", ["", "value"], rows))
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.2f} ms"

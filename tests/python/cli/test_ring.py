@@ -74,9 +74,9 @@ def test_the_page_is_written(tmp_path: Any, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--ranks", "0"], "0 is not a number from 1 to 16"),
-        (["--ranks", "four"], "four is not a number"),
-        (["--chunks", "33"], "33 is not a number from 1 to 32"),
+        (["--ranks", "0"], "'0' is no whole number from 1 to 16"),
+        (["--ranks", "four"], "'four' is no whole number from 1 to 16"),
+        (["--chunks", "33"], "'33' is no whole number from 1 to 32"),
         (["--algorithm", "bubble"], "'bubble'"),
         (["--html", "x.html", "--json"], "--json: not allowed with argument --html"),
         (["--html", "x.html", "--step"], "--step: not allowed with argument --html"),

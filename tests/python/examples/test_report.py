@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import replace
 
-import pytest
 from ringdp.examples.comparison import Comparison, Split
 from ringdp.examples.proof import Proof
-from ringdp.examples.report import Report, beside_the_log, print_table
+from ringdp.examples.report import Report, beside_the_log, show
 from ringdp.examples.traffic import Traffic
 from ringdp.observe.run_history import History
 
@@ -78,13 +76,8 @@ def test_drift_between_ranks_is_loud():
     assert row(replace(report(), final_hashes=["a", "b"]), "ranks").startswith("DIFFERENT")
 
 
-@pytest.mark.parametrize("rich", [True, False])
-def test_the_table_has_every_row_with_and_without_rich(capsys, monkeypatch, rich):
-    if rich:
-        pytest.importorskip("rich")
-    else:
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    print_table(report(LINKS))
+def test_the_table_has_every_row(capsys):
+    show(report(LINKS))
     printed = capsys.readouterr().out
     for cells in report(LINKS).rows():
         assert all(cell in printed for cell in cells)
