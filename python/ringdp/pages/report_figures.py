@@ -17,8 +17,8 @@ def figures(run: Run) -> dict[str, Any]:
         "backend": run["backend"],
         "ranks": run["world"],
         "steps": len(history["losses"]),
-        "loss": _loss(history["losses"]),
-        "validation": _ends([loss for _, loss in history["validation"]]),
+        "loss": _loss(list(enumerate(history["losses"], 1))),
+        "validation": _loss(history["validation"]) if history["validation"] else None,
         "throughput": _throughput(run),
         "split": _split(history["step_seconds"], history["phases"]),
         "overlap": observed["overlap"],
@@ -30,14 +30,12 @@ def figures(run: Run) -> dict[str, Any]:
     }
 
 
-def _ends(values: Sequence[float]) -> dict[str, float] | None:
-    return {"first": values[0], "last": values[-1]} if values else None
-
-
-def _loss(losses: Sequence[float | None]) -> dict[str, Any]:
-    """not_finite: the steps, from 1, whose loss was no number."""
-    ends = _ends([loss for loss in losses if loss is not None]) or {"first": None, "last": None}
-    return {**ends, "not_finite": [step for step, loss in enumerate(losses, 1) if loss is None]}
+def _loss(points: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Of (step, loss). points: those with a finite loss; not_finite: the steps of the others."""
+    known = [[step, loss] for step, loss in points if loss is not None]
+    first, last = (known[0][1], known[-1][1]) if known else (None, None)
+    missing = [step for step, loss in points if loss is None]
+    return {"first": first, "last": last, "not_finite": missing, "points": known}
 
 
 def _throughput(run: Run) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def page(run: Run) -> str:
     title = f"A run of {found['steps']} steps on {found['ranks']} rank(s) over {found['backend']}"
     sections = [
         *([_bits(found["bits"])] if found["bits"] else []),
-        _loss(run, found),
+        _loss(found),
         _throughput(run, found["throughput"]),
         _split(found),
         *([_comparison(run, found)] if found["comparison"] else []),
@@ -65,20 +65,22 @@ def _bits(bits: Found) -> str:
     return _section("Bits", _paragraph(f"{ranks}; the proof's run {proof} (sha256 {bits['of_one_process'][:12]})."))
 
 
-def _loss(run: Run, found: Found) -> str:
-    loss, validation = found["loss"], found["validation"]
-    if loss["first"] is None:
-        return _section("Loss", _paragraph("NO STEP'S TRAINING LOSS WAS A FINITE NUMBER."))
-    text = f"Training loss from {loss['first']:.4f} to {loss['last']:.4f} in {found['steps']} steps"
-    if validation:
-        text += f"; validation from {validation['first']:.4f} to {validation['last']:.4f}"
-    if wrong := loss["not_finite"]:
-        text += f"; NOT A FINITE NUMBER IN {len(wrong)} STEPS, the first is step {wrong[0]}"
-    points = [(step, loss) for step, loss in enumerate(run["history"]["losses"], 1) if loss is not None]
-    series = [Series("training", points)]
-    if validation:
-        series.append(Series("validation", [(x, y) for x, y in run["history"]["validation"]], line=False))
-    return _section("Loss", _paragraph(text + "."), lines(series, text, "step"))
+def _loss(found: Found) -> str:
+    losses = {"Training": found["loss"], "Validation": found["validation"]}
+    measured = {name: loss for name, loss in losses.items() if loss is not None}
+    text = " ".join(_course(name, loss) for name, loss in measured.items())
+    series = [
+        Series(name.lower(), [(x, y) for x, y in loss["points"]], line=name == "Training")
+        for name, loss in measured.items()
+        if loss["points"]
+    ]
+    return _section("Loss", _paragraph(text), *([lines(series, text, "step")] if series else []))
+
+
+def _course(name: str, loss: Found) -> str:
+    wrong = loss["not_finite"]
+    text = f"{name} loss from {loss['first']:.4f} to {loss['last']:.4f}." if loss["points"] else f"{name} loss:"
+    return f"{text} NOT A FINITE NUMBER {len(wrong)} TIMES, the first at step {wrong[0]}." if wrong else text
 
 
 def _throughput(run: Run, found: Found) -> str:

@@ -83,7 +83,8 @@ def _history(history: dict[str, Any]) -> None:
         _numbers(known, "history.losses")
     _numbers(history["step_seconds"], "history.step_seconds")
     for point in history["validation"]:
-        _numbers(point, "history.validation", 2)
+        unknown = isinstance(point, list) and len(point) == 2 and point[1] is None
+        _numbers([point[0], 0] if unknown else point, "history.validation", 2)
     for phases in history["phases"]:
         if phases is not None:
             _numbers(phases, "history.phases", PHASES)

@@ -56,7 +56,7 @@ def test_a_run_becomes_a_page(pair, tmp_path, stock, backend):
     found = report_figures.figures(run)
     assert (found["backend"], found["ranks"], found["steps"]) == (backend, 2, 3)
     assert run["history"]["losses"] == [0.5, 1.5, 2.5]  # means over the ranks
-    assert found["validation"] == {"first": 7.0, "last": 7.0} and run["history"]["validation"] == [[3, 7.0]]
+    assert found["validation"]["first"] == 7.0 and run["history"]["validation"] == [[3, 7.0]]
     assert found["throughput"]["unit"] == "samples" and found["throughput"]["per_second"] > 0
     assert found["memory"]["ratio"] == 1  # gradients too, which the loop has dropped by now
     assert (found["split"] is None) == (found["overlap"] is None) == stock
@@ -124,11 +124,14 @@ def test_a_resumed_run_goes_on_with_its_history(pair):
 def not_finite():
     log = logged(steps=1)
     log.step(float("nan"))
-    return log.report()["history"]["losses"]
+    log.validation(float("inf"))
+    report = log.report()
+    json.dumps(report, allow_nan=False)
+    return report["history"]["losses"], report["history"]["validation"]
 
 
 def test_a_loss_that_is_no_number_is_json_s_null(pair):
-    assert pair.run(not_finite) == [[0.5, None]] * 2
+    assert pair.run(not_finite) == [([0.5, None], [(2, None)])] * 2
 
 
 def uneven():
@@ -156,8 +159,9 @@ def test_another_wrapper_is_refused_by_name():
 
 
 def nothing_a_step():
-    with pytest.raises(ValueError, match="items_per_step=0, must be above 0"):
-        logged(steps=0, items_per_step=0)
+    for wrong in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=f"items_per_step={wrong}, must be a number above 0"):
+            logged(steps=0, items_per_step=wrong)
 
 
 def test_nothing_a_step_is_refused(pair):

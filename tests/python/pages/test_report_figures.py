@@ -34,7 +34,10 @@ def test_traffic_is_of_one_step() -> None:
 
 
 def test_losses_that_are_no_numbers_are_named() -> None:
-    assert figures(run(history__losses=[None, 4.0, None]))["loss"] == {"first": 4.0, "last": 4.0, "not_finite": [1, 3]}
+    loss = figures(run(history__losses=[None, 4.0, None]))["loss"]
+    assert loss == {"first": 4.0, "last": 4.0, "not_finite": [1, 3], "points": [[2, 4.0]]}
+    validation = figures(run(history__validation=[[0, None]]))["validation"]
+    assert validation == {"first": None, "last": None, "not_finite": [0], "points": []}
 
 
 def test_bits_need_all_ranks_equal() -> None:

@@ -23,7 +23,7 @@ def test_the_numbers_of_a_run(opened: Any) -> None:
     assert page.driver.title == "A run of 3 steps on 2 rank(s) over ringdp"
     for sentence in (
         "All ranks ended with the same parameters; the proof's run has the bits of one process (sha256 bbbbbbbbbbbb).",
-        "Training loss from 5.5000 to 4.0000 in 3 steps; validation from 5.6000 to 4.1000.",
+        "Training loss from 5.5000 to 4.0000. Validation loss from 5.6000 to 4.1000.",
         "3,000 tokens per second over all ranks and steps, 1,000 tokens a step.",
         "75% of the communication was hidden behind the backward pass. In the last step communication took 12.00 ms "
         "on rank 0, of which 3.00 ms were exposed.",
@@ -80,7 +80,7 @@ def test_wrong_bits_are_loud() -> None:
 def test_one_step_and_no_buckets_still_make_a_page(opened: Any) -> None:
     history = {"losses": [5.0], "validation": [], "step_seconds": [0.1], "phases": [None]}
     page = opened(report_page.page(run(history=history, observed__overlap__buckets=[])))
-    assert "in 1 steps" in text_of(page)
+    assert "Training loss from 5.0000 to 5.0000." in text_of(page)
 
 
 def test_a_run_of_any_loop_has_a_page() -> None:
@@ -100,12 +100,13 @@ def test_an_optimizer_without_a_formula_is_said() -> None:
 @pytest.mark.parametrize(
     ("losses", "said"),
     [
-        ([5.0, None, None], "NOT A FINITE NUMBER IN 2 STEPS, the first is step 2."),
-        ([None] * 3, "NO STEP&#x27;S TRAINING LOSS WAS A FINITE NUMBER."),
+        ([5.0, None, None], "Training loss from 5.0000 to 5.0000. NOT A FINITE NUMBER 2 TIMES, the first at step 2."),
+        ([None] * 3, "Training loss: NOT A FINITE NUMBER 3 TIMES, the first at step 1."),
     ],
 )
 def test_a_loss_that_is_no_number_is_loud(losses: list[Any], said: str) -> None:
-    assert said in report_page.page(run(history__losses=losses))
+    page = report_page.page(run(history__losses=losses, history__validation=[[0, 1.0], [3, None]]))
+    assert said in page and "Validation loss from 1.0000 to 1.0000. NOT A FINITE NUMBER 1 TIMES" in page
 
 
 @pytest.mark.parametrize("theme_clicks", [1, 2])
