@@ -106,10 +106,8 @@ class RunLog:
     def report(self) -> dict[str, Any]:
         """All of it, ready for JSON: training losses are means over the ranks, the rest is this rank's. Collective.
 
-        A loss that is not finite is None.
-
-
-        ValueError on every rank when no step was logged, or ranks have logged different numbers of steps.
+        A loss that is not finite is None. ValueError on every rank when no step was logged, or ranks have logged
+        different numbers of steps.
         """
         validation = [(step, _finite(loss)) for step, loss in self._history.validation]
         history = {**self.state_dict(), "losses": self._mean_losses(), "validation": validation}

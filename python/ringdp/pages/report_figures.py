@@ -8,6 +8,7 @@ from typing import Any
 
 Run = Mapping[str, Any]
 PHASES = ("forward", "backward", "communication", "rest")
+IN_FORMULA = ("parameters", "gradients", "state", "master")  # kinds of memory; others lie beside them
 
 
 def figures(run: Run) -> dict[str, Any]:
@@ -64,8 +65,7 @@ def _memory(observed: Run) -> dict[str, Any] | None:
     held, formula = observed["memory"], observed["formula"]
     if held is None:
         return None
-    known = formula if formula is not None else held
-    counted = sum(size for kind, size in held.items() if kind in known)
+    counted = sum(size for kind, size in held.items() if kind in IN_FORMULA)
     foretold = None if formula is None else sum(formula.values())
     return {
         "parameters": observed["parameters"],

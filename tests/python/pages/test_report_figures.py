@@ -27,6 +27,8 @@ def test_memory_is_compared_by_what_the_formula_counts() -> None:
     memory = figures(run())["memory"]
     assert (memory["counted_bytes"], memory["formula_bytes"], memory["beside_bytes"]) == (1608, 1600, 64)
     assert memory["ratio"] == 1608 / 1600
+    without = figures(run(observed__formula=None))["memory"]
+    assert (without["counted_bytes"], without["formula_bytes"], without["beside_bytes"]) == (1608, None, 64)
 
 
 def test_traffic_is_of_one_step() -> None:
