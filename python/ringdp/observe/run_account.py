@@ -12,12 +12,11 @@ from torch.nn.parallel import DistributedDataParallel as Stock
 from torch.optim import Optimizer
 
 from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.pages.report_figures import IN_FORMULA
 from ringdp.planner.fake_memory import CannotCount
 from ringdp.planner.preflight import preflight
 from ringdp.zero.memory import Memory
 from ringdp.zero.optimizer import ZeroOptimizer
-
-KINDS = ("parameters", "gradients", "state", "master")  # what the formula counts; the rest lies beside it
 
 
 def memory_of(ddp: Stock, optimizer: Optimizer) -> Memory | None:
@@ -56,4 +55,4 @@ def formula_of(module: nn.Module, optimizer: Optimizer, held: Memory, ranks: int
         )
     except CannotCount:
         return None
-    return {kind: getattr(found.by_stage[found.stage], kind) for kind in KINDS}
+    return {kind: getattr(found.by_stage[found.stage], kind) for kind in IN_FORMULA}

@@ -7,7 +7,8 @@ import functools
 import pytest
 import ringdp
 import torch
-from ringdp.observe.run_account import KINDS, formula_of, memory_of
+from ringdp.observe.run_account import formula_of, memory_of
+from ringdp.pages.report_figures import IN_FORMULA
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as Stock
 
@@ -33,7 +34,7 @@ def both(stage, kind):
         ddp, optimizer = stepped(wrapper, ringdp.ZeroOptimizer, optimizer_class=optimizer_class)
     held = memory_of(ddp, optimizer)
     formula = formula_of(ddp.module, optimizer, held, 2)
-    return {name: getattr(held, name) for name in KINDS}, formula, held.buckets
+    return {name: getattr(held, name) for name in IN_FORMULA}, formula, held.buckets
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
@@ -42,7 +43,7 @@ def test_counted_bytes_are_the_formula_s(pair, stage, kind):
     """Of both ranks together: shares of a model as small as this one are not equal."""
     rows = pair.run(both, stage, kind)
     steps = 2 * 4 * 4 if kind == "adamw" else 0  # torch's step counts are no bytes per parameter, so nobody shares them
-    for name in KINDS:
+    for name in IN_FORMULA:
         assert sum(row[0][name] for row in rows) == pytest.approx(sum(row[1][name] for row in rows), abs=steps)
     assert rows[0][0]["parameters"] > 0 and rows[0][0]["gradients"] > 0
 
