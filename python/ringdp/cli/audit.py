@@ -12,7 +12,8 @@ from ringdp.attach import job
 from ringdp.attach.assignment import Assignment
 from ringdp.attach.finding import problems
 from ringdp.attach.records import RankRecords, Reader
-from ringdp.cli.watched import NO_RECORDS, add_command_line, assignment_in, job_of, positive, refuse_old_records
+from ringdp.cli.numbers import positive
+from ringdp.cli.watched import NO_RECORDS, add_command_line, assignment_in, job_of, refuse_old_records
 
 _EPOCHS = 3
 _EXAMPLE = """example:

@@ -7,7 +7,8 @@ import json
 import sys
 from typing import Any
 
-from ringdp.cli.watched import NO_RECORDS, add_command_line, assignment_in, job_of, positive, refuse_old_records
+from ringdp.cli.numbers import positive
+from ringdp.cli.watched import NO_RECORDS, add_command_line, assignment_in, job_of, refuse_old_records
 
 _SHOWN = 30  # lines of the output of a job that failed
 _EXAMPLE = """example:

@@ -1,30 +1,47 @@
-"""`ringdp report run.json`: one HTML page about a training run, from what the run has written."""
+"""`ringdp report run.json`: a training run as one HTML page, or as figures, from what `ringdp.RunLog` has written."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from ringdp.pages import report_page, run_file, writing
+from ringdp.pages import report_figures, report_page, run_file, writing
 
-EXAMPLE = "example: ringdp report run.json   (train_gpt --json run.json writes one; the page is run.html)"
+_EPILOG = """example: ringdp report run.json   (the page is run.html)
+
+A training loop writes its run.json with ringdp.RunLog:
+  log = ringdp.RunLog(ddp, optimizer, items_per_step=256, unit="samples")
+  log.step(loss)            after every optimizer step
+  log.write("run.json")     at the end, on all ranks"""
 
 
 def add_command(commands: Any) -> None:
     """Adds `report` to argparse's sub-commands."""
-    command = commands.add_parser("report", help="a training run as one HTML page", epilog=EXAMPLE)
-    command.add_argument("file", type=Path, metavar="RUN.json", help="what train_gpt --json has written")
-    command.add_argument("--html", type=Path, metavar="FILE", help="where to (default: beside it, as .html)")
+    command = commands.add_parser(
+        "report",
+        help="a training run as one HTML page",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("file", type=Path, metavar="RUN.json", help="what ringdp.RunLog has written")
+    shown = command.add_mutually_exclusive_group()
+    shown.add_argument("--html", type=Path, metavar="FILE", help="where to (default: beside it, as .html)")
+    shown.add_argument("--json", action="store_true", help="print what the page shows as JSON, and write no page")
     command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the page; 2 when there is no run in the file, or the page cannot be written."""
+    """Writes the page or prints the figures; 2 when there is no run in the file, or the page cannot be written."""
     try:
-        page = report_page.page(run_file.read(options.file))
+        found = run_file.read(options.file)
     except run_file.NoRun as problem:
         print(f"ringdp report: {problem}", file=sys.stderr)
         return 2
-    return writing.write("ringdp report", options.html or options.file.with_suffix(".html"), page)
+    if options.json:
+        print(json.dumps(report_figures.figures(found)))
+        return 0
+    target = options.html or options.file.with_suffix(".html")
+    return writing.write("ringdp report", target, report_page.page(found))

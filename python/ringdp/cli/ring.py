@@ -11,6 +11,7 @@ from typing import Any
 
 from ringdp import _native
 from ringdp.cli import ring_steps
+from ringdp.cli.numbers import positive
 from ringdp.playback.play import play
 from ringdp.playback.schemes import SCHEMES
 from ringdp.playback.trace import Trace
@@ -23,26 +24,18 @@ def add_command(commands: Any) -> None:
     """Adds `ring` to argparse's sub-commands."""
     command = commands.add_parser("ring", help="watch an all_reduce, step by step; also as a page", epilog=EXAMPLE)
     command.add_argument(
-        "--ranks", type=_upto(MAX_RANKS), default=4, metavar="N", help=f"default 4, at most {MAX_RANKS}"
+        "--ranks", type=positive(int, MAX_RANKS), default=4, metavar="N", help=f"default 4, at most {MAX_RANKS}"
     )
     command.add_argument(
-        "--chunks", type=_upto(MAX_CHUNKS), metavar="C", help=f"per tensor: default N, at most {MAX_CHUNKS}"
+        "--chunks", type=positive(int, MAX_CHUNKS), metavar="C", help=f"per tensor: default N, at most {MAX_CHUNKS}"
     )
     names = ", ".join(SCHEMES)
     command.add_argument("--algorithm", choices=SCHEMES, default="ring/rotated", metavar="NAME", help=names)
-    command.add_argument("--step", action="store_true", help="one step per key press (in a terminal)")
-    command.add_argument("--html", type=Path, metavar="FILE", help="write the page: this, and the scaling calculator")
-    command.add_argument("--json", action="store_true", help="print JSON")
+    shown = command.add_mutually_exclusive_group()
+    shown.add_argument("--step", action="store_true", help="one step per key press (in a terminal)")
+    shown.add_argument("--html", type=Path, metavar="FILE", help="write the page: this, and the scaling calculator")
+    shown.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=run)
-
-
-def _upto(limit: int) -> Any:
-    def number(text: str) -> int:
-        if not text.isdecimal() or not 1 <= int(text) <= limit:
-            raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to {limit}")
-        return int(text)
-
-    return number
 
 
 def executed(trace: Trace) -> dict[str, Any] | None:

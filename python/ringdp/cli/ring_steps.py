@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import termios
@@ -13,6 +12,7 @@ from typing import Any
 
 from ringdp.cli.ring_text import Line, introduction, step, summary
 from ringdp.playback.trace import DONE, PARTIAL, RAW, Trace
+from ringdp.text.terminal import print_styled
 
 STYLES = {RAW: "cyan", PARTIAL: "bold yellow", DONE: "bold green", "head": "bold", "": ""}
 NEXT, BACK, RESET, QUIT = "next", "back", "reset", "quit"
@@ -20,27 +20,23 @@ KEYS = {" ": NEXT, "\r": NEXT, "\n": NEXT, "n": NEXT, "\x1b[C": NEXT, "b": BACK,
 KEYS |= {"q": QUIT, "\x1b": QUIT, "\x03": QUIT, "\x04": QUIT, "": QUIT}
 HELP = "space, n or right arrow: next   b or left arrow: back   r: reset   q: quit"
 
-Show = Callable[[list[Line]], None]
-
 
 def show_all(trace: Trace, executed: dict[str, Any] | None) -> None:
     """Prints every step. executed: what the executor did, for the summary."""
-    show = _printer()
-    show(introduction(trace))
+    _show(introduction(trace))
     for number in range(1, len(trace.frames) + 1):
-        show(step(trace, number))
-    show(summary(trace, executed))
+        _show(step(trace, number))
+    _show(summary(trace, executed))
 
 
 def show_by_key(trace: Trace, executed: dict[str, Any] | None, press: Callable[[], str] | None = None) -> None:
     """One step per key; ends with the last step's summary or `q`. press: gives keys, by default the terminal's."""
-    show = _printer()
     with _keys() if press is None else _given(press) as pressed:
         number = 0
         while True:
             page = step(trace, number) if number else introduction(trace)
             last = number == len(trace.frames)
-            show([*page, *(summary(trace, executed) if last else []), [(HELP, RAW)]])
+            _show([*page, *(summary(trace, executed) if last else []), [(HELP, RAW)]])
             number = moved(number, len(trace.frames), pressed())
             if number is None:
                 return
@@ -54,21 +50,10 @@ def moved(number: int, steps: int, key: str) -> int | None:
     return {NEXT: number + 1, BACK: max(0, number - 1), RESET: 0}.get(action, number)
 
 
-def _printer() -> Show:
-    """In colour where standard output is a terminal and rich is there."""
-    if not sys.stdout.isatty() or not importlib.util.find_spec("rich"):
-        return lambda lines: print("\n".join("".join(text for text, _ in line).rstrip() for line in lines) + "\n")
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False, soft_wrap=True)
-
-    def show(lines: list[Line]) -> None:
-        for line in lines:
-            console.print(Text.assemble(*[(text, STYLES[style]) for text, style in line]))
-        console.print()
-
-    return show
+def _show(lines: list[Line]) -> None:
+    for line in lines:
+        print_styled(*((text, STYLES[style]) for text, style in line))
+    print()
 
 
 @contextmanager

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
 
 from ringdp.attach.assignment import Assignment
 from ringdp.attach.rank_file import SUFFIX
@@ -16,24 +15,6 @@ NO_RECORDS = (
     "no rank has written anything: ringdp must be installed in the Python that runs the job, "
     "and TORCH_DEVICE_BACKEND_AUTOLOAD must not be 0"
 )
-
-Number = TypeVar("Number", int, float)
-
-
-def positive(kind: type[Number]) -> Callable[[str], Number]:
-    """For argparse: a number above 0, or an error that names the value."""
-
-    def parse(text: str) -> Number:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = kind(0)
-        if not 0 < value < float("inf"):
-            whole = "whole number of 1 or more" if kind is int else "number above 0"
-            raise argparse.ArgumentTypeError(f"'{text}' is no {whole}")
-        return value
-
-    return parse
 
 
 def add_command_line(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ringdp.text.units import ms
+
 _NS = 1e-9
 
 
@@ -62,11 +64,11 @@ class StepTimes:
 
     def __str__(self) -> str:
         head = (
-            f"step {self.step}: forward {_ms(self.forward)}, backward {_ms(self.backward)}, then {_ms(self.wait)} of "
-            f"waiting; communication {_ms(self.communication)}, exposed {_ms(self.exposed)}. {self.verdict}"
+            f"step {self.step}: forward {ms(self.forward)}, backward {ms(self.backward)}, then {ms(self.wait)} of "
+            f"waiting; communication {ms(self.communication)}, exposed {ms(self.exposed)}. {self.verdict}"
         )
         rows = [
-            f"  bucket {number}: ready {_ms(b.ready)}, launched {_ms(b.launched)}, done {_ms(b.done)}"
+            f"  bucket {number}: ready {ms(b.ready)}, launched {ms(b.launched)}, done {ms(b.done)}"
             for number, b in enumerate(self.buckets)
         ]
         return "\n".join([head, *rows])
@@ -94,7 +96,3 @@ def union(intervals: Iterable[tuple[float, float]]) -> float:
             length += end - max(begin, reached)
             reached = end
     return length
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.2f} ms"

@@ -9,6 +9,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ringdp.cli.numbers import positive
+
+MAX_RANKS = 64  # here; torchrun starts more
+
 
 def started_by_torchrun() -> bool:
     """Whether this process is one of the ranks."""
@@ -49,16 +53,10 @@ def parser_for(module: str, description: str, ranks: int) -> argparse.ArgumentPa
         epilog=f"or: torchrun --nproc-per-node {ranks} -m {module}",
         allow_abbrev=False,
     )
-    parser.add_argument("--nproc", type=rank_count, default=ranks, metavar="N", help="ranks (default %(default)s)")
+    number = positive(int, MAX_RANKS)
+    parser.add_argument("--nproc", type=number, default=ranks, metavar="N", help="ranks (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
-
-
-def rank_count(text: str) -> int:
-    """--nproc as a number; argparse's error names another value."""
-    if not (text.isdecimal() and 1 <= int(text) <= 64):
-        raise argparse.ArgumentTypeError(f"{text} is no number of ranks, must be 1..64; for more use torchrun")
-    return int(text)
 
 
 def on_ranks(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as Stock
@@ -13,7 +11,6 @@ from torch.optim import AdamW, Optimizer
 
 import ringdp
 from ringdp.examples.gpt import Block
-from ringdp.zero.memory import Memory
 
 KINDS = ("ringdp", "stock")
 ZERO_STAGES = (0, 1, 2, 3)
@@ -44,16 +41,6 @@ def with_whole_parameters(ddp: nn.Module, model: nn.Module, fresh: Callable[[], 
     whole = fresh()
     whole.load_state_dict(ddp.full_state_dict())
     return whole
-
-
-def memory_of(ddp: nn.Module, optimizer: Optimizer) -> Memory | None:
-    """What training holds on this rank; None where torch's wrapper keeps no account."""
-    if isinstance(optimizer, ringdp.ZeroOptimizer):
-        return optimizer.memory()
-    if not isinstance(ddp, ringdp.DistributedDataParallel):
-        return None
-    values = (value for entry in optimizer.state.values() for value in entry.values())
-    return replace(ddp.memory(), state=sum(value.nbytes for value in values if torch.is_tensor(value)))
 
 
 def name_of(kind: str, zero_stage: int = 0) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ringdp.examples.comparison import Comparison, Split
-from ringdp.examples.trainer import History
+from ringdp.observe.run_history import History
 
 FILE = "train_gpt.png"
 PHASES = {"forward": "#4c78a8", "backward": "#9ecae9", "communication": "#e45756", "optimizer": "#bab0ac"}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import time
 from typing import Any, Protocol
 
-from ringdp.examples.trainer import History
+from ringdp.observe.run_history import History
+from ringdp.text.terminal import in_terminal
 
 
 class Progress(Protocol):
@@ -23,7 +22,7 @@ def progress_for(rank: int, first: int, last: int, bytes_per_step: int) -> Progr
     """What suits this rank and its standard output; bytes_per_step: over all ranks."""
     if rank != 0:
         return Silent()
-    if sys.stdout.isatty() and importlib.util.find_spec("rich"):
+    if in_terminal():
         return Live(first, last, bytes_per_step)
     return Plain(first, last, bytes_per_step)
 

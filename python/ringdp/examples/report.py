@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from ringdp.examples.comparison import Comparison
-from ringdp.examples.observed import Observed
 from ringdp.examples.proof import STEPS, Proof
 from ringdp.examples.traffic import WIRE_PASSES, Traffic
-from ringdp.examples.trainer import History
-
-PLAIN_WIDTH = 150
+from ringdp.observe.run_history import History
+from ringdp.text.table import print_table
 
 Row = tuple[str, str, str]
 
@@ -26,12 +20,11 @@ class Report:
 
     backend: str
     world: int
-    bytes_per_step: int
+    tokens_per_step: int
     history: History
     comparison: Comparison | None
     final_hashes: list[str]
     proof: Proof
-    observed: Observed
 
     def rows(self) -> list[Row]:
         """(what, value, how to read it)."""
@@ -39,7 +32,7 @@ class Report:
 
     def tokens_per_second(self) -> float:
         """Over all ranks, optimizer steps only."""
-        return len(self.history.losses) * self.bytes_per_step / self.history.seconds
+        return len(self.history.losses) * self.tokens_per_step / sum(self.history.step_seconds)
 
     def _loss_rows(self) -> list[Row]:
         losses, validation = self.history.losses, self.history.validation
@@ -135,32 +128,16 @@ def _against(counted: int, formula: int, note: str, traffic: Traffic) -> tuple[s
     return f"{counted // traffic.steps:,}", f"{verdict}, {note}"
 
 
-def print_table(report: Report) -> None:
-    """By rich where it is installed, else as plain columns."""
-    title = f"{report.backend}, {report.world} rank(s)"
-    if importlib.util.find_spec("rich"):
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(title=title, title_justify="left", show_header=False)
-        for row in report.rows():
-            table.add_row(*row)
-        # Where the width is unknown (a pipe, a file), wide enough for every row.
-        Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
-        return
-    widths = [max(len(row[column]) for row in report.rows()) for column in (0, 1)]
-    print(title)
-    for what, value, note in report.rows():
-        print(f"  {what:<{widths[0]}}  {value:<{widths[1]}}  {note}")
+def show(report: Report) -> None:
+    """Prints the table."""
+    print_table(f"{report.backend}, {report.world} rank(s)", None, report.rows())
 
 
-def write_json(report: Report, path: Path, settings: dict[str, Any]) -> None:
-    """All numbers of the report, and the settings it was made with."""
-    everything = {
-        **asdict(report),
-        "tokens_per_second": report.tokens_per_second(),
+def beside_the_log(report: Report) -> dict[str, Any]:
+    """What the run's JSON has beside RunLog.report(): the comparison, and the bits."""
+    return {
+        "comparison": asdict(report.comparison) if report.comparison else None,
+        "final_hashes": report.final_hashes,
+        "proof": asdict(report.proof),
         "equal_to_one_process": report.proof.equal,
-        "settings": settings,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(everything, indent=1, default=str) + "\n")

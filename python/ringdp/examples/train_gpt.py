@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from dataclasses import asdict
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 import torch.distributed as dist
@@ -25,10 +24,11 @@ from ringdp.examples.options import Options, parse
 from ringdp.examples.parallel import name_of
 from ringdp.examples.progress import progress_for
 from ringdp.examples.proof import STEPS, promises_rank_order, prove
-from ringdp.examples.report import Report, print_table, write_json
+from ringdp.examples.report import Report, beside_the_log, show
 from ringdp.examples.schedule import warm_up_steps
 from ringdp.examples.trainer import Trainer
 from ringdp.examples.turn import on_rank_zero
+from ringdp.observe.run_log import write_json
 from ringdp.testing import parameters_hash
 
 MODULE = "ringdp.examples.train_gpt"
@@ -61,26 +61,27 @@ def run(options: Options, interrupt: Interrupt) -> int:
     except (ValueError, FileNotFoundError, CheckpointError) as problem:
         say(f"train_gpt: {problem}", sys.stderr)
         return 2
-    bytes_per_step = options.batch * options.seq * trainer.world
+    tokens_per_step = options.batch * options.seq * trainer.world
     say(introduction(options, text, trainer))
-    with progress_for(trainer.rank, trainer.step, options.last_step, bytes_per_step) as progress:
+    with progress_for(trainer.rank, trainer.step, options.last_step, tokens_per_step) as progress:
         trainer.train(interrupt, progress.show)
     if trainer.step < options.steps:
         say(f"stopped after step {trainer.step} of {options.steps}; go on with --resume (checkpoint in {options.out})")
         return 128 + interrupt.number if interrupt.number else 0
     model = trainer.whole_model()
-    observed = trainer.observe(model)
-    say(f"memory on rank 0: {observed.memory or 'stock DDP keeps no account'}")
+    logged = trainer.log.report()
+    say(f"memory on rank 0: {trainer.log.memory}")
     say_sample(options, model)
     final_hashes = [""] * trainer.world
     dist.all_gather_object(final_hashes, parameters_hash(model))
     comparison = compare_with_gloo(options, trainer, model)
     say(f"proof: {STEPS} steps on {trainer.world} rank(s), then the same in one process ...")
     proof = prove(options, text.train)
-    history = trainer.history
-    report = Report(options.backend, trainer.world, bytes_per_step, history, comparison, final_hashes, proof, observed)
+    report = Report(
+        options.backend, trainer.world, tokens_per_step, trainer.history, comparison, final_hashes, proof
+    )
     if trainer.rank == 0:
-        publish(report, options)
+        publish(report, logged, options)
     return verdict(report, options.ddp)
 
 
@@ -131,15 +132,15 @@ def compare_with_gloo(options: Options, trainer: Trainer, model: GPT) -> Compari
     return compare(model, micro_batches, options.rounds, options.ddp, options.zero_stage)
 
 
-def publish(report: Report, options: Options) -> None:
-    """The table, the PNG and the JSON; on rank 0 only."""
-    print_table(report)
+def publish(report: Report, logged: dict[str, Any], options: Options) -> None:
+    """The table, the PNG and the JSON, which has what was `logged` too; on rank 0 only."""
+    show(report)
     what = f"GPT on {report.world} rank(s), {name_of(options.ddp, options.zero_stage)} over {report.backend}"
     title = f"{what}: one process {report.proof.headline}"
     picture = plot.draw(options.out, title, report.backend, report.history, report.comparison)
     say(f"picture: {picture}" if picture else "no picture: matplotlib is not installed")
     if options.json:
-        write_json(report, options.json, asdict(options))
+        write_json({**logged, **beside_the_log(report)}, options.json)
         say(f"report: {options.json} (as a page: ringdp report {options.json})")
 
 

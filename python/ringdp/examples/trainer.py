@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 
 import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from ringdp import clip_grad_norm_
+from ringdp import RunLog, clip_grad_norm_
 from ringdp.examples import checkpoint
 from ringdp.examples.corpus import Corpus, Windows
 from ringdp.examples.feed import Feed
 from ringdp.examples.gpt import GPT, Shape, next_token_loss
 from ringdp.examples.interrupt import Interrupt
-from ringdp.examples.observed import Observed, observe
 from ringdp.examples.options import Options
 from ringdp.examples.parallel import adamw, data_parallel, with_whole_parameters
 from ringdp.examples.schedule import learning_rate, set_rate
+from ringdp.observe.run_history import History
 
 EVALUATIONS = 5
-
-
-@dataclass
-class History:
-    """What a run has seen. losses: per step, mean over ranks, nats per byte. step_seconds: without evaluation."""
-
-    losses: list[float] = field(default_factory=list)
-    validation: list[tuple[int, float]] = field(default_factory=list)
-    step_seconds: list[float] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        """Of all steps."""
-        return sum(self.step_seconds)
 
 
 def shape_of(options: Options, context: int) -> Shape:
@@ -73,10 +58,16 @@ class Trainer:
         self.ddp = data_parallel(self.model, options.ddp, zero_stage=options.zero_stage)
         self.optimizer = adamw(self.ddp, options.lr, options.zero_stage)
         torch.manual_seed(dropout_seed(options, self.rank))
-        self.history = History()
+        tokens = options.batch * options.seq * self.world
+        self.log = RunLog(self.ddp, self.optimizer, items_per_step=tokens, unit="tokens", settings=asdict(options))
         self._settings = {"ranks": self.world, "corpus": corpus.digest}
         for name in ("batch", "seq", "dim", "layers", "heads", "dropout", "lr", "clip", "seed"):
             self._settings[name] = getattr(options, name)
+
+    @property
+    def history(self) -> History:
+        """Of the steps done; losses are means over the ranks, in nats per byte."""
+        return self.log.history
 
     @property
     def step(self) -> int:
@@ -88,23 +79,24 @@ class Trainer:
         options = self.options
         with interrupt.deferred():
             if not self.history.validation:
-                self.history.validation.append((0, self.evaluate()))
+                self.log.validation(self.evaluate())
+            self.log.leave_out()
             for windows in self.feed.starting_at(self.step):
                 if self.step >= options.last_step:
                     break
                 interrupted = self._one_step(windows, interrupt)
                 if self.step % -(-options.steps // EVALUATIONS) == 0 or self.step == options.steps:
-                    self.history.validation.append((self.step, self.evaluate()))
+                    self.log.validation(self.evaluate())
                 report(self.history)
                 if interrupted:
                     break
                 if options.save_every and self.step % options.save_every == 0 and self.step < options.last_step:
                     self.save()
+                    self.log.leave_out()
             self.save()
 
     def _one_step(self, windows: torch.Tensor, interrupt: Interrupt) -> bool:
         """One step on this rank's micro-batch [B, T + 1]; whether any rank was interrupted before its end."""
-        start = time.perf_counter()
         self.optimizer.zero_grad(set_to_none=True)
         loss = next_token_loss(self.ddp, windows)
         loss.backward()
@@ -113,8 +105,7 @@ class Trainer:
         # One small sum for both: the loss to show, and whether to stop, on which the ranks must agree.
         sums = torch.tensor([loss.item(), float(interrupt.number)])
         dist.all_reduce(sums)
-        self.history.losses.append(sums[0].item() / self.world)
-        self.history.step_seconds.append(time.perf_counter() - start)
+        self.log.step(sums[0].item() / self.world)
         if sums[1] > 0 and not interrupt.number:
             interrupt.number = int(sums[1])
         return bool(sums[1] > 0)
@@ -143,17 +134,15 @@ class Trainer:
         """The model with all its parameters."""
         return with_whole_parameters(self.ddp, self.model, lambda: make(self.options, self.options.seq))
 
-    def observe(self, model: GPT) -> Observed:
-        """What rank 0 can say of the latest step; `model` has all parameters."""
-        return observe(model, self.ddp, self.optimizer, self.options.zero_stage)
-
     def save(self) -> None:
         """Write a checkpoint of the steps done."""
-        checkpoint.save(self.options.out, self.ddp, self.optimizer, asdict(self.history), self._settings)
+        checkpoint.save(self.options.out, self.ddp, self.optimizer, self.log.state_dict(), self._settings)
 
     def resume(self) -> None:
         """Back to the checkpoint in `options.out`. FileNotFoundError; ValueError when of another run."""
         stored = checkpoint.load(self.options.out, self.ddp, self.optimizer, self._settings)
-        if stored.keys() != asdict(History()).keys():
-            raise ValueError(f"the checkpoint in {self.options.out} is another release's: start anew, without --resume")
-        self.history = History(**stored)
+        try:
+            self.log.load_state_dict(stored)
+        except ValueError as problem:
+            release = f"the checkpoint in {self.options.out} is another release's: start anew, without --resume"
+            raise ValueError(f"{release} ({problem})") from None

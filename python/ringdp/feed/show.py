@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ringdp.attach.finding import problems
-from ringdp.attach.show import show_findings, show_table
+from ringdp.attach.show import show_findings
 from ringdp.feed.judge import Report
+from ringdp.text.table import print_table
 
 _HEADER = ("loader", "epoch", "steps", "drawn", "distinct", "repeated", "padding", "missing", "by")
 
@@ -17,7 +18,7 @@ def show(report: Report) -> None:
         for row in report.rows
     ]
     if rows:
-        show_table(_HEADER, rows, f"data feed of {report.world} ranks")
+        print_table(f"data feed of {report.world} ranks", _HEADER, rows)
     show_findings(report.findings, report.not_judged)
     print(verdict(report))
 

@@ -7,19 +7,31 @@ from typing import Any
 
 from ringdp.pages.chart import Series, Span, bars, lines
 from ringdp.pages.document import Tab, document
+from ringdp.pages.report_figures import PHASES, figures
 from ringdp.pages.run_file import SPLIT
+from ringdp.text.units import ms
 
 Run = dict[str, Any]
-BESIDE = ("padding", "gathered", "buckets")  # kinds of memory that the formula does not count
+Found = dict[str, Any]  # report_figures.figures()
 TRAVELS, WAITS = 0, 3  # colours of a bucket's bar
 
 
 def page(run: Run) -> str:
     """The whole file, from a report that run_file.check() has passed."""
-    title = f"A run of {len(run['history']['losses'])} steps on {run['world']} rank(s) over {run['backend']}"
-    sections = [_verdict(run), _loss(run), _throughput(run), _split(run), _overlap(run), _memory(run), _links(run)]
-    body = "\n".join([*sections, _settings(run)])
-    return document(title, [Tab("report", title, body)], [])
+    found = figures(run)
+    title = f"A run of {found['steps']} steps on {found['ranks']} rank(s) over {found['backend']}"
+    sections = [
+        *([_bits(found["bits"])] if found["bits"] else []),
+        _loss(found),
+        _throughput(run, found["throughput"]),
+        _split(found),
+        *([_comparison(run, found)] if found["comparison"] else []),
+        _overlap(found),
+        _memory(found["memory"]),
+        _links(found),
+        *([_settings(run)] if run["settings"] else []),
+    ]
+    return document(title, [Tab("report", title, "\n".join(sections))], [])
 
 
 def _section(title: str, *parts: str) -> str:
@@ -46,107 +58,120 @@ def table(caption: str, head: list[str], rows: list[list[str]]) -> str:
     )
 
 
-def _verdict(run: Run) -> str:
-    same = len(set(run["final_hashes"])) == 1
+def _bits(bits: Found) -> str:
+    same = bits["ranks_are_equal"]
     ranks = "All ranks ended with the same parameters" if same else "RANKS ENDED WITH DIFFERENT PARAMETERS"
-    digest = run["proof"]["of_one_process"][:12]
-    proof = "has the bits of one process" if run["equal_to_one_process"] else "DIFFERS from one process"
-    return _section("Bits", _paragraph(f"{ranks}; the proof's run {proof} (sha256 {digest})."))
+    proof = "has the bits of one process" if bits["equal_to_one_process"] else "DIFFERS from one process"
+    return _section("Bits", _paragraph(f"{ranks}; the proof's run {proof} (sha256 {bits['of_one_process'][:12]})."))
 
 
-def _loss(run: Run) -> str:
-    losses, validation = run["history"]["losses"], run["history"]["validation"]
-    text = f"Training loss from {losses[0]:.4f} to {losses[-1]:.4f} nats per byte in {len(losses)} steps"
-    if validation:
-        text += f"; on text never trained on from {validation[0][1]:.4f} to {validation[-1][1]:.4f}"
-    series = [Series("training", list(enumerate(losses, 1)))]
-    if validation:
-        series.append(Series("validation", [(x, y) for x, y in validation], line=False))
-    return _section("Loss", _paragraph(text + "."), lines(series, text, "step"))
+def _loss(found: Found) -> str:
+    losses = {"Training": found["loss"], "Validation": found["validation"]}
+    measured = {name: loss for name, loss in losses.items() if loss is not None}
+    text = " ".join(_course(name, loss) for name, loss in measured.items())
+    series = [
+        Series(name.lower(), [(x, y) for x, y in loss["points"]], line=name == "Training")
+        for name, loss in measured.items()
+        if loss["points"]
+    ]
+    return _section("Loss", _paragraph(text), *([lines(series, text, "step")] if series else []))
 
 
-def _throughput(run: Run) -> str:
-    seconds, tokens = run["history"]["step_seconds"], run["bytes_per_step"]
-    rates = [(step, tokens / max(taken, 1e-9)) for step, taken in enumerate(seconds, 1)]
-    text = f"{run['tokens_per_second']:,.0f} tokens per second over all ranks and steps, {tokens:,} tokens a step"
-    return _section("Throughput", _paragraph(text + "."), lines([Series("tokens/s", rates)], text, "step"))
+def _course(name: str, loss: Found) -> str:
+    wrong = loss["not_finite"]
+    text = f"{name} loss from {loss['first']:.4f} to {loss['last']:.4f}." if loss["points"] else f"{name} loss:"
+    return f"{text} NOT A FINITE NUMBER {len(wrong)} TIMES, the first at step {wrong[0]}." if wrong else text
 
 
-def _split(run: Run) -> str:
-    comparison = run["comparison"]
-    if not comparison:
-        return _section("Where a step's time goes", _paragraph("Not measured: the run had --rounds 0."))
+def _throughput(run: Run, found: Found) -> str:
+    unit, items = found["unit"], found["per_step"]
+    rates = [(step, items / max(taken, 1e-9)) for step, taken in enumerate(run["history"]["step_seconds"], 1)]
+    rate = found["per_second"]
+    text = f"{rate:,.{0 if rate >= 100 else 2}f} {unit} per second over all ranks and steps"
+    if unit != "steps":
+        text += f", {items:,} {unit} a step"
+    return _section("Throughput", _paragraph(text + "."), lines([Series(f"{unit}/s", rates)], text, "step"))
+
+
+def _split(found: Found) -> str:
+    title, split = "Where a step's time goes", found["split"]
+    if split is None:
+        return _section(title, _paragraph("Not measured: torch's own wrapper keeps no times of its passes."))
+    lanes = {"median of steps": split["median"], f"slowest: step {split['slowest_step']}": split["slowest"]}
+    text = "On rank 0. Communication is what backward does not hide; the rest is optimizer, data and everything else."
+    return _section(title, _paragraph(text), *_lanes(lanes, PHASES))
+
+
+def _comparison(run: Run, found: Found) -> str:
     ours = f"{run['backend']} ({run['settings'].get('ddp', 'this run')})"
     names = {"ours": ours, "stock": "stock DDP", "gloo": "gloo"}
-    lanes = {text: comparison[name] for name, text in names.items() if comparison.get(name)}
+    lanes = {text: found["comparison"][name] for name, text in names.items() if found["comparison"].get(name)}
+    text = "Medians of steps in alternation; communication is what backward takes beyond one without any."
+    return _section("Beside other wrappers and backends", _paragraph(text), *_lanes(lanes, SPLIT))
+
+
+def _lanes(lanes: dict[str, dict[str, float]], phases: tuple[str, ...]) -> tuple[str, str]:
+    """A chart of steps, each a row of phases one after the other, and its table."""
     spans, rows = [], []
     for row, (name, split) in enumerate(lanes.items()):
         begin = 0.0
-        for colour, phase in enumerate(SPLIT):
+        for colour, phase in enumerate(phases):
             spans.append(Span(row, begin, begin + split[phase], colour))
             begin += split[phase]
-        rows.append([name, *(_ms(split[phase]) for phase in SPLIT), _ms(begin)])
-    text = "Medians of steps in alternation; communication is what backward does not hide."
-    keys = {phase: colour for colour, phase in enumerate(SPLIT)}
+        rows.append([name, *(ms(split[phase]) for phase in phases), ms(begin)])
+    keys = {phase: colour for colour, phase in enumerate(phases)}
     chart = bars(list(lanes), spans, keys, "Milliseconds of a step by phase; the table has the numbers", {})
-    return _section(
-        "Where a step's time goes", _paragraph(text), chart, table("Milliseconds of a step", ["", *SPLIT, "step"], rows)
-    )
+    return chart, table("Milliseconds of a step", ["", *phases, "step"], rows)
 
 
-def _overlap(run: Run) -> str:
-    overlap = run["observed"]["overlap"]
+def _overlap(found: Found) -> str:
+    overlap = found["overlap"]
     if not overlap:
         return _section("Overlap", _paragraph("Not measured: torch's own wrapper keeps no times of its buckets."))
     buckets = overlap["buckets"]
     text = (
-        f"{overlap['verdict']} In the last step communication took {_ms(overlap['communication'])} on rank 0, of which "
-        f"{_ms(overlap['exposed'])} were exposed."
+        f"{overlap['verdict']} In the last step communication took {ms(overlap['communication'])} on rank 0, of which "
+        f"{ms(overlap['exposed'])} were exposed."
     )
     if not buckets:
         return _section("Overlap", _paragraph(text))
     spans = [Span(row, b["ready"], b["launched"], WAITS) for row, b in enumerate(buckets)]
     spans += [Span(row, b["launched"], b["done"], TRAVELS) for row, b in enumerate(buckets)]
     names = [f"bucket {number}" for number in range(len(buckets))]
-    rows = [[n, *(_ms(b[k]) for k in ("ready", "launched", "done"))] for n, b in zip(names, buckets, strict=True)]
+    rows = [[n, *(ms(b[k]) for k in ("ready", "launched", "done"))] for n, b in zip(names, buckets, strict=True)]
     keys, marks = {"on its way": TRAVELS, "ready, not launched": WAITS}, {"backward has ended": overlap["backward"]}
     chart = bars(names, spans, keys, text, marks)
     times = table("Milliseconds since the backward pass began", ["", "ready", "launched", "done"], rows)
     return _section("Overlap", _paragraph(text), chart, times)
 
 
-def _memory(run: Run) -> str:
-    observed = run["observed"]
-    formula = observed["formula_bytes"]
-    per = f"{formula / observed['parameters']:g} bytes for each of {observed['parameters']:,} parameters"
-    if not observed["memory"]:
-        return _section("Memory of rank 0", _paragraph(f"By the formula {formula:,.0f} bytes, {per}; not counted."))
-    held = observed["memory"]
-    counted = sum(size for kind, size in held.items() if kind not in BESIDE)
-    beside = sum(size for kind, size in held.items() if kind in BESIDE)
-    text = (
-        f"Counted {counted:,} bytes, {counted / formula:.3f} of the formula's {formula:,.0f}: {per}. Beside it "
-        f"{beside:,} bytes of padding, gathered units and buckets, which live during a step."
-    )
-    rows = [[kind, f"{size:,}"] for kind, size in held.items()]
-    rows += [["all", f"{counted + beside:,}"], ["formula", f"{formula:,.0f}"]]
-    return _section("Memory of rank 0", _paragraph(text), table("Bytes, without activations", ["", "bytes"], rows))
+def _memory(memory: Found | None) -> str:
+    title = "Memory of rank 0"
+    if memory is None:
+        return _section(title, _paragraph("Not counted: no optimizer step was seen, or its state is not in sight."))
+    counted, formula = memory["counted"], memory["formula"]
+    text = f"Counted {memory['counted_bytes']:,} bytes after the first step. "
+    if formula is not None:
+        each = memory["formula_bytes"] / memory["parameters"]
+        text += f"That is {memory['ratio']:.3f} of the formula's {memory['formula_bytes']:,.0f}: {each:.4g} bytes "
+        text += f"for each of {memory['parameters']:,} parameters. "
+        text += f"Beside it {memory['beside_bytes']:,} bytes of padding, gathered units and buckets."
+    else:
+        text += "This optimizer cannot step without values, so there is no formula for it."
+    foretold = {kind: f"{size:,.0f}" for kind, size in (formula or {}).items()}
+    rows = [[kind, f"{size:,}", foretold.get(kind, "-")] for kind, size in counted.items()]
+    return _section(title, _paragraph(text), table("Bytes, without activations", ["", "counted", "formula"], rows))
 
 
-def _links(run: Run) -> str:
-    said = "".join(f"<li>{html.escape(line)}</li>" for line in run["observed"]["links"])
-    parts = [f"<ul>{said}</ul>" if said else _paragraph(f"{run['backend']} does not say how it reaches its peers.")]
-    traffic = run["comparison"] and run["comparison"].get("traffic")
-    if traffic:
-        wire, memory = (traffic[kind] // traffic["steps"] for kind in ("wire", "memory"))
-        parts.append(_paragraph(f"Per step, over all ranks: {wire:,} bytes over links, {memory:,} bytes in memory."))
+def _links(found: Found) -> str:
+    said = "".join(f"<li>{html.escape(line)}</li>" for line in found["links"])
+    parts = [f"<ul>{said}</ul>" if said else _paragraph(f"{found['backend']} does not say how it reaches its peers.")]
+    if traffic := found["traffic"]:
+        text = f"Per step, over all ranks: {traffic['wire']:,} bytes over links, {traffic['memory']:,} bytes in memory."
+        parts.append(_paragraph(text))
     return _section("Links, and why", *parts)
 
 
 def _settings(run: Run) -> str:
     rows = [[name, str(value)] for name, value in run["settings"].items() if value is not None]
     return _section("Settings", table("Options of the run", ["", "value"], rows))
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.2f} ms"

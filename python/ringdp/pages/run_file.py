@@ -1,4 +1,4 @@
-"""Reads what `train_gpt --json` has written, and says in one line what is wrong with another file."""
+"""Reads what `ringdp.RunLog` has written, and says in one line what is wrong with another file."""
 
 from __future__ import annotations
 
@@ -12,29 +12,27 @@ Number = (int, float)
 NEEDED: dict[tuple[str, ...], Any] = {
     ("backend",): str,
     ("world",): int,
-    ("bytes_per_step",): int,
-    ("tokens_per_second",): Number,
-    ("equal_to_one_process",): bool,
-    ("final_hashes",): list,
-    ("proof", "of_one_process"): str,
+    ("items_per_step",): Number,
+    ("unit",): str,
     ("settings",): dict,
     ("history", "losses"): list,
     ("history", "validation"): list,
     ("history", "step_seconds"): list,
-    ("comparison",): (dict, type(None)),
+    ("history", "phases"): list,
     ("observed", "parameters"): int,
-    ("observed", "formula_bytes"): Number,
     ("observed", "memory"): (dict, type(None)),
+    ("observed", "formula"): (dict, type(None)),
     ("observed", "overlap"): (dict, type(None)),
     ("observed", "links"): list,
 }
-POSITIVE = {
-    ("world",),
-    ("bytes_per_step",),
-    ("observed", "parameters"),
-    ("observed", "formula_bytes"),
-    ("comparison", "traffic", "steps"),
+# What train_gpt adds: all of one line, or nothing of it.
+PROOF: dict[tuple[str, ...], Any] = {
+    ("final_hashes",): list,
+    ("proof", "of_one_process"): str,
+    ("equal_to_one_process",): bool,
 }
+POSITIVE = {("world",), ("items_per_step",), ("observed", "parameters"), ("comparison", "traffic", "steps")}
+PHASES = 3  # of a step: forward, backward, wait
 SPLIT = ("forward", "backward", "communication", "optimizer")
 OVERLAP = ("backward", "communication", "exposed", "overlap")
 TRAFFIC = ("steps", "wire", "memory")
@@ -55,7 +53,7 @@ def read(file: Path) -> dict[str, Any]:
     try:
         check(run)
     except NoRun as problem:
-        how = "write one with: torchrun --nproc-per-node 2 -m ringdp.examples.train_gpt --json run.json"
+        how = "ringdp.RunLog writes one from your training loop (help(ringdp.RunLog))"
         raise NoRun(f"{file} is no report of a run: {problem}; {how}") from None
     return run
 
@@ -64,23 +62,52 @@ def check(run: Any) -> None:
     """NoRun names the first thing that a page cannot be made of."""
     for path, kind in NEEDED.items():
         _need(run, path, kind)
-    history = run["history"]
-    _numbers(history["losses"], "history.losses")
+    _history(run["history"])
+    _strings(run["observed"]["links"], "observed.links")
+    for name in ("memory", "formula"):
+        if run["observed"][name] is not None:
+            _numbers(list(run["observed"][name].values()), f"observed.{name}")
+    if run["observed"]["overlap"] is not None:
+        _overlap(run)
+    if run.get("comparison") is not None:
+        _comparison(run)
+    if any(path[0] in run for path in PROOF):
+        for path, kind in PROOF.items():
+            _need(run, path, kind)
+        _strings(run["final_hashes"], "final_hashes")
+
+
+def _history(history: dict[str, Any]) -> None:
+    known = [loss for loss in history["losses"] if loss is not None]  # null: it was not finite
+    if known or not history["losses"]:
+        _numbers(known, "history.losses")
     _numbers(history["step_seconds"], "history.step_seconds")
     for point in history["validation"]:
-        _numbers(point, "history.validation")
-    _numbers(list((run["observed"]["memory"] or {"none": 0}).values()), "observed.memory")
+        unknown = isinstance(point, list) and len(point) == 2 and point[1] is None
+        _numbers([point[0], 0] if unknown else point, "history.validation", 2)
+    for phases in history["phases"]:
+        if phases is not None:
+            _numbers(phases, "history.phases", PHASES)
+    counts = {name: len(history[name]) for name in ("losses", "step_seconds", "phases")}
+    if len(set(counts.values())) > 1:
+        raise NoRun(f"history has {', '.join(f'{count} {name}' for name, count in counts.items())}: as many of each")
+
+
+def _overlap(run: Any) -> None:
+    _need(run, ("observed", "overlap", "verdict"), str)
+    _need(run, ("observed", "overlap", "buckets"), list)
+    _fields(run, ("observed", "overlap"), OVERLAP)
+    for number, bucket in enumerate(run["observed"]["overlap"]["buckets"]):
+        _bucket(bucket, number)
+
+
+def _comparison(run: Any) -> None:
+    _need(run, ("comparison",), dict)
     for name in ("ours", "gloo", "stock"):
-        if run["comparison"] and (name == "ours" or run["comparison"].get(name)):
+        if name == "ours" or run["comparison"].get(name):
             _fields(run, ("comparison", name), SPLIT)
-    if run["comparison"] and run["comparison"].get("traffic"):
+    if run["comparison"].get("traffic"):
         _fields(run, ("comparison", "traffic"), TRAFFIC)
-    if run["observed"]["overlap"]:
-        _need(run, ("observed", "overlap", "verdict"), str)
-        _need(run, ("observed", "overlap", "buckets"), list)
-        _fields(run, ("observed", "overlap"), OVERLAP)
-        for number, bucket in enumerate(run["observed"]["overlap"]["buckets"]):
-            _bucket(bucket, number)
 
 
 def _need(run: Any, path: tuple[str, ...], kind: Any) -> None:
@@ -107,9 +134,17 @@ def _bucket(bucket: Any, number: int) -> None:
             raise NoRun(f"observed.overlap.buckets[{number}] has no {name}")
 
 
-def _numbers(values: Any, name: str) -> None:
+def _numbers(values: Any, name: str, count: int | None = None) -> None:
     if not isinstance(values, list) or not values:
         raise NoRun(f"{name} has no numbers")
     for value in values:
         if isinstance(value, bool) or not isinstance(value, Number) or not math.isfinite(value):
             raise NoRun(f"{name} has {json.dumps(value)[:40]}, which is no number")
+    if count is not None and len(values) != count:
+        raise NoRun(f"{name} has {json.dumps(values)[:40]}, which is not {count} numbers")
+
+
+def _strings(values: list[Any], name: str) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            raise NoRun(f"{name} has {json.dumps(value)[:40]}, which is no text")

@@ -9,7 +9,6 @@ from pathlib import Path
 def write(command: str, file: Path, page: str) -> int:
     """The exit status: 0, or 2 when the file cannot be written, which one line says."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(page, encoding="utf-8")
     except OSError as problem:
         print(f"{command}: cannot write {file}: {problem.strerror}", file=sys.stderr)

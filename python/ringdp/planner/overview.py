@@ -11,6 +11,7 @@ from ringdp.planner.scaling import regime, wall
 from ringdp.planner.step import BANDWIDTH, MFU, global_tokens_of, step
 from ringdp.planner.traffic import WIRE
 from ringdp.planner.units import count, whole
+from ringdp.text.units import byte_size
 
 _ASSUMED = "llama-70b"
 
@@ -57,7 +58,7 @@ def _smallest_stage(held: Answer, ranks: int, room: float) -> tuple[tuple[Figure
     figure = Figure("smallest_stage_that_fits", stage, "", f"on {ranks} ranks, of what is counted below")
     if stage is None:
         return (figure,), f"no ZeRO stage fits {ranks} ranks: use more, or larger devices, or divide the model itself"
-    return (figure,), f"on {ranks} ranks ZeRO stage {stage} fits, with {sizes[stage] / 1e9:.1f} of {room / 1e9:.0f} GB"
+    return (figure,), f"on {ranks} ranks ZeRO stage {stage} fits, with {byte_size(sizes[stage])} of {byte_size(room)}"
 
 
 KINDS = (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import time
 from typing import Any, Protocol
 
 from ringdp.selftest.session import Event
 from ringdp.selftest.tally import MARKS, NOT_RUN, Tally
+from ringdp.text.table import columns, rich_table
+from ringdp.text.terminal import in_terminal
 
 _SHOWN_FAILURES = 20
 _REDRAW_S = 0.25
@@ -27,7 +27,7 @@ def display_for(tally: Tally, quiet: bool) -> Display:
     """What suits standard output; quiet: nothing."""
     if quiet:
         return Silent()
-    if sys.stdout.isatty() and importlib.util.find_spec("rich"):
+    if in_terminal():
         return Live(tally)
     return Plain(tally)
 
@@ -87,20 +87,13 @@ class Live:
             self._next = time.monotonic() + _REDRAW_S
 
     def _drawn(self) -> Any:
-        from rich import table
-
-        header, rows = self._tally.table()
-        drawn = table.Table(*header, title=f"ringdp selftest, {self._tally.size} ranks", box=None)
-        for row in rows:
-            drawn.add_row(*row)
-        return drawn
+        return rich_table(f"ringdp selftest, {self._tally.size} ranks", *self._tally.table())
 
 
 def summary(tally: Tally, seconds: float) -> str:
     """The table, what its marks mean, the failures, and the totals as the last line."""
     header, rows = tally.table()
-    width = max((len(row[0]) for row in rows), default=0)
-    lines = [_aligned(line, width) for line in [header, *rows]]
+    lines = columns([header, *rows])
     lines.append("✓ equal to the serial oracle, bit for bit   - refused, as it must be   ✗ wrong   · not run")
     lines += [str(failure) for failure in tally.failures[:_SHOWN_FAILURES]]
     if len(tally.failures) > _SHOWN_FAILURES:
@@ -109,7 +102,3 @@ def summary(tally: Tally, seconds: float) -> str:
     totals = ", ".join(f"{counts[kind]} {kind}" for kind in MARKS if counts[kind] or kind != NOT_RUN)
     over = " and ".join(tally.transports)
     return "\n".join([*lines, f"{totals}: {tally.size} ranks over {over} in {seconds:.1f} s"])
-
-
-def _aligned(row: list[str], width: int) -> str:
-    return (f"{row[0]:<{width}}" + "".join(f"{cell:>5}" for cell in row[1:])).rstrip()

@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pages"))
 from example_run import run
 from ringdp.cli import main
+from ringdp.pages.report_figures import figures
 
 
 @pytest.fixture
@@ -29,21 +30,33 @@ def test_the_page_lies_beside_the_run(file: Path, capsys: Any) -> None:
 
 
 def test_the_page_can_lie_elsewhere(file: Path, tmp_path: Path) -> None:
-    assert main.main(["report", str(file), "--html", str(tmp_path / "deep" / "page.html")]) == 0
-    assert (tmp_path / "deep" / "page.html").is_file() and not file.with_suffix(".html").exists()
+    assert main.main(["report", str(file), "--html", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html").is_file() and not file.with_suffix(".html").exists()
 
 
 def test_a_file_that_is_no_run_is_one_line(file: Path, capsys: Any) -> None:
     file.write_text("{}")
     assert main.main(["report", str(file)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"ringdp report: {file} is no report of a run: it has no backend; ")
+    assert error.startswith(f"ringdp report: {file} is no report of a run: it has no backend; ringdp.RunLog ")
     assert error.count("\n") == 1 and not file.with_suffix(".html").exists()
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path, capsys: Any) -> None:
     assert main.main(["report", str(tmp_path / "none.json")]) == 2
     assert capsys.readouterr().err == f"ringdp report: cannot read {tmp_path}/none.json: No such file or directory\n"
+
+
+def test_json_has_the_page_s_figures_and_writes_no_page(file: Path, capsys: Any) -> None:
+    assert main.main(["report", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == figures(run())
+    assert not file.with_suffix(".html").exists()
+
+
+def test_a_page_or_figures(file: Path, capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["report", str(file), "--json", "--html", "x.html"])
+    assert "not allowed with argument" in capsys.readouterr().err
 
 
 def test_torch_is_not_needed(file: Path, run_python: Any) -> None:

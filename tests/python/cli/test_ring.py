@@ -66,7 +66,7 @@ def test_every_algorithm_as_text(name: str, capsys: Any) -> None:
 
 
 def test_the_page_is_written(tmp_path: Any, capsys: Any) -> None:
-    file = tmp_path / "deep" / "ring.html"
+    file = tmp_path / "ring.html"
     assert str(file) in ran(capsys, "--html", str(file))
     assert file.read_text().startswith("<!doctype html>")
 
@@ -74,10 +74,13 @@ def test_the_page_is_written(tmp_path: Any, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--ranks", "0"], "0 is not a number from 1 to 16"),
-        (["--ranks", "four"], "four is not a number"),
-        (["--chunks", "33"], "33 is not a number from 1 to 32"),
+        (["--ranks", "0"], "'0' is no whole number from 1 to 16"),
+        (["--ranks", "four"], "'four' is no whole number from 1 to 16"),
+        (["--chunks", "33"], "'33' is no whole number from 1 to 32"),
         (["--algorithm", "bubble"], "'bubble'"),
+        (["--html", "x.html", "--json"], "--json: not allowed with argument --html"),
+        (["--html", "x.html", "--step"], "--step: not allowed with argument --html"),
+        (["--json", "--step"], "--step: not allowed with argument --json"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: list[str], named: str, capsys: Any) -> None:

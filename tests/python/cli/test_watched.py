@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 from ringdp.cli import watched
 from ringdp.cli.main import parse
@@ -32,21 +30,6 @@ def test_a_private_folder_is_gone_afterwards_and_a_named_one_stays(tmp_path):
     with watched.assignment_in(str(tmp_path / "a" / "b"), "audit") as kept:
         pass
     assert kept.folder.is_dir()
-
-
-@pytest.mark.parametrize(("kind", "text", "value"), [(int, "3", 3), (float, "0.5", 0.5)])
-def test_numbers_above_0(kind, text, value):
-    assert watched.positive(kind)(text) == value
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "said"),
-    [(int, "0", "whole number of 1"), (int, "1.5", "whole number"), (float, "inf", "above 0"), (float, "x", "above 0")],
-)
-def test_other_numbers_are_named(kind, text, said):
-    with pytest.raises(argparse.ArgumentTypeError, match=said) as refused:
-        watched.positive(kind)(text)
-    assert f"'{text}'" in str(refused.value)
 
 
 def test_records_of_an_earlier_job_are_refused(tmp_path):

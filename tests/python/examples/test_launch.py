@@ -67,7 +67,7 @@ def test_a_bad_number_of_ranks_is_named(text, capsys):
     with pytest.raises(SystemExit) as ended:
         launch.parser_for(MODULE, "Something.", 4).parse_args(["--nproc", text])
     assert ended.value.code == 2
-    assert f"{text} is no number of ranks, must be 1..64" in capsys.readouterr().err
+    assert f"'{text}' is no whole number from 1 to 64" in capsys.readouterr().err
 
 
 def on_ranks(*arguments: str, problem=lambda ranks: None) -> int:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from ringdp.examples import progress
-from ringdp.examples.trainer import History
+from ringdp.observe.run_history import History
 
 
 def steps(count: int) -> list[History]:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import replace
 
-import pytest
 from ringdp.examples.comparison import Comparison, Split
-from ringdp.examples.observed import Observed
 from ringdp.examples.proof import Proof
-from ringdp.examples.report import Report, print_table, write_json
+from ringdp.examples.report import Report, beside_the_log, show
 from ringdp.examples.traffic import Traffic
-from ringdp.examples.trainer import History
-from ringdp.zero.memory import Memory
+from ringdp.observe.run_history import History
 
 OURS, GLOO = Split(0.04, 0.08, 0.01, 0.007), Split(0.04, 0.08, 0.02, 0.007)
 LINKS = Traffic(world=2, steps=10, gradient_bytes=1000, wire=20_000, memory=7)
-OBSERVED = Observed(10, Memory(parameters=40), 160.0, None, ["plan: arena"])
 SHARED = Traffic(world=2, steps=10, gradient_bytes=1000, wire=0, memory=80_000)
 
 
 def report(traffic: Traffic | None = None) -> Report:
     history = History([5.0, 4.0], [(0, 5.1), (2, 4.1)], [1.5, 0.5])
     comparison = Comparison(OURS, GLOO, 1.07, traffic)
-    return Report("ringdp", 2, 1024, history, comparison, ["a" * 64] * 2, Proof(["b" * 64] * 2, "b" * 64), OBSERVED)
+    return Report("ringdp", 2, 1024, history, comparison, ["a" * 64] * 2, Proof(["b" * 64] * 2, "b" * 64))
 
 
 def row(of: Report, what: str) -> str:
@@ -81,25 +76,16 @@ def test_drift_between_ranks_is_loud():
     assert row(replace(report(), final_hashes=["a", "b"]), "ranks").startswith("DIFFERENT")
 
 
-@pytest.mark.parametrize("rich", [True, False])
-def test_the_table_has_every_row_with_and_without_rich(capsys, monkeypatch, rich):
-    if rich:
-        pytest.importorskip("rich")
-    else:
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    print_table(report(LINKS))
+def test_the_table_has_every_row(capsys):
+    show(report(LINKS))
     printed = capsys.readouterr().out
     for cells in report(LINKS).rows():
         assert all(cell in printed for cell in cells)
 
 
-def test_json_has_the_numbers(tmp_path):
-    path = tmp_path / "deep" / "report.json"
-    write_json(report(LINKS), path, {"steps": 2})
-    found = json.loads(path.read_text())
-    assert found["history"]["losses"] == [5.0, 4.0]
+def test_json_has_what_the_log_has_not():
+    found = json.loads(json.dumps(beside_the_log(report(LINKS))))
     assert found["comparison"]["traffic"]["wire"] == LINKS.wire
-    assert found["equal_to_one_process"] is True
-    assert found["history"]["step_seconds"] == [1.5, 0.5]
-    assert found["observed"]["memory"]["parameters"] == 40 and found["observed"]["links"] == ["plan: arena"]
-    assert found["settings"] == {"steps": 2}
+    assert found["equal_to_one_process"] is True and found["final_hashes"] == ["a" * 64] * 2
+    assert found["proof"]["of_one_process"] == "b" * 64
+    assert beside_the_log(replace(report(), comparison=None))["comparison"] is None

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from ringdp.pages import run_file
 
 
 def report(path: Path) -> dict:
@@ -29,6 +30,7 @@ def test_a_run_ends_with_table_picture_and_proof(train_gpt, backend, tmp_path):
     assert found["equal_to_one_process"]
     assert len(set(found["final_hashes"])) == 1
     assert found["history"]["losses"][-1] < found["history"]["losses"][0]
+    run_file.check(found)
     assert len(list((tmp_path / "out" / "checkpoints").glob("checkpoint-*"))) == 1
 
 

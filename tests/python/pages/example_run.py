@@ -1,4 +1,4 @@
-"""A report of a run as train_gpt writes it, for the tests of its page."""
+"""A report of a run as ringdp.RunLog and train_gpt write it, for the tests of its page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ SPLIT = {"forward": 0.02, "backward": 0.03, "communication": 0.004, "optimizer":
 RUN: dict[str, Any] = {
     "backend": "ringdp",
     "world": 2,
-    "bytes_per_step": 1000,
+    "items_per_step": 1000,
+    "unit": "tokens",
     "history": {
         "losses": [5.5, 4.25, 4.0],
         "validation": [[0, 5.6], [3, 4.1]],
         "step_seconds": [0.5, 0.25, 0.25],
+        "phases": [[0.1, 0.2, 0.05], [0.05, 0.1, 0.01], None],
     },
     "comparison": {
         "ours": SPLIT,
@@ -25,13 +27,12 @@ RUN: dict[str, Any] = {
     },
     "final_hashes": ["aa", "aa"],
     "proof": {"of_ranks": ["bb" * 32] * 2, "of_one_process": "bb" * 32},
-    "tokens_per_second": 3000.0,
     "equal_to_one_process": True,
     "settings": {"ddp": "ringdp", "steps": 3, "corpus": "<text> & more", "nproc": None},
     "observed": {
         "parameters": 100,
         "memory": {"parameters": 400, "gradients": 400, "state": 808, "padding": 4, "gathered": 0, "buckets": 60},
-        "formula_bytes": 1600.0,
+        "formula": {"parameters": 400.0, "gradients": 400.0, "state": 800.0},
         "overlap": {
             "backward": 0.03,
             "communication": 0.012,
@@ -46,6 +47,14 @@ RUN: dict[str, Any] = {
         "links": ["rank 1 (pid 7 on host): shm: mapping probed", "plan: arena (all ranks share memory)"],
     },
 }
+
+
+PROVEN = ("comparison", "final_hashes", "proof", "equal_to_one_process")  # what train_gpt adds
+
+
+def plain_run() -> dict[str, Any]:
+    """As RunLog writes it from any loop."""
+    return {key: value for key, value in run().items() if key not in PROVEN}
 
 
 def run(**changes: Any) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Text for people: what suits a terminal and a pipe, tables, and numbers with their units."""

@@ -1,0 +1,34 @@
+"""Numbers with units."""
+
+from __future__ import annotations
+
+import pytest
+from ringdp.text.units import byte_size, ms, scaled, seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0, "B", "0 B"),
+        (12, "B", "12 B"),
+        (999.0, "B", "999 B"),
+        (1000, "B", "1.00 kB"),
+        (279.7265625e9, "B", "279.73 GB"),
+        (-2e6, "B", "-2.00 MB"),
+        (4.4e17, "FLOP", "440.00 PFLOP"),
+    ],
+)
+def test_prefixes(value, unit, text):
+    assert scaled(value, unit) == text
+    assert unit != "B" or byte_size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0.00 s"), (62.5e-6, "62.5 us"), (0.697, "697 ms"), (1, "1.00 s"), (3.4789, "3.48 s")]
+)
+def test_times(value, text):
+    assert seconds(value) == text
+
+
+def test_milliseconds_have_two_places_at_any_size():
+    assert [ms(value) for value in (0, 1.5e-6, 1.2345)] == ["0.00 ms", "0.00 ms", "1234.50 ms"]
