@@ -69,6 +69,10 @@ def built(wrapper: str, widths: tuple[int, int]) -> tuple[str, list[float]]:
     return "", wrapped.module.weight.flatten().tolist()
 
 
+def test_e9_played_by_two_threads():
+    assert checks.replicas_of_two() == {"other_values": "rank 0's: [0.0, 0.0, 0.0]", "other_shapes": "refused"}
+
+
 @pytest.mark.parametrize("wrapper", ["torch", "ringdp"])
 def test_e9_other_values_are_taken_from_rank_0(pair, wrapper):
     (error, first), (other_error, second) = pair.run(built, wrapper, (3, 3))
