@@ -83,7 +83,7 @@ def ownership() -> Figures:
 def server_seconds() -> Figures:
     """One direction through the server, and both."""
     answer = comm(_PARAMS, _RANKS, "bf16", _RATE, None)
-    return {"one_way": answer["server_seconds_one_way"], "both_ways": answer["server_seconds"]}
+    return {"one_way_seconds": answer["server_seconds_one_way"], "both_ways_seconds": answer["server_seconds"]}
 
 
 def variance_of_a_mean() -> Figures:
