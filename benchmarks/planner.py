@@ -46,7 +46,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=_listed(int), default=[2, 4, 8], help="numbers of hosts, one rank each")
     parser.add_argument("--rates", type=_listed(float), default=[1.0, 0.5, 2.0], help="Gb/s; the first calibrates")
-    parser.add_argument("--model", default="mlp", help="gpt, mlp, or module:function that returns a Workload")
+    parser.add_argument("--model", default="mlp", help="gpt, mlp, or module:function that returns a ringdp.Workload")
     parser.add_argument("--micro-batch", type=int, default=512)
     parser.add_argument("--steps", type=int, default=12, help="at most, in each run")
     parser.add_argument("--seconds", type=float, default=20.0, help="for the steps of a run, at most")

@@ -24,9 +24,9 @@ class Calibration:
     bandwidth: of each rank's link, bytes per second, or None when ranks share a host's memory. forward, backward,
     optimizer: of a step, alone. alpha: seconds of an all-reduce of nothing; seconds_per_byte: more for each byte that
     a rank sends (between hosts), or that its tensor has (shared memory); cpu_per_second: of a rank's core while it
-    communicates. overhead: of a measured step beyond all this. buckets: bytes; ready: share of backward. parameters
-    to two_units: counted on fake tensors; saved: by forward for backward, beside its batch; two_units: the largest of stage 3. base: of
-    the process after training another, small model. peak: of the process at the calibrated one, measured.
+    communicates. overhead: of a measured step beyond all this. buckets: bytes; ready: share of backward.
+    parameters, gradients, state, saved (by forward for backward), batch, two_units (the largest of stage 3): counted
+    on fake tensors. base: of the process after training another, small model; peak: at the calibrated one; measured.
     """
 
     workload: str

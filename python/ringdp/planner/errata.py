@@ -1,4 +1,4 @@
-"""Common statements about data-parallel training that do not hold: what does, how it is checked, the corrected number."""
+"""Common statements about data-parallel training that do not hold: what does, and its number computed."""
 
 from __future__ import annotations
 

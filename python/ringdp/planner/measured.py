@@ -126,10 +126,11 @@ def check(model: str, micro_batch: int, ranks: tuple[int, ...], steps: int, cali
         raise InputError(f"--calibration {calibration}: is of {was}: give the same, or measure again")
     predictions = [predicted(found, n) for n in ranks]
     job = _job(model, micro_batch, steps, (), alone=False)
-    alone = slowest(_reports(job, 1), "step")
+    of_one = _reports(job, 1)
+    alone = slowest(of_one, "step")
     rows, figures = [], []
     for p in predictions:
-        reports = _reports(job, p.ranks)
+        reports = _reports(job, p.ranks) if p.ranks > 1 else of_one
         step, memory = slowest(reports, "step"), max(report["peak"] for report in reports)
         ratios = (step / p.step, memory / p.memory)
         rows.append((p.ranks, p.step, step, ratios[0], p.efficiency, alone / step, p.memory, memory, ratios[1]))
@@ -185,7 +186,7 @@ def _counted_bytes(model: str, ranks: int, stage: int) -> Callable[[int], float]
     return lambda samples: around + pass_memory(made, chosen.batch(samples), chosen.loss).peak
 
 
-_MODEL = Input("model", str, "gpt, mlp, or module:function that returns a Workload", "gpt")
+_MODEL = Input("model", str, "gpt, mlp, or module:function that returns a ringdp.Workload", "gpt")
 _SAMPLES = Input("micro_batch", whole, "samples per rank and step", _MICRO_BATCH)
 _STEP_COUNT = Input("steps", whole, "steps to measure", _STEPS)
 _FILE = "file of a calibration"

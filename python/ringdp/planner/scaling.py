@@ -76,7 +76,7 @@ def efficiency(
 # (ranks up to, name, the highest ZeRO stage that is usual, what to do)
 REGIMES = (
     (8, "plain", 0, "plain data parallelism: throughput grows with the ranks"),
-    (64, "larger-batch", 0, "raise the global batch and the learning rate with the ranks; communication is below compute"),
+    (64, "larger-batch", 0, "raise global batch and learning rate with the ranks; communication is below compute"),
     (1024, "zero-1-2", 2, "data parallelism with ZeRO-1 or ZeRO-2: right for models of 7B to 70B"),
     (8192, "zero-3-and-more", 3, "data parallelism alone breaks: ZeRO-3 and other axes (tensor, pipeline, expert)"),
 )

@@ -54,7 +54,7 @@ def test_a_failed_rank_is_named_at_once_and_the_others_are_ended(started):
         ("a\nb\n", "b"),
         ("Traceback\n  File x\nValueError: 3 is odd\n", "ValueError: 3 is odd"),
         ("TypeError: f(): incompatible\n  1. (a: int)\n\nInvoked with: tensor([0])\n", "TypeError: f(): incompatible"),
-        ("torch.distributed.DistBackendError: Mismatch: 2 sides\n", "torch.distributed.DistBackendError: Mismatch: 2 sides"),
+        ("torch.DistBackendError: Mismatch: 2 sides\n", "torch.DistBackendError: Mismatch: 2 sides"),
         ("KeyError: 1\n\nDuring handling\nRuntimeError: later\n  more: lines\n", "RuntimeError: later"),
     ],
 )

@@ -1,4 +1,4 @@
-"""ringdp/planner/replicas.py: rank 0's values on all ranks, other shapes refused; the real wrapper: test_errata_checks."""
+"""ringdp/planner/replicas.py: rank 0's values on all ranks, other shapes refused."""
 
 import pytest
 from ringdp.planner.replicas import built
