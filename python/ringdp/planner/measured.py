@@ -164,7 +164,7 @@ def micro_batch(model: str, device_gb: float, ranks: int, stage: int, measured: 
 
 
 def _run_bytes(model: str) -> Callable[[int], float]:
-    """By samples: what a rank held beyond an empty process."""
+    """By samples: what a rank held beyond a process that has trained almost nothing."""
 
     def needed(samples: int) -> float:
         (report,) = _reports(_job(model, samples, 1, (), alone=False), 1)
