@@ -12,7 +12,7 @@ from ringdp.planner.calibration import Calibration
 from ringdp.planner.prediction import memory
 from ringdp.planner.probe import counted
 
-HEAD = "memory of                       predicted MB  measured  ratio"
+HEAD = f"{'memory of':<38}predicted MB  measured  ratio"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class MemoryRow:
 
     def __str__(self) -> str:
         ratio = self.measured / self.predicted
-        return f"{self.name:<38}{self.predicted / 1e6:>7.1f}{self.measured / 1e6:>10.1f}{ratio:>7.3f}"
+        return f"{self.name:<38}{self.predicted / 1e6:>12.1f}{self.measured / 1e6:>10.1f}{ratio:>7.3f}"
 
 
 def case(text: str) -> MemoryRow:

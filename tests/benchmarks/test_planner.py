@@ -50,6 +50,7 @@ def test_what_is_beyond_the_bars_is_wrong(perfect, step, memory, named):
 def test_memory_beyond_its_bar_is_wrong():
     row = memory_rows.case("gpt/8/1")
     near, far = (with_ratio(row, ratio) for ratio in (1.02, 0.96))
+    assert len(str(near)) == len(memory_rows.HEAD)
     assert not near.wrong and "gpt, micro-batch 8, 2 ranks, stage 1: memory is 0.96" in far.wrong[0]
 
 
