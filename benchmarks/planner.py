@@ -7,7 +7,9 @@
 Every rank is a network namespace of this machine with a link of its own; ranks beyond the cores take turns on them. The
 machine is calibrated once, on two hosts and the first of --rates. All predictions are printed, and written to --json,
 before the first run that they are about. step: median on the slowest rank, with overlap. memory: of the largest rank
-at its peak, without programs' code. --check: status 1 when a step is more than 15 % or memory more than 3 % off.
+at its peak, without programs' code; also of what the calibration has not seen: another batch, ZeRO stages 1 to 3,
+another model. --check: status 1 when a step is more than 15 % or memory more than 3 % off. What --calibration writes,
+`ringdp plan predict` reads.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
+from foretold import memory_rows
+from foretold.memory_rows import MemoryRow
 from foretold.rows import HEAD, Row, foretold, link_bytes, with_measured
 from race import machine
 from race.arguments import check_least
@@ -32,6 +37,7 @@ from ringdp.planner.measured import cores
 from ringdp.planner.prediction import calibrated
 from ringdp.planner.probe_job import ProbeJob
 
+UNSEEN = "mlp/2048/0,mlp/512/1,mlp/512/2,mlp/512/3,gpt/8/0"
 SIZES = (4 << 10, 256 << 10, 2 << 20, 8 << 20)
 
 
@@ -40,11 +46,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=_listed(int), default=[2, 4, 8], help="numbers of hosts, one rank each")
     parser.add_argument("--rates", type=_listed(float), default=[1.0, 0.5, 2.0], help="Gb/s; the first calibrates")
-    parser.add_argument("--model", default="mlp", help="gpt, mlp, or module:function that returns a Workload")
+    parser.add_argument("--model", default="mlp", help="gpt, mlp, or module:function that returns a ringdp.Workload")
     parser.add_argument("--micro-batch", type=int, default=512)
     parser.add_argument("--steps", type=int, default=12, help="at most, in each run")
     parser.add_argument("--seconds", type=float, default=20.0, help="for the steps of a run, at most")
     parser.add_argument("--bucket-mb", type=float, default=2.0)
+    text = "whose memory is foretold too: MODEL/MICRO-BATCH/STAGE of ZeRO, separated by commas"
+    parser.add_argument("--unseen", type=_listed(memory_rows.case), default=UNSEEN, metavar="CASES", help=text)
+    parser.add_argument("--calibration", type=Path, metavar="FILE", help="write it, for `ringdp plan predict`")
     parser.add_argument("--check", action="store_true", help="status 1 when a bar is not held")
     add_outputs(parser, "predictions, and then rows, settings and machine as JSON", "bars, predicted and measured")
     options = parser.parse_args(arguments)
@@ -83,8 +92,18 @@ def calibrate(options: argparse.Namespace) -> Calibration:
     return calibrated(reports, job, cores(), link_bytes(rate))
 
 
+def _reports_of(options: argparse.Namespace, row: MemoryRow) -> list[dict[str, Any]]:
+    """Of a few steps, on the first rate."""
+    job = replace(job_of(options, ()), workload=row.model, micro_batch=row.micro_batch, zero_stage=row.stage)
+    return run_job(MODULE, asdict(replace(job, steps=2)), row.ranks, row.ranks, options.rates[0], MALLOC)
+
+
 def write(
-    options: argparse.Namespace, facts: dict[str, Any], found: Calibration, rows: Sequence[Row]
+    options: argparse.Namespace,
+    facts: dict[str, Any],
+    found: Calibration,
+    rows: Sequence[Row],
+    memory: Sequence[MemoryRow],
 ) -> dict[str, Any]:
     """The result so far, also to --json."""
     hosts = f"{found.workload}, micro-batch {found.micro_batch}, one rank per host on {found.cores} cores"
@@ -94,6 +113,7 @@ def write(
         "machine": facts,
         "calibration": asdict(found),
         "rows": [asdict(row) for row in rows],
+        "memory_rows": [asdict(row) for row in memory],
     }
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -106,22 +126,31 @@ def main() -> int:
     facts = machine.describe()
     try:
         found = calibrate(options)
+        if options.calibration:
+            found.save(options.calibration)
         rows = foretold(found, options.ranks, options.rates)
-        print(write(options, facts, found, rows)["title"])
+        memory = memory_rows.unseen(found, options.unseen, options.ranks[0])
+        print(write(options, facts, found, rows, memory)["title"])
         print(machine.sentence(facts))
         for row in rows:
-            print(row.prediction, flush=True)
+            print(row.prediction)
+        for row in memory:
+            print(f"predicted: {row.name}: memory {row.predicted / 1e6:.1f} MB", flush=True)
         print(HEAD)
         for number, row in enumerate(rows):
             reports = run_job(MODULE, asdict(job_of(options, ())), row.ranks, row.ranks, row.gigabits, MALLOC)
             rows[number] = with_measured(row, reports)
             print(rows[number], flush=True)
+        print(memory_rows.HEAD)
+        for number, row in enumerate(memory):
+            memory[number] = memory_rows.with_peak(row, _reports_of(options, row))
+            print(memory[number], flush=True)
     except (InputError, RuntimeError, ValueError) as problem:
         print(f"planner: {problem}", file=sys.stderr)
         return 1
-    wrong = [sentence for row in rows for sentence in row.wrong]
+    wrong = [sentence for row in (*rows, *memory) for sentence in row.wrong]
     print("\n".join(wrong) or "every step is within 15 % and all memory within 3 % of what was predicted")
-    result = write(options, facts, found, rows)
+    result = write(options, facts, found, rows, memory)
     if options.plot:
         from foretold.plot import draw
 

@@ -69,4 +69,9 @@ def foretold(measured: Calibration, ranks: Sequence[int], rates: Sequence[float]
 
 def with_measured(row: Row, reports: Sequence[dict[str, Any]]) -> Row:
     """The row, with what the ranks report."""
-    return replace(row, step=slowest(reports, "step"), memory=max(report["peak"] for report in reports))
+    return replace(row, step=slowest(reports, "step"), memory=peak(reports))
+
+
+def peak(reports: Sequence[dict[str, Any]]) -> float:
+    """Bytes of the largest rank."""
+    return max(report["peak"] for report in reports)

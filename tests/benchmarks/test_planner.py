@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,15 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "python/planner"))
 import invented
+from foretold import memory_rows
 from foretold.rows import foretold, link_bytes, with_measured
 from programs import read, run
 from race.hosts import why_impossible
+from ringdp.planner.calibration import load
 from ringdp.planner.prediction import calibrated
 from ringdp.planner.probe_job import ProbeJob
 
-TINY = ("--ranks", 2, "--rates", 1, "--steps", 2, "--micro-batch", 8, "--seconds", 1)
+TINY = ("--ranks", 2, "--rates", 1, "--steps", 2, "--micro-batch", 8, "--seconds", 1, "--unseen", "mlp/2048/0")
 
 
 @pytest.fixture
@@ -44,15 +47,32 @@ def test_what_is_beyond_the_bars_is_wrong(perfect, step, memory, named):
     assert len(wrong) == len(named) and all(part in said for part, said in zip(named, wrong, strict=True))
 
 
+def test_memory_beyond_its_bar_is_wrong():
+    row = memory_rows.case("gpt/8/1")
+    near, far = (with_ratio(row, ratio) for ratio in (1.02, 0.96))
+    assert len(str(near)) == len(memory_rows.HEAD)
+    assert not near.wrong and "gpt, micro-batch 8, 2 ranks, stage 1: memory is 0.96" in far.wrong[0]
+
+
+def with_ratio(row, ratio):
+    """A case as measured on two ranks, so far from its prediction."""
+    return memory_rows.with_peak(replace(row, ranks=2, predicted=100e6), [{"peak": 90e6}, {"peak": ratio * 100e6}])
+
+
 def test_two_hosts(tmp_path):
     if reason := why_impossible():
         pytest.skip(reason)
-    said = run("planner.py", *TINY, "--json", tmp_path / "r.json", "--plot", tmp_path / "r.png")
+    kept = ("--calibration", tmp_path / "links.json")
+    said = run("planner.py", *TINY, "--json", tmp_path / "r.json", "--plot", tmp_path / "r.png", *kept)
     result = read(tmp_path / "r.json")
     (row,) = result["rows"]
     assert said.index("predicted: 2 ranks at 1 Gb/s") < said.index("measured")
     assert row["step"] > 0 and row["memory"] > row["predicted_memory"] / 2
     assert result["calibration"]["bandwidth"] == 125e6
+    assert read(tmp_path / "links.json") == result["calibration"]
+    assert load(tmp_path / "links.json").bandwidth == 125e6
+    (other,) = result["memory_rows"]
+    assert other["measured"] == pytest.approx(other["predicted"], rel=0.03)
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -62,6 +82,7 @@ def test_two_hosts(tmp_path):
         (("--ranks", "1,2"), "at least 2 each"),
         (("--rates", "1,fast"), "invalid list of float value: '1,fast'"),
         (("--micro-batch", 0), "--micro-batch is 0"),
+        (("--unseen", "gpt/8"), "invalid list of case value: 'gpt/8'"),
     ],
 )
 def test_bad_input_is_refused(arguments, named):

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ringdp import _native
 from ringdp.cli import ring_steps
 from ringdp.cli.numbers import positive
+from ringdp.playback.executor import execute
 from ringdp.playback.play import play
 from ringdp.playback.schemes import SCHEMES
 from ringdp.playback.trace import Trace
@@ -43,7 +43,7 @@ def executed(trace: Trace) -> dict[str, Any] | None:
     scheme = SCHEMES[trace.scheme]
     if scheme.algorithm != "ring":
         return None
-    return _native.load().ring_walkthrough(trace.inputs, scheme.asks.get("order", "rank"))
+    return execute(trace.inputs, scheme.asks.get("order", "rank"))
 
 
 def report(trace: Trace) -> dict[str, Any]:

@@ -57,9 +57,10 @@ def _advice(samples: int, micro_batch: int, dp: int, seq: int) -> tuple[str, ...
         most, smaller = samples // micro_batch, samples // dp
         bigger = micro_batch * dp
         lower = f"lower --micro-batch to {smaller}; " if smaller else ""
+        fewer = f"; or use {most} ranks and leave {dp - most} idle" if most else ""
         return (
             f"{dp} ranks are too many for {samples} samples: {lower}raise the global batch to {bigger} samples"
-            f" ({bigger * seq:,} tokens); or use {most} ranks and leave {dp - most} idle",
+            f" ({bigger * seq:,} tokens){fewer}",
         )
     if accumulation == int(accumulation):
         return (f"{micro_batch} x {accumulation:g} x {dp} = {samples} samples per step",)

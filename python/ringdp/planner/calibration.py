@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from ringdp.planner import formulas
+from ringdp.planner import formulas, recipes
 from ringdp.planner.kind import InputError
+
+_ABOVE_0 = ("micro_batch", "ranks", "cores", "bandwidth", "forward", "backward", "base")
+_LISTS = {tuple[int, ...]: int, tuple[float, ...]: float}
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,9 @@ class Calibration:
     bandwidth: of each rank's link, bytes per second, or None when ranks share a host's memory. forward, backward,
     optimizer: of a step, alone. alpha: seconds of an all-reduce of nothing; seconds_per_byte: more for each byte that
     a rank sends (between hosts), or that its tensor has (shared memory); cpu_per_second: of a rank's core while it
-    communicates. overhead: of a measured step beyond all this. buckets: bytes; ready: share of backward. base: of the
-    process without model. saved: by forward for backward, as counted on fake tensors. peak: of the process, measured.
+    communicates. overhead: of a measured step beyond all this. buckets: bytes; ready: share of backward.
+    parameters, gradients, state, saved (by forward for backward), batch, two_units (the largest of stage 3): counted
+    on fake tensors. base: of the process after training another, small model; peak: at the calibrated one; measured.
     """
 
     workload: str
@@ -43,23 +48,40 @@ class Calibration:
     gradients: int
     state: int
     saved: int
+    batch: int
+    two_units: int
     base: int
     peak: int
 
     @property
     def counted(self) -> int:
-        """Bytes by formula: parameters, gradients, state, and what forward keeps."""
-        return self.parameters + self.gradients + self.state + self.saved
+        """Bytes by formula: parameters, gradients, state, a batch, and what forward keeps."""
+        return int(self.held(1, 0))
+
+    def held(self, ranks: int, stage: int) -> float:
+        """Bytes by formula at a ZeRO stage: its shares, a batch, what forward keeps, and what is on its way.
+
+        On its way are at stage 2 the two largest buckets, at stage 3 the two largest units and their gradients.
+        """
+        shares = formulas.stage_bytes(1, ranks, stage, self.parameters, self.gradients, self.state)
+        passing = {2: sum(sorted(self.buckets)[-2:]), 3: 2 * self.two_units}
+        return shares + self.saved + self.batch + passing.get(stage, 0)
 
     @property
     def other(self) -> int:
-        """Bytes at the peak that are neither counted nor were there before: code loaded late, buffers of links."""
+        """Bytes of the measured peak that base and formulas do not explain. No prediction uses them."""
         return self.peak - self.base - self.counted
 
     @property
     def samples_per_second(self) -> float:
         """Of one rank, computing alone."""
         return self.micro_batch / (self.forward + self.backward)
+
+    @property
+    def suggested_bucket_bytes(self) -> float:
+        """Of the measured latency and bandwidth; all gradients where bytes cost nothing."""
+        per_byte = self.seconds_per_byte * moved_bytes(1, self.ranks, self.bandwidth is not None)
+        return recipes.suggested_bucket_bytes(self.gradients, 1 / per_byte, self.alpha) if per_byte else self.gradients
 
     def save(self, path: Path) -> None:
         """As JSON. InputError when the file cannot be written."""
@@ -72,15 +94,38 @@ class Calibration:
 def load(path: Path) -> Calibration:
     """InputError names the file and what is wrong with it."""
     try:
-        found = json.loads(path.read_text())
-        names = {field.name for field in fields(Calibration)}
-        if not isinstance(found, dict) or set(found) != names:
-            raise InputError(f"--calibration {path}: is none of `ringdp plan --calibrate`: measure again")
-        return Calibration(**{**found, "buckets": tuple(found["buckets"]), "ready": tuple(found["ready"])})
+        return _read(json.loads(path.read_text()))
     except OSError as error:
         raise InputError(f"--calibration {path}: {error.strerror}; make one by ringdp plan --calibrate") from None
-    except (ValueError, TypeError) as error:
-        raise InputError(f"--calibration {path}: {str(error).splitlines()[0]}") from None
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"--calibration {path}: {str(error).splitlines()[0]}; measure again") from None
+
+
+def _read(found: Any) -> Calibration:
+    kinds = get_type_hints(Calibration)
+    if not isinstance(found, dict) or set(found) != set(kinds):
+        raise ValueError("is none of `ringdp plan --calibrate`")
+    read = Calibration(**{name: _field(name, found[name], kind) for name, kind in kinds.items()})
+    if len(read.buckets) != len(read.ready):
+        raise ValueError(f"'buckets' are {len(read.buckets)}, 'ready' are {len(read.ready)}")
+    return read
+
+
+def _field(name: str, value: Any, kind: Any) -> Any:
+    """The value as the field has it; ValueError when it cannot be."""
+    if kind in _LISTS and isinstance(value, list):
+        return tuple(_field(name, part, _LISTS[kind]) for part in value)
+    if kind in _LISTS or not isinstance(value, kind if kind is int else kind | int) or not _possible(name, value):
+        raise ValueError(f"'{name}' is {value!r}, which was never measured")
+    return value
+
+
+def _possible(name: str, value: Any) -> bool:
+    if isinstance(value, str) or name == "workload":
+        return isinstance(value, str) and name == "workload"
+    if value is None:
+        return True
+    return not isinstance(value, bool) and math.isfinite(value) and (value > 0 if name in _ABOVE_0 else value >= 0)
 
 
 def moved_bytes(size: float, ranks: int, between_hosts: bool) -> float:

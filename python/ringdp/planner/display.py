@@ -16,7 +16,8 @@ def text_of(value: Any, unit: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return " ".join(text_of(item, unit) for item in value)
+        nested = any(isinstance(item, list | tuple) for item in value)
+        return ("; " if nested else " ").join(text_of(item, unit) for item in value)
     if isinstance(value, str):
         return value
     if isinstance(value, dict):

@@ -10,13 +10,15 @@ from itertools import product
 from statistics import pvariance
 from typing import Any
 
-from ringdp.planner import formulas, units
+from ringdp.planner import formulas, replicas, units
 from ringdp.planner.memory import formula_text, widths
 from ringdp.planner.presets import MODELS
 from ringdp.planner.scaling import break_even
 from ringdp.planner.step import step
 from ringdp.planner.traffic import comm, volume
-from ringdp.planner.walkthrough import example_inputs, ring, ring_of
+from ringdp.planner.walkthrough import ring
+from ringdp.playback.executor import execute
+from ringdp.playback.play import inputs
 
 Figures = dict[str, Any]
 _PARAMS, _RANKS = 70e9, 1024
@@ -25,7 +27,7 @@ _RATE, _PEAK, _MFU = 400e9, 989, 0.5
 
 def short_gradient() -> Figures:
     """Two elements on four ranks through the real ring."""
-    ran = ring_of([[float(10 * rank), 1.0] for rank in range(4)])
+    ran = execute([[float(10 * rank), 1.0] for rank in range(4)], "rotated")
     return {"results": ran["results"], "rounds": max(ran["rounds"])}
 
 
@@ -37,7 +39,7 @@ def receiving_chunk() -> Figures:
 def all_reduce_played(added_to: int) -> list[int]:
     """What rank 0 has after both phases of the textbook's loop; a receiver adds to chunk `sent` + added_to."""
     ranks = 4
-    held = [[int(value) for value in row] for row in example_inputs(ranks)]
+    held = [[int(value) for value in row] for row in inputs(ranks, ranks)]
     for turn in range(ranks - 1):
         for rank in range(ranks):
             sent = (rank - turn) % ranks
@@ -81,7 +83,7 @@ def ownership() -> Figures:
 def server_seconds() -> Figures:
     """One direction through the server, and both."""
     answer = comm(_PARAMS, _RANKS, "bf16", _RATE, None)
-    return {"one_way": answer["server_seconds_one_way"], "both_ways": answer["server_seconds"]}
+    return {"one_way_seconds": answer["server_seconds_one_way"], "both_ways_seconds": answer["server_seconds"]}
 
 
 def variance_of_a_mean() -> Figures:
@@ -109,6 +111,18 @@ def _comm_over_compute(params: float) -> float:
 def parameter_tensors() -> Figures:
     """A layer of this family has 4 projections of attention, 3 of the MLP, 2 norms; then embedding, norm, head."""
     return {"tensors_of_llama_7b": 9 * MODELS["llama-7b"].layers + 3}
+
+
+def replicas_of_two() -> Figures:
+    """What becomes of rank 1's parameters when DDP is built, with other values and other shapes than rank 0's."""
+    import torch
+
+    taken = replicas.built([torch.zeros(3), torch.ones(3)])
+    refused = replicas.built([torch.zeros(3), torch.ones(4)])
+    return {
+        "other_values": "kept" if torch.equal(taken[1], torch.ones(3)) else f"rank 0's: {taken[1].tolist()}",
+        "other_shapes": "refused" if isinstance(refused[1], str) else "accepted",
+    }
 
 
 def ports() -> Figures:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -22,6 +24,8 @@ MODULE = "ringdp.planner.probe"
 # Freed blocks go back to the kernel, so that what is measured is what is held.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
 LIMIT_S = 300.0
+_ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception|Failed|Lost|Mismatch|Interrupt|Exit)\b.*?: ")
+_MOST_WORDS = 200
 
 
 class MeasurementFailed(RuntimeError):
@@ -64,13 +68,20 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, deadline: 
         for rank, process in list(running.items()):
             status = process.poll()
             if status:
-                words = (folder / f"log-{rank}").read_text(errors="replace").strip().splitlines() or ["nothing"]
-                raise MeasurementFailed(f"rank {rank} ended with status {status}; it said: {words[-1]}")
+                said = last_words((folder / f"log-{rank}").read_text(errors="replace"))
+                raise MeasurementFailed(f"rank {rank} ended with status {status}; it said: {said}")
             if status == 0:
                 del running[rank]
         if running and time.monotonic() > deadline:
             raise MeasurementFailed(f"rank {min(running)} has not ended in time")
         time.sleep(0.02)
+
+
+def last_words(log: str) -> str:
+    """The last line that names an error, else the last line; an error may have many lines after its first."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["nothing"]
+    errors = [line for line in lines if _ERROR.match(line)]
+    return textwrap.shorten((errors or lines)[-1], _MOST_WORDS, placeholder=" ...")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

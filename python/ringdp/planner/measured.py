@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringdp.planner.answer import Answer, Figure, Table
 from ringdp.planner.kind import Input, InputError, Kind
+from ringdp.planner.memory import STAGES
 from ringdp.planner.presets import device_gigabytes
 from ringdp.planner.units import bandwidth, one_of, whole, wholes
 
@@ -22,7 +23,7 @@ _SIZES = (4 << 10, 256 << 10, 4 << 20, 16 << 20)
 _MICRO_BATCH, _STEPS = "8", "6"
 _UNITS = {
     "s": ("forward", "backward", "optimizer", "alpha", "step", "overhead"),
-    "bytes": ("parameters", "gradients", "state", "saved", "base", "peak"),
+    "bytes": ("parameters", "gradients", "state", "saved", "batch", "two_units", "base", "peak"),
     "s/byte": ("seconds_per_byte",),
     "share": ("cpu_per_second",),
     "samples": ("micro_batch",),
@@ -69,7 +70,13 @@ def calibrate(model: str, micro_batch: int, ranks: int, steps: int, calibration:
     units = {name: unit for unit, names in _UNITS.items() for name in names}
     lists = ("buckets", "ready")
     figures = [Figure(n, v, units.get(n, ""), "") for n, v in asdict(found).items() if n not in lists]
-    figures.append(Figure("samples_per_second", found.samples_per_second, "", "of one rank, computing alone"))
+    bucket = found.suggested_bucket_bytes
+    figures += [
+        Figure("counted", found.counted, "bytes", "parameters + gradients + state + saved + batch"),
+        Figure("other", found.other, "bytes", "peak - base - counted: what predictions leave out"),
+        Figure("suggested_bucket_bytes", bucket, "bytes", "sqrt(gradients alpha / seconds per byte)"),
+        Figure("samples_per_second", found.samples_per_second, "samples/s", "of one rank, computing alone"),
+    ]
     rows = tuple(zip(found.buckets, found.ready, strict=True))
     table = Table("buckets", (("size", "bytes"), ("ready after this share of backward", "share")), rows)
     kept = f"written to {calibration}" if calibration is not None else "keep it by --calibration FILE"
@@ -80,28 +87,35 @@ _PREDICTED = (
     ("ranks", "ranks"), ("compute", "s"), ("communication", "s"), ("exposed", "s"), ("step", "s"),
     ("efficiency", "share"), ("memory", "bytes"),
 )  # fmt: skip
+_BY_STAGE = (("ranks", "ranks"), *((f"stage {stage}", "bytes") for stage in STAGES))
 
 
 def predict(calibration: Path, ranks: tuple[int, ...], bandwidth: float | None) -> Answer:
     """Step time and memory of other numbers of ranks on the machine that was measured."""
     from ringdp.planner import calibration as kept
+    from ringdp.planner.prediction import memory
     from ringdp.planner.prediction import predict as predicted
 
     found = kept.load(calibration)
     if bandwidth is not None and found.bandwidth is None:
-        raise InputError("--bandwidth: this calibration is of ranks that share memory, not of links")
-    rows, figures = [], []
+        raise InputError(
+            "--bandwidth: this calibration is of ranks that share memory; one of links is what"
+            " `python benchmarks/planner.py --calibration FILE` writes"
+        )
+    rows, figures, held = [], [], []
     for n in ranks:
         p = predicted(found, n, bandwidth)
         rows.append((n, p.compute, p.communication, p.exposed, p.step, p.efficiency, p.memory))
         figures.append(Figure(f"step_{n}", p.step, "s", "played bucket by bucket"))
-        figures.append(Figure(f"memory_{n}", p.memory, "bytes", "counted, and what was measured beside it"))
+        figures.append(Figure(f"memory_{n}", p.memory, "bytes", "base + counted"))
+        held.append((n, *(memory(found, n, stage) for stage in STAGES)))
     title = f"{found.workload}, micro-batch {found.micro_batch}, calibrated on {found.ranks} ranks"
-    return Answer(tuple(figures), (Table(title, _PREDICTED, tuple(rows)),))
+    by_stage = Table("memory by ZeRO stage", _BY_STAGE, tuple(held))
+    return Answer(tuple(figures), (Table(title, _PREDICTED, tuple(rows)), by_stage))
 
 
 def check(model: str, micro_batch: int, ranks: tuple[int, ...], steps: int, calibration: Path | None) -> Answer:
-    """Predicts first, then runs some steps: predicted beside measured."""
+    """Predicts first, then runs some steps, of one rank too: predicted beside measured."""
     from ringdp.planner import calibration as kept
     from ringdp.planner.calibration import slowest
     from ringdp.planner.prediction import predict as predicted
@@ -111,13 +125,17 @@ def check(model: str, micro_batch: int, ranks: tuple[int, ...], steps: int, cali
         was = f"--model {found.workload} --micro-batch {found.micro_batch}"
         raise InputError(f"--calibration {calibration}: is of {was}: give the same, or measure again")
     predictions = [predicted(found, n) for n in ranks]
+    job = _job(model, micro_batch, steps, (), alone=False)
+    of_one = _reports(job, 1)
+    alone = slowest(of_one, "step")
     rows, figures = [], []
     for p in predictions:
-        reports = _reports(_job(model, micro_batch, steps, (), alone=False), p.ranks)
+        reports = _reports(job, p.ranks) if p.ranks > 1 else of_one
         step, memory = slowest(reports, "step"), max(report["peak"] for report in reports)
         ratios = (step / p.step, memory / p.memory)
-        rows.append((p.ranks, p.step, step, ratios[0], p.efficiency, p.compute / step, p.memory, memory, ratios[1]))
+        rows.append((p.ranks, p.step, step, ratios[0], p.efficiency, alone / step, p.memory, memory, ratios[1]))
         named = zip(("step", "memory"), ratios, strict=True)
+        figures.append(Figure(f"efficiency_{p.ranks}", alone / step, "share", "step of 1 rank / step, both measured"))
         figures += [Figure(f"{name}_{p.ranks}_ratio", ratio, "", "measured / predicted") for name, ratio in named]
     columns = (
         ("ranks", "ranks"), ("step predicted", "s"), ("measured", "s"), ("ratio", ""),
@@ -146,7 +164,7 @@ def micro_batch(model: str, device_gb: float, ranks: int, stage: int, measured: 
 
 
 def _run_bytes(model: str) -> Callable[[int], float]:
-    """By samples: what a rank held beyond an empty process."""
+    """By samples: what a rank held beyond a process that has trained almost nothing."""
 
     def needed(samples: int) -> float:
         (report,) = _reports(_job(model, samples, 1, (), alone=False), 1)
@@ -168,7 +186,7 @@ def _counted_bytes(model: str, ranks: int, stage: int) -> Callable[[int], float]
     return lambda samples: around + pass_memory(made, chosen.batch(samples), chosen.loss).peak
 
 
-_MODEL = Input("model", str, "gpt, mlp, or module:function that returns a Workload", "gpt")
+_MODEL = Input("model", str, "gpt, mlp, or module:function that returns a ringdp.Workload", "gpt")
 _SAMPLES = Input("micro_batch", whole, "samples per rank and step", _MICRO_BATCH)
 _STEP_COUNT = Input("steps", whole, "steps to measure", _STEPS)
 _FILE = "file of a calibration"

@@ -41,7 +41,9 @@ _WIDTHS = {"bf16": Widths(2, 2, 4, 8), "fp16": Widths(2, 2, 4, 8), "fp32": Width
 def widths(dtype: str, fp32_accumulation: str = "no") -> Widths:
     """Of parameters in `dtype`; accumulating gradients in float32 beside the 16-bit ones takes 4 bytes more."""
     found = _WIDTHS[dtype]
-    extra = 4 if fp32_accumulation == "yes" and dtype != "fp32" else 0
+    if fp32_accumulation == "yes" and dtype == "fp32":
+        raise InputError("--fp32-accumulation yes: gradients of --dtype fp32 are in float32 already: leave it out")
+    extra = 4 if fp32_accumulation == "yes" else 0
     return Widths(found.weights, found.gradient + extra, found.master, found.moments)
 
 
@@ -78,8 +80,13 @@ def memory(
     ]
     transient = _transient(largest_unit, held)
     activations = _activations(shape, dtype, recompute)
-    rows = tuple((stage, formula_text(stage, held), at[stage], limits.get(stage, at[0])) for stage in STAGES)
-    columns = (("stage", ""), ("formula", ""), ("per rank", "bytes"), ("limit", "bytes"))
+    rows = tuple(
+        (s, formula_text(s, held), at[s], limits.get(s, at[0]), formulas.volume_elements(params, s, 1)) for s in STAGES
+    )
+    columns = (
+        ("stage", ""), ("formula", ""), ("per rank", "bytes"), ("limit", "bytes"),
+        ("sent in a step, times (N-1)/N", "elements"),
+    )  # fmt: skip
     extra = sum(figure.value for figure in activations)
     totals = [
         Figure(
@@ -131,15 +138,24 @@ def _activations(shape: dict[str, Any], dtype: str, recompute: str) -> tuple[Fig
     return (Figure("activation_bytes", size, "bytes", f"recompute {recompute} (Korthikanti et al., 2022)"),)
 
 
-def fit(params: float, device_gb: float, dtype: str, fp32_accumulation: str, reserve_gb: float | None) -> Answer:
+def fit(
+    params: float, device_gb: float, dtype: str, fp32_accumulation: str, reserve_gb: float | None,
+    largest_unit: float | None,
+) -> Answer:  # fmt: skip
     """On how many ranks every stage fits, leaving `reserve_gb` to activations, buffers and the framework."""
     room = (device_gb - (reserve_gb or 0)) * 1e9
     if room <= 0:
         raise InputError(f"--reserve-gb {reserve_gb:g} leaves nothing of --device-gb {device_gb:g}")
-    held = widths(dtype, fp32_accumulation)
+    return fit_room(params, room, widths(dtype, fp32_accumulation), largest_unit)
+
+
+def fit_room(params: float, room: float, held: Widths, largest_unit: float | None) -> Answer:
+    """The same for `room` bytes of a device, which may be none."""
+    transient = _transient(largest_unit, held)
+    passing = {3: transient[0].value} if transient else {}
     fewest = {
         stage: formulas.min_ranks(
-            params * formulas.whole_bytes_per_parameter(stage, *held.three),
+            params * formulas.whole_bytes_per_parameter(stage, *held.three) + passing.get(stage, 0),
             params * formulas.sharded_bytes_per_parameter(stage, *held.three),
             room,
         )
@@ -148,10 +164,18 @@ def fit(params: float, device_gb: float, dtype: str, fp32_accumulation: str, res
     figures = (
         Figure("stage0_fits", fewest[0] is not None, "", f"{formula_text(0, held)} <= room"),
         Figure("needed_bytes", formulas.stage_bytes(params, 1, 0, *held.three), "bytes", formula_text(0, held)),
-        Figure("room_bytes", room, "bytes", "device_gb - reserve_gb"),
-        *(Figure(f"stage{s}_min_ranks", fewest[s], "ranks", f"{formula_text(s, held)} <= room") for s in STAGES),
+        Figure("room_bytes", room, "bytes", "device - reserve (in the overview: activations)"),
+        *(
+            Figure(f"stage{s}_min_ranks", fewest[s], "ranks", _fits_text(s, held, gathered=s in passing))
+            for s in STAGES
+        ),
+        *transient,
     )
     return Answer(figures, (), (fit_sentence(fewest),), () if fewest[0] else (CAPACITY,))
+
+
+def _fits_text(stage: int, held: Widths, gathered: bool) -> str:
+    return f"{formula_text(stage, held)}{' + gathered units' if gathered else ''} <= room"
 
 
 CAPACITY = "plain data parallelism adds throughput, never capacity: on any number of ranks each must hold all of it"
@@ -167,6 +191,7 @@ def fit_sentence(fewest: dict[int, float | None]) -> str:
     return "fits with ZeRO " + ", ".join(fitting)
 
 
+_UNIT = Input("largest_unit", count, "parameters of the largest unit (stage 3 gathers two)", "")
 _DTYPE = Input("dtype", one_of("bf16", "fp16", "fp32"), "of parameters; 16-bit ones have a float32 master", "bf16")
 _ACCUMULATION = Input("fp32_accumulation", one_of("no", "yes"), "gradients in float32 beside 16-bit ones", "no")
 
@@ -179,7 +204,7 @@ KINDS = (
             Input("ranks", whole, "data-parallel ranks"),
             _DTYPE,
             _ACCUMULATION,
-            Input("largest_unit", count, "parameters of the largest unit (stage 3 gathers two)", ""),
+            _UNIT,
             Input("micro_batch", whole, "samples per rank and backward pass (activations)", ""),
             Input("seq", whole, "tokens per sample (activations)", ""),
             Input("hidden", whole, "width of a layer (activations)", ""),
@@ -199,6 +224,7 @@ KINDS = (
             _DTYPE,
             _ACCUMULATION,
             Input("reserve_gb", gigabytes, "left to activations and buffers", ""),
+            _UNIT,
         ),
         fit,
         "fit --params 7B --device-gb 24",

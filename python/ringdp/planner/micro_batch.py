@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-MOST = 1 << 20
-
 
 @dataclass(frozen=True)
 class Found:
     """The largest micro-batch with what it needs, and the next one tried, which does not fit; bytes.
 
-    0 samples: not even one fits. `too_large` is None when MOST samples fit.
+    0 samples: not even one fits. `too_large` is None when as many as may be tried fit.
     """
 
     samples: int
@@ -21,8 +19,8 @@ class Found:
     tried: tuple[tuple[int, float], ...]
 
 
-def largest(needed: Callable[[int], float], room: float, most: int = MOST) -> Found:
-    """needed(samples): bytes that a rank holds, which must not fall as samples grow."""
+def largest(needed: Callable[[int], float], room: float, most: int) -> Found:
+    """needed(samples): bytes that a rank holds, which must not fall as samples grow. most: samples to try."""
     tried: dict[int, float] = {}
 
     def fits(samples: int) -> bool:
@@ -30,9 +28,9 @@ def largest(needed: Callable[[int], float], room: float, most: int = MOST) -> Fo
         return tried[samples] <= room
 
     below, above = 0, 1
-    while above <= most and fits(above):
-        below, above = above, 2 * above
-    beyond = None if above > most else above
+    while below < most and fits(above):
+        below, above = above, min(2 * above, most)
+    beyond = above if below < most else None
     while beyond is not None and beyond - below > 1:
         middle = (below + beyond) // 2
         below, beyond = (middle, beyond) if fits(middle) else (below, middle)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ringdp.planner import presets
 from ringdp.planner.answer import Answer, Figure
-from ringdp.planner.batch import batch
+from ringdp.planner.batch import batch, lr
 from ringdp.planner.kind import Input, InputError, Kind
-from ringdp.planner.memory import STAGES, fit, memory
-from ringdp.planner.scaling import regime, wall
+from ringdp.planner.memory import STAGES, fit_room, memory, widths
+from ringdp.planner.scaling import efficiency, regime, wall
 from ringdp.planner.step import BANDWIDTH, MFU, global_tokens_of, step
 from ringdp.planner.traffic import WIRE
-from ringdp.planner.units import count, whole
+from ringdp.planner.units import amount, count, whole
 from ringdp.text.units import byte_size
 
 _ASSUMED = "llama-70b"
@@ -19,6 +19,7 @@ _ASSUMED = "llama-70b"
 def overview(
     model: presets.Model | None, params: float | None, device: presets.Device, ranks: int, seq: int,
     micro_batch: int | None, global_tokens: float | None, wire: str, bandwidth: float, mfu: float,
+    base_lr: float | None, steps: float,
 ) -> Answer:  # fmt: skip
     """Does it fit, which batch, how long is a step, how far does it scale, what is data parallelism here?"""
     if model is not None and params is not None:
@@ -33,20 +34,24 @@ def overview(
     if shape is not None:
         activations = {"micro_batch": micro_batch or 1, "seq": seq, "hidden": shape.hidden, "layers": shape.layers}
         activations["heads"] = shape.heads
+    held = memory(size, ranks, "bf16", "no", unit, "full" if shape else "none", **activations)
+    room = device.memory_gb * 1e9
+    left = room - next((figure.value for figure in held.figures if figure.name == "activation_bytes"), 0)
+    figures, sentence = _smallest_stage(held, ranks, room)
+    link = (wire, bandwidth, None, device.bf16_tflops, mfu)
+    others = tuple(sorted({max(1, ranks // 4), ranks, 4 * ranks}))
     sections = (
-        ("Does it fit?", fit(size, device.memory_gb, "bf16", "no", None)),
-        (
-            "What does a rank hold?",
-            memory(size, ranks, "bf16", "no", unit, "full" if shape else "none", **activations),
-        ),
+        ("Does it fit?", fit_room(size, left, widths("bf16"), unit)),
+        ("What does a rank hold?", held),
         ("Which batch?", batch(tokens, seq, micro_batch or 1, ranks)),
         ("How long is a step?", step(size, ranks, None, seq, tokens, wire, bandwidth, device.bf16_tflops, mfu)),
         ("How far does it scale at this batch?", wall(tokens, wire, bandwidth, device.bf16_tflops, mfu)),
-        ("What is data parallelism at this size?", regime(ranks, size)),
+        ("How efficient is it at this batch?", efficiency(size, others, None, tokens, *link)),
+        *((("Which learning rate?", lr(base_lr, ranks, steps, 0.05)),) if base_lr is not None else ()),
+        ("What is data parallelism at this size?", regime(ranks, size, figures[0].value)),
     )
     assumed = () if model or params else (f"assumed --model {_ASSUMED}; give --model or --params",)
     explained = "`ringdp plan KIND --help` explains each question by itself"
-    figures, sentence = _smallest_stage(dict(sections)["What does a rank hold?"], ranks, device.memory_gb * 1e9)
     return Answer(figures, advice=(*assumed, sentence, explained), sections=sections)
 
 
@@ -76,6 +81,8 @@ KINDS = (
             WIRE,
             Input(BANDWIDTH.name, BANDWIDTH.parse, BANDWIDTH.help, "400GB/s"),
             MFU,
+            Input("base_lr", amount, "learning rate on one rank, to be scaled", ""),
+            Input("steps", count, "of the whole run, for the warm-up of --base-lr", "10K"),
         ),
         overview,
         "--model llama-70b --device h100 --ranks 256 --bandwidth 400GB/s",

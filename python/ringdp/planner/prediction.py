@@ -13,7 +13,7 @@ from ringdp.planner.timeline import Bucket, play
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a step and its parts; bytes of a rank at its peak."""
+    """Seconds of a step and its parts; alone: of a step of one rank; bytes of a rank at its peak."""
 
     ranks: int
     bandwidth: float | None
@@ -21,12 +21,13 @@ class Prediction:
     communication: float
     exposed: float
     step: float
+    alone: float
     memory: float
 
     @property
     def efficiency(self) -> float:
-        """Step without communication over step with it."""
-        return self.compute / self.step
+        """Throughput per rank over that of one rank alone."""
+        return self.alone / self.step
 
 
 def crowding(ranks: int, cores: int) -> float:
@@ -58,8 +59,9 @@ def predict(measured: Calibration, ranks: int, bandwidth: float | None = None) -
     around = (measured.forward + measured.optimizer + measured.overhead) * crowd
     compute = (measured.forward + measured.optimizer) * crowd + backward
     step = around + played.backward + played.exposed
+    alone = (around + backward) / crowding(ranks, measured.cores)
     link = bandwidth or measured.bandwidth
-    return Prediction(ranks, link, compute, sum(seconds), played.exposed, step, memory(measured))
+    return Prediction(ranks, link, compute, sum(seconds), played.exposed, step, alone, memory(measured, ranks))
 
 
 def _busy(measured: Calibration, ranks: int, slope: float) -> float:
@@ -69,12 +71,12 @@ def _busy(measured: Calibration, ranks: int, slope: float) -> float:
     return measured.cpu_per_second * measured.seconds_per_byte / slope if slope else measured.cpu_per_second
 
 
-def memory(measured: Calibration) -> float:
-    """Bytes of a rank at the end of forward, where plain data parallelism holds most; the same on any number of ranks.
+def memory(measured: Calibration, ranks: int, stage: int = 0) -> float:
+    """Bytes of a rank at a ZeRO stage: formulas, and what the process holds whatever it trains.
 
-    Gradients are views of buckets, which stay. To what is counted comes what the process had before, and had more.
+    At the end of forward, where data parallelism holds most: gradients are views of buckets, which stay.
     """
-    return measured.base + measured.counted + measured.other
+    return measured.base + measured.held(ranks, stage)
 
 
 def calibrated(

@@ -147,9 +147,7 @@ class _Around:
         self._gradients = sum(sizes)
         self._views = views
         self._two_buckets = min(self._gradients, sum(max(_BUCKET, size) for size in sizes[:2]))
-        dtypes = {p.element_size() for p in model.parameters()}
-        largest = sorted((unit.elements for unit in units_of(model)), reverse=True)[:2]
-        self._two_units = sum(largest) * max(dtypes, default=0)
+        self._two_units = two_units_bytes(model)
 
     def buckets(self, stage: int) -> float:
         """Gradients on their way."""
@@ -160,6 +158,12 @@ class _Around:
     def gathered(self, stage: int) -> float:
         """Units that are whole for a while."""
         return self._two_units if stage == 3 else 0
+
+
+def two_units_bytes(model: nn.Module) -> int:
+    """Of the two largest units of stage 3, gathered."""
+    largest = sorted((unit.elements for unit in units_of(model)), reverse=True)[:2]
+    return sum(largest) * max((p.element_size() for p in model.parameters()), default=0)
 
 
 def _judged(counted: _Counted, around: _Around, room: float, ranks: int, stage: int) -> Preflight:

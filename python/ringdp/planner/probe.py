@@ -11,16 +11,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_leaves
 
 import ringdp
 from ringdp.planner import workload
 from ringdp.planner.fake_memory import pass_memory
 from ringdp.planner.optimizer_state import state_bytes
+from ringdp.planner.preflight import two_units_bytes
 from ringdp.planner.probe_job import ProbeJob
 from ringdp.planner.workload import Workload
 
@@ -48,8 +51,12 @@ class Training:
         self._workload, self._stage = chosen, job.zero_stage
         torch.manual_seed(1 + dist.get_rank())
         self._batch = chosen.batch(job.micro_batch)
-        arguments = {"zero_stage": job.zero_stage} if job.zero_stage else {"gradient_as_bucket_view": True}
-        self.ddp = ringdp.DistributedDataParallel(chosen.model(), bucket_cap_mb=job.bucket_mb, **arguments)
+        self.ddp = ringdp.DistributedDataParallel(
+            chosen.model(),
+            bucket_cap_mb=job.bucket_mb,
+            zero_stage=job.zero_stage,
+            gradient_as_bucket_view=job.zero_stage < 2,
+        )
         if job.zero_stage:
             self.optimizer = ringdp.ZeroOptimizer(self.ddp.parameters(), chosen.optimizer)
         else:
@@ -104,11 +111,27 @@ def collectives(sizes: tuple[int, ...]) -> list[list[float]]:
 
 
 def counted(chosen: Workload, micro_batch: int) -> dict[str, int]:
-    """Bytes of a rank at stage 0 without measuring: parameters, gradients, state, and saved by forward."""
-    model = chosen.model()
-    found = pass_memory(model, chosen.batch(micro_batch), chosen.loss)
-    state = state_bytes(chosen.optimizer, model.parameters())
-    return {"parameters": found.parameters, "gradients": found.gradients, "state": state, "saved": found.saved}
+    """Bytes of a rank at stage 0 without measuring: parameters, gradients, state, saved by forward; batch; units."""
+    model, batch = chosen.model(), chosen.batch(micro_batch)
+    found = pass_memory(model, batch, chosen.loss)
+    return {
+        "parameters": found.parameters,
+        "gradients": found.gradients,
+        "state": state_bytes(chosen.optimizer, model.parameters()),
+        "saved": found.saved,
+        "batch": sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)),
+        "two_units": two_units_bytes(model),
+    }
+
+
+def rehearse(job: ProbeJob, chosen: Workload) -> None:
+    """Steps of a model of almost nothing, so that `held` has what training loads, starts and keeps for any model."""
+    square = torch.ones(1024, 1024)
+    torch.mm(square, square)  # BLAS keeps the buffers of large matrices
+    small = replace(workload.mlp(layers=2, width=8), optimizer=chosen.optimizer)
+    training = Training(job, small)
+    for _ in range(WARM_UP):
+        training.step(alone=False)
 
 
 def _steps(training: Training, job: ProbeJob, alone: bool) -> Iterator[dict[str, float]]:
@@ -123,6 +146,7 @@ def _steps(training: Training, job: ProbeJob, alone: bool) -> Iterator[dict[str,
 def run(job: ProbeJob) -> dict[str, Any]:
     """This rank's report. Collective."""
     chosen = workload.load(job.workload)
+    rehearse(job, chosen)
     gc.collect()
     base = held()
     training = Training(job, chosen)
@@ -147,7 +171,7 @@ def main() -> None:
     """Joins, measures, leaves everybody's reports, leaves."""
     torch.set_num_threads(1)
     job = ProbeJob(**{**(told := json.loads(sys.argv[2])), "sizes": tuple(told["sizes"])})
-    dist.init_process_group(job.backend)
+    dist.init_process_group("ringdp")
     try:
         report = run(job)
         reports: list[Any] = [None] * dist.get_world_size()

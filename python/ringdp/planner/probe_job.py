@@ -21,4 +21,3 @@ class ProbeJob:
     bucket_mb: float = 25.0
     alone: bool = True
     seconds: float = 4.0
-    backend: str = "ringdp"

@@ -6,7 +6,7 @@ from ringdp.planner import formulas
 from ringdp.planner.answer import Answer, Figure, Table
 from ringdp.planner.kind import Input, InputError, Kind
 from ringdp.planner.step import BANDWIDTH, MFU, PEAK
-from ringdp.planner.traffic import WIRE
+from ringdp.planner.traffic import LATENCY, WIRE
 from ringdp.planner.units import WIRE_BYTES, count, whole, wholes
 
 
@@ -49,16 +49,16 @@ def break_even(wire: str, bandwidth: float, peak_tflops: float, mfu: float, toke
 
 def efficiency(
     params: float, ranks: tuple[int, ...], tokens_per_rank: float | None, global_tokens: float | None, wire: str,
-    bandwidth: float, peak_tflops: float, mfu: float,
+    bandwidth: float, latency_us: float | None, peak_tflops: float, mfu: float,
 ) -> Answer:  # fmt: skip
     """Throughput per rank over that of a rank alone, by number of ranks."""
     if (tokens_per_rank is None) == (global_tokens is None):
         raise InputError("efficiency needs either --tokens-per-rank (batch grows) or --global-tokens (batch is fixed)")
-    rows = []
+    rows, size = [], formulas.gradient_bytes(params, WIRE_BYTES[wire])
     for n in ranks:
         tokens = tokens_per_rank * n if global_tokens is None else global_tokens
         compute = formulas.compute_seconds(params, tokens, n, peak_tflops, mfu)
-        comm = formulas.comm_seconds(params, n, WIRE_BYTES[wire], bandwidth)
+        comm = formulas.ring_seconds(size, n, bandwidth, (latency_us or 0) * 1e-6)
         whole_step = formulas.step_seconds_overlap(compute, comm)
         backward = formulas.step_seconds_backward_overlap(compute, comm)
         shares = (formulas.efficiency(compute, whole_step), formulas.efficiency(compute, backward))
@@ -73,24 +73,30 @@ def efficiency(
     return Answer(figures, (Table("by number of ranks", columns, tuple(rows)),), (), warnings)
 
 
-# (ranks up to, name, what to do)
+# (ranks up to, name, the highest ZeRO stage that is usual, what to do)
 REGIMES = (
-    (8, "plain", "plain data parallelism: throughput grows with the ranks"),
-    (64, "larger-batch", "raise the global batch and the learning rate with the ranks; communication is below compute"),
-    (1024, "zero-1-2", "data parallelism with ZeRO-1 or ZeRO-2: right for models of 7B to 70B"),
-    (8192, "zero-3-and-more", "data parallelism alone breaks: ZeRO-3 and other axes (tensor, pipeline, expert)"),
+    (8, "plain", 0, "plain data parallelism: throughput grows with the ranks"),
+    (64, "larger-batch", 0, "raise global batch and learning rate with the ranks; communication is below compute"),
+    (1024, "zero-1-2", 2, "data parallelism with ZeRO-1 or ZeRO-2: right for models of 7B to 70B"),
+    (8192, "zero-3-and-more", 3, "data parallelism alone breaks: ZeRO-3 and other axes (tensor, pipeline, expert)"),
 )
 
 
-def regime(ranks: int, params: float | None) -> Answer:
-    """What data parallelism is at this size."""
-    row = next((row for row in REGIMES if ranks <= row[0]), None)
-    name, advice = row[1:] if row else ("beyond", "beyond what is known to work: divide the model itself first")
+_BEYOND = (0, "beyond", 3, "beyond what is known to work: divide the model itself first")
+
+
+def regime(ranks: int, params: float | None, stage: int | None = 0) -> Answer:
+    """What data parallelism is at this size. stage: the smallest that fits (None: none), which outranks the usual."""
+    _, name, usual, advice = next((row for row in REGIMES if ranks <= row[0]), _BEYOND)
+    if stage is None:
+        advice = "no ZeRO stage fits: more ranks or other axes (tensor, pipeline, expert)"
+    elif stage > usual:
+        advice = f"nothing below ZeRO-{stage} fits here, whatever is usual on {ranks} ranks"
     warnings = []
     if params is not None and params >= 200e9:
         warnings.append("200B parameters and more do not fit whole on any device: ZeRO-3 and other axes at any size")
     figures = (Figure("regime", name, "", "by ranks: 8, 64, 1024, 8192"),)
-    rows = tuple((f"up to {most}", name, what) for most, name, what in REGIMES)
+    rows = tuple((f"up to {most}", name, what) for most, name, _, what in REGIMES)
     table = Table("regimes", (("ranks", ""), ("regime", ""), ("what to do", "")), rows)
     return Answer(figures, (table,), (advice,), tuple(warnings))
 
@@ -122,6 +128,7 @@ KINDS = (
             Input("global_tokens", count, "the batch is fixed", ""),
             WIRE,
             BANDWIDTH,
+            LATENCY,
             PEAK,
             MFU,
         ),

@@ -64,7 +64,8 @@ def _warnings(tokens: float, ranks: int, seq: int, per_rank: float, least: float
     said = []
     if not formulas.whole_sequences(tokens, ranks, seq):
         most = int(tokens // seq)
-        way_out = f"use at most {most} ranks, or raise the global batch to {ranks * seq:,} tokens"
+        fewer = f"use at most {most} ranks, or " if most else ""
+        way_out = f"{fewer}raise the global batch to {ranks * seq:,} tokens"
         if per_rank > seq:
             way_out = "make the global batch a multiple of ranks * seq"
         said.append(

@@ -9,6 +9,7 @@ from ringdp.planner.memory import STAGES
 from ringdp.planner.units import WIRE_BYTES, bandwidth, count, megabytes, microseconds, whole, wire
 
 WIRE = Input("wire", wire, "type of gradients on the wire: " + ", ".join(WIRE_BYTES), "bf16")
+LATENCY = Input("latency_us", microseconds, "of one round, as 10us", "")
 RATE = "bytes or bits per second of a rank's link, as 400GB/s or 100Gb/s"
 
 
@@ -119,7 +120,7 @@ KINDS = (
             Input("ranks", whole, "data-parallel ranks"),
             WIRE,
             Input("bandwidth", bandwidth, RATE, ""),
-            Input("latency_us", microseconds, "of one round, as 10us", ""),
+            LATENCY,
         ),
         comm,
         "comm --params 70B --ranks 1024 --wire bf16",

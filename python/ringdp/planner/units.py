@@ -20,6 +20,7 @@ _RATES = {
     **{f"{prefix}B/s": scale for prefix, scale in {**_SI, "K": 1e3, **_BINARY}.items()},
     **{f"{prefix}b{per}": scale / 8 for prefix, scale in {**_SI, "K": 1e3}.items() for per in ("/s", "ps", "it/s")},
 }
+_LEAST, _MOST = 1e-30, 1e30  # products of a few such numbers are still finite
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
 
@@ -39,8 +40,10 @@ def _split(text: str) -> tuple[float, str]:
 
 
 def _positive(value: float, text: str) -> float:
-    if not 0 < value < math.inf:
-        raise UnitError(f"'{text}' must be above 0 and finite")
+    if not value > 0:
+        raise UnitError(f"'{text}' must be above 0")
+    if not _LEAST <= value <= _MOST:
+        raise UnitError(f"'{text}' must be from {_LEAST:g} to {_MOST:g}")
     return value
 
 
@@ -85,7 +88,7 @@ def share(text: str) -> float:
     part = value / 100 if unit else value
     if not 0 < part <= 1:
         raise UnitError(f"'{text}' must be above 0 and at most 1 (100%)")
-    return part
+    return _positive(part, text)
 
 
 def bandwidth(text: str) -> float:

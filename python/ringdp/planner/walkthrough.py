@@ -1,13 +1,14 @@
-"""The ring's worked example: chunk c of rank r holds (r + 1) * 10 + c. Run by the real ring, not recited."""
+"""The worked example of `ringdp ring` in figures, as the real ring runs it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ringdp import _native
 from ringdp.planner.answer import Answer, Figure, Table
 from ringdp.planner.kind import Input, InputError, Kind
 from ringdp.planner.units import whole
+from ringdp.playback.executor import execute
+from ringdp.playback.play import inputs
 
 _MOST = 64
 
@@ -16,8 +17,11 @@ def ring(ranks: int) -> Answer:
     """What every rank holds after round 1, owns after the reduce-scatter, and ends with; rounds and bytes counted."""
     if ranks > _MOST:
         raise InputError(f"--ranks {ranks}: the example is played with at most {_MOST}; ringdp plan comm takes more")
-    given = example_inputs(ranks)
-    ran = ring_of(given)
+    given = inputs(ranks, ranks)
+    try:
+        ran = execute(given, "rotated")
+    except ImportError as error:
+        raise InputError(f"ring runs the real ring: {error}") from None
     figures = (
         Figure("after_round_1", _after_first_round(given, ran["events"]), "", "inputs, one chunk summed on each rank"),
         Figure("owned_after_reduce_scatter", _owned(ran["events"]), "", "[chunk, sum] of rank r: chunk (r+1) mod N"),
@@ -28,19 +32,6 @@ def ring(ranks: int) -> Answer:
     rows = tuple((r, *row) for r, row in enumerate(figures[0].value))
     columns = (("rank", ""), *((f"chunk {c}", "") for c in range(ranks)))
     return Answer(figures, (Table("after round 1", columns, rows),), ("`ringdp ring` shows every round",))
-
-
-def example_inputs(ranks: int) -> list[list[float]]:
-    """Chunk c of rank r, one element each: a sum shows which ranks are in it."""
-    return [[(r + 1) * 10.0 + c for c in range(ranks)] for r in range(ranks)]
-
-
-def ring_of(given: list[list[float]]) -> dict[str, Any]:
-    """What the real ring did with an input per rank: events, results, rounds and bytes counted."""
-    try:
-        return _native.load().ring_walkthrough(given, "rotated")
-    except ImportError as error:
-        raise InputError(f"ring runs the real ring: {error}") from None
 
 
 def _after_first_round(given: list[list[float]], events: list[dict[str, Any]]) -> list[list[int]]:

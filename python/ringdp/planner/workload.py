@@ -70,5 +70,5 @@ def load(name: str) -> Workload:
     except Exception as error:
         raise InputError(f"--model '{name}': {type(error).__name__}: {str(error).splitlines()[0]}") from error
     if not isinstance(made, Workload):
-        raise InputError(f"--model '{name}' returned {type(made).__name__}, must be ringdp.planner.workload.Workload")
+        raise InputError(f"--model '{name}' returned {type(made).__name__}, must be ringdp.Workload")
     return made

@@ -81,6 +81,8 @@ def test_bits_and_bytes_differ_by_eight(capsys):
         (["lr", "--base-lr", "3e-4"], "lr needs --ranks, --steps; for example: ringdp plan lr"),
         (["lr", "--base-lr", "", "--ranks", "2", "--steps", "9"], "--base-lr: a value is needed"),
         (["fit", "--params", "7B", "--device-gb", "-3"], "'-3' must be above 0"),
+        (["comm", "--params", "1e308", "--ranks", "8"], "'1e308' must be from 1e-30 to 1e+30"),
+        (["step", *STEP, "--micro-batch", "1e300"], "'1e300' must be from"),
         (["nonsense"], "invalid choice: 'nonsense'"),
         (["--ranks", "8", "lr"], "options go after the kind"),
         (["--calibrate", "lr"], "a question of its own"),
@@ -114,13 +116,28 @@ def test_the_command_line_outranks_the_file(file, capsys):
     assert report["results"]["scaled_lr"] == pytest.approx(16 * 3e-4)
 
 
+def test_the_largest_numbers_give_finite_ones(capsys):
+    most = "1e30"
+    shape = [word for name in ("micro-batch", "seq", "hidden", "layers", "heads") for word in (f"--{name}", most)]
+    slow = ["--bandwidth", "1e-30B/s", "--peak-tflops", "1e-30", "--mfu", "1e-30"]
+    for arguments in (
+        ["memory", "--params", most, "--ranks", most, *shape],
+        ["step", "--params", most, "--ranks", most, "--micro-batch", most, "--seq", most, *slow],
+        ["comm", "--params", most, "--ranks", most, "--bandwidth", "1e-30B/s"],
+        ["batch", "--global-tokens", most, "--seq", "1", "--micro-batch", most, "--dp", most],
+    ):
+        assert main.main(["plan", *arguments, "--json"]) == 0
+        assert "Infinity" not in (text := capsys.readouterr().out) and "NaN" not in text
+        assert main.main(["plan", *arguments]) == 0
+
+
 def test_a_kind_that_the_file_lacks_is_named(file, capsys):
     assert "has no table [wall]; it has lr, fit" in refused(capsys, "wall", "--file", str(file))
 
 
 def test_without_a_kind_it_is_the_overview(capsys):
     report = answered(capsys, "--ranks", "8", "--model", "gpt2")
-    assert report["kind"] == "overview" and len(report["sections"]) == 6
+    assert report["kind"] == "overview" and len(report["sections"]) == 7
 
 
 def test_planning_needs_no_torch(run_python):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-SIZES = {"parameters": 4_000_000, "gradients": 4_000_000, "state": 8_000_000, "saved": 10_000_000}
+HELD = {"parameters": 4_000_000, "gradients": 4_000_000, "state": 8_000_000, "saved": 9_000_000, "batch": 1_000_000}
+SIZES = {**HELD, "two_units": 1_000_000}
 BUCKETS, READY = [1_000_000, 3_000_000], [0.4, 1.0]
 
 
@@ -16,7 +17,7 @@ def report(ranks: int, between_hosts: bool = True, rate: float = 100e6, alpha: f
     exposed = max(first_ends, 0.020) + carried(BUCKETS[1]) - 0.020
     return {
         "base": 100_000_000,
-        "peak": 100_000_000 + sum(SIZES.values()) + 5_000_000,
+        "peak": 100_000_000 + sum(HELD.values()),
         "collectives": [[size, carried(size), 0.0] for size in (4096, 1 << 20, 16 << 20)],
         "forward": [0.010, 0.010],
         "backward": [0.020, 0.020],

@@ -25,6 +25,8 @@ def test_too_many_ranks_get_three_ways_out():
     assert "use 512 ranks and leave 512 idle" in advice
     (advice,) = batch(4e6, 4096, 2, 4096).advice
     assert "lower --micro-batch" not in advice  # not even one sample per rank
+    (advice,) = batch(4e6, 4096, 2048, 4).advice
+    assert "idle" not in advice and advice.endswith("tokens)")  # not even one rank with such a micro-batch
 
 
 def test_an_accumulation_that_is_not_whole_gets_its_neighbours():

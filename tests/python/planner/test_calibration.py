@@ -1,6 +1,8 @@
 """ringdp/planner/calibration.py: a line through points, and a file that comes back."""
 
+import json
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,36 @@ def test_the_slowest_rank_counts():
 def test_a_file_comes_back(tmp_path):
     FOUND.save(tmp_path / "here.json")
     assert load(tmp_path / "here.json") == FOUND
+
+
+def test_the_bucket_that_costs_least_on_what_was_measured():
+    assert FOUND.suggested_bucket_bytes == pytest.approx((invented.HELD["gradients"] * 100e6 * 1e-3) ** 0.5)
+    free = replace(FOUND, seconds_per_byte=0.0)
+    assert free.suggested_bucket_bytes == invented.HELD["gradients"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"ranks": "2"}, "'ranks' is '2'"),
+        ({"ranks": 0}, "'ranks' is 0"),
+        ({"cores": True}, "'cores' is True"),
+        ({"forward": float("nan")}, "'forward' is nan"),
+        ({"base": 10**400}, "measure again"),
+        ({"step": None}, "'step' is None"),
+        ({"bandwidth": "1Gb/s"}, "'bandwidth' is '1Gb/s'"),
+        ({"workload": 3}, "'workload' is 3"),
+        ({"buckets": 5}, "'buckets' is 5"),
+        ({"ready": ["a", 1]}, "'ready' is 'a'"),
+        ({"ready": [1.0]}, "'buckets' are 2, 'ready' are 1"),
+    ],
+)
+def test_a_value_that_was_never_measured_is_named(tmp_path, changed, named):
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({**asdict(FOUND), **changed}))
+    with pytest.raises(InputError, match=named) as refusal:
+        load(path)
+    assert "\n" not in str(refusal.value) and str(refusal.value).count(str(path)) == 1
 
 
 @pytest.mark.parametrize(("text", "named"), [("{", "Expecting"), ("{}", "measure again"), ("[1]", "measure again")])

@@ -31,7 +31,7 @@ ANSWER = Answer(
         (True, "", "yes"),
         (None, "ranks", "none"),
         ({"one": 358.05, "both": [716.1, 2]}, "", "one 358.1, both 716.1 2"),
-        ([[1, 104], [2, 108]], "", "1 104 2 108"),
+        ([[1, 104], [2, 108]], "", "1 104; 2 108"),
     ],
 )
 def test_values_for_people(value, unit, text):

@@ -47,6 +47,25 @@ def test_a_failed_rank_is_named_at_once_and_the_others_are_ended(started):
     assert all(process.poll() is not None for process in started)
 
 
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("", "nothing"),
+        ("a\nb\n", "b"),
+        ("Traceback\n  File x\nValueError: 3 is odd\n", "ValueError: 3 is odd"),
+        ("TypeError: f(): incompatible\n  1. (a: int)\n\nInvoked with: tensor([0])\n", "TypeError: f(): incompatible"),
+        ("torch.DistBackendError: Mismatch: 2 sides\n", "torch.DistBackendError: Mismatch: 2 sides"),
+        ("KeyError: 1\n\nDuring handling\nRuntimeError: later\n  more: lines\n", "RuntimeError: later"),
+    ],
+)
+def test_the_last_words_are_an_errors_first_line(log, said):
+    assert local_ranks.last_words(log) == said
+
+
+def test_last_words_are_short():
+    assert len(local_ranks.last_words("TypeError: " + "Tensor, " * 300)) <= 200
+
+
 def test_a_late_rank_is_named(started):
     with pytest.raises(MeasurementFailed, match="rank 0 has not ended in time"):
         run_probe(job("sleeps"), 1, limit_s=0.2, module="reporting_rank")

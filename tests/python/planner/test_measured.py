@@ -8,7 +8,9 @@ import pytest
 pytest.importorskip("torch")
 from ringdp.planner import measured
 from ringdp.planner.kind import InputError
+from ringdp.planner.prediction import calibrated
 from ringdp.planner.probe import counted
+from ringdp.planner.probe_job import ProbeJob
 from ringdp.planner.workload import mlp
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -43,12 +45,36 @@ def test_calibrate_then_predict_then_check(perfect, tmp_path):
     checked = CHECK.ask({"model": "mlp", "ranks": "2,4", "calibration": file})
     for name in ("step_2", "step_4", "memory_2", "memory_4"):
         assert checked[f"{name}_ratio"] == pytest.approx(1)
-    assert [ranks for _, ranks in perfect] == [2, 2, 4]
+    assert [ranks for _, ranks in perfect] == [2, 1, 2, 4]
+
+
+def test_efficiency_is_measured_against_one_rank(perfect):
+    checked = CHECK.ask({"model": "mlp", "ranks": "4"})
+    one, four = (invented.report(n, False, 200e6 / n, 1e-3 * n / 2)["step"][0] for n in (1, 4))
+    assert checked["efficiency_4"] == pytest.approx(one / four)
+    (row,) = checked.tables[0].rows
+    assert row[5] == checked["efficiency_4"]
+
+
+def test_what_formulas_leave_unexplained_is_shown(perfect):
+    answer = CALIBRATE.ask({"model": "mlp"})
+    assert answer["counted"] == sum(invented.HELD.values())
+    assert answer["other"] == answer["peak"] - answer["base"] - answer["counted"]
+    assert answer["suggested_bucket_bytes"] == pytest.approx((invented.HELD["gradients"] * 100e6 * 1e-3) ** 0.5)
+
+
+def test_a_calibration_of_links_is_predicted_on_others(tmp_path):
+    file = tmp_path / "links.json"
+    calibrated([invented.report(2)] * 2, ProbeJob("mlp", 8, 2, ()), 64, 100e6).save(file)
+    for rate in (50e6, 800e6):
+        answer = PREDICT.ask({"calibration": str(file), "ranks": "4", "bandwidth": f"{rate / 1e6:g}MB/s"})
+        assert answer["step_4"] == pytest.approx(invented.report(4, rate=rate)["step"][0])
+    assert answer.tables[1].rows[0][2] < answer["memory_4"]  # stage 1
 
 
 def test_check_without_a_file_calibrates_first(perfect):
     CHECK.ask({"model": "mlp", "ranks": "4"})
-    assert [(job.alone, ranks) for job, ranks in perfect] == [(True, 2), (False, 4)]
+    assert [(job.alone, ranks) for job, ranks in perfect] == [(True, 2), (False, 1), (False, 4)]
 
 
 def test_a_calibration_of_something_else_is_refused(perfect, tmp_path):
@@ -56,7 +82,7 @@ def test_a_calibration_of_something_else_is_refused(perfect, tmp_path):
     CALIBRATE.ask({"model": "mlp", "calibration": file})
     with pytest.raises(InputError, match="is of --model mlp --micro-batch 8"):
         CHECK.ask({"model": "gpt", "calibration": file})
-    with pytest.raises(InputError, match="share memory, not of links"):
+    with pytest.raises(InputError, match="share memory; one of links .*planner.py --calibration"):
         PREDICT.ask({"calibration": file, "bandwidth": "1Gb/s"})
 
 

@@ -24,8 +24,10 @@ def test_accumulation_in_float32_costs_16_bit_models_4_bytes():
     plain, wide = (MEMORY.ask({**BASE, "fp32_accumulation": word}) for word in ("no", "yes"))
     assert wide["stage0_bytes"] - plain["stage0_bytes"] == 4e9
     assert wide["stage2_bytes"] - plain["stage2_bytes"] == 4e9 / 8
-    fp32 = MEMORY.ask({**BASE, "dtype": "fp32", "fp32_accumulation": "yes"})
-    assert fp32["stage0_bytes"] == 16e9 and fp32["master_bytes"] == 0
+    for kind, given in ((MEMORY, BASE), (FIT, {"params": "1B", "device_gb": "80"})):
+        with pytest.raises(InputError, match="in float32 already"):
+            kind.ask({**given, "dtype": "fp32", "fp32_accumulation": "yes"})
+    assert MEMORY.ask({**BASE, "dtype": "fp32"})["master_bytes"] == 0
 
 
 def test_activations_grow_with_what_they_are_made_of():
@@ -58,7 +60,7 @@ def test_activations_need_all_sizes(given):
 
 
 def test_the_ranks_that_fit_do_and_one_less_does_not():
-    answer = fit(7e9, 24, "bf16", "no", None)
+    answer = fit(7e9, 24, "bf16", "no", None, None)
     for stage in (2, 3):
         fewest = answer[f"stage{stage}_min_ranks"]
         held = [memory(7e9, n, "bf16", "no", None, "none", **dict.fromkeys(SHAPE)) for n in (fewest, fewest - 1)]
@@ -68,13 +70,26 @@ def test_the_ranks_that_fit_do_and_one_less_does_not():
 
 
 def test_a_reserve_takes_room():
-    assert fit(7e9, 24, "bf16", "no", 4)["stage3_min_ranks"] == 6
+    assert fit(7e9, 24, "bf16", "no", 4, None)["stage3_min_ranks"] == 6
     with pytest.raises(InputError, match="leaves nothing"):
-        fit(7e9, 24, "bf16", "no", 24)
+        fit(7e9, 24, "bf16", "no", 24, None)
+
+
+def test_stage_3_has_room_for_the_units_that_it_gathers():
+    answer = FIT.ask({"params": "7B", "device_gb": "24", "largest_unit": "202M"})
+    fewest = answer["stage3_min_ranks"]
+    held = [MEMORY.ask({"params": "7B", "ranks": str(n), "largest_unit": "202M"}) for n in (fewest, fewest - 1)]
+    assert held[0]["stage3_total_bytes"] <= 24e9 < held[1]["stage3_total_bytes"]
+    assert answer["stage2_min_ranks"] == FIT.ask({"params": "7B", "device_gb": "24"})["stage2_min_ranks"]
+
+
+def test_the_stages_are_shown_with_what_they_send():
+    (table,) = MEMORY.ask(BASE).tables
+    assert [row[4] for row in table.rows] == [2e9, 2e9, 2e9, 3e9]
 
 
 def test_what_fits_whole_needs_no_zero():
-    answer = fit(1e9, 80, "bf16", "no", None)
+    answer = fit(1e9, 80, "bf16", "no", None, None)
     assert answer["stage0_fits"] is True and answer["stage0_min_ranks"] == 1
     assert answer.advice == ("fits without ZeRO",) and not answer.warnings
 

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ringdp.planner.prediction import calibrated, crowding, predict
+from ringdp.planner.prediction import calibrated, crowding, memory, predict
 from ringdp.planner.probe_job import ProbeJob
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -47,7 +47,29 @@ def test_one_rank_communicates_nothing():
     assert alone.communication == alone.exposed == 0 and alone.efficiency == pytest.approx(1, rel=1e-6)
 
 
-def test_memory_is_what_is_counted_and_what_lay_beside_it():
+def test_memory_is_formulas_and_what_lay_beside_the_model():
     found = measured()
-    assert found.counted == sum(invented.SIZES.values()) and found.other == 5_000_000
+    assert found.counted == sum(invented.HELD.values()) and found.other == 0
     assert predict(found, 8).memory == invented.report(2)["peak"]
+
+
+@pytest.mark.parametrize("name", invented.HELD)
+def test_a_wrong_formula_is_a_wrong_prediction(name):
+    half = invented.HELD[name] // 2
+    report = {**invented.report(2), "sizes": {**invented.SIZES, name: half}}
+    found = calibrated([report] * 2, ProbeJob("mlp", 8, 2, ()), 2, 100e6)
+    assert predict(found, 8).memory == report["peak"] - half and found.other == half
+
+
+def test_stages_divide_what_they_divide():
+    found = measured()
+    bare = found.base + invented.HELD["saved"] + invented.HELD["batch"]
+    assert memory(found, 4, 1) == bare + 4e6 + 4e6 + 8e6 / 4
+    assert memory(found, 4, 2) == bare + 4e6 + (4e6 + 8e6) / 4 + sum(invented.BUCKETS)
+    assert memory(found, 4, 3) == bare + 16e6 / 4 + 2 * 1e6
+
+
+def test_efficiency_is_the_step_of_one_rank_over_the_step_of_many():
+    for found in (measured(), measured(cores=2)):
+        one = predict(found, 1).step
+        assert predict(found, 8).efficiency == pytest.approx(one / predict(found, 8).step)

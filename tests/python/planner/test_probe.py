@@ -1,17 +1,26 @@
-"""ringdp/planner/probe.py: two real ranks."""
+"""ringdp/planner/probe.py: two real ranks, whose memory is that of the formulas, also where nothing was calibrated."""
+
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("torch")
 from ringdp.planner.local_ranks import run_probe
+from ringdp.planner.prediction import calibrated, memory
 from ringdp.planner.probe import counted, held
 from ringdp.planner.probe_job import ProbeJob
 from ringdp.planner.workload import mlp
 
+JOB = ProbeJob("mlp", 4, 3, (4096, 1 << 20), bucket_mb=2.0, seconds=0.5)
 
-def test_two_ranks_report_all_that_a_calibration_needs():
-    job = ProbeJob("mlp", 4, 3, (4096, 1 << 20), bucket_mb=2.0)
-    reports = run_probe(job, 2)
+
+@pytest.fixture(scope="module")
+def reports():
+    """Of two ranks of this machine."""
+    return run_probe(JOB, 2)
+
+
+def test_two_ranks_report_all_that_a_calibration_needs(reports):
     sizes = counted(mlp(), 4)
     for report in reports:
         assert 2 <= len(report["step"]) <= 3 and len(report["forward"]) == len(report["optimizer"])
@@ -20,7 +29,16 @@ def test_two_ranks_report_all_that_a_calibration_needs():
         assert report["sizes"] == sizes
         assert sum(report["buckets"]) == sizes["gradients"] and len(report["buckets"]) > 2
         assert all(0 < ready <= 1.01 for row in report["ready"] for ready in row)
-        assert report["peak"] > report["base"] + sizes["parameters"] + sizes["state"]
+        whole = sum(size for name, size in sizes.items() if name != "two_units")
+        assert report["peak"] == pytest.approx(report["base"] + whole, rel=0.03)
+
+
+@pytest.mark.parametrize(("micro_batch", "stage"), [(4096, 0), (4, 3)])
+def test_memory_of_what_no_calibration_has_seen(reports, micro_batch, stage):
+    found = calibrated(reports, JOB, 2, None)
+    expected = memory(replace(found, **counted(mlp(), micro_batch)), 2, stage)
+    unseen = replace(JOB, micro_batch=micro_batch, zero_stage=stage, steps=2, sizes=(), alone=False)
+    assert max(report["peak"] for report in run_probe(unseen, 2)) == pytest.approx(expected, rel=0.03)
 
 
 def test_memory_of_this_process_grows_by_what_it_holds():

@@ -40,6 +40,12 @@ def test_efficiency_falls_at_a_fixed_batch_and_stays_at_a_growing_one():
     assert [figure.value for figure in growing.figures] == [1, 1, 1] and not growing.warnings
 
 
+def test_latency_is_paid_in_every_round():
+    given = {**CLUSTER, "params": "7B", "global_tokens": "1M", "ranks": "64,1024"}
+    plain, slow = (EFFICIENCY.ask({**given, **more}).tables[0].rows for more in ({}, {"latency_us": "50us"}))
+    assert [b[2] - a[2] for a, b in zip(plain, slow, strict=True)] == pytest.approx([2 * 63 * 50e-6, 2 * 1023 * 50e-6])
+
+
 def test_efficiency_needs_one_batch():
     with pytest.raises(InputError, match="either --tokens-per-rank"):
         EFFICIENCY.ask({**CLUSTER, "params": "7B"})

@@ -23,6 +23,8 @@ def test_a_part_of_a_sequence_is_impossible_and_said():
     assert answer["whole_sequences"] is False and answer["tokens_per_rank"] == 512
     assert "0.125 sequences of 4096; use at most 256 ranks" in answer.warnings[0]
     assert "or raise the global batch to 8,388,608 tokens" in answer.warnings[0]
+    tiny = STEP.ask({**COMMON, "global_tokens": "512"})
+    assert "use at most" not in tiny.warnings[0] and "; raise the global batch" in tiny.warnings[0]
     odd = STEP.ask({**COMMON, "ranks": "2", "global_tokens": "12288"})
     assert "a multiple of ranks * seq" in odd.warnings[0]
 
