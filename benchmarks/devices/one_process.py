@@ -31,9 +31,7 @@ class OneProcess:
     A launch is queued for all ranks, one after another; nothing is waited for.
     """
 
-    def __init__(
-        self, core: Core, place: Place, world: int, problems: Sequence[Problem], executor: int = SPIN
-    ) -> None:
+    def __init__(self, core: Core, place: Place, world: int, problems: Sequence[Problem], executor: int = SPIN) -> None:
         self.core, self.place, self.world, self.executor = core, place, world, executor
         self.layout = Layout.of(world, [plan for problem in problems for plan in plans_of(problem)])
         self.streams = place.streams(world)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from foretold.rows import MEMORY_BAR, peak
 from ringdp.planner import workload
 from ringdp.planner.calibration import Calibration
 from ringdp.planner.prediction import memory
 from ringdp.planner.probe import counted
+
+from foretold.rows import MEMORY_BAR, peak
 
 HEAD = f"{'memory of':<38}predicted MB  measured  ratio"
 

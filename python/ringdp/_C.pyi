@@ -326,7 +326,8 @@ def adam_steps(
 
 def stats() -> dict[str, Any]:
     """Of this process: groups (name, rank, world, submitted, counters, delays_ns by rank, error or None), and
-    events_written, events_kept (at most), events_lost. ringdp.stats() is made of it."""
+    events_written, events_kept (at most), events_lost. ringdp.stats() is made of it.
+    """
 
 def write_trace(folder: str) -> None:
     """Writes FOLDER/rank_<n>, as leaving a group does with RINGDP_TRACE. DistBackendError names the file."""

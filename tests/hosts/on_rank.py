@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from kernel_tables import SpyingStore, local_addresses, sent_on
 from expected import all_reduced, same_bits, scattered, values
+from kernel_tables import SpyingStore, local_addresses, sent_on
 
 LARGE = 8 << 20  # elements of fp32; a multiple of 2 and 4
 COUNTS = [1, 3, 1000, 300_001]

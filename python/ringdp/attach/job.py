@@ -76,7 +76,8 @@ def _kill(process: subprocess.Popen[Any], told: Mapping[str, str], since: int) -
 
 def watched(told: Mapping[str, str], since: int = 0) -> list[int]:
     """The processes of this user that carry all this in their environment and are no older than `since`, in the
-    kernel's ticks: a shell in which the user has set the same is older. This process is not among them."""
+    kernel's ticks: a shell in which the user has set the same is older. This process is not among them.
+    """
     entries = {f"{name}={value}".encode() for name, value in told.items()}
     found = []
     for folder in Path("/proc").glob("[0-9]*"):

@@ -80,7 +80,9 @@ def _cuda_lines(built_with: str | None, cuda: dict[str, Any]) -> list[str]:
         lines.append(f"  device {number:<7} {device['name']}, sm_{device['architecture'].replace('.', '')}, {facts}")
         lines.append(f"                 {waits} wait on streams; shares memory by descriptor: {device['shares_fds']}")
     if cuda["devices"]:
-        lines.append("  collectives    run on devices whose memory all ranks share (one host, at most 8), else on the host;")
+        lines.append(
+            "  collectives    run on devices whose memory all ranks share (one host, at most 8), else on the host;"
+        )
         lines.append("                 a backend's describe() says which of a group and why")
     return lines + [f"  kernels        {line}" for line in cuda["kernels"].splitlines()]
 

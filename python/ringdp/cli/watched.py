@@ -26,7 +26,9 @@ def add_command_line(parser: argparse.ArgumentParser) -> None:
 def job_of(options: argparse.Namespace) -> list[str]:
     """The command after --. ValueError when something stands before it."""
     if options.job:
-        raise ValueError(f"'{options.job[0]}': put -- before the command that starts your job: -- torchrun ... train.py")
+        raise ValueError(
+            f"'{options.job[0]}': put -- before the command that starts your job: -- torchrun ... train.py"
+        )
     return list(options.command)
 
 

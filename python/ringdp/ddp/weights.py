@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-
 # Weighted backward passes that this process has begun, for those who watch it.
 passes = 0
 

@@ -77,9 +77,7 @@ def run(options: Options, interrupt: Interrupt) -> int:
     comparison = compare_with_gloo(options, trainer, model)
     say(f"proof: {STEPS} steps on {trainer.world} rank(s), then the same in one process ...")
     proof = prove(options, text.train)
-    report = Report(
-        options.backend, trainer.world, tokens_per_step, trainer.history, comparison, final_hashes, proof
-    )
+    report = Report(options.backend, trainer.world, tokens_per_step, trainer.history, comparison, final_hashes, proof)
     if trainer.rank == 0:
         publish(report, logged, options)
     return verdict(report, options.ddp)

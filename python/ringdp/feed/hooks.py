@@ -87,7 +87,7 @@ def _begun(source: Any, told: Sequence[Watcher] = ()) -> list[tuple[Watcher, Epo
 
 
 def _loader_iter(original: Callable[..., Any]) -> Callable[..., Any]:
-    def __iter__(loader: Any) -> Any:  # noqa: N807
+    def __iter__(loader: Any) -> Any:
         kept = getattr(loader, "_iterator", None)  # of persistent workers, which draw ahead before it returns
         if kept is not None:
             vars(kept)[_DRAWN] = deque()
@@ -123,7 +123,7 @@ def _next_index(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _next(original: Callable[..., Any]) -> Callable[..., Any]:
-    def __next__(iterator: Any) -> Any:  # noqa: N807
+    def __next__(iterator: Any) -> Any:
         epochs = vars(iterator).get(_EPOCHS, ())
         try:
             data = original(iterator)
@@ -143,7 +143,7 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _sampler_iter(original: Callable[..., Any]) -> Callable[..., Any]:
-    def __iter__(sampler: Any) -> Iterator[Any]:  # noqa: N807
+    def __iter__(sampler: Any) -> Iterator[Any]:
         indices = original(sampler)
         epochs = _begun(sampler, _see_loader)
         return _watched(epochs, indices) if epochs else indices

@@ -47,7 +47,8 @@ def _throughput(run: Run) -> dict[str, Any]:
 
 def _split(seconds: Sequence[float], phases: Sequence[Sequence[float] | None]) -> dict[str, Any] | None:
     """Medians phase by phase, and the step that took longest. communication: the wait for gradients that backward
-    does not hide; rest: optimizer, data, and micro-batches before the last."""
+    does not hide; rest: optimizer, data, and micro-batches before the last.
+    """
     measured = [
         (step, dict(zip(PHASES, [*parts, max(0.0, taken - sum(parts))], strict=True)))
         for step, (taken, parts) in enumerate(zip(seconds, phases, strict=True), 1)

@@ -9,6 +9,7 @@ from ringdp.text.table import columns, print_rich_table
 from ringdp.text.terminal import in_terminal, print_styled
 from ringdp.text.units import byte_size, scaled, seconds
 
+
 def text_of(value: Any, unit: str) -> str:
     """A value for people: 279.73 GB, 0.697 s, 16.7 %, yes, none."""
     if value is None:

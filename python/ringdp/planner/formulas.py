@@ -180,16 +180,12 @@ def break_even_tokens_per_rank(
 
 def whole_bytes_per_parameter(stage: float, weight_bytes: float, grad_bytes: float, state_bytes: float) -> float:
     """Bytes per parameter that every rank keeps whole. Stage 1 divides state, 2 gradients too, 3 weights too (ZeRO)."""
-    return (
-        (state_bytes if stage < 1 else 0) + (grad_bytes if stage < 2 else 0) + (weight_bytes if stage < 3 else 0)
-    )
+    return (state_bytes if stage < 1 else 0) + (grad_bytes if stage < 2 else 0) + (weight_bytes if stage < 3 else 0)
 
 
 def sharded_bytes_per_parameter(stage: float, weight_bytes: float, grad_bytes: float, state_bytes: float) -> float:
     """Bytes per parameter of which a rank keeps 1/N."""
-    return (
-        (state_bytes if stage >= 1 else 0) + (grad_bytes if stage >= 2 else 0) + (weight_bytes if stage >= 3 else 0)
-    )
+    return (state_bytes if stage >= 1 else 0) + (grad_bytes if stage >= 2 else 0) + (weight_bytes if stage >= 3 else 0)
 
 
 def stage_bytes(
@@ -220,7 +216,9 @@ def min_ranks(whole: float, sharded: float, device_bytes: float) -> float | None
     return (
         1
         if whole + sharded <= device_bytes
-        else ceil(sharded / (device_bytes - whole)) if sharded > 0 and whole < device_bytes else None
+        else ceil(sharded / (device_bytes - whole))
+        if sharded > 0 and whole < device_bytes
+        else None
     )
 
 

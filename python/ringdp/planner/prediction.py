@@ -79,9 +79,7 @@ def memory(measured: Calibration, ranks: int, stage: int = 0) -> float:
     return measured.base + measured.held(ranks, stage)
 
 
-def calibrated(
-    reports: Sequence[dict[str, Any]], job: ProbeJob, cores: int, bandwidth: float | None
-) -> Calibration:
+def calibrated(reports: Sequence[dict[str, Any]], job: ProbeJob, cores: int, bandwidth: float | None) -> Calibration:
     """From all ranks' reports of a job with sizes, alone; bandwidth: of their links, None in shared memory."""
     ranks, between_hosts = len(reports), bandwidth is not None
     carried = [max(rows, key=lambda row: row[1]) for rows in zip(*(r["collectives"] for r in reports), strict=True)]

@@ -90,8 +90,8 @@ def draws_of(rank, epochs):
     watcher = Watcher(recorder, lambda source: True)
     watch(watcher)
     try:
+        loader = sharded(numbered(64), rank, 2)
         for epoch in range(epochs):
-            loader = sharded(numbered(64), rank, 2) if epoch == 0 else loader
             loader.sampler.set_epoch(epoch)
             list(loader)
             rows.append([])

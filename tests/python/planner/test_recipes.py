@@ -32,7 +32,7 @@ def test_shares_of_samples_by_simulation():
 
 
 def test_the_batch_identity():
-    assert 1024 == 2 * f.grad_acc(1024, 2, 128) * 128
+    assert 2 * f.grad_acc(1024, 2, 128) * 128 == 1024
 
 
 def test_learning_rate_and_warm_up():

@@ -9,7 +9,9 @@ import pytest
 from ringdp.text.terminal import in_terminal, print_styled
 
 
-@pytest.mark.parametrize(("terminal", "rich", "expected"), [(True, True, True), (True, False, False), (False, True, False)])
+@pytest.mark.parametrize(
+    ("terminal", "rich", "expected"), [(True, True, True), (True, False, False), (False, True, False)]
+)
 def test_a_terminal_with_rich(terminal, rich, expected, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if rich else None)

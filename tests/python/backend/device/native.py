@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ranks import HERE
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "gpu_stand_in"))
-from stand_in import StandIn, TYPE, backend_of, here
+from stand_in import TYPE, StandIn, backend_of, here
 
 EXECUTORS = ("SPIN", "STREAM")
 WINDOW_BYTES = 1 << 20  # the least: larger tensors go in pieces
