@@ -16,7 +16,8 @@ _EXAMPLE = """example:
 The script stays as it is; it is stopped after --steps optimizer steps, so let it write no checkpoints you
 need. Looked at: errors and hangs, the order of collectives, layers that run on some ranks only, the data
 feed, dropout masks, kernels that do not repeat their bits, the learning rate, overlap, stragglers and
-links, threads and cores. Works for torch's DistributedDataParallel and ringdp's, over any backend.
+links, threads and cores, ranks of a host that share no memory. Works for torch's DistributedDataParallel
+and ringdp's, over any backend.
 status: 0 where nothing was found, 1 where something was, 2 where the job could not be examined."""
 
 
@@ -33,7 +34,7 @@ def add_command(commands: Any) -> None:
     command.add_argument("--base-lr", type=positive(float), metavar="LR", help="a rate that is known to be good")
     command.add_argument("--base-batch", type=positive(int), metavar="B", help="the global batch size of that rate")
     command.add_argument(
-        "--timeout", type=positive(float), default=60.0, metavar="S", help="a standstill of so long is a hang (60)"
+        "--timeout", type=positive(float), default=60.0, metavar="S", help="a standstill of so long is a hang (60); ten times as long to start"
     )
     command.add_argument("--records", metavar="FOLDER", help="keep the ranks' records there")
     command.add_argument("--json", action="store_true", help="print one JSON object")
@@ -69,7 +70,8 @@ def _examine(options: argparse.Namespace, command: list[str], assignment: Any) -
         output = (assignment.folder / OUTPUT).read_text(errors="replace").splitlines()
         print("\n".join(output[-_SHOWN:]), file=sys.stderr)
     if not evidence.ranks:
-        raise ValueError(f"{NO_RECORDS} (the job ended with status {evidence.status})")
+        how = "it was ended; --timeout gives it longer" if evidence.stopped else f"it ended with status {evidence.status}"
+        raise ValueError(f"{NO_RECORDS} (the job: {how})")
     diagnosis = diagnose(evidence)
     if options.json:
         print(json.dumps({**diagnosis.as_dict(), "status": evidence.status, "stopped": evidence.stopped}))

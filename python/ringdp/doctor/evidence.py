@@ -36,6 +36,11 @@ class Evidence:
         return world_of(self.ranks)
 
     @property
+    def steps(self) -> int:
+        """Of the rank that made fewest."""
+        return min((len(records.of("step")) for records in self.ranks.values()), default=0)
+
+    @property
     def complete(self) -> bool:
         """Whether there are several ranks, and all have made steps."""
         return 1 < self.world == len(self.ranks) and all(records.of("step") for records in self.ranks.values())

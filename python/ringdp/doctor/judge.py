@@ -19,6 +19,7 @@ from ringdp.doctor.checks import (
     overlap,
     pinning,
     straggler,
+    topology,
 )
 from ringdp.doctor.evidence import Evidence
 
@@ -33,6 +34,7 @@ CHECKS: tuple[ModuleType, ...] = (
     overlap,
     straggler,
     pinning,
+    topology,
 )
 
 
@@ -57,7 +59,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     findings = [finding for module in CHECKS for finding in module.check(evidence)]
     return Diagnosis(
         world=evidence.world,
-        steps=min((len(records.of("step")) for records in evidence.ranks.values()), default=0),
+        steps=evidence.steps,
         step_seconds=evidence.step_seconds(),
         findings=tuple(findings),
         not_judged=tuple(_not_judged(evidence)),

@@ -93,6 +93,45 @@ def test_a_job_that_hangs_is_ended_and_its_line_named(examined):
     assert "train.py, line" in found["seen"]
 
 
+SPAWNED = """
+import os, sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def main(rank, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(100):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        dist.barrier()
+        if rank == 1 and step == 3:
+            HOW
+
+if __name__ == "__main__":
+    mp.spawn(main, (sys.argv[1],), 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raise ValueError('no such sample')", "no such sample"),
+        pytest.param("os._exit(3)", "exit code 3", marks=pytest.mark.long),
+        pytest.param("os.kill(os.getpid(), 9)", "signal SIGKILL", marks=pytest.mark.long),
+    ],
+)
+def test_a_spawned_rank_that_dies_is_a_finding(run_python, tmp_path, how, said):
+    (tmp_path / "train.py").write_text(SPAWNED.replace("HOW", how))
+    job = [sys.executable, str(tmp_path / "train.py"), str(tmp_path)]
+    result = run_python("-m", "ringdp", "doctor", "--json", "--", *job, OMP_NUM_THREADS="1")
+    assert result.returncode == 1, result.stderr
+    (failed,) = [finding for finding in json.loads(result.stdout)["findings"] if finding["check"] == "failed"]
+    assert failed["numbers"]["steps"] >= 4 and said in result.stderr
+
+
 def test_a_job_that_nobody_watches_shows_its_output(run_python):
     result = run_python("-m", "ringdp", "doctor", "--", sys.executable, "-c", "raise SystemExit('no such data')")
     assert result.returncode == 2

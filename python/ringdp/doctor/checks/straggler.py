@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from statistics import median
 
 from ringdp.attach.finding import Finding, names
-from ringdp.doctor.evidence import Evidence
+from ringdp.doctor.evidence import WARM_UP, Evidence
 
-_FEWEST_STEPS = 8
+_FEWEST_STEPS = 8  # after the warm-up
 _SAME = 0.75  # of the steps: jitter wanders, a straggler stays
 _SHARE = 0.2  # of a step
 _LINK_SHARE = 0.3
@@ -31,6 +31,12 @@ def check(evidence: Evidence) -> Iterator[Finding]:
     size = evidence.model().get("bytes", 0)
     if size >= _LINK_BYTES and transfer >= max(_LEAST_S, _LINK_SHARE * evidence.step_seconds()):
         yield _link(evidence, transfer, size)
+
+
+def not_judged(evidence: Evidence) -> Iterator[str]:
+    """A few steps are no habit."""
+    if evidence.complete and len(evidence.waits()) < _FEWEST_STEPS:
+        yield f"stragglers and links: that takes {WARM_UP + _FEWEST_STEPS} steps; give more --steps"
 
 
 def _slow_rank(evidence: Evidence, waits: dict[int, dict[int, float]]) -> Finding | None:

@@ -1,6 +1,6 @@
 """DistributedDataParallel, torch's and ringdp's: where its steps' time goes, and which parameters had no gradient.
 
-Records: model (bytes of gradients, buckets, backend, wrapper), ddp (per step, in seconds), unused (names by step).
+Records: model (bytes of gradients, buckets), ddp (per step, in seconds), unused (names by step).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ _TIMES = {
     "overlap": "backward_compute_comm_overlap_time",
 }
 _NS = 1e-9
-_NAMED = 40
 _LAID_OUT_ANEW = 2  # the step by which buckets have their final layout
 
 
@@ -61,7 +60,7 @@ class _Watch:
         missing = [name for name in self._names if name not in self._arrived]
         self._arrived.clear()
         if len(missing) < len(self._names):  # else the pass was of another model
-            self._rig.write({"kind": "unused", "step": self._rig.step, "names": missing[:_NAMED]})
+            self._rig.write({"kind": "unused", "step": self._rig.step, "names": missing})
 
     def _times(self) -> None:
         """The figures of the step before: torch's class notes them as the next forward pass begins."""
@@ -69,8 +68,7 @@ class _Watch:
         if self._rig.step == _LAID_OUT_ANEW:
             listed = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes", "")
             sizes = [int(size) for size in listed.split(", ") if size]
-            facts = {"bytes": sum(sizes), "buckets": len(sizes), "backend": data.get("backend_name", "")}
-            self._rig.write({"kind": "model", **facts, "wrapper": type(self._wrapper).__module__.split(".")[0]})
+            self._rig.write({"kind": "model", "bytes": sum(sizes), "buckets": len(sizes)})
         if "backward_comm_time" in data:
             seconds = {name: data.get(key, 0) * _NS for name, key in _TIMES.items()}
             self._rig.write({"kind": "ddp", "step": self._rig.step - 1, **seconds})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ringdp.doctor.checks.straggler import check
+from ringdp.doctor.checks.straggler import check, not_judged
 from synthetic import evidence
 
 WAIT, NO_WAIT = {"communication": 0.06, "overlap": 0.0}, {"communication": 0.005, "overlap": 0.004}
@@ -54,6 +54,13 @@ def test_waiting_in_calls_of_the_script_counts_too():
 
 def test_a_small_model_s_latency_is_no_link():
     assert list(check(evidence(ddp=lambda rank, step: WAIT, model={"bytes": 20_000}))) == []
+
+
+def test_too_few_steps_are_said_with_how_many_it_takes():
+    short = evidence(step=lambda rank, step: {"step": min(step, 11)})
+    assert list(check(short)) == []
+    assert list(not_judged(short)) == ["stragglers and links: that takes 13 steps; give more --steps"]
+    assert list(not_judged(evidence())) == []
 
 
 def test_clean_and_short_runs_have_none():
