@@ -34,7 +34,7 @@ def add_command(commands: Any) -> None:
     command.add_argument("--base-lr", type=positive(float), metavar="LR", help="a rate that is known to be good")
     command.add_argument("--base-batch", type=positive(int), metavar="B", help="the global batch size of that rate")
     command.add_argument(
-        "--timeout", type=positive(float), default=60.0, metavar="S", help="a standstill of so long is a hang (60); ten times as long to start"
+        "--timeout", type=positive(float), default=60.0, metavar="S", help="a standstill of so long is a hang (60)"
     )
     command.add_argument("--records", metavar="FOLDER", help="keep the ranks' records there")
     command.add_argument("--json", action="store_true", help="print one JSON object")
@@ -70,8 +70,8 @@ def _examine(options: argparse.Namespace, command: list[str], assignment: Any) -
         output = (assignment.folder / OUTPUT).read_text(errors="replace").splitlines()
         print("\n".join(output[-_SHOWN:]), file=sys.stderr)
     if not evidence.ranks:
-        how = "it was ended; --timeout gives it longer" if evidence.stopped else f"it ended with status {evidence.status}"
-        raise ValueError(f"{NO_RECORDS} (the job: {how})")
+        ended = f"ended with status {evidence.status}" if not evidence.stopped else evidence.stopped
+        raise ValueError(f"{NO_RECORDS} (the job: {ended})")
     diagnosis = diagnose(evidence)
     if options.json:
         print(json.dumps({**diagnosis.as_dict(), "status": evidence.status, "stopped": evidence.stopped}))

@@ -19,8 +19,8 @@ from ringdp.doctor.probes.errors import stack_file
 
 OUTPUT = "output.log"
 DONE = "every rank has made its steps"
-SILENT = "no rank has written anything"
-_STARTS_WITHIN = 10  # times the patience that a running job is given: it imports, compiles, downloads
+SILENT = "was ended, after ten times --timeout"
+_STARTS_WITHIN = 10  # times the patience with a running job: it imports, compiles, downloads
 _STACKS_WITHIN_S = 0.5
 
 

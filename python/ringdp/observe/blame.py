@@ -44,7 +44,8 @@ class Table:
     """What the judge looks at. Ranks are ranks in the job.
 
     seconds: how long the traces are. waits: of each collective, by rank: seconds until the last rank came; within: the
-    number of the step that it belongs to, -1 for none. steps: of each step, by rank. full: of each link (from, to): seconds for which it had no room, and the bytes that then waited.
+    number of the step that it belongs to, -1 for none. steps: of each step, by rank. full: of each link (from, to):
+    seconds for which it had no room, and the bytes that then waited.
     held: by rank: seconds in which it was held by a collective in which everybody was there already.
     """
 

@@ -64,7 +64,8 @@ def _of_rank(dump: Dump, lanes: Mapping[str, int]) -> Iterator[Slice]:
             yield _named("thread_name", dump.rank, lanes[group.name], f"group {group.name}")
     waiters = {event.thread for event in dump.events if event.kind == "waited"}
     for thread in sorted(waiters):
-        yield _named("thread_name", dump.rank, THREADS + thread, "main thread" if thread == dump.pid else f"thread {thread}")
+        name = "main thread" if thread == dump.pid else f"thread {thread}"
+        yield _named("thread_name", dump.rank, THREADS + thread, name)
     begun: dict[Any, Any] = {}
     for event in dump.events:
         yield from _of_event(dump.rank, event, begun)

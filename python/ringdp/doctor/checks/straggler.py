@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from statistics import median
+from statistics import fmean, median
 
 from ringdp.attach.finding import Finding, names
 from ringdp.doctor.evidence import WARM_UP, Evidence
+from ringdp.observe.blame import MOST, chance, delay
 
 _FEWEST_STEPS = 8  # after the warm-up
-_SAME = 0.75  # of the steps: jitter wanders, a straggler stays
+_CHANCE = 0.01  # that a rank is last so often by chance: jitter wanders, a straggler stays
 _SHARE = 0.2  # of a step
 _LINK_SHARE = 0.3
 _LEAST_S = 0.005
@@ -36,20 +37,28 @@ def check(evidence: Evidence) -> Iterator[Finding]:
 def not_judged(evidence: Evidence) -> Iterator[str]:
     """A few steps are no habit."""
     if evidence.complete and len(evidence.waits()) < _FEWEST_STEPS:
-        yield f"stragglers and links: that takes {WARM_UP + _FEWEST_STEPS} steps; give more --steps"
+        yield f"stragglers and links: that takes {WARM_UP + _FEWEST_STEPS + 1} steps; give more --steps"
 
 
 def _slow_rank(evidence: Evidence, waits: dict[int, dict[int, float]]) -> Finding | None:
-    least = Counter(min(rows, key=rows.__getitem__) for rows in waits.values())
-    rank, times = least.most_common(1)[0]
-    excess = median(median(w for r, w in rows.items() if r != rank) - rows[rank] for rows in waits.values())
-    if times < _SAME * len(waits) or excess < max(_LEAST_S, _SHARE * evidence.step_seconds()):
+    """Sums and not medians: a loader with k workers holds up one step in k."""
+    delays = [delay(rows) for rows in waits.values()]
+    total = sum(lost for _, lost in delays)
+    lost_by: Counter[int] = Counter()
+    for rank, lost in delays:
+        lost_by[rank] += lost
+    rank, lost = lost_by.most_common(1)[0]
+    counted = [last for last, seconds in delays if seconds >= total / len(delays) / 2]  # the others' order is noise
+    excess, step = lost / len(waits), fmean(row[rank]["seconds"] for row in evidence.warm("step").values())
+    if lost < MOST * total or chance(counted.count(rank), len(counted), evidence.world) > _CHANCE:
+        return None
+    if excess < max(_LEAST_S, _SHARE * step):
         return None
     part, more = _where(evidence, rank)
     return Finding(
         "straggler",
         f"rank {rank} makes {names(r for r in evidence.ranks if r != rank)} wait {1e3 * excess:.0f} ms of each step of "
-        f"{1e3 * evidence.step_seconds():.0f} ms; it takes {1e3 * more:.0f} ms longer than they do {part}",
+        f"{1e3 * step:.0f} ms; it takes {1e3 * more:.0f} ms longer than they do {part}",
         _WHY,
         f"look at rank {rank}'s host and at what it does {part}: a slower or throttled core, other processes, more "
         "samples or longer ones, logging or checkpoints on one rank, a loader with too few workers",
@@ -61,12 +70,15 @@ def _slow_rank(evidence: Evidence, waits: dict[int, dict[int, float]]) -> Findin
 def _where(evidence: Evidence, rank: int) -> tuple[str, float]:
     """The part of a step in which this rank takes longest compared with the others, and by how much."""
     steps, ddp = evidence.warm("step"), evidence.warm("ddp")
-    parts = {"in its data loader": {r: median(rows[r]["data"] for rows in steps.values()) for r in evidence.ranks}}
+    parts = {"in its data loader": {r: fmean(rows[r]["data"] for rows in steps.values()) for r in evidence.ranks}}
     if ddp:
-        for part, key in (("in the forward pass", "forward"), ("in the backward pass", "backward")):
-            parts[part] = {r: median(rows[r][key] for rows in ddp.values()) for r in evidence.ranks}
+        parts["in the forward pass"] = {  # which the wrapper begins by waiting for buffers
+            r: fmean(row[r]["forward"] - steps[n][r]["buffers"] for n, row in ddp.items() if n in steps)
+            for r in evidence.ranks
+        }
+        parts["in the backward pass"] = {r: fmean(row[r]["backward"] for row in ddp.values()) for r in evidence.ranks}
     waits = evidence.waits()
-    busy = {r: median(rows[r]["seconds"] - waits[step][r] for step, rows in steps.items()) for r in evidence.ranks}
+    busy = {r: fmean(steps[n][r]["seconds"] - rows[r] for n, rows in waits.items()) for r in evidence.ranks}
     parts["outside of forward, backward and loader"] = {
         r: busy[r] - sum(seconds[r] for seconds in parts.values()) for r in evidence.ranks
     }

@@ -23,8 +23,8 @@ def check(evidence: Evidence) -> Iterator[Finding]:
             "topology",
             f"{names(ranks)} are on {host} and do not share memory: {why}",
             "bytes go through the kernel's sockets and are copied several times, where one pass over memory would do",
-            "without RINGDP_TRANSPORT=tcp, in one network namespace (one container, or --network=host) and as one user; "
-            "`ringdp info` shows the choice",
+            "run them without RINGDP_TRANSPORT=tcp, in one network namespace (one container, or --network=host), and "
+            "as one user",
             tuple(sorted(ranks)),
             numbers={"host": host, "why": why},
         )

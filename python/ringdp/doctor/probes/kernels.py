@@ -1,6 +1,7 @@
 """Whether the model's kernels give the same bits twice: one forward and backward pass is run twice on the same inputs.
 
-Record kernels: differing (names of parameters whose gradients differ) or unable (why it cannot be). Generators and buffers are put back in between.
+Record kernels: differing (names of parameters whose gradients differ), or unable (why that cannot be known).
+Generators and buffers are put back in between.
 """
 
 from __future__ import annotations

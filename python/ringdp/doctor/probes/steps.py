@@ -1,6 +1,6 @@
-"""Per optimizer step: learning rate, samples, and seconds in all, in loaders and in collectives that were called.
+"""Per optimizer step: learning rate, samples, and seconds in all and in what may wait for others.
 
-Record step: step, optimizer, lr, samples, seconds, data, called.
+Record step: step, optimizer, lr, samples, seconds, data (in loaders), called (in collectives), buffers (in broadcasts).
 """
 
 from __future__ import annotations
@@ -88,5 +88,6 @@ class _Steps:
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
         seconds = time.perf_counter() - rig.began
         row = {"kind": "step", "step": rig.step, "optimizer": type(optimizer).__name__, "lr": max(rates, default=None)}
-        rig.write({**row, "samples": rig.samples, "seconds": seconds, "data": rig.data, "called": rig.called})
+        waits = {"data": rig.data, "called": rig.called, "buffers": rig.buffers}
+        rig.write({**row, "samples": rig.samples, "seconds": seconds, **waits})
         rig.next_step()

@@ -5,6 +5,7 @@ Records: model (bytes of gradients, buckets), ddp (per step, in seconds), unused
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ _LAID_OUT_ANEW = 2  # the step by which buckets have their final layout
 def install(rig: Rig) -> None:
     """For every wrapper that is made from now on."""
     rig.patches.around(DistributedDataParallel, "__init__", lambda original: _watched_init(rig, original))
+    rig.patches.around(DistributedDataParallel, "_sync_buffers", lambda original: _timed_buffers(rig, original))
 
 
 def _watched_init(rig: Rig, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,6 +35,17 @@ def _watched_init(rig: Rig, original: Callable[..., Any]) -> Callable[..., Any]:
         _Watch(rig, wrapper)
 
     return __init__
+
+
+def _timed_buffers(rig: Rig, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Ranks wait for rank 0 there, and the wrapper's own figures call that its forward pass."""
+
+    def _sync_buffers(wrapper: Any) -> None:
+        start = time.perf_counter()
+        original(wrapper)
+        rig.buffers += time.perf_counter() - start
+
+    return _sync_buffers
 
 
 class _Watch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import ringdp
 import torch
@@ -43,6 +45,15 @@ class Many(torch.nn.Module):
 
     def forward(self, x):
         return self.used(x)
+
+
+@pytest.mark.parametrize("kind", [DistributedDataParallel, ringdp.DistributedDataParallel])
+def test_broadcasts_of_buffers_are_timed_by_step(rig, rows, alone, kind, monkeypatch):
+    wrapper.install(rig)
+    model = kind(torch.nn.BatchNorm1d(2))
+    monkeypatch.setattr(model, "_sync_module_buffers", lambda rank: time.sleep(0.02))
+    model(torch.ones(3, 2))
+    assert rig.buffers >= 0.02
 
 
 def test_all_names_are_written_down(rig, rows, alone):
