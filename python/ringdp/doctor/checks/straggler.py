@@ -14,8 +14,10 @@ _FEWEST_STEPS = 8  # after the warm-up
 _CHANCE = 0.01  # that a rank is last so often by chance: jitter wanders, a straggler stays
 _SHARE = 0.2  # of a step
 _LINK_SHARE = 0.3
-_LEAST_S = 0.005
+_LEAST_S = 0.015  # a few time slices: what a busy machine does to anyone
 _LINK_BYTES = 1 << 20
+_DATA, _FORWARD, _BACKWARD = "in its data loader", "in the forward pass", "in the backward pass"
+_ELSEWHERE = "outside of forward, backward and loader"
 _WHY = "all ranks step together, so each step is as long as the slowest rank's and the slowest link's"
 
 
@@ -52,9 +54,11 @@ def _slow_rank(evidence: Evidence, waits: dict[int, dict[int, float]]) -> Findin
     excess, step = lost / len(waits), fmean(row[rank]["seconds"] for row in evidence.warm("step").values())
     if lost < MOST * total or chance(counted.count(rank), len(counted), evidence.world) > _CHANCE:
         return None
-    if excess < max(_LEAST_S, _SHARE * step):
+    longer = _longer(evidence, rank)
+    explained = max(longer[_DATA], longer.get(_FORWARD, 0.0) + longer.get(_BACKWARD, 0.0), longer[_ELSEWHERE])
+    if excess < max(_LEAST_S, _SHARE * step) or explained < MOST * excess:  # a little of everything is a busy machine
         return None
-    part, more = _where(evidence, rank)
+    part, more = max(longer.items(), key=lambda item: item[1])
     return Finding(
         "straggler",
         f"rank {rank} makes {names(r for r in evidence.ranks if r != rank)} wait {1e3 * excess:.0f} ms of each step of "
@@ -67,24 +71,20 @@ def _slow_rank(evidence: Evidence, waits: dict[int, dict[int, float]]) -> Findin
     )
 
 
-def _where(evidence: Evidence, rank: int) -> tuple[str, float]:
-    """The part of a step in which this rank takes longest compared with the others, and by how much."""
+def _longer(evidence: Evidence, rank: int) -> dict[str, float]:
+    """By part of a step: seconds that this rank takes longer than the others."""
     steps, ddp = evidence.warm("step"), evidence.warm("ddp")
-    parts = {"in its data loader": {r: fmean(rows[r]["data"] for rows in steps.values()) for r in evidence.ranks}}
+    parts = {_DATA: {r: fmean(rows[r]["data"] for rows in steps.values()) for r in evidence.ranks}}
     if ddp:
-        parts["in the forward pass"] = {  # which the wrapper begins by waiting for buffers
+        parts[_FORWARD] = {  # which the wrapper begins by waiting for buffers
             r: fmean(row[r]["forward"] - steps[n][r]["buffers"] for n, row in ddp.items() if n in steps)
             for r in evidence.ranks
         }
-        parts["in the backward pass"] = {r: fmean(row[r]["backward"] for row in ddp.values()) for r in evidence.ranks}
+        parts[_BACKWARD] = {r: fmean(row[r]["backward"] for row in ddp.values()) for r in evidence.ranks}
     waits = evidence.waits()
     busy = {r: fmean(steps[n][r]["seconds"] - rows[r] for n, rows in waits.items()) for r in evidence.ranks}
-    parts["outside of forward, backward and loader"] = {
-        r: busy[r] - sum(seconds[r] for seconds in parts.values()) for r in evidence.ranks
-    }
-    longer = {part: s[rank] - median(s[r] for r in evidence.ranks if r != rank) for part, s in parts.items()}
-    part = max(longer, key=longer.__getitem__)
-    return part, longer[part]
+    parts[_ELSEWHERE] = {r: busy[r] - sum(seconds[r] for seconds in parts.values()) for r in evidence.ranks}
+    return {part: s[rank] - median(s[r] for r in evidence.ranks if r != rank) for part, s in parts.items()}
 
 
 def _link(evidence: Evidence, transfer: float, size: int) -> Finding:

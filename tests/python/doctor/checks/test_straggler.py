@@ -49,6 +49,21 @@ def test_ranks_that_wait_for_buffers_do_not_have_a_slow_forward_pass():
     assert (finding.ranks, finding.numbers["where"]) == ((1,), "in its data loader")
 
 
+def test_a_rank_that_is_a_little_slower_in_everything_is_on_a_busy_machine():
+    def step(rank, _):
+        return {"seconds": 0.15, "data": 0.02 * rank}
+
+    def ddp(rank, _):
+        return {**(NO_WAIT if rank else WAIT), "backward": 0.05 + 0.02 * rank}
+
+    assert list(check(evidence(step=step, ddp=ddp))) == []
+
+
+def test_waits_of_a_few_time_slices_blame_nobody():
+    short = evidence(step=lambda rank, _: {"seconds": 0.04, "data": 0.012 * rank, "called": 0.012 * (1 - rank)})
+    assert list(check(short)) == []
+
+
 def test_one_long_pause_is_no_habit():
     paused = evidence(ddp=lambda rank, step: {"communication": 9.0} if rank and step == 9 else NO_WAIT)
     assert list(check(paused)) == []
