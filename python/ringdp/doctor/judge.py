@@ -72,6 +72,8 @@ def _not_judged(evidence: Evidence) -> list[str]:
         said.append(f"{names(missing)} of {evidence.world} left no records: on another host, or without ringdp")
     if evidence.world == 1:
         said.append("most: the job has one rank, and the checks compare several")
+    elif idle := [rank for rank, records in evidence.ranks.items() if not records.of("step")]:
+        said.append(f"most: {names(idle)} made no step of a torch.optim optimizer after a backward pass")
     for module in CHECKS:
         said += getattr(module, "not_judged", lambda evidence: ())(evidence)
     return said
