@@ -74,6 +74,11 @@ class Host:
         """`command`, to be run on this host. The process id is that of the command."""
         return ["ip", "netns", "exec", self.namespace, *command]
 
+    def throttle(self, megabits: int) -> None:
+        """What this host sends through eth0 leaves at this rate."""
+        bucket = ["root", "tbf", "rate", f"{megabits}mbit", "burst", "64kb", "latency", "50ms"]
+        subprocess.run(self.command(["tc", "qdisc", "replace", "dev", "eth0", *bucket]), check=True, timeout=30)
+
 
 class Network:
     """`size` hosts on two switches. Their names carry our process id, so that test runs can be side by side."""

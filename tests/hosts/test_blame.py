@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 from ringdp.observe.blame import judge
 from ringdp.observe.evidence import table_of_folder
-
-
-def throttle(host, megabits):
-    """What this host sends leaves at this rate."""
-    bucket = ["root", "tbf", "rate", f"{megabits}mbit", "burst", "64kb", "latency", "50ms"]
-    subprocess.run(host.command(["tc", "qdisc", "replace", "dev", "eth0", *bucket]), check=True, timeout=30)
 
 
 def verdict(job, folder):
@@ -23,12 +15,12 @@ def verdict(job, folder):
 @pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.long), 2])
 def test_a_throttled_cable_is_its_rank_s(make_job, tmp_path, slow):
     job = make_job(3, 1)
-    throttle(job.network.hosts[slow], 100)
+    job.network.hosts[slow].throttle(100)
     assert verdict(job, tmp_path / "traces") == [("link", (slow,))]
 
 
 def test_cables_that_are_all_alike_are_not_blamed(make_job, tmp_path):
     job = make_job(3, 1)
     for host in job.network.hosts:
-        throttle(host, 200)
+        host.throttle(200)
     assert verdict(job, tmp_path / "traces") == []

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ringdp.cli.traced import add_folder, status_of_command
-from ringdp.observe.blame import Finding, Table, judge
+from ringdp.observe.blame import Blame, Table, judge
 from ringdp.observe.dump import TraceError
 
 _EPILOG = """\
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def render(table: Table, found: list[Finding]) -> str:
+def render(table: Table, found: list[Blame]) -> str:
     """The findings as text for a person."""
     seen = f"{len(table.waits)} collectives and {len(table.steps)} steps in {table.seconds:.1f} s"
     if not found:

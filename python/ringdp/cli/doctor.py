@@ -17,7 +17,8 @@ _EXAMPLE = """example:
 The script stays as it is; it is stopped after --steps optimizer steps, so let it write no checkpoints you
 need. Looked at: errors and hangs, the order of collectives, layers that run on some ranks only, the data
 feed, dropout masks, kernels that do not repeat their bits, the learning rate, overlap, stragglers and
-links, threads and cores. Works for torch's DistributedDataParallel and ringdp's, over any backend.
+links, threads and cores, ranks of a host that share no memory. Works for torch's DistributedDataParallel
+and ringdp's, over any backend.
 status: 0 where nothing was found, 1 where something was, 2 where the job could not be examined."""
 
 
@@ -70,7 +71,8 @@ def _examine(options: argparse.Namespace, command: list[str], assignment: Any) -
         output = (assignment.folder / OUTPUT).read_text(errors="replace").splitlines()
         print("\n".join(output[-_SHOWN:]), file=sys.stderr)
     if not evidence.ranks:
-        raise ValueError(f"{NO_RECORDS} (the job ended with status {evidence.status})")
+        ended = f"ended with status {evidence.status}" if not evidence.stopped else evidence.stopped
+        raise ValueError(f"{NO_RECORDS} (the job: {ended})")
     diagnosis = diagnose(evidence)
     if options.json:
         print(json.dumps({**diagnosis.as_dict(), "status": evidence.status, "stopped": evidence.stopped}))

@@ -36,6 +36,11 @@ class Evidence:
         return world_of(self.ranks)
 
     @property
+    def steps(self) -> int:
+        """Of the rank that made fewest."""
+        return min((len(records.of("step")) for records in self.ranks.values()), default=0)
+
+    @property
     def complete(self) -> bool:
         """Whether there are several ranks, and all have made steps."""
         return 1 < self.world == len(self.ranks) and all(records.of("step") for records in self.ranks.values())
@@ -63,14 +68,20 @@ class Evidence:
         return median(times) if times else 0.0
 
     def waits(self) -> dict[int, dict[int, float]]:
-        """By warm step and rank: seconds of communication that nothing hid, in wrapper and in calls of the script."""
+        """By warm step and rank: seconds of communication that nothing hid: of gradients, buffers, and calls by hand.
+
+        A wrapper's figures of a step come with the next one: where there is a wrapper, the last step is left out.
+        """
         steps = self.warm("step")
         exposed = self.by_step("ddp")
         found = {}
         for step, rows in steps.items():
             hidden_not = exposed.get(step, {})
+            if exposed and not hidden_not:
+                continue
             found[step] = {
                 rank: row["called"]
+                + row["buffers"]
                 + (max(0.0, hidden_not[rank]["communication"] - hidden_not[rank]["overlap"]) if hidden_not else 0.0)
                 for rank, row in rows.items()
             }

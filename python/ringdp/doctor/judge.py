@@ -19,6 +19,7 @@ from ringdp.doctor.checks import (
     overlap,
     pinning,
     straggler,
+    topology,
 )
 from ringdp.doctor.evidence import Evidence
 
@@ -33,6 +34,7 @@ CHECKS: tuple[ModuleType, ...] = (
     overlap,
     straggler,
     pinning,
+    topology,
 )
 
 
@@ -57,7 +59,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     findings = [finding for module in CHECKS for finding in module.check(evidence)]
     return Diagnosis(
         world=evidence.world,
-        steps=min((len(records.of("step")) for records in evidence.ranks.values()), default=0),
+        steps=evidence.steps,
         step_seconds=evidence.step_seconds(),
         findings=tuple(findings),
         not_judged=tuple(_not_judged(evidence)),
@@ -70,6 +72,8 @@ def _not_judged(evidence: Evidence) -> list[str]:
         said.append(f"{names(missing)} of {evidence.world} left no records: on another host, or without ringdp")
     if evidence.world == 1:
         said.append("most: the job has one rank, and the checks compare several")
+    elif idle := [rank for rank, records in evidence.ranks.items() if not records.of("step")]:
+        said.append(f"most: {names(idle)} made no step of a torch.optim optimizer after a backward pass")
     for module in CHECKS:
         said += getattr(module, "not_judged", lambda evidence: ())(evidence)
     return said

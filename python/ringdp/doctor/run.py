@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,13 +12,15 @@ from pathlib import Path
 
 from ringdp.attach import job
 from ringdp.attach.assignment import Assignment
-from ringdp.attach.records import RankRecords, Reader
+from ringdp.attach.records import RankRecords, Reader, absent
 from ringdp.doctor.checks.failure import HANGS
 from ringdp.doctor.evidence import Baseline, Evidence
 from ringdp.doctor.probes.errors import stack_file
 
 OUTPUT = "output.log"
 DONE = "every rank has made its steps"
+SILENT = "was ended, after ten times --timeout"
+_STARTS_WITHIN = 10  # times the patience with a running job: it imports, compiles, downloads
 _STACKS_WITHIN_S = 0.5
 
 
@@ -26,7 +29,8 @@ def examine(
 ) -> Evidence:
     """The job's output goes to a file beside the records. OSError when it cannot be started.
 
-    patience_s: without a new record of any rank for so long, once there were some, the job hangs.
+    patience_s: without a new record of any rank for so long, once there were some, the job hangs; ten times as long
+    is waited for the first one.
     """
     assignment.write_options({"folder": str(assignment.folder)})
     watch = Watch(Reader(assignment.folder), assignment.folder, steps, patience_s)
@@ -56,20 +60,25 @@ class Watch:
             self._lines, self._moved = lines, time.monotonic()
         if ranks and self._all_done(ranks):
             return DONE
-        if ranks and time.monotonic() - self._moved > self._patience_s:
+        idle = time.monotonic() - self._moved
+        if not ranks and idle > _STARTS_WITHIN * self._patience_s:
+            return SILENT
+        if ranks and idle > self._patience_s:
             self.stacks = stacks_of(ranks, self._folder)
             return HANGS
         return ""
 
     def _all_done(self, ranks: Mapping[int, RankRecords]) -> bool:
-        world = next(iter(ranks.values())).header["world"]
-        return len(ranks) == world and all(len(r.of("step")) >= self._steps for r in ranks.values())
+        # Ranks that are still absent after twice the steps write elsewhere, or nothing.
+        wanted = self._steps if not absent(ranks) else 2 * self._steps
+        return all(len(records.of("step")) >= wanted for records in ranks.values())
 
 
 def stacks_of(ranks: Mapping[int, RankRecords], folder: Path) -> dict[int, str]:
     """By rank, the innermost line of its Python stack that is not torch's: ranks are asked by a signal."""
     for records in ranks.values():
-        if stack_file(folder, records.header["pid"]).exists():  # else nobody has set the signal's handler
+        here = records.header["host"] == socket.gethostname()  # elsewhere its number is another process's
+        if here and stack_file(folder, records.header["pid"]).exists():  # else nobody has set the signal's handler
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(records.header["pid"], signal.SIGUSR1)
     time.sleep(_STACKS_WITHIN_S)

@@ -44,7 +44,8 @@ class Table:
     """What the judge looks at. Ranks are ranks in the job.
 
     seconds: how long the traces are. waits: of each collective, by rank: seconds until the last rank came; within: the
-    number of the step that it belongs to, -1 for none. steps: of each step, by rank. full: of each link (from, to): seconds for which it had no room, and the bytes that then waited.
+    number of the step that it belongs to, -1 for none. steps: of each step, by rank. full: of each link (from, to):
+    seconds for which it had no room, and the bytes that then waited.
     held: by rank: seconds in which it was held by a collective in which everybody was there already.
     """
 
@@ -57,7 +58,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Blame:
     """cause: "compute", "data", "late" or "link". seconds: lost by it; share: of the whole time."""
 
     cause: str
@@ -71,10 +72,10 @@ class Finding:
         return f"{self.why} Cost: {self.seconds:.2f} s, {self.share:.0%} of the time. {self.advice}"
 
 
-def judge(table: Table) -> list[Finding]:
+def judge(table: Table) -> list[Blame]:
     """What is to blame, the costliest first; nothing when nothing is."""
     found = [*_late(table), *_links(table)]
-    return sorted(found, key=lambda finding: -finding.seconds)
+    return sorted(found, key=lambda blame: -blame.seconds)
 
 
 def delay(waits: Mapping[int, float]) -> tuple[int, float]:
@@ -86,10 +87,17 @@ def delay(waits: Mapping[int, float]) -> tuple[int, float]:
 def chance(times: int, of: int, ranks: int) -> float:
     """How likely one given rank of `ranks` equal ones is last at least `times` times in `of`."""
     p = 1 / ranks
-    return sum(math.comb(of, k) * p**k * (1 - p) ** (of - k) for k in range(times, of + 1))
+
+    # By logarithms: the binomial coefficients of long traces are larger than any float.
+    def log_ways(k: int) -> float:
+        return math.lgamma(of + 1) - math.lgamma(k + 1) - math.lgamma(of - k + 1)
+
+    return math.fsum(
+        math.exp(log_ways(k) + k * math.log(p) + (of - k) * math.log1p(-p)) for k in range(times, of + 1)
+    )
 
 
-def _late(table: Table) -> list[Finding]:
+def _late(table: Table) -> list[Blame]:
     groups: dict[tuple[int, ...], list[tuple[int, float]]] = defaultdict(list)
     in_step: dict[tuple[tuple[int, ...], int], Counter[int]] = defaultdict(Counter)
     for waits, step in zip(table.waits, table.within, strict=True):
@@ -101,10 +109,10 @@ def _late(table: Table) -> list[Finding]:
     # What delays one bucket of a step delays the next one, too: a step is one case, of whoever delayed it most.
     for (ranks, _), lost_by in in_step.items():
         groups[ranks].append(lost_by.most_common(1)[0])
-    return [finding for ranks, delays in groups.items() if (finding := _late_in(table, ranks, delays))]
+    return [blame for ranks, delays in groups.items() if (blame := _late_in(table, ranks, delays))]
 
 
-def _late_in(table: Table, ranks: tuple[int, ...], delays: Sequence[tuple[int, float]]) -> Finding | None:
+def _late_in(table: Table, ranks: tuple[int, ...], delays: Sequence[tuple[int, float]]) -> Blame | None:
     total = sum(lost for _, lost in delays)
     if total <= 0:
         return None
@@ -120,7 +128,7 @@ def _late_in(table: Table, ranks: tuple[int, ...], delays: Sequence[tuple[int, f
         return None
     cause, more = _cause(table.steps, rank)
     why = f"Rank {rank} came last {times} of {len(counted)} times, and the others waited for it alone{more}."
-    return Finding(cause, (rank,), lost, share, why, _ADVICE[cause])
+    return Blame(cause, (rank,), lost, share, why, _ADVICE[cause])
 
 
 _ADVICE = {
@@ -149,7 +157,7 @@ def _cause(steps: Sequence[Mapping[int, Work]], rank: int) -> tuple[str, str]:
     return cause, f": {where} it takes {1e3 * more[cause]:.1f} ms more than they do"
 
 
-def _links(table: Table) -> list[Finding]:
+def _links(table: Table) -> list[Blame]:
     if not table.full or not table.held:
         return []
     lost = statistics.fmean(table.held.values())
@@ -164,11 +172,11 @@ def _links(table: Table) -> list[Finding]:
     common = set.intersection(*(set(link) for link in slow))
     if len(slow) > 1 and len(common) == 1:
         rank = common.pop()
-        return [Finding("link", (rank,), lost, share, f"The links of rank {rank} are slow ({rate}).", _ADVICE["link"])]
+        return [Blame("link", (rank,), lost, share, f"The links of rank {rank} are slow ({rate}).", _ADVICE["link"])]
     names = ", ".join(f"{a} -> {b}" for a, b in slow)
     ranks = tuple(sorted({rank for link in slow for rank in link}))
     what = f"link {names} is" if len(slow) == 1 else f"links {names} are"
-    return [Finding("link", ranks, lost, share, f"The {what} slow ({rate}).", _ADVICE["link"])]
+    return [Blame("link", ranks, lost, share, f"The {what} slow ({rate}).", _ADVICE["link"])]
 
 
 def _slow_links(table: Table) -> list[tuple[int, int]]:

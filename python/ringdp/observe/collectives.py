@@ -17,7 +17,6 @@ class Seen:
     arrived: int = 0  # everybody had entered it
     ended: int = 0
     failed: bool = False
-    thread: int = 0  # that called it
     backlogs: dict[int, tuple[int, int]] = field(default_factory=dict)  # peer (rank in the job) -> bytes, ns
 
     @property
@@ -38,9 +37,13 @@ class Seen:
 
 @dataclass
 class Collective:
-    """One collective. `sides` by rank in the job; `members`: the ranks of its group."""
+    """One collective. `sides` by rank in the job; `members`: the ranks of its group.
+
+    generation: how many groups of this name came before.
+    """
 
     group: str
+    generation: int
     seq: int
     members: tuple[int, ...]
     name: str = ""
@@ -70,7 +73,7 @@ def collectives(dumps: Sequence[Dump]) -> list[Collective]:
                 continue
             name, generation = keys[event.group]
             members = dump.groups[event.group].members
-            row = rows.setdefault((name, generation, event.seq), Collective(name, event.seq, members))
+            row = rows.setdefault((name, generation, event.seq), Collective(name, generation, event.seq, members))
             _note(row, row.sides.setdefault(dump.rank, Seen()), event)
     return [rows[key] for key in sorted(rows)]
 
@@ -86,7 +89,7 @@ def _keys(names: Iterable[str]) -> list[tuple[str, int]]:
 
 def _note(row: Collective, side: Seen, event: Event) -> None:
     if event.kind == "enqueued":
-        side.enqueued, side.thread = event.time, event.thread
+        side.enqueued = event.time
         row.name, row.dtype, row.op, row.bytes = event.name, event.dtype, event.op, event.bytes
     elif event.kind == "started":
         side.started = event.time

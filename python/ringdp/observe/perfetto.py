@@ -7,6 +7,7 @@ queued, waiting for ranks, moving bytes. An arrow goes from the last rank that e
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ from ringdp.observe.clocks import Offset, offsets
 from ringdp.observe.collectives import Collective, collectives
 from ringdp.observe.dump import Dump, Event
 
-STEPS, BUCKETS, FIRST_GROUP = 1, 2, 10  # lanes; threads have the system's numbers, far above
+STEPS, BUCKETS, FIRST_GROUP = 1, 2, 10  # lanes
+THREADS = 1 << 20  # and the system's number of the thread, which in a container may be as small as any lane's
 Slice = dict[str, Any]
 
 
@@ -62,8 +64,9 @@ def _of_rank(dump: Dump, lanes: Mapping[str, int]) -> Iterator[Slice]:
             yield _named("thread_name", dump.rank, lanes[group.name], f"group {group.name}")
     waiters = {event.thread for event in dump.events if event.kind == "waited"}
     for thread in sorted(waiters):
-        yield _named("thread_name", dump.rank, thread, "main thread" if thread == dump.pid else f"thread {thread}")
-    begun: dict[Any, Event] = {}
+        name = "main thread" if thread == dump.pid else f"thread {thread}"
+        yield _named("thread_name", dump.rank, THREADS + thread, name)
+    begun: dict[Any, Any] = {}
     for event in dump.events:
         yield from _of_event(dump.rank, event, begun)
 
@@ -76,9 +79,9 @@ _SLICES = {
 }
 
 
-def _of_event(rank: int, event: Event, begun: dict[Any, Event]) -> Iterator[Slice]:
+def _of_event(rank: int, event: Event, begun: dict[Any, Any]) -> Iterator[Slice]:
     if event.kind == "waited":
-        yield _slice("waits", rank, event.thread, event.time - event.ns, event.time, {})
+        yield _slice("waits", rank, THREADS + event.thread, event.time - event.ns, event.time, {})
     if event.kind in _SLICES:
         began, name, lane = _SLICES[event.kind]
         first = begun.pop(began, None)
@@ -87,19 +90,25 @@ def _of_event(rank: int, event: Event, begun: dict[Any, Event]) -> Iterator[Slic
     if event.kind in ("forward", "backward", "computed"):
         begun[event.kind] = event
     if event.kind in ("ready", "launched", "done"):
-        yield from _of_bucket(rank, event)
+        yield from _of_bucket(rank, event, begun)
 
 
-def _of_bucket(rank: int, event: Event) -> Iterator[Slice]:
+def _of_bucket(rank: int, event: Event, begun: dict[Any, Any]) -> Iterator[Slice]:
     if event.kind == "ready":
         args = {"bytes": event.bytes, "step": event.seq}
         yield {**_point("i", f"bucket {event.peer} ready", rank, BUCKETS, event.time), "s": "t", "args": args}
         return
-    phase = "b" if event.kind == "launched" else "e"  # buckets travel side by side
+    # Buckets travel side by side, and each model numbers its steps from 1: the first that was launched is done first.
+    launches = begun.setdefault((event.seq, event.peer), deque())
+    if event.kind == "launched":
+        launches.append(event.time)
+    elif not launches:
+        return  # its beginning was overwritten
+    phase, launched = ("b", launches[-1]) if event.kind == "launched" else ("e", launches.popleft())
     yield {
         **_point(phase, f"bucket {event.peer}", rank, BUCKETS, event.time),
         "cat": "bucket",
-        "id": f"{rank}/{event.seq}/{event.peer}",
+        "id": f"{rank}/{event.seq}/{event.peer}/{launched}",
         "args": {"bytes": event.bytes},
     }
 
@@ -136,7 +145,7 @@ def _arrows(row: Collective, lane: int, clock: Mapping[int, Offset]) -> Iterator
     for rank, side in row.sides.items():
         if rank == last or not side.arrived:
             continue
-        id_ = f"{row.group}/{row.seq}/{last}-{rank}"
+        id_ = f"{row.group}/{row.generation}/{row.seq}/{last}-{rank}"
         both = {"cat": "collective", "id": id_}
         yield {**_point("s", row.name, last, lane, row.sides[last].started), **both}
         yield {**_point("f", row.name, rank, lane, side.arrived), **both, "bp": "e"}

@@ -86,7 +86,10 @@ def serve_prometheus(port: int, host: str = "127.0.0.1") -> ThreadingHTTPServer:
     try:
         server = _Server((host, port), _Handler)
     except (OSError, OverflowError) as error:
-        raise OSError(f"ringdp cannot serve Prometheus on {host}:{port}: {error}") from None
+        raise OSError(
+            f"ringdp cannot serve Prometheus on {host}:{port}: {error}; give another port ({VARIABLE} is the port of "
+            "LOCAL_RANK 0, each further rank of the host takes the next one), or 0 in a call for any that is free"
+        ) from None
     threading.Thread(target=server.serve_forever, name="ringdp-prometheus", daemon=True).start()
     return server
 

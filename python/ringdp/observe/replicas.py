@@ -59,6 +59,8 @@ def check_replicas(
 ) -> Replicas:
     """Compares the bits of all parameters and of the optimizer's state over the ranks of `group` (default: the world).
 
+    Of the state: tensors and numbers, also those in lists, tuples and dicts.
+
     Collective; any backend, any device. Reads everything once and sends 8 bytes per tensor; only where something
     differs, a little more. Buffers are not compared: BatchNorm's differ between ranks until the next forward pass.
     NotImplementedError names what holds shards: shards are no replicas. RuntimeError when the ranks have other tensors.
@@ -79,6 +81,10 @@ def check_replicas(
 
 
 def _tensors_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> Iterator[tuple[str, torch.Tensor]]:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
+        raise NotImplementedError("check_replicas: FullyShardedDataParallel shards parameters: no rank holds a replica")
     if getattr(model, "zero_stage", 0) == 3:
         raise NotImplementedError("check_replicas: zero_stage=3 shards parameters, so no rank holds a replica")
     names: dict[torch.Tensor, str] = {}
@@ -106,8 +112,17 @@ def _state_of(optimizer: torch.optim.Optimizer, names: Mapping[Any, str]) -> Ite
     for number, parameter in enumerate(parameters):
         name = names.get(parameter, f"parameter {number} of the optimizer")
         for key, value in sorted(optimizer.state.get(parameter, {}).items()):
-            if isinstance(value, (torch.Tensor, bool, int, float)):
-                yield f"{key} of {name}", torch.as_tensor(value).detach()
+            for place, tensor in _leaves(value):
+                yield f"{key}{place} of {name}", tensor
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors and numbers in it, each with its place: '[0][max]'. Text and None are no state that is computed."""
+    if isinstance(value, (torch.Tensor, bool, int, float)):
+        yield place, torch.as_tensor(value).detach()
+    elif isinstance(value, (list, tuple, Mapping)):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _leaves(item, f"{place}[{key}]")
 
 
 def _checksum(tensor: torch.Tensor) -> int:

@@ -11,12 +11,14 @@ import pytest
 from ringdp.cli import main
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "doctor"))
-from planted import script
+from planted import ARGUMENTS, script
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 CLEAN_RUNS = [(wrapper, backend) for wrapper in ("stock", "ringdp") for backend in ("ringdp", "gloo")]
+RULE = ("--base-lr", "3e-4", "--base-batch", "8")  # the example's own rate and global batch
 ALONE = [
     ("loader sleeps", "stock", "straggler"),
+    ("workers sleep", "ringdp", "straggler"),
     ("backward sleeps", "ringdp", "straggler"),
     ("threads", "stock", "threads"),
     ("pinned", "stock", "pinning"),
@@ -29,17 +31,20 @@ ALONE = [
     ("group order", "stock", "group order"),
     ("same dropout", "stock", "dropout"),
     ("odd buffer", "stock", "failed"),
+    ("killed", "stock", "failed"),
+    ("over tcp", "stock", "topology"),
 ]
 
 
 @pytest.fixture
 def examined(run_python, tmp_path):
-    """examined(faults, wrapper, backend, *options): the diagnosis of a real job of two ranks."""
+    """examined(changes, wrapper, backend, *options): the diagnosis of a real job of two ranks."""
     if "ringdp" not in metadata.entry_points(group="torch.backends").names:
         pytest.skip("ringdp is not installed here, so torch cannot find its entry point")
 
-    def run(faults, wrapper="stock", backend="ringdp", *options):
-        job = [*TORCHRUN, str(script(tmp_path, *faults)), wrapper, backend]
+    def run(changes, wrapper="stock", backend="ringdp", *options):
+        train = script(tmp_path, *changes, wrapper=wrapper)
+        job = [*TORCHRUN, str(train), "--backend", backend, *ARGUMENTS]
         result = run_python("-m", "ringdp", "doctor", "--json", *options, "--", *job, OMP_NUM_THREADS="1")
         assert result.returncode in (0, 1), result.stderr
         report = json.loads(result.stdout)
@@ -54,14 +59,14 @@ def checks(report):
 
 
 def test_a_clean_job_has_no_finding(examined):
-    report = examined([], "stock", "ringdp", "--base-lr", "0.02", "--base-batch", "16")
+    report = examined([], "stock", "ringdp", *RULE)
     assert report["findings"] == []
     assert report["world"] == 2 and report["steps"] >= 30
 
 
 def test_faults_that_keep_a_job_running_are_all_named(examined):
     faults = ["same dropout", "loader sleeps", "partial layer", "noisy kernel"]
-    report = examined(faults, "stock", "ringdp", "--base-lr", "0.02", "--base-batch", "4", "--steps", "20")
+    report = examined(faults, "stock", "ringdp", "--base-lr", "3e-4", "--base-batch", "2", "--steps", "20")
     assert {"dropout", "straggler", "partial layer", "kernels", "learning rate"} <= checks(report)
     (slow,) = [finding for finding in report["findings"] if finding["check"] == "straggler"]
     assert (slow["ranks"], slow["numbers"]["where"]) == ([1], "in its data loader")
@@ -75,9 +80,9 @@ def test_a_mis_sized_buffer_is_named_with_ringdp_s_error(examined):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("wrapper", "backend"), CLEAN_RUNS)
-@pytest.mark.parametrize("turn", range(3))
-def test_clean_jobs_have_no_finding(examined, wrapper, backend, turn):
-    assert examined([], wrapper, backend, "--base-lr", "0.02", "--base-batch", "16")["findings"] == []
+@pytest.mark.parametrize("changes", [[], ["own dropout"], []])
+def test_clean_jobs_have_no_finding(examined, wrapper, backend, changes):
+    assert examined(changes, wrapper, backend, *RULE)["findings"] == []
 
 
 @pytest.mark.long
@@ -91,6 +96,45 @@ def test_a_job_that_hangs_is_ended_and_its_line_named(examined):
     report = examined(["hang"], "stock", "gloo", "--timeout", "15")
     (found,) = [finding for finding in report["findings"] if finding["check"] == "hang"]
     assert "train.py, line" in found["seen"]
+
+
+SPAWNED = """
+import os, sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def main(rank, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(100):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        dist.barrier()
+        if rank == 1 and step == 3:
+            HOW
+
+if __name__ == "__main__":
+    mp.spawn(main, (sys.argv[1],), 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raise ValueError('no such sample')", "no such sample"),
+        pytest.param("os._exit(3)", "exit code 3", marks=pytest.mark.long),
+        pytest.param("os.kill(os.getpid(), 9)", "signal SIGKILL", marks=pytest.mark.long),
+    ],
+)
+def test_a_spawned_rank_that_dies_is_a_finding(run_python, tmp_path, how, said):
+    (tmp_path / "train.py").write_text(SPAWNED.replace("HOW", how))
+    job = [sys.executable, str(tmp_path / "train.py"), str(tmp_path)]
+    result = run_python("-m", "ringdp", "doctor", "--json", "--", *job, OMP_NUM_THREADS="1")
+    assert result.returncode == 1, result.stderr
+    (failed,) = [finding for finding in json.loads(result.stdout)["findings"] if finding["check"] == "failed"]
+    assert failed["numbers"]["steps"] >= 4 and said in result.stderr
 
 
 def test_a_job_that_nobody_watches_shows_its_output(run_python):

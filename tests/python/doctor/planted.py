@@ -1,45 +1,63 @@
-"""Faults, each a patch of the clean script: lines and what stands in their place. Worlds of two ranks."""
+"""Faults, each a patch of ringdp.examples.train_ddp: lines and what stands in their place. Worlds of two ranks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-CLEAN = Path(__file__).with_name("clean_script.py")
-_STEP = "            optimizer.zero_grad()\n"
-_MADE = "    model = wrapped(Net())\n"
-_RELU = "        x = torch.relu(self.first(x))\n"
+CLEAN = Path(__file__).resolve().parents[3] / "python" / "ringdp" / "examples" / "train_ddp.py"
+ARGUMENTS = ["--sequences", "160", "--epochs", "100"]  # 20 steps of 4 sequences per epoch
+_STEP = "            loss = one_step(model, batch, optimizer, criterion)\n"
+_MADE = "    criterion = nn.CrossEntropyLoss()\n"
+_TRAIN = "def train(options"
+_TIME = ("import sys\n", "import sys\nimport time\n")
+_WIDTH = "WIDTH = 32, 16, 32"
+_WIDE = (_WIDTH, "WIDTH = 32, 16, 512")
+_VIEW = "        gradient_as_bucket_view=True,\n"
 
-# fault -> (old, new), ...
-PATCHES: dict[str, tuple[tuple[str, str], ...]] = {
-    "same dropout": (("torch.manual_seed(1 + rank)", "torch.manual_seed(1)"),),
+Patch = tuple[tuple[str, str], ...]
+
+
+
+def _slow_batches(seconds: float) -> Patch:
+    """On rank 1."""
+    function = f"def slowly(samples):\n    time.sleep({seconds} * int(os.environ['RANK']))\n"
+    function += "    return torch.utils.data.default_collate(samples)\n"
+    given = ("sampler=sampler,\n", "sampler=sampler,\n        collate_fn=slowly,\n")
+    return (_TIME, given, (_TRAIN, f"{function}\n\n{_TRAIN}"))
+
+
+WRAPPERS: dict[str, Patch] = {
+    "stock": (),
+    "ringdp": (("from torch.nn.parallel import Distributed", "from ringdp import Distributed"),),
+}
+HARMLESS: dict[str, Patch] = {
+    "wide": ((_WIDTH, "WIDTH = 32, 16, 128"),),  # 1.6 MB of gradients: more than one bucket
+    "own dropout": (("dropout=0.0", "dropout=0.1"), (_MADE, f"{_MADE}    torch.manual_seed(1 + rank)\n")),
+}
+FAULTS: dict[str, Patch] = {
+    "same dropout": (("dropout=0.0", "dropout=0.1"),),
     "loader sleeps": (
-        ("sampler=sampler)\n", "sampler=sampler, collate_fn=slowly)\n"),
-        (
-            "def main() -> None:\n",
-            "def slowly(samples):\n    time.sleep(0.15 * dist.get_rank())\n"
-            "    return torch.utils.data.default_collate(samples)\n\n\ndef main() -> None:\n",
-        ),
+        *_slow_batches(0.15),
+        ("RATE = 4, 2, 100", "RATE = 4, 0, 100"),
+        ("persistent_workers=True", "persistent_workers=False"),
     ),
+    "workers sleep": _slow_batches(0.4),  # of which there are two
     "backward sleeps": (
+        _TIME,
         (_MADE, f"{_MADE}    model.module.head.weight.register_hook(lambda g: time.sleep(0.15 * rank))\n"),
     ),
     "threads": ((_MADE, f"    torch.set_num_threads(8)\n{_MADE}"),),
     "pinned": ((_MADE, f"    os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})\n{_MADE}"),),
-    "plain loader": (("batch_size=BATCH, sampler=sampler", "batch_size=BATCH, shuffle=True"),),
-    "no set_epoch": (("        sampler.set_epoch(epoch)\n", ""),),
-    "one bucket": (
-        ("WIDTH, LR = 100, 8, 64", "WIDTH, LR = 100, 8, 1200"),
-        ("DistributedDataParallel(model)", "DistributedDataParallel(model, bucket_cap_mb=500)"),
-    ),
-    "no overlap": (
-        ("WIDTH, LR = 100, 8, 64", "WIDTH, LR = 100, 8, 1200"),
-        ("ringdp.DistributedDataParallel(model)", "ringdp.DistributedDataParallel(model, overlap=False)"),
-    ),
+    "over tcp": ((_TRAIN, f"os.environ['RINGDP_TRANSPORT'] = 'tcp'\n\n\n{_TRAIN}"),),
+    "plain loader": (("        sampler=sampler,\n", "        shuffle=True,\n"),),
+    "no set_epoch": (("        sampler.set_epoch(epoch)  #", "        #"),),
+    "one bucket": (_WIDE, (_VIEW, f"{_VIEW}        bucket_cap_mb=500,\n")),
+    "no overlap": (_WIDE, (_VIEW, f"{_VIEW}        overlap=False,\n")),
     "partial layer": (
-        ("        x = torch.relu(self.second(x))\n", "        x = self.second(x) if dist.get_rank() else x\n"),
-        ("DistributedDataParallel(model)", "DistributedDataParallel(model, find_unused_parameters=True)"),
+        ("+ self.places", "+ (self.places if dist.get_rank() else 0)"),
+        ("static_graph=True", "find_unused_parameters=True"),
     ),
-    "noisy kernel": ((_RELU, f"{_RELU}        x = x * (1 + int.from_bytes(os.urandom(2), 'big') * 1e-6)\n"),),
+    "noisy kernel": (("self.tokens(x)", "self.tokens(x) * (1 + int.from_bytes(os.urandom(2), 'big') * 1e-6)"),),
     "odd buffer": ((_STEP, f"            dist.all_reduce(torch.ones(3 + rank * (epoch == 1)))\n{_STEP}"),),
     "group order": (
         (_MADE, f"    groups = [dist.new_group(backend='gloo') for _ in range(2)]\n{_MADE}"),
@@ -50,17 +68,18 @@ PATCHES: dict[str, tuple[tuple[str, str], ...]] = {
             f"{_STEP}",
         ),
     ),
-    "hang": ((_STEP, f"            time.sleep(600 * rank * (epoch == 1))\n{_STEP}"),),
+    "killed": ((_STEP, f"            if rank and epoch:\n                os.kill(os.getpid(), 9)\n{_STEP}"),),
+    "hang": (_TIME, (_STEP, f"            time.sleep(600 * rank * (epoch == 1))\n{_STEP}")),
 }
 
 
-def script(folder: Path, *faults: str) -> Path:
-    """A copy of the clean script with these faults."""
+def script(folder: Path, *changes: str, wrapper: str = "stock") -> Path:
+    """A copy of the example with these changes, of FAULTS or HARMLESS."""
     text = CLEAN.read_text()
-    for fault in faults:
-        for old, new in PATCHES[fault]:
-            assert old in text, f"{fault}: the clean script has no {old!r}"
-            text = text.replace(old, new)
+    patches = [WRAPPERS[wrapper], *(({**FAULTS, **HARMLESS})[change] for change in changes)]
+    for old, new in dict.fromkeys(pair for patch in patches for pair in patch):
+        assert old in text, f"{changes}: the example has no {old!r}"
+        text = text.replace(old, new)
     file = folder / "train.py"
     file.write_text(text)
     return file

@@ -9,10 +9,11 @@ from ringdp.attach.records import RankRecords
 from ringdp.doctor.evidence import Evidence
 
 STEPS = 20
-MODEL = {"bytes": 8 << 20, "buckets": 3, "backend": "ringdp", "wrapper": "torch"}
-PLACE = {"host": "here", "cores": list(range(8)), "host_cores": 8, "threads": 2, "openmp": "2"}
-STEP = {"optimizer": "SGD", "lr": 0.1, "samples": 32, "seconds": 0.1, "data": 0.001, "called": 0.0}
+MODEL = {"bytes": 8 << 20, "buckets": 3}
+PLACE = {"host": "here", "cores": list(range(8)), "host_cores": 8, "threads": 2}
+STEP = {"optimizer": "SGD", "lr": 0.1, "samples": 32, "seconds": 0.1, "data": 0.001, "called": 0.0, "buffers": 0.0}
 DDP = {"forward": 0.03, "backward": 0.05, "communication": 0.02, "overlap": 0.015}
+SHARED = "shm: same boot id, network namespace and user, mapping probed"
 
 Change = Callable[[int, int], dict[str, Any]]
 
@@ -20,6 +21,11 @@ Change = Callable[[int, int], dict[str, Any]]
 def nothing(rank: int, step: int) -> dict[str, Any]:
     """No change."""
     return {}
+
+
+def paths(rank: int, world: int, why: str = SHARED) -> list[dict[str, Any]]:
+    """How this rank reaches every other one."""
+    return [{"peer": peer, "why": why} for peer in range(world) if peer != rank]
 
 
 def records(rank: int, world: int, kinds: dict[str, list[dict[str, Any]]]) -> RankRecords:
@@ -43,7 +49,7 @@ def evidence(
         kinds = {
             "step": [{**STEP, "step": n, **step(rank, n)} for n in range(STEPS)],
             "ddp": [{**DDP, "step": n, **ddp(rank, n)} for n in range(STEPS - 1)],
-            "place": [{**PLACE, **place(rank, 1)}],
+            "place": [{**PLACE, "paths": paths(rank, world), **place(rank, 1)}],
             "model": [{**MODEL, **(model or {})}],
             "kernels": [{"differing": []}],
         }

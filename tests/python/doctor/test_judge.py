@@ -30,8 +30,10 @@ def test_jobs_that_cannot_be_compared_are_said():
     assert any("one rank" in sentence for sentence in diagnose(evidence(1)).not_judged)
     partly = evidence(3)
     assert "rank 2 of 3 left no records" in diagnose(Evidence({r: partly.ranks[r] for r in (0, 1)})).not_judged[0]
+    idle = diagnose(evidence(more=lambda rank: {"step": []} if rank else {}))
+    assert "most: rank 1 made no step of a torch.optim optimizer" in idle.not_judged[0]
     assert diagnose(Evidence({})).findings == ()
 
 
 def test_every_check_is_run():
-    assert len({module.__name__ for module in CHECKS}) == len(CHECKS) == 10
+    assert len({module.__name__ for module in CHECKS}) == len(CHECKS) == 11

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 
 from ringdp.attach.assignment import Assignment
 from ringdp.attach.records import Reader
 from ringdp.doctor.checks.failure import HANGS
-from ringdp.doctor.run import DONE, OUTPUT, Watch, examine, stacks_of
+from ringdp.doctor.probes.errors import stack_file
+from ringdp.doctor.run import DONE, OUTPUT, SILENT, Watch, examine, stacks_of
 
+HERE = socket.gethostname()
 STUCK = """
 import faulthandler, signal, sys, time
 faulthandler.register(signal.SIGUSR1, file=open(sys.argv[1], "w"))
@@ -21,10 +26,10 @@ stuck()
 """
 
 
-def write(folder, rank, *kinds, pid=0):
+def write(folder, rank, *kinds, pid=0, host=HERE):
     with (folder / f"rank{rank}.jsonl").open("a") as stream:
         if stream.tell() == 0:
-            header = {"kind": "rank", "rank": rank, "world": 2, "restart": 0, "time": 0, "pid": pid}
+            header = {"kind": "rank", "rank": rank, "world": 2, "restart": 0, "time": 0, "pid": pid, "host": host}
             stream.write(json.dumps(header) + "\n")
         for kind in kinds:
             stream.write(json.dumps({"kind": kind}) + "\n")
@@ -42,9 +47,32 @@ def test_it_ends_when_all_ranks_have_made_their_steps(tmp_path):
 
 def test_it_ends_when_nothing_has_come_for_so_long(tmp_path):
     watch = Watch(Reader(tmp_path), tmp_path, 2, 0.0)
-    assert watch.tick() == ""  # before the first record a job may take its time
     write(tmp_path, 0, "step")
     assert [watch.tick(), watch.tick()][-1] == HANGS
+
+
+def test_a_job_that_never_begins_is_ended(tmp_path):
+    watch = Watch(Reader(tmp_path), tmp_path, 2, 0.001)
+    time.sleep(0.02)
+    assert watch.tick() == SILENT
+
+
+def test_ranks_that_write_elsewhere_are_not_waited_for(tmp_path):
+    watch = Watch(Reader(tmp_path), tmp_path, 2, 60.0)
+    write(tmp_path, 0, "step", "step", "step")
+    assert watch.tick() == ""
+    write(tmp_path, 0, "step")
+    assert watch.tick() == DONE
+
+
+def test_a_process_of_another_host_is_not_signalled(tmp_path, monkeypatch):
+    signalled = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: signalled.append((pid, number)))
+    for rank, host in enumerate((HERE, "elsewhere")):
+        stack_file(tmp_path, 70 + rank).touch()
+        write(tmp_path, rank, pid=70 + rank, host=host)
+    assert stacks_of(Reader(tmp_path).read(), tmp_path) == {}
+    assert signalled == [(70, signal.SIGUSR1)]
 
 
 def test_a_rank_that_is_stuck_says_where(tmp_path):

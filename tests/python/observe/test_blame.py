@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
+from fractions import Fraction
 
 import pytest
 from made_up import Run
@@ -30,6 +32,8 @@ def test_chance_is_the_binomial_tail():
     assert chance(0, 10, 2) == pytest.approx(1)
     assert chance(10, 10, 2) == pytest.approx(2**-10)
     assert chance(2, 3, 4) == pytest.approx(3 * 0.25**2 * 0.75 + 0.25**3)
+    ways = sum(math.comb(5000, k) for k in range(2600, 5001))  # more than any float
+    assert chance(2600, 5000, 2) == pytest.approx(float(Fraction(ways, 2**5000)))
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])

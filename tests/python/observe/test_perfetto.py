@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from made_up import MS, Run
-from ringdp.observe.perfetto import BUCKETS, FIRST_GROUP, STEPS, chrome_trace
+from ringdp.observe.perfetto import BUCKETS, FIRST_GROUP, STEPS, THREADS, chrome_trace
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +79,34 @@ def test_buckets_begin_and_end_by_their_id(run, events):
     assert len(begun) == run.ranks * run.steps == len({event["id"] for event in begun})
     assert sorted(event["id"] for event in begun) == sorted(event["id"] for event in ended)
     assert len(of(events, tid=BUCKETS, ph="i", name="bucket 0 ready")) == run.ranks * run.steps
+
+
+def test_threads_have_lanes_of_their_own_in_a_container(run):
+    dumps = [
+        replace(dump, events=tuple(event._replace(thread=FIRST_GROUP) for event in dump.events)) for dump in run.dumps()
+    ]
+    made = chrome_trace(dumps)["traceEvents"]
+    assert {event["tid"] for event in of(made, name="waits")} == {THREADS + FIRST_GROUP}
+    assert {e["args"]["name"] for e in of(made, name="thread_name", tid=FIRST_GROUP)} == {"group 0"}
+
+
+def twice(dump):
+    """A group of the same name and a model with the same numbers come later in the same process."""
+    later = 1 + dump.events[-1].time - dump.events[0].time
+    again = [event._replace(time=event.time + later) for event in dump.events]
+    again = [event._replace(group=1) if event.group == 0 else event for event in again]
+    return replace(dump, groups=dump.groups * 2, events=dump.events + tuple(again))
+
+
+def test_ids_tell_groups_of_one_name_and_models_apart(run):
+    made = chrome_trace([twice(dump) for dump in run.dumps()])["traceEvents"]
+    starts = [event["id"] for event in of(made, ph="s")]
+    assert len(starts) == len(set(starts)) == 2 * 2 * run.steps
+    begun, ended = of(made, tid=BUCKETS, ph="b"), of(made, tid=BUCKETS, ph="e")
+    assert len(begun) == 2 * run.ranks * run.steps == len({event["id"] for event in begun})
+    assert sorted(event["id"] for event in begun) == sorted(event["id"] for event in ended)
+
+
+def test_a_bucket_whose_launch_was_overwritten_has_no_end(run):
+    dumps = [replace(d, events=tuple(e for e in d.events if e.kind != "launched")) for d in run.dumps()]
+    assert of(chrome_trace(dumps)["traceEvents"], tid=BUCKETS, ph="e") == []

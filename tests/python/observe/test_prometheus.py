@@ -50,7 +50,7 @@ def test_it_is_served_on_loopback(monkeypatch):
             assert answer.read().decode() == prometheus.render(STATS)
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"{address}/other", timeout=10)
-        with pytest.raises(OSError, match=rf"127\.0\.0\.1:{server.server_port}"):
+        with pytest.raises(OSError, match=rf"127\.0\.0\.1:{server.server_port}.*RINGDP_PROMETHEUS_PORT"):
             prometheus.serve_prometheus(server.server_port)
     finally:
         server.shutdown()

@@ -6,6 +6,7 @@ import pytest
 import ringdp
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 
 def flip(tensor, element, bit):
@@ -80,6 +81,23 @@ def test_other_tensors_are_named(pair):
     pair.run(other_models)
 
 
+def nested(rank_that_differs):
+    parameter = torch.nn.Parameter(torch.ones(3))
+    model = torch.nn.ParameterList([parameter])
+    optimizer = torch.optim.LBFGS([parameter])
+    optimizer.state[parameter]["old_dirs"] = [torch.ones(3), torch.ones(3)]
+    optimizer.state[parameter]["more"] = {"deep": (1, 2.0, "text", None)}
+    if dist.get_rank() == rank_that_differs:
+        optimizer.state[parameter]["old_dirs"][1][2] = 5.0
+    found = ringdp.check_replicas(model, optimizer)
+    return found.tensors, [difference.name for difference in found.differences]
+
+
+def test_state_within_lists_and_dicts_is_compared(trio):
+    assert trio.run(nested, 2) == [(5, ["old_dirs[1] of 0"])] * 3
+    assert trio.run(nested, None) == [(5, [])] * 3
+
+
 def shards():
     model = torch.nn.Linear(64, 64)
     whole = ringdp.DistributedDataParallel(model, zero_stage=2)
@@ -90,6 +108,9 @@ def shards():
     sharded = ringdp.DistributedDataParallel(torch.nn.Linear(64, 64), zero_stage=3)
     with pytest.raises(NotImplementedError, match="zero_stage=3"):
         ringdp.check_replicas(sharded)
+    fsdp = FullyShardedDataParallel(torch.nn.Linear(64, 64), device_id=torch.device("cpu"), use_orig_params=True)
+    with pytest.raises(NotImplementedError, match="FullyShardedDataParallel shards parameters"):
+        ringdp.check_replicas(torch.nn.Sequential(fsdp))
 
 
 def test_shards_are_refused_by_name(pair):

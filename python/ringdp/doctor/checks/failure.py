@@ -13,7 +13,7 @@ _SHOWN = 400
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
-    """The first error of each kind, or the place at which each rank stands."""
+    """The first error, the place at which each rank stands, or that the job has ended badly without a word."""
     errors = {rank: records.of("error")[0] for rank, records in evidence.ranks.items() if records.of("error")}
     if errors:
         rank, error = next(iter(errors.items()))
@@ -36,6 +36,16 @@ def check(evidence: Evidence) -> Iterator[Finding]:
             "give all ranks the same calls in the same order, and equally many batches of equal sizes; if the job was "
             "only slow (it compiles, it loads), a longer --timeout",
             numbers={"steps": {rank: len(r.of("step")) for rank, r in evidence.ranks.items()}},
+        )
+    elif evidence.status and not evidence.stopped:
+        how = f"status {evidence.status}" if evidence.status > 0 else f"signal {-evidence.status}"
+        yield Finding(
+            "failed",
+            f"the job ended with {how} after {evidence.steps} steps, and no rank has written down an exception",
+            "a rank that is killed or leaves by os._exit() ends the training of all",
+            "the job's last lines of output, on standard error, name who it was; status 137 and signal 9 are often the "
+            "system's, short of memory: dmesg says so",
+            numbers={"status": evidence.status, "steps": evidence.steps},
         )
 
 

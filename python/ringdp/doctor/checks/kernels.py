@@ -16,7 +16,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
         rank: row["differing"]
         for rank, records in evidence.ranks.items()
         for row in records.of("kernels")
-        if row["differing"]
+        if row.get("differing")
     }
     if not differing:
         return
@@ -37,6 +37,9 @@ def check(evidence: Evidence) -> Iterator[Finding]:
 
 
 def not_judged(evidence: Evidence) -> Iterator[str]:
-    """Only wrappers are looked into."""
-    if evidence.complete and not any(records.of("kernels") for records in evidence.ranks.values()):
+    """Only wrappers are looked into, and not every model can be run twice."""
+    rows = [row for records in evidence.ranks.values() for row in records.of("kernels")]
+    if unable := [row["unable"] for row in rows if "unable" in row]:
+        yield f"kernels: the model cannot be run a second time on the side: {unable[0]}"
+    elif evidence.complete and not rows:
         yield "kernels: no DistributedDataParallel trained for three steps (or at zero_stage=3, or compiled)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ringdp.attach.finding import Finding, names
+from ringdp.doctor.checks.failure import HANGS
 from ringdp.doctor.evidence import Evidence
 
 _SHOWN = 4
@@ -14,8 +15,10 @@ def check(evidence: Evidence) -> Iterator[Finding]:
     """Over all steps. A rank that is still in its backward pass, waiting for others, counts as having all."""
     lacking: dict[str, set[int]] = {}
     steps = 0
-    for step, rows in _rows(evidence).items():
-        everywhere = set.intersection(*rows.values()) if len(rows) == evidence.world else set()
+    all_rows = _rows(evidence)
+    whole = [set.intersection(*rows.values()) for rows in all_rows.values() if len(rows) == evidence.world]
+    for rows in all_rows.values():
+        everywhere = set.intersection(*rows.values()) if len(rows) == evidence.world else set().union(*whole)
         partly = [(name, rank) for rank, missing in rows.items() for name in missing - everywhere]
         steps += bool(partly)
         for name, rank in partly:
@@ -27,7 +30,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
     shown = ", ".join(sorted(lacking)[:_SHOWN]) + more
     yield Finding(
         "partial layer",
-        f"{names(ranks)} computed no gradient for {shown}, which other ranks did, in {steps} of {len(_rows(evidence))} "
+        f"{names(ranks)} computed no gradient for {shown}, which other ranks did, in {steps} of {len(all_rows)} "
         "steps",
         "without find_unused_parameters the others wait for those gradients, or the next forward pass fails; with it "
         "the mean is over all ranks, though fewer had a share in it",
@@ -39,10 +42,13 @@ def check(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _rows(evidence: Evidence) -> dict[int, dict[int, set[str]]]:
-    """By step and rank: parameters without a gradient."""
+    """By step and rank: parameters without a gradient. A last step that the doctor has cut short says nothing."""
+    done = evidence.by_step("step") if evidence.stopped not in ("", HANGS) else None
     rows: dict[int, dict[int, set[str]]] = {}
     for rank, records in evidence.ranks.items():
         for row in records.of("unused"):
+            if done is not None and row["step"] not in done:
+                continue
             missing = rows.setdefault(row["step"], {})
             missing[rank] = missing.get(rank, set(row["names"])) & set(row["names"])  # micro-batches of a step
     return rows

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ringdp.attach.finding import Finding
-from ringdp.doctor.evidence import Evidence
+from ringdp.doctor.evidence import WARM_UP, Evidence
 
 _NONE = 0.02
 _MATTERS = 0.05  # of a step
@@ -44,6 +44,8 @@ def check(evidence: Evidence) -> Iterator[Finding]:
 def not_judged(evidence: Evidence) -> Iterator[str]:
     """Without a wrapper there are no figures; with a small model nothing to overlap."""
     if evidence.complete and not evidence.model():
-        yield "overlap: no DistributedDataParallel was made"
+        yield "overlap: no DistributedDataParallel made three steps"
     elif evidence.model() and evidence.model()["bytes"] <= _FIRST_BUCKET:
         yield f"overlap: {evidence.model()['bytes']:,} bytes of gradients are one bucket: nothing to overlap with"
+    elif evidence.complete and not evidence.warm("ddp"):
+        yield f"overlap: that takes {WARM_UP + 2} steps; give more --steps"

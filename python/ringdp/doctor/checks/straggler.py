@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from statistics import median
+from statistics import fmean, median
 
 from ringdp.attach.finding import Finding, names
-from ringdp.doctor.evidence import Evidence
+from ringdp.doctor.evidence import WARM_UP, Evidence
+from ringdp.observe.blame import MOST, chance, delay
 
-_FEWEST_STEPS = 8
-_SAME = 0.75  # of the steps: jitter wanders, a straggler stays
+_FEWEST_STEPS = 8  # after the warm-up
+_CHANCE = 0.01  # that a rank is last so often by chance: jitter wanders, a straggler stays
 _SHARE = 0.2  # of a step
 _LINK_SHARE = 0.3
-_LEAST_S = 0.005
+_LEAST_S = 0.015  # a few time slices: what a busy machine does to anyone
 _LINK_BYTES = 1 << 20
+_DATA, _FORWARD, _BACKWARD = "in its data loader", "in the forward pass", "in the backward pass"
+_ELSEWHERE = "outside of forward, backward and loader"
 _WHY = "all ranks step together, so each step is as long as the slowest rank's and the slowest link's"
 
 
@@ -33,17 +36,33 @@ def check(evidence: Evidence) -> Iterator[Finding]:
         yield _link(evidence, transfer, size)
 
 
+def not_judged(evidence: Evidence) -> Iterator[str]:
+    """A few steps are no habit."""
+    if evidence.complete and len(evidence.waits()) < _FEWEST_STEPS:
+        yield f"stragglers and links: that takes {WARM_UP + _FEWEST_STEPS + 1} steps; give more --steps"
+
+
 def _slow_rank(evidence: Evidence, waits: dict[int, dict[int, float]]) -> Finding | None:
-    least = Counter(min(rows, key=rows.__getitem__) for rows in waits.values())
-    rank, times = least.most_common(1)[0]
-    excess = median(median(w for r, w in rows.items() if r != rank) - rows[rank] for rows in waits.values())
-    if times < _SAME * len(waits) or excess < max(_LEAST_S, _SHARE * evidence.step_seconds()):
+    """Sums and not medians: a loader with k workers holds up one step in k."""
+    delays = [delay(rows) for rows in waits.values()]
+    total = sum(lost for _, lost in delays)
+    lost_by: Counter[int] = Counter()
+    for rank, lost in delays:
+        lost_by[rank] += lost
+    rank, lost = lost_by.most_common(1)[0]
+    counted = [last for last, seconds in delays if seconds >= total / len(delays) / 2]  # the others' order is noise
+    excess, step = lost / len(waits), fmean(row[rank]["seconds"] for row in evidence.warm("step").values())
+    if lost < MOST * total or chance(counted.count(rank), len(counted), evidence.world) > _CHANCE:
         return None
-    part, more = _where(evidence, rank)
+    longer = _longer(evidence, rank)
+    explained = max(longer[_DATA], longer.get(_FORWARD, 0.0) + longer.get(_BACKWARD, 0.0), longer[_ELSEWHERE])
+    if excess < max(_LEAST_S, _SHARE * step) or explained < MOST * excess:  # a little of everything is a busy machine
+        return None
+    part, more = max(longer.items(), key=lambda item: item[1])
     return Finding(
         "straggler",
         f"rank {rank} makes {names(r for r in evidence.ranks if r != rank)} wait {1e3 * excess:.0f} ms of each step of "
-        f"{1e3 * evidence.step_seconds():.0f} ms; it takes {1e3 * more:.0f} ms longer than they do {part}",
+        f"{1e3 * step:.0f} ms; it takes {1e3 * more:.0f} ms longer than they do {part}",
         _WHY,
         f"look at rank {rank}'s host and at what it does {part}: a slower or throttled core, other processes, more "
         "samples or longer ones, logging or checkpoints on one rank, a loader with too few workers",
@@ -52,21 +71,20 @@ def _slow_rank(evidence: Evidence, waits: dict[int, dict[int, float]]) -> Findin
     )
 
 
-def _where(evidence: Evidence, rank: int) -> tuple[str, float]:
-    """The part of a step in which this rank takes longest compared with the others, and by how much."""
+def _longer(evidence: Evidence, rank: int) -> dict[str, float]:
+    """By part of a step: seconds that this rank takes longer than the others."""
     steps, ddp = evidence.warm("step"), evidence.warm("ddp")
-    parts = {"in its data loader": {r: median(rows[r]["data"] for rows in steps.values()) for r in evidence.ranks}}
+    parts = {_DATA: {r: fmean(rows[r]["data"] for rows in steps.values()) for r in evidence.ranks}}
     if ddp:
-        for part, key in (("in the forward pass", "forward"), ("in the backward pass", "backward")):
-            parts[part] = {r: median(rows[r][key] for rows in ddp.values()) for r in evidence.ranks}
+        parts[_FORWARD] = {  # which the wrapper begins by waiting for buffers
+            r: fmean(row[r]["forward"] - steps[n][r]["buffers"] for n, row in ddp.items() if n in steps)
+            for r in evidence.ranks
+        }
+        parts[_BACKWARD] = {r: fmean(row[r]["backward"] for row in ddp.values()) for r in evidence.ranks}
     waits = evidence.waits()
-    busy = {r: median(rows[r]["seconds"] - waits[step][r] for step, rows in steps.items()) for r in evidence.ranks}
-    parts["outside of forward, backward and loader"] = {
-        r: busy[r] - sum(seconds[r] for seconds in parts.values()) for r in evidence.ranks
-    }
-    longer = {part: s[rank] - median(s[r] for r in evidence.ranks if r != rank) for part, s in parts.items()}
-    part = max(longer, key=longer.__getitem__)
-    return part, longer[part]
+    busy = {r: fmean(steps[n][r]["seconds"] - rows[r] for n, rows in waits.items()) for r in evidence.ranks}
+    parts[_ELSEWHERE] = {r: busy[r] - sum(seconds[r] for seconds in parts.values()) for r in evidence.ranks}
+    return {part: s[rank] - median(s[r] for r in evidence.ranks if r != rank) for part, s in parts.items()}
 
 
 def _link(evidence: Evidence, transfer: float, size: int) -> Finding:

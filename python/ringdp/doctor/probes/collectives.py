@@ -1,6 +1,7 @@
 """Collectives that the script itself calls, in order: on which group, how large, and whether the call came back.
 
-Records: call (number, op, group: its ranks, name: the group's, count, step), back (number).
+Records: call (number, op, group: its ranks, name: the group's, count, step), back (number); after the first 2000 only
+calls (number), at most one a second.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _FUNCTIONS = (
     "barrier",
 )
 _MOST = 2000
+_SIGN_EVERY_S = 1.0
 
 
 def install(rig: Rig) -> None:
@@ -46,11 +48,15 @@ class _Calls:
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
         self._number = 0
+        self._next_sign = 0.0
 
     def watched(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
+            if any(value is dist.GroupMember.NON_GROUP_MEMBER for value in (*args, *kwargs.values())):
+                return original(*args, **kwargs)  # which does nothing
             number, self._number = self._number, self._number + 1
             if number >= _MOST:
+                self._live(number)
                 return original(*args, **kwargs)
             row = {"kind": "call", "number": number, "op": name, "count": _count(args), "step": self._rig.step}
             self._rig.write({**row, **_group_of(args, kwargs)})
@@ -61,6 +67,13 @@ class _Calls:
             return result
 
         return call
+
+
+    def _live(self, number: int) -> None:
+        """Of a job that writes nothing else, so that it is not taken for one that hangs."""
+        if time.monotonic() >= self._next_sign:
+            self._next_sign = time.monotonic() + _SIGN_EVERY_S
+            self._rig.write({"kind": "calls", "number": number})
 
 
 def _group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, str]:

@@ -6,6 +6,7 @@ Record dropout: step, call (within the step), name, shape, state.
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -35,15 +36,23 @@ class _Calls:
         self._call = 0
 
     def watched(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(input: Any, p: float = 0.5, training: bool = True, *args: Any, **kwargs: Any) -> Any:
-            if training and p > 0:
-                self._note(name, input)
-            return original(input, p, training, *args, **kwargs)
+        signature = inspect.signature(original)  # whether training is the default differs between them
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            if bound.arguments["training"] and bound.arguments["p"] > 0:
+                self._note(name, bound.arguments["input"])
+            return original(*args, **kwargs)
 
         return call
 
     def watched_attention(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(query: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(query, *args, **kwargs)
             if kwargs.get("dropout_p", args[3] if len(args) > 3 else 0.0) > 0:
                 self._note("attention", query)
             return original(query, *args, **kwargs)
@@ -51,8 +60,6 @@ class _Calls:
         return call
 
     def _note(self, name: str, tensor: torch.Tensor) -> None:
-        if torch.compiler.is_compiling():
-            return
         if self._step != self._rig.step:
             self._step, self._call = self._rig.step, 0
         if self._step < _STEPS and self._call < _CALLS:

@@ -1,6 +1,7 @@
 """Whether the model's kernels give the same bits twice: one forward and backward pass is run twice on the same inputs.
 
-Record kernels: names of parameters whose gradients differ. Generators and buffers are put back in between.
+Record kernels: differing (names of parameters whose gradients differ), or unable (why that cannot be known).
+Generators and buffers are put back in between.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ringdp.doctor.probes.rig import Rig
 
 _AT_STEP = 2
+_MESSAGE = 200
 
 
 def install(rig: Rig) -> None:
@@ -33,10 +35,17 @@ def _watched_forward(rig: Rig, original: Callable[..., Any]) -> Callable[..., An
             return original(wrapper, *args, **kwargs)
         if rig.step == _AT_STEP and not looked and wrapper.training and getattr(wrapper, "zero_stage", 0) < 3:
             looked = True
-            rig.write({"kind": "kernels", "differing": differing(wrapper.module, args, kwargs)})
+            rig.write({"kind": "kernels", **_looked_at(wrapper.module, args, kwargs)})
         return original(wrapper, *args, **kwargs)
 
     return forward
+
+
+def _looked_at(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {"differing": differing(module, args, kwargs)}
+    except Exception as error:  # reentrant checkpoints refuse torch.autograd.grad; looking must not end the job
+        return {"unable": f"{type(error).__name__}: {error}"[:_MESSAGE]}
 
 
 def differing(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:

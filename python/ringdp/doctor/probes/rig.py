@@ -16,7 +16,8 @@ Sink = Callable[[dict[str, Any]], None]
 class Rig:
     """`step` counts optimizer steps that had a backward pass, from 0. The sums are those of the step being made.
 
-    data, called: seconds in loaders and in collectives that the script itself has called. backwards: passes.
+    data, called, buffers: seconds in loaders, in collectives that the script itself has called, and in the wrapper's
+    broadcasts of buffers before forward passes. backwards: passes.
     """
 
     write: Sink
@@ -25,6 +26,7 @@ class Rig:
     began: float = field(default_factory=time.perf_counter)
     data: float = 0.0
     called: float = 0.0
+    buffers: float = 0.0
     samples: int = 0
     backwards: int = 0
     before_step: list[Callable[[], object]] = field(default_factory=list)
@@ -34,5 +36,5 @@ class Rig:
         """The optimizer has stepped."""
         self.step += 1
         self.began = time.perf_counter()
-        self.data = self.called = 0.0
+        self.data = self.called = self.buffers = 0.0
         self.samples = self.backwards = 0

@@ -1,6 +1,7 @@
-"""Per optimizer step: learning rate, samples, and seconds in all, in loaders and in collectives that were called.
+"""Per optimizer step: learning rate, samples, and seconds in all and in what may wait for others.
 
-Record step: step, optimizer, lr, samples, seconds, data, called.
+Records: those of the feed; set_epoch (epoch: what a DistributedSampler was told);
+step: step, optimizer, lr, samples, seconds, data (in loaders), called (in collectives), buffers (in broadcasts).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.optim import optimizer as _optimizer
+from torch.utils.data import DistributedSampler
 from torch.utils.data import dataloader as _dataloader
 
 from ringdp.doctor.probes.rig import Rig
@@ -26,6 +28,7 @@ def install(rig: Rig) -> None:
         rig.samples += row["size"] if row["kind"] == "batch" else 0
         rig.write(row)
 
+    rig.patches.around(DistributedSampler, "set_epoch", lambda original: _noted_epoch(rig, original))
     watcher = Watcher(Recorder(write), lambda source: True)
     watch(watcher)
     rig.patches.on_undo(lambda: unwatch(watcher))
@@ -44,6 +47,14 @@ def _timed_draw(rig: Rig, original: Callable[..., Any]) -> Callable[..., Any]:
             rig.data += time.perf_counter() - start
 
     return __next__
+
+
+def _noted_epoch(rig: Rig, original: Callable[..., Any]) -> Callable[..., Any]:
+    def set_epoch(sampler: Any, epoch: int) -> None:
+        rig.write({"kind": "set_epoch", "epoch": epoch})
+        original(sampler, epoch)
+
+    return set_epoch
 
 
 def _counted_backward(rig: Rig, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,5 +99,6 @@ class _Steps:
         rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
         seconds = time.perf_counter() - rig.began
         row = {"kind": "step", "step": rig.step, "optimizer": type(optimizer).__name__, "lr": max(rates, default=None)}
-        rig.write({**row, "samples": rig.samples, "seconds": seconds, "data": rig.data, "called": rig.called})
+        waits = {"data": rig.data, "called": rig.called, "buffers": rig.buffers}
+        rig.write({**row, "samples": rig.samples, "seconds": seconds, **waits})
         rig.next_step()

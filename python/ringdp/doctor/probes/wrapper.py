@@ -1,10 +1,11 @@
 """DistributedDataParallel, torch's and ringdp's: where its steps' time goes, and which parameters had no gradient.
 
-Records: model (bytes of gradients, buckets, backend, wrapper), ddp (per step, in seconds), unused (names by step).
+Records: model (bytes of gradients, buckets), ddp (per step, in seconds), unused (names by step).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,13 +20,13 @@ _TIMES = {
     "overlap": "backward_compute_comm_overlap_time",
 }
 _NS = 1e-9
-_NAMED = 40
 _LAID_OUT_ANEW = 2  # the step by which buckets have their final layout
 
 
 def install(rig: Rig) -> None:
     """For every wrapper that is made from now on."""
     rig.patches.around(DistributedDataParallel, "__init__", lambda original: _watched_init(rig, original))
+    rig.patches.around(DistributedDataParallel, "_sync_buffers", lambda original: _timed_buffers(rig, original))
 
 
 def _watched_init(rig: Rig, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,6 +35,17 @@ def _watched_init(rig: Rig, original: Callable[..., Any]) -> Callable[..., Any]:
         _Watch(rig, wrapper)
 
     return __init__
+
+
+def _timed_buffers(rig: Rig, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Ranks wait for rank 0 there, and the wrapper's own figures call that its forward pass."""
+
+    def _sync_buffers(wrapper: Any) -> None:
+        start = time.perf_counter()
+        original(wrapper)
+        rig.buffers += time.perf_counter() - start
+
+    return _sync_buffers
 
 
 class _Watch:
@@ -61,7 +73,7 @@ class _Watch:
         missing = [name for name in self._names if name not in self._arrived]
         self._arrived.clear()
         if len(missing) < len(self._names):  # else the pass was of another model
-            self._rig.write({"kind": "unused", "step": self._rig.step, "names": missing[:_NAMED]})
+            self._rig.write({"kind": "unused", "step": self._rig.step, "names": missing})
 
     def _times(self) -> None:
         """The figures of the step before: torch's class notes them as the next forward pass begins."""
@@ -69,8 +81,7 @@ class _Watch:
         if self._rig.step == _LAID_OUT_ANEW:
             listed = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes", "")
             sizes = [int(size) for size in listed.split(", ") if size]
-            facts = {"bytes": sum(sizes), "buckets": len(sizes), "backend": data.get("backend_name", "")}
-            self._rig.write({"kind": "model", **facts, "wrapper": type(self._wrapper).__module__.split(".")[0]})
+            self._rig.write({"kind": "model", "bytes": sum(sizes), "buckets": len(sizes)})
         if "backward_comm_time" in data:
             seconds = {name: data.get(key, 0) * _NS for name, key in _TIMES.items()}
             self._rig.write({"kind": "ddp", "step": self._rig.step - 1, **seconds})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from ringdp.doctor.checks.failure import HANGS, check
-from synthetic import evidence
+from synthetic import STEPS, evidence
 
 
 def test_the_first_error_and_who_else():
@@ -24,5 +25,13 @@ def test_where_ranks_stand():
     assert "rank 0: after 20 steps;" in finding.seen
 
 
+@pytest.mark.parametrize(("status", "said"), [(1, "ended with status 1"), (-9, "ended with signal 9")])
+def test_a_job_that_died_without_a_word(status, said):
+    (finding,) = check(evidence(status=status))
+    assert finding.check == "failed" and said in finding.seen
+    assert finding.numbers == {"status": status, "steps": STEPS}
+
+
 def test_a_run_that_was_stopped_or_ended_is_fine():
-    assert list(check(evidence(stopped="every rank has made its steps"))) == [] == list(check(evidence()))
+    stopped = evidence(stopped="every rank has made its steps", status=-15)
+    assert list(check(stopped)) == [] == list(check(evidence()))

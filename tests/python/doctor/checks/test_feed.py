@@ -39,7 +39,17 @@ def test_padding_is_none():
     assert list(check(with_draws([[[0, 1]], [[2, 0]]], 3))) == []
 
 
+def test_how_many_steps_would_show_the_second_epoch():
+    first = with_draws([[[0, 1]], [[2, 3]]], 101)
+    for records in first.ranks.values():
+        records.of("loader")[0]["replicas"] = 2
+        records.kinds["set_epoch"] = [{"epoch": 0}]
+    said = next(not_judged(first))
+    assert "set_epoch() was called" in said and "--steps above 26, the batches" in said  # 51 samples by 2
+
+
 def test_what_one_epoch_cannot_show_is_said():
-    assert "set_epoch() was not looked at" in next(not_judged(with_draws([[[0, 1]], [[2, 3]]], 4)))
+    said = next(not_judged(with_draws([[[0, 1]], [[2, 3]]], 4)))
+    assert "set_epoch() was not called yet" in said and "--steps above those of an epoch" in said
     assert list(not_judged(with_draws([[[0, 1]], [[2, 3]]], 4, epochs=2))) == []
     assert "no DataLoader" in next(not_judged(evidence()))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from ringdp.doctor.checks.failure import HANGS
 from ringdp.doctor.checks.layers import check
 from synthetic import evidence
 
 
-def with_unused(names, steps=3, world=3):
+def with_unused(names, steps=3, world=3, **given):
     """names(rank, step): parameters without a gradient; None: the rank did not come so far."""
 
     def rows(rank):
         by_step = [(step, names(rank, step)) for step in range(steps)]
         return {"unused": [{"step": step, "names": missing} for step, missing in by_step if missing is not None]}
 
-    return evidence(world, more=rows)
+    return evidence(world, more=rows, **given)
 
 
 def test_a_layer_of_two_ranks():
@@ -40,7 +41,34 @@ def test_ranks_that_hang_waiting_for_it():
     assert finding.ranks == (1,)
 
 
-def test_micro_batches_of_a_step_count_together():
+def last_rank_is_behind(rank, step):
+    return None if (rank, step) == (2, 2) else ["frozen"]
+
+
+def test_a_last_step_that_not_all_had_finished_says_nothing():
+    assert list(check(with_unused(last_rank_is_behind, stopped="every rank has made its steps"))) == []
+
+
+def test_micro_batches_of_a_step_that_was_cut_short_say_nothing():
+    def rows(rank):
+        done = [{"step": 0, "names": []}]
+        return {"unused": done + [{"step": 1, "names": ["b"] if rank else ["a"]}], "step": [{"step": 0}]}
+
+    assert list(check(evidence(more=rows, stopped="every rank has made its steps"))) == []
+    assert len(list(check(evidence(more=rows)))) == 1
+
+
+def test_what_nobody_ever_uses_is_not_what_a_rank_waits_for():
+    assert list(check(with_unused(last_rank_is_behind, stopped=HANGS))) == []
+
+
+def test_many_parameters_are_counted_and_not_cut():
+    (finding,) = check(with_unused(lambda rank, step: [f"p{n}" for n in range(90 if rank else 50)]))
+    assert finding.numbers["parameters"] == sorted(f"p{n}" for n in range(50, 90)) and finding.ranks == (1, 2)
+    assert "... (40 parameters)" in finding.seen
+
+
+def test_micro_batches_of_a_step_count_of_a_step_count_together():
     def rows(rank):
         return {"unused": [{"step": 0, "names": ["a"] if rank else []}, {"step": 0, "names": []}]}
 

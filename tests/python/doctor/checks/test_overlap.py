@@ -42,7 +42,9 @@ def test_a_small_model_has_nothing_to_overlap():
 
 
 def test_without_a_wrapper_it_is_said():
-    assert "no DistributedDataParallel" in next(not_judged(evidence(more=lambda rank: {"model": []})))
+    assert "no DistributedDataParallel made three steps" in next(not_judged(evidence(more=lambda rank: {"model": []})))
+    early = evidence(ddp=lambda rank, step: {"step": min(step, 3)})
+    assert list(not_judged(early)) == ["overlap: that takes 7 steps; give more --steps"]
     assert list(not_judged(evidence())) == [] and list(not_judged(Evidence({}))) == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ringdp.doctor.checks.straggler import check
+from ringdp.doctor.checks.straggler import check, not_judged
 from synthetic import evidence
 
 WAIT, NO_WAIT = {"communication": 0.06, "overlap": 0.0}, {"communication": 0.005, "overlap": 0.004}
@@ -31,6 +31,44 @@ def test_a_slow_rank_is_named_with_what_it_is_slow_in(part, step, ddp, rank, wor
     assert finding.numbers["wait_ms"] == pytest.approx(59)
 
 
+def test_a_loader_with_two_workers_holds_up_every_second_step():
+    def burst(rank, step):
+        return {"seconds": 0.3 if step % 2 else 0.1, "data": 0.2 if rank and step % 2 else 0.001}
+
+    faulty = evidence(step=burst, ddp=lambda rank, step: {**NO_WAIT, "communication": 0.2 * (not rank and step % 2)})
+    (finding,) = check(faulty)
+    assert (finding.ranks, finding.numbers["where"]) == ((1,), "in its data loader")
+    assert finding.numbers["wait_ms"] == pytest.approx(200 / 2, rel=0.1)
+
+
+def test_ranks_that_wait_for_buffers_do_not_have_a_slow_forward_pass():
+    def step(rank, _):
+        return {"seconds": 0.15, "data": 0.06 * rank, "buffers": 0.06 * (1 - rank)}
+
+    (finding,) = check(evidence(step=step, ddp=lambda rank, _: {**NO_WAIT, "forward": 0.03 + 0.06 * (1 - rank)}))
+    assert (finding.ranks, finding.numbers["where"]) == ((1,), "in its data loader")
+
+
+def test_a_rank_that_is_a_little_slower_in_everything_is_on_a_busy_machine():
+    def step(rank, _):
+        return {"seconds": 0.15, "data": 0.02 * rank}
+
+    def ddp(rank, _):
+        return {**(NO_WAIT if rank else WAIT), "backward": 0.05 + 0.02 * rank}
+
+    assert list(check(evidence(step=step, ddp=ddp))) == []
+
+
+def test_waits_of_a_few_time_slices_blame_nobody():
+    short = evidence(step=lambda rank, _: {"seconds": 0.04, "data": 0.012 * rank, "called": 0.012 * (1 - rank)})
+    assert list(check(short)) == []
+
+
+def test_one_long_pause_is_no_habit():
+    paused = evidence(ddp=lambda rank, step: {"communication": 9.0} if rank and step == 9 else NO_WAIT)
+    assert list(check(paused)) == []
+
+
 def test_jitter_that_wanders_blames_nobody():
     rotating = evidence(4, ddp=lambda rank, step: NO_WAIT if step % 4 == rank else WAIT)
     assert list(check(rotating)) == []
@@ -54,6 +92,13 @@ def test_waiting_in_calls_of_the_script_counts_too():
 
 def test_a_small_model_s_latency_is_no_link():
     assert list(check(evidence(ddp=lambda rank, step: WAIT, model={"bytes": 20_000}))) == []
+
+
+def test_too_few_steps_are_said_with_how_many_it_takes():
+    short = evidence(step=lambda rank, step: {"step": min(step, 11)})
+    assert list(check(short)) == []
+    assert list(not_judged(short)) == ["stragglers and links: that takes 14 steps; give more --steps"]
+    assert list(not_judged(evidence())) == []
 
 
 def test_clean_and_short_runs_have_none():

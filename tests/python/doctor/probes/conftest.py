@@ -1,4 +1,4 @@
-"""A rig that writes into a list, and whose replaced functions come back."""
+"""A rig that writes into a list, and whose replaced functions come back; worlds of ranks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from ringdp.doctor.probes.rig import Rig
+from worlds import run_on_fresh_ranks
+
+__all__ = ["run_on_fresh_ranks"]
 
 
 @pytest.fixture

@@ -34,6 +34,28 @@ def test_a_call_that_fails_does_not_come_back(rig, rows, alone):
     assert [row["kind"] for row in rows] == ["call"]
 
 
+def test_a_call_on_a_group_of_others_is_none(rig, rows, alone):
+    collectives.install(rig)
+    with pytest.warns(UserWarning, match="does not belong to the given group"):
+        dist.all_reduce(torch.ones(1), group=dist.GroupMember.NON_GROUP_MEMBER)
+    assert rows == []
+
+
+def test_after_many_calls_only_signs_of_life(rig, rows, alone, monkeypatch):
+    monkeypatch.setattr(collectives, "_MOST", 2)
+    monkeypatch.setattr(collectives, "_SIGN_EVERY_S", 0.0)
+    collectives.install(rig)
+    for _ in range(4):
+        dist.barrier()
+    assert calls(rows)[-1][0] == 1
+    assert [row["number"] for row in rows if row["kind"] == "calls"] == [2, 3]
+    monkeypatch.setattr(collectives, "_SIGN_EVERY_S", 3600.0)
+    rows.clear()
+    for _ in range(4):
+        dist.barrier()
+    assert len(rows) == 1
+
+
 def test_everything_comes_back(rig):
     before = dist.all_reduce
     collectives.install(rig)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from ringdp.doctor.probes import dropout
 from torch.nn import functional
@@ -47,6 +48,27 @@ def test_what_drops_nothing_is_left_out(rig, rows):
     assert rows == []
     functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
     assert [row["name"] for row in rows] == ["attention"]
+
+
+@pytest.mark.parametrize("name", dropout._FUNCTIONS)
+def test_every_function_keeps_its_defaults(rig, rows, name):
+    x = {"dropout1d": torch.ones(2, 4, 4), "dropout2d": torch.ones(2, 4, 4, 4)}.get(name, torch.ones(2, 3, 4, 4, 4))
+
+    def twice():
+        torch.manual_seed(0)
+        return [getattr(functional, name)(x), getattr(functional, name)(input=x, p=0.9, training=True)]
+
+    before = twice()
+    dropout.install(rig)
+    assert all(torch.equal(one, other) for one, other in zip(before, twice(), strict=True))
+    drops_by_default = not torch.equal(before[0], x)
+    assert len(rows) == 1 + drops_by_default
+
+
+def test_a_compiled_model_stays_one_graph(rig):
+    dropout.install(rig)
+    compiled = torch.compile(lambda x: functional.dropout(x, 0.5), backend="eager", fullgraph=True)
+    assert compiled(torch.ones(8)).shape == (8,)
 
 
 def test_only_the_first_steps_are_looked_at(rig, rows):

@@ -8,8 +8,7 @@ import torch
 from ringdp.doctor.probes import host
 
 
-def test_the_place_is_looked_at_once_in_the_second_step(rig, rows, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+def test_the_place_is_looked_at_once_in_the_second_step(rig, rows):
     host.install(rig)
     for _ in range(3):
         for look in rig.before_step:
@@ -17,4 +16,21 @@ def test_the_place_is_looked_at_once_in_the_second_step(rig, rows, monkeypatch):
         rig.next_step()
     (row,) = rows
     assert row["cores"] == sorted(os.sched_getaffinity(0)) and row["host_cores"] == os.cpu_count()
-    assert (row["threads"], row["openmp"]) == (torch.get_num_threads(), "3")
+    assert (row["threads"], row["paths"]) == (torch.get_num_threads(), [])
+
+
+def paths_here():
+    return host._paths()
+
+
+def test_how_the_backend_reaches_the_others(run_on_fresh_ranks):
+    for transport, said in ((None, "shm: same boot id"), ("tcp", "tcp: asked for with transport=tcp")):
+        world = run_on_fresh_ranks(2, **({"transport": transport} if transport else {}))
+        world.join()
+        for rank, found in enumerate(world.run(paths_here)):
+            assert [path["peer"] for path in found] == [1 - rank] and found[0]["why"].startswith(said)
+        world.leave()
+
+
+def test_a_backend_that_does_not_say(alone):
+    assert host._paths() == []

@@ -9,6 +9,7 @@ import pytest
 import torch
 from ringdp.doctor.probes import kernels
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 
 class Noisy(torch.nn.Module):
@@ -18,6 +19,15 @@ class Noisy(torch.nn.Module):
 
     def forward(self, x):
         return {"scores": [self.layer(x) * (1 + self.noise())], "extra": 1}
+
+
+class Reentrant(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.first, self.layer = torch.nn.Linear(3, 3), layer
+
+    def forward(self, x):
+        return checkpoint(self.layer, self.first(x), use_reentrant=True)
 
 
 NOISES = {"none": lambda: 0.0, "torch": lambda: torch.rand(()), "python": random.random}
@@ -47,6 +57,18 @@ def test_looking_changes_nothing():
     assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_model_that_cannot_be_run_on_the_side_trains_on(rig, rows, alone):
+    kernels.install(rig)
+    layer = torch.nn.Linear(3, 3)
+    model = DistributedDataParallel(Reentrant(layer))
+    for _ in range(4):
+        model(torch.ones(2, 3)).sum().backward()
+        rig.next_step()
+    (row,) = rows
+    assert "differing" not in row and "checkpoint" in row["unable"].lower()
+    assert layer.weight.grad is not None
 
 
 def test_one_early_step_of_a_wrapper_is_looked_at(rig, rows, alone):

@@ -6,7 +6,7 @@ import time
 
 import torch
 from ringdp.doctor.probes import steps
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 from torch.utils.checkpoint import checkpoint
 
 
@@ -78,6 +78,13 @@ def test_backward_passes_within_one_count_once(rig):
     x = torch.ones(2, requires_grad=True)
     checkpoint(lambda t: t * 2, x, use_reentrant=True).sum().backward()
     assert called == [1]
+
+
+def test_what_a_sampler_is_told_is_written_down(rig, rows):
+    steps.install(rig)
+    sampler = DistributedSampler(range(4), 2, 0)
+    sampler.set_epoch(3)
+    assert (of(rows, "set_epoch"), sampler.epoch) == ([{"kind": "set_epoch", "epoch": 3}], 3)
 
 
 def test_everything_comes_back(rig, rows):

@@ -1,0 +1,41 @@
+"""A network that is too slow for its job is the doctor's "link", and no rank's fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python" / "doctor"))
+from jobs import PORT
+from planted import ARGUMENTS, script
+
+
+def launcher(network, train):
+    """A shell's line that runs torchrun on every host."""
+    lines = []
+    for node, host in enumerate(network.hosts):
+        command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(network.hosts)}"]
+        command += [f"--node-rank={node}", "--nproc-per-node=1", f"--master-addr={network.hosts[0].address}"]
+        lines.append(shlex.join(host.command([*command, f"--master-port={PORT}", str(train), *ARGUMENTS])))
+    return ["bash", "-c", " & ".join(lines) + " & wait"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("megabits", "found"), [(40, {"link"}), (None, set())])
+def test_a_contended_link_is_named(make_job, tmp_path, megabits, found):
+    network = make_job(2, 1).network
+    for host in network.hosts:
+        if megabits:
+            host.throttle(megabits)
+    doctor = [sys.executable, "-m", "ringdp", "doctor", "--json", "--", *launcher(network, script(tmp_path, "wide"))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(doctor, capture_output=True, text=True, timeout=240, env=environment)
+    assert result.returncode in (0, 1), result.stderr
+    findings = json.loads(result.stdout)["findings"]
+    assert {f["check"] for f in findings if f["check"] in ("link", "straggler")} == found, findings
