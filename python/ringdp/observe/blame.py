@@ -92,9 +92,7 @@ def chance(times: int, of: int, ranks: int) -> float:
     def log_ways(k: int) -> float:
         return math.lgamma(of + 1) - math.lgamma(k + 1) - math.lgamma(of - k + 1)
 
-    return math.fsum(
-        math.exp(log_ways(k) + k * math.log(p) + (of - k) * math.log1p(-p)) for k in range(times, of + 1)
-    )
+    return math.fsum(math.exp(log_ways(k) + k * math.log(p) + (of - k) * math.log1p(-p)) for k in range(times, of + 1))
 
 
 def _late(table: Table) -> list[Blame]:

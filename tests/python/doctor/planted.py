@@ -17,7 +17,6 @@ _VIEW = "        gradient_as_bucket_view=True,\n"
 Patch = tuple[tuple[str, str], ...]
 
 
-
 def _slow_batches(seconds: float) -> Patch:
     """On rank 1."""
     function = f"def slowly(samples):\n    time.sleep({seconds} * int(os.environ['RANK']))\n"

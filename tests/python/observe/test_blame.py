@@ -130,10 +130,9 @@ def test_an_empty_table_blames_nobody():
 
 def sleep_and_train(steps, where, who, nap):
     """`who(rank, step)` naps in `where`."""
+    import ringdp
     import torch
     import torch.distributed as dist
-
-    import ringdp
 
     torch.manual_seed(0)
     rank = dist.get_rank()

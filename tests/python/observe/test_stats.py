@@ -7,10 +7,9 @@ import time
 
 
 def work():
+    import ringdp
     import torch
     import torch.distributed as dist
-
-    import ringdp
 
     for number in range(5):
         if dist.get_rank() == 1 and number < 4:
@@ -20,10 +19,9 @@ def work():
 
 
 def fail():
+    import ringdp
     import torch
     import torch.distributed as dist
-
-    import ringdp
 
     with contextlib.suppress(dist.DistBackendError):
         dist.all_reduce(torch.ones(3 + dist.get_rank()))

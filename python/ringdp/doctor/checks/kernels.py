@@ -24,8 +24,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
     more = f", ... ({len(parameters)} parameters)" if len(parameters) > _SHOWN else ""
     yield Finding(
         "kernels",
-        "the same batch with the same generator state gave two gradients of "
-        f"{', '.join(parameters[:_SHOWN])}{more}",
+        f"the same batch with the same generator state gave two gradients of {', '.join(parameters[:_SHOWN])}{more}",
         "a run cannot be repeated, and a comparison with one process shows differences that data parallelism did not "
         "make",
         "torch.use_deterministic_algorithms(True) names the operation; on CUDA also CUBLAS_WORKSPACE_CONFIG=:4096:8 "

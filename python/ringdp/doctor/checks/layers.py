@@ -30,8 +30,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
     shown = ", ".join(sorted(lacking)[:_SHOWN]) + more
     yield Finding(
         "partial layer",
-        f"{names(ranks)} computed no gradient for {shown}, which other ranks did, in {steps} of {len(all_rows)} "
-        "steps",
+        f"{names(ranks)} computed no gradient for {shown}, which other ranks did, in {steps} of {len(all_rows)} steps",
         "without find_unused_parameters the others wait for those gradients, or the next forward pass fails; with it "
         "the mean is over all ranks, though fewer had a share in it",
         "run the layer on all ranks, if need be on a batch of 0 samples or multiplied by 0; or "

@@ -27,8 +27,10 @@ def check(evidence: Evidence) -> Iterator[Finding]:
     exposed = median(row["communication"] - hidden * row["overlap"] for row in rows)
     if overlap > _NONE or exposed < _MATTERS * evidence.step_seconds():
         return
-    one = "all gradients are one bucket, which is launched after the last of them" if model["buckets"] == 1 else (
-        "every bucket is launched after the last gradient"
+    one = (
+        "all gradients are one bucket, which is launched after the last of them"
+        if model["buckets"] == 1
+        else ("every bucket is launched after the last gradient")
     )
     yield Finding(
         "overlap",

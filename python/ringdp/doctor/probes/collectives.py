@@ -68,7 +68,6 @@ class _Calls:
 
         return call
 
-
     def _live(self, number: int) -> None:
         """Of a job that writes nothing else, so that it is not taken for one that hangs."""
         if time.monotonic() >= self._next_sign:

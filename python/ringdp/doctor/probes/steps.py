@@ -39,7 +39,7 @@ def install(rig: Rig) -> None:
 
 
 def _timed_draw(rig: Rig, original: Callable[..., Any]) -> Callable[..., Any]:
-    def __next__(iterator: Any) -> Any:  # noqa: N807
+    def __next__(iterator: Any) -> Any:
         start = time.perf_counter()
         try:
             return original(iterator)

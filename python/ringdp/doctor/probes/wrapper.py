@@ -30,7 +30,7 @@ def install(rig: Rig) -> None:
 
 
 def _watched_init(rig: Rig, original: Callable[..., Any]) -> Callable[..., Any]:
-    def __init__(wrapper: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(wrapper: Any, *args: Any, **kwargs: Any) -> None:
         original(wrapper, *args, **kwargs)
         _Watch(rig, wrapper)
 

@@ -28,7 +28,7 @@ def captured(library: str) -> tuple[str, float]:
 
 
 def captured_first(library: str) -> tuple[str, float]:
-    """On a rank: the first call of a group is made while its stream is captured: the capture goes on, the group is good."""
+    """On a rank: a group's first call is made while its stream is captured: the capture goes on, the group is good."""
     gpu, _ = arrive(library, "STREAM")
     group = gpu.new_group()
     tensor, other, twos = gpu.put(torch.ones(4)), gpu.put(torch.ones(4)), gpu.put(torch.full((4,), 2.0))

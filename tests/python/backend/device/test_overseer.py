@@ -75,7 +75,7 @@ def left_without_a_peer(library: str, executor: str) -> bool:
 
 
 def freed_beside_a_capture(library: str, executor: str) -> bool:
-    """On a rank: a group is left, and another stream is captured meanwhile; whether its memory came back all the same."""
+    """On a rank: a group is left while another stream is captured; whether its memory came back all the same."""
     gpu, _ = arrive(library, executor)
     gpu.synchronize()
     before = gpu.pinned_bytes()

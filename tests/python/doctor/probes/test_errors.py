@@ -20,7 +20,11 @@ raise ValueError("3 elements, 5 expected")
 
 def test_a_rank_s_error_is_written_down_and_shown_as_ever(run_python, tmp_path):
     result = run_python("-c", CODE, str(tmp_path), RANK="0")
-    assert ast.literal_eval(result.stdout) == {"kind": "error", "type": "ValueError", "message": "3 elements, 5 expected"}
+    assert ast.literal_eval(result.stdout) == {
+        "kind": "error",
+        "type": "ValueError",
+        "message": "3 elements, 5 expected",
+    }
     assert "ValueError: 3 elements, 5 expected" in result.stderr and result.returncode == 1
     (stack,) = tmp_path.glob("stack-*.txt")
     assert "in waiting" in stack.read_text()

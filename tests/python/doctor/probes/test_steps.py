@@ -6,8 +6,8 @@ import time
 
 import torch
 from ringdp.doctor.probes import steps
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 
 class Slow(Dataset):
