@@ -20,4 +20,4 @@ class ProbeJob:
     zero_stage: int = 0
     bucket_mb: float = 25.0
     alone: bool = True
-    seconds: float = 4.0
+    seconds: float = 2.5
