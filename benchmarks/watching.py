@@ -5,9 +5,9 @@
     python benchmarks/watching.py --model mlp --micro-batch 64
 
 Every lane has its own copy of the model and its own loader, and takes a few steps per round, each round in another
-order. Costs are medians of ratios within a round, of the slowest rank's time and of all ranks' CPU time. The recorder of
-events is always on: how many it writes per step is printed. A rank that computes alone on its core is disturbed least:
-more ranks than cores measure the scheduler.
+order. Costs are medians of ratios within a round: of the slowest rank's time, and of all ranks' CPU time. The recorder
+of events is always on: how many it writes per step is printed. A rank that computes alone on its core is disturbed
+least: more ranks than cores measure the scheduler.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One rank: the same training step unwatched and watched, every lane a few steps per round, each round in another order.
+"""One rank: the same training step unwatched and watched, every lane a few steps per round, each time in another order.
 
 The JOB of race/job_rank.py is the JSON of Job.
 """
@@ -42,7 +42,8 @@ class Lane:
         self._loss = chosen.loss
         torch.manual_seed(1)
         samples = list(chosen.batch(job.micro_batch * dist.get_world_size() * job.steps * (job.rounds + WARM_UP)))
-        self._loader = DataLoader(samples, job.micro_batch, sampler=DistributedSampler(samples))  # type: ignore[arg-type]
+        sampler: DistributedSampler[Any] = DistributedSampler(samples)  # type: ignore[arg-type]
+        self._loader = DataLoader(samples, job.micro_batch, sampler=sampler)  # type: ignore[arg-type]
         self.audit = ringdp.audit(self._loader) if name == "audit" else None
         self._batches: Iterator[Any] = iter(self._loader)
         self._ddp = ringdp.DistributedDataParallel(chosen.model(), check_drift=name == "check_drift")
