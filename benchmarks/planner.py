@@ -4,13 +4,13 @@
     python benchmarks/planner.py                             # 2, 4 and 8 hosts at 0.5, 1 and 2 Gb/s
     python benchmarks/planner.py --ranks 2,4 --rates 1 --model gpt --micro-batch 8
 
-Every rank is a network namespace of this machine with a link of its own. The links and the model are calibrated once, on
-two hosts and the first of --rates. Ranks beyond the cores take turns on them, and out of each other's caches, which
-hosts would not: how much slower N ranks compute side by side, without sending anything, is measured for each N, too. All
-predictions are printed, and written to --json, before the first run that they are about. step: median on the slowest rank, with overlap. memory: of the largest rank
-at its peak, without programs' code; also of what the calibration has not seen: another batch, ZeRO stages 1 to 3,
-another model. --check: status 1 when a step is more than 15 % or memory more than 3 % off. What --calibration writes,
-`ringdp plan predict` reads.
+Every rank is a network namespace of this machine with a link of its own. Links and model are calibrated once, on two
+hosts and the first of --rates. Ranks beyond the cores take turns on them, and out of each other's caches, which hosts
+would not: how much slower N ranks compute side by side, without sending anything, is measured for each N, too. All
+predictions are printed, and written to --json, before the first run that they are about. step: median on the slowest
+rank, with overlap. memory: of the largest rank at its peak, without programs' code; also of what the calibration has
+not seen: another batch, ZeRO stages 1 to 3, another model. --check: status 1 when a step is more than 15 % or memory
+more than 3 % off. What --calibration writes, `ringdp plan predict` reads.
 """
 
 from __future__ import annotations
