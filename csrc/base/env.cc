@@ -117,6 +117,7 @@ const std::vector<SettingRow>& setting_table() {
       {"", "RINGDP_PROMETHEUS_PORT", "", "a port, 1..65535", "serves ringdp.stats() to Prometheus on 127.0.0.1, at this port + LOCAL_RANK; empty: not"},
       {"", "RINGDP_AUTOLOAD", "1", "0|1", "0: do not register the backend at `import torch`"},
       {"", "RINGDP_ATTACH", "", "audit:FOLDER or doctor:FOLDER", "set by `ringdp audit` and `ringdp doctor`: what a rank writes down, and where"},
+      {"", "RINGDP_JOB", "", "words", "set by commands that run a job (`-- COMMAND`): by it they find the processes that the job leaves"},
       {"", "RINGDP_CUDA", "auto", "auto|on|off", "build time only: compile the CUDA part"},
       {"", "RINGDP_GPU_LIBRARY", "", "a file", "the CUDA part, instead of the one beside the extension"},
       {"", "RINGDP_NCCL", "", "a file", "the NCCL library for CUDA tensors, where the process has not loaded one; empty: libnccl.so.2"},

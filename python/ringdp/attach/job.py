@@ -6,11 +6,15 @@ import os
 import signal
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+# The jobs to which a process belongs, a word each: one may run another. It tells them from all that share a setting.
+VARIABLE = "RINGDP_JOB"
 
 _TICK_S = 0.2
 _GRACE_S = 10.0
@@ -34,25 +38,35 @@ def run(
 ) -> Ended:
     """Until the command ends, or tick(), called five times a second, gives a reason to end it.
 
-    told: what is added to its environment, of this job alone: its processes are known by it. output, errors: where its
-    standard streams go; None: where this process's go. OSError when it cannot be started. An exception, such as a
-    KeyboardInterrupt, ends the job and goes on.
+    told: what is added to its environment. output, errors: where its standard streams go; None: where this process's
+    go. OSError when it cannot be started. An exception, such as a KeyboardInterrupt, ends the job and goes on.
     """
-    environment = {**os.environ, **told}
+    mark = uuid.uuid4().hex
+    environment = {**os.environ, **told, VARIABLE: f"{os.environ.get(VARIABLE, '')} {mark}".strip()}
     process = subprocess.Popen(command, env=environment, stdout=output, stderr=errors, start_new_session=True)
-    since = _started(Path(f"/proc/{process.pid}"))
     reason = ""
     try:
         while process.poll() is None and not reason:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_TICK_S)
             reason = tick() if process.poll() is None else ""
+    except KeyboardInterrupt:
+        _interrupt(process)
+        raise
     finally:
         try:
             _ask(process)
         finally:  # who interrupts the waiting too still leaves nothing behind
-            _kill(process, told, since)
+            _kill(process, mark)
     return Ended(128 - process.returncode if process.returncode < 0 else process.returncode, reason)
+
+
+def _interrupt(process: subprocess.Popen[Any]) -> None:
+    """As the terminal would have, were the job not in a session of its own: ranks write down what they have."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_S)
 
 
 def _ask(process: subprocess.Popen[Any]) -> None:
@@ -62,32 +76,30 @@ def _ask(process: subprocess.Popen[Any]) -> None:
             process.wait(_GRACE_S)
 
 
-def _kill(process: subprocess.Popen[Any], told: Mapping[str, str], since: int) -> None:
+def _kill(process: subprocess.Popen[Any], mark: str) -> None:
     """All that is left; it returns when they are gone."""
     process.kill()
     process.wait()
     end = time.monotonic() + _KILL_S
-    while (left := watched(told, since)) and time.monotonic() < end:
+    while (left := marked(mark)) and time.monotonic() < end:
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
 
 
-def watched(told: Mapping[str, str], since: int = 0) -> list[int]:
-    """The processes of this user that carry all this in their environment and are no older than `since`, in the
-    kernel's ticks: a shell in which the user has set the same is older. This process is not among them.
-    """
-    entries = {f"{name}={value}".encode() for name, value in told.items()}
+def marked(mark: str) -> list[int]:
+    """The processes of this user that belong to a job, but for this one."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            carries = entries <= set((folder / "environ").read_bytes().split(b"\0"))
-            if carries and _started(folder) >= since and int(folder.name) != os.getpid():
+            if mark in _jobs_of(folder) and int(folder.name) != os.getpid():
                 found.append(int(folder.name))
     return found
 
 
-def _started(process: Path) -> int:
-    """Its starttime, see proc(5)."""
-    return int((process / "stat").read_text().rpartition(")")[2].split()[19])
+def _jobs_of(process: Path) -> list[str]:
+    """See proc(5), environ."""
+    prefix = f"{VARIABLE}=".encode()
+    entries = (process / "environ").read_bytes().split(b"\0")
+    return [word for entry in entries if entry.startswith(prefix) for word in entry[len(prefix) :].decode().split()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,12 @@ def _audit(options: argparse.Namespace, command: list[str], assignment: Assignme
         refuse_old_records(assignment.folder)
         assignment.write_options({"epochs": options.epochs or _EPOCHS})
         watch = _Watch(reader, options.fail, options.steps)
-        ended = job.run(command, assignment.environment, watch.tick, sys.stderr if options.json else None)
+        try:
+            ended = job.run(command, assignment.environment, watch.tick, sys.stderr if options.json else None)
+        except KeyboardInterrupt:
+            if not reader.read():
+                raise
+            ended = job.Ended(128 + signal.SIGINT)  # what was seen until then is shown
     ranks = reader.read()
     report = judge(ranks)
     if options.png and ranks:

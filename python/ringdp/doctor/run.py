@@ -77,13 +77,22 @@ class Watch:
 def stacks_of(ranks: Mapping[int, RankRecords], folder: Path) -> dict[int, str]:
     """By rank, the innermost line of its Python stack that is not torch's: ranks are asked by a signal."""
     for records in ranks.values():
-        here = records.header["host"] == socket.gethostname()  # elsewhere its number is another process's
-        if here and stack_file(folder, records.header["pid"]).exists():  # else nobody has set the signal's handler
+        pid = records.header["pid"]
+        here = records.header["host"] == socket.gethostname() and _belongs_to(folder, pid)
+        if here and stack_file(folder, pid).exists():  # else nobody has set the signal's handler
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(records.header["pid"], signal.SIGUSR1)
+                os.kill(pid, signal.SIGUSR1)
     time.sleep(_STACKS_WITHIN_S)
     found = {rank: _line_in(stack_file(folder, records.header["pid"])) for rank, records in ranks.items()}
     return {rank: line for rank, line in found.items() if line}
+
+
+def _belongs_to(folder: Path, pid: int) -> bool:
+    """Whether the process is of the job that writes there: the number may be a stranger's by now."""
+    with suppress(OSError):
+        own = {f"{name}={value}".encode() for name, value in Assignment("doctor", folder).environment.items()}
+        return own <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+    return False
 
 
 def _line_in(file: Path) -> str:

@@ -16,6 +16,10 @@ _UNCOMPARED = (
     "duplicates and missing samples: no two ranks' samples of one index have been compared yet, and ranks with data of "
     "their own number them alike"
 )
+_OWN_DATA = (
+    "ranks' samples of one index have different bytes, so each rank is taken to have data of its own; padding and "
+    "augmentation look the same, and then duplicates are not seen"
+)
 CHECKS = (rank_argument.check, duplicates.check, missing.check, stale.check, uneven.check)
 
 
@@ -141,6 +145,8 @@ def _not_judged(ranks: Mapping[int, RankRecords], feeds: Sequence[Feed], only_tr
             said.append(f"{feed.name}: it draws with replacement, so repeated samples are meant")
         elif feed.by == "not known":
             said.append(f"{feed.name}: {_UNCOMPARED}")
+        elif feed.by == "own index":
+            said.append(f"{feed.name}: {_OWN_DATA}")
         elif feed.samples is None or feed.by == "content":
             said.append(f"{feed.name}: samples have no indices, so missing samples cannot be known")
     if only_training:

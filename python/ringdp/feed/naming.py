@@ -19,9 +19,12 @@ def naming(batches: Mapping[int, list[dict[str, Any]]], facts: Mapping[int, Mapp
         return "content"
     if len(batches) < 2:
         return "index"
+    parts = _shared_out(facts)
+    if parts == len(batches):  # whatever the bytes say: they differ where batches are padded, or data augmented
+        return "index"
     same = same_samples(_compared(batches))
     if same is None:
-        return "index" if _shared_out(facts) or _divided(batches, facts) else "not known"
+        return "index" if parts or _divided(batches, facts) else "not known"
     return "index" if same else "own index"
 
 
@@ -46,10 +49,12 @@ def _compared(batches: Mapping[int, list[dict[str, Any]]]) -> Iterator[Compared]
                     yield Compared(known[1] == content, known[2] == label, label)
 
 
-def _shared_out(facts: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Whether DistributedSamplers share out data of one length."""
+def _shared_out(facts: Mapping[int, Mapping[str, Any]]) -> int:
+    """Into how many parts DistributedSamplers share out data of one length; 0: they do not."""
     replicas = {fact["replicas"] for fact in facts.values()}
-    return None not in replicas and min(replicas) > 1 and len({fact["length"] for fact in facts.values()}) == 1
+    alike = len(replicas) == 1 and len({fact["length"] for fact in facts.values()}) == 1
+    parts = replicas.pop() if alike else None
+    return parts if parts is not None and parts > 1 else 0
 
 
 def _divided(batches: Mapping[int, list[dict[str, Any]]], facts: Mapping[int, Mapping[str, Any]]) -> bool:

@@ -59,7 +59,7 @@ class RunLog:
         self._history = History()
         self._pending: list[torch.Tensor | float] = []
         self._memory: Memory | None = None
-        self._hook = optimizer.register_step_post_hook(self._count_memory)
+        optimizer.register_step_post_hook(self._count_memory)
         self._step_seen = self._step_now()
         self.leave_out()
 
@@ -68,7 +68,7 @@ class RunLog:
         now = time.perf_counter()
         self._history.step_seconds.append(now - self._began)
         self._history.phases.append(self._phases())
-        self._pending.append(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+        self._pending.append(loss.detach().clone() if isinstance(loss, torch.Tensor) else loss)
         self._began = time.perf_counter()
 
     def validation(self, loss: torch.Tensor | float) -> None:
@@ -172,8 +172,8 @@ class RunLog:
         return times.forward, times.backward, times.wait
 
     def _count_memory(self, *_: Any) -> None:
-        self._memory = memory_of(self._ddp, self._optimizer)
-        self._hook.remove()
+        if self._memory is None:  # a hook cannot take itself away while torch goes through them
+            self._memory = memory_of(self._ddp, self._optimizer)
 
 
 def links_of(group: dist.ProcessGroup, device: torch.device) -> list[str]:

@@ -35,9 +35,9 @@ def state_bytes(optimizer: Optimizer | Maker, parameters: Iterable[Tensor]) -> i
     try:
         made = maker_of(optimizer)(shapes)
         made.step()
-    except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # a class of the user's may fail in any way without values
         name = getattr(optimizer, "__name__", type(optimizer).__name__)
-        said = str(error).strip().splitlines()[0]
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CannotCount(f"{name} cannot step without values ({said}): give optimizer_bytes= instead") from error
     kept: list[Any] = [value for entry in made.state.values() for value in entry.values()]
     return sum(value.nbytes for value in kept if torch.is_tensor(value))

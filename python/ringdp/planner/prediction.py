@@ -40,9 +40,9 @@ def predict(
 ) -> Prediction:
     """Of `ranks` on the same machine, one thread each; bandwidth: of their links when it is not the calibration's.
 
-    Ranks beyond the cores take turns: compute and latency grow with them, `crowd` times, or in proportion. Between hosts, every rank on its own, bytes
-    are the all-reduce's 2(N-1)/N, and seconds per byte scale with the bandwidth. In shared memory all ranks' tensors
-    pass through one memory: seconds per byte grow with the ranks.
+    Ranks beyond the cores take turns: compute and latency grow with them, `crowd` times, or in proportion. Between
+    hosts, every rank on its own, bytes are the all-reduce's 2(N-1)/N, and seconds per byte scale with the bandwidth. In
+    shared memory all ranks' tensors pass through one memory: seconds per byte grow with the ranks.
     """
     if crowd is None:
         crowd = crowding(ranks, measured.cores) / crowding(measured.ranks, measured.cores)

@@ -22,7 +22,10 @@ def built(parameters: Sequence[Tensor]) -> list[Tensor | str]:
     def construct(rank: int) -> Tensor | str:
         own = parameters[rank].clone()
         group = dist.ProcessGroup(store, rank, len(parameters))
-        gloo = dist.ProcessGroupGloo(store, rank, len(parameters), _LIMIT)
+        try:
+            gloo = dist.ProcessGroupGloo(store, rank, len(parameters), _LIMIT)
+        except (AttributeError, RuntimeError) as error:
+            raise ImportError(f"gloo does not start: {str(error).splitlines()[0]}") from None
         group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         group._register_backend(own.device, dist.ProcessGroup.BackendType.GLOO, gloo)
         try:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
-import time
 
 import pytest
 from ringdp.attach import job
@@ -14,8 +12,9 @@ from ringdp.attach.assignment import Assignment
 
 # A parent that is not asked twice, with a child in a session of its own.
 STUBBORN = """
-import signal, subprocess, sys, time
+import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.environ["RINGDP_JOB"], flush=True)
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 print("ready", flush=True)
 time.sleep(600)
@@ -34,19 +33,21 @@ def test_the_status_is_the_command_s_and_it_has_the_assignment(tmp_path):
 def test_a_reason_ends_it_with_all_its_processes(tmp_path, monkeypatch):
     told = {"RINGDP_TRACE": str(tmp_path)}
     monkeypatch.setattr(job, "_GRACE_S", 0.2)
-    with tempfile.TemporaryFile() as output:
-        tick = when_ready(output, lambda: "seen enough")
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        tick = when_ready(said, lambda: "seen enough")
         ended = job.run([sys.executable, "-c", STUBBORN], told, tick, output)
     assert ended == job.Ended(137, "seen enough")
-    assert job.watched(told) == []
+    assert left_of(said) == []
 
 
-def when_ready(output, then):
-    def tick():
-        output.seek(0)
-        return then() if b"ready" in output.read() else ""
+def when_ready(said, then):
+    return lambda: then() if "ready" in said.read_text() else ""
 
-    return tick
+
+def left_of(said):
+    """The processes of the job that has printed its mark first."""
+    return job.marked(said.read_text().split()[0])
 
 
 def test_who_interrupts_and_then_interrupts_the_grace_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -63,32 +64,55 @@ def test_who_interrupts_and_then_interrupts_the_grace_leaves_nothing_behind(tmp_
     def interrupt():
         raise KeyboardInterrupt
 
-    with tempfile.TemporaryFile() as output, pytest.raises(KeyboardInterrupt):
-        job.run([sys.executable, "-c", STUBBORN], told, when_ready(output, interrupt), output)
-    assert job.watched(told) == []
+    said = tmp_path / "said"
+    with said.open("wb") as output, pytest.raises(KeyboardInterrupt):
+        job.run([sys.executable, "-c", STUBBORN], told, when_ready(said, interrupt), output)
+    assert left_of(said) == []
 
 
-def test_a_process_that_is_older_than_the_job_is_not_the_job_s(tmp_path):
+def test_an_interrupt_reaches_the_command_as_an_interrupt(tmp_path):
+    left = tmp_path / "left"
+    code = (
+        "import pathlib, sys, time\n"
+        "try:\n    print('ready', flush=True); time.sleep(600)\n"
+        f"except KeyboardInterrupt:\n    pathlib.Path({str(left)!r}).write_text('all it had')"
+    )
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    said = tmp_path / "said"
+    with said.open("wb") as output, pytest.raises(KeyboardInterrupt):
+        job.run([sys.executable, "-c", code], {}, when_ready(said, interrupt), output)
+    assert left.read_text() == "all it had"
+
+
+def test_a_stranger_with_the_same_setting_lives_on(tmp_path):
     told = {"RINGDP_TRACE": str(tmp_path)}
-    code = "print('ready', flush=True); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    shell = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **told}, **pipes)
+    code = "print('ready', flush=True); input()"
+    strangers = []
+
+    def another_begins():
+        if not strangers:
+            strangers.append(subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **told}, **pipes))
+            strangers[0].stdout.readline()
+        return "seen enough"
+
+    assert job.run([sys.executable, "-c", "import time; time.sleep(600)"], told, another_begins).stopped
     try:
-        shell.stdout.readline()
-        assert job.watched(told) == [shell.pid]
-        time.sleep(0.05)  # ticks of the kernel are of 10 ms
-        assert job.run([sys.executable, "-c", ""], told) == job.Ended(0)
-        assert shell.poll() is None
+        assert strangers[0].poll() is None
     finally:
-        shell.communicate(b"\n")
+        strangers[0].communicate(b"\n")
 
 
-def test_only_processes_of_this_job_are_watched(tmp_path):
-    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        assert other.pid not in job.watched({"RINGDP_ATTACH": f"audit:{tmp_path}"})
-    finally:
-        other.communicate(b"\n")
+def test_a_job_within_a_job_belongs_to_both(tmp_path, monkeypatch):
+    monkeypatch.setenv(job.VARIABLE, "outer")
+    seen = tmp_path / "jobs"
+    code = f"import os, pathlib; pathlib.Path({str(seen)!r}).write_text(os.environ['{job.VARIABLE}'])"
+    assert job.run([sys.executable, "-c", code], {}) == job.Ended(0)
+    outer, own = seen.read_text().split()
+    assert outer == "outer" and job.marked(own) == []
 
 
 def test_a_command_that_is_not_there_is_an_os_error(tmp_path):

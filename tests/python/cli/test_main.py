@@ -51,7 +51,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.exit(main())
 """
-WAITS = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+WAITS = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(600)
+"""
 
 
 @pytest.mark.parametrize("tool", ["audit", "doctor", "trace"])

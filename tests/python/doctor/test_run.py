@@ -12,6 +12,7 @@ import time
 
 from ringdp.attach.assignment import Assignment
 from ringdp.attach.records import Reader
+from ringdp.doctor import run
 from ringdp.doctor.checks.failure import HANGS
 from ringdp.doctor.probes.errors import stack_file
 from ringdp.doctor.run import DONE, OUTPUT, SILENT, Watch, examine, stacks_of
@@ -68,6 +69,7 @@ def test_ranks_that_write_elsewhere_are_not_waited_for(tmp_path):
 def test_a_process_of_another_host_is_not_signalled(tmp_path, monkeypatch):
     signalled = []
     monkeypatch.setattr(os, "kill", lambda pid, number: signalled.append((pid, number)))
+    monkeypatch.setattr(run, "_belongs_to", lambda folder, pid: True)
     for rank, host in enumerate((HERE, "elsewhere")):
         stack_file(tmp_path, 70 + rank).touch()
         write(tmp_path, rank, pid=70 + rank, host=host)
@@ -77,6 +79,7 @@ def test_a_process_of_another_host_is_not_signalled(tmp_path, monkeypatch):
 
 def test_a_rank_that_is_stuck_says_where(tmp_path):
     pipe = {"stdout": subprocess.PIPE, "text": True}
+    pipe["env"] = {**os.environ, **Assignment("doctor", tmp_path).environment}
     process = subprocess.Popen([sys.executable, "-c", STUCK, str(tmp_path / "stack")], **pipe)
     try:
         assert process.stdout.readline() == "ready\n"
@@ -87,6 +90,17 @@ def test_a_rank_that_is_stuck_says_where(tmp_path):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_stranger_who_has_a_rank_s_number_now_is_not_signalled(tmp_path):
+    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        stack_file(tmp_path, stranger.pid).touch()
+        write(tmp_path, 0, pid=stranger.pid)
+        assert stacks_of(Reader(tmp_path).read(), tmp_path) == {}
+        assert stranger.poll() is None
+    finally:
+        stranger.communicate(b"\n")
 
 
 def test_the_job_s_output_is_kept_with_its_evidence(tmp_path):

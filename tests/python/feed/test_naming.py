@@ -49,6 +49,16 @@ def test_distributed_samplers_say_that_the_data_are_shared():
     assert feeds_of(ranks, only_training=False)[0].by == "index"
 
 
+def test_bytes_that_padding_changes_do_not_hide_that_samplers_share_out(epochs=2):
+    rows = played(lambda rank: epochs_of(sharded(numbered(), rank, 2), epochs), 2)
+    for row in rows[1]:
+        if row.get("contents"):
+            row["contents"] = [f"padded {content}" for content in row["contents"]]
+            row["labels"] = [f"padded {label}" for label in row["labels"]]
+    (feed,) = feeds_of({rank: records_of(rank, 2, rows[rank]) for rank in rows}, only_training=False)
+    assert feed.by == "index"
+
+
 def test_indices_that_are_hidden_on_one_rank_leave_the_hashes_of_the_other():
     rows = played(lambda rank: epochs_of(DataLoader(numbered(320), 2)), 2)
     for row in rows[1]:

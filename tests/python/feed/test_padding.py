@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from play import epochs_of, fixed, judged, numbered, sharded
+from play import epochs_of, fixed, judged, numbered, played, sharded
 from ringdp.attach.finding import problems
+from ringdp.feed.exchange import records_of
+from ringdp.feed.judge import judge
 from torch.utils.data import DataLoader
 
 
@@ -25,6 +27,16 @@ def test_what_it_drops_is_a_note(world):
     report = judged(lambda rank: epochs_of(sharded(data, rank, world, 4, drop_last=True)), world)
     assert problems(report.findings) == []
     assert report.rows[0].missing == (64 + world - 1) % world
+
+
+def test_padding_is_known_by_content_too():
+    """As of workers that hand out in any order: the repeated sample may be anywhere."""
+    rows = played(lambda rank: epochs_of(sharded(numbered(101), rank, 2, 8)), 2)
+    for row in (row for of_rank in rows.values() for row in of_rank if row["kind"] == "batch"):
+        row["indices"] = None
+    report = judge({rank: records_of(rank, 2, rows[rank]) for rank in rows}, only_training=False)
+    assert problems(report.findings) == []
+    assert (report.rows[0].padding, report.rows[0].repeated) == (1, 0)
 
 
 def test_one_more_than_its_padding_is_no_padding():

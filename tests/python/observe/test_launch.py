@@ -30,10 +30,13 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 
 def test_what_it_leaves_running_is_ended_and_a_signal_is_128_more(tmp_path):
-    told = {"RINGDP_TRACE": str(tmp_path)}
-    code = "import os, subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True); os.kill(os.getpid(), 9)"
+    said = tmp_path / "said"
+    code = (
+        "import os, pathlib, subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True); "
+        f"pathlib.Path({str(said)!r}).write_text(os.environ[{job.VARIABLE!r}]); os.kill(os.getpid(), 9)"
+    )
     assert run_traced([sys.executable, "-c", code], tmp_path) == 137
-    assert job.watched(told) == []
+    assert job.marked(said.read_text()) == []
 
 
 def test_what_cannot_run_is_named(tmp_path):

@@ -48,6 +48,23 @@ def written(folder, stock, backend, **options):
     return str(file)
 
 
+def beside_another_hook():
+    """The loss is one tensor, used again; another hook comes after the log's."""
+    ddp = ringdp.DistributedDataParallel(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    log, loss = RunLog(ddp, optimizer), torch.zeros(())
+    optimizer.register_step_post_hook(lambda *_: None)
+    for step in range(2):
+        ddp(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        log.step(loss.fill_(step))
+    return log.history.losses
+
+
+def test_other_hooks_and_a_loss_that_is_used_again_do_not_matter(pair):
+    assert pair.run(beside_another_hook) == [[0.0, 1.0]] * 2
+
+
 @pytest.mark.parametrize("backend", ["ringdp", "gloo"])
 @pytest.mark.parametrize("stock", [False, True])
 def test_a_run_becomes_a_page(pair, tmp_path, stock, backend):

@@ -49,6 +49,16 @@ def test_frozen_parameters_have_none():
     assert state_bytes(AdamW, frozen) == 0
 
 
+class Asserts(torch.optim.SGD):
+    def step(self, closure=None):
+        raise AssertionError
+
+
+def test_whatever_a_class_fails_with_is_named():
+    with pytest.raises(CannotCount, match=r"Asserts cannot step without values \(AssertionError\)"):
+        state_bytes(Asserts, [torch.nn.Parameter(torch.ones(2))])
+
+
 def test_an_optimizer_that_needs_values_is_named():
     with pytest.raises(CannotCount, match=r"Adafactor .*give optimizer_bytes="):
         state_bytes(Adafactor, parameters())

@@ -33,5 +33,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
 def not_judged(evidence: Evidence) -> Iterator[str]:
     """Other backends do not say how they reach a peer."""
     places = [row for records in evidence.ranks.values() for row in records.of("place")[:1]]
-    if evidence.complete and not any(row["paths"] for row in places):
+    if evidence.complete and not places:
+        yield "topology: that takes 2 steps; give more --steps"
+    elif evidence.complete and not any(row["paths"] for row in places):
         yield "topology: the job's backend does not say how ranks reach one another (ringdp's does)"

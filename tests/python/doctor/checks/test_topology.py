@@ -41,6 +41,10 @@ def test_shared_memory_is_fine():
     assert list(check(evidence())) == [] == list(not_judged(evidence()))
 
 
+def test_a_run_too_short_for_it_is_not_judged():
+    assert "takes 2 steps" in next(not_judged(evidence(more=lambda rank: {"place": []})))
+
+
 def test_a_backend_that_does_not_say_is_not_judged():
     silent = evidence(place=lambda rank, _: {"paths": []})
     assert list(check(silent)) == [] and "does not say" in next(not_judged(silent))
