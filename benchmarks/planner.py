@@ -4,13 +4,12 @@
     python benchmarks/planner.py                             # 2, 4 and 8 hosts at 0.5, 1 and 2 Gb/s
     python benchmarks/planner.py --ranks 2,4 --rates 1 --model gpt --micro-batch 8
 
-Every rank is a network namespace of this machine with a link of its own. Links and model are calibrated once, on two
-hosts and the first of --rates. Ranks beyond the cores take turns on them, and out of each other's caches, which hosts
-would not: how much slower N ranks compute side by side, without sending anything, is measured for each N, too. All
-predictions are printed, and written to --json, before the first run that they are about. step: median on the slowest
-rank, with overlap. memory: of the largest rank at its peak, without programs' code; also of what the calibration has
-not seen: another batch, ZeRO stages 1 to 3, another model. --check: status 1 when a step is more than 15 % or memory
-more than 3 % off. What --calibration writes, `ringdp plan predict` reads.
+Every rank is a network namespace of this machine with a link of its own; ranks beyond the cores take turns on them. The
+machine is calibrated once, on two hosts and the first of --rates. All predictions are printed, and written to --json,
+before the first run that they are about. step: median on the slowest rank, with overlap. memory: of the largest rank
+at its peak, without programs' code; also of what the calibration has not seen: another batch, ZeRO stages 1 to 3,
+another model. --check: status 1 when a step is more than 15 % or memory more than 3 % off. What --calibration writes,
+`ringdp plan predict` reads.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from race import machine
 from race.arguments import check_least
 from race.job import run_job
 from race.outputs import add_outputs, check_outputs
-from ringdp.planner.calibration import Calibration, slowest
+from ringdp.planner.calibration import Calibration
 from ringdp.planner.kind import InputError
 from ringdp.planner.local_ranks import MALLOC, MODULE
 from ringdp.planner.measured import cores
@@ -93,16 +92,6 @@ def calibrate(options: argparse.Namespace) -> Calibration:
     return calibrated(reports, job, cores(), link_bytes(rate))
 
 
-def crowd_of(options: argparse.Namespace, found: Calibration, ranks: int) -> float:
-    """How much slower a step without communication is where this machine stands for so many hosts."""
-    if ranks <= found.cores:
-        return 1.0
-    job = replace(job_of(options, ()), alone=True, together=False)
-    reports = run_job(MODULE, asdict(job), ranks, ranks, options.rates[0], MALLOC)
-    parts = ("forward", "backward", "optimizer")
-    return sum(slowest(reports, part) for part in parts) / sum(getattr(found, part) for part in parts)
-
-
 def _reports_of(options: argparse.Namespace, row: MemoryRow) -> list[dict[str, Any]]:
     """Of a few steps, on the first rate."""
     job = replace(job_of(options, ()), workload=row.model, micro_batch=row.micro_batch, zero_stage=row.stage)
@@ -139,8 +128,7 @@ def main() -> int:
         found = calibrate(options)
         if options.calibration:
             found.save(options.calibration)
-        crowds = {ranks: crowd_of(options, found, ranks) for ranks in options.ranks}
-        rows = foretold(found, crowds, options.rates)
+        rows = foretold(found, options.ranks, options.rates)
         memory = memory_rows.unseen(found, options.unseen, options.ranks[0])
         print(write(options, facts, found, rows, memory)["title"])
         print(machine.sentence(facts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,14 +16,10 @@ HEAD = "ranks  Gb/s   step ms: predicted  measured  ratio   memory MB: predicted
 
 @dataclass(frozen=True)
 class Row:
-    """Seconds and bytes of the slowest, largest rank; 0 where nothing is measured yet.
-
-    crowd: how much slower ranks compute side by side than the calibration's.
-    """
+    """Seconds and bytes of the slowest, largest rank; 0 where nothing is measured yet."""
 
     ranks: int
     gigabits: float
-    crowd: float
     predicted_step: float
     predicted_exposed: float
     predicted_memory: float
@@ -48,8 +44,7 @@ class Row:
         """A sentence, before anything is measured."""
         parts = f"step {1e3 * self.predicted_step:.1f} ms, {1e3 * self.predicted_exposed:.1f} ms of it exposed"
         where = f"{self.ranks} ranks at {self.gigabits:g} Gb/s"
-        slower = f"compute {self.crowd:.2f} times as long" if self.crowd != 1 else "compute as alone"
-        return f"predicted: {where}: {slower}, {parts}; memory {self.predicted_memory / 1e6:.1f} MB"
+        return f"predicted: {where}: {parts}; memory {self.predicted_memory / 1e6:.1f} MB"
 
     def __str__(self) -> str:
         steps = f"{1e3 * self.predicted_step:>20.1f}{1e3 * self.step:>10.1f}{self.step / self.predicted_step:>7.2f}"
@@ -62,13 +57,13 @@ def link_bytes(gigabits: float) -> float:
     return bandwidth(f"{gigabits}Gb/s")
 
 
-def foretold(measured: Calibration, crowds: Mapping[int, float], rates: Sequence[float]) -> list[Row]:
-    """Predictions alone. crowds: by number of ranks, how much slower they compute side by side than the calibration's."""
+def foretold(measured: Calibration, ranks: Sequence[int], rates: Sequence[float]) -> list[Row]:
+    """Predictions alone."""
     rows = []
-    for n, crowd in crowds.items():
+    for n in ranks:
         for rate in rates:
-            p = predict(measured, n, link_bytes(rate), crowd)
-            rows.append(Row(n, rate, crowd, p.step, p.exposed, p.memory))
+            p = predict(measured, n, link_bytes(rate))
+            rows.append(Row(n, rate, p.step, p.exposed, p.memory))
     return rows
 
 

@@ -35,17 +35,14 @@ def crowding(ranks: int, cores: int) -> float:
     return max(1.0, ranks / cores)
 
 
-def predict(
-    measured: Calibration, ranks: int, bandwidth: float | None = None, crowd: float | None = None
-) -> Prediction:
+def predict(measured: Calibration, ranks: int, bandwidth: float | None = None) -> Prediction:
     """Of `ranks` on the same machine, one thread each; bandwidth: of their links when it is not the calibration's.
 
-    Ranks beyond the cores take turns: compute and latency grow with them, `crowd` times, or in proportion. Between
-    hosts, every rank on its own, bytes are the all-reduce's 2(N-1)/N, and seconds per byte scale with the bandwidth. In
-    shared memory all ranks' tensors pass through one memory: seconds per byte grow with the ranks.
+    Ranks beyond the cores take turns: compute and latency grow with them. Between hosts, every rank on its own, bytes
+    are the all-reduce's 2(N-1)/N, and seconds per byte scale with the bandwidth. In shared memory all ranks' tensors
+    pass through one memory: seconds per byte grow with the ranks.
     """
-    if crowd is None:
-        crowd = crowding(ranks, measured.cores) / crowding(measured.ranks, measured.cores)
+    crowd = crowding(ranks, measured.cores) / crowding(measured.ranks, measured.cores)
     between_hosts = measured.bandwidth is not None
     if between_hosts:
         slope = measured.seconds_per_byte * (measured.bandwidth / (bandwidth or measured.bandwidth))
@@ -62,7 +59,7 @@ def predict(
     around = (measured.forward + measured.optimizer + measured.overhead) * crowd
     compute = (measured.forward + measured.optimizer) * crowd + backward
     step = around + played.backward + played.exposed
-    alone = (around + backward) / crowd / crowding(measured.ranks, measured.cores)
+    alone = (around + backward) / crowding(ranks, measured.cores)
     link = bandwidth or measured.bandwidth
     return Prediction(ranks, link, compute, sum(seconds), played.exposed, step, alone, memory(measured, ranks))
 

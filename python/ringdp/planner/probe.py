@@ -155,7 +155,7 @@ def run(job: ProbeJob) -> dict[str, Any]:
     for parts in _steps(training, job, alone=True) if job.alone else ():
         for name, seconds in parts.items():
             report[name].append(seconds)
-    for parts in _steps(training, job, alone=False) if job.together else ():
+    for parts in _steps(training, job, alone=False):
         report["step"].append(sum(parts.values()))
         times = training.ddp.times()
         report["ready"].append([bucket.ready / times.backward for bucket in times.buckets])

@@ -10,7 +10,7 @@ class ProbeJob:
     """steps: of each kind at most, after two to warm up; fewer when they would take longer than `seconds`.
 
     sizes: bytes of all-reduces, () to measure none. bucket_mb: as DDP's. alone: whether to measure compute without
-    communication too. together: whether to measure steps with it; if not, there are no sizes.
+    communication too.
     """
 
     workload: str
@@ -20,5 +20,4 @@ class ProbeJob:
     zero_stage: int = 0
     bucket_mb: float = 25.0
     alone: bool = True
-    together: bool = True
     seconds: float = 2.5

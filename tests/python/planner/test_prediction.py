@@ -36,14 +36,6 @@ def test_ranks_beyond_the_cores_take_turns():
     assert predict(measured(cores=2), 8).compute == pytest.approx(4 * predict(measured(cores=2), 2).compute)
 
 
-def test_a_crowd_that_was_measured_replaces_the_rule():
-    found = measured(cores=2)
-    assert predict(found, 8, crowd=4.0) == predict(found, 8)
-    slower = predict(found, 8, crowd=5.0)
-    assert slower.compute == pytest.approx(1.25 * predict(found, 8).compute)
-    assert slower.alone == pytest.approx(predict(found, 8).alone)
-
-
 def test_shared_memory_carries_all_ranks_tensors():
     found = measured(between_hosts=False)
     two, four = predict(found, 2), predict(found, 4)
