@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
+from generators import generator_named
 from pages import DOCS
 from ringdp.planner.errata import ERRATA
 
@@ -13,10 +12,7 @@ pytest.importorskip("numpy")
 
 @pytest.fixture(scope="module")
 def generator():
-    spec = importlib.util.spec_from_file_location("generate_errata", DOCS / "generate_errata.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return generator_named("generate_errata")
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 import ringdp
+from generators import generator_named
 from pages import DOCS
 
 
 @pytest.fixture(scope="module")
 def generator():
-    spec = importlib.util.spec_from_file_location("generate_settings", DOCS / "generate_settings.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return generator_named("generate_settings")
 
 
 def test_the_page_is_not_stale(generator):

@@ -99,7 +99,11 @@ def marked(mark: str) -> list[int]:
 
 
 def _jobs_of(process: Path) -> list[str]:
-    """See proc(5), environ."""
     prefix = f"{VARIABLE}=".encode()
-    entries = (process / "environ").read_bytes().split(b"\0")
-    return [word for entry in entries if entry.startswith(prefix) for word in entry[len(prefix) :].decode().split()]
+    told = environment_of(process)
+    return [word for entry in told if entry.startswith(prefix) for word in entry[len(prefix) :].decode().split()]
+
+
+def environment_of(process: Path) -> list[bytes]:
+    """NAME=value as it was given, of a folder of /proc. OSError when the process is gone, or somebody else's."""
+    return (process / "environ").read_bytes().split(b"\0")

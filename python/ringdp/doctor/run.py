@@ -91,7 +91,7 @@ def _belongs_to(folder: Path, pid: int) -> bool:
     """Whether the process is of the job that writes there: the number may be a stranger's by now."""
     with suppress(OSError):
         own = {f"{name}={value}".encode() for name, value in Assignment("doctor", folder).environment.items()}
-        return own <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+        return own <= set(job.environment_of(Path(f"/proc/{pid}")))
     return False
 
 

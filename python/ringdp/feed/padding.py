@@ -27,9 +27,8 @@ def repeats(feed: Feed, epoch: Epoch) -> Repeats:
     if not total:
         return Repeats(0, 0)
     if feed.by == "content" and feed.fact("pads") == {True} and feed.samples is not None:
-        return Repeats(
-            total, min(total, -feed.samples % feed.world)
-        )  # workers hand out in any order: it may be anywhere
+        # Workers that hand out in any order: it may be anywhere.
+        return Repeats(total, min(total, -feed.samples % feed.world))
     padding = min(_at_the_ends(feed, epoch), _allowed(feed, epoch))
     if None in feed.fact("pads") and padding < total:
         return Repeats(total, 0)

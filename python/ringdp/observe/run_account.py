@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.pages.report_figures import IN_FORMULA
 from ringdp.planner.fake_memory import CannotCount
+from ringdp.planner.optimizer_state import held_bytes
 from ringdp.planner.preflight import preflight
 from ringdp.zero.memory import Memory
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -25,8 +26,7 @@ def memory_of(ddp: Stock, optimizer: Optimizer) -> Memory | None:
         return optimizer.memory()
     if hasattr(optimizer, "optim"):
         return None
-    values = (value for entry in optimizer.state.values() for value in entry.values())
-    state = sum(value.nbytes for value in values if torch.is_tensor(value))
+    state = held_bytes(optimizer)
     if isinstance(ddp, DistributedDataParallel):
         return replace(ddp.memory(), state=state)
     gradients = sum(p.grad.nbytes for p in ddp.parameters() if p.grad is not None)

@@ -39,5 +39,10 @@ def state_bytes(optimizer: Optimizer | Maker, parameters: Iterable[Tensor]) -> i
         name = getattr(optimizer, "__name__", type(optimizer).__name__)
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CannotCount(f"{name} cannot step without values ({said}): give optimizer_bytes= instead") from error
-    kept: list[Any] = [value for entry in made.state.values() for value in entry.values()]
+    return held_bytes(made)
+
+
+def held_bytes(optimizer: Optimizer) -> int:
+    """Of the tensors in its state now."""
+    kept: list[Any] = [value for entry in optimizer.state.values() for value in entry.values()]
     return sum(value.nbytes for value in kept if torch.is_tensor(value))

@@ -30,7 +30,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
     one = (
         "all gradients are one bucket, which is launched after the last of them"
         if model["buckets"] == 1
-        else ("every bucket is launched after the last gradient")
+        else "every bucket is launched after the last gradient"
     )
     yield Finding(
         "overlap",

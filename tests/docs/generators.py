@@ -1,0 +1,16 @@
+"""The programs of docs/ that print a page."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+
+from pages import DOCS
+
+
+def generator_named(name: str) -> ModuleType:
+    """docs/NAME.py as a module."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
