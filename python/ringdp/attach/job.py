@@ -43,7 +43,14 @@ def run(
     """
     mark = uuid.uuid4().hex
     environment = {**os.environ, **told, VARIABLE: f"{os.environ.get(VARIABLE, '')} {mark}".strip()}
-    process = subprocess.Popen(command, env=environment, stdout=output, stderr=errors, start_new_session=True)
+    try:  # from the start on: an interrupt can come before Popen has returned
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=errors, start_new_session=True)
+        return _watched(process, tick)
+    finally:
+        _kill(mark)
+
+
+def _watched(process: subprocess.Popen[Any], tick: Callable[[], str]) -> Ended:
     reason = ""
     try:
         while process.poll() is None and not reason:
@@ -57,7 +64,8 @@ def run(
         try:
             _ask(process)
         finally:  # who interrupts the waiting too still leaves nothing behind
-            _kill(process, mark)
+            process.kill()
+            process.wait()
     return Ended(128 - process.returncode if process.returncode < 0 else process.returncode, reason)
 
 
@@ -76,10 +84,8 @@ def _ask(process: subprocess.Popen[Any]) -> None:
             process.wait(_GRACE_S)
 
 
-def _kill(process: subprocess.Popen[Any], mark: str) -> None:
+def _kill(mark: str) -> None:
     """All that is left; it returns when they are gone."""
-    process.kill()
-    process.wait()
     end = time.monotonic() + _KILL_S
     while (left := marked(mark)) and time.monotonic() < end:
         for pid in left:

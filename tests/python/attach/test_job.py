@@ -70,6 +70,22 @@ def test_who_interrupts_and_then_interrupts_the_grace_leaves_nothing_behind(tmp_
     assert left_of(said) == []
 
 
+def test_an_interrupt_while_it_starts_leaves_nothing_behind(tmp_path, monkeypatch):
+    said = tmp_path / "said"
+    real = subprocess.Popen.__init__
+
+    def interrupted(process, *arguments, **named):
+        real(process, *arguments, **named)
+        while "ready" not in said.read_text():
+            pass
+        raise SystemExit(143)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", interrupted)
+    with said.open("wb") as output, pytest.raises(SystemExit):
+        job.run([sys.executable, "-c", STUBBORN], {}, output=output)
+    assert left_of(said) == []
+
+
 def test_an_interrupt_reaches_the_command_as_an_interrupt(tmp_path):
     left = tmp_path / "left"
     code = (
