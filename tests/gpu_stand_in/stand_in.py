@@ -97,6 +97,10 @@ class StandIn:
         """Host memory that ringdp has pinned."""
         return self.functions.stand_in_pinned_bytes()
 
+    def copied_bytes(self) -> int:
+        """What ringdp has had copied on devices of this process."""
+        return self.functions.stand_in_copied_bytes()
+
     @contextmanager
     def device(self, index: int) -> Iterator[None]:
         """Inside, this thread's current device is `index`."""
@@ -144,7 +148,7 @@ def loaded(library: str) -> Any:
     torch._register_device_module(TYPE, types.ModuleType(f"torch.{TYPE}"))
     functions = ctypes.CDLL(library)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    for name in ("pinned_bytes", "current_stream"):
+    for name in ("pinned_bytes", "copied_bytes", "current_stream"):
         getattr(functions, f"stand_in_{name}").restype = ctypes.c_size_t
     for name in ("numbered", "end_capture"):
         getattr(functions, f"stand_in_{name}").restype = pointer
