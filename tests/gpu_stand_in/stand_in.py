@@ -77,6 +77,10 @@ class StandIn:
         """A copy on the device."""
         return tensor.to(TYPE)
 
+    def be_accelerator(self) -> None:
+        """For good: autograd runs backward passes on it. Torch then takes it for the accelerator of all groups."""
+        torch.utils.rename_privateuse1_backend(TYPE)
+
     def hold(self, stream: int = 0) -> None:
         """What is queued on the stream from now on waits for go()."""
         self.functions.stand_in_hold(stream)
