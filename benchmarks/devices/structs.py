@@ -71,6 +71,7 @@ class Work(ctypes.Structure):
         ("pushed_bytes", ctypes.c_int64),
         ("flags", _Pointers),
         ("abort", ctypes.c_void_p),
+        ("aborts", _Pointers),
         ("expired", ctypes.c_void_p),
         ("step", ctypes.c_uint64 * (MAX_STEPS * STEP_BYTES // 8)),
     )

@@ -93,8 +93,12 @@ void Backend::place(Call& call, c10::Device device) {
     if (!native) return;
     const bool averages = call.desc.op == ReduceOp::kAvg;
     const double divisor = call.desc.divisor != 0 ? call.desc.divisor : averages ? getSize() : 0;
-    call.memory.stay_on(native, {Natives::problem_of(call.desc, getRank(), getSize()), divisor, timeout_of(call.timeout)});
+    NativeQuestion question{Natives::problem_of(call.desc, getRank(), getSize()), divisor, timeout_of(call.timeout)};
+    if (call.alike.defined()) question.segment = native->segment_of(call.alike, question.problem);
+    call.memory.stay_on(native, question);
     call.desc.place = comm::Place::kDevices;
+    call.desc.segment = question.segment.number;
+    call.desc.segment_at = question.segment.at;
   });
 }
 

@@ -59,6 +59,7 @@ class Backend : public c10d::Backend, public Capabilities {
   WorkPtr allgather_coalesced(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override;
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& opts) override;
+  WorkPtr gather_whole(const at::Tensor& whole, bool asynchronous) override;
   WorkPtr gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override;
   WorkPtr scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& opts) override;
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
@@ -79,6 +80,9 @@ class Backend : public c10d::Backend, public Capabilities {
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   std::unique_ptr<SizedScope> share_tensors_of(std::vector<size_t> sizes) override;
+  at::Tensor share_memory(int64_t elements, const at::TensorOptions& options) override;
+  void reclaim_memory(c10::Device device) override;
+  bool shares(const at::Tensor& tensor) const override;
   HeapAllocator& heap_allocator();  // lives as long as the process; DistBackendError where there is no shared memory
 
   // Calls of this group between the two are joined in one Work. Not nested; one thread at a time.
@@ -116,6 +120,7 @@ class Backend : public c10d::Backend, public Capabilities {
     std::chrono::milliseconds timeout;
     bool asynchronous;
     DigestsPtr digests = {};
+    at::Tensor alike = {};  // the result, of a caller who knows that all ranks' lie in the same place of shared memory
   };
   WorkPtr run(Call call);
   // Lets the call run on its device where that can; once its desc is complete, before its memory is used. A call whose

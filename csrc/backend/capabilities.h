@@ -1,5 +1,6 @@
 // What ringdp's backend can do beyond c10d: found by a probe (dynamic_cast, hasattr), so other backends simply lack it.
 #pragma once
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <functional>
@@ -22,6 +23,7 @@ class Capabilities {
   // divided in float32 for 16-bit floats, rounded once. A SUM rounded to 16 bits and divided afterwards differs in
   // 3 to 5 % of the elements. Floating-point and complex tensors; in place.
   // `digests` (comm/op.h), unless null, travel with it: a checksum of each rank's, known to all when it is done.
+  // A tensor that lies in memory of share_memory() is reduced there; all ranks then bring the same place of the same.
   using DigestsPtr = std::shared_ptr<comm::Digests>;
   virtual c10::intrusive_ptr<c10d::Work> reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous,
                                                     DigestsPtr digests) = 0;
@@ -33,6 +35,17 @@ class Capabilities {
   virtual c10::intrusive_ptr<c10d::Work> reduce_scatter_div(const at::Tensor& output, const at::Tensor& input,
                                                             double divisor, bool asynchronous, OnResult on_result,
                                                             DigestsPtr digests) = 0;
+
+  // Every rank gets each other's part of `whole`, a contiguous tensor of a multiple of the ranks' number of elements, in which
+  // its own is there already. Without copies as reduce_div().
+  virtual c10::intrusive_ptr<c10d::Work> gather_whole(const at::Tensor& whole, bool asynchronous) = 0;
+
+  // Collective; all ranks ask alike. A flat tensor of zeros in memory of their devices that all of them map, for what
+  // outlives many collectives; undefined, on all ranks, where there is none to share. Never of the CPU.
+  virtual at::Tensor share_memory(int64_t elements, const at::TensorOptions& options) = 0;
+  // Collective: such memory ends whose tensors are gone on all ranks. Waits for the device.
+  virtual void reclaim_memory(c10::Device device) = 0;
+  virtual bool shares(const at::Tensor& tensor) const = 0;  // whether it lies in such memory
 
   // Until it ends, tensors of these sizes that this thread makes need not be copied by collectives (backward passes: the
   // gradients). Null where the group has no shared memory.

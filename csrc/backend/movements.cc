@@ -111,6 +111,22 @@ Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
   return gather_into(equal_parts(output, getSize()), input, std::move(call));
 }
 
+Backend::WorkPtr Backend::gather_whole(const at::Tensor& whole, bool asynchronous) {
+  const char* const name = "gather_whole";
+  checked_dtype(whole, name);
+  if (!whole.is_contiguous() || whole.numel() % getSize() != 0) {
+    refuse(std::string(name) + ": wants a contiguous tensor whose number of elements is a multiple of " +
+           std::to_string(getSize()) + " ranks, got " + std::to_string(whole.numel()) + " elements");
+  }
+  Call call{c10d::OpType::_ALLGATHER_BASE, "ringdp:_all_gather_base", {}, {}, {}, flat_result({whole}), memory(),
+            c10d::kUnsetTimeout, asynchronous};
+  call.desc.what = plan::Collective::kAllGather;
+  call.desc.count = whole.numel() / getSize();
+  call.alike = whole;
+  const Tensors parts = equal_parts(whole, getSize());
+  return gather_into(parts, parts[getRank()], std::move(call));
+}
+
 // outputs[r][i] receives what rank r gave as inputs[i]. One collective over all inputs laid end to end.
 Backend::WorkPtr Backend::allgather_coalesced(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   const char* const name = "all_gather_coalesced";

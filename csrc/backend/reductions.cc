@@ -37,6 +37,7 @@ Backend::WorkPtr Backend::reduce_all(const at::Tensor& tensor, const c10d::Reduc
   const Tensors list{tensor};
   Call call{c10d::OpType::ALLREDUCE, "ringdp:all_reduce", desc, {}, list, flat_result(list), memory(), timeout,
             asynchronous, std::move(digests)};
+  if (divisor != 0) call.alike = tensor;  // as reduce_div() promises
   place(call, tensor.device());
   const at::Tensor both = call.memory.update(premultiplied(tensor, op, "all_reduce"), tensor, "all_reduce");
   call.buffers = {{both.data_ptr()}, {both.data_ptr()}};

@@ -101,6 +101,15 @@ void bind_backend(py::module_& m) {
              return self.reduce_scatter_div(output, input, divisor, async_op, {}, {});
            },
            py::arg("output"), py::arg("input"), py::arg("divisor"), py::arg("async_op") = true, no_gil)
+      .def("gather_whole", &Backend::gather_whole, py::arg("whole"), py::arg("async_op") = true, no_gil)
+      .def("share_memory",
+           [](Backend& self, int64_t elements, at::ScalarType dtype, const at::Device& device) -> std::optional<at::Tensor> {
+             const at::Tensor made = self.share_memory(elements, at::TensorOptions().dtype(dtype).device(device));
+             return made.defined() ? std::optional<at::Tensor>(made) : std::nullopt;
+           },
+           py::arg("elements"), py::arg("dtype"), py::arg("device"), no_gil)
+      .def("reclaim_memory", &Backend::reclaim_memory, py::arg("device"), no_gil)
+      .def("shares", &Backend::shares, py::arg("tensor"))
       // torch calls it on ranks outside a new group when supports_splitting is true and a device is bound.
       .def("perform_nocolor_split", [](const Backend&, const at::Device&) {})
       .def("enter_allocation_scope", [](Backend& self) { backend::enter_allocation_scope(self.heap_allocator()); })

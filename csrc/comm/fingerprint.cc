@@ -23,7 +23,7 @@ struct Wire {
   uint64_t seq, group, generation;
   uint64_t counts_hash, divisor_bits;
   uint32_t counts[kShownCounts];       // UINT32_MAX: so many or more
-  int64_t inputs_at, output_at, part;  // a placement
+  int64_t inputs_at, output_at, part;  // a placement; on devices the segment and where in it, which must be equal
   uint64_t digest;                     // remarks
   int64_t waited_ns;
 };
@@ -61,6 +61,10 @@ Wire to_wire(const OpDesc& d) {
   w.generation = d.generation;
   w.counts_hash = hash_bytes(d.counts.data(), d.counts.size() * sizeof(int64_t));
   std::memcpy(&w.divisor_bits, &d.divisor, sizeof d.divisor);
+  if (d.place == Place::kDevices) {
+    w.inputs_at = d.segment;
+    w.output_at = d.segment_at;
+  }
   for (size_t i = 0; i < std::min(d.counts.size(), kShownCounts); ++i) {
     w.counts[i] = static_cast<uint32_t>(std::min<int64_t>(d.counts[i], UINT32_MAX));
   }
@@ -84,6 +88,7 @@ std::string in_words(const Wire& w) {
   const auto what = static_cast<plan::Collective>(w.what);
   const auto place = static_cast<Place>(w.place);
   if (place == Place::kMeeting) return "its first collective of tensors on a device";
+  if (place == Place::kSharing) return "what makes or gives back memory that devices share";
   std::string text = std::string(plan::name_of(what)) + "(";
   if (what != plan::Collective::kBarrier) {
     if (reduces(what)) text += std::string(name_of(static_cast<ReduceOp>(w.op))) + ", ";
@@ -94,7 +99,10 @@ std::string in_words(const Wire& w) {
     std::memcpy(&divisor, &w.divisor_bits, sizeof divisor);
     if (divisor != 0) text += ", divisor " + std::to_string(divisor);
   }
-  return text + (place == Place::kDevices ? ") on devices" : ")");
+  if (place == Place::kHost) return text + ")";
+  text += ") on devices";
+  if (w.inputs_at != 0) text += " in segment " + std::to_string(w.inputs_at) + " at " + std::to_string(w.output_at);
+  return text;
 }
 
 std::string differences(const Wire& a, const Wire& b) {
@@ -112,6 +120,8 @@ std::string differences(const Wire& a, const Wire& b) {
     note(a.op != b.op, "reduce op");
     note(a.root != b.root, "root");
     note(a.divisor_bits != b.divisor_bits, "divisor");
+    const bool on_devices = a.place == static_cast<uint8_t>(Place::kDevices);
+    note(on_devices && (a.inputs_at != b.inputs_at || a.output_at != b.output_at), "place in shared memory");
   }
   return list;
 }
@@ -122,9 +132,11 @@ std::string describe(const OpDesc& d) { return in_words(to_wire(d)); }
 
 transport::Note encode(const OpDesc& d, const Placement& placement, const Remarks& remarks) {
   Wire w = to_wire(d);
-  w.inputs_at = placement.inputs;
-  w.output_at = placement.output;
-  w.part = placement.part;
+  if (d.place != Place::kDevices) {
+    w.inputs_at = placement.inputs;
+    w.output_at = placement.output;
+    w.part = placement.part;
+  }
   w.digest = remarks.digest;
   w.waited_ns = remarks.waited_ns;
   transport::Note note{};

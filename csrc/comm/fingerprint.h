@@ -12,8 +12,9 @@
 namespace ringdp::comm {
 
 // Where a collective runs. On devices the host only compares notes: it is a barrier there.
-enum class Place : uint8_t { kHost, kDevices, kMeeting };  // kMeeting: of ranks that will share memory of devices
-constexpr int kPlaceCount = 3;
+// kMeeting: of ranks that will share memory of devices; kSharing: of those that make, or give back, more of it.
+enum class Place : uint8_t { kHost, kDevices, kMeeting, kSharing };
+constexpr int kPlaceCount = 4;
 
 struct OpDesc {
   plan::Collective what = plan::Collective::kBarrier;
@@ -25,6 +26,7 @@ struct OpDesc {
   std::vector<int64_t> counts;        // as in plan::Problem: equal on all ranks
   std::vector<int64_t> sends, recvs;  // as in plan::Problem: this rank's own business, not in its note
   double divisor = 0;                 // of an AVG; 0: the number of ranks
+  int64_t segment = 0, segment_at = 0;  // on devices: where tensors lie (gpu/segments.h); 0: in everybody's window
   uint64_t seq = 0;                   // position in the group's sequence of collectives, from 1
   uint64_t group = 0;                 // hash of the group's name
   uint64_t generation = 0;            // of the group's rendezvous

@@ -30,30 +30,14 @@ ArenaLayout ArenaLayout::of(int64_t window_bytes, int world) {
   return layout;
 }
 
-Arena::Arena(const Functions& functions, int device, const ArenaLayout& layout, int sharing) : functions_(functions) {
-  void *memory = nullptr, *host = nullptr, *on_device = nullptr;
+Arena::Arena(const Functions& functions, int device, const ArenaLayout& layout, int sharing)
+    : functions_(functions), memory_(std::make_unique<DeviceMemory>(functions, device, layout.bytes, sharing)) {
+  void *host = nullptr, *on_device = nullptr;
   require(functions, functions.host_alloc(sizeof(Signals), &host, &on_device));
   signals_ = static_cast<Signals*>(host);
   on_device_ = static_cast<Signals*>(on_device);
-  if (const int result = functions.alloc(device, static_cast<size_t>(layout.bytes), sharing, &memory); result != 0) {
-    const std::string sentence = functions.error();  // freeing may leave another
-    functions.host_free(host);
-    throw Error(ErrorKind::kInternal, "CUDA: " + sentence);
-  }
-  memory_ = static_cast<char*>(memory);
 }
 
-Arena::~Arena() {
-  functions_.free(memory_);
-  functions_.host_free(signals_);
-}
-
-rd_gpu_handle Arena::handle(UniqueFd* fd) const {
-  rd_gpu_handle handle{};
-  int descriptor = -1;
-  require(functions_, functions_.export_memory(memory_, &handle, &descriptor));
-  fd->reset(descriptor);
-  return handle;
-}
+Arena::~Arena() { functions_.host_free(signals_); }
 
 }  // namespace ringdp::gpu

@@ -3,10 +3,10 @@
 // Its parts lie at places that all ranks compute alike. Everything is zero at first. Not thread-safe.
 #pragma once
 #include <cstdint>
+#include <memory>
 
-#include "base/unique_fd.h"
 #include "gpu/device/work.h"
-#include "gpu/library.h"
+#include "gpu/device_memory.h"
 
 namespace ringdp::gpu {
 
@@ -33,16 +33,16 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  char* memory() const { return memory_; }
+  char* memory() const { return memory_->data(); }
   Signals& signals() const { return *signals_; }
   uint32_t* abort_on_device() const { return &on_device_->abort; }
   Expired* expired_on_device() const { return &on_device_->expired; }
 
-  rd_gpu_handle handle(UniqueFd* fd) const;  // `fd` holds one afterwards when the handle needs it
+  rd_gpu_handle handle(UniqueFd* fd) const { return memory_->handle(fd); }
 
  private:
   const Functions& functions_;
-  char* memory_ = nullptr;
+  std::unique_ptr<DeviceMemory> memory_;
   Signals *signals_ = nullptr, *on_device_ = nullptr;
 };
 

@@ -16,7 +16,8 @@ struct Card {
   int32_t multiprocessors = 0, waits_on_streams = 0;
   uint64_t pid = 0;
   unsigned char uuid[16] = {};
-  rd_gpu_handle memory = {};  // the arena
+  rd_gpu_handle memory = {};  // the arena, or one segment
+  int64_t bytes = 0;          // of the segment, as asked for
   int64_t page = 0;           // of the shared page in this rank's heap, in bytes
   char socket[48] = {};       // where descriptors are handed out, when memory.needs_fd
   char why_not[200] = {};

@@ -117,6 +117,9 @@ void check_work(const Work& work, DType element) {
   check_range("deadline_ns", static_cast<int64_t>(work.deadline_ns), 1, INT64_MAX);
   check_address("epoch", work.epoch, alignof(Epoch));
   check_address("abort", work.abort, alignof(uint32_t));
+  for (int r = 0; r < work.world && work.aborts[work.rank] != nullptr; ++r) {
+    check_address("aborts[" + std::to_string(r) + "]", work.aborts[r], alignof(uint32_t));
+  }
   check_address("expired", work.expired, alignof(Expired));
   for (int s = 0; s < work.steps; ++s) StepCheck(work, s, element).check();
 }

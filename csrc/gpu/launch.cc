@@ -16,7 +16,7 @@ Work work_of(const plan::DevicePlan& plan, const Addresses& addresses, const Lau
   work.divisor = facts.divisor;
   for (int rank = 0; rank < plan.world; ++rank) {
     if (addresses.window[rank] == nullptr) continue;
-    work.input[rank] = addresses.window[rank] + facts.input_at;
+    work.input[rank] = addresses.window[rank] + facts.input_at + rank * facts.input_step;
     work.output[rank] = addresses.window[rank] + facts.output_at;
     work.stage[rank] = addresses.stage[rank];
     work.pushed[rank] = addresses.pushed[rank];
@@ -24,6 +24,7 @@ Work work_of(const plan::DevicePlan& plan, const Addresses& addresses, const Lau
   std::copy_n(addresses.flags, plan.world, work.flags);
   work.pushed_bytes = addresses.pushed_bytes;
   work.abort = addresses.abort;
+  std::copy_n(addresses.aborts, plan.world, work.aborts);
   work.expired = addresses.expired;
   std::copy(plan.steps.begin(), plan.steps.end(), work.step);
   return work;

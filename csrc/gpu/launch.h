@@ -16,6 +16,7 @@ struct Addresses {
   int64_t pushed_bytes = 0;
   Epoch* epoch = nullptr;
   uint32_t* abort = nullptr;
+  uint32_t* aborts[plan::kMaxDeviceRanks] = {};  // where windows are callers' own memory; else null
   Expired* expired = nullptr;
 };
 
@@ -26,6 +27,7 @@ struct LaunchFacts {
   uint64_t deadline_ns = 0;             // of every wait
   int blocks = 1;
   uint64_t stream_epoch = 0;            // STREAM
+  int64_t input_step = 0;               // bytes by which the input of a rank lies behind that of the rank before
 };
 
 Work work_of(const plan::DevicePlan& plan, const Addresses& addresses, const LaunchFacts& facts);

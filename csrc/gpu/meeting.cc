@@ -4,44 +4,10 @@
 
 #include "base/error.h"
 #include "gpu/neighbourhood.h"
+#include "gpu/verdict.h"
 
 namespace ringdp::gpu {
 namespace {
-
-// What a rank says after it has tried to map everybody's memory.
-struct Verdict {
-  uint32_t reached = 0;  // bit by rank
-  char failure[252] = {};
-};
-
-std::string to_bytes(const Verdict& verdict) {
-  return std::string(reinterpret_cast<const char*>(&verdict), sizeof verdict);
-}
-
-struct Verdicts {
-  std::vector<uint32_t> reached;
-  std::string first_failure;
-};
-
-Verdicts verdicts_from(const std::vector<std::string>& bytes) {
-  Verdicts all;
-  for (size_t rank = 0; rank < bytes.size(); ++rank) {
-    Verdict verdict;
-    if (bytes[rank].size() == sizeof verdict) std::memcpy(&verdict, bytes[rank].data(), sizeof verdict);
-    verdict.failure[sizeof verdict.failure - 1] = '\0';
-    all.reached.push_back(verdict.reached);
-    if (all.first_failure.empty() && verdict.failure[0] != '\0') {
-      all.first_failure = "rank " + std::to_string(rank) + ": " + verdict.failure;
-    }
-  }
-  return all;
-}
-
-std::vector<std::string> sockets_of(const std::vector<Card>& cards) {
-  std::vector<std::string> names;
-  for (const Card& card : cards) names.push_back(card.memory.needs_fd ? card.socket : "");
-  return names;
-}
 
 bool all_by_fd(const std::vector<Card>& cards) {
   return std::all_of(cards.begin(), cards.end(), [](const Card& card) { return card.memory.needs_fd != 0; });
@@ -82,14 +48,9 @@ bool Neighbourhood::try_sharing(int sharing, const Surroundings& surroundings) {
     drop_own();
     return true;
   }
-  Verdict verdict;
   const std::string failure = map_all(cards, surroundings.pass_fds(sockets_of(cards), own.get()), surroundings);
-  std::strncpy(verdict.failure, failure.c_str(), sizeof verdict.failure - 1);
-  for (int rank = 0; rank < world_; ++rank) {
-    if (memory_[static_cast<size_t>(rank)] != nullptr) verdict.reached |= 1u << rank;
-  }
-  const Verdicts verdicts = verdicts_from(surroundings.tell_all(to_bytes(verdict)));
-  settle(verdicts.reached, verdicts.first_failure);
+  const Verdicts verdicts = verdicts_from(surroundings.tell_all(to_bytes(verdict_on(memory_, failure))));
+  settle(verdicts.reached, verdicts.first_failure, sharing);
   if (why_not_.empty()) return true;
   take_down(surroundings);
   return all_by_fd(cards) || sharing == RD_GPU_SHARE_FD;
@@ -137,14 +98,21 @@ std::string Neighbourhood::map_all(const std::vector<Card>& cards, std::vector<U
     }
   }
   if (!failure.empty() && pages_.size() < cards.size()) unmap();
-  if (!on_streams() || world_ == 1 || pages_.size() < cards.size()) return failure;
+  if (world_ == 1 || pages_.size() < cards.size()) return failure;
+  map_pages();
+  if (pages_serve_ || !on_streams()) return failure;
+  unmap();  // who cannot post to all reaches nobody
+  return failure.empty() ? why_no_pages_ : failure;
+}
+
+void Neighbourhood::map_pages() {
+  why_no_pages_.clear();
   try {
     mapped_pages_ = std::make_unique<MappedPages>(functions_, pages_);
+    pages_serve_ = true;
   } catch (const Error& error) {
-    unmap();  // who cannot post to all reaches nobody
-    if (failure.empty()) failure = error.what();
+    why_no_pages_ = error.what();
   }
-  return failure;
 }
 
 // Cards come from other processes: no page that leaves its heap is followed.
@@ -161,10 +129,12 @@ void Neighbourhood::map(int rank, const Card& card, int fd) {
   memory_[static_cast<size_t>(rank)] = static_cast<char*>(memory);
 }
 
-void Neighbourhood::settle(const std::vector<uint32_t>& reached, const std::string& first_failure) {
+void Neighbourhood::settle(const std::vector<uint32_t>& reached, const std::string& first_failure, int sharing) {
   reach_ = reach_of(reached);
   topology_ = topology_of(layout_, world_, placement_.executor, reach_);
   if (reach_ == Reach::kTooFew) why_not_ = first_failure.empty() ? "devices do not reach each other" : first_failure;
+  if (reach_ != Reach::kAll || world_ == 1) return;
+  segments_ = std::make_unique<Segments>(functions_, device_, rank_, sharing, why_no_pages_);
 }
 
 void Neighbourhood::take_down(const Surroundings& surroundings) {
@@ -176,6 +146,7 @@ void Neighbourhood::take_down(const Surroundings& surroundings) {
 
 // Nobody looks at anybody's memory: the others' pages may be somebody else's from now on.
 void Neighbourhood::drop_own() {
+  pages_serve_ = false;
   pages_.clear();
   arena_.reset();
   page_.reset();
@@ -191,6 +162,7 @@ void Neighbourhood::unmap() {
 
 void Neighbourhood::part() {
   mapped_pages_.reset();
+  if (segments_) segments_->unmap();
   unmap();
   for (HostPage* const page : pages_) __atomic_store_n(&page->parted[rank_], 1u, __ATOMIC_RELEASE);
 }

@@ -13,11 +13,17 @@ namespace {
 bool has_plan(plan::Collective what) { return plan::can_plan(plan::DeviceAlgorithm::kDirect, what); }
 
 // What somebody may still look at stays to the process's end, where a leak checker sees it.
-void keep(std::unique_ptr<Arena> arena, std::unique_ptr<OwnPage> page) {
+struct Kept {
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<OwnPage> page;
+  std::unique_ptr<Segments> segments;
+};
+
+void keep(Kept one) {
   static std::mutex mutex;
-  static auto& kept = *new std::vector<std::pair<std::unique_ptr<Arena>, std::unique_ptr<OwnPage>>>;
+  static auto& kept = *new std::vector<Kept>;
   const std::lock_guard lock(mutex);
-  kept.emplace_back(std::move(arena), std::move(page));
+  kept.push_back(std::move(one));
 }
 
 }  // namespace
@@ -32,7 +38,7 @@ Neighbourhood::Neighbourhood(const Functions& functions, int device, const Surro
 Neighbourhood::~Neighbourhood() {
   part();
   if (!arena_ || is_alone()) return;
-  keep(std::move(arena_), std::move(page_));
+  keep({std::move(arena_), std::move(page_), std::move(segments_)});
 }
 
 std::string Neighbourhood::description() const {
@@ -61,29 +67,45 @@ Pieces Neighbourhood::cut(const plan::DeviceProblem& problem) const {
   return gpu::cut(choose(problem).algorithm, problem, {layout_.window, layout_.stage_bytes});
 }
 
+std::optional<Pieces> Neighbourhood::cut_in_segment(const plan::DeviceProblem& problem) const {
+  return gpu::cut_in_segment(choose(problem).algorithm, problem, layout_.stage_bytes);
+}
+
 Addresses Neighbourhood::addresses() const {
   Addresses found;
   for (int rank = 0; rank < world_; ++rank) {
     char* const memory = memory_[static_cast<size_t>(rank)];
-    if (mapped_pages_) found.flags[rank] = &mapped_pages_->on_device(rank)->flags;
+    if (on_streams() && mapped_pages_) found.flags[rank] = &mapped_pages_->on_device(rank)->flags;
     if (memory == nullptr) continue;
     found.window[rank] = memory;
     found.stage[rank] = memory + layout_.stage;
     found.pushed[rank] = memory + layout_.pushed;
-    if (!mapped_pages_) found.flags[rank] = reinterpret_cast<Flags*>(memory + layout_.flags);
+    if (found.flags[rank] == nullptr) found.flags[rank] = reinterpret_cast<Flags*>(memory + layout_.flags);
   }
   found.pushed_bytes = layout_.pushed_bytes;
   found.epoch = reinterpret_cast<Epoch*>(arena_->memory() + layout_.epoch);
-  found.abort = abort_on_device();
+  found.abort = abort_on_device(rank_);
   found.expired = arena_->expired_on_device();
+  return found;
+}
+
+// Peers write there what nobody copies: so all learn it when one gives up.
+Addresses Neighbourhood::addresses_in(const SegmentRef& segment) const {
+  Addresses found = addresses();
+  const std::vector<char*> memory = segments_->addresses(segment.number);
+  for (int rank = 0; rank < world_; ++rank) {
+    found.window[rank] = memory[static_cast<size_t>(rank)] + segment.at;
+    found.aborts[rank] = abort_on_device(rank);
+  }
   return found;
 }
 
 std::shared_ptr<const Work> Neighbourhood::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
   const plan::DevicePlan plan = plan::make_device_plan(choice.algorithm, piece.problem);
-  const LaunchFacts facts = {piece.input_at,    piece.output_at,   piece.divisor,
-                             piece.deadline_ns, placement_.blocks, launches_ + 1};
-  auto work = std::make_shared<const Work>(work_of(plan, addresses(), facts));
+  const LaunchFacts facts = {piece.input_at,    piece.output_at, piece.divisor,   piece.deadline_ns,
+                             placement_.blocks, launches_ + 1,   piece.input_step};
+  const Addresses found = piece.segment.number == 0 ? addresses() : addresses_in(piece.segment);
+  auto work = std::make_shared<const Work>(work_of(plan, found, facts));
   require(functions_, functions_.run(work.get(), sizeof(Work), static_cast<int>(plan.dtype), static_cast<int>(plan.op),
                                      placement_.executor, stream));
   ++launches_;
@@ -95,26 +117,26 @@ void Neighbourhood::await_checked(uint32_t number, void* stream) const {
 }
 
 void Neighbourhood::poison(void* memory, int64_t bytes, void* stream) const {
-  require(functions_, functions_.poison(memory, static_cast<size_t>(bytes), abort_on_device(), stream));
+  require(functions_, functions_.poison(memory, static_cast<size_t>(bytes), abort_on_device(rank_), stream));
 }
 
 void Neighbourhood::checked(uint32_t number) { __atomic_store_n(&arena_->signals().checked, number, __ATOMIC_RELEASE); }
 
-// A kernel that gives up tells nobody that its part is done. A stream goes on and does, whatever it had to wait for: so
-// all ranks' results are void before it may.
+// All ranks' results are void before a stream whose waits were released goes on and tells them that its part is done, and
+// before a caller has memory back that peers may still read.
 void Neighbourhood::give_up() {
-  if (!has_pages()) return __atomic_store_n(&arena_->signals().abort, 1u, __ATOMIC_RELEASE);
+  __atomic_store_n(&arena_->signals().abort, 1u, __ATOMIC_RELEASE);
   for (HostPage* const page : pages_) __atomic_store_n(&page->abort, 1u, __ATOMIC_RELEASE);
-  release_waits(page_->page().flags);
+  if (on_streams() && page_) release_waits(page_->page().flags);
 }
 
 bool Neighbourhood::given_up() const {
-  const uint32_t& word = has_pages() ? page_->page().abort : arena_->signals().abort;
+  const uint32_t& word = pages_serve_ ? page_->page().abort : arena_->signals().abort;
   return __atomic_load_n(&word, __ATOMIC_ACQUIRE) != 0;
 }
 
-uint32_t* Neighbourhood::abort_on_device() const {
-  return has_pages() ? &mapped_pages_->on_device(rank_)->abort : arena_->abort_on_device();
+uint32_t* Neighbourhood::abort_on_device(int rank) const {
+  return pages_serve_ ? &mapped_pages_->on_device(rank)->abort : arena_->abort_on_device();
 }
 
 std::optional<Expired> Neighbourhood::expired() const {
@@ -124,7 +146,7 @@ std::optional<Expired> Neighbourhood::expired() const {
 }
 
 std::optional<Expired> Neighbourhood::waits_for(const Work& work) const {
-  if (!has_pages()) return std::nullopt;
+  if (!on_streams() || !page_) return std::nullopt;
   const auto waits = waited_for(work, page_->page().flags);
   if (!waits || !has_posted(work, waits->step)) return std::nullopt;
   return waits;

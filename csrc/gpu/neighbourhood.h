@@ -3,8 +3,6 @@
 // Made once per group, by all its ranks. meet(), launch() and part() are called by one thread at a time; give_up(), and
 // looking, by any.
 #pragma once
-#include <atomic>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,23 +13,11 @@
 #include "gpu/launch.h"
 #include "gpu/pieces.h"
 #include "gpu/placement.h"
+#include "gpu/segments.h"
+#include "gpu/surroundings.h"
 #include "plan/device_select.h"
 
 namespace ringdp::gpu {
-
-// What ranks need of the group they are in.
-struct Surroundings {
-  int rank = 0, world = 1;
-  int64_t window_bytes = 0;
-  // Collective: everybody's bytes, by rank; all bring equally many.
-  std::function<std::vector<std::string>(const std::string&)> tell_all;
-  // Collective: hands `own` round where names say so (transport/fd_exchange.h).
-  std::function<std::vector<UniqueFd>(const std::vector<std::string>& names, int own)> pass_fds;
-  std::string socket;                     // on which pass_fds() hands out
-  std::shared_ptr<transport::Heap> heap;  // this rank's; null in a world of one
-  std::vector<std::byte*> heaps;          // everybody's, by rank, where they begin in this process
-  int64_t heap_bytes = 0;                 // of each
-};
 
 class Neighbourhood {
  public:
@@ -48,6 +34,11 @@ class Neighbourhood {
   std::string why_not(const plan::DeviceProblem& problem) const;
   plan::DeviceChoice choose(const plan::DeviceProblem& problem) const;
   Pieces cut(const plan::DeviceProblem& problem) const;
+  std::optional<Pieces> cut_in_segment(const plan::DeviceProblem& problem) const;
+
+  // Memory in which tensors are where collectives run; null, on all ranks, in a world of one and where not everybody reaches
+  // everybody.
+  Segments* segments() const { return segments_.get(); }
 
   // Bytes of this rank's window.
   char* window() const { return arena_->memory(); }
@@ -57,9 +48,11 @@ class Neighbourhood {
   // One piece, in the order of the stream. Error(kInternal) when the device takes it no more.
   struct Piece {
     plan::DeviceProblem problem;  // whole packs
-    int64_t input_at = 0, output_at = 0;
+    int64_t input_at = 0, output_at = 0;  // in the window, or behind segment.at
     double divisor = 0;
     uint64_t deadline_ns = 0;
+    SegmentRef segment = {};
+    int64_t input_step = 0;  // bytes by which the input of a rank lies behind that of the rank before
   };
   std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream);
   void await_checked(uint32_t number, void* stream) const;  // the stream goes on once checked(number) was called
@@ -85,13 +78,14 @@ class Neighbourhood {
   void load_kernels() const;
   static HostPage* page_of(int rank, const Card& card, const Surroundings& surroundings);
   void map(int rank, const Card& card, int fd);
-  void settle(const std::vector<uint32_t>& reached, const std::string& first_failure);
+  void map_pages();
+  void settle(const std::vector<uint32_t>& reached, const std::string& first_failure, int sharing);
   void take_down(const Surroundings& surroundings);
   void drop_own();
   void unmap();
-  bool has_pages() const { return on_streams() && page_ != nullptr; }  // on which streams wait
-  uint32_t* abort_on_device() const;
+  uint32_t* abort_on_device(int rank) const;
   Addresses addresses() const;
+  Addresses addresses_in(const SegmentRef& segment) const;
   bool has_posted(const Work& work, int step) const;
 
   const Functions& functions_;
@@ -105,7 +99,10 @@ class Neighbourhood {
   std::unique_ptr<OwnPage> page_;
   std::vector<HostPage*> pages_;  // by rank
   std::unique_ptr<MappedPages> mapped_pages_;
+  bool pages_serve_ = false;  // this rank's device looks there for the end: where its peers, too, can write it
+  std::string why_no_pages_;
   std::vector<char*> memory_;  // by rank, null where none is reached
+  std::unique_ptr<Segments> segments_;
   uint64_t launches_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "gpu/pieces.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace ringdp::gpu {
 namespace {
@@ -32,6 +33,14 @@ int64_t largest(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& whol
                                                " bytes holds no pack of each part: raise window_bytes");
 }
 
+void divide(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& whole, const Room& room, Pieces* pieces) {
+  if (whole.count == 0) return pieces->elements.push_back({0, 0});
+  const int64_t most = largest(algorithm, whole, *pieces, room);
+  for (int64_t begin = 0; begin < whole.count; begin += most) {
+    pieces->elements.push_back({begin, std::min(begin + most, whole.count)});
+  }
+}
+
 }  // namespace
 
 int64_t Pieces::padded_bytes(int64_t elements, DType dtype) {
@@ -46,14 +55,18 @@ int64_t Pieces::output_at(int index, int64_t count, DType dtype) const {
 
 Pieces cut(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem, const Room& room) {
   Pieces pieces = parts_of(problem.what, problem.world);
-  if (problem.count == 0) {
-    pieces.elements.push_back({0, 0});
-    return pieces;
-  }
-  const int64_t most = largest(algorithm, problem, pieces, room);
-  for (int64_t begin = 0; begin < problem.count; begin += most) {
-    pieces.elements.push_back({begin, std::min(begin + most, problem.count)});
-  }
+  divide(algorithm, problem, room, &pieces);
+  return pieces;
+}
+
+std::optional<Pieces> cut_in_segment(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem,
+                                     int64_t stage_bytes) {
+  const bool gathers = problem.what == Collective::kAllGather;
+  if (!gathers && problem.what != Collective::kAllReduce) return std::nullopt;
+  if (gathers && problem.count * size_of(problem.dtype) % plan::kDevicePackBytes != 0) return std::nullopt;
+  Pieces pieces = parts_of(problem.what, problem.world);
+  pieces.in_place = true;
+  divide(algorithm, problem, {std::numeric_limits<int64_t>::max(), stage_bytes}, &pieces);
   return pieces;
 }
 

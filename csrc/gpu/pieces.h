@@ -5,6 +5,7 @@
 // A piece takes the same range of every part.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/bytes.h"
@@ -31,6 +32,11 @@ struct Room {
 
 // `problem`: of the whole collective, its count in elements, any number. InvalidArgument when not even one pack fits.
 Pieces cut(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem, const Room& room);
+
+// Of a collective on tensors in a segment: none, when it cannot run there. Parts of the output follow one another, and the
+// input is the output, or this rank's part of it.
+std::optional<Pieces> cut_in_segment(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem,
+                                     int64_t stage_bytes);
 
 // The plan's problem for one piece: whole packs.
 plan::DeviceProblem problem_of(plan::DeviceProblem whole, const Extent& piece);

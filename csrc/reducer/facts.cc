@@ -19,7 +19,8 @@ std::vector<Reducer::BucketFacts> Reducer::buckets() const {
     facts.device = parameter.device().str();
     const auto size = static_cast<int64_t>(bucket.options.dtype().itemsize());
     facts.dtype = c10::toString(c10::typeMetaToScalarType(bucket.options.dtype()));
-    facts.shared = !bucket.sparse && offers_shared_memory(*group_, parameter.device());
+    facts.shared = !bucket.sparse && (offers_shared_memory(*group_, parameter.device()) ||
+                                      (bucket.keeps_memory() && is_shared(*group_, bucket.memory)));
     const size_t lengths = std::accumulate(bucket.lengths.begin(), bucket.lengths.end(), size_t{0});
     if (!bucket.sparse) facts.bytes = static_cast<int64_t>(lengths) * size;
     if (bucket.keeps_memory()) facts.memory_bytes = bucket.padded * size;

@@ -25,4 +25,12 @@ std::unique_ptr<backend::SizedScope> share_gradients_of(c10d::ProcessGroup& grou
 // A flat tensor, uninitialised. DistBackendError when the shared memory is full.
 at::Tensor flat_memory(c10d::ProcessGroup& group, int64_t elements, const at::TensorOptions& options);
 
+// The same, for memory that outlives many collectives: on devices that run these, in memory that they share. Collective;
+// all ranks ask alike.
+at::Tensor lasting_memory(c10d::ProcessGroup& group, int64_t elements, const at::TensorOptions& options);
+// Collective: such memory of a device ends whose tensors are gone on all ranks.
+void reclaim_memory(c10d::ProcessGroup& group, const at::Device& device);
+// Whether a tensor of a device lies in such memory.
+bool is_shared(c10d::ProcessGroup& group, const at::Tensor& tensor);
+
 }  // namespace ringdp::reducer

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "reducer/agreed_layout.h"
+#include "reducer/memory.h"
 #include "reducer/reducer.h"
 
 namespace ringdp::reducer {
@@ -38,6 +39,7 @@ std::vector<Part> Reducer::parts() const {
 void Reducer::set_buckets(const Layout& layout) {
   const c10::AutoGradMode no_grad(false);
   layout_ = layout;
+  const bool anew = !buckets_.empty();
   buckets_.clear();
   used_.assign(parameters_.size(), false);
   const int64_t granularity = sharded() ? options_.shard_block * group_->getSize() : mean_->granularity();
@@ -52,6 +54,7 @@ void Reducer::set_buckets(const Layout& layout) {
     }
     if (options_.gradient_as_bucket_view) adopt(buckets_.back());
   }
+  if (anew) reclaim_memory(*group_, parameters_[0].device());
 }
 
 bool Reducer::rebuild_buckets() {

@@ -57,6 +57,22 @@ class Backend:
     def reduce_scatter_div(self, output: Tensor, input: Tensor, divisor: float, async_op: bool = True) -> Work:
         """The same, of which this rank gets its part; `input` has N times the elements of `output`."""
 
+    def gather_whole(self, whole: Tensor, async_op: bool = True) -> Work:
+        """Every rank gets each other's part of `whole`, of which its own is there already."""
+
+    def share_memory(self, elements: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+        """A flat tensor of zeros in memory that the devices of all ranks map; None, on all ranks, where there is none.
+
+        Collective: all ranks ask alike. What `reduce_div` and `gather_whole` are given of it, in the same place on all ranks,
+        is not copied.
+        """
+
+    def reclaim_memory(self, device: torch.device) -> None:
+        """Collective: gives back such memory whose tensors are gone on all ranks."""
+
+    def shares(self, tensor: Tensor) -> bool:
+        """Whether it lies in such memory."""
+
     def perform_nocolor_split(self, device: object) -> None:
         """Nothing: a rank outside a new group has no part in making it."""
 

@@ -77,6 +77,10 @@ class StandIn:
         """A copy on the device."""
         return tensor.to(TYPE)
 
+    def be_accelerator(self) -> None:
+        """For good: autograd runs backward passes on it. Torch then takes it for the accelerator of all groups."""
+        torch.utils.rename_privateuse1_backend(TYPE)
+
     def hold(self, stream: int = 0) -> None:
         """What is queued on the stream from now on waits for go()."""
         self.functions.stand_in_hold(stream)
@@ -96,6 +100,10 @@ class StandIn:
     def pinned_bytes(self) -> int:
         """Host memory that ringdp has pinned."""
         return self.functions.stand_in_pinned_bytes()
+
+    def copied_bytes(self) -> int:
+        """What ringdp has had copied on devices of this process."""
+        return self.functions.stand_in_copied_bytes()
 
     @contextmanager
     def device(self, index: int) -> Iterator[None]:
@@ -144,7 +152,7 @@ def loaded(library: str) -> Any:
     torch._register_device_module(TYPE, types.ModuleType(f"torch.{TYPE}"))
     functions = ctypes.CDLL(library)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    for name in ("pinned_bytes", "current_stream"):
+    for name in ("pinned_bytes", "copied_bytes", "current_stream"):
         getattr(functions, f"stand_in_{name}").restype = ctypes.c_size_t
     for name in ("numbered", "end_capture"):
         getattr(functions, f"stand_in_{name}").restype = pointer

@@ -23,10 +23,16 @@ NativeCall::NativeCall(std::shared_ptr<NativeLane> lane, const NativeQuestion& q
       native_(std::move(lane)),
       question_(question),
       tensors_(std::move(tensors)),
-      pieces_(native_->neighbourhood().cut(question.problem)),
+      pieces_(cut()),
       choice_(native_->neighbourhood().choose(question.problem)),
       number_(native_->next_number()),
       can_be_nan_(any_with_nan(tensors_.outputs)) {}
+
+gpu::Pieces NativeCall::cut() const {
+  const gpu::Neighbourhood& neighbourhood = native_->neighbourhood();
+  if (question_.segment.number == 0) return neighbourhood.cut(question_.problem);
+  return neighbourhood.cut_in_segment(question_.problem).value();
+}
 
 void NativeCall::enqueue(const std::function<void()>& after, const std::string& what) {
   const c10::DeviceGuard device(lane_->device());
@@ -35,7 +41,9 @@ void NativeCall::enqueue(const std::function<void()>& after, const std::string& 
   const c10::StreamGuard guard(stream_);
   callers.block(stream_);
   record_tensors();
-  for (size_t i = 0; i < pieces_.elements.size(); ++i) run(pieces_.elements[i], i == 0);
+  for (size_t i = 0; i < pieces_.elements.size(); ++i) {
+    question_.segment.number == 0 ? run(pieces_.elements[i], i == 0) : run_in_segment(pieces_.elements[i], i == 0);
+  }
   for (const auto& result : tensors_.results) copy_back(result.memory, result.tensor);
   if (after) after();
   done_->record(stream_);
@@ -54,16 +62,13 @@ void NativeCall::run(const Extent& elements, bool first) {
   const DType dtype = question_.problem.dtype;
   const int64_t count = elements.count(), from = elements.begin * size_of(dtype);
   char* const window = neighbourhood.window();
-  void* const stream = lane_->native(stream_);
+  void* const stream = native_stream();
   const auto at = [&](const at::Tensor& part) { return static_cast<char*>(part.data_ptr()) + from; };
   for (size_t i = 0; i < tensors_.inputs.size(); ++i) {
     copy(window + pieces_.input_at(static_cast<int>(i), count, dtype), at(tensors_.inputs[i]), count);
   }
-  gpu::Neighbourhood::Piece piece;
-  piece.problem = gpu::problem_of(question_.problem, elements);
+  gpu::Neighbourhood::Piece piece = piece_of(elements);
   piece.output_at = pieces_.output_at(0, count, dtype);
-  piece.divisor = question_.divisor;
-  piece.deadline_ns = static_cast<uint64_t>(std::max<int64_t>(std::chrono::nanoseconds(question_.timeout).count(), 1));
   launches_.push_back(neighbourhood.launch(piece, choice_, stream));
   if (first) neighbourhood.await_checked(number_, stream);
   for (size_t i = 0; i < tensors_.outputs.size(); ++i) {
@@ -73,8 +78,32 @@ void NativeCall::run(const Extent& elements, bool first) {
   }
 }
 
+// Of an all_gather, this rank's input is its part of the output.
+void NativeCall::run_in_segment(const Extent& elements, bool first) {
+  gpu::Neighbourhood& neighbourhood = native_->neighbourhood();
+  const int64_t from = elements.begin * size_of(question_.problem.dtype);
+  gpu::Neighbourhood::Piece piece = piece_of(elements);
+  piece.segment = question_.segment;
+  piece.input_at = piece.output_at = from;
+  if (pieces_.outputs > 1) piece.input_step = pieces_.output_at(1, elements.count(), question_.problem.dtype);
+  if (first) neighbourhood.await_checked(number_, native_stream());
+  launches_.push_back(neighbourhood.launch(piece, choice_, native_stream()));
+  for (const at::Tensor& output : tensors_.outputs) {
+    void* const memory = static_cast<char*>(output.data_ptr()) + from;
+    if (can_be_nan_) neighbourhood.poison(memory, elements.count() * size_of(question_.problem.dtype), native_stream());
+  }
+}
+
+gpu::Neighbourhood::Piece NativeCall::piece_of(const Extent& elements) const {
+  gpu::Neighbourhood::Piece piece;
+  piece.problem = gpu::problem_of(question_.problem, elements);
+  piece.divisor = question_.divisor;
+  piece.deadline_ns = static_cast<uint64_t>(std::max<int64_t>(std::chrono::nanoseconds(question_.timeout).count(), 1));
+  return piece;
+}
+
 void NativeCall::copy(void* to, const void* from, int64_t elements) const {
-  lane_->core().copy(to, from, static_cast<size_t>(elements * size_of(question_.problem.dtype)), lane_->native(stream_));
+  lane_->core().copy(to, from, static_cast<size_t>(elements * size_of(question_.problem.dtype)), native_stream());
 }
 
 void NativeCall::record_tensors() const {

@@ -4,6 +4,13 @@
 //   the lane's stream       event > copy to window > plan > wait for the host's word > copy to tensor > poison? > event
 //   the driver              compares everybody's notes                        > word
 //
+// Tensors in a segment (gpu/segments.h) are where the plan runs:
+//
+//   the lane's stream       event > wait for the host's word > plan > poison? > event
+//
+// The plan comes last there, and looks whether the group is over: peers that have called something else would write into
+// tensors that are none of this call. What a peer that goes on still writes is a sum of what all have brought, or of NaN.
+//
 // The word is written however the comparison ends, and a group that has failed makes devices give up first: what ranks
 // disagree about, or what a dead rank left undone, becomes NaN and is never taken for a result. Integers have no NaN.
 #pragma once
@@ -35,7 +42,11 @@ class NativeCall final : public CallOnDevice {
   bool given_up() const override;
 
  private:
+  gpu::Pieces cut() const;
   void run(const Extent& elements, bool first);
+  void run_in_segment(const Extent& elements, bool first);
+  gpu::Neighbourhood::Piece piece_of(const Extent& elements) const;
+  void* native_stream() const { return lane_->native(stream_); }
   std::chrono::milliseconds grace() const;
   void copy(void* to, const void* from, int64_t elements) const;
   void record_tensors() const;

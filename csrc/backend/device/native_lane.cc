@@ -29,6 +29,12 @@ NativeLane::NativeLane(std::shared_ptr<Lane> lane, std::shared_ptr<comm::Group> 
       stream_(c10::impl::VirtualGuardImpl(lane_->device().type())
                   .getStreamFromGlobalPool(lane_->device(), /*isHighPriority=*/true)) {}
 
+gpu::SegmentRef NativeLane::segment_of(const at::Tensor& tensor, const plan::DeviceProblem& problem) const {
+  const gpu::Segments* const segments = neighbourhood_->segments();
+  if (segments == nullptr || !tensor.is_contiguous() || !neighbourhood_->cut_in_segment(problem)) return {};
+  return segments->find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())).value_or(gpu::SegmentRef{});
+}
+
 void NativeLane::watch(UnderWay call) {
   const std::lock_guard lock(mutex_);
   let_go();

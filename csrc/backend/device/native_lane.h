@@ -34,6 +34,9 @@ class NativeLane {
   const c10::Stream& stream() const { return stream_; }
   gpu::Neighbourhood& neighbourhood() const { return *neighbourhood_; }
 
+  // Where a tensor lies in memory that devices share, when the problem can run there; else in none.
+  gpu::SegmentRef segment_of(const at::Tensor& tensor, const plan::DeviceProblem& problem) const;
+
   std::mutex& order() { return order_; }  // from a call's number to its end on the stream
   uint32_t next_number() { return ++numbers_; }  // under order(): of calls on this device, from 1
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 
+#include "gpu/segments.h"
 #include "plan/device_plan.h"
 
 namespace ringdp::backend {
@@ -12,6 +13,7 @@ struct NativeQuestion {
   plan::DeviceProblem problem;  // its count in elements, any number
   double divisor = 0;           // of a sum; 0: none
   std::chrono::milliseconds timeout;
+  gpu::SegmentRef segment = {};  // where the tensors lie; in none: they are copied to the window and back
 };
 
 }  // namespace ringdp::backend

@@ -1,8 +1,10 @@
 #include "backend/device/natives.h"
 
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "backend/device/overseer.h"
+#include "backend/device/shared_tensor.h"
 #include "backend/errors.h"
 #include "backend/gil.h"
 #include "transport/fd_exchange.h"
@@ -39,7 +41,8 @@ void Natives::meet(c10::Device device, std::shared_ptr<Lane> lane, std::chrono::
   why_not_ = why_never();
   if (why_not_.empty()) {
     const c10::DeviceGuard current(device);
-    auto neighbourhood = gpu::Neighbourhood::meet(lane->core().functions(), device.index(), surroundings(timeout));
+    auto neighbourhood = gpu::Neighbourhood::meet(lane->core().functions(), device.index(),
+                                                  surroundings(timeout, comm::Place::kMeeting));
     why_not_ = neighbourhood->why_not();
     if (why_not_.empty()) lane_ = std::make_shared<NativeLane>(std::move(lane), group_, std::move(neighbourhood));
   }
@@ -56,6 +59,32 @@ std::shared_ptr<NativeLane> Natives::lane_for(c10::Device device, std::shared_pt
   return lane_->neighbourhood().why_not(problem).empty() ? lane_ : nullptr;
 }
 
+at::Tensor Natives::share(c10::Device device, std::shared_ptr<Lane> lane, int64_t elements, at::ScalarType dtype,
+                          std::chrono::milliseconds timeout) {
+  meet(device, std::move(lane), timeout);
+  const ReleaseGil release;
+  const std::lock_guard lock(mutex_);
+  if (segments() == nullptr || device != *device_) return {};
+  const c10::DeviceGuard current(device);
+  const int64_t bytes = checked_mul(elements, static_cast<int64_t>(c10::elementSize(dtype)));
+  auto memory = segments()->make(bytes, surroundings(timeout, comm::Place::kSharing));
+  return memory ? tensor_in(std::move(memory), elements, dtype, device) : at::Tensor();
+}
+
+void Natives::reclaim(std::chrono::milliseconds timeout) {
+  const ReleaseGil release;
+  const std::lock_guard lock(mutex_);
+  if (segments() == nullptr) return;
+  const c10::DeviceGuard current(*device_);
+  segments()->reclaim(surroundings(timeout, comm::Place::kSharing));
+}
+
+bool Natives::shares(const at::Tensor& tensor) const {
+  const std::lock_guard lock(mutex_);
+  if (segments() == nullptr || tensor.device() != *device_) return false;
+  return segments()->find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())).has_value();
+}
+
 plan::DeviceProblem Natives::problem_of(const comm::OpDesc& desc, int rank, int world) {
   plan::DeviceProblem problem;
   problem.what = desc.what;
@@ -68,13 +97,13 @@ plan::DeviceProblem Natives::problem_of(const comm::OpDesc& desc, int rank, int 
   return problem;
 }
 
-gpu::Surroundings Natives::surroundings(std::chrono::milliseconds timeout) const {
+gpu::Surroundings Natives::surroundings(std::chrono::milliseconds timeout, comm::Place place) const {
   const Deadline deadline = Deadline::after(timeout);
   gpu::Surroundings around;
   around.rank = group_->rank();
   around.world = group_->world();
   around.window_bytes = group_->settings().window_bytes;
-  around.tell_all = [this, deadline](const std::string& own) { return tell_all(own, deadline); };
+  around.tell_all = [this, place, deadline](const std::string& own) { return tell_all(own, place, deadline); };
   if (around.world == 1) {
     around.pass_fds = [](const auto&, int) { return std::vector<UniqueFd>(1); };
     return around;
@@ -91,15 +120,18 @@ gpu::Surroundings Natives::surroundings(std::chrono::milliseconds timeout) const
   around.heap = group_->heap();
   around.heaps = group_->heaps();
   around.heap_bytes = group_->heap_bytes();
+  around.wait_for_device = [device = device_] {
+    if (device) c10::impl::VirtualGuardImpl(device->type()).synchronizeDevice(device->index());
+  };
   return around;
 }
 
-std::vector<std::string> Natives::tell_all(const std::string& own, Deadline deadline) const {
+std::vector<std::string> Natives::tell_all(const std::string& own, comm::Place place, Deadline deadline) const {
   const auto world = static_cast<size_t>(group_->world());
   std::vector<std::string> all(world, std::string(own.size(), '\0'));
   comm::Request request;
   request.desc.what = plan::Collective::kAllGather;
-  request.desc.place = comm::Place::kMeeting;
+  request.desc.place = place;
   request.desc.count = static_cast<int64_t>(own.size());
   request.buffers.inputs = {own.data()};
   for (std::string& one : all) request.buffers.outputs.push_back(one.data());
@@ -110,12 +142,20 @@ std::vector<std::string> Natives::tell_all(const std::string& own, Deadline dead
   return all;
 }
 
+// Under mutex_.
+std::string Natives::sharing() const {
+  if (segments() == nullptr) return "";
+  const std::string why_not = segments()->why_not();
+  return "; " + std::to_string(segments()->bytes()) + " bytes of each device, in " + std::to_string(segments()->count()) +
+         " segments, are shared and not copied" + (why_not.empty() ? "" : " (one more could not be made: " + why_not + ")");
+}
+
 std::string Natives::description() const {
   const std::lock_guard lock(mutex_);
   if (!device_) return "";
   const std::string where = "tensors on " + device_->str() + ": ";
   if (!lane_) return where + "collectives run on the host, through pinned memory: " + why_not_;
-  return where + lane_->neighbourhood().description() +
+  return where + lane_->neighbourhood().description() + sharing() +
          "; through pinned memory go reduce, gather, scatter, uneven parts, lists of all_to_all, messages, and what has "
          "no kernel";
 }

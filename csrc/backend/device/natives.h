@@ -24,6 +24,14 @@ class Natives {
   // Meets, for a group that knows its device.
   void meet(c10::Device device, std::shared_ptr<Lane> lane, std::chrono::milliseconds timeout);
 
+  // Collective; all ranks ask alike. A flat tensor in memory that the devices of all ranks share; undefined, on all ranks,
+  // where there is none: description() says why. The first meets.
+  at::Tensor share(c10::Device device, std::shared_ptr<Lane> lane, int64_t elements, at::ScalarType dtype,
+                   std::chrono::milliseconds timeout);
+  // Collective: gives back such memory whose tensors are gone on all ranks.
+  void reclaim(std::chrono::milliseconds timeout);
+  bool shares(const at::Tensor& tensor) const;  // whether it lies there
+
   // The same as the device's plans see it: what only moves is bytes.
   static plan::DeviceProblem problem_of(const comm::OpDesc& desc, int rank, int world);
 
@@ -31,8 +39,10 @@ class Natives {
 
  private:
   std::string why_never() const;
-  gpu::Surroundings surroundings(std::chrono::milliseconds timeout) const;
-  std::vector<std::string> tell_all(const std::string& own, Deadline deadline) const;
+  gpu::Segments* segments() const { return lane_ ? lane_->neighbourhood().segments() : nullptr; }
+  std::string sharing() const;
+  gpu::Surroundings surroundings(std::chrono::milliseconds timeout, comm::Place place) const;
+  std::vector<std::string> tell_all(const std::string& own, comm::Place place, Deadline deadline) const;
 
   const std::shared_ptr<comm::Group> group_;
 

@@ -94,13 +94,31 @@ __device__ void finish_epoch(const Work& work, uint64_t epoch) {
   Prim::store_release(&work.epoch->launches, epoch);
 }
 
+// Of work on callers' own memory. Whoever looks for nothing writes where somebody else's results may lie by then: a stream
+// whose waits were released, or ranks that have not called the same.
+template <class Prim>
+__device__ bool is_over(const Work& work) {
+  if (work.aborts[work.rank] == nullptr) return false;
+  return Prim::sync_or(Prim::thread() == 0 && Prim::load_acquire(work.abort) != 0);
+}
+
+// A caller does as it likes with memory that was given up, while a peer may still read it: so everybody's results are void
+// before it can.
+template <class Prim>
+__device__ void end_for_all(const Work& work) {
+  for (int r = Prim::thread(); r < work.world; r += Prim::threads()) {
+    if (work.aborts[r] != nullptr) Prim::store_release(work.aborts[r], 1u);
+  }
+}
+
 // kRanks: work.world. T: the storage type of the elements. Op: of fold_op.h. After a wait that was given up nothing
 // more is touched: tensors and arena are then torn, and the group is over.
 template <class Prim, class T, class Op, int kRanks>
 __device__ void run_steps(const Work& work) {
   const uint64_t epoch = Prim::load_acquire(&work.epoch->launches) + 1;
-  bool alive = true;
+  bool alive = !is_over<Prim>(work);
   for (int next = 0; next < work.steps && alive;) alive = run_next<Prim, T, Op, kRanks>(work, &next, epoch);
+  if (!alive) end_for_all<Prim>(work);
   finish_epoch<Prim>(work, epoch);
 }
 

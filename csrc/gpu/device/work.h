@@ -48,6 +48,7 @@ struct Work {
   int64_t pushed_bytes;                 // of one writer's part for one parity: twice what it brings
   Flags* flags[plan::kMaxDeviceRanks];  // zero at first
   uint32_t* abort;                      // host-mapped: not 0 ends every wait
+  uint32_t* aborts[plan::kMaxDeviceRanks];  // of work on callers' own memory: everybody's, by rank; else null
   Expired* expired;
   plan::DeviceStep step[plan::kMaxDeviceSteps];
 };

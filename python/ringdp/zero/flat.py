@@ -173,7 +173,11 @@ class FlatParameters:
 
     def gather(self, bucket: int) -> Any | None:
         """Starts to give everybody this rank's part of the parameters as it is; the work to wait for."""
-        return self.gather_in(self._flats[bucket].view(torch.uint8)) if self.travels(bucket) else None
+        if not self.travels(bucket):
+            return None
+        flat = self._flats[bucket]
+        backend = sharing(flat.device, self._group)
+        return backend.gather_whole(flat) if backend and backend.shares(flat) else self.gather_in(flat.view(torch.uint8))
 
     def travels(self, bucket: int) -> bool:
         """Whether others have a part of it."""
@@ -206,7 +210,7 @@ class FlatParameters:
 
     def _moved(self, bucket: int) -> torch.Tensor:
         members = [self.parameters[index] for index in self.layout.buckets[bucket]]
-        flat = flat_memory(self.layout.padded(bucket), members[0].dtype, members[0].device, self._group)
+        flat = lasting_memory(self.layout.padded(bucket), members[0].dtype, members[0].device, self._group)
         for parameter, view in zip(members, laid_out(flat, members, self.layout.offsets(bucket)), strict=True):
             view.copy_(parameter.data)
             parameter.data = view
@@ -223,6 +227,21 @@ class FlatParameters:
         stepped = self.own(piece.bucket) if master is None else master
         part = stepped[piece.place]
         return torch.nn.Parameter(part, requires_grad=part.is_floating_point() or part.is_complex())
+
+
+def lasting_memory(
+    elements: int, dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup
+) -> torch.Tensor:
+    """As `flat_memory`, for what outlives many gathers: also shared by devices that run them. Collective."""
+    backend = sharing(device, group)
+    shared = backend.share_memory(elements, dtype, device) if backend and elements and dtype.is_floating_point else None
+    return flat_memory(elements, dtype, device, group) if shared is None else shared
+
+
+def sharing(device: torch.device, group: dist.ProcessGroup) -> Any | None:
+    """The backend whose devices may share memory of that kind; None for the CPU, and for other backends."""
+    backend = None if device.type == "cpu" or group.size() == 1 else group._get_backend(device)
+    return backend if hasattr(backend, "share_memory") else None
 
 
 def flat_memory(elements: int, dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup) -> torch.Tensor:

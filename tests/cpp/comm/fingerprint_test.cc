@@ -108,6 +108,22 @@ TEST(Fingerprint, WhereACollectiveRunsIsComparedAndSaid) {
   EXPECT_EQ(mismatch(meeting, meeting), "");
 }
 
+TEST(Fingerprint, WhereTensorsLieOnDevicesIsComparedAndSaid) {
+  OpDesc window = sample(), segment = sample(), further = sample(), sharing = sample();
+  window.place = segment.place = further.place = Place::kDevices;
+  sharing.place = Place::kSharing;
+  segment.segment = further.segment = 2;
+  further.segment_at = 64;
+  for (const OpDesc& other : {window, further}) {
+    const std::string text = mismatch(segment, other);
+    EXPECT_NE(text.find("(place in shared memory)"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 5 called " + describe(other)), std::string::npos) << text;
+  }
+  EXPECT_EQ(describe(further), describe(window) + " in segment 2 at 64");
+  EXPECT_EQ(mismatch(segment, segment), "");
+  EXPECT_NE(mismatch(sharing, window).find("rank 0 called what makes or gives back memory"), std::string::npos);
+}
+
 TEST(Fingerprint, BytesThatAreNoneAreRefused) {
   for (size_t at : {0, 4, 5, 6}) {  // magic, collective, dtype, reduce op
     transport::Note note = encode(sample());

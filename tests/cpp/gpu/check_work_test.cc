@@ -86,6 +86,14 @@ TEST(CheckWork, GoodWorkPasses) {
   EXPECT_NO_THROW(check_work(good.work, DType::kBF16));
 }
 
+TEST(CheckWork, CallersMemoryNeedsEverybodysAbort) {
+  Good good;
+  good.work.aborts[1] = &good.abort;
+  expect_refused("aborts[0] is null", [&] { check_work(good.work, DType::kF32); });
+  good.work.aborts[0] = &good.abort;
+  EXPECT_NO_THROW(check_work(good.work, DType::kF32));
+}
+
 void expect_all_ranks_pass(plan::DeviceAlgorithm algorithm, plan::DeviceProblem problem) {
   for (problem.rank = 0; problem.rank < problem.world; ++problem.rank) {
     const plan::DevicePlan made = plan::make_device_plan(algorithm, problem);

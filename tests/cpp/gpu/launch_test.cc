@@ -69,6 +69,19 @@ TEST(Launch, EveryAddressIsWhereItBelongs) {
   EXPECT_EQ(work.expired, &memory->expired);
 }
 
+TEST(Launch, InputsMayLieBehindOneAnother) {
+  const auto memory = std::make_unique<Memory>();
+  Addresses addresses = memory->addresses();
+  addresses.aborts[0] = addresses.aborts[1] = &memory->abort;
+  const plan::DevicePlan plan = plan_of(plan::Collective::kAllGather);
+  const Work work = work_of(plan, addresses, {32, 32, 0, 1000, 1, 1, 256});
+  check_work(work, plan.dtype);
+  EXPECT_EQ(work.input[0], memory->window[0] + 32);
+  EXPECT_EQ(work.input[1], memory->window[1] + 32 + 256);
+  EXPECT_EQ(work.output[1], memory->window[1] + 32);
+  EXPECT_EQ(work.aborts[1], &memory->abort);
+}
+
 TEST(Launch, WhoIsNotReachedHasNoAddress) {
   const auto memory = std::make_unique<Memory>();
   Addresses addresses = memory->addresses();

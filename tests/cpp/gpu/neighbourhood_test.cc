@@ -102,11 +102,33 @@ TEST_F(NeighbourhoodTest, TheHostsWordAndPoisonAreWhereTheDeviceLooks) {
   EXPECT_EQ(devices.poisoned[0].first, met_[0]->window() + 16);
 }
 
-TEST_F(NeighbourhoodTest, AKernelThatGivesUpMisleadsNobody) {
+TEST_F(NeighbourhoodTest, WhenOneGivesUpAllDo) {
   met_[0]->give_up();
   EXPECT_TRUE(met_[0]->given_up());
-  EXPECT_EQ(met_[0]->signals().abort, 1u);
-  EXPECT_FALSE(met_[1]->given_up());
+  EXPECT_TRUE(met_[1]->given_up()) << "a caller of rank 0 has its memory back, which rank 1 may still read";
+}
+
+TEST_F(NeighbourhoodTest, WorkInASegmentKnowsEverybodysAddressesAndAborts) {
+  std::vector<std::shared_ptr<DeviceMemory>> memory(2);
+  neighbours_.together([&](int r) {
+    memory[static_cast<size_t>(r)] = met_[static_cast<size_t>(r)]->segments()->make(4096, neighbours_.around(r));
+  });
+  const auto asked = problem(Collective::kAllGather, 256);
+  Neighbourhood::Piece piece;
+  piece.problem = asked;
+  piece.deadline_ns = 1000;
+  piece.segment = {1, 1024};
+  piece.input_step = 1024;
+  const auto work = met_[0]->launch(piece, met_[0]->choose(asked), nullptr);
+  check_work(*work, DType::kF32);
+  for (int r = 0; r < 2; ++r) {
+    char* const begin = memory[static_cast<size_t>(r)]->data() + 1024;
+    EXPECT_EQ(work->output[r], begin);
+    EXPECT_EQ(work->input[r], begin + r * 1024) << "its part of the output";
+    EXPECT_NE(work->aborts[r], nullptr);
+  }
+  EXPECT_EQ(work->aborts[0], work->abort);
+  EXPECT_EQ(launch(asked)->aborts[0], nullptr) << "windows are nobody's";
 }
 
 TEST_F(NeighbourhoodTest, ARecordIsReadOnceItIsWhole) {

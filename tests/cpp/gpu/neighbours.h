@@ -34,15 +34,17 @@ class Neighbours {
 
   std::vector<std::unique_ptr<Neighbourhood>> meet() {
     std::vector<std::unique_ptr<Neighbourhood>> met(static_cast<size_t>(world_));
-    std::vector<std::thread> threads;
-    for (int r = 0; r < world_; ++r) {
-      threads.emplace_back([this, r, &met] { met[static_cast<size_t>(r)] = Neighbourhood::meet(functions_, r, around(r)); });
-    }
-    for (std::thread& thread : threads) thread.join();
+    together([&](int r) { met[static_cast<size_t>(r)] = Neighbourhood::meet(functions_, r, around(r)); });
     return met;
   }
 
- private:
+  // Calls it on a thread of every rank.
+  void together(const std::function<void(int rank)>& call) {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < world_; ++r) threads.emplace_back([&call, r] { call(r); });
+    for (std::thread& thread : threads) thread.join();
+  }
+
   Surroundings around(int rank) {
     Surroundings around;
     around.rank = rank;
@@ -57,9 +59,12 @@ class Neighbours {
     around.heap = heaps_[static_cast<size_t>(rank)];
     around.heaps = bases_;
     around.heap_bytes = kHeapBytes;
+    around.wait_for_device = [this, rank] { on_wait(rank); };
     return around;
   }
+  std::function<void(int rank)> on_wait = [](int) {};
 
+ private:
   std::vector<std::string> tell_all(int rank, std::string own) {
     if (own.size() == sizeof(Card)) {
       Card card;

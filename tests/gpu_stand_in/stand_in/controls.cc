@@ -10,6 +10,7 @@ extern "C" {
 void stand_in_set_device(int device) { set_device(device); }
 int stand_in_device() { return current_device(); }
 size_t stand_in_pinned_bytes() { return pinned_bytes(); }
+size_t stand_in_copied_bytes() { return copied_bytes(); }
 
 Stream* stand_in_create_stream() { return create_stream(current_device()); }
 void stand_in_destroy_stream(Stream* stream) { destroy_stream(stream); }

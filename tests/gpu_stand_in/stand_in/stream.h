@@ -80,6 +80,7 @@ void call_on_host(Stream& stream, void (*function)(void*), void* argument);
 bool is_in_host_function();
 
 void copy(Stream& stream, void* to, const void* from, size_t bytes);
+size_t copied_bytes();  // by copy(), queued so far
 // The word at a device address (memory.h, host_memory.h): compared cyclically.
 void wait_value(Stream& stream, const uint32_t* word, uint32_t value);
 void wait_value(Stream& stream, const uint64_t* word, uint64_t value);

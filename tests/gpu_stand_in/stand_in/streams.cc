@@ -1,4 +1,5 @@
 // Which streams there are, and what runs on them.
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -28,6 +29,7 @@ Queue& host_functions() {
 }
 
 thread_local bool in_host_function = false;
+std::atomic<size_t> copied{0};
 
 template <class Word>
 void push_wait(Stream& stream, const Word* word, Word value) {
@@ -108,8 +110,11 @@ void call_on_host(Stream& stream, void (*function)(void*), void* argument) {
 bool is_in_host_function() { return in_host_function; }
 
 void copy(Stream& stream, void* to, const void* from, size_t bytes) {
+  copied += bytes;
   stream.push([=] { std::memmove(to, from, bytes); });
 }
+
+size_t copied_bytes() { return copied; }
 
 void wait_value(Stream& stream, const uint32_t* word, uint32_t value) { push_wait(stream, word, value); }
 void wait_value(Stream& stream, const uint64_t* word, uint64_t value) { push_wait(stream, word, value); }

@@ -73,7 +73,7 @@ inline void free_block(void* context) {
 }
 
 inline void record_use(const c10::DataPtr& memory, Stream& stream) {
-  if (memory.get_context() == nullptr) return;
+  if (memory.get_deleter() != &free_block) return;  // somebody else's memory, as torch's allocator for CUDA has it
   const BlockPtr& block = *static_cast<BlockPtr*>(memory.get_context());
   const std::lock_guard lock(block->mutex);
   block->streams.insert(&stream);

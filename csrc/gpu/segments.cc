@@ -1,0 +1,180 @@
+#include "gpu/segments.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "gpu/placement.h"
+#include "gpu/verdict.h"
+#include "plan/device_plan.h"
+
+namespace ringdp::gpu {
+namespace {
+
+void check_equal(const std::vector<Card>& cards, int rank) {
+  const auto own = static_cast<size_t>(rank);
+  for (size_t other = 0; other < cards.size(); ++other) {
+    if (cards[other].bytes == cards[own].bytes) continue;
+    throw Error(ErrorKind::kMismatch,
+                "rank " + std::to_string(rank) + " makes a segment of " + std::to_string(cards[own].bytes) +
+                    " bytes, rank " + std::to_string(other) + " one of " + std::to_string(cards[other].bytes) +
+                    ": tensors that devices share must be equally large on all ranks",
+                static_cast<int>(other));
+  }
+}
+
+}  // namespace
+
+Segments::Segments(const Functions& functions, int device, int rank, int sharing, std::string why_never)
+    : functions_(functions), device_(device), rank_(rank), sharing_(sharing), why_never_(std::move(why_never)) {}
+
+std::shared_ptr<DeviceMemory> Segments::make(int64_t bytes, const Surroundings& surroundings) {
+  reclaim(surroundings);
+  Place place;
+  {
+    const std::lock_guard lock(mutex_);
+    place = segments_.insert(segments_.end(), {++made_, bytes, nullptr, {}});  // also if a peer dies below, who may map it
+  }
+  UniqueFd fd;
+  const std::vector<Card> cards = cards_from(surroundings.tell_all(to_bytes(offer(*place, surroundings, &fd))));
+  std::string why = gpu::why_not(cards);
+  if (!why.empty()) return refuse(place, why);
+  check_equal(cards, rank_);
+  const std::string failure = map(*place, cards, surroundings.pass_fds(sockets_of(cards), fd.get()));
+  const Verdicts verdicts = verdicts_from(surroundings.tell_all(to_bytes(verdict_on(place->memory, failure))));
+  if (reach_of(verdicts.reached) == Reach::kAll) return place->own;
+  unmap(*place);
+  surroundings.tell_all(std::string(1, '\0'));  // importers close before exporters free
+  return refuse(place, verdicts.first_failure);
+}
+
+Card Segments::offer(Segment& segment, const Surroundings& surroundings, UniqueFd* fd) const {
+  try {
+    if (!why_never_.empty()) throw Error(ErrorKind::kInternal, why_never_);
+    Card card = card_of(functions_, device_);
+    const int64_t whole = align_up(std::max<int64_t>(segment.bytes, 1), plan::kDevicePackBytes);
+    segment.own = std::make_shared<DeviceMemory>(functions_, device_, whole, sharing_);
+    card.bytes = segment.bytes;
+    card.memory = segment.own->handle(fd);
+    std::strncpy(card.socket, surroundings.socket.c_str(), sizeof card.socket - 1);
+    return card;
+  } catch (const Error& error) {
+    return card_without(error.what());
+  }
+}
+
+// "" or why some of it is missing.
+std::string Segments::map(Segment& segment, const std::vector<Card>& cards, const std::vector<UniqueFd>& fds) const {
+  std::string failure;
+  segment.memory.assign(cards.size(), nullptr);
+  for (size_t rank = 0; rank < cards.size(); ++rank) {
+    if (static_cast<int>(rank) == rank_) {
+      segment.memory[rank] = segment.own->data();
+      continue;
+    }
+    try {
+      void* memory = nullptr;
+      require(functions_, functions_.import_memory(device_, &cards[rank].memory, fds[rank].get(), &memory));
+      segment.memory[rank] = static_cast<char*>(memory);
+    } catch (const Error& error) {
+      if (failure.empty()) failure = "memory of rank " + std::to_string(rank) + ": " + error.what();
+    }
+  }
+  return failure;
+}
+
+void Segments::unmap(Segment& segment) const {
+  for (size_t rank = 0; rank < segment.memory.size(); ++rank) {
+    if (segment.memory[rank] == nullptr || static_cast<int>(rank) == rank_) continue;
+    functions_.unimport_memory(segment.memory[rank]);
+    segment.memory[rank] = nullptr;
+  }
+}
+
+// Nobody has it mapped.
+std::shared_ptr<DeviceMemory> Segments::refuse(Place place, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  segments_.erase(place);
+  why_not_ = why;
+  return nullptr;
+}
+
+void Segments::reclaim(const Surroundings& surroundings) {
+  const std::vector<Place> ended = unused(surroundings);
+  if (ended.empty()) return;
+  surroundings.wait_for_device();
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Place place : ended) unmap(*place);
+  }
+  surroundings.tell_all(std::string(1, '\0'));  // importers close before exporters free
+  const std::lock_guard lock(mutex_);
+  for (const Place place : ended) segments_.erase(place);
+}
+
+// On all ranks. Whoever holds memory may let go of it at any time, and nobody takes it up again.
+std::vector<Segments::Place> Segments::unused(const Surroundings& surroundings) {
+  std::vector<Place> places;
+  std::string held;
+  {
+    const std::lock_guard lock(mutex_);
+    for (Place place = segments_.begin(); place != segments_.end(); ++place) {
+      places.push_back(place);
+      held += place->own.use_count() > 1 ? '1' : '0';
+    }
+  }
+  if (places.empty()) return {};
+  const std::vector<std::string> all = surroundings.tell_all(held);
+  std::vector<Place> ended;
+  for (size_t i = 0; i < places.size(); ++i) {
+    const auto lets_go = [&](const std::string& rank) { return rank[i] == '0'; };
+    if (std::all_of(all.begin(), all.end(), lets_go)) ended.push_back(places[i]);
+  }
+  return ended;
+}
+
+std::optional<SegmentRef> Segments::find(const void* memory, int64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  for (const Segment& segment : segments_) {
+    if (!segment.own) continue;
+    const int64_t at = static_cast<const char*>(memory) - segment.own->data();
+    if (at < 0 || at + bytes > segment.bytes) continue;
+    const bool ends_at_pack = bytes % plan::kDevicePackBytes == 0 || at + bytes == segment.bytes;
+    if (at % plan::kDevicePackBytes != 0 || !ends_at_pack) return std::nullopt;
+    return SegmentRef{segment.number, at};
+  }
+  return std::nullopt;
+}
+
+std::vector<char*> Segments::addresses(int64_t number) const {
+  const std::lock_guard lock(mutex_);
+  for (const Segment& segment : segments_) {
+    if (segment.number == number) return segment.memory;
+  }
+  throw Error(ErrorKind::kInternal, "segment " + std::to_string(number) + " is not there");
+}
+
+int64_t Segments::bytes() const {
+  const std::lock_guard lock(mutex_);
+  int64_t sum = 0;
+  for (const Segment& segment : segments_) sum += segment.bytes;
+  return sum;
+}
+
+size_t Segments::count() const {
+  const std::lock_guard lock(mutex_);
+  return segments_.size();
+}
+
+std::string Segments::why_not() const {
+  const std::lock_guard lock(mutex_);
+  return why_not_;
+}
+
+void Segments::unmap() {
+  const std::lock_guard lock(mutex_);
+  for (Segment& segment : segments_) unmap(segment);
+}
+
+}  // namespace ringdp::gpu

@@ -1,0 +1,72 @@
+// Memory beside the arenas, in which collectives run on tensors where they lie: segments, as many bytes on every rank.
+//
+// All ranks make a segment together, or none has it and all know why. One ends once no rank holds its memory any more,
+// which they find out together: importers close before exporters free. What is collective, by one thread at a time; looking,
+// by any.
+#pragma once
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpu/card.h"
+#include "gpu/device_memory.h"
+#include "gpu/surroundings.h"
+
+namespace ringdp::gpu {
+
+// Where tensors of a collective lie on all ranks alike.
+struct SegmentRef {
+  int64_t number = 0;  // from 1, as segments were made; 0: in no segment
+  int64_t at = 0;      // bytes from where it begins
+};
+
+class Segments {
+ public:
+  // `sharing`: with which the ranks' arenas could be mapped. `why_never`: what keeps this rank from offering any, or "".
+  Segments(const Functions& functions, int device, int rank, int sharing, std::string why_never);
+
+  // Collective; first reclaims. This rank's memory of a new segment, zero at first, whose end says that the rank needs it no
+  // more; or null on all ranks, see why_not(). Error(kMismatch) when ranks ask for different numbers of bytes. Throws what
+  // tell_all() throws.
+  std::shared_ptr<DeviceMemory> make(int64_t bytes, const Surroundings& surroundings);
+  // Collective: gives back what no rank holds any more.
+  void reclaim(const Surroundings& surroundings);
+
+  // The segment that holds these bytes, all of its last pack included; nothing where none does.
+  std::optional<SegmentRef> find(const void* memory, int64_t bytes) const;
+  std::vector<char*> addresses(int64_t number) const;  // by rank, of a segment that is there
+
+  int64_t bytes() const;        // of all segments of this rank
+  size_t count() const;
+  std::string why_not() const;  // of the latest that could not be made; or ""
+
+  void unmap();  // lets go of the others' memory. No launch after it
+
+ private:
+  struct Segment {
+    int64_t number = 0, bytes = 0;
+    std::shared_ptr<DeviceMemory> own;
+    std::vector<char*> memory;  // by rank
+  };
+  using Place = std::list<Segment>::iterator;
+
+  Card offer(Segment& segment, const Surroundings& surroundings, UniqueFd* fd) const;
+  std::string map(Segment& segment, const std::vector<Card>& cards, const std::vector<UniqueFd>& fds) const;
+  void unmap(Segment& segment) const;
+  std::shared_ptr<DeviceMemory> refuse(Place place, const std::string& why);
+  std::vector<Place> unused(const Surroundings& surroundings);
+
+  const Functions& functions_;
+  const int device_, rank_, sharing_;
+  const std::string why_never_;
+
+  mutable std::mutex mutex_;  // guards the rest, whose elements only collective calls change
+  std::list<Segment> segments_;
+  int64_t made_ = 0;
+  std::string why_not_;
+};
+
+}  // namespace ringdp::gpu

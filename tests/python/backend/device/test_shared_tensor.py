@@ -1,0 +1,244 @@
+"""Memory that devices share: collectives in it copy nothing and have the same bits, and it comes and goes with all ranks."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import HERE, values_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from exchanges import mine
+from native import EXECUTORS, PATIENCE_S, arrive, bits, described, device_for, is_void
+from stand_in import StandIn, backend_of, error_of
+
+KEPT: dict[str, Any] = {}  # on a rank: between two calls of a test
+COUNT = 300_003  # float32: more than a window, no whole pack
+
+
+def shared(group: dist.ProcessGroup, executor: str, values: torch.Tensor) -> torch.Tensor:
+    """A tensor in such memory."""
+    made = backend_of(group).share_memory(values.numel(), values.dtype, device_for(executor))
+    assert made is not None
+    return made.copy_(values)
+
+
+def group_with_memory(library: str, executor: str) -> tuple[StandIn, dist.ProcessGroup]:
+    gpu, _ = arrive(library, executor)
+    return gpu, gpu.new_group()
+
+
+def in_place(library: str, executor: str, dtype: torch.dtype) -> tuple[list[bool], int, str]:
+    """On a rank: which results have the CPU's bits; bytes that were copied for them; what is said."""
+    gpu, group = group_with_memory(library, executor)
+    backend = backend_of(group)
+    on_host = mine(COUNT, dtype)
+    on_device = shared(group, executor, on_host)
+    part = mine(1024, dtype)
+    whole = shared(group, executor, part.repeat(HERE.size))
+    gathered = torch.empty(1024 * HERE.size, dtype=dtype)
+    before = gpu.copied_bytes()
+    for _ in range(2):
+        backend.reduce_div(on_device, 3.7).wait()
+        backend.gather_whole(whole).wait()
+    copied = gpu.copied_bytes() - before
+    for _ in range(2):
+        backend.reduce_div(on_host, 3.7).wait()
+    dist.all_gather_into_tensor(gathered, part, group=group)
+    same = [bits(on_device) == bits(on_host), bits(whole) == bits(gathered)]
+    return same, copied, described(group)
+
+
+def only_where_asked(library: str, executor: str) -> tuple[bool, bool, int]:
+    """On a rank: c10d's own calls, and reductions of what is not alike or not whole packs, go through the window."""
+    gpu, group = group_with_memory(library, executor)
+    backend = backend_of(group)
+    tensor = shared(group, executor, torch.ones(1000))
+    before = gpu.copied_bytes()
+    dist.all_reduce(tensor, group=group)
+    backend.reduce_div(tensor[1:5], 1.0).wait()
+    everywhere = float(tensor.sum()) == HERE.size * 996 + HERE.size**2 * 4
+    return everywhere, backend.shares(tensor) and not backend.shares(gpu.put(torch.ones(4))), gpu.copied_bytes() - before
+
+
+def comes_and_goes(library: str, executor: str) -> tuple[list[str], float]:
+    """On a rank: what is said with two such tensors, after one went on rank 0, and on all; what is left works."""
+    _, group = group_with_memory(library, executor)
+    backend = backend_of(group)
+    first, second = (shared(group, executor, torch.ones(1000)) for _ in range(2))
+    said = [described(group)]
+    if HERE.rank == 0:
+        first = None
+    for _ in range(2):
+        gc.collect()
+        backend.reclaim_memory(device_for(executor))
+        said.append(described(group))
+        first = None
+    backend.reduce_div(second, 2.0).wait()
+    return said, float(second.cpu()[-1])
+
+
+def outlives(library: str, executor: str) -> list[float]:
+    """On a rank: a tensor whose group is gone."""
+    gpu, group = group_with_memory(library, executor)
+    tensor = shared(group, executor, torch.ones(1000))
+    backend_of(group).reduce_div(tensor, 1.0).wait()
+    gpu.synchronize()
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    tensor.fill_(5)
+    return tensor.cpu()[[0, -1]].tolist()
+
+
+def disagreeing(library: str, executor: str, how: str) -> tuple[str, bool, bool]:
+    """On a rank: rank 1 brings another tensor; what is said, whether the one is NaN, and whether the other is untouched."""
+    gpu, group = group_with_memory(library, executor)
+    tensor, other = (shared(group, executor, torch.ones(1000)) for _ in range(2))
+    gpu.synchronize()
+    dist.barrier()  # who is slower would find the group failed
+    brought = tensor
+    if HERE.rank == 1:
+        brought = {"segment": other, "window": gpu.put(torch.ones(1000)), "offset": tensor[8:]}[how]
+    if how == "offset" and HERE.rank != 1:
+        brought = tensor[:992]
+    work = backend_of(group).reduce_div(brought, 1.0)
+    error = error_of(lambda: work.wait(timedelta(seconds=PATIENCE_S)))
+    untouched = tensor if brought is other else other
+    return error, is_void(brought), bool((untouched.cpu() == 1).all())
+
+
+def different_sizes(library: str, executor: str) -> str:
+    _, group = group_with_memory(library, executor)
+    backend = backend_of(group)
+    return error_of(lambda: backend.share_memory(100 + HERE.rank, torch.float32, device_for(executor)))
+
+
+def elsewhere(library: str, executor: str) -> str:
+    """On a rank: rank 1 reduces where the others make memory."""
+    gpu, group = group_with_memory(library, executor)
+    tensor = gpu.put(torch.ones(4))
+    dist.all_reduce(tensor, group=group)
+    if HERE.rank == 1:
+        return error_of(lambda: dist.all_reduce(tensor, group=group, async_op=True).wait(timedelta(seconds=PATIENCE_S)))
+    return error_of(lambda: backend_of(group).share_memory(100, torch.float32, device_for(executor)))
+
+
+def hang(library: str, executor: str) -> bool:
+    """On a rank: a reduction to which rank 1's device does not come."""
+    gpu, group = group_with_memory(library, executor)
+    tensor = shared(group, executor, torch.ones(1000))
+    backend_of(group).reduce_div(tensor, 1.0).wait()
+    gpu.synchronize()
+    if HERE.rank == 1:
+        gpu.hold()
+    KEPT.update(gpu=gpu, tensor=tensor, group=group, work=backend_of(group).reduce_div(tensor, 1.0))
+    dist.barrier()
+    return KEPT["work"].wait()
+
+
+def end() -> tuple[str, bool, str]:
+    """On rank 0, later: what became of it, and of memory asked for after that."""
+    error = error_of(lambda: KEPT["work"].wait(timedelta(seconds=PATIENCE_S)))
+    KEPT["gpu"].synchronize()
+    device = KEPT["tensor"].device
+    later = error_of(lambda: backend_of(KEPT["group"]).share_memory(10, torch.float32, device))
+    return error, is_void(KEPT["tensor"]), later
+
+
+def without_memory(library: str, executor: str) -> tuple[bool, str, float]:
+    """On a rank: more than a device has, and what a collective does then."""
+    gpu, group = group_with_memory(library, executor)
+    made = backend_of(group).share_memory(1 << 29, torch.float32, device_for(executor))
+    tensor = gpu.put(torch.ones(1000))
+    backend_of(group).reduce_div(tensor, 1.0).wait()
+    return made is None, described(group), float(tensor.cpu()[0])
+
+
+def alone(library: str) -> list[bool]:
+    """On a rank: nobody to share with; and no memory of the CPU."""
+    _, group = group_with_memory(library, "SPIN")
+    backend = backend_of(group)
+    asked = [device_for("SPIN"), torch.device("cpu")]
+    return [backend.share_memory(100, torch.float32, device) is None for device in asked]
+
+
+@pytest.fixture(params=EXECUTORS)
+def executor(request) -> str:
+    return request.param
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(2, torch.float32), (3, torch.bfloat16), (4, torch.float32)])
+def test_the_bits_are_the_cpus_and_nothing_is_copied(world_of, stand_in, executor, size, dtype):
+    for same, copied, text in world_of(size, window_bytes=1 << 20).run(in_place, stand_in, executor, dtype):
+        assert same == [True, True]
+        assert copied == 0
+        assert f"; {(COUNT + 1024 * size) * dtype.itemsize} bytes of each device, in 2 segments, are shared" in text
+
+
+def test_what_users_call_goes_through_the_window(native_pair, stand_in, executor):
+    for everywhere, known, copied in native_pair.run(only_where_asked, stand_in, executor):
+        assert everywhere
+        assert known
+        assert copied == 2 * (4000 + 16)
+
+
+def test_memory_that_no_rank_needs_is_given_back(native_pair, stand_in, executor):
+    for said, value in native_pair.run(comes_and_goes, stand_in, executor):
+        assert ["; 8000 bytes of" in said[0], "; 8000 bytes of" in said[1], "; 4000 bytes of" in said[2]] == [True] * 3
+        assert value == 1.0
+
+
+def test_a_tensor_outlives_its_group(native_pair, stand_in, executor):
+    assert native_pair.run(outlives, stand_in, executor) == [[5.0, 5.0]] * 2
+
+
+@pytest.mark.parametrize("how", ["segment", "window", "offset"])
+def test_another_place_is_a_mismatch_that_touches_nothing_else(native_pair, stand_in, executor, how):
+    for error, void, untouched in native_pair.run(disagreeing, stand_in, executor, how):
+        assert "Mismatch: " in error
+        assert "(place in shared memory)" in error
+        assert " on devices in segment 1 at 0" in error
+        assert void
+        assert untouched
+
+
+def test_sizes_that_differ_are_named(native_pair, stand_in):
+    first, second = native_pair.run(different_sizes, stand_in, "STREAM")
+    assert "Mismatch: rank 0 makes a segment of 400 bytes, rank 1 one of 404: " in first
+    assert "Mismatch: rank 1 makes a segment of 404 bytes, rank 0 one of 400: " in second
+
+
+def test_who_does_something_else_is_named(native_pair, stand_in):
+    for error in native_pair.run(elsewhere, stand_in, "STREAM"):
+        assert "rank 0 called what makes or gives back memory that devices share" in error
+        assert "rank 1 called all_reduce(SUM, float32 x 4) on devices" in error
+
+
+def test_a_rank_that_dies_is_named_and_leaves_nan(run_on_fresh_ranks, stand_in, executor):
+    world = run_on_fresh_ranks(2, window_bytes=1 << 20)
+    world.join()
+    assert world.run(hang, stand_in, executor) == [True, True]
+    world.kill(1)
+    error, void, later = values_of(world.attempt(end, ranks=[0]))[0]
+    assert error.startswith("PeerLost: rank 1 (pid ")
+    assert later.startswith("PeerLost: rank 1 (pid ")
+    assert void
+
+
+def test_without_memory_on_the_device_windows_serve(native_pair, stand_in, executor):
+    for none, text, value in native_pair.run(without_memory, stand_in, executor):
+        assert none
+        assert "; 0 bytes of each device, in 0 segments" in text
+        assert "(one more could not be made: rank 0: CUDA: " in text
+        assert value == 2.0
+
+
+def test_a_world_of_one_and_the_cpu_have_none(world_of, stand_in):
+    assert world_of(1).run(alone, stand_in) == [[True, True]]
