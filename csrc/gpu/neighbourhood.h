@@ -60,6 +60,7 @@ class Neighbourhood {
     int64_t input_at = 0, output_at = 0;
     double divisor = 0;
     uint64_t deadline_ns = 0;
+    bool captured = false;        // into a graph: it runs when that is replayed; SPIN only
   };
   std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream);
   void await_checked(uint32_t number, void* stream) const;  // the stream goes on once checked(number) was called
@@ -76,6 +77,9 @@ class Neighbourhood {
   // Lets go of the others' memory, once nothing of this rank is under way. No launch after it.
   void part();
   bool is_alone() const;  // all others have let go of this rank's
+  // Instead, when graphs with launches of this rank may be left: all memory stays to the process's end, and what is
+  // replayed gives up before it touches any.
+  void stay();
 
  private:
   Neighbourhood(const Functions& functions, int device, const Surroundings& surroundings);
@@ -107,6 +111,7 @@ class Neighbourhood {
   std::unique_ptr<MappedPages> mapped_pages_;
   std::vector<char*> memory_;  // by rank, null where none is reached
   uint64_t launches_ = 0;
+  bool stays_ = false;
 };
 
 }  // namespace ringdp::gpu

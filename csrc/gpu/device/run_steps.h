@@ -94,12 +94,19 @@ __device__ void finish_epoch(const Work& work, uint64_t epoch) {
   Prim::store_release(&work.epoch->launches, epoch);
 }
 
+// False, for all threads alike: the group is over, and its ranks' memory perhaps gone.
+template <class Prim>
+__device__ bool may_begin(const Work& work) {
+  if (!work.captured) return true;
+  return !Prim::sync_or(Prim::thread() == 0 && Prim::load_acquire(work.abort) != 0);
+}
+
 // kRanks: work.world. T: the storage type of the elements. Op: of fold_op.h. After a wait that was given up nothing
 // more is touched: tensors and arena are then torn, and the group is over.
 template <class Prim, class T, class Op, int kRanks>
 __device__ void run_steps(const Work& work) {
   const uint64_t epoch = Prim::load_acquire(&work.epoch->launches) + 1;
-  bool alive = true;
+  bool alive = may_begin<Prim>(work);
   for (int next = 0; next < work.steps && alive;) alive = run_next<Prim, T, Op, kRanks>(work, &next, epoch);
   finish_epoch<Prim>(work, epoch);
 }
