@@ -49,6 +49,7 @@ class Expired(ctypes.Structure):
         ("epoch", ctypes.c_uint64),
         ("wanted", ctypes.c_uint64),
         ("seen", ctypes.c_uint64),
+        ("launch", ctypes.c_uint64),
     )
 
 
@@ -60,6 +61,7 @@ class Work(ctypes.Structure):
         ("world", ctypes.c_int32),
         ("blocks", ctypes.c_int32),
         ("steps", ctypes.c_int32),
+        ("captured", ctypes.c_int32),
         ("epoch", ctypes.c_void_p),
         ("stream_epoch", ctypes.c_uint64),
         ("deadline_ns", ctypes.c_uint64),

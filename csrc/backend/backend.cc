@@ -88,12 +88,14 @@ void Backend::place(Call& call, c10::Device device) {
   const std::shared_ptr<Lane> lane = device.is_cpu() ? nullptr : lanes_->of(device);
   if (!lane) return;
   guarded([&] {
-    lane->refuse_capture();
-    const auto native = natives_->lane_for(device, lane, call.desc, timeout_of(call.timeout));
+    const bool captured = lane->is_capturing();
+    const auto native = captured ? natives_->lane_in_capture(device, *lane, call.desc)
+                                 : natives_->lane_for(device, lane, call.desc, timeout_of(call.timeout));
     if (!native) return;
     const bool averages = call.desc.op == ReduceOp::kAvg;
     const double divisor = call.desc.divisor != 0 ? call.desc.divisor : averages ? getSize() : 0;
     NativeQuestion question{Natives::problem_of(call.desc, getRank(), getSize()), divisor, timeout_of(call.timeout)};
+    question.captured = captured;
     if (call.alike.defined()) question.segment = native->segment_of(call.alike, question.problem);
     call.memory.stay_on(native, question);
     call.desc.place = comm::Place::kDevices;

@@ -16,13 +16,15 @@ void CallMemory::enter(c10::Device device) {
   device_ = device;
   if (lane_ || device.is_cpu()) return;
   lane_ = lanes_->of(device);
-  if (lane_) lane_->refuse_capture();
+  if (is_staged() && lane_->is_capturing()) {
+    lane_->refuse_capture("this call goes through host memory, which no graph can replay; call it outside the capture");
+  }
 }
 
 void CallMemory::stay_on(std::shared_ptr<NativeLane> native, const NativeQuestion& question) {
-  enter(native->lane()->device());
   native_ = std::move(native);
   question_ = question;
+  enter(native_->lane()->device());
 }
 
 at::Tensor CallMemory::read(const at::Tensor& from) {

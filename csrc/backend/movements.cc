@@ -73,7 +73,7 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
 Backend::WorkPtr Backend::gather_into(const Tensors& outputs, const at::Tensor& input, Call call) {
   const char* const name = plan::name_of(call.desc.what);
   call.desc.dtype = checked_dtype(input, name);
-  if (call.desc.what == plan::Collective::kAllGather) place(call, input.device());
+  place(call, input.device());
   const at::Tensor source = call.memory.read(input);
   call.buffers.inputs = {source.data_ptr()};
   for (size_t rank = 0; rank < outputs.size(); ++rank) {
@@ -191,6 +191,7 @@ Backend::WorkPtr Backend::scatter(Tensors& outputs, Lists& inputs, const c10d::S
   call.desc.root = static_cast<int32_t>(opts.rootRank);
   call.desc.dtype = checked_dtype(output, "scatter");
   call.desc.count = output.numel();
+  place(call, output.device());
   for (const at::Tensor& part : parts) {
     checked_dtype(part, "scatter");
     check_same_dtype(part, output, "scatter");

@@ -80,6 +80,7 @@ Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& op
   desc.count = tensor.numel();
   Call call{c10d::OpType::REDUCE, "ringdp:reduce", desc, {}, tensors, flat_result(tensors), memory(), opts.timeout,
             opts.asyncOp};
+  place(call, tensor.device());
   const at::Tensor own = premultiplied(tensor, opts.reduceOp, "reduce");
   if (getRank() == opts.rootRank) {
     const at::Tensor both = call.memory.update(own, tensor, "reduce");

@@ -26,7 +26,8 @@ struct LaunchFacts {
   double divisor = 0;                   // of a sum; 0: none
   uint64_t deadline_ns = 0;             // of every wait
   int blocks = 1;
-  uint64_t stream_epoch = 0;            // STREAM
+  uint64_t stream_epoch = 0;            // counted by the host
+  bool captured = false;
   int64_t input_step = 0;               // bytes by which the input of a rank lies behind that of the rank before
 };
 

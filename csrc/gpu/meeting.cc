@@ -167,6 +167,11 @@ void Neighbourhood::part() {
   for (HostPage* const page : pages_) __atomic_store_n(&page->parted[rank_], 1u, __ATOMIC_RELEASE);
 }
 
+void Neighbourhood::stay() {
+  give_up();
+  stays_ = true;
+}
+
 bool Neighbourhood::is_alone() const {
   if (!page_) return true;
   for (int rank = 0; rank < world_; ++rank) {

@@ -10,7 +10,8 @@
 namespace ringdp::gpu {
 namespace {
 
-bool has_plan(plan::Collective what) { return plan::can_plan(plan::DeviceAlgorithm::kDirect, what); }
+// Where only neighbours on a ring reach each other.
+bool has_ring(plan::Collective what) { return plan::can_plan(plan::DeviceAlgorithm::kRankRing, what); }
 
 // What somebody may still look at stays to the process's end, where a leak checker sees it.
 struct Kept {
@@ -36,8 +37,8 @@ Neighbourhood::Neighbourhood(const Functions& functions, int device, const Surro
       layout_(ArenaLayout::of(surroundings.window_bytes, surroundings.world)) {}
 
 Neighbourhood::~Neighbourhood() {
-  part();
-  if (!arena_ || is_alone()) return;
+  if (!stays_) part();
+  if (!arena_ || (!stays_ && is_alone())) return;
   keep({std::move(arena_), std::move(page_), std::move(segments_)});
 }
 
@@ -48,14 +49,12 @@ std::string Neighbourhood::description() const {
 
 std::string Neighbourhood::why_not(const plan::DeviceProblem& problem) const {
   if (!why_not_.empty()) return why_not_;
-  if (!has_plan(problem.what)) return std::string(plan::name_of(problem.what)) + " has no device plan";
   if (plan::is_sum(problem.what)) {
     int reduces = 0;
     require(functions_, functions_.reduces(static_cast<int>(problem.dtype), static_cast<int>(problem.op), &reduces));
-    if (reduces) return "";
-    return std::string("no kernel for ") + name_of(problem.op) + " on " + name_of(problem.dtype);
+    if (!reduces) return std::string("no kernel for ") + name_of(problem.op) + " on " + name_of(problem.dtype);
   }
-  if (reach_ == Reach::kAll) return "";
+  if (reach_ == Reach::kAll || has_ring(problem.what)) return "";
   return std::string(plan::name_of(problem.what)) + " needs every pair of devices to reach each other";
 }
 
@@ -102,8 +101,8 @@ Addresses Neighbourhood::addresses_in(const SegmentRef& segment) const {
 
 std::shared_ptr<const Work> Neighbourhood::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
   const plan::DevicePlan plan = plan::make_device_plan(choice.algorithm, piece.problem);
-  const LaunchFacts facts = {piece.input_at,    piece.output_at, piece.divisor,   piece.deadline_ns,
-                             placement_.blocks, launches_ + 1,   piece.input_step};
+  const LaunchFacts facts = {piece.input_at,    piece.output_at, piece.divisor,  piece.deadline_ns,
+                             placement_.blocks, launches_ + 1,   piece.captured, piece.input_step};
   const Addresses found = piece.segment.number == 0 ? addresses() : addresses_in(piece.segment);
   auto work = std::make_shared<const Work>(work_of(plan, found, facts));
   require(functions_, functions_.run(work.get(), sizeof(Work), static_cast<int>(plan.dtype), static_cast<int>(plan.op),

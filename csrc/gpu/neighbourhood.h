@@ -51,6 +51,7 @@ class Neighbourhood {
     int64_t input_at = 0, output_at = 0;  // in the window, or behind segment.at
     double divisor = 0;
     uint64_t deadline_ns = 0;
+    bool captured = false;        // into a graph: it runs when that is replayed; SPIN only
     SegmentRef segment = {};
     int64_t input_step = 0;  // bytes by which the input of a rank lies behind that of the rank before
   };
@@ -69,6 +70,9 @@ class Neighbourhood {
   // Lets go of the others' memory, once nothing of this rank is under way. No launch after it.
   void part();
   bool is_alone() const;  // all others have let go of this rank's
+  // Instead, when graphs with launches of this rank may be left: all memory stays to the process's end, and what is
+  // replayed gives up before it touches any.
+  void stay();
 
  private:
   Neighbourhood(const Functions& functions, int device, const Surroundings& surroundings);
@@ -104,6 +108,7 @@ class Neighbourhood {
   std::vector<char*> memory_;  // by rank, null where none is reached
   std::unique_ptr<Segments> segments_;
   uint64_t launches_ = 0;
+  bool stays_ = false;
 };
 
 }  // namespace ringdp::gpu

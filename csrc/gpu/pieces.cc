@@ -10,8 +10,10 @@ using plan::Collective;
 
 Pieces parts_of(Collective what, int world) {
   switch (what) {
-    case Collective::kReduceScatter: return {world, 1, false, {}};
-    case Collective::kAllGather: return {1, world, false, {}};
+    case Collective::kReduceScatter:
+    case Collective::kScatter: return {world, 1, false, {}};
+    case Collective::kAllGather:
+    case Collective::kGather: return {1, world, false, {}};
     case Collective::kAllToAll: return {world, world, false, {}};
     default: return {1, 1, true, {}};
   }

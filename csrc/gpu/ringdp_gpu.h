@@ -13,7 +13,7 @@
 
 extern "C" {
 
-enum { RD_GPU_ABI = 2 };
+enum { RD_GPU_ABI = 3 };
 int rd_gpu_abi(void);
 const char* rd_gpu_error(void);
 

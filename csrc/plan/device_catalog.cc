@@ -7,8 +7,15 @@
 namespace ringdp::plan {
 namespace {
 
-bool is_move(Collective what) {
-  return what == Collective::kBroadcast || what == Collective::kAllGather || what == Collective::kAllToAll;
+bool has_ring(Collective what) { return what == Collective::kAllReduce || what == Collective::kReduceScatter; }
+
+bool has_one_shot(Collective what) { return what == Collective::kAllReduce || what == Collective::kReduce; }
+
+bool is_rooted_move(Collective what) { return what == Collective::kGather || what == Collective::kScatter; }
+
+DevicePlan direct(const DeviceProblem& problem) {
+  if (is_sum(problem.what)) return device_direct(problem);
+  return is_rooted_move(problem.what) ? device_rooted(problem) : device_moves(problem);
 }
 
 void require_elements(const DeviceProblem& problem) {
@@ -66,15 +73,15 @@ const char* name_of(DeviceAlgorithm algorithm) {
   return kNames[static_cast<int>(algorithm)];
 }
 
-bool is_sum(Collective what) { return what == Collective::kAllReduce || what == Collective::kReduceScatter; }
+bool is_sum(Collective what) { return has_ring(what) || what == Collective::kReduce; }
 
 bool can_plan(DeviceAlgorithm algorithm, Collective what) {
   switch (algorithm) {
-    case DeviceAlgorithm::kDirect: return is_sum(what) || is_move(what) || what == Collective::kBarrier;
-    case DeviceAlgorithm::kOneShot:
+    case DeviceAlgorithm::kDirect: return true;
+    case DeviceAlgorithm::kOneShot: return has_one_shot(what);
     case DeviceAlgorithm::kPush: return what == Collective::kAllReduce;
     case DeviceAlgorithm::kRankRing:
-    case DeviceAlgorithm::kRotatedRing: return is_sum(what);
+    case DeviceAlgorithm::kRotatedRing: return has_ring(what);
   }
   return false;
 }
@@ -84,11 +91,12 @@ DevicePlan make_device_plan(DeviceAlgorithm algorithm, const DeviceProblem& prob
   if (problem.world == 1) return local(problem);
   if (problem.count == 0) return meeting(problem);
   switch (algorithm) {
-    case DeviceAlgorithm::kOneShot: return device_one_shot(problem);
+    case DeviceAlgorithm::kOneShot:
+      return problem.what == Collective::kReduce ? device_rooted(problem) : device_one_shot(problem);
     case DeviceAlgorithm::kPush: return device_push(problem);
     case DeviceAlgorithm::kRankRing: return device_ring_rank(problem);
     case DeviceAlgorithm::kRotatedRing: return device_ring_rotated(problem);
-    default: return is_sum(problem.what) ? device_direct(problem) : device_moves(problem);
+    default: return direct(problem);
   }
 }
 

@@ -3,6 +3,19 @@
 
 namespace ringdp::plan {
 
+namespace {
+
+// Where this rank's slice of the sum goes.
+DeviceRef result_of(const DeviceProblem& problem, const Extent& slice) {
+  switch (problem.what) {
+    case Collective::kReduceScatter: return DeviceBuilder::output(0);
+    case Collective::kReduce: return DeviceBuilder::output(slice.begin, problem.root);
+    default: return DeviceBuilder::output(slice.begin, kEverybody);
+  }
+}
+
+}  // namespace
+
 // Everybody's tensors are there once all have entered. Only the owner of a slice reads it, so its result may lie where
 // the inputs were; nobody leaves before all slices have come.
 DevicePlan device_direct(const DeviceProblem& problem) {
@@ -11,8 +24,7 @@ DevicePlan device_direct(const DeviceProblem& problem) {
   const Extent mine = device_chunk(problem, elements, problem.rank);
   DeviceBuilder builder("direct", problem, elements, problem.count);
   builder.meet_all(kEntrySlot);
-  const DeviceRef result = scatter ? DeviceBuilder::output(0) : DeviceBuilder::output(mine.begin, kEverybody);
-  builder.sum(DeviceBuilder::input(mine.begin, kEverybody), result, mine.count());
+  builder.sum(DeviceBuilder::input(mine.begin, kEverybody), result_of(problem, mine), mine.count());
   builder.meet_all(kExitSlot);
   return builder.finish();
 }

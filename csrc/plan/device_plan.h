@@ -19,8 +19,8 @@ struct DeviceProblem {
   DType dtype = DType::kF32;  // a number or bool; moves of anything else are asked for as bytes
   ReduceOp op = ReduceOp::kSum;
   int rank = 0, world = 1;
-  int root = 0;                       // broadcast
-  int64_t count = 0;                  // elements of the tensor (all_reduce, broadcast), or of every rank's part
+  int root = 0;                       // broadcast, reduce, gather, scatter
+  int64_t count = 0;                  // elements of the tensor (all_reduce, reduce, broadcast), or of every rank's part
   int64_t segment_bytes = 256 << 10;  // pipelining unit of ring/rank, more where that makes too many steps
 };
 
@@ -30,7 +30,7 @@ struct DevicePlan {
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
   int rank = 0, world = 1;
-  int64_t input = 0, output = 0;  // elements of every rank's tensors
+  int64_t input = 0, output = 0;  // elements of every rank's tensors; there is room for them where a rank has none
   int64_t stage_bytes = 0;        // that it needs of every rank's arena
   int64_t pushed_bytes = 0;       // the same, for one writer and one parity
   std::vector<DeviceStep> steps;

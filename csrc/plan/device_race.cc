@@ -192,7 +192,9 @@ class RaceSearch {
   }
 
   Place place(const DevicePlan& plan, DeviceSpace space, int rank) const {
-    const bool same = in_place_ && (plan.what == Collective::kAllReduce || plan.what == Collective::kBroadcast);
+    const bool may_be_same = plan.what == Collective::kAllReduce || plan.what == Collective::kReduce ||
+                             plan.what == Collective::kBroadcast;
+    const bool same = in_place_ && may_be_same;
     return {static_cast<int>(same && space == DeviceSpace::kOutput ? DeviceSpace::kInput : space), rank, 0};
   }
   Place pushed(int reader, int writer) const {

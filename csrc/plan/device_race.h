@@ -13,7 +13,7 @@
 namespace ringdp::plan {
 
 // Empty where there is none, else a sentence that names both accesses. `launches`: the plans of all ranks, which
-// check_together() accepts. `in_place`: of an all_reduce and a broadcast the output is the input.
+// check_together() accepts. `in_place`: of an all_reduce, reduce and broadcast the output is the input.
 std::string find_race(const std::vector<std::vector<DevicePlan>>& launches, int blocks, bool in_place);
 
 }  // namespace ringdp::plan

@@ -27,6 +27,14 @@ DeviceChoice select_all_reduce(const DeviceTopology& topology, int64_t bytes) {
           ranks + "beyond " + std::to_string(one_shot) + " bytes: each rank sums its slice for all, two barriers"};
 }
 
+DeviceChoice select_reduce(const DeviceTopology& topology, int64_t bytes) {
+  const std::string ranks = std::to_string(topology.world) + " ranks, ";
+  const int64_t limit = one_shot_limit(topology);
+  if (bytes <= limit) return {DeviceAlgorithm::kOneShot, ranks + up_to(limit) + ": the root sums everything"};
+  return {DeviceAlgorithm::kDirect,
+          ranks + "beyond " + std::to_string(limit) + " bytes: each rank sums its slice for the root"};
+}
+
 }  // namespace
 
 int64_t one_shot_limit(const DeviceTopology& topology) {
@@ -42,6 +50,7 @@ int64_t push_limit(const DeviceTopology& topology) {
 DeviceChoice select_device_plan(const DeviceTopology& topology, Collective what, int64_t bytes) {
   if (topology.world == 1) return {DeviceAlgorithm::kDirect, "one rank: nothing moves"};
   if (!is_sum(what)) return {DeviceAlgorithm::kDirect, std::string("a device's ") + name_of(what) + " is always direct"};
+  if (what == Collective::kReduce) return select_reduce(topology, bytes);
   if (!topology.full_mesh) {
     return {DeviceAlgorithm::kRankRing, "not all of " + std::to_string(topology.world) +
                                             " ranks are linked alike: neighbours only, in rank order"};

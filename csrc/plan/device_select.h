@@ -25,11 +25,13 @@ struct DeviceChoice {
   std::string why;
 };
 
-// `bytes`: of the tensor. Sums on a partial mesh go round the ring, moves are always direct.
+// `bytes`: of the tensor. On a partial mesh all_reduce and reduce_scatter go round the ring; nothing else has a plan for
+// one. Moves are always direct.
 DeviceChoice select_device_plan(const DeviceTopology& topology, Collective what, int64_t bytes);
 
 // Up to here one_shot beats direct: it receives (N-1)S instead of 2(N-1)/N S, but nobody waits at its exit until stores
-// have arrived, which is worth a t_b: t_b B N/((N-1)(N-2)). With two ranks that is any size that the stage holds.
+// have arrived, which is worth a t_b: t_b B N/((N-1)(N-2)). With two ranks that is any size that the stage holds. The
+// same of a reduce, whose root receives as much either way; it needs no stage.
 int64_t one_shot_limit(const DeviceTopology& topology);
 
 // Up to here push beats one_shot: it saves the barriers' t_b and carries a flag for every 4 bytes, in accesses of which

@@ -52,14 +52,24 @@ def inputs_of(problem: Problem, label: str = "") -> list[torch.Tensor]:
     return [values(f"{problem.collective} {label}", rank, count, dtype) for rank in range(problem.world)]
 
 
+def has_output(problem: Problem, rank: int) -> bool:
+    """Whether it gets anything; else what lies there is nobody's to look at."""
+    if problem.collective == "broadcast" and problem.world > 1:
+        return rank != problem.root
+    return problem.collective not in ("reduce", "gather") or rank == problem.root
+
+
 def expected(problem: Problem, inputs: list[torch.Tensor], rank: int) -> bytes:
     """What this rank's output must hold: the serial fold in rank order, or what was moved."""
     parts = [tensor.chunk(problem.world) for tensor in inputs]
     results = {
         "all_reduce": lambda: fold(inputs, problem.op),
         "reduce_scatter": lambda: fold([part[rank] for part in parts], problem.op),
+        "reduce": lambda: fold(inputs, problem.op),
         "broadcast": lambda: inputs[problem.root],
         "all_gather": lambda: torch.cat(inputs),
+        "gather": lambda: torch.cat(inputs),
+        "scatter": lambda: inputs[problem.root].chunk(problem.world)[rank],
         "all_to_all": lambda: torch.cat([part[rank] for part in parts]),
     }
     return bytes_of(results[problem.collective]().contiguous())

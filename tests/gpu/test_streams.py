@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -71,6 +72,28 @@ def freed_early(turns: int) -> bool:
     return [one.tolist() for one in results] == right
 
 
+def replayed(turns: int) -> list[bool]:
+    """On a rank with a GPU of its own: whether every replay, and every call between, is the sum."""
+    torch.cuda.set_device(HERE.rank)
+    source, summed = torch.zeros(COUNT, device="cuda"), torch.zeros(COUNT, device="cuda")
+    parts = torch.zeros(COUNT // HERE.size, device="cuda")
+    dist.all_reduce(summed)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        summed.copy_(source)
+        dist.all_reduce(summed)
+        dist.reduce_scatter_tensor(parts, source)
+    right = []
+    for turn in range(turns):
+        source.fill_(HERE.rank + turn)
+        graph.replay()
+        eager = torch.full((64,), 1.0, device="cuda")
+        dist.all_reduce(eager)
+        total = sum(rank + turn for rank in range(HERE.size))
+        right.append([float(one[-1]) for one in (summed, parts, eager)] == [total, total, HERE.size])
+    return right
+
+
 def captured() -> tuple[str, float]:
     """On a rank: why a graph was refused, or '' and what its replay has left; then an ordinary call."""
     tensor, refusal = torch.full((64,), 1.0, device="cuda"), ""
@@ -109,3 +132,12 @@ def test_a_graph_is_refused_by_name_or_replayed_right(run_on_fresh_ranks):
     world.join()
     for refusal, last in world.run(captured):
         assert last == 4.0 if not refusal else ("captur" in refusal and last == 2.0), (refusal, last)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_graph_is_replayed_among_other_calls(run_on_fresh_ranks, size):
+    if torch.cuda.device_count() < size:
+        pytest.skip(f"{size} ranks with a GPU of their own need {size} GPUs")
+    world = run_on_fresh_ranks(size)
+    world.join()
+    assert world.run(replayed, 3) == [[True] * 3] * size

@@ -128,6 +128,8 @@ class StandIn:
         self.functions.stand_in_begin_capture(self.functions.stand_in_numbered(stream))
         yield graph
         graph.jobs = self.functions.stand_in_end_capture(self.functions.stand_in_numbered(stream))
+        if graph.jobs is None:
+            raise RuntimeError("there is no graph: a stream that joined the capture was not waited for")
 
 
 class Graph:

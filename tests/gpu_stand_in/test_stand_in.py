@@ -26,6 +26,33 @@ def replayed(library: str) -> list[float]:
     return seen
 
 
+def joined(library: str) -> tuple[float, str, float]:
+    """On a rank: a stream that is drawn into a capture by an event has to be waited for, and is free afterwards."""
+    gpu = here(library)
+    source, target = gpu.put(torch.ones(4)), gpu.put(torch.zeros(4))
+    event = torch.Event(device=TYPE)
+
+    def capture(waits: bool) -> object:
+        with gpu.capturing() as graph:
+            event.record()
+            with gpu.stream(1):
+                event.wait()
+                target.copy_(source, non_blocking=True)
+                event.record()
+            if waits:
+                event.wait()
+        return graph
+
+    error = error_of(lambda: capture(waits=False))
+    graph = capture(waits=True)
+    early = float(target.cpu()[0])
+    graph.replay()
+    with gpu.stream(1):
+        source.fill_(2.0)
+        gpu.synchronize(1)
+    return early, error, float(target.cpu()[0])
+
+
 def across_devices(library: str) -> tuple[int, float, float]:
     """On a rank: a copy to another device comes behind what is queued on the first."""
     gpu = here(library)
@@ -64,6 +91,12 @@ def with_a_bad_setting(library: str) -> str:
 
 def test_a_capture_is_replayed(pair, stand_in):
     assert pair.run(replayed, stand_in) == [[0.0, 5.0, 7.0]] * 2
+
+
+def test_a_stream_that_joins_a_capture_has_to_be_waited_for(pair, stand_in):
+    for early, error, late in pair.run(joined, stand_in):
+        assert (early, late) == (0.0, 1.0)
+        assert "was not waited for" in error
 
 
 def test_copies_between_devices_are_ordered(pair, stand_in):

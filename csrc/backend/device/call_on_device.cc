@@ -2,7 +2,17 @@
 
 #include <ATen/ATen.h>
 
+#include "backend/errors.h"
+
 namespace ringdp::backend {
+
+void CallOnDevice::block_callers_stream() const {
+  if (is_captured() && !lane_->is_capturing()) {
+    refuse("the call was captured into a graph: wait for it within the capture, and order what reads its results behind "
+           "the graph's replay");
+  }
+  done_->block(lane_->callers_stream());
+}
 
 bool holds_numbers_with_nan(const at::Tensor& tensor) {
   return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());

@@ -26,9 +26,11 @@ class CallOnDevice {
   virtual void collective_ended(bool failed) = 0;
   // Any thread: whether the device has given up, as far as is known; the group then has failed, or was left.
   virtual bool given_up() const { return false; }
+  // Into a graph: it is done once it is recorded, and what its replays do is nothing to it.
+  virtual bool is_captured() const { return false; }
 
-  void block_callers_stream() const { done_->block(lane_->callers_stream()); }
-  bool done() const { return done_->query(); }
+  void block_callers_stream() const;  // InvalidArgument when the call was captured and the stream is no more
+  bool done() const { return is_captured() || done_->query(); }
   c10::Device device() const { return lane_->device(); }
   const c10::Stream& stream() const { return stream_; }  // after which it is done
 

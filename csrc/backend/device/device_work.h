@@ -1,7 +1,8 @@
 // c10d::Work over a collective of tensors of a device: as NCCL's, wait() makes the caller's stream wait, not the host.
 //
 // An error that is known is thrown by wait(), one that comes later by every later call of the group. The host waits
-// where it was given a timeout, and where it learns something: barriers, and receives from any source.
+// where it was given a timeout, and where it learns something: barriers, receives from any source, and calls that are
+// captured into a graph, which all ranks have to have called alike.
 #pragma once
 #include <memory>
 #include <mutex>

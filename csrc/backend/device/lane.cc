@@ -32,11 +32,8 @@ Lane::~Lane() {
   if (!held_.empty()) new std::list<Held>(std::move(held_));
 }
 
-void Lane::refuse_capture() const {
-  if (!core_.is_capturing(native(callers_stream()))) return;
-  refuse("the current stream of " + device_.str() +
-         " is being captured: a graph cannot replay a collective, whose ranks compare on the host what they call; call "
-         "it outside the capture");
+void Lane::refuse_capture(const std::string& why) const {
+  refuse("the current stream of " + device_.str() + " is being captured: " + why);
 }
 
 void Lane::record(const at::Tensor& tensor, const c10::Stream& stream) const {

@@ -19,7 +19,7 @@ bool any_with_nan(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 NativeCall::NativeCall(std::shared_ptr<NativeLane> lane, const NativeQuestion& question, Tensors tensors)
-    : CallOnDevice(lane->lane(), lane->stream()),
+    : CallOnDevice(lane->lane(), question.captured ? lane->captures() : lane->stream()),
       native_(std::move(lane)),
       question_(question),
       tensors_(std::move(tensors)),
@@ -47,7 +47,11 @@ void NativeCall::enqueue(const std::function<void()>& after, const std::string& 
   for (const auto& result : tensors_.results) copy_back(result.memory, result.tensor);
   if (after) after();
   done_->record(stream_);
-  native_->watch({what, Deadline::after(question_.timeout + grace()), Deadline::Clock::now(), done_, std::move(launches_)});
+  if (question_.captured) {
+    native_->keep({what + " of a graph", launches_.front()->stream_epoch, launches_.back()->stream_epoch, question_.timeout});
+  } else {
+    native_->watch({what, Deadline::after(question_.timeout + grace()), Deadline::Clock::now(), done_, std::move(launches_)});
+  }
   Overseer::instance().look_after(native_);
 }
 
@@ -56,25 +60,31 @@ std::chrono::milliseconds NativeCall::grace() const {
   return std::chrono::seconds(native_->neighbourhood().on_streams() ? 0 : 1);
 }
 
-// The window is this rank's again when its part of a plan is over, so pieces follow one another freely.
+// The window is this rank's again when its part of a plan is over, so pieces follow one another freely. Of uneven parts
+// the shorter ones end in what the window held before, which belongs to no result.
 void NativeCall::run(const Extent& elements, bool first) {
   gpu::Neighbourhood& neighbourhood = native_->neighbourhood();
   const DType dtype = question_.problem.dtype;
-  const int64_t count = elements.count(), from = elements.begin * size_of(dtype);
+  const int64_t count = elements.count(), bytes = count * size_of(dtype), from = elements.begin * size_of(dtype);
   char* const window = neighbourhood.window();
   void* const stream = native_stream();
   const auto at = [&](const at::Tensor& part) { return static_cast<char*>(part.data_ptr()) + from; };
+  const auto held = [&](const at::Tensor& part) {
+    return std::clamp<int64_t>(static_cast<int64_t>(part.nbytes()) - from, 0, bytes);
+  };
   for (size_t i = 0; i < tensors_.inputs.size(); ++i) {
-    copy(window + pieces_.input_at(static_cast<int>(i), count, dtype), at(tensors_.inputs[i]), count);
+    const at::Tensor& input = tensors_.inputs[i];
+    copy(window + pieces_.input_at(static_cast<int>(i), count, dtype), at(input), held(input));
   }
   gpu::Neighbourhood::Piece piece = piece_of(elements);
   piece.output_at = pieces_.output_at(0, count, dtype);
   launches_.push_back(neighbourhood.launch(piece, choice_, stream));
-  if (first) neighbourhood.await_checked(number_, stream);
+  if (first && !question_.captured) neighbourhood.await_checked(number_, stream);
   for (size_t i = 0; i < tensors_.outputs.size(); ++i) {
     char* const output = at(tensors_.outputs[i]);
-    copy(output, window + pieces_.output_at(static_cast<int>(i), count, dtype), count);
-    if (can_be_nan_) neighbourhood.poison(output, count * size_of(dtype), stream);
+    const int64_t wanted = held(tensors_.outputs[i]);
+    copy(output, window + pieces_.output_at(static_cast<int>(i), count, dtype), wanted);
+    if (can_be_nan_) neighbourhood.poison(output, wanted, stream);
   }
 }
 
@@ -86,7 +96,7 @@ void NativeCall::run_in_segment(const Extent& elements, bool first) {
   piece.segment = question_.segment;
   piece.input_at = piece.output_at = from;
   if (pieces_.outputs > 1) piece.input_step = pieces_.output_at(1, elements.count(), question_.problem.dtype);
-  if (first) neighbourhood.await_checked(number_, native_stream());
+  if (first && !question_.captured) neighbourhood.await_checked(number_, native_stream());
   launches_.push_back(neighbourhood.launch(piece, choice_, native_stream()));
   for (const at::Tensor& output : tensors_.outputs) {
     void* const memory = static_cast<char*>(output.data_ptr()) + from;
@@ -98,12 +108,13 @@ gpu::Neighbourhood::Piece NativeCall::piece_of(const Extent& elements) const {
   gpu::Neighbourhood::Piece piece;
   piece.problem = gpu::problem_of(question_.problem, elements);
   piece.divisor = question_.divisor;
+  piece.captured = question_.captured;
   piece.deadline_ns = static_cast<uint64_t>(std::max<int64_t>(std::chrono::nanoseconds(question_.timeout).count(), 1));
   return piece;
 }
 
-void NativeCall::copy(void* to, const void* from, int64_t elements) const {
-  lane_->core().copy(to, from, static_cast<size_t>(elements * size_of(question_.problem.dtype)), native_stream());
+void NativeCall::copy(void* to, const void* from, int64_t bytes) const {
+  if (bytes > 0) lane_->core().copy(to, from, static_cast<size_t>(bytes), native_stream());
 }
 
 void NativeCall::record_tensors() const {
@@ -113,8 +124,9 @@ void NativeCall::record_tensors() const {
   for (const auto& result : tensors_.results) lane_->record(result.tensor, stream_);
 }
 
-// Asked in this order: what is over while nothing has failed was not poisoned.
+// Asked in this order: what is over while nothing has failed was not poisoned. What is captured is never over.
 bool NativeCall::given_up() const {
+  if (question_.captured) return native_->neighbourhood().given_up();
   if (is_good_.load(std::memory_order_acquire)) return false;
   const bool over = done();
   if (native_->neighbourhood().given_up()) {

@@ -13,6 +13,9 @@
 //
 // The word is written however the comparison ends, and a group that has failed makes devices give up first: what ranks
 // disagree about, or what a dead rank left undone, becomes NaN and is never taken for a result. Integers have no NaN.
+//
+// While the caller's stream is captured the same goes into its graph, on a stream that joins the capture, without the
+// word: wait(), which has to come within the capture, waits for the comparison on the host.
 #pragma once
 #include <atomic>
 #include <vector>
@@ -40,6 +43,7 @@ class NativeCall final : public CallOnDevice {
   void enqueue(const std::function<void()>& after, const std::string& what) override;
   void collective_ended(bool failed) override;
   bool given_up() const override;
+  bool is_captured() const override { return question_.captured; }
 
  private:
   gpu::Pieces cut() const;
@@ -48,7 +52,7 @@ class NativeCall final : public CallOnDevice {
   gpu::Neighbourhood::Piece piece_of(const Extent& elements) const;
   void* native_stream() const { return lane_->native(stream_); }
   std::chrono::milliseconds grace() const;
-  void copy(void* to, const void* from, int64_t elements) const;
+  void copy(void* to, const void* from, int64_t bytes) const;
   void record_tensors() const;
 
   const std::shared_ptr<NativeLane> native_;

@@ -13,7 +13,7 @@ double seconds_of(const UnderWay& call) { return seconds_since(call.since); }
 const UnderWay* call_of(const std::list<UnderWay>& calls, const gpu::Expired& record) {
   for (const UnderWay& call : calls) {
     for (const auto& launch : call.launches) {
-      if (launch->stream_epoch == record.epoch) return &call;
+      if (launch->stream_epoch == record.launch) return &call;
     }
   }
   return nullptr;
@@ -35,10 +35,23 @@ gpu::SegmentRef NativeLane::segment_of(const at::Tensor& tensor, const plan::Dev
   return segments->find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())).value_or(gpu::SegmentRef{});
 }
 
+const c10::Stream& NativeLane::captures() {
+  if (!captures_) {
+    captures_ = c10::impl::VirtualGuardImpl(lane_->device().type())
+                    .getStreamFromGlobalPool(lane_->device(), /*isHighPriority=*/true);
+  }
+  return *captures_;
+}
+
 void NativeLane::watch(UnderWay call) {
   const std::lock_guard lock(mutex_);
   let_go();
   under_way_.push_back(std::move(call));
+}
+
+void NativeLane::keep(Captured call) {
+  const std::lock_guard lock(mutex_);
+  captured_.push_back(std::move(call));
 }
 
 void NativeLane::let_go() {
@@ -53,7 +66,7 @@ bool NativeLane::look() {
   look_at_group();
   const std::lock_guard lock(mutex_);
   if (left_) let_go();
-  return !under_way_.empty();
+  return !under_way_.empty() || (!captured_.empty() && !left_);
 }
 
 // A peer that gives up releases its own streams' waits only.
@@ -64,17 +77,25 @@ void NativeLane::look_at_group() {
 // SPIN: a kernel has waited for too long, and has told its own device to give up.
 void NativeLane::look_at_record() {
   const auto record = neighbourhood_->expired();
-  if (!record || group_->error()) return;
+  if (record && !group_->error()) group_->fail(timed_out(*record));
+}
+
+Error NativeLane::timed_out(const gpu::Expired& record) const {
   std::string what = "a collective on devices";
   double seconds = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (const UnderWay* const call = call_of(under_way_, *record)) {
+    if (const UnderWay* const call = call_of(under_way_, record)) {
       what = call->what;
       seconds = seconds_of(*call);
     }
+    for (const Captured& call : captured_) {
+      if (record.launch < call.first_launch || record.launch > call.last_launch) continue;
+      what = call.what;
+      seconds = std::chrono::duration<double>(call.timeout).count();
+    }
   }
-  group_->fail(group_->timed_out_on_device(what, record->peer, seconds, record->step));
+  return group_->timed_out_on_device(what, record.peer, seconds, record.step);
 }
 
 // STREAM, and what never came to its turn.
@@ -122,6 +143,14 @@ void NativeLane::look_at_stopped_peers() {
 void NativeLane::leave() {
   const std::lock_guard lock(mutex_);
   left_ = true;
+}
+
+void NativeLane::part() {
+  {
+    const std::lock_guard lock(mutex_);
+    has_stayed_ = !captured_.empty();
+  }
+  has_stayed_ ? neighbourhood_->stay() : neighbourhood_->part();
 }
 
 }  // namespace ringdp::backend

@@ -6,6 +6,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,13 @@ struct UnderWay {
   std::vector<std::shared_ptr<const gpu::Work>> launches;
 };
 
+// A call that graphs may run again and again for as long as the group lives.
+struct Captured {
+  std::string what;
+  uint64_t first_launch, last_launch;  // by their numbers
+  std::chrono::milliseconds timeout;   // of every wait
+};
+
 class NativeLane {
  public:
   NativeLane(std::shared_ptr<Lane> lane, std::shared_ptr<comm::Group> group,
@@ -32,6 +40,8 @@ class NativeLane {
 
   const std::shared_ptr<Lane>& lane() const { return lane_; }
   const c10::Stream& stream() const { return stream_; }
+  // Under order(): another one, which joins captures of callers' streams; what is not captured goes on meanwhile.
+  const c10::Stream& captures();
   gpu::Neighbourhood& neighbourhood() const { return *neighbourhood_; }
 
   // Where a tensor lies in memory that devices share, when the problem can run there; else in none.
@@ -41,15 +51,17 @@ class NativeLane {
   uint32_t next_number() { return ++numbers_; }  // under order(): of calls on this device, from 1
 
   void watch(UnderWay call);
+  void keep(Captured call);
 
   // Any thread, the overseer every few milliseconds: fails the group when a call's time is over, and ends what is under
   // way when the group has failed. False when there is nothing to look after any more.
   bool look();
   // The group was left: look() is false as soon as what is under way has ended.
   void leave();
-  // Then: lets go of the peers' memory. Waits for the device.
-  void part() { neighbourhood_->part(); }
-  bool is_alone() const { return neighbourhood_->is_alone(); }  // they have let go of this rank's
+  // Then: lets go of the peers' memory. Waits for the device. A lane with captured calls keeps it for good, and lets no
+  // replay begin any more.
+  void part();
+  bool is_alone() const { return has_stayed_ || neighbourhood_->is_alone(); }  // they have let go of this rank's
 
  private:
   void look_at_group();
@@ -57,6 +69,7 @@ class NativeLane {
   void look_at_deadlines();
   void look_at_stopped_peers();
   Error timed_out(const UnderWay& call) const;
+  Error timed_out(const gpu::Expired& record) const;
   void let_go();  // of calls that are over; asks the device
 
   const std::shared_ptr<Lane> lane_;
@@ -64,12 +77,16 @@ class NativeLane {
   const std::unique_ptr<gpu::Neighbourhood> neighbourhood_;
   const c10::Stream stream_;
 
-  std::mutex order_;  // guards the next
+  std::mutex order_;  // guards the next two
   uint32_t numbers_ = 0;
+  std::optional<c10::Stream> captures_;
 
-  std::mutex mutex_;  // guards the rest
+  mutable std::mutex mutex_;  // guards the next three
   std::list<UnderWay> under_way_;
+  std::vector<Captured> captured_;
   bool left_ = false, reported_late_ = false;
+
+  bool has_stayed_ = false;  // of the thread that parts
 };
 
 }  // namespace ringdp::backend

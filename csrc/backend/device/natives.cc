@@ -3,6 +3,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+
 #include "backend/device/overseer.h"
 #include "backend/device/shared_tensor.h"
 #include "backend/errors.h"
@@ -51,12 +53,43 @@ void Natives::meet(c10::Device device, std::shared_ptr<Lane> lane, std::chrono::
 
 std::shared_ptr<NativeLane> Natives::lane_for(c10::Device device, std::shared_ptr<Lane> lane, const comm::OpDesc& desc,
                                               std::chrono::milliseconds timeout) {
-  if (!desc.counts.empty() || is_number_of_ones(desc.dtype)) return nullptr;
+  if (is_number_of_ones(desc.dtype)) return nullptr;
   meet(device, std::move(lane), timeout);
   const std::lock_guard lock(mutex_);
-  if (!lane_ || device != *device_) return nullptr;
-  const plan::DeviceProblem problem = problem_of(desc, group_->rank(), group_->world());
-  return lane_->neighbourhood().why_not(problem).empty() ? lane_ : nullptr;
+  return why_staged(device, desc).empty() ? lane_ : nullptr;
+}
+
+// Under mutex_.
+std::string Natives::why_staged(c10::Device device, const comm::OpDesc& desc) const {
+  if (!lane_) return why_not_;
+  if (device != *device_) return "its tensors are not on " + device_->str();
+  if (is_number_of_ones(desc.dtype)) return std::string("a failure would leave a number in ") + name_of(desc.dtype);
+  return lane_->neighbourhood().why_not(problem_of(desc, group_->rank(), group_->world()));
+}
+
+std::shared_ptr<NativeLane> Natives::lane_in_capture(c10::Device device, const Lane& lane,
+                                                     const comm::OpDesc& desc) const {
+  const ReleaseGil release;  // who meets holds the lock, and may need it
+  const std::lock_guard lock(mutex_);
+  const std::string why_not = why_not_in_graph(device, desc);
+  if (!why_not.empty()) lane.refuse_capture(why_not);
+  return lane_;
+}
+
+// Under mutex_.
+std::string Natives::why_not_in_graph(c10::Device device, const comm::OpDesc& desc) const {
+  if (!device_) {
+    return "the first call on a device makes the ranks of this group meet there, which takes memory; make one before the "
+           "capture";
+  }
+  const std::string outside = "; call it outside the capture";
+  if (desc.what == plan::Collective::kBarrier) return "the host waits for a barrier, which no graph can replay" + outside;
+  const std::string staged = why_staged(device, desc);
+  if (!staged.empty()) return "this call goes through host memory, which no graph can replay: " + staged + outside;
+  if (lane_->neighbourhood().on_streams()) {
+    return "ranks share a device, whose streams wait for what the host counts (STREAM), which no graph can replay" + outside;
+  }
+  return "";
 }
 
 at::Tensor Natives::share(c10::Device device, std::shared_ptr<Lane> lane, int64_t elements, at::ScalarType dtype,
@@ -93,7 +126,8 @@ plan::DeviceProblem Natives::problem_of(const comm::OpDesc& desc, int rank, int 
   problem.rank = rank;
   problem.world = world;
   problem.root = desc.root;
-  problem.count = plan::is_sum(desc.what) ? desc.count : checked_mul(desc.count, size_of(desc.dtype));
+  const int64_t count = desc.counts.empty() ? desc.count : *std::max_element(desc.counts.begin(), desc.counts.end());
+  problem.count = plan::is_sum(desc.what) ? count : checked_mul(count, size_of(desc.dtype));
   return problem;
 }
 
@@ -156,8 +190,7 @@ std::string Natives::description() const {
   const std::string where = "tensors on " + device_->str() + ": ";
   if (!lane_) return where + "collectives run on the host, through pinned memory: " + why_not_;
   return where + lane_->neighbourhood().description() + sharing() +
-         "; through pinned memory go reduce, gather, scatter, uneven parts, lists of all_to_all, messages, and what has "
-         "no kernel";
+         "; through pinned memory go all_to_all of lists or with sizes, messages, and what has no kernel";
 }
 
 }  // namespace ringdp::backend

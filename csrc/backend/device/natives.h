@@ -21,6 +21,8 @@ class Natives {
   // than its first are always staged.
   std::shared_ptr<NativeLane> lane_for(c10::Device device, std::shared_ptr<Lane> lane, const comm::OpDesc& desc,
                                        std::chrono::milliseconds timeout);
+  // The same while the caller's stream is captured: refuses what no graph can replay, and never meets.
+  std::shared_ptr<NativeLane> lane_in_capture(c10::Device device, const Lane& lane, const comm::OpDesc& desc) const;
   // Meets, for a group that knows its device.
   void meet(c10::Device device, std::shared_ptr<Lane> lane, std::chrono::milliseconds timeout);
 
@@ -32,13 +34,15 @@ class Natives {
   void reclaim(std::chrono::milliseconds timeout);
   bool shares(const at::Tensor& tensor) const;  // whether it lies there
 
-  // The same as the device's plans see it: what only moves is bytes.
+  // The same as the device's plans see it: what only moves is bytes, and uneven parts are as large as the largest.
   static plan::DeviceProblem problem_of(const comm::OpDesc& desc, int rank, int world);
 
   std::string description() const;  // "" before the first call
 
  private:
   std::string why_never() const;
+  std::string why_staged(c10::Device device, const comm::OpDesc& desc) const;  // "" when it is not; once ranks have met
+  std::string why_not_in_graph(c10::Device device, const comm::OpDesc& desc) const;
   gpu::Segments* segments() const { return lane_ ? lane_->neighbourhood().segments() : nullptr; }
   std::string sharing() const;
   gpu::Surroundings surroundings(std::chrono::milliseconds timeout, comm::Place place) const;

@@ -94,12 +94,13 @@ __device__ void finish_epoch(const Work& work, uint64_t epoch) {
   Prim::store_release(&work.epoch->launches, epoch);
 }
 
-// Of work on callers' own memory. Whoever looks for nothing writes where somebody else's results may lie by then: a stream
-// whose waits were released, or ranks that have not called the same.
+// False, for all threads alike: the group is over. Asked where somebody else's memory may be touched by then: in a replay,
+// whose ranks may have gone, and on callers' own memory, where results are that nobody copies, by a stream whose waits were
+// released or by ranks that have not called the same.
 template <class Prim>
-__device__ bool is_over(const Work& work) {
-  if (work.aborts[work.rank] == nullptr) return false;
-  return Prim::sync_or(Prim::thread() == 0 && Prim::load_acquire(work.abort) != 0);
+__device__ bool may_begin(const Work& work) {
+  if (!work.captured && work.aborts[work.rank] == nullptr) return true;
+  return !Prim::sync_or(Prim::thread() == 0 && Prim::load_acquire(work.abort) != 0);
 }
 
 // A caller does as it likes with memory that was given up, while a peer may still read it: so everybody's results are void
@@ -116,7 +117,7 @@ __device__ void end_for_all(const Work& work) {
 template <class Prim, class T, class Op, int kRanks>
 __device__ void run_steps(const Work& work) {
   const uint64_t epoch = Prim::load_acquire(&work.epoch->launches) + 1;
-  bool alive = !is_over<Prim>(work);
+  bool alive = may_begin<Prim>(work);
   for (int next = 0; next < work.steps && alive;) alive = run_next<Prim, T, Op, kRanks>(work, &next, epoch);
   if (!alive) end_for_all<Prim>(work);
   finish_epoch<Prim>(work, epoch);

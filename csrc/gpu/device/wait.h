@@ -30,6 +30,7 @@ __device__ void expire(const Work& work, const Wanted& wanted, uint64_t seen) {
     record->epoch = wanted.epoch;
     record->wanted = wanted.value;
     record->seen = seen;
+    record->launch = work.stream_epoch;
     Prim::store_release(&record->set, 2u);
   }
   Prim::store_release(work.abort, 1u);

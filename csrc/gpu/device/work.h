@@ -32,15 +32,17 @@ struct Expired {
   int32_t rank, block, step, peer;
   uint32_t slot;                 // of the flag; kPushedData: what `peer` pushes
   uint64_t epoch, wanted, seen;  // wanted and seen: what the flag holds
+  uint64_t launch;               // stream_epoch of its Work
 };
 constexpr uint32_t kPushedData = plan::kMaxDeviceSlots;
 
 struct Work {
   int32_t rank, world, blocks, steps;
+  int32_t captured;  // not 0: in a graph, which may be replayed when the group is over
   Epoch* epoch;
-  uint64_t stream_epoch;  // STREAM: the launch's number, from 1, counted by the host, because streams cannot
-  uint64_t deadline_ns;  // per wait
-  double divisor;        // of sums that are finished; 0: none
+  uint64_t stream_epoch;  // the launch's number, from 1, counted by the host; STREAM: its epoch: streams cannot count
+  uint64_t deadline_ns;   // per wait
+  double divisor;         // of sums that are finished; 0: none
   char* input[plan::kMaxDeviceRanks];
   char* output[plan::kMaxDeviceRanks];
   char* stage[plan::kMaxDeviceRanks];

@@ -47,13 +47,14 @@ plan::DevicePlan plan_of(plan::Collective what) {
 TEST(Launch, EveryAddressIsWhereItBelongs) {
   const auto memory = std::make_unique<Memory>();
   const plan::DevicePlan plan = plan_of(plan::Collective::kAllGather);
-  const Work work = work_of(plan, memory->addresses(), {16, 512, 3.0, 1000, 5, 9});
+  const Work work = work_of(plan, memory->addresses(), {16, 512, 3.0, 1000, 5, 9, true});
   check_work(work, plan.dtype);
   check_stream_work(work);
   EXPECT_EQ(work.rank, 1);
   EXPECT_EQ(work.world, 2);
   EXPECT_EQ(work.blocks, 5);
   EXPECT_EQ(work.stream_epoch, 9u);
+  EXPECT_EQ(work.captured, 1);
   EXPECT_EQ(work.deadline_ns, 1000u);
   EXPECT_EQ(work.divisor, 3.0);
   ASSERT_EQ(work.steps, static_cast<int>(plan.steps.size()));

@@ -120,6 +120,22 @@ TEST(Meeting, APageOutsideItsHeapIsNotFollowed) {
   }
 }
 
+TEST(Meeting, WhereGraphsMayBeReplayedMemoryStaysAndSaysSo) {
+  Neighbours neighbours(2);
+  auto met = neighbours.meet();
+  const uint32_t* const abort = &met[0]->signals().abort;
+  for (const auto& one : met) one->stay();
+  met.clear();
+  EXPECT_EQ(*abort, 1u);
+  const std::lock_guard<std::mutex> lock(devices.mutex);
+  EXPECT_EQ(devices.memory.size(), 2u);
+  EXPECT_EQ(devices.imports.size(), 2u);
+  devices.imports.clear();
+  for (auto* const book : {&devices.memory, &devices.pinned}) {
+    while (!book->empty()) testing::give_back(*book, book->begin()->first);
+  }
+}
+
 TEST(Meeting, MemoryThatOthersStillMapIsNotFreed) {
   Neighbours neighbours(2);
   auto met = neighbours.meet();

@@ -65,14 +65,15 @@ TEST_F(NeighbourhoodTest, TheLibrarySaysWhatItReduces) {
   EXPECT_EQ(met_[0]->why_not(problem(Collective::kAllReduce, 8, DType::kF32, ReduceOp::kMax)), "no kernel for MAX on float32");
   EXPECT_EQ(met_[0]->why_not(problem(Collective::kReduceScatter, 8, DType::kI16)), "no kernel for SUM on int16");
   EXPECT_EQ(met_[0]->why_not(problem(Collective::kAllGather, 8, DType::kU8)), "") << "moves need no kernel of their own";
-  EXPECT_EQ(met_[0]->why_not(problem(Collective::kGather, 8)), "gather has no device plan");
+  EXPECT_EQ(met_[0]->why_not(problem(Collective::kReduce, 8, DType::kI16)), "no kernel for SUM on int16");
 }
 
 TEST_F(NeighbourhoodTest, ALaunchIsGoodWorkAndCounts) {
-  for (const Collective what : {Collective::kAllReduce, Collective::kAllGather, Collective::kBroadcast}) {
+  for (const Collective what : {Collective::kAllReduce, Collective::kAllGather, Collective::kBroadcast,
+                                Collective::kReduce, Collective::kGather, Collective::kScatter}) {
     check_work(*launch(problem(what, 1000)), DType::kF32);
   }
-  ASSERT_EQ(devices.runs.size(), 3u);
+  ASSERT_EQ(devices.runs.size(), 6u);
   for (size_t i = 0; i < devices.runs.size(); ++i) {
     EXPECT_EQ(devices.runs[i].second, RD_GPU_SPIN);
     EXPECT_EQ(devices.runs[i].first.stream_epoch, i + 1) << "a kernel's own count of launches";

@@ -12,7 +12,8 @@ using plan::Collective;
 using plan::DeviceAlgorithm;
 
 constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                               Collective::kBroadcast, Collective::kAllToAll};
+                               Collective::kBroadcast, Collective::kAllToAll,      Collective::kReduce,
+                               Collective::kGather,    Collective::kScatter};
 
 plan::DeviceProblem problem(Collective what, int world, int64_t count, DType dtype = DType::kF32) {
   plan::DeviceProblem asked;
@@ -64,6 +65,7 @@ TEST(Pieces, AreAlikeOnAllRanks) {
   for (const Collective what : kAll) {
     auto asked = problem(what, 4, 12345, DType::kBF16);
     const Pieces first = cut(DeviceAlgorithm::kDirect, asked, {1 << 12, 1 << 12});
+    asked.root = 2;
     for (asked.rank = 1; asked.rank < 4; ++asked.rank) {
       const Pieces pieces = cut(DeviceAlgorithm::kDirect, asked, {1 << 12, 1 << 12});
       ASSERT_EQ(pieces.elements.size(), first.elements.size());

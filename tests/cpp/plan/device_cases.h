@@ -38,6 +38,13 @@ inline DeviceProblem device_problem(const DeviceKind& kind, int world, int64_t p
   return problem;
 }
 
+// Whether its rank gets anything; a root of a broadcast, and who is no root of a reduce or gather, does not.
+inline bool has_output(const DevicePlan& plan, int root) {
+  if (plan.world == 1) return true;
+  if (plan.what == Collective::kBroadcast) return plan.rank != root;
+  return plan.rank == root || (plan.what != Collective::kReduce && plan.what != Collective::kGather);
+}
+
 inline std::vector<DevicePlan> device_plans(DeviceAlgorithm algorithm, DeviceProblem problem) {
   std::vector<DevicePlan> plans;
   for (problem.rank = 0; problem.rank < problem.world; ++problem.rank) {

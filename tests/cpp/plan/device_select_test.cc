@@ -65,8 +65,8 @@ TEST(DeviceSelect, AChoiceHasAPlan) {
     for (const bool full_mesh : {false, true}) {
       DeviceTopology topology = mesh(world);
       topology.full_mesh = full_mesh;
-      for (const Collective what : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kBroadcast,
-                                    Collective::kAllGather, Collective::kAllToAll, Collective::kBarrier}) {
+      for (int c = 0; c < kCollectiveCount; ++c) {
+        const auto what = static_cast<Collective>(c);
         for (const int64_t bytes : {0, 1 << 20, 1 << 30}) {
           const DeviceChoice choice = select_device_plan(topology, what, bytes);
           EXPECT_TRUE(can_plan(choice.algorithm, what)) << name_of(what);
@@ -75,6 +75,20 @@ TEST(DeviceSelect, AChoiceHasAPlan) {
         }
       }
     }
+  }
+}
+
+// The root receives as much as anybody does in an all_reduce, whoever sums.
+TEST(DeviceSelect, AReduceIsTheRootsUpToTheSameSize) {
+  for (int n = 2; n <= 8; ++n) {
+    DeviceTopology topology = mesh(n);
+    topology.stage_bytes = 0;
+    const int64_t limit = one_shot_limit(topology);
+    EXPECT_EQ(select_device_plan(topology, Collective::kReduce, limit).algorithm, DeviceAlgorithm::kOneShot);
+    if (n == 2) continue;
+    const DeviceChoice choice = select_device_plan(topology, Collective::kReduce, limit + 1);
+    EXPECT_EQ(choice.algorithm, DeviceAlgorithm::kDirect);
+    EXPECT_NE(choice.why.find("each rank sums its slice for the root"), std::string::npos) << choice.why;
   }
 }
 

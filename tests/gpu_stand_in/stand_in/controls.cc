@@ -1,6 +1,7 @@
 // What tests do that the interface of libringdp_gpu.so leaves to its caller: devices, streams and captures.
 #include "stand_in/host_memory.h"
 #include "stand_in/machine.h"
+#include "stand_in/refusal.h"
 #include "stand_in/stream.h"
 
 using namespace stand_in;
@@ -17,8 +18,14 @@ void stand_in_destroy_stream(Stream* stream) { destroy_stream(stream); }
 void stand_in_synchronize_stream(Stream* stream) { known(stream).synchronize(); }
 
 void stand_in_begin_capture(Stream* stream) { known(stream).begin_capture(); }
-// What the stream was given since: to be replayed any number of times, and ended once.
-void* stand_in_end_capture(Stream* stream) { return new std::shared_ptr<Capture>(known(stream).end_capture()); }
+// What the stream was given since: to be replayed any number of times, and ended once. Null when there is no graph.
+void* stand_in_end_capture(Stream* stream) {
+  try {
+    return new std::shared_ptr<Capture>(known(stream).end_capture());
+  } catch (const Refusal&) {
+    return nullptr;
+  }
+}
 void stand_in_replay(void* graph, Stream* stream) {
   for (const Job& job : (*static_cast<std::shared_ptr<Capture>*>(graph))->jobs()) known(stream).push(job);
 }

@@ -1,5 +1,6 @@
 #include "stand_in/stream.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -21,9 +22,35 @@ void refuse_beside_captures() {
   throw Refusal(cudaErrorStreamCaptureUnsupported, "memory is taken or freed while a stream is being captured");
 }
 
-void Capture::add(Job job) {
+void Capture::add(Stream& stream, Job job) {
   const std::lock_guard lock(mutex_);
   jobs_.push_back(std::move(job));
+  ++heard_[&stream][&stream];
+}
+
+Capture::Heard Capture::heard(Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  return heard_[&stream];
+}
+
+void Capture::hear(Stream& stream, const Heard& what) {
+  const std::lock_guard lock(mutex_);
+  Heard& known = heard_[&stream];
+  for (const auto& [other, jobs] : what) known[other] = std::max(known[other], jobs);
+}
+
+bool Capture::has_heard_all(Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  Heard& known = heard_[&stream];
+  return std::all_of(heard_.begin(), heard_.end(),
+                     [&](auto& other) { return known[other.first] >= other.second[other.first]; });
+}
+
+std::vector<Stream*> Capture::streams() {
+  const std::lock_guard lock(mutex_);
+  std::vector<Stream*> found;
+  for (const auto& [stream, heard] : heard_) found.push_back(stream);
+  return found;
 }
 
 std::vector<Job> Capture::jobs() {
@@ -32,7 +59,7 @@ std::vector<Job> Capture::jobs() {
 }
 
 void Stream::push(Job job) {
-  if (const auto into = capture()) return into->add(std::move(job));
+  if (const auto into = capture()) return into->add(*this, std::move(job));
   queue_.push(std::move(job));
 }
 
@@ -52,21 +79,34 @@ void Stream::begin_capture() {
 }
 
 std::shared_ptr<Capture> Stream::end_capture() {
-  const std::lock_guard lock(mutex_);
-  if (!capture_) throw Refusal(cudaErrorIllegalState, "this stream is not being captured");
+  const std::shared_ptr<Capture> ended = capture();
+  if (!ended) throw Refusal(cudaErrorIllegalState, "this stream is not being captured");
   --captures;
-  return std::exchange(capture_, nullptr);
+  ended->ended = true;
+  for (Stream* const stream : ended->streams()) stream->leave(ended);
+  leave(ended);
+  if (!ended->has_heard_all(*this)) {
+    throw Refusal(cudaErrorStreamCaptureUnjoined, "the capture ends before a stream that has joined it was waited for");
+  }
+  return ended;
+}
+
+void Stream::leave(const std::shared_ptr<Capture>& capture) {
+  const std::lock_guard lock(mutex_);
+  if (capture_ == capture) capture_ = nullptr;
 }
 
 void Stream::join(const std::shared_ptr<Capture>& capture) {
   const std::lock_guard lock(mutex_);
   if (capture_ == capture) return;
+  if (capture->ended) throw Refusal(cudaErrorStreamCaptureIsolation, "waiting for an event of a capture that has ended");
   if (capture_) throw Refusal(cudaErrorStreamCaptureUnsupported, "this stream is in another capture");
   capture_ = capture;
 }
 
 void Event::record(Stream& stream) {
-  const Record record = {std::make_shared<Latch>(), stream.capture()};
+  Record record = {std::make_shared<Latch>(), stream.capture(), {}};
+  if (record.capture) record.heard = record.capture->heard(stream);
   {
     const std::lock_guard lock(mutex_);
     last_ = record;
@@ -76,7 +116,10 @@ void Event::record(Stream& stream) {
 
 void Event::block(Stream& stream) {
   const Record record = last();
-  if (record.capture) return stream.join(record.capture);
+  if (record.capture) {
+    stream.join(record.capture);
+    return record.capture->hear(stream, record.heard);
+  }
   if (!record.latch) return;
   if (stream.capture()) throw Refusal(cudaErrorStreamCaptureIsolation, "a captured stream waits for one that is not");
   stream.push([latch = record.latch] { latch->wait(); });

@@ -3,8 +3,11 @@
 // The null stream is an ordinary stream of its device: nothing waits for it. All functions are thread-safe and throw
 // Refusal. Operations do not wait for the device, except where their names say so.
 #pragma once
+#include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -12,15 +15,26 @@
 
 namespace stand_in {
 
+class Stream;
+
 // What a stream was given while it was captured, and what others were that joined: replayed in the order of the calls.
 class Capture {
  public:
-  void add(Job job);
+  using Heard = std::map<Stream*, size_t>;  // how many jobs of which stream come before
+
+  void add(Stream& stream, Job job);
   std::vector<Job> jobs();
 
+  Heard heard(Stream& stream);
+  void hear(Stream& stream, const Heard& what);  // which takes part from now on
+  bool has_heard_all(Stream& stream);
+  std::vector<Stream*> streams();
+  std::atomic<bool> ended{false};
+
  private:
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards the rest
   std::vector<Job> jobs_;
+  std::map<Stream*, Heard> heard_;  // of all that take part, their own jobs included
 };
 
 // Captures are begun in the global mode: until one has ended, threads that are not in the relaxed mode may neither take
@@ -40,8 +54,9 @@ class Stream {
 
   std::shared_ptr<Capture> capture();  // null: none
   void begin_capture();
-  std::shared_ptr<Capture> end_capture();
+  std::shared_ptr<Capture> end_capture();  // for all that take part; unless all have been waited for there is no graph
   void join(const std::shared_ptr<Capture>& capture);
+  void leave(const std::shared_ptr<Capture>& capture);
 
  private:
   std::mutex mutex_;  // guards capture_
@@ -60,6 +75,7 @@ class Event {
   struct Record {
     std::shared_ptr<Latch> latch;
     std::shared_ptr<Capture> capture;  // instead, where the stream was captured
+    Capture::Heard heard;
   };
   Record last();
 

@@ -90,16 +90,25 @@ inline void fold_chunk(const plan::DevicePlan& plan, const Inputs& inputs, Exten
              to + up.end * size_of(plan.dtype));
 }
 
-// What rank plan.rank's output must hold.
+// Elements of every rank's part, of a move.
+inline int64_t part_of(const plan::DevicePlan& plan) {
+  switch (plan.what) {
+    case plan::Collective::kAllToAll: return plan.output / plan.world;
+    case plan::Collective::kScatter: return plan.output;
+    default: return plan.input;
+  }
+}
+
+// What rank plan.rank's output must hold, where it has one.
 inline std::vector<char> expected(const plan::DevicePlan& plan, const Inputs& inputs, int root, double divisor) {
-  const int64_t size = size_of(plan.dtype),
-                part = plan.what == plan::Collective::kAllToAll ? plan.output / plan.world : plan.input;
+  const int64_t size = size_of(plan.dtype), part = part_of(plan);
   std::vector<char> result(plan.output * size);
   const auto copy = [&](int64_t to, int from_rank, int64_t from, int64_t count) {
     std::copy_n(inputs[from_rank].begin() + from * size, count * size, result.begin() + to * size);
   };
   switch (plan.what) {
     case plan::Collective::kAllReduce:
+    case plan::Collective::kReduce:
       for (int c = 0; c < plan.world; ++c) {
         const Extent chunk = balanced_part(plan.input, plan.world, c, plan::pack_elements(plan.dtype));
         fold_chunk(plan, inputs, chunk, c, divisor, result.data() + chunk.begin * size);
@@ -110,7 +119,9 @@ inline std::vector<char> expected(const plan::DevicePlan& plan, const Inputs& in
                  result.data());
       break;
     case plan::Collective::kBroadcast: copy(0, root, 0, plan.output); break;
+    case plan::Collective::kScatter: copy(0, root, plan.rank * part, part); break;
     case plan::Collective::kAllGather:
+    case plan::Collective::kGather:
       for (int r = 0; r < plan.world; ++r) copy(r * part, r, 0, part);
       break;
     case plan::Collective::kAllToAll:

@@ -14,12 +14,14 @@ struct Collected {
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
   bool in_place = false;  // where the collective may be
+  int root = 1;           // modulo the world
   int64_t segment_bytes = 32;
 };
 
 inline plan::DeviceProblem problem_of(const Collected& one, int world) {
   plan::DeviceProblem problem = plan::testing::device_problem(one.kind, world, one.packs, one.dtype);
   problem.op = one.op;
+  problem.root = one.root % world;
   problem.segment_bytes = one.segment_bytes;
   return problem;
 }
@@ -30,7 +32,8 @@ inline Launch launch_of(const HostLayout& layout, const Collected& one) {
   launch.plans = plan::testing::device_plans(one.kind.algorithm, problem);
   launch.kernel = sum_kernel(one.dtype, layout.world);
   launch.divisor = one.op == ReduceOp::kAvg ? 3 : 0;  // no power of two
-  launch.in_place = one.in_place && one.kind.what == plan::Collective::kAllReduce;
+  launch.in_place = one.in_place && (one.kind.what == plan::Collective::kAllReduce ||
+                                     one.kind.what == plan::Collective::kReduce);
   return launch;
 }
 
@@ -84,8 +87,7 @@ class HostRun {
     const plan::DeviceProblem problem = problem_of(sequence_[i], layout_.world);
     const plan::DevicePlan& plan = launches_[i].plans[rank];
     const std::vector<char> right = expected(plan, inputs_[i], problem.root, launches_[i].divisor);
-    const bool sends = plan.what == plan::Collective::kBroadcast && rank == problem.root && layout_.world > 1;
-    if (!sends && !std::equal(right.begin(), right.end(), group.output(rank, i))) {
+    if (plan::testing::has_output(plan, problem.root) && !std::equal(right.begin(), right.end(), group.output(rank, i))) {
       wrong("launch " + std::to_string(i) + " is wrong: " + text_of(plan));
     }
     // A caller does as it likes with its tensors now: who still reads them is found out.

@@ -57,17 +57,22 @@ auto without_slot(int slot) {
 }
 
 TEST_F(Mutants, WithoutTheEntry) {
-  for (const Collective what : {Collective::kAllReduce, Collective::kReduceScatter}) {
-    EXPECT_TRUE(is_caught({DeviceAlgorithm::kDirect, what}, without_slot(plan::kEntrySlot)));
+  for (const Collective what :
+       {Collective::kAllReduce, Collective::kReduceScatter, Collective::kReduce, Collective::kGather}) {
+    EXPECT_TRUE(is_caught({DeviceAlgorithm::kDirect, what}, without_slot(plan::kEntrySlot))) << name_of(what);
   }
-  EXPECT_TRUE(is_caught({DeviceAlgorithm::kOneShot, Collective::kAllReduce}, without_slot(plan::kEntrySlot)));
+  for (const Collective what : {Collective::kAllReduce, Collective::kReduce}) {
+    EXPECT_TRUE(is_caught({DeviceAlgorithm::kOneShot, what}, without_slot(plan::kEntrySlot))) << name_of(what);
+  }
 }
 
 TEST_F(Mutants, WithoutTheExit) {
   for (const Collective what :
-       {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather, Collective::kAllToAll}) {
+       {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather, Collective::kAllToAll,
+        Collective::kReduce, Collective::kGather, Collective::kScatter}) {
     EXPECT_TRUE(is_caught({DeviceAlgorithm::kDirect, what}, without_slot(plan::kExitSlot))) << name_of(what);
   }
+  EXPECT_TRUE(is_caught({DeviceAlgorithm::kOneShot, Collective::kReduce}, without_slot(plan::kExitSlot)));
 }
 
 TEST_F(Mutants, WithoutTheFlagsOfARing) {
@@ -94,7 +99,9 @@ TEST_F(Mutants, WithARankLeftOutOfTheSum) {
     const auto leave_out = [](HostRun& run) {
       for (Launch& launch : run.launches()) launch.kernel = sum_kernel(DType::kF32, 1);
     };
-    EXPECT_TRUE(is_caught({algorithm, Collective::kAllReduce}, leave_out));
+    for (const Collective what : {Collective::kAllReduce, Collective::kReduce}) {
+      EXPECT_TRUE(is_caught({algorithm, what}, leave_out)) << name_of(what);
+    }
   }
 }
 

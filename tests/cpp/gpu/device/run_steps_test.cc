@@ -24,6 +24,7 @@ std::vector<Collected> sequence_of(DType dtype, uint32_t seed) {
       one.packs = kPacks[random() % std::size(kPacks)];
       one.dtype = dtype;
       one.in_place = random() % 2 == 0;
+      one.root = static_cast<int>(random() % plan::kMaxDeviceRanks);
       one.op = dtype == DType::kU8 || random() % 2 == 0 ? ReduceOp::kSum : ReduceOp::kAvg;
       one.segment_bytes = random() % 2 == 0 ? 32 : 1 << 20;
       sequence.push_back(one);
@@ -82,6 +83,34 @@ TEST(RunSteps, RunsAtAnyEpoch) {
     HostRun run(layout, {push, push, {}, push, push});
     run.epoch = before;
     EXPECT_EQ(run.run(), "") << before;
+  }
+}
+
+TEST(RunSteps, WhatIsCapturedRunsAsAnythingElse) {
+  Collected push;
+  push.kind.algorithm = DeviceAlgorithm::kPush;
+  HostRun run({}, {push, {}, push, {}});
+  run.mutate = [](Work& work) { work.captured = 1; };
+  EXPECT_EQ(run.run(), "");
+}
+
+// Its peers' memory may be gone: not even a flag or a mark is written there.
+TEST(RunSteps, AReplayAfterItsGroupTouchesNothing) {
+  for (const DeviceAlgorithm algorithm : {DeviceAlgorithm::kPush, DeviceAlgorithm::kDirect}) {
+    HostLayout layout;
+    Collected one;
+    one.kind.algorithm = algorithm;
+    HostGroup group(layout, launches_of(layout, {one}));
+    group.mutate = [](Work& work) {
+      work.captured = 1;
+      for (int r = 0; r < work.world; ++r) work.input[r] = work.output[r] = work.pushed[r] = nullptr;
+    };
+    group.abort_all();
+    group.run();
+    for (int r = 0; r < layout.world; ++r) {
+      EXPECT_EQ(group.rank(r).epoch.launches, 1u) << "it is counted all the same";
+      EXPECT_EQ(group.rank(r).flags->of[plan::kEntrySlot][0][1 - r].value, 0u);
+    }
   }
 }
 

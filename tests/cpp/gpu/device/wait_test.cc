@@ -43,6 +43,7 @@ TEST(Wait, EverybodyLeavesAtTheDeadlineAndNamesTheRankThatIsMissing) {
         EXPECT_EQ(expired.set, 2u);
         EXPECT_EQ(expired.rank, r);
         EXPECT_EQ(expired.epoch, 1u);
+        EXPECT_EQ(expired.launch, group.rank(r).work.stream_epoch);
         EXPECT_NE(expired.seen, expired.wanted);
         EXPECT_EQ(group.rank(r).abort, 1u);
         EXPECT_EQ(group.rank(r).epoch.launches, 1u);

@@ -76,12 +76,63 @@ def all_to_all(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: in
     return [to]
 
 
+def reduced(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+    """To every root; what others bring stays as it was."""
+    tensors = []
+    for root in range(HERE.size):
+        tensors.append(put(mine(count, dtype)))
+        dist.reduce(tensors[-1], root, group=group)
+    return tensors
+
+
+def reduced_otherwise(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+    """A mean, a premultiplied sum, and a tensor that is not contiguous."""
+    tensors = [put(mine(count, dtype)), put(mine(count, dtype)), put(mine(2 * count, dtype).view(count, 2))[:, 0]]
+    operations = [dist.ReduceOp.AVG, dist._make_nccl_premul_sum(0.3), dist.ReduceOp.SUM]
+    for tensor, operation in zip(tensors, operations, strict=True):
+        dist.reduce(tensor, HERE.size - 1, operation, group=group)
+    return tensors
+
+
+def gathered_at_roots(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+    """At every root; parts that are not contiguous, and a root's own part where it is to be."""
+    results = []
+    for root in range(HERE.size):
+        parts = [put(torch.zeros(2 * count, dtype=dtype).view(count, 2))[:, 1] for _ in range(HERE.size)]
+        own = put(mine(count, dtype))
+        parts[root] = own
+        dist.gather(own, parts if HERE.rank == root else None, root, group=group)
+        results += parts
+    return results
+
+
+def scattered_by_roots(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+    results = []
+    for root in range(HERE.size):
+        parts = [put(values(count, dtype, root + 10 * rank)) for rank in range(HERE.size)]
+        results.append(put(torch.zeros(count, dtype=dtype)))
+        dist.scatter(results[-1], parts if HERE.rank == root else None, root, group=group)
+    return results
+
+
+def uneven(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+    """Lists of parts of different sizes, one of nothing."""
+    sizes = [rank * count // 2 for rank in range(HERE.size)]
+    parts = [put(torch.zeros(size, dtype=dtype)) for size in sizes]
+    dist.all_gather(parts, put(mine(sizes[HERE.rank], dtype)), group=group)
+    if dtype is torch.bool:
+        return parts
+    part = put(torch.zeros(sizes[HERE.rank], dtype=dtype))
+    dist.reduce_scatter(part, [put(values(size, dtype, HERE.rank + 7 * size)) for size in sizes], group=group)
+    return [*parts, part]
+
+
 def staged(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
     """What no device runs: through host memory, between calls that devices run."""
-    tensor, reduced = put(mine(count, dtype)), put(mine(count, dtype))
+    tensor, to = put(mine(count, dtype)), [put(torch.zeros(count, dtype=dtype)) for _ in range(HERE.size)]
     dist.all_reduce(tensor, dist.ReduceOp.MAX, group=group)
-    dist.reduce(reduced, HERE.size - 1, group=group)
-    return [tensor, reduced] if HERE.rank == HERE.size - 1 else [tensor]
+    dist.all_to_all(to, [put(values(count, dtype, HERE.rank + 9 * rank)) for rank in range(HERE.size)], group=group)
+    return [tensor, *to]
 
 
 CASES: list[tuple[Exchange, list[torch.dtype]]] = [
@@ -91,14 +142,20 @@ CASES: list[tuple[Exchange, list[torch.dtype]]] = [
     (gathered, MOVES),
     (broadcast, MOVES),
     (all_to_all, MOVES),
+    (reduced, SUMS),
+    (reduced_otherwise, [torch.float32, torch.bfloat16]),
+    (gathered_at_roots, MOVES),
+    (scattered_by_roots, MOVES),
+    (uneven, [torch.float32, torch.bfloat16]),
     (staged, [torch.float32]),
 ]
+THOROUGH = (summed, gathered, reduced, gathered_at_roots, scattered_by_roots, uneven)
 
 
 def combinations() -> Iterator[tuple[Exchange, torch.dtype, int]]:
-    """Every size for sums and gathers of float32, and one for all else."""
+    """Every size for the kinds of collectives there are of float32, and one for all else."""
     for exchange, dtypes in CASES:
         for dtype in dtypes:
-            thorough = dtype is torch.float32 and exchange in (summed, gathered)
+            thorough = dtype is torch.float32 and exchange in THOROUGH
             for size in SIZES if thorough else (1031,):
                 yield exchange, dtype, size

@@ -44,7 +44,8 @@ def described(group: dist.ProcessGroup) -> str:
 
 def bits(tensor: torch.Tensor) -> bytes:
     """A tensor's elements as they lie in memory."""
-    return tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    whole = tensor.cpu().clone(memory_format=torch.contiguous_format)
+    return whole.view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
 def is_void(tensor: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""What both ways over a device have in common: no call is captured into a graph, and the group goes on."""
+"""What both ways over a device have in common: a call that no graph can replay is refused, and the group goes on."""
 
 from __future__ import annotations
 
