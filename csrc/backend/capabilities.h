@@ -4,9 +4,11 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backend/allocation_scope.h"
+#include "backend/shard_step.h"
 
 namespace ringdp::comm {
 struct Digests;
@@ -33,6 +35,12 @@ class Capabilities {
   virtual c10::intrusive_ptr<c10d::Work> reduce_scatter_div(const at::Tensor& output, const at::Tensor& input,
                                                             double divisor, bool asynchronous, OnResult on_result,
                                                             DigestsPtr digests) = 0;
+
+  // The same, and Adam on this rank's part of the parameters, which ranks then have where `step` says: one call of the
+  // device. `gradients` are read. why_no_step(): "" where tensors of this device can have it, alike on all ranks.
+  virtual std::string why_no_step(c10::Device device) = 0;
+  virtual c10::intrusive_ptr<c10d::Work> reduce_scatter_step(const at::Tensor& gradients, double divisor,
+                                                             ShardStep step, DigestsPtr digests) = 0;
 
   // Until it ends, tensors of these sizes that this thread makes need not be copied by collectives (backward passes: the
   // gradients). Null where the group has no shared memory.

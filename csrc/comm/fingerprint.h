@@ -12,8 +12,14 @@
 namespace ringdp::comm {
 
 // Where a collective runs. On devices the host only compares notes: it is a barrier there.
-enum class Place : uint8_t { kHost, kDevices, kMeeting };  // kMeeting: of ranks that will share memory of devices
-constexpr int kPlaceCount = 3;
+enum class Place : uint8_t {
+  kHost,
+  kDevices,
+  kMeeting,    // of ranks that will share memory of devices
+  kStepping,   // on devices, which step parameters with what they sum
+};
+constexpr int kPlaceCount = 4;
+inline bool is_on_devices(Place place) { return place == Place::kDevices || place == Place::kStepping; }
 
 struct OpDesc {
   plan::Collective what = plan::Collective::kBarrier;

@@ -48,6 +48,8 @@ class Neighbourhood {
   std::string why_not(const plan::DeviceProblem& problem) const;
   plan::DeviceChoice choose(const plan::DeviceProblem& problem) const;
   Pieces cut(const plan::DeviceProblem& problem) const;
+  std::string why_no_step() const;          // the same of the fused step
+  Pieces cut_step(int64_t count) const;
 
   // Bytes of this rank's window.
   char* window() const { return arena_->memory(); }
@@ -62,6 +64,10 @@ class Neighbourhood {
     uint64_t deadline_ns = 0;
   };
   std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream);
+  // Nobody's stream goes on before everybody's has come here: a piece of nothing.
+  std::shared_ptr<const Work> launch_barrier(uint64_t deadline_ns, void* stream);
+  // Adam on what all ranks have in their windows, between two barriers; not where the group is over by then.
+  void step(const StepFacts& facts, void* stream) const;
   void await_checked(uint32_t number, void* stream) const;  // the stream goes on once checked(number) was called
   void poison(void* memory, int64_t bytes, void* stream) const;  // of this rank's device, if the group is over by then
 

@@ -20,6 +20,11 @@ int64_t stage_of(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& who
   return plan::make_device_plan(algorithm, problem_of(whole, {0, count})).stage_bytes;
 }
 
+[[noreturn]] void refuse_window(int64_t bytes) {
+  throw Error(ErrorKind::kInvalidArgument,
+              "a window of " + std::to_string(bytes) + " bytes holds no pack of each part: raise window_bytes");
+}
+
 // Elements of the largest piece.
 int64_t largest(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& whole, const Pieces& pieces,
                 const Room& room) {
@@ -28,8 +33,13 @@ int64_t largest(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& whol
   int64_t packs = std::min(room.window_bytes / parts / plan::kDevicePackBytes, ceil_div(whole.count, pack));
   while (packs > 1 && stage_of(algorithm, whole, packs * pack) > room.stage_bytes) packs = ceil_div(packs, 2);
   if (packs > 0) return packs * pack;
-  throw Error(ErrorKind::kInvalidArgument, "a window of " + std::to_string(room.window_bytes) +
-                                               " bytes holds no pack of each part: raise window_bytes");
+  refuse_window(room.window_bytes);
+}
+
+std::vector<Extent> ranges(int64_t count, int64_t most) {
+  std::vector<Extent> found;
+  for (int64_t begin = 0; begin < count; begin += most) found.push_back({begin, std::min(begin + most, count)});
+  return found;
 }
 
 }  // namespace
@@ -50,11 +60,14 @@ Pieces cut(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem, 
     pieces.elements.push_back({0, 0});
     return pieces;
   }
-  const int64_t most = largest(algorithm, problem, pieces, room);
-  for (int64_t begin = 0; begin < problem.count; begin += most) {
-    pieces.elements.push_back({begin, std::min(begin + most, problem.count)});
-  }
+  pieces.elements = ranges(problem.count, largest(algorithm, problem, pieces, room));
   return pieces;
+}
+
+Pieces cut_step(int world, int64_t count, int64_t window_bytes) {
+  const int64_t packs = window_bytes / world / plan::kDevicePackBytes;
+  if (packs == 0) refuse_window(window_bytes);
+  return {world, world, true, ranges(count, packs * plan::pack_elements(DType::kF32))};
 }
 
 plan::DeviceProblem problem_of(plan::DeviceProblem whole, const Extent& piece) {

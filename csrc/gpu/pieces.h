@@ -32,6 +32,10 @@ struct Room {
 // `problem`: of the whole collective, its count in elements, any number. InvalidArgument when not even one pack fits.
 Pieces cut(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem, const Room& room);
 
+// Of a step, whose `world` parts are everybody's elements of a bucket of float32, `count` each: what is stepped lies
+// where gradients were.
+Pieces cut_step(int world, int64_t count, int64_t window_bytes);
+
 // The plan's problem for one piece: whole packs.
 plan::DeviceProblem problem_of(plan::DeviceProblem whole, const Extent& piece);
 

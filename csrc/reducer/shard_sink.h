@@ -2,6 +2,10 @@
 #pragma once
 #include <cstdint>
 
+namespace ringdp::backend {
+struct ShardStep;
+}
+
 namespace ringdp::reducer {
 
 // Elements are counted from the beginning of this rank's part. Every element is taken once; a part of them when the
@@ -12,6 +16,9 @@ class ShardSink {
 
   // `means`: of elements begin..begin+count, in the bucket's type; gone after the call. Must not throw.
   virtual void take(int64_t begin, int64_t count, const void* means) = 0;
+
+  // Not null: a device reduces and steps in one call, and nothing is taken. Only for a group whose backend can.
+  virtual const backend::ShardStep* on_device() const { return nullptr; }
 };
 
 }  // namespace ringdp::reducer

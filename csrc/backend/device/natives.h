@@ -21,6 +21,9 @@ class Natives {
   // than its first are always staged.
   std::shared_ptr<NativeLane> lane_for(c10::Device device, std::shared_ptr<Lane> lane, const comm::OpDesc& desc,
                                        std::chrono::milliseconds timeout);
+  // The same for the fused step (native_step.h); null with the reason in `why_not`.
+  std::shared_ptr<NativeLane> lane_for_step(c10::Device device, std::shared_ptr<Lane> lane,
+                                            std::chrono::milliseconds timeout, std::string* why_not);
   // Meets, for a group that knows its device.
   void meet(c10::Device device, std::shared_ptr<Lane> lane, std::chrono::milliseconds timeout);
 

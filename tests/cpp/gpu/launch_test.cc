@@ -69,6 +69,28 @@ TEST(Launch, EveryAddressIsWhereItBelongs) {
   EXPECT_EQ(work.expired, &memory->expired);
 }
 
+TEST(Launch, AStepReplacesTheGradientsOfOthers) {
+  const auto memory = std::make_unique<Memory>();
+  alignas(16) float own[4], state[2][4];
+  StepFacts facts;
+  facts.at = 32;
+  facts.count = 3;
+  facts.divisor = 2;
+  facts.parameters = own;
+  for (int k = 0; k < 2; ++k) facts.state[k] = state[k];
+  const AdamWork work = adam_work_of(1, 2, memory->addresses(), facts);
+  check_adam_work(work);
+  EXPECT_EQ(work.count, 3);
+  EXPECT_EQ(work.divisor, 2);
+  EXPECT_EQ(work.parameters[1], own);
+  EXPECT_EQ(work.state[1], state[1]);
+  EXPECT_EQ(work.abort, &memory->abort);
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(work.gradients[r], reinterpret_cast<float*>(memory->window[r] + 32));
+  EXPECT_EQ(work.parameters[0], work.gradients[0]);
+  facts.gives = false;
+  EXPECT_EQ(adam_work_of(1, 2, memory->addresses(), facts).parameters[0], nullptr);
+}
+
 TEST(Launch, WhoIsNotReachedHasNoAddress) {
   const auto memory = std::make_unique<Memory>();
   Addresses addresses = memory->addresses();
