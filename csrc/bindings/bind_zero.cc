@@ -98,6 +98,7 @@ void bind_zero(py::module_& m) {
       .def("run", &zero::PieceSteps::run, py::arg("numbers"), py::arg("gradients"), no_gil);
   py::class_<reducer::ShardSink, std::shared_ptr<reducer::ShardSink>>(m, "ShardSink")
       .def("take", &take, py::arg("begin"), py::arg("means"), no_gil)
+      .def("wait", &reducer::ShardSink::wait, no_gil)
       .def_property_readonly("on_device", [](const reducer::ShardSink& self) { return self.on_device() != nullptr; });
   m.def("step_sink", &step_sink, py::arg("pieces"));
   m.def("device_sink", &device_sink, py::arg("parameters"), py::arg("pieces"));

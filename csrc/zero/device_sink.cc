@@ -19,9 +19,14 @@ class DeviceSink final : public reducer::ShardSink {
     TORCH_INTERNAL_ASSERT(false, "a step on a device was given means on the host");
   }
   const backend::ShardStep* on_device() const override { return &step_; }
+  void begun(c10::intrusive_ptr<c10d::Work> work) override { work_ = std::move(work); }
+  void wait() override {
+    if (work_) work_->wait();
+  }
 
  private:
   const backend::ShardStep step_;
+  c10::intrusive_ptr<c10d::Work> work_;
 };
 
 }  // namespace

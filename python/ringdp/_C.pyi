@@ -297,6 +297,9 @@ class ShardSink:
     def take(self, begin: int, means: Tensor) -> None:
         """Elements from `begin` on; each once."""
 
+    def wait(self) -> None:
+        """As a Work's, of the device's call once it has begun; else nothing."""
+
 def step_sink(pieces: Sequence[tuple[int, PieceSteps, int]]) -> ShardSink:
     """Steps the pieces of one bucket, each given as (offset in the shard, steps, number of the piece there)."""
 

@@ -123,7 +123,8 @@ class StepsInBackward:
             pieces = {number: part[self._flat.pieces[number].place] for number in self._flat.in_bucket(bucket)}
             self._stepping.step_bucket(bucket, pieces)
         if sink is not None and sink.on_device:
-            self._flat.round_to_parameters(bucket)  # everybody has them
+            self._flat.round_to_parameters(bucket)
+            self._arrivals.follow(sink)
         else:
             self._arrivals.start(self._flat, bucket)
         self._stepped += 1
