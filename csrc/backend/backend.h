@@ -21,6 +21,7 @@
 
 namespace ringdp::backend {
 
+class NativeLane;
 class Natives;
 
 class Backend : public c10d::Backend, public Capabilities {
@@ -51,6 +52,9 @@ class Backend : public c10d::Backend, public Capabilities {
   WorkPtr reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous, DigestsPtr digests) override;
   WorkPtr reduce_scatter_div(const at::Tensor& output, const at::Tensor& input, double divisor,
                              bool asynchronous, OnResult on_result, DigestsPtr digests) override;
+  // stepping.cc; the former is collective at the first call with a tensor of a device
+  std::string why_no_step(c10::Device device) override;
+  WorkPtr reduce_scatter_step(const at::Tensor& gradients, double divisor, ShardStep step, DigestsPtr digests) override;
 
   // movements.cc
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
@@ -123,6 +127,7 @@ class Backend : public c10d::Backend, public Capabilities {
     at::Tensor alike = {};  // the result, of a caller who knows that all ranks' lie in the same place of shared memory
   };
   WorkPtr run(Call call);
+  std::shared_ptr<NativeLane> lane_for_step(c10::Device device, std::string* why_not);
   // Lets the call run on its device where that can; once its desc is complete, before its memory is used. A call whose
   // ranks may not all be able to is not asked for.
   void place(Call& call, c10::Device device);

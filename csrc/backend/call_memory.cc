@@ -27,6 +27,13 @@ void CallMemory::stay_on(std::shared_ptr<NativeLane> native, const NativeQuestio
   enter(native_->lane()->device());
 }
 
+void CallMemory::stay_on(std::shared_ptr<NativeLane> native, Make make, std::vector<at::Tensor> used) {
+  enter(native->lane()->device());
+  native_ = std::move(native);
+  make_ = std::move(make);
+  read_ = std::move(used);
+}
+
 at::Tensor CallMemory::read(const at::Tensor& from) {
   enter(from.device());
   read_.push_back(is_staged() ? fetched(from) : flat(from));
@@ -84,6 +91,7 @@ std::unique_lock<std::mutex> CallMemory::order() const {
 
 std::unique_ptr<CallOnDevice> CallMemory::start(std::optional<int> source) const {
   if (!native_) return start_staged(source);
+  if (make_) return make_();
   NativeCall::Tensors tensors;
   tensors.inputs = read_;
   tensors.written = written_;

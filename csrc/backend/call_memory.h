@@ -21,6 +21,9 @@ class CallMemory {
 
   // Before anything is read or written: the call runs on its device.
   void stay_on(std::shared_ptr<NativeLane> native, const NativeQuestion& question);
+  // The same for what is no plain collective: `make` says how it runs, `used` are its tensors.
+  using Make = std::function<std::unique_ptr<CallOnDevice>()>;
+  void stay_on(std::shared_ptr<NativeLane> native, Make make, std::vector<at::Tensor> used);
 
   // Contiguous memory: that holds what is in `from`; whose contents `to` gets; both.
   at::Tensor read(const at::Tensor& from);
@@ -52,6 +55,7 @@ class CallMemory {
   std::shared_ptr<Lane> lane_;  // null: of the CPU, or no tensor yet
   std::shared_ptr<NativeLane> native_;  // null: staged
   NativeQuestion question_;
+  Make make_;  // null: a collective of what was read and written
   std::optional<c10::Device> device_;
   std::vector<at::Tensor> read_, written_;
   std::vector<DeviceCall::Copy> inputs_, results_;  // no inputs on the CPU: they are there

@@ -5,9 +5,11 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backend/allocation_scope.h"
+#include "backend/shard_step.h"
 
 namespace ringdp::comm {
 struct Digests;
@@ -46,6 +48,12 @@ class Capabilities {
   // Collective: such memory ends whose tensors are gone on all ranks. Waits for the device.
   virtual void reclaim_memory(c10::Device device) = 0;
   virtual bool shares(const at::Tensor& tensor) const = 0;  // whether it lies in such memory
+
+  // A reduce_scatter_div, and Adam on this rank's part of the parameters, which ranks then have where `step` says: one call of the
+  // device. `gradients` are read. why_no_step(): "" where tensors of this device can have it, alike on all ranks.
+  virtual std::string why_no_step(c10::Device device) = 0;
+  virtual c10::intrusive_ptr<c10d::Work> reduce_scatter_step(const at::Tensor& gradients, double divisor,
+                                                             ShardStep step, DigestsPtr digests) = 0;
 
   // Until it ends, tensors of these sizes that this thread makes need not be copied by collectives (backward passes: the
   // gradients). Null where the group has no shared memory.

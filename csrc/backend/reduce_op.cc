@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <cmath>
+
 #include "backend/errors.h"
 
 namespace ringdp::backend {
@@ -30,6 +32,11 @@ std::string way_out(ReduceOp op, DType dtype) {
 }
 
 }  // namespace
+
+void check_divisor(double divisor, const char* call) {
+  if (divisor != 0 && std::isfinite(divisor)) return;
+  refuse(std::string(call) + ": divisor=" + std::to_string(divisor) + " must be finite and not 0");
+}
 
 ReduceOp checked_op(const c10d::ReduceOp& op, DType dtype, const char* call) {
   const ReduceOp known = known_op(op, call);

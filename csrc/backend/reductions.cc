@@ -1,8 +1,6 @@
 // The backend's reductions: all_reduce, reduce, reduce_scatter and what is coalesced of them.
 #include <ATen/ATen.h>
 
-#include <cmath>
-
 #include "backend/backend.h"
 #include "backend/batch.h"
 #include "backend/compat.h"
@@ -11,14 +9,6 @@
 #include "backend/tensors.h"
 
 namespace ringdp::backend {
-namespace {
-
-void check_divisor(double divisor, const char* call) {
-  if (divisor != 0 && std::isfinite(divisor)) return;
-  refuse(std::string(call) + ": divisor=" + std::to_string(divisor) + " must be finite and not 0");
-}
-
-}  // namespace
 
 Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const at::Tensor tensor = single(tensors, "all_reduce");

@@ -8,6 +8,7 @@
 #include "backend/process.h"
 #include "bindings/bind.h"
 #include "kernels/checksum.h"
+#include "reducer/shard_sink.h"
 #include "trace/dump.h"
 
 namespace py = pybind11;
@@ -96,6 +97,13 @@ void bind_backend(py::module_& m) {
              return self.reduce_div(tensor, divisor, async_op, {});
            },
            py::arg("tensor"), py::arg("divisor"), py::arg("async_op") = true, no_gil)
+      .def("why_no_step", &Backend::why_no_step, py::arg("device"), no_gil)
+      .def("reduce_scatter_step",
+           [](Backend& self, const at::Tensor& gradients, double divisor, const reducer::ShardSink& sink) {
+             TORCH_CHECK(sink.on_device() != nullptr, "reduce_scatter_step: the sink is of the CPU");
+             return self.reduce_scatter_step(gradients, divisor, *sink.on_device(), {});
+           },
+           py::arg("gradients"), py::arg("divisor"), py::arg("sink"), no_gil)
       .def("reduce_scatter_div",
            [](Backend& self, const at::Tensor& output, const at::Tensor& input, double divisor, bool async_op) {
              return self.reduce_scatter_div(output, input, divisor, async_op, {}, {});

@@ -5,6 +5,7 @@
 #include "bindings/bind.h"
 #include "bindings/callback.h"
 #include "zero/backward_watch.h"
+#include "zero/device_sink.h"
 #include "zero/norms.h"
 #include "zero/shard_layout.h"
 #include "zero/step_sink.h"
@@ -48,6 +49,18 @@ std::shared_ptr<reducer::ShardSink> step_sink(const std::vector<std::tuple<int64
   return zero::step_sink(std::move(placed));
 }
 
+// Each piece: its offset in the shard, its state, the number of its step, and settings as adam_steps() has them.
+using AdamTuple = std::tuple<double, double, double, double, double, bool, bool, bool>;
+using DevicePieceTuple = std::tuple<int64_t, Pieces, double, AdamTuple>;
+
+std::shared_ptr<reducer::ShardSink> device_sink(at::Tensor parameters, const std::vector<DevicePieceTuple>& pieces) {
+  std::vector<zero::DevicePiece> placed;
+  for (const auto& [offset, state, number, settings] : pieces) {
+    placed.push_back({offset, state, number, std::make_from_tuple<kernels::AdamSettings>(settings)});
+  }
+  return zero::device_sink(std::move(parameters), std::move(placed));
+}
+
 void take(reducer::ShardSink& self, int64_t begin, const at::Tensor& means) {
   TORCH_CHECK(means.is_contiguous() && means.scalar_type() == at::kFloat, "step sink: means must be contiguous float32");
   self.take(begin, means.numel(), means.const_data_ptr());
@@ -84,8 +97,11 @@ void bind_zero(py::module_& m) {
   py::class_<zero::PieceSteps, std::shared_ptr<zero::PieceSteps>>(m, "PieceSteps")
       .def("run", &zero::PieceSteps::run, py::arg("numbers"), py::arg("gradients"), no_gil);
   py::class_<reducer::ShardSink, std::shared_ptr<reducer::ShardSink>>(m, "ShardSink")
-      .def("take", &take, py::arg("begin"), py::arg("means"), no_gil);
+      .def("take", &take, py::arg("begin"), py::arg("means"), no_gil)
+      .def("wait", &reducer::ShardSink::wait, no_gil)
+      .def_property_readonly("on_device", [](const reducer::ShardSink& self) { return self.on_device() != nullptr; });
   m.def("step_sink", &step_sink, py::arg("pieces"));
+  m.def("device_sink", &device_sink, py::arg("parameters"), py::arg("pieces"));
   m.def("sgd_steps", &sgd_steps, py::arg("parameters"), py::arg("buffers"), py::arg("first"), py::kw_only(),
         py::arg("lr"), py::arg("momentum"), py::arg("dampening"), py::arg("weight_decay"), py::arg("nesterov"),
         py::arg("maximize"), py::arg("fastest"));

@@ -93,14 +93,15 @@ std::string in_words(const Wire& w) {
   if (what != plan::Collective::kBarrier) {
     if (reduces(what)) text += std::string(name_of(static_cast<ReduceOp>(w.op))) + ", ";
     text += name_of(static_cast<DType>(w.dtype));
-    if (what != plan::Collective::kAllToAll || place == Place::kDevices) text += " x " + (w.parts ? in_list(w) : std::to_string(w.count));
+    const bool counted = what != plan::Collective::kAllToAll || is_on_devices(place);
+    if (counted) text += " x " + (w.parts ? in_list(w) : std::to_string(w.count));
     if (has_root(what)) text += ", root " + std::to_string(w.root);
     double divisor = 0;
     std::memcpy(&divisor, &w.divisor_bits, sizeof divisor);
     if (divisor != 0) text += ", divisor " + std::to_string(divisor);
   }
   if (place == Place::kHost) return text + ")";
-  text += ") on devices";
+  text += place == Place::kStepping ? ") on devices with a step" : ") on devices";
   if (w.inputs_at != 0) text += " in segment " + std::to_string(w.inputs_at) + " at " + std::to_string(w.output_at);
   return text;
 }
@@ -113,7 +114,8 @@ std::string differences(const Wire& a, const Wire& b) {
   note(a.group != b.group || a.generation != b.generation, "group");
   note(a.seq != b.seq, "sequence number");
   note(a.what != b.what, "collective");
-  note(a.place != b.place, "host or devices");
+  const auto steps = [](const Wire& w) { return static_cast<Place>(w.place) == Place::kStepping; };
+  note(a.place != b.place, steps(a) || steps(b) ? "step" : "host or devices");
   if (a.what == b.what && a.place == b.place) {
     note(a.dtype != b.dtype, "dtype");
     note(a.count != b.count || a.parts != b.parts || a.counts_hash != b.counts_hash, "element count");

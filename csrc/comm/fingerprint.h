@@ -12,9 +12,15 @@
 namespace ringdp::comm {
 
 // Where a collective runs. On devices the host only compares notes: it is a barrier there.
-// kMeeting: of ranks that will share memory of devices; kSharing: of those that make, or give back, more of it.
-enum class Place : uint8_t { kHost, kDevices, kMeeting, kSharing };
-constexpr int kPlaceCount = 4;
+enum class Place : uint8_t {
+  kHost,
+  kDevices,
+  kMeeting,   // of ranks that will share memory of devices
+  kSharing,   // of those that make, or give back, more of it
+  kStepping,  // on devices, which step parameters with what they sum
+};
+constexpr int kPlaceCount = 5;
+inline bool is_on_devices(Place place) { return place == Place::kDevices || place == Place::kStepping; }
 
 struct OpDesc {
   plan::Collective what = plan::Collective::kBarrier;

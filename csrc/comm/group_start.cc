@@ -92,7 +92,7 @@ plan::Problem Group::problem_of(const OpDesc& d) const {
   problem.segment_bytes = mesh_.settings.segment_bytes;
   problem.slot_bytes = planned_slot_bytes(mesh_.settings);
   problem.hosts = mesh_.hosts;
-  if (d.place == Place::kDevices) return problem;  // a barrier
+  if (is_on_devices(d.place)) return problem;  // a barrier
   problem.what = d.what;
   problem.dtype = d.dtype;
   problem.op = d.op;

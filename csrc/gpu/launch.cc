@@ -4,6 +4,22 @@
 
 namespace ringdp::gpu {
 
+AdamWork adam_work_of(int rank, int world, const Addresses& addresses, const StepFacts& facts) {
+  AdamWork work{};
+  work.rank = rank;
+  work.world = world;
+  work.count = facts.count;
+  work.divisor = facts.divisor;
+  for (int r = 0; r < world; ++r) {
+    work.gradients[r] = reinterpret_cast<float*>(addresses.window[r] + facts.at);
+    work.parameters[r] = r == rank ? facts.parameters : facts.gives ? work.gradients[r] : nullptr;
+  }
+  std::copy_n(facts.state, 3, work.state);
+  work.scalars = facts.scalars;
+  work.abort = addresses.abort;
+  return work;
+}
+
 Work work_of(const plan::DevicePlan& plan, const Addresses& addresses, const LaunchFacts& facts) {
   Work work{};
   work.rank = plan.rank;

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "gpu/device/adam_work.h"
 #include "gpu/device/work.h"
 #include "plan/device_plan.h"
 
@@ -30,6 +31,19 @@ struct LaunchFacts {
   bool captured = false;
   int64_t input_step = 0;               // bytes by which the input of a rank lies behind that of the rank before
 };
+
+// Of the fused step of a run of elements of this rank's shard.
+struct StepFacts {
+  int64_t at = 0;             // bytes in everybody's window: gradients, in whose place others get the new parameters
+  bool gives = true;          // whether they do
+  int64_t count = 0;
+  double divisor = 0;         // of the sum of the gradients
+  float* parameters = nullptr;  // this rank's own, to the end of their last pack
+  float* state[3] = {};         // as StepArrays
+  kernels::AdamScalars scalars = {};
+};
+
+AdamWork adam_work_of(int rank, int world, const Addresses& addresses, const StepFacts& facts);
 
 Work work_of(const plan::DevicePlan& plan, const Addresses& addresses, const LaunchFacts& facts);
 

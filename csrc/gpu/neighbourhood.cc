@@ -70,6 +70,13 @@ std::optional<Pieces> Neighbourhood::cut_in_segment(const plan::DeviceProblem& p
   return gpu::cut_in_segment(choose(problem).algorithm, problem, layout_.stage_bytes);
 }
 
+std::string Neighbourhood::why_no_step() const {
+  if (!why_not_.empty()) return why_not_;
+  return reach_ == Reach::kAll ? "" : "it needs every pair of devices to reach each other";
+}
+
+Pieces Neighbourhood::cut_step(int64_t count) const { return gpu::cut_step(world_, count, layout_.window); }
+
 Addresses Neighbourhood::addresses() const {
   Addresses found;
   for (int rank = 0; rank < world_; ++rank) {
@@ -109,6 +116,20 @@ std::shared_ptr<const Work> Neighbourhood::launch(const Piece& piece, const plan
                                      placement_.executor, stream));
   ++launches_;
   return work;
+}
+
+std::shared_ptr<const Work> Neighbourhood::launch_barrier(uint64_t deadline_ns, void* stream) {
+  Piece nothing;
+  nothing.problem.what = plan::Collective::kBarrier;
+  nothing.problem.rank = rank_;
+  nothing.problem.world = world_;
+  nothing.deadline_ns = deadline_ns;
+  return launch(nothing, choose(nothing.problem), stream);
+}
+
+void Neighbourhood::step(const StepFacts& facts, void* stream) const {
+  const AdamWork work = adam_work_of(rank_, world_, addresses(), facts);
+  require(functions_, functions_.adam_step(&work, sizeof work, stream));
 }
 
 void Neighbourhood::await_checked(uint32_t number, void* stream) const {

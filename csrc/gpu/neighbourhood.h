@@ -35,6 +35,8 @@ class Neighbourhood {
   plan::DeviceChoice choose(const plan::DeviceProblem& problem) const;
   Pieces cut(const plan::DeviceProblem& problem) const;
   std::optional<Pieces> cut_in_segment(const plan::DeviceProblem& problem) const;
+  std::string why_no_step() const;  // why_not() of the fused step
+  Pieces cut_step(int64_t count) const;
 
   // Memory in which tensors are where collectives run; null, on all ranks, in a world of one and where not everybody reaches
   // everybody.
@@ -56,6 +58,10 @@ class Neighbourhood {
     int64_t input_step = 0;  // bytes by which the input of a rank lies behind that of the rank before
   };
   std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream);
+  // Nobody's stream goes on before everybody's has come here: a piece of nothing.
+  std::shared_ptr<const Work> launch_barrier(uint64_t deadline_ns, void* stream);
+  // Adam on what all ranks have in their windows, between two barriers; not where the group is over by then.
+  void step(const StepFacts& facts, void* stream) const;
   void await_checked(uint32_t number, void* stream) const;  // the stream goes on once checked(number) was called
   void poison(void* memory, int64_t bytes, void* stream) const;  // of this rank's device, if the group is over by then
 

@@ -23,6 +23,11 @@ int64_t stage_of(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& who
   return plan::make_device_plan(algorithm, problem_of(whole, {0, count})).stage_bytes;
 }
 
+[[noreturn]] void refuse_window(int64_t bytes) {
+  throw Error(ErrorKind::kInvalidArgument,
+              "a window of " + std::to_string(bytes) + " bytes holds no pack of each part: raise window_bytes");
+}
+
 // Elements of the largest piece.
 int64_t largest(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& whole, const Pieces& pieces,
                 const Room& room) {
@@ -31,16 +36,18 @@ int64_t largest(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& whol
   int64_t packs = std::min(room.window_bytes / parts / plan::kDevicePackBytes, ceil_div(whole.count, pack));
   while (packs > 1 && stage_of(algorithm, whole, packs * pack) > room.stage_bytes) packs = ceil_div(packs, 2);
   if (packs > 0) return packs * pack;
-  throw Error(ErrorKind::kInvalidArgument, "a window of " + std::to_string(room.window_bytes) +
-                                               " bytes holds no pack of each part: raise window_bytes");
+  refuse_window(room.window_bytes);
+}
+
+std::vector<Extent> ranges(int64_t count, int64_t most) {
+  std::vector<Extent> found;
+  for (int64_t begin = 0; begin < count; begin += most) found.push_back({begin, std::min(begin + most, count)});
+  return found;
 }
 
 void divide(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& whole, const Room& room, Pieces* pieces) {
   if (whole.count == 0) return pieces->elements.push_back({0, 0});
-  const int64_t most = largest(algorithm, whole, *pieces, room);
-  for (int64_t begin = 0; begin < whole.count; begin += most) {
-    pieces->elements.push_back({begin, std::min(begin + most, whole.count)});
-  }
+  pieces->elements = ranges(whole.count, largest(algorithm, whole, *pieces, room));
 }
 
 }  // namespace
@@ -70,6 +77,12 @@ std::optional<Pieces> cut_in_segment(plan::DeviceAlgorithm algorithm, const plan
   pieces.in_place = true;
   divide(algorithm, problem, {std::numeric_limits<int64_t>::max(), stage_bytes}, &pieces);
   return pieces;
+}
+
+Pieces cut_step(int world, int64_t count, int64_t window_bytes) {
+  const int64_t packs = window_bytes / world / plan::kDevicePackBytes;
+  if (packs == 0) refuse_window(window_bytes);
+  return {world, world, true, ranges(count, packs * plan::pack_elements(DType::kF32))};
 }
 
 plan::DeviceProblem problem_of(plan::DeviceProblem whole, const Extent& piece) {

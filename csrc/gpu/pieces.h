@@ -39,6 +39,10 @@ Pieces cut(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem, 
 std::optional<Pieces> cut_in_segment(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem,
                                      int64_t stage_bytes);
 
+// Of a step, whose `world` parts are everybody's elements of a bucket of float32, `count` each: what is stepped lies
+// where gradients were.
+Pieces cut_step(int world, int64_t count, int64_t window_bytes);
+
 // The plan's problem for one piece: whole packs.
 plan::DeviceProblem problem_of(plan::DeviceProblem whole, const Extent& piece);
 

@@ -88,6 +88,7 @@ class FusedMean final : public Mean {
   }
   std::unique_ptr<Reduction> start_scatter_into(const at::Tensor& flat, double divisor,
                                                 std::shared_ptr<ShardSink> sink, DigestsPtr digests) override {
+    if (sink->on_device() != nullptr) return stepped(flat, divisor, *sink, std::move(digests));
     const at::Tensor part = part_of(flat, backend_->getSize());
     const auto feed = std::make_shared<Feed>(part, sink);
     const auto take = [feed](int64_t begin, int64_t count) { feed->take(begin, count); };
@@ -97,6 +98,13 @@ class FusedMean final : public Mean {
   const char* name() const override { return "fused"; }
 
  private:
+  // Nothing is left of the means.
+  std::unique_ptr<Reduction> stepped(const at::Tensor& flat, double divisor, ShardSink& sink, DigestsPtr digests) {
+    const int64_t now = now_ns();
+    auto work = capabilities_.reduce_scatter_step(flat, divisor, *sink.on_device(), std::move(digests));
+    sink.begun(work);
+    return std::make_unique<FusedReduction>(at::empty({0}, flat.options()), std::move(work), now);
+  }
   std::unique_ptr<Reduction> scatter(const at::Tensor& part, const at::Tensor& flat, double divisor,
                                      backend::Capabilities::OnResult on_result, DigestsPtr digests) {
     const int64_t now = now_ns();

@@ -73,6 +73,13 @@ class Backend:
     def shares(self, tensor: Tensor) -> bool:
         """Whether it lies in such memory."""
 
+    def why_no_step(self, device: object) -> str:
+        """Why reduce_scatter_step() cannot have tensors of this device; "" where it can. As with any first call on a
+        device, ranks meet."""
+
+    def reduce_scatter_step(self, gradients: Tensor, divisor: float, sink: ShardSink) -> Work:
+        """reduce_scatter_div(), and the step of a device_sink(), which gets this rank's part, in one call of the device."""
+
     def perform_nocolor_split(self, device: object) -> None:
         """Nothing: a rank outside a new group has no part in making it."""
 
@@ -300,11 +307,26 @@ class PieceSteps:
 class ShardSink:
     """Takes a part of a bucket's mean, stretch by stretch; csrc/reducer/shard_sink.h."""
 
+    on_device: bool
+    """Whether it takes nothing: a device reduces and steps in one call."""
+
     def take(self, begin: int, means: Tensor) -> None:
         """Elements from `begin` on; each once."""
 
+    def wait(self) -> None:
+        """As a Work's, of the device's call once it has begun; else nothing."""
+
 def step_sink(pieces: Sequence[tuple[int, PieceSteps, int]]) -> ShardSink:
     """Steps the pieces of one bucket, each given as (offset in the shard, steps, number of the piece there)."""
+
+def device_sink(
+    parameters: Tensor, pieces: Sequence[tuple[int, Sequence[Tensor], float, tuple[object, ...]]]
+) -> ShardSink:
+    """Adam on one bucket's pieces, each given as (offset in the shard, state, number of this step, settings).
+
+    settings: as adam_steps() has them, in that order. parameters: of the whole bucket, which then all ranks get; or of
+    this rank's shard.
+    """
 
 def sgd_steps(
     parameters: Sequence[Tensor],

@@ -1,12 +1,7 @@
 #include "backend/device/native_call.h"
 
-#include <ATen/ATen.h>
-#include <c10/core/DeviceGuard.h>
-#include <c10/core/StreamGuard.h>
-
 #include <algorithm>
 
-#include "backend/device/overseer.h"
 #include "backend/tensors.h"
 
 namespace ringdp::backend {
@@ -19,55 +14,32 @@ bool any_with_nan(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 NativeCall::NativeCall(std::shared_ptr<NativeLane> lane, const NativeQuestion& question, Tensors tensors)
-    : CallOnDevice(lane->lane(), question.captured ? lane->captures() : lane->stream()),
-      native_(std::move(lane)),
+    : NativeJob(std::move(lane), question.timeout, question.captured),
       question_(question),
       tensors_(std::move(tensors)),
       pieces_(cut()),
-      choice_(native_->neighbourhood().choose(question.problem)),
-      number_(native_->next_number()),
+      choice_(neighbourhood().choose(question.problem)),
       can_be_nan_(any_with_nan(tensors_.outputs)) {}
 
 gpu::Pieces NativeCall::cut() const {
-  const gpu::Neighbourhood& neighbourhood = native_->neighbourhood();
-  if (question_.segment.number == 0) return neighbourhood.cut(question_.problem);
-  return neighbourhood.cut_in_segment(question_.problem).value();
+  if (question_.segment.number == 0) return neighbourhood().cut(question_.problem);
+  return neighbourhood().cut_in_segment(question_.problem).value();
 }
 
-void NativeCall::enqueue(const std::function<void()>& after, const std::string& what) {
-  const c10::DeviceGuard device(lane_->device());
-  c10::Event callers(lane_->device().type());
-  callers.record(lane_->callers_stream());
-  const c10::StreamGuard guard(stream_);
-  callers.block(stream_);
+void NativeCall::queue() {
   record_tensors();
   for (size_t i = 0; i < pieces_.elements.size(); ++i) {
     question_.segment.number == 0 ? run(pieces_.elements[i], i == 0) : run_in_segment(pieces_.elements[i], i == 0);
   }
   for (const auto& result : tensors_.results) copy_back(result.memory, result.tensor);
-  if (after) after();
-  done_->record(stream_);
-  if (question_.captured) {
-    native_->keep({what + " of a graph", launches_.front()->stream_epoch, launches_.back()->stream_epoch, question_.timeout});
-  } else {
-    native_->watch({what, Deadline::after(question_.timeout + grace()), Deadline::Clock::now(), done_, std::move(launches_)});
-  }
-  Overseer::instance().look_after(native_);
-}
-
-// A kernel that polls knows better who is waited for, once it has given up.
-std::chrono::milliseconds NativeCall::grace() const {
-  return std::chrono::seconds(native_->neighbourhood().on_streams() ? 0 : 1);
 }
 
 // The window is this rank's again when its part of a plan is over, so pieces follow one another freely. Of uneven parts
 // the shorter ones end in what the window held before, which belongs to no result.
 void NativeCall::run(const Extent& elements, bool first) {
-  gpu::Neighbourhood& neighbourhood = native_->neighbourhood();
   const DType dtype = question_.problem.dtype;
   const int64_t count = elements.count(), bytes = count * size_of(dtype), from = elements.begin * size_of(dtype);
-  char* const window = neighbourhood.window();
-  void* const stream = native_stream();
+  char* const window = neighbourhood().window();
   const auto at = [&](const at::Tensor& part) { return static_cast<char*>(part.data_ptr()) + from; };
   const auto held = [&](const at::Tensor& part) {
     return std::clamp<int64_t>(static_cast<int64_t>(part.nbytes()) - from, 0, bytes);
@@ -78,29 +50,29 @@ void NativeCall::run(const Extent& elements, bool first) {
   }
   gpu::Neighbourhood::Piece piece = piece_of(elements);
   piece.output_at = pieces_.output_at(0, count, dtype);
-  launches_.push_back(neighbourhood.launch(piece, choice_, stream));
-  if (first && !question_.captured) neighbourhood.await_checked(number_, stream);
+  launched(neighbourhood().launch(piece, choice_, stream()));
+  if (first) await_checked();
   for (size_t i = 0; i < tensors_.outputs.size(); ++i) {
     char* const output = at(tensors_.outputs[i]);
     const int64_t wanted = held(tensors_.outputs[i]);
     copy(output, window + pieces_.output_at(static_cast<int>(i), count, dtype), wanted);
-    if (can_be_nan_) neighbourhood.poison(output, wanted, stream);
+    if (can_be_nan_) neighbourhood().poison(output, wanted, stream());
   }
 }
 
 // Of an all_gather, this rank's input is its part of the output.
 void NativeCall::run_in_segment(const Extent& elements, bool first) {
-  gpu::Neighbourhood& neighbourhood = native_->neighbourhood();
-  const int64_t from = elements.begin * size_of(question_.problem.dtype);
+  const DType dtype = question_.problem.dtype;
+  const int64_t count = elements.count(), from = elements.begin * size_of(dtype);
   gpu::Neighbourhood::Piece piece = piece_of(elements);
   piece.segment = question_.segment;
   piece.input_at = piece.output_at = from;
-  if (pieces_.outputs > 1) piece.input_step = pieces_.output_at(1, elements.count(), question_.problem.dtype);
-  if (first && !question_.captured) neighbourhood.await_checked(number_, native_stream());
-  launches_.push_back(neighbourhood.launch(piece, choice_, native_stream()));
+  if (pieces_.outputs > 1) piece.input_step = pieces_.output_at(1, count, dtype);
+  if (first) await_checked();
+  launched(neighbourhood().launch(piece, choice_, stream()));
   for (const at::Tensor& output : tensors_.outputs) {
     void* const memory = static_cast<char*>(output.data_ptr()) + from;
-    if (can_be_nan_) neighbourhood.poison(memory, elements.count() * size_of(question_.problem.dtype), native_stream());
+    if (can_be_nan_) neighbourhood().poison(memory, count * size_of(dtype), stream());
   }
 }
 
@@ -109,37 +81,13 @@ gpu::Neighbourhood::Piece NativeCall::piece_of(const Extent& elements) const {
   piece.problem = gpu::problem_of(question_.problem, elements);
   piece.divisor = question_.divisor;
   piece.captured = question_.captured;
-  piece.deadline_ns = static_cast<uint64_t>(std::max<int64_t>(std::chrono::nanoseconds(question_.timeout).count(), 1));
+  piece.deadline_ns = deadline_ns();
   return piece;
 }
 
-void NativeCall::copy(void* to, const void* from, int64_t bytes) const {
-  if (bytes > 0) lane_->core().copy(to, from, static_cast<size_t>(bytes), native_stream());
-}
-
 void NativeCall::record_tensors() const {
-  for (const auto* tensors : {&tensors_.inputs, &tensors_.outputs, &tensors_.written}) {
-    for (const at::Tensor& tensor : *tensors) lane_->record(tensor, stream_);
-  }
-  for (const auto& result : tensors_.results) lane_->record(result.tensor, stream_);
-}
-
-// Asked in this order: what is over while nothing has failed was not poisoned. What is captured is never over.
-bool NativeCall::given_up() const {
-  if (question_.captured) return native_->neighbourhood().given_up();
-  if (is_good_.load(std::memory_order_acquire)) return false;
-  const bool over = done();
-  if (native_->neighbourhood().given_up()) {
-    native_->look();  // a kernel may have given up, which the group does not know yet
-    return true;
-  }
-  if (over) is_good_.store(true, std::memory_order_release);
-  return false;
-}
-
-void NativeCall::collective_ended(bool failed) {
-  if (failed) native_->neighbourhood().give_up();
-  native_->neighbourhood().checked(number_);
+  for (const auto* tensors : {&tensors_.inputs, &tensors_.outputs, &tensors_.written}) record(*tensors);
+  for (const auto& result : tensors_.results) record({result.tensor});
 }
 
 }  // namespace ringdp::backend

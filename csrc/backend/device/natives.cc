@@ -118,6 +118,15 @@ bool Natives::shares(const at::Tensor& tensor) const {
   return segments()->find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())).has_value();
 }
 
+std::shared_ptr<NativeLane> Natives::lane_for_step(c10::Device device, std::shared_ptr<Lane> lane,
+                                                   std::chrono::milliseconds timeout, std::string* why_not) {
+  meet(device, std::move(lane), timeout);
+  const std::lock_guard lock(mutex_);
+  *why_not = lane_ ? lane_->neighbourhood().why_no_step() : why_not_;
+  if (device != *device_) *why_not = device.str() + " is not this rank's first device, " + device_->str();
+  return why_not->empty() ? lane_ : nullptr;
+}
+
 plan::DeviceProblem Natives::problem_of(const comm::OpDesc& desc, int rank, int world) {
   plan::DeviceProblem problem;
   problem.what = desc.what;

@@ -23,6 +23,9 @@ class Natives {
                                        std::chrono::milliseconds timeout);
   // The same while the caller's stream is captured: refuses what no graph can replay, and never meets.
   std::shared_ptr<NativeLane> lane_in_capture(c10::Device device, const Lane& lane, const comm::OpDesc& desc) const;
+  // The same for the fused step (native_step.h); null with the reason in `why_not`.
+  std::shared_ptr<NativeLane> lane_for_step(c10::Device device, std::shared_ptr<Lane> lane,
+                                            std::chrono::milliseconds timeout, std::string* why_not);
   // Meets, for a group that knows its device.
   void meet(c10::Device device, std::shared_ptr<Lane> lane, std::chrono::milliseconds timeout);
 

@@ -3,6 +3,7 @@
 // The roundings are those of kernels/step.h with fused multiply-add and IEEE roots, so the bits are the CPU's
 // (adam_step without a root of torch's) and depend neither on the number of blocks nor on where a shard is cut. Prim
 // has, beside what gpu/device/run_steps.h asks for, blocks(), fma(a, b, c) and root(v), the last two rounded once.
+// The last pack may hold fewer elements than lanes: state ends there, and parameters behind them stay as they are.
 #pragma once
 #include "gpu/device/adam_work.h"
 #include "gpu/device/element.h"
@@ -44,6 +45,25 @@ __device__ void put_values(float* array, int64_t i, const Values<float>& values)
   Prim::store(static_cast<Pack*>(start) + i, pack_rounded<Prim, float>(values));
 }
 
+// `lanes`: of them that there are.
+template <class Prim>
+__device__ Values<float> state_at(const float* array, int64_t i, int lanes) {
+  if (lanes == kLanes<float>) return values_at<Prim>(array, i);
+  Values<float> values{};
+  for (int k = 0; k < kLanes<float>; ++k) {
+    if (k < lanes) values.of[k] = array[i * kLanes<float> + k];
+  }
+  return values;
+}
+
+template <class Prim>
+__device__ void put_state(float* array, int64_t i, const Values<float>& values, int lanes) {
+  if (lanes == kLanes<float>) return put_values<Prim>(array, i, values);
+  for (int k = 0; k < kLanes<float>; ++k) {
+    if (k < lanes) array[i * kLanes<float> + k] = values.of[k];
+  }
+}
+
 template <class Prim, int kRanks>
 __device__ Values<float> mean_at(const AdamWork& work, int64_t i) {
   Values<float> gradients[kRanks] = {};
@@ -54,33 +74,38 @@ __device__ Values<float> mean_at(const AdamWork& work, int64_t i) {
 }
 
 template <class Prim, int kRanks>
-__device__ void step_pack(const AdamWork& work, int64_t i) {
+__device__ void step_pack(const AdamWork& work, int64_t i, int lanes) {
   const bool amsgrad = work.scalars.amsgrad;
   Values<float> parameters = values_at<Prim>(work.parameters[work.rank], i);
-  Values<float> means = values_at<Prim>(work.state[0], i), squares = values_at<Prim>(work.state[1], i);
-  Values<float> largest = amsgrad ? values_at<Prim>(work.state[2], i) : Values<float>{};
+  Values<float> means = state_at<Prim>(work.state[0], i, lanes), squares = state_at<Prim>(work.state[1], i, lanes);
+  Values<float> largest = amsgrad ? state_at<Prim>(work.state[2], i, lanes) : Values<float>{};
   const Values<float> gradients = mean_at<Prim, kRanks>(work, i);
   for (int k = 0; k < kLanes<float>; ++k) {
     AdamElement e = {parameters.of[k], means.of[k], squares.of[k], largest.of[k]};
     step_element<Prim>(work.scalars, gradients.of[k], e);
-    parameters.of[k] = e.parameter;
+    if (k < lanes) parameters.of[k] = e.parameter;
     means.of[k] = e.mean;
     squares.of[k] = e.square;
     largest.of[k] = e.largest;
   }
-  put_values<Prim>(work.state[0], i, means);
-  put_values<Prim>(work.state[1], i, squares);
-  if (amsgrad) put_values<Prim>(work.state[2], i, largest);
-  for (int k = 1; k <= kRanks; ++k) put_values<Prim>(work.parameters[(work.rank + k) % kRanks], i, parameters);
+  put_state<Prim>(work.state[0], i, means, lanes);
+  put_state<Prim>(work.state[1], i, squares, lanes);
+  if (amsgrad) put_state<Prim>(work.state[2], i, largest, lanes);
+  for (int k = 1; k <= kRanks; ++k) {
+    float* const there = work.parameters[(work.rank + k) % kRanks];
+    if (there != nullptr) put_values<Prim>(there, i, parameters);
+  }
 }
 
 // kRanks: work.world.
 template <class Prim, int kRanks>
 __device__ void run_adam(const AdamWork& work) {
   if (Prim::load_acquire(work.abort) != 0) return;
-  const int64_t packs = work.count / kLanes<float>, stride = int64_t{Prim::blocks()} * Prim::threads();
+  const int64_t packs = (work.count + kLanes<float> - 1) / kLanes<float>;
+  const int64_t stride = int64_t{Prim::blocks()} * Prim::threads();
   for (int64_t i = int64_t{Prim::block()} * Prim::threads() + Prim::thread(); i < packs; i += stride) {
-    step_pack<Prim, kRanks>(work, i);
+    const int64_t left = work.count - i * kLanes<float>;
+    step_pack<Prim, kRanks>(work, i, left < kLanes<float> ? static_cast<int>(left) : kLanes<float>);
   }
 }
 

@@ -34,7 +34,11 @@ class Arrivals:
         """This rank has stepped its part."""
         work = flat.publish(bucket)
         if work is not None:
-            self._works.append(work)
+            self.follow(work)
+
+    def follow(self, work: Any) -> None:
+        """What gives everybody a bucket is under way."""
+        self._works.append(work)
 
     def wait(self) -> None:
         """Until nothing is on its way. The error of a gather is raised at every call."""
@@ -115,6 +119,7 @@ class ArrivalsInForward(Arrivals):
 
     def wait(self) -> None:
         """See Arrivals."""
+        super().wait()
         self.wait_for(list(self._away))
 
     def end_step(self) -> None:
@@ -122,6 +127,7 @@ class ArrivalsInForward(Arrivals):
 
     def forget(self) -> None:
         """Memory must be back before it is used again."""
+        super().forget()
         self.wait()
 
 

@@ -9,29 +9,53 @@ import torch
 from torch.optim import Optimizer
 
 from ringdp.zero import native
+from ringdp.zero.device_steps import DeviceSteps
 from ringdp.zero.flat import FlatParameters
 
 
 class BucketSteps:
     """begin: gives the optimizer the settings of a step; called before every bucket, as a class may change them.
 
-    fuses: gradients are float32.
+    fuses: gradients are float32. on_device: what serves where `flat` is on one.
     """
 
     def __init__(
-        self, flat: FlatParameters, optimizer: Optimizer, begin: Callable[[], None], *, fuses: bool = False
+        self,
+        flat: FlatParameters,
+        optimizer: Optimizer,
+        begin: Callable[[], None],
+        *,
+        fuses: bool = False,
+        on_device: DeviceSteps | None = None,
     ) -> None:
-        self._flat, self._optimizer, self._begin, self._fuses = flat, optimizer, begin, fuses
+        self._flat, self._optimizer, self._begin = flat, optimizer, begin
+        self._fuses, self._on_device = fuses, on_device if flat.device.type != "cpu" else None
         self._parts: dict[int, tuple[Any, int]] = {}  # of pieces
 
     def sinks(self) -> list[Any]:
         """What steps each bucket as its gradients come; None where a bucket is stepped when all of it has come."""
-        if not (self._fuses and native.serves(self._optimizer)):
+        if self._why_apart():
             return [None] * len(self._flat)
         self._start()
+        if self._on_device is not None:
+            return self._on_device.sinks()
         pieces = zip(self._flat.pieces, self._flat.tensors, strict=True)
         places = {tensor: (piece.bucket, piece.offset) for piece, tensor in pieces}
         return native.sinks(self._optimizer, places, len(self._flat))
+
+    def describe(self) -> str:
+        """How buckets are stepped inside the backward pass, and why not in one sweep. Collective as sinks() is."""
+        why_apart = self._why_apart()
+        if why_apart:
+            return f"a bucket is reduced, then stepped by torch, then gathered: {why_apart}"
+        where = "by one call of the device" if self._on_device is not None else "while it is in the cache"
+        return f"a bucket is reduced and stepped by ringdp's kernel {where}"
+
+    def _why_apart(self) -> str:
+        if self._on_device is not None:
+            return self._on_device.why_not()
+        served = self._fuses and native.serves(self._optimizer)
+        return "" if served else "kernels are of SGD, Adam and AdamW of float32 with plain settings"
 
     def foresee(self, numbers: Collection[int]) -> None:
         """Of a step whose pieces with gradients are known: does now what need not be done between its buckets."""

@@ -124,6 +124,15 @@ class FlatParameters:
         """Of that, what holds parameters."""
         return sum(p.nbytes for p in self.parameters)
 
+    @property
+    def device(self) -> torch.device:
+        """Where all of it is."""
+        return self.own(0).device
+
+    def kept(self, bucket: int) -> torch.Tensor:
+        """What of a bucket stays on this rank between passes: all of it."""
+        return self._flats[bucket]
+
     def own(self, bucket: int) -> torch.Tensor:
         """This rank's part of a bucket of parameters."""
         shard = self.layout.shard(bucket)

@@ -38,6 +38,10 @@ class HeldShards(FlatParameters):
         """The shard."""
         return self._buckets[bucket].shard
 
+    def kept(self, bucket: int) -> torch.Tensor:
+        """The shard."""
+        return self.own(bucket)
+
     def take_back(self, bucket: int) -> None:
         """Masters follow what was loaded."""
         self._renew_master(bucket)

@@ -1,7 +1,8 @@
 """Steps inside the backward pass: one sweep reduces a bucket, steps it, and writes its parameters.
 
 Where the kernels have the step and the backend sums in shared memory, blocks are stepped while they are in the cache;
-elsewhere a bucket is reduced, then stepped. Between the first bucket and the last one parameters are neither old nor
+where devices share memory, one call of theirs sums, steps and gives everybody the parameters; elsewhere a bucket is
+reduced, then stepped. Between the first bucket and the last one parameters are neither old nor
 new. Whatever ends there leaves them torn, which is remembered: neither step() nor a checkpoint takes them for a state
 of the training.
 """
@@ -27,6 +28,9 @@ class Stepping(Protocol):
 
     def step_bucket(self, bucket: int, gradients: Mapping[int, torch.Tensor]) -> None:
         """Where there was no sink."""
+
+    def describe(self) -> str:
+        """How buckets are stepped."""
 
     def step_nothing(self) -> None:
         """Of a rank without pieces: a class that counts its steps counts on all ranks."""
@@ -56,6 +60,10 @@ class StepsInBackward:
         quiet = WaitHook(_call, weakref.WeakMethod(self.quiet))
         hooks = [part.register_load_state_dict_pre_hook(quiet) for part in module.modules()]
         weakref.finalize(self, _undo, reducer, hooks).atexit = False
+
+    def describe(self) -> str:
+        """See Stepping."""
+        return self._stepping.describe()
 
     def run(self, **arguments: Any) -> None:
         """Ends the step that the pass has made. RuntimeError when the pass ended on the way."""
@@ -110,10 +118,15 @@ class StepsInBackward:
 
     def _take(self, bucket: int, part: torch.Tensor) -> None:
         """Called by the reducer, for bucket after bucket."""
-        if self._sinks[bucket] is None:
+        sink = self._sinks[bucket]
+        if sink is None:
             pieces = {number: part[self._flat.pieces[number].place] for number in self._flat.in_bucket(bucket)}
             self._stepping.step_bucket(bucket, pieces)
-        self._arrivals.start(self._flat, bucket)
+        if sink is not None and sink.on_device:
+            self._flat.round_to_parameters(bucket)
+            self._arrivals.follow(sink)
+        else:
+            self._arrivals.start(self._flat, bucket)
         self._stepped += 1
 
 

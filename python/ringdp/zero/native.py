@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -41,13 +43,22 @@ def begin(optimizer: Optimizer, pieces: Collection[torch.Tensor]) -> dict[torch.
     """
     found: dict[torch.Tensor, tuple[Any, int]] = {}
     for group in optimizer.param_groups:
-        for piece in group["params"]:
-            piece.grad = piece.detach() if piece in pieces else None  # torch skips what has none
-        steps, ordered = _READY[type(optimizer)](optimizer, group)
-        for number, piece in enumerate(ordered):
-            found[piece] = (steps, number)
-            piece.grad = None
+        with gradients_for(group, pieces):
+            steps, ordered = _READY[type(optimizer)](optimizer, group)
+        found.update((piece, (steps, number)) for number, piece in enumerate(ordered))
     return found
+
+
+@contextmanager
+def gradients_for(group: Group, pieces: Collection[torch.Tensor]) -> Iterator[None]:
+    """Inside, these pieces of a group look as if they had their gradients: torch skips what has none."""
+    for piece in group["params"]:
+        piece.grad = piece.detach() if piece in pieces else None
+    try:
+        yield
+    finally:
+        for piece in group["params"]:
+            piece.grad = None
 
 
 def sinks(optimizer: Optimizer, places: Mapping[torch.Tensor, tuple[int, int]], buckets: int) -> list[Any]:
@@ -73,10 +84,15 @@ def run(parts: Iterable[tuple[Any, int, torch.Tensor]]) -> None:
         steps.run(numbers, gradients)
 
 
-def _is_served(group: Group) -> bool:
+def is_unusual(group: Group) -> bool:
+    """Whether its settings ask for what only torch's step does."""
     in_tensors = any(map(torch.is_tensor, group.get("betas", ())))  # torch rounds differently then
-    unusual = in_tensors or group.get("capturable") or group.get("differentiable")
-    return not unusual and all(p.dtype == torch.float32 and p.device.type == "cpu" for p in group["params"])
+    return bool(in_tensors or group.get("capturable") or group.get("differentiable"))
+
+
+def _is_served(group: Group) -> bool:
+    on_cpu = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in group["params"])
+    return on_cpu and not is_unusual(group)
 
 
 def _sgd(optimizer: Any, group: Group) -> Ready:
@@ -102,33 +118,53 @@ def _sgd(optimizer: Any, group: Group) -> Ready:
     return steps, pieces
 
 
-def _adam(optimizer: Any, group: Group) -> Ready:
-    pieces: list[torch.Tensor] = []
-    means: list[torch.Tensor] = []
-    squares: list[torch.Tensor] = []
-    largest: list[torch.Tensor] = []
-    numbers: list[torch.Tensor] = []
-    optimizer._init_group(group, pieces, [], means, squares, largest, numbers)
-    for number in numbers:
-        number += 1
+@dataclass
+class AdamState:
+    """Of the pieces of a group that have gradients, list by list; made where there was none."""
+
+    pieces: list[torch.Tensor] = field(default_factory=list)
+    means: list[torch.Tensor] = field(default_factory=list)
+    squares: list[torch.Tensor] = field(default_factory=list)
+    largest: list[torch.Tensor] = field(default_factory=list)  # with amsgrad
+    numbers: list[torch.Tensor] = field(default_factory=list)  # of steps so far
+
+
+def adam_state(optimizer: Any, group: Group) -> AdamState:
+    """What torch's own step would work on."""
+    found = AdamState()
+    optimizer._init_group(group, found.pieces, [], found.means, found.squares, found.largest, found.numbers)
+    return found
+
+
+def adam_settings(group: Group) -> dict[str, Any]:
+    """As the kernels take them, in their order."""
     beta1, beta2 = group["betas"]
+    return {
+        "lr": float(group["lr"]),
+        "beta1": float(beta1),
+        "beta2": float(beta2),
+        "eps": float(group["eps"]),
+        "weight_decay": float(group["weight_decay"]),
+        "decoupled": bool(group["decoupled_weight_decay"]),
+        "amsgrad": bool(group["amsgrad"]),
+        "maximize": bool(group["maximize"]),
+    }
+
+
+def _adam(optimizer: Any, group: Group) -> Ready:
+    state = adam_state(optimizer, group)
+    for number in state.numbers:
+        number += 1
     steps = _C.adam_steps(
-        pieces,
-        means,
-        squares,
-        largest,
-        [float(n) for n in numbers],
-        lr=float(group["lr"]),
-        beta1=float(beta1),
-        beta2=float(beta2),
-        eps=float(group["eps"]),
-        weight_decay=float(group["weight_decay"]),
-        decoupled=group["decoupled_weight_decay"],
-        amsgrad=group["amsgrad"],
-        maximize=group["maximize"],
+        state.pieces,
+        state.means,
+        state.squares,
+        state.largest,
+        [float(n) for n in state.numbers],
+        **adam_settings(group),
         fastest=bool(group["fused"]),
     )
-    return steps, pieces
+    return steps, state.pieces
 
 
 _READY: dict[type[Optimizer], Callable[[Any, Group], Ready]] = {SGD: _sgd, Adam: _adam, AdamW: _adam}

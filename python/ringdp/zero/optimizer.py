@@ -23,6 +23,7 @@ from ringdp.zero.arguments import (
 )
 from ringdp.zero.arrivals import Arrivals, ArrivalsInForward
 from ringdp.zero.bucket_steps import BucketSteps
+from ringdp.zero.device_steps import DeviceSteps
 from ringdp.zero.flat import FlatParameters, bucketed
 from ringdp.zero.gradients import Gradients, ShardedGradients, WholeGradients
 from ringdp.zero.held import HeldShards
@@ -43,7 +44,8 @@ class ZeroOptimizer(Optimizer):
     params, optimizer_class, process_group, **defaults: as for torch's ZeroRedundancyOptimizer. The class must be
     element-wise; others are refused by name. SGD, Adam and AdamW of float32 parameters on the CPU run in C++ with the
     bits of torch's single-tensor step; `fused=True` takes ringdp's fastest step, whose bits do not depend on the
-    number of ranks either. Everything else runs through torch, on the pieces that this rank owns.
+    number of ranks either: there, and with overlap_with_ddp for Adam and AdamW on devices whose ranks share memory.
+    Everything else runs through torch, on the pieces that this rank owns. `describe()` says what does.
     parameters_as_bucket_view: accepted; parameters always are views of flat buckets.
     overlap_with_ddp: from stage 2 on, steps bucket by bucket inside the backward pass, with the settings that groups
         have when it begins; step() waits for the last gathers. Every synchronised pass is a step, so accumulate under
@@ -101,6 +103,10 @@ class ZeroOptimizer(Optimizer):
         """The optimizer of `optimizer_class` that steps this rank's pieces, by torch's name for it."""
         return self._optimizer
 
+    def describe(self) -> str:
+        """How buckets are stepped. With overlap_with_ddp on a device collective before the first pass."""
+        return self._stepping.describe()
+
     @property
     def exposed(self) -> float:
         """Seconds that this rank has waited for stepped parameters so far, in step() or in forward passes."""
@@ -112,10 +118,7 @@ class ZeroOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None, **kwargs: Any) -> float | None:
-        """Steps this rank's part and gives it to everybody, bucket by bucket.
-
-        kwargs: for `optimizer_class.step`, which is called for every bucket.
-        """
+        """Steps this rank's part and gives it to everybody, by bucket. kwargs: for each `optimizer_class.step`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -277,7 +280,8 @@ class ZeroOptimizer(Optimizer):
         (flat,), (source,) = self._flats, self._sources
         reducer = self._wrapper.reducer
         in_float32 = all(facts["dtype"] == "Float" for facts in reducer.buckets())
-        steps = BucketSteps(flat, self._optimizer, self._weak_begin(), fuses=in_float32)
+        on_device = DeviceSteps(flat, self._optimizer, weakref.ref(self), in_float32=in_float32)
+        steps = BucketSteps(flat, self._optimizer, self._weak_begin(), fuses=in_float32, on_device=on_device)
         return StepsInBackward(flat, source, reducer, steps, self._arrivals, self._wrapper.module)
 
     def _whole_step(self) -> WholeStep:

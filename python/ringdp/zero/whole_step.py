@@ -31,6 +31,11 @@ class WholeStep:
         self._arrivals, self._begin = arrivals, begin
         self._halfway = False
 
+    def describe(self) -> str:
+        """How buckets are stepped."""
+        how = "ringdp's kernels" if native.serves(self._optimizer) else "torch"
+        return f"gradients are reduced in the backward pass; step() steps bucket by bucket by {how}, and gathers each"
+
     def run(self, **arguments: Any) -> None:
         """The step. RuntimeError before anything moves when a gradient cannot be stepped, or the state is torn."""
         self.check()

@@ -106,6 +106,10 @@ TEST(Fingerprint, WhereACollectiveRunsIsComparedAndSaid) {
   EXPECT_EQ(describe(devices), describe(host) + " on devices");
   EXPECT_NE(mismatch(meeting, host).find("rank 0 called its first collective of tensors on a device"), std::string::npos);
   EXPECT_EQ(mismatch(meeting, meeting), "");
+  OpDesc stepping = sample();
+  stepping.place = Place::kStepping;
+  EXPECT_EQ(describe(stepping), describe(devices) + " with a step");
+  EXPECT_NE(mismatch(devices, stepping).find("(step)"), std::string::npos);
 }
 
 TEST(Fingerprint, WhereTensorsLieOnDevicesIsComparedAndSaid) {

@@ -184,11 +184,16 @@ TEST(CheckWork, TheFusedStepToo) {
   for (int r = 0; r < 2; ++r) good.gradients[r] = good.parameters[r] = place;
   good.state[0] = good.state[1] = place;
   EXPECT_NO_THROW(check_adam_work(good));
+  AdamWork some = good;
+  some.count = 7;
+  some.parameters[1] = nullptr;
+  EXPECT_NO_THROW(check_adam_work(some)) << "a last pack of three; rank 1 wants no parameters";
   const std::vector<std::pair<const char*, std::function<void(AdamWork&)>>> spoiled = {
       {"world is 9", [](AdamWork& w) { w.world = 9; }},
-      {"count is 6", [](AdamWork& w) { w.count = 6; }},
+      {"count is -1", [](AdamWork& w) { w.count = -1; }},
       {"gradients[1] is null", [](AdamWork& w) { w.gradients[1] = nullptr; }},
       {"parameters[0] is not 16-byte", [](AdamWork& w) { w.parameters[0] += 1; }},
+      {"parameters[0] is null", [](AdamWork& w) { w.parameters[0] = nullptr; }},
       {"state[2] is null", [](AdamWork& w) { w.scalars.amsgrad = true; }},
       {"abort is null", [](AdamWork& w) { w.abort = nullptr; }},
   };

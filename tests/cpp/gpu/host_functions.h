@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/dtype.h"
+#include "gpu/device/adam_work.h"
 #include "gpu/device/work.h"
 #include "gpu/library.h"
 
@@ -26,6 +27,7 @@ struct HostDevices {
   std::string fails;                     // a function's name: alloc, host_map, ...
   std::function<bool(int device, const rd_gpu_handle&)> refuses_import = [](int, const rd_gpu_handle&) { return false; };
   std::vector<std::pair<Work, int>> runs;  // and their executors
+  std::vector<AdamWork> steps;
   std::vector<uint32_t> awaited;
   std::vector<std::pair<void*, size_t>> poisoned;
 
@@ -134,6 +136,9 @@ inline Functions host_functions() {
   f.run = [](const void* work, size_t, int, int, int executor, void*) {
     return unless_failing("run", [&] { return devices.runs.push_back({*static_cast<const Work*>(work), executor}), 0; });
   };
+  f.adam_step = [](const void* work, size_t, void*) {
+    return unless_failing("adam_step", [&] { return devices.steps.push_back(*static_cast<const AdamWork*>(work)), 0; });
+  };
   f.await = [](const uint32_t*, uint32_t value, void*) {
     return unless_failing("await", [&] { return devices.awaited.push_back(value), 0; });
   };
@@ -156,6 +161,7 @@ inline void reset_devices() {
   devices.fails.clear();
   devices.refuses_import = [](int, const rd_gpu_handle&) { return false; };
   devices.runs.clear();
+  devices.steps.clear();
   devices.awaited.clear();
   devices.poisoned.clear();
 }

@@ -75,12 +75,34 @@ TEST(Launch, InputsMayLieBehindOneAnother) {
   Addresses addresses = memory->addresses();
   addresses.aborts[0] = addresses.aborts[1] = &memory->abort;
   const plan::DevicePlan plan = plan_of(plan::Collective::kAllGather);
-  const Work work = work_of(plan, addresses, {32, 32, 0, 1000, 1, 1, 256});
+  const Work work = work_of(plan, addresses, {32, 32, 0, 1000, 1, 1, false, 256});
   check_work(work, plan.dtype);
   EXPECT_EQ(work.input[0], memory->window[0] + 32);
   EXPECT_EQ(work.input[1], memory->window[1] + 32 + 256);
   EXPECT_EQ(work.output[1], memory->window[1] + 32);
   EXPECT_EQ(work.aborts[1], &memory->abort);
+}
+
+TEST(Launch, AStepReplacesTheGradientsOfOthers) {
+  const auto memory = std::make_unique<Memory>();
+  alignas(16) float own[4], state[2][4];
+  StepFacts facts;
+  facts.at = 32;
+  facts.count = 3;
+  facts.divisor = 2;
+  facts.parameters = own;
+  for (int k = 0; k < 2; ++k) facts.state[k] = state[k];
+  const AdamWork work = adam_work_of(1, 2, memory->addresses(), facts);
+  check_adam_work(work);
+  EXPECT_EQ(work.count, 3);
+  EXPECT_EQ(work.divisor, 2);
+  EXPECT_EQ(work.parameters[1], own);
+  EXPECT_EQ(work.state[1], state[1]);
+  EXPECT_EQ(work.abort, &memory->abort);
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(work.gradients[r], reinterpret_cast<float*>(memory->window[r] + 32));
+  EXPECT_EQ(work.parameters[0], work.gradients[0]);
+  facts.gives = false;
+  EXPECT_EQ(adam_work_of(1, 2, memory->addresses(), facts).parameters[0], nullptr);
 }
 
 TEST(Launch, WhoIsNotReachedHasNoAddress) {

@@ -81,6 +81,28 @@ TEST_F(NeighbourhoodTest, ALaunchIsGoodWorkAndCounts) {
   }
 }
 
+TEST_F(NeighbourhoodTest, AStepFindsWhatLiesInWindows) {
+  EXPECT_EQ(met_[1]->why_no_step(), "");
+  EXPECT_EQ(met_[1]->cut_step(1 << 20).elements.size(), 8u) << "two parts of 4 MiB through a window of 1 MiB";
+  check_work(*met_[1]->launch_barrier(1000, nullptr), DType::kF32);
+  alignas(16) float own[8];
+  StepFacts facts;
+  facts.at = 4096;
+  facts.count = 8;
+  facts.parameters = facts.state[0] = facts.state[1] = own;
+  met_[1]->step(facts, nullptr);
+  ASSERT_EQ(devices.steps.size(), 1u);
+  const AdamWork& work = devices.steps[0];
+  check_adam_work(work);
+  EXPECT_EQ(work.rank, 1);
+  EXPECT_EQ(work.gradients[0], reinterpret_cast<float*>(met_[0]->window() + 4096));
+  EXPECT_EQ(work.parameters[0], work.gradients[0]);
+  EXPECT_EQ(work.parameters[1], own);
+  devices.fails = "adam_step";
+  EXPECT_THROW(met_[1]->step(facts, nullptr), Error);
+  devices.fails.clear();
+}
+
 TEST_F(NeighbourhoodTest, WhatTheDeviceRefusesIsNotCounted) {
   devices.fails = "run";
   EXPECT_THROW(launch(problem(Collective::kAllReduce, 16)), Error);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace ringdp::gpu {
 namespace {
 
@@ -127,6 +129,23 @@ TEST(Pieces, AWindowThatHoldsNoPackIsRefused) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
     EXPECT_NE(std::string(error.what()).find("raise window_bytes"), std::string::npos);
   }
+}
+
+TEST(Pieces, OfAStepHoldEverybodysElementsOnceEach) {
+  for (const int world : {1, 2, 3, 8}) {
+    for (const int64_t count : {0, 1024, 5120}) {
+      const Pieces pieces = cut_step(world, count, 4096);
+      int64_t next = 0;
+      for (const Extent& piece : pieces.elements) {
+        EXPECT_EQ(piece.begin, next);
+        EXPECT_EQ(piece.begin % 4, 0);
+        EXPECT_LE(pieces.input_at(world, piece.count(), DType::kF32), 4096);
+        next = piece.end;
+      }
+      EXPECT_EQ(next, count);
+    }
+  }
+  EXPECT_THROW(cut_step(8, 1024, 64), Error);
 }
 
 }  // namespace

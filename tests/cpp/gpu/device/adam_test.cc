@@ -66,20 +66,21 @@ Trained fresh(int64_t count) {
   return {spread(count, 1), {spread(count, 2), squared(spread(count, 3)), squared(spread(count, 4))}};
 }
 
-// The shard of rank `rank` of a world, stepped by the kernel's text.
+// The shard of the last rank of a world, stepped by the kernel's text. Memory goes on to the end of the last pack.
 struct World {
-  int64_t count;
+  int64_t count, packed;
   std::vector<Floats> gradients, parameters;
   Trained trained;
   uint32_t abort = 0;
 
-  World(int world, int64_t elements) : count(elements), trained(fresh(elements)) {
+  World(int world, int64_t elements)
+      : count(elements), packed((elements + 3) / 4 * 4), trained(fresh(packed)) {
     for (int r = 0; r < world; ++r) {
-      gradients.push_back(spread(elements, 10 + r));
+      gradients.push_back(spread(packed, 10 + r));
       parameters.push_back(trained.parameters);
     }
   }
-  void step(const kernels::AdamScalars& scalars, double divisor) {
+  AdamWork work(const kernels::AdamScalars& scalars, double divisor) {
     AdamWork work{};
     work.world = static_cast<int>(gradients.size());
     work.rank = work.world - 1;
@@ -92,8 +93,9 @@ struct World {
       work.parameters[r] = parameters[r].data();
     }
     for (int k = 0; k < 3; ++k) work.state[k] = trained.state[k].data();
-    run(work);
+    return work;
   }
+  void step(const kernels::AdamScalars& scalars, double divisor) { run(work(scalars, divisor)); }
   Floats mean(double divisor) const {
     Floats sum = gradients[0];
     for (size_t r = 1; r < gradients.size(); ++r) {
@@ -104,10 +106,11 @@ struct World {
   }
 };
 
-void step_on_the_cpu(const kernels::AdamSettings& settings, double number, const Floats& mean, Trained& t) {
+void step_on_the_cpu(const kernels::AdamSettings& settings, double number, const Floats& mean, int64_t count,
+                     Trained& t) {
   const kernels::StepArrays arrays{t.parameters.data(), mean.data(),
                                    {t.state[0].data(), t.state[1].data(), t.state[2].data()},
-                                   static_cast<int64_t>(mean.size())};
+                                   count};
   kernels::adam_step_with(kernels::scalar_fma_step_kernels(), settings, arrays, number, nullptr);
 }
 
@@ -116,7 +119,7 @@ void expect_the_bits_of_the_cpu(int ranks, int64_t count, const kernels::AdamSet
   Trained expected = world.trained;
   for (int number = 1; number <= 3; ++number) {
     world.step(kernels::scalars_of(settings, number), divisor);
-    step_on_the_cpu(settings, number, world.mean(divisor), expected);
+    step_on_the_cpu(settings, number, world.mean(divisor), count, expected);
   }
   for (const Floats& parameters : world.parameters) EXPECT_TRUE(same_bits(parameters, expected.parameters)) << ranks;
   for (int k = 0; k < 3; ++k) EXPECT_TRUE(same_bits(world.trained.state[k], expected.state[k])) << ranks << " " << k;
@@ -126,7 +129,7 @@ constexpr kernels::AdamSettings kAdamW{1e-2, 0.9, 0.999, 1e-8, 0.1, true, false,
 
 TEST(Adam, EveryNumberOfRanksGivesTheBitsOfTheCpu) {
   for (int ranks = 1; ranks <= plan::kMaxDeviceRanks; ++ranks) {
-    for (const int64_t count : {0, 4, 60, 1024}) expect_the_bits_of_the_cpu(ranks, count, kAdamW, ranks);
+    for (const int64_t count : {0, 1, 3, 4, 60, 61, 1023, 1024}) expect_the_bits_of_the_cpu(ranks, count, kAdamW, ranks);
   }
 }
 
@@ -139,6 +142,30 @@ TEST(Adam, EverySettingGivesTheBitsOfTheCpu) {
         }
       }
     }
+  }
+}
+
+TEST(Adam, WhoWantsNoParametersGetsNone) {
+  World world(3, 62);
+  AdamWork work = world.work(kernels::scalars_of(kAdamW, 1), 3);
+  work.parameters[0] = nullptr;
+  run(work);
+  EXPECT_TRUE(same_bits(world.parameters[0], fresh(world.packed).parameters));
+  EXPECT_FALSE(same_bits(world.parameters[1], world.parameters[0]));
+  EXPECT_TRUE(same_bits(world.parameters[1], world.parameters[2]));
+}
+
+TEST(Adam, ParametersMayReplaceTheGradientsOfOthers) {
+  World apart(3, 62), together(3, 62);
+  for (World* const world : {&apart, &together}) {
+    AdamWork work = world->work(kernels::scalars_of(kAdamW, 1), 3);
+    for (int r = 0; r < 2 && world == &together; ++r) work.parameters[r] = work.gradients[r];
+    run(work);
+  }
+  EXPECT_TRUE(same_bits(together.parameters[2], apart.parameters[2]));
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_TRUE(same_bits(Floats(together.gradients[r].begin(), together.gradients[r].begin() + 62),
+                          Floats(apart.parameters[r].begin(), apart.parameters[r].begin() + 62)));
   }
 }
 

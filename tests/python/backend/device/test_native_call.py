@@ -1,9 +1,8 @@
-"""Collectives that devices run: the bits of the CPU's, in the order of streams, in pieces, of tensors of any layout."""
+"""Collectives that devices run: the bits of the CPU's, in pieces, of tensors of any layout."""
 
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from ranks import HERE
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import exchanges
-from native import EXECUTORS, PATIENCE_S, WINDOW_BYTES, arrive, bits, described, device_for
+from native import EXECUTORS, WINDOW_BYTES, arrive, bits, described, device_for
 from stand_in import backend_of
 
 
@@ -39,40 +38,6 @@ def without_pinned_memory(library: str, executor: str) -> int:
         dist.all_reduce(tensor, group=group)
         dist.broadcast(tensor, 0, group=group)
     return gpu.pinned_bytes() - before
-
-
-def behind_slow_work(library: str, executor: str) -> tuple[bool, bool, list[float]]:
-    """On a rank: a held job writes the input after the collective was called and waited for; a later one reads it."""
-    gpu, group = arrive(library, executor)
-    tensor, seen = gpu.put(torch.zeros(1000)), gpu.put(torch.zeros(1000))
-    dist.all_reduce(tensor, group=group)
-    gpu.synchronize()
-    gpu.hold()
-    tensor.fill_(HERE.rank + 1)
-    work = dist.all_reduce(tensor, group=group, async_op=True)
-    waited = work.wait()
-    seen.copy_(tensor, non_blocking=True)
-    early = work.is_completed()
-    dist.barrier()  # nobody's stream has moved
-    gpu.go()
-    return waited, early, seen.cpu()[[0, -1]].tolist()
-
-
-def crossing_groups(library: str, executor: str) -> list[float]:
-    """On a rank: two groups on two streams, called in opposite orders."""
-    gpu, _ = arrive(library, executor)
-    groups = [gpu.new_group(), gpu.new_group()]
-    tensors = [gpu.put(torch.full((3000,), 1.0 + i)) for i in range(2)]
-    for group, tensor in zip(groups, tensors, strict=True):
-        dist.all_reduce(tensor, group=group)  # the devices have met
-    order = [0, 1] if HERE.rank % 2 == 0 else [1, 0]
-    works = {}
-    for i in order:
-        with gpu.stream(1 + i):
-            works[i] = dist.all_reduce(tensors[i], group=groups[i], async_op=True)
-    for i in reversed(order):
-        assert works[i].wait(timedelta(seconds=PATIENCE_S))
-    return [float(tensor.cpu()[-1]) for tensor in tensors]
 
 
 def any_layout(library: str, executor: str) -> list[bool]:
@@ -143,14 +108,6 @@ def test_the_bits_are_the_cpus(world_of, stand_in, executor, size):
 
 def test_nothing_is_pinned(two, stand_in, executor):
     assert two.run(without_pinned_memory, stand_in, executor) == [0, 0]
-
-
-def test_streams_order_what_comes_before_and_after(two, stand_in, executor):
-    assert two.run(behind_slow_work, stand_in, executor) == [(True, False, [3.0, 3.0])] * 2
-
-
-def test_groups_that_cross_do_not_wait_for_each_other(two, stand_in, executor):
-    assert two.run(crossing_groups, stand_in, executor) == [[4.0, 8.0]] * 2
 
 
 def test_tensors_of_any_layout(two, stand_in, executor):

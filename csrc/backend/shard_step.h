@@ -1,0 +1,29 @@
+// Adam on this rank's part of a bucket, as a device runs it in the collective that sums the bucket's gradients.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/step_kernel.h"
+
+namespace ringdp::backend {
+
+// A value. Tensors are contiguous 1-D float32 of one device.
+struct ShardStep {
+  // Consecutive elements of the part that have settings and state of their own.
+  struct Piece {
+    int64_t offset = 0;             // in the part, in elements; whole packs of 16 bytes
+    std::vector<at::Tensor> state;  // as kernels::StepArrays has it, of as many elements as the piece
+    kernels::AdamScalars scalars = {};
+  };
+  // Of the whole bucket: then everybody gets all of it, stepped, and what no rank's pieces cover becomes its gradient:
+  // it must be padding. Or of this rank's part: then nobody else gets it, and what no piece covers keeps its value.
+  at::Tensor parameters;
+  std::vector<Piece> pieces;  // in order
+};
+
+// DistBackendError names what does not fit gradients of the whole bucket, of `world` equal parts.
+void check(const ShardStep& step, const at::Tensor& gradients, int world);
+
+}  // namespace ringdp::backend
