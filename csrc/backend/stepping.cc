@@ -17,7 +17,9 @@ std::shared_ptr<NativeLane> Backend::lane_for_step(c10::Device device, std::stri
     return nullptr;
   }
   return guarded([&] {
-    lane->refuse_capture();
+    if (lane->is_capturing()) {
+      lane->refuse_capture("the host counts a step and its settings, which no graph can replay; step outside the capture");
+    }
     return natives_->lane_for_step(device, lane, options_->timeout, why_not);
   });
 }
