@@ -5,6 +5,7 @@
 // A piece takes the same range of every part.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/bytes.h"
@@ -29,8 +30,11 @@ struct Room {
   int64_t window_bytes = 0, stage_bytes = 0;
 };
 
+using StageOf = std::function<int64_t(const plan::DeviceProblem& piece)>;  // bytes that its plan needs beside the window
+
 // `problem`: of the whole collective, its count in elements, any number. InvalidArgument when not even one pack fits.
-Pieces cut(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem, const Room& room);
+Pieces cut(const StageOf& stage_of, const plan::DeviceProblem& problem, const Room& room);
+Pieces cut(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem, const Room& room);  // of device plans
 
 // The plan's problem for one piece: whole packs.
 plan::DeviceProblem problem_of(plan::DeviceProblem whole, const Extent& piece);

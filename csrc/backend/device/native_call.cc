@@ -39,18 +39,14 @@ void NativeCall::enqueue(const std::function<void()>& after, const std::string& 
   for (const auto& result : tensors_.results) copy_back(result.memory, result.tensor);
   if (after) after();
   done_->record(stream_);
-  native_->watch({what, Deadline::after(question_.timeout + grace()), Deadline::Clock::now(), done_, std::move(launches_)});
+  const Deadline deadline = Deadline::after(question_.timeout + native_->neighbourhood().grace());
+  native_->watch({what, deadline, Deadline::Clock::now(), done_, std::move(launches_)});
   Overseer::instance().look_after(native_);
-}
-
-// A kernel that polls knows better who is waited for, once it has given up.
-std::chrono::milliseconds NativeCall::grace() const {
-  return std::chrono::seconds(native_->neighbourhood().on_streams() ? 0 : 1);
 }
 
 // The window is this rank's again when its part of a plan is over, so pieces follow one another freely.
 void NativeCall::run(const Extent& elements, bool first) {
-  gpu::Neighbourhood& neighbourhood = native_->neighbourhood();
+  gpu::DeviceRanks& neighbourhood = native_->neighbourhood();
   const DType dtype = question_.problem.dtype;
   const int64_t count = elements.count(), from = elements.begin * size_of(dtype);
   char* const window = neighbourhood.window();
@@ -59,12 +55,12 @@ void NativeCall::run(const Extent& elements, bool first) {
   for (size_t i = 0; i < tensors_.inputs.size(); ++i) {
     copy(window + pieces_.input_at(static_cast<int>(i), count, dtype), at(tensors_.inputs[i]), count);
   }
-  gpu::Neighbourhood::Piece piece;
+  gpu::DeviceRanks::Piece piece;
   piece.problem = gpu::problem_of(question_.problem, elements);
   piece.output_at = pieces_.output_at(0, count, dtype);
   piece.divisor = question_.divisor;
   piece.deadline_ns = static_cast<uint64_t>(std::max<int64_t>(std::chrono::nanoseconds(question_.timeout).count(), 1));
-  launches_.push_back(neighbourhood.launch(piece, choice_, stream));
+  if (auto launched = neighbourhood.launch(piece, choice_, stream)) launches_.push_back(std::move(launched));
   if (first) neighbourhood.await_checked(number_, stream);
   for (size_t i = 0; i < tensors_.outputs.size(); ++i) {
     char* const output = at(tensors_.outputs[i]);

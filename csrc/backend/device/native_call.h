@@ -36,7 +36,6 @@ class NativeCall final : public CallOnDevice {
 
  private:
   void run(const Extent& elements, bool first);
-  std::chrono::milliseconds grace() const;
   void copy(void* to, const void* from, int64_t elements) const;
   void record_tensors() const;
 

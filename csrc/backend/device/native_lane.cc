@@ -22,7 +22,7 @@ const UnderWay* call_of(const std::list<UnderWay>& calls, const gpu::Expired& re
 }  // namespace
 
 NativeLane::NativeLane(std::shared_ptr<Lane> lane, std::shared_ptr<comm::Group> group,
-                       std::unique_ptr<gpu::Neighbourhood> neighbourhood)
+                       std::unique_ptr<gpu::DeviceRanks> neighbourhood)
     : lane_(std::move(lane)),
       group_(std::move(group)),
       neighbourhood_(std::move(neighbourhood)),
@@ -45,6 +45,7 @@ bool NativeLane::look() {
   look_at_deadlines();
   look_at_stopped_peers();
   look_at_group();
+  look_at_failure();
   const std::lock_guard lock(mutex_);
   if (left_) let_go();
   return !under_way_.empty();
@@ -53,6 +54,15 @@ bool NativeLane::look() {
 // A peer that gives up releases its own streams' waits only.
 void NativeLane::look_at_group() {
   if (group_->error() || neighbourhood_->given_up()) neighbourhood_->give_up();
+}
+
+// NCCL, which fails by itself.
+void NativeLane::look_at_failure() {
+  const std::string failure = neighbourhood_->look();
+  if (failure.empty() || group_->error()) return;
+  group_->fail(Error(ErrorKind::kInternal, "group " + group_->name() + ": a collective on devices failed: NCCL: " + failure +
+                                               "; NCCL_DEBUG=WARN makes it say more"));
+  neighbourhood_->give_up();
 }
 
 // SPIN: a kernel has waited for too long, and has told its own device to give up.

@@ -12,7 +12,7 @@
 #include "backend/device/lane.h"
 #include "base/deadline.h"
 #include "comm/group.h"
-#include "gpu/neighbourhood.h"
+#include "gpu/device_ranks.h"
 
 namespace ringdp::backend {
 
@@ -28,11 +28,11 @@ struct UnderWay {
 class NativeLane {
  public:
   NativeLane(std::shared_ptr<Lane> lane, std::shared_ptr<comm::Group> group,
-             std::unique_ptr<gpu::Neighbourhood> neighbourhood);
+             std::unique_ptr<gpu::DeviceRanks> neighbourhood);
 
   const std::shared_ptr<Lane>& lane() const { return lane_; }
   const c10::Stream& stream() const { return stream_; }
-  gpu::Neighbourhood& neighbourhood() const { return *neighbourhood_; }
+  gpu::DeviceRanks& neighbourhood() const { return *neighbourhood_; }
 
   std::mutex& order() { return order_; }  // from a call's number to its end on the stream
   uint32_t next_number() { return ++numbers_; }  // under order(): of calls on this device, from 1
@@ -50,6 +50,7 @@ class NativeLane {
 
  private:
   void look_at_group();
+  void look_at_failure();
   void look_at_record();
   void look_at_deadlines();
   void look_at_stopped_peers();
@@ -58,7 +59,7 @@ class NativeLane {
 
   const std::shared_ptr<Lane> lane_;
   const std::shared_ptr<comm::Group> group_;
-  const std::unique_ptr<gpu::Neighbourhood> neighbourhood_;
+  const std::unique_ptr<gpu::DeviceRanks> neighbourhood_;
   const c10::Stream stream_;
 
   std::mutex order_;  // guards the next

@@ -5,6 +5,7 @@
 #include "backend/device/overseer.h"
 #include "backend/errors.h"
 #include "backend/gil.h"
+#include "base/env.h"
 #include "transport/fd_exchange.h"
 
 namespace ringdp::backend {
@@ -23,8 +24,7 @@ Natives::~Natives() {
 }
 
 // What all ranks know without meeting.
-std::string Natives::why_never() const {
-  if (group_->settings().window_bytes == 0) return "window_bytes is 0";
+std::string Natives::why_no_shared_memory() const {
   if (group_->world() > plan::kMaxDeviceRanks) {
     return std::to_string(group_->world()) + " ranks, and at most " + std::to_string(plan::kMaxDeviceRanks) +
            " share memory of devices";
@@ -36,14 +36,29 @@ void Natives::meet(c10::Device device, std::shared_ptr<Lane> lane, std::chrono::
   const ReleaseGil release;  // peers may need it to come as far
   const std::lock_guard lock(mutex_);
   if (device_) return;
-  why_not_ = why_never();
-  if (why_not_.empty()) {
+  if (group_->settings().window_bytes == 0) {
+    why_not_ = "window_bytes is 0";
+  } else {
     const c10::DeviceGuard current(device);
-    auto neighbourhood = gpu::Neighbourhood::meet(lane->core().functions(), device.index(), surroundings(timeout));
-    why_not_ = neighbourhood->why_not();
-    if (why_not_.empty()) lane_ = std::make_shared<NativeLane>(std::move(lane), group_, std::move(neighbourhood));
+    auto ranks = meet_peers(device, *lane, Deadline::after(timeout));
+    if (why_not_.empty()) lane_ = std::make_shared<NativeLane>(std::move(lane), group_, std::move(ranks));
   }
   device_ = device;
+}
+
+// By shared memory, else by NCCL.
+std::unique_ptr<gpu::DeviceRanks> Natives::meet_peers(c10::Device device, const Lane& lane, Deadline deadline) {
+  const gpu::Functions& functions = lane.core().functions();
+  const std::string apart = why_no_shared_memory();
+  std::unique_ptr<gpu::DeviceRanks> ranks;
+  if (apart.empty()) {
+    ranks = gpu::Neighbourhood::meet(functions, device.index(), surroundings(deadline));
+  } else {
+    ranks = gpu::NcclRanks::meet(functions, device.index(), surroundings_of_nccl(device, lane, deadline));
+  }
+  why_not_ = ranks->why_not();
+  if (!why_not_.empty() && !apart.empty()) why_not_ = apart + "; " + why_not_;
+  return ranks;
 }
 
 std::shared_ptr<NativeLane> Natives::lane_for(c10::Device device, std::shared_ptr<Lane> lane, const comm::OpDesc& desc,
@@ -68,8 +83,28 @@ plan::DeviceProblem Natives::problem_of(const comm::OpDesc& desc, int rank, int 
   return problem;
 }
 
-gpu::Surroundings Natives::surroundings(std::chrono::milliseconds timeout) const {
-  const Deadline deadline = Deadline::after(timeout);
+gpu::NcclSurroundings Natives::surroundings_of_nccl(c10::Device device, const Lane& lane, Deadline deadline) const {
+  const Settings& settings = group_->settings();
+  gpu::NcclSurroundings around;
+  around.rank = group_->rank();
+  around.world = group_->world();
+  around.window_bytes = settings.window_bytes;
+  around.wish = {settings.algorithm, settings.order, settings.wire};
+  around.library = read_env("RINGDP_NCCL").value_or("");
+  around.stream = lane.native(lane.inputs());
+  around.deadline = deadline;
+  around.tell_all = [this, deadline](const std::string& own) { return tell_all(own, deadline); };
+  around.with_device = [device](const std::function<void()>& run) {
+    const c10::DeviceGuard current(device);
+    run();
+  };
+  around.still_there = [this] {
+    if (const auto error = group_->error()) throw *error;
+  };
+  return around;
+}
+
+gpu::Surroundings Natives::surroundings(Deadline deadline) const {
   gpu::Surroundings around;
   around.rank = group_->rank();
   around.world = group_->world();

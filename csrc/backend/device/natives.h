@@ -8,6 +8,8 @@
 
 #include "backend/device/native_call.h"
 #include "comm/fingerprint.h"
+#include "gpu/nccl/ranks.h"
+#include "gpu/neighbourhood.h"
 
 namespace ringdp::backend {
 
@@ -30,8 +32,10 @@ class Natives {
   std::string description() const;  // "" before the first call
 
  private:
-  std::string why_never() const;
-  gpu::Surroundings surroundings(std::chrono::milliseconds timeout) const;
+  std::string why_no_shared_memory() const;
+  std::unique_ptr<gpu::DeviceRanks> meet_peers(c10::Device device, const Lane& lane, Deadline deadline);
+  gpu::Surroundings surroundings(Deadline deadline) const;
+  gpu::NcclSurroundings surroundings_of_nccl(c10::Device device, const Lane& lane, Deadline deadline) const;
   std::vector<std::string> tell_all(const std::string& own, Deadline deadline) const;
 
   const std::shared_ptr<comm::Group> group_;
