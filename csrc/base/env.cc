@@ -120,7 +120,7 @@ const std::vector<SettingRow>& setting_table() {
       {"", "RINGDP_JOB", "", "words", "set by commands that run a job (`-- COMMAND`): by it they find the processes that the job leaves"},
       {"", "RINGDP_CUDA", "auto", "auto|on|off", "build time only: compile the CUDA part"},
       {"", "RINGDP_GPU_LIBRARY", "", "a file", "the CUDA part, instead of the one beside the extension"},
-      {"", "RINGDP_NCCL", "", "a file", "the NCCL library for CUDA tensors, where the process has not loaded one; empty: libnccl.so.2"},
+      {"", "RINGDP_NCCL", "", "a file", "the NCCL library, which carries tensors of devices between hosts, where the process has not loaded one; empty: libnccl.so.2"},
       {"", "MASTER_ADDR", "", "a host name or address", "set by torchrun; picks the default TCP interface"},
   };
   return kTable;

@@ -19,22 +19,21 @@ Pieces parts_of(Collective what, int world) {
   }
 }
 
-int64_t stage_of(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& whole, int64_t count) {
-  return plan::make_device_plan(algorithm, problem_of(whole, {0, count})).stage_bytes;
-}
-
 [[noreturn]] void refuse_window(int64_t bytes) {
   throw Error(ErrorKind::kInvalidArgument,
               "a window of " + std::to_string(bytes) + " bytes holds no pack of each part: raise window_bytes");
 }
 
+StageOf stage_of(plan::DeviceAlgorithm algorithm) {
+  return [algorithm](const auto& piece) { return plan::make_device_plan(algorithm, piece).stage_bytes; };
+}
+
 // Elements of the largest piece.
-int64_t largest(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& whole, const Pieces& pieces,
-                const Room& room) {
+int64_t largest(const StageOf& stage_of, const plan::DeviceProblem& whole, const Pieces& pieces, const Room& room) {
   const int64_t pack = plan::pack_elements(whole.dtype);
   const int parts = pieces.in_place ? 1 : pieces.inputs + pieces.outputs;
   int64_t packs = std::min(room.window_bytes / parts / plan::kDevicePackBytes, ceil_div(whole.count, pack));
-  while (packs > 1 && stage_of(algorithm, whole, packs * pack) > room.stage_bytes) packs = ceil_div(packs, 2);
+  while (packs > 1 && stage_of(problem_of(whole, {0, packs * pack})) > room.stage_bytes) packs = ceil_div(packs, 2);
   if (packs > 0) return packs * pack;
   refuse_window(room.window_bytes);
 }
@@ -45,9 +44,9 @@ std::vector<Extent> ranges(int64_t count, int64_t most) {
   return found;
 }
 
-void divide(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& whole, const Room& room, Pieces* pieces) {
+void divide(const StageOf& stage_of, const plan::DeviceProblem& whole, const Room& room, Pieces* pieces) {
   if (whole.count == 0) return pieces->elements.push_back({0, 0});
-  pieces->elements = ranges(whole.count, largest(algorithm, whole, *pieces, room));
+  pieces->elements = ranges(whole.count, largest(stage_of, whole, *pieces, room));
 }
 
 }  // namespace
@@ -62,10 +61,14 @@ int64_t Pieces::output_at(int index, int64_t count, DType dtype) const {
   return (in_place ? index : inputs + index) * padded_bytes(count, dtype);
 }
 
-Pieces cut(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem, const Room& room) {
+Pieces cut(const StageOf& stage_of, const plan::DeviceProblem& problem, const Room& room) {
   Pieces pieces = parts_of(problem.what, problem.world);
-  divide(algorithm, problem, room, &pieces);
+  divide(stage_of, problem, room, &pieces);
   return pieces;
+}
+
+Pieces cut(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem, const Room& room) {
+  return cut(stage_of(algorithm), problem, room);
 }
 
 std::optional<Pieces> cut_in_segment(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem,
@@ -75,7 +78,7 @@ std::optional<Pieces> cut_in_segment(plan::DeviceAlgorithm algorithm, const plan
   if (gathers && problem.count * size_of(problem.dtype) % plan::kDevicePackBytes != 0) return std::nullopt;
   Pieces pieces = parts_of(problem.what, problem.world);
   pieces.in_place = true;
-  divide(algorithm, problem, {std::numeric_limits<int64_t>::max(), stage_bytes}, &pieces);
+  divide(stage_of(algorithm), problem, {std::numeric_limits<int64_t>::max(), stage_bytes}, &pieces);
   return pieces;
 }
 

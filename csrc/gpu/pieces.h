@@ -6,6 +6,7 @@
 // brings or gets none.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -31,8 +32,11 @@ struct Room {
   int64_t window_bytes = 0, stage_bytes = 0;
 };
 
+using StageOf = std::function<int64_t(const plan::DeviceProblem& piece)>;  // bytes that its plan needs beside the window
+
 // `problem`: of the whole collective, its count in elements, any number. InvalidArgument when not even one pack fits.
-Pieces cut(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem, const Room& room);
+Pieces cut(const StageOf& stage_of, const plan::DeviceProblem& problem, const Room& room);
+Pieces cut(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem, const Room& room);  // of device plans
 
 // Of a collective on tensors in a segment: none, when it cannot run there. Parts of the output follow one another, and the
 // input is the output, or this rank's part of it.

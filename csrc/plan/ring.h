@@ -14,8 +14,14 @@ namespace ringdp::plan {
 
 Plan ring(const Problem& problem, Order order);  // a valid problem with world > 1
 
+// How the rotated ring cuts and begins.
+struct RotatedStart {
+  int64_t unit = 1;    // chunks of an all_reduce are whole units of so many elements
+  bool widens = true;  // what a rank sends first travels wide, as the sums after it do; else in the tensor's type
+};
+
 // The two halves behind ring(): all_reduce and reduce_scatter; rank order also reduce.
 Plan ring_in_rank_order(const Problem& problem);
-Plan ring_rotated(const Problem& problem);
+Plan ring_rotated(const Problem& problem, const RotatedStart& start = {});
 
 }  // namespace ringdp::plan

@@ -14,8 +14,10 @@ namespace {
 // this rank's own part of it was folded or sent.
 class RotatedRing {
  public:
-  explicit RotatedRing(const Problem& problem)
+  RotatedRing(const Problem& problem, const RotatedStart& start)
       : problem_(problem),
+        unit_(start.unit),
+        widens_(start.widens),
         builder_("ring/rotated", problem),
         lanes_(builder_, problem),
         world_(problem.world),
@@ -51,7 +53,7 @@ class RotatedRing {
   };
 
   Extent chunk(int c) const {
-    return scatter_ ? Extent{0, problem_.part(c)} : balanced_part(problem_.count, world_, c);
+    return scatter_ ? Extent{0, problem_.part(c)} : balanced_part(problem_.count, world_, c, unit_);
   }
   Ref own(int c, int64_t k) const {
     return builder_.input(scatter_ ? c : 0, segment(chunk(c), elements_, k));
@@ -61,11 +63,11 @@ class RotatedRing {
   void send(int s, int64_t k) {
     const Ref mine = own(wrap(start_ - s, world_), k);
     if (mine.count == 0) return;
-    if (s == 0 && wide_of(problem_.dtype) == problem_.dtype) {
+    if (s == 0 && (!widens_ || wide_of(problem_.dtype) == problem_.dtype)) {
       builder_.send(lanes_.send, lanes_.next, s, mine);
       return;
     }
-    // A chunk's first hop is widened too: every hop of it then has the same bytes.
+    // Every hop of a chunk then has the same bytes.
     if (s == 0) fold_partial({mine}, {}, k);
     const After sent = builder_.send(lanes_.send, lanes_.next, s, held_[k].ref, {held_[k].after});
     partial_.release_after(held_[k].slot, sent);
@@ -76,7 +78,7 @@ class RotatedRing {
     const Ref mine = own(c, k);
     if (mine.count == 0) return;
     const Window::Slot in = received_.take();
-    const Ref prefix = Builder::scratch(in.offset, Form::kWide, mine.count);
+    const Ref prefix = Builder::scratch(in.offset, s == 0 && !widens_ ? Form::kRaw : Form::kWide, mine.count);
     const After arrived = builder_.recv(lanes_.recv, lanes_.previous, s, prefix, in.free);
     if (s < world_ - 2) {
       fold_partial({prefix, mine}, {arrived}, k);
@@ -106,6 +108,8 @@ class RotatedRing {
   }
 
   const Problem& problem_;
+  const int64_t unit_;
+  const bool widens_;
   Builder builder_;
   const RingLanes lanes_;
   const int world_;
@@ -119,6 +123,6 @@ class RotatedRing {
 
 }  // namespace
 
-Plan ring_rotated(const Problem& problem) { return RotatedRing(problem).build(); }
+Plan ring_rotated(const Problem& problem, const RotatedStart& start) { return RotatedRing(problem, start).build(); }
 
 }  // namespace ringdp::plan

@@ -31,6 +31,7 @@ TYPE = "privateuseone"  # a name of its own would make torch take it for the acc
 BACKEND = f"cpu:ringdp,{TYPE}:ringdp"
 GPU_LIBRARY = "libringdp_gpu_stand_in.so"
 DEVICE_LIBRARY = "libstand_in_device.so"
+NCCL_LIBRARY = "libnccl_stand_in.so"
 
 
 @pytest.fixture(scope="session")

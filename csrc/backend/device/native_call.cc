@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/tensors.h"
+#include "gpu/neighbourhood.h"
 
 namespace ringdp::backend {
 namespace {
@@ -18,12 +19,12 @@ NativeCall::NativeCall(std::shared_ptr<NativeLane> lane, const NativeQuestion& q
       question_(question),
       tensors_(std::move(tensors)),
       pieces_(cut()),
-      choice_(neighbourhood().choose(question.problem)),
+      choice_(ranks().choose(question.problem)),
       can_be_nan_(any_with_nan(tensors_.outputs)) {}
 
 gpu::Pieces NativeCall::cut() const {
-  if (question_.segment.number == 0) return neighbourhood().cut(question_.problem);
-  return neighbourhood().cut_in_segment(question_.problem).value();
+  if (question_.segment.number == 0) return ranks().cut(question_.problem);
+  return ranks().sharing()->cut_in_segment(question_.problem).value();
 }
 
 void NativeCall::queue() {
@@ -39,7 +40,7 @@ void NativeCall::queue() {
 void NativeCall::run(const Extent& elements, bool first) {
   const DType dtype = question_.problem.dtype;
   const int64_t count = elements.count(), bytes = count * size_of(dtype), from = elements.begin * size_of(dtype);
-  char* const window = neighbourhood().window();
+  char* const window = ranks().window();
   const auto at = [&](const at::Tensor& part) { return static_cast<char*>(part.data_ptr()) + from; };
   const auto held = [&](const at::Tensor& part) {
     return std::clamp<int64_t>(static_cast<int64_t>(part.nbytes()) - from, 0, bytes);
@@ -48,15 +49,15 @@ void NativeCall::run(const Extent& elements, bool first) {
     const at::Tensor& input = tensors_.inputs[i];
     copy(window + pieces_.input_at(static_cast<int>(i), count, dtype), at(input), held(input));
   }
-  gpu::Neighbourhood::Piece piece = piece_of(elements);
+  gpu::DeviceRanks::Piece piece = piece_of(elements);
   piece.output_at = pieces_.output_at(0, count, dtype);
-  launched(neighbourhood().launch(piece, choice_, stream()));
+  launched(ranks().launch(piece, choice_, stream()));
   if (first) await_checked();
   for (size_t i = 0; i < tensors_.outputs.size(); ++i) {
     char* const output = at(tensors_.outputs[i]);
     const int64_t wanted = held(tensors_.outputs[i]);
     copy(output, window + pieces_.output_at(static_cast<int>(i), count, dtype), wanted);
-    if (can_be_nan_) neighbourhood().poison(output, wanted, stream());
+    if (can_be_nan_) ranks().poison(output, wanted, stream());
   }
 }
 
@@ -64,20 +65,20 @@ void NativeCall::run(const Extent& elements, bool first) {
 void NativeCall::run_in_segment(const Extent& elements, bool first) {
   const DType dtype = question_.problem.dtype;
   const int64_t count = elements.count(), from = elements.begin * size_of(dtype);
-  gpu::Neighbourhood::Piece piece = piece_of(elements);
+  gpu::DeviceRanks::Piece piece = piece_of(elements);
   piece.segment = question_.segment;
   piece.input_at = piece.output_at = from;
   if (pieces_.outputs > 1) piece.input_step = pieces_.output_at(1, count, dtype);
   if (first) await_checked();
-  launched(neighbourhood().launch(piece, choice_, stream()));
+  launched(ranks().launch(piece, choice_, stream()));
   for (const at::Tensor& output : tensors_.outputs) {
     void* const memory = static_cast<char*>(output.data_ptr()) + from;
-    if (can_be_nan_) neighbourhood().poison(memory, count * size_of(dtype), stream());
+    if (can_be_nan_) ranks().poison(memory, count * size_of(dtype), stream());
   }
 }
 
-gpu::Neighbourhood::Piece NativeCall::piece_of(const Extent& elements) const {
-  gpu::Neighbourhood::Piece piece;
+gpu::DeviceRanks::Piece NativeCall::piece_of(const Extent& elements) const {
+  gpu::DeviceRanks::Piece piece;
   piece.problem = gpu::problem_of(question_.problem, elements);
   piece.divisor = question_.divisor;
   piece.captured = question_.captured;

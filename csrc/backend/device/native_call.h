@@ -34,7 +34,7 @@ class NativeCall final : public NativeJob {
   gpu::Pieces cut() const;
   void run(const Extent& elements, bool first);
   void run_in_segment(const Extent& elements, bool first);
-  gpu::Neighbourhood::Piece piece_of(const Extent& elements) const;
+  gpu::DeviceRanks::Piece piece_of(const Extent& elements) const;
   void record_tensors() const;
 
   const NativeQuestion question_;

@@ -28,14 +28,9 @@ void NativeJob::enqueue(const std::function<void()>& after, const std::string& w
   if (captured_) {
     native_->keep({what + " of a graph", launches_.front()->stream_epoch, launches_.back()->stream_epoch, timeout_});
   } else {
-    native_->watch({what, Deadline::after(timeout_ + grace()), Deadline::Clock::now(), done_, std::move(launches_)});
+    native_->watch({what, Deadline::after(timeout_ + ranks().grace()), Deadline::Clock::now(), done_, std::move(launches_)});
   }
   Overseer::instance().look_after(native_);
-}
-
-// A kernel that polls knows better who is waited for, once it has given up.
-std::chrono::milliseconds NativeJob::grace() const {
-  return std::chrono::seconds(neighbourhood().on_streams() ? 0 : 1);
 }
 
 uint64_t NativeJob::deadline_ns() const {
@@ -43,7 +38,7 @@ uint64_t NativeJob::deadline_ns() const {
 }
 
 void NativeJob::await_checked() const {
-  if (!captured_) neighbourhood().await_checked(number_, stream());
+  if (!captured_) ranks().await_checked(number_, stream());
 }
 
 void NativeJob::copy(void* to, const void* from, int64_t bytes) const {
@@ -56,10 +51,10 @@ void NativeJob::record(const std::vector<at::Tensor>& tensors) const {
 
 // Asked in this order: what is over while nothing has failed was not poisoned. What is captured is never over.
 bool NativeJob::given_up() const {
-  if (captured_) return neighbourhood().given_up();
+  if (captured_) return ranks().given_up();
   if (is_good_.load(std::memory_order_acquire)) return false;
   const bool over = done();
-  if (neighbourhood().given_up()) {
+  if (ranks().given_up()) {
     native_->look();  // a kernel may have given up, which the group does not know yet
     return true;
   }
@@ -68,8 +63,8 @@ bool NativeJob::given_up() const {
 }
 
 void NativeJob::collective_ended(bool failed) {
-  if (failed) neighbourhood().give_up();
-  neighbourhood().checked(number_);
+  if (failed) ranks().give_up();
+  ranks().checked(number_);
 }
 
 }  // namespace ringdp::backend

@@ -33,17 +33,17 @@ class NativeJob : public CallOnDevice {
   // On the lane's stream, which is the current one and has come behind the caller's.
   virtual void queue() = 0;
 
-  gpu::Neighbourhood& neighbourhood() const { return native_->neighbourhood(); }
+  gpu::DeviceRanks& ranks() const { return native_->ranks(); }
   void* stream() const { return lane_->native(stream_); }
   uint64_t deadline_ns() const;  // of every wait of a kernel
   void await_checked() const;
   void copy(void* to, const void* from, int64_t bytes) const;  // any number of bytes
   void record(const std::vector<at::Tensor>& tensors) const;  // used on the stream
-  void launched(std::shared_ptr<const gpu::Work> work) { launches_.push_back(std::move(work)); }
+  void launched(std::shared_ptr<const gpu::Work> work) {  // null: nobody can say whom it waits for
+    if (work) launches_.push_back(std::move(work));
+  }
 
  private:
-  std::chrono::milliseconds grace() const;
-
   const std::shared_ptr<NativeLane> native_;
   const std::chrono::milliseconds timeout_;
   const bool captured_;

@@ -3,6 +3,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "base/log.h"
+#include "gpu/neighbourhood.h"
 
 namespace ringdp::backend {
 namespace {
@@ -22,17 +23,21 @@ const UnderWay* call_of(const std::list<UnderWay>& calls, const gpu::Expired& re
 }  // namespace
 
 NativeLane::NativeLane(std::shared_ptr<Lane> lane, std::shared_ptr<comm::Group> group,
-                       std::unique_ptr<gpu::Neighbourhood> neighbourhood)
+                       std::unique_ptr<gpu::DeviceRanks> ranks)
     : lane_(std::move(lane)),
       group_(std::move(group)),
-      neighbourhood_(std::move(neighbourhood)),
+      ranks_(std::move(ranks)),
       stream_(c10::impl::VirtualGuardImpl(lane_->device().type())
                   .getStreamFromGlobalPool(lane_->device(), /*isHighPriority=*/true)) {}
 
+gpu::Segments* NativeLane::segments() const {
+  const gpu::Neighbourhood* const sharing = ranks_->sharing();
+  return sharing ? sharing->segments() : nullptr;
+}
+
 gpu::SegmentRef NativeLane::segment_of(const at::Tensor& tensor, const plan::DeviceProblem& problem) const {
-  const gpu::Segments* const segments = neighbourhood_->segments();
-  if (segments == nullptr || !tensor.is_contiguous() || !neighbourhood_->cut_in_segment(problem)) return {};
-  return segments->find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())).value_or(gpu::SegmentRef{});
+  if (segments() == nullptr || !tensor.is_contiguous() || !ranks_->sharing()->cut_in_segment(problem)) return {};
+  return segments()->find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())).value_or(gpu::SegmentRef{});
 }
 
 const c10::Stream& NativeLane::captures() {
@@ -64,6 +69,7 @@ bool NativeLane::look() {
   look_at_deadlines();
   look_at_stopped_peers();
   look_at_group();
+  look_at_failure();
   const std::lock_guard lock(mutex_);
   if (left_) let_go();
   return !under_way_.empty() || (!captured_.empty() && !left_);
@@ -71,12 +77,21 @@ bool NativeLane::look() {
 
 // A peer that gives up releases its own streams' waits only.
 void NativeLane::look_at_group() {
-  if (group_->error() || neighbourhood_->given_up()) neighbourhood_->give_up();
+  if (group_->error() || ranks_->given_up()) ranks_->give_up();
+}
+
+// NCCL, which fails by itself.
+void NativeLane::look_at_failure() {
+  const std::string failure = ranks_->look();
+  if (failure.empty() || group_->error()) return;
+  group_->fail(Error(ErrorKind::kInternal, "group " + group_->name() + ": a collective on devices failed: NCCL: " + failure +
+                                               "; NCCL_DEBUG=WARN makes it say more"));
+  ranks_->give_up();
 }
 
 // SPIN: a kernel has waited for too long, and has told its own device to give up.
 void NativeLane::look_at_record() {
-  const auto record = neighbourhood_->expired();
+  const auto record = ranks_->expired();
   if (record && !group_->error()) group_->fail(timed_out(*record));
 }
 
@@ -108,14 +123,14 @@ void NativeLane::look_at_deadlines() {
     error = timed_out(under_way_.front());
   }
   group_->fail(*error);
-  neighbourhood_->give_up();  // a group that was left fails no more
+  ranks_->give_up();  // a group that was left fails no more
 }
 
 // Under mutex_.
 Error NativeLane::timed_out(const UnderWay& call) const {
   std::optional<gpu::Expired> waits;
   for (const auto& launch : call.launches) {
-    if (!waits) waits = neighbourhood_->waits_for(*launch);
+    if (!waits) waits = ranks_->waits_for(*launch);
   }
   return group_->timed_out_on_device(call.what, waits ? waits->peer : -1, seconds_of(call), waits ? waits->step : -1);
 }
@@ -150,7 +165,7 @@ void NativeLane::part() {
     const std::lock_guard lock(mutex_);
     has_stayed_ = !captured_.empty();
   }
-  has_stayed_ ? neighbourhood_->stay() : neighbourhood_->part();
+  has_stayed_ ? ranks_->sharing()->stay() : ranks_->part();  // only ranks that share memory capture
 }
 
 }  // namespace ringdp::backend

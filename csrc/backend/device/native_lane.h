@@ -13,7 +13,7 @@
 #include "backend/device/lane.h"
 #include "base/deadline.h"
 #include "comm/group.h"
-#include "gpu/neighbourhood.h"
+#include "gpu/device_ranks.h"
 
 namespace ringdp::backend {
 
@@ -36,14 +36,15 @@ struct Captured {
 class NativeLane {
  public:
   NativeLane(std::shared_ptr<Lane> lane, std::shared_ptr<comm::Group> group,
-             std::unique_ptr<gpu::Neighbourhood> neighbourhood);
+             std::unique_ptr<gpu::DeviceRanks> ranks);
 
   const std::shared_ptr<Lane>& lane() const { return lane_; }
   const c10::Stream& stream() const { return stream_; }
   // Under order(): another one, which joins captures of callers' streams; what is not captured goes on meanwhile.
   const c10::Stream& captures();
-  gpu::Neighbourhood& neighbourhood() const { return *neighbourhood_; }
+  gpu::DeviceRanks& ranks() const { return *ranks_; }
 
+  gpu::Segments* segments() const;  // null where there is no memory to share
   // Where a tensor lies in memory that devices share, when the problem can run there; else in none.
   gpu::SegmentRef segment_of(const at::Tensor& tensor, const plan::DeviceProblem& problem) const;
 
@@ -61,10 +62,11 @@ class NativeLane {
   // Then: lets go of the peers' memory. Waits for the device. A lane with captured calls keeps it for good, and lets no
   // replay begin any more.
   void part();
-  bool is_alone() const { return has_stayed_ || neighbourhood_->is_alone(); }  // they have let go of this rank's
+  bool is_alone() const { return has_stayed_ || ranks_->is_alone(); }  // they have let go of this rank's
 
  private:
   void look_at_group();
+  void look_at_failure();
   void look_at_record();
   void look_at_deadlines();
   void look_at_stopped_peers();
@@ -74,7 +76,7 @@ class NativeLane {
 
   const std::shared_ptr<Lane> lane_;
   const std::shared_ptr<comm::Group> group_;
-  const std::unique_ptr<gpu::Neighbourhood> neighbourhood_;
+  const std::unique_ptr<gpu::DeviceRanks> ranks_;
   const c10::Stream stream_;
 
   std::mutex order_;  // guards the next two

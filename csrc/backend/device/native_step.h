@@ -8,6 +8,7 @@
 #pragma once
 #include "backend/device/native_job.h"
 #include "backend/shard_step.h"
+#include "gpu/neighbourhood.h"
 
 namespace ringdp::backend {
 
@@ -24,6 +25,7 @@ class NativeStep final : public NativeJob {
   void step(const ShardStep::Piece& piece, const Extent& elements) const;
   void fetch(const Extent& elements) const;
   bool gives() const { return step_.parameters.numel() == gradients_.numel(); }
+  gpu::Neighbourhood& neighbourhood() const { return *ranks().sharing(); }
   int64_t window_at(int rank, const Extent& elements) const;
 
   const at::Tensor gradients_;

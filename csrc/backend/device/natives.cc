@@ -9,6 +9,7 @@
 #include "backend/device/shared_tensor.h"
 #include "backend/errors.h"
 #include "backend/gil.h"
+#include "base/env.h"
 #include "transport/fd_exchange.h"
 
 namespace ringdp::backend {
@@ -27,8 +28,7 @@ Natives::~Natives() {
 }
 
 // What all ranks know without meeting.
-std::string Natives::why_never() const {
-  if (group_->settings().window_bytes == 0) return "window_bytes is 0";
+std::string Natives::why_no_shared_memory() const {
   if (group_->world() > plan::kMaxDeviceRanks) {
     return std::to_string(group_->world()) + " ranks, and at most " + std::to_string(plan::kMaxDeviceRanks) +
            " share memory of devices";
@@ -40,15 +40,30 @@ void Natives::meet(c10::Device device, std::shared_ptr<Lane> lane, std::chrono::
   const ReleaseGil release;  // peers may need it to come as far
   const std::lock_guard lock(mutex_);
   if (device_) return;
-  why_not_ = why_never();
-  if (why_not_.empty()) {
+  if (group_->settings().window_bytes == 0) {
+    why_not_ = "window_bytes is 0";
+  } else {
     const c10::DeviceGuard current(device);
-    auto neighbourhood = gpu::Neighbourhood::meet(lane->core().functions(), device.index(),
-                                                  surroundings(timeout, comm::Place::kMeeting));
-    why_not_ = neighbourhood->why_not();
-    if (why_not_.empty()) lane_ = std::make_shared<NativeLane>(std::move(lane), group_, std::move(neighbourhood));
+    auto ranks = meet_peers(device, *lane, timeout);
+    if (why_not_.empty()) lane_ = std::make_shared<NativeLane>(std::move(lane), group_, std::move(ranks));
   }
   device_ = device;
+}
+
+// By shared memory, else by NCCL.
+std::unique_ptr<gpu::DeviceRanks> Natives::meet_peers(c10::Device device, const Lane& lane,
+                                                      std::chrono::milliseconds timeout) {
+  const gpu::Functions& functions = lane.core().functions();
+  const std::string apart = why_no_shared_memory();
+  std::unique_ptr<gpu::DeviceRanks> ranks;
+  if (apart.empty()) {
+    ranks = gpu::Neighbourhood::meet(functions, device.index(), surroundings(timeout, comm::Place::kMeeting));
+  } else {
+    ranks = gpu::NcclRanks::meet(functions, device.index(), surroundings_of_nccl(device, lane, timeout));
+  }
+  why_not_ = ranks->why_not();
+  if (!why_not_.empty() && !apart.empty()) why_not_ = apart + "; " + why_not_;
+  return ranks;
 }
 
 std::shared_ptr<NativeLane> Natives::lane_for(c10::Device device, std::shared_ptr<Lane> lane, const comm::OpDesc& desc,
@@ -64,7 +79,7 @@ std::string Natives::why_staged(c10::Device device, const comm::OpDesc& desc) co
   if (!lane_) return why_not_;
   if (device != *device_) return "its tensors are not on " + device_->str();
   if (is_number_of_ones(desc.dtype)) return std::string("a failure would leave a number in ") + name_of(desc.dtype);
-  return lane_->neighbourhood().why_not(problem_of(desc, group_->rank(), group_->world()));
+  return lane_->ranks().why_not(problem_of(desc, group_->rank(), group_->world()));
 }
 
 std::shared_ptr<NativeLane> Natives::lane_in_capture(c10::Device device, const Lane& lane,
@@ -86,7 +101,9 @@ std::string Natives::why_not_in_graph(c10::Device device, const comm::OpDesc& de
   if (desc.what == plan::Collective::kBarrier) return "the host waits for a barrier, which no graph can replay" + outside;
   const std::string staged = why_staged(device, desc);
   if (!staged.empty()) return "this call goes through host memory, which no graph can replay: " + staged + outside;
-  if (lane_->neighbourhood().on_streams()) {
+  const gpu::Neighbourhood* const sharing = lane_->ranks().sharing();
+  if (sharing == nullptr) return "ranks send to each other by NCCL, which ringdp does not capture" + outside;
+  if (sharing->on_streams()) {
     return "ranks share a device, whose streams wait for what the host counts (STREAM), which no graph can replay" + outside;
   }
   return "";
@@ -122,7 +139,8 @@ std::shared_ptr<NativeLane> Natives::lane_for_step(c10::Device device, std::shar
                                                    std::chrono::milliseconds timeout, std::string* why_not) {
   meet(device, std::move(lane), timeout);
   const std::lock_guard lock(mutex_);
-  *why_not = lane_ ? lane_->neighbourhood().why_no_step() : why_not_;
+  const gpu::Neighbourhood* const sharing = lane_ ? lane_->ranks().sharing() : nullptr;
+  *why_not = !lane_ ? why_not_ : sharing ? sharing->why_no_step() : "ranks share no memory of their devices";
   if (device != *device_) *why_not = device.str() + " is not this rank's first device, " + device_->str();
   return why_not->empty() ? lane_ : nullptr;
 }
@@ -138,6 +156,29 @@ plan::DeviceProblem Natives::problem_of(const comm::OpDesc& desc, int rank, int 
   const int64_t count = desc.counts.empty() ? desc.count : *std::max_element(desc.counts.begin(), desc.counts.end());
   problem.count = plan::is_sum(desc.what) ? count : checked_mul(count, size_of(desc.dtype));
   return problem;
+}
+
+gpu::NcclSurroundings Natives::surroundings_of_nccl(c10::Device device, const Lane& lane,
+                                                    std::chrono::milliseconds timeout) const {
+  const Settings& settings = group_->settings();
+  const Deadline deadline = Deadline::after(timeout);
+  gpu::NcclSurroundings around;
+  around.rank = group_->rank();
+  around.world = group_->world();
+  around.window_bytes = settings.window_bytes;
+  around.wish = {settings.algorithm, settings.order, settings.wire};
+  around.library = read_env("RINGDP_NCCL").value_or("");
+  around.stream = lane.native(lane.inputs());
+  around.deadline = deadline;
+  around.tell_all = [this, deadline](const std::string& own) { return tell_all(own, comm::Place::kMeeting, deadline); };
+  around.with_device = [device](const std::function<void()>& run) {
+    const c10::DeviceGuard current(device);
+    run();
+  };
+  around.still_there = [this] {
+    if (const auto error = group_->error()) throw *error;
+  };
+  return around;
 }
 
 gpu::Surroundings Natives::surroundings(std::chrono::milliseconds timeout, comm::Place place) const {
@@ -198,7 +239,7 @@ std::string Natives::description() const {
   if (!device_) return "";
   const std::string where = "tensors on " + device_->str() + ": ";
   if (!lane_) return where + "collectives run on the host, through pinned memory: " + why_not_;
-  return where + lane_->neighbourhood().description() + sharing() +
+  return where + lane_->ranks().description() + sharing() +
          "; through pinned memory go all_to_all of lists or with sizes, messages, and what has no kernel";
 }
 

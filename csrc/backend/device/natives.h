@@ -8,6 +8,8 @@
 
 #include "backend/device/native_call.h"
 #include "comm/fingerprint.h"
+#include "gpu/nccl/ranks.h"
+#include "gpu/neighbourhood.h"
 
 namespace ringdp::backend {
 
@@ -43,12 +45,14 @@ class Natives {
   std::string description() const;  // "" before the first call
 
  private:
-  std::string why_never() const;
+  std::string why_no_shared_memory() const;
+  std::unique_ptr<gpu::DeviceRanks> meet_peers(c10::Device device, const Lane& lane, std::chrono::milliseconds timeout);
   std::string why_staged(c10::Device device, const comm::OpDesc& desc) const;  // "" when it is not; once ranks have met
   std::string why_not_in_graph(c10::Device device, const comm::OpDesc& desc) const;
-  gpu::Segments* segments() const { return lane_ ? lane_->neighbourhood().segments() : nullptr; }
+  gpu::Segments* segments() const { return lane_ ? lane_->segments() : nullptr; }
   std::string sharing() const;
   gpu::Surroundings surroundings(std::chrono::milliseconds timeout, comm::Place place) const;
+  gpu::NcclSurroundings surroundings_of_nccl(c10::Device device, const Lane& lane, std::chrono::milliseconds timeout) const;
   std::vector<std::string> tell_all(const std::string& own, comm::Place place, Deadline deadline) const;
 
   const std::shared_ptr<comm::Group> group_;

@@ -13,6 +13,7 @@ struct Case {
   Order order = Order::kRank;
   Problem problem;                          // rank, sends and recvs are ignored
   std::vector<std::vector<int64_t>> sends;  // all_to_all: by rank; empty: all parts are of problem.count
+  int64_t unit = 1;  // in elements, of the rotated ring's chunks
   bool in_place = false;
   size_t link_bytes = 64;
   uint64_t seed = 1;

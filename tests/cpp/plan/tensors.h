@@ -88,7 +88,7 @@ inline int first_rank(const Case& c, int owner, int64_t element) {
   if (c.problem.what == Collective::kReduce) return 0;
   if (c.problem.what == Collective::kReduceScatter) return (owner + 1) % c.problem.world;
   int chunk = 0;
-  while (element >= balanced_part(c.problem.count, c.problem.world, chunk).end) ++chunk;
+  while (element >= balanced_part(c.problem.count, c.problem.world, chunk, c.unit).end) ++chunk;
   return chunk;
 }
 

@@ -1,4 +1,4 @@
-"""On a rank: the stand-in with a device of its own (SPIN), or one that all ranks share (STREAM)."""
+"""On a rank: the stand-in with a device of its own (SPIN; without shared memory NCCL), or a shared one (STREAM)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ranks import HERE
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "gpu_stand_in"))
-from stand_in import TYPE, StandIn, backend_of, here
+from stand_in import NCCL_LIBRARY, TYPE, StandIn, backend_of, here
 
 EXECUTORS = ("SPIN", "STREAM")
 WINDOW_BYTES = 1 << 20  # the least: larger tensors go in pieces
@@ -21,12 +21,13 @@ PATIENCE_S = 20.0
 
 def device_for(executor: str) -> torch.device:
     """This rank's, for that executor."""
-    return torch.device(TYPE, HERE.rank if executor == "SPIN" else 0)
+    return torch.device(TYPE, 0 if executor == "STREAM" else HERE.rank)
 
 
 def arrive(library: str, executor: str) -> tuple[StandIn, dist.ProcessGroup]:
     """The stand-in, with as many devices as there are ranks and this rank's as the current one; a group on these."""
     os.environ["STAND_IN_DEVICES"] = str(HERE.size)
+    os.environ.setdefault("RINGDP_NCCL", str(Path(library).with_name(NCCL_LIBRARY)))
     gpu = here(library)
     gpu.functions.stand_in_set_device(device_for(executor).index)
     return gpu, _group_for(library, executor)

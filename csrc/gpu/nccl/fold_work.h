@@ -1,0 +1,30 @@
+// A fold of a plan on links as work of one device: its kernels sum what lies in this rank's own memory.
+#pragma once
+#include <vector>
+
+#include "gpu/device/work.h"
+#include "plan/plan.h"
+
+namespace ringdp::gpu {
+
+// Operands of a fold, all in one allocation, whole packs.
+struct Fold {
+  struct Operand {
+    char* at = nullptr;
+    bool wide = false;
+  };
+  DType dtype = DType::kF32;
+  std::vector<Operand> sources;  // only the first may be wide
+  Operand result;                // raw when finished, else wide
+  char* spare = nullptr;         // spare_bytes() of it
+  int64_t count = 0;             // elements
+  bool finish = false;
+};
+
+// What sums of many sources need beside their operands: one kernel reads those of eight ranks.
+int64_t spare_bytes(const plan::Plan& plan, const plan::Step& step);
+
+// Steps and operands; the rest of the work is the caller's. InvalidArgument for a fold that no kernel does.
+Work work_of(const Fold& fold);
+
+}  // namespace ringdp::gpu

@@ -1,0 +1,168 @@
+#include "gpu/nccl/ranks.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "gpu/nccl/fold_work.h"
+#include "gpu/placement.h"
+
+namespace ringdp::gpu {
+namespace {
+
+// A rank that dies breaks NCCL's connections at once; the group, which names it, learns of it within a second.
+constexpr std::chrono::seconds kGroupKnows{2};
+
+int64_t scratch_of(const plan::Plan& plan) {
+  int64_t spare = 0;
+  for (const plan::Lane& lane : plan.lanes) {
+    for (const plan::Step& step : lane.steps) spare = std::max(spare, spare_bytes(plan, step));
+  }
+  return plan.scratch_bytes + spare;
+}
+
+// "2.29.7" of 22907.
+std::string text_of_version(int version) {
+  const auto part = [version](int unit) { return std::to_string(version / unit % 100); };
+  return part(10000) + "." + part(100) + "." + part(1);
+}
+
+}  // namespace
+
+NcclRanks::~NcclRanks() { part(); }
+
+std::string NcclRanks::description() const {
+  if (!why_not_.empty()) return "collectives run on the host: " + why_not_;
+  plan::DeviceProblem sum;
+  sum.world = world_;
+  const std::string start = "NCCL " + text_of_version(version_) + ": a device for each of " + std::to_string(world_) +
+                            " ranks, which share no memory; ";
+  const std::string why = why_no_link_plan(wish_, sum);
+  if (!why.empty()) return start + "sums on the host, as " + why;
+  const plan::DeviceChoice choice = choose(sum);
+  return start + "sums by " + name_of(choice.algorithm) + " (" + choice.why + "), in our kernels";
+}
+
+std::string NcclRanks::why_not(const plan::DeviceProblem& problem) const {
+  if (!why_not_.empty()) return why_not_;
+  const std::string why = why_no_link_plan(wish_, problem);
+  if (!why.empty() || !plan::is_sum(problem.what)) return why;
+  int reduces = 0;
+  require(functions_, functions_.reduces(static_cast<int>(problem.dtype), static_cast<int>(problem.op), &reduces));
+  if (reduces) return "";
+  return std::string("no kernel for ") + name_of(problem.op) + " on " + name_of(problem.dtype);
+}
+
+plan::DeviceChoice NcclRanks::choose(const plan::DeviceProblem& problem) const { return select_link_plan(wish_, problem); }
+
+Pieces NcclRanks::cut(const plan::DeviceProblem& problem) const {
+  const plan::DeviceAlgorithm algorithm = choose(problem).algorithm;
+  const auto stage_of = [algorithm](const auto& piece) { return scratch_of(plan::make_link_plan(algorithm, piece)); };
+  return gpu::cut(stage_of, problem, {layout_.window, layout_.stage_bytes});
+}
+
+std::shared_ptr<const Work> NcclRanks::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
+  const plan::Plan plan = plan::make_link_plan(choice.algorithm, piece.problem);
+  for (const plan::LinkRound& round : plan::rounds_of(plan)) {
+    exchange(plan, round, piece, stream);
+    for (const plan::Step& step : round.steps) run(plan, step, piece, stream);
+  }
+  return nullptr;
+}
+
+void NcclRanks::exchange(const plan::Plan& plan, const plan::LinkRound& round, const Piece& piece, void* stream) {
+  std::vector<NcclCommunicator::Message> messages;
+  for (const plan::Step& step : round.messages) {
+    const bool sends = step.verb == plan::Verb::kSend;
+    const plan::Ref& ref = sends ? step.srcs[0] : step.dsts[0];
+    messages.push_back({sends, address_of(plan, ref, piece), bytes_of(plan, ref), step.peer});
+  }
+  const std::string error = communicator_->exchange(messages, stream);
+  if (error.empty()) return;
+  give_up();  // before the host lets the results on
+  const std::lock_guard lock(mutex_);
+  if (refusal_.empty()) refusal_ = error;
+}
+
+void NcclRanks::run(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream) {
+  if (step.verb == plan::Verb::kFold) return fold(plan, step, piece, stream);
+  char* const from = address_of(plan, step.srcs[0], piece);
+  char* const to = address_of(plan, step.dsts[0], piece);
+  const int64_t bytes = bytes_of(plan, step.srcs[0]);
+  if (from != to && bytes > 0) require(functions_, functions_.copy(to, from, static_cast<size_t>(bytes), stream));
+}
+
+void NcclRanks::fold(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream) {
+  const auto operand = [&](const plan::Ref& ref) {
+    return Fold::Operand{address_of(plan, ref, piece), ref.form == plan::Form::kWide};
+  };
+  Fold fold;
+  fold.dtype = plan.dtype;
+  for (const plan::Ref& ref : step.srcs) fold.sources.push_back(operand(ref));
+  fold.result = operand(step.dsts[0]);
+  fold.spare = arena_->memory() + layout_.stage + plan.scratch_bytes;
+  fold.count = step.dsts[0].count;
+  fold.finish = step.finish;
+  Work work = work_of(fold);
+  work.blocks = blocks_;
+  work.epoch = reinterpret_cast<Epoch*>(arena_->memory() + layout_.epoch);
+  work.deadline_ns = std::max<uint64_t>(piece.deadline_ns, 1);
+  work.divisor = piece.divisor;
+  work.abort = arena_->abort_on_device();
+  work.expired = arena_->expired_on_device();
+  require(functions_, functions_.run(&work, sizeof work, static_cast<int>(plan.dtype), static_cast<int>(plan.op),
+                                     RD_GPU_SPIN, stream));
+}
+
+// Parts of a piece lie in the window one after another, as gpu/pieces.h says.
+char* NcclRanks::address_of(const plan::Plan& plan, const plan::Ref& ref, const Piece& piece) const {
+  const int64_t part = ref.index * Pieces::padded_bytes(piece.problem.count, plan.dtype);
+  switch (ref.space) {
+    case plan::Space::kInput: return window() + piece.input_at + part + ref.offset;
+    case plan::Space::kOutput: return window() + piece.output_at + part + ref.offset;
+    default: return arena_->memory() + layout_.stage + ref.offset;
+  }
+}
+
+void NcclRanks::await_checked(uint32_t number, void* stream) const {
+  require(functions_, functions_.await(&arena_->signals().checked, number, stream));
+}
+
+void NcclRanks::poison(void* memory, int64_t bytes, void* stream) const {
+  require(functions_, functions_.poison(memory, static_cast<size_t>(bytes), arena_->abort_on_device(), stream));
+}
+
+void NcclRanks::checked(uint32_t number) { __atomic_store_n(&arena_->signals().checked, number, __ATOMIC_RELEASE); }
+
+void NcclRanks::give_up() { __atomic_store_n(&arena_->signals().abort, 1u, __ATOMIC_RELEASE); }
+
+bool NcclRanks::given_up() const { return __atomic_load_n(&arena_->signals().abort, __ATOMIC_ACQUIRE) != 0; }
+
+std::string NcclRanks::look() {
+  const std::lock_guard lock(mutex_);
+  if (!communicator_) return refusal_;
+  if (given_up()) {
+    if (!aborting_) ending_ = std::thread([communicator = communicator_.get()] { communicator->abort(); });
+    aborting_ = true;
+    return refusal_;
+  }
+  const std::string failure = communicator_->failure();
+  if (failure.empty()) return "";
+  if (!ailing_) ailing_since_ = Deadline::Clock::now();
+  ailing_ = true;
+  return Deadline::Clock::now() - ailing_since_ < kGroupKnows ? "" : failure;
+}
+
+// Others may still look.
+void NcclRanks::part() {
+  std::unique_ptr<NcclCommunicator> communicator;
+  std::thread ending;
+  {
+    const std::lock_guard lock(mutex_);
+    communicator = std::move(communicator_);
+    ending = std::move(ending_);
+  }
+  if (ending.joinable()) ending.join();
+  if (communicator) given_up() ? communicator->abort() : communicator->leave();
+}
+
+}  // namespace ringdp::gpu

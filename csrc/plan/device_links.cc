@@ -1,0 +1,87 @@
+#include "plan/device_links.h"
+
+#include <algorithm>
+
+#include "plan/catalog.h"
+#include "plan/direct.h"
+#include "plan/owner_fold.h"
+#include "plan/ring.h"
+#include "plan/segment.h"
+#include "plan/validate.h"
+#include "plan/window.h"
+
+namespace ringdp::plan {
+namespace {
+
+constexpr int kMostDirect = 16;  // ranks: beyond, slices get small and messages many
+// ring/rank: enough segments to keep all ranks busy, each of which is worth a round's start on the device.
+constexpr int64_t kSegments = 8, kLeastSegment = 64 << 10, kMostSegment = 1 << 20;  // bytes
+
+// Direct sends each slice at once.
+constexpr int64_t kUncut = int64_t{1} << 62;
+
+int64_t bytes_of_segment(DeviceAlgorithm algorithm, const DeviceProblem& problem) {
+  const bool scatter = problem.what == Collective::kReduceScatter;
+  const int64_t packs = ceil_div(problem.count, pack_elements(problem.dtype));  // of a part
+  if (algorithm == DeviceAlgorithm::kDirect) return kUncut;
+  // One group of segments: else a round's number would come again.
+  if (algorithm == DeviceAlgorithm::kRotatedRing) {
+    const int64_t chunk = scatter ? packs : ceil_div(packs, problem.world);
+    return std::max<int64_t>(ceil_div(chunk, kWindow), 1) * kDevicePackBytes;
+  }
+  const int64_t wanted = std::clamp(ceil_div(packs, kSegments) * kDevicePackBytes, kLeastSegment, kMostSegment);
+  const int64_t most = std::max<int64_t>(kMaxSegments / (scatter ? problem.world : 1), 1);
+  return std::max(wanted, ceil_div(packs, most) * kDevicePackBytes);
+}
+
+}  // namespace
+
+std::string why_no_link_plan(const LinkWish& wish, const DeviceProblem& problem) {
+  if (!can_plan(DeviceAlgorithm::kDirect, problem.what) || problem.what == Collective::kBarrier) {
+    return std::string(name_of(problem.what)) + " has no plan between hosts on devices";
+  }
+  if (!is_sum(problem.what)) return "";
+  if (is_encoded(wish.wire, problem.dtype, problem.op)) {
+    return std::string("wire=") + name_of(wish.wire) + " has no plan between hosts on devices";
+  }
+  switch (wish.algorithm) {
+    case AlgorithmChoice::kAuto:
+    case AlgorithmChoice::kRing: return "";
+    case AlgorithmChoice::kDirect:
+      if (problem.world <= kMaxDeviceSteps) return "";
+      return "algorithm=direct of " + std::to_string(problem.world) + " ranks is a sum of more than one kernel takes";
+    default: return std::string("algorithm=") + name_of(wish.algorithm) + " has no plan between hosts on devices";
+  }
+}
+
+DeviceChoice select_link_plan(const LinkWish& wish, const DeviceProblem& problem) {
+  if (!is_sum(problem.what)) return {DeviceAlgorithm::kDirect, "moves are direct"};
+  const DeviceAlgorithm ring = wish.order == Order::kRank ? DeviceAlgorithm::kRankRing : DeviceAlgorithm::kRotatedRing;
+  if (wish.algorithm == AlgorithmChoice::kDirect) return {DeviceAlgorithm::kDirect, "algorithm=direct"};
+  if (wish.algorithm == AlgorithmChoice::kRing) return {ring, "algorithm=ring"};
+  if (problem.world <= kMostDirect) {
+    return {DeviceAlgorithm::kDirect, "up to " + std::to_string(kMostDirect) + " ranks: two rounds"};
+  }
+  return {DeviceAlgorithm::kRankRing,
+          "more than " + std::to_string(kMostDirect) + " ranks: neighbours only, in rank order"};
+}
+
+Plan make_link_plan(DeviceAlgorithm algorithm, const DeviceProblem& problem) {
+  Problem asked;
+  asked.what = problem.what;
+  asked.dtype = problem.dtype;
+  asked.op = problem.op;
+  asked.rank = problem.rank;
+  asked.world = problem.world;
+  asked.root = problem.root;
+  asked.count = problem.count;
+  asked.segment_bytes = bytes_of_segment(algorithm, problem);
+  validate(asked);
+  const int64_t pack = pack_elements(problem.dtype);
+  if (!is_sum(problem.what)) return direct(asked);
+  if (algorithm == DeviceAlgorithm::kRankRing) return ring_in_rank_order(asked);
+  if (algorithm == DeviceAlgorithm::kRotatedRing) return ring_rotated(asked, {pack, false});  // no kernel only widens
+  return fold_at_owners("direct", asked, slices_of(asked, pack));
+}
+
+}  // namespace ringdp::plan

@@ -1,0 +1,108 @@
+#include "plan/link_rounds.h"
+
+#include <algorithm>
+
+#include "plan/validate.h"
+
+namespace ringdp::plan {
+namespace {
+
+constexpr int kUnknown = -2;
+constexpr int kBefore = -1;  // all rounds
+
+bool is_message(const Step& step) { return step.verb == Verb::kSend || step.verb == Verb::kRecv; }
+
+const Ref& what_moves(const Step& step) { return step.verb == Verb::kSend ? step.srcs[0] : step.dsts[0]; }
+
+std::string words_of(const Plan& plan, const Step& step) {
+  const std::string bytes = std::to_string(bytes_of(plan, is_message(step) ? what_moves(step) : step.srcs[0]));
+  switch (step.verb) {
+    case Verb::kSend: return "send " + bytes + " B to " + std::to_string(step.peer);
+    case Verb::kRecv: return "receive " + bytes + " B from " + std::to_string(step.peer);
+    case Verb::kCopy: return "copy " + bytes + " B";
+    default: return "fold " + std::to_string(step.srcs.size()) + " x " + std::to_string(step.dsts[0].count);
+  }
+}
+
+class Rounds {
+ public:
+  explicit Rounds(const Plan& plan) : plan_(plan), when_(plan.lanes.size()) {}
+
+  std::vector<LinkRound> build() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t lane = 0; lane < when_.size(); ++lane) {
+        while (advance(lane)) moved = true;
+      }
+    }
+    return std::move(rounds_);
+  }
+
+ private:
+  // Places the lane's next step, once all that it waits for has its place.
+  bool advance(size_t lane) {
+    const std::vector<Step>& steps = plan_.lanes[lane].steps;
+    if (when_[lane].size() == steps.size()) return false;
+    const Step& step = steps[when_[lane].size()];
+    const int ready = ready_after(step);
+    if (ready == kUnknown) return false;
+    const int before = when_[lane].empty() ? kBefore : when_[lane].back();
+    when_[lane].push_back(is_message(step) ? place_message(step, std::max(ready + 1, before)) :
+                                             place_step(step, std::max(ready, before)));
+    return true;
+  }
+
+  // The last round of what the step waits for.
+  int ready_after(const Step& step) const {
+    int last = kBefore;
+    for (const After& after : step.after) {
+      const std::vector<int>& known = when_[static_cast<size_t>(after.lane)];
+      if (after.steps == 0) continue;
+      if (known.size() < static_cast<size_t>(after.steps)) return kUnknown;
+      last = std::max(last, known[static_cast<size_t>(after.steps) - 1]);
+    }
+    return last;
+  }
+
+  LinkRound& round(int number) {
+    rounds_.resize(std::max(rounds_.size(), static_cast<size_t>(number) + 1));
+    return rounds_[static_cast<size_t>(number)];
+  }
+
+  int place_message(const Step& step, int earliest) {
+    require(step.round >= earliest, plan_.algorithm + " has no order of rounds: a message of round " +
+                                        std::to_string(step.round) + " waits for round " +
+                                        std::to_string(earliest - 1) + "; use larger segments");
+    if (what_moves(step).count > 0) round(step.round).messages.push_back(step);
+    return step.round;
+  }
+
+  // What needs no message has its place in the first round too: it may run any time.
+  int place_step(const Step& step, int number) {
+    require(step.verb == Verb::kFold || step.verb == Verb::kCopy,
+            plan_.algorithm + " has steps that devices do not run over links");
+    round(std::max(number, 0)).steps.push_back(step);
+    return std::max(number, 0);
+  }
+
+  const Plan& plan_;
+  std::vector<std::vector<int>> when_;  // by lane and step: its round
+  std::vector<LinkRound> rounds_;
+};
+
+}  // namespace
+
+std::vector<LinkRound> rounds_of(const Plan& plan) { return Rounds(plan).build(); }
+
+std::string text_of(const Plan& plan, const std::vector<LinkRound>& rounds) {
+  std::string text;
+  for (size_t number = 0; number < rounds.size(); ++number) {
+    std::string line;
+    for (const Step& step : rounds[number].messages) line += (line.empty() ? "" : ", ") + words_of(plan, step);
+    for (const Step& step : rounds[number].steps) line += (line.empty() ? "" : "; ") + words_of(plan, step);
+    text += "round " + std::to_string(number) + ": " + line + "\n";
+  }
+  return text;
+}
+
+}  // namespace ringdp::plan

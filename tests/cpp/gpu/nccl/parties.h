@@ -1,0 +1,61 @@
+// Ranks as threads that meet around a fake NCCL, each with a device of this process.
+#pragma once
+#include <barrier>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "gpu/nccl/fake_nccl.h"
+#include "gpu/nccl/ranks.h"
+
+namespace ringdp::gpu::testing {
+
+constexpr int64_t kPartyWindow = 1 << 20;
+
+class Parties {
+ public:
+  explicit Parties(int world) : world_(world), meets_(world), said_(static_cast<size_t>(world)) { reset_nccl(); }
+
+  plan::LinkWish wish;
+
+  std::vector<std::unique_ptr<NcclRanks>> meet() {
+    std::vector<std::unique_ptr<NcclRanks>> met(static_cast<size_t>(world_));
+    std::vector<std::thread> threads;
+    for (int r = 0; r < world_; ++r) {
+      threads.emplace_back([this, r, &mine = met[static_cast<size_t>(r)]] {
+        mine = NcclRanks::meet(functions_, r, around(r));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return met;
+  }
+
+ private:
+  NcclSurroundings around(int rank) {
+    NcclSurroundings around;
+    around.rank = rank;
+    around.world = world_;
+    around.window_bytes = kPartyWindow;
+    around.wish = wish;
+    around.deadline = Deadline::after(std::chrono::seconds(20));
+    around.tell_all = [this, rank](const std::string& own) { return tell_all(rank, own); };
+    around.with_device = [](const std::function<void()>& run) { run(); };
+    around.still_there = [] {};
+    return around;
+  }
+
+  std::vector<std::string> tell_all(int rank, const std::string& own) {
+    said_[static_cast<size_t>(rank)] = own;
+    meets_.arrive_and_wait();
+    const std::vector<std::string> all = said_;
+    meets_.arrive_and_wait();
+    return all;
+  }
+
+  const int world_;
+  const Functions functions_ = functions_with_nccl();
+  std::barrier<> meets_;
+  std::vector<std::string> said_;
+};
+
+}  // namespace ringdp::gpu::testing

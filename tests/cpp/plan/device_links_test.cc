@@ -1,0 +1,147 @@
+// Plans of devices that reach each other by messages: which one, whole packs, and the bits of the serial fold.
+#include "plan/device_links.h"
+
+#include <gtest/gtest.h>
+
+#include "link_rounds_case.h"
+
+namespace ringdp::plan::testing {
+namespace {
+
+constexpr DeviceAlgorithm kSums[] = {DeviceAlgorithm::kDirect, DeviceAlgorithm::kRankRing,
+                                     DeviceAlgorithm::kRotatedRing};
+
+struct Asked {
+  Case c;
+  std::vector<Plan> plans;
+};
+
+Asked ask(DeviceAlgorithm algorithm, DeviceProblem problem, uint64_t seed) {
+  Asked asked;
+  asked.c.algorithm = algorithm == DeviceAlgorithm::kDirect ? AlgorithmChoice::kDirect : AlgorithmChoice::kRing;
+  asked.c.order = algorithm == DeviceAlgorithm::kRotatedRing ? Order::kRotated : Order::kRank;
+  asked.c.seed = seed;
+  asked.c.in_place = problem.what == Collective::kAllReduce;
+  asked.c.link_bytes = 40 + seed % 97;
+  asked.c.problem.what = problem.what;
+  asked.c.problem.dtype = problem.dtype;
+  asked.c.problem.op = problem.op;
+  asked.c.problem.world = problem.world;
+  asked.c.problem.root = problem.root;
+  asked.c.problem.count = problem.count;
+  asked.c.unit = pack_elements(problem.dtype);
+  for (problem.rank = 0; problem.rank < problem.world; ++problem.rank) {
+    asked.plans.push_back(make_link_plan(algorithm, problem));
+  }
+  return asked;
+}
+
+DeviceProblem problem_of(Collective what, DType dtype, int world, int64_t packs) {
+  DeviceProblem problem;
+  problem.what = what;
+  problem.dtype = dtype;
+  problem.world = world;
+  problem.count = packs * pack_elements(dtype);
+  return problem;
+}
+
+void expect_whole_packs(const Plan& plan, const Step& step) {
+  for (const auto* refs : {&step.srcs, &step.dsts}) {
+    for (const Ref& ref : *refs) {
+      EXPECT_EQ(ref.offset % kDevicePackBytes, 0);
+      EXPECT_EQ(bytes_of(plan, ref) % kDevicePackBytes, 0);
+    }
+  }
+}
+
+void check(const Asked& asked) {
+  check_ends_meet(asked.c, asked.plans);
+  if (!::testing::Test::HasFatalFailure()) check_rounds(asked.c, asked.plans);
+  for (const Plan& plan : asked.plans) {
+    for (const Lane& lane : plan.lanes) {
+      for (const Step& step : lane.steps) expect_whole_packs(plan, step);
+    }
+  }
+}
+
+TEST(DeviceLinks, SumsHaveTheBitsOfTheSerialFold) {
+  uint64_t seed = 0;
+  for (const DeviceAlgorithm algorithm : kSums) {
+    for (const Collective what : {Collective::kAllReduce, Collective::kReduceScatter}) {
+      for (int world = 2; world <= 8; ++world) {
+        for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kI32}) {
+          for (const int64_t packs : {0, 1, 2 * world + 1}) {
+            DeviceProblem problem = problem_of(what, dtype, world, packs);
+            problem.op = is_floating(dtype) && ++seed % 2 ? ReduceOp::kAvg : ReduceOp::kSum;
+            check(ask(algorithm, problem, seed));
+            if (::testing::Test::HasFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(DeviceLinks, MovesBringEveryPart) {
+  for (const Collective what : {Collective::kAllGather, Collective::kBroadcast, Collective::kAllToAll}) {
+    for (int world = 2; world <= 8; ++world) {
+      for (const int64_t packs : {0, 1, 5}) {
+        DeviceProblem problem = problem_of(what, DType::kF32, world, packs);
+        problem.root = world - 1;
+        check(ask(DeviceAlgorithm::kDirect, problem, static_cast<uint64_t>(world)));
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(DeviceLinks, LongTensorsHaveAnOrderOfRoundsToo) {
+  for (const DeviceAlgorithm algorithm : kSums) {
+    for (const Collective what : {Collective::kAllReduce, Collective::kReduceScatter}) {
+      DeviceProblem problem = problem_of(what, DType::kBF16, 3, int64_t{1} << 22);
+      for (problem.rank = 0; problem.rank < 3; ++problem.rank) {
+        const Plan plan = make_link_plan(algorithm, problem);
+        EXPECT_FALSE(rounds_of(plan).empty());
+        for (const Lane& lane : plan.lanes) {
+          for (const Step& step : lane.steps) expect_whole_packs(plan, step);
+        }
+      }
+    }
+  }
+}
+
+// 16-bit sums: raw from the first rank on, float32 between, the result raw.
+TEST(DeviceLinks, SendWhatTheirAlgorithmSays) {
+  const int64_t bytes = 3 * 16 * 16;
+  const DeviceProblem problem = problem_of(Collective::kAllReduce, DType::kBF16, 3, bytes / 16);
+  EXPECT_EQ(collective::totals(make_link_plan(DeviceAlgorithm::kDirect, problem)).bytes_sent, 2 * 2 * bytes / 3);
+  EXPECT_EQ(collective::totals(make_link_plan(DeviceAlgorithm::kRotatedRing, problem)).bytes_sent, 5 * bytes / 3);
+  EXPECT_EQ(collective::totals(make_link_plan(DeviceAlgorithm::kRankRing, problem)).bytes_sent, 2 * bytes);
+}
+
+TEST(DeviceLinks, TheWishIsFollowedOrRefusedByName) {
+  const DeviceProblem few = problem_of(Collective::kAllReduce, DType::kF32, 16, 4);
+  const DeviceProblem many = problem_of(Collective::kAllReduce, DType::kF32, 17, 4);
+  LinkWish wish;
+  EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kDirect);
+  EXPECT_EQ(select_link_plan(wish, many).algorithm, DeviceAlgorithm::kRankRing);
+  wish.algorithm = AlgorithmChoice::kRing;
+  EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kRankRing);
+  wish.order = Order::kRotated;
+  EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kRotatedRing);
+  EXPECT_EQ(select_link_plan(wish, problem_of(Collective::kAllGather, DType::kF32, 4, 4)).algorithm,
+            DeviceAlgorithm::kDirect);
+  wish.algorithm = AlgorithmChoice::kDirect;
+  EXPECT_EQ(select_link_plan(wish, many).algorithm, DeviceAlgorithm::kDirect);
+  EXPECT_EQ(why_no_link_plan(wish, many), "");
+  wish.algorithm = AlgorithmChoice::kTree;
+  EXPECT_EQ(why_no_link_plan(wish, few), "algorithm=tree has no plan between hosts on devices");
+  EXPECT_EQ(why_no_link_plan(wish, problem_of(Collective::kAllGather, DType::kF32, 4, 4)), "");
+  EXPECT_NE(why_no_link_plan(wish, problem_of(Collective::kReduce, DType::kF32, 4, 4)), "");
+  wish = {};
+  wish.wire = WireType::kBf16;
+  EXPECT_NE(why_no_link_plan(wish, few).find("wire=bf16"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ringdp::plan::testing

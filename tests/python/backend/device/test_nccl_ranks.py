@@ -1,0 +1,151 @@
+"""Ranks that share no memory run collectives on their devices over NCCL: the bits of the CPU's, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import HERE, World, values_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from native import PATIENCE_S, arrive, bits, described
+from test_native_call import differences
+from test_native_lane import absent, disagreeing, end, hang
+
+APART = {"transport": "tcp", "window_bytes": 1 << 20}  # as on hosts of their own
+DIRECT = {"algorithm": "direct"}
+RING = {"algorithm": "ring"}
+ROTATED = {"algorithm": "ring", "order": "rotated"}
+
+
+def said(library: str, executor: str, odd: dict[str, str]) -> tuple[str, float]:
+    """On a rank: what is said after the first collective, and its result. `odd`: of rank 1's environment."""
+    if HERE.rank == 1:
+        os.environ.update(odd)
+    gpu, _ = arrive(library, executor)
+    group = gpu.new_group(6.0)
+    tensor = gpu.put(torch.ones(100))
+    dist.all_reduce(tensor, group=group)
+    return described(group), float(tensor.cpu()[-1])
+
+
+def summed_otherwise(library: str) -> tuple[bool, bool, list[bytes]]:
+    """On a rank: sums in another order: whether integers are exact, and floats near; the bits of the floats."""
+    gpu, group = arrive(library, "NCCL")
+    exact = near = True
+    floats = []
+    for dtype in (torch.int32, torch.float32, torch.bfloat16):
+        tensors = [torch.arange(40_003).remainder(1009).mul(rank + 1).to(dtype) for rank in range(HERE.size)]
+        tensor = gpu.put(tensors[HERE.rank])
+        dist.all_reduce(tensor, group=group)
+        want = torch.stack([one.double() for one in tensors]).sum(0)
+        if dtype is torch.int32:
+            exact &= bool(torch.equal(tensor.cpu().double(), want))
+        else:
+            near &= torch.allclose(tensor.cpu().double(), want, rtol=torch.finfo(dtype).eps)
+            floats.append(bits(tensor))
+    return exact, near, floats
+
+
+def by_turns(library: str) -> list[float]:
+    """On a rank: collectives of two groups, none of which is waited for before the next."""
+    gpu, one = arrive(library, "NCCL")
+    other = gpu.new_group()
+    tensors = [gpu.put(torch.full((30_000,), float(k))) for k in range(6)]
+    works = [dist.all_reduce(t, group=(one, other)[k % 2], async_op=True) for k, t in enumerate(tensors)]
+    for work in works:
+        work.wait()
+    return [float(t.cpu()[-1]) for t in tensors]
+
+
+@pytest.mark.parametrize(
+    ("size", "settings"),
+    [(2, {}), (3, DIRECT), (4, DIRECT), (3, RING), (4, RING), (2, ROTATED)],
+    ids=["2", "3-direct", "4-direct", "3-ring", "4-ring", "2-rotated"],
+)
+def test_devices_give_the_bits_of_the_cpu(world_of, stand_in, size, settings):
+    for rank, (text, wrong) in enumerate(world_of(size, **APART, **settings).run(differences, stand_in, "NCCL")):
+        assert text.startswith(f"tensors on privateuseone:{rank}: NCCL 2.29.0: ")
+        assert wrong == []
+
+
+def test_the_rotated_ring_has_one_result(world_of, stand_in):
+    outcomes = world_of(3, **APART, **ROTATED).run(summed_otherwise, stand_in)
+    for exact, near, floats in outcomes:
+        assert exact and near
+        assert floats == outcomes[0][2]
+
+
+def test_two_groups_run_side_by_side(world_of, stand_in):
+    for sums in world_of(2, **APART).run(by_turns, stand_in):
+        assert sums == [2.0 * k for k in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("executor", "odd", "why"),
+    [
+        ("NCCL", {"RINGDP_NCCL": "/nowhere/libnccl.so"}, "rank 1: no NCCL: "),
+        ("STREAM", {}, "ranks 0 and 1 share a device, and NCCL wants one for each"),
+        ("NCCL", {"STAND_IN_NCCL_REFUSES": "init"}, "rank 1: NCCL: ncclCommInitRank: unhandled system error"),
+    ],
+    ids=["absent", "one device", "refused"],
+)
+def test_where_nccl_cannot_all_ranks_know_why(run_on_fresh_ranks, stand_in, executor, odd, why):
+    world = run_on_fresh_ranks(2, **APART)
+    world.join()
+    for text, total in world.run(said, stand_in, executor, odd):
+        assert "collectives run on the host, through pinned memory: not all ranks share memory of one host; " in text
+        assert why in text
+        assert total == 2.0
+
+
+def test_a_sum_whose_algorithm_has_no_plan_goes_through_the_host(world_of, stand_in):
+    for text, total in world_of(2, **APART, algorithm="tree").run(said, stand_in, "NCCL", {}):
+        assert "sums on the host, as algorithm=tree has no plan between hosts on devices" in text
+        assert total == 2.0
+
+
+@pytest.mark.parametrize("how", ["count", "op", "host"])
+def test_ranks_that_disagree_are_named(world_of, stand_in, how):
+    for error, later, void in world_of(2, **APART).run(disagreeing, stand_in, "NCCL", how):
+        assert "Mismatch: " in error and "rank 0 called" in error and "rank 1 called" in error
+        assert "Mismatch: " in later
+        assert void
+
+
+def hanging(run_on_fresh_ranks, stand_in: str, timeout_s: float) -> World:
+    """Two ranks, of which rank 0's device waits for rank 1's."""
+    world = run_on_fresh_ranks(2, **APART)
+    world.join()
+    assert world.run(hang, stand_in, "NCCL", timeout_s) == [True, True]
+    return world
+
+
+def test_a_rank_that_dies_is_named_and_lets_the_device_go(run_on_fresh_ranks, stand_in):
+    world = hanging(run_on_fresh_ranks, stand_in, 60.0)
+    killed = world.kill(1)
+    outcome = world.attempt(end, ranks=[0])[0]
+    error, void = values_of([outcome])[0]
+    assert error.startswith("PeerLost: rank 1 (pid ")
+    assert void
+    assert outcome.ended - killed < PATIENCE_S
+
+
+def test_a_stopped_rank_is_named_in_the_timeout(run_on_fresh_ranks, stand_in):
+    world = hanging(run_on_fresh_ranks, stand_in, 4.0)
+    world.signal(1, signal.SIGSTOP)
+    error, void = values_of(world.attempt(end, ranks=[0]))[0]
+    world.signal(1, signal.SIGCONT)
+    assert "Timeout: " in error and "rank 1 (pid" in error and "stopped" in error
+    assert void
+
+
+def test_who_does_not_call_is_a_timeout(world_of, stand_in):
+    error, void = world_of(2, **APART).run(absent, stand_in, "NCCL")[0]
+    assert "Timeout: " in error and "rank 1 (pid" in error
+    assert void
