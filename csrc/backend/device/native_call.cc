@@ -39,10 +39,12 @@ void NativeCall::enqueue(const std::function<void()>& after, const std::string& 
   for (const auto& result : tensors_.results) copy_back(result.memory, result.tensor);
   if (after) after();
   done_->record(stream_);
+  const Deadline deadline = Deadline::after(question_.timeout + grace());
   if (question_.captured) {
-    native_->keep({what + " of a graph", launches_.front()->stream_epoch, launches_.back()->stream_epoch, question_.timeout});
+    const uint64_t first = launches_.front()->stream_epoch, last = launches_.back()->stream_epoch;
+    native_->keep({what + " of a graph", first, last, question_.timeout});
   } else {
-    native_->watch({what, Deadline::after(question_.timeout + grace()), Deadline::Clock::now(), done_, std::move(launches_)});
+    native_->watch({what, deadline, Deadline::Clock::now(), done_, std::move(launches_)});
   }
   Overseer::instance().look_after(native_);
 }
