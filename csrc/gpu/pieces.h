@@ -1,9 +1,9 @@
 // How a collective goes through the ranks' windows: which bytes of a tensor at a time, and where they lie there.
 //
 // A value that all ranks compute alike, from what the collective is and how large windows are. A tensor consists of
-// parts: one, or one for each rank (the inputs of a reduce_scatter or scatter, the outputs of an all_gather or gather, both
-// of an all_to_all). A piece takes the same range of every part. A window has room for all parts, also on a rank that
-// brings or gets none.
+// parts: one, or one for each rank (the inputs of a reduce_scatter or scatter, the outputs of an all_gather or gather,
+// both of an all_to_all). A piece takes the same range of every part. A window has room for all parts, also on a rank
+// that brings or gets none.
 #pragma once
 #include <cstdint>
 #include <functional>

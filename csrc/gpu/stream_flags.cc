@@ -13,7 +13,9 @@ std::optional<Expired> waited_for(const Work& work, const Flags& flags) {
     if (step.verb != plan::DeviceVerb::kAwait) continue;
     const uint64_t wanted = stream_value(work, step);
     const uint64_t seen = __atomic_load_n(&flags.of[step.slot][0][step.peer].value, __ATOMIC_ACQUIRE);
-    if (seen < wanted) return Expired{2, work.rank, 0, s, step.peer, step.slot, work.stream_epoch, wanted, seen, work.stream_epoch};
+    if (seen >= wanted) continue;
+    const uint64_t launch = work.stream_epoch;
+    return Expired{2, work.rank, 0, s, step.peer, step.slot, launch, wanted, seen, launch};
   }
   return std::nullopt;
 }

@@ -25,8 +25,8 @@ struct DeviceChoice {
   std::string why;
 };
 
-// `bytes`: of the tensor. On a partial mesh all_reduce and reduce_scatter go round the ring; nothing else has a plan for
-// one. Moves are always direct.
+// `bytes`: of the tensor. On a partial mesh all_reduce and reduce_scatter go round the ring; nothing else has a plan
+// for one. Moves are always direct.
 DeviceChoice select_device_plan(const DeviceTopology& topology, Collective what, int64_t bytes);
 
 // Up to here one_shot beats direct: it receives (N-1)S instead of 2(N-1)/N S, but nobody waits at its exit until stores

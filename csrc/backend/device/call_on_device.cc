@@ -8,7 +8,7 @@ namespace ringdp::backend {
 
 void CallOnDevice::block_callers_stream() const {
   if (is_captured() && !lane_->is_capturing()) {
-    refuse("the call was captured into a graph: wait for it within the capture, and order what reads its results behind "
+    refuse("the call was captured into a graph: wait for it within the capture, and let what reads its results follow "
            "the graph's replay");
   }
   done_->block(lane_->callers_stream());

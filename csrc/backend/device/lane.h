@@ -29,8 +29,8 @@ class Lane {
   DeviceCore& core() const { return core_; }
   c10::Stream callers_stream() const { return impl_.getStream(device_); }
   void* native(const c10::Stream& stream) const { return impl_.getStreamNativeHandle(stream); }
-  // Whether the caller's stream records a graph. Comes before anything else that a call does with the device: to ask for
-  // events, or to take memory, ends a capture.
+  // Whether the caller's stream records a graph. Comes before anything else that a call does with the device: to ask
+  // for events, or to take memory, ends a capture.
   bool is_capturing() const { return core_.is_capturing(native(callers_stream())); }
   [[noreturn]] void refuse_capture(const std::string& why) const;
   // Of a tensor used on `stream`: not given to others before the stream has come by.

@@ -26,7 +26,8 @@ void NativeJob::enqueue(const std::function<void()>& after, const std::string& w
   if (after) after();
   done_->record(stream_);
   if (captured_) {
-    native_->keep({what + " of a graph", launches_.front()->stream_epoch, launches_.back()->stream_epoch, timeout_});
+    const uint64_t first = launches_.front()->stream_epoch, last = launches_.back()->stream_epoch;
+    native_->keep({what + " of a graph", first, last, timeout_});
   } else {
     native_->watch({what, Deadline::after(timeout_ + ranks().grace()), Deadline::Clock::now(), done_, std::move(launches_)});
   }

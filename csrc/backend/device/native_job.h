@@ -8,7 +8,8 @@
 // disagree about, or what a dead rank left undone, becomes NaN and is never taken for a result. Integers have no NaN.
 //
 // While the caller's stream is captured the same goes into its graph, on a stream that joins the capture, without the
-// word: wait(), which has to come within the capture, waits for the comparison on the host.
+// word: wait(), which has to come within the capture, waits for the comparison on the host. Replays use the window, too:
+// streams have to order them and the group's other calls, so whoever replays has waited for the calls before.
 #pragma once
 #include <atomic>
 #include <vector>

@@ -94,17 +94,20 @@ std::shared_ptr<NativeLane> Natives::lane_in_capture(c10::Device device, const L
 // Under mutex_.
 std::string Natives::why_not_in_graph(c10::Device device, const comm::OpDesc& desc) const {
   if (!device_) {
-    return "the first call on a device makes the ranks of this group meet there, which takes memory; make one before the "
-           "capture";
+    return "the first call on a device makes the ranks of this group meet there, which takes memory; make one before "
+           "the capture";
   }
   const std::string outside = "; call it outside the capture";
-  if (desc.what == plan::Collective::kBarrier) return "the host waits for a barrier, which no graph can replay" + outside;
+  if (desc.what == plan::Collective::kBarrier) {
+    return "the host waits for a barrier, which no graph can replay" + outside;
+  }
   const std::string staged = why_staged(device, desc);
   if (!staged.empty()) return "this call goes through host memory, which no graph can replay: " + staged + outside;
   const gpu::Neighbourhood* const sharing = lane_->ranks().sharing();
   if (sharing == nullptr) return "ranks send to each other by NCCL, which ringdp does not capture" + outside;
   if (sharing->on_streams()) {
-    return "ranks share a device, whose streams wait for what the host counts (STREAM), which no graph can replay" + outside;
+    return "ranks share a device, whose streams wait for what the host counts (STREAM), which no graph can replay" +
+           outside;
   }
   return "";
 }

@@ -17,7 +17,7 @@ namespace ringdp::backend {
 class Overseer {
  public:
   static Overseer& instance();
-  // Looks at the lane until it has nothing under way; again and again, any thread.
+  // Looks at the lane until it has nothing under way, nor a graph that may be replayed; again and again, any thread.
   void look_after(std::shared_ptr<NativeLane> lane);
   // The same for the last time: then parts it, and frees its memory once its peers have let go of it too.
   void see_off(std::shared_ptr<NativeLane> lane);

@@ -68,7 +68,8 @@ TEST(DeviceRooted, OwnersShareAReduce) {
 TEST(DeviceRooted, ArePrinted) {
   EXPECT_EQ(text_of(plans_of(kRooted[2], 2, 1, 1)[1]),
             "gather direct float32 SUM, rank 1 of 2: 4 steps\n0 await entry 1 of 0\n"
-            "1 copy 4 elements: input of 1 -> output at 4\n2 copy 4 elements: input of 0 -> output\n3 post exit 1 to 0");
+            "1 copy 4 elements: input of 1 -> output at 4\n2 copy 4 elements: input of 0 -> output\n"
+            "3 post exit 1 to 0");
   EXPECT_EQ(text_of(plans_of(kRooted[3], 2, 1, 1)[0]),
             "scatter direct float32 SUM, rank 0 of 2: 2 steps\n0 post entry 1 to 1\n1 await exit 1 of 1");
   EXPECT_EQ(text_of(plans_of(kRooted[1], 3, 0, 1)[0]),

@@ -99,7 +99,7 @@ void Stream::leave(const std::shared_ptr<Capture>& capture) {
 void Stream::join(const std::shared_ptr<Capture>& capture) {
   const std::lock_guard lock(mutex_);
   if (capture_ == capture) return;
-  if (capture->ended) throw Refusal(cudaErrorStreamCaptureIsolation, "waiting for an event of a capture that has ended");
+  if (capture->ended) throw Refusal(cudaErrorStreamCaptureIsolation, "an event of a capture that has ended");
   if (capture_) throw Refusal(cudaErrorStreamCaptureUnsupported, "this stream is in another capture");
   capture_ = capture;
 }

@@ -1,4 +1,4 @@
-"""Collectives that are captured into graphs: replayed with other values, among calls that are not, ended like any other."""
+"""Collectives that are captured into graphs: replayed with other values, among other calls, and ended like any."""
 
 from __future__ import annotations
 
