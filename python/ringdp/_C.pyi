@@ -63,8 +63,8 @@ class Backend:
     def share_memory(self, elements: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
         """A flat tensor of zeros in memory that the devices of all ranks map; None, on all ranks, where there is none.
 
-        Collective: all ranks ask alike. What `reduce_div` and `gather_whole` are given of it, in the same place on all ranks,
-        is not copied.
+        Collective: all ranks ask alike. What `reduce_div` and `gather_whole` are given of it, in the same place on all
+        ranks, is not copied.
         """
 
     def reclaim_memory(self, device: torch.device) -> None:

@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "backend/gil.h"
 #include "base/log.h"
 
 namespace ringdp::backend {
@@ -14,6 +15,7 @@ struct Holder {
 
   ~Holder() {
     if (memory.use_count() > 1) return;  // the group gives it back
+    const ReleaseGil release;
     try {
       c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
     } catch (const std::exception& error) {  // at the end of the process, or whoever broke the device is told so elsewhere

@@ -186,7 +186,8 @@ class FlatParameters:
             return None
         flat = self._flats[bucket]
         backend = sharing(flat.device, self._group)
-        return backend.gather_whole(flat) if backend and backend.shares(flat) else self.gather_in(flat.view(torch.uint8))
+        in_place = backend is not None and backend.shares(flat)
+        return backend.gather_whole(flat) if in_place else self.gather_in(flat.view(torch.uint8))
 
     def travels(self, bucket: int) -> bool:
         """Whether others have a part of it."""
@@ -238,9 +239,7 @@ class FlatParameters:
         return torch.nn.Parameter(part, requires_grad=part.is_floating_point() or part.is_complex())
 
 
-def lasting_memory(
-    elements: int, dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup
-) -> torch.Tensor:
+def lasting_memory(elements: int, dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup) -> torch.Tensor:
     """As `flat_memory`, for what outlives many gathers: also shared by devices that run them. Collective."""
     backend = sharing(device, group)
     shared = backend.share_memory(elements, dtype, device) if backend and elements and dtype.is_floating_point else None

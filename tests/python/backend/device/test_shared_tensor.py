@@ -1,9 +1,10 @@
-"""Memory that devices share: collectives in it copy nothing and have the same bits, and it comes and goes with all ranks."""
+"""Memory that devices share: collectives in it copy nothing and have the same bits; all ranks have it, or none."""
 
 from __future__ import annotations
 
 import gc
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from native import EXECUTORS, PATIENCE_S, arrive, bits, described, device_for, i
 from stand_in import StandIn, backend_of, error_of
 
 KEPT: dict[str, Any] = {}  # on a rank: between two calls of a test
+LARGE = 50 << 20  # float32: a stand-in's device holds a few of these, not all
 COUNT = 300_003  # float32: more than a window, no whole pack
 
 
@@ -56,7 +58,7 @@ def in_place(library: str, executor: str, dtype: torch.dtype) -> tuple[list[bool
 
 
 def only_where_asked(library: str, executor: str) -> tuple[bool, bool, int]:
-    """On a rank: c10d's own calls, and reductions of what is not alike or not whole packs, go through the window."""
+    """On a rank: whether c10d's own calls, and what is no whole packs, are right; what is shared; bytes copied."""
     gpu, group = group_with_memory(library, executor)
     backend = backend_of(group)
     tensor = shared(group, executor, torch.ones(1000))
@@ -64,7 +66,8 @@ def only_where_asked(library: str, executor: str) -> tuple[bool, bool, int]:
     dist.all_reduce(tensor, group=group)
     backend.reduce_div(tensor[1:5], 1.0).wait()
     everywhere = float(tensor.sum()) == HERE.size * 996 + HERE.size**2 * 4
-    return everywhere, backend.shares(tensor) and not backend.shares(gpu.put(torch.ones(4))), gpu.copied_bytes() - before
+    known = backend.shares(tensor) and not backend.shares(gpu.put(torch.ones(4)))
+    return everywhere, known, gpu.copied_bytes() - before
 
 
 def comes_and_goes(library: str, executor: str) -> tuple[list[str], float]:
@@ -97,8 +100,28 @@ def outlives(library: str, executor: str) -> list[float]:
     return tensor.cpu()[[0, -1]].tolist()
 
 
+def groups_one_after_the_other(library: str, executor: str) -> list[bool]:
+    """On a rank: whether each of many groups had such memory, whose tensor goes before its group, or after it."""
+    gpu, _ = arrive(library, executor)
+    served = []
+    for number in range(6):
+        group = gpu.new_group()
+        tensor = backend_of(group).share_memory(LARGE, torch.float32, device_for(executor))
+        served.append(tensor is not None)
+        if number % 2:
+            tensor = None
+        dist.barrier()
+        dist.destroy_process_group(group)
+        del group
+        gc.collect()
+        time.sleep(0.2)  # it is let go behind the caller's back
+        tensor = None
+        dist.barrier()
+    return served
+
+
 def disagreeing(library: str, executor: str, how: str) -> tuple[str, bool, bool]:
-    """On a rank: rank 1 brings another tensor; what is said, whether the one is NaN, and whether the other is untouched."""
+    """On a rank: rank 1 brings another tensor; what is said, whether that is NaN and the other untouched."""
     gpu, group = group_with_memory(library, executor)
     tensor, other = (shared(group, executor, torch.ones(1000)) for _ in range(2))
     gpu.synchronize()
@@ -197,6 +220,10 @@ def test_memory_that_no_rank_needs_is_given_back(native_pair, stand_in, executor
 
 def test_a_tensor_outlives_its_group(native_pair, stand_in, executor):
     assert native_pair.run(outlives, stand_in, executor) == [[5.0, 5.0]] * 2
+
+
+def test_memory_comes_back_with_groups(native_pair, stand_in, executor):
+    assert native_pair.run(groups_one_after_the_other, stand_in, executor) == [[True] * 6] * 2
 
 
 @pytest.mark.parametrize("how", ["segment", "window", "offset"])
