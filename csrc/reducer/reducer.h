@@ -81,7 +81,7 @@ class Reducer {
   void zero_shards();  // what zero_grad(set_to_none=False) does to .grad
   // In place of shards, what steps inside the backward pass. `sinks` is called when the first bucket of a pass is launched,
   // and gives a sink, or null, per bucket; `on_shard` when this rank's part of a bucket's mean is there and its sink has taken
-  // it. Both are called on the thread of the backward pass, in the order of buckets, under the lock: they must not call the
+  // it (no element of it is left where a device has stepped). Both are called on the thread of the backward pass, in the order of buckets, under the lock: they must not call the
   // reducer.
   using Sinks = std::vector<std::shared_ptr<ShardSink>>;
   using OnShard = std::function<void(size_t bucket, const at::Tensor& part)>;

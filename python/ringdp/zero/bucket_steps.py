@@ -29,7 +29,8 @@ class BucketSteps:
         on_device: DeviceSteps | None = None,
     ) -> None:
         self._flat, self._optimizer, self._begin = flat, optimizer, begin
-        self._fuses, self._on_device = fuses, on_device if flat.device.type != "cpu" else None
+        self._fuses = fuses
+        self._on_device = on_device if on_device is not None and flat.device.type != "cpu" else None
         self._parts: dict[int, tuple[Any, int]] = {}  # of pieces
 
     def sinks(self) -> list[Any]:

@@ -54,15 +54,18 @@ class Training:
         self.ddp = DistributedDataParallel(module, process_group=self.group, zero_stage=stage, bucket_cap_mb=BUCKET_MB)
         self.optimizer = ZeroOptimizer(groups_of(self.ddp)[:groups], getattr(torch.optim, kind), **given)
 
-    def backward(self, step: int, micros: int = 1) -> None:
-        """What a backward pass does with gradients, after others under no_sync()."""
+    def backward(self, step: int, micros: int = 1, *, ends: bool = True) -> None:
+        """What a pass does with gradients, after others under no_sync(). Not `ends`: until the first bucket is full."""
         reducer = self.ddp.reducer
         reducer.prepare_for_forward()
         reducer.prepare_for_backward([])
         for number, parameter in enumerate(self.ddp.parameters()):
             parts = [gradient(parameter, number, HERE.rank, step, micro) for micro in range(micros)]
             parameter.grad = self.gpu.put(in_order(parts))
-        reducer.backward_without_loss()
+        if ends:
+            reducer.backward_without_loss()
+        for index in reducer.layout()[0] if not ends else ():
+            reducer.autograd_hook(index)
 
     def steps(self, first: int, count: int, micros: int = 1) -> None:
         """The plain loop."""

@@ -33,5 +33,21 @@ def test_buckets_are_stepped_one_by_one(pair, foreseen):
     assert pair.run(stepped, False, foreseen) == [([True] * 3, 1 if foreseen else 2, [False] * 3)] * 2
 
 
+def described(fuses: bool, kind: str) -> str:
+    """On a rank: how buckets are stepped."""
+    own = [torch.nn.Parameter(torch.ones(1500))]
+    flat = FlatParameters(own, bucketed(own, 1500 * 4, HERE.size), dist.group.WORLD)
+    optimizer = getattr(torch.optim, kind)(flat.tensors, lr=0.5)
+    return BucketSteps(flat, optimizer, lambda: None, fuses=fuses).describe()
+
+
+def test_how_buckets_are_stepped_is_said(pair):
+    one_sweep = "a bucket is reduced and stepped by ringdp's kernel while it is in the cache"
+    assert pair.run(described, True, "SGD") == [one_sweep] * 2
+    for fuses, kind in ((False, "SGD"), (True, "Adagrad")):
+        for said in pair.run(described, fuses, kind):
+            assert "then stepped by torch, then gathered: kernels are of SGD" in said
+
+
 def test_sinks_stand_for_one_step_of_all_buckets(pair):
     assert [(asked, sinks) for _, asked, sinks in pair.run(stepped, True, False)] == [(1, [True] * 3)] * 2

@@ -24,9 +24,11 @@ FUSED = {**ADAMW, "fused": True}
 KEPT: dict[str, Any] = {}  # on a rank: between two calls of a test
 
 
-def fused(library: str, stage: int, model: str, micros: int, executor: str, given: dict[str, Any]) -> list[str]:
+def fused(
+    library: str, stage: int, model: str, micros: int, executor: str, given: dict[str, Any], gather: str = "step"
+) -> list[str]:
     """On a rank: how it steps, and what differs from one process that takes ringdp's fastest step."""
-    training = Training(library, stage, model=model, executor=executor, overlap_with_ddp=True, **given)
+    training = Training(library, stage, model=model, executor=executor, overlap_with_ddp=True, gather=gather, **given)
     said = training.optimizer.describe()
     training.steps(0, 3, micros)
     wrong = different(training.found(), one_process(3, model=model, micros=micros, **given))
@@ -52,6 +54,11 @@ def test_accumulated_gradients_and_other_settings(world_of, stand_in, stage, exe
 def test_ranks_without_pieces_take_part(world_of, stand_in, stage):
     world = world_of(3, window_bytes=1 << 20)
     assert world.run(fused, stand_in, stage, "tiny", 1, "SPIN", FUSED) == [[]] * 3
+
+
+def test_parameters_may_come_in_the_next_forward_pass(world_of, stand_in):
+    world = world_of(2, window_bytes=1 << 20)
+    assert world.run(fused, stand_in, 2, "mlp", 1, "SPIN", FUSED, "forward") == [[]] * 2
 
 
 def resumed(library: str) -> list[str]:
@@ -126,30 +133,42 @@ def begin(library: str, executor: str) -> list[str]:
     return [KEPT["training"].optimizer.describe()]
 
 
-def bereaved() -> tuple[list[str], bool]:
-    """On rank 0, alone: errors of the pass, of step(), of saving and of the next pass; whether a parameter is NaN."""
+def backward() -> None:
+    """On a rank: a pass, of which rank 1 comes no farther than its first bucket, which all have stepped then."""
+    training = KEPT["training"]
+    training.backward(1, ends=HERE.rank == 0)
+    with training.gpu.stream(3):
+        training.optimizer._stepping._sinks[0].wait()
+    training.gpu.synchronize(3)
+
+
+def bereaved(begins: bool) -> tuple[list[str], set[bool]]:
+    """On rank 0, alone: errors of the pass, of step(), of saving and of the next pass; whether parameters are NaN."""
     training = KEPT["training"]
     optimizer = training.optimizer
     calls = [
-        lambda: training.backward(1),
+        lambda: training.backward(1) if begins else None,
         lambda: (training.gpu.synchronize(), dist.barrier(training.group, async_op=True).wait(timedelta(seconds=20))),
         optimizer.step,
         optimizer.consolidate_state_dict,
         lambda: training.backward(2),
     ]
     errors = [error_of(call) for call in calls]
-    return errors, any(bool(p.detach().cpu().isnan().all()) for p in training.ddp.module.parameters())
+    return errors, {bool(p.detach().cpu().isnan().all()) for p in training.ddp.module.parameters()}
 
 
+@pytest.mark.parametrize("within_a_pass", [False, True])
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_a_rank_that_dies_leaves_nothing_that_could_be_saved(run_on_fresh_ranks, stand_in, executor):
+def test_a_rank_that_dies_leaves_nothing_that_could_be_saved(run_on_fresh_ranks, stand_in, executor, within_a_pass):
     world = run_on_fresh_ranks(2, window_bytes=1 << 20)
     world.join()
     assert world.run(begin, stand_in, executor) == [[ONE_CALL]] * 2
+    if within_a_pass:
+        world.run(backward)
     world.kill(1)
-    errors, void = values_of(world.attempt(bereaved, ranks=[0]))[0]
+    errors, are_void = values_of(world.attempt(bereaved, not within_a_pass, ranks=[0]))[0]
     assert "PeerLost: rank 1 (pid " in errors[0] + errors[1]
     assert "PeerLost: rank 1 (pid " in errors[2] or "torn" in errors[2]
     assert "step() has not been called since" in errors[3] or "torn" in errors[3]
     assert "step() has not been called since" in errors[4] or "torn" in errors[4]
-    assert void
+    assert are_void == ({True, False} if within_a_pass else {True})
