@@ -233,8 +233,10 @@ std::vector<std::string> Natives::tell_all(const std::string& own, comm::Place p
 std::string Natives::sharing() const {
   if (segments() == nullptr) return "";
   const std::string why_not = segments()->why_not();
+  if (segments()->count() == 0 && why_not.empty()) return "";
   return "; " + std::to_string(segments()->bytes()) + " bytes of each device, in " + std::to_string(segments()->count()) +
-         " segments, are shared and not copied" + (why_not.empty() ? "" : " (one more could not be made: " + why_not + ")");
+         " segments, are shared and not copied" +
+         (why_not.empty() ? "" : " (one more could not be made: " + why_not + ")");
 }
 
 std::string Natives::description() const {

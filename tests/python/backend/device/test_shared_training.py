@@ -17,7 +17,6 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from native import EXECUTORS, arrive, bits, described, device_for
-from stand_in import StandIn
 
 SGD = {"lr": 0.1, "momentum": 0.9}
 GRADIENT_BYTES = 4 * (12 * 96 + 96 + 96 * 96 + 96 + 96 * 3 + 3)
@@ -76,7 +75,6 @@ def shared_bytes(group: dist.ProcessGroup) -> int:
 
 def training(library: str, executor: str, sharded: bool, views: bool) -> dict[str, Any]:
     """On a rank: three steps on the device and on the CPU."""
-    gpu: StandIn
     gpu, _ = arrive(library, executor)
     gpu.be_accelerator()
     group = gpu.new_group()
