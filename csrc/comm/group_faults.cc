@@ -66,7 +66,7 @@ Error Group::timed_out(const Pending& work, Deadline::Clock::time_point since, c
 Error Group::timed_out_on_device(const std::string& what, int peer, double seconds, int step) const {
   std::string text = stopped_peers();
   if (peer < 0 && text.empty()) {
-    text = "the device of this rank, or one that it waits for, has not come so far as to run it, or has not been let on";
+    text = "the device of this rank, or one that it waits for, has not come so far, or has not been let on";
   } else if (peer >= 0) {
     const std::string state = state_of_peer(mesh_.peers[peer]);
     text = name_of_peer(peer) + " has called it, but its device does not come to what step " + std::to_string(step) +

@@ -84,8 +84,8 @@ void NativeLane::look_at_group() {
 void NativeLane::look_at_failure() {
   const std::string failure = ranks_->look();
   if (failure.empty() || group_->error()) return;
-  group_->fail(Error(ErrorKind::kInternal, "group " + group_->name() + ": a collective on devices failed: NCCL: " + failure +
-                                               "; NCCL_DEBUG=WARN makes it say more"));
+  group_->fail(Error(ErrorKind::kInternal, "group " + group_->name() + ": a collective on devices failed: NCCL: " +
+                                                failure + "; NCCL_DEBUG=WARN makes it say more"));
   ranks_->give_up();
 }
 

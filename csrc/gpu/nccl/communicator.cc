@@ -34,9 +34,11 @@ class Joining {
     } catch (const std::exception& thrown) {
       error = thrown.what();
     }
+    std::unique_ptr<NcclCommunicator> unwanted;  // its end may take a while
     const std::lock_guard lock(self->mutex_);
     self->error_ = error;
     self->over_ = true;
+    if (self->left_) unwanted = std::move(self->joined_);
     self->changed_.notify_all();
   }
 

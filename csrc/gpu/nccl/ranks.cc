@@ -70,6 +70,7 @@ std::shared_ptr<const Work> NcclRanks::launch(const Piece& piece, const plan::De
 }
 
 void NcclRanks::exchange(const plan::Plan& plan, const plan::LinkRound& round, const Piece& piece, void* stream) {
+  if (given_up()) return;
   std::vector<NcclCommunicator::Message> messages;
   for (const plan::Step& step : round.messages) {
     const bool sends = step.verb == plan::Verb::kSend;

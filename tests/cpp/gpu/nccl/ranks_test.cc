@@ -101,6 +101,7 @@ TEST_F(NcclRanksTest, AnErrorThatComesLaterIsSaidOnceTheGroupHadItsTime) {
 
 TEST_F(NcclRanksTest, GivingUpAbortsOnceAndQueuesNoMoreMessages) {
   met_[0]->give_up();
+  launch(problem(Collective::kAllReduce, 8, 0));
   EXPECT_TRUE(fake_nccl.calls.empty()) << "who gives up may be anybody: it asks no device";
   met_[0]->look();
   met_[0]->look();
