@@ -3,8 +3,8 @@
 //   the lane's stream       gradients to window > barrier > wait for the host's word > step > barrier
 //                           > others' parts from window to the parameters > poison
 //
-// Nothing is stepped before all ranks have called the same. After a failure parameters are NaN, and state is as it was or
-// stepped, element by element. The own part is stepped where it lies; in others' windows parameters replace gradients.
+// Nothing is stepped before all ranks have called the same. After a failure parameters are NaN, and each element of the
+// state is as it was or stepped. The own part is stepped where it lies; in others' windows it replaces gradients.
 #pragma once
 #include "backend/device/native_job.h"
 #include "backend/shard_step.h"

@@ -2,8 +2,9 @@
 // this rank's shard, and the new parameters go to the ranks that want them. Plain data: the argument of a kernel.
 //
 // Everything is float32 and 16-byte aligned. gradients[r] and parameters[r]: where this rank's shard lies in rank r's
-// memory, whole packs; they may be the same memory where r is another rank. State is `count` elements long. Nothing waits: by a barrier before it everybody's gradients are there and
-// nobody reads parameters; by one after it parameters may be read and gradients be overwritten.
+// memory, whole packs; they may be the same memory where r is another rank. State is `count` elements long. Nothing
+// waits: by a barrier before it everybody's gradients are there and nobody reads parameters; by one after it parameters
+// may be read and gradients be overwritten.
 #pragma once
 #include <cstdint>
 

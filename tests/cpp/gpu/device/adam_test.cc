@@ -129,7 +129,9 @@ constexpr kernels::AdamSettings kAdamW{1e-2, 0.9, 0.999, 1e-8, 0.1, true, false,
 
 TEST(Adam, EveryNumberOfRanksGivesTheBitsOfTheCpu) {
   for (int ranks = 1; ranks <= plan::kMaxDeviceRanks; ++ranks) {
-    for (const int64_t count : {0, 1, 3, 4, 60, 61, 1023, 1024}) expect_the_bits_of_the_cpu(ranks, count, kAdamW, ranks);
+    for (const int64_t count : {0, 1, 3, 4, 60, 61, 1023, 1024}) {
+      expect_the_bits_of_the_cpu(ranks, count, kAdamW, ranks);
+    }
   }
 }
 
