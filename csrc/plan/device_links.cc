@@ -37,9 +37,7 @@ int64_t bytes_of_segment(DeviceAlgorithm algorithm, const DeviceProblem& problem
 }  // namespace
 
 std::string why_no_link_plan(const LinkWish& wish, const DeviceProblem& problem) {
-  if (!can_plan(DeviceAlgorithm::kDirect, problem.what) || problem.what == Collective::kBarrier) {
-    return std::string(name_of(problem.what)) + " has no plan between hosts on devices";
-  }
+  if (problem.what == Collective::kBarrier) return "barrier has no plan between hosts on devices";
   if (!is_sum(problem.what)) return "";
   if (is_encoded(wish.wire, problem.dtype, problem.op)) {
     return std::string("wire=") + name_of(wish.wire) + " has no plan between hosts on devices";
@@ -55,7 +53,9 @@ std::string why_no_link_plan(const LinkWish& wish, const DeviceProblem& problem)
 }
 
 DeviceChoice select_link_plan(const LinkWish& wish, const DeviceProblem& problem) {
-  if (!is_sum(problem.what)) return {DeviceAlgorithm::kDirect, "moves are direct"};
+  if (!can_plan(DeviceAlgorithm::kRankRing, problem.what)) {
+    return {DeviceAlgorithm::kDirect, std::string(name_of(problem.what)) + " is always direct"};
+  }
   const DeviceAlgorithm ring = wish.order == Order::kRank ? DeviceAlgorithm::kRankRing : DeviceAlgorithm::kRotatedRing;
   if (wish.algorithm == AlgorithmChoice::kDirect) return {DeviceAlgorithm::kDirect, "algorithm=direct"};
   if (wish.algorithm == AlgorithmChoice::kRing) return {ring, "algorithm=ring"};

@@ -83,11 +83,24 @@ TEST(DeviceLinks, SumsHaveTheBitsOfTheSerialFold) {
 }
 
 TEST(DeviceLinks, MovesBringEveryPart) {
-  for (const Collective what : {Collective::kAllGather, Collective::kBroadcast, Collective::kAllToAll}) {
+  for (const Collective what : {Collective::kAllGather, Collective::kBroadcast, Collective::kAllToAll,
+                                Collective::kGather, Collective::kScatter}) {
     for (int world = 2; world <= 8; ++world) {
       for (const int64_t packs : {0, 1, 5}) {
         DeviceProblem problem = problem_of(what, DType::kF32, world, packs);
         problem.root = world - 1;
+        check(ask(DeviceAlgorithm::kDirect, problem, static_cast<uint64_t>(world)));
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(DeviceLinks, EveryRootGetsTheSum) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI64}) {
+    for (int world = 2; world <= 5; ++world) {
+      DeviceProblem problem = problem_of(Collective::kReduce, dtype, world, 7);
+      for (problem.root = 0; problem.root < world; ++problem.root) {
         check(ask(DeviceAlgorithm::kDirect, problem, static_cast<uint64_t>(world)));
         if (::testing::Test::HasFailure()) return;
       }
@@ -127,6 +140,8 @@ TEST(DeviceLinks, TheWishIsFollowedOrRefusedByName) {
   EXPECT_EQ(select_link_plan(wish, many).algorithm, DeviceAlgorithm::kRankRing);
   wish.algorithm = AlgorithmChoice::kRing;
   EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kRankRing);
+  EXPECT_EQ(select_link_plan(wish, problem_of(Collective::kReduce, DType::kF32, 4, 4)).algorithm,
+            DeviceAlgorithm::kDirect);
   wish.order = Order::kRotated;
   EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kRotatedRing);
   EXPECT_EQ(select_link_plan(wish, problem_of(Collective::kAllGather, DType::kF32, 4, 4)).algorithm,
@@ -138,6 +153,7 @@ TEST(DeviceLinks, TheWishIsFollowedOrRefusedByName) {
   EXPECT_EQ(why_no_link_plan(wish, few), "algorithm=tree has no plan between hosts on devices");
   EXPECT_EQ(why_no_link_plan(wish, problem_of(Collective::kAllGather, DType::kF32, 4, 4)), "");
   EXPECT_NE(why_no_link_plan(wish, problem_of(Collective::kReduce, DType::kF32, 4, 4)), "");
+  EXPECT_NE(why_no_link_plan({}, problem_of(Collective::kBarrier, DType::kF32, 4, 0)), "");
   wish = {};
   wish.wire = WireType::kBf16;
   EXPECT_NE(why_no_link_plan(wish, few).find("wire=bf16"), std::string::npos);

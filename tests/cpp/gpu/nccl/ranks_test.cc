@@ -70,7 +70,7 @@ TEST_F(NcclRanksTest, MovesBringTheirOwnPartToo) {
 TEST_F(NcclRanksTest, WhatHasNoKernelOrPlanIsNamed) {
   EXPECT_EQ(met_[0]->why_not(problem(Collective::kAllReduce, 8, 0)), "");
   EXPECT_EQ(met_[0]->why_not(problem(Collective::kAllReduce, 8, 0, DType::kI16)), "no kernel for SUM on int16");
-  EXPECT_EQ(met_[0]->why_not(problem(Collective::kReduce, 8, 0)), "reduce has no plan between hosts on devices");
+  EXPECT_EQ(met_[0]->why_not(problem(Collective::kBarrier, 0, 0)), "barrier has no plan between hosts on devices");
 }
 
 TEST_F(NcclRanksTest, PiecesFitTheirScratch) {
