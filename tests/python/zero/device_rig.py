@@ -123,5 +123,3 @@ def different(found: dict[str, torch.Tensor], right: dict[str, torch.Tensor], *,
     if found.keys() != right.keys():
         return sorted(found.keys() ^ right.keys())
     return [name for name in right if not same(found[name], right[name])]
-
-

@@ -16,7 +16,7 @@ ADAMW = (1e-2, 0.9, 0.999, 1e-8, 0.1, True, False, False)
 PLAIN = (3e-3, 0.3, 0.99, 1e-6, 0.0, False, True, True)
 COUPLED = (3e-3, 0.9, 0.99, 1e-6, 0.1, False, False, False)
 NAMES = ("lr", "beta1", "beta2", "eps", "weight_decay", "decoupled", "amsgrad", "maximize")
-# Offset, elements, number of the step, settings: no whole packs, padding, alone in a block, across pieces of the window.
+# Offset, elements, number of the step, settings: no whole packs, padding, alone in a block, across pieces of a window.
 PIECES = [(0, 1000, 1, ADAMW), (1024, 1, 7, PLAIN), (2048, 3071, 2, COUPLED)]
 PART = 6144
 

@@ -113,8 +113,8 @@ def without_a_rank(library: str) -> tuple[bool, bool, str, bool, bool]:
     error, deadline = "", time.monotonic() + PATIENCE_S
     while not error and time.monotonic() < deadline:
         time.sleep(0.05)
-        error = error_of(lambda: backend_of(group).reduce_div(torch.ones(1), 2.0).wait()) if HERE.rank == 0 else (
-            str(work.exception() or ""))
+        later = error_of(lambda: backend_of(group).reduce_div(torch.ones(1), 2.0).wait()) if HERE.rank == 0 else ""
+        error = later if HERE.rank == 0 else str(work.exception() or "")
     graph.replay()  # ends at once, on both
     return good, void, error, is_void(tensor), work.is_success()
 

@@ -14,7 +14,7 @@ from ranks import HERE
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from native import EXECUTORS, PATIENCE_S, WINDOW_BYTES, arrive, described
-from stand_in import StandIn, backend_of
+from stand_in import backend_of
 
 Start = Callable[[torch.Tensor, dist.ProcessGroup], dist.Work]
 

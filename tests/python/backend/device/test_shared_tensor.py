@@ -74,15 +74,16 @@ def comes_and_goes(library: str, executor: str) -> tuple[list[str], float]:
     """On a rank: what is said with two such tensors, after one went on rank 0, and on all; what is left works."""
     _, group = group_with_memory(library, executor)
     backend = backend_of(group)
-    first, second = (shared(group, executor, torch.ones(1000)) for _ in range(2))
+    first = [shared(group, executor, torch.ones(1000))]
+    second = shared(group, executor, torch.ones(1000))
     said = [described(group)]
     if HERE.rank == 0:
-        first = None
+        first.clear()
     for _ in range(2):
         gc.collect()
         backend.reclaim_memory(device_for(executor))
         said.append(described(group))
-        first = None
+        first.clear()
     backend.reduce_div(second, 2.0).wait()
     return said, float(second.cpu()[-1])
 
