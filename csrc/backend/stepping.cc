@@ -45,6 +45,7 @@ Backend::WorkPtr Backend::reduce_scatter_step(const at::Tensor& gradients, doubl
   desc.op = ReduceOp::kAvg;
   desc.count = gradients.numel() / getSize();
   desc.divisor = divisor;
+  desc.gives = step.parameters.numel() == gradients.numel();
   Tensors used{gradients, step.parameters};
   for (const ShardStep::Piece& piece : step.pieces) used.insert(used.end(), piece.state.begin(), piece.state.end());
   const auto make = [=, rank = getRank(), world = getSize(), timeout = options_->timeout] {

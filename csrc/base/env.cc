@@ -94,7 +94,7 @@ const std::vector<SettingRow>& setting_table() {
       {"slot_bytes", "RINGDP_SLOT_BYTES", "0", "0, 4096..1073741824", "staging slot per rank in shared memory; 0: slot_bytes_of_two and the next two"},
       {"link_bytes", "RINGDP_LINK_BYTES", "524288", "4096..1073741824", "capacity of one direction of a shared-memory link"},
       {"heap_bytes", "RINGDP_HEAP_BYTES", "68719476736", "0..1099511627776", "address space per rank for ringdp.empty, memory only where it is touched; 0: none"},
-      {"window_bytes", "RINGDP_WINDOW_BYTES", "67108864", "0, 1048576..1099511627776", "devices: memory per rank that its peers map; larger tensors go through it in pieces; 0: collectives run on the host"},
+      {"window_bytes", "RINGDP_WINDOW_BYTES", "67108864", "0, 1048576..1099511627776", "devices: memory per rank through which tensors go in pieces, where they do not lie in shared memory; 0: collectives run on the host"},
       {"tcp_streams", "RINGDP_TCP_STREAMS", "0", "0..64", "TCP connections that carry a pair's collectives; 0: 1, from 25 Gb/s 4, from 100 Gb/s 8"},
       {"spin_us", "RINGDP_SPIN_US", "50", "0..1000000", "how long a wait polls before it sleeps (at most 15 where ranks outnumber cores)"},
       {"late_ms", "RINGDP_LATE_MS", "1000", "10..86400000", "a rank that keeps others waiting this long is reported"},

@@ -86,19 +86,20 @@ void bind_reducer(py::module_& m) {
       .def(py::init([](std::vector<at::Tensor> parameters, std::vector<std::string> names, std::vector<bool> sparse,
                        Reducer::GroupPtr group, std::vector<int64_t> bucket_limits, bool find_unused,
                        bool gradient_as_bucket_view, bool batched_copy, bool skip_unused, bool overlap,
-                       bool rank_order, int64_t shard_block, bool check_drift, reducer::Layout layout) {
+                       bool rank_order, int64_t shard_block, bool check_drift, bool alone,
+                       reducer::Layout layout) {
              return std::make_shared<Reducer>(std::move(parameters), std::move(names), std::move(sparse),
                                               std::move(group),
                                               reducer::Options{std::move(bucket_limits), find_unused,
                                                                gradient_as_bucket_view, batched_copy, skip_unused,
-                                                               overlap, shard_block, rank_order, check_drift,
+                                                               overlap, shard_block, rank_order, check_drift, alone,
                                                                std::move(layout)});
            }),
            py::arg("parameters"), py::arg("names"), py::arg("sparse"), py::arg("group"), py::kw_only(),
            py::arg("bucket_limits"), py::arg("find_unused") = false, py::arg("gradient_as_bucket_view") = false,
            py::arg("batched_copy") = false, py::arg("skip_unused") = false, py::arg("overlap") = true,
            py::arg("rank_order") = true, py::arg("shard_block") = 0, py::arg("check_drift") = false,
-           py::arg("layout") = reducer::Layout{}, no_gil)
+           py::arg("alone") = false, py::arg("layout") = reducer::Layout{}, no_gil)
       .def("register_comm_hook",
            [](Reducer& self, py::object state, py::object hook) {
              auto held = std::make_unique<c10d::PythonCommHook>(std::move(state), std::move(hook));

@@ -65,6 +65,7 @@ Wire to_wire(const OpDesc& d) {
     w.inputs_at = d.segment;
     w.output_at = d.segment_at;
   }
+  if (d.place == Place::kStepping) w.output_at = d.gives ? 1 : 0;
   for (size_t i = 0; i < std::min(d.counts.size(), kShownCounts); ++i) {
     w.counts[i] = static_cast<uint32_t>(std::min<int64_t>(d.counts[i], UINT32_MAX));
   }
@@ -122,8 +123,10 @@ std::string differences(const Wire& a, const Wire& b) {
     note(a.op != b.op, "reduce op");
     note(a.root != b.root, "root");
     note(a.divisor_bits != b.divisor_bits, "divisor");
-    const bool on_devices = a.place == static_cast<uint8_t>(Place::kDevices);
-    note(on_devices && (a.inputs_at != b.inputs_at || a.output_at != b.output_at), "place in shared memory");
+    const auto place = static_cast<Place>(a.place);
+    note(place == Place::kStepping && a.output_at != b.output_at, "who gets the parameters");
+    const bool elsewhere = a.inputs_at != b.inputs_at || a.output_at != b.output_at;
+    note(place == Place::kDevices && elsewhere, "place in shared memory");
   }
   return list;
 }
@@ -134,7 +137,7 @@ std::string describe(const OpDesc& d) { return in_words(to_wire(d)); }
 
 transport::Note encode(const OpDesc& d, const Placement& placement, const Remarks& remarks) {
   Wire w = to_wire(d);
-  if (d.place != Place::kDevices) {
+  if (!is_on_devices(d.place)) {
     w.inputs_at = placement.inputs;
     w.output_at = placement.output;
     w.part = placement.part;

@@ -15,7 +15,7 @@ namespace ringdp::comm {
 enum class Place : uint8_t {
   kHost,
   kDevices,
-  kMeeting,   // of ranks that will share memory of devices
+  kMeeting,   // of ranks that will run collectives on devices
   kSharing,   // of those that make, or give back, more of it
   kStepping,  // on devices, which step parameters with what they sum
 };
@@ -33,6 +33,7 @@ struct OpDesc {
   std::vector<int64_t> sends, recvs;  // as in plan::Problem: this rank's own business, not in its note
   double divisor = 0;                 // of an AVG; 0: the number of ranks
   int64_t segment = 0, segment_at = 0;  // on devices: where tensors lie (gpu/segments.h); 0: in everybody's window
+  bool gives = false;                   // of a step: everybody gets all parameters
   uint64_t seq = 0;                   // position in the group's sequence of collectives, from 1
   uint64_t group = 0;                 // hash of the group's name
   uint64_t generation = 0;            // of the group's rendezvous

@@ -167,8 +167,10 @@ void Neighbourhood::part() {
   for (HostPage* const page : pages_) __atomic_store_n(&page->parted[rank_], 1u, __ATOMIC_RELEASE);
 }
 
+// Of this rank alone: peers may not have come as far.
 void Neighbourhood::stay() {
-  give_up();
+  __atomic_store_n(&arena_->signals().abort, 1u, __ATOMIC_RELEASE);
+  if (page_) __atomic_store_n(&page_->page().abort, 1u, __ATOMIC_RELEASE);
   stays_ = true;
 }
 

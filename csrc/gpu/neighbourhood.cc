@@ -18,6 +18,7 @@ struct Kept {
   std::unique_ptr<Arena> arena;
   std::unique_ptr<OwnPage> page;
   std::unique_ptr<Segments> segments;
+  std::unique_ptr<MappedPages> mapped;
 };
 
 void keep(Kept one) {
@@ -39,7 +40,7 @@ Neighbourhood::Neighbourhood(const Functions& functions, int device, const Surro
 Neighbourhood::~Neighbourhood() {
   if (!stays_) part();
   if (!arena_ || (!stays_ && is_alone())) return;
-  keep({std::move(arena_), std::move(page_), std::move(segments_)});
+  keep({std::move(arena_), std::move(page_), std::move(segments_), std::move(mapped_pages_)});
 }
 
 std::string Neighbourhood::description() const {

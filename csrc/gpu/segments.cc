@@ -54,10 +54,12 @@ Card Segments::offer(Segment& segment, const Surroundings& surroundings, UniqueF
     if (!why_never_.empty()) throw Error(ErrorKind::kInternal, why_never_);
     Card card = card_of(functions_, device_);
     const int64_t whole = align_up(std::max<int64_t>(segment.bytes, 1), plan::kDevicePackBytes);
-    segment.own = std::make_shared<DeviceMemory>(functions_, device_, whole, sharing_);
+    auto own = std::make_shared<DeviceMemory>(functions_, device_, whole, sharing_);
     card.bytes = segment.bytes;
-    card.memory = segment.own->handle(fd);
+    card.memory = own->handle(fd);
     std::strncpy(card.socket, surroundings.socket.c_str(), sizeof card.socket - 1);
+    const std::lock_guard lock(mutex_);
+    segment.own = std::move(own);
     return card;
   } catch (const Error& error) {
     return card_without(error.what());
@@ -147,10 +149,29 @@ std::optional<SegmentRef> Segments::find(const void* memory, int64_t bytes) cons
   return std::nullopt;
 }
 
+bool Segments::holds(const void* memory) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(segments_.begin(), segments_.end(), [memory](const Segment& segment) {
+    if (!segment.own) return false;
+    const int64_t at = static_cast<const char*>(memory) - segment.own->data();
+    return at >= 0 && at < segment.bytes;
+  });
+}
+
 std::vector<char*> Segments::addresses(int64_t number) const {
   const std::lock_guard lock(mutex_);
+  return numbered(number).memory;
+}
+
+std::shared_ptr<DeviceMemory> Segments::memory(int64_t number) const {
+  const std::lock_guard lock(mutex_);
+  return numbered(number).own;
+}
+
+// Under mutex_.
+const Segments::Segment& Segments::numbered(int64_t number) const {
   for (const Segment& segment : segments_) {
-    if (segment.number == number) return segment.memory;
+    if (segment.number == number) return segment;
   }
   throw Error(ErrorKind::kInternal, "segment " + std::to_string(number) + " is not there");
 }

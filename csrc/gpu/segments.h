@@ -37,7 +37,9 @@ class Segments {
 
   // The segment that holds these bytes, all of its last pack included; nothing where none does.
   std::optional<SegmentRef> find(const void* memory, int64_t bytes) const;
+  bool holds(const void* memory) const;  // whether it begins in one
   std::vector<char*> addresses(int64_t number) const;  // by rank, of a segment that is there
+  std::shared_ptr<DeviceMemory> memory(int64_t number) const;  // of such a one; whoever holds it keeps the segment
 
   int64_t bytes() const;        // of all segments of this rank
   size_t count() const;
@@ -56,6 +58,7 @@ class Segments {
   Card offer(Segment& segment, const Surroundings& surroundings, UniqueFd* fd) const;
   std::string map(Segment& segment, const std::vector<Card>& cards, const std::vector<UniqueFd>& fds) const;
   void unmap(Segment& segment) const;
+  const Segment& numbered(int64_t number) const;
   std::shared_ptr<DeviceMemory> refuse(Place place, const std::string& why);
   std::vector<Place> unused(const Surroundings& surroundings);
 

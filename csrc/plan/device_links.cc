@@ -42,12 +42,14 @@ std::string why_no_link_plan(const LinkWish& wish, const DeviceProblem& problem)
   if (is_encoded(wish.wire, problem.dtype, problem.op)) {
     return std::string("wire=") + name_of(wish.wire) + " has no plan between hosts on devices";
   }
+  const bool direct = wish.algorithm == AlgorithmChoice::kDirect || !can_plan(DeviceAlgorithm::kRankRing, problem.what);
+  if (direct && problem.world > kMaxDeviceSteps) {
+    return "direct of " + std::to_string(problem.world) + " ranks is a sum of more than one kernel takes";
+  }
   switch (wish.algorithm) {
     case AlgorithmChoice::kAuto:
-    case AlgorithmChoice::kRing: return "";
-    case AlgorithmChoice::kDirect:
-      if (problem.world <= kMaxDeviceSteps) return "";
-      return "algorithm=direct of " + std::to_string(problem.world) + " ranks is a sum of more than one kernel takes";
+    case AlgorithmChoice::kRing:
+    case AlgorithmChoice::kDirect: return "";
     default: return std::string("algorithm=") + name_of(wish.algorithm) + " has no plan between hosts on devices";
   }
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "plan/validate.h"
 
 namespace ringdp::plan {
@@ -34,6 +35,10 @@ class Rounds {
       for (size_t lane = 0; lane < when_.size(); ++lane) {
         while (advance(lane)) moved = true;
       }
+    }
+    for (size_t lane = 0; lane < when_.size(); ++lane) {
+      if (when_[lane].size() == plan_.lanes[lane].steps.size()) continue;
+      throw Error(ErrorKind::kInternal, plan_.algorithm + ": steps of lane " + std::to_string(lane) + " wait in a circle");
     }
     return std::move(rounds_);
   }

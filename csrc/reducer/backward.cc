@@ -24,6 +24,7 @@ void Reducer::prepare_for_forward() {
 
 void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
   const std::lock_guard lock(mutex_);
+  check_laid_out();
   expecting_ = true;
   unused_marked_ = false;
   next_ = 0;
@@ -129,7 +130,7 @@ void Reducer::take(size_t index, Gradient kind, const at::Tensor& arrived) {
     if (bucket.sharded) gradient.reset();
     return;
   }
-  if (bucket.in_place || !bucket.memory.defined()) allocate(bucket, *group_);
+  if (bucket.in_place || !bucket.memory.defined()) allocate(bucket, *group_, /*together=*/false);
   const size_t position = places_[index].position;
   const at::Tensor& view = bucket.views[position];
   if (!gradient.defined()) return fill_absent(view);

@@ -50,9 +50,9 @@ Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<si
   return bucket;
 }
 
-void allocate(Bucket& bucket, c10d::ProcessGroup& group) {
-  bucket.memory = bucket.keeps_memory() ? lasting_memory(group, bucket.padded, bucket.options)
-                                        : flat_memory(group, bucket.padded, bucket.options);
+void allocate(Bucket& bucket, c10d::ProcessGroup& group, bool together) {
+  bucket.memory = together ? lasting_memory(group, bucket.padded, bucket.options)
+                           : flat_memory(group, bucket.padded, bucket.options);
   for (size_t i = 0; i < bucket.offsets.size(); ++i) {
     const auto end = static_cast<int64_t>(bucket.offsets[i] + bucket.lengths[i]);
     const auto next = i + 1 < bucket.offsets.size() ? static_cast<int64_t>(bucket.offsets[i + 1]) : bucket.padded;

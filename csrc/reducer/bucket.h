@@ -49,8 +49,8 @@ Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<si
                    const BucketShape& shape);
 
 // Gives a dense bucket memory with zeros between and after gradients, shared with the ranks of the host where the
-// group has some, and views into it. One that keeps its memory: collective (reducer/memory.h).
-void allocate(Bucket& bucket, c10d::ProcessGroup& group);
+// group has some, and views into it. `together`: of one that keeps its memory, collective (reducer/memory.h).
+void allocate(Bucket& bucket, c10d::ProcessGroup& group, bool together);
 
 // Takes the .grad of a dense in_place bucket as its memory, when autograd laid it out as the views are, it needs no
 // padding, and nobody else holds that memory. `arrived` is what autograd gave the hook, which may hold it too; may be

@@ -17,6 +17,7 @@ struct Options {
   int64_t shard_block = 0;               // > 0: ZeRO stage 2; ranks own parts of buckets that are multiples of it long
   bool rank_order = true;                // false: the backend's own order, where it has no fused mean
   bool check_drift = false;              // every rank's parameters are compared in every pass (drift.h)
+  bool alone = false;                    // made by one rank for itself: ranks do nothing together before a rebuild
   Layout layout;                         // for good, each parameter once; empty: bucket_limits decide
 };
 

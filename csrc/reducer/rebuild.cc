@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "backend/errors.h"
 #include "reducer/agreed_layout.h"
 #include "reducer/memory.h"
 #include "reducer/reducer.h"
@@ -39,8 +40,18 @@ std::vector<Part> Reducer::parts() const {
 void Reducer::set_buckets(const Layout& layout) {
   const c10::AutoGradMode no_grad(false);
   layout_ = layout;
-  const bool anew = !buckets_.empty();
+  const bool anew = !buckets_.empty(), together = !options_.alone || rebuilt_;
   buckets_.clear();
+  try {
+    make_buckets(together);
+    if (anew && together) reclaim_memory(*group_, parameters_[0].device());
+  } catch (...) {  // a rank was lost on the way, or memory has run out: nothing half made is used
+    buckets_.clear();
+    throw;
+  }
+}
+
+void Reducer::make_buckets(bool together) {
   used_.assign(parameters_.size(), false);
   const int64_t granularity = sharded() ? options_.shard_block * group_->getSize() : mean_->granularity();
   const BucketShape shape{granularity, options_.shard_block, gradient_dtype_, options_.gradient_as_bucket_view};
@@ -48,13 +59,18 @@ void Reducer::set_buckets(const Layout& layout) {
   for (const auto& members : layout_) {
     const bool sparse = sparse_[members.front()];
     buckets_.push_back(make_bucket(parameters_, members, sparse, shape));
-    if (buckets_.back().keeps_memory()) allocate(buckets_.back(), *group_);
+    if (buckets_.back().keeps_memory()) allocate(buckets_.back(), *group_, together);
     for (size_t position = 0; position < members.size(); ++position) {
       places_[members[position]] = {buckets_.size() - 1, position};
     }
     if (options_.gradient_as_bucket_view) adopt(buckets_.back());
   }
-  if (anew) reclaim_memory(*group_, parameters_[0].device());
+}
+
+void Reducer::check_laid_out() const {
+  if (!buckets_.empty()) return;
+  backend::refuse("DistributedDataParallel: its buckets could not be made, see the error before; make the wrapper anew, "
+                  "or give it a new process group");
 }
 
 bool Reducer::rebuild_buckets() {

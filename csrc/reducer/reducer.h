@@ -110,6 +110,8 @@ class Reducer {
 
   // rebuild.cc
   void set_buckets(const Layout& layout);
+  void make_buckets(bool together);  // of layout_
+  void check_laid_out() const;
   std::vector<Part> parts() const;
   void complete_arrival();  // with what did not arrive, in the order of the buckets
   // backward.cc; the lock is held

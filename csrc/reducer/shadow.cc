@@ -3,23 +3,30 @@
 #include <c10/core/GradMode.h>
 
 #include "reducer/gradients.h"
+#include "reducer/memory.h"
 #include "reducer/reducer.h"
 
 namespace ringdp::reducer {
 
-// The same collectives in the same order as launch() and finish(); results are thrown away.
+// The same collectives in the same order as launch() and finish(), and in the same memory where devices share it;
+// results are thrown away.
 void Reducer::shadow_backward(double divisor) {
   const std::lock_guard lock(mutex_);
+  check_laid_out();
   const c10::AutoGradMode no_grad(false);
   divisor_.set(divisor);
-  std::vector<at::Tensor> nothing;
+  std::vector<at::Tensor> nothing, kept;  // kept: what shared memory held
   std::vector<std::unique_ptr<Reduction>> running;
   const auto begin = [&](size_t number) {
     const Bucket& bucket = buckets_[number];
     running.push_back(start(bucket, nothing[number], number, rides(bucket) ? drift_->abstain(number, bucket) : nullptr));
   };
   for (const Bucket& bucket : buckets_) {
-    nothing.push_back(bucket.sparse ? absent_sparse(bucket.parameters[0]) : at::empty({bucket.padded}, bucket.options));
+    const bool shared = !bucket.sparse && bucket.keeps_memory() && is_shared(*group_, bucket.memory);
+    kept.push_back(shared ? bucket.memory.clone() : at::Tensor());
+    nothing.push_back(bucket.sparse ? absent_sparse(bucket.parameters[0])
+                      : shared      ? bucket.memory
+                                    : at::empty({bucket.padded}, bucket.options));
     if (!bucket.sparse) fill_absent(nothing.back());
     if (options_.overlap) begin(running.size());
   }
@@ -28,6 +35,7 @@ void Reducer::shadow_backward(double divisor) {
     if (!options_.overlap) begin(number);
     if (!running[number]) continue;
     running[number]->finish();
+    if (kept[number].defined()) nothing[number].copy_(kept[number]);
     if (drift_) drift_->check(number, buckets_[number], timeline_.step, *group_);
   }
   usage_.wait();

@@ -125,6 +125,7 @@ class Reducer:
         rank_order: bool = True,
         shard_block: int = 0,
         check_drift: bool = False,
+        alone: bool = False,
         layout: Sequence[Sequence[int]] = ...,
     ) -> None: ...
     def layout(self) -> list[list[int]]:

@@ -22,12 +22,14 @@ void NativeJob::enqueue(const std::function<void()>& after, const std::string& w
   callers.record(lane_->callers_stream());
   const c10::StreamGuard guard(stream_);
   callers.block(stream_);
+  const NativeLane::Queueing queueing(*native_);
+  Overseer::instance().look_after(native_);
   queue();
   if (after) after();
   done_->record(stream_);
   if (captured_) {
     const uint64_t first = launches_.front()->stream_epoch, last = launches_.back()->stream_epoch;
-    native_->keep({what + " of a graph", first, last, timeout_});
+    native_->keep({what + " of a graph", first, last, timeout_, memory_});
   } else {
     native_->watch({what, Deadline::after(timeout_ + ranks().grace()), Deadline::Clock::now(), done_, std::move(launches_)});
   }
@@ -47,7 +49,9 @@ void NativeJob::copy(void* to, const void* from, int64_t bytes) const {
 }
 
 void NativeJob::record(const std::vector<at::Tensor>& tensors) const {
-  for (const at::Tensor& tensor : tensors) lane_->record(tensor, stream_);
+  for (const at::Tensor& tensor : tensors) {
+    if (!native_->shares(tensor)) lane_->record(tensor, stream_);
+  }
 }
 
 // Asked in this order: what is over while nothing has failed was not poisoned. What is captured is never over.

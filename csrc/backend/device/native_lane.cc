@@ -35,6 +35,10 @@ gpu::Segments* NativeLane::segments() const {
   return sharing ? sharing->segments() : nullptr;
 }
 
+bool NativeLane::shares(const at::Tensor& tensor) const {
+  return segments() != nullptr && segments()->holds(tensor.const_data_ptr());
+}
+
 gpu::SegmentRef NativeLane::segment_of(const at::Tensor& tensor, const plan::DeviceProblem& problem) const {
   if (segments() == nullptr || !tensor.is_contiguous() || !ranks_->sharing()->cut_in_segment(problem)) return {};
   return segments()->find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())).value_or(gpu::SegmentRef{});
@@ -72,7 +76,7 @@ bool NativeLane::look() {
   look_at_failure();
   const std::lock_guard lock(mutex_);
   if (left_) let_go();
-  return !under_way_.empty() || (!captured_.empty() && !left_);
+  return queueing_ > 0 || !under_way_.empty() || (!captured_.empty() && !left_);
 }
 
 // A peer that gives up releases its own streams' waits only.

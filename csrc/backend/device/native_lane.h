@@ -3,6 +3,7 @@
 // A call goes on the stream in the order in which the group numbers it, so that all ranks' devices run the same one.
 // Any thread; whoever queues a call holds order().
 #pragma once
+#include <atomic>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -31,6 +32,7 @@ struct Captured {
   std::string what;
   uint64_t first_launch, last_launch;  // by their numbers
   std::chrono::milliseconds timeout;   // of every wait
+  std::shared_ptr<gpu::DeviceMemory> memory;  // of the segment in which it runs; or null
 };
 
 class NativeLane {
@@ -45,11 +47,25 @@ class NativeLane {
   gpu::DeviceRanks& ranks() const { return *ranks_; }
 
   gpu::Segments* segments() const;  // null where there is no memory to share
+  // Whether it lies in a segment, which ends after the device has passed it: torch's allocator knows nothing of it.
+  bool shares(const at::Tensor& tensor) const;
   // Where a tensor lies in memory that devices share, when the problem can run there; else in none.
   gpu::SegmentRef segment_of(const at::Tensor& tensor, const plan::DeviceProblem& problem) const;
 
   std::mutex& order() { return order_; }  // from a call's number to its end on the stream
   uint32_t next_number() { return ++numbers_; }  // under order(): of calls on this device, from 1
+
+  // While a call is being queued, before it is watched: a device that takes no more may hold its caller.
+  class Queueing {
+   public:
+    explicit Queueing(NativeLane& lane) : lane_(lane) { ++lane_.queueing_; }
+    ~Queueing() { --lane_.queueing_; }
+    Queueing(const Queueing&) = delete;
+    Queueing& operator=(const Queueing&) = delete;
+
+   private:
+    NativeLane& lane_;
+  };
 
   void watch(UnderWay call);
   void keep(Captured call);
@@ -88,6 +104,7 @@ class NativeLane {
   std::vector<Captured> captured_;
   bool left_ = false, reported_late_ = false;
 
+  std::atomic<int> queueing_{0};
   bool has_stayed_ = false;  // of the thread that parts
 };
 

@@ -70,6 +70,7 @@ std::shared_ptr<NativeLane> Natives::lane_for(c10::Device device, std::shared_pt
                                               std::chrono::milliseconds timeout) {
   if (is_number_of_ones(desc.dtype)) return nullptr;
   meet(device, std::move(lane), timeout);
+  const ReleaseGil release;  // who shares memory holds the lock
   const std::lock_guard lock(mutex_);
   return why_staged(device, desc).empty() ? lane_ : nullptr;
 }
@@ -133,6 +134,7 @@ void Natives::reclaim(std::chrono::milliseconds timeout) {
 }
 
 bool Natives::shares(const at::Tensor& tensor) const {
+  const ReleaseGil release;  // who shares holds the lock, and may need it
   const std::lock_guard lock(mutex_);
   if (segments() == nullptr || tensor.device() != *device_) return false;
   return segments()->find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())).has_value();
@@ -141,6 +143,7 @@ bool Natives::shares(const at::Tensor& tensor) const {
 std::shared_ptr<NativeLane> Natives::lane_for_step(c10::Device device, std::shared_ptr<Lane> lane,
                                                    std::chrono::milliseconds timeout, std::string* why_not) {
   meet(device, std::move(lane), timeout);
+  const ReleaseGil release;
   const std::lock_guard lock(mutex_);
   const gpu::Neighbourhood* const sharing = lane_ ? lane_->ranks().sharing() : nullptr;
   *why_not = !lane_ ? why_not_ : sharing ? sharing->why_no_step() : "ranks share no memory of their devices";
@@ -240,6 +243,7 @@ std::string Natives::sharing() const {
 }
 
 std::string Natives::description() const {
+  const ReleaseGil release;
   const std::lock_guard lock(mutex_);
   if (!device_) return "";
   const std::string where = "tensors on " + device_->str() + ": ";

@@ -1,8 +1,8 @@
 // What a collective that was given up leaves behind: NaN, never a number that is not the sum.
 //
 // Runs in the stream's order after the copy of a result to the caller's tensor: peers that have not given up yet may still
-// write into this rank's window, nobody else into its tensors. All bits one are a NaN of every floating type but the two
-// 8-bit ones without a negative zero (e4m3fnuz, e5m2fnuz).
+// write into this rank's window. Into tensors in a segment, too, but only what is the sum (backend/device/native_call.h).
+// All bits one are a NaN of every floating type but the two 8-bit ones without a negative zero (e4m3fnuz, e5m2fnuz).
 #pragma once
 #include "gpu/device/element.h"
 

@@ -117,9 +117,10 @@ __device__ void end_for_all(const Work& work) {
 template <class Prim, class T, class Op, int kRanks>
 __device__ void run_steps(const Work& work) {
   const uint64_t epoch = Prim::load_acquire(&work.epoch->launches) + 1;
-  bool alive = may_begin<Prim>(work);
+  const bool begins = may_begin<Prim>(work);
+  bool alive = begins;
   for (int next = 0; next < work.steps && alive;) alive = run_next<Prim, T, Op, kRanks>(work, &next, epoch);
-  if (!alive) end_for_all<Prim>(work);
+  if (begins && !alive) end_for_all<Prim>(work);
   finish_epoch<Prim>(work, epoch);
 }
 

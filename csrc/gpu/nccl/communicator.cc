@@ -9,6 +9,7 @@ namespace {
 
 constexpr int64_t kGreeting = 16;  // bytes of the first message
 constexpr std::chrono::milliseconds kGlance{20};
+constexpr std::chrono::milliseconds kTurn{1};
 constexpr std::chrono::seconds kPatience{1};  // of an abort with who queues
 
 std::vector<NcclCommunicator::Message> greetings(int rank, int world, char* memory) {
@@ -24,13 +25,17 @@ std::vector<NcclCommunicator::Message> greetings(int rank, int world, char* memo
 // What the joining thread and who waits for it share; it may outlive the latter.
 class Joining {
  public:
-  Joining(const NcclCommunicator::Place& place, const NcclCommunicator::Means& means) : place_(place), means_(means) {}
+  Joining(const NcclCommunicator::Place& place, NcclCommunicator::Means means)
+      : place_(place), keeps_(std::move(means.keeps)), means_(std::move(means)) {}
 
   // On the thread.
   static void run(const std::shared_ptr<Joining>& self) {
     std::string error;
     try {
-      self->means_.with_device([&] { error = join(self); });
+      self->means_.with_device([&] {
+        error = join(self);
+        self->keeps_.reset();  // here, where memory of the device may be freed
+      });
     } catch (const std::exception& thrown) {
       error = thrown.what();
     }
@@ -79,6 +84,7 @@ class Joining {
     const int result = place.nccl->comm_init_rank(&comm, place.world, place.id, place.rank);
     if (result != 0) return std::string("ncclCommInitRank: ") + place.nccl->get_error_string(result);
     auto joined = std::make_unique<NcclCommunicator>(*place.nccl, comm);
+    if (self->is_left()) return "";
     const std::vector<NcclCommunicator::Message> first = greetings(place.rank, place.world, self->means_.memory);
     const std::string error = joined->exchange(first, self->means_.stream);
     if (!error.empty()) return error;
@@ -94,6 +100,11 @@ class Joining {
     return "";
   }
 
+  bool is_left() {
+    const std::lock_guard lock(mutex_);
+    return left_;
+  }
+
   static void greeted(void* argument) {
     const std::unique_ptr<std::shared_ptr<Joining>> held(static_cast<std::shared_ptr<Joining>*>(argument));
     const std::lock_guard lock((*held)->mutex_);
@@ -102,6 +113,7 @@ class Joining {
   }
 
   const NcclCommunicator::Place place_;
+  std::shared_ptr<const void> keeps_;  // of the thread
   const NcclCommunicator::Means means_;
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
@@ -151,9 +163,15 @@ std::string NcclCommunicator::failure() {
   return nccl_.get_error_string(error);
 }
 
-// Who queues waits for the device when that takes no more, and the device waits for this: so not for long.
+// Who queues waits for the device when that takes no more, and the device waits for this: so not for long. By turns,
+// because the thread sanitizer does not know the clock of a timed mutex.
 void NcclCommunicator::abort() {
-  const std::unique_lock lock(mutex_, kPatience);
+  const Deadline patience = Deadline::after(kPatience);
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  while (!lock && !patience.passed()) {
+    std::this_thread::sleep_for(kTurn);
+    lock.try_lock();
+  }
   if (const rd_gpu_nccl_comm comm = comm_.exchange(nullptr)) nccl_.comm_abort(comm);
 }
 

@@ -34,6 +34,7 @@ class NcclCommunicator {
     const Functions* functions = nullptr;
     void* stream = nullptr;  // of the device, on which nothing waits
     char* memory = nullptr;  // of the device: bytes_to_join(world)
+    std::shared_ptr<const void> keeps;  // that memory, for as long as NCCL may write there
     std::function<void(const std::function<void()>&)> with_device;  // runs it with the device as the current one
     std::function<void()> still_there;                              // throws when the group has failed
   };
@@ -68,7 +69,7 @@ class NcclCommunicator {
   std::string refused(const char* function, int result) const;
 
   const rd_gpu_nccl_functions& nccl_;
-  std::timed_mutex mutex_;  // held while messages are queued
+  std::mutex mutex_;  // held while messages are queued
   std::atomic<rd_gpu_nccl_comm> comm_;
 };
 

@@ -24,12 +24,12 @@ ArenaLayout layout_of(int64_t window_bytes, int world) {
 }
 
 // What a rank says after it has tried to join.
-struct Verdict {
+struct JoinVerdict {
   int32_t late = 0;        // 1: it has only waited, so another may know more
   char failure[252] = {};  // "": it has joined
 };
 
-std::string to_bytes(const Verdict& verdict) {
+std::string to_bytes(const JoinVerdict& verdict) {
   return std::string(reinterpret_cast<const char*>(&verdict), sizeof verdict);
 }
 
@@ -38,7 +38,7 @@ std::string failure_of(const std::vector<std::string>& verdicts) {
   std::string failure;
   bool late = false;
   for (size_t rank = 0; rank < verdicts.size(); ++rank) {
-    Verdict verdict;
+    JoinVerdict verdict;
     if (verdicts[rank].size() == sizeof verdict) std::memcpy(&verdict, verdicts[rank].data(), sizeof verdict);
     verdict.failure[sizeof verdict.failure - 1] = '\0';
     if (verdict.failure[0] == '\0' || (!failure.empty() && (!late || verdict.late))) continue;
@@ -100,7 +100,7 @@ NcclCard NcclRanks::offer(const NcclSurroundings& surroundings) {
 void NcclRanks::prepare() {
   std::vector<char> facts(size_t{1} << 16);
   require(functions_, functions_.kernels(facts.data(), facts.size()));
-  arena_ = std::make_unique<Arena>(functions_, device_, layout_, RD_GPU_SHARE_AUTO);
+  arena_ = std::make_shared<Arena>(functions_, device_, layout_, RD_GPU_SHARE_AUTO);
 }
 
 // The verdict. Who leaves because the group has failed says nothing more to anybody.
@@ -109,9 +109,10 @@ std::string NcclRanks::join(const NcclSurroundings& surroundings, const rd_gpu_n
   means.functions = &functions_;
   means.stream = surroundings.stream;
   means.memory = arena_->memory() + layout_.stage;
+  means.keeps = arena_;
   means.with_device = surroundings.with_device;
   means.still_there = surroundings.still_there;
-  Verdict verdict;
+  JoinVerdict verdict;
   try {
     communicator_ = NcclCommunicator::join({nccl_, id, rank_, world_}, means, half_of(surroundings.deadline));
   } catch (const NcclFailure& failure) {

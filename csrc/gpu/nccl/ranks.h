@@ -81,7 +81,7 @@ class NcclRanks final : public DeviceRanks {
   const rd_gpu_nccl_functions* nccl_ = nullptr;
   int version_ = 0, blocks_ = 1;
   std::string why_not_;
-  std::unique_ptr<Arena> arena_;
+  std::shared_ptr<Arena> arena_;  // with a thread that joins
 
   std::mutex mutex_;  // guards the rest, but for what launch() does with the first: nobody launches while it parts
   std::unique_ptr<NcclCommunicator> communicator_;

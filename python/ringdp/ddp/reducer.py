@@ -42,6 +42,8 @@ class Reducer(_C.Reducer):
         names: Sequence[str],
         sparse: Sequence[bool],
         modes: Modes,
+        *,
+        alone: bool,
     ) -> None:
         self._group_for = functools.partial(group_for, device=ddp.device, order=modes.order)
         super().__init__(
@@ -57,6 +59,7 @@ class Reducer(_C.Reducer):
             overlap=modes.overlap,
             rank_order=modes.order != "rotated",
             check_drift=modes.check_drift,
+            alone=alone,
             shard_block=_C.shard_block() if modes.zero_stage >= 2 else 0,
             layout=ddp.sharded_model.trainable[0].plan.layout.buckets if ddp.sharded_model is not None else [],
         )

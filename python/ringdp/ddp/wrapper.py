@@ -78,6 +78,7 @@ class DistributedDataParallel(Sharding, _Stock):
         self._settings = [f"{name} {value}" for name, value in (*given.items(), *vars(self._modes).items())]
         self._keeps_values = not given.get("init_sync", True)
         self._models_checked = False
+        self._is_copy = False
         self._weights = Weights()
         self._live_ranks = 0
         self._delayed_mean: Any = None
@@ -177,7 +178,9 @@ class DistributedDataParallel(Sharding, _Stock):
             for index, parameter in enumerate(parameters):
                 parameter._idx = index
         names = self._names_of(parameters)
-        self.reducer = Reducer(self, parameters, names, expect_sparse_gradient, self._modes)
+        self.reducer = Reducer(
+            self, parameters, names, expect_sparse_gradient, self._modes, alone=self._is_copy
+        )
         self._static_graph_delay_allreduce_enqueued = False  # a copy's reducer has learned nothing yet
         if self._delay_all_reduce_params and self._delayed_mean is None:
             self._delayed_mean = mean_over(self.process_group, self.device, self._modes)
@@ -204,7 +207,7 @@ class DistributedDataParallel(Sharding, _Stock):
     def __getstate__(self) -> dict[str, Any]:
         if self.sharded_model is not None:
             refuse_copy(self, None)
-        return {**super().__getstate__(), "_delayed_mean": None, "_optimizer": None}
+        return {**super().__getstate__(), "_delayed_mean": None, "_optimizer": None, "_is_copy": True}
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if not self._delay_all_reduce_all_params:  # else there is no reducer

@@ -35,7 +35,7 @@ class Away:
         whole = self._flat.whole(self._bucket)
         self._memory = _C.take_memory(whole, self._absent)
         try:
-            self._work = self._flat.gather_in(self._memory[: whole.nbytes])
+            self._work = self._flat.gather_in(self._memory[: whole.nbytes].view(whole.dtype))
         except BaseException:
             self._come_back()
             raise

@@ -182,22 +182,21 @@ class FlatParameters:
 
     def gather(self, bucket: int) -> Any | None:
         """Starts to give everybody this rank's part of the parameters as it is; the work to wait for."""
-        if not self.travels(bucket):
-            return None
-        flat = self._flats[bucket]
-        backend = sharing(flat.device, self._group)
-        in_place = backend is not None and backend.shares(flat)
-        return backend.gather_whole(flat) if in_place else self.gather_in(flat.view(torch.uint8))
+        return self.gather_in(self._flats[bucket]) if self.travels(bucket) else None
 
     def travels(self, bucket: int) -> bool:
         """Whether others have a part of it."""
         return self._group.size() > 1 and self._flats[bucket].numel() > 0
 
     def gather_in(self, memory: torch.Tensor) -> Any:
-        """As `gather`, in a bucket's whole memory as bytes."""
-        length = memory.numel() // self._group.size()
-        part = memory[self._rank * length : (self._rank + 1) * length]
-        return all_gather(memory, part, group=self._group, async_op=True)
+        """As `gather`, in a bucket's whole memory, of its type."""
+        backend = sharing(memory.device, self._group)
+        if backend is not None and backend.shares(memory):
+            return backend.gather_whole(memory)
+        whole = memory.view(torch.uint8)
+        length = whole.numel() // self._group.size()
+        part = whole[self._rank * length : (self._rank + 1) * length]
+        return all_gather(whole, part, group=self._group, async_op=True)
 
     def whole(self, bucket: int) -> torch.Tensor:
         """A bucket of parameters."""

@@ -19,6 +19,7 @@ class Communicator : public ::testing::Test {
     NcclCommunicator::Means means;
     means.functions = &functions_;
     means.memory = memory_;
+    means.keeps = std::exchange(keeps_, nullptr);
     means.with_device = [](const std::function<void()>& run) { run(); };
     means.still_there = [this] {
       if (gone_) throw Error(ErrorKind::kPeerLost, "rank 1 is gone", 1);
@@ -45,6 +46,7 @@ class Communicator : public ::testing::Test {
 
   const Functions functions_ = testing::functions_with_nccl();
   char memory_[64] = {};
+  std::shared_ptr<const void> keeps_;
   bool gone_ = false;
 };
 
@@ -68,9 +70,13 @@ TEST_F(Communicator, AGreetingThatFailsEndsIt) {
 
 TEST_F(Communicator, WhoDoesNotComeBackIsLeftBehind) {
   fake_nccl.blocks = true;
+  keeps_ = std::make_shared<int>(1);
+  const std::weak_ptr<const void> kept = keeps_;
   EXPECT_NE(why_not_joined(std::chrono::milliseconds(50)).find("joining has not come back in time"), std::string::npos);
+  EXPECT_FALSE(kept.expired());  // NCCL may still write there
   fake_nccl.unblock();
   wait_for_abort();
+  while (!kept.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_TRUE(fake_nccl.nothing_is_left());
 }
 
