@@ -178,9 +178,7 @@ class DistributedDataParallel(Sharding, _Stock):
             for index, parameter in enumerate(parameters):
                 parameter._idx = index
         names = self._names_of(parameters)
-        self.reducer = Reducer(
-            self, parameters, names, expect_sparse_gradient, self._modes, alone=self._is_copy
-        )
+        self.reducer = Reducer(self, parameters, names, expect_sparse_gradient, self._modes, alone=self._is_copy)
         self._static_graph_delay_allreduce_enqueued = False  # a copy's reducer has learned nothing yet
         if self._delay_all_reduce_params and self._delayed_mean is None:
             self._delayed_mean = mean_over(self.process_group, self.device, self._modes)

@@ -110,6 +110,11 @@ TEST(Fingerprint, WhereACollectiveRunsIsComparedAndSaid) {
   stepping.place = Place::kStepping;
   EXPECT_EQ(describe(stepping), describe(devices) + " with a step");
   EXPECT_NE(mismatch(devices, stepping).find("(step)"), std::string::npos);
+  EXPECT_EQ(mismatch(devices, stepping).find("segment"), std::string::npos);
+  OpDesc giving = stepping;
+  giving.gives = true;
+  EXPECT_NE(mismatch(stepping, giving).find("(who gets the parameters)"), std::string::npos);
+  EXPECT_EQ(mismatch(giving, giving), "");
 }
 
 TEST(Fingerprint, WhereTensorsLieOnDevicesIsComparedAndSaid) {

@@ -13,7 +13,7 @@ from ranks import HERE
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from exchanges import Put, mine, values
-from native import PATIENCE_S, WINDOW_BYTES, arrive, bits, is_void
+from native import PATIENCE_S, WINDOW_BYTES, arrive, bits, described, is_void
 from stand_in import TYPE, StandIn, backend_of, error_of
 
 TURNS = 3
@@ -119,8 +119,29 @@ def without_a_rank(library: str) -> tuple[bool, bool, str, bool, bool]:
     return good, void, error, is_void(tensor), work.is_success()
 
 
+def in_a_segment(library: str) -> tuple[list[float], bool]:
+    """On a rank: replays in memory that devices share, the last without its tensor; whether the memory is still there."""
+    gpu, _ = arrive(library, "SPIN")
+    group = gpu.new_group()
+    backend = backend_of(group)
+    tensor = backend.share_memory(1000, torch.float32, torch.device(TYPE, HERE.rank)).fill_(1.0)
+    gpu.synchronize()
+    with gpu.capturing() as graph:
+        backend.reduce_div(tensor, 1.0).wait()
+    seen = []
+    for value in (1.0, 3.0):
+        tensor.fill_(value)
+        graph.replay()
+        seen.append(float(tensor.cpu()[-1]))
+    del tensor
+    backend.reclaim_memory(torch.device(TYPE, HERE.rank))
+    graph.replay()
+    gpu.synchronize()
+    return seen, " 4000 bytes of each device" in described(group)
+
+
 def after_the_group(library: str) -> tuple[bool, float]:
-    """On a rank: a graph that outlives its group leaves NaN, and the device goes on."""
+    """On a rank: a graph that outlives its group leaves NaN, also when all of the group is gone; the device goes on."""
     gpu, other = arrive(library, "SPIN")
     group, tensor, graph, work = one_capture(gpu)
     graph.replay()
@@ -132,6 +153,10 @@ def after_the_group(library: str) -> tuple[bool, float]:
     while not is_void(tensor) and time.monotonic() < deadline:
         tensor.fill_(1.0)
         graph.replay()
+    for _ in range(20):  # meanwhile the group's memory would go
+        graph.replay()
+        gpu.synchronize()
+        time.sleep(0.05)
     ones = gpu.put(torch.ones(10))
     dist.all_reduce(ones, group=other)
     return is_void(tensor), float(ones.cpu()[0])
@@ -200,6 +225,11 @@ def test_a_replay_without_a_rank_ends_at_the_deadline(native_pair, stand_in):
     assert "rank 1" in first[2]
     assert "of a graph did not finish in time" in second[2]
     assert first[3:] == second[3:] == (True, False)
+
+
+def test_a_segment_stays_for_what_was_captured_in_it(world_of, stand_in):
+    world = world_of(2, window_bytes=WINDOW_BYTES)
+    assert world.run(in_a_segment, stand_in) == [([2.0, 6.0], True)] * 2
 
 
 def test_a_graph_that_outlives_its_group_leaves_no_number(native_pair, stand_in):

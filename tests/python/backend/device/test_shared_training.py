@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 from pathlib import Path
@@ -108,3 +109,47 @@ def test_training_in_it_has_the_cpus_bits(run_on_fresh_ranks, stand_in, executor
         assert said["before"] == said["after"] == GRADIENT_BYTES + said["parameters"]
         assert all(shared for shared, _ in said["buckets"])
         assert sum(nbytes for _, nbytes in said["buckets"]) == GRADIENT_BYTES
+
+
+def joined(library: str, executor: str, views: bool) -> tuple[bool, bool]:
+    """On a rank: rank r has r + 1 inputs: whether parameters have the CPU's bits, and .grad stays what it was."""
+    gpu, _ = arrive(library, executor)
+    gpu.be_accelerator()
+    group = gpu.new_group()
+    trained = [Steps(group, device, False, views) for device in (torch.device("cpu"), device_for(executor))]
+    kept = []
+    for steps in trained:
+        with steps.ddp.join():
+            for _ in range(HERE.rank + 1):
+                steps.run()
+            before = [bits(p.grad) for p in steps.ddp.parameters()]
+        kept.append(before == [bits(p.grad) for p in steps.ddp.parameters()])
+    return trained[0].bits() == trained[1].bits(), all(kept)
+
+
+def copied_by_one(library: str, executor: str) -> tuple[bool, float]:
+    """On a rank: rank 0 alone copies its wrapper; whether the copy shares nothing, and a collective after it."""
+    gpu, _ = arrive(library, executor)
+    gpu.be_accelerator()
+    group = gpu.new_group()
+    steps = Steps(group, device_for(executor), False, True)
+    alone = [copy.deepcopy(steps.ddp)] if HERE.rank == 0 else []
+    apart = not any(bucket["shared"] for ddp in alone for bucket in ddp.reducer.buckets())
+    tensor = gpu.put(torch.ones(10))
+    dist.all_reduce(tensor, group=group)
+    steps.run()
+    return apart, float(tensor.cpu()[0])
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("views", [False, True])
+def test_ranks_may_run_out_of_inputs(run_on_fresh_ranks, stand_in, executor, views):
+    world = run_on_fresh_ranks(3, window_bytes=1 << 20)
+    world.join()
+    assert world.run(joined, stand_in, executor, views) == [(True, True)] * 3
+
+
+def test_one_rank_may_copy_its_wrapper(run_on_fresh_ranks, stand_in):
+    world = run_on_fresh_ranks(2, window_bytes=1 << 20)
+    world.join()
+    assert world.run(copied_by_one, stand_in, "SPIN") == [(True, 2.0)] * 2
