@@ -120,7 +120,7 @@ def without_a_rank(library: str) -> tuple[bool, bool, str, bool, bool]:
 
 
 def in_a_segment(library: str) -> tuple[list[float], bool]:
-    """On a rank: replays in memory that devices share, the last without its tensor; whether the memory is still there."""
+    """On a rank: replays in memory that devices share, one without its tensor; whether the memory is still there."""
     gpu, _ = arrive(library, "SPIN")
     group = gpu.new_group()
     backend = backend_of(group)

@@ -132,12 +132,15 @@ def copied_by_one(library: str, executor: str) -> tuple[bool, float]:
     gpu, _ = arrive(library, executor)
     gpu.be_accelerator()
     group = gpu.new_group()
+    usual = dist.group.WORLD
+    dist.distributed_c10d._update_default_pg(group)  # others' wrappers cannot be copied
     steps = Steps(group, device_for(executor), False, True)
     alone = [copy.deepcopy(steps.ddp)] if HERE.rank == 0 else []
     apart = not any(bucket["shared"] for ddp in alone for bucket in ddp.reducer.buckets())
     tensor = gpu.put(torch.ones(10))
     dist.all_reduce(tensor, group=group)
     steps.run()
+    dist.distributed_c10d._update_default_pg(usual)
     return apart, float(tensor.cpu()[0])
 
 
