@@ -53,7 +53,7 @@ test: build $(NEIGHBOURS_STAMP)  ## C++ tests, the same under sanitizers, Python
 
 test-all: build $(NEIGHBOURS_STAMP)  ## the same with every cell of the comparison with one process: hours
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
-	@$(PY) .ci/suites.py plain thread address everything
+	@$(PY) .ci/suites.py plain everything thread address
 
 sanitize: build  ## the C++ tests under TSan and under ASan+UBSan
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
