@@ -89,7 +89,8 @@ def test_an_interrupt_while_it_starts_leaves_nothing_behind(tmp_path, monkeypatc
 def test_an_interrupt_reaches_the_command_as_an_interrupt(tmp_path):
     left = tmp_path / "left"
     code = (
-        "import pathlib, sys, time\n"
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # whatever the tests were started with
         "try:\n    print('ready', flush=True); time.sleep(600)\n"
         f"except KeyboardInterrupt:\n    pathlib.Path({str(left)!r}).write_text('all it had')"
     )
