@@ -234,20 +234,34 @@ def _module_at(path: str) -> ModuleType:
     return module
 
 
+KEPT = 40  # worlds: each rank is a process and takes descriptors, of which a test process may have 1,024
+
+
 @contextmanager
 def kept_worlds() -> Iterator[Callable[..., World]]:
-    """get(3, transport="tcp"): a joined world; the same one for the same arguments. All end with the block."""
-    known: dict[object, World] = {}
-    with ExitStack() as stack:
+    """get(3, transport="tcp"): a joined world; the same one for the same arguments, unless 40 others came since.
 
-        def get(size: int, **settings: object) -> World:
-            key = (size, *sorted(settings.items()))
-            if key not in known:
-                known[key] = stack.enter_context(World(size, **settings))
-                known[key].join()
-            return known[key]
+    All end with the block.
+    """
+    known: dict[object, tuple[World, ExitStack]] = {}  # the latest last
 
+    def get(size: int, **settings: object) -> World:
+        key = (size, *sorted(settings.items()))
+        if key in known:
+            known[key] = known.pop(key)
+            return known[key][0]
+        if len(known) == KEPT:
+            known.pop(next(iter(known)))[1].close()
+        end = ExitStack()
+        known[key] = end.enter_context(World(size, **settings)), end
+        known[key][0].join()
+        return known[key][0]
+
+    try:
         yield get
+    finally:
+        for _, end in known.values():
+            end.close()
 
 
 BACKENDS = ("ringdp", "gloo")

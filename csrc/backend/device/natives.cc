@@ -146,7 +146,7 @@ std::shared_ptr<NativeLane> Natives::lane_for_step(c10::Device device, std::shar
   const ReleaseGil release;
   const std::lock_guard lock(mutex_);
   const gpu::Neighbourhood* const sharing = lane_ ? lane_->ranks().sharing() : nullptr;
-  *why_not = !lane_ ? why_not_ : sharing ? sharing->why_no_step() : "ranks share no memory of their devices";
+  *why_not = !lane_ ? why_not_ : sharing ? sharing->why_no_step() : why_no_shared_memory();
   if (device != *device_) *why_not = device.str() + " is not this rank's first device, " + device_->str();
   return why_not->empty() ? lane_ : nullptr;
 }

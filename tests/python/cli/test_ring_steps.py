@@ -60,7 +60,9 @@ def read_until(terminal: int, end: bytes) -> bytes:
     """What a terminal shows up to and with `end`."""
     seen = b""
     while end not in seen:
-        readable, _, _ = select.select([terminal], [], [], 60)
+        poll = select.poll()
+        poll.register(terminal, select.POLLIN)
+        readable = poll.poll(60_000)
         assert readable, seen
         seen += os.read(terminal, 65536)
     return seen
