@@ -4,7 +4,6 @@
 
 #include <cstring>
 
-#include "base/error.h"
 #include "gpu/device/work.h"
 
 namespace ringdp::gpu {
@@ -12,11 +11,6 @@ namespace {
 
 // Whatever changes what ranks do to each other's memory changes one of these.
 constexpr uint32_t kBuild = RD_GPU_ABI << 24 ^ static_cast<uint32_t>(sizeof(Card) << 12) ^ sizeof(Work) ^ sizeof(Flags);
-
-template <size_t kSize>
-void put(char (&to)[kSize], const std::string& text) {
-  std::strncpy(to, text.c_str(), kSize - 1);
-}
 
 Card blank() {
   Card card;
@@ -44,25 +38,9 @@ Card card_without(const std::string& why_not) {
   return card;
 }
 
-std::string to_bytes(const Card& card) {
-  return std::string(reinterpret_cast<const char*>(&card), sizeof card);
-}
-
 std::vector<Card> cards_from(const std::vector<std::string>& bytes) {
-  std::vector<Card> cards;
-  for (const std::string& one : bytes) {
-    Card card;
-    if (one.size() == sizeof card) std::memcpy(&card, one.data(), sizeof card);
-    if (card.build != kBuild) {
-      const int rank = static_cast<int>(cards.size());
-      throw Error(ErrorKind::kMismatch,
-                  "rank " + std::to_string(rank) + " runs another build of ringdp: its device's card is none; install the "
-                  "same on all ranks",
-                  rank);
-    }
-    card.socket[sizeof card.socket - 1] = card.why_not[sizeof card.why_not - 1] = '\0';
-    cards.push_back(card);
-  }
+  auto cards = cards_told<Card>(bytes, kBuild, "its device's card is none");
+  for (Card& card : cards) end_text(card.socket);
   return cards;
 }
 

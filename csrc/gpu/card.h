@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gpu/library.h"
+#include "gpu/told.h"
 
 namespace ringdp::gpu {
 
@@ -28,7 +29,6 @@ Card card_of(const Functions& functions, int device);
 // Of a rank that cannot share.
 Card card_without(const std::string& why_not);
 
-std::string to_bytes(const Card& card);
 // Error(kMismatch) names the rank that was built from other sources.
 std::vector<Card> cards_from(const std::vector<std::string>& bytes);
 

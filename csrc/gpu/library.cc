@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <vector>
+
 #include "base/env.h"
 #include "base/error.h"
 
@@ -78,6 +80,11 @@ std::string unfit(void* handle, Functions& functions) {
 
 void require(const Functions& functions, int result) {
   if (result != 0) throw Error(ErrorKind::kInternal, std::string("CUDA: ") + functions.error());
+}
+
+void load_kernels(const Functions& functions) {
+  std::vector<char> facts(size_t{1} << 16);
+  require(functions, functions.kernels(facts.data(), facts.size()));
 }
 
 Library open_library(const std::string& path) {

@@ -36,6 +36,9 @@ struct Functions {
 // Throws Error(kInternal) with the sentence that the function has left, unless `result` is 0.
 void require(const Functions& functions, int result);
 
+// All kernels, on the current device: no launch may have to load one later, as loading waits for kernels that wait.
+void load_kernels(const Functions& functions);
+
 struct Library {
   std::string path;
   bool opened = false;

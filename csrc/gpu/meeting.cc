@@ -1,6 +1,5 @@
 // How the ranks of a host come to share memory on their devices, and how they let go of it.
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "gpu/neighbourhood.h"
@@ -38,7 +37,7 @@ bool Neighbourhood::try_sharing(int sharing, const Surroundings& surroundings) {
   why_not_.clear();
   UniqueFd own;
   const Card card = offer(sharing, surroundings, &own);
-  const std::vector<Card> cards = cards_from(surroundings.tell_all(gpu::to_bytes(card)));
+  const std::vector<Card> cards = cards_from(surroundings.tell_all(to_bytes(card)));
   why_not_ = gpu::why_not(cards);
   if (why_not_.empty()) {
     placement_ = place(cards);
@@ -60,25 +59,19 @@ bool Neighbourhood::try_sharing(int sharing, const Surroundings& surroundings) {
 Card Neighbourhood::offer(int sharing, const Surroundings& surroundings, UniqueFd* fd) {
   try {
     Card card = card_of(functions_, device_);
-    load_kernels();
+    load_kernels(functions_);
     arena_ = std::make_unique<Arena>(functions_, device_, layout_, sharing);
     if (world_ == 1) return card;
     const auto own = static_cast<size_t>(rank_);
     page_ = std::make_unique<OwnPage>(surroundings.heap, surroundings.heaps[own]);
     card.page = page_->offset();
     card.memory = arena_->handle(fd);
-    std::strncpy(card.socket, surroundings.socket.c_str(), sizeof card.socket - 1);
+    put(card.socket, surroundings.socket);
     return card;
   } catch (const Error& error) {
     drop_own();
     return card_without(error.what());
   }
-}
-
-// No launch may have to load one later: loading waits for kernels that poll.
-void Neighbourhood::load_kernels() const {
-  std::vector<char> facts(size_t{1} << 16);
-  require(functions_, functions_.kernels(facts.data(), facts.size()));
 }
 
 // "" or why some of it is missing.

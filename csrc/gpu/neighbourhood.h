@@ -72,7 +72,6 @@ class Neighbourhood final : public DeviceRanks {
   bool try_sharing(int sharing, const Surroundings& surroundings);  // false: another way may do
   Card offer(int sharing, const Surroundings& surroundings, UniqueFd* fd);
   std::string map_all(const std::vector<Card>& cards, std::vector<UniqueFd> fds, const Surroundings& surroundings);
-  void load_kernels() const;
   static HostPage* page_of(int rank, const Card& card, const Surroundings& surroundings);
   void map(int rank, const Card& card, int fd);
   void map_pages();

@@ -1,7 +1,6 @@
 #include "gpu/segments.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -57,7 +56,7 @@ Card Segments::offer(Segment& segment, const Surroundings& surroundings, UniqueF
     auto own = std::make_shared<DeviceMemory>(functions_, device_, whole, sharing_);
     card.bytes = segment.bytes;
     card.memory = own->handle(fd);
-    std::strncpy(card.socket, surroundings.socket.c_str(), sizeof card.socket - 1);
+    put(card.socket, surroundings.socket);
     const std::lock_guard lock(mutex_);
     segment.own = std::move(own);
     return card;

@@ -1,7 +1,5 @@
 #include "gpu/verdict.h"
 
-#include <cstring>
-
 namespace ringdp::gpu {
 
 Verdict verdict_on(const std::vector<char*>& memory, const std::string& failure) {
@@ -9,20 +7,15 @@ Verdict verdict_on(const std::vector<char*>& memory, const std::string& failure)
   for (size_t rank = 0; rank < memory.size(); ++rank) {
     if (memory[rank] != nullptr) verdict.reached |= 1u << rank;
   }
-  std::strncpy(verdict.failure, failure.c_str(), sizeof verdict.failure - 1);
+  put(verdict.failure, failure);
   return verdict;
-}
-
-std::string to_bytes(const Verdict& verdict) {
-  return std::string(reinterpret_cast<const char*>(&verdict), sizeof verdict);
 }
 
 Verdicts verdicts_from(const std::vector<std::string>& bytes) {
   Verdicts all;
   for (size_t rank = 0; rank < bytes.size(); ++rank) {
-    Verdict verdict;
-    if (bytes[rank].size() == sizeof verdict) std::memcpy(&verdict, bytes[rank].data(), sizeof verdict);
-    verdict.failure[sizeof verdict.failure - 1] = '\0';
+    Verdict verdict = told<Verdict>(bytes[rank]);
+    end_text(verdict.failure);
     all.reached.push_back(verdict.reached);
     if (all.first_failure.empty() && verdict.failure[0] != '\0') {
       all.first_failure = "rank " + std::to_string(rank) + ": " + verdict.failure;

@@ -15,7 +15,6 @@ struct Verdict {
 
 // `memory`: by rank, null where none is mapped. `failure`: the first, or "".
 Verdict verdict_on(const std::vector<char*>& memory, const std::string& failure);
-std::string to_bytes(const Verdict& verdict);
 
 struct Verdicts {
   std::vector<uint32_t> reached;

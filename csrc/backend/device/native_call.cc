@@ -69,10 +69,8 @@ void NativeCall::run_in_segment(const Extent& elements, bool first) {
   piece.segment = question_.segment;
   piece.input_at = piece.output_at = from;
   if (pieces_.outputs > 1) piece.input_step = pieces_.output_at(1, count, dtype);
-  if (first) {
-    needs(ranks().sharing()->segments()->memory(piece.segment.number));
-    await_checked();
-  }
+  if (first && question_.captured) needs(ranks().sharing()->segments()->memory(piece.segment.number));
+  if (first) await_checked();
   launched(ranks().launch(piece, choice_, stream()));
   for (const at::Tensor& output : tensors_.outputs) {
     void* const memory = static_cast<char*>(output.data_ptr()) + from;

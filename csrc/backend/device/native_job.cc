@@ -22,7 +22,7 @@ void NativeJob::enqueue(const std::function<void()>& after, const std::string& w
   callers.record(lane_->callers_stream());
   const c10::StreamGuard guard(stream_);
   callers.block(stream_);
-  const NativeLane::Queueing queueing(*native_);
+  const NativeLane::Queueing queueing(*native_);  // the lane is looked after from here on, and while it is watched
   Overseer::instance().look_after(native_);
   queue();
   if (after) after();
@@ -33,7 +33,6 @@ void NativeJob::enqueue(const std::function<void()>& after, const std::string& w
   } else {
     native_->watch({what, Deadline::after(timeout_ + ranks().grace()), Deadline::Clock::now(), done_, std::move(launches_)});
   }
-  Overseer::instance().look_after(native_);
 }
 
 uint64_t NativeJob::deadline_ns() const {

@@ -40,7 +40,7 @@ class NativeJob : public CallOnDevice {
   void await_checked() const;
   void copy(void* to, const void* from, int64_t bytes) const;  // any number of bytes
   void record(const std::vector<at::Tensor>& tensors) const;  // used on the stream
-  void needs(std::shared_ptr<gpu::DeviceMemory> memory) { memory_ = std::move(memory); }  // for as long as it may run
+  void needs(std::shared_ptr<gpu::DeviceMemory> memory) { memory_ = std::move(memory); }  // for as long as a graph may run it
   void launched(std::shared_ptr<const gpu::Work> work) {  // null: nobody can say whom it waits for
     if (work) launches_.push_back(std::move(work));
   }

@@ -2,8 +2,6 @@
 
 #include <cstring>
 
-#include "base/error.h"
-
 namespace ringdp::gpu {
 namespace {
 
@@ -16,27 +14,12 @@ std::string rank(size_t number) { return "rank " + std::to_string(number); }
 NcclCard nccl_card_without(const std::string& why_not) {
   NcclCard card;
   card.build = kBuild;
-  std::strncpy(card.why_not, why_not.c_str(), sizeof card.why_not - 1);
+  put(card.why_not, why_not);
   return card;
 }
 
-std::string to_bytes(const NcclCard& card) { return std::string(reinterpret_cast<const char*>(&card), sizeof card); }
-
 std::vector<NcclCard> nccl_cards_from(const std::vector<std::string>& bytes) {
-  std::vector<NcclCard> cards;
-  for (const std::string& one : bytes) {
-    NcclCard card;
-    if (one.size() == sizeof card) std::memcpy(&card, one.data(), sizeof card);
-    if (card.build != kBuild) {
-      throw Error(ErrorKind::kMismatch,
-                  rank(cards.size()) +
-                      " runs another build of ringdp: what it says of NCCL is not understood; install the same on all ranks",
-                  static_cast<int>(cards.size()));
-    }
-    card.why_not[sizeof card.why_not - 1] = '\0';
-    cards.push_back(card);
-  }
-  return cards;
+  return cards_told<NcclCard>(bytes, kBuild, "what it says of NCCL is not understood");
 }
 
 std::string why_not(const std::vector<NcclCard>& cards) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gpu/library.h"
+#include "gpu/told.h"
 
 namespace ringdp::gpu {
 
@@ -20,7 +21,6 @@ struct NcclCard {
 
 NcclCard nccl_card_without(const std::string& why_not);
 
-std::string to_bytes(const NcclCard& card);
 // Error(kMismatch) names the rank that was built from other sources.
 std::vector<NcclCard> nccl_cards_from(const std::vector<std::string>& bytes);
 

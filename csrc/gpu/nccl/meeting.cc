@@ -29,18 +29,13 @@ struct JoinVerdict {
   char failure[252] = {};  // "": it has joined
 };
 
-std::string to_bytes(const JoinVerdict& verdict) {
-  return std::string(reinterpret_cast<const char*>(&verdict), sizeof verdict);
-}
-
 // Of the first rank that says more than that it has waited, if one does.
 std::string failure_of(const std::vector<std::string>& verdicts) {
   std::string failure;
   bool late = false;
   for (size_t rank = 0; rank < verdicts.size(); ++rank) {
-    JoinVerdict verdict;
-    if (verdicts[rank].size() == sizeof verdict) std::memcpy(&verdict, verdicts[rank].data(), sizeof verdict);
-    verdict.failure[sizeof verdict.failure - 1] = '\0';
+    JoinVerdict verdict = told<JoinVerdict>(verdicts[rank]);
+    end_text(verdict.failure);
     if (verdict.failure[0] == '\0' || (!failure.empty() && (!late || verdict.late))) continue;
     failure = "rank " + std::to_string(rank) + ": " + verdict.failure;
     late = verdict.late != 0;
@@ -80,7 +75,8 @@ NcclCard NcclRanks::offer(const NcclSurroundings& surroundings) {
     NcclCard card = nccl_card_without("");
     require(functions_, functions_.nccl(surroundings.library.c_str(), &version_, &nccl_));
     if (nccl_ == nullptr) return nccl_card_without(functions_.error());
-    prepare();
+    load_kernels(functions_);
+    arena_ = std::make_shared<Arena>(functions_, device_, layout_, RD_GPU_SHARE_AUTO);
     rd_gpu_device facts{};
     require(functions_, functions_.describe(device_, &facts));
     blocks_ = blocks_for(facts.multiprocessors, 1);
@@ -94,13 +90,6 @@ NcclCard NcclRanks::offer(const NcclSurroundings& surroundings) {
   } catch (const Error& error) {
     return nccl_card_without(error.what());
   }
-}
-
-// No launch may have to load a kernel later: loading waits for kernels that wait.
-void NcclRanks::prepare() {
-  std::vector<char> facts(size_t{1} << 16);
-  require(functions_, functions_.kernels(facts.data(), facts.size()));
-  arena_ = std::make_shared<Arena>(functions_, device_, layout_, RD_GPU_SHARE_AUTO);
 }
 
 // The verdict. Who leaves because the group has failed says nothing more to anybody.
@@ -117,7 +106,7 @@ std::string NcclRanks::join(const NcclSurroundings& surroundings, const rd_gpu_n
     communicator_ = NcclCommunicator::join({nccl_, id, rank_, world_}, means, half_of(surroundings.deadline));
   } catch (const NcclFailure& failure) {
     verdict.late = failure.late;
-    std::strncpy(verdict.failure, failure.what(), sizeof verdict.failure - 1);
+    put(verdict.failure, failure.what());
   }
   return to_bytes(verdict);
 }

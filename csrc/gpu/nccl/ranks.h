@@ -67,7 +67,6 @@ class NcclRanks final : public DeviceRanks {
  private:
   NcclRanks(const Functions& functions, int device, const NcclSurroundings& surroundings);
   NcclCard offer(const NcclSurroundings& surroundings);
-  void prepare();
   std::string join(const NcclSurroundings& surroundings, const rd_gpu_nccl_id& id);  // what it says of it
   void exchange(const plan::Plan& plan, const plan::LinkRound& round, const Piece& piece, void* stream);
   void run(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream);

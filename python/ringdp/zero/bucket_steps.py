@@ -40,9 +40,7 @@ class BucketSteps:
         self._start()
         if self._on_device is not None:
             return self._on_device.sinks()
-        pieces = zip(self._flat.pieces, self._flat.tensors, strict=True)
-        places = {tensor: (piece.bucket, piece.offset) for piece, tensor in pieces}
-        return native.sinks(self._optimizer, places, len(self._flat))
+        return native.sinks(self._optimizer, self._flat.places(), len(self._flat))
 
     def describe(self) -> str:
         """How buckets are stepped inside the backward pass, and why not in one sweep. Collective as sinks() is."""

@@ -53,8 +53,7 @@ class DeviceSteps:
 
     def sinks(self) -> list[Any]:
         """For each bucket, what steps it. Only without why_not(). It counts as this step from now on."""
-        pieces = zip(self._flat.pieces, self._flat.tensors, strict=True)
-        places = {tensor: (piece.bucket, piece.offset) for piece, tensor in pieces}
+        places = self._flat.places()
         entries: list[list[tuple[Any, ...]]] = [[] for _ in range(len(self._flat))]
         known, self._numbers = self._numbers, {}
         for group in self._optimizer.param_groups:

@@ -129,6 +129,10 @@ class FlatParameters:
         """Where all of it is."""
         return self.own(0).device
 
+    def places(self) -> dict[torch.Tensor, tuple[int, int]]:
+        """Of this rank's pieces: the bucket, and the offset in its shard."""
+        return {tensor: (piece.bucket, piece.offset) for piece, tensor in zip(self.pieces, self.tensors, strict=True)}
+
     def kept(self, bucket: int) -> torch.Tensor:
         """What of a bucket stays on this rank between passes: all of it."""
         return self._flats[bucket]

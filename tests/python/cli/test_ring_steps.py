@@ -58,10 +58,9 @@ def test_in_a_terminal_keys_need_no_enter() -> None:
 
 def read_until(terminal: int, end: bytes) -> bytes:
     """What a terminal shows up to and with `end`."""
-    seen = b""
+    seen, poll = b"", select.poll()
+    poll.register(terminal, select.POLLIN)
     while end not in seen:
-        poll = select.poll()
-        poll.register(terminal, select.POLLIN)
         readable = poll.poll(60_000)
         assert readable, seen
         seen += os.read(terminal, 65536)

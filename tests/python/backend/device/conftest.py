@@ -9,6 +9,8 @@ import pytest
 from ranks import World
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "gpu_stand_in"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from native import EXECUTORS, WINDOW_BYTES
 from stand_in import stand_in
 
 __all__ = ["stand_in"]
@@ -23,4 +25,10 @@ def pair(world_of) -> World:
 @pytest.fixture
 def native_pair(world_of) -> World:
     """Two ranks whose devices run them, with little memory: tests make many groups."""
-    return world_of(2, window_bytes=1 << 20)
+    return world_of(2, window_bytes=WINDOW_BYTES)
+
+
+@pytest.fixture(params=EXECUTORS)
+def executor(request) -> str:
+    """Where the kernels of ranks wait: in themselves, or on streams."""
+    return request.param

@@ -63,10 +63,9 @@ def gathered(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int)
 
 
 def broadcast(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
-    tensors = []
-    for root in range(HERE.size):
-        tensors.append(put(mine(count, dtype)))
-        dist.broadcast(tensors[-1], root, group=group)
+    tensors = [put(mine(count, dtype)) for _ in range(HERE.size)]
+    for root, tensor in enumerate(tensors):
+        dist.broadcast(tensor, root, group=group)
     return tensors
 
 
@@ -78,10 +77,9 @@ def all_to_all(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: in
 
 def reduced(group: dist.ProcessGroup, put: Put, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
     """To every root; what others bring stays as it was."""
-    tensors = []
-    for root in range(HERE.size):
-        tensors.append(put(mine(count, dtype)))
-        dist.reduce(tensors[-1], root, group=group)
+    tensors = [put(mine(count, dtype)) for _ in range(HERE.size)]
+    for root, tensor in enumerate(tensors):
+        dist.reduce(tensor, root, group=group)
     return tensors
 
 

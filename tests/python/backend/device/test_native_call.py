@@ -12,7 +12,7 @@ from ranks import HERE
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import exchanges
-from native import EXECUTORS, WINDOW_BYTES, arrive, bits, described, device_for
+from native import WINDOW_BYTES, arrive, bits, described, device_for
 from stand_in import backend_of
 
 
@@ -86,17 +86,6 @@ def barriers(library: str, executor: str) -> list[bool]:
     return [*early, barrier.is_completed(), work.is_completed()]
 
 
-@pytest.fixture(params=EXECUTORS)
-def executor(request) -> str:
-    return request.param
-
-
-@pytest.fixture
-def two(world_of):
-    """Two ranks, with windows that hold little."""
-    return world_of(2, window_bytes=WINDOW_BYTES)
-
-
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_the_bits_are_the_cpus(world_of, stand_in, executor, size):
     world = world_of(size, window_bytes=WINDOW_BYTES)
@@ -106,17 +95,17 @@ def test_the_bits_are_the_cpus(world_of, stand_in, executor, size):
         assert executor in text or size == 1
 
 
-def test_nothing_is_pinned(two, stand_in, executor):
-    assert two.run(without_pinned_memory, stand_in, executor) == [0, 0]
+def test_nothing_is_pinned(native_pair, stand_in, executor):
+    assert native_pair.run(without_pinned_memory, stand_in, executor) == [0, 0]
 
 
-def test_tensors_of_any_layout(two, stand_in, executor):
-    assert two.run(any_layout, stand_in, executor) == [[True] * 5] * 2
+def test_tensors_of_any_layout(native_pair, stand_in, executor):
+    assert native_pair.run(any_layout, stand_in, executor) == [[True] * 5] * 2
 
 
-def test_several_in_one_call(two, stand_in, executor):
-    assert two.run(coalesced, stand_in, executor) == [[True] * 3] * 2
+def test_several_in_one_call(native_pair, stand_in, executor):
+    assert native_pair.run(coalesced, stand_in, executor) == [[True] * 3] * 2
 
 
-def test_a_barrier_waits_for_what_nobody_has_waited_for(two, stand_in, executor):
-    assert two.run(barriers, stand_in, executor) == [[False, False, True, True]] * 2
+def test_a_barrier_waits_for_what_nobody_has_waited_for(native_pair, stand_in, executor):
+    assert native_pair.run(barriers, stand_in, executor) == [[False, False, True, True]] * 2

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ranks import HERE
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from native import EXECUTORS, PATIENCE_S, WINDOW_BYTES, arrive, described
+from native import PATIENCE_S, arrive, described
 from stand_in import backend_of
 
 Start = Callable[[torch.Tensor, dist.ProcessGroup], dist.Work]
@@ -74,20 +74,9 @@ def crossing_groups(library: str, executor: str, job: str) -> list[float]:
     return [float(tensor.cpu()[-1]) for tensor in tensors]
 
 
-@pytest.fixture(params=EXECUTORS)
-def executor(request) -> str:
-    return request.param
-
-
-@pytest.fixture
-def two(world_of):
-    """Two ranks, with windows that hold little."""
-    return world_of(2, window_bytes=WINDOW_BYTES)
-
-
 @pytest.mark.parametrize("job", JOBS)
-def test_streams_order_what_comes_before_and_after(two, stand_in, executor, job):
-    for rank, (waited, early, seen) in enumerate(two.run(behind_slow_work, stand_in, executor, job)):
+def test_streams_order_what_comes_before_and_after(native_pair, stand_in, executor, job):
+    for rank, (waited, early, seen) in enumerate(native_pair.run(behind_slow_work, stand_in, executor, job)):
         assert waited and not early
         if job == "collective":
             assert seen.tolist() == [3.0] * 1024
@@ -96,5 +85,5 @@ def test_streams_order_what_comes_before_and_after(two, stand_in, executor, job)
 
 
 @pytest.mark.parametrize(("job", "ends"), [("collective", [4.0, 8.0]), ("step", [2.0 - 1000, 4.0 - 1000])])
-def test_groups_that_cross_do_not_wait_for_each_other(two, stand_in, executor, job, ends):
-    assert two.run(crossing_groups, stand_in, executor, job) == [ends] * 2
+def test_groups_that_cross_do_not_wait_for_each_other(native_pair, stand_in, executor, job, ends):
+    assert native_pair.run(crossing_groups, stand_in, executor, job) == [ends] * 2

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, values_of
+from ranks import HERE, World, values_of
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[up]) for up in (0, 1)]
-from native import EXECUTORS, PATIENCE_S, arrive, is_void
+from native import PATIENCE_S, arrive, is_void
 from oracle import FLOAT8
 from stand_in import error_of
 
@@ -116,11 +116,6 @@ def absent(library: str, executor: str) -> tuple[str, bool]:
     return error_of(lambda: work.wait(timedelta(seconds=PATIENCE_S))), is_void(tensor)
 
 
-@pytest.fixture(params=EXECUTORS)
-def executor(request) -> str:
-    return request.param
-
-
 @pytest.mark.parametrize("how", ["count", "op", "host"])
 def test_ranks_that_disagree_are_named(native_pair, stand_in, executor, how):
     for error, later, void in native_pair.run(disagreeing, stand_in, executor, how):
@@ -145,16 +140,21 @@ def test_a_result_that_was_waited_for_is_nan_and_the_device_goes_on(native_pair,
         assert again == 2.0
 
 
-def test_a_rank_that_dies_is_named_and_lets_the_device_go(run_on_fresh_ranks, stand_in, executor):
-    world = run_on_fresh_ranks(2, window_bytes=1 << 20)
-    world.join()
-    assert world.run(hang, stand_in, executor, 60.0) == [True, True]
+def check_end_by_death(world: World) -> None:
+    """Of a world that hangs: rank 0 is told who died, and its device goes on."""
     killed = world.kill(1)
     outcome = world.attempt(end, ranks=[0])[0]
     error, void = values_of([outcome])[0]
     assert error.startswith("PeerLost: rank 1 (pid ")
     assert void
     assert outcome.ended - killed < PATIENCE_S
+
+
+def test_a_rank_that_dies_is_named_and_lets_the_device_go(run_on_fresh_ranks, stand_in, executor):
+    world = run_on_fresh_ranks(2, window_bytes=1 << 20)
+    world.join()
+    assert world.run(hang, stand_in, executor, 60.0) == [True, True]
+    check_end_by_death(world)
 
 
 def test_a_device_that_does_not_come_is_a_timeout(native_pair, stand_in, executor):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ranks import HERE, values_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from native import EXECUTORS, PATIENCE_S, WINDOW_BYTES, arrive, is_void
+from native import PATIENCE_S, WINDOW_BYTES, arrive, is_void
 from stand_in import backend_of, error_of
 from steps import PART, Bucket, OnDevice
 
@@ -70,11 +70,6 @@ def end() -> tuple[str, bool, list[str]]:
     KEPT["gpu"].synchronize()
     changed = [name for name in KEPT["ours"].differences() if name != "parameters"]
     return error, is_void(KEPT["ours"].parameters), changed
-
-
-@pytest.fixture(params=EXECUTORS)
-def executor(request) -> str:
-    return request.param
 
 
 @pytest.mark.parametrize("whole", [True, False])

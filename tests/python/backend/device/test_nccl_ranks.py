@@ -13,9 +13,9 @@ import torch.distributed as dist
 from ranks import HERE, World, values_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from native import PATIENCE_S, arrive, bits, described
+from native import arrive, bits, described
 from test_native_call import differences
-from test_native_lane import absent, disagreeing, end, hang
+from test_native_lane import absent, check_end_by_death, disagreeing, end, hang
 
 APART = {"transport": "tcp", "window_bytes": 1 << 20}  # as on hosts of their own
 DIRECT = {"algorithm": "direct"}
@@ -127,13 +127,7 @@ def hanging(run_on_fresh_ranks, stand_in: str, timeout_s: float) -> World:
 
 
 def test_a_rank_that_dies_is_named_and_lets_the_device_go(run_on_fresh_ranks, stand_in):
-    world = hanging(run_on_fresh_ranks, stand_in, 60.0)
-    killed = world.kill(1)
-    outcome = world.attempt(end, ranks=[0])[0]
-    error, void = values_of([outcome])[0]
-    assert error.startswith("PeerLost: rank 1 (pid ")
-    assert void
-    assert outcome.ended - killed < PATIENCE_S
+    check_end_by_death(hanging(run_on_fresh_ranks, stand_in, 60.0))
 
 
 def test_a_stopped_rank_is_named_in_the_timeout(run_on_fresh_ranks, stand_in):

@@ -16,7 +16,7 @@ from ranks import HERE, values_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from exchanges import mine
-from native import EXECUTORS, PATIENCE_S, arrive, bits, described, device_for, is_void
+from native import PATIENCE_S, arrive, bits, described, device_for, is_void
 from stand_in import StandIn, backend_of, error_of
 
 KEPT: dict[str, Any] = {}  # on a rank: between two calls of a test
@@ -191,11 +191,6 @@ def alone(library: str) -> list[bool]:
     backend = backend_of(group)
     asked = [device_for("SPIN"), torch.device("cpu")]
     return [backend.share_memory(100, torch.float32, device) is None for device in asked]
-
-
-@pytest.fixture(params=EXECUTORS)
-def executor(request) -> str:
-    return request.param
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(2, torch.float32), (3, torch.bfloat16), (4, torch.float32)])
