@@ -2,6 +2,7 @@
 
     suites.py [plain] [python] [thread] [address]        (default: all)
     suites.py everything                                 Python tests with the long ones
+    suites.py build thread address                       builds what these run, and says nothing
 
 A suite whose tool is absent is skipped by name and counted once; with CI=true in the environment it fails.
 Standard library only: it also runs where nothing may be installed.
@@ -12,13 +13,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,11 +103,8 @@ def cpp_name(kind: str) -> str:
     return f"C++ ({SANITIZERS[kind] or 'plain'})"
 
 
-def build(kind: str, *, ahead: bool = False) -> Outcome | None:
-    """Configures and builds the C++ tests under one set of sanitizers; None when they are there.
-
-    ahead: while another suite runs, with the time that it leaves, and without a word.
-    """
+def build(kind: str, *, jobs: int = JOBS, shown: bool = True) -> Outcome | None:
+    """Configures and builds the C++ tests under one set of sanitizers; None when they are there."""
     name, cmake = cpp_name(kind), shutil.which("cmake")
     if not cmake or not shutil.which("ctest"):
         return absent(name, "cmake")
@@ -118,12 +116,11 @@ def build(kind: str, *, ahead: bool = False) -> Outcome | None:
     configure = [cmake, "-S", "tests/cpp", "-B", str(folder), f"-DSANITIZE={SANITIZERS[kind]}"]
     objects = "" if SANITIZERS[kind] else shipped_objects()
     configure += [f"-DLEFT_OUT={left_out}", f"-DCORE_OBJECTS={objects}", *generator]
-    if logged(configure, log, shown=not ahead):
+    if logged(configure, log, shown=shown):
         return broken(name, "does not configure")
     if (folder / "no-googletest").exists():
         return absent(name, "GoogleTest")
-    jobs, nice = (1, ["nice", "-n", "19"]) if ahead else (JOBS, [])
-    if logged([*nice, cmake, "--build", str(folder), "--parallel", str(jobs)], log, shown=not ahead):
+    if logged([cmake, "--build", str(folder), "--parallel", str(jobs)], log, shown=shown):
         return broken(name, "does not compile")
     return None
 
@@ -170,17 +167,33 @@ def python(name: str) -> Outcome:
 
 @contextmanager
 def built_ahead(kinds: list[str]) -> Iterator[None]:
-    """What these suites will run is built meanwhile: Python's tests wait for one another for half of their time."""
-    thread = threading.Thread(target=lambda: [build(kind, ahead=True) for kind in kinds])
-    thread.start()
+    """What these suites will run is built meanwhile: Python's tests wait for one another for half of their time.
+
+    What is not there at the end of the block is left to the suite, which may take all cores.
+    """
+    command = ["nice", "-n", "19", sys.executable, __file__, "build", *kinds]
+    process = subprocess.Popen(command, cwd=ROOT, preexec_fn=os.setpgrp)
     try:
         yield
     finally:
-        thread.join()
+        end_of(process)
+
+
+def end_of(leader: subprocess.Popen[bytes]) -> None:
+    """Ends the processes of a group, and waits for them: two builds of one folder would spoil it."""
+    deadline = time.monotonic() + 30
+    with suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGTERM)
+        leader.wait()
+        while time.monotonic() < deadline:
+            os.killpg(leader.pid, 0)
+            time.sleep(0.1)
 
 
 def main(names: list[str]) -> int:
-    """Runs the suites of these names; 1 when anything failed."""
+    """Runs the suites of these names, or only builds them; 1 when anything failed."""
+    if names[:1] == ["build"]:
+        return int(any([build(kind, jobs=1, shown=False) for kind in names[1:]]))
     bin_folder = str(Path(sys.executable).parent)
     os.environ["PATH"] = os.pathsep.join([bin_folder, os.environ.get("PATH", "")])
     outcomes = []

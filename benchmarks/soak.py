@@ -5,12 +5,14 @@
 
 Ops, dtypes, reduce ops, sizes, groups (world, halves, pairs) and sync or async are drawn alike on all ranks. Every rank
 draws for itself whether its inputs lie in shared memory, and looks at its descriptors, threads, memory and /dev/shm;
-what grows after the first fifth of the run is a failure, and so is one wrong bit.
+what grows after the first fifth of the run is a failure, and so is one wrong bit. A rank whose batch of calls is not
+over after twice the deadline of one shows where it is, and the run ends.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import random
@@ -105,7 +107,8 @@ class Soak:
         self._draw = random.Random(options.seed)
         self._own_draw = random.Random(f"{options.seed} {rank}")
         self._may_share = options.backend == "ringdp"
-        self._groups = [(members, dist.new_group(members)) for members in memberships(options.ranks)]
+        timeout = timedelta(seconds=options.timeout)  # a new group's own is torch's half an hour
+        self._groups = [(members, dist.new_group(members, timeout)) for members in memberships(options.ranks)]
         self._cases = [case for case in cases_of(options.ops, 2) if case.meaningful]
 
     def call(self) -> None:
@@ -145,6 +148,7 @@ def soak(rank: int, options: argparse.Namespace, port: int, folder: str) -> None
     """One rank from beginning to end; its record is left in the folder."""
     import ringdp
 
+    faulthandler.dump_traceback_later(2 * options.timeout, exit=True)
     ringdp.register()
     warnings.simplefilter("ignore", FutureWarning)  # of torch, about the names of the flat calls
     torch.set_num_threads(1)
@@ -166,6 +170,7 @@ def soak(rank: int, options: argparse.Namespace, port: int, folder: str) -> None
             size = run.record.samples[-1]
             print(f"{now:7.0f} s  {run.record.calls} calls, {len(run.record.wrong)} wrong  {size}", flush=True)
         dist.barrier()  # nobody is more than a batch ahead, so that rank 0's old turns may go
+        faulthandler.dump_traceback_later(2 * options.timeout, exit=True)
     run.record.samples.append(sample(time.monotonic() - start))
     dist.destroy_process_group()
     Path(folder, f"{rank}.json").write_text(json.dumps(vars(run.record)))

@@ -26,6 +26,10 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("RINGDP_")}
         command = [sys.executable, *(arguments if len(arguments) > 1 else ("-c", *arguments))]
         env = {**inherited, "RINGDP_TUNE": "off", **variables}
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
+        try:
+            return subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
+        except subprocess.TimeoutExpired as late:
+            said = [(stream or b"").decode(errors="replace") for stream in (late.stdout, late.stderr)]
+            raise AssertionError(f"not done after {LIMIT_S} s, having said: {said}") from None
 
     return run

@@ -234,12 +234,12 @@ def _module_at(path: str) -> ModuleType:
     return module
 
 
-KEPT = 40  # worlds: each rank is a process and takes descriptors, of which a test process may have 1,024
+KEPT = 12  # worlds: each rank is a process, with descriptors here, memory and threads that look around
 
 
 @contextmanager
 def kept_worlds() -> Iterator[Callable[..., World]]:
-    """get(3, transport="tcp"): a joined world; the same one for the same arguments, unless 40 others came since.
+    """get(3, transport="tcp"): a joined world; the same one for the same arguments, unless 12 others came since.
 
     All end with the block.
     """

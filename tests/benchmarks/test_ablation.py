@@ -15,7 +15,7 @@ MODES = ["naive", "overlap per parameter", "bucketed", "bucketed + overlap", "al
 TINY = ("--rounds", 2, "--layers", 3, "--width", 32, "--rows", 4, "--bucket-mb", 0.004)
 
 
-@pytest.mark.parametrize("backend", ["ringdp", "gloo"])
+@pytest.mark.parametrize("backend", ["ringdp", pytest.param("gloo", marks=pytest.mark.long)])
 def test_four_modes_in_one_run(tmp_path, backend):
     out = tmp_path / "r.json"
     said = run("ablation.py", *TINY, "--backend", backend, "--json", out)

@@ -59,6 +59,7 @@ def with_ratio(row, ratio):
     return memory_rows.with_peak(replace(row, ranks=2, predicted=100e6), [{"peak": 90e6}, {"peak": ratio * 100e6}])
 
 
+@pytest.mark.long
 def test_two_hosts(tmp_path):
     if reason := why_impossible():
         pytest.skip(reason)

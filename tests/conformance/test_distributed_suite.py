@@ -106,7 +106,7 @@ def test_as_many_pass_as_are_known_to(run: Run):
     assert counts.get("passed", 0) >= counts["least"]
 
 
-@pytest.mark.parametrize("backend", ["ringdp", "gloo"])
+@pytest.mark.parametrize("backend", ["ringdp", pytest.param("gloo", marks=pytest.mark.long)])
 def test_torchs_wrapper_tests_pass_with_ringdps_class(backend):
     pattern = "DistributedDataParallel|DDP|ddp|no_sync|static_graph"
     command = [*_COMMAND, "--backend", backend, "--ddp", "ringdp", "--filter", pattern, "--json"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-SHAPES = [(2, 2), (2, 3), (3, 2)]
+SHAPES = [pytest.param(2, 2, marks=pytest.mark.long), pytest.param(2, 3, marks=pytest.mark.long), (3, 2)]
 TOLERANCE = 0.03
 
 

@@ -50,7 +50,7 @@ def test_an_interface_that_does_not_exist(make_job, culprit):
             assert name in own["error"]
 
 
-@pytest.mark.parametrize(("hosts", "per_host"), [(2, 1), (2, 2)])
+@pytest.mark.parametrize(("hosts", "per_host"), [pytest.param(2, 1, marks=pytest.mark.long), (2, 2)])
 def test_shared_memory_between_hosts_is_refused(make_job, hosts, per_host):
     job = make_job(hosts, per_host)
     job.begin("join", transport="shm")

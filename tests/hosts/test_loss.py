@@ -11,7 +11,9 @@ LEFT_S = 2.0
 UNREACHABLE_MS = 1000
 
 
-@pytest.mark.parametrize(("hosts", "per_host", "victim"), [(2, 1, 1), (2, 2, 3), (2, 2, 2), (4, 1, 2)])
+@pytest.mark.parametrize(
+    ("hosts", "per_host", "victim"), [(2, 1, 1), (2, 2, 3), pytest.param(2, 2, 2, marks=pytest.mark.long), (4, 1, 2)]
+)
 def test_a_rank_killed_on_another_host(make_job, hosts, per_host, victim):
     job = make_job(hosts, per_host)
     job.begin("train")
@@ -26,7 +28,7 @@ def test_a_rank_killed_on_another_host(make_job, hosts, per_host, victim):
         assert own["left"] - own["told"] < LEFT_S
 
 
-@pytest.mark.parametrize(("hosts", "per_host"), [(2, 1), (2, 2), (4, 1)])
+@pytest.mark.parametrize(("hosts", "per_host"), [pytest.param(2, 1, marks=pytest.mark.long), (2, 2), (4, 1)])
 def test_a_pulled_cable(make_job, hosts, per_host):
     job = make_job(hosts, per_host)
     job.begin("train", unreachable_ms=UNREACHABLE_MS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-SHAPES = [(2, 1), (2, 2), (4, 1)]
+SHAPES = [pytest.param(2, 1, marks=pytest.mark.long), (2, 2), (4, 1)]
 SEGMENT_BYTES = 262144
 TOLERANCE = 0.03
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.mark.parametrize(("hosts", "per_host"), [(2, 1), (2, 2)])
+@pytest.mark.parametrize(("hosts", "per_host"), [pytest.param(2, 1, marks=pytest.mark.long), (2, 2)])
 def test_every_op_equals_the_oracle(make_job, hosts, per_host):
     for own in make_job(hosts, per_host).torchrun("selftest"):
         assert own["wrong"] == []

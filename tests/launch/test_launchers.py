@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 SCRIPT = str(Path(__file__).with_name("plain_script.py"))
 SPELLINGS = [
     ("ringdp", "ringdp"),
-    ("cpu:ringdp", "ringdp"),
-    ("cpu:ringdp,cuda:ringdp", "ringdp"),
+    pytest.param("cpu:ringdp", "ringdp", marks=pytest.mark.long),
+    pytest.param("cpu:ringdp,cuda:ringdp", "ringdp", marks=pytest.mark.long),
     ("cpu:gloo,cuda:ringdp", "torch"),
 ]
 
@@ -32,7 +32,7 @@ def test_mp_spawn(run_python, tmp_path, spelling, over):
     assert f"gradient [1.5, 1.5, 1.5] over {over}" in result.stdout
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("world", [1, 2, pytest.param(3, marks=pytest.mark.long)])
 def test_torchrun(run_python, world):
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
     result = run_python(*launcher, SCRIPT, "ringdp")
@@ -53,9 +53,9 @@ def test_autoload_can_be_switched_off(run_python, tmp_path):
     ("variable", "value"),
     [
         ("RINGDP_TRANSPORT", "pigeon"),
-        ("RINGDP_ALGORITHM", "bubble"),
+        pytest.param("RINGDP_ALGORITHM", "bubble", marks=pytest.mark.long),
         ("RINGDP_SLOT_BYTES", "-1"),
-        ("RINGDP_LOG", "loud"),
+        pytest.param("RINGDP_LOG", "loud", marks=pytest.mark.long),
     ],
 )
 def test_a_bad_setting_is_refused_by_name(run_python, tmp_path, variable, value):

@@ -32,7 +32,7 @@ def sample(seconds: float, **sizes: float) -> dict[str, float]:
 
 
 def test_a_short_run_is_clean(run_python):
-    result = run_python(str(PROGRAM), "--minutes", "0.05", "-n", "4", "--json")
+    result = run_python(str(PROGRAM), "--minutes", "0.05", "-n", "4", "--timeout", "30", "--json")
     report = json.loads(result.stdout.splitlines()[-1]) if result.stdout else {}
     assert result.returncode == 0, f"{report.get('failures')} {result.stderr}"
     assert report["failures"] == []
