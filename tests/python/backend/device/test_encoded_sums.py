@@ -22,8 +22,9 @@ from test_nccl_ranks import APART
 
 WIRES = ["bf16", "fp16", "fp8", "int8"]
 BYTES = {"bf16": 512, "fp16": 512, "fp8": 260, "int8": 260}  # of 256 elements
-# Nothing, less than a block, blocks and a pack that is cut, several pieces.
-SIZES = [0, 1, 255, 1031, 100_003]
+# Nothing, less than a block, blocks and a pack that is cut.
+SIZES = [0, 1, 255, 1031]
+SEVERAL_PIECES = {exchanges.summed: 200_003, exchanges.scattered: 100_003}
 
 
 def group_of(wire: str) -> dist.ProcessGroup:
@@ -49,9 +50,9 @@ def strange(group: dist.ProcessGroup, put: exchanges.Put, dtype: torch.dtype, co
 
 def cases() -> Iterator[tuple[exchanges.Exchange, torch.dtype, int]]:
     """Every size of float32, and one of all other types."""
-    for size in SIZES:
-        yield exchanges.summed, torch.float32, size
-        yield exchanges.scattered, torch.float32, size
+    for exchange, large in SEVERAL_PIECES.items():
+        for size in (*SIZES, large):
+            yield exchange, torch.float32, size
     for dtype in exchanges.MEANS:
         yield exchanges.averaged, dtype, 2051
         yield exchanges.scattered, dtype, 517
