@@ -2,7 +2,7 @@
 //
 // The format and the bits are those of kernels/codec.h: the same operations on float32, each of which rounds once. Prim
 // has, beside what gpu/device/element.h asks for, thread(), threads(), block(), blocks(), and
-//   kWarp                                  threads that share a block, at most 64; all others are whole multiples of it
+//   kWarp                                  threads that share a block, at most 64; threads() is a multiple of it
 //   largest_of_warp(v), any_of_warp(flag)  of uint32_t and bool, the same for all of a warp; all of it ask
 // Elements behind the end of the last block count as zeros, which change no scale, and nothing is written there.
 #pragma once

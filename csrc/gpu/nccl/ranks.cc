@@ -24,7 +24,7 @@ int64_t scratch_of(const plan::Plan& plan) {
 std::string encoding_of(const plan::LinkWish& wish) {
   if (wish.wire == WireType::kFp32) return "";
   const std::string bytes = std::to_string(encoded_bytes(wish.wire, kWireBlock));
-  return std::string("; they travel as ") + name_of(wish.wire) + ": " + bytes + " bytes for " +
+  return std::string("; wider floats travel as ") + name_of(wish.wire) + ": " + bytes + " bytes for " +
          std::to_string(kWireBlock) + " elements";
 }
 

@@ -130,7 +130,7 @@ TEST_F(WireSteps, PiecesEndBetweenBlocksAndFitTheirScratch) {
 TEST_F(WireSteps, AreDescribed) {
   meet(2, WireType::kFp8);
   EXPECT_NE(met_[0]->description().find("sums by direct (wire=fp8: each contribution is rounded once), in our kernels; "
-                                        "they travel as fp8: 260 bytes for 256 elements"),
+                                        "wider floats travel as fp8: 260 bytes for 256 elements"),
             std::string::npos)
       << met_[0]->description();
 }

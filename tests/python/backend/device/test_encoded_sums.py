@@ -74,7 +74,7 @@ def differences(library: str) -> list[str]:
             on_device = exchange(group, gpu.put, dtype, size)
             if [bits(tensor) for tensor in on_host] != [bits(tensor) for tensor in on_device]:
                 wrong.append(f"{wire}: {exchange.__name__} {dtype} x {size}")
-        said = f"they travel as {wire}: {BYTES[wire]} bytes for 256 elements"
+        said = f"wider floats travel as {wire}: {BYTES[wire]} bytes for 256 elements"
         if said not in described(group):
             wrong.append(f"{wire}: {described(group)}")
         dist.destroy_process_group(group)
