@@ -149,4 +149,15 @@ void check_adam_work(const AdamWork& work) {
   for (int k = 0; k < states; ++k) check_address("state[" + std::to_string(k) + "]", work.state[k]);
 }
 
+void check_codec_work(const CodecWork& work) {
+  const int wire = static_cast<int>(work.wire);
+  check_range("wire", wire, static_cast<int>(WireType::kBf16), kWireTypeCount - 1);
+  check_range("count", work.count, 0, kMostElements);
+  if (work.encodes) check_range("held", work.held, 0, work.count);
+  if (!is_floating(work.element)) refuse(std::string("element ") + name_of(work.element) + " is no real floating type");
+  if (work.count == 0) return;
+  check_address("from", work.from);
+  check_address("to", work.to);
+}
+
 }  // namespace ringdp::gpu

@@ -5,6 +5,7 @@
 #pragma once
 #include "base/dtype.h"
 #include "gpu/device/adam_work.h"
+#include "gpu/device/codec_work.h"
 #include "gpu/device/work.h"
 
 namespace ringdp::gpu {
@@ -15,5 +16,7 @@ void check_work(const Work& work, DType element);
 void check_stream_work(const Work& work);
 
 void check_adam_work(const AdamWork& work);
+
+void check_codec_work(const CodecWork& work);
 
 }  // namespace ringdp::gpu

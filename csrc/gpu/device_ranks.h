@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "gpu/device/work.h"
 #include "gpu/pieces.h"
@@ -42,6 +43,8 @@ class DeviceRanks {
     int64_t input_at = 0, output_at = 0;  // in the window, or behind segment.at
     double divisor = 0;
     uint64_t deadline_ns = 0;
+    // Elements of each part of the input; behind them anything may lie in the window. None: the parts are whole.
+    std::vector<int64_t> held = {};
     // The rest is of ranks that share memory. Captured: into a graph, it runs when that is replayed; SPIN only.
     bool captured = false;
     SegmentRef segment = {};

@@ -21,7 +21,7 @@ Pieces parts_of(Collective what, int world) {
 
 [[noreturn]] void refuse_window(int64_t bytes) {
   throw Error(ErrorKind::kInvalidArgument,
-              "a window of " + std::to_string(bytes) + " bytes holds no pack of each part: raise window_bytes");
+              "a window of " + std::to_string(bytes) + " bytes holds no block of each part: raise window_bytes");
 }
 
 StageOf stage_of(plan::DeviceAlgorithm algorithm) {
@@ -30,11 +30,11 @@ StageOf stage_of(plan::DeviceAlgorithm algorithm) {
 
 // Elements of the largest piece.
 int64_t largest(const StageOf& stage_of, const plan::DeviceProblem& whole, const Pieces& pieces, const Room& room) {
-  const int64_t pack = plan::pack_elements(whole.dtype);
+  const int64_t unit = std::max(plan::pack_elements(whole.dtype), room.block);
   const int parts = pieces.in_place ? 1 : pieces.inputs + pieces.outputs;
-  int64_t packs = std::min(room.window_bytes / parts / plan::kDevicePackBytes, ceil_div(whole.count, pack));
-  while (packs > 1 && stage_of(problem_of(whole, {0, packs * pack})) > room.stage_bytes) packs = ceil_div(packs, 2);
-  if (packs > 0) return packs * pack;
+  int64_t units = std::min(room.window_bytes / parts / (unit * size_of(whole.dtype)), ceil_div(whole.count, unit));
+  while (units > 1 && stage_of(problem_of(whole, {0, units * unit})) > room.stage_bytes) units = ceil_div(units, 2);
+  if (units > 0) return units * unit;
   refuse_window(room.window_bytes);
 }
 

@@ -3,7 +3,7 @@
 // A value that all ranks compute alike, from what the collective is and how large windows are. A tensor consists of
 // parts: one, or one for each rank (the inputs of a reduce_scatter or scatter, the outputs of an all_gather or gather,
 // both of an all_to_all). A piece takes the same range of every part. A window has room for all parts, also on a rank
-// that brings or gets none.
+// that brings or gets none. Where elements share scales, pieces end between blocks of them.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -27,14 +27,15 @@ struct Pieces {
   int64_t output_at(int index, int64_t count, DType dtype) const;
 };
 
-// What bounds a piece beside the window, for plans that pass sums on.
+// What bounds a piece; beside the window, for plans that pass sums on.
 struct Room {
   int64_t window_bytes = 0, stage_bytes = 0;
+  int64_t block = 0;  // elements that pieces do not part, whole packs; 0: a pack
 };
 
 using StageOf = std::function<int64_t(const plan::DeviceProblem& piece)>;  // bytes that its plan needs beside the window
 
-// `problem`: of the whole collective, its count in elements, any number. InvalidArgument when not even one pack fits.
+// `problem`: of the whole collective, its count in elements, any number. InvalidArgument when not even one block fits.
 Pieces cut(const StageOf& stage_of, const plan::DeviceProblem& problem, const Room& room);
 Pieces cut(plan::DeviceAlgorithm algorithm, const plan::DeviceProblem& problem, const Room& room);  // of device plans
 

@@ -13,7 +13,7 @@
 
 extern "C" {
 
-enum { RD_GPU_ABI = 3 };
+enum { RD_GPU_ABI = 4 };
 int rd_gpu_abi(void);
 const char* rd_gpu_error(void);
 
@@ -78,7 +78,11 @@ int rd_gpu_poison(void* memory, size_t bytes, const uint32_t* abort, void* strea
 /* `work`: a ringdp::gpu::AdamWork (gpu/device/adam_work.h), copied. Waits for nobody: barriers go before and after. */
 int rd_gpu_adam_step(const void* work, size_t work_bytes, void* stream);
 
-/* Registers, spilled bytes and blocks per multiprocessor of the kernels on this device, a line per element type. Loads
+/* `work`: a ringdp::gpu::CodecWork (gpu/device/codec_work.h), copied: to a wire type and back, with the CPU's bits. On
+ * this rank's own memory; waits for nobody. */
+int rd_gpu_recode(const void* work, size_t work_bytes, void* stream);
+
+/* Registers, spilled bytes and blocks per multiprocessor of the kernels on this device, a line for each kind. Loads
  * them all: done before the first SPIN run, no launch has to load one later, which would wait for kernels that poll. */
 int rd_gpu_kernels(char* text, size_t bytes);
 

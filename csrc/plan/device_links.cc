@@ -4,6 +4,7 @@
 
 #include "plan/catalog.h"
 #include "plan/direct.h"
+#include "plan/encoded_fold.h"
 #include "plan/owner_fold.h"
 #include "plan/ring.h"
 #include "plan/segment.h"
@@ -34,15 +35,37 @@ int64_t bytes_of_segment(DeviceAlgorithm algorithm, const DeviceProblem& problem
   return std::max(wanted, ceil_div(packs, most) * kDevicePackBytes);
 }
 
+Problem asked_of(const DeviceProblem& problem, WireType wire) {
+  Problem asked;
+  asked.what = problem.what;
+  asked.dtype = problem.dtype;
+  asked.op = problem.op;
+  asked.wire = wire;
+  asked.rank = problem.rank;
+  asked.world = problem.world;
+  asked.root = problem.root;
+  asked.count = problem.count;
+  return asked;
+}
+
+bool wishes_direct(const LinkWish& wish) {
+  return wish.algorithm == AlgorithmChoice::kDirect ||
+         (wish.algorithm == AlgorithmChoice::kAuto && wish.order == Order::kRank);
+}
+
 }  // namespace
 
 std::string why_no_link_plan(const LinkWish& wish, const DeviceProblem& problem) {
   if (problem.what == Collective::kBarrier) return "barrier has no plan between hosts on devices";
   if (!is_sum(problem.what)) return "";
-  if (is_encoded(wish.wire, problem.dtype, problem.op)) {
-    return std::string("wire=") + name_of(wish.wire) + " has no plan between hosts on devices";
+  const bool encoded = travels_encoded(wish, problem);
+  if (encoded && !wishes_direct(wish)) {
+    const bool by_order = wish.algorithm == AlgorithmChoice::kAuto;
+    const std::string asked = by_order ? "order=rotated" : std::string("algorithm=") + name_of(wish.algorithm);
+    return asked + " has no plan for wire=" + name_of(wish.wire) + ": only direct rounds each contribution once";
   }
-  const bool direct = wish.algorithm == AlgorithmChoice::kDirect || !can_plan(DeviceAlgorithm::kRankRing, problem.what);
+  const bool direct =
+      encoded || wish.algorithm == AlgorithmChoice::kDirect || !can_plan(DeviceAlgorithm::kRankRing, problem.what);
   if (direct && problem.world > kMaxDeviceSteps) {
     return "direct of " + std::to_string(problem.world) + " ranks is a sum of more than one kernel takes";
   }
@@ -54,9 +77,17 @@ std::string why_no_link_plan(const LinkWish& wish, const DeviceProblem& problem)
   }
 }
 
+bool travels_encoded(const LinkWish& wish, const DeviceProblem& problem) {
+  return asked_of(problem, wish.wire).travels_encoded();
+}
+
 DeviceChoice select_link_plan(const LinkWish& wish, const DeviceProblem& problem) {
   if (!can_plan(DeviceAlgorithm::kRankRing, problem.what)) {
     return {DeviceAlgorithm::kDirect, std::string(name_of(problem.what)) + " is always direct"};
+  }
+  if (travels_encoded(wish, problem)) {
+    const std::string wire = std::string("wire=") + name_of(wish.wire);
+    return {DeviceAlgorithm::kDirect, wire + ": each contribution is rounded once"};
   }
   const DeviceAlgorithm ring = wish.order == Order::kRank ? DeviceAlgorithm::kRankRing : DeviceAlgorithm::kRotatedRing;
   if (wish.algorithm == AlgorithmChoice::kDirect) return {DeviceAlgorithm::kDirect, "algorithm=direct"};
@@ -68,19 +99,13 @@ DeviceChoice select_link_plan(const LinkWish& wish, const DeviceProblem& problem
           "more than " + std::to_string(kMostDirect) + " ranks: neighbours only, in rank order"};
 }
 
-Plan make_link_plan(DeviceAlgorithm algorithm, const DeviceProblem& problem) {
-  Problem asked;
-  asked.what = problem.what;
-  asked.dtype = problem.dtype;
-  asked.op = problem.op;
-  asked.rank = problem.rank;
-  asked.world = problem.world;
-  asked.root = problem.root;
-  asked.count = problem.count;
+Plan make_link_plan(DeviceAlgorithm algorithm, const DeviceProblem& problem, WireType wire) {
+  Problem asked = asked_of(problem, wire);
   asked.segment_bytes = bytes_of_segment(algorithm, problem);
   validate(asked);
   const int64_t pack = pack_elements(problem.dtype);
   if (!is_sum(problem.what)) return direct(asked);
+  if (asked.travels_encoded()) return fold_encoded(asked);
   if (algorithm == DeviceAlgorithm::kRankRing) return ring_in_rank_order(asked);
   if (algorithm == DeviceAlgorithm::kRotatedRing) return ring_rotated(asked, {pack, false});  // no kernel only widens
   return fold_at_owners("direct", asked, slices_of(asked, pack));

@@ -21,10 +21,15 @@ struct LinkWish {
 // Why this collective has no such plan, or "".
 std::string why_no_link_plan(const LinkWish& wish, const DeviceProblem& problem);
 
+// Whether this collective is a sum in the wire type: pieces of it end between blocks (kWireBlock), and what fills its
+// last one up counts as zeros.
+bool travels_encoded(const LinkWish& wish, const DeviceProblem& problem);
+
 // direct, or ring/rank or ring/rotated for sums. Precondition: why_no_link_plan() is "".
 DeviceChoice select_link_plan(const LinkWish& wish, const DeviceProblem& problem);
 
-// Its messages have an order of rounds (plan/link_rounds.h). Scratch is as large as the tensor: cut it before.
-Plan make_link_plan(DeviceAlgorithm algorithm, const DeviceProblem& problem);
+// Its messages have an order of rounds (plan/link_rounds.h). Scratch is as large as the tensor, and larger where sums
+// travel encoded, in `wire`, as those do that is_encoded() names: cut it before.
+Plan make_link_plan(DeviceAlgorithm algorithm, const DeviceProblem& problem, WireType wire = WireType::kFp32);
 
 }  // namespace ringdp::plan

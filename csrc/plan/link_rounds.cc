@@ -11,6 +11,8 @@ namespace {
 constexpr int kUnknown = -2;
 constexpr int kBefore = -1;  // all rounds
 
+bool is_recoding(const Step& step) { return step.verb == Verb::kEncode || step.verb == Verb::kDecode; }
+
 bool is_message(const Step& step) { return step.verb == Verb::kSend || step.verb == Verb::kRecv; }
 
 const Ref& what_moves(const Step& step) { return step.verb == Verb::kSend ? step.srcs[0] : step.dsts[0]; }
@@ -21,6 +23,8 @@ std::string words_of(const Plan& plan, const Step& step) {
     case Verb::kSend: return "send " + bytes + " B to " + std::to_string(step.peer);
     case Verb::kRecv: return "receive " + bytes + " B from " + std::to_string(step.peer);
     case Verb::kCopy: return "copy " + bytes + " B";
+    case Verb::kEncode: return "encode " + std::to_string(step.srcs[0].count);
+    case Verb::kDecode: return "decode " + std::to_string(step.dsts[0].count);
     default: return "fold " + std::to_string(step.srcs.size()) + " x " + std::to_string(step.dsts[0].count);
   }
 }
@@ -52,7 +56,8 @@ class Rounds {
     const int ready = ready_after(step);
     if (ready == kUnknown) return false;
     const int before = when_[lane].empty() ? kBefore : when_[lane].back();
-    when_[lane].push_back(is_message(step) ? place_message(step, std::max(ready + 1, before)) :
+    const bool follows_message = !when_[lane].empty() && is_message(steps[when_[lane].size() - 1]);
+    when_[lane].push_back(is_message(step) ? place_message(step, std::max(ready, before - follows_message) + 1) :
                                              place_step(step, std::max(ready, before)));
     return true;
   }
@@ -82,10 +87,14 @@ class Rounds {
     return step.round;
   }
 
-  // What needs no message has its place in the first round too: it may run any time.
+  // What needs no message has its place in the first round too: it may run any time. Unless it is what messages send.
   int place_step(const Step& step, int number) {
-    require(step.verb == Verb::kFold || step.verb == Verb::kCopy,
+    require(step.verb == Verb::kFold || step.verb == Verb::kCopy || is_recoding(step),
             plan_.algorithm + " has steps that devices do not run over links");
+    if (number == kBefore && is_recoding(step)) {
+      round(0).ahead.push_back(step);
+      return kBefore;
+    }
     round(std::max(number, 0)).steps.push_back(step);
     return std::max(number, 0);
   }
@@ -103,8 +112,14 @@ std::string text_of(const Plan& plan, const std::vector<LinkRound>& rounds) {
   std::string text;
   for (size_t number = 0; number < rounds.size(); ++number) {
     std::string line;
-    for (const Step& step : rounds[number].messages) line += (line.empty() ? "" : ", ") + words_of(plan, step);
-    for (const Step& step : rounds[number].steps) line += (line.empty() ? "" : "; ") + words_of(plan, step);
+    const auto tell = [&](const std::vector<Step>& steps, const char* between) {
+      for (size_t k = 0; k < steps.size(); ++k) {
+        line += (line.empty() ? "" : k == 0 ? "; " : between) + words_of(plan, steps[k]);
+      }
+    };
+    tell(rounds[number].ahead, "; ");
+    tell(rounds[number].messages, ", ");
+    tell(rounds[number].steps, "; ");
     text += "round " + std::to_string(number) + ": " + line + "\n";
   }
   return text;

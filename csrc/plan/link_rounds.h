@@ -13,14 +13,15 @@ namespace ringdp::plan {
 
 struct LinkRound {
   std::vector<Step> messages;  // sends and receives, of each peer in the order of its link; empty ones are left out
-  std::vector<Step> steps;     // afterwards, in this order: folds and copies
+  std::vector<Step> steps;     // afterwards, in this order: folds, copies, encoding and decoding
+  std::vector<Step> ahead = {};  // in the first round, before its messages: encoding of what they send
 };
 
 // By number. InvalidArgument when a message would have to wait for another of its own round or a later one, as those of
 // pipelines do that are longer than their window: larger segments make fewer of them.
 std::vector<LinkRound> rounds_of(const Plan& plan);
 
-// "round 1: send 64 B to 2, receive 64 B from 0; fold 2 x 16", a line for each.
+// "round 1: send 64 B to 2, receive 64 B from 0; fold 2 x 16", a line for each; what is ahead comes first.
 std::string text_of(const Plan& plan, const std::vector<LinkRound>& rounds);
 
 }  // namespace ringdp::plan

@@ -45,11 +45,12 @@ void NativeCall::run(const Extent& elements, bool first) {
   const auto held = [&](const at::Tensor& part) {
     return std::clamp<int64_t>(static_cast<int64_t>(part.nbytes()) - from, 0, bytes);
   };
+  gpu::DeviceRanks::Piece piece = piece_of(elements);
   for (size_t i = 0; i < tensors_.inputs.size(); ++i) {
     const at::Tensor& input = tensors_.inputs[i];
     copy(window + pieces_.input_at(static_cast<int>(i), count, dtype), at(input), held(input));
+    piece.held.push_back(held(input) / size_of(dtype));
   }
-  gpu::DeviceRanks::Piece piece = piece_of(elements);
   piece.output_at = pieces_.output_at(0, count, dtype);
   launched(ranks().launch(piece, choice_, stream()));
   if (first) await_checked();

@@ -70,6 +70,10 @@ struct CudaPrimitives {
     return now;
   }
 
+  static constexpr int kWarp = 32;
+  static __device__ uint32_t largest_of_warp(uint32_t value) { return __reduce_max_sync(~0u, value); }
+  static __device__ bool any_of_warp(bool flag) { return __any_sync(~0u, flag) != 0; }
+
   static __device__ float half_to_float(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
   static __device__ uint16_t float_to_half(float value) { return __half_as_ushort(__float2half_rn(value)); }
   static __device__ float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }

@@ -24,12 +24,21 @@ const Sums* sums_of(DType element, ReduceOp reduce) {
   return found == std::end(kSums) ? nullptr : found;
 }
 
+NamedKernels named(const std::string& name, const KernelsByWorld& by_world) {
+  return {name, {by_world.begin(), by_world.end()}};
+}
+
 std::vector<NamedKernels> named_kernels() {
-  std::vector<NamedKernels> named;
-  for (const Sums& sums : kSums) named.push_back({std::string("plan ") + name_of(sums.element), sums.kernels()});
-  named.push_back({"adam float32", adam_kernels()});
-  named.push_back({"poison", poison_kernels()});
-  return named;
+  std::vector<NamedKernels> all;
+  for (const Sums& sums : kSums) all.push_back(named(std::string("plan ") + name_of(sums.element), sums.kernels()));
+  for (const Sums& sums : kSums) {
+    if (!is_floating(sums.element)) continue;
+    all.push_back({std::string("codec ") + name_of(sums.element),
+                   {codec_kernel_for(sums.element, true), codec_kernel_for(sums.element, false)}});
+  }
+  all.push_back(named("adam float32", adam_kernels()));
+  all.push_back(named("poison", poison_kernels()));
+  return all;
 }
 
 std::string served() {

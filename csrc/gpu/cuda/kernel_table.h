@@ -29,10 +29,11 @@ KernelsByWorld int32_sums();
 KernelsByWorld int64_sums();
 KernelsByWorld adam_kernels();
 KernelsByWorld poison_kernels();  // one for all
+const void* codec_kernel_for(DType element, bool encodes);  // of float32, float16, bfloat16, float64
 
 struct NamedKernels {
   std::string name;
-  KernelsByWorld by_world;
+  std::vector<const void*> kernels;
 };
 const std::vector<NamedKernels>& all_kernels();
 

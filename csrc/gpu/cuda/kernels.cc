@@ -23,10 +23,10 @@ Facts facts_of(const void* kernel) {
   return {attributes.numRegs, static_cast<int>(attributes.localSizeBytes), blocks};
 }
 
-// Over all numbers of ranks: the most of what is short, the fewest of what is wanted.
+// Over all that have the name: the most of what is short, the fewest of what is wanted.
 std::string line_of(const NamedKernels& kernels) {
-  Facts worst = facts_of(kernels.by_world[0]);
-  for (const void* const kernel : kernels.by_world) {
+  Facts worst = facts_of(kernels.kernels[0]);
+  for (const void* const kernel : kernels.kernels) {
     const Facts facts = facts_of(kernel);
     worst = {std::max(worst.registers, facts.registers), std::max(worst.spilled_bytes, facts.spilled_bytes),
              std::min(worst.blocks, facts.blocks)};

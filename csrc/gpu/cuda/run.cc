@@ -1,4 +1,5 @@
 // The C face of everything that runs kernels. What is given is checked first: nothing of bad work is queued.
+#include <algorithm>
 #include <cstring>
 
 #include "gpu/check_work.h"
@@ -9,6 +10,8 @@
 
 namespace ringdp::gpu {
 namespace {
+
+constexpr int kWarps = kThreads / 32;  // of a block: each encodes or decodes a block of elements
 
 template <class Argument>
 Argument copied(const char* function, const void* work, size_t bytes) {
@@ -56,6 +59,15 @@ void step(const AdamWork& work, cudaStream_t stream) {
   launch("the fused step", kernel, blocks_of_device(kernel), work, stream);
 }
 
+void recode(const CodecWork& work, cudaStream_t stream) {
+  check_codec_work(work);
+  if (work.count == 0) return;
+  const void* const kernel = codec_kernel_for(work.element, work.encodes);
+  const int64_t most = (work.count - 1) / (kWireBlock * kWarps) + 1;
+  const int blocks = static_cast<int>(std::min<int64_t>(most, blocks_of_device(kernel)));
+  launch("the codec", kernel, blocks, work, stream);
+}
+
 }  // namespace
 }  // namespace ringdp::gpu
 
@@ -78,5 +90,11 @@ int rd_gpu_reduces(int element, int reduce, int* out) {
 int rd_gpu_adam_step(const void* work, size_t work_bytes, void* stream) {
   return guarded([&] {
     step(copied<AdamWork>("rd_gpu_adam_step", work, work_bytes), static_cast<cudaStream_t>(stream));
+  });
+}
+
+int rd_gpu_recode(const void* work, size_t work_bytes, void* stream) {
+  return guarded([&] {
+    recode(copied<CodecWork>("rd_gpu_recode", work, work_bytes), static_cast<cudaStream_t>(stream));
   });
 }

@@ -13,7 +13,8 @@ using plan::DeviceStep;
 using plan::DeviceVerb;
 
 bool fits_one_sum(const Fold& fold) {
-  return fold.finish && !fold.sources[0].wide && fold.sources.size() <= static_cast<size_t>(plan::kMaxDeviceRanks);
+  const bool is_raw = !fold.sources[0].wide || wide_of(fold.dtype) == fold.dtype;
+  return fold.finish && is_raw && fold.sources.size() <= static_cast<size_t>(plan::kMaxDeviceRanks);
 }
 
 // As if each source were a rank's.
@@ -56,6 +57,16 @@ void sum_in_turn(const Fold& fold, Work& work) {
 
 }  // namespace
 
+bool is_all_wide(const plan::Step& step) {
+  const auto is_wide = [](const plan::Ref& ref) { return ref.form == plan::Form::kWide; };
+  return std::all_of(step.srcs.begin(), step.srcs.end(), is_wide) && is_wide(step.dsts[0]);
+}
+
+bool only_rounds(const plan::Plan& plan, const plan::Step& step) {
+  return step.verb == plan::Verb::kFold && step.srcs.size() == 1 && step.srcs[0].form == plan::Form::kWide &&
+         step.dsts[0].form == plan::Form::kRaw && wide_of(plan.dtype) != plan.dtype;
+}
+
 int64_t spare_bytes(const plan::Plan& plan, const plan::Step& step) {
   if (step.verb != plan::Verb::kFold || step.srcs.size() <= static_cast<size_t>(plan::kMaxDeviceRanks)) return 0;
   return step.dsts[0].count * size_of(wide_of(plan.dtype));
@@ -63,7 +74,8 @@ int64_t spare_bytes(const plan::Plan& plan, const plan::Step& step) {
 
 Work work_of(const Fold& fold) {
   const size_t sources = fold.sources.size();
-  if (sources < 2 || sources > plan::kMaxDeviceSteps || fold.result.wide == fold.finish) {
+  const bool is_some = sources > 1 || (sources == 1 && fits_one_sum(fold));
+  if (!is_some || sources > plan::kMaxDeviceSteps || fold.result.wide == fold.finish) {
     throw Error(ErrorKind::kInvalidArgument, "a fold of " + std::to_string(sources) + " sources" +
                                                  (fold.finish ? "" : ", unfinished") + " has no kernel");
   }

@@ -14,12 +14,17 @@ struct Fold {
     bool wide = false;
   };
   DType dtype = DType::kF32;
-  std::vector<Operand> sources;  // only the first may be wide
+  std::vector<Operand> sources;  // only the first may be wide; one alone is divided
   Operand result;                // raw when finished, else wide
   char* spare = nullptr;         // spare_bytes() of it
   int64_t count = 0;             // elements
   bool finish = false;
 };
+
+// Whether the step sums partial sums to another one: a fold in that type.
+bool is_all_wide(const plan::Step& step);
+// Whether it makes a result of a partial sum alone, which is of another type: no fold here.
+bool only_rounds(const plan::Plan& plan, const plan::Step& step);
 
 // What sums of many sources need beside their operands: one kernel reads those of eight ranks.
 int64_t spare_bytes(const plan::Plan& plan, const plan::Step& step);

@@ -20,6 +20,14 @@ int64_t scratch_of(const plan::Plan& plan) {
   return plan.scratch_bytes + spare;
 }
 
+// What description() adds.
+std::string encoding_of(const plan::LinkWish& wish) {
+  if (wish.wire == WireType::kFp32) return "";
+  const std::string bytes = std::to_string(encoded_bytes(wish.wire, kWireBlock));
+  return std::string("; wider floats travel as ") + name_of(wish.wire) + ": " + bytes + " bytes for " +
+         std::to_string(kWireBlock) + " elements";
+}
+
 // "2.29.7" of 22907.
 std::string text_of_version(int version) {
   const auto part = [version](int unit) { return std::to_string(version / unit % 100); };
@@ -39,7 +47,7 @@ std::string NcclRanks::description() const {
   const std::string why = why_no_link_plan(wish_, sum);
   if (!why.empty()) return start + "sums on the host, as " + why;
   const plan::DeviceChoice choice = choose(sum);
-  return start + "sums by " + name_of(choice.algorithm) + " (" + choice.why + "), in our kernels";
+  return start + "sums by " + name_of(choice.algorithm) + " (" + choice.why + "), in our kernels" + encoding_of(wish_);
 }
 
 std::string NcclRanks::why_not(const plan::DeviceProblem& problem) const {
@@ -56,13 +64,17 @@ plan::DeviceChoice NcclRanks::choose(const plan::DeviceProblem& problem) const {
 
 Pieces NcclRanks::cut(const plan::DeviceProblem& problem) const {
   const plan::DeviceAlgorithm algorithm = choose(problem).algorithm;
-  const auto stage_of = [algorithm](const auto& piece) { return scratch_of(plan::make_link_plan(algorithm, piece)); };
-  return gpu::cut(stage_of, problem, {layout_.window, layout_.stage_bytes});
+  const int64_t block = plan::travels_encoded(wish_, problem) ? kWireBlock : 0;
+  const auto stage_of = [this, algorithm](const auto& piece) {
+    return scratch_of(plan::make_link_plan(algorithm, piece, wish_.wire));
+  };
+  return gpu::cut(stage_of, problem, {layout_.window, layout_.stage_bytes, block});
 }
 
 std::shared_ptr<const Work> NcclRanks::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
-  const plan::Plan plan = plan::make_link_plan(choice.algorithm, piece.problem);
+  const plan::Plan plan = plan::make_link_plan(choice.algorithm, piece.problem, wish_.wire);
   for (const plan::LinkRound& round : plan::rounds_of(plan)) {
+    for (const plan::Step& step : round.ahead) run(plan, step, piece, stream);
     exchange(plan, round, piece, stream);
     for (const plan::Step& step : round.steps) run(plan, step, piece, stream);
   }
@@ -85,7 +97,9 @@ void NcclRanks::exchange(const plan::Plan& plan, const plan::LinkRound& round, c
 }
 
 void NcclRanks::run(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream) {
+  if (only_rounds(plan, step)) return round(plan, step, piece, stream);
   if (step.verb == plan::Verb::kFold) return fold(plan, step, piece, stream);
+  if (step.verb != plan::Verb::kCopy) return recode(plan, step, piece, stream);
   char* const from = address_of(plan, step.srcs[0], piece);
   char* const to = address_of(plan, step.dsts[0], piece);
   const int64_t bytes = bytes_of(plan, step.srcs[0]);
@@ -93,24 +107,25 @@ void NcclRanks::run(const plan::Plan& plan, const plan::Step& step, const Piece&
 }
 
 void NcclRanks::fold(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream) {
+  const bool in_wide = is_all_wide(step);
   const auto operand = [&](const plan::Ref& ref) {
-    return Fold::Operand{address_of(plan, ref, piece), ref.form == plan::Form::kWide};
+    return Fold::Operand{address_of(plan, ref, piece), ref.form == plan::Form::kWide && !in_wide};
   };
   Fold fold;
-  fold.dtype = plan.dtype;
+  fold.dtype = in_wide ? wide_of(plan.dtype) : plan.dtype;
   for (const plan::Ref& ref : step.srcs) fold.sources.push_back(operand(ref));
   fold.result = operand(step.dsts[0]);
   fold.spare = arena_->memory() + layout_.stage + plan.scratch_bytes;
   fold.count = step.dsts[0].count;
-  fold.finish = step.finish;
+  fold.finish = step.finish || in_wide;  // what stays wide is raw there
   Work work = work_of(fold);
   work.blocks = blocks_;
   work.epoch = reinterpret_cast<Epoch*>(arena_->memory() + layout_.epoch);
   work.deadline_ns = std::max<uint64_t>(piece.deadline_ns, 1);
-  work.divisor = piece.divisor;
+  work.divisor = step.finish ? piece.divisor : 0;
   work.abort = arena_->abort_on_device();
   work.expired = arena_->expired_on_device();
-  require(functions_, functions_.run(&work, sizeof work, static_cast<int>(plan.dtype), static_cast<int>(plan.op),
+  require(functions_, functions_.run(&work, sizeof work, static_cast<int>(fold.dtype), static_cast<int>(plan.op),
                                      RD_GPU_SPIN, stream));
 }
 

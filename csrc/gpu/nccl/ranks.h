@@ -71,6 +71,8 @@ class NcclRanks final : public DeviceRanks {
   void exchange(const plan::Plan& plan, const plan::LinkRound& round, const Piece& piece, void* stream);
   void run(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream);
   void fold(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream);
+  void round(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream);
+  void recode(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream);
   char* address_of(const plan::Plan& plan, const plan::Ref& ref, const Piece& piece) const;
 
   const Functions& functions_;

@@ -204,5 +204,25 @@ TEST(CheckWork, TheFusedStepToo) {
   }
 }
 
+TEST(CheckWork, WireTypesToo) {
+  const CodecWork good = {memory, memory + 1024, 100, 99, DType::kBF16, WireType::kFp8, true};
+  EXPECT_NO_THROW(check_codec_work(good));
+  EXPECT_NO_THROW(check_codec_work({nullptr, nullptr, 0, 0, DType::kF32, WireType::kInt8, false}));
+  const std::vector<std::pair<const char*, std::function<void(CodecWork&)>>> spoiled = {
+      {"wire is 0", [](CodecWork& w) { w.wire = WireType::kFp32; }},
+      {"wire is 5", [](CodecWork& w) { w.wire = static_cast<WireType>(5); }},
+      {"count is -1", [](CodecWork& w) { w.count = -1; }},
+      {"held is 101", [](CodecWork& w) { w.held = 101; }},
+      {"element int32 is no real floating type", [](CodecWork& w) { w.element = DType::kI32; }},
+      {"from is null", [](CodecWork& w) { w.from = nullptr; }},
+      {"to is not 16-byte", [](CodecWork& w) { w.to += 4; }},
+  };
+  for (const auto& [named, spoil] : spoiled) {
+    CodecWork work = good;
+    spoil(work);
+    expect_refused(named, [&] { check_codec_work(work); });
+  }
+}
+
 }  // namespace
 }  // namespace ringdp::gpu

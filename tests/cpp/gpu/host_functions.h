@@ -13,6 +13,7 @@
 
 #include "base/dtype.h"
 #include "gpu/device/adam_work.h"
+#include "gpu/device/codec_work.h"
 #include "gpu/device/work.h"
 #include "gpu/library.h"
 
@@ -28,6 +29,7 @@ struct HostDevices {
   std::function<bool(int device, const rd_gpu_handle&)> refuses_import = [](int, const rd_gpu_handle&) { return false; };
   std::vector<std::pair<Work, int>> runs;  // and their executors
   std::vector<AdamWork> steps;
+  std::vector<CodecWork> recoded;
   std::vector<uint32_t> awaited;
   std::vector<std::pair<void*, size_t>> poisoned;
 
@@ -139,6 +141,9 @@ inline Functions host_functions() {
   f.adam_step = [](const void* work, size_t, void*) {
     return unless_failing("adam_step", [&] { return devices.steps.push_back(*static_cast<const AdamWork*>(work)), 0; });
   };
+  f.recode = [](const void* work, size_t, void*) {
+    return unless_failing("recode", [&] { return devices.recoded.push_back(*static_cast<const CodecWork*>(work)), 0; });
+  };
   f.await = [](const uint32_t*, uint32_t value, void*) {
     return unless_failing("await", [&] { return devices.awaited.push_back(value), 0; });
   };
@@ -162,6 +167,7 @@ inline void reset_devices() {
   devices.refuses_import = [](int, const rd_gpu_handle&) { return false; };
   devices.runs.clear();
   devices.steps.clear();
+  devices.recoded.clear();
   devices.awaited.clear();
   devices.poisoned.clear();
 }

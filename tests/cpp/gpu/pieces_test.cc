@@ -97,6 +97,22 @@ TEST(Pieces, APlanThatNeedsTheStageIsCutByIt) {
   }
 }
 
+TEST(Pieces, BlocksAreNotParted) {
+  for (const int64_t count : {1, 255, 256, 1000, 5000}) {
+    const auto asked = problem(Collective::kReduceScatter, 3, count);
+    const Pieces pieces = cut(DeviceAlgorithm::kDirect, asked, {10000, 1 << 20, 256});
+    int64_t next = 0;
+    for (const Extent& piece : pieces.elements) {
+      EXPECT_EQ(piece.begin, next);
+      EXPECT_EQ(piece.begin % 256, 0);
+      EXPECT_LE(4 * piece.count() * 4, 10000);
+      next = piece.end;
+    }
+    EXPECT_EQ(next, count);
+  }
+  EXPECT_THROW(cut(DeviceAlgorithm::kDirect, problem(Collective::kReduceScatter, 3, 4), {4000, 1 << 20, 256}), Error);
+}
+
 TEST(Pieces, InASegmentTensorsAreWhole) {
   const auto sum = cut_in_segment(DeviceAlgorithm::kDirect, problem(Collective::kAllReduce, 4, 100001), 1 << 14);
   ASSERT_TRUE(sum);

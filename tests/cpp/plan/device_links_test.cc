@@ -16,7 +16,7 @@ struct Asked {
   std::vector<Plan> plans;
 };
 
-Asked ask(DeviceAlgorithm algorithm, DeviceProblem problem, uint64_t seed) {
+Asked ask(DeviceAlgorithm algorithm, DeviceProblem problem, uint64_t seed, WireType wire = WireType::kFp32) {
   Asked asked;
   asked.c.algorithm = algorithm == DeviceAlgorithm::kDirect ? AlgorithmChoice::kDirect : AlgorithmChoice::kRing;
   asked.c.order = algorithm == DeviceAlgorithm::kRotatedRing ? Order::kRotated : Order::kRank;
@@ -29,9 +29,10 @@ Asked ask(DeviceAlgorithm algorithm, DeviceProblem problem, uint64_t seed) {
   asked.c.problem.world = problem.world;
   asked.c.problem.root = problem.root;
   asked.c.problem.count = problem.count;
+  asked.c.problem.wire = wire;
   asked.c.unit = pack_elements(problem.dtype);
   for (problem.rank = 0; problem.rank < problem.world; ++problem.rank) {
-    asked.plans.push_back(make_link_plan(algorithm, problem));
+    asked.plans.push_back(make_link_plan(algorithm, problem, wire));
   }
   return asked;
 }
@@ -49,7 +50,7 @@ void expect_whole_packs(const Plan& plan, const Step& step) {
   for (const auto* refs : {&step.srcs, &step.dsts}) {
     for (const Ref& ref : *refs) {
       EXPECT_EQ(ref.offset % kDevicePackBytes, 0);
-      EXPECT_EQ(bytes_of(plan, ref) % kDevicePackBytes, 0);
+      EXPECT_TRUE(ref.form == Form::kEncoded || bytes_of(plan, ref) % kDevicePackBytes == 0);
     }
   }
 }
@@ -108,6 +109,35 @@ TEST(DeviceLinks, EveryRootGetsTheSum) {
   }
 }
 
+// Of no block, of a part of one, and of more than one for each rank.
+TEST(DeviceLinks, EncodedSumsHaveTheBitsOfTheOracle) {
+  uint64_t seed = 0;
+  for (const WireType wire : {WireType::kBf16, WireType::kFp16, WireType::kFp8, WireType::kInt8}) {
+    for (const Collective what : {Collective::kAllReduce, Collective::kReduceScatter}) {
+      for (int world = 2; world <= 8; ++world) {
+        for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+          for (const int64_t packs : {0, 1, 65 + 64 * world}) {
+            DeviceProblem problem = problem_of(what, dtype, world, packs);
+            problem.op = ++seed % 2 ? ReduceOp::kAvg : ReduceOp::kSum;
+            check(ask(DeviceAlgorithm::kDirect, problem, seed, wire));
+            if (::testing::Test::HasFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(DeviceLinks, SlicesTravelEncodedAtOnce) {
+  DeviceProblem problem = problem_of(Collective::kAllReduce, DType::kF32, 4, int64_t{1} << 20);
+  const Plan plan = make_link_plan(DeviceAlgorithm::kDirect, problem, WireType::kFp8);
+  EXPECT_EQ(plan.wire, WireType::kFp8);
+  EXPECT_EQ(rounds_of(plan).size(), 2u);
+  EXPECT_EQ(collective::totals(plan).bytes_sent, 2 * 3 * (problem.count / 4 / 256) * 260);
+  problem.op = ReduceOp::kMax;
+  EXPECT_EQ(make_link_plan(DeviceAlgorithm::kDirect, problem, WireType::kFp8).wire, WireType::kFp32);
+}
+
 TEST(DeviceLinks, LongTensorsHaveAnOrderOfRoundsToo) {
   for (const DeviceAlgorithm algorithm : kSums) {
     for (const Collective what : {Collective::kAllReduce, Collective::kReduceScatter}) {
@@ -156,9 +186,27 @@ TEST(DeviceLinks, TheWishIsFollowedOrRefusedByName) {
   EXPECT_EQ(why_no_link_plan({}, problem_of(Collective::kReduce, DType::kF32, 192, 4)), "");
   EXPECT_NE(why_no_link_plan({}, problem_of(Collective::kReduce, DType::kF32, 193, 4)), "");
   EXPECT_NE(why_no_link_plan({}, problem_of(Collective::kBarrier, DType::kF32, 4, 0)), "");
-  wish = {};
+}
+
+TEST(DeviceLinks, AWireTypeIsTheDirectOnes) {
+  const DeviceProblem many = problem_of(Collective::kAllReduce, DType::kF32, 17, 4);
+  LinkWish wish;
   wish.wire = WireType::kBf16;
-  EXPECT_NE(why_no_link_plan(wish, few).find("wire=bf16"), std::string::npos);
+  EXPECT_TRUE(travels_encoded(wish, many));
+  EXPECT_EQ(why_no_link_plan(wish, many), "");
+  EXPECT_EQ(select_link_plan(wish, many).algorithm, DeviceAlgorithm::kDirect);
+  EXPECT_EQ(select_link_plan(wish, many).why, "wire=bf16: each contribution is rounded once");
+  EXPECT_FALSE(travels_encoded(wish, problem_of(Collective::kReduce, DType::kF32, 17, 4)));
+  EXPECT_FALSE(travels_encoded(wish, problem_of(Collective::kAllReduce, DType::kBF16, 17, 4))) << "no shorter";
+  EXPECT_NE(why_no_link_plan(wish, problem_of(Collective::kAllReduce, DType::kF32, 193, 4)), "");
+  wish.order = Order::kRotated;
+  const std::string why = " has no plan for wire=bf16: only direct rounds each contribution once";
+  EXPECT_EQ(why_no_link_plan(wish, many), "order=rotated" + why);
+  EXPECT_EQ(why_no_link_plan(wish, problem_of(Collective::kAllReduce, DType::kI32, 17, 4)), "");
+  wish.algorithm = AlgorithmChoice::kDirect;
+  EXPECT_EQ(why_no_link_plan(wish, many), "") << "as on the host";
+  wish.algorithm = AlgorithmChoice::kRing;
+  EXPECT_EQ(why_no_link_plan(wish, many), "algorithm=ring" + why);
 }
 
 }  // namespace

@@ -16,6 +16,8 @@ inline Plan plan_of_rounds(Plan plan, const std::vector<LinkRound>& rounds) {
   plan.lanes = {{"steps", {}}};
   std::vector<After> over;  // what the round before has to have done
   for (const LinkRound& round : rounds) {
+    for (const Step& step : round.ahead) plan.lanes[0].steps.push_back(step);
+    if (!round.ahead.empty()) over = {{0, static_cast<int32_t>(plan.lanes[0].steps.size())}};
     for (Step message : round.messages) {
       const auto [found, is_new] = lane_of.try_emplace({message.verb, message.peer}, plan.lanes.size());
       if (is_new) plan.lanes.push_back({"messages", {}});

@@ -49,6 +49,32 @@ TEST(LinkRounds, WhatMeetsInMemoryIsRefused) {
   EXPECT_THROW(rounds_of(plans_of(c)[0]), Error);
 }
 
+Case encoded_case(int64_t segment_bytes) {
+  Case c;
+  c.problem.world = 2;
+  c.problem.count = 1000;
+  c.problem.wire = WireType::kFp8;
+  c.problem.segment_bytes = segment_bytes;
+  c.link_bytes = 50;
+  return c;
+}
+
+TEST(LinkRounds, WhatIsSentEncodedIsEncodedAhead) {
+  const Case c = encoded_case(1 << 20);
+  const std::vector<Plan> plans = plans_of(c);
+  check_ends_meet(c, plans);
+  check_rounds(c, plans);
+  EXPECT_EQ(text_of(plans[1], rounds_of(plans[1])),
+            "round 0: encode 512; encode 488; decode 488; send 520 B to 0, receive 496 B from 0; "
+            "decode 488; fold 2 x 488; encode 488; decode 488\n"
+            "round 1: receive 520 B from 0, send 496 B to 0; decode 512\n");
+}
+
+// Its second segment would be encoded when the round that sends it has begun.
+TEST(LinkRounds, EncodingBetweenMessagesOfARoundIsRefused) {
+  EXPECT_THROW(rounds_of(plans_of(encoded_case(1024))[0]), Error);
+}
+
 // Without the order of rounds the same plan reads what has not come: the check of results can fail.
 TEST(LinkRounds, AFoldAheadOfItsMessageShows) {
   const Case c = ring_case(2, 64, Order::kRank, 1000);

@@ -87,6 +87,7 @@ def test_what_is_null_is_named(core):
         (lambda: core.rd_gpu_is_capturing(null, null), "out"),
         (lambda: core.rd_gpu_run(null, 1, 0, 0, 0, null), "work"),
         (lambda: core.rd_gpu_adam_step(null, 1, null), "work"),
+        (lambda: core.rd_gpu_recode(null, 1, null), "work"),
         (lambda: core.rd_gpu_kernels(null, 1), "text"),
         (lambda: core.rd_gpu_nccl(null, null, null), "version"),
     ]:
@@ -130,6 +131,8 @@ def test_bad_work_is_refused_before_anything_is_launched(core):
     assert "executor 9" in run(executor=9)
     adam = zeros_of_known_size(core, lambda w, n: core.rd_gpu_adam_step(w, ctypes.c_size_t(n), None))
     assert "world is 0" in refused(core, core.rd_gpu_adam_step(adam, ctypes.c_size_t(len(adam)), None))
+    codec = zeros_of_known_size(core, lambda w, n: core.rd_gpu_recode(w, ctypes.c_size_t(n), None))
+    assert "wire is 0" in refused(core, core.rd_gpu_recode(codec, ctypes.c_size_t(len(codec)), None))
 
 
 def test_without_a_device_every_function_says_so(core, devices, handle_of):

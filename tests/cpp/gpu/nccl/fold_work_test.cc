@@ -42,6 +42,37 @@ TEST(FoldWork, ManySourcesNeedRoomForTheirSum) {
   EXPECT_EQ(spare_bytes(plan, step), 256);
 }
 
+TEST(FoldWork, OneSourceAloneIsDividedWhereTypesAreTheSame) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    EXPECT_EQ(folded(1, dtype, false), serially(1, dtype, false)) << name_of(dtype);
+  }
+  EXPECT_EQ(folded(1, DType::kF32, true), serially(1, DType::kF32, true));
+  Fold fold = testing::fold_of(1, DType::kBF16, true);
+  fold.sources[0].wide = true;
+  EXPECT_THROW(work_of(fold), Error);
+}
+
+plan::Step step_of(std::vector<plan::Form> sources, plan::Form result) {
+  plan::Step step;
+  step.verb = plan::Verb::kFold;
+  for (const plan::Form form : sources) step.srcs.push_back({plan::Space::kScratch, form});
+  step.dsts.push_back({plan::Space::kScratch, result});
+  return step;
+}
+
+TEST(FoldWork, PartialSumsAloneAreNoFoldOfTheTensorsType) {
+  using plan::Form;
+  EXPECT_TRUE(is_all_wide(step_of({Form::kWide, Form::kWide}, Form::kWide)));
+  EXPECT_FALSE(is_all_wide(step_of({Form::kWide, Form::kRaw}, Form::kWide)));
+  EXPECT_FALSE(is_all_wide(step_of({Form::kWide}, Form::kRaw)));
+  plan::Plan plan;
+  plan.dtype = DType::kBF16;
+  EXPECT_TRUE(only_rounds(plan, step_of({Form::kWide}, Form::kRaw)));
+  EXPECT_FALSE(only_rounds(plan, step_of({Form::kWide, Form::kRaw}, Form::kRaw)));
+  plan.dtype = DType::kF32;
+  EXPECT_FALSE(only_rounds(plan, step_of({Form::kWide}, Form::kRaw)));
+}
+
 TEST(FoldWork, WhatNoKernelDoesIsRefused) {
   EXPECT_THROW(work_of(testing::fold_of(1, DType::kBF16, false)), Error);
   EXPECT_THROW(work_of(testing::fold_of(300, DType::kBF16, true)), Error);

@@ -33,6 +33,9 @@ struct CudaPrimitives : testing::HostPrim {
     polls_in_a_row = 0;
     return HostPrim::load(from);
   }
+  static constexpr int kWarp = 1;
+  static uint32_t largest_of_warp(uint32_t value) { return value; }
+  static bool any_of_warp(bool flag) { return flag; }
   static float fma(float a, float b, float c) { return std::fma(a, b, c); }
   static float root(float value) { return std::sqrt(value); }
 
