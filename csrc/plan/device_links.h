@@ -3,7 +3,9 @@
 //
 // All ranks choose alike. Offsets and counts are whole packs of 16 bytes (plan/device_step.h).
 #pragma once
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/env.h"
 #include "plan/device_select.h"
@@ -16,15 +18,18 @@ struct LinkWish {
   AlgorithmChoice algorithm = AlgorithmChoice::kAuto;
   Order order = Order::kRank;
   WireType wire = WireType::kFp32;
+  std::vector<int> hosts;         // first rank of each, when every host's ranks share memory of their devices; else empty
+  int64_t hierarchy_beyond = -1;  // then: an all_reduce of more bytes goes by hierarchy
 };
 
 // Why this collective has no such plan, or "".
 std::string why_no_link_plan(const LinkWish& wish, const DeviceProblem& problem);
 
-// direct, or ring/rank or ring/rotated for sums. Precondition: why_no_link_plan() is "".
+// direct, or for sums ring/rank, ring/rotated or hierarchy. Precondition: why_no_link_plan() is "".
 DeviceChoice select_link_plan(const LinkWish& wish, const DeviceProblem& problem);
 
 // Its messages have an order of rounds (plan/link_rounds.h). Scratch is as large as the tensor: cut it before.
-Plan make_link_plan(DeviceAlgorithm algorithm, const DeviceProblem& problem);
+// `hosts`: of a hierarchy, see LinkWish.
+Plan make_link_plan(DeviceAlgorithm algorithm, const DeviceProblem& problem, const std::vector<int>& hosts = {});
 
 }  // namespace ringdp::plan

@@ -13,7 +13,7 @@ namespace ringdp::plan {
 
 struct LinkRound {
   std::vector<Step> messages;  // sends and receives, of each peer in the order of its link; empty ones are left out
-  std::vector<Step> steps;     // afterwards, in this order: folds and copies
+  std::vector<Step> steps;     // afterwards, in this order: folds, copies, meetings of a host's ranks
 };
 
 // By number. InvalidArgument when a message would have to wait for another of its own round or a later one, as those of

@@ -157,6 +157,19 @@ TEST(DeviceLinks, TheWishIsFollowedOrRefusedByName) {
   EXPECT_NE(why_no_link_plan({}, problem_of(Collective::kReduce, DType::kF32, 193, 4)), "");
   EXPECT_NE(why_no_link_plan({}, problem_of(Collective::kBarrier, DType::kF32, 4, 0)), "");
   wish = {};
+  wish.hosts = {0, 2};
+  wish.hierarchy_beyond = 63;  // bytes
+  EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kHierarchy);
+  EXPECT_EQ(select_link_plan(wish, problem_of(Collective::kAllReduce, DType::kF32, 4, 3)).algorithm,
+            DeviceAlgorithm::kDirect);
+  wish.algorithm = AlgorithmChoice::kHierarchy;
+  EXPECT_EQ(why_no_link_plan(wish, few), "");
+  EXPECT_EQ(select_link_plan(wish, problem_of(Collective::kReduceScatter, DType::kF32, 4, 4)).algorithm,
+            DeviceAlgorithm::kDirect);
+  EXPECT_NE(why_no_link_plan(wish, problem_of(Collective::kReduceScatter, DType::kF32, 193, 4)), "");
+  wish.hosts.clear();
+  EXPECT_EQ(why_no_link_plan(wish, few), "algorithm=hierarchy has no plan between hosts on devices");
+  wish = {};
   wish.wire = WireType::kBf16;
   EXPECT_NE(why_no_link_plan(wish, few).find("wire=bf16"), std::string::npos);
 }
