@@ -92,20 +92,23 @@ def without_waiting(library: str) -> list[float]:
 
 
 def without_the_device_of_rank_1(library: str, dtype: torch.dtype) -> tuple[str, bool]:
-    """On a rank: rank 1 owns nothing of the sum, but its device does not come in time; whether nothing but NaN is left."""
+    """On a rank: rank 1 owns nothing of the sum, but its device does not come in time. Whether nothing but NaN is left, and
+    was there for what came next on the stream, before any news of it."""
     gpu, _ = arrive(library, "NCCL")
     group = gpu.new_group(timeout_s=1.0)
-    tensor = gpu.put(torch.ones(1000, dtype=dtype))
+    tensor, seen = gpu.put(torch.ones(1000, dtype=dtype)), gpu.put(torch.zeros(1000, dtype=dtype))
     dist.all_reduce(tensor, group=group)
     gpu.synchronize()
     if HERE.rank == 1:
         gpu.hold()
     work = dist.all_reduce(tensor, group=group, async_op=True)
+    work.wait()
+    seen.copy_(tensor, non_blocking=True)
     error = error_of(lambda: work.wait(timedelta(seconds=PATIENCE_S)))
     if HERE.rank == 1:
         gpu.go()
     gpu.synchronize()
-    return error, bool(torch.isnan(tensor.cpu()).all())
+    return error, bool(torch.isnan(tensor.cpu()).all() and torch.isnan(seen.cpu()).all())
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 1), (1, 2, 1)], ids=str)
