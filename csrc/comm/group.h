@@ -63,9 +63,15 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
 
   // What ranks need who will share memory of devices:
   std::string why_no_shared_heaps() const;       // "" when all ranks map each other's heaps
-  std::vector<std::byte*> heaps() const;         // by rank, where they begin here; while heap() lives
+  std::vector<std::byte*> heaps() const;         // of this host's ranks, where they begin here; while heap() lives
   int64_t heap_bytes() const { return has_heap() ? mesh_.arena->heap_bytes() : 0; }
   bool is_process_of(int socket, int rank) const;  // at the other end of a unix socket
+  const std::vector<int>& hosts() const { return mesh_.hosts; }  // first rank of each, see hosts.h; empty on one host
+  int ranks_on_host() const { return static_cast<int>(mesh_.locals.size()); }
+  // What runs on the CPU.
+  collective::Choice choice(plan::Collective what, int64_t bytes) const {
+    return collective::select(mesh_.settings, topology_, what, bytes);
+  }
   int rank() const { return config_.rank; }
   int world() const { return config_.world; }
   const Settings& settings() const { return mesh_.settings; }  // in force

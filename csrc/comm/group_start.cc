@@ -130,7 +130,9 @@ std::string Group::why_no_shared_heaps() const {
 
 std::vector<std::byte*> Group::heaps() const {
   std::vector<std::byte*> heaps;
-  for (int rank = 0; has_heap() && rank < config_.world; ++rank) heaps.push_back(mesh_.arena->heap_at(rank));
+  for (int member = 0; has_heap() && member < mesh_.arena->size(); ++member) {
+    heaps.push_back(mesh_.arena->heap_at(member));
+  }
   return heaps;
 }
 

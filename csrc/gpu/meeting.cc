@@ -1,5 +1,6 @@
 // How the ranks of a host come to share memory on their devices, and how they let go of it.
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "gpu/neighbourhood.h"
@@ -153,7 +154,9 @@ void Neighbourhood::unmap() {
   }
 }
 
+// Once: a page whose owner has heard it from all may be somebody else's memory.
 void Neighbourhood::part() {
+  if (std::exchange(has_parted_, true)) return;
   mapped_pages_.reset();
   if (segments_) segments_->unmap();
   unmap();

@@ -119,12 +119,14 @@ std::shared_ptr<const Work> Neighbourhood::launch(const Piece& piece, const plan
   return work;
 }
 
-std::shared_ptr<const Work> Neighbourhood::launch_barrier(uint64_t deadline_ns, void* stream) {
+std::shared_ptr<const Work> Neighbourhood::launch_barrier(uint64_t deadline_ns, void* stream,
+                                                                bool unless_over) {
   Piece nothing;
   nothing.problem.what = plan::Collective::kBarrier;
   nothing.problem.rank = rank_;
   nothing.problem.world = world_;
   nothing.deadline_ns = deadline_ns;
+  nothing.captured = unless_over;  // a replay begins only then, too
   return launch(nothing, choose(nothing.problem), stream);
 }
 

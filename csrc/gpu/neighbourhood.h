@@ -34,7 +34,7 @@ class Neighbourhood final : public DeviceRanks {
   plan::DeviceChoice choose(const plan::DeviceProblem& problem) const override;
   Pieces cut(const plan::DeviceProblem& problem) const override;
   std::optional<Pieces> cut_in_segment(const plan::DeviceProblem& problem) const;
-  std::string why_no_step() const;  // why_not() of the fused step
+  std::string why_no_step() const;  // why_not() of what reaches into everybody's windows, as the fused step does
   Pieces cut_step(int64_t count) const;
 
   Neighbourhood* sharing() override { return this; }
@@ -43,13 +43,16 @@ class Neighbourhood final : public DeviceRanks {
   Segments* segments() const { return segments_.get(); }
 
   char* window() const override { return arena_->memory(); }
+  char* window(int rank) const { return memory_[static_cast<size_t>(rank)]; }  // as this rank's device reaches it
+  uint32_t* abort_on_device() const { return abort_on_device(rank_); }        // not 0: this rank has given up
   const Signals& signals() const { return arena_->signals(); }
   bool on_streams() const { return placement_.executor == RD_GPU_STREAM; }
   std::chrono::milliseconds grace() const override { return std::chrono::seconds(on_streams() ? 0 : 1); }  // kernels do
 
   std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) override;
-  // Nobody's stream goes on before everybody's has come here: a piece of nothing.
-  std::shared_ptr<const Work> launch_barrier(uint64_t deadline_ns, void* stream);
+  // Nobody's stream goes on before everybody's has come here: a piece of nothing. `unless_over`: who has given up by then
+  // does not come; SPIN only.
+  std::shared_ptr<const Work> launch_barrier(uint64_t deadline_ns, void* stream, bool unless_over = false);
   // Adam on what all ranks have in their windows, between two barriers; not where the group is over by then.
   void step(const StepFacts& facts, void* stream) const;
   void await_checked(uint32_t number, void* stream) const override;
@@ -100,7 +103,7 @@ class Neighbourhood final : public DeviceRanks {
   std::vector<char*> memory_;  // by rank, null where none is reached
   std::unique_ptr<Segments> segments_;
   uint64_t launches_ = 0;
-  bool stays_ = false;
+  bool stays_ = false, has_parted_ = false;
 };
 
 }  // namespace ringdp::gpu

@@ -69,7 +69,7 @@ DevicePlan meeting(DeviceProblem problem) {
 
 const char* name_of(DeviceAlgorithm algorithm) {
   static constexpr const char* kNames[kDeviceAlgorithmCount] = {"direct", "one_shot", "push", "ring/rank",
-                                                                "ring/rotated"};
+                                                                "ring/rotated", "hierarchy"};
   return kNames[static_cast<int>(algorithm)];
 }
 
@@ -82,6 +82,7 @@ bool can_plan(DeviceAlgorithm algorithm, Collective what) {
     case DeviceAlgorithm::kPush: return what == Collective::kAllReduce;
     case DeviceAlgorithm::kRankRing:
     case DeviceAlgorithm::kRotatedRing: return has_ring(what);
+    case DeviceAlgorithm::kHierarchy: return false;
   }
   return false;
 }

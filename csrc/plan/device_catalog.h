@@ -4,11 +4,13 @@
 
 namespace ringdp::plan {
 
-enum class DeviceAlgorithm : uint8_t { kDirect, kOneShot, kPush, kRankRing, kRotatedRing };
-constexpr int kDeviceAlgorithmCount = 5;
-const char* name_of(DeviceAlgorithm algorithm);  // "direct", "one_shot", "push", "ring/rank", "ring/rotated"
+// Hierarchy: of several hosts, which only plans on links have (plan/device_links.h).
+enum class DeviceAlgorithm : uint8_t { kDirect, kOneShot, kPush, kRankRing, kRotatedRing, kHierarchy };
+constexpr int kDeviceAlgorithmCount = 6;
+// "direct", "one_shot", "push", "ring/rank", "ring/rotated", "hierarchy"
+const char* name_of(DeviceAlgorithm algorithm);
 
-// Whether the algorithm has a plan for the collective.
+// Whether the algorithm has a device plan for the collective.
 bool can_plan(DeviceAlgorithm algorithm, Collective what);
 bool is_sum(Collective what);  // the others only move
 

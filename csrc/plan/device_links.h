@@ -3,7 +3,9 @@
 //
 // All ranks choose alike. Offsets and counts are whole packs of 16 bytes (plan/device_step.h).
 #pragma once
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/env.h"
 #include "plan/device_select.h"
@@ -16,6 +18,8 @@ struct LinkWish {
   AlgorithmChoice algorithm = AlgorithmChoice::kAuto;
   Order order = Order::kRank;
   WireType wire = WireType::kFp32;
+  std::vector<int> hosts;         // first rank of each, when every host's ranks share memory of their devices; else empty
+  int64_t hierarchy_beyond = -1;  // then: an all_reduce of more bytes goes by hierarchy
 };
 
 // Why this collective has no such plan, or "".
@@ -25,11 +29,11 @@ std::string why_no_link_plan(const LinkWish& wish, const DeviceProblem& problem)
 // last one up counts as zeros.
 bool travels_encoded(const LinkWish& wish, const DeviceProblem& problem);
 
-// direct, or ring/rank or ring/rotated for sums. Precondition: why_no_link_plan() is "".
+// direct, or for sums ring/rank, ring/rotated or hierarchy. Precondition: why_no_link_plan() is "".
 DeviceChoice select_link_plan(const LinkWish& wish, const DeviceProblem& problem);
 
 // Its messages have an order of rounds (plan/link_rounds.h). Scratch is as large as the tensor, and larger where sums
-// travel encoded, in `wire`, as those do that is_encoded() names: cut it before.
-Plan make_link_plan(DeviceAlgorithm algorithm, const DeviceProblem& problem, WireType wire = WireType::kFp32);
+// travel encoded: cut it before. `wish`: whose wire type and hosts it is for.
+Plan make_link_plan(DeviceAlgorithm algorithm, const DeviceProblem& problem, const LinkWish& wish = {});
 
 }  // namespace ringdp::plan

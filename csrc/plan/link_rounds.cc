@@ -12,19 +12,31 @@ constexpr int kUnknown = -2;
 constexpr int kBefore = -1;  // all rounds
 
 bool is_recoding(const Step& step) { return step.verb == Verb::kEncode || step.verb == Verb::kDecode; }
+bool is_meeting(const Step& step) { return step.verb == Verb::kSignal || step.verb == Verb::kWait; }
+
+// Of an arena, which devices have not.
+bool uses_slots(const Step& step) {
+  const auto is_slot = [](const Ref& ref) { return ref.space == Space::kSlot; };
+  return std::any_of(step.srcs.begin(), step.srcs.end(), is_slot) ||
+         std::any_of(step.dsts.begin(), step.dsts.end(), is_slot);
+}
 
 bool is_message(const Step& step) { return step.verb == Verb::kSend || step.verb == Verb::kRecv; }
 
 const Ref& what_moves(const Step& step) { return step.verb == Verb::kSend ? step.srcs[0] : step.dsts[0]; }
 
+const Ref& moved_by(const Step& step) { return is_message(step) ? what_moves(step) : step.srcs[0]; }
+
 std::string words_of(const Plan& plan, const Step& step) {
-  const std::string bytes = std::to_string(bytes_of(plan, is_message(step) ? what_moves(step) : step.srcs[0]));
+  const std::string bytes = std::to_string(is_meeting(step) ? 0 : bytes_of(plan, moved_by(step)));
   switch (step.verb) {
     case Verb::kSend: return "send " + bytes + " B to " + std::to_string(step.peer);
     case Verb::kRecv: return "receive " + bytes + " B from " + std::to_string(step.peer);
     case Verb::kCopy: return "copy " + bytes + " B";
     case Verb::kEncode: return "encode " + std::to_string(step.srcs[0].count);
     case Verb::kDecode: return "decode " + std::to_string(step.dsts[0].count);
+    case Verb::kSignal: return "arrive";
+    case Verb::kWait: return "await the host's ranks";
     default: return "fold " + std::to_string(step.srcs.size()) + " x " + std::to_string(step.dsts[0].count);
   }
 }
@@ -89,7 +101,8 @@ class Rounds {
 
   // What needs no message has its place in the first round too: it may run any time. Unless it is what messages send.
   int place_step(const Step& step, int number) {
-    require(step.verb == Verb::kFold || step.verb == Verb::kCopy || is_recoding(step),
+    const bool computes = step.verb == Verb::kFold || step.verb == Verb::kCopy || is_recoding(step);
+    require((computes || is_meeting(step)) && !uses_slots(step),
             plan_.algorithm + " has steps that devices do not run over links");
     if (number == kBefore && is_recoding(step)) {
       round(0).ahead.push_back(step);

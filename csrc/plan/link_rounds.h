@@ -13,7 +13,7 @@ namespace ringdp::plan {
 
 struct LinkRound {
   std::vector<Step> messages;  // sends and receives, of each peer in the order of its link; empty ones are left out
-  std::vector<Step> steps;     // afterwards, in this order: folds, copies, encoding and decoding
+  std::vector<Step> steps;  // afterwards, in this order: folds, copies, encoding and decoding, meetings of a host's ranks
   std::vector<Step> ahead = {};  // in the first round, before its messages: encoding of what they send
 };
 

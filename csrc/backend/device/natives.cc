@@ -21,6 +21,11 @@ bool is_number_of_ones(DType dtype) { return dtype == DType::kF8E4M3FNUZ || dtyp
 // A premultiplied tensor is summed.
 ReduceOp sum_of(ReduceOp op) { return op == ReduceOp::kPremulSum ? ReduceOp::kSum : op; }
 
+std::string too_many(int ranks) {
+  return std::to_string(ranks) + " ranks, and at most " + std::to_string(plan::kMaxDeviceRanks) +
+         " share memory of devices";
+}
+
 }  // namespace
 
 Natives::~Natives() {
@@ -29,11 +34,15 @@ Natives::~Natives() {
 
 // What all ranks know without meeting.
 std::string Natives::why_no_shared_memory() const {
-  if (group_->world() > plan::kMaxDeviceRanks) {
-    return std::to_string(group_->world()) + " ranks, and at most " + std::to_string(plan::kMaxDeviceRanks) +
-           " share memory of devices";
-  }
+  if (group_->world() > plan::kMaxDeviceRanks) return too_many(group_->world());
   return group_->world() > 1 ? group_->why_no_shared_heaps() : "";
+}
+
+// Of a group of several hosts, as far as this rank knows.
+std::string Natives::why_no_sharing_on_host() const {
+  const int members = group_->ranks_on_host();
+  if (members > plan::kMaxDeviceRanks) return too_many(members);
+  return members == 1 || group_->has_heap() ? "" : "heap_bytes is 0, or there was no address space for a heap";
 }
 
 void Natives::meet(c10::Device device, std::shared_ptr<Lane> lane, std::chrono::milliseconds timeout) {
@@ -172,7 +181,7 @@ gpu::NcclSurroundings Natives::surroundings_of_nccl(c10::Device device, const La
   around.rank = group_->rank();
   around.world = group_->world();
   around.window_bytes = settings.window_bytes;
-  around.wish = {settings.algorithm, settings.order, settings.wire};
+  around.wish = wish();
   around.library = read_env("RINGDP_NCCL").value_or("");
   around.stream = lane.native(lane.inputs());
   around.deadline = deadline;
@@ -184,28 +193,58 @@ gpu::NcclSurroundings Natives::surroundings_of_nccl(c10::Device device, const La
   around.still_there = [this] {
     if (const auto error = group_->error()) throw *error;
   };
+  around.on_host = [this, deadline](gpu::HostTelling& telling) { return surroundings_on_host(telling, deadline); };
+  around.why_not_on_host = why_no_sharing_on_host();
   return around;
+}
+
+// With hosts where the CPU goes by hierarchy, too: at once, or beyond direct_bytes (collective/select.h).
+plan::LinkWish Natives::wish() const {
+  const Settings& settings = group_->settings();
+  plan::LinkWish wish = {settings.algorithm, settings.order, settings.wire, {}, -1};
+  const size_t hosts = group_->hosts().size();
+  if (hosts < 2 || hosts == static_cast<size_t>(group_->world())) return wish;
+  for (const int64_t bytes : {int64_t{0}, settings.thresholds.direct_bytes + 1}) {
+    const collective::Choice choice = group_->choice(plan::Collective::kAllReduce, bytes);
+    if (choice.algorithm != AlgorithmChoice::kHierarchy) continue;
+    wish.hosts = group_->hosts();
+    wish.hierarchy_beyond = bytes - 1;
+    break;
+  }
+  return wish;
 }
 
 gpu::Surroundings Natives::surroundings(std::chrono::milliseconds timeout, comm::Place place) const {
   const Deadline deadline = Deadline::after(timeout);
-  gpu::Surroundings around;
-  around.rank = group_->rank();
-  around.world = group_->world();
-  around.window_bytes = group_->settings().window_bytes;
+  gpu::Surroundings around = surroundings_of(0, group_->world(), deadline);
   around.tell_all = [this, place, deadline](const std::string& own) { return tell_all(own, place, deadline); };
+  return around;
+}
+
+gpu::Surroundings Natives::surroundings_on_host(gpu::HostTelling& telling, Deadline deadline) const {
+  gpu::Surroundings around = surroundings_of(telling.first(), telling.members(), deadline);
+  around.tell_all = [&telling](const std::string& own) { return telling.tell(own); };
+  return around;
+}
+
+// Of `world` ranks of one host, from rank `first` on.
+gpu::Surroundings Natives::surroundings_of(int first, int world, Deadline deadline) const {
+  gpu::Surroundings around;
+  around.rank = group_->rank() - first;
+  around.world = world;
+  around.window_bytes = group_->settings().window_bytes;
   if (around.world == 1) {
     around.pass_fds = [](const auto&, int) { return std::vector<UniqueFd>(1); };
     return around;
   }
   const auto sockets = std::make_shared<transport::FdExchange>();
   around.socket = sockets->name();
-  around.pass_fds = [this, sockets, deadline](const std::vector<std::string>& names, int own) {
-    const auto admit = [this](int socket, int rank) { return group_->is_process_of(socket, rank); };
+  around.pass_fds = [this, sockets, first, deadline](const std::vector<std::string>& names, int own) {
+    const auto admit = [this, first](int socket, int rank) { return group_->is_process_of(socket, first + rank); };
     const auto still_there = [this] {
       if (const auto error = group_->error()) throw *error;
     };
-    return sockets->run(group_->rank(), names, own, admit, deadline, still_there);
+    return sockets->run(group_->rank() - first, names, own, admit, deadline, still_there);
   };
   around.heap = group_->heap();
   around.heaps = group_->heaps();

@@ -52,6 +52,10 @@ class Natives {
   gpu::Segments* segments() const { return lane_ ? lane_->segments() : nullptr; }
   std::string sharing() const;
   gpu::Surroundings surroundings(std::chrono::milliseconds timeout, comm::Place place) const;
+  gpu::Surroundings surroundings_on_host(gpu::HostTelling& telling, Deadline deadline) const;
+  gpu::Surroundings surroundings_of(int first, int world, Deadline deadline) const;
+  std::string why_no_sharing_on_host() const;
+  plan::LinkWish wish() const;
   gpu::NcclSurroundings surroundings_of_nccl(c10::Device device, const Lane& lane, std::chrono::milliseconds timeout) const;
   std::vector<std::string> tell_all(const std::string& own, comm::Place place, Deadline deadline) const;
 

@@ -1,4 +1,4 @@
-// A fold of a plan on links as work of one device: its kernels sum what lies in this rank's own memory.
+// A fold of a plan on links as work of one device: its kernels sum what this rank's device reaches.
 #pragma once
 #include <vector>
 
@@ -7,7 +7,7 @@
 
 namespace ringdp::gpu {
 
-// Operands of a fold, all in one allocation, whole packs.
+// Operands of a fold, whole packs: in this rank's memory, or where others of its host have theirs.
 struct Fold {
   struct Operand {
     char* at = nullptr;
@@ -26,7 +26,7 @@ bool is_all_wide(const plan::Step& step);
 // Whether it makes a result of a partial sum alone, which is of another type: no fold here.
 bool only_rounds(const plan::Plan& plan, const plan::Step& step);
 
-// What sums of many sources need beside their operands: one kernel reads those of eight ranks.
+// What sums need beside their operands that are not one step, which eight raw sources and a finished result are, or two.
 int64_t spare_bytes(const plan::Plan& plan, const plan::Step& step);
 
 // Steps and operands; the rest of the work is the caller's. InvalidArgument for a fold that no kernel does.

@@ -19,7 +19,8 @@ ArenaLayout layout_of(int64_t window_bytes, int world) {
   layout.stage = layout.window;
   layout.stage_bytes = align_up(window_bytes + window_bytes / 4 + NcclCommunicator::bytes_to_join(world), kLine);
   layout.epoch = layout.stage + layout.stage_bytes;
-  layout.bytes = layout.epoch + align_up(sizeof(Epoch), kLine);
+  layout.flags = layout.epoch + align_up(sizeof(Epoch), kLine);
+  layout.bytes = layout.flags + align_up(HostShare::kWords * HostShare::kWordBytes, kLine);
   return layout;
 }
 
@@ -63,11 +64,35 @@ std::unique_ptr<NcclRanks> NcclRanks::meet(const Functions& functions, int devic
   if (ranks->why_not_.empty()) {
     ranks->why_not_ = failure_of(surroundings.tell_all(ranks->join(surroundings, cards[0].id)));
   }
-  if (ranks->why_not_.empty()) return ranks;
+  if (ranks->why_not_.empty()) {
+    ranks->meet_hosts(surroundings);
+    return ranks;
+  }
   if (ranks->communicator_) ranks->communicator_->abort();
   ranks->communicator_.reset();
   ranks->arena_.reset();
   return ranks;
+}
+
+// Who has joined NCCL has a device of its own, so that kernels which wait for the host's ranks run side by side (SPIN).
+void NcclRanks::meet_hosts(const NcclSurroundings& surroundings) {
+  if (wish_.hosts.empty()) return;
+  HostTelling telling(surroundings.tell_all, wish_.hosts, rank_, world_);
+  std::unique_ptr<Neighbourhood> host;
+  std::string why = surroundings.why_not_on_host;
+  if (why.empty()) {
+    host = Neighbourhood::meet(functions_, device_, surroundings.on_host(telling));
+    why = host->why_no_step();
+  }
+  why_no_hierarchy_ = telling.agree(why);
+  if (why_no_hierarchy_.empty()) {
+    char* const words = arena_->memory() + layout_.flags;
+    share_ = std::make_unique<HostShare>(functions_, std::move(host), telling.first(), words);
+    return;
+  }
+  wish_.hosts.clear();
+  if (host) host->part();
+  telling.agree("");  // importers close before exporters free
 }
 
 NcclCard NcclRanks::offer(const NcclSurroundings& surroundings) {

@@ -42,12 +42,29 @@ std::string NcclRanks::description() const {
   if (!why_not_.empty()) return "collectives run on the host: " + why_not_;
   plan::DeviceProblem sum;
   sum.world = world_;
-  const std::string start = "NCCL " + text_of_version(version_) + ": a device for each of " + std::to_string(world_) +
-                            " ranks, which share no memory; ";
+  const std::string start =
+      "NCCL " + text_of_version(version_) + ": a device for each of " + std::to_string(world_) + " ranks, ";
+  const std::string how = share_ ? "which share memory within each of " + std::to_string(wish_.hosts.size()) + " hosts; " :
+                                   "which share no memory; ";
   const std::string why = why_no_link_plan(wish_, sum);
-  if (!why.empty()) return start + "sums on the host, as " + why;
-  const plan::DeviceChoice choice = choose(sum);
-  return start + "sums by " + name_of(choice.algorithm) + " (" + choice.why + "), in our kernels" + encoding_of(wish_);
+  return start + how + (why.empty() ? sums() : "sums on the host, as " + why) +
+         (why_no_hierarchy_.empty() ? "" : "; no hierarchy on devices: " + why_no_hierarchy_);
+}
+
+std::string NcclRanks::sums() const {
+  plan::DeviceProblem sum;
+  sum.world = world_;
+  const auto by = [&] {
+    const plan::DeviceChoice choice = choose(sum);
+    return std::string("by ") + name_of(choice.algorithm) + " (" + choice.why + ")";
+  };
+  if (!share_) return "sums " + by() + ", in our kernels" + encoding_of(wish_);
+  std::string text = "all_reduces ";
+  if (wish_.hierarchy_beyond >= 0) text += "of more than " + std::to_string(wish_.hierarchy_beyond) + " bytes ";
+  sum.count = wish_.hierarchy_beyond + 1;
+  text += by();
+  sum.what = plan::Collective::kReduceScatter;
+  return text + ", other sums " + by() + ", in our kernels" + encoding_of(wish_);
 }
 
 std::string NcclRanks::why_not(const plan::DeviceProblem& problem) const {
@@ -66,37 +83,53 @@ Pieces NcclRanks::cut(const plan::DeviceProblem& problem) const {
   const plan::DeviceAlgorithm algorithm = choose(problem).algorithm;
   const int64_t block = plan::travels_encoded(wish_, problem) ? kWireBlock : 0;
   const auto stage_of = [this, algorithm](const auto& piece) {
-    return scratch_of(plan::make_link_plan(algorithm, piece, wish_.wire));
+    return scratch_of(plan::make_link_plan(algorithm, piece, wish_));
   };
   return gpu::cut(stage_of, problem, {layout_.window, layout_.stage_bytes, block});
 }
 
 std::shared_ptr<const Work> NcclRanks::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
-  const plan::Plan plan = plan::make_link_plan(choice.algorithm, piece.problem, wish_.wire);
+  const plan::Plan plan = plan::make_link_plan(choice.algorithm, piece.problem, wish_);
+  std::shared_ptr<const Work> meeting;
   for (const plan::LinkRound& round : plan::rounds_of(plan)) {
     for (const plan::Step& step : round.ahead) run(plan, step, piece, stream);
     exchange(plan, round, piece, stream);
-    for (const plan::Step& step : round.steps) run(plan, step, piece, stream);
+    for (const plan::Step& step : round.steps) {
+      if (step.verb == plan::Verb::kWait) {
+        meeting = share_->meet(/*last=*/meeting != nullptr, piece.deadline_ns, stream);
+      } else {
+        run(plan, step, piece, stream);
+      }
+    }
   }
-  return nullptr;
+  return meeting;
 }
 
 void NcclRanks::exchange(const plan::Plan& plan, const plan::LinkRound& round, const Piece& piece, void* stream) {
   if (given_up()) return;
   std::vector<NcclCommunicator::Message> messages;
+  const bool speaks = plan.algorithm == name_of(plan::DeviceAlgorithm::kHierarchy) && !round.messages.empty();
+  int heard = 0;
   for (const plan::Step& step : round.messages) {
     const bool sends = step.verb == plan::Verb::kSend;
     const plan::Ref& ref = sends ? step.srcs[0] : step.dsts[0];
     messages.push_back({sends, address_of(plan, ref, piece), bytes_of(plan, ref), step.peer});
+    if (!speaks) continue;
+    char* const word = sends ? share_->own_word() : share_->heard_word(heard++);
+    messages.push_back({sends, word, HostShare::kWordBytes, step.peer});
   }
+  if (speaks) share_->speak(stream);
   const std::string error = communicator_->exchange(messages, stream);
+  if (speaks) share_->listen(heard, stream);
   if (error.empty()) return;
   give_up();  // before the host lets the results on
   const std::lock_guard lock(mutex_);
   if (refusal_.empty()) refusal_ = error;
 }
 
+// An arrival has been told of with what is waited for.
 void NcclRanks::run(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream) {
+  if (step.verb == plan::Verb::kSignal) return;
   if (only_rounds(plan, step)) return round(plan, step, piece, stream);
   if (step.verb == plan::Verb::kFold) return fold(plan, step, piece, stream);
   if (step.verb != plan::Verb::kCopy) return recode(plan, step, piece, stream);
@@ -123,7 +156,7 @@ void NcclRanks::fold(const plan::Plan& plan, const plan::Step& step, const Piece
   work.epoch = reinterpret_cast<Epoch*>(arena_->memory() + layout_.epoch);
   work.deadline_ns = std::max<uint64_t>(piece.deadline_ns, 1);
   work.divisor = step.finish ? piece.divisor : 0;
-  work.abort = arena_->abort_on_device();
+  work.abort = abort_on_device();
   work.expired = arena_->expired_on_device();
   require(functions_, functions_.run(&work, sizeof work, static_cast<int>(fold.dtype), static_cast<int>(plan.op),
                                      RD_GPU_SPIN, stream));
@@ -135,6 +168,8 @@ char* NcclRanks::address_of(const plan::Plan& plan, const plan::Ref& ref, const 
   switch (ref.space) {
     case plan::Space::kInput: return window() + piece.input_at + part + ref.offset;
     case plan::Space::kOutput: return window() + piece.output_at + part + ref.offset;
+    case plan::Space::kPeerInput: return share_->window(ref.index) + piece.input_at + ref.offset;
+    case plan::Space::kPeerOutput: return share_->window(ref.index) + piece.output_at + ref.offset;
     default: return arena_->memory() + layout_.stage + ref.offset;
   }
 }
@@ -144,14 +179,24 @@ void NcclRanks::await_checked(uint32_t number, void* stream) const {
 }
 
 void NcclRanks::poison(void* memory, int64_t bytes, void* stream) const {
-  require(functions_, functions_.poison(memory, static_cast<size_t>(bytes), arena_->abort_on_device(), stream));
+  require(functions_, functions_.poison(memory, static_cast<size_t>(bytes), abort_on_device(), stream));
+}
+
+// One word for all, whoever gives up first: the host's ranks, a kernel, or what a message has brought.
+uint32_t* NcclRanks::abort_on_device() const {
+  return share_ ? share_->host().abort_on_device() : arena_->abort_on_device();
 }
 
 void NcclRanks::checked(uint32_t number) { __atomic_store_n(&arena_->signals().checked, number, __ATOMIC_RELEASE); }
 
-void NcclRanks::give_up() { __atomic_store_n(&arena_->signals().abort, 1u, __ATOMIC_RELEASE); }
+void NcclRanks::give_up() {
+  if (share_) return share_->host().give_up();
+  __atomic_store_n(&arena_->signals().abort, 1u, __ATOMIC_RELEASE);
+}
 
-bool NcclRanks::given_up() const { return __atomic_load_n(&arena_->signals().abort, __ATOMIC_ACQUIRE) != 0; }
+bool NcclRanks::given_up() const {
+  return share_ ? share_->host().given_up() : __atomic_load_n(&arena_->signals().abort, __ATOMIC_ACQUIRE) != 0;
+}
 
 std::string NcclRanks::look() {
   const std::lock_guard lock(mutex_);
@@ -179,6 +224,7 @@ void NcclRanks::part() {
   }
   if (ending.joinable()) ending.join();
   if (communicator) given_up() ? communicator->abort() : communicator->leave();
+  if (share_) share_->host().part();
 }
 
 }  // namespace ringdp::gpu

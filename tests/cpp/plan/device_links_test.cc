@@ -16,6 +16,12 @@ struct Asked {
   std::vector<Plan> plans;
 };
 
+LinkWish over(WireType wire) {
+  LinkWish wish;
+  wish.wire = wire;
+  return wish;
+}
+
 Asked ask(DeviceAlgorithm algorithm, DeviceProblem problem, uint64_t seed, WireType wire = WireType::kFp32) {
   Asked asked;
   asked.c.algorithm = algorithm == DeviceAlgorithm::kDirect ? AlgorithmChoice::kDirect : AlgorithmChoice::kRing;
@@ -32,7 +38,7 @@ Asked ask(DeviceAlgorithm algorithm, DeviceProblem problem, uint64_t seed, WireT
   asked.c.problem.wire = wire;
   asked.c.unit = pack_elements(problem.dtype);
   for (problem.rank = 0; problem.rank < problem.world; ++problem.rank) {
-    asked.plans.push_back(make_link_plan(algorithm, problem, wire));
+    asked.plans.push_back(make_link_plan(algorithm, problem, over(wire)));
   }
   return asked;
 }
@@ -130,12 +136,12 @@ TEST(DeviceLinks, EncodedSumsHaveTheBitsOfTheOracle) {
 
 TEST(DeviceLinks, SlicesTravelEncodedAtOnce) {
   DeviceProblem problem = problem_of(Collective::kAllReduce, DType::kF32, 4, int64_t{1} << 20);
-  const Plan plan = make_link_plan(DeviceAlgorithm::kDirect, problem, WireType::kFp8);
+  const Plan plan = make_link_plan(DeviceAlgorithm::kDirect, problem, over(WireType::kFp8));
   EXPECT_EQ(plan.wire, WireType::kFp8);
   EXPECT_EQ(rounds_of(plan).size(), 2u);
   EXPECT_EQ(collective::totals(plan).bytes_sent, 2 * 3 * (problem.count / 4 / 256) * 260);
   problem.op = ReduceOp::kMax;
-  EXPECT_EQ(make_link_plan(DeviceAlgorithm::kDirect, problem, WireType::kFp8).wire, WireType::kFp32);
+  EXPECT_EQ(make_link_plan(DeviceAlgorithm::kDirect, problem, over(WireType::kFp8)).wire, WireType::kFp32);
 }
 
 TEST(DeviceLinks, LongTensorsHaveAnOrderOfRoundsToo) {
@@ -186,11 +192,25 @@ TEST(DeviceLinks, TheWishIsFollowedOrRefusedByName) {
   EXPECT_EQ(why_no_link_plan({}, problem_of(Collective::kReduce, DType::kF32, 192, 4)), "");
   EXPECT_NE(why_no_link_plan({}, problem_of(Collective::kReduce, DType::kF32, 193, 4)), "");
   EXPECT_NE(why_no_link_plan({}, problem_of(Collective::kBarrier, DType::kF32, 4, 0)), "");
+  wish = {};
+  wish.hosts = {0, 2};
+  wish.hierarchy_beyond = 63;  // bytes
+  EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kHierarchy);
+  EXPECT_EQ(select_link_plan(wish, problem_of(Collective::kAllReduce, DType::kF32, 4, 3)).algorithm,
+            DeviceAlgorithm::kDirect);
+  wish.algorithm = AlgorithmChoice::kHierarchy;
+  EXPECT_EQ(why_no_link_plan(wish, few), "");
+  EXPECT_EQ(select_link_plan(wish, problem_of(Collective::kReduceScatter, DType::kF32, 4, 4)).algorithm,
+            DeviceAlgorithm::kDirect);
+  EXPECT_NE(why_no_link_plan(wish, problem_of(Collective::kReduceScatter, DType::kF32, 193, 4)), "");
+  wish.hosts.clear();
+  EXPECT_EQ(why_no_link_plan(wish, few), "algorithm=hierarchy has no plan between hosts on devices");
 }
 
 TEST(DeviceLinks, AWireTypeIsTheDirectOnes) {
   const DeviceProblem many = problem_of(Collective::kAllReduce, DType::kF32, 17, 4);
   LinkWish wish;
+  wish.hosts = {0, 8};  // whose hierarchy would round partial sums
   wish.wire = WireType::kBf16;
   EXPECT_TRUE(travels_encoded(wish, many));
   EXPECT_EQ(why_no_link_plan(wish, many), "");

@@ -45,7 +45,7 @@ inline void check_rounds(const Case& c, const std::vector<Plan>& plans) {
   std::vector<Tensors> start;
   for (int r = 0; r < c.problem.world; ++r) start.emplace_back(c, r);
   std::vector<Tensors> tensors = start;
-  Simulator simulator(c.problem.world, c.link_bytes, /*slot_bytes=*/64, c.seed);
+  Simulator simulator(c.problem.world, c.link_bytes, /*slot_bytes=*/64, c.seed, c.problem.hosts);
   for (size_t r = 0; r < tensors.size(); ++r) simulator.add(static_cast<int>(r), tensors[r].job(grouped[r]));
   ASSERT_EQ(simulator.run(), "") << text_of(c);
   for (int r = 0; r < c.problem.world; ++r) {

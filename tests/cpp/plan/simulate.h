@@ -261,9 +261,9 @@ class Simulator {
     return memory.at == nullptr ? &nothing : memory.at + ref.offset;
   }
 
-  // Laid end to end there, in tensors of their own here.
+  // Of a member of the host. Laid end to end there, in tensors of their own here.
   std::byte* resolve_at_peer(int r, const Ref& ref, int64_t size, bool writes) {
-    const int peer = ref.index;
+    const int peer = host_[r] + ref.index;
     if (ranks_[peer].next_job != ranks_[r].next_job || over(peer)) fail("race: rank " + std::to_string(peer) + " has left");
     if (writes && ref.space == Space::kPeerInput) fail("bounds: an input of a peer is written");
     int64_t offset = ref.offset;

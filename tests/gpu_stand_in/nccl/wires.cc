@@ -7,21 +7,22 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 #include <utility>
 
 namespace stand_in {
 namespace {
 
-// In the abstract namespace: nothing is left behind.
+// A file, which ranks in all network namespaces reach.
 socklen_t address_of(const std::string& name, int rank, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
-  const std::string whole = "stand-in-nccl-" + name + "-" + std::to_string(rank);
-  std::memcpy(address.sun_path + 1, whole.data(), whole.size());
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + whole.size());
+  const std::filesystem::path folder = std::filesystem::temp_directory_path();
+  const std::string whole = folder / ("stand-in-nccl-" + name + "-" + std::to_string(rank));
+  std::memcpy(address.sun_path, whole.data(), std::min(whole.size(), sizeof address.sun_path - 1));
+  return sizeof address;
 }
 
 int connected_to(const std::string& name, int peer, int rank) {
@@ -51,6 +52,7 @@ Wires::Wires(const std::string& name, int rank, int world) : sockets_(static_cas
     sockets_[static_cast<size_t>(peer)] = wire;
   }
   ::close(listener);
+  ::unlink(address.sun_path);
 }
 
 Wires::~Wires() {

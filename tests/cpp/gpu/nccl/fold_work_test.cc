@@ -25,7 +25,9 @@ TEST(FoldWork, EveryNumberOfSourcesHasTheBitsOfTheSerialFold) {
     for (const int sources : {2, 3, 8, 9, 17}) {
       EXPECT_EQ(folded(sources, dtype, false), serially(sources, dtype, false)) << name_of(dtype) << " of " << sources;
     }
-    EXPECT_EQ(folded(2, dtype, true), serially(2, dtype, true)) << name_of(dtype) << ", a wide one first";
+    for (const int sources : {2, 3, 9}) {
+      EXPECT_EQ(folded(sources, dtype, true), serially(sources, dtype, true)) << name_of(dtype) << ", a wide one first";
+    }
   }
 }
 
@@ -37,6 +39,12 @@ TEST(FoldWork, ManySourcesNeedRoomForTheirSum) {
   step.dsts.resize(1);
   step.dsts[0].count = 64;
   step.srcs.resize(8);
+  EXPECT_EQ(spare_bytes(plan, step), 256) << "a partial sum is no one step";
+  step.finish = true;
+  EXPECT_EQ(spare_bytes(plan, step), 0);
+  step.srcs[0].form = plan::Form::kWide;
+  EXPECT_EQ(spare_bytes(plan, step), 256);
+  step.srcs.resize(2);
   EXPECT_EQ(spare_bytes(plan, step), 0);
   step.srcs.resize(9);
   EXPECT_EQ(spare_bytes(plan, step), 256);

@@ -121,7 +121,9 @@ TEST_F(WireSteps, PiecesEndBetweenBlocksAndFitTheirScratch) {
       for (const Extent& piece : pieces.elements) EXPECT_EQ(piece.begin % kWireBlock, 0);
       EXPECT_EQ(pieces.elements.back().end, 1'000'001);
       const plan::DeviceProblem first = problem_of(problem(what, 0, dtype, 4), pieces.elements[0]);
-      EXPECT_LE(plan::make_link_plan(plan::DeviceAlgorithm::kDirect, first, WireType::kBf16).scratch_bytes,
+      plan::LinkWish wish;
+      wish.wire = WireType::kBf16;
+      EXPECT_LE(plan::make_link_plan(plan::DeviceAlgorithm::kDirect, first, wish).scratch_bytes,
                 testing::kPartyWindow + testing::kPartyWindow / 4);
     }
   }
