@@ -7,22 +7,27 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
-#include <filesystem>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
 namespace stand_in {
 namespace {
 
-// A file, which ranks in all network namespaces reach.
+// In the abstract namespace: nothing is left behind. Ranks in several network namespaces, each of which has its own, meet in
+// STAND_IN_NCCL_FOLDER.
 socklen_t address_of(const std::string& name, int rank, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
-  const std::filesystem::path folder = std::filesystem::temp_directory_path();
-  const std::string whole = folder / ("stand-in-nccl-" + name + "-" + std::to_string(rank));
-  std::memcpy(address.sun_path, whole.data(), std::min(whole.size(), sizeof address.sun_path - 1));
-  return sizeof address;
+  const char* const folder = std::getenv("STAND_IN_NCCL_FOLDER");
+  const std::string start = folder == nullptr ? std::string(1, '\0') : folder + std::string("/");
+  const std::string whole = start + "stand-in-nccl-" + name + "-" + std::to_string(rank);
+  if (whole.size() > sizeof address.sun_path) throw std::length_error("no socket has so long a name: " + whole);
+  std::memcpy(address.sun_path, whole.data(), whole.size());
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + whole.size());
 }
 
 int connected_to(const std::string& name, int peer, int rank) {
@@ -52,7 +57,6 @@ Wires::Wires(const std::string& name, int rank, int world) : sockets_(static_cas
     sockets_[static_cast<size_t>(peer)] = wire;
   }
   ::close(listener);
-  ::unlink(address.sun_path);
 }
 
 Wires::~Wires() {

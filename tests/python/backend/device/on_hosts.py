@@ -25,12 +25,15 @@ def world_on(stack: ExitStack, sizes: Sequence[int], **settings: object) -> Worl
     network = stack.enter_context(Network(len(sizes)))
     places = [host.namespace for host, size in zip(network.hosts, sizes, strict=True) for _ in range(size)]
     world = stack.enter_context(World(len(places), **settings))
-    world.run(join_from, places)
+    world.run(join_from, places, world.folder.name)
     return world
 
 
-def join_from(places: list[str]) -> None:
-    """On a rank: goes to its host and makes the default group. The store's connection stays where it was made."""
+def join_from(places: list[str], folder: str) -> None:
+    """On a rank: goes to its host and makes the default group. The store's connection stays where it was made; the stand-in
+    of NCCL meets in the folder.
+    """
+    os.environ["STAND_IN_NCCL_FOLDER"] = folder
     store = dist.TCPStore("127.0.0.1", HERE.port, is_master=False, timeout=timedelta(seconds=30))
     _enter(places[HERE.rank])
     timeout = timedelta(seconds=60)
