@@ -181,13 +181,14 @@ def built_ahead(kinds: list[str]) -> Iterator[None]:
 
 def end_of(leader: subprocess.Popen[bytes]) -> None:
     """Ends the processes of a group, and waits for them: two builds of one folder would spoil it."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 10
     with suppress(ProcessLookupError):
         os.killpg(leader.pid, signal.SIGTERM)
         leader.wait()
         while time.monotonic() < deadline:
             os.killpg(leader.pid, 0)
             time.sleep(0.1)
+        os.killpg(leader.pid, signal.SIGKILL)
 
 
 def main(names: list[str]) -> int:

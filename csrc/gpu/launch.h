@@ -17,7 +17,7 @@ struct Addresses {
   int64_t pushed_bytes = 0;
   Epoch* epoch = nullptr;
   uint32_t* abort = nullptr;
-  uint32_t* aborts[plan::kMaxDeviceRanks] = {};  // where windows are callers' own memory; else null
+  uint32_t* aborts[plan::kMaxDeviceRanks] = {};  // of what ends for all at once; else null
   Expired* expired = nullptr;
 };
 

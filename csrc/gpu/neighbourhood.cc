@@ -76,6 +76,8 @@ std::string Neighbourhood::why_no_step() const {
   return reach_ == Reach::kAll ? "" : "it needs every pair of devices to reach each other";
 }
 
+std::string Neighbourhood::why_no_common_end() const { return world_ == 1 || pages_serve_ ? "" : why_no_pages_; }
+
 Pieces Neighbourhood::cut_step(int64_t count) const { return gpu::cut_step(world_, count, layout_.window); }
 
 Addresses Neighbourhood::addresses() const {
@@ -108,10 +110,14 @@ Addresses Neighbourhood::addresses_in(const SegmentRef& segment) const {
 }
 
 std::shared_ptr<const Work> Neighbourhood::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
+  return launch_at(piece.segment.number == 0 ? addresses() : addresses_in(piece.segment), piece, choice, stream);
+}
+
+std::shared_ptr<const Work> Neighbourhood::launch_at(const Addresses& found, const Piece& piece,
+                                                     const plan::DeviceChoice& choice, void* stream) {
   const plan::DevicePlan plan = plan::make_device_plan(choice.algorithm, piece.problem);
   const LaunchFacts facts = {piece.input_at,    piece.output_at, piece.divisor,  piece.deadline_ns,
                              placement_.blocks, launches_ + 1,   piece.captured, piece.input_step};
-  const Addresses found = piece.segment.number == 0 ? addresses() : addresses_in(piece.segment);
   auto work = std::make_shared<const Work>(work_of(plan, found, facts));
   require(functions_, functions_.run(work.get(), sizeof(Work), static_cast<int>(plan.dtype), static_cast<int>(plan.op),
                                      placement_.executor, stream));
@@ -119,15 +125,15 @@ std::shared_ptr<const Work> Neighbourhood::launch(const Piece& piece, const plan
   return work;
 }
 
-std::shared_ptr<const Work> Neighbourhood::launch_barrier(uint64_t deadline_ns, void* stream,
-                                                                bool unless_over) {
+std::shared_ptr<const Work> Neighbourhood::launch_barrier(uint64_t deadline_ns, void* stream, bool ends_all) {
   Piece nothing;
   nothing.problem.what = plan::Collective::kBarrier;
   nothing.problem.rank = rank_;
   nothing.problem.world = world_;
   nothing.deadline_ns = deadline_ns;
-  nothing.captured = unless_over;  // a replay begins only then, too
-  return launch(nothing, choose(nothing.problem), stream);
+  Addresses found = addresses();
+  for (int rank = 0; rank < world_ && ends_all; ++rank) found.aborts[rank] = abort_on_device(rank);
+  return launch_at(found, nothing, choose(nothing.problem), stream);
 }
 
 void Neighbourhood::step(const StepFacts& facts, void* stream) const {

@@ -35,6 +35,7 @@ class Neighbourhood final : public DeviceRanks {
   Pieces cut(const plan::DeviceProblem& problem) const override;
   std::optional<Pieces> cut_in_segment(const plan::DeviceProblem& problem) const;
   std::string why_no_step() const;  // why_not() of what reaches into everybody's windows, as the fused step does
+  std::string why_no_common_end() const;  // "": who gives up can make all give up, on its device too
   Pieces cut_step(int64_t count) const;
 
   Neighbourhood* sharing() override { return this; }
@@ -50,9 +51,9 @@ class Neighbourhood final : public DeviceRanks {
   std::chrono::milliseconds grace() const override { return std::chrono::seconds(on_streams() ? 0 : 1); }  // kernels do
 
   std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) override;
-  // Nobody's stream goes on before everybody's has come here: a piece of nothing. `unless_over`: who has given up by then
-  // does not come; SPIN only.
-  std::shared_ptr<const Work> launch_barrier(uint64_t deadline_ns, void* stream, bool unless_over = false);
+  // Nobody's stream goes on before everybody's has come here: a piece of nothing. `ends_all`: who has given up by then does
+  // not come, and who has, or gives up here, goes on once it has made all give up; SPIN only.
+  std::shared_ptr<const Work> launch_barrier(uint64_t deadline_ns, void* stream, bool ends_all = false);
   // Adam on what all ranks have in their windows, between two barriers; not where the group is over by then.
   void step(const StepFacts& facts, void* stream) const;
   void await_checked(uint32_t number, void* stream) const override;
@@ -85,6 +86,8 @@ class Neighbourhood final : public DeviceRanks {
   uint32_t* abort_on_device(int rank) const;
   Addresses addresses() const;
   Addresses addresses_in(const SegmentRef& segment) const;
+  std::shared_ptr<const Work> launch_at(const Addresses& found, const Piece& piece, const plan::DeviceChoice& choice,
+                                        void* stream);
   bool has_posted(const Work& work, int step) const;
 
   const Functions& functions_;

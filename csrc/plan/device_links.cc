@@ -130,6 +130,14 @@ DeviceChoice select_link_plan(const LinkWish& wish, const DeviceProblem& problem
           "more than " + std::to_string(kMostDirect) + " ranks: neighbours only, in rank order"};
 }
 
+// The first rank has the longest slice, the second of a ring passes sums on and in, hosts pass them on or in or both, and
+// a root sums alone.
+std::vector<int> most_in_need(const DeviceProblem& problem, const LinkWish& wish) {
+  std::vector<int> ranks = {0, std::min(1, problem.world - 1), problem.root};
+  ranks.insert(ranks.end(), wish.hosts.begin(), wish.hosts.end());
+  return ranks;
+}
+
 Plan make_link_plan(DeviceAlgorithm algorithm, const DeviceProblem& problem, const LinkWish& wish) {
   Problem asked = asked_of(problem, wish.wire);
   asked.segment_bytes = bytes_of_segment(algorithm, problem);

@@ -36,4 +36,7 @@ DeviceChoice select_link_plan(const LinkWish& wish, const DeviceProblem& problem
 // travel encoded: cut it before. `wish`: whose wire type and hosts it is for.
 Plan make_link_plan(DeviceAlgorithm algorithm, const DeviceProblem& problem, const LinkWish& wish = {});
 
+// Ranks of which one needs as much scratch as any: plans differ by rank, and all cut alike.
+std::vector<int> most_in_need(const DeviceProblem& problem, const LinkWish& wish);
+
 }  // namespace ringdp::plan

@@ -201,7 +201,8 @@ gpu::NcclSurroundings Natives::surroundings_of_nccl(c10::Device device, const La
 // With hosts where the CPU goes by hierarchy, too: at once, or beyond direct_bytes (collective/select.h).
 plan::LinkWish Natives::wish() const {
   const Settings& settings = group_->settings();
-  plan::LinkWish wish = {settings.algorithm, settings.order, settings.wire, {}, -1};
+  const WireType wire = group_->choice(plan::Collective::kAllReduce, 0).wire;  // in force
+  plan::LinkWish wish = {settings.algorithm, settings.order, wire, {}, -1};
   const size_t hosts = group_->hosts().size();
   if (hosts < 2 || hosts == static_cast<size_t>(group_->world())) return wish;
   for (const int64_t bytes : {int64_t{0}, settings.thresholds.direct_bytes + 1}) {

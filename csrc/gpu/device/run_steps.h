@@ -103,8 +103,8 @@ __device__ bool may_begin(const Work& work) {
   return !Prim::sync_or(Prim::thread() == 0 && Prim::load_acquire(work.abort) != 0);
 }
 
-// A caller does as it likes with memory that was given up, while a peer may still read it: so everybody's results are void
-// before it can.
+// A caller does as it likes with memory that was given up, and so does what comes next on the stream with a window, while a
+// peer may still read it: so everybody's results are void before it can.
 template <class Prim>
 __device__ void end_for_all(const Work& work) {
   for (int r = Prim::thread(); r < work.world; r += Prim::threads()) {
@@ -120,7 +120,7 @@ __device__ void run_steps(const Work& work) {
   const bool begins = may_begin<Prim>(work);
   bool alive = begins;
   for (int next = 0; next < work.steps && alive;) alive = run_next<Prim, T, Op, kRanks>(work, &next, epoch);
-  if (begins && !alive) end_for_all<Prim>(work);
+  if (!alive && (begins || !work.captured)) end_for_all<Prim>(work);  // a replay may come long after its group
   finish_epoch<Prim>(work, epoch);
 }
 

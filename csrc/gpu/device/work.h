@@ -50,7 +50,8 @@ struct Work {
   int64_t pushed_bytes;                 // of one writer's part for one parity: twice what it brings
   Flags* flags[plan::kMaxDeviceRanks];  // zero at first
   uint32_t* abort;                      // host-mapped: not 0 ends every wait
-  uint32_t* aborts[plan::kMaxDeviceRanks];  // of work on callers' own memory: everybody's, by rank; else null
+  // Everybody's, by rank, of work on callers' own memory and of what else must end for all at once; else null.
+  uint32_t* aborts[plan::kMaxDeviceRanks];
   Expired* expired;
   plan::DeviceStep step[plan::kMaxDeviceSteps];
 };

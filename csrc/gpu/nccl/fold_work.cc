@@ -68,8 +68,10 @@ bool only_rounds(const plan::Plan& plan, const plan::Step& step) {
 }
 
 int64_t spare_bytes(const plan::Plan& plan, const plan::Step& step) {
-  if (step.verb != plan::Verb::kFold || step.srcs.size() == 2) return 0;
-  const bool at_once = step.finish && step.srcs[0].form != plan::Form::kWide;
+  if (step.verb != plan::Verb::kFold || step.srcs.size() == 2 || only_rounds(plan, step)) return 0;
+  const bool in_wide = is_all_wide(step);
+  const bool is_raw = in_wide || step.srcs[0].form != plan::Form::kWide || wide_of(plan.dtype) == plan.dtype;
+  const bool at_once = (step.finish || in_wide) && is_raw;
   if (at_once && step.srcs.size() <= static_cast<size_t>(plan::kMaxDeviceRanks)) return 0;
   return step.dsts[0].count * size_of(wide_of(plan.dtype));
 }

@@ -13,17 +13,15 @@ HostShare::HostShare(const Functions& functions, std::unique_ptr<Neighbourhood> 
     : functions_(functions), host_(std::move(host)), first_(first), words_(words) {}
 
 std::shared_ptr<const Work> HostShare::meet(bool last, uint64_t deadline_ns, void* stream) const {
-  return host_->launch_barrier(deadline_ns + (last ? kPatienceNs : 0), stream, /*unless_over=*/true);
+  return host_->launch_barrier(deadline_ns + (last ? kPatienceNs : 0), stream, /*ends_all=*/true);
 }
 
 // Words stay what they became: a rank that has given up never takes it back.
 void HostShare::speak(void* stream) const { host_->poison(own_word(), kWordBytes, stream); }
 
-void HostShare::listen(int words, void* stream) const {
-  for (int k = 0; k < words; ++k) {
-    const auto* const heard = reinterpret_cast<const uint32_t*>(heard_word(k));
-    require(functions_, functions_.poison(host_->abort_on_device(), sizeof(uint32_t), heard, stream));
-  }
+void HostShare::listen(int peer, void* stream) const {
+  const auto* const heard = reinterpret_cast<const uint32_t*>(heard_word(peer));
+  require(functions_, functions_.poison(host_->abort_on_device(), sizeof(uint32_t), heard, stream));
 }
 
 // Every piece has two meetings, and nothing else is launched there.

@@ -1,4 +1,4 @@
-// How ranks that share no memory come to a group of NCCL, or all alike to none.
+// How ranks that do not all share memory come to a group of NCCL, or all alike to none; and hosts of them to a hierarchy.
 #include <algorithm>
 #include <cstring>
 
@@ -20,7 +20,7 @@ ArenaLayout layout_of(int64_t window_bytes, int world) {
   layout.stage_bytes = align_up(window_bytes + window_bytes / 4 + NcclCommunicator::bytes_to_join(world), kLine);
   layout.epoch = layout.stage + layout.stage_bytes;
   layout.flags = layout.epoch + align_up(sizeof(Epoch), kLine);
-  layout.bytes = layout.flags + align_up(HostShare::kWords * HostShare::kWordBytes, kLine);
+  layout.bytes = layout.flags + align_up(HostShare::bytes_of_words(world), kLine);
   return layout;
 }
 
@@ -65,7 +65,12 @@ std::unique_ptr<NcclRanks> NcclRanks::meet(const Functions& functions, int devic
     ranks->why_not_ = failure_of(surroundings.tell_all(ranks->join(surroundings, cards[0].id)));
   }
   if (ranks->why_not_.empty()) {
-    ranks->meet_hosts(surroundings);
+    try {
+      ranks->meet_hosts(surroundings);
+    } catch (...) {
+      ranks->give_up();  // NCCL is aborted: leaving would wait for the others
+      throw;
+    }
     return ranks;
   }
   if (ranks->communicator_) ranks->communicator_->abort();
@@ -83,6 +88,7 @@ void NcclRanks::meet_hosts(const NcclSurroundings& surroundings) {
   if (why.empty()) {
     host = Neighbourhood::meet(functions_, device_, surroundings.on_host(telling));
     why = host->why_no_step();
+    if (why.empty()) why = host->why_no_common_end();
   }
   why_no_hierarchy_ = telling.agree(why);
   if (why_no_hierarchy_.empty()) {

@@ -28,6 +28,14 @@ std::string encoding_of(const plan::LinkWish& wish) {
          std::to_string(kWireBlock) + " elements";
 }
 
+// With that peer in that direction: both ends know it, as rounds hold both ends of messages.
+bool is_first_of_its_kind(const std::vector<plan::Step>& messages, size_t number) {
+  const auto is_alike = [&](const plan::Step& step) {
+    return step.verb == messages[number].verb && step.peer == messages[number].peer;
+  };
+  return std::none_of(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(number), is_alike);
+}
+
 // "2.29.7" of 22907.
 std::string text_of_version(int version) {
   const auto part = [version](int unit) { return std::to_string(version / unit % 100); };
@@ -82,8 +90,13 @@ plan::DeviceChoice NcclRanks::choose(const plan::DeviceProblem& problem) const {
 Pieces NcclRanks::cut(const plan::DeviceProblem& problem) const {
   const plan::DeviceAlgorithm algorithm = choose(problem).algorithm;
   const int64_t block = plan::travels_encoded(wish_, problem) ? kWireBlock : 0;
-  const auto stage_of = [this, algorithm](const auto& piece) {
-    return scratch_of(plan::make_link_plan(algorithm, piece, wish_));
+  const auto stage_of = [&](plan::DeviceProblem piece) {
+    int64_t most = 0;
+    for (const int rank : plan::most_in_need(problem, wish_)) {
+      piece.rank = rank;
+      most = std::max(most, scratch_of(plan::make_link_plan(algorithm, piece, wish_)));
+    }
+    return most;
   };
   return gpu::cut(stage_of, problem, {layout_.window, layout_.stage_bytes, block});
 }
@@ -108,19 +121,20 @@ std::shared_ptr<const Work> NcclRanks::launch(const Piece& piece, const plan::De
 void NcclRanks::exchange(const plan::Plan& plan, const plan::LinkRound& round, const Piece& piece, void* stream) {
   if (given_up()) return;
   std::vector<NcclCommunicator::Message> messages;
-  const bool speaks = plan.algorithm == name_of(plan::DeviceAlgorithm::kHierarchy) && !round.messages.empty();
-  int heard = 0;
-  for (const plan::Step& step : round.messages) {
+  std::vector<int> heard;  // peers
+  for (size_t k = 0; k < round.messages.size(); ++k) {
+    const plan::Step& step = round.messages[k];
     const bool sends = step.verb == plan::Verb::kSend;
     const plan::Ref& ref = sends ? step.srcs[0] : step.dsts[0];
     messages.push_back({sends, address_of(plan, ref, piece), bytes_of(plan, ref), step.peer});
-    if (!speaks) continue;
-    char* const word = sends ? share_->own_word() : share_->heard_word(heard++);
+    if (!share_ || !is_first_of_its_kind(round.messages, k)) continue;
+    char* const word = sends ? share_->own_word() : share_->heard_word(step.peer);
     messages.push_back({sends, word, HostShare::kWordBytes, step.peer});
+    if (!sends) heard.push_back(step.peer);
   }
-  if (speaks) share_->speak(stream);
+  if (share_ && !messages.empty()) share_->speak(stream);
   const std::string error = communicator_->exchange(messages, stream);
-  if (speaks) share_->listen(heard, stream);
+  for (const int peer : heard) share_->listen(peer, stream);
   if (error.empty()) return;
   give_up();  // before the host lets the results on
   const std::lock_guard lock(mutex_);

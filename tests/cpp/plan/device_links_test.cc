@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "link_rounds_case.h"
 
 namespace ringdp::plan::testing {
@@ -84,6 +87,60 @@ TEST(DeviceLinks, SumsHaveTheBitsOfTheSerialFold) {
             if (::testing::Test::HasFailure()) return;
           }
         }
+      }
+    }
+  }
+}
+
+// The most that any of these ranks needs.
+int64_t most_scratch(DeviceAlgorithm algorithm, DeviceProblem problem, const LinkWish& wish, const std::vector<int>& ranks) {
+  int64_t most = 0;
+  for (problem.rank = 0; problem.rank < problem.world; ++problem.rank) {
+    if (std::find(ranks.begin(), ranks.end(), problem.rank) == ranks.end()) continue;
+    most = std::max(most, make_link_plan(algorithm, problem, wish).scratch_bytes);
+  }
+  return most;
+}
+
+void expect_no_other_needs_more(DeviceAlgorithm algorithm, const DeviceProblem& problem, const LinkWish& wish) {
+  std::vector<int> all(static_cast<size_t>(problem.world));
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(most_scratch(algorithm, problem, wish, most_in_need(problem, wish)), most_scratch(algorithm, problem, wish, all))
+      << name_of(algorithm) << " " << name_of(problem.what) << " of " << problem.count << " " << name_of(problem.dtype)
+      << ", " << problem.world << " ranks, " << name_of(wish.wire);
+}
+
+TEST(DeviceLinks, NobodyNeedsMoreScratchThanThoseWhoAreAsked) {
+  for (const WireType wire : {WireType::kFp32, WireType::kBf16, WireType::kFp8}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+      for (int world = 2; world <= 9; ++world) {
+        for (const int64_t packs : {1, world + 1, 64 * world, 64 * world + 65, 4999}) {
+          for (const DeviceAlgorithm algorithm : kSums) {
+            for (const Collective what : {Collective::kAllReduce, Collective::kReduceScatter}) {
+              const bool encoded = travels_encoded(over(wire), problem_of(what, dtype, world, packs));
+              if (encoded && algorithm != DeviceAlgorithm::kDirect) continue;
+              expect_no_other_needs_more(algorithm, problem_of(what, dtype, world, packs), over(wire));
+            }
+          }
+          for (const Collective what : {Collective::kReduce, Collective::kGather, Collective::kBroadcast}) {
+            DeviceProblem problem = problem_of(what, dtype, world, packs);
+            problem.root = world / 2;
+            expect_no_other_needs_more(DeviceAlgorithm::kDirect, problem, over(wire));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(DeviceLinks, NobodyNeedsMoreScratchInAHierarchy) {
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 2}, {0, 1}, {0, 3}, {0, 1, 3}, {0, 2, 3}, {0, 2, 4}}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const int64_t packs : {1, 2, 7, 64, 4999}) {
+        LinkWish wish;
+        wish.hosts = hosts;
+        const int world = hosts.back() + 2;
+        expect_no_other_needs_more(DeviceAlgorithm::kHierarchy, problem_of(Collective::kAllReduce, dtype, world, packs), wish);
       }
     }
   }

@@ -114,6 +114,23 @@ TEST(RunSteps, AReplayAfterItsGroupTouchesNothing) {
   }
 }
 
+// Its window can change next, which peers may still read; but a replay may come long after its group.
+TEST(RunSteps, WhoDoesNotBeginEndsItForAllUnlessItIsAReplay) {
+  for (const int captured : {0, 1}) {
+    HostLayout layout;
+    Collected one;
+    uint32_t ends[plan::kMaxDeviceRanks] = {};
+    HostGroup group(layout, launches_of(layout, {one}));
+    group.mutate = [&](Work& work) {
+      work.captured = captured;
+      for (int r = 0; r < work.world; ++r) work.aborts[r] = &ends[r];
+    };
+    group.abort_all();
+    group.run();
+    for (int r = 0; r < layout.world; ++r) EXPECT_EQ(ends[r], captured ? 0u : 1u);
+  }
+}
+
 TEST(RunSteps, MarksAreNeverThoseOfFreshMemoryNorOfTheEpochBeforeLast) {
   for (const uint64_t epoch : {uint64_t{0}, uint64_t{0xfffffffe}, uint64_t{0xffffffff}, uint64_t{1} << 32}) {
     EXPECT_NE(mark_of(epoch), 0u);

@@ -48,6 +48,12 @@ TEST(FoldWork, ManySourcesNeedRoomForTheirSum) {
   EXPECT_EQ(spare_bytes(plan, step), 0);
   step.srcs.resize(9);
   EXPECT_EQ(spare_bytes(plan, step), 256);
+  step.srcs.resize(1);
+  EXPECT_EQ(spare_bytes(plan, step), 0) << "rounded, not summed";
+  step.finish = false;
+  step.srcs.assign(8, step.srcs[0]);
+  step.dsts[0].form = plan::Form::kWide;
+  EXPECT_EQ(spare_bytes(plan, step), 0) << "a fold in the wide type";
 }
 
 TEST(FoldWork, OneSourceAloneIsDividedWhereTypesAreTheSame) {

@@ -72,7 +72,12 @@ TEST_F(HostShareTest, APieceIsTwoMeetingsAroundFoldsAndMessagesWithAWordEach) {
     EXPECT_NO_THROW(check_work(run, DType::kF32));
   }
   EXPECT_EQ(devices.runs[0].first.world, 2);
-  EXPECT_TRUE(devices.runs[0].first.captured && devices.runs[2].first.captured) << "who has given up does not come";
+  for (const int meeting : {0, 2}) {
+    const Work& run = devices.runs[static_cast<size_t>(meeting)].first;
+    EXPECT_EQ(run.aborts[0], run.abort) << "who gives up makes all give up";
+    EXPECT_NE(run.aborts[1], nullptr);
+    EXPECT_NE(run.aborts[1], run.abort);
+  }
   EXPECT_EQ(devices.runs[1].first.abort, devices.runs[2].first.abort);
   ASSERT_NE(work, nullptr);
   EXPECT_EQ(work->stream_epoch, 2u);
@@ -121,6 +126,33 @@ TEST_F(HostShareTest, WhatOneHostCannotNoneDoesAndAllSayWhy) {
     EXPECT_NE(one->description().find("; no hierarchy on devices: rank 0: no heap here"), std::string::npos);
   }
   EXPECT_EQ(met[2]->choose(sum_of(8, 2)).algorithm, plan::DeviceAlgorithm::kDirect);
+  end(met);
+}
+
+// A stream goes on to these, too, after a meeting that was given up.
+TEST_F(HostShareTest, OtherCollectivesBringAWordOfEachPeer) {
+  Met met = meet();
+  plan::DeviceProblem asked = sum_of(32, 0);
+  asked.what = plan::Collective::kAllGather;
+  asked.dtype = DType::kU8;
+  DeviceRanks::Piece piece;
+  piece.problem = problem_of(asked, {0, asked.count});
+  met[0]->launch(piece, met[0]->choose(asked), nullptr);
+  int words = 0;
+  for (const std::string& call : fake_nccl.calls) words += call.find(" 16 ") != std::string::npos;
+  EXPECT_EQ(words, 4) << "to two peers and from them";
+  EXPECT_EQ(devices.poisoned.size(), 3u) << "one's own, and what two tell";
+  end(met);
+}
+
+TEST_F(HostShareTest, WithoutACommonEndNoHostShares) {
+  devices.fails = "host_map";
+  Met met = meet();
+  devices.fails = "";
+  for (const auto& one : met) {
+    EXPECT_NE(one->description().find("; no hierarchy on devices: rank 0: CUDA: host_map fails here"), std::string::npos)
+        << one->description();
+  }
   end(met);
 }
 

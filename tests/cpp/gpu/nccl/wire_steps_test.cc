@@ -129,6 +129,26 @@ TEST_F(WireSteps, PiecesEndBetweenBlocksAndFitTheirScratch) {
   }
 }
 
+// Plans of ranks with a longer slice need more scratch; all cut alike, also where that just does not fit.
+TEST_F(WireSteps, AllRanksCutAlike) {
+  for (const int world : {2, 3}) {
+    meet(world, WireType::kFp8);
+    for (int64_t blocks = 700; blocks < 1100; ++blocks) {
+      const plan::DeviceProblem whole = problem(Collective::kAllReduce, blocks * kWireBlock, DType::kF32, world);
+      const std::vector<Extent> first = met_[0]->cut(whole).elements;
+      for (int rank = 1; rank < world; ++rank) {
+        plan::DeviceProblem theirs = whole;
+        theirs.rank = rank;
+        const std::vector<Extent> cut = met_[static_cast<size_t>(rank)]->cut(theirs).elements;
+        ASSERT_EQ(cut.size(), first.size()) << blocks;
+        for (size_t k = 0; k < cut.size(); ++k) ASSERT_EQ(cut[k].end, first[k].end) << blocks;
+      }
+    }
+    for (const auto& one : met_) one->part();
+    met_.clear();
+  }
+}
+
 TEST_F(WireSteps, AreDescribed) {
   meet(2, WireType::kFp8);
   EXPECT_NE(met_[0]->description().find("sums by direct (wire=fp8: each contribution is rounded once), in our kernels; "

@@ -90,9 +90,23 @@ def lossy(library: str) -> bool:
     return bits(sums[0]) != bits(sums[1])
 
 
+def where_nothing_is_on_a_wire(library: str) -> tuple[bool, str]:
+    """On a rank of one host: whether a sum has the CPU's bits there, which has shared memory; and what is said of it."""
+    gpu, _ = arrive(library, "NCCL")
+    group = group_of("fp8")
+    sums = [exchanges.summed(group, put, torch.float32, 1000)[0] for put in (torch.clone, gpu.put)]
+    return bits(sums[0]) == bits(sums[1]), described(group)
+
+
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_devices_give_the_bits_of_the_cpu(world_of, stand_in, size):
     assert world_of(size, **APART).run(differences, stand_in) == [[]] * size
+
+
+def test_devices_of_one_host_encode_no_more_than_the_cpu(world_of, stand_in):
+    for same, text in world_of(2, heap_bytes=0, window_bytes=1 << 20).run(where_nothing_is_on_a_wire, stand_in):
+        assert same
+        assert "NCCL" in text and "travel as fp8" not in text
 
 
 def test_a_wire_type_is_seen_in_the_bits(world_of, stand_in):

@@ -91,21 +91,21 @@ def without_waiting(library: str) -> list[float]:
     return [float(tensor.cpu()[k::8].sum()) for k, tensor in enumerate(tensors)]
 
 
-def without_the_device_of_rank_1(library: str, dtype: torch.dtype) -> tuple[str, bool]:
-    """On a rank: rank 1 owns nothing of the sum, but its device does not come in time. Whether nothing but NaN is left, and
-    was there for what came next on the stream, before any news of it."""
+def without_the_device_of(late: int, library: str, dtype: torch.dtype) -> tuple[str, bool]:
+    """On a rank of (2, 1): one's device does not come in time, rank 0's, which owns the sum of its host, or rank 1's, which
+    owns nothing. Whether nothing but NaN is left, and was there for what came next on the stream, before any news of it."""
     gpu, _ = arrive(library, "NCCL")
     group = gpu.new_group(timeout_s=1.0)
     tensor, seen = gpu.put(torch.ones(1000, dtype=dtype)), gpu.put(torch.zeros(1000, dtype=dtype))
     dist.all_reduce(tensor, group=group)
     gpu.synchronize()
-    if HERE.rank == 1:
+    if HERE.rank == late:
         gpu.hold()
     work = dist.all_reduce(tensor, group=group, async_op=True)
     work.wait()
     seen.copy_(tensor, non_blocking=True)
     error = error_of(lambda: work.wait(timedelta(seconds=PATIENCE_S)))
-    if HERE.rank == 1:
+    if HERE.rank == late:
         gpu.go()
     gpu.synchronize()
     return error, bool(torch.isnan(tensor.cpu()).all() and torch.isnan(seen.cpu()).all())
@@ -150,10 +150,11 @@ def test_ranks_that_disagree_are_named(hosts_of, stand_in, how):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32], ids=str)
-def test_nobody_has_a_sum_without_a_rank_whose_device_was_late(hosts_of, stand_in, dtype):
-    outcomes = hosts_of(2, 1).run(without_the_device_of_rank_1, stand_in, dtype)
+@pytest.mark.parametrize("late", [0, 1])
+def test_nobody_has_a_sum_without_a_rank_whose_device_was_late(hosts_of, stand_in, late, dtype):
+    outcomes = hosts_of(2, 1).run(without_the_device_of, late, stand_in, dtype)
     for error, void in outcomes:
-        assert "Timeout: " in error and "rank 1" in error
+        assert "Timeout: " in error and f"rank {late}" in error
         assert void or not dtype.is_floating_point
 
 
