@@ -69,7 +69,7 @@ constexpr size_t kGuard = 16;  // bytes behind the end, which nobody writes
 // Memory that starts at a pack, as kernels want it.
 Bytes recoded(CodecWork work, const Bytes& from, int64_t bytes) {
   std::vector<Pack> in(from.size() / sizeof(Pack) + 1), out(static_cast<size_t>(bytes) / sizeof(Pack) + 2);
-  std::memcpy(in.data(), from.data(), from.size());
+  if (!from.empty()) std::memcpy(in.data(), from.data(), from.size());
   std::memset(out.data(), 0xa5, out.size() * sizeof(Pack));
   work.from = reinterpret_cast<const char*>(in.data());
   work.to = reinterpret_cast<char*>(out.data());
