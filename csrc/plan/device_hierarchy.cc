@@ -54,9 +54,8 @@ class DeviceHierarchy {
   }
 
   void connect() {
-    const auto owner_on = [&](int host) { return problem_.hosts[(host + at_.hosts) % at_.hosts] + at_.member; };
-    next_ = owner_on(at_.host + 1);
-    previous_ = owner_on(at_.host - 1);
+    next_ = at_.counterpart(problem_, at_.host + 1);
+    previous_ = at_.counterpart(problem_, at_.host - 1);
     send_ = builder_.add_send_lane(next_);
     recv_ = builder_.add_recv_lane(previous_);
     const int64_t wide = std::min(elements_, mine().count()) * size_of(wide_of(problem_.dtype));

@@ -132,9 +132,9 @@ DeviceChoice select_link_plan(const LinkWish& wish, const DeviceProblem& problem
 
 // The first rank has the longest slice, the second of a ring passes sums on and in, hosts pass them on or in or both, and
 // a root sums alone.
-std::vector<int> most_in_need(const DeviceProblem& problem, const LinkWish& wish) {
-  std::vector<int> ranks = {0, std::min(1, problem.world - 1), problem.root};
-  ranks.insert(ranks.end(), wish.hosts.begin(), wish.hosts.end());
+std::set<int> most_in_need(const DeviceProblem& problem, const LinkWish& wish) {
+  std::set<int> ranks = {0, std::min(1, problem.world - 1), problem.root};
+  ranks.insert(wish.hosts.begin(), wish.hosts.end());
   return ranks;
 }
 

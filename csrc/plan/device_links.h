@@ -4,6 +4,7 @@
 // All ranks choose alike. Offsets and counts are whole packs of 16 bytes (plan/device_step.h).
 #pragma once
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,6 @@ DeviceChoice select_link_plan(const LinkWish& wish, const DeviceProblem& problem
 Plan make_link_plan(DeviceAlgorithm algorithm, const DeviceProblem& problem, const LinkWish& wish = {});
 
 // Ranks of which one needs as much scratch as any: plans differ by rank, and all cut alike.
-std::vector<int> most_in_need(const DeviceProblem& problem, const LinkWish& wish);
+std::set<int> most_in_need(const DeviceProblem& problem, const LinkWish& wish);
 
 }  // namespace ringdp::plan

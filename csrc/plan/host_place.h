@@ -16,6 +16,9 @@ struct HostPlace {
     }
   }
 
+  // The rank at this rank's place on that host, counted round the hosts.
+  int counterpart(const Problem& problem, int on) const { return problem.hosts[(on + hosts) % hosts] + member; }
+
   int hosts, host = 0;          // how many, and this rank's
   int member = 0, members = 0;  // this rank's place on its host, and how many are there
   int smallest;                 // host, in ranks

@@ -12,6 +12,8 @@ using plan::DeviceSpace;
 using plan::DeviceStep;
 using plan::DeviceVerb;
 
+bool is_wide(const plan::Ref& ref) { return ref.form == plan::Form::kWide; }
+
 bool fits_one_sum(const Fold& fold) {
   const bool is_raw = !fold.sources[0].wide || wide_of(fold.dtype) == fold.dtype;
   return fold.finish && is_raw && fold.sources.size() <= static_cast<size_t>(plan::kMaxDeviceRanks);
@@ -58,8 +60,19 @@ void sum_in_turn(const Fold& fold, Work& work) {
 }  // namespace
 
 bool is_all_wide(const plan::Step& step) {
-  const auto is_wide = [](const plan::Ref& ref) { return ref.form == plan::Form::kWide; };
   return std::all_of(step.srcs.begin(), step.srcs.end(), is_wide) && is_wide(step.dsts[0]);
+}
+
+Fold fold_of(const plan::Plan& plan, const plan::Step& step, const std::function<char*(const plan::Ref&)>& address_of) {
+  const bool in_wide = is_all_wide(step);
+  const auto operand = [&](const plan::Ref& ref) { return Fold::Operand{address_of(ref), is_wide(ref) && !in_wide}; };
+  Fold fold;
+  fold.dtype = in_wide ? wide_of(plan.dtype) : plan.dtype;
+  for (const plan::Ref& ref : step.srcs) fold.sources.push_back(operand(ref));
+  fold.result = operand(step.dsts[0]);
+  fold.count = step.dsts[0].count;
+  fold.finish = step.finish || in_wide;
+  return fold;
 }
 
 bool only_rounds(const plan::Plan& plan, const plan::Step& step) {
@@ -69,11 +82,8 @@ bool only_rounds(const plan::Plan& plan, const plan::Step& step) {
 
 int64_t spare_bytes(const plan::Plan& plan, const plan::Step& step) {
   if (step.verb != plan::Verb::kFold || step.srcs.size() == 2 || only_rounds(plan, step)) return 0;
-  const bool in_wide = is_all_wide(step);
-  const bool is_raw = in_wide || step.srcs[0].form != plan::Form::kWide || wide_of(plan.dtype) == plan.dtype;
-  const bool at_once = (step.finish || in_wide) && is_raw;
-  if (at_once && step.srcs.size() <= static_cast<size_t>(plan::kMaxDeviceRanks)) return 0;
-  return step.dsts[0].count * size_of(wide_of(plan.dtype));
+  const Fold fold = fold_of(plan, step, [](const plan::Ref&) { return nullptr; });
+  return fits_one_sum(fold) ? 0 : fold.count * size_of(wide_of(plan.dtype));
 }
 
 Work work_of(const Fold& fold) {

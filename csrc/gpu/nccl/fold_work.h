@@ -1,5 +1,6 @@
 // A fold of a plan on links as work of one device: its kernels sum what this rank's device reaches.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "gpu/device/work.h"
@@ -21,8 +22,10 @@ struct Fold {
   bool finish = false;
 };
 
-// Whether the step sums partial sums to another one: a fold in that type.
+// Whether the step sums partial sums to another one: a fold in that type, where they are raw.
 bool is_all_wide(const plan::Step& step);
+// Of a step, but for the room to spare.
+Fold fold_of(const plan::Plan& plan, const plan::Step& step, const std::function<char*(const plan::Ref&)>& address_of);
 // Whether it makes a result of a partial sum alone, which is of another type: no fold here.
 bool only_rounds(const plan::Plan& plan, const plan::Step& step);
 

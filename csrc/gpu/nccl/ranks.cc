@@ -154,17 +154,8 @@ void NcclRanks::run(const plan::Plan& plan, const plan::Step& step, const Piece&
 }
 
 void NcclRanks::fold(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream) {
-  const bool in_wide = is_all_wide(step);
-  const auto operand = [&](const plan::Ref& ref) {
-    return Fold::Operand{address_of(plan, ref, piece), ref.form == plan::Form::kWide && !in_wide};
-  };
-  Fold fold;
-  fold.dtype = in_wide ? wide_of(plan.dtype) : plan.dtype;
-  for (const plan::Ref& ref : step.srcs) fold.sources.push_back(operand(ref));
-  fold.result = operand(step.dsts[0]);
+  Fold fold = fold_of(plan, step, [&](const plan::Ref& ref) { return address_of(plan, ref, piece); });
   fold.spare = arena_->memory() + layout_.stage + plan.scratch_bytes;
-  fold.count = step.dsts[0].count;
-  fold.finish = step.finish || in_wide;  // what stays wide is raw there
   Work work = work_of(fold);
   work.blocks = blocks_;
   work.epoch = reinterpret_cast<Epoch*>(arena_->memory() + layout_.epoch);

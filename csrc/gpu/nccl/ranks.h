@@ -1,6 +1,6 @@
-// Ranks that do not all share memory, each with a device of its own, around NCCL's sends and receives: how they come to it,
-// the rounds that run over it (plan/link_rounds.h), and how it ends. Where a hierarchy is wished for, the ranks of each host share
-// memory of their devices beside it (nccl/host_share.h); all do or none.
+// Ranks that do not all share memory, each with a device of its own, around NCCL's sends and receives: how they come to
+// it, the rounds that run over it (plan/link_rounds.h), and how it ends. Where a hierarchy is wished for, the ranks of each
+// host share memory of their devices beside it (nccl/host_share.h); all do or none.
 //
 // Sums are this library's own kernels, in rank order: NCCL moves bytes only. Made once per group, by all its ranks.
 #pragma once

@@ -3,26 +3,26 @@
 
 #include <gtest/gtest.h>
 
-#include <barrier>
 #include <thread>
 
 #include "base/error.h"
+#include "gpu/round_table.h"
 
 namespace ringdp::gpu {
 namespace {
 
-// Ranks as threads; what one tells, all get.
+// Ranks of several hosts, as threads.
 class Assembly {
  public:
   explicit Assembly(const std::vector<int>& hosts, int world)
-      : hosts_(hosts), world_(world), meets_(world), said_(static_cast<size_t>(world)) {}
+      : hosts_(hosts), world_(world), table_(world) {}
 
   template <class F>
   void together(F&& call) {
     std::vector<std::thread> threads;
     for (int r = 0; r < world_; ++r) {
       threads.emplace_back([this, r, &call] {
-        HostTelling telling([this, r](const std::string& own) { return tell_all(r, own); }, hosts_, r, world_);
+        HostTelling telling([this, r](const std::string& own) { return table_.tell_all(r, own); }, hosts_, r, world_);
         call(r, telling);
       });
     }
@@ -30,18 +30,9 @@ class Assembly {
   }
 
  private:
-  std::vector<std::string> tell_all(int rank, const std::string& own) {
-    said_[static_cast<size_t>(rank)] = own;
-    meets_.arrive_and_wait();
-    const std::vector<std::string> all = said_;
-    meets_.arrive_and_wait();
-    return all;
-  }
-
   const std::vector<int> hosts_;
   const int world_;
-  std::barrier<> meets_;
-  std::vector<std::string> said_;
+  testing::RoundTable table_;
 };
 
 using Texts = std::vector<std::string>;

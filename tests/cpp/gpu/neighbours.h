@@ -1,6 +1,5 @@
 // Ranks as threads that meet around devices of this process (host_functions.h).
 #pragma once
-#include <barrier>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -9,6 +8,7 @@
 
 #include "gpu/host_functions.h"
 #include "gpu/neighbourhood.h"
+#include "gpu/round_table.h"
 
 namespace ringdp::gpu::testing {
 
@@ -16,7 +16,7 @@ constexpr int64_t kHeapBytes = 4 << 20, kWindowBytes = 1 << 20;
 
 class Neighbours {
  public:
-  explicit Neighbours(int world) : world_(world), meets_(world), said_(static_cast<size_t>(world)) {
+  explicit Neighbours(int world) : world_(world), table_(world) {
     reset_devices();
     for (int r = 0; r < world; ++r) {
       bases_.push_back(static_cast<std::byte*>(std::aligned_alloc(4096, kHeapBytes)));
@@ -72,19 +72,13 @@ class Neighbours {
       forge(rank, card);
       own = to_bytes(card);
     }
-    said_[static_cast<size_t>(rank)] = own;
-    meets_.arrive_and_wait();
-    if (rank == 0) on_round(++rounds_);
-    const std::vector<std::string> all = said_;
-    meets_.arrive_and_wait();
-    return all;
+    return table_.tell_all(rank, own, [this] { on_round(++rounds_); });
   }
 
   const int world_;
   const Functions functions_ = host_functions();
-  std::barrier<> meets_;
+  RoundTable table_;
   int rounds_ = 0;
-  std::vector<std::string> said_;
   std::vector<std::byte*> bases_;
   std::vector<std::shared_ptr<transport::Heap>> heaps_;
 };

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
+#include <set>
 
 #include "link_rounds_case.h"
 
@@ -93,18 +93,18 @@ TEST(DeviceLinks, SumsHaveTheBitsOfTheSerialFold) {
 }
 
 // The most that any of these ranks needs.
-int64_t most_scratch(DeviceAlgorithm algorithm, DeviceProblem problem, const LinkWish& wish, const std::vector<int>& ranks) {
+int64_t most_scratch(DeviceAlgorithm algorithm, DeviceProblem problem, const LinkWish& wish, const std::set<int>& ranks) {
   int64_t most = 0;
-  for (problem.rank = 0; problem.rank < problem.world; ++problem.rank) {
-    if (std::find(ranks.begin(), ranks.end(), problem.rank) == ranks.end()) continue;
+  for (const int rank : ranks) {
+    problem.rank = rank;
     most = std::max(most, make_link_plan(algorithm, problem, wish).scratch_bytes);
   }
   return most;
 }
 
 void expect_no_other_needs_more(DeviceAlgorithm algorithm, const DeviceProblem& problem, const LinkWish& wish) {
-  std::vector<int> all(static_cast<size_t>(problem.world));
-  std::iota(all.begin(), all.end(), 0);
+  std::set<int> all;
+  for (int rank = 0; rank < problem.world; ++rank) all.insert(rank);
   EXPECT_EQ(most_scratch(algorithm, problem, wish, most_in_need(problem, wish)), most_scratch(algorithm, problem, wish, all))
       << name_of(algorithm) << " " << name_of(problem.what) << " of " << problem.count << " " << name_of(problem.dtype)
       << ", " << problem.world << " ranks, " << name_of(wish.wire);

@@ -1,6 +1,5 @@
 // Ranks as threads that meet around a fake NCCL, each with a device of this process.
 #pragma once
-#include <barrier>
 #include <cstdlib>
 #include <memory>
 #include <thread>
@@ -8,6 +7,7 @@
 
 #include "gpu/nccl/fake_nccl.h"
 #include "gpu/nccl/ranks.h"
+#include "gpu/round_table.h"
 
 namespace ringdp::gpu::testing {
 
@@ -15,7 +15,7 @@ constexpr int64_t kPartyWindow = 1 << 20, kHeapBytes = 1 << 20;
 
 class Parties {
  public:
-  explicit Parties(int world) : world_(world), meets_(world), said_(static_cast<size_t>(world)) {
+  explicit Parties(int world) : world_(world), table_(world) {
     reset_nccl();
     for (int r = 0; r < world; ++r) {
       bases_.push_back(static_cast<std::byte*>(std::aligned_alloc(4096, kHeapBytes)));
@@ -49,7 +49,7 @@ class Parties {
     around.window_bytes = kPartyWindow;
     around.wish = wish;
     around.deadline = Deadline::after(std::chrono::seconds(20));
-    around.tell_all = [this, rank](const std::string& own) { return tell_all(rank, own); };
+    around.tell_all = [this, rank](const std::string& own) { return table_.tell_all(rank, own); };
     around.with_device = [](const std::function<void()>& run) { run(); };
     around.still_there = [] {};
     around.on_host = [this, rank](HostTelling& telling) { return on_host(rank, telling); };
@@ -72,18 +72,9 @@ class Parties {
     return around;
   }
 
-  std::vector<std::string> tell_all(int rank, const std::string& own) {
-    said_[static_cast<size_t>(rank)] = own;
-    meets_.arrive_and_wait();
-    const std::vector<std::string> all = said_;
-    meets_.arrive_and_wait();
-    return all;
-  }
-
   const int world_;
   const Functions functions_ = functions_with_nccl();
-  std::barrier<> meets_;
-  std::vector<std::string> said_;
+  RoundTable table_;
   std::vector<std::byte*> bases_;
   std::vector<std::shared_ptr<transport::Heap>> heaps_;
 };

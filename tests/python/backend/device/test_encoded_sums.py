@@ -70,7 +70,7 @@ def differences(library: str) -> list[str]:
     for wire in WIRES:
         group = group_of(wire)
         for exchange, dtype, size in cases():
-            on_host = exchange(group, lambda tensor: tensor.clone(), dtype, size)
+            on_host = exchange(group, torch.clone, dtype, size)
             on_device = exchange(group, gpu.put, dtype, size)
             if [bits(tensor) for tensor in on_host] != [bits(tensor) for tensor in on_device]:
                 wrong.append(f"{wire}: {exchange.__name__} {dtype} x {size}")
