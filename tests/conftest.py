@@ -1,18 +1,86 @@
-"""Fixtures for every test: an interpreter of its own, for what happens once per process."""
+"""Fixtures for every test: worlds of ranks, one registry of them per process; an interpreter of a test's own."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
+from kept_worlds import KeptWorlds
+from ranks import World
+from stand_in import built
 
 LIMIT_S = 120
 
 # What a developer has measured must not change what tests count.
 os.environ["RINGDP_TUNE"] = "off"
+_worlds = KeptWorlds()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Ranks that have loaded the stand-in of a GPU, which is for good, stay among tests that use it."""
+    _worlds.begin_test("stand_in" if "stand_in" in getattr(item, "fixturenames", ()) else "")
+
+
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """After a failure the worlds of the test are not used again."""
+    if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
+        _worlds.drop_used()
+
+
+@pytest.fixture(scope="session")
+def world_of() -> Iterator[Callable[..., World]]:
+    """world_of(3, transport="tcp"): a joined world; the same one for the same arguments."""
+    yield _worlds
+    _worlds.close()
+
+
+@pytest.fixture
+def pair(world_of) -> World:
+    """Two ranks, default settings."""
+    return world_of(2)
+
+
+@pytest.fixture
+def trio(world_of) -> World:
+    """Three ranks: the fewest whose sums have more than one order."""
+    return world_of(3)
+
+
+@pytest.fixture
+def run_on_fresh_ranks() -> Iterator[Callable[..., World]]:
+    """run_on_fresh_ranks(size, **settings): a world of this test alone, not joined yet."""
+    with ExitStack() as stack:
+        yield lambda size, **settings: stack.enter_context(World(size, **settings))
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """Every test that asks for it, or for make_world, runs over both."""
+    return request.param
+
+
+@pytest.fixture
+def make_world(transport: str) -> Iterator[Callable[..., World]]:
+    """make_world(size=4, timeout_s=60, **settings): a world of this test alone that has joined over the transport."""
+    with ExitStack() as stack:
+
+        def make(size: int = 4, timeout_s: float = 60.0, **settings: object) -> World:
+            world = stack.enter_context(World(size, transport=transport, **settings))
+            world.join(timeout_s)
+            return world
+
+        yield make
+
+
+@pytest.fixture(scope="session")
+def stand_in() -> str:
+    """The library of a device of host threads; compiled as far as something changed."""
+    return built()
 
 
 @pytest.fixture

@@ -19,12 +19,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +32,7 @@ import torch
 import torch.distributed as dist
 
 LIMIT_S = 60.0
+GRACE_S = 0.05  # between the end of its pipe and the killing of a rank
 _spawner = multiprocessing.get_context("forkserver")
 # What takes a rank long to import; torch's compiler is loaded by the wrapper.
 _preloaded = ["torch.distributed", "torch._dynamo.utils", "numpy", "pytest", "ringdp.backend", __name__]
@@ -80,11 +80,19 @@ class World:
         """Ends every rank, whatever state it is in."""
         for pipe in self._pipes:
             pipe.close()
+        deadline = time.monotonic() + GRACE_S  # of all together
+        running = [process.sentinel for process in self._processes]
+        while running and (ended := wait(running, max(0.0, deadline - time.monotonic()))):
+            running = [sentinel for sentinel in running if sentinel not in ended]
         for process in self._processes:
-            process.join(0.05)
             process.kill()  # nothing if it has ended
+        for process in self._processes:
             process.join(5)
         self.folder.cleanup()
+
+    def is_alive(self) -> bool:
+        """Whether no rank has ended."""
+        return all(process.is_alive() for process in self._processes)
 
     def _stderr_of(self, rank: int) -> Path:
         return Path(self.folder.name) / f"stderr-{rank}"
@@ -226,42 +234,13 @@ def _module_at(path: str) -> ModuleType:
     """The module of a file, loaded once; this one is known already."""
     if Path(path) == Path(__file__):
         return sys.modules[__name__]
-    spec = importlib.util.spec_from_file_location(f"on_rank_{Path(path).stem}", path)
+    name = "_".join(Path(path).with_suffix("").parts[-4:])  # files of several folders have the same last part
+    spec = importlib.util.spec_from_file_location(f"on_rank_{name}", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
     spec.loader.exec_module(module)
     return module
-
-
-KEPT = 12  # worlds: each rank is a process, with descriptors here, memory and threads that look around
-
-
-@contextmanager
-def kept_worlds() -> Iterator[Callable[..., World]]:
-    """get(3, transport="tcp"): a joined world; the same one for the same arguments, unless 12 others came since.
-
-    All end with the block.
-    """
-    known: dict[object, tuple[World, ExitStack]] = {}  # the latest last
-
-    def get(size: int, **settings: object) -> World:
-        key = (size, *sorted(settings.items()))
-        if key in known:
-            known[key] = known.pop(key)
-            return known[key][0]
-        if len(known) == KEPT:
-            known.pop(next(iter(known)))[1].close()
-        end = ExitStack()
-        known[key] = end.enter_context(World(size, **settings)), end
-        known[key][0].join()
-        return known[key][0]
-
-    try:
-        yield get
-    finally:
-        for _, end in known.values():
-            end.close()
 
 
 BACKENDS = ("ringdp", "gloo")

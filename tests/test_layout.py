@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import layout_rules as rules
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-import layout_rules as rules  # noqa: E402
 
 ENV_TABLE = '#include "base/env.h"\nconst char* row = "RINGDP_LOG";\nauto v = getenv("X");\n'
 GOOD_TREE = {

@@ -1,19 +1,23 @@
-"""Makes the packages of benchmarks/ importable, and compiles the C half of a race once."""
+"""Compiles the C half of a race, once for all workers and sessions."""
 
 from __future__ import annotations
 
-import sys
+import fcntl
 from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def native(tmp_path_factory):
+def native():
     """The library of native.c."""
-    from race.native import compile_native, load_native
+    from race.native import SOURCE, compile_native, load_native
 
-    return load_native(compile_native(tmp_path_factory.mktemp("native")))
+    folder = ROOT / "build" / f"race-native-{SOURCE.stat().st_mtime_ns}"  # another text has another folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        library = folder / "native.so"
+        return load_native(library if library.exists() else compile_native(folder))

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 from modes.table import rows_of, text_of, verdict
-
-sys.path.append(str(Path(__file__).resolve().parent))
 from programs import read, run
 
 MODES = ["naive", "overlap per parameter", "bucketed", "bucketed + overlap", "alone"]

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from programs import read, run
 from race.cell import OPS
 from race.hosts import why_impossible
-
-sys.path.append(str(Path(__file__).resolve().parent))
-from programs import read, run
 
 QUICK = ("--ranks", 2, "--rounds", 2, "--seconds", 0)
 

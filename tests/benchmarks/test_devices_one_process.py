@@ -6,23 +6,16 @@ tests/gpu runs the same on a GPU, with every type and size.
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
-
-TESTS = Path(__file__).resolve().parents[1]
-for folder in (TESTS, TESTS.parent / "benchmarks", TESTS / "gpu_stand_in"):
-    sys.path.append(str(folder))
 from devices.core import SHARE_AUTO, SHARE_FD, SPIN, STREAM, CoreError, open_core
 from devices.one_process import OneProcess
 from devices.one_rank import OneRank
 from devices.plan import Problem
 from ranks import HERE
-from stand_in import loaded, stand_in
-from worlds import world_of
+from stand_in import loaded
 
 COUNT = 4 * 101
 SUMS = ["direct", "one_shot", "ring/rank"]

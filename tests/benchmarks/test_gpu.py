@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import gpu
 import pytest
 from devices.cell import ALL_REDUCE, ZERO_STEP, Cell
 from devices.plot import draw
 from devices.rounds import Entry
 from devices.table import BARS, LIMITS, bars_of, line, roofline, rows_of
-
-sys.path.append(str(Path(__file__).resolve().parent))
 from programs import run
 
 MIB = 1 << 20

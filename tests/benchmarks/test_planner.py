@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
-
-sys.path.append(str(Path(__file__).resolve().parent))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "python/planner"))
 import invented
+import pytest
 from foretold import memory_rows
 from foretold.rows import foretold, link_bytes, with_measured
 from programs import read, run

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from dataclasses import asdict
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from programs import ROOT, read, run
 from scale.calibrate import LARGE, MIDDLE, SEGMENTS, SMALL, alpha_and_beta, fold_cost, gap_between
 from scale.compare import compare, simulator
 from scale.costs import SEGMENT, Topology, candidates, direct
 from scale.crossover import MARGIN
 from scale.network import Network, load_network, save_network
 from scale.simulate import platform
-
-sys.path.append(str(Path(__file__).resolve().parent))
-from programs import ROOT, read, run
 
 NET = Network(1e-4, 8e-9, 4e-6, 3e-11, 2e-5, 3e-10, "a test")
 

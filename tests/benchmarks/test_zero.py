@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import zero
-from shards.report import Bar
-
-sys.path.append(str(Path(__file__).resolve().parent))
 from programs import read, run
+from shards.report import Bar
 
 
 def test_every_stage_races_torchs_program_and_ends_with_the_same_bits(tmp_path):

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 import zero_memory
+from programs import read, run
 from shards.formulas import BF16, FP32, bytes_per_parameter, passes_per_step
 from shards.ledger import Row
 from shards.mixed import MasteredAdamW
 from shards.resident import Sampler, pss
 from torch import nn
-
-sys.path.append(str(Path(__file__).resolve().parent))
-from programs import read, run
 
 
 def test_a_run_reports_memory_bytes_sent_and_bits(tmp_path):

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import zero_step
-
-sys.path.append(str(Path(__file__).resolve().parent))
 from programs import read, run
 
 

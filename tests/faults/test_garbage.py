@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import HERE, World
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from sockets import HALF_OPEN, Strangers, call, open_files, other_listeners, resident_kib, tcp_listeners, tcp_ports
 
 STEPS = 200

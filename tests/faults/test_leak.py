@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from ranks import HERE
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from sockets import open_files, resident_kib, threads
 
 CYCLES = 50

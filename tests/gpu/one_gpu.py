@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from devices.core import CoreError, open_core
+from devices.plan import Problem, plan_of
+from oracle import bytes_of, fold, values
+from ranks import HERE
 
 # Read when CUDA starts: streams that share a hardware queue would wait for one another.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-ROOT = Path(__file__).resolve().parents[2]
-for folder in (ROOT / "benchmarks", ROOT / "tests", ROOT / "tests/python/backend"):
-    sys.path.append(str(folder))
-from devices.core import CoreError, open_core  # noqa: E402
-from devices.plan import Problem, plan_of  # noqa: E402
-from oracle import bytes_of, fold, values  # noqa: E402
-from ranks import HERE  # noqa: E402
 
 WORLDS = [1, 2, 4, 8]
 SUMMED = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int64]

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import one_gpu as gpu
 import pytest
 import torch
 import torch.distributed as dist
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-import one_gpu as gpu
 from oracle import COMMON, FLOAT8, NUMBERS, bytes_of, fold, ops_of, values
 from ranks import HERE
 

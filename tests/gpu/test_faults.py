@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
-from pathlib import Path
 
+import one_gpu as gpu
 import pytest
 import torch
 import torch.distributed as dist
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-import one_gpu as gpu
 from ranks import HERE, World
 
 gpu.require()

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import one_gpu as gpu
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-import one_gpu as gpu
 
 gpu.require()
 from devices.core import SPIN, STREAM, CoreError

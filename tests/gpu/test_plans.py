@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 import one_gpu as gpu
+import pytest
 
 gpu.require()
 from devices.core import SPIN, STREAM

@@ -4,15 +4,10 @@ right.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import one_gpu as gpu
 import pytest
 import torch
 import torch.distributed as dist
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-import one_gpu as gpu
 from ranks import HERE
 
 gpu.require()

@@ -6,16 +6,12 @@ Divisors are powers of two: torch divides by another number on a GPU by multiply
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
+import one_gpu as gpu
 import pytest
 import torch
-from torch import nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-import one_gpu as gpu
 from ranks import HERE
+from torch import nn
 
 gpu.require()
 DEVICE, STEPS = "cuda", 6

@@ -34,9 +34,8 @@ DEVICE_LIBRARY = "libstand_in_device.so"
 NCCL_LIBRARY = "libnccl_stand_in.so"
 
 
-@pytest.fixture(scope="session")
-def stand_in() -> str:
-    """Torch's device, beside it the library for ringdp; compiled as far as something changed."""
+def built() -> str:
+    """Torch's device, beside it the library for ringdp; compiled as far as something changed, by one process at a time."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     tools = [os.environ.get("CXX") or "c++", "cmake", "ninja"]
     absent = [tool for tool in tools if shutil.which(tool, path=path) is None]

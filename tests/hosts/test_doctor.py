@@ -7,11 +7,8 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python" / "doctor"))
 from jobs import PORT
 from planted import ARGUMENTS, script
 

@@ -1,20 +1,14 @@
-"""Worlds of ranks, and jobs on two hosts, for the comparison with one process."""
+"""Jobs on two hosts, for the comparison with one process."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hosts"))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from jobs import Job
 from namespaces import Network, why_impossible
-from worlds import world_of
 
 LIMIT_S = 1200.0  # every cell on eight ranks
 
@@ -33,6 +27,3 @@ def two_hosts(tmp_path: Path) -> Iterator[Callable[[int], Job]]:
             return job
 
         yield make
-
-
-__all__ = ["world_of"]

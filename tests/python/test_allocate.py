@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 import ringdp
 import torch
 import torch.distributed as dist
-from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parent / "backend"))
 from oracle import fold, same_bits, values
-from ranks import HERE, World, kept_worlds
+from ranks import HERE
+from torch import Tensor
 
 COUNTS = [1000, 60_000, 100_003]  # small ones take slots, the others one pass
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.complex64, torch.bool]
-
-
-@pytest.fixture(scope="module")
-def world_of() -> Iterator[Callable[..., World]]:
-    """world_of(3, heap_bytes=0): a joined world of these settings, kept for this file."""
-    with kept_worlds() as get:
-        yield get
 
 
 def filled(value: Tensor, shared: bool = True) -> Tensor:

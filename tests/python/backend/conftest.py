@@ -1,17 +1,10 @@
-"""Worlds of ranks for the backend's tests, kept for the whole session: a rank starts once, not once per test."""
+"""Worlds of ranks of every kind that the backend's tests are for."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from oracle import WORLDS
 from ranks import World
-from worlds import pair, run_on_fresh_ranks, world_of
 
 
 @pytest.fixture(params=WORLDS)
@@ -25,6 +18,3 @@ def world(request, world_of) -> World:
 def trio(world_of, request) -> World:
     """Three ranks over each transport."""
     return world_of(3, transport=request.param)
-
-
-__all__ = ["pair", "run_on_fresh_ranks", "world_of"]

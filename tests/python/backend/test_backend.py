@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -11,10 +10,8 @@ import pytest
 import ringdp
 import torch
 import torch.distributed as dist
-from ranks import HERE, values_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from oracle import FLOATS, INTEGERS, SIZES, fold, same_bits, small_integers
+from ranks import HERE, values_of
 
 
 def barrier_order() -> tuple[float, float]:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "gpu_stand_in"))
 from oracle import same_bits, values
-from stand_in import TYPE, backend_of, error_of, here, stand_in
+from ranks import HERE
+from stand_in import TYPE, backend_of, error_of, here
 from torch import Tensor
 
 Put = Callable[[Tensor], Tensor]
 COUNT = 1031
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
-__all__ = ["stand_in"]
 
 
 def mine(put: Put, dtype: torch.dtype, count: int = COUNT, label: str = "") -> Tensor:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from oracle import FLOAT8, LARGE, NUMBERS, SIZES, same_bits, values
+from ranks import HERE
 
 
 def ring_of(dtype: torch.dtype, sizes: list[int]) -> list[str]:

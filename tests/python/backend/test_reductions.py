@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from oracle import COMPLEX, FLOATS, LARGE, NUMBERS, SIZES, combinations, fold, ops_of, same_bits, small_integers, values
+from ranks import HERE
 
 
 def every_rank(label: str, count: int, dtype: torch.dtype) -> list[torch.Tensor]:

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / "device"), str(HERE.parents[1] / "gpu_stand_in")]
-from stand_in import TYPE, error_of, stand_in
-
-__all__ = ["stand_in"]
+from stand_in import TYPE, error_of
 
 
 def why_not(library: str) -> tuple[str, str]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import ringdp
 import torch
 import torch.distributed as dist
+from oracle import FLOATS, bytes_of, fold, same_bits, values
 from ranks import HERE
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from oracle import FLOATS, bytes_of, fold, same_bits, values
 
 WIRES = ["bf16", "fp16", "fp8", "int8"]
 BLOCK = 256

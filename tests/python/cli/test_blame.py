@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
-from ringdp.cli.main import main
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "observe"))
 from made_up import Run, as_file
+from ringdp.cli.main import main
 
 
 def left_by(run, folder):

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
-from ringdp.cli import main
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "doctor"))
 from planted import ARGUMENTS, script
+from ringdp.cli import main
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 CLEAN_RUNS = [(wrapper, backend) for wrapper in ("stock", "ringdp") for backend in ("ringdp", "gloo")]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pages"))
 from example_run import run
 from ringdp.cli import main
 from ringdp.pages.report_figures import figures

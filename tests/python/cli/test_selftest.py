@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from pathlib import Path
 
+import play_ranks
 import pytest
 from ringdp import _native
 from ringdp.cli import main, selftest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "selftest"))
-import play_ranks
 
 
 def test_the_whole_command_over_both_transports(run_python):

@@ -1,4 +1,4 @@
-"""Fixtures of the examples' tests: options, a small text, groups of ranks, train_gpt under torchrun."""
+"""Fixtures of the examples' tests: options, a small text, a group of one, train_gpt under torchrun."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ import torch
 import torch.distributed as dist
 from ringdp.examples.options import Options, parse
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from worlds import world_of
-
-__all__ = ["world_of"]
 LIMIT_S = 240
 TINY = ["--quick", "--dim", "16", "--layers", "1", "--seq", "16", "--dropout", "0.1"]
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import ringdp
-from ranks import World
+from play import numbered, sharded, shuffled
 from ringdp.attach.finding import Finding
 from ringdp.feed.audit import Audit
 from ringdp.feed.hooks import Watcher, _watchers, unwatch, watch
 from ringdp.feed.recorder import Recorder
 from torch.utils.data import DataLoader
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from play import numbered, sharded, shuffled
 
 
 def train(kind, fail=False, epochs=2):
@@ -35,13 +29,6 @@ def train(kind, fail=False, epochs=2):
             return str(error), [], 0
         report = audit.report()
         return "", [f.check for f in report.findings], len(report.rows)
-
-
-@pytest.fixture(scope="module")
-def pair():
-    with World(2) as world:
-        world.join()
-        yield world
 
 
 def test_a_good_feed_is_reported_alike_on_all_ranks(pair):

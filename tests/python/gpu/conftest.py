@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from pathlib import Path
 
 import pytest
 import ringdp
-
-sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
 from devices.structs import Handle
 
 LIBRARY = Path(ringdp.__file__).with_name("libringdp_gpu.so")

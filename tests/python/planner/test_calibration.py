@@ -1,18 +1,14 @@
 """ringdp/planner/calibration.py: a line through points, and a file that comes back."""
 
 import json
-import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 
+import invented
 import pytest
 from ringdp.planner.calibration import line_of, load, moved_bytes, slowest
 from ringdp.planner.kind import InputError
 from ringdp.planner.prediction import calibrated
 from ringdp.planner.probe_job import ProbeJob
-
-sys.path.insert(0, str(Path(__file__).parent))
-import invented
 
 FOUND = calibrated([invented.report(2)] * 2, ProbeJob("mlp", 8, 2, ()), 2, 100e6)
 

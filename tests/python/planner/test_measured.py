@@ -1,20 +1,15 @@
 """ringdp/planner/measured.py: the questions on a perfect machine, and what they refuse."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("torch")
+import invented
 from ringdp.planner import measured
 from ringdp.planner.kind import InputError
 from ringdp.planner.prediction import calibrated
 from ringdp.planner.probe import counted
 from ringdp.planner.probe_job import ProbeJob
 from ringdp.planner.workload import mlp
-
-sys.path.insert(0, str(Path(__file__).parent))
-import invented
 
 CALIBRATE, PREDICT, CHECK, FIND = measured.KINDS
 

@@ -1,14 +1,9 @@
 """ringdp/planner/prediction.py: a perfect machine, calibrated on two ranks and one link, is predicted on others."""
 
-import sys
-from pathlib import Path
-
+import invented
 import pytest
 from ringdp.planner.prediction import calibrated, crowding, memory, predict
 from ringdp.planner.probe_job import ProbeJob
-
-sys.path.insert(0, str(Path(__file__).parent))
-import invented
 
 
 def measured(cores=64, between_hosts=True):

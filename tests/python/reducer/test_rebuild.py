@@ -71,7 +71,10 @@ def another_group() -> bool:
         for parameter in parameters:
             parameter.grad = None
         backward(reducer, parameters, inputs[HERE.rank // 2])
-    return all(same_bits(p.grad, folded([g[i] for g in inputs], 2)) for i, p in enumerate(parameters))
+    right = all(same_bits(p.grad, folded([g[i] for g in inputs], 2)) for i, p in enumerate(parameters))
+    # torch hashes how many groups a rank is in into the names of some: it has to be the same on all for later tests.
+    dist.destroy_process_group(pair)
+    return right
 
 
 def test_a_reducer_moves_to_another_group(trio):

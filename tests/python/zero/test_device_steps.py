@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, values_of
-
-TESTS = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TESTS / "python/backend/device"), str(TESTS / "gpu_stand_in")]
 from device_rig import ADAMW, Training, different, one_process
 from native import EXECUTORS
-from stand_in import error_of, stand_in
+from ranks import HERE, values_of
+from stand_in import error_of
 
-__all__ = ["stand_in"]
 ONE_CALL = "a bucket is reduced and stepped by ringdp's kernel by one call of the device"
 FUSED = {**ADAMW, "fused": True}
 KEPT: dict[str, Any] = {}  # on a rank: between two calls of a test

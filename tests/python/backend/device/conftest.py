@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-from ranks import World
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "gpu_stand_in"))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from native import EXECUTORS, WINDOW_BYTES
-from stand_in import stand_in
-
-__all__ = ["stand_in"]
+from ranks import World
 
 
 @pytest.fixture

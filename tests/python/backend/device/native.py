@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import cache
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from ranks import HERE
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "gpu_stand_in"))
 from stand_in import NCCL_LIBRARY, TYPE, StandIn, backend_of, here
 
 EXECUTORS = ("SPIN", "STREAM")

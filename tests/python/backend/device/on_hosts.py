@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
+from namespaces import Network
 from ranks import HERE, World
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "hosts"))
-from namespaces import Network, why_impossible
-
-__all__ = ["why_impossible"]
 CLONE_NEWNET = 0x40000000
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import HERE, values_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "gpu_stand_in"))
 from stand_in import TYPE, backend_of, error_of, here
 
 LIMIT_S = 20.0

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
+import exchanges
 import pytest
 import ringdp
 import torch
 import torch.distributed as dist
-from ranks import HERE
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-import exchanges
 from native import arrive, bits, described
+from ranks import HERE
 from stand_in import BACKEND
 from test_native_lane import check_end_by_death, hang
 from test_nccl_ranks import APART

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from exchanges import Put, mine, values
 from native import PATIENCE_S, WINDOW_BYTES, arrive, bits, described, is_void
+from ranks import HERE
 from stand_in import TYPE, StandIn, backend_of, error_of
 
 TURNS = 3

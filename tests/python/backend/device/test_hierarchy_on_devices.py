@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, World, values_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from exchanges import mine
+from namespaces import why_impossible
 from native import PATIENCE_S, WINDOW_BYTES, arrive, bits, described
-from on_hosts import why_impossible, world_on
+from on_hosts import world_on
+from ranks import HERE, World, values_of
 from stand_in import backend_of, error_of
 from test_native_call import differences
 from test_native_lane import absent, behind, end, hang
@@ -115,7 +112,9 @@ def without_the_device_of(late: int, library: str, dtype: torch.dtype) -> tuple[
 def test_sums_have_the_bits_of_the_cpus_hierarchy(hosts_of, stand_in, sizes):
     for rank, (text, wrong) in enumerate(hosts_of(*sizes).run(sums_that_differ, stand_in)):
         assert wrong == []
-        assert text.startswith(f"tensors on privateuseone:{rank}: NCCL 2.29.0: a device for each of {sum(sizes)} ranks, ")
+        assert text.startswith(
+            f"tensors on privateuseone:{rank}: NCCL 2.29.0: a device for each of {sum(sizes)} ranks, "
+        )
         assert f"which share memory within each of {len(sizes)} hosts; all_reduces by hierarchy (" in text
         assert ", other sums by direct (" in text
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import torch
 import torch.distributed as dist
 from ranks import HERE
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "gpu_stand_in"))
 from stand_in import TYPE, here
 
 

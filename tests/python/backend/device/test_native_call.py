@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import exchanges
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-import exchanges
 from native import WINDOW_BYTES, arrive, bits, described, device_for
+from ranks import HERE
 from stand_in import backend_of
 
 

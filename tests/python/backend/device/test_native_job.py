@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from native import PATIENCE_S, arrive, described
+from ranks import HERE
 from stand_in import backend_of
 
 Start = Callable[[torch.Tensor, dist.ProcessGroup], dist.Work]

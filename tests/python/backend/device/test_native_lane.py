@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import signal
-import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, World, values_of
-
-sys.path[:0] = [str(Path(__file__).resolve().parents[up]) for up in (0, 1)]
 from native import PATIENCE_S, arrive, is_void
 from oracle import FLOAT8
+from ranks import HERE, World, values_of
 from stand_in import error_of
 
 KEPT: dict[str, Any] = {}  # on a rank: between two calls of a test

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
-from ranks import HERE, values_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from native import PATIENCE_S, WINDOW_BYTES, arrive, is_void
+from ranks import HERE, values_of
 from stand_in import backend_of, error_of
 from steps import PART, Bucket, OnDevice
 

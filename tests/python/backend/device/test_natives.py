@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from native import EXECUTORS, arrive, described, device_for
+from ranks import HERE
 from stand_in import backend_of, error_of
 
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, World, values_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from native import arrive, bits, described
+from ranks import HERE, World, values_of
 from test_native_call import differences
 from test_native_lane import absent, check_end_by_death, disagreeing, end, hang
 

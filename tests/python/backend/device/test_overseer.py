@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from native import EXECUTORS, PATIENCE_S, arrive, described
+from ranks import HERE
 
 GROUPS = 5
 WINDOW_BYTES = 220 << 20  # a stand-in's device holds a few of these, not all

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import gc
-import sys
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "gpu_stand_in"))
 from stand_in import StandIn, here
 
 

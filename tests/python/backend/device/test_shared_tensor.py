@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, values_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from exchanges import mine
 from native import PATIENCE_S, arrive, bits, described, device_for, is_void
+from ranks import HERE, values_of
 from stand_in import StandIn, backend_of, error_of
 
 KEPT: dict[str, Any] = {}  # on a rank: between two calls of a test

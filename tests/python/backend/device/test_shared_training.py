@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import copy
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from native import EXECUTORS, arrive, bits, described, device_for
 from ranks import HERE
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.optimizer import ZeroOptimizer
 from torch import nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from native import EXECUTORS, arrive, bits, described, device_for
 
 SGD = {"lr": 0.1, "momentum": 0.9}
 GRADIENT_BYTES = 4 * (12 * 96 + 96 + 96 * 96 + 96 + 96 * 3 + 3)

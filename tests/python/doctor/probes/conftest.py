@@ -1,18 +1,11 @@
-"""A rig that writes into a list, and whose replaced functions come back; worlds of ranks."""
+"""A rig that writes into a list, and whose replaced functions come back."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from ringdp.doctor.probes.rig import Rig
-from worlds import run_on_fresh_ranks
-
-__all__ = ["run_on_fresh_ranks"]
 
 
 @pytest.fixture
