@@ -8,7 +8,7 @@ PIP_ARGS ?=
 NPROC    ?= 2
 ARGS     ?=
 PACKAGES := 'setuptools>=70' 'wheel>=0.43' 'ninja>=1.11' 'cmake>=3.24' 'numpy>=1.26' 'pytest>=7.4' \
-            'expecttest>=0.2' 'rich>=13' 'matplotlib>=3.7'
+            'pytest-xdist>=3.5' 'expecttest>=0.2' 'rich>=13' 'matplotlib>=3.7'
 # Trainers that some tests run ringdp under; those tests are skipped where pip cannot get them.
 NEIGHBOURS := 'lightning>=2.4' 'accelerate>=1.0'
 # What operates the pages in a browser; likewise.
@@ -38,26 +38,34 @@ PACKAGES_STAMP := $(VENV)/packages-$(call key,$(TORCH) $(PIP_ARGS) $(PACKAGES))
 NEIGHBOURS_STAMP := $(VENV)/neighbours-$(call key,$(TORCH) $(PIP_ARGS) $(NEIGHBOURS) $(BROWSING))
 BUILT := $(STAMPS)/installed
 endif
+# Kernels are compiled for the devices that are here, and for all that are supported where everything is tested.
+ifneq ($(filter test-all,$(MAKECMDGOALS)),)
+export RINGDP_CUDA_ARCHS ?= all
+endif
 # An extension works with one interpreter and one torch, so both are in the name of its stamp.
-COMPILED := $(STAMPS)/compiled-$(call key,$(PY) $(PYTHON) $(FOUND))
+COMPILED := $(STAMPS)/compiled-$(call key,$(PY) $(PYTHON) $(FOUND) $(CXXFLAGS) $(LDFLAGS) $(RINGDP_CUDA) $(RINGDP_CUDA_ARCHS))
 
-.PHONY: demo test test-all sanitize conformance gpu-check soak bench build lint clean help
+.PHONY: demo test test-all mutants coverage conformance gpu-check soak bench build lint clean help
 .DELETE_ON_ERROR:
 
 demo: build  ## train a small GPT on 2 ranks of this machine (NPROC=4, ARGS="--steps 50", VENV=none)
 	$(PY) -m torch.distributed.run --nproc-per-node $(NPROC) -m ringdp.examples.train_gpt $(ARGS)
 
-test: build $(NEIGHBOURS_STAMP)  ## C++ tests, the same under sanitizers, Python tests; the last line has the totals
+test: build $(NEIGHBOURS_STAMP)  ## ten minutes: C++ tests, two sanitizers, Python tests (SUITE="thread python")
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
-	@$(PY) .ci/suites.py
+	@$(PY) .ci/suites.py test $(SUITE)
 
-test-all: build $(NEIGHBOURS_STAMP)  ## the same with every cell of the comparison with one process: hours
+test-all: build $(NEIGHBOURS_STAMP)  ## every test there is, in parts that are not repeated once they passed (PART=parity)
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
-	@$(PY) .ci/suites.py plain everything thread address
+	@$(PY) .ci/suites.py all $(PART)
 
-sanitize: build  ## the C++ tests under TSan and under ASan+UBSan
+mutants: build $(NEIGHBOURS_STAMP)  ## plants faults, one at a time, and shows which suite of `make test` catches each
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
-	@$(PY) .ci/suites.py thread address
+	@$(PY) tests/mutants/run.py $(ARGS)
+
+coverage: build $(NEIGHBOURS_STAMP)  ## lines and branches of csrc and python that `make test` runs, by module
+	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
+	@$(PY) .ci/coverage.py $(ARGS)
 
 conformance: build  ## PyTorch's own distributed tests over ringdp (ARGS="--world-size 3 --filter all_reduce")
 	$(PY) -m tests.conformance $(ARGS)

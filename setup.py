@@ -3,8 +3,10 @@
 The CUDA part is a library of its own: setup_cuda.py.
 
 `pip install --no-build-isolation .`, the same with `-e`, or `python setup.py build_ext --inplace`.
-Environment: CXX (compiler), MAX_JOBS (default: every core), RINGDP_CUDA=auto|on|off.
-Compiled files are kept under build/ and compiled again only when they or what they include changed.
+Environment: CXX (compiler), CXXFLAGS and LDFLAGS (added to our own), MAX_JOBS (default: every core),
+RINGDP_CUDA=auto|on|off, RINGDP_CUDA_ARCHS=auto|all|80;90.
+Compiled files are kept under build/ and compiled again only when they or what they include changed; ccache is used
+where it is on the PATH (CCACHE_DISABLE=1 does without).
 """
 
 from __future__ import annotations
@@ -32,7 +34,15 @@ import setup_cuda  # noqa: E402
 
 CORE_ROOMS = ("base", "kernels", "trace", "transport", "plan", "collective", "comm", "gpu")
 TORCH_ROOMS = ("backend", "reducer", "zero", "bindings")
+
+
+def asked(name: str) -> list[str]:
+    """The flags that a variable of the environment adds."""
+    return shlex.split(os.environ.get(name, ""))
+
+
 CORE_FLAGS = "-std=c++20 -O3 -ffp-contract=off -fPIC -fvisibility=hidden -Wall -Wextra -pthread".split()
+CORE_FLAGS += asked("CXXFLAGS")
 # Only these files may use more than the baseline instruction set; kernels/dispatch.cc picks one at run time.
 SIMD_FLAGS = {
     "_avx2.cc": "-mavx2 -mf16c -mfma".split(),
@@ -49,6 +59,15 @@ def say(line: str) -> None:
 def compiler() -> list[str]:
     """The C++ compiler as a command, from CXX."""
     return shlex.split(os.environ.get("CXX", "")) or ["c++"]
+
+
+@cache
+def launcher() -> list[str]:
+    """What goes in front of a compiler: ccache where there is one, unless CXX names a launcher itself."""
+    found = shutil.which("ccache") if len(compiler()) == 1 else None
+    if found:
+        os.environ.setdefault("CCACHE_SLOPPINESS", "pch_defines,time_macros")  # else no file with torch's headers hits
+    return [found] if found else []
 
 
 @cache
@@ -115,7 +134,7 @@ def compile_objects(name: str, key: object, files: list[Path], command: Callable
         output.parent.mkdir(parents=True, exist_ok=True)
         output.unlink(missing_ok=True)
         outputs_of = ["-MMD", "-MF", str(output.with_suffix(".d")), "-o", str(output)]
-        result = subprocess.run([*command(source), *outputs_of], cwd=ROOT, capture_output=True, text=True)
+        result = subprocess.run([*launcher(), *command(source), *outputs_of], cwd=ROOT, capture_output=True, text=True)
         output.with_suffix(".log").write_text(result.stderr)
         return result
 
@@ -154,7 +173,8 @@ def precompiled(flags: list[str], folder: Path) -> list[str]:
         command = [*compiler(), *flags, "-w", "-x", "c++-header", str(copy), "-o", str(output)]
         if subprocess.run(command, cwd=ROOT).returncode != 0:
             return []  # each file parses them for itself
-    return ["-include", str(copy), "-Wno-sign-compare"]  # which torch's headers switch off, and that is not kept
+    # -Wsign-compare is what torch's headers switch off, and that is not kept; ccache needs the last.
+    return ["-include", str(copy), "-Wno-sign-compare", "-fpch-preprocess"]
 
 
 def write_build_record(folder: Path, cuda: str | None) -> None:
@@ -167,6 +187,7 @@ def write_build_record(folder: Path, cuda: str | None) -> None:
         "python": platform.python_version(),
         "compiler": version[0] if version else " ".join(compiler()),
         "cuda": cuda,
+        "cuda_architectures": setup_cuda.architectures() if cuda else [],
         "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }
     (folder / "_built.json").write_text(json.dumps(record, indent=2) + "\n")
@@ -187,7 +208,7 @@ def extension_and_command() -> tuple[object, type]:
             self.build_temp = str(ROOT / "build" / f"torch-{minor}-{sys.implementation.cache_tag}")
 
         def run(self) -> None:
-            os.environ.setdefault("MAX_JOBS", str(jobs()))
+            os.environ.setdefault("MAX_JOBS", str(jobs()))  # torch's build uses ccache by itself
             objects = compile_core()
             for ext in self.extensions:
                 ext.extra_objects = objects
@@ -212,15 +233,15 @@ def extension_and_command() -> tuple[object, type]:
         include_dirs=[str(ROOT / "csrc")],
         define_macros=[("RINGDP_TORCH_VERSION", f'"{torch.__version__}"')],
         # No -std: torch's own headers decide (C++17 for 2.11, C++20 from 2.13).
-        extra_compile_args=["-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden"],
-        extra_link_args=["-pthread", "-ldl"],
+        extra_compile_args=["-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden", *asked("CXXFLAGS")],
+        extra_link_args=["-pthread", "-ldl", *asked("LDFLAGS")],
     )
     return extension, BuildRingdp
 
 
 def main() -> None:
     """Metadata commands (egg_info, sdist) need no compiler, but do need the extension's list of sources."""
-    setup_cuda.choice()
+    setup_cuda.choice(), setup_cuda.architectures()  # refused before anything is compiled
     require_torch()
     extension, command = extension_and_command()
     setup(ext_modules=[extension], cmdclass={"build_ext": command})

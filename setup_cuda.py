@@ -28,11 +28,7 @@ BORROWED = ("csrc/base/dtype.cc", "csrc/base/error.cc", "csrc/gpu/check_work.cc"
 FLAGS = (
     "-std=c++17 -O3 -fmad=false --compress-mode=size -Xcompiler -fPIC,-Wall,-Wextra -Xptxas -v,-warn-spills"
 ).split()
-# The last one also as PTX, from which the driver compiles for what comes later.
-ARCHITECTURES = (
-    "-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 "
-    "-gencode arch=compute_100,code=[sm_100,compute_100]"
-).split()
+ALL_ARCHITECTURES = ("80", "90", "100")
 LINK_FLAGS = "-shared -cudart static -Xlinker --version-script=csrc/gpu/cuda/exports.map,-z,defs".split()
 
 # compile_objects of setup.py: folder's name, what its key is made of, sources, the command of one source -> objects
@@ -45,6 +41,43 @@ def choice() -> str:
     if chosen not in CHOICES:
         sys.exit(f"'{chosen}' is no value for RINGDP_CUDA: accepted is {'|'.join(CHOICES)}")
     return chosen
+
+
+def architectures() -> tuple[str, ...]:
+    """For which devices kernels are compiled, as compute capabilities without the point, from RINGDP_CUDA_ARCHS.
+
+    auto: those of the devices that are here; where there are none the oldest, whose PTX runs on all. all: what wheels
+    have. Refused when it is none of these and no list of numbers.
+    """
+    asked = os.environ.get("RINGDP_CUDA_ARCHS") or "auto"
+    if asked == "auto":
+        return devices_here() or ALL_ARCHITECTURES[:1]
+    if asked == "all":
+        return ALL_ARCHITECTURES
+    numbers = re.split(r"[;, ]+", asked.strip())
+    if not all(re.fullmatch(r"\d{2,3}", number) and int(number) >= int(ALL_ARCHITECTURES[0]) for number in numbers):
+        sys.exit(f"invalid value '{asked}' for RINGDP_CUDA_ARCHS (expected auto, all, or numbers from 80 on: '80;90')")
+    return tuple(sorted(set(numbers), key=int))
+
+
+@cache
+def devices_here() -> tuple[str, ...]:
+    """The compute capabilities of this machine's devices that can be compiled for; () where there are none."""
+    smi = shutil.which("nvidia-smi")
+    query = [str(smi), "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, timeout=20).stdout if smi else ""
+    except (OSError, subprocess.TimeoutExpired):
+        said = ""
+    found = {line.strip().replace(".", "") for line in said.splitlines()}
+    return tuple(sorted((n for n in found if n.isdigit() and int(n) >= int(ALL_ARCHITECTURES[0])), key=int))
+
+
+def code_of(chosen: tuple[str, ...]) -> list[str]:
+    """What tells nvcc so. The last one also as PTX, from which the driver compiles for what comes later."""
+    *others, last = chosen
+    options = [f"-gencode arch=compute_{n},code=sm_{n}" for n in others]
+    return " ".join([*options, f"-gencode arch=compute_{last},code=[sm_{last},compute_{last}]"]).split()
 
 
 def _in_packages() -> Path | None:
@@ -95,7 +128,7 @@ def sources() -> list[Path]:
 
 def compile_command(nvcc: Path, source: Path) -> list[str]:
     """The command that compiles one file, without its outputs."""
-    return [str(nvcc), *FLAGS, *ARCHITECTURES, "-Icsrc", "-c", str(source)]
+    return [str(nvcc), *FLAGS, *code_of(architectures()), "-Icsrc", "-c", str(source)]
 
 
 def link(nvcc: Path, objects: list[Path], output: Path) -> None:
@@ -110,7 +143,7 @@ def link(nvcc: Path, objects: list[Path], output: Path) -> None:
 
 def compiled(nvcc: Path, compile_objects: Compile) -> list[Path]:
     """Compiles what changed; returns every object. Beside each stands what ptxas said, in a .log."""
-    key = (version_of(nvcc), FLAGS, ARCHITECTURES)
+    key = (version_of(nvcc), FLAGS, architectures())
     return compile_objects("cuda", key, sources(), lambda source: compile_command(nvcc, source))
 
 
@@ -126,5 +159,6 @@ def build(folder: Path, say: Callable[[str], None], compile_objects: Compile) ->
         output.unlink(missing_ok=True)
         say(f"CUDA part skipped: {why}")
         return None
+    say(f"CUDA part: {', '.join(f'sm_{n}' for n in architectures())} and PTX (RINGDP_CUDA_ARCHS=all for all)")
     link(nvcc, compiled(nvcc, compile_objects), output)
     return ".".join(map(str, release_in(version_of(nvcc))))

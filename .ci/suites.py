@@ -1,88 +1,108 @@
-"""Runs every test suite, shows what failed, and ends with the line 'N passed, N failed, N skipped'.
+"""Runs suites of tests, shows what failed, and ends with the line 'N passed, N failed, N skipped'.
 
-    suites.py [plain] [python] [thread] [address]        (default: all)
-    suites.py everything                                 Python tests with the long ones
-    suites.py build thread address                       builds what these run, and says nothing
+    suites.py test [SUITE ...]     what `make test` runs: a slice of everything, about ten minutes on two cores
+    suites.py all [PART ...]       what `make test-all` runs: everything; a part that has passed on these very files is
+                                   not run again unless it is named
+    suites.py list                 the suites and parts, and what each is
 
-A suite whose tool is absent is skipped by name and counted once; with CI=true in the environment it fails.
-Standard library only: it also runs where nothing may be installed.
+A suite whose tool is absent is skipped by name and counted once; with CI=true in the environment it fails. Figures of
+every suite and its slowest tests are written to build/test-report.json. Standard library only: it also runs where
+nothing may be installed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 SANITIZERS = {"plain": "", "thread": "thread", "address": "address,undefined"}
-# Rooms whose tests run in one thread: the thread sanitizer has nothing to find there, and takes minutes to say so.
-ONE_THREAD = {"thread": ("plan", "kernels")}
+MODULES = ("gpu", "comm", "plan", "kernels", "transport", "collective", "trace", "base")  # the longest first
+# Modules with threads; the thread sanitizer has nothing to find in the others.
+WITH_THREADS = ("gpu", "comm", "transport", "collective", "trace")
+# Modules with memory handled by hand, or bytes that come from elsewhere.
+WITH_MEMORY = ("gpu", "comm", "kernels", "transport", "collective", "trace", "base")
+# One thread, whose functions keep no address of a variable: fake stacks would only take half of their time.
+WITHOUT_FAKE_STACKS = ("plan", "kernels")
 SUPPRESSIONS = ROOT / "tests/cpp/sanitizers.supp"
-PYTHON_LIMIT_S = {"python": 60 * 60, "everything": 6 * 3600}
+PROGRAM_LIMIT_S = 900
+PYTEST_LIMIT_S = 3600
 JOBS = 2
+SHOWN_LINES = 60
 
 
 @dataclass
 class Outcome:
-    """Counts of one suite; `note` says why it could not run as a whole."""
+    """Counts and seconds of one suite; `note` says why it could not run as a whole."""
 
     name: str
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     note: str = ""
+    build_s: float = 0.0
+    tests_s: float = 0.0
+    slowest: list[tuple[str, float]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        counts = f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+        built = f"built in {self.build_s:.0f} s, " if self.build_s >= 0.5 else ""
+        note = f" - {self.note}" if self.note else ""
+        return f"ringdp: {self.name}: {counts}; {built}tests {self.tests_s:.0f} s{note}"
 
 
-def absent(name: str, tool: str) -> Outcome:
-    """A suite that cannot run because a tool is not there."""
-    required = os.environ.get("CI") == "true"
-    return Outcome(name, failed=int(required), skipped=int(not required), note=f"skipped: no {tool}")
+@dataclass(frozen=True)
+class Suite:
+    """Something that can be run by name."""
+
+    name: str
+    what: str
+    run: Callable[[Outcome], None]
 
 
-def broken(name: str, why: str) -> Outcome:
-    """A suite that did not get as far as its tests."""
-    return Outcome(name, failed=1, note=why)
+class Missing(Exception):
+    """A tool that is not there."""
 
 
-def counted(name: str, report: Path, status: int) -> Outcome:
-    """The counts of a JUnit report. A failing status without a failed test is a failure too."""
-    try:
-        cases = list(ElementTree.parse(report).iter("testcase"))
-    except (OSError, ElementTree.ParseError) as error:
-        return broken(name, f"no report: {error}")
-    outcome = Outcome(name)
-    for case in cases:
-        if case.find("failure") is not None or case.find("error") is not None:
-            outcome.failed += 1
+class Broken(Exception):
+    """Why a suite did not get as far as its tests."""
+
+
+def tail(log: Path) -> str:
+    """The end of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]) if log.exists() else ""
+
+
+def add_report(outcome: Outcome, report: Path, prefix: str = "") -> int:
+    """Adds the counts of a JUnit report, shows its failures; how many there were. OSError or ParseError without one."""
+    failed = 0
+    for case in ElementTree.parse(report).iter("testcase"):
+        name = f"{prefix}{case.get('classname', '')}.{case.get('name', '')}"
+        said = [*case.iter("failure"), *case.iter("error")]
+        if said:
+            failed += 1
+            if prefix:  # pytest shows its own
+                print(f"FAILED {name}", *((e.text or e.get("message") or "") for e in said), sep="\n", flush=True)
         elif case.find("skipped") is not None or case.get("status") == "notrun":
             outcome.skipped += 1
         else:
             outcome.passed += 1
-    if status != 0 and outcome.failed == 0:
-        outcome.failed, outcome.note = 1, f"exit status {status}"
-    if not cases:
-        outcome.failed, outcome.note = 1, "no test ran"
-    return outcome
-
-
-def logged(command: list[str], log: Path, *, shown: bool = True) -> int:
-    """Runs a command into a log; shows the end of it when the command fails."""
-    with log.open("a") as stream:
-        status = subprocess.run(command, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT).returncode
-    if status != 0 and shown:
-        print("\n".join(log.read_text(errors="replace").splitlines()[-40:]), flush=True)
-    return status
+        outcome.slowest.append((name, float(case.get("time") or 0)))
+    outcome.failed += failed
+    outcome.slowest = sorted(outcome.slowest, key=lambda pair: -pair[1])[:20]
+    return failed
 
 
 def fixed_addresses() -> list[str]:
@@ -99,118 +119,201 @@ def shipped_objects() -> str:
     return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
-def cpp_name(kind: str) -> str:
-    return f"C++ ({SANITIZERS[kind] or 'plain'})"
-
-
-def build(kind: str, *, jobs: int = JOBS, shown: bool = True) -> Outcome | None:
-    """Configures and builds the C++ tests under one set of sanitizers; None when they are there."""
-    name, cmake = cpp_name(kind), shutil.which("cmake")
-    if not cmake or not shutil.which("ctest"):
-        return absent(name, "cmake")
-    folder, log = BUILD / f"cpp-{kind}", BUILD / f"cpp-{kind}.log"
+def build_programs(kind: str, modules: Sequence[str], *, unity: bool) -> Path:
+    """Configures and builds the C++ test programs of these modules under one set of sanitizers; where they are."""
+    cmake = shutil.which("cmake")
+    if not cmake:
+        raise Missing("cmake")
+    folder = BUILD / (f"cpp-{kind}" if unity else f"cpp-{kind}-by-file")
+    log = folder.with_suffix(".log")
     log.parent.mkdir(exist_ok=True)
-    log.write_text("")
-    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    left_out = ";".join(ONE_THREAD.get(kind, ()))
     configure = [cmake, "-S", "tests/cpp", "-B", str(folder), f"-DSANITIZE={SANITIZERS[kind]}"]
-    objects = "" if SANITIZERS[kind] else shipped_objects()
-    configure += [f"-DLEFT_OUT={left_out}", f"-DCORE_OBJECTS={objects}", *generator]
-    if logged(configure, log, shown=shown):
-        return broken(name, "does not configure")
-    if (folder / "no-googletest").exists():
-        return absent(name, "GoogleTest")
-    if logged([cmake, "--build", str(folder), "--parallel", str(jobs)], log, shown=shown):
-        return broken(name, "does not compile")
-    return None
+    configure += [f"-DMODULES={';'.join(modules)}", f"-DUNITY={'ON' if unity else 'OFF'}"]
+    configure += [f"-DCORE_OBJECTS={'' if SANITIZERS[kind] else shipped_objects()}"]
+    configure += ["-G", "Ninja"] if shutil.which("ninja") else []
+    configure += ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+    with log.open("w") as stream:
+        for command in (configure, [cmake, "--build", str(folder), "--parallel", str(JOBS)]):
+            if subprocess.run(command, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT).returncode != 0:
+                stream.flush()
+                print(tail(log), flush=True)
+                raise Broken("does not configure" if command is configure else "does not compile")
+            if (folder / "no-googletest").exists():
+                raise Missing("GoogleTest")
+    return folder
 
 
-def cpp(kind: str) -> Outcome:
-    """Builds and runs the C++ tests under one set of sanitizers."""
-    if (failure := build(kind)) is not None:
-        return failure
-    name, folder, log = cpp_name(kind), BUILD / f"cpp-{kind}", BUILD / f"cpp-{kind}.log"
-    report = folder / "report.xml"
+def run_program(folder: Path, module: str, environment: dict[str, str], launcher: list[str]) -> str:
+    """Runs one test program; why it has no report, or ""."""
+    report, log = folder / f"{module}.xml", folder / f"{module}.log"
     report.unlink(missing_ok=True)
-    os.environ.update(
-        TSAN_OPTIONS=f"suppressions={SUPPRESSIONS}:second_deadlock_stack=1",
-        ASAN_OPTIONS="detect_stack_use_after_return=1",
-        UBSAN_OPTIONS="print_stacktrace=1",
-    )
-    # ctest runs inside the folder: its option to name one is younger than the oldest cmake that will do.
-    run = ["ctest", "-j", str(JOBS), "--output-on-failure", "--output-junit", str(report)]
-    with log.open("a") as stream:
-        status = subprocess.run(
-            [*fixed_addresses(), *run], cwd=folder, stdout=stream, stderr=subprocess.STDOUT
-        ).returncode
-    if status != 0:
-        print("\n".join(log.read_text(errors="replace").splitlines()[-120:]), flush=True)
-    return counted(name, report, status)
+    stacks = {"ASAN_OPTIONS": f"detect_stack_use_after_return={int(module not in WITHOUT_FAKE_STACKS)}"}
+    command = [*launcher, str(folder / f"{module}_test"), f"--gtest_output=xml:{report}"]
+    with log.open("w") as stream:
+        try:
+            status = subprocess.run(
+                command,
+                cwd=folder,
+                env={**environment, **stacks},
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                timeout=PROGRAM_LIMIT_S,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return f"not done after {PROGRAM_LIMIT_S} s"
+    failures = report.exists() and any(ElementTree.parse(report).iter("failure"))
+    return "" if report.exists() and (status == 0 or failures) else f"ended with status {status}"
 
 
-def python(name: str) -> Outcome:
-    """Runs pytest over tests/, its output shown as it comes."""
-    if importlib.util.find_spec("pytest") is None:
-        return absent("Python", "pytest")
-    report = BUILD / "pytest.xml"
-    report.parent.mkdir(exist_ok=True)
-    report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "tests", f"--junit-xml={report}"]
-    command += ["-m", ""] if name == "everything" else []
-    limit = PYTHON_LIMIT_S[name]
-    try:
-        status = subprocess.run(command, cwd=ROOT, timeout=limit).returncode
-    except subprocess.TimeoutExpired:
-        return broken("Python", f"not done after {limit} s")
-    return counted("Python", report, status)
+def cpp(kind: str, modules: Sequence[str], *, long: bool = False) -> Callable[[Outcome], None]:
+    """The C++ tests of these modules, a process for each; `long`: all cells, every file compiled by itself."""
 
-
-@contextmanager
-def built_ahead(kinds: list[str]) -> Iterator[None]:
-    """What these suites will run is built meanwhile: Python's tests wait for one another for half of their time.
-
-    What is not there at the end of the block is left to the suite, which may take all cores.
-    """
-    command = ["nice", "-n", "19", sys.executable, __file__, "build", *kinds]
-    process = subprocess.Popen(command, cwd=ROOT, preexec_fn=os.setpgrp)
-    try:
-        yield
-    finally:
-        end_of(process)
-
-
-def end_of(leader: subprocess.Popen[bytes]) -> None:
-    """Ends the processes of a group, and waits for them: two builds of one folder would spoil it."""
-    deadline = time.monotonic() + 10
-    with suppress(ProcessLookupError):
-        os.killpg(leader.pid, signal.SIGTERM)
-        leader.wait()
-        while time.monotonic() < deadline:
-            os.killpg(leader.pid, 0)
-            time.sleep(0.1)
-        os.killpg(leader.pid, signal.SIGKILL)
-
-
-def main(names: list[str]) -> int:
-    """Runs the suites of these names, or only builds them; 1 when anything failed."""
-    if names[:1] == ["build"]:
-        return int(any([build(kind, jobs=1, shown=False) for kind in names[1:]]))
-    bin_folder = str(Path(sys.executable).parent)
-    os.environ["PATH"] = os.pathsep.join([bin_folder, os.environ.get("PATH", "")])
-    outcomes = []
-    names = names or ["plain", "python", "thread", "address"]
-    for at, name in enumerate(names):
-        print(f"ringdp: tests {name} ...", flush=True)
+    def run(outcome: Outcome) -> None:
         start = time.monotonic()
-        if name in PYTHON_LIMIT_S:
-            with built_ahead([later for later in names[at + 1 :] if later in SANITIZERS]):
-                outcome = python(name)
-        else:
-            outcome = cpp(name)
-        outcomes.append(outcome)
-        counts = f"{outcome.passed} passed, {outcome.failed} failed, {outcome.skipped} skipped"
-        note = f" - {outcome.note}" if outcome.note else ""
-        print(f"ringdp: {outcome.name}: {counts} in {time.monotonic() - start:.0f} s{note}", flush=True)
+        folder = build_programs(kind, modules, unity=not long or kind != "plain")
+        built = time.monotonic()
+        outcome.build_s = built - start
+        environment = {
+            **os.environ,
+            "RINGDP_TEST_LONG": str(int(long)),
+            "TSAN_OPTIONS": f"suppressions={SUPPRESSIONS}:second_deadlock_stack=1",
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+        }
+        launcher = fixed_addresses() if kind == "thread" else []
+        with ThreadPoolExecutor(JOBS) as pool:
+            reasons = list(pool.map(lambda module: run_program(folder, module, environment, launcher), modules))
+        for module, reason in zip(modules, reasons, strict=True):
+            if (folder / f"{module}.xml").exists():
+                add_report(outcome, folder / f"{module}.xml", f"{module}: ")
+            if reason:
+                outcome.failed += 1
+                print(f"FAILED {module}_test {reason}\n{tail(folder / f'{module}.log')}", flush=True)
+        outcome.tests_s = time.monotonic() - built
+
+    return run
+
+
+def pytest(*arguments: str) -> Callable[[Outcome], None]:
+    """pytest with these arguments on two workers, its output shown as it comes."""
+
+    def run(outcome: Outcome) -> None:
+        if importlib.util.find_spec("pytest") is None:
+            raise Missing("pytest")
+        report = BUILD / f"{outcome.name}.xml"
+        report.parent.mkdir(exist_ok=True)
+        report.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}", *arguments]
+        if importlib.util.find_spec("xdist") is not None:
+            command += ["-n", str(JOBS), "--dist", "worksteal"]
+        start = time.monotonic()
+        try:
+            status = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=PYTEST_LIMIT_S).returncode
+        except subprocess.TimeoutExpired:
+            raise Broken(f"not done after {PYTEST_LIMIT_S} s") from None
+        outcome.tests_s = time.monotonic() - start
+        try:
+            failed = add_report(outcome, report)
+        except (OSError, ElementTree.ParseError) as error:
+            raise Broken(f"no report: {error}") from None
+        if status != 0 and not failed:
+            raise Broken(f"exit status {status}")
+
+    return run
+
+
+SUITES = (
+    Suite("plain", "C++ tests of what ships", cpp("plain", MODULES)),
+    Suite("thread", "C++ tests of modules with threads, under the thread sanitizer", cpp("thread", WITH_THREADS)),
+    Suite(
+        "address",
+        "C++ tests of modules with memory handled by hand, under the address and undefined-behaviour sanitizers",
+        cpp("address", WITH_MEMORY),
+    ),
+    Suite("python", "Python tests but the long ones", pytest("tests")),
+)
+PARTS = (
+    Suite("plain", "C++ tests, every cell, every file compiled by itself", cpp("plain", MODULES, long=True)),
+    Suite("thread", "the same under the thread sanitizer", cpp("thread", WITH_THREADS, long=True)),
+    Suite("address", "the same under the address and UB sanitizers", cpp("address", MODULES, long=True)),
+    Suite("python", "Python tests with the long ones", pytest("tests", "-m", "", "--ignore=tests/parity")),
+    Suite("parity", "N ranks against one process, every cell", pytest("tests/parity", "-m", "")),
+)
+
+
+def tree() -> str:
+    """A digest of all files that are the project's; "" where git is not there to list them."""
+    command = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    digest = hashlib.sha256()
+    for name in sorted(listed.decode().split("\0")):
+        path = ROOT / name
+        if name and path.is_file():
+            digest.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def run_suite(suite: Suite) -> Outcome:
+    """Runs one; it always has a count."""
+    outcome = Outcome(suite.name)
+    print(f"ringdp: {suite.name}: {suite.what} ...", flush=True)
+    try:
+        suite.run(outcome)
+        if outcome.passed + outcome.failed == 0:
+            raise Broken("no test ran")
+    except Missing as tool:
+        required = os.environ.get("CI") == "true"
+        outcome.failed, outcome.skipped = int(required), int(not required)
+        outcome.note = f"skipped: no {tool}"
+    except Broken as why:
+        outcome.failed, outcome.note = outcome.failed + 1, str(why)
+    print(outcome, flush=True)
+    return outcome
+
+
+def run_all(suites: Sequence[Suite], kept: Path | None, again: bool) -> list[Outcome]:
+    """Runs these; those whose outcome in the folder `kept` is of this tree and had no failure, only if `again`."""
+    now = tree()
+    outcomes = []
+    for suite in suites:
+        file = kept / f"{suite.name}.json" if kept else None
+        before = json.loads(file.read_text()) if file and file.exists() else {}
+        if not again and now and before.get("tree") == now and before["outcome"]["failed"] == 0:
+            outcomes.append(Outcome(**before["outcome"]))
+            print(f"{outcomes[-1]} (run before on these files)", flush=True)
+            continue
+        outcomes.append(run_suite(suite))
+        if file:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps({"tree": now, "outcome": asdict(outcomes[-1])}))
+    return outcomes
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the suites of these names; 1 when anything failed, 2 when there is no such suite."""
+    sets = {"test": SUITES, "all": PARTS}
+    if arguments == ["list"]:
+        for word, suites in sets.items():
+            print(f"suites.py {word}", *(f"  {suite.name:9}{suite.what}" for suite in suites), sep="\n")
+        return 0
+    if not arguments or arguments[0] not in sets:
+        print(__doc__, file=sys.stderr)
+        return 2
+    suites = {suite.name: suite for suite in sets[arguments[0]]}
+    names = arguments[1:] or list(suites)
+    for name in names:
+        if name not in suites:
+            print(f"invalid suite '{name}' (expected one of: {', '.join(suites)})", file=sys.stderr)
+            return 2
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    kept = BUILD / "test-all" if arguments[0] == "all" else None
+    outcomes = run_all([suites[name] for name in names], kept, again=bool(arguments[1:]))
+    print("", *outcomes, sep="\n")
+    BUILD.mkdir(exist_ok=True)
+    (BUILD / "test-report.json").write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1) + "\n")
     passed, failed, skipped = (sum(getattr(o, f) for o in outcomes) for f in ("passed", "failed", "skipped"))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return int(failed > 0)

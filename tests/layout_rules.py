@@ -1,10 +1,4 @@
-"""The rules of the house, each a function from a repository's root to sentences that name what breaks it.
-
-Above the torch line csrc/<room>/<x>.cc is mirrored by tests/cpp/<room>/<x>_test.cc; below it by
-tests/python/<room>/test_<x>.py. What is only reached through one interface has one test: bindings/ (no logic)
-tests/python/test_bindings.py, and gpu/cuda/ (behind a C interface) tests/python/gpu/test_interface.py.
-python/ringdp/<x>.py is mirrored by tests/python/test_<x>.py, leading underscores dropped.
-"""
+"""The rules of the layout, each a function from a repository's root to sentences that name what breaks it."""
 
 from __future__ import annotations
 
@@ -12,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-MAX_LINES = 300
+MAX_LINES = 600
 
 # room -> rooms it may include besides itself
 _CORE = ("base", "kernels", "trace", "transport", "plan", "collective", "comm")
@@ -30,7 +24,6 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
     "zero": ("base", "kernels", "trace", "backend", "reducer"),
     "bindings": (*_CORE, "gpu", "backend", "reducer", "zero"),
 }
-_BY_INTERFACE = {"bindings/": "tests/python/test_bindings.py", "gpu/cuda/": "tests/python/gpu/test_interface.py"}
 _BELOW_TORCH_LINE = ("backend", "reducer", "zero", "bindings")
 _FEATURE_FILES = ("kernels/dispatch.cc", "transport/catalog.h", "transport/catalog.cc", "backend/compat.h")
 _TORCH = re.compile(r"(torch|ATen|c10|caffe2|pybind11)/|Python\.h")
@@ -85,33 +78,6 @@ def feature_switches(root: Path) -> Iterator[str]:
             yield f"csrc/{path}: '{line.strip()}' belongs in {', '.join(_FEATURE_FILES)}"
 
 
-def mirrored_cpp(root: Path) -> Iterator[str]:
-    """Every .cc and .cu has its test."""
-    for path, room, _ in _sources(root):
-        if path.endswith(".h"):
-            continue
-        source = Path(path)
-        shared = next((test for folder, test in _BY_INTERFACE.items() if path.startswith(folder)), None)
-        if shared is not None:
-            test = Path(shared)
-        elif room in _BELOW_TORCH_LINE:
-            test = Path("tests/python") / source.with_name(f"test_{source.stem}.py")
-        else:
-            test = Path("tests/cpp") / source.with_name(f"{source.stem}_test.cc")
-        if not (root / test).is_file():
-            yield f"csrc/{path}: has no test {test.as_posix()}"
-
-
-def mirrored_python(root: Path) -> Iterator[str]:
-    """Every Python module has its test; __init__ and __main__ hold no logic of their own."""
-    package = root / "python/ringdp"
-    for path in sorted(package.rglob("*.py")):
-        source = path.relative_to(package)
-        test = Path("tests/python") / source.with_name(f"test_{source.stem.lstrip('_')}.py")
-        if source.stem not in ("__init__", "__main__") and not (root / test).is_file():
-            yield f"python/ringdp/{source.as_posix()}: has no test {test.as_posix()}"
-
-
 def small_files(root: Path) -> Iterator[str]:
     """No source file is longer than MAX_LINES."""
     folders = ("csrc", "python", "tests", "benchmarks", "docs", ".ci")
@@ -157,8 +123,6 @@ RULES = (
     includes,
     getenv,
     feature_switches,
-    mirrored_cpp,
-    mirrored_python,
     small_files,
     documented_paths,
     known_variables,

@@ -29,9 +29,10 @@ def cuda() -> ModuleType:
 @pytest.fixture(autouse=True)
 def bare(cuda, monkeypatch):
     """No nvcc anywhere, and no choice made."""
-    for name in ("CUDA_HOME", "RINGDP_CUDA"):
+    for name in ("CUDA_HOME", "RINGDP_CUDA", "RINGDP_CUDA_ARCHS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cuda, "_in_packages", lambda: None)
+    cuda.devices_here.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")
 
 
@@ -109,15 +110,55 @@ def test_the_release_must_know_every_architecture(cuda, tmp_path, release, fits)
     assert fits or f"CUDA {release}" in why
 
 
-def test_every_file_is_compiled_for_every_architecture_and_linked(cuda, monkeypatch, tmp_path):
+def test_every_file_is_compiled_for_what_is_asked_and_linked(cuda, monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_HOME", str(plant_nvcc(tmp_path / "home").parent.parent))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     compiler = Compiler()
     assert cuda.build(tmp_path, print, compiler) == "13.0"
     assert (tmp_path / cuda.LIBRARY).read_text() == "linked\n"
     commands = compiler.calls[0]
-    assert all("arch=compute_90,code=sm_90" in command and "-fmad=false" in command for command in commands)
+    assert all(
+        "arch=compute_80,code=[sm_80,compute_80]" in command and "-fmad=false" in command for command in commands
+    )
     assert {Path(command[-1]).suffix for command in commands} == {".cc", ".cu"}
+
+
+def plant_smi(folder: Path, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script in place of nvidia-smi."""
+    smi = folder / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\nprintf '{said}'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "chosen"),
+    [
+        ("auto", "", ("80",)),
+        ("auto", "9.0\\n8.0\\n9.0\\n", ("80", "90")),
+        ("auto", "12.0\\n", ("120",)),
+        ("auto", "7.5\\n", ("80",)),
+        ("auto", "No devices were found\\n", ("80",)),
+        ("all", "9.0\\n", ("80", "90", "100")),
+        ("90", "", ("90",)),
+        ("100;90", "", ("90", "100")),
+        ("90, 80", "", ("80", "90")),
+    ],
+)
+def test_kernels_are_compiled_for_what_is_here_or_asked(cuda, monkeypatch, tmp_path, asked, there, chosen):
+    monkeypatch.setenv("RINGDP_CUDA_ARCHS", asked)
+    plant_smi(tmp_path, there, monkeypatch)
+    assert cuda.architectures() == chosen
+    options = cuda.code_of(chosen)
+    assert options[-1] == f"arch=compute_{chosen[-1]},code=[sm_{chosen[-1]},compute_{chosen[-1]}]"
+    assert options.count("-gencode") == len(chosen)
+
+
+@pytest.mark.parametrize("asked", ["sm_90", "9.0", "75", "every", ";"])
+def test_an_architecture_that_is_none_is_refused(cuda, monkeypatch, asked):
+    monkeypatch.setenv("RINGDP_CUDA_ARCHS", asked)
+    with pytest.raises(SystemExit, match=f"invalid value '{asked}' for RINGDP_CUDA_ARCHS"):
+        cuda.architectures()
 
 
 @pytest.mark.parametrize("colon", [":", " :"])

@@ -119,6 +119,7 @@ const std::vector<SettingRow>& setting_table() {
       {"", "RINGDP_ATTACH", "", "audit:FOLDER or doctor:FOLDER", "set by `ringdp audit` and `ringdp doctor`: what a rank writes down, and where"},
       {"", "RINGDP_JOB", "", "words", "set by commands that run a job (`-- COMMAND`): by it they find the processes that the job leaves"},
       {"", "RINGDP_CUDA", "auto", "auto|on|off", "build time only: compile the CUDA part"},
+      {"", "RINGDP_CUDA_ARCHS", "auto", "auto, all or numbers: 80;90", "build time only: for which devices; auto: those that are here, else 80"},
       {"", "RINGDP_GPU_LIBRARY", "", "a file", "the CUDA part, instead of the one beside the extension"},
       {"", "RINGDP_NCCL", "", "a file", "the NCCL library, which carries tensors of devices between hosts, where the process has not loaded one; empty: libnccl.so.2"},
       {"", "MASTER_ADDR", "", "a host name or address", "set by torchrun; picks the default TCP interface"},

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from ranks import HERE, World, join, leave
 
-WARM_UP, CYCLES = 6, 30
+WARM_UP, CYCLES = 6, 18
 SLACK_MAPS = 8  # the allocator's own
 SETTLED_WITHIN_S = 10.0
 

@@ -1,4 +1,4 @@
-"""Ranks on several hosts: started by torchrun on each, as a user would, or one by one, to be killed.
+"""Ranks on several hosts: forked off a warm interpreter, or started by torchrun on each, as a user would.
 
 Each rank runs `on_rank.py TASK FOLDER` and leaves FOLDER/rank-<n>.json, or its last words in a log that is shown.
 """
@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from namespaces import Host, Network
+from forked import Program
+from namespaces import Network
 
 PROGRAM = Path(__file__).resolve().parent / "on_rank.py"
 PORT = 29500  # of the store; every network is its own, so it is free
@@ -33,8 +34,8 @@ class Job:
         self.per_host = per_host
         self.world = per_host * len(network.hosts)
         self.folder = folder
-        self.ranks: list[subprocess.Popen[bytes]] = []  # of begin(), by rank
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.ranks: list[Program] = []  # of begin(), by rank
+        self._processes: list[Program | subprocess.Popen[bytes]] = []
 
     def torchrun(self, task: str, **settings: object) -> list[dict[str, Any]]:
         """Runs the task by torchrun on every host to its end; what each rank has to say."""
@@ -42,7 +43,17 @@ class Job:
             command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(self.network.hosts)}"]
             command += [f"--node-rank={node}", f"--nproc-per-node={self.per_host}"]
             command += [f"--master-addr={self.network.hosts[0].address}", f"--master-port={PORT}"]
-            self._start(host, [*command, self.program, task, str(self.folder)], {}, settings)
+            command = host.command([*command, self.program, task, str(self.folder)])
+            with self._log().open("wb") as log:
+                environment = self._environment(settings)
+                process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+            self._processes.append(process)
+        self.wait()
+        return self.said()
+
+    def run(self, task: str, **settings: object) -> list[dict[str, Any]]:
+        """Runs the task on every rank to its end; what each rank has to say."""
+        self.begin(task, **settings)
         self.wait()
         return self.said()
 
@@ -50,14 +61,12 @@ class Job:
         """Starts every rank by itself; rank 0 serves the store. The settings are for all, or for rank `only`."""
         for rank in range(self.world):
             host = self.network.hosts[rank // self.per_host]
-            variables = {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(self.world),
-                "MASTER_ADDR": self.network.hosts[0].address,
-                "MASTER_PORT": str(PORT),
-            }
-            own = settings if only in (None, rank) else {}
-            self.ranks.append(self._start(host, [sys.executable, self.program, task, str(self.folder)], variables, own))
+            environment = self._environment(settings if only in (None, rank) else {})
+            environment.update(RANK=str(rank), LOCAL_RANK=str(rank % self.per_host), WORLD_SIZE=str(self.world))
+            environment.update(MASTER_ADDR=self.network.hosts[0].address, MASTER_PORT=str(PORT))
+            arguments, log = (self.program, task, str(self.folder)), self._log()
+            self.ranks.append(Program(arguments, environment, log, log, host.namespace))
+            self._processes.append(self.ranks[-1])
 
     def wait_until_running(self) -> None:
         """Until every rank of begin() has left its mark; AssertionError with its log when one ended before."""
@@ -96,18 +105,14 @@ class Job:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(10)
 
-    def _start(
-        self, host: Host, command: list[str], variables: dict[str, str], settings: dict[str, object]
-    ) -> subprocess.Popen[bytes]:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("RINGDP_")}
-        environment.update(variables, OMP_NUM_THREADS="1")
-        environment.update({f"RINGDP_{name.upper()}": str(value) for name, value in settings.items()})
-        with open(self.folder / f"log-{len(self._processes)}", "wb") as log:
-            process = subprocess.Popen(
-                host.command(command), env=environment, stdout=log, stderr=log, start_new_session=True
-            )
-        self._processes.append(process)
-        return process
+    def _environment(self, settings: dict[str, object]) -> dict[str, str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("RINGDP_")}
+        own = {f"RINGDP_{name.upper()}": str(value) for name, value in settings.items()}
+        return {**inherited, **own, "OMP_NUM_THREADS": "1"}
+
+    def _log(self) -> Path:
+        """Of the next process."""
+        return self.folder / f"log-{len(self._processes)}"
 
     def _logs(self) -> str:
         """The ends of all logs."""

@@ -8,7 +8,7 @@ from ringdp.observe.evidence import table_of_folder
 
 
 def verdict(job, folder):
-    job.torchrun("sums", trace=folder)
+    job.run("sums", trace=folder)
     return [(finding.cause, finding.ranks) for finding in judge(table_of_folder(folder)) if finding.cause == "link"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-SHAPES = [pytest.param(2, 1, marks=pytest.mark.long), (2, 2), (4, 1)]
+SHAPES = [pytest.param(2, 1, marks=pytest.mark.long), (2, 2), pytest.param(4, 1, marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize(("hosts", "per_host"), SHAPES)

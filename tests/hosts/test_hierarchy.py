@@ -17,7 +17,7 @@ def bytes_of_host(host: int, hosts: int, size: int) -> int:
 @pytest.mark.parametrize(("hosts", "per_host"), SHAPES)
 def test_sums_and_bytes(make_job, hosts, per_host):
     job = make_job(hosts, per_host)
-    said = job.torchrun("traffic")  # auto: several ranks on several hosts
+    said = job.run("traffic")  # auto: several ranks on several hosts
     for host in range(hosts):
         ranks = said[host * per_host : (host + 1) * per_host]
         for own in ranks:

@@ -32,7 +32,7 @@ def check_only_on(job, net, name):
 
 
 def test_the_bytes_take_the_chosen_interface(make_job):
-    for own in make_job(2, 1).torchrun("traffic", socket_ifname="eth1"):
+    for own in make_job(2, 1).run("traffic", socket_ifname="eth1"):
         assert own["sent"]["eth1"] >= own["counted"]["wire_bytes_sent"] > 0
         assert own["sent"]["eth0"] < 0.01 * own["sent"]["eth1"]
 

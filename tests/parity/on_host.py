@@ -12,7 +12,7 @@ from training import STEPS, cells_between_hosts, on_this_rank
 
 
 def main() -> None:
-    """One rank, started by torchrun."""
+    """One rank."""
     which, folder = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
     dist.init_process_group("ringdp")

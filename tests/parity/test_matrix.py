@@ -48,7 +48,7 @@ def test_ranks_end_as_one_process(world_of, ranks, path, cell):
 )
 def test_ranks_on_two_hosts_end_as_one_process(two_hosts, per_host, which):
     job = two_hosts(per_host)
-    said = job.torchrun(which)
+    said = job.run(which)
     expected = {str(cell): in_one_process(cell.model, 2 * per_host, STEPS) for cell in cells_between_hosts(which)}
     assert said == [expected] * (2 * per_host)
 
