@@ -8,9 +8,15 @@ from ranks import World
 
 
 @pytest.fixture(params=WORLDS)
-def world(request, world_of) -> World:
-    """Every number of ranks, transport and algorithm that folds in rank order."""
-    size, settings = WORLDS[request.param]
+def place(request) -> str:
+    """Every number of ranks, transport and algorithm that folds in rank order, by name."""
+    return request.param
+
+
+@pytest.fixture
+def world(place, world_of) -> World:
+    """The ranks there."""
+    size, settings = WORLDS[place]
     return world_of(size, **settings)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from ranks import HERE
 from torch import Tensor
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -44,13 +45,17 @@ WORLDS = {
     "ring 4 tcp": (4, {"algorithm": "ring", "transport": "tcp"}),
     "server 3": (3, {"algorithm": "server"}),
 }
+THOROUGH = ("shm 3", "tcp 2")
 COMMON = [torch.float32, torch.bfloat16, torch.int64, torch.complex64, torch.bool]
+LARGE_TOO = [torch.float32, torch.bfloat16, torch.int64]
+PERIOD = 65_537  # of larger inputs, which take long to make: prime, so that no piece is like its neighbour
+Cell = tuple[torch.dtype, int]
 
 
-def combinations(dtypes: list[torch.dtype]) -> list[tuple[str, torch.dtype]]:
-    """Every dtype in two worlds, the common ones in all."""
-    thorough = ("shm 3", "tcp 2")
-    return [(world, dtype) for world in WORLDS for dtype in dtypes if world in thorough or dtype in COMMON]
+def cells_of(place: str, dtypes: list[torch.dtype]) -> list[Cell]:
+    """Every dtype in two worlds, the common ones in all; a large tensor of some."""
+    there = [dtype for dtype in dtypes if place in THOROUGH or dtype in COMMON]
+    return [(dtype, size) for dtype in there for size in [*SIZES, *([LARGE] if dtype in LARGE_TOO else [])]]
 
 
 _FOLDS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
@@ -77,6 +82,9 @@ def ops_of(dtype: torch.dtype) -> list[str]:
 
 def values(label: str, rank: int, count: int, dtype: torch.dtype) -> Tensor:
     """This rank's input: any value of an integer type; floats of mixed size and sign, so that order counts."""
+    if count > PERIOD:
+        part = values(label, rank, PERIOD, dtype)
+        return torch.cat([part] * (count // PERIOD) + [part[: count % PERIOD]])
     source = np.random.default_rng(zlib.crc32(f"{label} {rank} {count}".encode()))
     if dtype == torch.bool:
         return torch.from_numpy(source.integers(0, 2, count, dtype="bool", endpoint=False))
@@ -90,6 +98,18 @@ def values(label: str, rank: int, count: int, dtype: torch.dtype) -> Tensor:
     if dtype.is_complex:
         return torch.from_numpy(numbers.view("complex128")).to(dtype)
     return torch.from_numpy(numbers[:count].copy()).to(dtype)
+
+
+def every_rank(label: str, count: int, dtype: torch.dtype, ranks: int | None = None) -> list[Tensor]:
+    """On a rank: all ranks' inputs."""
+    return [values(label, rank, count, dtype) for rank in range(ranks or HERE.size)]
+
+
+def unwritten(count: int, dtype: torch.dtype) -> Tensor:
+    """Room for a result, in which none of an earlier call is left."""
+    tensor = torch.empty(count, dtype=dtype)
+    tensor.view(torch.uint8).fill_(0x5A)
+    return tensor
 
 
 def small_integers(label: str, rank: int, count: int, dtype: torch.dtype) -> Tensor:
@@ -114,13 +134,16 @@ def fold(inputs: list[Tensor], op: str, divisor: float | None = None) -> Tensor:
     return torch.from_numpy(total).to(dtype)
 
 
+def raw(tensor: Tensor) -> Tensor:
+    """Its bytes, in the order of its elements."""
+    if tensor.numel() == 0:
+        return torch.empty(0, dtype=torch.uint8)  # of nothing torch makes no such view
+    return tensor.resolve_conj().reshape(-1).contiguous().view(torch.uint8)
+
+
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and bytes_of(a) == bytes_of(b)
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(raw(a), raw(b))
 
 
 def bytes_of(tensor: Tensor) -> bytes:
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.view(torch.int16)
-    elif tensor.dtype in FLOAT8:
-        tensor = tensor.view(torch.uint8)
-    return tensor.resolve_conj().numpy().tobytes()
+    return raw(tensor).numpy().tobytes()

@@ -5,107 +5,139 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from oracle import COMPLEX, FLOATS, LARGE, NUMBERS, SIZES, combinations, fold, ops_of, same_bits, small_integers, values
+from oracle import (
+    COMPLEX,
+    FLOATS,
+    NUMBERS,
+    SIZES,
+    Cell,
+    cells_of,
+    every_rank,
+    fold,
+    ops_of,
+    same_bits,
+    small_integers,
+    unwritten,
+)
 from ranks import HERE
-
-
-def every_rank(label: str, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    return [values(label, rank, count, dtype) for rank in range(HERE.size)]
 
 
 def operation(name: str) -> dist.ReduceOp:
     return getattr(dist.ReduceOp, name)
 
 
-def all_reduces(dtype: torch.dtype, sizes: list[int]) -> list[str]:
+def all_reduces(dtype: torch.dtype, count: int) -> list[str]:
     """On a rank: what differs from the oracle."""
-    wrong = []
+    wrong, inputs = [], every_rank("all_reduce", count, dtype)
     for op in ops_of(dtype):
-        for count in sizes:
-            inputs = every_rank(op, count, dtype)
-            mine = inputs[HERE.rank].clone()
-            dist.all_reduce(mine, op=operation(op))
-            if not same_bits(mine, fold(inputs, op)):
-                wrong.append(f"{op} {dtype} x {count}")
+        mine = inputs[HERE.rank].clone()
+        dist.all_reduce(mine, op=operation(op))
+        if not same_bits(mine, fold(inputs, op)):
+            wrong.append(op)
     return wrong
 
 
-def reduces(dtype: torch.dtype, sizes: list[int]) -> list[str]:
+def reduces(dtype: torch.dtype, count: int) -> list[str]:
     """On a rank: to every root; the others keep what they had."""
-    wrong = []
+    wrong, inputs = [], every_rank("reduce", count, dtype)
     for op in ops_of(dtype):
-        for count in sizes:
-            for root in range(HERE.size):
-                inputs = every_rank(op, count, dtype)
-                mine = inputs[HERE.rank].clone()
-                dist.reduce(mine, root, op=operation(op))
-                if not same_bits(mine, fold(inputs, op) if HERE.rank == root else inputs[HERE.rank]):
-                    wrong.append(f"{op} {dtype} x {count} to {root}")
-    return wrong
-
-
-def reduce_scatters(dtype: torch.dtype, sizes: list[int]) -> list[str]:
-    """On a rank: list and flat form; what differs from the oracle."""
-    wrong = []
-    for op in ops_of(dtype):
-        for count in sizes:
-            inputs = every_rank(op, count * HERE.size, dtype)
-            want = fold(inputs, op)[HERE.rank * count : (HERE.rank + 1) * count]
+        want = fold(inputs, op)
+        for root in range(HERE.size):
             mine = inputs[HERE.rank].clone()
-            listed, flat = torch.empty(count, dtype=dtype), torch.empty(count, dtype=dtype)
-            dist.reduce_scatter(listed, list(mine.tensor_split(HERE.size)), op=operation(op))
-            dist.reduce_scatter_tensor(flat, mine, op=operation(op))
-            if not same_bits(listed, want) or not same_bits(flat, want):
-                wrong.append(f"{op} {dtype} x {count}")
-            if not same_bits(mine, inputs[HERE.rank]):
-                wrong.append(f"{op} {dtype} x {count}: the input was written to")
+            dist.reduce(mine, root, op=operation(op))
+            if not same_bits(mine, want if HERE.rank == root else inputs[HERE.rank]):
+                wrong.append(f"{op} to {root}")
     return wrong
 
 
-def uneven_reduce_scatters(dtype: torch.dtype, sizes: list[int]) -> list[str]:
-    """On a rank: every rank's part has another size, rank 0's none."""
-    wrong = []
+def reduce_scatters(dtype: torch.dtype, count: int) -> list[str]:
+    """On a rank: list and flat form; what differs from the oracle."""
+    wrong, inputs = [], every_rank("reduce_scatter", count * HERE.size, dtype)
+    own = [tensor.tensor_split(HERE.size)[HERE.rank] for tensor in inputs]
     for op in ops_of(dtype):
-        for count in sizes:
-            counts = [rank * count for rank in range(HERE.size)]
-            inputs = every_rank(op, sum(counts), dtype)
-            part = torch.empty(counts[HERE.rank], dtype=dtype)
-            dist.reduce_scatter(part, list(inputs[HERE.rank].split(counts)), op=operation(op))
-            if not same_bits(part, fold(inputs, op).split(counts)[HERE.rank]):
-                wrong.append(f"{op} {dtype} x {counts}")
+        want = fold(own, op)
+        mine, listed, flat = inputs[HERE.rank].clone(), unwritten(count, dtype), unwritten(count, dtype)
+        dist.reduce_scatter(listed, list(mine.tensor_split(HERE.size)), op=operation(op))
+        dist.reduce_scatter_tensor(flat, mine, op=operation(op))
+        if not same_bits(listed, want) or not same_bits(flat, want):
+            wrong.append(op)
+        if not same_bits(mine, inputs[HERE.rank]):
+            wrong.append(f"{op}: the input was written to")
     return wrong
 
 
-def coalesced(dtype: torch.dtype, sizes: list[int]) -> list[str]:
-    """On a rank: several tensors in one call, through the process group."""
+def uneven_reduce_scatters(dtype: torch.dtype, count: int) -> list[str]:
+    """On a rank: every rank's part has another size, rank 0's none."""
+    counts = [rank * count for rank in range(HERE.size)]
+    wrong, inputs = [], every_rank("uneven", sum(counts), dtype)
+    own = [tensor.split(counts)[HERE.rank] for tensor in inputs]
+    for op in ops_of(dtype):
+        part = unwritten(counts[HERE.rank], dtype)
+        dist.reduce_scatter(part, list(inputs[HERE.rank].clone().split(counts)), op=operation(op))
+        if not same_bits(part, fold(own, op)):
+            wrong.append(op)
+    return wrong
+
+
+def coalesced(dtype: torch.dtype, count: int) -> list[str]:
+    """On a rank: tensors of this and all the usual sizes in one call, through the process group."""
     group = dist.group.WORLD
-    inputs = [every_rank("coalesced", count, dtype) for count in sizes]
+    inputs = [every_rank("coalesced", size, dtype) for size in {count: 0, **dict.fromkeys(SIZES)}]
     sums = [of_all[HERE.rank].clone() for of_all in inputs]
     dist.all_reduce_coalesced(sums)
     wholes = [torch.cat([of_all[HERE.rank]] * HERE.size) for of_all in inputs]
-    parts = [torch.empty_like(of_all[0]) for of_all in inputs]
+    parts = [unwritten(len(of_all[0]), dtype) for of_all in inputs]
     group.reduce_scatter_tensor_coalesced(parts, wholes).wait()
     wanted = [fold(of_all, "SUM") for of_all in inputs]
     return [
-        f"{what} {dtype} x {len(want)}"
+        f"{what} of {len(want)}"
         for what, results in (("all_reduce", sums), ("reduce_scatter", parts))
         for got, want in zip(results, wanted, strict=True)
         if not same_bits(got, want)
     ]
 
 
-def premultiplied(dtype: torch.dtype, sizes: list[int]) -> list[str]:
+def premultiplied(dtype: torch.dtype, count: int) -> list[str]:
     """On a rank: PREMUL_SUM with a number and with a tensor; the product is rounded to the dtype."""
-    wrong = []
-    for count in sizes:
-        inputs = every_rank("premul", count, dtype)
-        want = fold([tensor * (1.5 + rank) for rank, tensor in enumerate(inputs)], "SUM")
-        for factor in (1.5 + HERE.rank, torch.tensor([1.5 + HERE.rank])):
-            mine = inputs[HERE.rank].clone()
-            dist.all_reduce(mine, op=dist._make_nccl_premul_sum(factor))
-            if not same_bits(mine, want):
-                wrong.append(f"{dtype} x {count} with {factor}")
+    wrong, inputs = [], every_rank("premul", count, dtype)
+    want = fold([tensor * (1.5 + rank) for rank, tensor in enumerate(inputs)], "SUM")
+    for factor in (1.5 + HERE.rank, torch.tensor([1.5 + HERE.rank])):
+        mine = inputs[HERE.rank].clone()
+        dist.all_reduce(mine, op=dist._make_nccl_premul_sum(factor))
+        if not same_bits(mine, want):
+            wrong.append(f"with {factor}")
     return wrong
+
+
+def divided(dtype: torch.dtype, count: int) -> list[str]:
+    """On a rank: the capabilities reduce_div and reduce_scatter_div with several divisors."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    wrong, inputs = [], every_rank("div", count * HERE.size, dtype)
+    for divisor in (1.0, 3.0, 7.5, -0.3):
+        want = fold(inputs, "AVG", divisor)
+        mine, part = inputs[HERE.rank].clone(), unwritten(count, dtype)
+        backend.reduce_scatter_div(part, mine, divisor).wait()
+        backend.reduce_div(mine, divisor, async_op=False).wait()
+        if not same_bits(mine, want):
+            wrong.append(f"reduce_div by {divisor}")
+        if not same_bits(part, want[HERE.rank * count : (HERE.rank + 1) * count]):
+            wrong.append(f"reduce_scatter_div by {divisor}")
+    return wrong
+
+
+def differences(calls: str, cells: list[Cell]) -> list[str]:
+    """On a rank: what differs, of all cells."""
+    return [f"{what}: {dtype} x {count}" for dtype, count in cells for what in globals()[calls](dtype, count)]
+
+
+@pytest.mark.parametrize("calls", ["all_reduces", "reduces", "reduce_scatters", "uneven_reduce_scatters", "coalesced"])
+def test_bits_of_the_serial_oracle(world, place, calls):
+    assert world.run(differences, calls, cells_of(place, NUMBERS)) == [[]] * world.size
+
+
+@pytest.mark.parametrize("calls", ["premultiplied", "divided"])
+def test_bits_of_scaled_sums(world, place, calls):
+    assert world.run(differences, calls, cells_of(place, [*FLOATS, *COMPLEX])) == [[]] * world.size
 
 
 def of_no_dimension() -> list[float]:
@@ -119,56 +151,21 @@ def of_no_dimension() -> list[float]:
     return found
 
 
-def divided(dtype: torch.dtype, sizes: list[int]) -> list[str]:
-    """On a rank: the capabilities reduce_div and reduce_scatter_div with several divisors."""
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    wrong = []
-    for count in sizes:
-        for divisor in (1.0, 3.0, 7.5, -0.3):
-            inputs = every_rank("div", count * HERE.size, dtype)
-            want = fold(inputs, "AVG", divisor)
-            mine, part = inputs[HERE.rank].clone(), torch.empty(count, dtype=dtype)
-            backend.reduce_scatter_div(part, mine, divisor).wait()
-            backend.reduce_div(mine, divisor, async_op=False).wait()
-            if not same_bits(mine, want):
-                wrong.append(f"reduce_div {dtype} x {count} by {divisor}")
-            if not same_bits(part, want[HERE.rank * count : (HERE.rank + 1) * count]):
-                wrong.append(f"reduce_scatter_div {dtype} x {count} by {divisor}")
-    return wrong
-
-
-@pytest.mark.parametrize(("world", "dtype"), combinations(NUMBERS), indirect=["world"], ids=str)
-@pytest.mark.parametrize("calls", [all_reduces, reduces, reduce_scatters, uneven_reduce_scatters, coalesced])
-def test_bits_of_the_serial_oracle(world, calls, dtype):
-    assert world.run(calls, dtype, SIZES) == [[]] * world.size
-
-
-@pytest.mark.parametrize(("world", "dtype"), combinations([*FLOATS, *COMPLEX]), indirect=["world"], ids=str)
-@pytest.mark.parametrize("calls", [premultiplied, divided])
-def test_bits_of_scaled_sums(world, calls, dtype):
-    assert world.run(calls, dtype, SIZES) == [[]] * world.size
-
-
 def test_factors_are_numbers_whatever_their_shape(pair):
     assert pair.run(of_no_dimension) == [[6.0] * 4] * 2
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
-@pytest.mark.parametrize("calls", [all_reduces, reduces, reduce_scatters, uneven_reduce_scatters])
-def test_bits_of_large_tensors(world, calls, dtype):
-    assert world.run(calls, dtype, [LARGE]) == [[]] * world.size
 
 
 def tree_sums(sizes: list[int]) -> list[str]:
     """On a rank: whole numbers, whose sums are the same in the tree's order."""
     wrong = []
     for count in sizes:
+        inputs = [small_integers("tree", rank, count, torch.float32) for rank in range(HERE.size)]
+        want = fold(inputs, "SUM")
         for root in range(HERE.size):
-            inputs = [small_integers("tree", rank, count, torch.float32) for rank in range(HERE.size)]
             mine, there = inputs[HERE.rank].clone(), inputs[HERE.rank].clone()
             dist.all_reduce(mine)
             dist.reduce(there, root)
-            if not same_bits(mine, fold(inputs, "SUM")) or (HERE.rank == root and not same_bits(there, mine)):
+            if not same_bits(mine, want) or (HERE.rank == root and not same_bits(there, mine)):
                 wrong.append(f"{count} to {root}")
     return wrong
 
