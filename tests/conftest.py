@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
+from forked import run_forked
 from kept_worlds import KeptWorlds
 from ranks import World
 from stand_in import built
@@ -91,13 +92,41 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("RINGDP_")}
-        command = [sys.executable, *(arguments if len(arguments) > 1 else ("-c", *arguments))]
-        env = {**inherited, "RINGDP_TUNE": "off", **variables}
-        try:
-            return subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
-        except subprocess.TimeoutExpired as late:
-            said = [(stream or b"").decode(errors="replace") for stream in (late.stdout, late.stderr)]
-            raise AssertionError(f"not done after {LIMIT_S} s, having said: {said}") from None
+        command = [sys.executable, *_as_options(arguments)]
+        with _saying_what_was_said():
+            return subprocess.run(command, env=_environment(variables), capture_output=True, text=True, timeout=LIMIT_S)
 
     return run
+
+
+@pytest.fixture
+def run_warm() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """run_python where the interpreter need not be a fresh one: torch and ringdp have been imported in it before.
+
+    Not for tests of imports, of the end of an interpreter, of signals, or of forks.
+    """
+
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        with _saying_what_was_said():
+            return run_forked(*_as_options(arguments), env=_environment(variables), timeout_s=LIMIT_S)
+
+    return run
+
+
+def _as_options(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    return arguments if len(arguments) > 1 else ("-c", *arguments)
+
+
+def _environment(variables: dict[str, str]) -> dict[str, str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("RINGDP_")}
+    return {**inherited, "RINGDP_TUNE": "off", **variables}
+
+
+@contextmanager
+def _saying_what_was_said() -> Iterator[None]:
+    """A program that is not done in time is a failure."""
+    try:
+        yield
+    except subprocess.TimeoutExpired as late:
+        said = [(stream or b"").decode(errors="replace") for stream in (late.stdout, late.stderr)]
+        raise AssertionError(f"not done after {LIMIT_S} s, having said: {said}") from None

@@ -8,7 +8,7 @@ KEPT = 8  # worlds: each rank is a process, with descriptors here, memory and th
 
 
 class KeptWorlds:
-    """worlds(3, transport="tcp"): a joined world; the same one for the same arguments, unless 8 others came since."""
+    """worlds(3, transport="tcp"): a joined world, the same for the same arguments, unless 8 others came since."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], World] = {}  # the latest last

@@ -33,10 +33,10 @@ import torch.distributed as dist
 
 LIMIT_S = 60.0
 GRACE_S = 0.05  # between the end of its pipe and the killing of a rank
-_spawner = multiprocessing.get_context("forkserver")
+spawner = multiprocessing.get_context("forkserver")
 # What takes a rank long to import; torch's compiler is loaded by the wrapper.
 _preloaded = ["torch.distributed", "torch._dynamo.utils", "numpy", "pytest", "ringdp.backend", __name__]
-_spawner.set_forkserver_preload(_preloaded)
+spawner.set_forkserver_preload(_preloaded)
 
 
 @dataclass
@@ -62,9 +62,9 @@ class World:
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(size):
-            mine, theirs = _spawner.Pipe()
+            mine, theirs = spawner.Pipe()
             arguments = (theirs, rank, size, self.store.port, variables, str(self._stderr_of(rank)))
-            process = _spawner.Process(target=_serve, args=arguments, daemon=True)
+            process = spawner.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(mine)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from ranks import HERE, leave
 
-IN_TIME_S = 2.0
+IN_TIME_S = 5.0  # what a busy machine may take; without notice it would be the group's minute
 
 WITHOUT_DESTROY = """
 import sys, torch, torch.distributed as dist, ringdp
@@ -92,7 +92,7 @@ def test_while_peers_still_wait(make_world):
         assert "PeerLost: " in outcome.error, outcome.error
         assert f"rank 1 (pid {world.pid(1)} on " in outcome.error, outcome.error
         assert "has left the group (destroy_process_group or exit) after 1 collectives" in outcome.error
-        assert outcome.ended - left < 1.0
+        assert outcome.ended - left < IN_TIME_S
     assert max(world.run(leave, ranks=[0, 2])) < IN_TIME_S
 
 

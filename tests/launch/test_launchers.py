@@ -33,9 +33,9 @@ def test_mp_spawn(run_python, tmp_path, spelling, over):
 
 
 @pytest.mark.parametrize("world", [1, 2, pytest.param(3, marks=pytest.mark.long)])
-def test_torchrun(run_python, world):
+def test_torchrun(run_warm, world):
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-    result = run_python(*launcher, SCRIPT, "ringdp")
+    result = run_warm(*launcher, SCRIPT, "ringdp")
     assert result.returncode == 0, result.stderr
     mean = sum(range(1, world + 1)) / world
     assert f"gradient {[mean] * 3} over ringdp" in result.stdout
@@ -58,8 +58,8 @@ def test_autoload_can_be_switched_off(run_python, tmp_path):
         pytest.param("RINGDP_LOG", "loud", marks=pytest.mark.long),
     ],
 )
-def test_a_bad_setting_is_refused_by_name(run_python, tmp_path, variable, value):
-    result = run_python(SCRIPT, "ringdp", str(tmp_path / "store"), **{variable: value})
+def test_a_bad_setting_is_refused_by_name(run_warm, tmp_path, variable, value):
+    result = run_warm(SCRIPT, "ringdp", str(tmp_path / "store"), **{variable: value})
     assert result.returncode != 0
     assert f"'{value}' is no value for" in result.stderr
     assert variable in result.stderr

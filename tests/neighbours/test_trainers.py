@@ -30,12 +30,12 @@ def trained_in_one_process() -> list[list[float]]:
 
 
 @pytest.mark.parametrize("framework", ["lightning", "accelerate"])
-def test_the_training_has_the_bits_of_one_process(run_python, tmp_path, framework):
+def test_the_training_has_the_bits_of_one_process(run_warm, tmp_path, framework):
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
     output = tmp_path / "trained.json"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    result = run_python(*launcher, str(SCRIPT), framework, str(output), CUDA_VISIBLE_DEVICES="")
+    result = run_warm(*launcher, str(SCRIPT), framework, str(output), CUDA_VISIBLE_DEVICES="")
     assert result.returncode == 0, result.stdout + result.stderr
     trained = json.loads(output.read_text())
     assert trained["backends"] == ["ringdp"] * 2

@@ -87,8 +87,8 @@ def test_torchs_timeout_name_and_ranks_reach_the_backend(monkeypatch):
     assert given._timeout == timedelta(seconds=99), "the caller's options are his own"
 
 
-def test_counters_and_description_of_a_group(run_python):
-    result = run_python(
+def test_counters_and_description_of_a_group(run_warm):
+    result = run_warm(
         ALONE + "import json; print(json.dumps([backend.counters(), backend.describe(), backend.name()]))"
     )
     counters, description, name = json.loads(result.stdout)

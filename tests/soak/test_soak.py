@@ -41,8 +41,8 @@ def test_a_short_run_is_clean(run_python):
 
 
 @pytest.mark.parametrize("arguments", [["-n", "1"], ["--minutes", "0"], ["--ops", "juggle"]])
-def test_a_wrong_command_line_is_status_2(run_python, arguments):
-    assert run_python(str(PROGRAM), *arguments).returncode == 2
+def test_a_wrong_command_line_is_status_2(run_warm, arguments):
+    assert run_warm(str(PROGRAM), *arguments).returncode == 2
 
 
 def test_groups_are_world_halves_and_pairs_once_each(soak):

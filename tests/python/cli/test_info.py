@@ -105,8 +105,8 @@ def test_an_unusable_extension_is_one_line_and_status_1(unusable, capsys):
     assert "torch 2.14.1" in captured.err
 
 
-def test_the_real_command(run_python):
-    result = run_python("-m", "ringdp", "info", "--json", RINGDP_TRANSPORT="tcp")
+def test_the_real_command(run_warm):
+    result = run_warm("-m", "ringdp", "info", "--json", RINGDP_TRANSPORT="tcp")
     assert result.returncode == 0, result.stdout + result.stderr
     report = json.loads(result.stdout)
     transport = next(row for row in report["settings"] if row["field"] == "transport")

@@ -23,9 +23,9 @@ def test_the_command_is_run_and_its_status_handed_on(tmp_path, monkeypatch, caps
     assert said.out == "" and said.err.count("\n") == 1 and folder in said.err
 
 
-def test_json_leaves_stdout_alone(tmp_path, run_python, name):
+def test_json_leaves_stdout_alone(tmp_path, run_warm, name):
     code = "import sys; print('chatter'); sys.exit(7)"
-    result = run_python("-m", "ringdp", name, str(tmp_path), "--json", "--", sys.executable, "-c", code)
+    result = run_warm("-m", "ringdp", name, str(tmp_path), "--json", "--", sys.executable, "-c", code)
     assert (result.returncode, result.stdout) == (7, "")
     assert result.stderr.startswith("chatter\n")
 

@@ -21,8 +21,8 @@ print([(row["optimizer"], row["samples"]) for row in rows if row["kind"] == "ste
 """
 
 
-def test_one_training_is_written_down(run_python, tmp_path):
-    result = run_python("-c", CODE, str(tmp_path))
+def test_one_training_is_written_down(run_warm, tmp_path):
+    result = run_warm("-c", CODE, str(tmp_path))
     assert result.returncode == 0, result.stderr
     kinds, steps = map(ast.literal_eval, result.stdout.splitlines())
     assert kinds == {"loader", "epoch", "batch", "trained", "end", "cost", "step", "dropout", "place"}

@@ -22,8 +22,8 @@ print([row["kind"] for row in rows])
 """
 
 
-def test_loaders_and_distributed_samplers_are_written_down(run_python):
-    result = run_python(CODE)
+def test_loaders_and_distributed_samplers_are_written_down(run_warm):
+    result = run_warm(CODE)
     epochs, at_exit = map(ast.literal_eval, result.stdout.splitlines())
     assert epochs == [(0, 0), (0, 1), (1, 0)], result.stderr
     assert at_exit == ["cost"]
