@@ -35,7 +35,8 @@ LIMIT_S = 60.0
 GRACE_S = 0.05  # between the end of its pipe and the killing of a rank
 spawner = multiprocessing.get_context("forkserver")
 # What takes a rank long to import; torch's compiler is loaded by the wrapper.
-_preloaded = ["torch.distributed", "torch._dynamo.utils", "numpy", "pytest", "ringdp.backend", __name__]
+_preloaded = ["torch.distributed", "torch._dynamo.utils", "numpy", "pytest", "ringdp.backend", "ringdp.ddp.wrapper"]
+_preloaded += ["ringdp.zero.optimizer", "ringdp.checkpoint", "ringdp.feed.audit", __name__]
 spawner.set_forkserver_preload(_preloaded)
 
 
