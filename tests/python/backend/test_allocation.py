@@ -16,8 +16,7 @@ def supported() -> list[bool]:
 
 
 def test_cpu_memory_is_shared_where_the_transport_shares_it(trio):
-    expected = trio is not None and trio.run(is_shared)
-    assert trio.run(supported) == [[shared, False] for shared in expected]
+    assert trio.run(supported) == [[shared, False] for shared in trio.run(is_shared)]
 
 
 def is_shared() -> bool:
@@ -39,8 +38,6 @@ def test_other_devices_and_negative_sizes_are_refused_by_name(pair):
     assert all("-1 elements" in said for said in pair.run(refused, -1, "cpu"))
 
 
-def test_a_full_heap_says_what_was_asked_for(run_on_fresh_ranks):
-    world = run_on_fresh_ranks(2, heap_bytes=1 << 20)
-    world.join()
-    for said in world.run(refused, 1 << 20, "cpu"):
+def test_a_full_heap_says_what_was_asked_for(world_of):
+    for said in world_of(2, heap_bytes=1 << 20).run(refused, 1 << 20, "cpu"):
         assert str(4 << 20) in said and "heap_bytes" in said

@@ -8,7 +8,7 @@ import pytest
 import ringdp
 import torch
 import torch.distributed as dist
-from oracle import FLOATS, bytes_of, fold, same_bits, values
+from oracle import FLOATS, bytes_of, every_rank, fold, same_bits, values
 from ranks import HERE
 from torch import Tensor
 
@@ -67,10 +67,6 @@ def on_groups(wire: str, call: Callable[[object, int, int], list[str]]) -> list[
     return wrong
 
 
-def every_rank(label: str, ranks: int, count: int, dtype: torch.dtype) -> list[Tensor]:
-    return [values(label, rank, count, dtype) for rank in range(ranks)]
-
-
 def all_reduces(wire: str) -> list[str]:
     """On a rank: what differs from the oracle. Equal to it on all ranks means equal on all ranks."""
 
@@ -78,8 +74,8 @@ def all_reduces(wire: str) -> list[str]:
         wrong = []
         for dtype in FLOATS:
             for count in COUNTS:
+                inputs = every_rank("all_reduce", count, dtype, ranks)
                 for op in ("SUM", "AVG"):
-                    inputs = every_rank(op, ranks, count, dtype)
                     dist.all_reduce(mine := inputs[rank].clone(), op=getattr(dist.ReduceOp, op), group=group)
                     if not same_bits(mine, reduced(inputs, wire, op)):
                         wrong.append(f"{op} {dtype} x {count}")
@@ -95,7 +91,7 @@ def reduce_scatters(wire: str) -> list[str]:
         wrong = []
         for dtype in FLOATS:
             for count in COUNTS:
-                inputs = every_rank("scatter", ranks, count * ranks, dtype)
+                inputs = every_rank("scatter", count * ranks, dtype, ranks)
                 parts = [tensor[rank * count : (rank + 1) * count] for tensor in inputs]
                 dist.reduce_scatter_tensor(mine := torch.empty(count, dtype=dtype), inputs[rank], group=group)
                 if not same_bits(mine, summed(parts, wire, "SUM").to(dtype)):
@@ -110,7 +106,7 @@ def other_forms(wire: str) -> list[str]:
 
     def call(group: object, ranks: int, rank: int) -> list[str]:
         wrong = []
-        inputs = every_rank("forms", ranks, 3000, torch.float32)
+        inputs = every_rank("forms", 3000, torch.float32, ranks)
         backend = group._get_backend(torch.device("cpu"))
         pieces = list(inputs[rank].clone().split([999, 1, 2000]))
         dist.all_reduce_coalesced(pieces, group=group)
@@ -119,11 +115,9 @@ def other_forms(wire: str) -> list[str]:
         backend.reduce_div(mine := inputs[rank].clone(), 7.0).wait()
         if not same_bits(mine, through_wire(summed(inputs, wire, "SUM") / 7.0, wire)):
             wrong.append("reduce_div")
-        parts = [
-            tensor[rank * 750 : (rank + 1) * 750] for tensor in every_rank("div", ranks, 750 * ranks, torch.float32)
-        ]
-        whole = values("div", rank, 750 * ranks, torch.float32)
-        backend.reduce_scatter_div(part := torch.empty(750), whole, 3.0).wait()
+        wholes = every_rank("div", 750 * ranks, torch.float32, ranks)
+        parts = [tensor[rank * 750 : (rank + 1) * 750] for tensor in wholes]
+        backend.reduce_scatter_div(part := torch.empty(750), wholes[rank], 3.0).wait()
         if not same_bits(part, summed(parts, wire, "SUM") / 3.0):
             wrong.append("reduce_scatter_div")
         dist.all_reduce(mine := inputs[rank].clone(), op=dist._make_nccl_premul_sum(0.3), group=group)
@@ -140,7 +134,7 @@ def everything_else(wire: str) -> list[str]:
     def call(group: object, ranks: int, rank: int) -> list[str]:
         wrong = []
         for dtype, op in ((torch.float32, "MAX"), (torch.int64, "SUM"), (torch.float64, "MIN")):
-            inputs = every_rank(op, ranks, 1001, dtype)
+            inputs = every_rank(op, 1001, dtype, ranks)
             dist.all_reduce(mine := inputs[rank].clone(), op=getattr(dist.ReduceOp, op), group=group)
             if not same_bits(mine, fold(inputs, op)):
                 wrong.append(f"{op} {dtype}")
@@ -219,15 +213,11 @@ def test_shared_memory_has_no_wire_and_says_so(world_of):
         assert "plan: arena" in said and "wire=int8 has no effect" in said
 
 
-def test_ranks_that_disagree_are_named(run_on_fresh_ranks):
-    world = run_on_fresh_ranks(2, transport="tcp")
-    world.join()
-    for outcome in world.attempt(disagree):
+def test_ranks_that_disagree_are_named(world_of):
+    for outcome in world_of(2, transport="tcp").attempt(disagree):
         assert "wire=bf16" in outcome.error and "wire=int8" in outcome.error, outcome.error
 
 
-def test_a_forced_ring_is_refused_by_name(run_on_fresh_ranks):
-    world = run_on_fresh_ranks(2, transport="tcp")
-    world.join()
-    for outcome in world.attempt(forced_ring):
+def test_a_forced_ring_is_refused_by_name(world_of):
+    for outcome in world_of(2, transport="tcp").attempt(forced_ring):
         assert "InvalidArgument: algorithm=ring cannot send wire=int8" in outcome.error, outcome.error

@@ -14,7 +14,7 @@ from ringdp.selftest.verdict import EXACT, WRONG
 
 CASES = (Case("all_reduce", "int32", "SUM"), Case("barrier"))
 ASSIGNMENT = Assignment(3, ("shm",), CASES, "", 10.0)
-STALL_S = 2.0
+STALL_S = 1.0
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_dead_rank_is_named_with_status_and_place(observed):
 def test_a_hanging_rank_is_named_and_killed(observed):
     last = next(event for event in observed(play_ranks.rank_1_hangs) if event.case is None)
     assert last.rank == 1
-    assert "hangs: killed after 2 s" in last.verdict.why and "never got to its first case" in last.verdict.why
+    assert "hangs: killed after 1 s" in last.verdict.why and "never got to its first case" in last.verdict.why
 
 
 def test_leaving_early_ends_the_ranks():

@@ -150,10 +150,11 @@ CASES: list[tuple[Exchange, list[torch.dtype]]] = [
 THOROUGH = (summed, gathered, reduced, gathered_at_roots, scattered_by_roots, uneven)
 
 
-def combinations() -> Iterator[tuple[Exchange, torch.dtype, int]]:
-    """Every size for the kinds of collectives there are of float32, and one for all else."""
+def combinations(whole: bool = False) -> Iterator[tuple[Exchange, torch.dtype, int]]:
+    """One size for everything; for the kinds of collectives there are of float32 several, or if `whole` every one."""
     for exchange, dtypes in CASES:
         for dtype in dtypes:
             thorough = dtype is torch.float32 and exchange in THOROUGH
-            for size in SIZES if thorough else (1031,):
+            in_pieces = thorough and (whole or exchange in (summed, gathered))
+            for size in (1031, *(SIZES if whole and thorough else SIZES[:1] * thorough + SIZES[-1:] * in_pieces)):
                 yield exchange, dtype, size

@@ -41,7 +41,7 @@ def library(folder: Path, devices: int) -> str:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize(("devices", "served"), [(0, False), (1, True)])
-def test_cuda_is_served_where_the_library_finds_a_device(run_python, tmp_path, devices, served):
-    result = run_python(BARRIER, RINGDP_GPU_LIBRARY=library(tmp_path, devices))
+def test_cuda_is_served_where_the_library_finds_a_device(run_warm, tmp_path, devices, served):
+    result = run_warm("-c", BARRIER, RINGDP_GPU_LIBRARY=library(tmp_path, devices))
     assert result.returncode == 0, result.stderr
     assert ("passed" in result.stdout) != served

@@ -152,10 +152,8 @@ def test_a_receive_from_any_source_says_whose(pair, stand_in):
     assert pair.run(from_any_source, stand_in) == [(1, 1.0), (-1, 1.0)]
 
 
-def test_a_device_that_does_not_come_is_named(run_on_fresh_ranks, stand_in):
-    world = run_on_fresh_ranks(2, window_bytes=0)
-    world.join()
-    slow, other = world.run(never_there, stand_in)
+def test_a_device_that_does_not_come_is_named(pair, stand_in):
+    slow, other = pair.run(never_there, stand_in)
     assert slow.startswith("Timeout: ") and ("the device of this rank has not come" in slow or "rank 0" in slow)
     assert "Timeout: " in other and "rank 0" in other
 

@@ -94,7 +94,7 @@ def where_nothing_is_on_a_wire(library: str) -> tuple[bool, str]:
     return bits(sums[0]) == bits(sums[1]), described(group)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [3, *(pytest.param(size, marks=pytest.mark.long) for size in (2, 4))])
 def test_devices_give_the_bits_of_the_cpu(world_of, stand_in, size):
     assert world_of(size, **APART).run(differences, stand_in) == [[]] * size
 

@@ -196,8 +196,14 @@ def waited_for_late(library: str) -> tuple[str, str]:
     return late, error_of(forgetful)
 
 
-@pytest.mark.parametrize("count", [5, 4099, 150_001])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [
+        (3, 5),
+        (3, 150_001),
+        *(pytest.param(*cell, marks=pytest.mark.long) for cell in [(2, 5), (2, 4099), (2, 150_001), (3, 4099)]),
+    ],
+)
 def test_replays_have_the_bits_of_the_cpu(world_of, stand_in, size, count):
     world = world_of(size, window_bytes=WINDOW_BYTES)
     assert world.run(replayed, stand_in, count) == [[]] * size

@@ -28,7 +28,7 @@ WAYS[torch.float32].append("divided")
 
 @pytest.fixture(scope="module")
 def hosts_of() -> Iterator[Callable[..., World]]:
-    """hosts_of(2, 1): a joined world of two ranks on one host and one on another; the same one for the same arguments."""
+    """hosts_of(2, 1): a joined world of two ranks on one host and one on another; the same for the same arguments."""
     if reason := why_impossible():
         pytest.skip(reason)
     with ExitStack() as stack:
@@ -89,8 +89,10 @@ def without_waiting(library: str) -> list[float]:
 
 
 def without_the_device_of(late: int, library: str, dtype: torch.dtype) -> tuple[str, bool]:
-    """On a rank of (2, 1): one's device does not come in time, rank 0's, which owns the sum of its host, or rank 1's, which
-    owns nothing. Whether nothing but NaN is left, and was there for what came next on the stream, before any news of it."""
+    """On a rank of (2, 1): one's device does not come in time: rank 0's, which owns the sum of its host, or rank 1's,
+    which owns nothing. Whether nothing but NaN is left, and was there for what came next on the stream, before any
+    news of it.
+    """
     gpu, _ = arrive(library, "NCCL")
     group = gpu.new_group(timeout_s=1.0)
     tensor, seen = gpu.put(torch.ones(1000, dtype=dtype)), gpu.put(torch.zeros(1000, dtype=dtype))
@@ -108,7 +110,9 @@ def without_the_device_of(late: int, library: str, dtype: torch.dtype) -> tuple[
     return error, bool(torch.isnan(tensor.cpu()).all() and torch.isnan(seen.cpu()).all())
 
 
-@pytest.mark.parametrize("sizes", [(2, 2), (3, 1), (1, 2, 1)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(2, 2), *(pytest.param(sizes, marks=pytest.mark.long) for sizes in [(3, 1), (1, 2, 1)])], ids=str
+)
 def test_sums_have_the_bits_of_the_cpus_hierarchy(hosts_of, stand_in, sizes):
     for rank, (text, wrong) in enumerate(hosts_of(*sizes).run(sums_that_differ, stand_in)):
         assert wrong == []
@@ -148,8 +152,16 @@ def test_ranks_that_disagree_are_named(hosts_of, stand_in, how):
         assert "Mismatch: " in error and "rank 1 called" in error
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int32], ids=str)
-@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize(
+    ("late", "dtype"),
+    [
+        (0, torch.float32),
+        (1, torch.float32),
+        pytest.param(0, torch.int32, marks=pytest.mark.long),
+        pytest.param(1, torch.int32, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
 def test_nobody_has_a_sum_without_a_rank_whose_device_was_late(hosts_of, stand_in, late, dtype):
     outcomes = hosts_of(2, 1).run(without_the_device_of, late, stand_in, dtype)
     for error, void in outcomes:
@@ -187,6 +199,7 @@ def test_a_rank_that_dies_is_named_on_every_host(fresh_hosts_of, stand_in):
     assert max(outcome.ended for outcome in outcomes) - killed < PATIENCE_S
 
 
+@pytest.mark.long  # as among ranks each on its own host, with the neighbours' views of it besides
 def test_a_stopped_rank_is_named_in_the_timeout(fresh_hosts_of, stand_in):
     world = hanging(fresh_hosts_of, stand_in, 4.0)
     world.signal(1, signal.SIGSTOP)

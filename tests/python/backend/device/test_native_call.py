@@ -11,11 +11,11 @@ from ranks import HERE
 from stand_in import backend_of
 
 
-def differences(library: str, executor: str) -> tuple[str, list[str]]:
+def differences(library: str, executor: str, whole: bool = False) -> tuple[str, list[str]]:
     """On a rank: how tensors of the device travel, and which collectives have other bits there than on the CPU."""
     gpu, group = arrive(library, executor)
     wrong = []
-    for exchange, dtype, size in exchanges.combinations():
+    for exchange, dtype, size in exchanges.combinations(whole):
         on_host = exchange(group, lambda tensor: tensor.clone(), dtype, size)
         on_device = exchange(group, gpu.put, dtype, size)
         if [bits(tensor) for tensor in on_host] != [bits(tensor) for tensor in on_device]:
@@ -81,10 +81,12 @@ def barriers(library: str, executor: str) -> list[bool]:
     return [*early, barrier.is_completed(), work.is_completed()]
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_the_bits_are_the_cpus(world_of, stand_in, executor, size):
+@pytest.mark.parametrize(
+    ("size", "whole"), [(1, True), (3, False), *(pytest.param(size, True, marks=pytest.mark.long) for size in (2, 4))]
+)
+def test_the_bits_are_the_cpus(world_of, stand_in, executor, size, whole):
     world = world_of(size, window_bytes=WINDOW_BYTES)
-    for text, wrong in world.run(differences, stand_in, executor):
+    for text, wrong in world.run(differences, stand_in, executor, whole):
         assert wrong == []
         assert text.startswith(f"tensors on privateuseone:{0 if executor == 'STREAM' else ''}")
         assert executor in text or size == 1

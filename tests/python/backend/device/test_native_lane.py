@@ -168,10 +168,11 @@ def test_who_does_not_call_is_a_timeout(native_pair, stand_in, executor):
     assert void
 
 
+@pytest.mark.parametrize("executor", [pytest.param("SPIN", marks=pytest.mark.long), "STREAM"])
 def test_a_stopped_rank_is_reported_late_and_then_a_timeout(run_on_fresh_ranks, stand_in, executor):
     world = run_on_fresh_ranks(2, window_bytes=1 << 20)
     world.join()
-    assert world.run(hang, stand_in, executor, 4.0) == [True, True]
+    assert world.run(hang, stand_in, executor, 3.0) == [True, True]
     world.signal(1, signal.SIGSTOP)
     error, void = values_of(world.attempt(end, ranks=[0]))[0]
     world.signal(1, signal.SIGCONT)

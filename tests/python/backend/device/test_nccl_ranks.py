@@ -60,12 +60,20 @@ def by_turns(library: str) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("size", "settings"),
-    [(2, {}), (3, DIRECT), (4, DIRECT), (3, RING), (4, RING), (2, ROTATED)],
-    ids=["2", "3-direct", "4-direct", "3-ring", "4-ring", "2-rotated"],
+    ("size", "settings", "whole"),
+    [
+        (3, DIRECT, False),
+        (3, RING, False),
+        pytest.param(2, {}, True, marks=pytest.mark.long),
+        pytest.param(4, DIRECT, True, marks=pytest.mark.long),
+        pytest.param(4, RING, True, marks=pytest.mark.long),
+        pytest.param(2, ROTATED, True, marks=pytest.mark.long),
+    ],
+    ids=["3-direct", "3-ring", "2", "4-direct", "4-ring", "2-rotated"],
 )
-def test_devices_give_the_bits_of_the_cpu(world_of, stand_in, size, settings):
-    for rank, (text, wrong) in enumerate(world_of(size, **APART, **settings).run(differences, stand_in, "NCCL")):
+def test_devices_give_the_bits_of_the_cpu(world_of, stand_in, size, settings, whole):
+    world = world_of(size, **APART, **settings)
+    for rank, (text, wrong) in enumerate(world.run(differences, stand_in, "NCCL", whole)):
         assert text.startswith(f"tensors on privateuseone:{rank}: NCCL 2.29.0: ")
         assert wrong == []
 
@@ -127,7 +135,7 @@ def test_a_rank_that_dies_is_named_and_lets_the_device_go(run_on_fresh_ranks, st
 
 
 def test_a_stopped_rank_is_named_in_the_timeout(run_on_fresh_ranks, stand_in):
-    world = hanging(run_on_fresh_ranks, stand_in, 4.0)
+    world = hanging(run_on_fresh_ranks, stand_in, 3.0)
     world.signal(1, signal.SIGSTOP)
     error, void = values_of(world.attempt(end, ranks=[0]))[0]
     world.signal(1, signal.SIGCONT)

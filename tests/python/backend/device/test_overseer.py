@@ -19,12 +19,14 @@ def one_after_the_other(library: str, executor: str) -> list[bool]:
     gpu, _ = arrive(library, executor)
     served = []
     for _ in range(GROUPS):
-        group = gpu.new_group()
-        dist.all_reduce(gpu.put(torch.ones(10)), group=group, async_op=True)
-        served.append(f" {executor}: " in described(group))
-        dist.barrier()
-        dist.destroy_process_group(group)
-        time.sleep(0.2)  # it is let go behind the caller's back
+        has_memory, tries = False, 100
+        while not has_memory and (tries := tries - 1):  # all ranks have it, or none: earlier ones go late
+            group = gpu.new_group()
+            dist.all_reduce(gpu.put(torch.ones(10)), group=group, async_op=True)
+            has_memory = f" {executor}: " in described(group)
+            dist.barrier()
+            dist.destroy_process_group(group)
+        served.append(has_memory)
     return served
 
 
@@ -50,7 +52,7 @@ def left_under_way(library: str, executor: str) -> tuple[bool, bool]:
 def left_without_a_peer(library: str, executor: str) -> bool:
     """On a rank: the group is left while rank 1's device never comes; whether rank 0's goes on at the deadline."""
     gpu, _ = arrive(library, executor)
-    group = gpu.new_group(timeout_s=2.0)
+    group = gpu.new_group(timeout_s=1.0)
     tensor = gpu.put(torch.ones(10))
     dist.all_reduce(tensor, group=group)
     gpu.synchronize()
@@ -87,7 +89,7 @@ def freed_beside_a_capture(library: str, executor: str) -> bool:
         return gpu.pinned_bytes() == before
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", ["SPIN", pytest.param("STREAM", marks=pytest.mark.long)])
 def test_memory_comes_back(world_of, stand_in, executor):
     world = world_of(2, window_bytes=WINDOW_BYTES)
     assert world.run(one_after_the_other, stand_in, executor) == [[True] * GROUPS] * 2

@@ -15,6 +15,7 @@ from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.optimizer import ZeroOptimizer
 from torch import nn
 
+ACCELERATED = {"window_bytes": 2 << 20}  # no other test's: autograd runs on these ranks' devices for good
 SGD = {"lr": 0.1, "momentum": 0.9}
 GRADIENT_BYTES = 4 * (12 * 96 + 96 + 96 * 96 + 96 + 96 * 3 + 3)
 
@@ -95,10 +96,8 @@ def training(library: str, executor: str, sharded: bool, views: bool) -> dict[st
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize(("sharded", "views", "size"), [(False, False, 2), (False, True, 3), (True, True, 2)])
-def test_training_in_it_has_the_cpus_bits(run_on_fresh_ranks, stand_in, executor, sharded, views, size):
-    world = run_on_fresh_ranks(size, window_bytes=1 << 20)
-    world.join()
-    for said in world.run(training, stand_in, executor, sharded, views):
+def test_training_in_it_has_the_cpus_bits(world_of, stand_in, executor, sharded, views, size):
+    for said in world_of(size, **ACCELERATED).run(training, stand_in, executor, sharded, views):
         assert said["same"]
         assert said["copied"] == 0
         assert said["rebuilt"]
@@ -142,13 +141,9 @@ def copied_by_one(library: str, executor: str) -> tuple[bool, float]:
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("views", [False, True])
-def test_ranks_may_run_out_of_inputs(run_on_fresh_ranks, stand_in, executor, views):
-    world = run_on_fresh_ranks(3, window_bytes=1 << 20)
-    world.join()
-    assert world.run(joined, stand_in, executor, views) == [(True, True)] * 3
+def test_ranks_may_run_out_of_inputs(world_of, stand_in, executor, views):
+    assert world_of(3, **ACCELERATED).run(joined, stand_in, executor, views) == [(True, True)] * 3
 
 
-def test_one_rank_may_copy_its_wrapper(run_on_fresh_ranks, stand_in):
-    world = run_on_fresh_ranks(2, window_bytes=1 << 20)
-    world.join()
-    assert world.run(copied_by_one, stand_in, "SPIN") == [(True, 2.0)] * 2
+def test_one_rank_may_copy_its_wrapper(world_of, stand_in):
+    assert world_of(2, **ACCELERATED).run(copied_by_one, stand_in, "SPIN") == [(True, 2.0)] * 2
