@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from ringdp.attach import job
@@ -77,7 +78,7 @@ def test_an_interrupt_while_it_starts_leaves_nothing_behind(tmp_path, monkeypatc
     def interrupted(process, *arguments, **named):
         real(process, *arguments, **named)
         while "ready" not in said.read_text():
-            pass
+            time.sleep(0.02)
         raise SystemExit(143)
 
     monkeypatch.setattr(subprocess.Popen, "__init__", interrupted)

@@ -29,7 +29,7 @@ def test_a_rank_is_watched_once(run_python, tmp_path):
     assert file.read_text().count('"kind":"batch"') == 2
 
 
-@pytest.mark.parametrize("value", ["audit:/no/such/folder", "spy:/"])
+@pytest.mark.parametrize("value", [pytest.param("audit:/no/such/folder", marks=pytest.mark.long), "spy:/"])
 def test_a_bad_assignment_is_said_and_torch_imports(run_python, value):
     result = run_python("import torch; print('alive')", RINGDP_ATTACH=value)
     assert result.stdout.strip() == "alive"

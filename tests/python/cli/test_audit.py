@@ -1,4 +1,4 @@
-"""`ringdp audit`: real jobs under torchrun, from their first step to the status."""
+"""`ringdp audit`: real jobs, from their first step to the status."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import warm_torchrun
 from ringdp.cli import main
 
 SCRIPT = str(Path(__file__).with_name("watched_script.py"))
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+WARM = [sys.executable, warm_torchrun.__file__]
 
 
 @pytest.fixture
-def audited(run_python):
-    """audited(options, feed, ranks): the command's result on a real job."""
+def audited(run_warm):
+    """audited(options, feed, status, launcher): the command's result on a job of two ranks, or a launcher's."""
     if "ringdp" not in metadata.entry_points(group="torch.backends").names:
         pytest.skip("ringdp is not installed here, so torch cannot find its entry point")
 
-    def run(options, *script, ranks=2):
-        job = [*TORCHRUN, f"--nproc-per-node={ranks}", SCRIPT, *script]
-        return run_python("-m", "ringdp", "audit", *options, "--", *job, OMP_NUM_THREADS="1")
+    def run(options, *script, launcher=(*WARM, "2")):
+        job = [*launcher, SCRIPT, *script]
+        return run_warm("-m", "ringdp", "audit", *options, "--", *job, OMP_NUM_THREADS="1")
 
     return run
 
@@ -52,33 +54,33 @@ def test_a_forgotten_set_epoch_with_a_picture_and_records_to_judge_again(audited
 
 
 def test_a_good_job_keeps_its_own_status(audited):
-    result = audited(["--fail"], "good", "1")
+    result = audited(["--fail"], "good", "1", launcher=TORCHRUN)
     assert result.returncode == 1 and "no problems" in result.stdout, result.stderr
     assert [line for line in result.stdout.splitlines() if line.startswith(("PROBLEM", "NOTE"))] == []
 
 
 @pytest.mark.long
 def test_eight_ranks_with_one_seed(audited):
-    result = audited(["--fail", "--json"], "plain", ranks=8)
+    result = audited(["--fail", "--json"], "plain", launcher=(*WARM, "8"))
     (found,) = [f for f in json.loads(result.stdout)["findings"] if f["check"] == "duplicates"]
     assert found["numbers"]["step_1_distinct_share"] == 0.125
 
 
-def test_steps_end_a_job(run_python):
+def test_steps_end_a_job(run_warm):
     code = (
         "import torch, time, sys\n"
         "from torch.utils.data import DataLoader\n"
         "for _ in DataLoader(list(range(100000))): time.sleep(0.01)"
     )
-    result = run_python("-m", "ringdp", "audit", "--steps", "5", "--json", "--", sys.executable, "-c", code)
+    result = run_warm("-m", "ringdp", "audit", "--steps", "5", "--json", "--", sys.executable, "-c", code)
     report = json.loads(result.stdout)
     assert (result.returncode, report["stopped"]) == (0, "every rank has drawn 5 batches"), result.stderr
 
 
-def test_a_job_that_nobody_watches_is_said(run_python):
-    result = run_python("-m", "ringdp", "audit", "--", sys.executable, "-c", "print('hello')")
-    assert result.returncode == 2
-    assert "hello" in result.stdout and "TORCH_DEVICE_BACKEND_AUTOLOAD" in result.stderr
+def test_a_job_that_nobody_watches_is_said(capfd):
+    assert main.main(["audit", "--", "echo", "hello"]) == 2
+    said = capfd.readouterr()
+    assert "hello" in said.out and "TORCH_DEVICE_BACKEND_AUTOLOAD" in said.err
 
 
 @pytest.mark.parametrize(

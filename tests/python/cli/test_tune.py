@@ -22,13 +22,13 @@ def printed(capsys) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_short_run_is_written_and_in_force(file, run_python, monkeypatch, capsys):
-    result = run_python("-m", "ringdp", "tune", "-n", "2", "--seconds", "0.05", RINGDP_TUNE=str(file))
-    assert result.returncode == 0, result.stdout + result.stderr
+def test_a_short_run_is_written_and_in_force(file, monkeypatch, capsys):
+    assert main.main(["tune", "-n", "2", "--seconds", "0.05"]) == 0
+    said = capsys.readouterr().out
     measured = {field for field in FIELDS if not field.endswith("of_more")}
     for field in measured:
-        assert field in result.stdout
-    assert result.stdout.splitlines()[-1] == f"written to {file}"
+        assert field in said
+    assert said.splitlines()[-1] == f"written to {file}"
     monkeypatch.setenv("RINGDP_SPIN_US", "33")
     found = printed(capsys)
     assert (found["file"], found["exists"], found["host"]) == (str(file), True, cache.host())

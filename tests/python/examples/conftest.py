@@ -1,19 +1,24 @@
-"""Fixtures of the examples' tests: options, a small text, a group of one, train_gpt under torchrun."""
+"""Fixtures of the examples' tests: options, a small text, a group of one, train_gpt and others on ranks."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from importlib.metadata import entry_points
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import HERE, World, values_of
 from ringdp.examples.options import Options, parse
 
 LIMIT_S = 240
@@ -78,29 +83,42 @@ def start_train_gpt(tmp_path: Path, text_folder: Path) -> Callable[..., subproce
 
 
 @pytest.fixture
-def train_gpt(start_train_gpt: Callable[..., subprocess.Popen[str]]) -> Callable[..., str]:
-    """Like start_train_gpt, but waits and returns what was printed; the exit status must be 0."""
+def train_gpt(run_on_fresh_ranks: Callable[..., World], tmp_path: Path, text_folder: Path) -> Callable[..., str]:
+    """Like start_train_gpt, but on forked ranks, and waits; what was printed. The exit status must be 0."""
 
     def run(ranks: int, *arguments: str) -> str:
-        started = start_train_gpt(ranks, *arguments)
-        try:
-            printed, errors = started.communicate(timeout=LIMIT_S)
-        finally:
-            started.kill()
-        assert started.returncode == 0, f"{printed}\n{errors}"
-        return printed
+        given = [*TINY, "--corpus", str(text_folder), "--out", str(tmp_path / "out"), *arguments]
+        return on_fresh_ranks(run_on_fresh_ranks(ranks), "ringdp.examples.train_gpt", given)
 
     return run
 
 
 @pytest.fixture
-def on_two_ranks(run_python: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., Any]:
-    """on_two_ranks(module, *arguments): the JSON that an example prints under torchrun."""
-    outside = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+def on_two_ranks(run_on_fresh_ranks: Callable[..., World]) -> Callable[..., Any]:
+    """on_two_ranks(module, *arguments): the JSON that an example prints on forked ranks."""
+    return lambda module, *arguments: json.loads(on_fresh_ranks(run_on_fresh_ranks(2), module, ["--json", *arguments]))
 
-    def run(module: str, *arguments: str) -> Any:
-        ended = run_python("-m", module, "--nproc", "2", "--json", *arguments, **outside)
-        assert ended.returncode == 0, ended.stderr
-        return json.loads(ended.stdout)
 
-    return run
+def on_fresh_ranks(world: World, module: str, arguments: list[str]) -> str:
+    """What rank 0 prints of an example that torchrun seems to have started."""
+    ended = values_of(world.attempt(as_under_torchrun, module, arguments, within=LIMIT_S))
+    errors = "".join(map(world.stderr, range(world.size)))
+    assert [status for status, _ in ended] == [0] * world.size, errors
+    return ended[0][1]
+
+
+def as_under_torchrun(module: str, arguments: list[str]) -> tuple[int, str]:
+    """On a rank: the exit status and what was printed."""
+    own = {"RANK": HERE.rank, "LOCAL_RANK": HERE.rank, "WORLD_SIZE": HERE.size, "LOCAL_WORLD_SIZE": HERE.size}
+    store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": HERE.port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    variables = {**own, **store, "TORCHELASTIC_RESTART_COUNT": 0, "OMP_NUM_THREADS": 1}
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    sys.argv = [module, *arguments]
+    multiprocessing.current_process()._config["daemon"] = False  # it may have a loader's workers,
+    multiprocessing.set_start_method(None, force=True)  # which are not started as it was itself
+    with redirect_stdout(StringIO()) as printed:
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            return int(end.code or 0), printed.getvalue()
+    return 0, printed.getvalue()

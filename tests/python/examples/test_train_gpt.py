@@ -16,8 +16,19 @@ def report(path: Path) -> dict:
     return json.loads(path.read_text())
 
 
-def test_a_run_ends_with_table_picture_and_proof(train_gpt, backend, tmp_path):
-    printed = train_gpt(2, "--backend", backend, "--json", str(tmp_path / "report.json"))
+def under_torchrun(started: subprocess.Popen[str]) -> str:
+    """What it printed; its exit status must be 0."""
+    try:
+        printed, errors = started.communicate(timeout=240)
+    finally:
+        started.kill()
+    assert started.returncode == 0, f"{printed}\n{errors}"
+    return printed
+
+
+def test_a_run_ends_with_table_picture_and_proof(start_train_gpt, train_gpt, backend, tmp_path):
+    given = (2, "--backend", backend, "--json", str(tmp_path / "report.json"))
+    printed = under_torchrun(start_train_gpt(*given)) if backend == "ringdp" else train_gpt(*given)
     found = report(tmp_path / "report.json")
     for part in (
         "what it writes now",
@@ -89,9 +100,9 @@ def wait_for_checkpoint(started: subprocess.Popen[str], folder: Path) -> None:
             started.wait(timeout=0.2)
 
 
-def test_without_torchrun_it_says_how_to_start(run_python):
+def test_without_torchrun_it_says_how_to_start(run_warm):
     variables = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-    ended = run_python("-m", "ringdp.examples.train_gpt", "--quick", **variables)
+    ended = run_warm("-m", "ringdp.examples.train_gpt", "--quick", **variables)
     assert ended.returncode == 2
     assert "torchrun --nproc-per-node 2" in ended.stderr
     assert ended.stdout == ""
