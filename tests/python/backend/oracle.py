@@ -58,6 +58,11 @@ def cells_of(place: str, dtypes: list[torch.dtype]) -> list[Cell]:
     return [(dtype, size) for dtype in there for size in [*SIZES, *([LARGE] if dtype in LARGE_TOO else [])]]
 
 
+def of_one_call(count: int) -> list[int]:
+    """The sizes of the tensors that go together in a cell's coalesced call: all the usual ones, once."""
+    return {SIZES[0]: SIZES, LARGE: [LARGE, *SIZES]}.get(count, [])
+
+
 _FOLDS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "SUM": np.add,
     "AVG": np.add,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from oracle import FLOAT8, NUMBERS, SIZES, Cell, cells_of, every_rank, same_bits, unwritten, values
+from oracle import FLOAT8, NUMBERS, Cell, cells_of, every_rank, of_one_call, same_bits, unwritten, values
 from ranks import HERE
 
 
@@ -44,8 +44,9 @@ def uneven_gathers(dtype: torch.dtype, count: int) -> list[str]:
 
 
 def coalesced_gathers(dtype: torch.dtype, count: int) -> list[str]:
-    """On a rank: tensors of this and all the usual sizes in one call, as lists and flat."""
-    sizes = list({count: 0, **dict.fromkeys(SIZES)})
+    """On a rank: tensors of all sizes in one call, as lists and flat."""
+    if not (sizes := of_one_call(count)):
+        return []
     inputs = [every_rank("coalesced", size, dtype) for size in sizes]
     mine = [of_all[HERE.rank] for of_all in inputs]
     lists = [room(sizes, dtype) for _ in range(HERE.size)]

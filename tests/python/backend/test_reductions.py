@@ -14,6 +14,7 @@ from oracle import (
     cells_of,
     every_rank,
     fold,
+    of_one_call,
     ops_of,
     same_bits,
     small_integers,
@@ -80,9 +81,11 @@ def uneven_reduce_scatters(dtype: torch.dtype, count: int) -> list[str]:
 
 
 def coalesced(dtype: torch.dtype, count: int) -> list[str]:
-    """On a rank: tensors of this and all the usual sizes in one call, through the process group."""
+    """On a rank: tensors of all sizes in one call, through the process group."""
+    if not (sizes := of_one_call(count)):
+        return []
     group = dist.group.WORLD
-    inputs = [every_rank("coalesced", size, dtype) for size in {count: 0, **dict.fromkeys(SIZES)}]
+    inputs = [every_rank("coalesced", size, dtype) for size in sizes]
     sums = [of_all[HERE.rank].clone() for of_all in inputs]
     dist.all_reduce_coalesced(sums)
     wholes = [torch.cat([of_all[HERE.rank]] * HERE.size) for of_all in inputs]
