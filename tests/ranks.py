@@ -204,6 +204,7 @@ def _serve(pipe: Connection, rank: int, size: int, port: int, variables: dict[st
         del os.environ[name]
     os.environ.update(variables)
     torch.set_num_threads(1)
+    multiprocessing.set_start_method(None, force=True)  # as in a rank of torchrun; the forkserver's is inherited
     import ringdp
 
     ringdp.register()

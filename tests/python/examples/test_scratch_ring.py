@@ -73,7 +73,7 @@ def test_by_hand_and_by_ringdp_have_the_same_bits(world_of, ranks):
         assert report["gap_to_rank_order"] <= (0.0 if ranks == 2 else 1e-5)  # two addends have one order
 
 
-def test_under_torchrun_it_prints_json(on_two_ranks):
+def test_on_ranks_it_prints_json(on_two_ranks):
     report = on_two_ranks(scratch_ring.MODULE)
     assert report["ranks"] == 2 and report["mean_gradient"] == pytest.approx(report["big_batch_gradient"], rel=1e-6)
     assert "mean over the ring" in scratch_ring.render(report)
