@@ -119,8 +119,9 @@ def shipped_objects() -> str:
     return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
-def build_programs(kind: str, modules: Sequence[str], *, unity: bool) -> Path:
+def build_programs(kind: str, modules: Sequence[str], *, long: bool) -> Path:
     """Configures and builds the C++ test programs of these modules under one set of sanitizers; where they are."""
+    unity = not long or kind != "plain"
     cmake = shutil.which("cmake")
     if not cmake:
         raise Missing("cmake")
@@ -128,7 +129,7 @@ def build_programs(kind: str, modules: Sequence[str], *, unity: bool) -> Path:
     log = folder.with_suffix(".log")
     log.parent.mkdir(exist_ok=True)
     configure = [cmake, "-S", "tests/cpp", "-B", str(folder), f"-DSANITIZE={SANITIZERS[kind]}"]
-    configure += [f"-DMODULES={';'.join(modules)}", f"-DUNITY={'ON' if unity else 'OFF'}"]
+    configure += [f"-DMODULES={';'.join(modules)}", f"-DUNITY={int(unity)}", f"-DLONG={int(long)}"]
     configure += [f"-DCORE_OBJECTS={'' if SANITIZERS[kind] else shipped_objects()}"]
     configure += ["-G", "Ninja"] if shutil.which("ninja") else []
     configure += ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
@@ -171,7 +172,7 @@ def cpp(kind: str, modules: Sequence[str], *, long: bool = False) -> Callable[[O
 
     def run(outcome: Outcome) -> None:
         start = time.monotonic()
-        folder = build_programs(kind, modules, unity=not long or kind != "plain")
+        folder = build_programs(kind, modules, long=long)
         built = time.monotonic()
         outcome.build_s = built - start
         environment = {

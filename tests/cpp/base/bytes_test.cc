@@ -47,7 +47,9 @@ TEST(Bytes, BalancedPartsOfWholeUnitsCoverAll) {
           const Extent part = balanced_part(count, parts, i, unit);
           EXPECT_EQ(part.begin, end);
           EXPECT_TRUE(part.begin % unit == 0 || part.count() == 0);
-          if (unit == 1) EXPECT_EQ(part.count(), balanced_part(count, parts, i).count());
+          if (unit == 1) {
+            EXPECT_EQ(part.count(), balanced_part(count, parts, i).count());
+          }
           end = part.end;
         }
         EXPECT_EQ(end, count);

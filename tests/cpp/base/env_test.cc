@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <deque>
 #include <functional>
 #include <set>
 #include <sstream>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "environment.h"
 
 namespace ringdp {
 namespace {
@@ -58,14 +59,15 @@ void expect_names(const std::string& message, const std::vector<std::string>& pa
   }
 }
 
-// Starts and ends with none of the table's variables set, whatever the caller's environment holds.
+// Starts with none of the table's variables set, whatever the caller's environment holds, and ends with what it held.
 class Environment : public ::testing::Test {
  protected:
-  void SetUp() override { clear(); }
-  void TearDown() override { clear(); }
-  static void clear() {
-    for (const SettingRow& row : setting_table()) unsetenv(row.variable);
+  Environment() {
+    for (const SettingRow& row : setting_table()) unset_.emplace_back(row.variable, nullptr);
   }
+
+ private:
+  std::deque<Variable> unset_;
 };
 
 TEST(SettingTable, FieldsAndVariablesAreUnique) {
@@ -158,12 +160,11 @@ TEST_F(Environment, EachVariableSetsItsFieldOnly) {
     std::string value = "eth7";
     if (is_choice(row)) value = choices_of(row).back();
     if (is_range(row)) value = std::to_string(range_of(row).low);
-    setenv(row.variable, value.c_str(), 1);
+    const Variable set(row.variable, value.c_str());
     const Settings settings = settings_from_environment();
     for (const SettingRow& other : field_rows()) {
       EXPECT_EQ(get_field(settings, other.field), other.field == row.field ? value : other.fallback) << other.field;
     }
-    unsetenv(row.variable);
   }
 }
 
@@ -171,7 +172,7 @@ TEST_F(Environment, OutranksWhatWasGiven) {
   Settings tuned;
   tuned.thresholds.tree_bytes = 1;
   tuned.spin_us = 7;
-  setenv("RINGDP_TREE_BYTES", "2", 1);
+  const Variable set("RINGDP_TREE_BYTES", "2");
   const Settings settings = settings_from_environment(tuned);
   EXPECT_EQ(settings.thresholds.tree_bytes, 2);
   EXPECT_EQ(settings.spin_us, 7);
@@ -180,9 +181,8 @@ TEST_F(Environment, OutranksWhatWasGiven) {
 TEST_F(Environment, ABadValueIsRefusedNamingTheVariable) {
   for (const SettingRow& row : field_rows()) {
     if (!is_choice(row) && !is_range(row)) continue;
-    setenv(row.variable, "-nonsense", 1);
+    const Variable set(row.variable, "-nonsense");
     expect_names(message_of([] { settings_from_environment(); }), {row.variable, "'-nonsense'"});
-    unsetenv(row.variable);
   }
 }
 
@@ -190,18 +190,17 @@ TEST_F(Environment, DescribesValueAndSource) {
   for (const SettingRow& row : setting_table()) {
     EXPECT_EQ(describe_setting(row).value, row.fallback);
     EXPECT_EQ(describe_setting(row).source, "default");
-    setenv(row.variable, "something", 1);
+    const Variable set(row.variable, "something");
     EXPECT_EQ(describe_setting(row).value, "something");
     EXPECT_EQ(describe_setting(row).source, "environment");
-    unsetenv(row.variable);
   }
 }
 
 TEST_F(Environment, AnEmptyVariableCountsAsUnset) {
   EXPECT_EQ(read_env("MASTER_ADDR"), std::nullopt);
-  setenv("MASTER_ADDR", "", 1);
+  const Variable empty("MASTER_ADDR", "");
   EXPECT_EQ(read_env("MASTER_ADDR"), std::nullopt);
-  setenv("MASTER_ADDR", "localhost", 1);
+  const Variable set("MASTER_ADDR", "localhost");
   EXPECT_EQ(read_env("MASTER_ADDR"), "localhost");
 }
 

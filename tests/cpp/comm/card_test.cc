@@ -7,13 +7,13 @@
 namespace ringdp::comm {
 namespace {
 
-Card sample() {
+Card sample_card() {
   return {transport::local_identity(), transport::UnixListener::open().name, shared_settings(Settings{}), {}};
 }
 
 TEST(Card, SurvivesTheStore) {
   for (const bool with_socket : {true, false}) {
-    Card card = sample();
+    Card card = sample_card();
     if (!with_socket) card.socket_name.clear();
     card.thresholds.direct_bytes += with_socket;
     card.heap_bytes = with_socket ? int64_t{1} << 40 : 0;
@@ -28,7 +28,7 @@ TEST(Card, SurvivesTheStore) {
 }
 
 TEST(Card, MalformedTextIsRefused) {
-  const Card card = sample();
+  const Card card = sample_card();
   const std::string line = to_line(card.identity), good = to_text(card), limits = to_text(card.thresholds) + "\n";
   Card foreign_socket = card;
   foreign_socket.socket_name = "/tmp/elsewhere";

@@ -7,7 +7,7 @@
 namespace ringdp::comm {
 namespace {
 
-const Deadline kLong = Deadline::after(std::chrono::seconds(60));
+Deadline unhung() { return Deadline::after(std::chrono::seconds(60)); }  // a guard against hanging
 
 // Work of `steps` advances; may have to be woken by a doorbell before it can move.
 class Fake : public Drivable {
@@ -36,7 +36,7 @@ TEST(Engine, WaitDrivesEveryGroup) {
   const auto a = std::make_shared<Fake>(10), b = std::make_shared<Fake>(1000);
   engine.add(a);
   engine.add(b);
-  EXPECT_TRUE(engine.wait([&] { return b->left_ == 0; }, kLong));
+  EXPECT_TRUE(engine.wait([&] { return b->left_ == 0; }, unhung()));
   EXPECT_EQ(a->left_, 0);
 }
 
@@ -58,11 +58,11 @@ TEST(Engine, ASleepingDriverWakesForNewWorkAndChecksTime) {
   while (!stuck->asleep_) std::this_thread::yield();
   fresh->left_ = 5;
   engine.kick();
-  EXPECT_TRUE(engine.wait([&] { return fresh->left_ == 0; }, kLong));
+  EXPECT_TRUE(engine.wait([&] { return fresh->left_ == 0; }, unhung()));
   while (stuck->time_checks_ == 0) std::this_thread::yield();
   EXPECT_GT(stuck->steps_aside_, 0);
   stuck->blocked_ = false;
-  EXPECT_TRUE(engine.wait([&] { return stuck->left_ == 0; }, kLong));
+  EXPECT_TRUE(engine.wait([&] { return stuck->left_ == 0; }, unhung()));
 }
 
 TEST(Engine, WaitGivesUpAtItsDeadlineAndTheWorkGoesOn) {
@@ -85,7 +85,7 @@ TEST(Engine, ManyWaitersShareOneDriver) {
   std::vector<std::thread> threads;
   for (const auto& work : works) {
     threads.emplace_back([&engine, &work] {
-      EXPECT_TRUE(engine.wait([&] { return work->left_ == 0; }, kLong));
+      EXPECT_TRUE(engine.wait([&] { return work->left_ == 0; }, unhung()));
       engine.announce();
     });
   }
@@ -99,7 +99,7 @@ TEST(Engine, RemovedWorkIsNotDriven) {
   engine.remove(gone.get());
   const auto other = std::make_shared<Fake>(10);
   engine.add(other);
-  EXPECT_TRUE(engine.wait([&] { return other->left_ == 0; }, kLong));
+  EXPECT_TRUE(engine.wait([&] { return other->left_ == 0; }, unhung()));
   EXPECT_EQ(gone->left_, 1);
 }
 

@@ -7,7 +7,7 @@
 namespace ringdp::comm {
 namespace {
 
-OpDesc sample() {
+OpDesc sample_call() {
   OpDesc d;
   d.what = plan::Collective::kReduceScatter;
   d.dtype = DType::kBF16;
@@ -31,15 +31,15 @@ std::string mismatch(const OpDesc& mine, const OpDesc& theirs) {
   return "";
 }
 
-TEST(Fingerprint, EqualCallsPass) { EXPECT_EQ(mismatch(sample(), sample()), ""); }
+TEST(Fingerprint, EqualCallsPass) { EXPECT_EQ(mismatch(sample_call(), sample_call()), ""); }
 
 TEST(Fingerprint, EveryFieldIsComparedAndNamed) {
   const auto expect = [](const char* word, void (*change)(OpDesc&)) {
-    OpDesc other = sample();
+    OpDesc other = sample_call();
     change(other);
-    const std::string text = mismatch(sample(), other);
+    const std::string text = mismatch(sample_call(), other);
     EXPECT_NE(text.find(word), std::string::npos) << word << ": " << text;
-    EXPECT_NE(text.find("rank 0 called " + describe(sample())), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 0 called " + describe(sample_call())), std::string::npos) << text;
     EXPECT_NE(text.find("rank 5 called " + describe(other)), std::string::npos) << text;
   };
   expect("collective", [](OpDesc& d) { d.what = plan::Collective::kBarrier; });
@@ -56,7 +56,7 @@ TEST(Fingerprint, EveryFieldIsComparedAndNamed) {
 
 // Only the first few are shown, all are compared.
 TEST(Fingerprint, EveryOneOfManyPartsIsCompared) {
-  OpDesc mine = sample();
+  OpDesc mine = sample_call();
   mine.counts.assign(40, 7);
   for (size_t i = 0; i < mine.counts.size(); ++i) {
     OpDesc theirs = mine;
@@ -90,14 +90,14 @@ TEST(Fingerprint, RemarksTravelInTheNoteAndMayDiffer) {
 }
 
 TEST(Fingerprint, SplitsAreNotCompared) {
-  OpDesc mine = sample(), theirs = sample();
+  OpDesc mine = sample_call(), theirs = sample_call();
   mine.what = theirs.what = plan::Collective::kAllToAll;
   mine.sends = {1, 2}, theirs.recvs = {3, 4};
   EXPECT_EQ(mismatch(mine, theirs), "");
 }
 
 TEST(Fingerprint, WhereACollectiveRunsIsComparedAndSaid) {
-  OpDesc host = sample(), devices = sample(), meeting = sample();
+  OpDesc host = sample_call(), devices = sample_call(), meeting = sample_call();
   devices.place = Place::kDevices;
   meeting.place = Place::kMeeting;
   const std::string text = mismatch(host, devices);
@@ -106,7 +106,7 @@ TEST(Fingerprint, WhereACollectiveRunsIsComparedAndSaid) {
   EXPECT_EQ(describe(devices), describe(host) + " on devices");
   EXPECT_NE(mismatch(meeting, host).find("rank 0 called its first collective of tensors on a device"), std::string::npos);
   EXPECT_EQ(mismatch(meeting, meeting), "");
-  OpDesc stepping = sample();
+  OpDesc stepping = sample_call();
   stepping.place = Place::kStepping;
   EXPECT_EQ(describe(stepping), describe(devices) + " with a step");
   EXPECT_NE(mismatch(devices, stepping).find("(step)"), std::string::npos);
@@ -118,7 +118,7 @@ TEST(Fingerprint, WhereACollectiveRunsIsComparedAndSaid) {
 }
 
 TEST(Fingerprint, WhereTensorsLieOnDevicesIsComparedAndSaid) {
-  OpDesc window = sample(), segment = sample(), further = sample(), sharing = sample();
+  OpDesc window = sample_call(), segment = sample_call(), further = sample_call(), sharing = sample_call();
   window.place = segment.place = further.place = Place::kDevices;
   sharing.place = Place::kSharing;
   segment.segment = further.segment = 2;
@@ -135,14 +135,14 @@ TEST(Fingerprint, WhereTensorsLieOnDevicesIsComparedAndSaid) {
 
 TEST(Fingerprint, BytesThatAreNoneAreRefused) {
   for (size_t at : {0, 4, 5, 6}) {  // magic, collective, dtype, reduce op
-    transport::Note note = encode(sample());
+    transport::Note note = encode(sample_call());
     note.bytes[at] = std::byte{0xff};
-    EXPECT_THROW(check_same(sample(), 0, note, 1), Error) << "byte " << at;
+    EXPECT_THROW(check_same(sample_call(), 0, note, 1), Error) << "byte " << at;
   }
 }
 
 TEST(Fingerprint, DescriptionsReadLikeCalls) {
-  OpDesc d = sample();
+  OpDesc d = sample_call();
   d.count = 4;
   EXPECT_EQ(describe(d), "reduce_scatter(AVG, bfloat16 x 4)");
   d.what = plan::Collective::kBroadcast;

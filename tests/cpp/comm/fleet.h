@@ -51,6 +51,13 @@ inline void expect_no_errors(const std::vector<std::string>& errors) {
   for (size_t rank = 0; rank < errors.size(); ++rank) EXPECT_EQ(errors[rank], "") << "rank " << rank;
 }
 
+// Every rank's error has all of these words.
+inline void expect_all(const std::vector<std::string>& errors, const std::vector<std::string>& words) {
+  for (const std::string& error : errors) {
+    for (const std::string& word : words) EXPECT_NE(error.find(word), std::string::npos) << word << " not in: " << error;
+  }
+}
+
 inline Settings with(const std::vector<std::pair<std::string, std::string>>& fields) {
   Settings settings;
   for (const auto& [field, value] : fields) set_field(settings, field, value);

@@ -15,12 +15,6 @@ class Faults : public ::testing::TestWithParam<const char*> {
   Settings settings() const { return with({{"transport", GetParam()}}); }
 };
 
-void expect_all(const std::vector<std::string>& errors, const std::vector<std::string>& words) {
-  for (const std::string& error : errors) {
-    for (const std::string& word : words) EXPECT_NE(error.find(word), std::string::npos) << word << " not in: " << error;
-  }
-}
-
 TEST_P(Faults, ReduceOpMismatchIsNamedOnEveryRank) {
   const auto errors = run_fleet(3, settings(), [](int rank, Group& group, Runtime&) {
     std::vector<float> data(1000, 1);

@@ -13,7 +13,7 @@
 namespace ringdp::comm {
 namespace {
 
-constexpr int64_t kCount = 1'000'003;
+constexpr int64_t kElements = 1'000'003;
 
 // Whether the page at `at` belongs to a segment.
 bool is_shared(const void* at) {
@@ -34,7 +34,7 @@ Request all_reduce_at(float* tensor, Deadline deadline) {
   Request request;
   request.desc.what = plan::Collective::kAllReduce;
   request.desc.dtype = DType::kF32;
-  request.desc.count = kCount;
+  request.desc.count = kElements;
   request.buffers = {{tensor}, {tensor}};
   request.deadline = deadline;
   return request;
@@ -45,8 +45,8 @@ void expect_shared_after_failure(int absent, bool abort) {
   const Settings settings = with({{"heap_bytes", "67108864"}});
   const auto errors = run_fleet(3, settings, [&](int rank, Group& group, Runtime&) {
     const auto heap = group.heap();
-    auto* const tensor = reinterpret_cast<float*>(heap->take(kCount * 4));
-    std::fill_n(tensor, kCount, 1.0f);
+    auto* const tensor = reinterpret_cast<float*>(heap->take(kElements * 4));
+    std::fill_n(tensor, kElements, 1.0f);
     if (rank == absent) {
       if (abort) group.fail(Error(ErrorKind::kAborted, "enough"));
       while (!group.error()) std::this_thread::yield();
@@ -58,7 +58,7 @@ void expect_shared_after_failure(int absent, bool abort) {
       ADD_FAILURE() << "rank " << rank << " got a result";
     } catch (const Error&) {
       EXPECT_TRUE(is_shared(tensor)) << "rank " << rank;
-      EXPECT_EQ(std::count(tensor, tensor + kCount, 1.0f), kCount) << "nobody began";
+      EXPECT_EQ(std::count(tensor, tensor + kElements, 1.0f), kElements) << "nobody began";
       throw;
     }
   });

@@ -29,14 +29,6 @@ std::vector<float> values(size_t count, int from, int to, int32_t tag) {
   return values;
 }
 
-void expect_all(const std::vector<std::string>& errors, const std::vector<std::string>& words) {
-  for (const std::string& error : errors) {
-    for (const std::string& word : words) {
-      EXPECT_NE(error.find(word), std::string::npos) << word << " not in: " << error;
-    }
-  }
-}
-
 TEST_P(GroupMessages, ARingOfBlockingCallsTurns) {
   for (const int world : {2, 5}) {
     expect_no_errors(run_fleet(world, settings(), [world](int rank, Group& group, Runtime&) {

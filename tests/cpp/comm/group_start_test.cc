@@ -12,7 +12,7 @@
 namespace ringdp::comm {
 namespace {
 
-constexpr int64_t kCount = 100'003;  // far beyond one shot
+constexpr int64_t kManyElements = 100'003;  // far beyond one shot
 
 // A tensor in the group's heap, or in ordinary memory.
 class Tensor {
@@ -63,13 +63,13 @@ TEST(GroupStart, TensorsInHeapsAreReducedWhereTheyLie) {
   for (const int world : {2, 3, 4}) {
     Traffic traffic;
     expect_no_errors(run_fleet(world, small_heap(), [&](int rank, Group& group, Runtime&) {
-      const Tensor tensor(group, true, kCount, static_cast<float>(rank + 1));
-      run_op(group, request(plan::Collective::kAllReduce, kCount, {tensor.at()}, {tensor.at()}));
-      for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(*tensor.at(i), world * (world + 1) / 2.0f) << i;
+      const Tensor tensor(group, true, kManyElements, static_cast<float>(rank + 1));
+      run_op(group, request(plan::Collective::kAllReduce, kManyElements, {tensor.at()}, {tensor.at()}));
+      for (int64_t i = 0; i < kManyElements; ++i) ASSERT_EQ(*tensor.at(i), world * (world + 1) / 2.0f) << i;
       traffic.add(group.counters());
     }));
-    EXPECT_EQ(traffic.read, static_cast<uint64_t>(world) * kCount * 4);
-    EXPECT_EQ(traffic.written, static_cast<uint64_t>(world) * kCount * 4);
+    EXPECT_EQ(traffic.read, static_cast<uint64_t>(world) * kManyElements * 4);
+    EXPECT_EQ(traffic.written, static_cast<uint64_t>(world) * kManyElements * 4);
   }
 }
 
@@ -79,15 +79,15 @@ TEST(GroupStart, OneOrdinaryTensorMakesEverybodyUseSlots) {
   for (int ordinary = 0; ordinary < kWorld; ++ordinary) {
     Traffic traffic;
     expect_no_errors(run_fleet(kWorld, small_heap(), [&](int rank, Group& group, Runtime&) {
-      const Tensor tensor(group, rank != ordinary, kCount, static_cast<float>(rank + 1));
+      const Tensor tensor(group, rank != ordinary, kManyElements, static_cast<float>(rank + 1));
       for (int turn = 0; turn < 3; ++turn) {
-        std::fill_n(tensor.at(), kCount, static_cast<float>(rank + 1));
-        run_op(group, request(plan::Collective::kAllReduce, kCount, {tensor.at()}, {tensor.at()}));
-        for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(*tensor.at(i), 6.0f) << i;
+        std::fill_n(tensor.at(), kManyElements, static_cast<float>(rank + 1));
+        run_op(group, request(plan::Collective::kAllReduce, kManyElements, {tensor.at()}, {tensor.at()}));
+        for (int64_t i = 0; i < kManyElements; ++i) ASSERT_EQ(*tensor.at(i), 6.0f) << i;
       }
       traffic.add(group.counters());
     }));
-    EXPECT_GT(traffic.read, uint64_t{3} * kWorld * kCount * 4);
+    EXPECT_GT(traffic.read, uint64_t{3} * kWorld * kManyElements * 4);
   }
 }
 
@@ -95,12 +95,12 @@ TEST(GroupStart, OneOrdinaryTensorMakesEverybodyUseSlots) {
 TEST(GroupStart, PlacesMayDifferBetweenRanks) {
   expect_no_errors(run_fleet(3, small_heap(), [&](int rank, Group& group, Runtime&) {
     const Tensor before(group, true, 1000 * rank + 1, 0);
-    const Tensor tensor(group, true, 2 * kCount, static_cast<float>(rank));
+    const Tensor tensor(group, true, 2 * kManyElements, static_cast<float>(rank));
     float* middle = tensor.at(100 * rank + 1);  // in the middle of a tensor, not even aligned to a cache line
-    run_op(group, request(plan::Collective::kAllReduce, kCount, {middle}, {middle}));
+    run_op(group, request(plan::Collective::kAllReduce, kManyElements, {middle}, {middle}));
     EXPECT_EQ(*tensor.at(100 * rank), static_cast<float>(rank)) << "written before its begin";
-    for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(middle[i], 3.0f) << i;
-    EXPECT_EQ(middle[kCount], static_cast<float>(rank)) << "written beyond its end";
+    for (int64_t i = 0; i < kManyElements; ++i) ASSERT_EQ(middle[i], 3.0f) << i;
+    EXPECT_EQ(middle[kManyElements], static_cast<float>(rank)) << "written beyond its end";
   }));
 }
 
@@ -109,46 +109,46 @@ TEST(GroupStart, OnlyTheRootsTensorMatters) {
   for (const bool root_in_heap : {true, false}) {
     Traffic traffic;
     expect_no_errors(run_fleet(kWorld, small_heap(), [&](int rank, Group& group, Runtime&) {
-      const Tensor tensor(group, rank == kRoot && root_in_heap, kCount, static_cast<float>(rank));
-      Request broadcast = request(plan::Collective::kBroadcast, kCount, {tensor.at()}, {tensor.at()});
+      const Tensor tensor(group, rank == kRoot && root_in_heap, kManyElements, static_cast<float>(rank));
+      Request broadcast = request(plan::Collective::kBroadcast, kManyElements, {tensor.at()}, {tensor.at()});
       broadcast.desc.root = kRoot;
       run_op(group, std::move(broadcast));
-      for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(*tensor.at(i), static_cast<float>(kRoot)) << i;
+      for (int64_t i = 0; i < kManyElements; ++i) ASSERT_EQ(*tensor.at(i), static_cast<float>(kRoot)) << i;
       traffic.add(group.counters());
     }));
     const uint64_t copies = root_in_heap ? kWorld - 1 : kWorld;  // slots: the root copies in
-    EXPECT_EQ(traffic.read, copies * kCount * 4);
+    EXPECT_EQ(traffic.read, copies * kManyElements * 4);
   }
 }
 
 TEST(GroupStart, PartsOfOneTensorAreReachedTogether) {
   constexpr int kWorld = 3;
   expect_no_errors(run_fleet(kWorld, small_heap(), [&](int rank, Group& group, Runtime&) {
-    const Tensor whole(group, true, kWorld * kCount, 0), part(group, false, kCount, 0);
+    const Tensor whole(group, true, kWorld * kManyElements, 0), part(group, false, kManyElements, 0);
     std::vector<const void*> inputs;
     std::vector<void*> outputs;
     for (int q = 0; q < kWorld; ++q) {
-      std::fill_n(whole.at(q * kCount), kCount, static_cast<float>(10 * q + rank));
-      inputs.push_back(whole.at(q * kCount));
-      outputs.push_back(whole.at(q * kCount));
+      std::fill_n(whole.at(q * kManyElements), kManyElements, static_cast<float>(10 * q + rank));
+      inputs.push_back(whole.at(q * kManyElements));
+      outputs.push_back(whole.at(q * kManyElements));
     }
-    run_op(group, request(plan::Collective::kReduceScatter, kCount, inputs, {part.at()}));
-    for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(*part.at(i), 30.0f * rank + 3) << i;
-    EXPECT_EQ(group.counters().memory_bytes_read, uint64_t{kWorld} * kCount * 4);
-    EXPECT_EQ(group.counters().memory_bytes_written, uint64_t{kCount} * 4) << "no slot was written";
-    std::fill_n(whole.at(rank * kCount), kCount, static_cast<float>(rank));
-    run_op(group, request(plan::Collective::kAllGather, kCount, {whole.at(rank * kCount)}, outputs));
-    for (int64_t i = 0; i < kWorld * kCount; ++i) ASSERT_EQ(*whole.at(i), static_cast<float>(i / kCount)) << i;
+    run_op(group, request(plan::Collective::kReduceScatter, kManyElements, inputs, {part.at()}));
+    for (int64_t i = 0; i < kManyElements; ++i) ASSERT_EQ(*part.at(i), 30.0f * rank + 3) << i;
+    EXPECT_EQ(group.counters().memory_bytes_read, uint64_t{kWorld} * kManyElements * 4);
+    EXPECT_EQ(group.counters().memory_bytes_written, uint64_t{kManyElements} * 4) << "no slot was written";
+    std::fill_n(whole.at(rank * kManyElements), kManyElements, static_cast<float>(rank));
+    run_op(group, request(plan::Collective::kAllGather, kManyElements, {whole.at(rank * kManyElements)}, outputs));
+    for (int64_t i = 0; i < kWorld * kManyElements; ++i) ASSERT_EQ(*whole.at(i), static_cast<float>(i / kManyElements)) << i;
   }));
 }
 
 TEST(GroupStart, AMismatchIsFoundBeforeAnyTensorIsTouched) {
   const auto errors = run_fleet(2, small_heap(), [&](int rank, Group& group, Runtime&) {
-    const Tensor tensor(group, true, 2 * kCount, static_cast<float>(rank));
+    const Tensor tensor(group, true, 2 * kManyElements, static_cast<float>(rank));
     try {
-      run_op(group, request(plan::Collective::kAllReduce, kCount + rank, {tensor.at()}, {tensor.at()}));
+      run_op(group, request(plan::Collective::kAllReduce, kManyElements + rank, {tensor.at()}, {tensor.at()}));
     } catch (...) {
-      for (int64_t i = 0; i < 2 * kCount; ++i) EXPECT_EQ(*tensor.at(i), static_cast<float>(rank));
+      for (int64_t i = 0; i < 2 * kManyElements; ++i) EXPECT_EQ(*tensor.at(i), static_cast<float>(rank));
       throw;
     }
   });
@@ -159,8 +159,8 @@ TEST(GroupStart, ARankThatDoesNotComeIsNamed) {
   std::promise<void> gave_up;
   const auto errors = run_fleet(2, small_heap(), [&](int rank, Group& group, Runtime&) {
     if (rank == 1) return gave_up.get_future().wait();
-    const Tensor tensor(group, true, kCount, 1);
-    Request lonely = request(plan::Collective::kAllReduce, kCount, {tensor.at()}, {tensor.at()});
+    const Tensor tensor(group, true, kManyElements, 1);
+    Request lonely = request(plan::Collective::kAllReduce, kManyElements, {tensor.at()}, {tensor.at()});
     lonely.deadline = Deadline::after(std::chrono::milliseconds(200));
     try {
       run_op(group, std::move(lonely));

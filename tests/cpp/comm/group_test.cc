@@ -9,12 +9,12 @@
 namespace ringdp::comm {
 namespace {
 
-struct Case {
+struct Choice {
   const char* name;
   std::vector<std::pair<std::string, std::string>> settings;
 };
 
-const Case kCases[] = {
+const Choice kCases[] = {
     {"arena", {}},
     {"arena_small_slots", {{"slot_bytes", "4096"}}},
     {"direct_shm", {{"algorithm", "direct"}, {"segment_bytes", "256"}, {"link_bytes", "4096"}}},
@@ -30,7 +30,7 @@ const Case kCases[] = {
 // Integer-valued, so that every order of the sum gives the same bits.
 float value(int rank, int64_t i, int round) { return static_cast<float>((rank + 1) * 7 + i % 101 + round); }
 
-class GroupCases : public ::testing::TestWithParam<std::tuple<Case, int>> {};
+class GroupCases : public ::testing::TestWithParam<std::tuple<Choice, int>> {};
 
 TEST_P(GroupCases, EveryCollectiveEqualsTheOracle) {
   const auto& [c, world] = GetParam();

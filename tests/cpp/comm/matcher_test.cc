@@ -9,7 +9,7 @@
 namespace ringdp::comm {
 namespace {
 
-constexpr int kWorld = 4;
+constexpr int kRanks = 4;
 
 class MatcherTest : public testing::Test {
  protected:
@@ -41,7 +41,7 @@ class MatcherTest : public testing::Test {
   }
 
   std::deque<Message> messages_;
-  Matcher matcher_{0, kWorld};
+  Matcher matcher_{0, kRanks};
 };
 
 TEST_F(MatcherTest, OffersOfOneSourceAndTagGoInOrder) {

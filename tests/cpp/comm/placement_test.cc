@@ -7,7 +7,7 @@
 namespace ringdp::comm {
 namespace {
 
-constexpr int kWorld = 3;
+constexpr int kMembers = 3;
 constexpr int64_t kHeapBytes = 1 << 20, kCount = 1000;
 
 class PlacementTest : public testing::Test {
@@ -15,7 +15,7 @@ class PlacementTest : public testing::Test {
   plan::Problem problem(plan::Collective what) const {
     plan::Problem p;
     p.what = what;
-    p.world = kWorld;
+    p.world = kMembers;
     p.rank = 1;
     p.root = 2;
     p.count = kCount;
@@ -25,7 +25,7 @@ class PlacementTest : public testing::Test {
   std::byte* block(int64_t bytes) { return arena().heap()->take(bytes); }
   int64_t offset(const std::byte* at) { return at - arena().heap_at(1); }
 
-  std::vector<std::unique_ptr<transport::ShmArena>> arenas_ = transport::make_local_arenas({kWorld, 64, 64, kHeapBytes});
+  std::vector<std::unique_ptr<transport::ShmArena>> arenas_ = transport::make_local_arenas({kMembers, 64, 64, kHeapBytes});
 };
 
 TEST_F(PlacementTest, ATensorInTheHeapHasAnOffset) {

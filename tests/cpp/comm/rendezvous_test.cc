@@ -31,15 +31,15 @@ int count_sockets_listening() {
   return count;
 }
 
-struct Case {
+struct World {
   int world;
   TransportChoice transport;
 };
 
-class Rendezvous : public testing::TestWithParam<Case> {};
+class Rendezvous : public testing::TestWithParam<World> {};
 
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
+std::vector<World> all_cases() {
+  std::vector<World> cases;
   for (const int world : {1, 2, 3, 5, 8}) {
     for (const auto transport : {TransportChoice::kAuto, TransportChoice::kShm, TransportChoice::kTcp}) {
       cases.push_back({world, transport});
@@ -48,7 +48,7 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-std::string name_case(const testing::TestParamInfo<Case>& info) {
+std::string name_case(const testing::TestParamInfo<World>& info) {
   Settings settings;
   settings.transport = info.param.transport;
   return get_field(settings, "transport") + std::to_string(info.param.world);

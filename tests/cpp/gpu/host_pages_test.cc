@@ -17,16 +17,16 @@ using testing::devices;
 
 constexpr int64_t kHeapBytes = 4 << 20;
 
-struct Memory {
+struct UsedHeap {
   std::byte* const base = static_cast<std::byte*>(std::aligned_alloc(4096, kHeapBytes));
   const std::shared_ptr<transport::Heap> heap = std::make_shared<transport::Heap>(nullptr, base, kHeapBytes);
 
-  Memory() { std::memset(base, 0x5a, kHeapBytes); }  // as if it had been used
-  ~Memory() { std::free(base); }
+  UsedHeap() { std::memset(base, 0x5a, kHeapBytes); }  // as if it had been used
+  ~UsedHeap() { std::free(base); }
 };
 
 TEST(HostPages, IsWholePagesOfZerosInTheHeap) {
-  const Memory memory;
+  const UsedHeap memory;
   memory.heap->take(100);  // so that it does not begin where the heap does
   const OwnPage own(memory.heap, memory.base);
   EXPECT_EQ(own.offset() % 4096, 0);
@@ -38,7 +38,7 @@ TEST(HostPages, IsWholePagesOfZerosInTheHeap) {
 }
 
 TEST(HostPages, GoesBackToTheHeap) {
-  const Memory memory;
+  const UsedHeap memory;
   {
     const OwnPage own(memory.heap, memory.base);
     EXPECT_GE(memory.heap->taken_bytes(), OwnPage::bytes());
@@ -47,13 +47,13 @@ TEST(HostPages, GoesBackToTheHeap) {
 }
 
 TEST(HostPages, AFullHeapIsAnError) {
-  const Memory memory;
+  const UsedHeap memory;
   memory.heap->take(kHeapBytes - OwnPage::bytes());
   EXPECT_THROW(OwnPage(memory.heap, memory.base), Error);
 }
 
 TEST(HostPages, AllAreMappedOrNone) {
-  const Memory memory;
+  const UsedHeap memory;
   const OwnPage a(memory.heap, memory.base), b(memory.heap, memory.base);
   const Functions functions = testing::host_functions();
   testing::reset_devices();

@@ -12,7 +12,7 @@
 namespace ringdp::gpu {
 namespace {
 
-struct Memory {
+struct TwoRanks {
   alignas(128) char window[2][4096], stage[2][1024], pushed[2][1024];
   Flags flags[2];
   Epoch epoch;
@@ -45,7 +45,7 @@ plan::DevicePlan plan_of(plan::Collective what) {
 }
 
 TEST(Launch, EveryAddressIsWhereItBelongs) {
-  const auto memory = std::make_unique<Memory>();
+  const auto memory = std::make_unique<TwoRanks>();
   const plan::DevicePlan plan = plan_of(plan::Collective::kAllGather);
   const Work work = work_of(plan, memory->addresses(), {16, 512, 3.0, 1000, 5, 9, true});
   check_work(work, plan.dtype);
@@ -71,7 +71,7 @@ TEST(Launch, EveryAddressIsWhereItBelongs) {
 }
 
 TEST(Launch, InputsMayLieBehindOneAnother) {
-  const auto memory = std::make_unique<Memory>();
+  const auto memory = std::make_unique<TwoRanks>();
   Addresses addresses = memory->addresses();
   addresses.aborts[0] = addresses.aborts[1] = &memory->abort;
   const plan::DevicePlan plan = plan_of(plan::Collective::kAllGather);
@@ -84,7 +84,7 @@ TEST(Launch, InputsMayLieBehindOneAnother) {
 }
 
 TEST(Launch, AStepReplacesTheGradientsOfOthers) {
-  const auto memory = std::make_unique<Memory>();
+  const auto memory = std::make_unique<TwoRanks>();
   alignas(16) float own[4], state[2][4];
   StepFacts facts;
   facts.at = 32;
@@ -106,7 +106,7 @@ TEST(Launch, AStepReplacesTheGradientsOfOthers) {
 }
 
 TEST(Launch, WhoIsNotReachedHasNoAddress) {
-  const auto memory = std::make_unique<Memory>();
+  const auto memory = std::make_unique<TwoRanks>();
   Addresses addresses = memory->addresses();
   addresses.window[0] = nullptr;
   const plan::DevicePlan plan = plan_of(plan::Collective::kAllReduce);

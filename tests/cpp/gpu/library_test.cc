@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include "environment.h"
 
 namespace ringdp::gpu {
 namespace {
@@ -30,7 +30,7 @@ TEST(GpuLibrary, AnotherReleaseIsRefusedWithBothNumbers) {
 TEST(GpuLibrary, AMissingFunctionIsNamed) { expect_refused(open_library(INCOMPLETE_LIBRARY), "no rd_gpu_count"); }
 
 TEST(GpuLibrary, TheEnvironmentNamesTheFile) {
-  setenv("RINGDP_GPU_LIBRARY", OTHER_ABI_LIBRARY, 1);
+  const Variable named("RINGDP_GPU_LIBRARY", OTHER_ABI_LIBRARY);
   EXPECT_EQ(library().path, OTHER_ABI_LIBRARY);
   expect_refused(library(), "ABI -7");
 }

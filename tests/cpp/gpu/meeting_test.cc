@@ -129,13 +129,12 @@ TEST(Meeting, WhereGraphsMayBeReplayedMemoryStaysAndSaysSo) {
   met[0]->stay();
   met.clear();
   EXPECT_EQ(*abort, 1u);
-  const std::lock_guard<std::mutex> lock(devices.mutex);
-  EXPECT_EQ(devices.memory.size(), 2u);
-  EXPECT_EQ(devices.imports.size(), 2u);
-  devices.imports.clear();
-  for (auto* const book : {&devices.memory, &devices.pinned}) {
-    while (!book->empty()) testing::give_back(*book, book->begin()->first);
+  {
+    const std::lock_guard<std::mutex> lock(devices.mutex);
+    EXPECT_EQ(devices.memory.size(), 2u);
+    EXPECT_EQ(devices.imports.size(), 2u);
   }
+  testing::give_all_back();
 }
 
 TEST(Meeting, MemoryThatOthersStillMapIsNotFreed) {
@@ -148,11 +147,11 @@ TEST(Meeting, MemoryThatOthersStillMapIsNotFreed) {
     devices.imports.clear();
   }
   met.clear();
-  const std::lock_guard<std::mutex> lock(devices.mutex);
-  EXPECT_EQ(devices.memory.size(), 1u) << "rank 1's went: rank 0 had let go of it";
-  for (auto* const book : {&devices.memory, &devices.pinned}) {
-    while (!book->empty()) testing::give_back(*book, book->begin()->first);
+  {
+    const std::lock_guard<std::mutex> lock(devices.mutex);
+    EXPECT_EQ(devices.memory.size(), 1u) << "rank 1's went: rank 0 had let go of it";
   }
+  testing::give_all_back();
 }
 
 }  // namespace

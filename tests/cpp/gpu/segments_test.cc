@@ -71,6 +71,7 @@ TEST_F(SegmentsTest, OnlyWholePacksAndTheEndOfASegmentAreFound) {
   EXPECT_TRUE(of(0).find(data, 1000)) << "its last pack is nobody else's";
   EXPECT_TRUE(of(0).find(data + 992, 8));
   EXPECT_FALSE(of(0).find(data, 1001));
+  EXPECT_FALSE(of(0).find(data, 1008)) << "whole packs, and the last one ends behind the segment";
   EXPECT_FALSE(of(0).find(data, 8)) << "the pack holds something else, too";
   EXPECT_FALSE(of(0).find(data + 8, 992));
   EXPECT_FALSE(of(0).find(data - 16, 16));

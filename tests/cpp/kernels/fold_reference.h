@@ -15,15 +15,15 @@
 namespace ringdp::kernels::testing {
 
 // A binary floating-point format of 16 bits.
-struct Format {
+struct ShortFormat {
   int mantissa_bits;
   int lowest_exponent;
   uint16_t infinity, nan;
 };
-constexpr Format kHalfFormat{10, -14, 0x7c00, 0x7e00};
-constexpr Format kBFloat16Format{7, -126, 0x7f80, 0x7fc0};
+constexpr ShortFormat kHalfFormat{10, -14, 0x7c00, 0x7e00};
+constexpr ShortFormat kBFloat16Format{7, -126, 0x7f80, 0x7fc0};
 
-inline float decode(const Format& f, uint16_t bits) {
+inline float decode(const ShortFormat& f, uint16_t bits) {
   const int magnitude = bits & 0x7fff, implicit = 1 << f.mantissa_bits;
   const int field = magnitude >> f.mantissa_bits, fraction = magnitude & (implicit - 1);
   float value = field == 0 ? std::ldexp(float(fraction), f.lowest_exponent - f.mantissa_bits)
@@ -33,7 +33,7 @@ inline float decode(const Format& f, uint16_t bits) {
   return bits & 0x8000 ? -value : value;
 }
 
-inline uint16_t encode(const Format& f, float value) {
+inline uint16_t encode(const ShortFormat& f, float value) {
   if (std::isnan(value)) return f.nan;
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   if (value == 0 || std::isinf(value)) return sign | (value == 0 ? 0 : f.infinity);

@@ -1,11 +1,9 @@
 // The step suite on AVX-512.
+#include "instruction_sets.h"
 #include "step_suite.h"
 
 namespace ringdp::kernels::testing {
 
-struct Avx512 {
-  static const StepKernels* kernels() { return step_kernels_of("avx512"); }
-};
-INSTANTIATE_TYPED_TEST_SUITE_P(Avx512, StepSuite, Avx512);
+INSTANTIATE_TYPED_TEST_SUITE_P(Avx512, StepSuite, StepsOf<Avx512>);
 
 }  // namespace ringdp::kernels::testing

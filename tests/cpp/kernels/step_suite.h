@@ -90,13 +90,16 @@ class StepSuite : public ::testing::Test {
   const StepKernels* kernels_ = nullptr;
 };
 
-// The kernels of the set with this name, where it is supported.
-inline const StepKernels* step_kernels_of(const std::string& name) {
-  for (const InstructionSet& set : supported_instruction_sets()) {
-    if (set.name == name) return &set.step;
+// The kernels of a set, where it is supported.
+template <class Set>
+struct StepsOf {
+  static const StepKernels* kernels() {
+    for (const InstructionSet& set : supported_instruction_sets()) {
+      if (set.name == std::string(Set::name())) return &set.step;
+    }
+    return nullptr;
   }
-  return nullptr;
-}
+};
 
 TYPED_TEST_SUITE_P(StepSuite);
 

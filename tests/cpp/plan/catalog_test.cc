@@ -8,7 +8,7 @@
 namespace ringdp::plan {
 namespace {
 
-Problem sound() {
+Problem sound_sum() {
   Problem problem;
   problem.world = 4;
   problem.rank = 3;
@@ -17,11 +17,11 @@ Problem sound() {
 }
 
 TEST(Catalog, RefusesWhatCannotBePlanned) {
-  Problem malformed = sound();
+  Problem malformed = sound_sum();
   malformed.root = 4;
   EXPECT_THROW(make_plan(AlgorithmChoice::kDirect, Order::kRank, malformed), Error);
   try {
-    make_plan(AlgorithmChoice::kAuto, Order::kRank, sound());
+    make_plan(AlgorithmChoice::kAuto, Order::kRank, sound_sum());
     FAIL() << "auto is a choice to be made before";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
@@ -34,7 +34,7 @@ constexpr AlgorithmChoice kAlgorithms[] = {AlgorithmChoice::kArena, AlgorithmCho
                                            AlgorithmChoice::kTree, AlgorithmChoice::kServer};
 
 TEST(Catalog, PlansSayWhatTheyAre) {
-  Problem problem = sound();
+  Problem problem = sound_sum();
   problem.hosts = {0, 2};
   for (const AlgorithmChoice algorithm : kAlgorithms) {
     const Plan plan = make_plan(algorithm, Order::kRank, problem);
@@ -46,7 +46,7 @@ TEST(Catalog, PlansSayWhatTheyAre) {
 }
 
 TEST(Catalog, OnlyDirectSendsWireTypes) {
-  Problem problem = sound();
+  Problem problem = sound_sum();
   problem.hosts = {0, 2};
   problem.wire = WireType::kInt8;
   for (const AlgorithmChoice algorithm : kAlgorithms) {
@@ -75,7 +75,7 @@ TEST(Catalog, NamesAreTheSettingsOwn) {
 }
 
 TEST(Catalog, AWorldOfOneIsLocal) {
-  Problem problem = sound();
+  Problem problem = sound_sum();
   problem.world = 1;
   problem.rank = 0;
   for (int what = 0; what < kCollectiveCount; ++what) {
@@ -89,7 +89,7 @@ TEST(Catalog, AWorldOfOneIsLocal) {
 }
 
 TEST(Catalog, AWorldOfOneKeepsItsOwnPart) {
-  Problem problem = sound();
+  Problem problem = sound_sum();
   problem.world = 1;
   problem.rank = 0;
   problem.sends = problem.recvs = {7};
@@ -101,7 +101,7 @@ TEST(Catalog, AWorldOfOneKeepsItsOwnPart) {
 }
 
 TEST(Catalog, AWorldOfOneDividesAnAverage) {
-  Problem problem = sound();
+  Problem problem = sound_sum();
   problem.world = 1;
   problem.rank = 0;
   problem.op = ReduceOp::kAvg;
@@ -113,7 +113,7 @@ TEST(Catalog, AWorldOfOneDividesAnAverage) {
 
 // 1 TiB over 4 ranks: counts beyond 32 bits, and still a plan that can be built and held.
 TEST(Catalog, HugeCountsKeepTheNumberOfStepsReasonable) {
-  Problem problem = sound();
+  Problem problem = sound_sum();
   problem.count = int64_t{1} << 38;
   for (const Order order : {Order::kRank, Order::kRotated}) {
     for (const AlgorithmChoice algorithm : {AlgorithmChoice::kDirect, AlgorithmChoice::kRing, AlgorithmChoice::kTree,
@@ -124,7 +124,7 @@ TEST(Catalog, HugeCountsKeepTheNumberOfStepsReasonable) {
 }
 
 TEST(Catalog, HugeCountsAreCoveredToTheLastElement) {
-  Problem problem = sound();
+  Problem problem = sound_sum();
   problem.count = (int64_t{1} << 38) + 3;
   int64_t end = 0;
   for (const Lane& lane : make_plan(AlgorithmChoice::kRing, Order::kRank, problem).lanes) {

@@ -6,14 +6,14 @@
 namespace ringdp::plan::testing {
 namespace {
 
-DeviceProblem problem_of(Collective what, int world, int64_t packs) {
+DeviceProblem direct_problem(Collective what, int world, int64_t packs) {
   return device_problem({DeviceAlgorithm::kDirect, what}, world, packs);
 }
 
 // 2(N-1)/N S over links each way: what is read from others and what is written to them, half each.
 TEST(DeviceDirect, AllReduceMovesTheTextbookBytes) {
   for (int world = 2; world <= 8; ++world) {
-    const DeviceProblem problem = problem_of(Collective::kAllReduce, world, 10 * world);
+    const DeviceProblem problem = direct_problem(Collective::kAllReduce, world, 10 * world);
     const int64_t tensor = problem.count * 4;
     for (const DevicePlan& plan : device_plans(DeviceAlgorithm::kDirect, problem)) {
       const DeviceTraffic sums = traffic_of(plan);
@@ -28,7 +28,7 @@ TEST(DeviceDirect, AllReduceMovesTheTextbookBytes) {
 
 TEST(DeviceDirect, ReduceScatterReadsEveryPartOnce) {
   for (int world = 2; world <= 8; ++world) {
-    const DeviceProblem problem = problem_of(Collective::kReduceScatter, world, 10);
+    const DeviceProblem problem = direct_problem(Collective::kReduceScatter, world, 10);
     for (const DevicePlan& plan : device_plans(DeviceAlgorithm::kDirect, problem)) {
       EXPECT_EQ(traffic_of(plan).read_there, (world - 1) * problem.count * 4);
       EXPECT_EQ(traffic_of(plan).written_there, 0);
@@ -40,7 +40,7 @@ TEST(DeviceDirect, ReduceScatterReadsEveryPartOnce) {
 // Slices of whole packs, none of which is nobody's or two ranks'.
 TEST(DeviceDirect, SlicesCoverTheTensor) {
   for (const int64_t packs : {1, 2, 7, 64}) {
-    const DeviceProblem problem = problem_of(Collective::kAllReduce, 5, packs);
+    const DeviceProblem problem = direct_problem(Collective::kAllReduce, 5, packs);
     int64_t next = 0;
     for (const DevicePlan& plan : device_plans(DeviceAlgorithm::kDirect, problem)) {
       for (const DeviceStep& step : plan.steps) {
@@ -54,7 +54,7 @@ TEST(DeviceDirect, SlicesCoverTheTensor) {
 }
 
 TEST(DeviceDirect, IsPrinted) {
-  DeviceProblem problem = problem_of(Collective::kAllReduce, 2, 2);
+  DeviceProblem problem = direct_problem(Collective::kAllReduce, 2, 2);
   problem.rank = 1;
   EXPECT_EQ(text_of(device_direct(problem)),
             "all_reduce direct float32 SUM, rank 1 of 2: 5 steps\n"

@@ -46,7 +46,7 @@ Asked ask(DeviceAlgorithm algorithm, DeviceProblem problem, uint64_t seed, WireT
   return asked;
 }
 
-DeviceProblem problem_of(Collective what, DType dtype, int world, int64_t packs) {
+DeviceProblem linked_problem(Collective what, DType dtype, int world, int64_t packs) {
   DeviceProblem problem;
   problem.what = what;
   problem.dtype = dtype;
@@ -81,7 +81,7 @@ TEST(DeviceLinks, SumsHaveTheBitsOfTheSerialFold) {
       for (int world = 2; world <= 8; ++world) {
         for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kI32}) {
           for (const int64_t packs : {0, 1, 2 * world + 1}) {
-            DeviceProblem problem = problem_of(what, dtype, world, packs);
+            DeviceProblem problem = linked_problem(what, dtype, world, packs);
             problem.op = is_floating(dtype) && ++seed % 2 ? ReduceOp::kAvg : ReduceOp::kSum;
             check(ask(algorithm, problem, seed));
             if (::testing::Test::HasFailure()) return;
@@ -117,13 +117,13 @@ TEST(DeviceLinks, NobodyNeedsMoreScratchThanThoseWhoAreAsked) {
         for (const int64_t packs : {1, world + 1, 64 * world, 64 * world + 65, 4999}) {
           for (const DeviceAlgorithm algorithm : kSums) {
             for (const Collective what : {Collective::kAllReduce, Collective::kReduceScatter}) {
-              const bool encoded = travels_encoded(over(wire), problem_of(what, dtype, world, packs));
+              const bool encoded = travels_encoded(over(wire), linked_problem(what, dtype, world, packs));
               if (encoded && algorithm != DeviceAlgorithm::kDirect) continue;
-              expect_no_other_needs_more(algorithm, problem_of(what, dtype, world, packs), over(wire));
+              expect_no_other_needs_more(algorithm, linked_problem(what, dtype, world, packs), over(wire));
             }
           }
           for (const Collective what : {Collective::kReduce, Collective::kGather, Collective::kBroadcast}) {
-            DeviceProblem problem = problem_of(what, dtype, world, packs);
+            DeviceProblem problem = linked_problem(what, dtype, world, packs);
             problem.root = world / 2;
             expect_no_other_needs_more(DeviceAlgorithm::kDirect, problem, over(wire));
           }
@@ -140,7 +140,7 @@ TEST(DeviceLinks, NobodyNeedsMoreScratchInAHierarchy) {
         LinkWish wish;
         wish.hosts = hosts;
         const int world = hosts.back() + 2;
-        expect_no_other_needs_more(DeviceAlgorithm::kHierarchy, problem_of(Collective::kAllReduce, dtype, world, packs), wish);
+        expect_no_other_needs_more(DeviceAlgorithm::kHierarchy, linked_problem(Collective::kAllReduce, dtype, world, packs), wish);
       }
     }
   }
@@ -151,7 +151,7 @@ TEST(DeviceLinks, MovesBringEveryPart) {
                                 Collective::kGather, Collective::kScatter}) {
     for (int world = 2; world <= 8; ++world) {
       for (const int64_t packs : {0, 1, 5}) {
-        DeviceProblem problem = problem_of(what, DType::kF32, world, packs);
+        DeviceProblem problem = linked_problem(what, DType::kF32, world, packs);
         problem.root = world - 1;
         check(ask(DeviceAlgorithm::kDirect, problem, static_cast<uint64_t>(world)));
         if (::testing::Test::HasFailure()) return;
@@ -163,7 +163,7 @@ TEST(DeviceLinks, MovesBringEveryPart) {
 TEST(DeviceLinks, EveryRootGetsTheSum) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI32}) {
     for (int world = 2; world <= 5; ++world) {
-      DeviceProblem problem = problem_of(Collective::kReduce, dtype, world, 7);
+      DeviceProblem problem = linked_problem(Collective::kReduce, dtype, world, 7);
       for (problem.root = 0; problem.root < world; ++problem.root) {
         check(ask(DeviceAlgorithm::kDirect, problem, static_cast<uint64_t>(world)));
         if (::testing::Test::HasFailure()) return;
@@ -180,7 +180,7 @@ TEST(DeviceLinks, EncodedSumsHaveTheBitsOfTheOracle) {
       for (int world = 2; world <= 8; ++world) {
         for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
           for (const int64_t packs : {0, 1, 65 + 64 * world}) {
-            DeviceProblem problem = problem_of(what, dtype, world, packs);
+            DeviceProblem problem = linked_problem(what, dtype, world, packs);
             problem.op = ++seed % 2 ? ReduceOp::kAvg : ReduceOp::kSum;
             check(ask(DeviceAlgorithm::kDirect, problem, seed, wire));
             if (::testing::Test::HasFailure()) return;
@@ -192,7 +192,7 @@ TEST(DeviceLinks, EncodedSumsHaveTheBitsOfTheOracle) {
 }
 
 TEST(DeviceLinks, SlicesTravelEncodedAtOnce) {
-  DeviceProblem problem = problem_of(Collective::kAllReduce, DType::kF32, 4, int64_t{1} << 20);
+  DeviceProblem problem = linked_problem(Collective::kAllReduce, DType::kF32, 4, int64_t{1} << 20);
   const Plan plan = make_link_plan(DeviceAlgorithm::kDirect, problem, over(WireType::kFp8));
   EXPECT_EQ(plan.wire, WireType::kFp8);
   EXPECT_EQ(rounds_of(plan).size(), 2u);
@@ -204,7 +204,7 @@ TEST(DeviceLinks, SlicesTravelEncodedAtOnce) {
 TEST(DeviceLinks, LongTensorsHaveAnOrderOfRoundsToo) {
   for (const DeviceAlgorithm algorithm : kSums) {
     for (const Collective what : {Collective::kAllReduce, Collective::kReduceScatter}) {
-      DeviceProblem problem = problem_of(what, DType::kBF16, 3, int64_t{1} << 22);
+      DeviceProblem problem = linked_problem(what, DType::kBF16, 3, int64_t{1} << 22);
       for (problem.rank = 0; problem.rank < 3; ++problem.rank) {
         const Plan plan = make_link_plan(algorithm, problem);
         EXPECT_FALSE(rounds_of(plan).empty());
@@ -219,53 +219,53 @@ TEST(DeviceLinks, LongTensorsHaveAnOrderOfRoundsToo) {
 // 16-bit sums: raw from the first rank on, float32 between, the result raw.
 TEST(DeviceLinks, SendWhatTheirAlgorithmSays) {
   const int64_t bytes = 3 * 16 * 16;
-  const DeviceProblem problem = problem_of(Collective::kAllReduce, DType::kBF16, 3, bytes / 16);
+  const DeviceProblem problem = linked_problem(Collective::kAllReduce, DType::kBF16, 3, bytes / 16);
   EXPECT_EQ(collective::totals(make_link_plan(DeviceAlgorithm::kDirect, problem)).bytes_sent, 2 * 2 * bytes / 3);
   EXPECT_EQ(collective::totals(make_link_plan(DeviceAlgorithm::kRotatedRing, problem)).bytes_sent, 5 * bytes / 3);
   EXPECT_EQ(collective::totals(make_link_plan(DeviceAlgorithm::kRankRing, problem)).bytes_sent, 2 * bytes);
 }
 
 TEST(DeviceLinks, TheWishIsFollowedOrRefusedByName) {
-  const DeviceProblem few = problem_of(Collective::kAllReduce, DType::kF32, 16, 4);
-  const DeviceProblem many = problem_of(Collective::kAllReduce, DType::kF32, 17, 4);
+  const DeviceProblem few = linked_problem(Collective::kAllReduce, DType::kF32, 16, 4);
+  const DeviceProblem many = linked_problem(Collective::kAllReduce, DType::kF32, 17, 4);
   LinkWish wish;
   EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kDirect);
   EXPECT_EQ(select_link_plan(wish, many).algorithm, DeviceAlgorithm::kRankRing);
   wish.algorithm = AlgorithmChoice::kRing;
   EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kRankRing);
-  EXPECT_EQ(select_link_plan(wish, problem_of(Collective::kReduce, DType::kF32, 4, 4)).algorithm,
+  EXPECT_EQ(select_link_plan(wish, linked_problem(Collective::kReduce, DType::kF32, 4, 4)).algorithm,
             DeviceAlgorithm::kDirect);
   wish.order = Order::kRotated;
   EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kRotatedRing);
-  EXPECT_EQ(select_link_plan(wish, problem_of(Collective::kAllGather, DType::kF32, 4, 4)).algorithm,
+  EXPECT_EQ(select_link_plan(wish, linked_problem(Collective::kAllGather, DType::kF32, 4, 4)).algorithm,
             DeviceAlgorithm::kDirect);
   wish.algorithm = AlgorithmChoice::kDirect;
   EXPECT_EQ(select_link_plan(wish, many).algorithm, DeviceAlgorithm::kDirect);
   EXPECT_EQ(why_no_link_plan(wish, many), "");
   wish.algorithm = AlgorithmChoice::kTree;
   EXPECT_EQ(why_no_link_plan(wish, few), "algorithm=tree has no plan between hosts on devices");
-  EXPECT_EQ(why_no_link_plan(wish, problem_of(Collective::kAllGather, DType::kF32, 4, 4)), "");
-  EXPECT_NE(why_no_link_plan(wish, problem_of(Collective::kReduce, DType::kF32, 4, 4)), "");
-  EXPECT_EQ(why_no_link_plan({}, problem_of(Collective::kReduce, DType::kF32, 192, 4)), "");
-  EXPECT_NE(why_no_link_plan({}, problem_of(Collective::kReduce, DType::kF32, 193, 4)), "");
-  EXPECT_NE(why_no_link_plan({}, problem_of(Collective::kBarrier, DType::kF32, 4, 0)), "");
+  EXPECT_EQ(why_no_link_plan(wish, linked_problem(Collective::kAllGather, DType::kF32, 4, 4)), "");
+  EXPECT_NE(why_no_link_plan(wish, linked_problem(Collective::kReduce, DType::kF32, 4, 4)), "");
+  EXPECT_EQ(why_no_link_plan({}, linked_problem(Collective::kReduce, DType::kF32, 192, 4)), "");
+  EXPECT_NE(why_no_link_plan({}, linked_problem(Collective::kReduce, DType::kF32, 193, 4)), "");
+  EXPECT_NE(why_no_link_plan({}, linked_problem(Collective::kBarrier, DType::kF32, 4, 0)), "");
   wish = {};
   wish.hosts = {0, 2};
   wish.hierarchy_beyond = 63;  // bytes
   EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kHierarchy);
-  EXPECT_EQ(select_link_plan(wish, problem_of(Collective::kAllReduce, DType::kF32, 4, 3)).algorithm,
+  EXPECT_EQ(select_link_plan(wish, linked_problem(Collective::kAllReduce, DType::kF32, 4, 3)).algorithm,
             DeviceAlgorithm::kDirect);
   wish.algorithm = AlgorithmChoice::kHierarchy;
   EXPECT_EQ(why_no_link_plan(wish, few), "");
-  EXPECT_EQ(select_link_plan(wish, problem_of(Collective::kReduceScatter, DType::kF32, 4, 4)).algorithm,
+  EXPECT_EQ(select_link_plan(wish, linked_problem(Collective::kReduceScatter, DType::kF32, 4, 4)).algorithm,
             DeviceAlgorithm::kDirect);
-  EXPECT_NE(why_no_link_plan(wish, problem_of(Collective::kReduceScatter, DType::kF32, 193, 4)), "");
+  EXPECT_NE(why_no_link_plan(wish, linked_problem(Collective::kReduceScatter, DType::kF32, 193, 4)), "");
   wish.hosts.clear();
   EXPECT_EQ(why_no_link_plan(wish, few), "algorithm=hierarchy has no plan between hosts on devices");
 }
 
 TEST(DeviceLinks, AWireTypeIsTheDirectOnes) {
-  const DeviceProblem many = problem_of(Collective::kAllReduce, DType::kF32, 17, 4);
+  const DeviceProblem many = linked_problem(Collective::kAllReduce, DType::kF32, 17, 4);
   LinkWish wish;
   wish.hosts = {0, 8};  // whose hierarchy would round partial sums
   wish.wire = WireType::kBf16;
@@ -273,13 +273,13 @@ TEST(DeviceLinks, AWireTypeIsTheDirectOnes) {
   EXPECT_EQ(why_no_link_plan(wish, many), "");
   EXPECT_EQ(select_link_plan(wish, many).algorithm, DeviceAlgorithm::kDirect);
   EXPECT_EQ(select_link_plan(wish, many).why, "wire=bf16: each contribution is rounded once");
-  EXPECT_FALSE(travels_encoded(wish, problem_of(Collective::kReduce, DType::kF32, 17, 4)));
-  EXPECT_FALSE(travels_encoded(wish, problem_of(Collective::kAllReduce, DType::kBF16, 17, 4))) << "no shorter";
-  EXPECT_NE(why_no_link_plan(wish, problem_of(Collective::kAllReduce, DType::kF32, 193, 4)), "");
+  EXPECT_FALSE(travels_encoded(wish, linked_problem(Collective::kReduce, DType::kF32, 17, 4)));
+  EXPECT_FALSE(travels_encoded(wish, linked_problem(Collective::kAllReduce, DType::kBF16, 17, 4))) << "no shorter";
+  EXPECT_NE(why_no_link_plan(wish, linked_problem(Collective::kAllReduce, DType::kF32, 193, 4)), "");
   wish.order = Order::kRotated;
   const std::string why = " has no plan for wire=bf16: only direct rounds each contribution once";
   EXPECT_EQ(why_no_link_plan(wish, many), "order=rotated" + why);
-  EXPECT_EQ(why_no_link_plan(wish, problem_of(Collective::kAllReduce, DType::kI32, 17, 4)), "");
+  EXPECT_EQ(why_no_link_plan(wish, linked_problem(Collective::kAllReduce, DType::kI32, 17, 4)), "");
   wish.algorithm = AlgorithmChoice::kDirect;
   EXPECT_EQ(why_no_link_plan(wish, many), "") << "as on the host";
   wish.algorithm = AlgorithmChoice::kRing;

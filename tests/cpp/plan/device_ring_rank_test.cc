@@ -6,7 +6,7 @@
 namespace ringdp::plan::testing {
 namespace {
 
-DeviceProblem problem_of(Collective what, int world, int64_t packs, DType dtype) {
+DeviceProblem rank_ring_problem(Collective what, int world, int64_t packs, DType dtype) {
   return device_problem({DeviceAlgorithm::kRankRing, what}, world, packs, dtype);
 }
 
@@ -15,7 +15,7 @@ DeviceProblem problem_of(Collective what, int world, int64_t packs, DType dtype)
 TEST(DeviceRingRank, AllReduceMovesTheTextbookBytes) {
   for (int world = 2; world <= 8; ++world) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
-      const DeviceProblem problem = problem_of(Collective::kAllReduce, world, 50, dtype);
+      const DeviceProblem problem = rank_ring_problem(Collective::kAllReduce, world, 50, dtype);
       const int64_t raw = problem.count * size_of(dtype), wide = problem.count * size_of(wide_of(dtype));
       for (const DevicePlan& plan : device_plans(DeviceAlgorithm::kRankRing, problem)) {
         const int64_t up = plan.rank == 0 ? raw : plan.rank < world - 1 ? wide : 0;
@@ -30,7 +30,7 @@ TEST(DeviceRingRank, AllReduceMovesTheTextbookBytes) {
 // Prefixes of all parts climb the whole way; a result goes down from the last rank to its owner.
 TEST(DeviceRingRank, ReduceScatterSendsResultsToTheirOwnersOnly) {
   for (int world = 2; world <= 8; ++world) {
-    const DeviceProblem problem = problem_of(Collective::kReduceScatter, world, 10, DType::kF32);
+    const DeviceProblem problem = rank_ring_problem(Collective::kReduceScatter, world, 10, DType::kF32);
     const int64_t part = problem.count * 4;
     for (const DevicePlan& plan : device_plans(DeviceAlgorithm::kRankRing, problem)) {
       const int64_t up = plan.rank < world - 1 ? world * part : 0;
@@ -41,7 +41,7 @@ TEST(DeviceRingRank, ReduceScatterSendsResultsToTheirOwnersOnly) {
 
 TEST(DeviceRingRank, TalksToNeighboursOnly) {
   for (const Collective what : {Collective::kAllReduce, Collective::kReduceScatter}) {
-    for (const DevicePlan& plan : device_plans(DeviceAlgorithm::kRankRing, problem_of(what, 6, 10, DType::kF32))) {
+    for (const DevicePlan& plan : device_plans(DeviceAlgorithm::kRankRing, rank_ring_problem(what, 6, 10, DType::kF32))) {
       for (const DeviceStep& step : plan.steps) {
         const int peer = is_flag(step) ? step.peer : step.to.rank >= 0 ? step.to.rank : plan.rank;
         const int apart = (peer - plan.rank + 6) % 6;
@@ -57,7 +57,7 @@ TEST(DeviceRingRank, SegmentsAreAsManyAsAKernelHasStepsFor) {
   for (const Collective what : {Collective::kAllReduce, Collective::kReduceScatter}) {
     for (int world = 2; world <= 8; ++world) {
       size_t most = 0;
-      DeviceProblem problem = problem_of(what, world, 100000, DType::kF32);
+      DeviceProblem problem = rank_ring_problem(what, world, 100000, DType::kF32);
       problem.segment_bytes = 16;
       for (const DevicePlan& plan : device_plans(DeviceAlgorithm::kRankRing, problem))
         most = std::max(most, plan.steps.size());
@@ -68,7 +68,7 @@ TEST(DeviceRingRank, SegmentsAreAsManyAsAKernelHasStepsFor) {
 }
 
 TEST(DeviceRingRank, IsPrinted) {
-  DeviceProblem problem = problem_of(Collective::kAllReduce, 3, 2, DType::kBF16);
+  DeviceProblem problem = rank_ring_problem(Collective::kAllReduce, 3, 2, DType::kBF16);
   problem.segment_bytes = 16;
   problem.rank = 1;
   EXPECT_EQ(text_of(device_ring_rank(problem)),

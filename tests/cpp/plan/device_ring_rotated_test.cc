@@ -8,7 +8,7 @@
 namespace ringdp::plan::testing {
 namespace {
 
-DeviceProblem problem_of(Collective what, int world, int64_t packs, DType dtype) {
+DeviceProblem rotated_ring_problem(Collective what, int world, int64_t packs, DType dtype) {
   return device_problem({DeviceAlgorithm::kRotatedRing, what}, world, packs, dtype);
 }
 
@@ -16,7 +16,7 @@ DeviceProblem problem_of(Collective what, int world, int64_t packs, DType dtype)
 TEST(DeviceRingRotated, AllReduceMovesTheTextbookBytes) {
   for (int world = 2; world <= 8; ++world) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const DeviceProblem problem = problem_of(Collective::kAllReduce, world, 10 * world, dtype);
+      const DeviceProblem problem = rotated_ring_problem(Collective::kAllReduce, world, 10 * world, dtype);
       const int64_t raw = 10 * kDevicePackBytes, wide = raw / size_of(dtype) * size_of(wide_of(dtype));
       for (const DevicePlan& plan : device_plans(DeviceAlgorithm::kRotatedRing, problem)) {
         EXPECT_EQ(traffic_of(plan).written_there, raw + (world - 2) * wide + (world - 1) * raw);
@@ -28,7 +28,7 @@ TEST(DeviceRingRotated, AllReduceMovesTheTextbookBytes) {
 
 TEST(DeviceRingRotated, ReduceScatterMovesHalfOfThat) {
   for (int world = 2; world <= 8; ++world) {
-    const DeviceProblem problem = problem_of(Collective::kReduceScatter, world, 10, DType::kF32);
+    const DeviceProblem problem = rotated_ring_problem(Collective::kReduceScatter, world, 10, DType::kF32);
     for (const DevicePlan& plan : device_plans(DeviceAlgorithm::kRotatedRing, problem)) {
       EXPECT_EQ(traffic_of(plan).written_there, (world - 1) * problem.count * 4);
     }
@@ -37,7 +37,7 @@ TEST(DeviceRingRotated, ReduceScatterMovesHalfOfThat) {
 
 TEST(DeviceRingRotated, SendsTheSameBytesToBothNeighbours) {
   for (int world = 3; world <= 8; ++world) {
-    const DeviceProblem problem = problem_of(Collective::kAllReduce, world, 10 * world, DType::kF32);
+    const DeviceProblem problem = rotated_ring_problem(Collective::kAllReduce, world, 10 * world, DType::kF32);
     for (const DevicePlan& plan : device_plans(DeviceAlgorithm::kRotatedRing, problem)) {
       std::map<int, int64_t> elements;
       for (const DeviceStep& step : plan.steps) {
@@ -54,7 +54,7 @@ TEST(DeviceRingRotated, StepsDoNotDependOnTheSize) {
   for (int world = 3; world <= 8; ++world) {
     for (const int64_t packs : {2 * world, 1000 * world}) {
       for (const DevicePlan& plan :
-           device_plans(DeviceAlgorithm::kRotatedRing, problem_of(Collective::kAllReduce, world, packs, DType::kF32))) {
+           device_plans(DeviceAlgorithm::kRotatedRing, rotated_ring_problem(Collective::kAllReduce, world, packs, DType::kF32))) {
         EXPECT_EQ(plan.steps.size(), 2u * (6 * (world - 2) + 7));
       }
     }
@@ -62,7 +62,7 @@ TEST(DeviceRingRotated, StepsDoNotDependOnTheSize) {
 }
 
 TEST(DeviceRingRotated, IsPrinted) {
-  const DeviceProblem problem = problem_of(Collective::kAllReduce, 2, 2, DType::kF32);
+  const DeviceProblem problem = rotated_ring_problem(Collective::kAllReduce, 2, 2, DType::kF32);
   EXPECT_EQ(text_of(device_ring_rotated(problem)),
             "all_reduce ring/rotated float32 SUM, rank 0 of 2: 7 steps\n"
             "0 copy 4 elements: input -> stage of 1\n"

@@ -5,7 +5,7 @@
 namespace ringdp::plan {
 namespace {
 
-Problem problem_of(int rank, int world) {
+Problem ring_problem(int rank, int world) {
   Problem problem;
   problem.rank = rank;
   problem.world = world;
@@ -14,7 +14,7 @@ Problem problem_of(int rank, int world) {
 
 TEST(RingGather, NeighboursCloseTheRing) {
   for (int r = 0; r < 5; ++r) {
-    const Problem problem = problem_of(r, 5);
+    const Problem problem = ring_problem(r, 5);
     Builder builder("ring", problem);
     const RingLanes lanes(builder, problem);
     EXPECT_EQ(lanes.next, (r + 1) % 5);
@@ -25,7 +25,7 @@ TEST(RingGather, NeighboursCloseTheRing) {
 // What is sent after the first round is what was received in the round before, and waits for just that.
 TEST(RingGather, ForwardsWhatItReceivedLast) {
   const int world = 5;
-  const Problem problem = problem_of(2, world);
+  const Problem problem = ring_problem(2, world);
   Builder builder("ring", problem);
   const RingLanes lanes(builder, problem);
   RingGather gather;

@@ -9,7 +9,7 @@
 namespace ringdp::plan {
 namespace {
 
-Problem sound() {
+Problem sound_gather() {
   Problem problem;
   problem.what = Collective::kAllGather;
   problem.world = 4;
@@ -19,7 +19,7 @@ Problem sound() {
 }
 
 void expect_refused(const std::function<void(Problem&)>& spoil, const std::string& named) {
-  Problem problem = sound();
+  Problem problem = sound_gather();
   spoil(problem);
   try {
     validate(problem);
@@ -31,7 +31,7 @@ void expect_refused(const std::function<void(Problem&)>& spoil, const std::strin
 }
 
 TEST(Validate, AcceptsSoundProblems) {
-  Problem problem = sound();
+  Problem problem = sound_gather();
   EXPECT_NO_THROW(validate(problem));
   problem.counts = {0, 1, 2, 3};
   problem.hosts = {0, 1, 3};
@@ -68,7 +68,7 @@ TEST(Validate, RefusesBadPartsByName) {
 
 TEST(Validate, RefusesCountsOfACollectiveWithoutParts) {
   for (int what = 0; what < kCollectiveCount; ++what) {
-    Problem problem = sound();
+    Problem problem = sound_gather();
     problem.what = static_cast<Collective>(what);
     problem.counts = {1, 2, 3, 4};
     if (problem.has_parts()) {

@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "environment.h"
 
 namespace ringdp::trace {
 namespace {
@@ -17,10 +17,7 @@ namespace fs = std::filesystem;
 class DumpTest : public testing::Test {
  protected:
   void SetUp() override { folder_ = fs::temp_directory_path() / ("ringdp-dump-" + std::to_string(::getpid())); }
-  void TearDown() override {
-    ::unsetenv("RINGDP_TRACE");
-    fs::remove_all(folder_);
-  }
+  void TearDown() override { fs::remove_all(folder_); }
   std::vector<std::string> files() const {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(folder_)) names.push_back(entry.path().filename());
@@ -50,16 +47,19 @@ TEST_F(DumpTest, AFolderThatCannotBeMadeIsNamed) {
 }
 
 TEST_F(DumpTest, WritesOnlyWhenAsked) {
-  dump_if_asked();
+  {
+    const Variable unset("RINGDP_TRACE", nullptr);
+    dump_if_asked();
+  }
   EXPECT_FALSE(fs::exists(folder_));
-  ::setenv("RINGDP_TRACE", folder_.c_str(), 1);
+  const Variable asked("RINGDP_TRACE", folder_.c_str());
   dump_if_asked();
   EXPECT_EQ(files().size(), 1u);
 }
 
 TEST_F(DumpTest, WhatAnEarlierRunLeftIsRemovedOnce) {
   fs::create_directories(folder_);
-  ::setenv("RINGDP_TRACE", folder_.c_str(), 1);
+  const Variable asked("RINGDP_TRACE", folder_.c_str());
   for (const char* const name : {"rank_0", "rank_1"}) std::ofstream(folder_ / name) << "old";
   clear_dump_if_asked();
   EXPECT_EQ(files(), std::vector<std::string>{"rank_1"});
@@ -69,7 +69,7 @@ TEST_F(DumpTest, WhatAnEarlierRunLeftIsRemovedOnce) {
 }
 
 TEST_F(DumpTest, NeverThrowsInsideAGroup) {
-  ::setenv("RINGDP_TRACE", "/dev/null/traces", 1);
+  const Variable asked("RINGDP_TRACE", "/dev/null/traces");
   testing::internal::CaptureStderr();
   dump_if_asked();
   EXPECT_NE(testing::internal::GetCapturedStderr().find("RINGDP_TRACE"), std::string::npos);

@@ -8,7 +8,7 @@
 namespace ringdp::transport {
 namespace {
 
-Hello sample() {
+Hello sample_hello() {
   Hello hello{0x0123456789abcdef, 7, 3, 1, 8, Channel::kBulk, {}, 5};
   for (size_t i = 0; i < kTokenBytes; ++i) hello.token[i] = static_cast<std::byte>(200 - 3 * i);
   return hello;
@@ -20,21 +20,21 @@ std::optional<Hello> round_trip(const Hello& hello) {
 }
 
 TEST(Hello, SurvivesTheWire) {
-  const auto copy = round_trip(sample());
+  const auto copy = round_trip(sample_hello());
   ASSERT_TRUE(copy);
-  EXPECT_EQ(copy->group, sample().group);
-  EXPECT_EQ(copy->generation, sample().generation);
-  EXPECT_EQ(copy->from, sample().from);
-  EXPECT_EQ(copy->to, sample().to);
-  EXPECT_EQ(copy->world, sample().world);
-  EXPECT_EQ(copy->channel, sample().channel);
-  EXPECT_EQ(copy->token, sample().token);
-  EXPECT_EQ(copy->stream, sample().stream);
-  EXPECT_TRUE(matches(*copy, sample()));
+  EXPECT_EQ(copy->group, sample_hello().group);
+  EXPECT_EQ(copy->generation, sample_hello().generation);
+  EXPECT_EQ(copy->from, sample_hello().from);
+  EXPECT_EQ(copy->to, sample_hello().to);
+  EXPECT_EQ(copy->world, sample_hello().world);
+  EXPECT_EQ(copy->channel, sample_hello().channel);
+  EXPECT_EQ(copy->token, sample_hello().token);
+  EXPECT_EQ(copy->stream, sample_hello().stream);
+  EXPECT_TRUE(matches(*copy, sample_hello()));
 }
 
 TEST(Hello, EverySingleByteCorruptionIsRefused) {
-  const HelloFrame good = encode(sample());
+  const HelloFrame good = encode(sample_hello());
   for (size_t at = 0; at < good.size(); ++at) {
     for (unsigned flip = 1; flip < 256; ++flip) {
       HelloFrame bad = good;
@@ -45,7 +45,7 @@ TEST(Hello, EverySingleByteCorruptionIsRefused) {
 }
 
 TEST(Hello, OnlyTheExactSizeIsRead) {
-  const HelloFrame good = encode(sample());
+  const HelloFrame good = encode(sample_hello());
   std::vector<std::byte> longer(good.begin(), good.end());
   longer.push_back(std::byte{0});
   EXPECT_FALSE(decode(longer.data(), longer.size()));
@@ -62,7 +62,7 @@ TEST(Hello, RandomBytesAreRefused) {
     std::vector<std::byte> bytes(random() % (2 * kHelloBytes));
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
     // Half of them start like a real one, to get past the magic.
-    const HelloFrame good = encode(sample());
+    const HelloFrame good = encode(sample_hello());
     if (round % 2 == 0 && bytes.size() >= 16) std::copy_n(good.begin(), 16, bytes.begin());
     ASSERT_FALSE(decode(bytes.data(), bytes.size())) << "round " << round;
   }
@@ -70,7 +70,7 @@ TEST(Hello, RandomBytesAreRefused) {
 
 TEST(Hello, ImpossibleRanksAreRefusedEvenWithAGoodChecksum) {
   const auto with = [](int from, int to, int world) {
-    Hello hello = sample();
+    Hello hello = sample_hello();
     hello.from = from;
     hello.to = to;
     hello.world = world;
@@ -84,14 +84,14 @@ TEST(Hello, ImpossibleRanksAreRefusedEvenWithAGoodChecksum) {
 
 TEST(Hello, OnlyTheThreeChannelsAreKnown) {
   for (const uint32_t channel : {0u, 1u, 2u, 3u, 4u, 0xffffffffu}) {
-    Hello hello = sample();
+    Hello hello = sample_hello();
     hello.channel = static_cast<Channel>(channel);
     EXPECT_EQ(round_trip(hello).has_value(), channel >= 1 && channel <= 3) << channel;
   }
 }
 
 TEST(Hello, EveryFieldCounts) {
-  std::vector<Hello> others(6 + kTokenBytes, sample());
+  std::vector<Hello> others(6 + kTokenBytes, sample_hello());
   others[0].group ^= 1;
   others[1].generation += 1;
   others[2].from = 2;
@@ -99,17 +99,17 @@ TEST(Hello, EveryFieldCounts) {
   others[4].world = 9;
   others[5].channel = Channel::kControl;
   for (size_t i = 0; i < kTokenBytes; ++i) others[6 + i].token[i] ^= std::byte{1};
-  others.push_back(sample());
+  others.push_back(sample_hello());
   others.back().stream = 6;
-  for (const Hello& other : others) EXPECT_FALSE(matches(other, sample()));
+  for (const Hello& other : others) EXPECT_FALSE(matches(other, sample_hello()));
 }
 
 TEST(Hello, ReplySwapsTheRanksOnly) {
-  const Hello reply = reply_to(sample());
-  EXPECT_EQ(reply.from, sample().to);
-  EXPECT_EQ(reply.to, sample().from);
-  EXPECT_FALSE(matches(reply, sample())) << "an echo must not pass for an answer";
-  EXPECT_TRUE(matches(reply_to(reply), sample()));
+  const Hello reply = reply_to(sample_hello());
+  EXPECT_EQ(reply.from, sample_hello().to);
+  EXPECT_EQ(reply.to, sample_hello().from);
+  EXPECT_FALSE(matches(reply, sample_hello())) << "an echo must not pass for an answer";
+  EXPECT_TRUE(matches(reply_to(reply), sample_hello()));
 }
 
 TEST(Hex, RoundTripAndRefusals) {

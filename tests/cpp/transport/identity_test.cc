@@ -6,12 +6,12 @@
 namespace ringdp::transport {
 namespace {
 
-HostIdentity sample() { return {"node-7", "0c6f5d1e-7d0b-4d5b-9f0e-3f2a1b4c5d6e", 4026531840, 4026531836, 1000, 4711}; }
+HostIdentity sample_identity() { return {"node-7", "0c6f5d1e-7d0b-4d5b-9f0e-3f2a1b4c5d6e", 4026531840, 4026531836, 1000, 4711}; }
 
 TEST(Identity, OfThisProcessIsComplete) {
   const HostIdentity self = local_identity();
   EXPECT_FALSE(self.host.empty());
-  EXPECT_EQ(self.boot_id.size(), sample().boot_id.size());
+  EXPECT_EQ(self.boot_id.size(), sample_identity().boot_id.size());
   EXPECT_NE(self.network_namespace, 0u);
   EXPECT_NE(self.pid_namespace, 0u);
   EXPECT_EQ(self.uid, ::geteuid());
@@ -19,7 +19,7 @@ TEST(Identity, OfThisProcessIsComplete) {
 }
 
 TEST(Identity, SurvivesTheLine) {
-  for (const HostIdentity& identity : {sample(), local_identity()}) {
+  for (const HostIdentity& identity : {sample_identity(), local_identity()}) {
     const auto copy = identity_from_line(to_line(identity));
     ASSERT_TRUE(copy);
     EXPECT_EQ(to_line(*copy), to_line(identity));
@@ -33,7 +33,7 @@ TEST(Identity, SurvivesTheLine) {
 }
 
 TEST(Identity, MalformedLinesAreRefused) {
-  const std::string good = to_line(sample());
+  const std::string good = to_line(sample_identity());
   std::vector<std::string> bad = {"", " ", "identity-1", good + " ", " " + good, good + " 1", good + "\n", good + "x"};
   bad.push_back("identity-2" + good.substr(10));
   bad.push_back(good + std::string(1000, '1'));
@@ -41,10 +41,10 @@ TEST(Identity, MalformedLinesAreRefused) {
     // A shorter pid is still a pid, so cuts inside the last field do not count.
     if (length <= good.rfind(' ') + 1) bad.push_back(good.substr(0, length));
   }
-  HostIdentity identity = sample();
+  HostIdentity identity = sample_identity();
   identity.boot_id[3] = 'X';
   bad.push_back(to_line(identity));
-  identity = sample();
+  identity = sample_identity();
   identity.host = "";
   bad.push_back(to_line(identity));
   for (const char* number : {"-1", "+1", "007", "1.5", "99999999999999999999999", "0x10", ""}) {
@@ -54,7 +54,7 @@ TEST(Identity, MalformedLinesAreRefused) {
 }
 
 TEST(Identity, SameHostNeedsBootIdNetworkAndUser) {
-  const HostIdentity a = sample();
+  const HostIdentity a = sample_identity();
   HostIdentity b = a;
   b.pid = 1;
   b.host = "another-name";

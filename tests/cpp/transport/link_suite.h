@@ -17,14 +17,10 @@
 #include <thread>
 #include <vector>
 
+#include "transport/byte_sequence.h"
 #include "transport/link.h"
 
 namespace ringdp::transport {
-
-// The byte at `position` of the sequence that `end` sends; no period that a power-of-two ring could hide.
-inline std::byte sequence_byte(int end, uint64_t position) {
-  return static_cast<std::byte>(((position + 1) * 0x9E3779B97F4A7C15u + end * 0xD1B54A32D192ED03u) >> 56);
-}
 
 // One end of a pair under test: sends its sequence, checks the peer's, sleeps as a driver does.
 template <class Pair>
@@ -34,7 +30,7 @@ class LinkEnd {
 
   size_t send(size_t size) {
     out_.resize(size);
-    for (size_t i = 0; i < size; ++i) out_[i] = sequence_byte(end_, sent_ + i);
+    ByteSequence::of(end_).write(sent_, out_.data(), size);
     const size_t n = pair_.link(end_).try_send(out_.data(), size);
     EXPECT_LE(n, size);
     sent_ += n;
@@ -43,12 +39,13 @@ class LinkEnd {
 
   size_t receive(size_t size) {
     constexpr auto kGuard = std::byte{0xA5};
-    in_.assign(size + 1, kGuard);
+    in_.resize(size + 1);
+    in_[size] = kGuard;
     const size_t n = pair_.link(end_).try_recv(in_.data(), size);
     EXPECT_LE(n, size);
     EXPECT_EQ(in_[size], kGuard) << "written past the end of the caller's buffer";
-    for (size_t i = 0; i < n && wrong_ == 0; ++i) wrong_ += in_[i] != sequence_byte(1 - end_, received_ + i);
-    EXPECT_EQ(wrong_, 0u) << "in bytes [" << received_ << ", " << received_ + n << ")";
+    right_ = right_ && ByteSequence::of(1 - end_).equals(received_, in_.data(), n);
+    EXPECT_TRUE(right_) << "in bytes [" << received_ << ", " << received_ + n << ")";
     received_ += n;
     return n;
   }
@@ -84,7 +81,8 @@ class LinkEnd {
 
   Pair& pair_;
   const int end_;
-  uint64_t sent_ = 0, received_ = 0, wrong_ = 0;
+  uint64_t sent_ = 0, received_ = 0;
+  bool right_ = true;
   std::vector<std::byte> out_, in_;
 };
 
@@ -114,7 +112,7 @@ class LinkSuite : public testing::Test {
   }
 
   static void empty(LinkEnd<Pair>& to, uint64_t until) {
-    while (to.received() < until && to.move(POLLIN, [&] { return to.receive(until - to.received()); })) {
+    while (to.received() < until && to.move(POLLIN, [&] { return to.receive(std::min<uint64_t>(until - to.received(), 1 << 20)); })) {
     }
   }
 
@@ -165,7 +163,7 @@ TYPED_TEST_P(LinkSuite, BothDirectionsAtOnceFromTwoThreads) {
 }
 
 TYPED_TEST_P(LinkSuite, AFullStreamTakesNothingAndResumes) {
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < 2; ++round) {
     ASSERT_NO_FATAL_FAILURE(this->fill(this->a_));
     this->empty(this->b_, this->a_.sent());
     ASSERT_EQ(this->b_.received(), this->a_.sent());
@@ -183,9 +181,9 @@ TYPED_TEST_P(LinkSuite, AFullDirectionDoesNotBlockTheOther) {
 }
 
 TYPED_TEST_P(LinkSuite, ALargeTransferArrivesWhole) {
-  constexpr size_t kSize = 32 << 20;
+  constexpr size_t kSize = 12 << 20;  // more than two sockets' buffers
   std::vector<std::byte> out(kSize), in(kSize);
-  for (size_t i = 0; i < kSize; ++i) out[i] = sequence_byte(0, i);
+  ByteSequence::of(0).write(0, out.data(), kSize);
   std::thread receiver([&] {
     size_t done = 0;
     const auto more = [&] {
@@ -205,7 +203,7 @@ TYPED_TEST_P(LinkSuite, ALargeTransferArrivesWhole) {
   while (done < kSize && this->a_.move(POLLOUT, more)) {
   }
   receiver.join();
-  EXPECT_TRUE(in == out);
+  EXPECT_EQ(std::memcmp(in.data(), out.data(), kSize), 0);
 }
 
 // Each end sleeps until the other's byte comes: one lost wake-up in any round stops it.

@@ -13,7 +13,7 @@
 namespace ringdp::transport {
 namespace {
 
-const Patience kForever{Deadline::never(), nullptr};
+const Patience kUnbounded{Deadline::never(), nullptr};
 
 struct Connection {
   Connection() : listener(UnixListener::open()), near(connect_unix(listener.name)) {
@@ -113,9 +113,9 @@ TEST(UnixSocket, AnotherProcessDoesNotPassForThisOne) {
 TEST(UnixSocket, PassesDescriptors) {
   const Connection c;
   const UniqueFd bell(::eventfd(0, EFD_CLOEXEC)), file(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
-  ASSERT_TRUE(send_fds(c.near.get(), std::byte{'S'}, {bell.get(), file.get()}, kForever));
+  ASSERT_TRUE(send_fds(c.near.get(), std::byte{'S'}, {bell.get(), file.get()}, kUnbounded));
   ASSERT_EQ(::send(c.near.get(), "tail", 4, 0), 4);
-  const FdParcel parcel = recv_fds(c.far.get(), kForever);
+  const FdParcel parcel = recv_fds(c.far.get(), kUnbounded);
   ASSERT_TRUE(parcel.open);
   EXPECT_EQ(parcel.mark, std::byte{'S'});
   ASSERT_EQ(parcel.fds.size(), 2u);
@@ -126,24 +126,24 @@ TEST(UnixSocket, PassesDescriptors) {
   ASSERT_EQ(::eventfd_read(bell.get(), &count), 0);
   EXPECT_EQ(count, 5u) << "the same object, not a copy";
   char tail[4];
-  EXPECT_TRUE(recv_all(c.far.get(), tail, sizeof tail, kForever)) << "the parcel takes one byte, not more";
+  EXPECT_TRUE(recv_all(c.far.get(), tail, sizeof tail, kUnbounded)) << "the parcel takes one byte, not more";
 }
 
 TEST(UnixSocket, AParcelMayBeEmptyButNotOverfull) {
   const Connection c;
-  ASSERT_TRUE(send_fds(c.near.get(), std::byte{'N'}, {}, kForever));
-  const FdParcel parcel = recv_fds(c.far.get(), kForever);
+  ASSERT_TRUE(send_fds(c.near.get(), std::byte{'N'}, {}, kUnbounded));
+  const FdParcel parcel = recv_fds(c.far.get(), kUnbounded);
   EXPECT_TRUE(parcel.open);
   EXPECT_EQ(parcel.mark, std::byte{'N'});
   EXPECT_TRUE(parcel.fds.empty());
-  EXPECT_THROW(send_fds(c.near.get(), std::byte{'N'}, std::vector<int>(kMostFds + 1, c.near.get()), kForever), Error);
+  EXPECT_THROW(send_fds(c.near.get(), std::byte{'N'}, std::vector<int>(kMostFds + 1, c.near.get()), kUnbounded), Error);
 }
 
 TEST(UnixSocket, AGonePeerIsReported) {
   Connection c;
   c.far.reset();
-  EXPECT_FALSE(recv_fds(c.near.get(), kForever).open);
-  EXPECT_FALSE(send_fds(c.near.get(), std::byte{'S'}, {}, kForever));
+  EXPECT_FALSE(recv_fds(c.near.get(), kUnbounded).open);
+  EXPECT_FALSE(send_fds(c.near.get(), std::byte{'S'}, {}, kUnbounded));
 }
 
 TEST(UnixSocket, ReceivingEndsAtTheDeadline) {

@@ -2,8 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
-#include <thread>
 
 #include "gpu/cuda/stand_in.h"
 
@@ -18,7 +16,12 @@ TEST(StreamOrder, NothingPassesAWaitBeforeItsWordIsWritten) {
   succeed(gpu().copy(to.host, from.host, 64, stream.handle()));
   succeed(gpu().call(stream.handle(), [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &called));
   static_cast<char*>(from.host)[63] = 'x';
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  // The device has had its time once another stream has done as much.
+  TestStream other;
+  std::atomic<bool> other_called{false};
+  succeed(gpu().call(other.handle(), [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &other_called));
+  other.synchronize();
+  EXPECT_TRUE(other_called);
   EXPECT_FALSE(called);
   EXPECT_EQ(static_cast<char*>(to.host)[63], 0);
   __atomic_store_n(static_cast<uint32_t*>(word.host), 1u, __ATOMIC_RELEASE);

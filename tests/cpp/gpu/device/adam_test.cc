@@ -8,21 +8,12 @@
 #include <random>
 #include <vector>
 
+#include "gpu/device/in_turn.h"
+
 namespace ringdp::gpu {
 namespace {
 
-constexpr int kBlocks = 3, kThreads = 5;
-
-// One thread after the other: nothing in this text waits.
-struct HostPrimitives {
-  inline static int at_block = 0, at_thread = 0;
-  static int block() { return at_block; }
-  static int blocks() { return kBlocks; }
-  static int thread() { return at_thread; }
-  static int threads() { return kThreads; }
-  static uint32_t load_acquire(const uint32_t* from) { return *from; }
-  static Pack load(const Pack* from) { return *from; }
-  static void store(Pack* to, Pack pack) { *to = pack; }
+struct AdamPrimitives : testing::InTurn {
   static float fma(float a, float b, float c) { return std::fma(a, b, c); }
   static float root(float value) { return std::sqrt(value); }
 };
@@ -33,9 +24,7 @@ void run(const AdamWork& work) {
     if constexpr (kRanks < plan::kMaxDeviceRanks) run<kRanks + 1>(work);
     return;
   }
-  for (int& b = HostPrimitives::at_block = 0; b < kBlocks; ++b) {
-    for (int& t = HostPrimitives::at_thread = 0; t < kThreads; ++t) run_adam<HostPrimitives, kRanks>(work);
-  }
+  testing::run_in_turn([&] { run_adam<AdamPrimitives, kRanks>(work); });
 }
 
 // Floats whose memory starts at a pack, as the kernel wants it.

@@ -34,10 +34,14 @@ struct Launch {
 };
 
 struct HostRank {
-  HostRank(int blocks, int threads) : callers(blocks * threads), flags(new Flags()) {
-    for (int b = 0; b < blocks; ++b) its_blocks.push_back(std::make_unique<HostBlock>(threads));
+  // `first`: the number of its first thread.
+  HostRank(HostClock* clock, int first, int blocks, int threads)
+      : callers(blocks * threads, WakeThreads{clock, first, blocks * threads}), flags(new Flags()) {
+    for (int b = 0; b < blocks; ++b) {
+      its_blocks.push_back(std::make_unique<HostBlock>(threads, WakeThreads{clock, first + b * threads, threads}));
+    }
   }
-  std::barrier<> callers;  // all its threads, between launches
+  std::barrier<WakeThreads> callers;  // all its threads, between launches
   std::vector<std::unique_ptr<HostBlock>> its_blocks;
   std::unique_ptr<Flags> flags;
   Epoch epoch = {};
@@ -56,7 +60,8 @@ struct HostLayout {
 
 class HostGroup {
  public:
-  HostGroup(const HostLayout& layout, std::vector<Launch> launches) : layout_(layout), launches_(std::move(launches)) {
+  HostGroup(const HostLayout& layout, std::vector<Launch> launches)
+      : layout_(layout), launches_(std::move(launches)), clock_(layout.world * layout.blocks * layout.threads) {
     int64_t stage = 0, pushed = 0;
     for (const Launch& launch : launches_) {
       for (const plan::DevicePlan& plan : launch.plans) {
@@ -65,7 +70,7 @@ class HostGroup {
       }
     }
     for (int r = 0; r < layout.world; ++r) {
-      ranks_.push_back(std::make_unique<HostRank>(layout.blocks, layout.threads));
+      ranks_.push_back(std::make_unique<HostRank>(&clock_, number_of(r, 0, 0), layout.blocks, layout.threads));
       stages_.emplace_back(stage);
       words_.emplace_back(2 * layout.world * pushed / sizeof(MarkedWords));
       for (const Launch& launch : launches_) add_tensors(launch, r);
@@ -78,6 +83,10 @@ class HostGroup {
   std::function<void(Work&)> mutate = [](Work&) {};  // what a test breaks on purpose
 
   void run() {
+    const int of_rank = layout_.blocks * layout_.threads;
+    for (int number = 0; number < layout_.world * of_rank; ++number) {
+      if (number / of_rank != layout_.left_out) clock_.wake(number);
+    }
     std::vector<std::thread> threads;
     for (int r = 0; r < layout_.world; ++r) {
       for (int b = 0; b < layout_.blocks && r != layout_.left_out; ++b) {
@@ -119,11 +128,20 @@ class HostGroup {
     return launches_[launch].in_place ? tensors.input : tensors.output;
   }
 
+  int number_of(int r, int b, int t) const { return (r * layout_.blocks + b) * layout_.threads + t; }
+
+  void meet_callers(int r) {
+    sleep_on_clock();
+    ranks_[r]->callers.arrive_and_wait();
+  }
+
   void run_thread(int r, int b, int t) {
     HostThread thread;
     thread.thread = t;
     thread.threads = layout_.threads;
     thread.block = b;
+    thread.clock = &clock_;
+    thread.number = number_of(r, b, t);
     thread.its_block = ranks_[r]->its_blocks[b].get();
     thread.hostility = layout_.hostility;
     thread.random.seed(layout_.seed * 7919 + (r * 64 + b) * 64 + t + 1);
@@ -134,12 +152,13 @@ class HostGroup {
         before(r, launch);
         describe(r, launch);
       }
-      ranks_[r]->callers.arrive_and_wait();
+      meet_callers(r);
       launches_[launch].kernel(ranks_[r]->work);
       end_kernel(thread);
-      ranks_[r]->callers.arrive_and_wait();
+      meet_callers(r);
       if (is_caller) after(r, launch);
     }
+    sleep_on_clock();
   }
 
   // A kernel's end lets out all that its threads have stored.
@@ -177,6 +196,7 @@ class HostGroup {
 
   const HostLayout layout_;
   const std::vector<Launch> launches_;
+  HostClock clock_;
   std::vector<std::unique_ptr<HostRank>> ranks_;
   std::vector<Buffer> stages_;
   std::vector<std::vector<MarkedWords>> words_;

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "gpu/device/host_clock.h"
 #include "gpu/device/run_steps.h"
 
 namespace ringdp::gpu::testing {
@@ -42,9 +43,9 @@ struct KeptStore {
 // One block of one rank in one launch after another.
 class HostBlock {
  public:
-  explicit HostBlock(int threads) : barrier_(threads) {}
+  explicit HostBlock(int threads, WakeThreads wake = {}) : barrier_(threads, wake) {}
 
-  void meet() { barrier_.arrive_and_wait(); }
+  void meet();
 
   // Three flags in turn: the next but one is cleared while nobody can still read it.
   bool meet_or(bool flag, uint32_t turn) {
@@ -75,7 +76,7 @@ class HostBlock {
   }
 
  private:
-  std::barrier<> barrier_;
+  std::barrier<WakeThreads> barrier_;
   std::atomic<bool> any_[3] = {};
   std::mutex mutex_;
   std::vector<KeptStore> kept_;  // by threads that have met since
@@ -83,6 +84,8 @@ class HostBlock {
 
 struct HostThread {
   int thread = 0, threads = 1, block = 0;
+  HostClock* clock = nullptr;  // null: the machine's
+  int number = 0;  // of all ranks' threads, to the clock
   HostBlock* its_block = nullptr;
   Hostility hostility;
   std::minstd_rand random;
@@ -90,6 +93,15 @@ struct HostThread {
   std::vector<KeptStore> kept;
 };
 inline thread_local HostThread* this_thread = nullptr;
+
+inline void sleep_on_clock() {
+  if (this_thread->clock != nullptr) this_thread->clock->sleep(this_thread->number);
+}
+
+inline void HostBlock::meet() {
+  sleep_on_clock();
+  barrier_.arrive_and_wait();
+}
 
 struct HostPrim {
   static int thread() { return this_thread->thread; }
@@ -148,6 +160,7 @@ struct HostPrim {
   }
   static uint32_t add_one(uint32_t* at) { return __atomic_fetch_add(at, 1u, __ATOMIC_ACQ_REL); }
   static uint64_t clock_ns() {
+    if (this_thread->clock != nullptr) return this_thread->clock->look(this_thread->number);
     return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   }
 

@@ -9,28 +9,19 @@
 #include <limits>
 #include <vector>
 
+#include "gpu/device/in_turn.h"
+
 namespace ringdp::gpu {
 namespace {
 
-constexpr int kBlocks = 3, kThreads = 5;
-
-// One thread after the other, the first of a block first: what it has seen all have seen.
-struct HostPrimitives {
-  inline static int at_block = 0, at_thread = 0;
+// What the first of a block has seen all have seen.
+struct PoisonPrimitives : testing::InTurn {
   inline static bool any = false;
-  static int block() { return at_block; }
-  static int blocks() { return kBlocks; }
-  static int thread() { return at_thread; }
-  static int threads() { return kThreads; }
   static bool sync_or(bool flag) { return any = flag || (at_thread > 0 && any); }
-  static uint32_t load_acquire(const uint32_t* from) { return *from; }
-  static void store(Pack* to, Pack pack) { *to = pack; }
 };
 
 void run(const PoisonWork& work) {
-  for (int& b = HostPrimitives::at_block = 0; b < kBlocks; ++b) {
-    for (int& t = HostPrimitives::at_thread = 0; t < kThreads; ++t) run_poison<HostPrimitives>(work);
-  }
+  testing::run_in_turn([&] { run_poison<PoisonPrimitives>(work); });
 }
 
 template <class T>

@@ -1,7 +1,8 @@
 // Test support: a litmus test of the sleep protocol, "publish, then look at asleep" against "asleep, then look again".
 //
-// One thread publishes while another falls asleep, thousands of times and as close together as two cores allow. In
-// every round the sleeper must have seen the event at its last look or find its doorbell rung. Never hangs.
+// One thread publishes while another falls asleep, as close together as two cores allow and as often as a moment allows:
+// where other programs have the cores, a round takes long. In every round the sleeper must have seen the event at its last
+// look or find its doorbell rung. Never hangs.
 #pragma once
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -10,6 +11,8 @@
 #include <cstdint>
 #include <thread>
 
+#include "base/deadline.h"
+#include "long_tests.h"
 #include "transport/arena.h"
 #include "transport/doorbell.h"
 
@@ -35,9 +38,11 @@ class Meeting {
 template <class Publish, class Look>
 uint64_t missed_events(Arena& sleeper, const Doorbell& bell, Publish publish, Look look) {
   constexpr uint32_t kRounds = 30'000;
+  const Deadline over = Deadline::after(std::chrono::milliseconds(long_tests() ? 60'000 : 500));
+  std::atomic<bool> is_last{false};  // decided between the meetings of a round
   Meeting meeting;
   std::thread publisher([&] {
-    for (uint32_t round = 0; round < kRounds; ++round) {
+    for (uint32_t round = 0; !is_last.load(); ++round) {
       meeting.meet();
       for (volatile uint32_t pause = round % 64; pause > 0;) pause = pause - 1;
       publish();
@@ -45,8 +50,9 @@ uint64_t missed_events(Arena& sleeper, const Doorbell& bell, Publish publish, Lo
     }
   });
   uint64_t missed = 0;
-  for (uint32_t round = 0; round < kRounds; ++round) {
+  for (uint32_t round = 0; !is_last.load(); ++round) {
     meeting.meet();
+    if (round + 1 == kRounds || over.passed()) is_last = true;
     for (volatile uint32_t pause = round / 64 % 64; pause > 0;) pause = pause - 1;
     sleeper.set_asleep(true);
     const bool seen = look();

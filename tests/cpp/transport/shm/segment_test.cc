@@ -19,19 +19,10 @@
 #include "base/error.h"
 #include "transport/shm/control_block.h"
 #include "transport/shm/spsc_stream.h"
+#include "transport/thrown.h"
 
 namespace ringdp::transport {
 namespace {
-
-ErrorKind kind_thrown(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.kind();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return ErrorKind::kAborted;
-}
 
 struct stat status_of(int fd) {
   struct stat status {};

@@ -1,0 +1,21 @@
+// Test support: what a call throws.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/error.h"
+
+namespace ringdp::transport {
+
+inline ErrorKind kind_thrown(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.kind();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return ErrorKind::kAborted;
+}
+
+}  // namespace ringdp::transport
