@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from ringdp.checkpoint.ranks import Ranks, ranks_of
+from ringdp.same_ranks import another_group
 
 _twins: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
 
@@ -17,9 +18,5 @@ def twin_of(ranks: Ranks) -> Ranks:
     if group is None:
         return ranks
     if group not in _twins:
-        if group is dist.group.WORLD:
-            _twins[group] = dist.new_group()
-        else:
-            members = dist.get_process_group_ranks(group)
-            _twins[group] = dist.new_group(members, use_local_synchronization=True)
+        _twins[group] = another_group(group)
     return ranks_of(_twins[group])

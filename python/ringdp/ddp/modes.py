@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from ringdp.same_ranks import another_group
+
 Order = Literal["rank", "rotated"]
 _SIGNATURE = inspect.signature(DistributedDataParallel.__init__)
 STOCK_ARGUMENTS = tuple(_SIGNATURE.parameters)[1:]
@@ -157,5 +159,4 @@ def _rotated(group: dist.ProcessGroup, options: Any) -> dist.ProcessGroup:
     textbook = options.__copy__()
     textbook.set("order", "rotated")
     textbook.set("algorithm", "ring")
-    ranks = dist.get_process_group_ranks(group)
-    return dist.new_group(ranks, backend="ringdp", pg_options=textbook, use_local_synchronization=True)
+    return another_group(group, backend="ringdp", pg_options=textbook)
