@@ -22,8 +22,8 @@ def another_group(group: dist.ProcessGroup, **options: Any) -> dist.ProcessGroup
     if len(set(counts)) > 1:
         of_each = ", ".join(f"rank {rank} in {count}" for rank, count in zip(members, counts, strict=True))
         raise RuntimeError(
-            f"ringdp needs another process group of ranks {members}, and torch cannot make one where these ranks are in "
-            f"different numbers of groups ({of_each}). Make the groups that only some of them are in later, or give "
-            "every rank as many."
+            f"ringdp needs another process group of ranks {members}, and torch cannot make one where these ranks are "
+            f"in different numbers of groups ({of_each}). Make the groups that only some of them are in later, or "
+            "give every rank as many."
         )
     return dist.new_group(members, use_local_synchronization=True, **options)

@@ -10,7 +10,7 @@ from ringdp.same_ranks import another_group
 
 def sums_after_a_lopsided_group() -> tuple[float, str]:
     """On a rank of three: rank 1 is in one group less. The sum in another group of all; the error in one of two."""
-    outer = dist.new_group([0, 2])
+    dist.new_group([0, 2])
     inner = dist.new_group([1, 2])
     again = another_group(dist.group.WORLD)
     total = torch.ones(1)
