@@ -145,7 +145,9 @@ class Bench:
         names = re.findall(rf"^FAILED {module}: (.+)$", ended.output, re.MULTILINE)
         names = names or re.findall(r"^FAILED (.+)$", ended.output, re.MULTILINE)  # it has crashed
         said = self.copy.tree / "build" / f"cpp-{kind}" / f"{module}.log"
-        found = reports(said.read_text(errors="replace")) if count and kind != "plain" and said.exists() else []
+        found: list[str] = []
+        if count and kind != "plain" and said.exists():
+            found = reports(said.read_text(errors="replace").replace(f"{self.copy.tree}/", ""))
         return Outcome(passed, (found or names or ["a test without a name"]) if count else [])
 
     def whole_suite(self, suite: str, log: str) -> Outcome:

@@ -25,9 +25,8 @@ def sums(dtype: torch.dtype, dense_dims: int) -> tuple[bool, bool]:
     return torch.equal(mine.to_dense(), wanted), torch.equal(other.to_dense(), wanted)
 
 
-def in_rank_order() -> bool:
-    """On a rank: one element to which all contribute values that cancel in rank order only; bfloat16 rounds once."""
-    values = [1e8, -1e8, 1.0, 3e-8][: HERE.size]
+def in_rank_order(values: list[float]) -> bool:
+    """On a rank: whether one element, to which each contributes a value in bfloat16, is their sum in rank order."""
     mine = torch.sparse_coo_tensor([[2]], [values[HERE.rank]], (4,), dtype=torch.bfloat16)
     dist.all_reduce(mine)
     wide = torch.tensor(values, dtype=torch.bfloat16).float()
@@ -57,8 +56,10 @@ def test_sums_equal_the_dense_ones(trio, dtype, dense_dims):
     assert trio.run(sums, dtype, dense_dims) == [(True, True)] * 3
 
 
-def test_values_are_added_in_rank_order(world_of):
-    assert world_of(4, transport="shm").run(in_rank_order) == [True] * 4
+@pytest.mark.parametrize("values", [[1e8, -1e8, 1.0, 3e-8], [256.0, 1.0, 1.0, -256.0]], ids=["order", "rounded once"])
+def test_values_are_added_in_rank_order(world_of, values):
+    """The first ones cancel in that order only; of the others bfloat16 keeps something only if it is rounded once."""
+    assert world_of(4, transport="shm").run(in_rank_order, values) == [True] * 4
 
 
 @pytest.mark.parametrize(("case", "said"), [("MAX", "use SUM"), ("size", "rank 1 has another size")])
