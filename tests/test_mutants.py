@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -16,7 +17,7 @@ sys.path.append(str(FOLDER))
 import mutant as mutants  # noqa: E402
 import run as runner  # noqa: E402
 from processes import run as run_command  # noqa: E402
-from trial import Bench, Outcome, judge, reports, why_not_clean  # noqa: E402
+from trial import SUITES_OF_MAKE, Bench, Outcome, judge, reports, why_not_clean  # noqa: E402
 from working_copy import WorkingCopy  # noqa: E402
 
 PATCHES = sorted(FOLDER.glob("*.patch"))
@@ -111,6 +112,21 @@ def test_what_sanitizers_say_has_the_name_of_the_test():
         "Ring.Order: ThreadSanitizer: data race ring.cc:3 in x",
         "Ring.End: shift exponent 64 is too large",
     ]
+
+
+def test_the_suites_of_make_are_called_as_they_are_there(monkeypatch, capsys):
+    """What runs in the copy, with suites that build nothing."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(".ci")
+    suites = importlib.import_module("suites")
+    monkeypatch.setattr(suites, "JOBS", suites.JOBS)
+    built = []
+    monkeypatch.setattr(suites, "build_programs", lambda kind, modules, **_: built.append((kind, modules)) or ROOT)
+    monkeypatch.setattr(suites, "run_program", lambda *_: "")
+    monkeypatch.setattr(sys, "argv", ["-c", "address", "comm", "3"])
+    exec(SUITES_OF_MAKE, {})
+    assert capsys.readouterr().out.splitlines()[-1] == "[0, 0]"
+    assert built == [("address", ["comm"])] and suites.JOBS == 3
 
 
 class FakeBench(Bench):
