@@ -32,8 +32,8 @@ SANITIZERS = {"plain": "", "thread": "thread", "address": "address,undefined"}
 MODULES = ("gpu", "comm", "plan", "kernels", "transport", "collective", "trace", "base")  # the longest first
 # Modules with threads; the thread sanitizer has nothing to find in the others.
 WITH_THREADS = ("gpu", "comm", "transport", "collective", "trace")
-# Modules with memory handled by hand, or bytes that come from elsewhere.
-WITH_MEMORY = ("gpu", "comm", "kernels", "transport", "collective", "trace", "base")
+# Modules with memory handled by hand, or bytes that come from elsewhere; emulated devices only in `make test-all`.
+WITH_MEMORY = ("comm", "kernels", "transport", "collective", "trace", "base")
 # One thread, whose functions keep no address of a variable: fake stacks would only take half of their time.
 WITHOUT_FAKE_STACKS = ("plan", "kernels")
 SUPPRESSIONS = ROOT / "tests/cpp/sanitizers.supp"

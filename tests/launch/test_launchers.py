@@ -14,7 +14,7 @@ SPELLINGS = [
     ("ringdp", "ringdp"),
     pytest.param("cpu:ringdp", "ringdp", marks=pytest.mark.long),
     pytest.param("cpu:ringdp,cuda:ringdp", "ringdp", marks=pytest.mark.long),
-    ("cpu:gloo,cuda:ringdp", "torch"),
+    pytest.param("cpu:gloo,cuda:ringdp", "torch", marks=pytest.mark.long),
 ]
 
 
@@ -32,7 +32,7 @@ def test_mp_spawn(run_python, tmp_path, spelling, over):
     assert f"gradient [1.5, 1.5, 1.5] over {over}" in result.stdout
 
 
-@pytest.mark.parametrize("world", [1, 2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long)])
 def test_torchrun(run_warm, world):
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
     result = run_warm(*launcher, SCRIPT, "ringdp")
@@ -54,7 +54,7 @@ def test_autoload_can_be_switched_off(run_python, tmp_path):
     [
         ("RINGDP_TRANSPORT", "pigeon"),
         pytest.param("RINGDP_ALGORITHM", "bubble", marks=pytest.mark.long),
-        ("RINGDP_SLOT_BYTES", "-1"),
+        pytest.param("RINGDP_SLOT_BYTES", "-1", marks=pytest.mark.long),
         pytest.param("RINGDP_LOG", "loud", marks=pytest.mark.long),
     ],
 )

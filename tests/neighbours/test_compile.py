@@ -37,6 +37,7 @@ def test_a_graph_communicates_as_written(assert_same, tmp_path):
         assert in_a_graph == as_written
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which("g++") and not shutil.which("clang++"), reason="no C++ compiler")
 def test_so_does_compiled_code(values_over, tmp_path):
     for as_written, in_compiled_code in values_over("ringdp", 2, compiled, "inductor", str(tmp_path)):

@@ -29,7 +29,7 @@ def trained_in_one_process() -> list[list[float]]:
     return [parameter.flatten().tolist() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("framework", ["lightning", "accelerate"])
+@pytest.mark.parametrize("framework", ["lightning", pytest.param("accelerate", marks=pytest.mark.long)])
 def test_the_training_has_the_bits_of_one_process(run_warm, tmp_path, framework):
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
