@@ -43,6 +43,7 @@ def joined(library: str) -> tuple[float, str, float]:
     graph = capture(waits=True)
     early = float(target.cpu()[0])
     graph.replay()
+    gpu.synchronize()  # no event orders the other stream behind the replay
     with gpu.stream(1):
         source.fill_(2.0)
         gpu.synchronize(1)
