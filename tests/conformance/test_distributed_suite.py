@@ -20,12 +20,15 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 
 
 def outcome(*arguments: str) -> tuple[list[str], dict[str, Any]]:
-    """What failed and why, and the counts, of a run on two ranks."""
+    """What neither passed nor was skipped and why, and the counts, of a run on two ranks."""
     command = [sys.executable, "-m", "tests.conformance", "--world-size", "2", "--json", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert rows and "test" not in rows[-1], f"the suite ended with status {done.returncode}: {done.stderr[-2000:]}"
-    return [f"{row['test']}: {row['why']}" for row in rows[:-1] if row["outcome"] == "failed"], rows[-1]
+    good = ("passed", "skipped", "not applicable")
+    failed = [f"{row['test']}: {row['why']}" for row in rows[:-1] if row["outcome"] not in good]
+    assert failed or done.returncode == 0, f"status {done.returncode}: {rows[-1]} {done.stderr[-2000:]}"
+    return failed, rows[-1]
 
 
 def test_torchs_tests_pass():

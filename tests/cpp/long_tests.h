@@ -1,4 +1,4 @@
-// Test support: what is left to long runs, which have RINGDP_TEST_LONG=1 in their environment (also where they configure).
+// Test support: what is left to long runs, which have RINGDP_TEST_LONG=1 in their environment.
 //
 // It repeats, at other sizes or with other numbers of ranks, what tests of every run do already.
 #pragma once
