@@ -8,7 +8,7 @@ PIP_ARGS ?=
 NPROC    ?= 2
 ARGS     ?=
 PACKAGES := 'setuptools>=70' 'wheel>=0.43' 'ninja>=1.11' 'cmake>=3.24' 'numpy>=1.26' 'pytest>=7.4' \
-            'pytest-xdist>=3.5' 'expecttest>=0.2' 'rich>=13' 'matplotlib>=3.7'
+            'pytest-xdist>=3.5' 'coverage>=7.10' 'expecttest>=0.2' 'rich>=13' 'matplotlib>=3.7'
 # Trainers that some tests run ringdp under; those tests are skipped where pip cannot get them.
 NEIGHBOURS := 'lightning>=2.4' 'accelerate>=1.0'
 # What operates the pages in a browser; likewise.
@@ -42,7 +42,7 @@ endif
 ifneq ($(filter test-all,$(MAKECMDGOALS)),)
 export RINGDP_CUDA_ARCHS ?= all
 endif
-# An extension works with one interpreter and one torch, so both are in the name of its stamp.
+# An extension works with one interpreter and one torch; these, and how it is compiled, are in the name of its stamp.
 COMPILED := $(STAMPS)/compiled-$(call key,$(PY) $(PYTHON) $(FOUND) $(CXXFLAGS) $(LDFLAGS) $(RINGDP_CUDA) $(RINGDP_CUDA_ARCHS))
 
 .PHONY: demo test test-all mutants coverage conformance gpu-check soak bench build lint clean help

@@ -241,7 +241,8 @@ def extension_and_command() -> tuple[object, type]:
 
 def main() -> None:
     """Metadata commands (egg_info, sdist) need no compiler, but do need the extension's list of sources."""
-    setup_cuda.choice(), setup_cuda.architectures()  # refused before anything is compiled
+    setup_cuda.choice()  # a bad value is refused before anything is compiled
+    setup_cuda.asked_architectures()
     require_torch()
     extension, command = extension_and_command()
     setup(ext_modules=[extension], cmdclass={"build_ext": command})

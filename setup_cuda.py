@@ -43,21 +43,26 @@ def choice() -> str:
     return chosen
 
 
-def architectures() -> tuple[str, ...]:
-    """For which devices kernels are compiled, as compute capabilities without the point, from RINGDP_CUDA_ARCHS.
-
-    auto: those of the devices that are here; where there are none the oldest, whose PTX runs on all. all: what wheels
-    have. Refused when it is none of these and no list of numbers.
-    """
+def asked_architectures() -> tuple[str, ...] | None:
+    """Compute capabilities without the point from RINGDP_CUDA_ARCHS; None for auto. Refused when it is neither."""
     asked = os.environ.get("RINGDP_CUDA_ARCHS") or "auto"
-    if asked == "auto":
-        return devices_here() or ALL_ARCHITECTURES[:1]
-    if asked == "all":
-        return ALL_ARCHITECTURES
-    numbers = re.split(r"[;, ]+", asked.strip())
-    if not all(re.fullmatch(r"\d{2,3}", number) and int(number) >= int(ALL_ARCHITECTURES[0]) for number in numbers):
+    if asked in ("auto", "all"):
+        return None if asked == "auto" else ALL_ARCHITECTURES
+    numbers = set(re.split(r"[;, ]+", asked.strip()))
+    if numbers != set(supported(numbers)):
         sys.exit(f"invalid value '{asked}' for RINGDP_CUDA_ARCHS (expected auto, all, or numbers from 80 on: '80;90')")
-    return tuple(sorted(set(numbers), key=int))
+    return supported(numbers)
+
+
+def architectures() -> tuple[str, ...]:
+    """For which devices kernels are compiled: those asked for, those here, or the oldest, whose PTX runs on all."""
+    return asked_architectures() or devices_here() or ALL_ARCHITECTURES[:1]
+
+
+def supported(numbers: set[str]) -> tuple[str, ...]:
+    """Those that can be compiled for, the oldest first."""
+    oldest = int(ALL_ARCHITECTURES[0])
+    return tuple(sorted((n for n in numbers if re.fullmatch(r"\d{2,3}", n) and int(n) >= oldest), key=int))
 
 
 @cache
@@ -69,15 +74,14 @@ def devices_here() -> tuple[str, ...]:
         said = subprocess.run(query, capture_output=True, text=True, timeout=20).stdout if smi else ""
     except (OSError, subprocess.TimeoutExpired):
         said = ""
-    found = {line.strip().replace(".", "") for line in said.splitlines()}
-    return tuple(sorted((n for n in found if n.isdigit() and int(n) >= int(ALL_ARCHITECTURES[0])), key=int))
+    return supported({line.strip().replace(".", "") for line in said.splitlines()})
 
 
 def code_of(chosen: tuple[str, ...]) -> list[str]:
     """What tells nvcc so. The last one also as PTX, from which the driver compiles for what comes later."""
     *others, last = chosen
-    options = [f"-gencode arch=compute_{n},code=sm_{n}" for n in others]
-    return " ".join([*options, f"-gencode arch=compute_{last},code=[sm_{last},compute_{last}]"]).split()
+    codes = [*((n, f"sm_{n}") for n in others), (last, f"[sm_{last},compute_{last}]")]
+    return [word for n, code in codes for word in ("-gencode", f"arch=compute_{n},code={code}")]
 
 
 def _in_packages() -> Path | None:

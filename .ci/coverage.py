@@ -21,6 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/mutants"))
+from working_copy import WorkingCopy  # noqa: E402
+
 COMPILE = "-O1 --coverage -fprofile-update=atomic"
 LINK = "--coverage -Wl,-u,__gcov_dump"
 # Loaded by every interpreter that tests start.
@@ -70,16 +73,6 @@ class Line:
     branches: list[int] = field(default_factory=list)
 
 
-def copy_of_tree(target: Path) -> None:
-    """Copies the project's files; those that are the same already keep their times, so builds stay incremental."""
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True)
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        source, copy = ROOT / name, target / name
-        if source.is_file() and not (copy.is_file() and copy.read_bytes() == source.read_bytes()):
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, copy)
-
-
 def run(tree: Path) -> None:
     """Builds the copy and runs its suites; counts of an earlier run are dropped first."""
     folder, hook = tree / "build/coverage", tree / "build/coverage/hook"
@@ -94,7 +87,7 @@ def run(tree: Path) -> None:
         "CXXFLAGS": COMPILE,
         "LDFLAGS": LINK,
         "RINGDP_CUDA": "off",
-        "PYTHONPATH": os.pathsep.join([str(tree / "python")]),
+        "PYTHONPATH": str(tree / "python"),
     }
     for command in ("build_ext --inplace", "egg_info"):
         subprocess.run([sys.executable, "setup.py", "-q", *command.split()], cwd=tree, env=environment, check=True)
@@ -129,7 +122,7 @@ def of_cpp(tree: Path) -> Iterator[tuple[str, Count]]:
     """Counts by module of csrc."""
     counts: dict[str, Count] = defaultdict(Count)
     for (path, _), line in lines_of(tree).items():
-        count = counts["csrc/" + "/".join(Path(path).parts[:1])]
+        count = counts[f"csrc/{Path(path).parts[0]}"]
         count.lines += 1
         count.lines_run += line.count > 0
         count.branches += len(line.branches)
@@ -140,9 +133,9 @@ def of_cpp(tree: Path) -> Iterator[tuple[str, Count]]:
 def of_python(tree: Path) -> Iterator[tuple[str, Count]]:
     """Counts by package of python/ringdp; its own files are the package ringdp."""
     folder = tree / "build/coverage"
-    settings = f"--rcfile={tree / '.coveragerc' if (tree / '.coveragerc').exists() else folder / 'settings'}"
-    output = folder / "python.json"
-    subprocess.run([sys.executable, "-m", "coverage", "json", "-q", settings, "-o", str(output)], cwd=tree, check=True)
+    settings, output = folder / "settings", folder / "python.json"
+    command = [sys.executable, "-m", "coverage", "json", "-q", f"--rcfile={settings}", "-o", str(output)]
+    subprocess.run(command, cwd=tree, check=True)
     counts: dict[str, Count] = defaultdict(Count)
     for path, file in json.loads(output.read_text())["files"].items():
         package = (tree / path).resolve().relative_to(tree / "python").parent.as_posix()
@@ -168,11 +161,12 @@ def main() -> int:
     except ImportError:
         print("coverage.py needs the package coverage: pip install 'coverage>=7.10'", file=sys.stderr)
         return 2
-    tree = (options.report or ROOT / "build/coverage/tree").resolve()
+    copy = WorkingCopy(ROOT, ROOT / "build/coverage")
+    tree = (options.report or copy.tree).resolve()
     if options.report is None:
-        tree.mkdir(parents=True, exist_ok=True)
-        copy_of_tree(tree)
-        run(tree)
+        with copy.locked():
+            copy.update()
+            run(tree)
     counts = dict([*of_cpp(tree), *of_python(tree)])
     print(f"{'module':26}{'lines':>8}{'run':>8}{'branches':>10}{'run':>8}")
     for name, count in counts.items():

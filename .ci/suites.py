@@ -144,15 +144,15 @@ def build_programs(kind: str, modules: Sequence[str], *, long: bool) -> Path:
     return folder
 
 
-def run_program(folder: Path, module: str, environment: dict[str, str], launcher: list[str]) -> str:
-    """Runs one test program; why it has no report, or ""."""
+def run_program(folder: Path, module: str, environment: dict[str, str], launcher: list[str]) -> int | None:
+    """Runs one test program; its status, None when it was not done in time."""
     report, log = folder / f"{module}.xml", folder / f"{module}.log"
     report.unlink(missing_ok=True)
     stacks = {"ASAN_OPTIONS": f"detect_stack_use_after_return={int(module not in WITHOUT_FAKE_STACKS)}"}
     command = [*launcher, str(folder / f"{module}_test"), f"--gtest_output=xml:{report}"]
     with log.open("w") as stream:
         try:
-            status = subprocess.run(
+            return subprocess.run(
                 command,
                 cwd=folder,
                 env={**environment, **stacks},
@@ -162,13 +162,23 @@ def run_program(folder: Path, module: str, environment: dict[str, str], launcher
                 timeout=PROGRAM_LIMIT_S,
             ).returncode
         except subprocess.TimeoutExpired:
-            return f"not done after {PROGRAM_LIMIT_S} s"
-    failures = report.exists() and any(ElementTree.parse(report).iter("failure"))
-    return "" if report.exists() and (status == 0 or failures) else f"ended with status {status}"
+            return None
+
+
+def add_program(outcome: Outcome, folder: Path, module: str, status: int | None) -> None:
+    """Adds what a test program has reported; without a report, or with a status of its own, it is a failure itself."""
+    try:
+        failed = add_report(outcome, folder / f"{module}.xml", f"{module}: ")
+    except (OSError, ElementTree.ParseError):
+        failed = None
+    if failed is None or (status != 0 and not failed):
+        how = f"not done after {PROGRAM_LIMIT_S} s" if status is None else f"ended with status {status}"
+        outcome.failed += 1
+        print(f"FAILED {module}_test {how}\n{tail(folder / f'{module}.log')}", flush=True)
 
 
 def cpp(kind: str, modules: Sequence[str], *, long: bool = False) -> Callable[[Outcome], None]:
-    """The C++ tests of these modules, a process for each; `long`: all cells, every file compiled by itself."""
+    """The C++ tests of these modules, a process for each; `long`: all cells, `plain` by single files."""
 
     def run(outcome: Outcome) -> None:
         start = time.monotonic()
@@ -183,13 +193,9 @@ def cpp(kind: str, modules: Sequence[str], *, long: bool = False) -> Callable[[O
         }
         launcher = fixed_addresses() if kind == "thread" else []
         with ThreadPoolExecutor(JOBS) as pool:
-            reasons = list(pool.map(lambda module: run_program(folder, module, environment, launcher), modules))
-        for module, reason in zip(modules, reasons, strict=True):
-            if (folder / f"{module}.xml").exists():
-                add_report(outcome, folder / f"{module}.xml", f"{module}: ")
-            if reason:
-                outcome.failed += 1
-                print(f"FAILED {module}_test {reason}\n{tail(folder / f'{module}.log')}", flush=True)
+            statuses = list(pool.map(lambda module: run_program(folder, module, environment, launcher), modules))
+        for module, status in zip(modules, statuses, strict=True):
+            add_program(outcome, folder, module, status)
         outcome.tests_s = time.monotonic() - built
 
     return run

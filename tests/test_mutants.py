@@ -122,7 +122,8 @@ def test_the_suites_of_make_are_called_as_they_are_there(monkeypatch, capsys):
     monkeypatch.setattr(suites, "JOBS", suites.JOBS)
     built = []
     monkeypatch.setattr(suites, "build_programs", lambda kind, modules, **_: built.append((kind, modules)) or ROOT)
-    monkeypatch.setattr(suites, "run_program", lambda *_: "")
+    monkeypatch.setattr(suites, "run_program", lambda *_: 0)
+    monkeypatch.setattr(suites, "add_program", lambda *_: None)  # there is no report
     monkeypatch.setattr(sys, "argv", ["-c", "address", "comm", "3"])
     exec(SUITES_OF_MAKE, {})
     assert capsys.readouterr().out.splitlines()[-1] == "[0, 0]"
