@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from forked import run_forked
+from forked import run_forked, without_settings
 from kept_worlds import KeptWorlds
 from ranks import World
 from stand_in import built
@@ -118,8 +118,7 @@ def _as_options(arguments: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _environment(variables: dict[str, str]) -> dict[str, str]:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("RINGDP_")}
-    return {**inherited, "RINGDP_TUNE": "off", **variables}
+    return without_settings(**{"RINGDP_TUNE": "off", **variables})
 
 
 @contextmanager

@@ -32,6 +32,11 @@ CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 MS_REC, MS_SLAVE, MNT_DETACH = 0x4000, 0x80000, 2
 
 
+def without_settings(**variables: str) -> dict[str, str]:
+    """This process's environment without ringdp's settings, and with these variables."""
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("RINGDP_")}, **variables}
+
+
 class Program:
     """A program that runs, in a session of its own; what it prints goes to the ends of these files.
 

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import without_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 300
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("RINGDP_")}
 
 
 def outcome(*arguments: str) -> tuple[list[str], dict[str, Any]]:
     """What neither passed nor was skipped and why, and the counts, of a run on two ranks."""
     command = [sys.executable, "-m", "tests.conformance", "--world-size", "2", "--json", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S)
+    done = subprocess.run(command, cwd=ROOT, env=without_settings(), capture_output=True, text=True, timeout=LIMIT_S)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert rows and "test" not in rows[-1], f"the suite ended with status {done.returncode}: {done.stderr[-2000:]}"
     good = ("passed", "skipped", "not applicable")
@@ -59,7 +59,7 @@ def test_making_a_gloo_group_fails():
         "import torch_subject, torch.distributed as dist; torch_subject.forbid_gloo()\n"
         "store = dist.HashStore(); dist.init_process_group('gloo', store=store, rank=0, world_size=1)"
     )
-    environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests/conformance"), *sys.path])}
+    environment = without_settings(PYTHONPATH=os.pathsep.join([str(ROOT / "tests/conformance"), *sys.path]))
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert result.returncode != 0
     assert "a ProcessGroupGloo was made in a test of ringdp" in result.stderr

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from forked import Program
+from forked import Program, without_settings
 from namespaces import Network
 
 PROGRAM = Path(__file__).resolve().parent / "on_rank.py"
@@ -106,9 +106,8 @@ class Job:
                 process.wait(10)
 
     def _environment(self, settings: dict[str, object]) -> dict[str, str]:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("RINGDP_")}
         own = {f"RINGDP_{name.upper()}": str(value) for name, value in settings.items()}
-        return {**inherited, **own, "OMP_NUM_THREADS": "1"}
+        return without_settings(OMP_NUM_THREADS="1", **own)
 
     def _log(self) -> Path:
         """Of the next process."""

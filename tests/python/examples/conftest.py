@@ -114,8 +114,7 @@ def as_under_torchrun(module: str, arguments: list[str]) -> tuple[int, str]:
     variables = {**own, **store, "TORCHELASTIC_RESTART_COUNT": 0, "OMP_NUM_THREADS": 1}
     os.environ.update({name: str(value) for name, value in variables.items()})
     sys.argv = [module, *arguments]
-    multiprocessing.current_process()._config["daemon"] = False  # it may have a loader's workers,
-    multiprocessing.set_start_method(None, force=True)  # which are not started as it was itself
+    multiprocessing.current_process()._config["daemon"] = False  # it may have a loader's workers
     with redirect_stdout(StringIO()) as printed:
         try:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
