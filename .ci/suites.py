@@ -134,7 +134,9 @@ def build_programs(kind: str, modules: Sequence[str], *, long: bool) -> Path:
     configure += ["-G", "Ninja"] if shutil.which("ninja") else []
     configure += ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
     with log.open("w") as stream:
-        for command in (configure, [cmake, "--build", str(folder), "--parallel", str(JOBS)]):
+        # Compilers leave the cores to the Python tests that run beside them.
+        build = [*(["nice"] if shutil.which("nice") else []), cmake, "--build", str(folder), "--parallel", str(JOBS)]
+        for command in (configure, build):
             if subprocess.run(command, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT).returncode != 0:
                 stream.flush()
                 print(tail(log), flush=True)
@@ -281,21 +283,29 @@ def run_suite(suite: Suite) -> Outcome:
     return outcome
 
 
-def run_all(suites: Sequence[Suite], kept: Path | None, again: bool) -> list[Outcome]:
+def run_side_by_side(suites: Sequence[Suite]) -> list[Outcome]:
+    """Python's on one side, where ranks wait for each other half of the time; on the other C++'s, one after the other."""
+    sides = [[suite for suite in suites if (suite.name == "python") == python] for python in (True, False)]
+    with ThreadPoolExecutor(len(sides)) as pool:
+        done = [outcome for side in pool.map(lambda side: [run_suite(suite) for suite in side], sides) for outcome in side]
+    names = [suite.name for suite in suites]
+    return sorted(done, key=lambda outcome: names.index(outcome.name))
+
+
+def run_all(suites: Sequence[Suite], kept: Path, again: bool) -> list[Outcome]:
     """Runs these; those whose outcome in the folder `kept` is of this tree and had no failure, only if `again`."""
     now = tree()
     outcomes = []
     for suite in suites:
-        file = kept / f"{suite.name}.json" if kept else None
-        before = json.loads(file.read_text()) if file and file.exists() else {}
+        file = kept / f"{suite.name}.json"
+        before = json.loads(file.read_text()) if file.exists() else {}
         if not again and now and before.get("tree") == now and before["outcome"]["failed"] == 0:
             outcomes.append(Outcome(**before["outcome"]))
             print(f"{outcomes[-1]} (run before on these files)", flush=True)
             continue
         outcomes.append(run_suite(suite))
-        if file:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps({"tree": now, "outcome": asdict(outcomes[-1])}))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"tree": now, "outcome": asdict(outcomes[-1])}))
     return outcomes
 
 
@@ -316,8 +326,11 @@ def main(arguments: list[str]) -> int:
             print(f"invalid suite '{name}' (expected one of: {', '.join(suites)})", file=sys.stderr)
             return 2
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    kept = BUILD / "test-all" if arguments[0] == "all" else None
-    outcomes = run_all([suites[name] for name in names], kept, again=bool(arguments[1:]))
+    chosen = [suites[name] for name in names]
+    if arguments[0] == "all":
+        outcomes = run_all(chosen, BUILD / "test-all", again=bool(arguments[1:]))
+    else:
+        outcomes = run_side_by_side(chosen)
     print("", *outcomes, sep="\n")
     BUILD.mkdir(exist_ok=True)
     (BUILD / "test-report.json").write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1) + "\n")
