@@ -3,6 +3,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/callback.h"
+#include "reducer/complaints.h"
 #include "reducer/reducer.h"
 
 namespace py = pybind11;
@@ -47,6 +48,15 @@ py::list bucket_dicts(const Reducer& self) {
   return all;
 }
 
+std::vector<std::pair<size_t, std::string>> unaveraged(const Reducer& self) {
+  using Cause = reducer::Unaveraged::Cause;
+  std::vector<std::pair<size_t, std::string>> all;
+  for (const auto& [index, cause] : self.unaveraged()) {
+    all.emplace_back(index, cause == Cause::kKept ? "kept" : cause == Cause::kLate ? "late" : "foreign");
+  }
+  return all;
+}
+
 py::dict timeline_dict(const Reducer& self) {
   const reducer::Timeline t = unlocked([&] { return self.timeline(); });
   py::list buckets;
@@ -67,6 +77,7 @@ void bind_reducer(py::module_& m) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   m.def("make_layout", &make_layout, py::arg("parts"), py::arg("order"), py::arg("limits"),
         py::arg("never_beyond") = false);
+  m.def("came_late", &reducer::came_late, py::arg("name"));
   m.def("odd_ranks", &reducer::odd_ranks, py::arg("by_rank"));
 
   py::class_<Reduction>(m, "Reduction").def("finish", &Reduction::finish, no_gil);
@@ -131,6 +142,10 @@ void bind_reducer(py::module_& m) {
       .def("check_finished", &Reducer::check_finished, no_gil)
       .def("learns", &Reducer::learns, no_gil)
       .def("stop_sharing", &Reducer::stop_sharing, no_gil)
+      .def("keep_gradients", &Reducer::keep_gradients, no_gil)
+      .def("passes", &Reducer::passes, no_gil)
+      .def("may_be_unaveraged", &Reducer::may_be_unaveraged, no_gil)
+      .def("unaveraged", &unaveraged, no_gil)
       .def("expects_gradients", &Reducer::expects_gradients, no_gil)
       .def("shadow_backward", &Reducer::shadow_backward, no_gil)
       .def("ask_divisor", &Reducer::ask_divisor, no_gil)

@@ -17,6 +17,10 @@ namespace ringdp::reducer {
 
 void Reducer::prepare_for_forward() {
   const std::lock_guard lock(mutex_);
+  if (const auto index = unaveraged_.stepped(parameters_)) {
+    unaveraged_.forget();
+    refuse("DistributedDataParallel: " + came_late(names_[*index]));
+  }
   ++timeline_.step;
   timeline_.forward = now_ns();
   note(trace::Kind::kForward, timeline_.forward);
@@ -26,6 +30,7 @@ void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
   const std::lock_guard lock(mutex_);
   check_laid_out();
   expecting_ = true;
+  unaveraged_.begin_synchronised();
   unused_marked_ = false;
   next_ = 0;
   launched_ = 0;
@@ -73,7 +78,7 @@ void Reducer::autograd_hook(size_t index, const at::Tensor& arrived) {
   const std::lock_guard lock(mutex_);
   const c10::AutoGradMode no_grad(false);
   if (tracks_usage() && parameters_[index].grad().defined()) usage_.mark(index);
-  if (!expecting_) return;  // no_sync: gradients add up in .grad
+  if (!expecting_) return unaveraged_.add(index, parameters_[index]);
   refuse_distributed_autograd();
   readiness_.note_firing(index);
   if (static_graph_ && !count_in_static_graph(index)) return;
@@ -238,6 +243,7 @@ void Reducer::finish() {
     settle(number);
   }
   if (sharded()) note_used();
+  unaveraged_.settle(parameters_);
   usage_.wait();
   if (searches()) usage_.forget();
   learned_ = static_graph_;
@@ -251,6 +257,11 @@ void Reducer::start_usage() {
   if (!searches() && !(learning() && !shadowed_first_)) return;
   if (hook_) hook_->settle();
   usage_.start(*group_);
+}
+
+void Reducer::keep_gradients() {
+  const std::lock_guard lock(mutex_);
+  unaveraged_.begin_kept();
 }
 
 void Reducer::check_finished() const {

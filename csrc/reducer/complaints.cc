@@ -62,6 +62,14 @@ std::string marked_twice(const std::string& name, size_t index) {
          "for unused: return tensors in lists, tuples, dicts or dataclasses.";
 }
 
+std::string came_late(const std::string& name) {
+  return "the gradient of " + name +
+         " holds what no other rank has averaged: it was added to outside of a synchronised pass. Likely causes: 1) backward ran "
+         "twice on one forward pass, or several forward passes came before the first of their backward passes: only the first "
+         "backward is averaged, so add the losses and call backward once, or run all pairs of passes but the last under "
+         "no_sync(); 2) the model was called as ddp.module(...) and not as ddp(...).";
+}
+
 std::string graph_changed(const std::string& name) {
   return "Your training graph has changed from the first iteration: the gradient of " + name +
          " was computed more often than then. This is not compatible with static_graph set to True.";

@@ -25,6 +25,9 @@ std::string never_learned();
 // A gradient arrived a second time.
 std::string marked_twice(const std::string& name, size_t index);
 
+// A gradient was added to .grad outside of every synchronised pass, and somebody would step, or has stepped, with it.
+std::string came_late(const std::string& name);
+
 // A parameter's hook fired more often than in the first pass of a static graph.
 std::string graph_changed(const std::string& name);
 

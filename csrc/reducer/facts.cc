@@ -72,6 +72,11 @@ std::string Reducer::mean_name() const {
   return mean_->name();
 }
 
+std::vector<Unaveraged::Found> Reducer::unaveraged() const {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock ? unaveraged_.of(parameters_) : std::vector<Unaveraged::Found>{};
+}
+
 std::string Reducer::error() const {
   const std::lock_guard lock(mutex_);
   return error_;

@@ -103,6 +103,7 @@ void Reducer::reset() {
   rebuilt_ = expecting_ = unfinished_ = false;
   arrival_.clear();
   running_.clear();
+  unaveraged_.forget();
   gradients_shared_.reset();
   divisor_.reset();
   if (searches()) usage_.forget();

@@ -27,12 +27,14 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
       mean_(make_mean(group_, parameters_.at(0).device(), options_.rank_order)),
       readiness_(parameters_.size()),
       usage_(parameters_.size(), parameters_.at(0).device()),
+      unaveraged_(parameters_.size()),
       divisor_(group_->getSize()),
       hooks_(parameters_, [this](size_t index, const at::Tensor& arrived) { autograd_hook(index, arrived); }) {
   TORCH_CHECK(!options_.bucket_limits.empty(), "a reducer needs at least one bucket limit");
   TORCH_CHECK(!sharded() || std::count(sparse_.begin(), sparse_.end(), true) == 0,
               "DistributedDataParallel: sparse gradients have no shards: use zero_stage=1 or a dense gradient");
   check_carries_digests();
+  unaveraged_.take_for_averaged(parameters_);  // of a copy, or of what came before the wrapper
   if (options_.check_drift) drift_.emplace(names_);
   const auto by_size = [&] {
     return make_layout(parts(), reversed_indices(parameters_.size()), options_.bucket_limits, sharded());

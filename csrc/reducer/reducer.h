@@ -27,6 +27,7 @@
 #include "reducer/options.h"
 #include "reducer/readiness.h"
 #include "reducer/timeline.h"
+#include "reducer/unaveraged.h"
 #include "reducer/usage.h"
 #include "trace/recorder.h"
 
@@ -54,6 +55,7 @@ class Reducer {
   void autograd_hook(size_t index, const at::Tensor& arrived = {});  // `arrived`: as take_in_place() takes it
   void delay_all_reduce();       // at the end of the first pass of a static graph: everything at once
   void backward_without_loss();  // a rank without samples takes part in a synchronised step
+  void keep_gradients();         // until the next synchronised forward pass they are meant to stay this rank's: no_sync()
   void check_finished() const;   // RuntimeError names the gradients that the last pass left open
   bool expects_gradients() const;
   bool learns() const;          // the first synchronised pass of a static graph is still to come
@@ -101,6 +103,10 @@ class Reducer {
   std::vector<size_t> unused() const;         // by this rank in the latest pass
   std::map<std::string, int64_t> numbers() const;
   std::string mean_name() const;
+  // These never wait: hooks of a running pass may ask, while the lock is held.
+  int64_t passes() const { return unaveraged_.passes(); }  // synchronised backward passes that came to their end
+  bool may_be_unaveraged() const { return unaveraged_.any(); }  // a gradient came outside of them; its .grad may be gone since
+  std::vector<Unaveraged::Found> unaveraged() const;  // what lies in .grad without having been averaged; none in a pass
   std::string error() const;  // the latest that a method or a hook has thrown for a loop that does not fit; or ""
 
  private:
@@ -173,6 +179,7 @@ class Reducer {
   // Of the running pass.
   Readiness readiness_;
   Usage usage_;
+  Unaveraged unaveraged_;
   Divisor divisor_;
   bool expecting_ = false;      // hooks count: between a synchronised forward and finish()
   bool unfinished_ = false;     // a gradient has arrived, the last one has not

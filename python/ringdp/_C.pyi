@@ -198,6 +198,21 @@ class Reducer:
     def expects_gradients(self) -> bool:
         """Between a synchronised forward pass and the end of its backward pass."""
 
+    def keep_gradients(self) -> None:
+        """Until the next synchronised forward pass gradients are meant to stay this rank's: no_sync()."""
+
+    def passes(self) -> int:
+        """Synchronised backward passes that came to their end."""
+
+    def may_be_unaveraged(self) -> bool:
+        """Whether a gradient came outside of them; its .grad may have been zeroed since."""
+
+    def unaveraged(self) -> list[tuple[int, str]]:
+        """Parameters with a .grad that no pass has averaged: "kept" (no_sync), "late" or "foreign" (put there by hand).
+
+        Nothing while a pass runs.
+        """
+
     def shadow_backward(self, divisor: float) -> None:
         """What a rank that has joined does while others run a backward pass."""
 
@@ -239,6 +254,9 @@ class Reducer:
 
     def error(self) -> str:
         """The latest that it has thrown because the training loop does not fit; or ""."""
+
+def came_late(name: str) -> str:
+    """What is said of a gradient that came outside of a synchronised pass."""
 
 def make_layout(
     parts: Sequence[tuple[int, int, bool]], order: Sequence[int], limits: Sequence[int], never_beyond: bool = False

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ringdp import _native
+from ringdp.ddp import unaveraged
 from ringdp.ddp.modes import Modes, group_for
 
 _C = _native.load()
@@ -66,10 +67,13 @@ class Reducer(_C.Reducer):
         if modes.grad_dtype is not None:
             self.set_gradient_dtype(modes.grad_dtype)
         self.parameters, self.names = list(parameters), list(names)
-        self.has_hook = False
+        self.has_hook = self.steps_in_backward = False
+        self.zero_stage = modes.zero_stage
         self._ddp = weakref.ref(ddp)
         self._futures: list[torch.futures.Future[Any]] = []
         self.set_after_backward(functools.partial(_wait_for, self._futures))
+        if ddp.process_group.size() > 1:
+            unaveraged.watch(self)
 
     @functools.cached_property
     def shard_layout(self) -> Any:
@@ -117,6 +121,7 @@ class Reducer(_C.Reducer):
 
     def _set_optimizer_in_backward(self) -> None:
         self.set_optimizer_in_backward()
+        self.steps_in_backward = True
 
     def _set_mixed_precision_param_dtype(self, dtype: torch.dtype) -> None:
         self.set_gradient_dtype(dtype)

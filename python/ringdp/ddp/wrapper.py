@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -196,7 +197,22 @@ class DistributedDataParallel(Sharding, _Stock):
             gradient_as_bucket_view=self.gradient_as_bucket_view,
         )
         self._passing_sync_batchnorm_handle(self.module)
+        self._frozen = self._frozen_parameters(parameters)
         self._register_shards()
+
+    def _frozen_parameters(self, averaged: Sequence[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+        """What nobody averages, because it needs no gradient now."""
+        known = {id(parameter) for parameter in (*averaged, *self._delay_all_reduce_params)}
+        left = self.module.named_parameters()
+        return [(n, p) for n, p in left if id(p) not in known and n not in self.parameters_to_ignore]
+
+    def _check_frozen(self) -> None:
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise RuntimeError(
+                    f"DistributedDataParallel: {name} was frozen when the model was wrapped and needs a gradient now, "
+                    "which nobody would average: wrap the model again after requires_grad has changed"
+                )
 
     def _register_delay_all_reduce_hook(self, *args: Any, **kwargs: Any) -> None:
         self._delayed_mean = mean_over(self.process_group, self.device, self._modes)
@@ -210,6 +226,10 @@ class DistributedDataParallel(Sharding, _Stock):
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if not self._delay_all_reduce_all_params:  # else there is no reducer
             self.reducer.stop_sharing()
+            if torch.is_grad_enabled():
+                self._check_frozen()
+                if not self.require_backward_grad_sync:
+                    self.reducer.keep_gradients()
         if self.sharded_model is not None:
             self.sharded_model.begin_forward()
         return super()._pre_forward(*inputs, **kwargs)
@@ -218,6 +238,14 @@ class DistributedDataParallel(Sharding, _Stock):
         if self.sharded_model is not None:
             self.sharded_model.end_forward()
         return super()._post_forward(output)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """As torch's: passes that begin in it leave this rank's gradients."""
+        with super().no_sync():
+            if not self._delay_all_reduce_all_params:
+                self.reducer.keep_gradients()
+            yield
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's, between what torch's class does before and after it."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ringdp.ddp.unaveraged import explained
 from ringdp.zero.flat import FlatParameters, in_memory_order
 
 
@@ -64,12 +65,10 @@ class ShardedGradients:
         """See Gradients."""
         flat.check_unconverted()  # which takes the reducer's hooks away
         self._reducer.check_finished()
-        for name, parameter in zip(self._reducer.names, self._reducer.parameters, strict=True):
+        causes = dict(self._reducer.unaveraged())
+        for index, parameter in enumerate(self._reducer.parameters):
             if parameter.grad is not None:
-                raise RuntimeError(
-                    f"ZeroOptimizer: the gradient of {name} has not been averaged: the last backward pass ran under "
-                    "no_sync(). Leave no_sync() out in the last micro-batch before step()"
-                )
+                raise RuntimeError(explained(self._reducer, index, causes.get(index, "foreign")))
 
     def by_bucket(self, flat: FlatParameters) -> Callable[[int], dict[int, torch.Tensor]]:
         """See Gradients."""

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
+from ringdp.ddp import unaveraged
 from ringdp.zero import groups, registry
 from ringdp.zero.arguments import (
     check_averaged,
@@ -123,6 +124,7 @@ class ZeroOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+            unaveraged.check(self)
         self._check_wrapper()
         self._stepping.run(**kwargs)
         groups.hand_on(self._optimizer.param_groups, self.param_groups)  # a class may change them in its step

@@ -1,0 +1,81 @@
+"""Gradients that nobody averaged: no optimizer may step with them.
+
+A wrapper averages what a synchronised pass leaves; what is added later, or put into `.grad` by hand, is one rank's only. At
+stage 0 replicas would drift apart; sharded, they would stay alike and be wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ringdp import _native
+
+_C = _native.load()
+_reducers: weakref.WeakSet[Any] = weakref.WeakSet()
+# Which reducers' passes each optimizer has stepped with so far.
+_stepped: weakref.WeakKeyDictionary[Optimizer, weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
+
+
+def watch(reducer: Any) -> None:
+    """From now on, as long as it lives."""
+    _install()
+    _reducers.add(reducer)
+
+
+@functools.cache
+def _install() -> None:
+    register_optimizer_step_pre_hook(check)
+
+
+def check(optimizer: Optimizer, *_: object) -> None:
+    """Before every step of every optimizer: RuntimeError names a gradient that nobody averaged."""
+    if torch.compiler.is_compiling():
+        return
+    for reducer in list(_reducers):
+        if _suspicious(optimizer, reducer):
+            _refuse(optimizer, reducer)
+
+
+def _suspicious(optimizer: Optimizer, reducer: Any) -> bool:
+    known, passes = _stepped.setdefault(optimizer, weakref.WeakKeyDictionary()), reducer.passes()
+    without_pass = known.get(reducer, 0) == passes
+    known[reducer] = passes
+    return without_pass or reducer.may_be_unaveraged()
+
+
+def _refuse(optimizer: Optimizer, reducer: Any) -> None:
+    found = [(index, cause) for index, cause in reducer.unaveraged() if not _may_step(reducer, cause)]
+    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]} if found else set()
+    for index, cause in found:
+        if id(reducer.parameters[index]) in stepped:
+            raise RuntimeError(explained(reducer, index, cause))
+
+
+def _may_step(reducer: Any, cause: str) -> bool:
+    if cause == "kept":
+        return reducer.zero_stage == 0  # ranks that go their own way for some steps, or average by themselves
+    return cause == "foreign" and (reducer.has_hook or reducer.steps_in_backward)  # hooks step before the pass is over
+
+
+def explained(reducer: Any, index: int, cause: str) -> str:
+    """What to say of a gradient that nobody averaged."""
+    name = reducer.names[index]
+    if cause == "late":
+        return "DistributedDataParallel: " + _C.came_late(name)
+    if cause == "kept":
+        return (
+            f"ZeroOptimizer: the gradient of {name} has not been averaged: the last backward pass ran under no_sync(). "
+            "Leave no_sync() out in the last micro-batch before step()"
+        )
+    way_out = "use zero_stage=0 and " if reducer.zero_stage else ""
+    return (
+        f"DistributedDataParallel: the gradient of {name} has not been averaged: it was put into .grad by hand, and no "
+        f"backward pass of the wrapper has left it there. Call backward(); or, to average by yourself, {way_out}run the "
+        "passes under no_sync()"
+    )

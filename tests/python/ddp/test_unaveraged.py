@@ -1,0 +1,239 @@
+"""Gradients that nobody averaged are refused before a step, at every stage; programs that mean it so go on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import HERE
+from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.testing import parameters_hash
+from ringdp.zero.optimizer import ZeroOptimizer
+from small_models import batch, fresh, loss_of, reference
+from torch import nn
+
+Program = Callable[[DistributedDataParallel, torch.optim.Optimizer], None]
+
+
+def two_forwards_two_backwards(ddp: DistributedDataParallel, _: torch.optim.Optimizer) -> None:
+    losses = [loss_of(ddp, HERE.rank, 0, micro) for micro in range(2)]
+    for loss in losses:
+        loss.backward()
+
+
+def two_backwards_on_one_forward(ddp: DistributedDataParallel, _: torch.optim.Optimizer) -> None:
+    loss = loss_of(ddp, HERE.rank, 0, 0)
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def around_the_wrapper(ddp: DistributedDataParallel, _: torch.optim.Optimizer) -> None:
+    loss_of(ddp.module, HERE.rank, 0, 0).backward()
+
+
+def by_hand(ddp: DistributedDataParallel, _: torch.optim.Optimizer) -> None:
+    parameters = list(ddp.parameters())
+    found = torch.autograd.grad(loss_of(ddp, HERE.rank, 0, 0), parameters)
+    for parameter, gradient in zip(parameters, found, strict=True):
+        parameter.grad = gradient
+
+
+def by_hand_in_the_second_step(ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
+    loss_of(ddp, HERE.rank, 0, 0).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    by_hand(ddp, optimizer)
+
+
+PROGRAMS: dict[Program, str] = {
+    two_forwards_two_backwards: "run all pairs of passes but the last under no_sync()",
+    two_backwards_on_one_forward: "add the losses and call backward once",
+    around_the_wrapper: "called as ddp.module(...)",
+    by_hand: "put into .grad by hand",
+    by_hand_in_the_second_step: "put into .grad by hand",
+}
+
+
+def optimizer_at(stage: int, parameters: Any) -> torch.optim.Optimizer:
+    if stage == 0:
+        return torch.optim.AdamW(parameters, lr=1e-2)
+    return ZeroOptimizer(parameters, torch.optim.AdamW, lr=1e-2)
+
+
+def said_by(stage: int, program: Program) -> tuple[str, bool]:
+    """On a rank: the error of the program's step, and whether the parameters are as before it."""
+    ddp = DistributedDataParallel(fresh(), zero_stage=stage)
+    optimizer = optimizer_at(stage, ddp.parameters())
+    try:
+        program(ddp, optimizer)
+        before = copy.deepcopy(list(ddp.parameters())) if stage < 3 else []
+        optimizer.step()
+    except (RuntimeError, ValueError) as error:
+        return str(error), all(map(torch.equal, before, ddp.parameters())) if before else True
+    return "", True
+
+
+# At stage 3 the module has no values to run with outside of the wrapper.
+CASES = [(program, stage) for program in PROGRAMS for stage in range(3 if program is around_the_wrapper else 4)]
+
+
+@pytest.mark.parametrize(("program", "stage"), CASES, ids=lambda value: getattr(value, "__name__", value))
+def test_a_step_with_them_is_refused_by_name(pair, program, stage):
+    for said, unchanged in pair.run(said_by, stage, program):
+        assert PROGRAMS[program] in said and "0.weight" in said and unchanged
+
+
+def unfrozen(stage: int) -> str:
+    """On a rank: the error of a forward pass after a layer was unfrozen."""
+    model = fresh()
+    model[0].requires_grad_(False)
+    ddp = DistributedDataParallel(model, zero_stage=stage)
+    loss_of(ddp, HERE.rank, 0, 0).backward()
+    model[0].requires_grad_(True)
+    with torch.no_grad():
+        loss_of(ddp, HERE.rank, 0, 0)  # nobody asks for gradients
+    try:
+        loss_of(ddp, HERE.rank, 0, 0)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_layer_that_is_unfrozen_later_is_named(pair, stage):
+    for said in pair.run(unfrozen, stage):
+        assert "0.weight was frozen when the model was wrapped" in said
+
+
+def stepped_by_hand() -> list[str]:
+    """On a rank: what the next forward pass says after a loop without an optimizer has stepped; and the one after it."""
+    ddp = DistributedDataParallel(fresh())
+    loss_of(ddp.module, HERE.rank, 0, 0).backward()
+    with torch.no_grad():
+        for parameter in ddp.parameters():
+            parameter -= 0.1 * parameter.grad
+    said = []
+    for _ in range(2):
+        try:
+            loss_of(ddp, HERE.rank, 0, 0)
+            said.append("")
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
+
+
+def test_a_loop_without_an_optimizer_hears_of_it_at_the_next_forward_pass(pair):
+    for first, second in pair.run(stepped_by_hand):
+        assert "ddp.module(...)" in first and second == ""
+
+
+def trained(stage: int, before_each_step: str) -> tuple[str, str]:
+    """On a rank: hashes of three steps, with something harmless in each, and of one process."""
+    ddp = DistributedDataParallel(fresh(), zero_stage=stage)
+    optimizer = optimizer_at(stage, ddp.parameters())
+    for step in range(3):
+        if before_each_step == "a gradient that is thrown away":
+            loss_of(ddp.module, HERE.rank, 0, 0).backward()
+        elif before_each_step == "one that is zeroed":
+            loss_of(ddp.module, HERE.rank, 0, 0).backward()
+            optimizer.zero_grad(set_to_none=False)
+        elif before_each_step == "torch.autograd.grad":
+            torch.autograd.grad(loss_of(ddp, HERE.rank, 9, 9), list(ddp.parameters()))
+        optimizer.zero_grad()
+        loss = loss_of(ddp, HERE.rank, step, 0)
+        loss.backward()
+        if before_each_step == "scaled by hand":
+            for parameter in ddp.parameters():
+                parameter.grad = parameter.grad * 1.0
+        optimizer.step()
+    return parameters_hash(ddp), reference()
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize(
+    "what", ["a gradient that is thrown away", "one that is zeroed", "torch.autograd.grad", "scaled by hand"]
+)
+def test_what_is_not_stepped_with_is_nobodys_business(pair, stage, what):
+    for ours, expected in pair.run(trained, stage, what):
+        assert ours == expected
+
+
+def kept_to_itself(stage: int) -> str:
+    """On a rank: a step with what a pass under no_sync() has left: the error, or "" where ranks may go their own way."""
+    ddp = DistributedDataParallel(fresh(), zero_stage=stage)
+    optimizer = optimizer_at(stage, ddp.parameters())
+    try:
+        with ddp.no_sync():
+            loss_of(ddp.module, HERE.rank, 0, 0).backward()
+            loss_of(ddp, HERE.rank, 0, 0).backward()
+        optimizer.step()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_no_sync_keeps_gradients_where_they_may_be_stepped_with(pair):
+    assert pair.run(kept_to_itself, 0) == [""] * 2
+    for stage in (1, 2):
+        for said in pair.run(kept_to_itself, stage):
+            assert "ran under no_sync()" in said and "0.weight" in said
+
+
+def twice_with_one_pass() -> bool:
+    """On a rank: two steps with the gradients of one pass, as of a plain model with the same means."""
+    ddp, plain = DistributedDataParallel(fresh()), fresh()
+    loss_of(ddp, HERE.rank, 0, 0).backward()
+    for ours, theirs in zip(ddp.parameters(), plain.parameters(), strict=True):
+        theirs.grad = ours.grad.clone()
+    for model in (ddp, plain):
+        optimizer = optimizer_at(0, model.parameters())
+        optimizer.step()
+        optimizer.step()
+    return parameters_hash(ddp) == parameters_hash(plain)
+
+
+def test_two_steps_with_one_pass(pair):
+    assert pair.run(twice_with_one_pass) == [True] * 2
+
+
+def stepped_in_a_hook() -> bool:
+    """On a rank: a communication hook that steps each bucket as its mean comes, as torch's optimizers in the backward pass do."""
+    ddp, expected = DistributedDataParallel(fresh()), reference(2)
+    optimizer = optimizer_at(0, ddp.parameters())
+
+    def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        def step(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+            mean = future.value()[0].div_(HERE.size)
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+            optimizer.zero_grad()
+            return mean
+
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(step)
+
+    hook.__annotations__.clear()  # torch wants types there, and these are text
+    ddp.register_comm_hook(None, hook)
+    for number in range(2):
+        ddp.zero_grad()
+        loss_of(ddp, HERE.rank, number, 0).backward()
+    return parameters_hash(ddp) == expected
+
+
+def test_an_optimizer_in_a_hook_of_the_pass_goes_on(pair):
+    assert pair.run(stepped_in_a_hook) == [True] * 2
+
+
+def alone() -> None:
+    """On the only rank: nobody else's gradient is missing."""
+    ddp = DistributedDataParallel(nn.Linear(12, 3))
+    ddp.module(batch(0, 0)[0]).sum().backward()
+    torch.optim.SGD(ddp.parameters(), lr=0.1).step()
+
+
+def test_a_world_of_one_has_nobody_to_average_with(world_of):
+    world_of(1).run(alone)
