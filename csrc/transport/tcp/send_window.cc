@@ -5,6 +5,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <optional>
+
+#include "transport/tcp/socket_buffer.h"
 
 namespace ringdp::transport {
 namespace {
@@ -13,10 +16,25 @@ namespace {
 constexpr int kTogether = 384 << 10;
 constexpr int kSmallest = 64 << 10, kLargest = 4 << 20;
 constexpr size_t kLookEvery = 256 << 10;
+// A longer round trip is not that of one site.
+constexpr uint64_t kLongUs = 5000;
+// In looks: how long a trial of a larger buffer takes, and what is between two.
+constexpr int kTrial = 24, kBetweenTrials = 200;
+
+std::optional<SendWindow::Sight> sight_of(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
+  return SendWindow::Sight{static_cast<double>(info.tcpi_delivery_rate), info.tcpi_rtt, info.tcpi_min_rtt};
+}
 
 }  // namespace
 
-SendWindow::SendWindow(int fd, int sharing) : fd_(fd), sharing_(sharing) { set(buffer_for(0, 0, sharing)); }
+SendWindow::SendWindow(int fd, int sharing) : fd_(fd), sharing_(sharing) {
+  const auto sight = sight_of(fd);
+  const bool is_long = sight && sight->round_trip_us > kLongUs;
+  is_long ? release() : set(buffer_for(0, 0, sharing));
+}
 
 int SendWindow::buffer_for(double bytes_per_second, uint64_t round_trip_us, int sharing) {
   const double product = bytes_per_second * 1e-6 * static_cast<double>(round_trip_us);
@@ -26,25 +44,47 @@ int SendWindow::buffer_for(double bytes_per_second, uint64_t round_trip_us, int 
 
 void SendWindow::sent(size_t bytes) {
   unseen_ += bytes;
-  if (unseen_ < kLookEvery) return;
+  if (!pinned_ || unseen_ < kLookEvery) return;
   unseen_ = 0;
-  look();
+  if (const auto sight = sight_of(fd_)) see(*sight);
 }
 
-void SendWindow::look() {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  if (::getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
+void SendWindow::see(const Sight& sight) {
   // Smoothed: shapers and switches let bursts through at far more than the rate of the wire.
-  rate_ += (static_cast<double>(info.tcpi_delivery_rate) - rate_) / 8;
-  const int wanted = buffer_for(rate_, info.tcpi_min_rtt, sharing_);
+  rate_ += (sight.bytes_per_second - rate_) / 8;
+  if (try_longer(sight)) return;
+  const int wanted = buffer_for(rate_, sight.shortest_us, sharing_);
+  if (wanted > std::max(largest_send_buffer(), buffer_for(0, 0, sharing_))) return release();
   // Not for every small change: it is a system call, and the estimate is no better than that.
   if (wanted > buffer_ + buffer_ / 4 || wanted < buffer_ - buffer_ / 4) set(wanted);
 }
 
+// A round trip that stays long is that of the own queue, or of a longer route: whether more gets through when the kernel sizes
+// the buffer tells. True while it does.
+bool SendWindow::try_longer(const Sight& sight) {
+  const bool stays_long = sight.round_trip_us > std::max(kLongUs, 4 * sight.shortest_us);
+  if (trial_ < 0 || (trial_ == 0 && !stays_long)) {
+    trial_ = std::min(trial_ + 1, 0);
+    return false;
+  }
+  if (trial_++ == 0) {
+    rate_before_ = rate_;
+    leave_send_buffer_to_kernel(fd_);
+  }
+  if (trial_ < kTrial) return true;
+  trial_ = -kBetweenTrials;
+  rate_ > 1.5 * rate_before_ ? release() : set(buffer_);
+  return !pinned_;
+}
+
 void SendWindow::set(int bytes) {
-  buffer_ = bytes;
-  ::setsockopt(fd_, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+  buffer_ = std::min(bytes, largest_send_buffer());
+  pin_send_buffer(fd_, buffer_);
+}
+
+void SendWindow::release() {
+  pinned_ = false;
+  leave_send_buffer_to_kernel(fd_);
 }
 
 }  // namespace ringdp::transport

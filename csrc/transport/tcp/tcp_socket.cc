@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "transport/tcp/socket_buffer.h"
 
 namespace ringdp::transport {
 namespace {
@@ -51,8 +52,7 @@ int try_connect(int fd, const SocketAddress& address, const Patience& patience) 
 UniqueFd listen_on(SocketAddress address) {
   address.set_port(0);
   UniqueFd fd = new_socket(address);
-  // Buffer sizes must be set before the handshake to be offered to the peer; accepted sockets inherit them.
-  tune_for_bulk(fd.get());
+  tune_for_bulk(fd.get());  // accepted sockets inherit it
   if (::bind(fd.get(), address.raw(), address.size) != 0) throw_errno("cannot bind to " + address.host());
   if (::listen(fd.get(), SOMAXCONN) != 0) throw_errno("cannot listen on " + address.host());
   return fd;
@@ -71,9 +71,8 @@ UniqueFd connect_tcp(const SocketAddress& address, const Patience& patience) {
 
 void tune_for_bulk(int fd) {
   require_option(fd, TCP_NODELAY, 1, "TCP_NODELAY");
-  // Best effort: the kernel caps them at net.core.{w,r}mem_max without an error.
-  set_option(fd, SOL_SOCKET, SO_SNDBUF, kBufferBytes);
-  set_option(fd, SOL_SOCKET, SO_RCVBUF, kBufferBytes);
+  // What comes in the kernel makes room for by itself, and for more than it grants on request.
+  pin_send_buffer(fd, kBufferBytes);
 }
 
 void tune_for_control(int fd, int64_t unreachable_ms) {

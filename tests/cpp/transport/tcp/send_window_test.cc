@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "transport/tcp/socket_buffer.h"
 #include "transport/tcp/tcp_sockets.h"
 
 namespace ringdp::transport {
@@ -54,6 +55,44 @@ TEST(SendWindow, StartsSmallAndNeverLeavesItsBounds) {
     ASSERT_GE(send_buffer_of(sockets.near.get()), 128 << 10);
     ASSERT_LE(send_buffer_of(sockets.near.get()), 8 << 20) << "the kernel doubles what it is asked for";
   }
+}
+
+// A wire of which a socket with such a buffer sees this rate and round trip.
+struct Path {
+  double bytes_per_second;
+  uint64_t round_trip_us, shortest_us;
+
+  SendWindow::Sight through(int buffer) const {
+    const double limited = static_cast<double>(buffer) / static_cast<double>(round_trip_us) * 1e6;
+    if (limited < bytes_per_second) return {limited, round_trip_us, shortest_us};
+    return {bytes_per_second, static_cast<uint64_t>(buffer / bytes_per_second * 1e6), shortest_us};  // in its queue
+  }
+};
+
+bool is_sized_by_kernel(int fd) {
+  int locks = 1;
+  socklen_t size = sizeof locks;
+  return ::getsockopt(fd, SOL_SOCKET, /*SO_BUF_LOCK*/ 72, &locks, &size) == 0 && (locks & 1) == 0;
+}
+
+bool stays_pinned(const Path& path) {
+  TcpSockets sockets;
+  const int fd = sockets.near.get();
+  SendWindow window(fd, 3);
+  for (int look = 0; look < 500 && window.is_pinned(); ++look) {
+    window.see(path.through(is_sized_by_kernel(fd) ? 4 << 20 : send_buffer_of(fd) / 2));
+  }
+  return window.is_pinned();
+}
+
+TEST(SendWindow, ARouteThatHasBecomeLongIsLeftToTheKernel) {
+  EXPECT_FALSE(stays_pinned({125e6, 50'000, 300})) << "from 0.3 to 50 ms, at 1 Gb/s";
+  EXPECT_TRUE(stays_pinned({12.5e6, 300, 300})) << "at 100 Mb/s the own queue makes round trips of 10 ms";
+  EXPECT_TRUE(stays_pinned({250e6, 300, 300}));
+}
+
+TEST(SendWindow, WhatIsNotGrantedIsLeftToTheKernel) {
+  EXPECT_EQ(stays_pinned({12.5e9, 4000, 4000}), (4 << 20) <= largest_send_buffer()) << "at 100 Gb/s it wants the most";
 }
 
 TEST(SendWindow, ADescriptorThatIsNoSocketChangesNothing) {
