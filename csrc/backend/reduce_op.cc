@@ -25,9 +25,8 @@ ReduceOp known_op(const c10d::ReduceOp& op, const char* call) {
   }
 }
 
-std::string way_out(ReduceOp op, DType dtype) {
+std::string way_out(DType dtype) {
   if (!can_reduce(dtype, ReduceOp::kSum)) return "it can be moved, not computed in: convert it to bfloat16 or float32";
-  if (op == ReduceOp::kAvg) return "it has no exact result: use SUM and divide as you see fit";
   return "use SUM, or another dtype";
 }
 
@@ -42,7 +41,7 @@ ReduceOp checked_op(const c10d::ReduceOp& op, DType dtype, const char* call) {
   const ReduceOp known = known_op(op, call);
   if (can_reduce(dtype, known)) return known;
   refuse(std::string(call) + ": " + name_of(known) + " of " + name_of(dtype) + " has no meaning here: " +
-         way_out(known, dtype));
+         way_out(dtype));
 }
 
 at::Tensor premultiplied(const at::Tensor& tensor, const c10d::ReduceOp& op, const char* call) {

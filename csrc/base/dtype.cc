@@ -31,7 +31,7 @@ bool can_reduce(DType dtype, ReduceOp op) {
   const bool complex = dtype == DType::kC64 || dtype == DType::kC128;
   switch (op) {
     case ReduceOp::kSum: return is_number(dtype) || complex || dtype == DType::kBool;
-    case ReduceOp::kAvg:
+    case ReduceOp::kAvg: return is_number(dtype) || complex;
     case ReduceOp::kPremulSum: return is_floating(dtype) || complex;
     case ReduceOp::kMin:
     case ReduceOp::kMax:

@@ -1,7 +1,9 @@
 #include "kernels/fold.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "base/bytes.h"
 #include "kernels/kernel.h"
@@ -14,6 +16,8 @@ constexpr int64_t kMaxElementBytes = 8;
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kInvalidArgument, "fold: " + what); }
 
+bool is_whole(DType dtype) { return is_number(dtype) && !is_floating(dtype); }
+
 void check(const FoldArgs& args) {
   if (args.count < 0) refuse("a count of " + std::to_string(args.count) + " elements; it must be 0 or more");
   if (args.n_srcs < 1) refuse(std::to_string(args.n_srcs) + " sources; at least one is needed");
@@ -23,7 +27,11 @@ void check(const FoldArgs& args) {
   }
   if (args.divisor != 0 && !can_reduce(args.dtype, ReduceOp::kAvg)) {
     refuse("a divisor of " + std::to_string(args.divisor) + " for " + name_of(args.dtype) +
-           "; integers cannot be averaged, use SUM");
+           "; it cannot be averaged, use SUM");
+  }
+  if (args.divisor != 0 && is_whole(args.dtype) && !(args.divisor >= 1 && args.divisor <= INT32_MAX &&
+                                                    args.divisor == std::floor(args.divisor))) {
+    refuse("a divisor of " + std::to_string(args.divisor) + " for " + name_of(args.dtype) + "; it must be a number of ranks");
   }
   if (args.count == 0) return;
   for (int i = 0; i < args.n_srcs; ++i) {
@@ -176,11 +184,41 @@ void copy(const FoldArgs& args) {
   }
 }
 
+template <class T>
+void divide(void* numbers, int64_t count, int64_t by) {
+  using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+  auto* at = static_cast<char*>(numbers);
+  for (int64_t i = 0; i < count; ++i, at += sizeof(T)) {
+    T number;
+    std::memcpy(&number, at, sizeof number);
+    number = static_cast<T>(static_cast<Wide>(number) / static_cast<Wide>(by));
+    std::memcpy(at, &number, sizeof number);
+  }
+}
+
+// The mean of whole numbers, as NCCL has it: the sum in their own type, divided toward zero.
+void fold_whole_numbers(KernelPicker pick, FoldArgs args) {
+  const FoldArgs asked = args;
+  args.divisor = 0;
+  args.n_dsts = 1;
+  fold_with(pick, args);
+  visit_dtype(asked.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if constexpr (std::is_integral_v<T>) divide<T>(asked.dsts[0], asked.count, static_cast<int64_t>(asked.divisor));
+  });
+  args.srcs = asked.dsts;
+  args.n_srcs = 1;
+  args.dsts = asked.dsts + 1;
+  args.n_dsts = asked.n_dsts - 1;
+  if (args.n_dsts > 0) copy(args);
+}
+
 }  // namespace
 
 void fold_with(KernelPicker pick, const FoldArgs& asked) {
   check(asked);
   if (asked.count == 0) return;
+  if (asked.divisor != 0 && is_whole(asked.dtype)) return fold_whole_numbers(pick, asked);
   const FoldArgs args = in_numbers(asked);
   if (is_copy(args)) {
     copy(args);

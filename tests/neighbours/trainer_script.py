@@ -48,7 +48,9 @@ def under_lightning() -> torch.nn.Module:
             self.inner = model()
 
         def training_step(self, batch: list[torch.Tensor], number: int) -> torch.Tensor:
-            return loss(self.inner(batch[0]))
+            found = loss(self.inner(batch[0]))
+            self.log("loss", found, on_epoch=True, sync_dist=True)  # averages a number of samples, a whole number, too
+            return found
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=RATE)

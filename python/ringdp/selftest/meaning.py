@@ -38,14 +38,14 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def has_meaning(dtype: torch.dtype, reduce: str) -> bool:
-    """AVG and PREMUL_SUM need fractions, bit operations need bits, complex numbers have no order, fp8 is only moved."""
+    """PREMUL_SUM needs fractions, AVG numbers, bit operations bits; complex numbers have no order, fp8 is only moved."""
     if dtype.is_floating_point and dtype.itemsize == 1:
         return False
     if dtype.is_complex:
         return reduce in ("SUM", "AVG", "PREMUL_SUM")
     if dtype.is_floating_point:
         return reduce not in _BITWISE
-    return reduce not in ("AVG", "PREMUL_SUM")
+    return reduce != "PREMUL_SUM" and (reduce != "AVG" or dtype != torch.bool)
 
 
 def factor_of(rank: int) -> float:

@@ -1,6 +1,6 @@
 """The serial references: one process, everyone's inputs, rank order.
 
-16-bit floats are folded in float32; AVG divides once; there is one rounding, at the end.
+16-bit floats are folded in float32; AVG divides once, whole numbers toward zero; there is one rounding, at the end.
 """
 
 from __future__ import annotations
@@ -42,11 +42,16 @@ def fold(inputs: list[Tensor], reduce: str) -> Tensor:
     for term in terms[1:]:
         total = folds[reduce](total, term)
     if reduce == "AVG":
-        total = total / torch.full_like(total, len(inputs))
+        toward_zero = None if total.is_floating_point() else "trunc"
+        total = torch.div(total, torch.full_like(total, len(inputs)), rounding_mode=toward_zero)
     return total.to(dtype)
 
 
 def _fold_unsigned(inputs: list[Tensor], reduce: str, signed: torch.dtype) -> Tensor:
     """torch has no arithmetic on wide unsigned integers: sums wrap alike, and order is kept by flipping the top bit."""
+    if reduce == "AVG":
+        sums = _fold_unsigned(inputs, "SUM", signed)
+        means = [number // len(inputs) for number in sums.flatten().tolist()]
+        return torch.tensor(means, dtype=sums.dtype).reshape(sums.shape)
     flip = torch.iinfo(signed).min if reduce in ("MIN", "MAX") else 0
     return (fold([tensor.view(signed) ^ flip for tensor in inputs], reduce) ^ flip).view(inputs[0].dtype)

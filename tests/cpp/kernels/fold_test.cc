@@ -96,6 +96,35 @@ TEST(Fold, ComplexNumbersAddAndDividePartByPart) {
   fold_complex_numbers<double>(DType::kC128);
 }
 
+template <class T>
+void average_whole_numbers(DType dtype) {
+  const T lowest = std::numeric_limits<T>::lowest(), highest = std::numeric_limits<T>::max();
+  const std::vector<T> a = {7, lowest, highest, 1, 0}, b = {static_cast<T>(-14), 1, 1, 1, 5}, c = {0, 0, highest, 0, 3};
+  std::vector<T> mean(5), copy(5);
+  const void* srcs[] = {a.data(), b.data(), c.data()};
+  void* dsts[] = {mean.data(), mean.data(), copy.data()};
+  FoldArgs args;
+  args.srcs = srcs, args.n_srcs = 3, args.dsts = dsts, args.n_dsts = 3, args.count = 5, args.dtype = dtype;
+  args.op = ReduceOp::kAvg, args.divisor = 3;
+  fold(args);
+  for (size_t i = 0; i < 5; ++i) {
+    const T sum = static_cast<T>(uint64_t(a[i]) + uint64_t(b[i]) + uint64_t(c[i]));
+    EXPECT_EQ(mean[i], static_cast<T>(sum / T{3})) << name_of(dtype) << " " << i;
+  }
+  EXPECT_EQ(copy, mean);
+  args.divisor = 2.5;
+  EXPECT_THROW(fold(args), Error);
+}
+
+TEST(Fold, TheMeanOfWholeNumbersIsTowardZero) {
+  average_whole_numbers<int8_t>(DType::kI8);
+  average_whole_numbers<uint8_t>(DType::kU8);
+  average_whole_numbers<int16_t>(DType::kI16);
+  average_whole_numbers<uint32_t>(DType::kU32);
+  average_whole_numbers<int64_t>(DType::kI64);
+  average_whole_numbers<uint64_t>(DType::kU64);
+}
+
 TEST(Fold, BoolsAreLogic) {
   const std::map<ReduceOp, std::vector<bool>> truth = {  // of 00, 01, 10, 11
       {ReduceOp::kSum, {0, 1, 1, 1}},  {ReduceOp::kMax, {0, 1, 1, 1}},  {ReduceOp::kBor, {0, 1, 1, 1}},

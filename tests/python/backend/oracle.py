@@ -82,7 +82,9 @@ def ops_of(dtype: torch.dtype) -> list[str]:
     if dtype.is_complex:
         return ["SUM", "AVG"]
     order = ["SUM", "MIN", "MAX", "PRODUCT"]
-    return [*order, "AVG"] if dtype.is_floating_point else [*order, "BAND", "BOR", "BXOR"]
+    if dtype.is_floating_point:
+        return [*order, "AVG"]
+    return [*order, "BAND", "BOR", "BXOR", *(["AVG"] if dtype != torch.bool else [])]
 
 
 def values(label: str, rank: int, count: int, dtype: torch.dtype) -> Tensor:
@@ -134,6 +136,9 @@ def fold(inputs: list[Tensor], op: str, divisor: float | None = None) -> Tensor:
     total = arrays[0].copy()
     for array in arrays[1:]:
         total = _FOLDS[op](total, array)
+    if op == "AVG" and not narrow and not dtype.is_floating_point:  # of whole numbers, toward zero
+        ranks = total.dtype.type(len(inputs))
+        return torch.from_numpy((total - np.fmod(total, ranks)) // ranks)
     if op == "AVG":
         total = total / total.dtype.type(divisor or len(inputs))
     return torch.from_numpy(total).to(dtype)

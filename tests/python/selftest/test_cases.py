@@ -25,5 +25,5 @@ def test_one_rank_has_nobody_to_send_to():
 
 def test_meaning_and_name():
     assert Case("barrier").meaningful and Case("gather", "float8_e5m2").meaningful
-    assert not Case("reduce", "int32", "AVG").meaningful
+    assert not Case("reduce", "int32", "PREMUL_SUM").meaningful
     assert str(Case("reduce", "int32", "AVG")) == "reduce int32 AVG"

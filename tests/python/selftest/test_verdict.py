@@ -12,7 +12,7 @@ from ringdp.selftest.seat import Seat
 
 SEAT = Seat(0, 1)
 SUM = Case("all_reduce", "int32", "SUM")
-AVG = Case("all_reduce", "int32", "AVG")
+PREMUL_SUM = Case("all_reduce", "int32", "PREMUL_SUM")
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_an_error_is_a_wrong_result_of_its_own_kind(play):
     assert verdict.judge(SEAT, SUM) == verdict.Verdict(verdict.WRONG, "RuntimeError: PeerLost: rank 1", raised=True)
 
 
-@pytest.mark.parametrize(("message", "kind"), [("AVG of whole numbers", "refused"), ("no", "wrong"), (None, "wrong")])
+@pytest.mark.parametrize(("message", "kind"), [("PREMUL_SUM of whole numbers", "refused"), ("no", "wrong"), (None, "wrong")])
 def test_what_has_no_meaning_must_be_refused_by_name(play, message, kind):
     def call(seat, dtype, reduce, count):
         if message:
@@ -68,4 +68,4 @@ def test_what_has_no_meaning_must_be_refused_by_name(play, message, kind):
         yield "result", torch.ones(1), torch.ones(1)
 
     play(call)
-    assert verdict.judge(SEAT, AVG).kind == kind
+    assert verdict.judge(SEAT, PREMUL_SUM).kind == kind
