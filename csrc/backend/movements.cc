@@ -91,7 +91,7 @@ Backend::WorkPtr Backend::allgather(Lists& outputs, Tensors& inputs, const c10d:
   const at::Tensor input = single(inputs, "all_gather");
   const Tensors& parts = one_per_rank(outputs, "all_gather", "output");
   check_numel(parts[getRank()], input.numel(), "all_gather", "this rank's output");
-  Call call{c10d::OpType::ALLGATHER, "ringdp:all_gather", {}, {}, {}, nested_result(outputs), memory(), opts.timeout,
+  Call call{c10d::OpType::ALLGATHER, "ringdp:all_gather", {}, {}, {}, flat_result(parts), memory(), opts.timeout,
             opts.asyncOp};
   call.desc.what = plan::Collective::kAllGather;
   set_parts(call.desc, parts);
@@ -171,7 +171,7 @@ Backend::WorkPtr Backend::gather(Lists& outputs, Tensors& inputs, const c10d::Ga
   if (!root && !outputs.empty()) refuse("gather: outputs are for the root only: pass none on other ranks");
   const Tensors parts = root ? one_per_rank(outputs, "gather", "output") : Tensors{};
   for (const at::Tensor& part : parts) check_numel(part, input.numel(), "gather", "an output");
-  Call call{c10d::OpType::GATHER, "ringdp:gather", {}, {}, {}, nested_result(outputs), memory(), opts.timeout,
+  Call call{c10d::OpType::GATHER, "ringdp:gather", {}, {}, {}, flat_result(parts), memory(), opts.timeout,
             opts.asyncOp};
   call.desc.what = plan::Collective::kGather;
   call.desc.root = static_cast<int32_t>(opts.rootRank);
