@@ -13,6 +13,7 @@ const char kTransports[] = "auto|shm|tcp";
 const char kAlgorithms[] = "auto|arena|direct|ring|hierarchy|tree|server";
 const char kOrders[] = "rank|rotated";
 const char kWires[] = "fp32|bf16|fp16|fp8|int8";  // in the order of WireType
+const char kChecks[] = "crc32c|off";
 const char kBytes[] = "0..1099511627776", kSlotBytes[] = "4096..1073741824";
 const char kTraceEvents[] = "16384";
 const char kLogLevels[] = "error|warning|info|debug";
@@ -89,6 +90,7 @@ const std::vector<SettingRow>& setting_table() {
       {"algorithm", "RINGDP_ALGORITHM", "auto", kAlgorithms, "which plan runs; auto: the fastest one that sums in rank order"},
       {"order", "RINGDP_ORDER", "rank", kOrders, "order in which the ring sums: rank 0..N-1, or the textbook ring's"},
       {"wire", "RINGDP_WIRE", "fp32", kWires, "what sums of wider floats travel as on links; below fp32: fewer bytes, not one process's bits"},
+      {"check", "RINGDP_CHECK", "crc32c", kChecks, "of all bytes on TCP links: 4 bytes per segment, computed by the processor's instructions; off: TCP's own 16 bits are all"},
       {"socket_ifname", "RINGDP_SOCKET_IFNAME", "", "an interface name", "the one interface TCP binds to; empty: the one that routes to MASTER_ADDR"},
       {"segment_bytes", "RINGDP_SEGMENT_BYTES", "262144", "64..1073741824", "pipelining unit on links"},
       {"slot_bytes", "RINGDP_SLOT_BYTES", "0", "0, 4096..1073741824", "staging slot per rank in shared memory; 0: slot_bytes_of_two and the next two"},
@@ -136,6 +138,8 @@ void set_field(Settings& s, const std::string& field, const std::string& value) 
     s.order = parse_choice<Order>("order", kOrders, value);
   } else if (field == "wire") {
     s.wire = parse_choice<WireType>("wire", kWires, value);
+  } else if (field == "check") {
+    s.check = parse_choice<Check>("check", kChecks, value);
   } else if (field == "socket_ifname") {
     s.socket_ifname = value;
   } else if (const auto* f = find_field(kIntFields, field)) {
@@ -152,6 +156,7 @@ std::string get_field(const Settings& s, const std::string& field) {
   if (field == "algorithm") return choice_at(kAlgorithms, static_cast<int>(s.algorithm));
   if (field == "order") return choice_at(kOrders, static_cast<int>(s.order));
   if (field == "wire") return choice_at(kWires, static_cast<int>(s.wire));
+  if (field == "check") return choice_at(kChecks, static_cast<int>(s.check));
   if (field == "socket_ifname") return s.socket_ifname;
   if (const auto* f = find_field(kIntFields, field)) return std::to_string(s.*f->member);
   if (const auto* f = find_field(kThresholdFields, field)) return std::to_string(s.thresholds.*f->member);

@@ -15,6 +15,7 @@ namespace ringdp {
 enum class TransportChoice { kAuto, kShm, kTcp };
 enum class AlgorithmChoice { kAuto, kArena, kDirect, kRing, kHierarchy, kTree, kServer };
 enum class Order { kRank, kRotated };
+enum class Check { kCrc32c, kOff };
 
 // The values in force for one group.
 struct Settings {
@@ -22,6 +23,7 @@ struct Settings {
   AlgorithmChoice algorithm = AlgorithmChoice::kAuto;
   Order order = Order::kRank;
   WireType wire = WireType::kFp32;     // of sums of wider floats, on links
+  Check check = Check::kCrc32c;        // of what TCP links carry
   std::string socket_ifname;           // empty: the interface that routes to the master
   int64_t segment_bytes = 256 << 10;   // pipelining unit on links
   int64_t slot_bytes = 0;              // staging slot per rank in the arena (two of them); 0: by thresholds and ranks

@@ -15,7 +15,7 @@ constexpr size_t kLongestCard = 2048;
 
 std::string shared_settings(const Settings& settings) {
   std::string text;
-  for (const char* field : {"transport", "algorithm", "order", "wire", "segment_bytes", "slot_bytes", "link_bytes", "heap_bytes",
+  for (const char* field : {"transport", "algorithm", "order", "wire", "check", "segment_bytes", "slot_bytes", "link_bytes", "heap_bytes",
                             "window_bytes", "tcp_streams"}) {
     text += (text.empty() ? "" : " ") + std::string(field) + "=" + get_field(settings, field);
   }

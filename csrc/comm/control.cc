@@ -5,12 +5,15 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+
+#include "base/crc32c.h"
 
 namespace ringdp::comm {
 namespace {
 
-constexpr uint32_t kMagic = 0x72646331;  // "rdc1"
+constexpr uint32_t kMagic = 0x72646332;  // "rdc2"
 
 struct Header {
   uint32_t magic;
@@ -19,25 +22,34 @@ struct Header {
   int32_t culprit;
   int32_t origin;
   uint64_t seq;
+  uint32_t text_sum;  // CRC-32C
+  uint32_t sum;       // of what is before: `text_bytes` is not waited for unless it is right
 };
-static_assert(sizeof(Header) == 24);
+static_assert(sizeof(Header) == 32);
+
+uint32_t sum_of(const Header& h) { return crc32c(0, &h, offsetof(Header, sum)); }
 
 bool valid(const Header& h) {
-  return h.magic == kMagic && h.kind <= static_cast<uint8_t>(ControlKind::kGoodbye) &&
+  return h.magic == kMagic && h.sum == sum_of(h) && h.kind <= static_cast<uint8_t>(ControlKind::kGoodbye) &&
          h.error <= static_cast<uint8_t>(ErrorKind::kInternal) && h.text_bytes <= kMaxText;
 }
+
+[[noreturn]] void refuse() { throw Error(ErrorKind::kInternal, "bytes on a control socket are no control message"); }
 
 }  // namespace
 
 std::string encode(const ControlMessage& m) {
   const std::string text = m.text.substr(0, kMaxText);
-  const Header h{kMagic,
-                 static_cast<uint8_t>(m.kind),
-                 static_cast<uint8_t>(m.error),
-                 static_cast<uint16_t>(text.size()),
-                 m.culprit,
-                 m.origin,
-                 m.seq};
+  Header h{kMagic,
+           static_cast<uint8_t>(m.kind),
+           static_cast<uint8_t>(m.error),
+           static_cast<uint16_t>(text.size()),
+           m.culprit,
+           m.origin,
+           m.seq,
+           crc32c(0, text.data(), text.size()),
+           0};
+  h.sum = sum_of(h);
   std::string bytes(reinterpret_cast<const char*>(&h), sizeof h);
   return bytes + text;
 }
@@ -49,10 +61,12 @@ std::vector<ControlMessage> ControlParser::feed(const char* bytes, size_t size) 
   while (pending_.size() - at >= sizeof(Header)) {
     Header h;
     std::memcpy(&h, pending_.data() + at, sizeof h);
-    if (!valid(h)) throw Error(ErrorKind::kInternal, "bytes on a control socket are no control message");
+    if (!valid(h)) refuse();
     if (pending_.size() - at < sizeof h + h.text_bytes) break;
-    messages.push_back({static_cast<ControlKind>(h.kind), static_cast<ErrorKind>(h.error), h.culprit, h.seq,
-                        pending_.substr(at + sizeof h, h.text_bytes), h.origin});
+    std::string text = pending_.substr(at + sizeof h, h.text_bytes);
+    if (h.text_sum != crc32c(0, text.data(), text.size())) refuse();
+    messages.push_back({static_cast<ControlKind>(h.kind), static_cast<ErrorKind>(h.error), h.culprit, h.seq, std::move(text),
+                        h.origin});
     at += sizeof h + h.text_bytes;
   }
   pending_.erase(0, at);

@@ -171,7 +171,8 @@ void Group::check_nobody_left() {
 }
 
 Error Group::explain(const Error& error, const Pending& work) const {
-  if (error.kind() != ErrorKind::kPeerLost || error.culprit() < 0) return error;
+  const bool of_a_link = error.kind() == ErrorKind::kPeerLost || error.kind() == ErrorKind::kInternal;
+  if (!of_a_link || error.culprit() < 0) return error;
   std::string text = error.what();
   const std::string peer = name_of_peer(error.culprit());
   if (text.find(peer) == std::string::npos) text = peer + ": " + text;

@@ -119,10 +119,10 @@ int connections_across_hosts(const Mesh& mesh, const TcpExchange& tcp) {
 }
 
 std::unique_ptr<transport::Link> link_over(std::vector<UniqueFd> sockets, int rank, const std::string& address,
-                                           int sharing) {
+                                           transport::TcpLink::Options options) {
   std::vector<std::unique_ptr<transport::Link>> streams;
   for (UniqueFd& socket : sockets) {
-    streams.push_back(std::make_unique<transport::TcpLink>(std::move(socket), rank, address, sharing));
+    streams.push_back(std::make_unique<transport::TcpLink>(std::move(socket), rank, address, options));
   }
   if (streams.size() == 1) return std::move(streams.front());
   return std::make_unique<transport::StripedLink>(std::move(streams));
@@ -130,12 +130,16 @@ std::unique_ptr<transport::Link> link_over(std::vector<UniqueFd> sockets, int ra
 
 void attach_tcp(Mesh& mesh, TcpExchange&& tcp) {
   const int across = connections_across_hosts(mesh, tcp);
+  const bool checked = mesh.settings.check == Check::kCrc32c;
   for (auto& [rank, connection] : tcp.connections) {
     Peer& peer = mesh.peers[static_cast<size_t>(rank)];
     peer.control = std::move(connection.control);
     if (connection.bulk.size() > 1) peer.why += ", " + std::to_string(connection.bulk.size()) + " streams";
-    peer.link = link_over(std::move(connection.bulk), rank, connection.address, peer.same_host ? 0 : across);
-    peer.messages = std::make_unique<transport::TcpLink>(std::move(connection.messages), rank, connection.address);
+    const transport::TcpLink::Options bulk{peer.same_host ? 0 : across, checked, mesh.rank};
+    const transport::TcpLink::Options messages{0, checked, mesh.rank};
+    peer.link = link_over(std::move(connection.bulk), rank, connection.address, bulk);
+    peer.messages =
+        std::make_unique<transport::TcpLink>(std::move(connection.messages), rank, connection.address, messages);
   }
   mesh.address = tcp.address;
 }

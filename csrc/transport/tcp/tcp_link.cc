@@ -1,9 +1,13 @@
 #include "transport/tcp/tcp_link.h"
 
 #include <sys/socket.h>
+#include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "base/error.h"
 
@@ -17,14 +21,26 @@ bool is_loss(int code) {
 
 }  // namespace
 
-TcpLink::TcpLink(UniqueFd socket, int peer_rank, std::string peer_address, int sharing)
-    : socket_(std::move(socket)), peer_rank_(peer_rank), peer_address_(std::move(peer_address)) {
-  if (sharing > 0) window_.emplace(socket_.get(), sharing);
+TcpLink::TcpLink(UniqueFd socket, int peer_rank, std::string peer_address, Options options)
+    : socket_(std::move(socket)), rank_(options.rank), peer_rank_(peer_rank), peer_address_(std::move(peer_address)) {
+  if (options.sharing > 0) window_.emplace(socket_.get(), options.sharing);
+  if (options.checked) checked_ = std::make_unique<Checked>();
 }
 
 size_t TcpLink::try_send(const void* bytes, size_t size) {
   if (size == 0) return 0;
-  const ssize_t sent = ::send(socket_.get(), bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (!checked_) return send(nullptr, 0, bytes, size);
+  RecordWriter& out = checked_->out;
+  const size_t offered = out.offer(bytes, size);
+  return out.sent(send(out.header(), out.header_left(), bytes, offered));
+}
+
+size_t TcpLink::send(const void* header, size_t header_size, const void* bytes, size_t size) {
+  iovec parts[] = {{const_cast<void*>(header), header_size}, {const_cast<void*>(bytes), size}};
+  msghdr message{};
+  message.msg_iov = header_size > 0 ? parts : parts + 1;
+  message.msg_iovlen = header_size > 0 ? 2 : 1;
+  const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0) {
     check(errno, "send");
     return 0;
@@ -36,7 +52,60 @@ size_t TcpLink::try_send(const void* bytes, size_t size) {
 size_t TcpLink::try_recv(void* bytes, size_t size) {
   // recv() of no bytes returns 0, which would read as the end of the stream.
   if (size == 0) return 0;
-  const ssize_t got = ::recv(socket_.get(), bytes, size, MSG_DONTWAIT);
+  if (!checked_) return receive(bytes, size, nullptr, 0);
+  size_t got = 0;
+  while (got < size && open_record()) {
+    const size_t n = read_record(static_cast<std::byte*>(bytes) + got, size - got);
+    if (n == 0) break;
+    got += n;
+  }
+  return got;
+}
+
+bool TcpLink::open_record() {
+  Checked& c = *checked_;
+  if (c.in.left() > 0) return true;
+  if (c.end - c.begin < kRecordHeader) {
+    std::memmove(c.ahead.data(), c.ahead.data() + c.begin, c.end - c.begin);
+    c.end -= std::exchange(c.begin, 0);
+    c.end += receive(c.ahead.data() + c.end, c.ahead.size() - c.end, nullptr, 0);
+    if (c.end < kRecordHeader) return false;
+  }
+  RecordHeader header;
+  std::memcpy(header.data(), c.ahead.data() + c.begin, kRecordHeader);
+  c.begin += kRecordHeader;
+  if (!c.in.open(header)) refuse_damaged("the header of a segment is damaged, or segments are missing");
+  return true;
+}
+
+size_t TcpLink::read_record(std::byte* bytes, size_t size) {
+  Checked& c = *checked_;
+  const size_t wanted = std::min(size, c.in.left());
+  size_t got = std::min(wanted, c.end - c.begin);
+  if (got > 0) {
+    std::memcpy(bytes, c.ahead.data() + c.begin, got);
+    c.begin += got;
+  } else {
+    c.begin = c.end = 0;
+    const size_t ahead = wanted == c.in.left() ? c.ahead.size() : 0;
+    const size_t all = receive(bytes, wanted, c.ahead.data(), ahead);
+    got = std::min(all, wanted);
+    c.end = all - got;
+  }
+  if (!c.in.take(bytes, got)) {
+    const RecordReader::Damage& damage = c.in.damage();
+    refuse_damaged("of " + std::to_string(damage.bytes) + " bytes the CRC-32C is " + std::to_string(damage.got) + ", and " +
+                   std::to_string(damage.expected) + " came with them");
+  }
+  return got;
+}
+
+size_t TcpLink::receive(void* bytes, size_t size, void* ahead, size_t ahead_size) {
+  iovec parts[] = {{bytes, size}, {ahead, ahead_size}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = ahead_size > 0 ? 2 : 1;
+  const ssize_t got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
   if (got > 0) return static_cast<size_t>(got);
   if (got == 0) lose("closed by the other side");
   check(errno, "recv");
@@ -47,6 +116,15 @@ void TcpLink::check(int code, const char* call) const {
   if (code == EAGAIN || code == EWOULDBLOCK || code == EINTR) return;
   if (is_loss(code)) lose(std::generic_category().message(code));
   throw_errno(std::string(call) + " on the link to rank " + std::to_string(peer_rank_), code);
+}
+
+void TcpLink::refuse_damaged(const std::string& what) const {
+  throw Error(ErrorKind::kInternal,
+              "what rank " + std::to_string(peer_rank_) + " at " + peer_address_ + " sent to rank " + std::to_string(rank_) +
+                  " over TCP has changed on its way: " +
+                  what + ". Nothing was returned; a network card, a proxy or memory on that way is damaged (`ethtool -K DEVICE "
+                  "tx off rx off` leaves the card out), or somebody changes the traffic",
+              peer_rank_);
 }
 
 void TcpLink::lose(const std::string& how) const {

@@ -41,6 +41,16 @@ TEST(Control, MessagesSurviveAnyCutting) {
   }
 }
 
+TEST(Control, EveryBitCounts) {
+  const std::string good = encode(abort_message(9));
+  for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    std::string bad = good;
+    bad[bit / 8] ^= static_cast<char>(1 << (bit % 8));
+    ControlParser parser;
+    EXPECT_THROW(parser.feed(bad.data(), bad.size()), Error) << "bit " << bit;
+  }
+}
+
 TEST(Control, LongTextIsCut) {
   ControlParser parser;
   const std::string bytes = encode(abort_message(kMaxText + 500));

@@ -18,8 +18,8 @@ class StripedPair : public SocketLinks {
     std::vector<std::unique_ptr<Link>> near, far;
     for (int stream = 0; stream < kStreams; ++stream) {
       TcpSockets sockets;
-      near.push_back(std::make_unique<TcpLink>(std::move(sockets.near), 1, "one"));
-      far.push_back(std::make_unique<TcpLink>(std::move(sockets.far), 0, "zero"));
+      near.push_back(std::make_unique<TcpLink>(std::move(sockets.near), 1, "one", TcpLink::Options{0, true}));
+      far.push_back(std::make_unique<TcpLink>(std::move(sockets.far), 0, "zero", TcpLink::Options{0, true}));
     }
     links_[0] = std::make_unique<StripedLink>(std::move(near));
     links_[1] = std::make_unique<StripedLink>(std::move(far));
@@ -87,7 +87,7 @@ TEST(StripedLink, OneBrokenStreamBreaksTheLink) {
     std::vector<UniqueFd> others;
     for (int stream = 0; stream < 3; ++stream) {
       TcpSockets sockets;
-      streams.push_back(std::make_unique<TcpLink>(std::move(sockets.near), 7, "10.9.8.7:6"));
+      streams.push_back(std::make_unique<TcpLink>(std::move(sockets.near), 7, "10.9.8.7:6", TcpLink::Options{}));
       others.push_back(std::move(sockets.far));
     }
     StripedLink link(std::move(streams));
