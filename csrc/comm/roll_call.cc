@@ -1,15 +1,17 @@
 #include "comm/roll_call.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <thread>
 
 #include "base/log.h"
 
 namespace ringdp::comm {
 namespace {
 
-// How long one look at the store may wait before this rank looks around.
-constexpr std::chrono::milliseconds kSlice{250};
+// Between two looks at the store. They grow, so that a short wait ends at once and a long one is no load.
+constexpr int kFirstPauseMs = 1, kLongestPauseMs = 250;
 
 std::string whole_seconds(Deadline::Clock::time_point since) {
   return std::to_string(std::lround(seconds_since(since))) + " s";
@@ -50,23 +52,21 @@ std::string RollCall::failed_key() const { return std::to_string(generation_) + 
 void RollCall::publish(const std::string& what, const std::string& value) { store_.set(key(what, rank_), value); }
 
 std::vector<std::string> RollCall::gather(const std::string& what, const std::vector<int>& ranks) {
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back(key(what, rank));
   const Missing missing = [&] {
     std::vector<int> absent;
-    for (const int rank : ranks) {
-      if (!store_.has(key(what, rank))) absent.push_back(rank);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (!store_.has({keys[i]})) absent.push_back(ranks[i]);
     }
     return absent;
   };
-  std::vector<std::string> values;
-  while (values.size() < ranks.size()) {
-    try {
-      values.push_back(store_.get(key(what, ranks[values.size()]), earlier(deadline_, Deadline::after(kSlice))));
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kTimeout) throw;
-      look_around("publish its " + what, missing);
-    }
+  for (int pause_ms = kFirstPauseMs; !store_.has(keys);) {
+    look_around("publish its " + what, missing);
+    std::this_thread::sleep_for(std::chrono::milliseconds(deadline_.poll_ms(pause_ms)));
+    pause_ms = std::min(pause_ms + (pause_ms + 1) / 2, kLongestPauseMs);
   }
-  return values;
+  return store_.get(keys);
 }
 
 transport::Patience RollCall::patience(std::string act, Missing missing) {
@@ -75,7 +75,7 @@ transport::Patience RollCall::patience(std::string act, Missing missing) {
 
 void RollCall::look_around(const std::string& act, const Missing& missing) {
   // Who has all it waits for goes on and meets the cause itself.
-  if (store_.has(failed_key()) && !missing().empty()) throw_failure_of_other();
+  if (store_.has({failed_key()}) && !missing().empty()) throw_failure_of_other();
   const bool late = deadline_.passed();
   if (!late && !schedule_.due(Deadline::Clock::now())) return;
   const std::vector<int> ranks = missing();
@@ -92,7 +92,7 @@ void RollCall::look_around(const std::string& act, const Missing& missing) {
 }
 
 void RollCall::throw_failure_of_other() const {
-  const std::string text = store_.get(failed_key(), deadline_);
+  const std::string text = store_.get({failed_key()}).front();
   int culprit = -1;
   std::from_chars(text.data(), text.data() + text.size(), culprit);
   throw Error(ErrorKind::kAborted, "the rendezvous was given up by rank " + text, culprit);
@@ -101,7 +101,7 @@ void RollCall::throw_failure_of_other() const {
 void RollCall::give_up(const Error& error) noexcept {
   try {
     // The first failure is the cause; the later ones follow from it.
-    if (!store_.has(failed_key())) store_.set(failed_key(), std::to_string(rank_) + ": " + error.what());
+    if (!store_.has({failed_key()})) store_.set(failed_key(), std::to_string(rank_) + ": " + error.what());
   } catch (const std::exception& lost) {
     log_line(LogLevel::kDebug, who(), std::string("cannot publish a failure: ") + lost.what());
   }

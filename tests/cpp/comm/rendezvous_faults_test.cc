@@ -151,13 +151,13 @@ class LyingStore : public transport::Store {
  public:
   explicit LyingStore(MemoryStore& truth) : truth_(truth) {}
   void set(const std::string& key, const std::string& value) override { truth_.set(key, value); }
-  std::string get(const std::string& key, Deadline deadline) override {
-    std::string value = truth_.get(key, deadline);
-    if (key == "1/secret/0") value.back() = value.back() == '0' ? '1' : '0';
-    return value;
+  std::vector<std::string> get(const std::vector<std::string>& keys) override {
+    std::vector<std::string> values = truth_.get(keys);
+    if (keys.front() == "1/secret/0") values.front().back() = values.front().back() == '0' ? '1' : '0';
+    return values;
   }
   int64_t add(const std::string& key, int64_t amount) override { return truth_.add(key, amount); }
-  bool has(const std::string& key) override { return truth_.has(key); }
+  bool has(const std::vector<std::string>& keys) override { return truth_.has(keys); }
 
  private:
   MemoryStore& truth_;

@@ -49,6 +49,26 @@ TEST(RollCall, GathersInTheOrderAsked) {
   });
 }
 
+// A store that is so far away that no answer comes within any time that one might wait for it at first.
+class DistantStore : public MemoryStore {
+ public:
+  bool has(const std::vector<std::string>& keys) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    return MemoryStore::has(keys);
+  }
+};
+
+TEST(RollCall, TheStoreMayBeFarAway) {
+  DistantStore store;
+  run_ranks(2, [&](int rank) {
+    RollCall roll_call(store, rank, 2, Deadline::after(std::chrono::seconds(30)));
+    for (const char* what : {"card", "verdict"}) {
+      roll_call.publish(what, what);
+      EXPECT_EQ(roll_call.gather(what, {0, 1}), (std::vector<std::string>{what, what}));
+    }
+  });
+}
+
 TEST(RollCall, TheDeadlineNamesWhoIsMissing) {
   MemoryStore store;
   RollCall one(store, 1, 4, in_ms(20)), zero(store, 0, 4, in_ms(20));

@@ -132,7 +132,7 @@ TEST(TcpExchange, AnUnknownInterfaceIsRefusedBeforeAnythingOpens) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
     expect_message(error, {"no-such-interface", "lo (127.0.0.1)"});
   }
-  EXPECT_FALSE(store.has("1/address/0"));
+  EXPECT_FALSE(store.has({"1/address/0"}));
 }
 
 }  // namespace

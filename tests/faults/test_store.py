@@ -1,0 +1,58 @@
+"""The store through which ranks meet: far away, slow to be asked, stopped, or gone."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import HERE, World
+
+FAR_S = 0.3  # the longest that a look at the store was once given
+
+
+class FarAway(dist.Store):
+    """A store whose answers take so long that no shorter wait sees one, as torch's TCPStore over such a network."""
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__()
+        self.store = store
+
+    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
+        if timeout.total_seconds() < FAR_S:
+            time.sleep(timeout.total_seconds())
+            raise dist.DistStoreError("wait timeout")
+        self.store.wait(keys, timeout)
+
+    def get(self, key: str) -> bytes:
+        return self.store.get(key)
+
+    def set(self, key: str, value: bytes) -> None:
+        self.store.set(key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        return self.store.add(key, amount)
+
+    def check(self, keys: list[str]) -> bool:
+        return self.store.check(keys)
+
+
+def join_through(far: bool, late_s: float) -> float:
+    """On a rank: init_process_group, rank 1 late; the sum of an all-reduce."""
+    store = dist.TCPStore("127.0.0.1", HERE.port, is_master=False)
+    if HERE.rank == 1:
+        time.sleep(late_s)
+    store = FarAway(store) if far else store
+    dist.init_process_group("ringdp", store=store, rank=HERE.rank, world_size=HERE.size, timeout=timedelta(seconds=20))
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    return float(tensor[0])
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_ranks_meet_however_far_the_store_is_and_waiting_is_silent(far):
+    with World(2) as world:
+        assert world.run(join_through, far, 0.5) == [2.0] * 2
+        assert [world.stderr(rank) for rank in range(2)] == ["", ""]
