@@ -13,6 +13,7 @@
 #include "backend/profile.h"
 #include "backend/store_adapter.h"
 #include "backend/tensors.h"
+#include "transport/bounded_store.h"
 
 namespace ringdp::backend {
 namespace {
@@ -26,11 +27,12 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, cons
                  c10::intrusive_ptr<GroupOptions> options)
     : c10d::Backend(rank, size), options_(std::move(options)) {
   guarded([&] {
-    StoreAdapter adapter(std::move(store));
+    const Deadline deadline = Deadline::after(options_->timeout);
+    transport::BoundedStore bounded(std::make_shared<StoreAdapter>(std::move(store)), deadline);
     const auto& ranks = options_->global_ranks_in_group;
-    group_ = comm::Group::create(runtime(), adapter,
+    group_ = comm::Group::create(runtime(), bounded,
                                  {name, rank, size, options_->settings(), std::vector<int>(ranks.begin(), ranks.end())},
-                                 Deadline::after(options_->timeout));
+                                 deadline);
   });
   backend::remember(group_);
   natives_ = std::make_unique<Natives>(group_);

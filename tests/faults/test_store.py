@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from collections.abc import Iterator
 from datetime import timedelta
+from multiprocessing.connection import Connection
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, World
+from ranks import HERE, World, spawner
 
 FAR_S = 0.3  # the longest that a look at the store was once given
+LIMIT_S = 0.5
+SLACK_S = 20.0  # what a busy machine may add
 
 
 class FarAway(dist.Store):
@@ -56,3 +62,40 @@ def test_ranks_meet_however_far_the_store_is_and_waiting_is_silent(far):
     with World(2) as world:
         assert world.run(join_through, far, 0.5) == [2.0] * 2
         assert [world.stderr(rank) for rank in range(2)] == ["", ""]
+
+
+def serve_store(pipe: Connection) -> None:
+    """A process that has nothing but the store, until it is killed."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    pipe.send(store.port)
+    signal.pause()
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[int, int]]:
+    """Port and process id of a store in a process of its own."""
+    mine, theirs = spawner.Pipe()
+    process = spawner.Process(target=serve_store, args=(theirs,), daemon=True)
+    process.start()
+    yield mine.recv(), process.pid
+    process.kill()
+    process.join()
+
+
+def meet_without_a_store(port: int, pid: int, how: signal.Signals) -> float:
+    """On a rank: makes a group for two whose store is stopped or killed first; the seconds until that is an error."""
+    from ringdp import backend
+
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    options = backend.Options(timedelta(seconds=LIMIT_S))
+    os.kill(pid, how)
+    start = time.monotonic()
+    with pytest.raises(dist.DistBackendError, match="the rendezvous store (is gone|has not answered for)"):
+        backend._C.Backend(store, 0, 2, "of two", options)
+    return time.monotonic() - start
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_store_that_does_not_answer_is_an_error_at_the_deadline(served, how):
+    with World(1) as world:
+        assert world.run(meet_without_a_store, *served, how)[0] < LIMIT_S + SLACK_S
