@@ -12,6 +12,9 @@ namespace ringdp::backend {
 [[noreturn]] void throw_torch(const Error& error);
 [[noreturn]] void refuse(const std::string& message);  // InvalidArgument, as a torch error
 
+// Of its message; torch adds a stack below.
+std::string first_line(const std::exception& error);
+
 // The same exception as a torch one; null stays null.
 std::exception_ptr to_torch(std::exception_ptr error);
 

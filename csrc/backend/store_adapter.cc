@@ -2,15 +2,11 @@
 
 #include <c10/util/Exception.h>
 
+#include "backend/errors.h"
 #include "base/error.h"
 
 namespace ringdp::backend {
 namespace {
-
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
 
 // The store's own failures in our words.
 template <class F>

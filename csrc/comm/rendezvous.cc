@@ -1,6 +1,7 @@
 #include "comm/rendezvous.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <optional>
 
@@ -21,26 +22,35 @@ namespace {
 using transport::HostIdentity;
 using transport::Via;
 
-[[noreturn]] void throw_settings_differ(int rank, const Card& own, int other, const Card& theirs) {
-  throw Error(ErrorKind::kMismatch,
-              "settings differ: rank " + std::to_string(rank) + " has " + own.settings + ", rank " +
-                  std::to_string(other) + " has " + theirs.settings + "; give all ranks the same",
-              other);
+// Throws unless two ranks can work together. `theirs` is a card in the words of whatever build wrote it.
+Card checked(const Session& session, const Card& own, int other, const std::string& theirs) {
+  const std::string me = "rank " + std::to_string(session.rank()), them = "rank " + std::to_string(other);
+  const auto differ = [&](const std::string& what) { return Error(ErrorKind::kMismatch, what, other); };
+  const auto protocol = protocol_of_card(theirs);
+  if (protocol && *protocol != transport::kProtocolVersion) {
+    throw differ("versions of ringdp differ: " + me + " speaks its protocol " + std::to_string(transport::kProtocolVersion) +
+                 ", " + them + " protocol " + std::to_string(*protocol) + "; install the same on all hosts");
+  }
+  const auto card = card_from_text(theirs);
+  if (!card) throw_malformed(session.roll_call, "card", other);
+  if (card->world != own.world) {
+    throw differ("world sizes differ: " + me + " was told of " + std::to_string(own.world) + " ranks, " + them + " of " +
+                 std::to_string(card->world) + "; start all with the same");
+  }
+  if (card->settings != own.settings) {
+    throw differ("settings differ: " + me + " has " + own.settings + ", " + them + " has " + card->settings +
+                 "; give all ranks the same");
+  }
+  return *card;
 }
 
 // Round 1: the cards of all ranks, checked.
-std::vector<Card> exchange_cards(const Session& session, const Card& own) {
-  session.roll_call.publish("card", to_text(own));
+std::vector<Card> gather_cards(const Session& session, const Card& own) {
   std::vector<int> ranks(static_cast<size_t>(session.world()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const std::vector<std::string> texts = session.roll_call.gather("card", ranks);
   std::vector<Card> cards;
-  for (const int rank : ranks) {
-    const auto card = card_from_text(texts[static_cast<size_t>(rank)]);
-    if (!card) throw_malformed(session.roll_call, "card", rank);
-    if (card->settings != own.settings) throw_settings_differ(session.rank(), own, rank, *card);
-    cards.push_back(*card);
-  }
+  for (const int rank : ranks) cards.push_back(checked(session, own, rank, texts[static_cast<size_t>(rank)]));
   return cards;
 }
 
@@ -150,14 +160,17 @@ Settings agree(Settings settings, const std::vector<Card>& cards) {
   return settings;
 }
 
-Mesh meet(const Session& begun, const HostIdentity& self, const transport::Doorbell& doorbell) {
-  const bool may_share = begun.settings.transport != TransportChoice::kTcp && begun.world() > 1;
+Mesh meet(RollCall& roll_call, const Settings& wanted, const HostIdentity& self, const transport::Doorbell& doorbell) {
+  const int world = roll_call.world();
+  const bool may_share = wanted.transport != TransportChoice::kTcp && world > 1;
   std::optional<transport::UnixListener> listener;
   if (may_share) listener = transport::UnixListener::open();
-  const std::vector<Card> cards = exchange_cards(
-      begun, {self, listener ? listener->name : "", shared_settings(begun.settings), begun.settings.thresholds,
-              may_share ? transport::reservable_heap(begun.settings.heap_bytes, begun.world()) : 0});
-  const Settings settings = agree(begun.settings, cards);
+  const Card own{self, listener ? listener->name : "", shared_settings(wanted), wanted.thresholds,
+                 may_share ? transport::reservable_heap(wanted.heap_bytes, world) : 0, world};
+  roll_call.introduce(own);
+  const Session begun = Session::begin(roll_call, wanted);
+  const std::vector<Card> cards = gather_cards(begun, own);
+  const Settings settings = agree(wanted, cards);
   const Session session{begun.roll_call, settings, begun.group, begun.token};
   const std::vector<int> locals = ranks_of_host(cards, self);
   check_demand(session, cards, locals);
@@ -192,25 +205,39 @@ Mesh meet(const Session& begun, const HostIdentity& self, const transport::Doorb
   return mesh;
 }
 
-}  // namespace
-
-Mesh connect(transport::Store& store, int rank, int world, const Settings& settings,
-             const transport::Doorbell& doorbell, Deadline deadline) {
-  return connect_as(transport::local_identity(), store, rank, world, settings, doorbell, deadline);
-}
-
-Mesh connect_as(const HostIdentity& self, transport::Store& store, int rank, int world, const Settings& settings,
-                const transport::Doorbell& doorbell, Deadline deadline) {
+// `who`: this process, asked once the others can be told that it cannot say.
+Mesh connect_by(const std::function<HostIdentity()>& who, transport::Store& store, int rank, int world,
+                const Settings& settings, const transport::Doorbell& doorbell, Deadline deadline) {
   if (world < 1 || rank < 0 || rank >= world) {
     throw Error(ErrorKind::kInvalidArgument,
                 "rank " + std::to_string(rank) + " is not one of a world of " + std::to_string(world));
   }
   RollCall roll_call(store, rank, world, deadline);
   try {
-    return meet(Session::begin(roll_call, settings), self, doorbell);
+    return meet(roll_call, settings, who(), doorbell);
   } catch (const Error& error) {
     roll_call.give_up(error);
     throw;
+  }
+}
+
+}  // namespace
+
+Mesh connect(transport::Store& store, int rank, int world, const Settings& settings,
+             const transport::Doorbell& doorbell, Deadline deadline) {
+  return connect_by(transport::local_identity, store, rank, world, settings, doorbell, deadline);
+}
+
+Mesh connect_as(const HostIdentity& self, transport::Store& store, int rank, int world, const Settings& settings,
+                const transport::Doorbell& doorbell, Deadline deadline) {
+  return connect_by([&] { return self; }, store, rank, world, settings, doorbell, deadline);
+}
+
+void decline(transport::Store& store, int rank, int world, const std::string& why) noexcept {
+  try {
+    RollCall(store, rank, world, Deadline::never()).give_up(Error(ErrorKind::kInvalidArgument, why));
+  } catch (const std::exception&) {
+    // The store cannot be told either: the others have their deadline.
   }
 }
 

@@ -1,6 +1,6 @@
 // How the ranks of a new group find and connect to each other: identities through the store, then sockets.
 //
-// Rounds, all under one deadline: (1) publish host identity and a unix socket; (2) same-host pairs connect, compare
+// Rounds, all under one deadline: (1) publish a card, with host identity and a unix socket; (2) same-host pairs connect, compare
 // hellos, pass memfd and doorbell, probe the mapping; (3) publish what worked; a pair is "shm" only if both sides say
 // so; (4) the others connect over TCP, to the one chosen interface, port 0. Listeners are closed before it returns.
 // A peer that shares memory costs each group one descriptor, its control socket: memfds are closed once mapped, pidfds
@@ -55,5 +55,8 @@ Mesh connect(transport::Store& store, int rank, int world, const Settings& setti
 // be real, as sockets are checked against them.
 Mesh connect_as(const transport::HostIdentity& self, transport::Store& store, int rank, int world,
                 const Settings& settings, const transport::Doorbell& doorbell, Deadline deadline);
+
+// Instead of connect(), for a rank that cannot come: those who wait for it are told at once.
+void decline(transport::Store& store, int rank, int world, const std::string& why) noexcept;
 
 }  // namespace ringdp::comm

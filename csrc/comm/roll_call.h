@@ -5,11 +5,13 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/deadline.h"
 #include "base/error.h"
+#include "comm/card.h"
 #include "transport/socket_io.h"
 #include "transport/store.h"
 
@@ -39,10 +41,12 @@ class RollCall {
   int world() const { return world_; }
   uint64_t generation() const { return generation_; }
   std::string who() const { return "rank " + std::to_string(rank_) + "/" + std::to_string(world_); }
-  std::string key(const std::string& what, int rank) const;
+  std::string key(const std::string& what, int rank) const { return key_of(generation_, what, rank); }
 
   void publish(const std::string& what, const std::string& value);
-  // The values of `ranks`, in their order. Error(kTimeout) names those that did not come.
+  // Says who this rank is. Error(kMismatch) when another process says the same right now.
+  void introduce(const Card& own);
+  // The values of `ranks`, in their order. Error(kTimeout) names those that did not come, with what is known of them.
   std::vector<std::string> gather(const std::string& what, const std::vector<int>& ranks);
 
   // For waits on sockets: "waits for <missing ranks> to <act>".
@@ -55,8 +59,16 @@ class RollCall {
   void give_up(const Error& error) noexcept;
 
  private:
-  std::string failed_key() const;
+  static std::string key_of(uint64_t generation, const std::string& what, int rank);
+  static std::string joined_key(int rank) { return "generation/" + std::to_string(rank); }
+  static std::string failed_key(uint64_t generation) { return std::to_string(generation) + "/failed"; }
+  static std::string twin_key(uint64_t generation) { return std::to_string(generation) + "/twin"; }
+
   [[noreturn]] void throw_failure_of_other() const;
+  void publish_failure(uint64_t generation, const Error& error);
+  std::optional<Card> card_of(uint64_t generation, int rank) const;
+  std::string whereabouts(int rank) const;
+  std::string what_is_known(const std::vector<int>& missing) const noexcept;
 
   transport::Store& store_;
   int rank_, world_;
@@ -64,6 +76,7 @@ class RollCall {
   Deadline::Clock::time_point start_;
   ReportSchedule schedule_;
   uint64_t generation_;
+  std::string twin_;  // of this rank in the generation before, if it was another process
 };
 
 }  // namespace ringdp::comm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from ranks import HERE, World, spawner
 
 FAR_S = 0.3  # the longest that a look at the store was once given
 LIMIT_S = 0.5
+LONG_S = 30.0  # the deadline of those who are told before
 SLACK_S = 20.0  # what a busy machine may add
 
 
@@ -99,3 +101,36 @@ def meet_without_a_store(port: int, pid: int, how: signal.Signals) -> float:
 def test_a_store_that_does_not_answer_is_an_error_at_the_deadline(served, how):
     with World(1) as world:
         assert world.run(meet_without_a_store, *served, how)[0] < LIMIT_S + SLACK_S
+
+
+def join_with(setting: str, how: str) -> str:
+    """On a rank: init_process_group for half a minute, with a bad setting on rank 1; the error."""
+    options = None
+    if HERE.rank == 1 and how == "environment":
+        os.environ["RINGDP_ORDER"] = setting
+    if HERE.rank == 1 and how == "options":
+        options = {"order": setting}
+    if HERE.rank == 1 and how == "no descriptors":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 1, 4096))
+    store = dist.TCPStore("127.0.0.1", HERE.port, is_master=False)
+    with pytest.raises(dist.DistBackendError) as error:
+        dist.init_process_group(
+            "ringdp",
+            store=store,
+            rank=HERE.rank,
+            world_size=HERE.size,
+            timeout=timedelta(seconds=LONG_S),
+            pg_options=options,
+        )
+    return str(error.value)
+
+
+@pytest.mark.parametrize("how", ["environment", "options", "no descriptors"])
+def test_what_keeps_a_rank_from_coming_is_told_to_the_others_at_once(how):
+    with World(2) as world:
+        start = time.monotonic()
+        others, own = world.run(join_with, "sideways", how)
+        assert time.monotonic() - start < LONG_S
+    reason = "open files" if how == "no descriptors" else "'sideways' is no value for order"
+    assert reason in own
+    assert "given up by rank 1" in others and reason in others
