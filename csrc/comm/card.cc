@@ -62,8 +62,8 @@ std::optional<uint32_t> protocol_of_card(const std::string& text) {
   return title == kTitle ? whole_number<uint32_t>(protocol) : std::nullopt;
 }
 
-std::string process_of(const Card& card) {
-  return "pid " + std::to_string(card.identity.pid) + " on " + card.identity.host;
+std::string process_of(const transport::HostIdentity& identity) {
+  return "pid " + std::to_string(identity.pid) + " on " + identity.host;
 }
 
 }  // namespace ringdp::comm

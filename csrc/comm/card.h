@@ -30,6 +30,6 @@ std::optional<Card> card_from_text(const std::string& text);
 std::optional<uint32_t> protocol_of_card(const std::string& text);
 
 // "pid 77 on host a".
-std::string process_of(const Card& card);
+std::string process_of(const transport::HostIdentity& identity);
 
 }  // namespace ringdp::comm

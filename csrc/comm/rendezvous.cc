@@ -160,7 +160,20 @@ Settings agree(Settings settings, const std::vector<Card>& cards) {
   return settings;
 }
 
-Mesh meet(RollCall& roll_call, const Settings& wanted, const HostIdentity& self, const transport::Doorbell& doorbell) {
+// Of ranks that have said who they are and whose pids mean the same here.
+std::vector<Loss> ended(const std::vector<Peer>& peers, const HostIdentity& self) {
+  std::vector<Loss> losses;
+  for (const Peer& peer : peers) {
+    if (!transport::share_pids(peer.identity, self)) continue;
+    const bool gone = peer.pidfd ? transport::has_ended(*peer.pidfd) : !transport::exists(peer.pid);
+    if (gone) losses.push_back({peer.rank, peer.identity, kDied});
+  }
+  return losses;
+}
+
+Mesh meet(RollCall& roll_call, const Settings& wanted, const HostIdentity& self, const transport::Doorbell& doorbell,
+          const Losses& losses) {
+  roll_call.heed(losses);
   const int world = roll_call.world();
   const bool may_share = wanted.transport != TransportChoice::kTcp && world > 1;
   std::optional<transport::UnixListener> listener;
@@ -182,6 +195,11 @@ Mesh meet(RollCall& roll_call, const Settings& wanted, const HostIdentity& self,
   mesh.generation = session.roll_call.generation();
   mesh.locals = {session.rank()};
   mesh.peers = list_peers(session, cards, locals);
+  roll_call.heed([&] {
+    std::vector<Loss> all = losses ? losses() : std::vector<Loss>{};
+    for (Loss& loss : ended(mesh.peers, self)) all.push_back(std::move(loss));
+    return all;
+  });
 
   transport::Probe probe;
   if (may_share && locals.size() > 1) {
@@ -207,14 +225,15 @@ Mesh meet(RollCall& roll_call, const Settings& wanted, const HostIdentity& self,
 
 // `who`: this process, asked once the others can be told that it cannot say.
 Mesh connect_by(const std::function<HostIdentity()>& who, transport::Store& store, int rank, int world,
-                const Settings& settings, const transport::Doorbell& doorbell, Deadline deadline) {
+                const Settings& settings, const transport::Doorbell& doorbell, Deadline deadline,
+                const Losses& losses) {
   if (world < 1 || rank < 0 || rank >= world) {
     throw Error(ErrorKind::kInvalidArgument,
                 "rank " + std::to_string(rank) + " is not one of a world of " + std::to_string(world));
   }
   RollCall roll_call(store, rank, world, deadline);
   try {
-    return meet(roll_call, settings, who(), doorbell);
+    return meet(roll_call, settings, who(), doorbell, losses);
   } catch (const Error& error) {
     roll_call.give_up(error);
     throw;
@@ -224,13 +243,13 @@ Mesh connect_by(const std::function<HostIdentity()>& who, transport::Store& stor
 }  // namespace
 
 Mesh connect(transport::Store& store, int rank, int world, const Settings& settings,
-             const transport::Doorbell& doorbell, Deadline deadline) {
-  return connect_by(transport::local_identity, store, rank, world, settings, doorbell, deadline);
+             const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses) {
+  return connect_by(transport::local_identity, store, rank, world, settings, doorbell, deadline, losses);
 }
 
 Mesh connect_as(const HostIdentity& self, transport::Store& store, int rank, int world, const Settings& settings,
-                const transport::Doorbell& doorbell, Deadline deadline) {
-  return connect_by([&] { return self; }, store, rank, world, settings, doorbell, deadline);
+                const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses) {
+  return connect_by([&] { return self; }, store, rank, world, settings, doorbell, deadline, losses);
 }
 
 void decline(transport::Store& store, int rank, int world, const std::string& why) noexcept {

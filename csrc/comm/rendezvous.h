@@ -14,6 +14,7 @@
 #include "base/deadline.h"
 #include "base/env.h"
 #include "base/unique_fd.h"
+#include "comm/loss.h"
 #include "transport/arena.h"
 #include "transport/doorbell.h"
 #include "transport/identity.h"
@@ -48,13 +49,16 @@ struct Mesh {
 
 // Collective over the ranks of the group. Error(kTimeout) names the ranks that did not come; Error(kInvalidArgument)
 // says why a forced transport is impossible. While it waits it logs the missing ranks after 5 s, then every 10 s.
+// `losses`: what this process knows already of ranks of the group. Error(kPeerLost) names one that is waited for, be it
+// known from there or because its process ended since it said who it is.
 Mesh connect(transport::Store& store, int rank, int world, const Settings& settings,
-             const transport::Doorbell& doorbell, Deadline deadline);
+             const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses = {});
 
 // The same with a given identity instead of this process's: lets one machine act as several hosts. Its uid and pid must
 // be real, as sockets are checked against them.
 Mesh connect_as(const transport::HostIdentity& self, transport::Store& store, int rank, int world,
-                const Settings& settings, const transport::Doorbell& doorbell, Deadline deadline);
+                const Settings& settings, const transport::Doorbell& doorbell, Deadline deadline,
+                const Losses& losses = {});
 
 // Instead of connect(), for a rank that cannot come: those who wait for it are told at once.
 void decline(transport::Store& store, int rank, int world, const std::string& why) noexcept;

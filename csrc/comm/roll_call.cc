@@ -26,7 +26,7 @@ bool same_process(const transport::HostIdentity& a, const transport::HostIdentit
 
 // Known for sure of a process that shares pids with this one only.
 bool has_ended(const transport::HostIdentity& process, const transport::HostIdentity& self) {
-  return transport::share_pids(process, self) && !transport::open_pidfd(static_cast<pid_t>(process.pid));
+  return transport::share_pids(process, self) && !transport::exists(static_cast<pid_t>(process.pid));
 }
 
 // A rank listens until it has met those of its host.
@@ -77,12 +77,12 @@ void RollCall::introduce(const Card& own) {
   publish("card", to_text(own));
   const auto before = generation_ > 1 ? card_of(generation_ - 1, rank_) : std::nullopt;
   if (!before || same_process(before->identity, own.identity) || has_ended(before->identity, own.identity)) return;
-  twin_ = process_of(*before);
+  twin_ = process_of(before->identity);
   const std::string rank = "rank " + std::to_string(rank_);
-  store_.set(twin_key(generation_ - 1), rank + " has come twice, as " + twin_ + " and as " + process_of(own));
+  store_.set(twin_key(generation_ - 1), rank + " has come twice, as " + twin_ + " and as " + process_of(own.identity));
   if (!is_meeting(*before, own.identity) || store_.has({failed_key(generation_ - 1)})) return;
   const Error error(ErrorKind::kMismatch,
-                    "two processes say that they are " + rank + ": " + twin_ + " and " + process_of(own) +
+                    "two processes say that they are " + rank + ": " + twin_ + " and " + process_of(own.identity) +
                         "; give every process a rank of its own",
                     rank_);
   publish_failure(generation_ - 1, error);
@@ -112,6 +112,7 @@ transport::Patience RollCall::patience(std::string act, Missing missing) {
 }
 
 void RollCall::look_around(const std::string& act, const Missing& missing) {
+  check_losses(missing);
   // Who has all it waits for goes on and meets the cause itself.
   if (store_.has({failed_key(generation_)}) && !missing().empty()) throw_failure_of_other();
   const bool late = deadline_.passed();
@@ -129,17 +130,33 @@ void RollCall::look_around(const std::string& act, const Missing& missing) {
   log_line(LogLevel::kWarning, who(), "rendezvous has waited " + wait);
 }
 
+// A process that has taken a lost one's place says so by its card.
+void RollCall::check_losses(const Missing& missing) const {
+  const std::vector<Loss> losses = losses_ ? losses_() : std::vector<Loss>{};
+  if (losses.empty()) return;
+  const std::vector<int> ranks = missing();
+  for (const Loss& loss : losses) {
+    if (std::find(ranks.begin(), ranks.end(), loss.member) == ranks.end()) continue;
+    const auto card = card_of(generation_, loss.member);
+    if (card && !same_process(card->identity, loss.process)) continue;
+    throw Error(ErrorKind::kPeerLost,
+                "rank " + std::to_string(loss.member) + " (" + process_of(loss.process) + ") " + loss.how +
+                    ", while a group was being made. Its own output tells why; restart the job from its last checkpoint",
+                loss.member);
+  }
+}
+
 // What the store knows of a rank that is waited for.
 std::string RollCall::whereabouts(int rank) const {
   const std::string name = "rank " + std::to_string(rank);
-  if (const auto card = card_of(generation_, rank)) return name + " is " + process_of(*card);
+  if (const auto card = card_of(generation_, rank)) return name + " is " + process_of(card->identity);
   if (!store_.has({joined_key(rank)})) return name + " has not been heard of";
   std::istringstream joined(store_.get({joined_key(rank)}).front());
   uint64_t generation = 0;
   joined >> generation;
   if (generation >= generation_) return name + " has joined, but not said who it is";
   const auto card = card_of(generation, rank);
-  return name + (card ? ", " + process_of(*card) + "," : "") + " has come no further than generation " +
+  return name + (card ? ", " + process_of(card->identity) + "," : "") + " has come no further than generation " +
          std::to_string(generation);
 }
 
@@ -164,13 +181,16 @@ std::optional<Card> RollCall::card_of(uint64_t generation, int rank) const {
   return store_.has({name}) ? card_from_text(store_.get({name}).front()) : std::nullopt;
 }
 
+// "<rank> <kind> <culprit> <text>". Who is lost is lost to all; else it is the failure of the rank that gave up.
 void RollCall::throw_failure_of_other() const {
   std::istringstream said(store_.get({failed_key(generation_)}).front());
-  int rank = -1;
+  int rank = -1, kind = -1, culprit = -1;
   std::string text;
-  said >> rank;
+  said >> rank >> kind >> culprit;
   std::getline(said, text);
-  throw Error(ErrorKind::kAborted, "the rendezvous was given up by rank " + std::to_string(rank) + text, rank);
+  const bool lost = kind == static_cast<int>(ErrorKind::kPeerLost) && culprit != rank_;
+  throw Error(lost ? ErrorKind::kPeerLost : ErrorKind::kAborted,
+              "the rendezvous was given up by rank " + std::to_string(rank) + ":" + text, lost ? culprit : rank);
 }
 
 void RollCall::give_up(const Error& error) noexcept {
@@ -183,7 +203,9 @@ void RollCall::give_up(const Error& error) noexcept {
 
 // The first failure is the cause; the later ones follow from it.
 void RollCall::publish_failure(uint64_t generation, const Error& error) {
-  if (!store_.has({failed_key(generation)})) store_.set(failed_key(generation), std::to_string(rank_) + ": " + error.what());
+  if (store_.has({failed_key(generation)})) return;
+  const std::string how = std::to_string(static_cast<int>(error.kind())) + " " + std::to_string(error.culprit());
+  store_.set(failed_key(generation), std::to_string(rank_) + " " + how + " " + error.what());
 }
 
 }  // namespace ringdp::comm

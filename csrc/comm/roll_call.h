@@ -12,6 +12,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "comm/card.h"
+#include "comm/loss.h"
 #include "transport/socket_io.h"
 #include "transport/store.h"
 
@@ -52,8 +53,12 @@ class RollCall {
   // For waits on sockets: "waits for <missing ranks> to <act>".
   transport::Patience patience(std::string act, Missing missing);
 
-  // Looks around while nothing happens: reports a long wait, throws when another rank failed or the deadline passed.
+  // Looks around while nothing happens: reports a long wait, throws when a rank that is missing is lost, another rank
+  // failed, or the deadline passed.
   void look_around(const std::string& act, const Missing& missing);
+
+  // Where to ask who of this group is lost, at every look around; in place of what was said before.
+  void heed(Losses losses) { losses_ = std::move(losses); }
 
   // Tells the others that this rank will not come, and why. Never throws.
   void give_up(const Error& error) noexcept;
@@ -64,6 +69,7 @@ class RollCall {
   static std::string failed_key(uint64_t generation) { return std::to_string(generation) + "/failed"; }
   static std::string twin_key(uint64_t generation) { return std::to_string(generation) + "/twin"; }
 
+  void check_losses(const Missing& missing) const;
   [[noreturn]] void throw_failure_of_other() const;
   void publish_failure(uint64_t generation, const Error& error);
   std::optional<Card> card_of(uint64_t generation, int rank) const;
@@ -76,6 +82,7 @@ class RollCall {
   Deadline::Clock::time_point start_;
   ReportSchedule schedule_;
   uint64_t generation_;
+  Losses losses_;
   std::string twin_;  // of this rank in the generation before, if it was another process
 };
 

@@ -27,6 +27,7 @@ void Watch::add(std::shared_ptr<Watched> group, const std::vector<WatchedPeer>& 
   {
     const std::lock_guard lock(mutex_);
     for (const WatchedPeer& peer : peers) entries_.push_back(std::make_shared<Entry>(Entry{group, peer, {}}));
+    groups_.push_back(std::move(group));
   }
   wake_.ring();
 }
@@ -36,8 +37,23 @@ void Watch::remove(const Watched* group) {
     const std::lock_guard lock(mutex_);
     entries_.erase(std::remove_if(entries_.begin(), entries_.end(), [&](const auto& e) { return e->group.get() == group; }),
                    entries_.end());
+    groups_.erase(std::remove_if(groups_.begin(), groups_.end(), [&](const auto& g) { return g.get() == group; }),
+                  groups_.end());
   }
   wake_.ring();
+}
+
+std::vector<Loss> Watch::losses() {
+  std::vector<std::shared_ptr<Watched>> groups;
+  {
+    const std::lock_guard lock(mutex_);
+    groups = groups_;
+  }
+  std::vector<Loss> all;
+  for (const auto& group : groups) {
+    for (Loss& loss : group->losses()) all.push_back(std::move(loss));
+  }
+  return all;
 }
 
 void Watch::forget(const Entry* entry) {
@@ -82,7 +98,7 @@ void Watch::look(Entry& entry, bool process_gone) {
   // What the peer said last outranks how its sockets look now.
   std::vector<ControlMessage> messages;
   Drained drained = Drained::kOpen;
-  std::string how = process_gone ? "died: its process is gone" : "";
+  std::string how = process_gone ? kDied : "";
   try {
     drained = drain_control(entry.peer.control_fd, entry.parser, messages);
   } catch (const Error&) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/control.h"
+#include "comm/loss.h"
 #include "transport/doorbell.h"
 
 namespace ringdp::comm {
@@ -23,6 +24,7 @@ class Watched {
   virtual void peer_aborted(int rank, const ControlMessage& message) = 0;
   virtual void peer_left(int rank, uint64_t finished) = 0;      // goodbye after that many collectives
   virtual void peer_lost(int rank, const std::string& how) = 0;  // gone without goodbye
+  virtual std::vector<Loss> losses() const { return {}; }        // any thread
 };
 
 // Descriptors stay owned by the group, which the watch keeps alive while it looks at them.
@@ -40,6 +42,7 @@ class Watch {
 
   void add(std::shared_ptr<Watched> group, const std::vector<WatchedPeer>& peers);
   void remove(const Watched* group);
+  std::vector<Loss> losses();  // of all groups that are there
 
  private:
   struct Entry {
@@ -58,6 +61,7 @@ class Watch {
   transport::Doorbell wake_;
   std::mutex mutex_;
   Entries entries_;
+  std::vector<std::shared_ptr<Watched>> groups_;
   bool stop_ = false;
   std::thread thread_;
 };

@@ -110,9 +110,11 @@ def join_with(setting: str, how: str) -> str:
         os.environ["RINGDP_ORDER"] = setting
     if HERE.rank == 1 and how == "options":
         options = {"order": setting}
-    if HERE.rank == 1 and how == "no descriptors":
-        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 1, 4096))
     store = dist.TCPStore("127.0.0.1", HERE.port, is_master=False)
+    if HERE.rank == 1 and how == "no descriptors":
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, 4096))
     with pytest.raises(dist.DistBackendError) as error:
         dist.init_process_group(
             "ringdp",

@@ -1,6 +1,8 @@
 // How a rendezvous fails: ranks that are missing, disagree or fail, and strangers at the door.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -104,6 +106,36 @@ transport::HostIdentity another_process() {
   identity.pid += 1;
   identity.pid_namespace += 1;
   return identity;
+}
+
+// Its card is there, and then it is killed.
+TEST(RendezvousErrors, ARankThatDiesWhileItIsWaitedForIsLost) {
+  for (const auto transport : {TransportChoice::kAuto, TransportChoice::kTcp}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (;;) ::pause();
+    }
+    MemoryStore store;
+    const auto listener = transport::UnixListener::open();
+    Card card{transport::local_identity(), transport == TransportChoice::kAuto ? listener.name : "",
+              shared_settings(with(transport)), {}, 0, 2};
+    card.identity.pid = static_cast<uint64_t>(child);
+    store.set("1/card/1", to_text(card));
+    const transport::Doorbell bell;
+    std::thread killer([&] {
+      while (!store.has({"1/card/0"})) std::this_thread::yield();
+      ::kill(child, SIGKILL);
+    });
+    const auto error = errors_of_ranks(1, [&](int) {
+      connect(store, 0, 2, with(transport), bell, Deadline::never());
+    }).front();
+    killer.join();
+    ::waitpid(child, nullptr, 0);
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kPeerLost);
+    EXPECT_EQ(error->culprit(), 1);
+    expect_message(*error, {"rank 1 (pid " + std::to_string(child), "died"});
+  }
 }
 
 // World 3, but rank 1 is given twice and rank 2 not at all.
