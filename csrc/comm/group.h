@@ -105,6 +105,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   void peer_aborted(int rank, const ControlMessage& message) override;
   void peer_left(int rank, uint64_t finished) override;
   void peer_lost(int rank, const std::string& how) override;
+  void unwatched(const std::string& why) override;
   std::vector<Loss> losses() const override;
 
  private:

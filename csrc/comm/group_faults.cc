@@ -157,6 +157,11 @@ void Group::peer_lost(int rank, const std::string& how) {
              name_of_peer(rank) + " " + how + ". Its own output tells why; restart the job from its last checkpoint.", rank));
 }
 
+void Group::unwatched(const std::string& why) {
+  fail(Error(ErrorKind::kInternal, "peers of process group " + config_.name + " cannot be watched any more (" + why +
+                                       "): a rank that dies would go unnoticed"));
+}
+
 // Those of peers that left in good order are no loss to this group, but may be to one that is made without them.
 std::vector<Loss> Group::losses() const {
   std::vector<Loss> losses;
