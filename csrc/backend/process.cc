@@ -1,6 +1,10 @@
 #include "backend/process.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -10,10 +14,31 @@
 namespace ringdp::backend {
 namespace {
 
-comm::Runtime* make_runtime() {
-  set_log_level(log_level_from_environment());
-  return new comm::Runtime;
-}
+// Threads do not survive fork(): a child makes its own, and leaves alone what its parent's have left behind.
+template <class Threads>
+class OfThisProcess {
+ public:
+  Threads& get() {
+    Held* held = held_.load(std::memory_order_acquire);
+    while (held == nullptr || held->pid != ::getpid()) {
+      auto fresh = std::make_unique<Held>();
+      if (held_.compare_exchange_strong(held, fresh.get(), std::memory_order_acq_rel)) held = fresh.release();
+    }
+    return held->threads;
+  }
+
+ private:
+  struct Held {
+    const pid_t pid = ::getpid();
+    Threads threads;
+  };
+  std::atomic<Held*> held_{nullptr};
+};
+
+struct LoggingRuntime {
+  LoggingRuntime() { set_log_level(log_level_from_environment()); }
+  comm::Runtime runtime;
+};
 
 struct Registry {
   std::mutex mutex;  // guards groups
@@ -28,13 +53,13 @@ Registry& registry() {
 }  // namespace
 
 comm::Runtime& runtime() {
-  static comm::Runtime* const instance = make_runtime();
-  return *instance;
+  static OfThisProcess<LoggingRuntime> instance;
+  return instance.get().runtime;
 }
 
 Completion& completion() {
-  static Completion* const instance = new Completion;
-  return instance->for_caller();
+  static OfThisProcess<Completion> instance;
+  return instance.get().for_caller();
 }
 
 void remember(const std::shared_ptr<comm::Group>& group) {

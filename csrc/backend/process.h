@@ -1,5 +1,5 @@
-// The threads that serve all groups of this process: driver, watch and completion. Made at first use, never destroyed:
-// joining threads in a static destructor, or in a forked child that does not have them, would hang.
+// The threads that serve all groups of this process: driver, watch and completion. Made at first use, in a forked child
+// anew, never destroyed: joining threads in a static destructor, or in a child that does not have them, would hang.
 #pragma once
 #include <memory>
 #include <vector>
