@@ -113,6 +113,7 @@ void attach_memory(Mesh& mesh, const std::vector<int>& locals, LocalExchange&& l
     Peer& peer = mesh.peers[static_cast<size_t>(locals[member])];
     if (peer.rank == mesh.rank) continue;
     peer.control = std::move(local.controls[peer.rank]);
+    peer.shield = transport::ForkShield({peer.control.get()});
     peer.link = arena->link_to(static_cast<int>(member), transport::Traffic::kCollectives);
     peer.messages = arena->link_to(static_cast<int>(member), transport::Traffic::kMessages);
   }
@@ -138,10 +139,17 @@ std::unique_ptr<transport::Link> link_over(std::vector<UniqueFd> sockets, int ra
   return std::make_unique<transport::StripedLink>(std::move(streams));
 }
 
+transport::ForkShield shield_of(const TcpExchange::Connection& connection) {
+  std::vector<int> fds{connection.control.get(), connection.messages.get()};
+  for (const UniqueFd& socket : connection.bulk) fds.push_back(socket.get());
+  return transport::ForkShield(std::move(fds));
+}
+
 void attach_tcp(Mesh& mesh, TcpExchange&& tcp) {
   const int across = connections_across_hosts(mesh, tcp);
   for (auto& [rank, connection] : tcp.connections) {
     Peer& peer = mesh.peers[static_cast<size_t>(rank)];
+    peer.shield = shield_of(connection);
     peer.control = std::move(connection.control);
     if (connection.bulk.size() > 1) peer.why += ", " + std::to_string(connection.bulk.size()) + " streams";
     peer.link = link_over(std::move(connection.bulk), rank, connection.address, peer.same_host ? 0 : across);

@@ -17,6 +17,7 @@
 #include "comm/loss.h"
 #include "transport/arena.h"
 #include "transport/doorbell.h"
+#include "transport/fork_shield.h"
 #include "transport/identity.h"
 #include "transport/link.h"
 #include "transport/store.h"
@@ -34,6 +35,7 @@ struct Peer {
   std::shared_ptr<const UniqueFd> pidfd;  // where its pid means the same here and the kernel has pidfd_open; else null
   std::unique_ptr<transport::Link> link;      // of collectives
   std::unique_ptr<transport::Link> messages;  // of sends and receives
+  transport::ForkShield shield;               // of all its sockets; last, so that it is gone before they are
 };
 
 struct Mesh {
