@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <sstream>
 #include <thread>
 
@@ -70,6 +71,8 @@ std::string RollCall::key_of(uint64_t generation, const std::string& what, int r
   return std::to_string(generation) + "/" + what + "/" + std::to_string(rank);
 }
 
+std::optional<std::string> RollCall::glance(const std::string& what, int rank) const { return value_of(key(what, rank)); }
+
 void RollCall::publish(const std::string& what, const std::string& value) { store_.set(key(what, rank_), value); }
 
 // A second process with this rank has come to the generation after the first one's: so has a restarted one.
@@ -113,6 +116,7 @@ transport::Patience RollCall::patience(std::string act, Missing missing) {
 
 void RollCall::look_around(const std::string& act, const Missing& missing) {
   check_losses(missing);
+  if (look_) look_(missing());
   // Who has all it waits for goes on and meets the cause itself.
   if (store_.has({failed_key(generation_)}) && !missing().empty()) throw_failure_of_other();
   const bool late = deadline_.passed();
@@ -150,10 +154,9 @@ void RollCall::check_losses(const Missing& missing) const {
 std::string RollCall::whereabouts(int rank) const {
   const std::string name = "rank " + std::to_string(rank);
   if (const auto card = card_of(generation_, rank)) return name + " is " + process_of(card->identity);
-  if (!store_.has({joined_key(rank)})) return name + " has not been heard of";
-  std::istringstream joined(store_.get({joined_key(rank)}).front());
-  uint64_t generation = 0;
-  joined >> generation;
+  const auto joined = value_of(joined_key(rank));
+  if (!joined) return name + " has not been heard of";
+  const uint64_t generation = std::strtoull(joined->c_str(), nullptr, 10);
   if (generation >= generation_) return name + " has joined, but not said who it is";
   const auto card = card_of(generation, rank);
   return name + (card ? ", " + process_of(card->identity) + "," : "") + " has come no further than generation " +
@@ -167,7 +170,7 @@ std::string RollCall::what_is_known(const std::vector<int>& missing) const noexc
       text += (i == 0 ? ": " : "; ") + whereabouts(missing[i]);
     }
     if (missing.size() > kMostDescribed) text += "; and so on";
-    if (store_.has({twin_key(generation_)})) text += "; " + store_.get({twin_key(generation_)}).front();
+    if (const auto twin = value_of(twin_key(generation_))) text += "; " + *twin;
     if (!twin_.empty()) text += "; in generation " + std::to_string(generation_ - 1) + " this rank was " + twin_;
   } catch (const std::exception& lost) {
     log_line(LogLevel::kDebug, who(), std::string("cannot ask the store who is missing: ") + lost.what());
@@ -177,8 +180,12 @@ std::string RollCall::what_is_known(const std::vector<int>& missing) const noexc
 
 // nullopt also for one of another build.
 std::optional<Card> RollCall::card_of(uint64_t generation, int rank) const {
-  const std::string name = key_of(generation, "card", rank);
-  return store_.has({name}) ? card_from_text(store_.get({name}).front()) : std::nullopt;
+  const auto text = value_of(key_of(generation, "card", rank));
+  return text ? card_from_text(*text) : std::nullopt;
+}
+
+std::optional<std::string> RollCall::value_of(const std::string& key) const {
+  return store_.has({key}) ? std::optional(store_.get({key}).front()) : std::nullopt;
 }
 
 // "<rank> <kind> <culprit> <text>". Who is lost is lost to all; else it is the failure of the rank that gave up.

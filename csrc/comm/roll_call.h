@@ -44,6 +44,8 @@ class RollCall {
   std::string who() const { return "rank " + std::to_string(rank_) + "/" + std::to_string(world_); }
   std::string key(const std::string& what, int rank) const { return key_of(generation_, what, rank); }
 
+  // What a rank has published; nullopt when it has not so far.
+  std::optional<std::string> glance(const std::string& what, int rank) const;
   void publish(const std::string& what, const std::string& value);
   // Says who this rank is. Error(kMismatch) when another process says the same right now.
   void introduce(const Card& own);
@@ -60,6 +62,9 @@ class RollCall {
   // Where to ask who of this group is lost, at every look around; in place of what was said before.
   void heed(Losses losses) { losses_ = std::move(losses); }
 
+  // Also asked at every look around, with the ranks that are missing; may throw. Empty: nothing any more.
+  void on_look(std::function<void(const std::vector<int>&)> look) { look_ = std::move(look); }
+
   // Tells the others that this rank will not come, and why. Never throws.
   void give_up(const Error& error) noexcept;
 
@@ -72,6 +77,7 @@ class RollCall {
   void check_losses(const Missing& missing) const;
   [[noreturn]] void throw_failure_of_other() const;
   void publish_failure(uint64_t generation, const Error& error);
+  std::optional<std::string> value_of(const std::string& key) const;
   std::optional<Card> card_of(uint64_t generation, int rank) const;
   std::string whereabouts(int rank) const;
   std::string what_is_known(const std::vector<int>& missing) const noexcept;
@@ -83,6 +89,7 @@ class RollCall {
   ReportSchedule schedule_;
   uint64_t generation_;
   Losses losses_;
+  std::function<void(const std::vector<int>&)> look_;
   std::string twin_;  // of this rank in the generation before, if it was another process
 };
 
