@@ -19,7 +19,8 @@ UniqueFd connect_tcp(const SocketAddress& address, const Patience& patience);
 // No delay for small messages; large buffers, as far as the kernel grants them.
 void tune_for_bulk(int fd);
 
-// No delay; a peer that acknowledges nothing for `unreachable_ms`, busy or idle, breaks the connection.
+// No delay; a peer that acknowledges nothing for `unreachable_ms`, busy or idle, breaks the connection, within the second
+// that TCP may need to find that the network is back.
 // Not for bulk sockets: a rank that merely reads late must not be taken for an unreachable one.
 void tune_for_control(int fd, int64_t unreachable_ms);
 

@@ -72,7 +72,7 @@ TEST(TcpExchange, OnlyControlSocketsTimeOutOnUnacknowledgedBytes) {
       return ms;
     };
     for (const auto& [peer, connection] : mine.connections) {
-      EXPECT_EQ(user_timeout(connection.control), 1234);
+      EXPECT_EQ(user_timeout(connection.control), 1234 + 1000);
       EXPECT_EQ(user_timeout(connection.bulk.at(0)), 0);
       EXPECT_EQ(user_timeout(connection.messages), 0);
     }
