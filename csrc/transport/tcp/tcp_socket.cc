@@ -16,6 +16,8 @@ namespace {
 constexpr int kBufferBytes = 4 << 20;
 constexpr int kFirstPauseMs = 5, kLongestPauseMs = 200;
 
+constexpr int kKeepAliveSeconds = 45, kMostKeepAlives = 127;
+
 constexpr int kTcpRtoMaxMs = 44;       // TCP_RTO_MAX_MS, which headers before Linux 6.15 do not have
 constexpr int kMostBetweenTries = 1000;  // ms; the least that it takes
 
@@ -72,8 +74,14 @@ UniqueFd connect_tcp(const SocketAddress& address, const Patience& patience) {
   }
 }
 
+// Keepalive for what stands between two hosts and forgets connections that are silent. It gives nobody up: the control
+// socket does.
 void tune_for_bulk(int fd) {
   require_option(fd, TCP_NODELAY, 1, "TCP_NODELAY");
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepAliveSeconds);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepAliveSeconds);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kMostKeepAlives);
   // Best effort: the kernel caps them at net.core.{w,r}mem_max without an error.
   set_option(fd, SOL_SOCKET, SO_SNDBUF, kBufferBytes);
   set_option(fd, SOL_SOCKET, SO_RCVBUF, kBufferBytes);
@@ -87,7 +95,7 @@ void tune_for_control(int fd, int64_t unreachable_ms) {
   set_option(fd, IPPROTO_TCP, kTcpRtoMaxMs, kMostBetweenTries);
   require_option(fd, TCP_USER_TIMEOUT, static_cast<int>(unreachable_ms) + kMostBetweenTries, "TCP_USER_TIMEOUT");
   // Keepalive counts in whole seconds: one idle, then one probe a second until the time is up.
-  const int64_t probes = std::clamp<int64_t>(ceil_div(unreachable_ms, 1000) - 1, 1, 127);
+  const int64_t probes = std::clamp<int64_t>(ceil_div(unreachable_ms, 1000) - 1, 1, kMostKeepAlives);
   if (!set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1)) throw_errno("cannot set SO_KEEPALIVE");
   require_option(fd, TCP_KEEPIDLE, 1, "TCP_KEEPIDLE");
   require_option(fd, TCP_KEEPINTVL, 1, "TCP_KEEPINTVL");

@@ -16,7 +16,7 @@ UniqueFd listen_on(SocketAddress address);
 // Tries again while refused or unreachable, until patience ends (its error is thrown). IPv4 and IPv6.
 UniqueFd connect_tcp(const SocketAddress& address, const Patience& patience);
 
-// No delay for small messages; large buffers, as far as the kernel grants them.
+// No delay for small messages; large buffers, as far as the kernel grants them; a sign of life while nothing moves.
 void tune_for_bulk(int fd);
 
 // No delay; a peer that acknowledges nothing for `unreachable_ms`, busy or idle, breaks the connection, within the second

@@ -66,6 +66,8 @@ TEST_P(TcpSocket, BulkSocketsSendAtOnceAndBufferMore) {
   EXPECT_EQ(option(plain.get(), IPPROTO_TCP, TCP_NODELAY), 1);
   EXPECT_GT(option(plain.get(), SOL_SOCKET, SO_SNDBUF), before);
   EXPECT_EQ(option(plain.get(), IPPROTO_TCP, TCP_USER_TIMEOUT), 0) << "a late reader is not an unreachable one";
+  EXPECT_EQ(option(plain.get(), SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_LT(option(plain.get(), IPPROTO_TCP, TCP_KEEPIDLE), 60) << "before a firewall forgets it";
 }
 
 TEST_P(TcpSocket, ControlSocketsNoticeAnUnreachablePeer) {
