@@ -18,8 +18,9 @@ const char* name_of(ErrorKind kind) {
 }
 
 void throw_errno(const std::string& what, int code) {
-  throw Error(ErrorKind::kInternal, what + ": " + std::generic_category().message(code) + " (errno " +
-                                        std::to_string(code) + ")");
+  const bool no_descriptors = code == EMFILE || code == ENFILE;
+  throw Error(ErrorKind::kInternal, what + ": " + std::generic_category().message(code) + " (errno " + std::to_string(code) +
+                                        ")" + (no_descriptors ? "; raise the limit on open files (ulimit -n)" : ""));
 }
 
 void throw_errno(const std::string& what) { throw_errno(what, errno); }

@@ -133,6 +133,10 @@ void Exchange::receive_offers() {
     if (!parcel.open) lose(rank);
     // Its own verdict says why it has nothing to share.
     if (parcel.mark != kShared) continue;
+    if (parcel.cut) {
+      fail("no room for the descriptors of rank " + std::to_string(rank) + ": raise the limit on open files (ulimit -n)");
+      continue;
+    }
     if (parcel.fds.size() != 2) {
       fail("rank " + std::to_string(rank) + " sent " + std::to_string(parcel.fds.size()) + " descriptors, not 2");
       continue;

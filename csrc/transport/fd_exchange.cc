@@ -84,6 +84,7 @@ std::vector<UniqueFd> FdExchange::run(int rank, const std::vector<std::string>& 
     const UniqueFd& socket = sockets[static_cast<size_t>(peer)];
     if (!socket) continue;
     FdParcel parcel = recv_fds(socket.get(), patience);
+    if (parcel.cut) throw_errno("no room for the descriptor of rank " + std::to_string(peer), EMFILE);
     if (!parcel.open || parcel.mark != kGiven || parcel.fds.size() != 1) lose(peer);
     received[static_cast<size_t>(peer)] = std::move(parcel.fds[0]);
   }
