@@ -20,11 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int rank_in_job(const Recorder& recorder) {
-  const std::vector<GroupFacts> groups = recorder.groups();
-  return groups.empty() ? 0 : groups.front().members.at(groups.front().rank);
-}
-
 fs::path file_of(int rank, const std::string& folder) { return fs::path(folder) / ("rank_" + std::to_string(rank)); }
 
 // Links that lie there are not followed, nor is anything else opened that somebody may have put there.
@@ -64,7 +59,7 @@ void warn_of(const std::function<void()>& task) noexcept {
 }  // namespace
 
 void write_dump(const Recorder& recorder, const std::string& folder) {
-  const Process process = this_process(rank_in_job(recorder));
+  const Process process = this_process(recorder.rank());
   const fs::path file = file_of(process.rank, folder);
   const fs::path draft = file.string() + ".draft." + std::to_string(process.pid) + "~";
   try {
@@ -85,7 +80,7 @@ void clear_dump_if_asked() noexcept {
   // What cannot be removed cannot be replaced either, which dump_if_asked() says.
   const auto clear = [folder = *folder] {
     std::error_code ignored;
-    fs::remove(file_of(rank_in_job(recorder()), folder), ignored);
+    fs::remove(file_of(recorder().rank(), folder), ignored);
   };
   std::call_once(first, [&] { warn_of([&] { in_time(clear); }); });
 }
