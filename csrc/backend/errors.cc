@@ -19,11 +19,16 @@ std::string first_line(const std::exception& error) {
 std::exception_ptr to_torch(std::exception_ptr error) {
   if (!error) return nullptr;
   try {
-    guarded([&] { std::rethrow_exception(error); });
+    std::rethrow_exception(error);
+  } catch (const Error& own) {
+    try {
+      throw_torch(own);
+    } catch (...) {
+      return std::current_exception();
+    }
   } catch (...) {
-    return std::current_exception();
+    return error;
   }
-  return nullptr;
 }
 
 }  // namespace ringdp::backend

@@ -27,6 +27,11 @@ class OfThisProcess {
     return held->threads;
   }
 
+  Threads* known() const {  // null: not made so far
+    Held* const held = held_.load(std::memory_order_acquire);
+    return held != nullptr && held->pid == ::getpid() ? &held->threads : nullptr;
+  }
+
  private:
   struct Held {
     const pid_t pid = ::getpid();
@@ -39,6 +44,13 @@ struct LoggingRuntime {
   LoggingRuntime() { set_log_level(log_level_from_environment()); }
   comm::Runtime runtime;
 };
+
+OfThisProcess<Completion>& completions() {
+  static OfThisProcess<Completion> instance;
+  return instance;
+}
+
+std::atomic<pid_t> ending_thread{0};  // 0: the process goes on
 
 struct Registry {
   std::mutex mutex;  // guards groups
@@ -58,8 +70,7 @@ comm::Runtime& runtime() {
 }
 
 Completion& completion() {
-  static OfThisProcess<Completion> instance;
-  return instance.get().for_caller();
+  return completions().get().for_caller();
 }
 
 void remember(const std::shared_ptr<comm::Group>& group) {
@@ -79,7 +90,15 @@ std::vector<std::shared_ptr<comm::Group>> remembered() {
 }
 
 void leave_all() {
+  constexpr auto kPatience = std::chrono::seconds(1);
+  ending_thread = ::gettid();
   for (const auto& group : remembered()) group->leave();
+  if (Completion* const known = completions().known()) known->end(Deadline::after(kPatience));
+}
+
+void stay_if_the_process_ends() {
+  const pid_t ending = ending_thread;
+  while (ending != 0 && ending != ::gettid()) ::pause();
 }
 
 }  // namespace ringdp::backend

@@ -2,6 +2,7 @@
 
 #include "backend/errors.h"
 #include "backend/gil.h"
+#include "backend/process.h"
 
 namespace ringdp::backend {
 namespace {
@@ -65,6 +66,7 @@ bool Work::wait(std::chrono::milliseconds timeout) {
       }
       if (main) run_signal_handlers();
     }
+    stay_if_the_process_ends();
     return true;
   });
 }
