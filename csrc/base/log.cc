@@ -41,7 +41,8 @@ void log_line(LogLevel level, const std::string& who, const std::string& text) {
   const int lost = dropped.exchange(0);
   const std::string earlier =
       lost == 0 ? "" : from + "warning: nobody read stderr, so " + std::to_string(lost) + " lines were lost here\n";
-  if (!write_without_waiting(earlier + from + kNames[static_cast<int>(level)] + ": " + text + "\n")) dropped += lost + 1;
+  const std::string line = from + kNames[static_cast<int>(level)] + ": " + text + "\n";
+  if (!write_without_waiting(earlier + line)) dropped += lost + 1;
 }
 
 }  // namespace ringdp

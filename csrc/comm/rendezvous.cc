@@ -28,14 +28,15 @@ Card checked(const Session& session, const Card& own, int other, const std::stri
   const auto differ = [&](const std::string& what) { return Error(ErrorKind::kMismatch, what, other); };
   const auto protocol = protocol_of_card(theirs);
   if (protocol && *protocol != transport::kProtocolVersion) {
-    throw differ("versions of ringdp differ: " + me + " speaks its protocol " + std::to_string(transport::kProtocolVersion) +
-                 ", " + them + " protocol " + std::to_string(*protocol) + "; install the same on all hosts");
+    throw differ("versions of ringdp differ: " + me + " speaks its protocol " +
+                 std::to_string(transport::kProtocolVersion) + ", " + them + " protocol " + std::to_string(*protocol) +
+                 "; install the same on all hosts");
   }
   const auto card = card_from_text(theirs);
   if (!card) throw_malformed(session.roll_call, "card", other);
   if (card->world != own.world) {
-    throw differ("world sizes differ: " + me + " was told of " + std::to_string(own.world) + " ranks, " + them + " of " +
-                 std::to_string(card->world) + "; start all with the same");
+    throw differ("world sizes differ: " + me + " was told of " + std::to_string(own.world) + " ranks, " + them +
+                 " of " + std::to_string(card->world) + "; start all with the same");
   }
   if (card->settings != own.settings) {
     throw differ("settings differ: " + me + " has " + own.settings + ", " + them + " has " + card->settings +

@@ -71,7 +71,9 @@ std::string RollCall::key_of(uint64_t generation, const std::string& what, int r
   return std::to_string(generation) + "/" + what + "/" + std::to_string(rank);
 }
 
-std::optional<std::string> RollCall::glance(const std::string& what, int rank) const { return value_of(key(what, rank)); }
+std::optional<std::string> RollCall::glance(const std::string& what, int rank) const {
+  return value_of(key(what, rank));
+}
 
 void RollCall::publish(const std::string& what, const std::string& value) { store_.set(key(what, rank_), value); }
 
@@ -145,7 +147,7 @@ void RollCall::check_losses(const Missing& missing) const {
     if (card && !same_process(card->identity, loss.process)) continue;
     throw Error(ErrorKind::kPeerLost,
                 "rank " + std::to_string(loss.member) + " (" + process_of(loss.process) + ") " + loss.how +
-                    ", while a group was being made. Its own output tells why; restart the job from its last checkpoint",
+                    " while a group was being made. Its own output tells why; restart the job from its last checkpoint",
                 loss.member);
   }
 }

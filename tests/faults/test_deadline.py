@@ -50,7 +50,7 @@ class Interrupt(Exception):
 
 
 def be_interrupted(told: str) -> tuple[bool, float]:
-    """On a rank that waits for another: whether what a handler raises ends the wait, not the work; the sum after all."""
+    """On a rank that waits for another: whether a handler ends the wait, not the work; the sum after all."""
 
     def handle(*_: object) -> None:
         raise Interrupt
