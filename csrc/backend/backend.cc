@@ -13,6 +13,7 @@
 #include "backend/profile.h"
 #include "backend/store_adapter.h"
 #include "backend/tensors.h"
+#include "transport/bounded_store.h"
 
 namespace ringdp::backend {
 namespace {
@@ -20,21 +21,39 @@ namespace {
 // Calls in one coalescing bracket from which on those that are over are let go: there is nothing to wait for.
 constexpr size_t kLongBatch = 1024;
 
+// What a rank needs before it can meet the others; without it they are told not to wait.
+comm::Runtime& ready(transport::Store& store, const GroupOptions& options, comm::GroupConfig& config) {
+  try {
+    config.settings = options.settings();
+    return runtime();
+  } catch (const std::exception& error) {
+    comm::decline(store, config.rank, config.world, first_line(error));
+    throw;
+  }
+}
+
 }  // namespace
 
 Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const std::string& name,
                  c10::intrusive_ptr<GroupOptions> options)
     : c10d::Backend(rank, size), options_(std::move(options)) {
   guarded([&] {
-    StoreAdapter adapter(std::move(store));
+    const Deadline deadline = Deadline::after(options_->timeout);
+    transport::BoundedStore bounded(std::make_shared<StoreAdapter>(std::move(store)), deadline);
     const auto& ranks = options_->global_ranks_in_group;
-    group_ = comm::Group::create(runtime(), adapter,
-                                 {name, rank, size, options_->settings(), std::vector<int>(ranks.begin(), ranks.end())},
-                                 Deadline::after(options_->timeout));
+    comm::GroupConfig config{name, rank, size, {}, std::vector<int>(ranks.begin(), ranks.end())};
+    comm::Runtime& threads = ready(bounded, *options_, config);
+    group_ = comm::Group::create(threads, bounded, config, deadline);
   });
   backend::remember(group_);
   natives_ = std::make_unique<Natives>(group_);
   init();
+}
+
+void Backend::decline(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const std::string& why) {
+  constexpr auto kPatience = std::chrono::seconds(5);  // with the store
+  transport::BoundedStore bounded(std::make_shared<StoreAdapter>(std::move(store)), Deadline::after(kPatience));
+  comm::decline(bounded, rank, size, why);
 }
 
 Backend::~Backend() {

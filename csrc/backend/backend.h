@@ -34,6 +34,8 @@ class Backend : public c10d::Backend, public Capabilities {
   // Collective over the group's ranks: returns once all are connected. `name` must be equal on all ranks.
   Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const std::string& name,
           c10::intrusive_ptr<GroupOptions> options);
+  // Instead of the constructor, on a rank that cannot come: those who wait for it are told at once.
+  static void decline(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const std::string& why);
   ~Backend() override;
 
   const std::string getBackendName() const override { return "ringdp"; }

@@ -21,9 +21,24 @@ Completion::~Completion() {
 void Completion::post(std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
+    if (ended_) {
+      new std::function<void()>(std::move(task));
+      return;
+    }
     tasks_.push_back(std::move(task));
   }
-  changed_.notify_one();
+  changed_.notify_all();
+}
+
+void Completion::end(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  while ((running_ || !tasks_.empty()) && !deadline.passed()) {
+    changed_.wait_until(lock, earlier(deadline, Deadline::after(std::chrono::seconds(1))).at());
+  }
+  ended_ = true;
+  auto left = new std::deque<std::function<void()>>;
+  left->swap(tasks_);
+  if (inner_) inner_->end(deadline);
 }
 
 Completion& Completion::for_caller() {
@@ -56,6 +71,7 @@ void Completion::loop() {
     task = nullptr;  // what it holds dies outside the lock
     lock.lock();
     running_ = false;
+    if (tasks_.empty()) changed_.notify_all();
   }
 }
 

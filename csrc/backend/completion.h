@@ -10,6 +10,8 @@
 #include <mutex>
 #include <thread>
 
+#include "base/deadline.h"
+
 namespace ringdp::backend {
 
 class Completion {
@@ -18,6 +20,9 @@ class Completion {
   ~Completion();  // runs what is queued, then joins
 
   void post(std::function<void()> task);  // any thread; does not block
+  // When the process ends: waits until all that was posted has run, but not beyond the deadline. What comes later is not
+  // run, nor let go: it may hold objects of a Python that is no more.
+  void end(Deadline deadline);
 
   // This one; for a caller that is a task, the one that completes what it starts.
   Completion& for_caller();
@@ -32,7 +37,7 @@ class Completion {
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
   bool running_ = false;  // a task, right now
-  bool stop_ = false;
+  bool stop_ = false, ended_ = false;
   std::unique_ptr<Completion> inner_;  // made by thread_
   std::thread thread_;
 };

@@ -11,14 +11,24 @@ void throw_torch(const Error& error) {
 
 void refuse(const std::string& message) { throw_torch(Error(ErrorKind::kInvalidArgument, message)); }
 
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
 std::exception_ptr to_torch(std::exception_ptr error) {
   if (!error) return nullptr;
   try {
-    guarded([&] { std::rethrow_exception(error); });
+    std::rethrow_exception(error);
+  } catch (const Error& own) {
+    try {
+      throw_torch(own);
+    } catch (...) {
+      return std::current_exception();
+    }
   } catch (...) {
-    return std::current_exception();
+    return error;
   }
-  return nullptr;
 }
 
 }  // namespace ringdp::backend

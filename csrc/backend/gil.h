@@ -1,9 +1,20 @@
-// Releases the GIL for a scope if this thread holds it: for destructors that wait, which Python runs with the GIL held.
+// What calls that wait do about Python: they hold no GIL, and let its signal handlers run.
 #pragma once
-#include <Python.h>
+#include <pybind11/pybind11.h>
+#include <unistd.h>
 
 namespace ringdp::backend {
 
+// Python runs signal handlers in its main thread only, between two lines.
+inline bool runs_signal_handlers() { return Py_IsInitialized() && ::gettid() == ::getpid(); }
+
+// In that thread, those of signals that have come. What one raises is thrown: KeyboardInterrupt, after Ctrl-C.
+inline void run_signal_handlers() {
+  const pybind11::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+}
+
+// Releases the GIL for a scope if this thread holds it: for destructors that wait, which Python runs with the GIL held.
 class ReleaseGil {
  public:
   ReleaseGil() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}

@@ -1,6 +1,10 @@
 #include "backend/process.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -10,10 +14,43 @@
 namespace ringdp::backend {
 namespace {
 
-comm::Runtime* make_runtime() {
-  set_log_level(log_level_from_environment());
-  return new comm::Runtime;
+// Threads do not survive fork(): a child makes its own, and leaves alone what its parent's have left behind.
+template <class Threads>
+class OfThisProcess {
+ public:
+  Threads& get() {
+    Held* held = held_.load(std::memory_order_acquire);
+    while (held == nullptr || held->pid != ::getpid()) {
+      auto fresh = std::make_unique<Held>();
+      if (held_.compare_exchange_strong(held, fresh.get(), std::memory_order_acq_rel)) held = fresh.release();
+    }
+    return held->threads;
+  }
+
+  Threads* known() const {  // null: not made so far
+    Held* const held = held_.load(std::memory_order_acquire);
+    return held != nullptr && held->pid == ::getpid() ? &held->threads : nullptr;
+  }
+
+ private:
+  struct Held {
+    const pid_t pid = ::getpid();
+    Threads threads;
+  };
+  std::atomic<Held*> held_{nullptr};
+};
+
+struct LoggingRuntime {
+  LoggingRuntime() { set_log_level(log_level_from_environment()); }
+  comm::Runtime runtime;
+};
+
+OfThisProcess<Completion>& completions() {
+  static OfThisProcess<Completion> instance;
+  return instance;
 }
+
+std::atomic<pid_t> ending_thread{0};  // 0: the process goes on
 
 struct Registry {
   std::mutex mutex;  // guards groups
@@ -28,13 +65,12 @@ Registry& registry() {
 }  // namespace
 
 comm::Runtime& runtime() {
-  static comm::Runtime* const instance = make_runtime();
-  return *instance;
+  static OfThisProcess<LoggingRuntime> instance;
+  return instance.get().runtime;
 }
 
 Completion& completion() {
-  static Completion* const instance = new Completion;
-  return instance->for_caller();
+  return completions().get().for_caller();
 }
 
 void remember(const std::shared_ptr<comm::Group>& group) {
@@ -54,7 +90,15 @@ std::vector<std::shared_ptr<comm::Group>> remembered() {
 }
 
 void leave_all() {
+  constexpr auto kPatience = std::chrono::seconds(1);
+  ending_thread = ::gettid();
   for (const auto& group : remembered()) group->leave();
+  if (Completion* const known = completions().known()) known->end(Deadline::after(kPatience));
+}
+
+void stay_if_the_process_ends() {
+  const pid_t ending = ending_thread;
+  while (ending != 0 && ending != ::gettid()) ::pause();
 }
 
 }  // namespace ringdp::backend

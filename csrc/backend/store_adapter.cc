@@ -2,17 +2,13 @@
 
 #include <c10/util/Exception.h>
 
+#include "backend/errors.h"
 #include "base/error.h"
 
 namespace ringdp::backend {
 namespace {
 
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
-
-// The store's own failures (its server is gone, it timed out) in our words.
+// The store's own failures in our words.
 template <class F>
 auto translated(const std::string& key, F&& f) -> decltype(f()) {
   try {
@@ -21,7 +17,7 @@ auto translated(const std::string& key, F&& f) -> decltype(f()) {
     throw Error(ErrorKind::kPeerLost, "the rendezvous store is gone (key '" + key + "'): " + first_line(error) +
                                           ". Is rank 0, or whoever hosts the store, still running?");
   } catch (const std::exception& error) {
-    throw Error(ErrorKind::kTimeout, "the rendezvous store has no key '" + key + "' yet: " + first_line(error));
+    throw Error(ErrorKind::kInternal, "the rendezvous store has failed (key '" + key + "'): " + first_line(error));
   }
 }
 
@@ -31,21 +27,27 @@ void StoreAdapter::set(const std::string& key, const std::string& value) {
   translated(key, [&] { store_->set(key, std::vector<uint8_t>(value.begin(), value.end())); });
 }
 
-std::string StoreAdapter::get(const std::string& key, Deadline deadline) {
-  return translated(key, [&] {
-    constexpr int kForeverMs = 1000 * 3600 * 24;
-    store_->wait({key}, std::chrono::milliseconds(std::max(1, deadline.poll_ms(kForeverMs))));
-    const auto bytes = store_->get(key);
-    return std::string(bytes.begin(), bytes.end());
-  });
-}
-
 int64_t StoreAdapter::add(const std::string& key, int64_t amount) {
   return translated(key, [&] { return store_->add(key, amount); });
 }
 
-bool StoreAdapter::has(const std::string& key) {
-  return translated(key, [&] { return store_->check({key}); });
+bool StoreAdapter::has(const std::vector<std::string>& keys) {
+  return translated(keys.front(), [&] { return store_->check(keys); });
+}
+
+// One round trip where the store can.
+std::vector<std::string> StoreAdapter::get(const std::vector<std::string>& keys) {
+  return translated(keys.front(), [&] {
+    std::vector<std::vector<uint8_t>> all;
+    if (keys.size() > 1 && store_->hasExtendedApi()) {
+      all = store_->multiGet(keys);
+    } else {
+      for (const std::string& key : keys) all.push_back(store_->get(key));
+    }
+    std::vector<std::string> values;
+    for (const auto& bytes : all) values.emplace_back(bytes.begin(), bytes.end());
+    return values;
+  });
 }
 
 }  // namespace ringdp::backend

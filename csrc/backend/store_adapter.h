@@ -10,9 +10,9 @@ class StoreAdapter : public transport::Store {
  public:
   explicit StoreAdapter(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
   void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, Deadline deadline) override;
   int64_t add(const std::string& key, int64_t amount) override;
-  bool has(const std::string& key) override;
+  bool has(const std::vector<std::string>& keys) override;
+  std::vector<std::string> get(const std::vector<std::string>& keys) override;
 
  private:
   c10::intrusive_ptr<c10d::Store> store_;

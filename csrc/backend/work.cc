@@ -1,8 +1,16 @@
 #include "backend/work.h"
 
 #include "backend/errors.h"
+#include "backend/gil.h"
+#include "backend/process.h"
 
 namespace ringdp::backend {
+namespace {
+
+// How long Ctrl-C may go unnoticed.
+constexpr std::chrono::milliseconds kSignalsEvery{200};
+
+}  // namespace
 
 Work::Work(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs, Result result,
            std::vector<at::Tensor> keep, Completion& completion)
@@ -49,11 +57,16 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   return guarded([&] {
     const bool own_limit = timeout != kNoTimeout;
     const Deadline limit = own_limit ? Deadline::after(timeout) : Deadline::never();
-    if (!group_->wait(*pending_, limit)) {
-      throw Error(ErrorKind::kTimeout, "wait(timeout) gave up after " + std::to_string(timeout.count()) + " ms; " +
-                                           pending_->describe() +
-                                           " itself goes on until its own deadline");
+    const bool main = runs_signal_handlers();
+    while (!group_->wait(*pending_, main ? earlier(limit, Deadline::after(kSignalsEvery)) : limit)) {
+      if (limit.passed()) {
+        throw Error(ErrorKind::kTimeout, "wait(timeout) gave up after " + std::to_string(timeout.count()) + " ms; " +
+                                             pending_->describe() +
+                                             " itself goes on until its own deadline");
+      }
+      if (main) run_signal_handlers();
     }
+    stay_if_the_process_ends();
     return true;
   });
 }

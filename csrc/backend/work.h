@@ -30,7 +30,8 @@ class Work : public c10d::Work {
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;  // null until it has failed
-  // Finite even without a timeout: the call's own deadline ends it.
+  // Finite even without a timeout: the call's own deadline ends it. In Python's main thread it throws what a signal
+  // handler raises, and the call goes on.
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override { wait(kNoTimeout); }
   void abort() override;

@@ -100,7 +100,7 @@ const std::vector<SettingRow>& setting_table() {
       {"tcp_streams", "RINGDP_TCP_STREAMS", "0", "0..64", "TCP connections that carry a pair's collectives; 0: 1, from 25 Gb/s 4, from 100 Gb/s 8"},
       {"spin_us", "RINGDP_SPIN_US", "50", "0..1000000", "how long a wait polls before it sleeps (at most 15 where ranks outnumber cores)"},
       {"late_ms", "RINGDP_LATE_MS", "1000", "10..86400000", "a rank that keeps others waiting this long is reported"},
-      {"unreachable_ms", "RINGDP_UNREACHABLE_MS", "5000", "100..86400000", "TCP data not acknowledged for this long: the peer is lost"},
+      {"unreachable_ms", "RINGDP_UNREACHABLE_MS", "5000", "100..86400000", "TCP data not acknowledged for this long: the peer is lost, at most a second later"},
       {"one_shot_bytes_of_two", "RINGDP_ONE_SHOT_BYTES_OF_TWO", "131072", kBytes, "shared memory, 2 ranks: sums up to here are one shot, beyond in stages"},
       {"one_shot_bytes_of_more", "RINGDP_ONE_SHOT_BYTES_OF_MORE", "32768", kBytes, "the same, more ranks"},
       {"one_pass_bytes_of_two", "RINGDP_ONE_PASS_BYTES_OF_TWO", "4096", kBytes, "2 ranks: beyond here tensors of ringdp.empty are not copied"},

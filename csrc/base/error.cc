@@ -18,8 +18,10 @@ const char* name_of(ErrorKind kind) {
 }
 
 void throw_errno(const std::string& what, int code) {
+  const bool no_descriptors = code == EMFILE || code == ENFILE;
+  const char* const advice = no_descriptors ? "; raise the limit on open files (ulimit -n)" : "";
   throw Error(ErrorKind::kInternal, what + ": " + std::generic_category().message(code) + " (errno " +
-                                        std::to_string(code) + ")");
+                                        std::to_string(code) + ")" + advice);
 }
 
 void throw_errno(const std::string& what) { throw_errno(what, errno); }

@@ -29,7 +29,7 @@ class Error : public std::runtime_error {
   int culprit_;
 };
 
-// kInternal with "<what>: <strerror(code)> (errno <code>)".
+// kInternal with "<what>: <strerror(code)> (errno <code>)", and what to do where that is always the same.
 [[noreturn]] void throw_errno(const std::string& what, int code);
 [[noreturn]] void throw_errno(const std::string& what);  // uses errno
 

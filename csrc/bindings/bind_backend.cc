@@ -91,6 +91,7 @@ void bind_backend(py::module_& m) {
              return c10::make_intrusive<Backend>(store, rank, size, name, options);
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("name"), py::arg("options"), no_gil)
+      .def_static("decline", &Backend::decline, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("why"), no_gil)
       .def_property_readonly("options", &Backend::options)
       .def("reduce_div",
            [](Backend& self, const at::Tensor& tensor, double divisor, bool async_op) {

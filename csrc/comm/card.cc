@@ -3,13 +3,23 @@
 #include <charconv>
 #include <sstream>
 
+#include "transport/hello.h"
 #include "transport/unix_socket.h"
 
 namespace ringdp::comm {
 namespace {
 
 constexpr char kNoSocket[] = "-";
+constexpr char kTitle[] = "ringdp";
 constexpr size_t kLongestCard = 2048;
+
+template <class Integer>
+std::optional<Integer> whole_number(const std::string& text) {
+  Integer number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end && number >= 0 ? std::optional<Integer>(number) : std::nullopt;
+}
 
 }  // namespace
 
@@ -23,25 +33,37 @@ std::string shared_settings(const Settings& settings) {
 }
 
 std::string to_text(const Card& card) {
-  return transport::to_line(card.identity) + "\n" + (card.socket_name.empty() ? kNoSocket : card.socket_name) + "\n" +
+  return std::string(kTitle) + " " + std::to_string(transport::kProtocolVersion) + " " + std::to_string(card.world) + "\n" +
+         transport::to_line(card.identity) + "\n" + (card.socket_name.empty() ? kNoSocket : card.socket_name) + "\n" +
          std::to_string(card.heap_bytes) + "\n" + ringdp::to_text(card.thresholds) + "\n" + card.settings;
 }
 
 std::optional<Card> card_from_text(const std::string& text) {
-  if (text.size() > kLongestCard) return std::nullopt;
+  if (text.size() > kLongestCard || protocol_of_card(text) != transport::kProtocolVersion) return std::nullopt;
   std::istringstream lines(text);
-  std::string line, socket_name, heap, limits, settings;
-  if (!std::getline(lines, line) || !std::getline(lines, socket_name)) return std::nullopt;
-  if (!std::getline(lines, heap) || !std::getline(lines, limits)) return std::nullopt;
+  std::string first, line, socket_name, heap, limits, settings;
+  for (std::string* part : {&first, &line, &socket_name, &heap, &limits}) {
+    if (!std::getline(lines, *part)) return std::nullopt;
+  }
+  const auto world = whole_number<int>(first.substr(first.rfind(' ') + 1));
   const auto identity = transport::identity_from_line(line);
-  if (!identity || (socket_name != kNoSocket && !transport::is_socket_name(socket_name))) return std::nullopt;
-  int64_t heap_bytes = 0;
-  const auto [end, error] = std::from_chars(heap.data(), heap.data() + heap.size(), heap_bytes);
-  if (error != std::errc() || end != heap.data() + heap.size() || heap_bytes < 0) return std::nullopt;
+  if (!world || !identity || (socket_name != kNoSocket && !transport::is_socket_name(socket_name))) return std::nullopt;
+  const auto heap_bytes = whole_number<int64_t>(heap);
   const auto thresholds = thresholds_from_text(limits);
-  if (!thresholds) return std::nullopt;
+  if (!heap_bytes || !thresholds) return std::nullopt;
   std::getline(lines, settings, '\0');
-  return Card{*identity, socket_name == kNoSocket ? "" : socket_name, settings, *thresholds, heap_bytes};
+  return Card{*identity, socket_name == kNoSocket ? "" : socket_name, settings, *thresholds, *heap_bytes, *world};
+}
+
+std::optional<uint32_t> protocol_of_card(const std::string& text) {
+  std::istringstream words(text.substr(0, kLongestCard));
+  std::string title, protocol;
+  words >> title >> protocol;
+  return title == kTitle ? whole_number<uint32_t>(protocol) : std::nullopt;
+}
+
+std::string process_of(const transport::HostIdentity& identity) {
+  return "pid " + std::to_string(identity.pid) + " on " + identity.host;
 }
 
 }  // namespace ringdp::comm

@@ -15,6 +15,7 @@ struct Card {
   std::string settings;     // "transport=auto algorithm=auto ..."
   Thresholds thresholds;    // of this rank; rank 0's are in force
   int64_t heap_bytes = 0;   // for which this process has address space; the least of a host's ranks counts
+  int world = 0;            // how many ranks it was told that there are
 };
 
 // The settings with which ranks could not work together if they differed, as text to compare and to print.
@@ -24,5 +25,11 @@ std::string to_text(const Card& card);
 
 // nullopt unless `text` is what to_text() writes.
 std::optional<Card> card_from_text(const std::string& text);
+
+// The protocol (hello.h) of the build that wrote a card, of whatever build; nullopt when it is no card.
+std::optional<uint32_t> protocol_of_card(const std::string& text);
+
+// "pid 77 on host a".
+std::string process_of(const transport::HostIdentity& identity);
 
 }  // namespace ringdp::comm

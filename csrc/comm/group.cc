@@ -34,6 +34,8 @@ Patience choose_patience(const Settings& settings, const Mesh& mesh) {
   return {std::chrono::microseconds(crowded ? std::min(settings.spin_us, kCrowdedUs) : settings.spin_us), crowded};
 }
 
+}  // namespace
+
 std::vector<int> members_of(const GroupConfig& config) {
   if (config.members.size() == static_cast<size_t>(config.world)) return config.members;
   std::vector<int> same(config.world);
@@ -41,11 +43,17 @@ std::vector<int> members_of(const GroupConfig& config) {
   return same;
 }
 
-}  // namespace
-
 std::shared_ptr<Group> Group::create(Runtime& runtime, transport::Store& store, const GroupConfig& config,
                                      Deadline deadline) {
-  Mesh mesh = connect(store, config.rank, config.world, config.settings, runtime.engine.doorbell(), deadline);
+  const std::vector<int> members = members_of(config);
+  const Losses losses = [&] {
+    std::vector<Loss> all = runtime.watch.losses();
+    for (Loss& loss : all) {
+      loss.member = static_cast<int>(std::find(members.begin(), members.end(), loss.member) - members.begin());
+    }
+    return all;
+  };
+  Mesh mesh = connect(store, config.rank, config.world, config.settings, runtime.engine.doorbell(), deadline, losses);
   const std::shared_ptr<Group> group(new Group(runtime, config, std::move(mesh)));
   trace::clear_dump_if_asked();
   group->watch_peers();

@@ -41,6 +41,7 @@ struct GroupConfig {
   Settings settings;
   std::vector<int> members = {};  // of each rank of the group, its rank in the job; else: the same
 };
+std::vector<int> members_of(const GroupConfig& config);
 
 class Group : public Drivable, public Watched, public std::enable_shared_from_this<Group> {
  public:
@@ -104,6 +105,8 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   void peer_aborted(int rank, const ControlMessage& message) override;
   void peer_left(int rank, uint64_t finished) override;
   void peer_lost(int rank, const std::string& how) override;
+  void unwatched(const std::string& why) override;
+  std::vector<Loss> losses() const override;
 
  private:
   Group(Runtime& runtime, const GroupConfig& config, Mesh mesh);
@@ -186,6 +189,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   std::optional<ControlMessage> last_words_;  // what peers are told of error_
   bool left_ = false;
   std::map<int, uint64_t> peers_left_;           // rank -> collectives it had finished
+  std::map<int, std::string> peers_lost_;        // rank -> how
 
   std::atomic<int> pending_{0};
   std::atomic<bool> failed_{false};

@@ -5,6 +5,7 @@
 #include "comm/group.h"
 #include "comm/process_state.h"
 #include "trace/dump.h"
+#include "transport/pidfd.h"
 
 namespace ringdp::comm {
 namespace {
@@ -148,8 +149,30 @@ void Group::peer_left(int rank, uint64_t finished) {
 }
 
 void Group::peer_lost(int rank, const std::string& how) {
+  {
+    const std::lock_guard lock(mutex_);
+    peers_lost_[rank] = how;
+  }
   fail(Error(ErrorKind::kPeerLost,
              name_of_peer(rank) + " " + how + ". Its own output tells why; restart the job from its last checkpoint.", rank));
+}
+
+void Group::unwatched(const std::string& why) {
+  fail(Error(ErrorKind::kInternal, "peers of process group " + config_.name + " cannot be watched any more (" + why +
+                                       "): a rank that dies would go unnoticed"));
+}
+
+// Those of peers that left in good order are no loss to this group, but may be to one that is made without them.
+std::vector<Loss> Group::losses() const {
+  std::vector<Loss> losses;
+  const std::vector<int> members = members_of(config_);
+  const std::lock_guard lock(mutex_);
+  for (const auto& [rank, how] : peers_lost_) losses.push_back({members[rank], mesh_.peers[rank].identity, how});
+  for (const auto& [rank, finished] : peers_left_) {
+    const Peer& peer = mesh_.peers[rank];
+    if (peer.pidfd && transport::has_ended(*peer.pidfd)) losses.push_back({members[rank], peer.identity, kDied});
+  }
+  return losses;
 }
 
 // A peer that finished this collective before it left has done its part.

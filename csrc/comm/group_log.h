@@ -17,6 +17,9 @@ class GroupLog {
  public:
   // `members`: of each rank of the group, its rank in the job.
   GroupLog(trace::Recorder& recorder, const std::string& name, int rank, std::vector<int> members);
+  ~GroupLog() { recorder_.close(number_); }
+  GroupLog(const GroupLog&) = delete;
+  GroupLog& operator=(const GroupLog&) = delete;
 
   void enqueued(const OpDesc& desc, int64_t now_ns) const;
   void waited(int64_t since_ns) const;

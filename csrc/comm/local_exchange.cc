@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <optional>
 
@@ -17,7 +18,9 @@ using transport::Segment;
 constexpr size_t kNonceBytes = 16;
 constexpr std::byte kShared{'S'}, kNothing{'N'};
 constexpr size_t kLongestFailure = 400;
-constexpr char kWorked[] = "ok";
+constexpr char kVerdict[] = "verdict", kWorked[] = "ok";
+constexpr char kMoot[] = "another rank cannot share memory";
+constexpr std::chrono::milliseconds kRefusal{500};  // of connections to the socket of a rank that is there
 
 // "I wrote this nonce into your segment", or kNothing when I could not map it.
 struct ProbeFrame {
@@ -25,6 +28,9 @@ struct ProbeFrame {
   std::array<std::byte, kNonceBytes> nonce{};
 };
 static_assert(sizeof(ProbeFrame) == 1 + kNonceBytes);
+
+// Thrown where memory will not be shared, whatever else comes: nothing is left but to agree on that.
+struct Moot {};
 
 // One rank's side of the exchange; the steps run in the order they are declared.
 class Exchange {
@@ -34,7 +40,11 @@ class Exchange {
     int64_t heap_bytes = INT64_MAX;
     for (const int rank : locals) heap_bytes = std::min(heap_bytes, card_of(rank).heap_bytes);
     result_.layout = segment_layout(session.settings, static_cast<int>(locals.size()), heap_bytes);
+    session.roll_call.on_look([this](const std::vector<int>& missing) { look_for_verdicts(missing); });
   }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+  ~Exchange() { session_.roll_call.on_look({}); }
 
   void connect(int listener);
   void make_segment();
@@ -50,7 +60,10 @@ class Exchange {
   transport::Patience patience_for(int rank) const {
     return session_.roll_call.patience("share its memory", [rank] { return std::vector<int>{rank}; });
   }
-  [[noreturn]] void lose(int rank) const;
+  UniqueFd open(int rank);
+  void look_for_verdicts(const std::vector<int>& ranks);
+  [[noreturn]] void give_up(const std::string& why);
+  [[noreturn]] void lose(int rank);
   void fail(const std::string& what);
   std::byte* probe_area(const Segment& segment, int writer) const;
   int member_of(int rank) const {
@@ -62,25 +75,41 @@ class Exchange {
   const std::vector<Card>& cards_;
   std::optional<Segment> own_;
   std::map<int, transport::LocalMember> received_;
-  std::string failure_;  // the first one on this rank
+  std::map<int, Deadline> refused_;  // by rank: until when it may refuse connections
+  std::string failure_;              // the first one on this rank
   LocalExchange result_;
 };
 
 void Exchange::connect(int listener) {
   const int self = session_.rank();
+  // Nobody else has the name of that socket, or the token of this group: this kernel shows the two different credentials.
   const Admit admit = [&](int socket, int rank) {
-    return transport::is_process(socket, card_of(rank).identity, card_of(self).identity);
+    if (transport::is_process(socket, card_of(rank).identity, card_of(self).identity)) return true;
+    give_up("rank " + std::to_string(rank) + "'s unix socket has other credentials than its card");
   };
   std::vector<transport::Hello> expected;
   for (const int rank : locals_) {
     if (rank > self) expected.push_back(session_.hello(rank, self, transport::Channel::kControl));
     if (rank >= self) continue;
-    const Open open = [&](const transport::Patience&) { return transport::connect_unix(card_of(rank).socket_name); };
-    result_.controls[rank] = introduce(session_, rank, transport::Channel::kControl, open, admit);
+    const Open to_rank = [&](const transport::Patience&) { return open(rank); };
+    result_.controls[rank] = introduce(session_, rank, transport::Channel::kControl, to_rank, admit);
   }
   for (auto& arrival : receive(session_, listener, std::move(expected), admit)) {
     result_.controls[arrival.hello.from] = std::move(arrival.socket);
   }
+}
+
+// Empty while nobody listens there: the rank may be dead or have given up, which the roll call will say. If it does not,
+// the rank is on another machine: one that was restored from the same image has the same boot id.
+UniqueFd Exchange::open(int rank) {
+  try {
+    return transport::connect_unix(card_of(rank).socket_name);
+  } catch (const Error&) {
+    if (errno != ECONNREFUSED) throw;
+  }
+  const auto refused = refused_.emplace(rank, Deadline::after(kRefusal)).first->second;
+  if (refused.passed()) give_up("nobody listens on rank " + std::to_string(rank) + "'s unix socket");
+  return UniqueFd();
 }
 
 void Exchange::make_segment() {
@@ -104,6 +133,10 @@ void Exchange::receive_offers() {
     if (!parcel.open) lose(rank);
     // Its own verdict says why it has nothing to share.
     if (parcel.mark != kShared) continue;
+    if (parcel.cut) {
+      fail("no room for the descriptors of rank " + std::to_string(rank) + ": raise the limit on open files (ulimit -n)");
+      continue;
+    }
     if (parcel.fds.size() != 2) {
       fail("rank " + std::to_string(rank) + " sent " + std::to_string(parcel.fds.size()) + " descriptors, not 2");
       continue;
@@ -145,11 +178,12 @@ void Exchange::check_probes() {
 }
 
 void Exchange::agree() {
-  session_.roll_call.publish("verdict", failure_.empty() ? kWorked : failure_);
-  const std::vector<std::string> verdicts = session_.roll_call.gather("verdict", locals_);
+  session_.roll_call.on_look({});
+  session_.roll_call.publish(kVerdict, failure_.empty() ? kWorked : failure_);
+  const std::vector<std::string> verdicts = session_.roll_call.gather(kVerdict, locals_);
   result_.probe.outcome = transport::Probe::Outcome::kWorked;
   for (size_t i = verdicts.size(); i-- > 0;) {
-    if (verdicts[i] == kWorked) continue;
+    if (verdicts[i] == kWorked || verdicts[i] == kMoot) continue;
     result_.probe = {transport::Probe::Outcome::kFailed,
                      "rank " + std::to_string(locals_[i]) + ": " + verdicts[i].substr(0, kLongestFailure)};
   }
@@ -167,7 +201,22 @@ LocalExchange Exchange::finish(const transport::Doorbell& doorbell) {
   return std::move(result_);
 }
 
-void Exchange::lose(int rank) const {
+// What ends the exchange is said before any socket closes, so that nobody takes its end for a death.
+void Exchange::give_up(const std::string& why) {
+  fail(why);
+  session_.roll_call.publish(kVerdict, failure_);
+  throw Moot{};
+}
+
+void Exchange::look_for_verdicts(const std::vector<int>& ranks) {
+  for (const int rank : ranks) {
+    const auto verdict = session_.roll_call.glance(kVerdict, rank);
+    if (verdict && *verdict != kWorked) give_up(kMoot);
+  }
+}
+
+void Exchange::lose(int rank) {
+  look_for_verdicts({rank});
   throw Error(ErrorKind::kPeerLost,
               "rank " + std::to_string(rank) + " (pid " + std::to_string(card_of(rank).identity.pid) +
                   ") closed its socket during the rendezvous; see its own output",
@@ -200,12 +249,15 @@ transport::SegmentLayout segment_layout(const Settings& settings, int members, i
 LocalExchange exchange_memory(const Session& session, const std::vector<int>& locals, const std::vector<Card>& cards,
                               const transport::UnixListener& listener, const transport::Doorbell& doorbell) {
   Exchange exchange(session, locals, cards);
-  exchange.connect(listener.fd.get());
-  exchange.make_segment();
-  exchange.send_offers(doorbell);
-  exchange.receive_offers();
-  exchange.send_probes();
-  exchange.check_probes();
+  try {
+    exchange.connect(listener.fd.get());
+    exchange.make_segment();
+    exchange.send_offers(doorbell);
+    exchange.receive_offers();
+    exchange.send_probes();
+    exchange.check_probes();
+  } catch (const Moot&) {
+  }
   exchange.agree();
   return exchange.finish(doorbell);
 }

@@ -1,6 +1,7 @@
 #include "comm/rendezvous.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <optional>
 
@@ -21,26 +22,36 @@ namespace {
 using transport::HostIdentity;
 using transport::Via;
 
-[[noreturn]] void throw_settings_differ(int rank, const Card& own, int other, const Card& theirs) {
-  throw Error(ErrorKind::kMismatch,
-              "settings differ: rank " + std::to_string(rank) + " has " + own.settings + ", rank " +
-                  std::to_string(other) + " has " + theirs.settings + "; give all ranks the same",
-              other);
+// Throws unless two ranks can work together. `theirs` is a card in the words of whatever build wrote it.
+Card checked(const Session& session, const Card& own, int other, const std::string& theirs) {
+  const std::string me = "rank " + std::to_string(session.rank()), them = "rank " + std::to_string(other);
+  const auto differ = [&](const std::string& what) { return Error(ErrorKind::kMismatch, what, other); };
+  const auto protocol = protocol_of_card(theirs);
+  if (protocol && *protocol != transport::kProtocolVersion) {
+    throw differ("versions of ringdp differ: " + me + " speaks its protocol " +
+                 std::to_string(transport::kProtocolVersion) + ", " + them + " protocol " + std::to_string(*protocol) +
+                 "; install the same on all hosts");
+  }
+  const auto card = card_from_text(theirs);
+  if (!card) throw_malformed(session.roll_call, "card", other);
+  if (card->world != own.world) {
+    throw differ("world sizes differ: " + me + " was told of " + std::to_string(own.world) + " ranks, " + them +
+                 " of " + std::to_string(card->world) + "; start all with the same");
+  }
+  if (card->settings != own.settings) {
+    throw differ("settings differ: " + me + " has " + own.settings + ", " + them + " has " + card->settings +
+                 "; give all ranks the same");
+  }
+  return *card;
 }
 
 // Round 1: the cards of all ranks, checked.
-std::vector<Card> exchange_cards(const Session& session, const Card& own) {
-  session.roll_call.publish("card", to_text(own));
+std::vector<Card> gather_cards(const Session& session, const Card& own) {
   std::vector<int> ranks(static_cast<size_t>(session.world()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const std::vector<std::string> texts = session.roll_call.gather("card", ranks);
   std::vector<Card> cards;
-  for (const int rank : ranks) {
-    const auto card = card_from_text(texts[static_cast<size_t>(rank)]);
-    if (!card) throw_malformed(session.roll_call, "card", rank);
-    if (card->settings != own.settings) throw_settings_differ(session.rank(), own, rank, *card);
-    cards.push_back(*card);
-  }
+  for (const int rank : ranks) cards.push_back(checked(session, own, rank, texts[static_cast<size_t>(rank)]));
   return cards;
 }
 
@@ -103,6 +114,7 @@ void attach_memory(Mesh& mesh, const std::vector<int>& locals, LocalExchange&& l
     Peer& peer = mesh.peers[static_cast<size_t>(locals[member])];
     if (peer.rank == mesh.rank) continue;
     peer.control = std::move(local.controls[peer.rank]);
+    peer.shield = transport::ForkShield({peer.control.get()});
     peer.link = arena->link_to(static_cast<int>(member), transport::Traffic::kCollectives);
     peer.messages = arena->link_to(static_cast<int>(member), transport::Traffic::kMessages);
   }
@@ -128,11 +140,18 @@ std::unique_ptr<transport::Link> link_over(std::vector<UniqueFd> sockets, int ra
   return std::make_unique<transport::StripedLink>(std::move(streams));
 }
 
+transport::ForkShield shield_of(const TcpExchange::Connection& connection) {
+  std::vector<int> fds{connection.control.get(), connection.messages.get()};
+  for (const UniqueFd& socket : connection.bulk) fds.push_back(socket.get());
+  return transport::ForkShield(std::move(fds));
+}
+
 void attach_tcp(Mesh& mesh, TcpExchange&& tcp) {
   const int across = connections_across_hosts(mesh, tcp);
   const bool checked = mesh.settings.check == Check::kCrc32c;
   for (auto& [rank, connection] : tcp.connections) {
     Peer& peer = mesh.peers[static_cast<size_t>(rank)];
+    peer.shield = shield_of(connection);
     peer.control = std::move(connection.control);
     if (connection.bulk.size() > 1) peer.why += ", " + std::to_string(connection.bulk.size()) + " streams";
     const transport::TcpLink::Options bulk{peer.same_host ? 0 : across, checked, mesh.rank};
@@ -154,14 +173,30 @@ Settings agree(Settings settings, const std::vector<Card>& cards) {
   return settings;
 }
 
-Mesh meet(const Session& begun, const HostIdentity& self, const transport::Doorbell& doorbell) {
-  const bool may_share = begun.settings.transport != TransportChoice::kTcp && begun.world() > 1;
+// Of ranks that have said who they are and whose pids mean the same here.
+std::vector<Loss> ended(const std::vector<Peer>& peers, const HostIdentity& self) {
+  std::vector<Loss> losses;
+  for (const Peer& peer : peers) {
+    if (!transport::share_pids(peer.identity, self)) continue;
+    const bool gone = peer.pidfd ? transport::has_ended(*peer.pidfd) : !transport::exists(peer.pid);
+    if (gone) losses.push_back({peer.rank, peer.identity, kDied});
+  }
+  return losses;
+}
+
+Mesh meet(RollCall& roll_call, const Settings& wanted, const HostIdentity& self, const transport::Doorbell& doorbell,
+          const Losses& losses) {
+  roll_call.heed(losses);
+  const int world = roll_call.world();
+  const bool may_share = wanted.transport != TransportChoice::kTcp && world > 1;
   std::optional<transport::UnixListener> listener;
   if (may_share) listener = transport::UnixListener::open();
-  const std::vector<Card> cards = exchange_cards(
-      begun, {self, listener ? listener->name : "", shared_settings(begun.settings), begun.settings.thresholds,
-              may_share ? transport::reservable_heap(begun.settings.heap_bytes, begun.world()) : 0});
-  const Settings settings = agree(begun.settings, cards);
+  const Card own{self, listener ? listener->name : "", shared_settings(wanted), wanted.thresholds,
+                 may_share ? transport::reservable_heap(wanted.heap_bytes, world) : 0, world};
+  roll_call.introduce(own);
+  const Session begun = Session::begin(roll_call, wanted);
+  const std::vector<Card> cards = gather_cards(begun, own);
+  const Settings settings = agree(wanted, cards);
   const Session session{begun.roll_call, settings, begun.group, begun.token};
   const std::vector<int> locals = ranks_of_host(cards, self);
   check_demand(session, cards, locals);
@@ -173,6 +208,11 @@ Mesh meet(const Session& begun, const HostIdentity& self, const transport::Doorb
   mesh.generation = session.roll_call.generation();
   mesh.locals = {session.rank()};
   mesh.peers = list_peers(session, cards, locals);
+  roll_call.heed([&] {
+    std::vector<Loss> all = losses ? losses() : std::vector<Loss>{};
+    for (Loss& loss : ended(mesh.peers, self)) all.push_back(std::move(loss));
+    return all;
+  });
 
   transport::Probe probe;
   if (may_share && locals.size() > 1) {
@@ -196,25 +236,40 @@ Mesh meet(const Session& begun, const HostIdentity& self, const transport::Doorb
   return mesh;
 }
 
-}  // namespace
-
-Mesh connect(transport::Store& store, int rank, int world, const Settings& settings,
-             const transport::Doorbell& doorbell, Deadline deadline) {
-  return connect_as(transport::local_identity(), store, rank, world, settings, doorbell, deadline);
-}
-
-Mesh connect_as(const HostIdentity& self, transport::Store& store, int rank, int world, const Settings& settings,
-                const transport::Doorbell& doorbell, Deadline deadline) {
+// `who`: this process, asked once the others can be told that it cannot say.
+Mesh connect_by(const std::function<HostIdentity()>& who, transport::Store& store, int rank, int world,
+                const Settings& settings, const transport::Doorbell& doorbell, Deadline deadline,
+                const Losses& losses) {
   if (world < 1 || rank < 0 || rank >= world) {
     throw Error(ErrorKind::kInvalidArgument,
                 "rank " + std::to_string(rank) + " is not one of a world of " + std::to_string(world));
   }
   RollCall roll_call(store, rank, world, deadline);
   try {
-    return meet(Session::begin(roll_call, settings), self, doorbell);
+    return meet(roll_call, settings, who(), doorbell, losses);
   } catch (const Error& error) {
     roll_call.give_up(error);
     throw;
+  }
+}
+
+}  // namespace
+
+Mesh connect(transport::Store& store, int rank, int world, const Settings& settings,
+             const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses) {
+  return connect_by(transport::local_identity, store, rank, world, settings, doorbell, deadline, losses);
+}
+
+Mesh connect_as(const HostIdentity& self, transport::Store& store, int rank, int world, const Settings& settings,
+                const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses) {
+  return connect_by([&] { return self; }, store, rank, world, settings, doorbell, deadline, losses);
+}
+
+void decline(transport::Store& store, int rank, int world, const std::string& why) noexcept {
+  try {
+    RollCall(store, rank, world, Deadline::never()).give_up(Error(ErrorKind::kInvalidArgument, why));
+  } catch (const std::exception&) {
+    // The store cannot be told either: the others have their deadline.
   }
 }
 

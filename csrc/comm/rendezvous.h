@@ -1,6 +1,6 @@
 // How the ranks of a new group find and connect to each other: identities through the store, then sockets.
 //
-// Rounds, all under one deadline: (1) publish host identity and a unix socket; (2) same-host pairs connect, compare
+// Rounds, all under one deadline: (1) publish a card, with host identity and a unix socket; (2) same-host pairs connect, compare
 // hellos, pass memfd and doorbell, probe the mapping; (3) publish what worked; a pair is "shm" only if both sides say
 // so; (4) the others connect over TCP, to the one chosen interface, port 0. Listeners are closed before it returns.
 // A peer that shares memory costs each group one descriptor, its control socket: memfds are closed once mapped, pidfds
@@ -14,8 +14,10 @@
 #include "base/deadline.h"
 #include "base/env.h"
 #include "base/unique_fd.h"
+#include "comm/loss.h"
 #include "transport/arena.h"
 #include "transport/doorbell.h"
+#include "transport/fork_shield.h"
 #include "transport/identity.h"
 #include "transport/link.h"
 #include "transport/store.h"
@@ -33,6 +35,7 @@ struct Peer {
   std::shared_ptr<const UniqueFd> pidfd;  // where its pid means the same here and the kernel has pidfd_open; else null
   std::unique_ptr<transport::Link> link;      // of collectives
   std::unique_ptr<transport::Link> messages;  // of sends and receives
+  transport::ForkShield shield;               // of all its sockets; last, so that it is gone before they are
 };
 
 struct Mesh {
@@ -48,12 +51,18 @@ struct Mesh {
 
 // Collective over the ranks of the group. Error(kTimeout) names the ranks that did not come; Error(kInvalidArgument)
 // says why a forced transport is impossible. While it waits it logs the missing ranks after 5 s, then every 10 s.
+// `losses`: what this process knows already of ranks of the group. Error(kPeerLost) names one that is waited for, be it
+// known from there or because its process ended since it said who it is.
 Mesh connect(transport::Store& store, int rank, int world, const Settings& settings,
-             const transport::Doorbell& doorbell, Deadline deadline);
+             const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses = {});
 
 // The same with a given identity instead of this process's: lets one machine act as several hosts. Its uid and pid must
 // be real, as sockets are checked against them.
 Mesh connect_as(const transport::HostIdentity& self, transport::Store& store, int rank, int world,
-                const Settings& settings, const transport::Doorbell& doorbell, Deadline deadline);
+                const Settings& settings, const transport::Doorbell& doorbell, Deadline deadline,
+                const Losses& losses = {});
+
+// Instead of connect(), for a rank that cannot come: those who wait for it are told at once.
+void decline(transport::Store& store, int rank, int world, const std::string& why) noexcept;
 
 }  // namespace ringdp::comm

@@ -1,18 +1,44 @@
 #include "comm/roll_call.h"
 
-#include <charconv>
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <sstream>
+#include <thread>
 
 #include "base/log.h"
+#include "transport/pidfd.h"
+#include "transport/unix_socket.h"
 
 namespace ringdp::comm {
 namespace {
 
-// How long one look at the store may wait before this rank looks around.
-constexpr std::chrono::milliseconds kSlice{250};
+// Between two looks at the store. They grow, so that a short wait ends at once and a long one is no load.
+constexpr int kFirstPauseMs = 1, kLongestPauseMs = 250;
+constexpr size_t kMostDescribed = 4;  // of the missing ranks
 
 std::string whole_seconds(Deadline::Clock::time_point since) {
   return std::to_string(std::lround(seconds_since(since))) + " s";
+}
+
+bool same_process(const transport::HostIdentity& a, const transport::HostIdentity& b) {
+  return a.boot_id == b.boot_id && a.pid_namespace == b.pid_namespace && a.pid == b.pid;
+}
+
+// Known for sure of a process that shares pids with this one only.
+bool has_ended(const transport::HostIdentity& process, const transport::HostIdentity& self) {
+  return transport::share_pids(process, self) && !transport::exists(static_cast<pid_t>(process.pid));
+}
+
+// A rank listens until it has met those of its host.
+bool is_meeting(const Card& card, const transport::HostIdentity& self) {
+  if (card.socket_name.empty() || !transport::same_host(card.identity, self).same) return false;
+  try {
+    transport::connect_unix(card.socket_name);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -39,34 +65,51 @@ RollCall::RollCall(transport::Store& store, int rank, int world, Deadline deadli
       deadline_(deadline),
       start_(Deadline::Clock::now()),
       schedule_(start_),
-      generation_(static_cast<uint64_t>(store.add("generation/" + std::to_string(rank), 1))) {}
+      generation_(static_cast<uint64_t>(store.add(joined_key(rank), 1))) {}
 
-std::string RollCall::key(const std::string& what, int rank) const {
-  return std::to_string(generation_) + "/" + what + "/" + std::to_string(rank);
+std::string RollCall::key_of(uint64_t generation, const std::string& what, int rank) {
+  return std::to_string(generation) + "/" + what + "/" + std::to_string(rank);
 }
 
-std::string RollCall::failed_key() const { return std::to_string(generation_) + "/failed"; }
+std::optional<std::string> RollCall::glance(const std::string& what, int rank) const {
+  return value_of(key(what, rank));
+}
 
 void RollCall::publish(const std::string& what, const std::string& value) { store_.set(key(what, rank_), value); }
 
+// A second process with this rank has come to the generation after the first one's: so has a restarted one.
+void RollCall::introduce(const Card& own) {
+  publish("card", to_text(own));
+  const auto before = generation_ > 1 ? card_of(generation_ - 1, rank_) : std::nullopt;
+  if (!before || same_process(before->identity, own.identity) || has_ended(before->identity, own.identity)) return;
+  twin_ = process_of(before->identity);
+  const std::string rank = "rank " + std::to_string(rank_);
+  store_.set(twin_key(generation_ - 1), rank + " has come twice, as " + twin_ + " and as " + process_of(own.identity));
+  if (!is_meeting(*before, own.identity) || store_.has({failed_key(generation_ - 1)})) return;
+  const Error error(ErrorKind::kMismatch,
+                    "two processes say that they are " + rank + ": " + twin_ + " and " + process_of(own.identity) +
+                        "; give every process a rank of its own",
+                    rank_);
+  publish_failure(generation_ - 1, error);
+  throw error;
+}
+
 std::vector<std::string> RollCall::gather(const std::string& what, const std::vector<int>& ranks) {
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back(key(what, rank));
   const Missing missing = [&] {
     std::vector<int> absent;
-    for (const int rank : ranks) {
-      if (!store_.has(key(what, rank))) absent.push_back(rank);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (!store_.has({keys[i]})) absent.push_back(ranks[i]);
     }
     return absent;
   };
-  std::vector<std::string> values;
-  while (values.size() < ranks.size()) {
-    try {
-      values.push_back(store_.get(key(what, ranks[values.size()]), earlier(deadline_, Deadline::after(kSlice))));
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kTimeout) throw;
-      look_around("publish its " + what, missing);
-    }
+  for (int pause_ms = kFirstPauseMs; !store_.has(keys);) {
+    look_around("publish its " + what, missing);
+    std::this_thread::sleep_for(std::chrono::milliseconds(deadline_.poll_ms(pause_ms)));
+    pause_ms = std::min(pause_ms + (pause_ms + 1) / 2, kLongestPauseMs);
   }
-  return values;
+  return store_.get(keys);
 }
 
 transport::Patience RollCall::patience(std::string act, Missing missing) {
@@ -74,37 +117,104 @@ transport::Patience RollCall::patience(std::string act, Missing missing) {
 }
 
 void RollCall::look_around(const std::string& act, const Missing& missing) {
+  check_losses(missing);
+  if (look_) look_(missing());
   // Who has all it waits for goes on and meets the cause itself.
-  if (store_.has(failed_key()) && !missing().empty()) throw_failure_of_other();
+  if (store_.has({failed_key(generation_)}) && !missing().empty()) throw_failure_of_other();
   const bool late = deadline_.passed();
   if (!late && !schedule_.due(Deadline::Clock::now())) return;
   const std::vector<int> ranks = missing();
   // They came between the last wait and this look: the caller's next attempt succeeds.
   if (ranks.empty() && !late) return;
-  const std::string wait = whole_seconds(start_) + " for " + name_ranks(ranks) + " to " + act;
+  const std::string wait = whole_seconds(start_) + " for " + name_ranks(ranks) + " to " + act + " (generation " +
+                           std::to_string(generation_) + ")" + what_is_known(ranks);
   if (late) {
     throw Error(ErrorKind::kTimeout,
-                who() + " has waited " + wait + " (generation " + std::to_string(generation_) +
-                    "); did it start, and with the same world size? See its own output",
+                who() + " has waited " + wait + ". Did it start, and with the same world size? See its own output",
                 ranks.empty() ? -1 : ranks.front());
   }
   log_line(LogLevel::kWarning, who(), "rendezvous has waited " + wait);
 }
 
+// A process that has taken a lost one's place says so by its card.
+void RollCall::check_losses(const Missing& missing) const {
+  const std::vector<Loss> losses = losses_ ? losses_() : std::vector<Loss>{};
+  if (losses.empty()) return;
+  const std::vector<int> ranks = missing();
+  for (const Loss& loss : losses) {
+    if (std::find(ranks.begin(), ranks.end(), loss.member) == ranks.end()) continue;
+    const auto card = card_of(generation_, loss.member);
+    if (card && !same_process(card->identity, loss.process)) continue;
+    throw Error(ErrorKind::kPeerLost,
+                "rank " + std::to_string(loss.member) + " (" + process_of(loss.process) + ") " + loss.how +
+                    " while a group was being made. Its own output tells why; restart the job from its last checkpoint",
+                loss.member);
+  }
+}
+
+// What the store knows of a rank that is waited for.
+std::string RollCall::whereabouts(int rank) const {
+  const std::string name = "rank " + std::to_string(rank);
+  if (const auto card = card_of(generation_, rank)) return name + " is " + process_of(card->identity);
+  const auto joined = value_of(joined_key(rank));
+  if (!joined) return name + " has not been heard of";
+  const uint64_t generation = std::strtoull(joined->c_str(), nullptr, 10);
+  if (generation >= generation_) return name + " has joined, but not said who it is";
+  const auto card = card_of(generation, rank);
+  return name + (card ? ", " + process_of(card->identity) + "," : "") + " has come no further than generation " +
+         std::to_string(generation);
+}
+
+std::string RollCall::what_is_known(const std::vector<int>& missing) const noexcept {
+  std::string text;
+  try {
+    for (size_t i = 0; i < std::min(missing.size(), kMostDescribed); ++i) {
+      text += (i == 0 ? ": " : "; ") + whereabouts(missing[i]);
+    }
+    if (missing.size() > kMostDescribed) text += "; and so on";
+    if (const auto twin = value_of(twin_key(generation_))) text += "; " + *twin;
+    if (!twin_.empty()) text += "; in generation " + std::to_string(generation_ - 1) + " this rank was " + twin_;
+  } catch (const std::exception& lost) {
+    log_line(LogLevel::kDebug, who(), std::string("cannot ask the store who is missing: ") + lost.what());
+  }
+  return text;
+}
+
+// nullopt also for one of another build.
+std::optional<Card> RollCall::card_of(uint64_t generation, int rank) const {
+  const auto text = value_of(key_of(generation, "card", rank));
+  return text ? card_from_text(*text) : std::nullopt;
+}
+
+std::optional<std::string> RollCall::value_of(const std::string& key) const {
+  return store_.has({key}) ? std::optional(store_.get({key}).front()) : std::nullopt;
+}
+
+// "<rank> <kind> <culprit> <text>". Who is lost is lost to all; else it is the failure of the rank that gave up.
 void RollCall::throw_failure_of_other() const {
-  const std::string text = store_.get(failed_key(), deadline_);
-  int culprit = -1;
-  std::from_chars(text.data(), text.data() + text.size(), culprit);
-  throw Error(ErrorKind::kAborted, "the rendezvous was given up by rank " + text, culprit);
+  std::istringstream said(store_.get({failed_key(generation_)}).front());
+  int rank = -1, kind = -1, culprit = -1;
+  std::string text;
+  said >> rank >> kind >> culprit;
+  std::getline(said, text);
+  const bool lost = kind == static_cast<int>(ErrorKind::kPeerLost) && culprit != rank_;
+  throw Error(lost ? ErrorKind::kPeerLost : ErrorKind::kAborted,
+              "the rendezvous was given up by rank " + std::to_string(rank) + ":" + text, lost ? culprit : rank);
 }
 
 void RollCall::give_up(const Error& error) noexcept {
   try {
-    // The first failure is the cause; the later ones follow from it.
-    if (!store_.has(failed_key())) store_.set(failed_key(), std::to_string(rank_) + ": " + error.what());
+    publish_failure(generation_, error);
   } catch (const std::exception& lost) {
     log_line(LogLevel::kDebug, who(), std::string("cannot publish a failure: ") + lost.what());
   }
+}
+
+// The first failure is the cause; the later ones follow from it.
+void RollCall::publish_failure(uint64_t generation, const Error& error) {
+  if (store_.has({failed_key(generation)})) return;
+  const std::string how = std::to_string(static_cast<int>(error.kind())) + " " + std::to_string(error.culprit());
+  store_.set(failed_key(generation), std::to_string(rank_) + " " + how + " " + error.what());
 }
 
 }  // namespace ringdp::comm

@@ -79,8 +79,16 @@ transport::Interface pick_interface(const Settings& settings, bool one_host) {
   return transport::choose_interface(transport::list_interfaces(), wish);
 }
 
-void keep(TcpExchange::Connection& connection, const Line& line, UniqueFd socket, const Settings& settings) {
-  connection.address = SocketAddress::connected_to(socket.get()).text();
+// Of a peer that may have ended since it said hello.
+void keep(int rank, TcpExchange::Connection& connection, const Line& line, UniqueFd socket, const Settings& settings) {
+  try {
+    connection.address = SocketAddress::connected_to(socket.get()).text();
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kPeerLost,
+                "rank " + std::to_string(rank) + " closed its connection while the ranks met (" + error.what() +
+                    "); see its own output",
+                rank);
+  }
   if (line.channel == Channel::kControl) {
     transport::tune_for_control(socket.get(), settings.unreachable_ms);
     connection.control = std::move(socket);
@@ -128,12 +136,12 @@ TcpExchange exchange_tcp(const Session& session, const std::vector<int>& peers, 
         continue;
       }
       UniqueFd socket = introduce(session, rank, line.channel, open, admit, line.stream);
-      keep(result.connections[rank], line, std::move(socket), session.settings);
+      keep(rank, result.connections[rank], line, std::move(socket), session.settings);
     }
   }
   for (auto& arrival : receive(session, listener.get(), std::move(expected), admit)) {
     const Line line{arrival.hello.channel, arrival.hello.stream};
-    keep(result.connections[arrival.hello.from], line, std::move(arrival.socket), session.settings);
+    keep(arrival.hello.from, result.connections[arrival.hello.from], line, std::move(arrival.socket), session.settings);
   }
   return result;
 }

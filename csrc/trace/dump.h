@@ -15,7 +15,7 @@ void write_dump(const Recorder& recorder, const std::string& folder);
 void clear_dump_if_asked() noexcept;
 
 // write_dump() for this process's recorder and the folder of RINGDP_TRACE, if it is set: when a group fails or is left. Any
-// thread, never throws: a file that cannot be written is one warning.
+// thread, never throws, waits two seconds at most: a file that cannot be written is one warning.
 void dump_if_asked() noexcept;
 
 }  // namespace ringdp::trace

@@ -36,12 +36,38 @@ Entries entries_of(const std::vector<Event>& events) {
   return entries;
 }
 
-// A group that was made anew under the name of an earlier one counts from 1 again: tools must not see both.
-bool is_latest_of_its_name(const std::vector<GroupFacts>& groups, size_t number) {
-  for (size_t later = number + 1; later < groups.size(); ++later) {
-    if (groups[later].name == groups[number].name) return false;
+struct Group {
+  GroupFacts facts;
+  // One that was made anew under the name of an earlier one counts from 1 again: tools must not see both.
+  bool is_latest_of_its_name = true;
+};
+using Groups = std::vector<Group>;
+
+// Events name groups by their places in a dump.
+struct Known {
+  explicit Known(const Recorder& recorder);
+  Groups groups;
+  std::vector<Event> events;  // but those of groups that are forgotten
+};
+
+Known::Known(const Recorder& recorder) {
+  std::vector<Event> all = recorder.ring().read();  // first: whatever has events has been opened
+  std::map<int, int32_t> place_of;
+  std::map<std::string, size_t> latest;
+  for (auto& [number, facts] : recorder.groups()) {
+    const size_t place = groups.size();
+    place_of[number] = static_cast<int32_t>(place);
+    const auto [same, is_new] = latest.emplace(facts.name, place);
+    if (!is_new) groups[same->second].is_latest_of_its_name = false;
+    same->second = place;
+    groups.push_back({facts});
   }
-  return true;
+  for (Event& event : all) {
+    const auto found = place_of.find(event.group);
+    if (event.group >= 0 && found == place_of.end()) continue;
+    if (event.group >= 0) event.group = found->second;
+    events.push_back(event);
+  }
 }
 
 void add_sizes(Pickle& out, std::string_view key, int64_t count) {
@@ -106,23 +132,23 @@ std::string in_brackets(const std::vector<int>& ranks) {
   return "[" + text + "]";
 }
 
-void add_config(Pickle& out, const std::vector<GroupFacts>& groups) {
+void add_config(Pickle& out, const Groups& groups) {
   out.add("pg_config");
   out.begin_dict();
   for (size_t number = 0; number < groups.size(); ++number) {
-    if (!is_latest_of_its_name(groups, number)) continue;
-    out.add(groups[number].name);
+    if (!groups[number].is_latest_of_its_name) continue;
+    out.add(groups[number].facts.name);
     out.begin_dict();
-    out.entry("name", groups[number].name);
+    out.entry("name", groups[number].facts.name);
     out.entry("desc", "ringdp");
-    out.entry("ranks", in_brackets(groups[number].members));
+    out.entry("ranks", in_brackets(groups[number].facts.members));
     out.end_dict();
   }
   out.end_dict();
 }
 
 // The number of the latest collective of each group that has come so far.
-void add_status(Pickle& out, const std::vector<GroupFacts>& groups, const Entries& entries) {
+void add_status(Pickle& out, const Groups& groups, const Entries& entries) {
   struct Latest {
     int64_t enqueued = -1, started = -1, completed = -1;
   };
@@ -137,8 +163,8 @@ void add_status(Pickle& out, const std::vector<GroupFacts>& groups, const Entrie
   out.add("pg_status");
   out.begin_dict();
   for (size_t number = 0; number < groups.size(); ++number) {
-    if (!is_latest_of_its_name(groups, number)) continue;
-    out.add(groups[number].name);
+    if (!groups[number].is_latest_of_its_name) continue;
+    out.add(groups[number].facts.name);
     out.begin_dict();
     out.entry("last_enqueued_collective", latest[number].enqueued);
     out.entry("last_started_collective", latest[number].started);
@@ -161,7 +187,7 @@ void add_event(Pickle& out, const Event& event) {
   out.end_tuple();
 }
 
-void add_own(Pickle& out, const Recorder& recorder, const Process& process, const std::vector<GroupFacts>& groups,
+void add_own(Pickle& out, const Recorder& recorder, const Process& process, const Groups& groups,
              const std::vector<Event>& events) {
   out.add("ringdp");
   out.begin_dict();
@@ -176,12 +202,12 @@ void add_own(Pickle& out, const Recorder& recorder, const Process& process, cons
   out.entry("lost", static_cast<int64_t>(recorder.ring().lost()));
   out.add("groups");
   out.begin_list();
-  for (const GroupFacts& group : groups) {
+  for (const Group& group : groups) {
     out.begin_tuple();
-    out.add(group.name);
-    out.add(int64_t{group.rank});
+    out.add(group.facts.name);
+    out.add(int64_t{group.facts.rank});
     out.begin_list();
-    for (const int rank : group.members) out.add(int64_t{rank});
+    for (const int rank : group.facts.members) out.add(int64_t{rank});
     out.end_list();
     out.end_tuple();
   }
@@ -211,8 +237,7 @@ Process this_process(int rank) {
 }
 
 std::string flight_of(const Recorder& recorder, const Process& process) {
-  const std::vector<Event> events = recorder.ring().read();
-  const std::vector<GroupFacts> groups = recorder.groups();
+  const auto [groups, events] = Known(recorder);
   const Entries entries = entries_of(events);
   Pickle out;
   out.begin_dict();
@@ -222,8 +247,8 @@ std::string flight_of(const Recorder& recorder, const Process& process) {
   out.add("entries");
   out.begin_list();
   for (const auto& [key, entry] : entries) {
-    if (is_latest_of_its_name(groups, key.first)) {
-      add_entry(out, entry, groups.at(key.first), process.wall_ns - process.steady_ns);
+    if (groups.at(key.first).is_latest_of_its_name) {
+      add_entry(out, entry, groups[key.first].facts, process.wall_ns - process.steady_ns);
     }
   }
   out.end_list();

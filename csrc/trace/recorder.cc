@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -12,13 +13,28 @@ namespace ringdp::trace {
 
 int Recorder::open(GroupFacts facts) {
   const std::lock_guard lock(mutex_);
-  groups_.push_back(std::move(facts));
-  return static_cast<int>(groups_.size()) - 1;
+  if (opened_ == 0) rank_ = facts.members.at(facts.rank);
+  groups_.emplace_back(opened_, std::move(facts));
+  return opened_++;
 }
 
-std::vector<GroupFacts> Recorder::groups() const {
+void Recorder::close(int number) {
   const std::lock_guard lock(mutex_);
-  return groups_;
+  closed_.push_back(number);
+  if (closed_.size() <= kMostClosed) return;
+  const auto is_oldest = [this](const auto& group) { return group.first == closed_.front(); };
+  groups_.erase(std::find_if(groups_.begin(), groups_.end(), is_oldest));
+  closed_.erase(closed_.begin());
+}
+
+std::map<int, GroupFacts> Recorder::groups() const {
+  const std::lock_guard lock(mutex_);
+  return {groups_.begin(), groups_.end()};
+}
+
+int Recorder::rank() const {
+  const std::lock_guard lock(mutex_);
+  return rank_;
 }
 
 void Recorder::note(Event event) {

@@ -1,7 +1,9 @@
 // The recorder of a process: its ring of events, and the groups that they are of. Any thread.
 #pragma once
+#include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trace/clock.h"
@@ -17,18 +19,25 @@ struct GroupFacts {
 
 class Recorder {
  public:
+  static constexpr size_t kMostClosed = 256;
+
   explicit Recorder(size_t capacity) : ring_(capacity) {}
 
   int open(GroupFacts facts);  // the number by which its events name the group
-  std::vector<GroupFacts> groups() const;
+  void close(int number);      // it has ended: its facts are kept until many others have, too
+  std::map<int, GroupFacts> groups() const;  // by number
+  int rank() const;                          // of this process in the job: as its first group says
 
   void note(Event event);
   const Ring& ring() const { return ring_; }
 
  private:
   Ring ring_;
-  mutable std::mutex mutex_;  // guards groups_
-  std::vector<GroupFacts> groups_;
+  mutable std::mutex mutex_;  // guards the rest
+  // In one piece: nodes that stay where tensors come and go would keep the freed memory in pieces.
+  std::vector<std::pair<int, GroupFacts>> groups_;  // by number
+  std::vector<int> closed_;                         // the oldest first
+  int opened_ = 0, rank_ = 0;
 };
 
 // This process's, made at first use with as many events as RINGDP_TRACE_EVENTS says; InvalidArgument on a bad value.

@@ -35,7 +35,7 @@ Doorbell Doorbell::of_peer(UniqueFd fd) {
 }
 
 Doorbell::Doorbell() : Doorbell(UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))) {
-  if (fd() < 0) throw_errno("cannot make a doorbell (eventfd); raise the limit on open files (ulimit -n)");
+  if (fd() < 0) throw_errno("cannot make a doorbell (eventfd)");
 }
 
 void Doorbell::ring() const {

@@ -11,6 +11,7 @@ namespace ringdp::transport {
 namespace {
 
 constexpr std::byte kGiven{'G'};
+constexpr std::chrono::milliseconds kLookEvery{250};
 constexpr int kPauseMs = 2;  // where the other side's queue is full
 
 Patience until(Deadline deadline, const std::function<void()>& look) {
@@ -45,11 +46,16 @@ UniqueFd connect_to(int rank, const std::string& name, const FdExchange::Admit& 
   }
 }
 
-// Gives to as many ranks as there are others; who is none of them is turned away.
+// Gives to as many ranks as there are others. Who is none of them is turned away, and stops no clock.
 void hand_out(int listener, int own, int rank, int world, const FdExchange::Admit& admit, const Patience& patience) {
   std::vector<bool> served(static_cast<size_t>(world), false);
+  auto last_look = Deadline::Clock::now();
   for (int left = world - 1; left > 0;) {
     wait_for(listener, POLLIN, patience);
+    if (Deadline::Clock::now() - last_look >= kLookEvery) {
+      patience.on_idle();
+      last_look = Deadline::Clock::now();
+    }
     const UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) throw_errno("cannot accept");
     for (int peer = 0; socket && peer < world; ++peer) {
@@ -78,6 +84,7 @@ std::vector<UniqueFd> FdExchange::run(int rank, const std::vector<std::string>& 
     const UniqueFd& socket = sockets[static_cast<size_t>(peer)];
     if (!socket) continue;
     FdParcel parcel = recv_fds(socket.get(), patience);
+    if (parcel.cut) throw_errno("no room for the descriptor of rank " + std::to_string(peer), EMFILE);
     if (!parcel.open || parcel.mark != kGiven || parcel.fds.size() != 1) lose(peer);
     received[static_cast<size_t>(peer)] = std::move(parcel.fds[0]);
   }

@@ -13,8 +13,8 @@
 namespace ringdp::transport {
 namespace {
 
-constexpr char kFormat[] = "identity-1";
-constexpr size_t kFields = 7;
+constexpr char kFormat[] = "identity-2";
+constexpr size_t kFields = 8;
 constexpr size_t kLongestLine = 512;
 constexpr size_t kBootIdLength = 36;
 
@@ -73,6 +73,7 @@ HostIdentity local_identity() {
   identity.boot_id = read_boot_id();
   identity.network_namespace = namespace_inode("/proc/self/ns/net");
   identity.pid_namespace = namespace_inode("/proc/self/ns/pid");
+  if (::access("/proc/self/ns/user", F_OK) == 0) identity.user_namespace = namespace_inode("/proc/self/ns/user");
   identity.uid = ::geteuid();
   identity.pid = static_cast<uint64_t>(::getpid());
   return identity;
@@ -81,7 +82,7 @@ HostIdentity local_identity() {
 std::string to_line(const HostIdentity& identity) {
   return std::string(kFormat) + " " + identity.host + " " + identity.boot_id + " " +
          std::to_string(identity.network_namespace) + " " + std::to_string(identity.pid_namespace) + " " +
-         std::to_string(identity.uid) + " " + std::to_string(identity.pid);
+         std::to_string(identity.user_namespace) + " " + std::to_string(identity.uid) + " " + std::to_string(identity.pid);
 }
 
 std::optional<HostIdentity> identity_from_line(const std::string& line) {
@@ -95,8 +96,9 @@ std::optional<HostIdentity> identity_from_line(const std::string& line) {
     return std::nullopt;
   }
   const bool valid = is_boot_id(identity.boot_id) && parse_number(fields[3], identity.network_namespace) &&
-                     parse_number(fields[4], identity.pid_namespace) && parse_number(fields[5], identity.uid) &&
-                     parse_number(fields[6], identity.pid);
+                     parse_number(fields[4], identity.pid_namespace) &&
+                     parse_number(fields[5], identity.user_namespace) && parse_number(fields[6], identity.uid) &&
+                     parse_number(fields[7], identity.pid);
   // "007" parses but is not what to_line() writes.
   if (!valid || to_line(identity) != line) return std::nullopt;
   return identity;
@@ -105,6 +107,7 @@ std::optional<HostIdentity> identity_from_line(const std::string& line) {
 SameHost same_host(const HostIdentity& a, const HostIdentity& b) {
   if (a.boot_id != b.boot_id) return {false, "boot ids differ: two hosts"};
   if (a.network_namespace != b.network_namespace) return {false, "network namespaces differ"};
+  if (a.user_namespace != b.user_namespace) return {false, "user namespaces differ"};
   if (a.uid != b.uid) return {false, "users differ: uid " + std::to_string(a.uid) + " and " + std::to_string(b.uid)};
   return {true, "same boot id, network namespace and user"};
 }

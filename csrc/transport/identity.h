@@ -13,6 +13,7 @@ struct HostIdentity {
   std::string boot_id;             // /proc/sys/kernel/random/boot_id: one running kernel
   uint64_t network_namespace = 0;  // inode; abstract unix sockets reach no further
   uint64_t pid_namespace = 0;      // inode; pids mean nothing across it
+  uint64_t user_namespace = 0;     // inode; uids mean nothing across it; 0 where the kernel has none
   uint64_t uid = 0;
   uint64_t pid = 0;
 };

@@ -1,8 +1,11 @@
 #include "transport/pidfd.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 #include "transport/shared_fds.h"
 
@@ -24,5 +27,7 @@ std::shared_ptr<const UniqueFd> open_pidfd(pid_t pid) {
 }
 
 bool has_ended(const UniqueFd& pidfd) { return !alive(pidfd.get()); }
+
+bool exists(pid_t pid) { return ::kill(pid, 0) == 0 || errno != ESRCH; }
 
 }  // namespace ringdp::transport

@@ -13,4 +13,7 @@ std::shared_ptr<const UniqueFd> open_pidfd(pid_t pid);
 
 bool has_ended(const UniqueFd& pidfd);
 
+// Whether there is a process of that pid, were it another user's, or one that has ended and was not waited for.
+bool exists(pid_t pid);
+
 }  // namespace ringdp::transport

@@ -1,8 +1,8 @@
 // Rendezvous: a key-value store that all ranks of a group reach. The backend adapts c10d's; tests use a map.
 #pragma once
+#include <cstdint>
 #include <string>
-
-#include "base/deadline.h"
+#include <vector>
 
 namespace ringdp::transport {
 
@@ -10,12 +10,13 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  // Waits for the key. Error(kTimeout) naming the key once the deadline has passed.
-  virtual std::string get(const std::string& key, Deadline deadline) = 0;
   // Adds to a counter and returns the new value.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
-  // True when all keys exist; does not wait.
-  virtual bool has(const std::string& key) = 0;
+  // True when all keys exist; does not wait for them.
+  virtual bool has(const std::vector<std::string>& keys) = 0;
+  // Their values, in their order. Asked for once has() is true: a store may be far away, and a wait that is given up and
+  // begun again would throw away answers that are under way.
+  virtual std::vector<std::string> get(const std::vector<std::string>& keys) = 0;
 };
 
 }  // namespace ringdp::transport

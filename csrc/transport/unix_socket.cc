@@ -137,6 +137,7 @@ FdParcel recv_fds(int fd, const Patience& patience) {
     if (got > 0) {
       parcel.open = true;
       parcel.fds = take_fds(message);
+      parcel.cut = (message.msg_flags & MSG_CTRUNC) != 0;
     }
     if (got >= 0 || errno == ECONNRESET) return parcel;
     if (errno == EAGAIN) {

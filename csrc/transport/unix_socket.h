@@ -38,6 +38,7 @@ struct FdParcel {
   bool open = false;  // false: the peer is gone
   std::byte mark{};
   std::vector<UniqueFd> fds;
+  bool cut = false;  // this process has no room for all descriptors that were sent
 };
 FdParcel recv_fds(int fd, const Patience& patience);
 

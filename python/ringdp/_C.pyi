@@ -38,6 +38,10 @@ class Backend:
         """The group's own, alive: a timeout set there holds for later calls."""
 
     def __init__(self, store: Store, rank: int, size: int, name: str, options: Options) -> None: ...
+    @staticmethod
+    def decline(store: Store, rank: int, size: int, why: str) -> None:
+        """Instead of the constructor, on a rank that cannot come: those who wait for it are told at once."""
+
     def counters(self) -> dict[str, int]:
         """Collectives, plan steps, rounds, payload bytes on links, bytes read and written in memory; since creation."""
 

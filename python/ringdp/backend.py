@@ -42,16 +42,20 @@ def as_options(given: object) -> Any:
 
 def create_backend(dist_opts: Any, pg_options: object) -> Any:
     """The extended creator of ``Backend.register_backend``; collective over the group's ranks."""
-    options = as_options(pg_options)
-    for field, value in cache.load().items():
-        options.set_tuned(field, str(value))
-    options._timeout = dist_opts.timeout
-    options.global_ranks_in_group = list(dist_opts.global_ranks_in_group)
-    options.group_name = dist_opts.group_id
-    if os.environ.get("RINGDP_PROMETHEUS_PORT"):
-        from ringdp.observe.prometheus import serve_if_asked
+    try:
+        options = as_options(pg_options)
+        for field, value in cache.load().items():
+            options.set_tuned(field, str(value))
+        options._timeout = dist_opts.timeout
+        options.global_ranks_in_group = list(dist_opts.global_ranks_in_group)
+        options.group_name = dist_opts.group_id
+        if os.environ.get("RINGDP_PROMETHEUS_PORT"):
+            from ringdp.observe.prometheus import serve_if_asked
 
-        serve_if_asked()
+            serve_if_asked()
+    except Exception as error:
+        _C.Backend.decline(dist_opts.store, dist_opts.group_rank, dist_opts.group_size, str(error))
+        raise
     return _C.Backend(dist_opts.store, dist_opts.group_rank, dist_opts.group_size, dist_opts.group_id, options)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -41,6 +43,45 @@ def call_with_own_timeout() -> None:
     group = dist.new_group(range(HERE.size), timeout=timedelta(seconds=1))
     if HERE.rank != 1:
         dist.barrier(group=group)
+
+
+class Interrupt(Exception):
+    """What a signal handler raises, as that of Ctrl-C does."""
+
+
+def be_interrupted(told: str) -> tuple[bool, float]:
+    """On a rank that waits for another: whether a handler ends the wait, not the work; the sum after all."""
+
+    def handle(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, handle)
+    tensor, is_interrupted = torch.ones(8), False
+    work = dist.all_reduce(tensor, async_op=True)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        work.wait()
+    except Interrupt:
+        is_interrupted = not work.is_completed()
+    signal.signal(signal.SIGALRM, before)
+    Path(told).touch()
+    work.wait()
+    return is_interrupted, float(tensor[0])
+
+
+def call_when(told: str) -> float:
+    """On a rank: an all-reduce once that file is there, or too late."""
+    deadline = time.monotonic() + SLACK_S / 2
+    while not Path(told).exists() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return call(0)
+
+
+def test_signal_handlers_run_while_a_rank_waits(make_world, tmp_path):
+    world, told = make_world(2), str(tmp_path / "told")
+    world.begin(be_interrupted, told, ranks=[0])
+    world.begin(call_when, told, ranks=[1])
+    assert [outcome.value for outcome in world.finish()] == [(True, 2.0), 2.0]
 
 
 def test_a_missing_rank_is_named_at_the_groups_timeout(make_world):

@@ -132,3 +132,24 @@ def test_a_process_that_just_ends(how, transport):
     wanted = 1 if how == "exception" else 0
     assert [rank.returncode for rank in ranks] == [wanted] * 2, errors
     assert not any("terminate" in text or "PeerLost" in text for text in errors), errors
+
+
+IN_THE_MIDDLE = """
+import threading, torch, torch.distributed as dist, ringdp
+ringdp.register()
+dist.init_process_group("ringdp", store=dist.HashStore(), rank=0, world_size=1)
+def train():
+    while True:
+        dist.all_reduce(torch.ones(8))
+for _ in range(3):
+    threading.Thread(target=train, daemon=True).start()
+ended = []
+for _ in range(500):
+    dist.all_reduce(torch.ones(8), async_op=True).get_future().then(lambda future: ended.append(sum(range(10_000))))
+"""
+
+
+def test_a_process_that_ends_with_threads_and_callbacks_in_the_middle_of_calls(run_python):
+    ended = run_python(IN_THE_MIDDLE)
+    assert ended.returncode == 0, ended.stderr
+    assert "terminate" not in ended.stderr

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,30 @@ def test_in_the_middle_of_a_loop(make_world, task, victim, count):
     time.sleep(0.4)
     killed = world.kill(victim)
     check_survivors(world, victim, killed, world.finish(survivors_of(victim)))
+
+
+def make_group(how: str) -> None:
+    """On a rank: a group of all, for which one waits half an hour."""
+    if how == "new_group":
+        dist.new_group(range(HERE.size), timeout=timedelta(minutes=30))
+    else:
+        dist.group.WORLD.split_group(list(range(HERE.size)), timedelta(minutes=30), None, "all")
+
+
+@pytest.mark.parametrize("how", ["new_group", "split_group"])
+@pytest.mark.parametrize("goodbye", [False, True])
+def test_while_a_group_is_made(make_world, how, goodbye):
+    """Its other groups tell: of one that died, and of one that has left them and ended since."""
+    world = make_world(3)
+    world.run(train, 1, 1000)
+    if goodbye:
+        world.run(leave, ranks=[2])
+    world.begin(make_group, how, ranks=[0, 1])
+    killed = world.kill(2)
+    for outcome in world.finish([0, 1]):
+        assert "PeerLost: " in outcome.error, outcome.error
+        assert f"rank 2 (pid {world.pid(2)} on " in outcome.error, outcome.error
+        assert outcome.ended - killed < IN_TIME_S
 
 
 def test_two_at_once(make_world):

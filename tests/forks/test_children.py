@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 import pytest
 import torch
 import torch.distributed as dist
+
+IN_TIME_S = 20.0  # what a busy machine may take
 
 
 def start_child() -> int:
@@ -66,6 +69,39 @@ def destroy_in_a_child() -> int:
         dist.destroy_process_group()
         os._exit(3)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def rank_of_two(rank: int, store: str) -> bool:
+    """In a child that is a rank itself: whether asynchronous work, for which nobody waits, ends."""
+    dist.init_process_group("ringdp", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    tensor = torch.full((1000,), float(rank + 1))
+    work = dist.all_reduce(tensor, async_op=True)
+    future, deadline = work.get_future(), time.monotonic() + IN_TIME_S
+    while not future.done() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    if not future.done():
+        return False
+    dist.destroy_process_group()
+    return bool((tensor == 3).all())
+
+
+def ranks_in_children(store: str) -> list[int]:
+    """On a rank: it has used a group and ended it, and two children make one of their own; their status."""
+    dist.all_reduce(torch.ones(8), async_op=True).wait()
+    dist.destroy_process_group()
+    children = []
+    for rank in range(2):
+        children.append(os.fork())
+        if children[-1] == 0:
+            try:
+                os._exit(0 if rank_of_two(rank, store) else 1)
+            finally:
+                os._exit(2)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def test_children_of_a_process_that_used_groups_make_their_own(make_world, tmp_path):
+    assert make_world(1).run(ranks_in_children, str(tmp_path / "store")) == [[0, 0]]
 
 
 @pytest.mark.parametrize("how", ["destroy", "exit", "gone"])

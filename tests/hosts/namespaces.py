@@ -120,6 +120,10 @@ class Network:
         """(namespace, device) of both ends of eth0's cable: what a queueing discipline is put on to shape a link."""
         return [(host.namespace, "eth0"), (self._switch, host.port)]
 
+    def cut(self, host: Host, off: bool) -> None:
+        """Frames from and to `host` vanish in the switch, or no longer do; its own end of the cable sees nothing."""
+        ip("-n", self._switch, "link", "set", host.port, *(["nomaster"] if off else ["master", "switch0"]))
+
     def pull_cable(self, host: Host) -> None:
         """eth0 of `host` has no carrier any more."""
         ip("-n", self._switch, "link", "set", host.port, "down")

@@ -46,6 +46,20 @@ def test_a_pulled_cable(make_job, hosts, per_host):
         assert own["left"] - own["told"] < LEFT_S
 
 
+@pytest.mark.long
+def test_a_network_that_comes_back_in_time(make_job):
+    """Four of the five seconds that are promised: TCP, left alone, would try nothing more after three."""
+    job = make_job(2, 1)
+    job.begin("train_until_told")
+    job.wait_until_running()
+    job.network.cut(job.network.hosts[1], off=True)
+    time.sleep(4)
+    job.network.cut(job.network.hosts[1], off=False)
+    (job.folder / "stop").touch()
+    job.wait()
+    assert [own["error"] for own in job.said()] == ["", ""]
+
+
 def beyond(job, rank):
     """The ranks on the other side of the last host's cable."""
     cut = job.world - job.per_host

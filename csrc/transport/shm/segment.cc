@@ -96,7 +96,7 @@ int64_t SegmentLayout::total_bytes() const { return heap_offset() + heap_bytes; 
 Segment Segment::create(const SegmentLayout& layout) {
   check(layout);
   UniqueFd fd(::memfd_create("ringdp-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) throw_errno("cannot make shared memory (memfd_create); raise the limit on open files (ulimit -n)");
+  if (!fd) throw_errno("cannot make shared memory (memfd_create)");
   const int64_t size = layout.total_bytes();
   if (::ftruncate(fd.get(), size) != 0) throw_errno("cannot size a segment to " + std::to_string(size) + " bytes");
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

@@ -47,6 +47,15 @@ TEST(ThrowErrno, NamesTheCallTheReasonAndTheNumber) {
                               std::to_string(ENOMEM) + ")");
 }
 
+TEST(ThrowErrno, SaysWhatToDoWhereTheLimitIsReachedAndOnlyThere) {
+  const auto advises = [](int code) {
+    return std::string(thrown_by([=] { throw_errno("pipe", code); }).what()).find("ulimit -n") != std::string::npos;
+  };
+  EXPECT_TRUE(advises(EMFILE));
+  EXPECT_TRUE(advises(ENFILE));
+  EXPECT_FALSE(advises(EPERM)) << "a sandbox forbids it";
+}
+
 TEST(ThrowErrno, TakesErrnoWhenNoCodeIsGiven) {
   const Error with_errno = thrown_by([] {
     errno = EPIPE;

@@ -1,14 +1,19 @@
 // Lines have one form, levels above the threshold are silent, and lines of several threads stay whole.
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <future>
 #include <map>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "base/unique_fd.h"
 
 namespace ringdp {
 namespace {
@@ -64,6 +69,41 @@ TEST_F(Log, LinesOfSeveralThreadsDoNotMix) {
   for (std::string line; std::getline(lines, line);) ++seen[line];
   EXPECT_EQ(seen.size(), size_t{kThreads});
   for (const auto& [line, times] : seen) EXPECT_EQ(times, kLines) << line;
+}
+
+// stderr as a launcher gives it, that does not read it.
+TEST_F(Log, APipeThatNobodyReadsHoldsNobodyUp) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const int room = ::fcntl(ends[1], F_SETPIPE_SZ, 4096);
+  const UniqueFd reading(ends[0]), usual(::dup(STDERR_FILENO));
+  ::dup2(ends[1], STDERR_FILENO);
+  ::close(ends[1]);
+  const std::string line(100, 'x');
+  constexpr int kLines = 100;
+  std::promise<void> written;
+  std::thread writer([&] {
+    for (int i = 0; i < kLines; ++i) log_line(LogLevel::kError, "", line);
+    written.set_value();
+  });
+  const bool waited = written.get_future().wait_for(std::chrono::seconds(30)) != std::future_status::ready;
+  std::string output(static_cast<size_t>(room), '\0');
+  output.resize(static_cast<size_t>(std::max<ssize_t>(0, ::read(reading.get(), output.data(), output.size()))));
+  if (waited) {
+    ADD_FAILURE() << "a line waited for a reader";
+    ::dup2(usual.get(), STDERR_FILENO);
+    std::thread([fd = ::dup(reading.get())] { for (char rest; ::read(fd, &rest, 1) > 0;) continue; }).detach();
+    return writer.join();
+  }
+  writer.join();
+  log_line(LogLevel::kError, "", "there is room again");
+  std::string last(4096, '\0');
+  last.resize(static_cast<size_t>(::read(reading.get(), last.data(), last.size())));
+  ::dup2(usual.get(), STDERR_FILENO);
+  const int whole = static_cast<int>(std::count(output.begin(), output.end(), '\n'));
+  EXPECT_GT(whole, 0);
+  EXPECT_NE(last.find("so " + std::to_string(kLines - whole) + " lines were lost here\n"), std::string::npos) << last;
+  EXPECT_NE(last.find("] error: there is room again\n"), std::string::npos) << last;
 }
 
 }  // namespace

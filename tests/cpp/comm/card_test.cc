@@ -2,13 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include "transport/hello.h"
 #include "transport/unix_socket.h"
 
 namespace ringdp::comm {
 namespace {
 
 Card sample_card() {
-  return {transport::local_identity(), transport::UnixListener::open().name, shared_settings(Settings{}), {}};
+  return {transport::local_identity(), transport::UnixListener::open().name, shared_settings(Settings{}), {}, 0, 3};
 }
 
 TEST(Card, SurvivesTheStore) {
@@ -23,23 +24,32 @@ TEST(Card, SurvivesTheStore) {
     EXPECT_EQ(copy->socket_name, card.socket_name);
     EXPECT_EQ(copy->settings, card.settings);
     EXPECT_EQ(copy->heap_bytes, card.heap_bytes);
+    EXPECT_EQ(copy->world, card.world);
     EXPECT_EQ(copy->thresholds.direct_bytes, card.thresholds.direct_bytes);
   }
 }
 
 TEST(Card, MalformedTextIsRefused) {
   const Card card = sample_card();
-  const std::string line = to_line(card.identity), good = to_text(card), limits = to_text(card.thresholds) + "\n";
+  const std::string good = to_text(card), title = good.substr(0, good.find('\n')), limits = to_text(card.thresholds) + "\n";
+  const std::string line = title + "\n" + to_line(card.identity), untitled = good.substr(title.size() + 1);
   Card foreign_socket = card;
   foreign_socket.socket_name = "/tmp/elsewhere";
   for (const std::string& bad : {std::string(), line, line + "\n", line + "\n" + card.socket_name, "\n" + good,
                                  line + "\n\n" + card.settings, line + "\n-\n" + card.settings,
                                  line + "\n-\n-4096\n" + limits + card.settings, line + "\n-\n4k\n" + limits + card.settings,
                                  line + "\n-\n0\n" + card.settings, line + "\n-\n0\ntree_bytes=1\n" + card.settings,
-                                 "x" + good, to_text(foreign_socket),
+                                 "x" + good, to_text(foreign_socket), untitled, title + "x\n" + untitled,
+                                 "ringdp " + untitled, "ringdp x 3\n" + untitled, "ringdp 1000000 3\n" + untitled,
                                  good + std::string(4096, 'x'), std::string(100, '\n'), std::string(50, '\0')}) {
     EXPECT_FALSE(card_from_text(bad)) << bad;
   }
+}
+
+TEST(Card, TheProtocolOfAnotherBuildCanBeRead) {
+  EXPECT_EQ(protocol_of_card(to_text(sample_card())), transport::kProtocolVersion);
+  EXPECT_EQ(protocol_of_card("ringdp 1000000 whatever\nit writes"), 1000000u);
+  for (const char* other : {"", "ringdp", "ringdp x", "ringdp -1 3", "identity-1 host"}) EXPECT_FALSE(protocol_of_card(other)) << other;
 }
 
 TEST(Card, SettingsThatMustAgreeChangeTheText) {

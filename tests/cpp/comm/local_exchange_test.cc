@@ -147,6 +147,28 @@ TEST_F(LocalExchangeTest, ARankWithoutMemoryIsNamedAndNobodyHangs) {
   }
 }
 
+void expect_all_failed(const std::vector<LocalExchange>& results, const std::vector<int>& locals, const std::string& why) {
+  for (const int rank : locals) {
+    const transport::Probe& probe = results[static_cast<size_t>(rank)].probe;
+    EXPECT_EQ(probe.outcome, transport::Probe::Outcome::kFailed);
+    EXPECT_NE(probe.failure.find(why), std::string::npos) << probe.failure;
+  }
+}
+
+TEST_F(LocalExchangeTest, OtherCredentialsThanARankGivesFailTheProbe) {
+  for (const int rank : locals_) {
+    cards_[at(rank)].identity.uid += 1;
+    expect_all_failed(exchange_all([&](int) { return settings_; }), locals_, "credentials");
+    cards_[at(rank)].identity.uid -= 1;
+  }
+}
+
+// As on another machine that was restored from the same image.
+TEST_F(LocalExchangeTest, ASocketThatNobodyListensOnFailsTheProbe) {
+  cards_[1].socket_name = transport::UnixListener::open().name;
+  expect_all_failed(exchange_all([&](int) { return settings_; }), locals_, "nobody listens on rank 1's unix socket");
+}
+
 // Hosts of different size, and ranks that are alone on theirs, must cut a tensor alike.
 TEST(LocalExchange, WhatPlansMayUseOfASlotDoesNotDependOnTheHost) {
   for (const int64_t slot_bytes : {4096, 4097, 1'000'001, 1 << 20}) {

@@ -1,6 +1,9 @@
 // How a rendezvous fails: ranks that are missing, disagree or fail, and strangers at the door.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -8,6 +11,7 @@
 #include <random>
 
 #include "comm/meshes.h"
+#include "transport/hello.h"
 #include "transport/tcp/tcp_socket.h"
 #include "transport/unix_socket.h"
 
@@ -57,6 +61,133 @@ TEST(RendezvousErrors, DifferentSettingsNameBothSides) {
     EXPECT_EQ(error->kind(), ErrorKind::kMismatch);
     expect_message(*error, {"rank 0", "rank 1", "slot_bytes=4096", "slot_bytes=8192"});
   }
+}
+
+TEST(RendezvousErrors, DifferentWorldSizesNameBothSides) {
+  MemoryStore store;
+  const std::vector<transport::Doorbell> bells(2);
+  const auto errors = errors_of_ranks(2, [&](int rank) {
+    connect(store, rank, 3 - rank, with(TransportChoice::kAuto), bells[static_cast<size_t>(rank)], Deadline::never());
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    expect_message(*error, {"rank 1 was told of 2 ranks, rank 0 of 3"});
+  }
+}
+
+TEST(RendezvousErrors, AnotherProtocolIsNamed) {
+  MemoryStore store;
+  store.set("1/card/1", "ringdp 1000000 2\nof a build to come");
+  const transport::Doorbell bell;
+  const auto error = errors_of_ranks(1, [&](int) {
+    connect(store, 0, 2, with(TransportChoice::kAuto), bell, Deadline::never());
+  }).front();
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::kMismatch);
+  EXPECT_EQ(error->culprit(), 1);
+  expect_message(*error, {"protocol " + std::to_string(transport::kProtocolVersion), "protocol 1000000"});
+}
+
+TEST(RendezvousErrors, ARankThatDeclinesEndsTheWaitOfTheOthers) {
+  MemoryStore store;
+  decline(store, 1, 2, "RINGDP_ORDER: 'sideways'");
+  const transport::Doorbell bell;
+  const auto error = errors_of_ranks(1, [&](int) {
+    connect(store, 0, 2, with(TransportChoice::kAuto), bell, Deadline::never());
+  }).front();
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->culprit(), 1);
+  expect_message(*error, {"given up by rank 1", "'sideways'"});
+}
+
+// As another process on this host, whose pid is not known here.
+transport::HostIdentity another_process() {
+  transport::HostIdentity identity = transport::local_identity();
+  identity.pid += 1;
+  identity.pid_namespace += 1;
+  return identity;
+}
+
+// Its card is there, and then it is killed.
+TEST(RendezvousErrors, ARankThatDiesWhileItIsWaitedForIsLost) {
+  for (const auto transport : {TransportChoice::kAuto, TransportChoice::kTcp}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (;;) ::pause();
+    }
+    MemoryStore store;
+    const auto listener = transport::UnixListener::open();
+    Card card{transport::local_identity(), transport == TransportChoice::kAuto ? listener.name : "",
+              shared_settings(with(transport)), {}, 0, 2};
+    card.identity.pid = static_cast<uint64_t>(child);
+    store.set("1/card/1", to_text(card));
+    const transport::Doorbell bell;
+    std::thread killer([&] {
+      while (!store.has({"1/card/0"})) std::this_thread::yield();
+      ::kill(child, SIGKILL);
+    });
+    const auto error = errors_of_ranks(1, [&](int) {
+      connect(store, 0, 2, with(transport), bell, Deadline::never());
+    }).front();
+    killer.join();
+    ::waitpid(child, nullptr, 0);
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kPeerLost);
+    EXPECT_EQ(error->culprit(), 1);
+    expect_message(*error, {"rank 1 (pid " + std::to_string(child), "died"});
+  }
+}
+
+// World 3, but rank 1 is given twice and rank 2 not at all.
+TEST(RendezvousErrors, ARankThatIsThereTwiceIsNamedAtOnce) {
+  MemoryStore store;
+  const std::vector<transport::Doorbell> bells(3);
+  const auto errors = errors_of_ranks(3, [&](int process) {
+    const int rank = process == 0 ? 0 : 1;
+    while (process == 2 && !store.has({"1/card/1"})) std::this_thread::yield();
+    const auto identity = process == 2 ? another_process() : transport::local_identity();
+    connect_as(identity, store, rank, 3, with(TransportChoice::kAuto), bells[static_cast<size_t>(process)], Deadline::never());
+  });
+  const std::string own = "pid " + std::to_string(::getpid()), other = "pid " + std::to_string(::getpid() + 1);
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->culprit(), 1);
+    expect_message(*error, {"two processes say that they are rank 1", own, other});
+  }
+}
+
+// Without a socket there is no telling whether the first one is still there, so both wait; but neither is silent.
+TEST(RendezvousErrors, ARankThatMayBeThereTwiceIsNamedAtTheDeadline) {
+  MemoryStore store;
+  const std::vector<transport::Doorbell> bells(3);
+  const auto errors = errors_of_ranks(3, [&](int process) {
+    const int rank = process == 0 ? 0 : 1;
+    while (process == 2 && !store.has({"1/card/1"})) std::this_thread::yield();
+    const auto identity = process == 2 ? another_process() : transport::local_identity();
+    connect_as(identity, store, rank, 3, with(TransportChoice::kTcp), bells[static_cast<size_t>(process)], soon());
+  });
+  const std::string own = "pid " + std::to_string(::getpid()), other = "pid " + std::to_string(::getpid() + 1);
+  for (const auto& error : errors) ASSERT_TRUE(error);
+  for (const int process : {0, 1}) {
+    expect_message(*errors[static_cast<size_t>(process)],
+                   {"rank 2 has not been heard of", "rank 1 has come twice, as " + own, other});
+  }
+  expect_message(*errors[2], {"rank 0, " + own, "has come no further than generation 1", "this rank was " + own});
+}
+
+TEST(RendezvousErrors, ARestartedRankIsNotThereTwice) {
+  MemoryStore store;
+  { Meshes first(store, 2, with(TransportChoice::kAuto)); }
+  const std::vector<transport::Doorbell> bells(2);
+  run_ranks(2, [&](int rank) {
+    // Threads cannot be another process to the sockets: what the first generation says is changed instead.
+    if (rank == 1) {
+      Card before = *card_from_text(store.get({"1/card/1"}).front());
+      before.identity = another_process();
+      store.set("1/card/1", to_text(before));
+    }
+    connect(store, rank, 2, with(TransportChoice::kAuto), bells[static_cast<size_t>(rank)], Deadline::never());
+  });
 }
 
 TEST(RendezvousErrors, TheFailureOfOneRankReachesThoseWhoWaitForIt) {
@@ -136,7 +267,7 @@ TEST(RendezvousUnderAttack, GarbageAndHalfOpenConnectionsOverUnixSockets) {
   Attacker attacker;
   LeakyStore store([&](const std::string& key, const std::string& value) {
     if (key != "1/card/0" && key != "1/card/1") return;
-    const size_t from = value.find('\n') + 1;
+    const size_t from = value.find('\n', value.find('\n') + 1) + 1;
     const std::string name = value.substr(from, value.find('\n', from) - from);
     ASSERT_TRUE(transport::is_socket_name(name));
     attacker.attack([&] { return transport::connect_unix(name); });
@@ -151,13 +282,13 @@ class LyingStore : public transport::Store {
  public:
   explicit LyingStore(MemoryStore& truth) : truth_(truth) {}
   void set(const std::string& key, const std::string& value) override { truth_.set(key, value); }
-  std::string get(const std::string& key, Deadline deadline) override {
-    std::string value = truth_.get(key, deadline);
-    if (key == "1/secret/0") value.back() = value.back() == '0' ? '1' : '0';
-    return value;
+  std::vector<std::string> get(const std::vector<std::string>& keys) override {
+    std::vector<std::string> values = truth_.get(keys);
+    if (keys.front() == "1/secret/0") values.front().back() = values.front().back() == '0' ? '1' : '0';
+    return values;
   }
   int64_t add(const std::string& key, int64_t amount) override { return truth_.add(key, amount); }
-  bool has(const std::string& key) override { return truth_.has(key); }
+  bool has(const std::vector<std::string>& keys) override { return truth_.has(keys); }
 
  private:
   MemoryStore& truth_;

@@ -2,7 +2,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -221,6 +224,35 @@ TEST(RendezvousLife, NothingIsLeftBehind) {
     EXPECT_GT(open_fds(), before);
   }
   EXPECT_EQ(open_fds(), before);
+}
+
+// A DataLoader's worker: it must not stand in for a rank that is gone.
+TEST(RendezvousLife, AForkedChildHoldsNoSocket) {
+  for (const auto transport : {TransportChoice::kShm, TransportChoice::kTcp}) {
+    MemoryStore store;
+    Settings settings = with(transport);
+    settings.tcp_streams = 3;
+    Meshes group(store, 2, settings);
+    int told[2];
+    ASSERT_EQ(::pipe2(told, O_CLOEXEC), 0);
+    const UniqueFd reading(told[0]), writing(told[1]);
+    char byte = 0;
+    const pid_t child = ::fork();
+    if (child == 0 && ::write(writing.get(), &byte, 1) == 1) {
+      for (;;) ::pause();
+    }
+    ASSERT_EQ(::read(reading.get(), &byte, 1), 1);
+    group.meshes[0] = Mesh{};
+    const Peer& gone = group.meshes[1].peers[0];
+    EXPECT_EQ(::recv(gone.control.get(), &byte, 1, MSG_DONTWAIT), 0);
+    for (auto* const link : {gone.link.get(), gone.messages.get()}) {
+      if (transport == TransportChoice::kTcp) {
+        EXPECT_THROW(link->try_recv(&byte, 1), Error);
+      }
+    }
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  }
 }
 
 // All ranks are this process, so it pays for each end: one control socket per ordered pair of ranks.

@@ -1,6 +1,7 @@
 #include "comm/roll_call.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "comm/memory_store.h"
 #include "comm/rank_threads.h"
@@ -46,6 +47,26 @@ TEST(RollCall, GathersInTheOrderAsked) {
     RollCall roll_call(store, rank, 4, Deadline::never());
     roll_call.publish("card", "of " + std::to_string(rank));
     EXPECT_EQ(roll_call.gather("card", {2, 0, 3}), (std::vector<std::string>{"of 2", "of 0", "of 3"}));
+  });
+}
+
+// A store that is so far away that no answer comes within any time that one might wait for it at first.
+class DistantStore : public MemoryStore {
+ public:
+  bool has(const std::vector<std::string>& keys) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    return MemoryStore::has(keys);
+  }
+};
+
+TEST(RollCall, TheStoreMayBeFarAway) {
+  DistantStore store;
+  run_ranks(2, [&](int rank) {
+    RollCall roll_call(store, rank, 2, Deadline::after(std::chrono::seconds(30)));
+    for (const char* what : {"card", "verdict"}) {
+      roll_call.publish(what, what);
+      EXPECT_EQ(roll_call.gather(what, {0, 1}), (std::vector<std::string>{what, what}));
+    }
   });
 }
 
@@ -104,6 +125,52 @@ TEST(RollCall, TheFirstFailureIsTheOneToldAbout) {
     EXPECT_EQ(error.culprit(), 1);
     expect_message(error, {"the cause"});
   }
+}
+
+Losses lost(int member, const transport::HostIdentity& process) {
+  return [=] { return std::vector<Loss>{{member, process, kDied}}; };
+}
+
+TEST(RollCall, ALostRankEndsTheWaitOfAll) {
+  MemoryStore store;
+  const auto errors = errors_of_ranks(2, [&](int rank) {
+    RollCall roll_call(store, rank, 3, Deadline::never());
+    if (rank == 0) roll_call.heed(lost(2, transport::local_identity()));
+    try {
+      roll_call.gather("card", {2});
+    } catch (const Error& error) {
+      roll_call.give_up(error);
+      throw;
+    }
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kPeerLost);
+    EXPECT_EQ(error->culprit(), 2);
+    expect_message(*error, {"rank 2 (pid " + std::to_string(::getpid()), kDied});
+  }
+}
+
+TEST(RollCall, ALossOfARankThatIsNotWaitedForIsNone) {
+  MemoryStore store;
+  RollCall roll_call(store, 0, 3, Deadline::never());
+  roll_call.heed(lost(2, transport::local_identity()));
+  EXPECT_NO_THROW(roll_call.look_around("come", rank_zero));
+  EXPECT_NO_THROW(roll_call.look_around("come", nobody));
+}
+
+TEST(RollCall, AProcessInALostOnesPlaceIsWaitedFor) {
+  MemoryStore store;
+  RollCall one(store, 1, 2, Deadline::never()), zero(store, 0, 2, Deadline::never());
+  Card card;
+  card.identity = transport::local_identity();
+  auto before = card.identity;
+  before.pid += 1;
+  zero.introduce(card);
+  one.heed(lost(0, before));
+  EXPECT_NO_THROW(one.look_around("come", rank_zero));
+  one.heed(lost(0, card.identity));
+  EXPECT_THROW(one.look_around("come", rank_zero), Error);
 }
 
 TEST(RollCall, AFailureOfAnEarlierGenerationIsForgotten) {

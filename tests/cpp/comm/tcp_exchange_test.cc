@@ -7,6 +7,7 @@
 #include "comm/memory_store.h"
 #include "comm/rank_threads.h"
 #include "transport/socket_io.h"
+#include "transport/tcp/tcp_socket.h"
 
 namespace ringdp::comm {
 namespace {
@@ -72,7 +73,7 @@ TEST(TcpExchange, OnlyControlSocketsTimeOutOnUnacknowledgedBytes) {
       return ms;
     };
     for (const auto& [peer, connection] : mine.connections) {
-      EXPECT_EQ(user_timeout(connection.control), 1234);
+      EXPECT_EQ(user_timeout(connection.control), 1234 + 1000);
       EXPECT_EQ(user_timeout(connection.bulk.at(0)), 0);
       EXPECT_EQ(user_timeout(connection.messages), 0);
     }
@@ -99,6 +100,42 @@ TEST(TcpExchange, LoopbackHasNoSpeedAndGetsOneStream) {
     const TcpExchange mine = exchange_tcp(Session::begin(roll_call, settings), {1 - rank}, false);
     EXPECT_EQ(mine.connections.at(1 - rank).bulk.size(), 1u);
   });
+}
+
+// Its first connection is reset once it has been let in.
+TEST(TcpExchange, APeerThatIsGoneAfterItsHelloIsLost) {
+  MemoryStore store;
+  const Settings settings = over_loopback();
+  const auto error = errors_of_ranks(2, [&](int rank) {
+    RollCall roll_call(store, rank, 2, Deadline::never());
+    const Session session = Session::begin(roll_call, settings);
+    if (rank == 0) {
+      exchange_tcp(session, {1}, true);
+      return;
+    }
+    const UniqueFd own = transport::listen_on(*transport::SocketAddress::parse("127.0.0.1", 0));
+    roll_call.publish("address", "127.0.0.1 " + std::to_string(transport::SocketAddress::bound_to(own.get()).port()) + " 1");
+    const std::string zero = roll_call.gather("address", {0}).front();
+    const size_t space = zero.find(' ');
+    const auto address = transport::SocketAddress::parse(zero.substr(0, space), std::stoi(zero.substr(space + 1)));
+    std::vector<UniqueFd> sockets;
+    for (const auto channel : {transport::Channel::kControl, transport::Channel::kMessages, transport::Channel::kBulk}) {
+      sockets.push_back(transport::connect_tcp(*address, kForever));
+      const int fd = sockets.back().get();
+      const transport::HelloFrame hello = encode(session.hello(1, 0, channel));
+      transport::HelloFrame reply;
+      EXPECT_TRUE(send_all(fd, hello.data(), hello.size(), kForever));
+      EXPECT_TRUE(recv_all(fd, reply.data(), reply.size(), kForever));
+      if (channel != transport::Channel::kControl) continue;
+      const linger at_once{1, 0};
+      ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+      sockets.back().reset();
+    }
+  })[0];
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::kPeerLost);
+  EXPECT_EQ(error->culprit(), 1);
+  expect_message(*error, {"rank 1 closed its connection while the ranks met"});
 }
 
 TEST(TcpExchange, AMalformedAddressNamesRankAndKey) {
@@ -132,7 +169,7 @@ TEST(TcpExchange, AnUnknownInterfaceIsRefusedBeforeAnythingOpens) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
     expect_message(error, {"no-such-interface", "lo (127.0.0.1)"});
   }
-  EXPECT_FALSE(store.has("1/address/0"));
+  EXPECT_FALSE(store.has({"1/address/0"}));
 }
 
 }  // namespace

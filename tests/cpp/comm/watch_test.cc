@@ -1,13 +1,16 @@
 #include "comm/watch.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <condition_variable>
+#include <filesystem>
 
 #include "base/deadline.h"
 #include "base/unique_fd.h"
@@ -20,6 +23,7 @@ class Listener : public Watched {
   void peer_aborted(int rank, const ControlMessage& m) override { say("aborted " + std::to_string(rank) + " " + m.text); }
   void peer_left(int rank, uint64_t n) override { say("left " + std::to_string(rank) + " " + std::to_string(n)); }
   void peer_lost(int rank, const std::string& how) override { say("lost " + std::to_string(rank) + " " + how); }
+  void unwatched(const std::string& why) override { say("unwatched " + why); }
 
   std::string wait_for_word() {
     std::unique_lock lock(mutex_);
@@ -91,6 +95,58 @@ TEST_F(WatchTest, AKilledProcessIsNoticedThoughItsSocketStaysOpen) {
   ::kill(child, SIGKILL);
   EXPECT_EQ(group->wait_for_word().rfind("lost 4 died", 0), 0u);
   ::waitpid(child, nullptr, 0);
+}
+
+// As many groups of many peers have.
+TEST_F(WatchTest, SeesMoreDescriptorsThanAProcessMayHaveOpen) {
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  std::vector<UniqueFd> others;
+  std::vector<WatchedPeer> peers{{4, mine.get(), -1, false}};
+  for (int i = 0; i < 40; ++i) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    peers.push_back({5 + i, ends[0], -1, false});
+    for (const int end : ends) others.emplace_back(end);
+  }
+  const rlimit fewer{40, usual.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &fewer), 0);
+  watch.add(group, peers);
+  theirs.reset();
+  EXPECT_EQ(group->wait_for_word().rfind("lost 4 closed", 0), 0u);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+}
+
+// Groups share the descriptor of a process.
+TEST_F(WatchTest, TheEndOfAProcessIsToldToEveryGroupThatIsLeft) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  if (!pidfd) GTEST_SKIP() << "this kernel has no pidfd_open";
+  const auto second = std::make_shared<Listener>(), removed = std::make_shared<Listener>();
+  watch.add(group, {{4, mine.get(), pidfd.get(), false}});
+  watch.add(removed, {{4, -1, pidfd.get(), false}});
+  watch.add(second, {{1, -1, pidfd.get(), false}});
+  watch.remove(removed.get());
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(group->wait_for_word(), std::string("lost 4 ") + kDied);
+  EXPECT_EQ(second->wait_for_word(), std::string("lost 1 ") + kDied);
+  EXPECT_EQ(removed.use_count(), 1);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST_F(WatchTest, WhenItCannotWatchEveryGroupIsTold) {
+  watch.add(group, {{4, mine.get(), -1, false}});
+  const int dead = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;
+    if (std::filesystem::read_symlink(entry.path(), closed) != "anon_inode:[eventpoll]") continue;
+    ASSERT_GE(::dup2(dead, std::stoi(entry.path().filename().string())), 0);
+  }
+  ::close(dead);
+  EXPECT_EQ(group->wait_for_word().rfind("unwatched ", 0), 0u);
 }
 
 TEST_F(WatchTest, HeartbeatsArriveWhereAskedFor) {

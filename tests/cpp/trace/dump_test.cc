@@ -1,6 +1,7 @@
 #include "trace/dump.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -44,6 +45,25 @@ TEST_F(DumpTest, AFolderThatCannotBeMadeIsNamed) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("/dev/null/traces/rank_0"), std::string::npos) << error.what();
   }
+}
+
+// The draft's name can be foretold.
+TEST_F(DumpTest, WhatLiesInItsWayIsNeitherFollowedNorOpened) {
+  fs::create_directories(folder_);
+  const fs::path draft = folder_ / ("rank_0.draft." + std::to_string(::getpid()) + "~"), other = folder_ / "other";
+  const Recorder recorder(8);
+  std::ofstream(other) << "dear";
+  fs::create_symlink(other, draft);
+  write_dump(recorder, folder_);
+  EXPECT_EQ(fs::file_size(other), 4u);
+  ASSERT_EQ(::mkfifo(draft.c_str(), 0600), 0);
+  write_dump(recorder, folder_);  // opening it would wait for a reader
+  EXPECT_EQ(files().size(), 2u);
+  fs::remove(folder_ / "rank_0");
+  fs::create_symlink(other, folder_ / "rank_0");
+  write_dump(recorder, folder_);
+  EXPECT_EQ(fs::file_size(other), 4u);
+  EXPECT_FALSE(fs::is_symlink(folder_ / "rank_0"));
 }
 
 TEST_F(DumpTest, WritesOnlyWhenAsked) {

@@ -63,6 +63,18 @@ TEST(Flight, OfGroupsThatShareANameTheLatestHasEntries) {
   EXPECT_EQ(count_of(dump, "enqueued") - count_of(dump, "last_enqueued"), 2u);  // all events are there
 }
 
+// Groups are named by their places in the dump, whatever was forgotten before them.
+TEST(Flight, AGroupThatIsForgottenTakesItsEventsWithIt) {
+  Recorder recorder(8);
+  for (size_t number = 0; number <= Recorder::kMostClosed; ++number) recorder.close(recorder.open({"old", 0, {0}}));
+  const int latest = recorder.open({"new", 0, {0}});
+  recorder.note(event(Kind::kEnqueued, 0, 1, 11));
+  recorder.note(event(Kind::kEnqueued, latest, 1, 12));
+  const std::string dump = flight_of(recorder, kProcess);
+  EXPECT_EQ(count_of(dump, "profiling_name"), 1u);
+  EXPECT_EQ(count_of(dump, "enqueued") - count_of(dump, "last_enqueued"), 1u);
+}
+
 TEST(Flight, ThisProcessSaysWhoAndWhen) {
   const Process process = this_process(3);
   EXPECT_EQ(process.rank, 3);

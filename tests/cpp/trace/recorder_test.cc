@@ -13,8 +13,21 @@ TEST(Recorder, GroupsAreNumberedInOrder) {
   EXPECT_EQ(recorder.open({"tp", 0, {1, 3}}), 1);
   const auto groups = recorder.groups();
   ASSERT_EQ(groups.size(), 2u);
-  EXPECT_EQ(groups[1].name, "tp");
-  EXPECT_EQ(groups[1].members, (std::vector<int>{1, 3}));
+  EXPECT_EQ(groups.at(1).name, "tp");
+  EXPECT_EQ(groups.at(1).members, (std::vector<int>{1, 3}));
+  EXPECT_EQ(recorder.rank(), 1);
+}
+
+TEST(Recorder, OfGroupsThatHaveEndedTheLatestAreKept) {
+  constexpr int kMany = 3 * Recorder::kMostClosed;
+  Recorder recorder(8);
+  recorder.open({"0", 1, {4, 6}});
+  for (int number = 1; number <= kMany; ++number) recorder.close(recorder.open({"of one", 0, {6}}));
+  const auto groups = recorder.groups();
+  EXPECT_EQ(groups.size(), 1 + Recorder::kMostClosed);
+  EXPECT_EQ(groups.begin()->second.name, "0") << "it has not ended";
+  EXPECT_EQ(groups.rbegin()->first, kMany);
+  EXPECT_EQ(recorder.rank(), 6);
 }
 
 TEST(Recorder, FillsInThreadAndTime) {

@@ -92,6 +92,24 @@ TEST(FdExchange, ARankThatDoesNotComeIsATimeout) {
   }
 }
 
+TEST(FdExchange, StrangersThatKeepComingAreNoReasonToWaitBeyondTheDeadline) {
+  Ranks ranks(2);
+  std::atomic<bool> over{false};
+  std::thread strangers([&] {
+    while (!over) connect_unix(ranks.names[0]);
+  });
+  std::vector<std::string> names = ranks.names;
+  names[1].clear();
+  try {
+    ranks.exchanges[0]->run(0, names, ranks.own[0].get(), [](int, int) { return false; }, Deadline::after(300ms));
+    ADD_FAILURE() << "rank 1 never ran";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+  }
+  over = true;
+  strangers.join();
+}
+
 TEST(FdExchange, WhoIsGoneBeforeItIsReachedIsLost) {
   Ranks ranks(2);
   ranks.exchanges[1].reset();

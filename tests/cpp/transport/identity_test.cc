@@ -6,7 +6,7 @@
 namespace ringdp::transport {
 namespace {
 
-HostIdentity sample_identity() { return {"node-7", "0c6f5d1e-7d0b-4d5b-9f0e-3f2a1b4c5d6e", 4026531840, 4026531836, 1000, 4711}; }
+HostIdentity sample_identity() { return {"node-7", "0c6f5d1e-7d0b-4d5b-9f0e-3f2a1b4c5d6e", 4026531840, 4026531836, 4026531837, 1000, 4711}; }
 
 TEST(Identity, OfThisProcessIsComplete) {
   const HostIdentity self = local_identity();
@@ -14,6 +14,7 @@ TEST(Identity, OfThisProcessIsComplete) {
   EXPECT_EQ(self.boot_id.size(), sample_identity().boot_id.size());
   EXPECT_NE(self.network_namespace, 0u);
   EXPECT_NE(self.pid_namespace, 0u);
+  EXPECT_NE(self.user_namespace, 0u);
   EXPECT_EQ(self.uid, ::geteuid());
   EXPECT_EQ(self.pid, static_cast<uint64_t>(::getpid()));
 }
@@ -27,6 +28,7 @@ TEST(Identity, SurvivesTheLine) {
     EXPECT_EQ(copy->boot_id, identity.boot_id);
     EXPECT_EQ(copy->network_namespace, identity.network_namespace);
     EXPECT_EQ(copy->pid_namespace, identity.pid_namespace);
+    EXPECT_EQ(copy->user_namespace, identity.user_namespace);
     EXPECT_EQ(copy->uid, identity.uid);
     EXPECT_EQ(copy->pid, identity.pid);
   }
@@ -34,8 +36,8 @@ TEST(Identity, SurvivesTheLine) {
 
 TEST(Identity, MalformedLinesAreRefused) {
   const std::string good = to_line(sample_identity());
-  std::vector<std::string> bad = {"", " ", "identity-1", good + " ", " " + good, good + " 1", good + "\n", good + "x"};
-  bad.push_back("identity-2" + good.substr(10));
+  std::vector<std::string> bad = {"", " ", "identity-2", good + " ", " " + good, good + " 1", good + "\n", good + "x"};
+  bad.push_back("identity-1" + good.substr(10));
   bad.push_back(good + std::string(1000, '1'));
   for (size_t length = 0; length < good.size(); ++length) {
     // A shorter pid is still a pid, so cuts inside the last field do not count.
@@ -65,14 +67,16 @@ TEST(Identity, SameHostNeedsBootIdNetworkAndUser) {
   EXPECT_TRUE(same_host(a, b).same) << "containers on one host share memory";
   EXPECT_FALSE(share_pids(a, b));
 
-  HostIdentity rebooted = a, elsewhere = a, stranger = a;
+  HostIdentity rebooted = a, elsewhere = a, stranger = a, contained = a;
   rebooted.boot_id[0] = '1';
   elsewhere.network_namespace += 1;
   stranger.uid += 1;
+  contained.user_namespace += 1;
   EXPECT_NE(same_host(a, rebooted).why.find("boot id"), std::string::npos);
   EXPECT_NE(same_host(a, elsewhere).why.find("network namespace"), std::string::npos);
   EXPECT_NE(same_host(a, stranger).why.find("1001"), std::string::npos);
-  for (const HostIdentity& other : {rebooted, elsewhere, stranger}) {
+  EXPECT_NE(same_host(a, contained).why.find("user namespace"), std::string::npos);
+  for (const HostIdentity& other : {rebooted, elsewhere, stranger, contained}) {
     EXPECT_FALSE(same_host(a, other).same);
     EXPECT_FALSE(same_host(other, a).same);
     EXPECT_FALSE(share_pids(a, other));

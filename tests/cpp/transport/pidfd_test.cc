@@ -52,7 +52,9 @@ TEST_F(PidfdTest, ADeadProcessIsNoticedAndItsDescriptorNotHandedOutAgain) {
   EXPECT_TRUE(has_ended(*held));
   const auto zombie = open_pidfd(pid);  // still that process, but the held descriptor can no longer prove it
   EXPECT_TRUE(!zombie || zombie->get() != held->get());
+  EXPECT_TRUE(exists(pid)) << "not waited for";
   end_child();
+  EXPECT_FALSE(exists(pid));
   EXPECT_EQ(open_pidfd(pid), nullptr) << "nothing runs under a pid that was just reaped";
 }
 

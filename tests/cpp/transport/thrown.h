@@ -18,4 +18,14 @@ inline ErrorKind kind_thrown(const std::function<void()>& call) {
   return ErrorKind::kAborted;
 }
 
+inline Error thrown(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return Error(ErrorKind::kAborted, "");
+}
+
 }  // namespace ringdp::transport

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -137,6 +138,20 @@ TEST(UnixSocket, AParcelMayBeEmptyButNotOverfull) {
   EXPECT_EQ(parcel.mark, std::byte{'N'});
   EXPECT_TRUE(parcel.fds.empty());
   EXPECT_THROW(send_fds(c.near.get(), std::byte{'N'}, std::vector<int>(kMostFds + 1, c.near.get()), kUnbounded), Error);
+}
+
+TEST(UnixSocket, DescriptorsForWhichThereIsNoRoomAreReported) {
+  const Connection c;
+  const UniqueFd bell(::eventfd(0, EFD_CLOEXEC));
+  ASSERT_TRUE(send_fds(c.near.get(), std::byte{'S'}, {bell.get()}, kUnbounded));
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const int lowest_free = UniqueFd(::dup(bell.get())).get();
+  const rlimit none{static_cast<rlim_t>(lowest_free), usual.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const FdParcel parcel = recv_fds(c.far.get(), kUnbounded);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  EXPECT_TRUE(parcel.open && parcel.cut && parcel.fds.empty());
 }
 
 TEST(UnixSocket, AGonePeerIsReported) {

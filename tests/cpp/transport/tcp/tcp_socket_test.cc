@@ -66,13 +66,16 @@ TEST_P(TcpSocket, BulkSocketsSendAtOnceAndBufferMore) {
   EXPECT_EQ(option(plain.get(), IPPROTO_TCP, TCP_NODELAY), 1);
   EXPECT_GT(option(plain.get(), SOL_SOCKET, SO_SNDBUF), before);
   EXPECT_EQ(option(plain.get(), IPPROTO_TCP, TCP_USER_TIMEOUT), 0) << "a late reader is not an unreachable one";
+  EXPECT_EQ(option(plain.get(), SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_LT(option(plain.get(), IPPROTO_TCP, TCP_KEEPIDLE), 60) << "before a firewall forgets it";
 }
 
 TEST_P(TcpSocket, ControlSocketsNoticeAnUnreachablePeer) {
   const UniqueFd near = connect_tcp(SocketAddress::bound_to(listener_.get()), kForever);
   tune_for_control(near.get(), 4500);
   EXPECT_EQ(option(near.get(), IPPROTO_TCP, TCP_NODELAY), 1);
-  EXPECT_EQ(option(near.get(), IPPROTO_TCP, TCP_USER_TIMEOUT), 4500);
+  EXPECT_EQ(option(near.get(), IPPROTO_TCP, TCP_USER_TIMEOUT), 4500 + 1000);
+  EXPECT_EQ(option(near.get(), IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS), 1);
   EXPECT_EQ(option(near.get(), SOL_SOCKET, SO_KEEPALIVE), 1);
   const int seconds = option(near.get(), IPPROTO_TCP, TCP_KEEPIDLE) +
                       option(near.get(), IPPROTO_TCP, TCP_KEEPINTVL) * option(near.get(), IPPROTO_TCP, TCP_KEEPCNT);
