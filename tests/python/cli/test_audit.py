@@ -83,6 +83,15 @@ def test_a_job_that_nobody_watches_is_said(capfd):
     assert "hello" in said.out and "TORCH_DEVICE_BACKEND_AUTOLOAD" in said.err
 
 
+def test_a_watched_job_without_loaders_is_told_so(capfd):
+    """And not that ringdp is not installed there."""
+    attached = 'touch "${RINGDP_ATTACH#audit:}/attached"'  # as attach/start.py does
+    assert main.main(["audit", "--", "sh", "-c", attached]) == 2
+    said = capfd.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert "no rank has iterated a DataLoader" in said.err and "installed" not in said.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
