@@ -98,9 +98,15 @@ def _audit(options: argparse.Namespace, command: list[str], assignment: Assignme
     ranks = reader.read()
     if not ranks:
         raise ValueError(no_records(assignment, _NOTHING))
-    report = judge(ranks)
-    if options.png:
-        _draw(ranks, Path(options.png))
+    try:
+        report = judge(ranks)
+        if options.png:
+            _draw(ranks, Path(options.png))
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        if command:
+            raise  # ringdp has written these records itself
+        what = f"{type(error).__name__}: {error}"
+        raise ValueError(f"--records {options.records} holds no records of `ringdp audit` ({what})") from error
     if options.json:
         print(json.dumps({**report.as_dict(), "status": ended.status, "stopped": ended.stopped}))
     else:

@@ -119,6 +119,15 @@ def test_a_picture_of_nothing_is_said(tmp_path, capsys):
     assert not (tmp_path / "x.png").exists()
 
 
+@pytest.mark.parametrize("row", [{"kind": "loader"}, {"kind": "loader", "loader": []}, {"kind": "cost"}])
+def test_records_of_something_else_are_one_line(tmp_path, capsys, row):
+    header = {"kind": "rank", "rank": 0, "world": 1, "restart": 0, "time": 0}
+    (tmp_path / "rank0.jsonl").write_text(f"{json.dumps(header)}\n{json.dumps(row)}\n")
+    assert main.main(["audit", "--records", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert f"--records {tmp_path} holds no records of `ringdp audit`" in error and len(error.splitlines()) == 1
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "many"])
 def test_numbers_are_checked(value, capsys):
     with pytest.raises(SystemExit) as stop:
