@@ -13,7 +13,7 @@ class CheckpointError(RuntimeError):
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Around what only a damaged or forged file makes fail: whatever that raises is a CheckpointError naming the file."""
+    """Around what only a damaged or forged file makes fail: whatever that raises is a CheckpointError naming it."""
     try:
         yield
     except CheckpointError as error:

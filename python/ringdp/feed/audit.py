@@ -29,11 +29,11 @@ def audit(
     """Watches what the ranks of `group` (default: all) draw from it; the loader itself stays in use, or iterate this.
 
     Every rank calls it, on its own loader, in the same order. At the first step of each epoch (its first backward pass,
-    or its second batch) the ranks compare what they drew so far: new problems are a RuntimeWarning on rank 0, and with `fail` an AuditError on every rank. They
-    meet through the store: rank 0 waits for at most `timeout`, the others for twice that; a rank that does not come is
-    a problem of its own, and what it drew is judged when it does. The draws of the latest epochs are kept. Of a
-    sampler draws are noted as it is asked, so with those that a DataLoader's workers ask for ahead. TypeError where it
-    is no DataLoader or sampler.
+    or its second batch) the ranks compare what they drew so far: new problems are a RuntimeWarning on rank 0, and with
+    `fail` an AuditError on every rank. They meet through the store: rank 0 waits for at most `timeout`, the others for
+    twice that; a rank that does not come is a problem of its own, and what it drew is judged when it does. The draws of
+    the latest epochs are kept. Of a sampler draws are noted as it is asked, so with those that a DataLoader's workers
+    ask for ahead. TypeError where it is no DataLoader or sampler.
     """
     if not isinstance(loader_or_sampler, (DataLoader, Sampler)):
         kind = type(loader_or_sampler).__name__

@@ -62,7 +62,7 @@ def _advice(raw: int, samples: int, micro_batch: int, dp: int, seq: int) -> tupl
         lower = f"lower --micro-batch to {smaller}; " if smaller else ""
         fewer = f"; or use {counted(most, 'rank')} and leave {dp - most} idle" if most else ""
         return (
-            f"{counted(dp, 'rank')} are too many for {samples} samples: {lower}raise the global batch to {bigger} samples"
+            f"{dp} ranks are too many for {samples} samples: {lower}raise the global batch to {bigger} samples"
             f" ({bigger * seq:,} tokens){fewer}",
         )
     if accumulation == int(accumulation):
@@ -70,7 +70,8 @@ def _advice(raw: int, samples: int, micro_batch: int, dp: int, seq: int) -> tupl
     steps = max(1, floor(recipes.grad_acc(raw, micro_batch, dp)))
     return (
         f"{micro_batch} x {accumulation:.3f} x {dp}: accumulation must be whole: take {steps} "
-        f"micro-batch{'' if steps == 1 else 'es'} ({micro_batch * steps * dp} samples) or {steps + 1} ({micro_batch * (steps + 1) * dp})",
+        f"micro-batch{'' if steps == 1 else 'es'} ({micro_batch * steps * dp} samples) or {steps + 1} "
+        f"({micro_batch * (steps + 1) * dp})",
     )
 
 

@@ -193,7 +193,8 @@ def _refusal(found: Preflight) -> str:
     held = found.by_stage[found.stage]
     largest = max(fields(held), key=lambda field: getattr(held, field.name)).name
     return (
-        f"preflight: stage {found.stage} on {counted(found.ranks, 'rank')} needs {byte_size(held.total)} per rank, a device has"
+        f"preflight: stage {found.stage} on {counted(found.ranks, 'rank')} needs {byte_size(held.total)} per rank, "
+        "a device has"
         f" {byte_size(found.device_bytes)} (most of it {largest}, {byte_size(getattr(held, largest))}): it"
         f" {fit_sentence(dict(found.fewest_ranks))}"
     )

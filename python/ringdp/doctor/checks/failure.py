@@ -18,8 +18,8 @@ _ADVICE = {
     "batches: drop_last=True, equal shards",
     "PeerLost": "a rank that died says why in its last lines of output, on standard error; one that left in good order "
     "came to the end of its loop earlier: give all ranks equally many batches",
-    "Timeout": "look at the rank that has not called: its own error, its loop, its loader; if it is only slow, raise the "
-    "timeout of the process group",
+    "Timeout": "look at the rank that has not called: its own error, its loop, its loader; if it is only slow, raise "
+    "the timeout of the process group",
     "InvalidArgument": "mend that call: the message says what is accepted",
 }
 _SAME_CALLS = "give all ranks the same calls in the same order, and equally many batches of equal sizes"

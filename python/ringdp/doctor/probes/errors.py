@@ -31,8 +31,8 @@ def install(rig: Rig, folder: Path) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if _is_rank():
-            said = {"type": kind.__name__, "message": str(error)[:_MESSAGE], "place": _place(trace), "time": time.time()}
-            rig.write({"kind": "error", **said})
+            said = {"type": kind.__name__, "message": str(error)[:_MESSAGE]}
+            rig.write({"kind": "error", **said, "place": _place(trace), "time": time.time()})
         before(kind, error, trace)
 
     sys.excepthook = hook

@@ -25,7 +25,8 @@ def test_the_rank_that_raised_is_named_and_not_those_that_lost_it(lost):
     """Whatever the clocks of their hosts say."""
     rows = [error("DistBackendError", lost, 1.0), error("RuntimeError", "bad sample", 2.0), error("Late", "too", 3.0)]
     (finding,) = check(evidence(3, more=lambda rank: rows[rank]))
-    assert finding.seen == "rank 1 ended with RuntimeError at train.py, line 7 in main (ranks 0, 2 failed too): bad sample"
+    where = "at train.py, line 7 in main (ranks 0, 2 failed too)"
+    assert finding.seen == f"rank 1 ended with RuntimeError {where}: bad sample"
     assert finding.numbers == {"type": "RuntimeError", "rank": 1}
     assert "traceback" in finding.fix and "buffers" not in finding.fix
 
