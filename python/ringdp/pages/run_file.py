@@ -46,6 +46,7 @@ def read(file: Path) -> dict[str, Any]:
     """The report. NoRun names the file, and what is missing or wrong in it."""
     try:
         run = json.loads(file.read_text(encoding="utf-8"))
+        json.dumps(run, ensure_ascii=False).encode()  # "\\ud800" is half a character, which no page can have
     except OSError as problem:
         raise NoRun(f"cannot read {file}: {problem.strerror}") from None
     except (ValueError, RecursionError) as problem:

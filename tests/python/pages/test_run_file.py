@@ -87,6 +87,7 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], named: str) -> None:
         (b"{", "is no JSON: "),
         (b"\xff\xfe", "is no JSON: "),
         (b"9" * 5000, "is no JSON: "),
+        (rb'"\ud800"', "is no JSON: "),
         (b"[" * 100000, "is no JSON: "),
         (b"[1]", "is no report of a run: it has no backend; ringdp.RunLog writes one "),
     ],
