@@ -12,6 +12,7 @@ from typing import Any
 VARIABLE = "RINGDP_ATTACH"
 TOOLS = ("audit", "doctor")
 _OPTIONS = "options.json"
+_ATTACHED = "attached"
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,15 @@ class Assignment:
     def write_options(self, options: Mapping[str, Any]) -> None:
         """Before the job starts: what its ranks are to do."""
         (self.folder / _OPTIONS).write_text(json.dumps(options))
+
+    def note_attached(self) -> None:
+        """In a process of the job that sets the tool's hooks. OSError when the folder is gone."""
+        (self.folder / _ATTACHED).touch()
+
+    @property
+    def attached(self) -> bool:
+        """Whether any process of the job has the tool's hooks."""
+        return (self.folder / _ATTACHED).exists()
 
     def options(self) -> dict[str, Any]:
         """What write_options() was given."""

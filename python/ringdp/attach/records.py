@@ -11,6 +11,9 @@ from typing import Any
 from ringdp.attach.rank_file import SUFFIX
 
 
+_MOST_RANKS = 1 << 20  # more are no job, and would take as long to look through
+
+
 @dataclass
 class RankRecords:
     """What one process has written so far, by kind and in order."""
@@ -58,17 +61,26 @@ class Reader:
         try:
             for line in complete.splitlines():
                 self._add(path, json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} holds no records of a rank: {error}") from None
 
     def _add(self, path: Path, record: dict[str, Any]) -> None:
         if path not in self._files:
             if record["kind"] != "rank":
                 raise ValueError("its first line does not name a rank")
+            _check_header(record)
             self._files[path] = RankRecords(record)
         records = self._files[path]
         records.kinds.setdefault(record["kind"], []).append(record)
         records.lines += 1
+
+
+def _check_header(header: dict[str, Any]) -> None:
+    rank, world = header["rank"], header["world"]
+    if type(rank) is not int or type(world) is not int or not 0 <= rank < world <= _MOST_RANKS:
+        raise ValueError(f"rank {rank!r} of {world!r}")
+    if type(header["restart"]) is not int or type(header["time"]) not in (int, float):
+        raise ValueError("its first line does not say when it began")
 
 
 def world_of(ranks: Mapping[int, RankRecords]) -> int:

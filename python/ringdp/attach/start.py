@@ -20,4 +20,5 @@ def start() -> None:
         return
     _started = True
     tool = importlib.import_module(_MODULES[assignment.tool])
+    assignment.note_attached()
     tool.attach(RankFile(assignment.folder), assignment.options())

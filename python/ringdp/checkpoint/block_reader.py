@@ -7,14 +7,17 @@ and a tensor that is wanted in another order than it is stored in is read whole.
 from __future__ import annotations
 
 import hashlib
+import io
+import pickle
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint import FileSystemReader, filesystem, metadata
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
@@ -57,6 +60,37 @@ class _Verifier(DefaultLoadPlanner):
             landing.tensor[to : to + stop - start] = tensor[of : of + stop - start]
 
 
+# What an index is made of. layouts are written as a call of torch's own function.
+_CLASSES = {
+    *(getattr(metadata, name) for name in metadata.__all__),
+    metadata._MEM_FORMAT_ENCODING,
+    filesystem._StorageInfo,
+    torch.Size,
+    torch.serialization._get_layout,
+}
+
+
+class _IndexReader(pickle.Unpickler):
+    """DCP's index is a pickle; this one makes DCP's own values and runs nothing else that a file may name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith("pathlib"):  # where it was saved, which nobody asks
+            return _Path
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        for known in _CLASSES:
+            if (module, name) == (known.__module__, known.__qualname__):
+                return known
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of an index")
+
+
+class _Path:
+    """Stands for a path."""
+
+    def __init__(self, *parts: Any) -> None:
+        pass
+
+
 def read_pieces(folder: Path, manifest: Manifest, wanted: Iterable[Stretch]) -> list[Piece]:
     """The wanted stretches with their saved values, on the CPU, in the order of `wanted`.
 
@@ -70,7 +104,7 @@ def read_pieces(folder: Path, manifest: Manifest, wanted: Iterable[Stretch]) -> 
     reader = _reader(folder, manifest)
     by_file: dict[str, list[Stretch]] = defaultdict(list)
     for block in sorted(by_block):
-        by_file[_file_of(folder, reader, index_of(block))].append(block)
+        by_file[_file_of(folder, reader, index_of(block), manifest)].append(block)
     for name, blocks in sorted(by_file.items()):
         path = folder / name
         planner = _Verifier(manifest.hashes, {block: by_block[block] for block in blocks})
@@ -109,19 +143,29 @@ def _landings_by_block(manifest: Manifest, landings: Mapping[Stretch, Tensor]) -
 
 
 def _reader(folder: Path, manifest: Manifest) -> FileSystemReader:
-    """A reader whose index is proven: it is a pickle, so it is hashed before it is opened."""
+    """A reader whose index is proven, and read without running code: whoever forges it forges its hash, too."""
     path = folder / INDEX
-    if hashlib.sha256(path.read_bytes()).hexdigest() != manifest.index_sha256:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; take an older checkpoint") from error
+    if hashlib.sha256(content).hexdigest() != manifest.index_sha256:
         raise CheckpointError(f"{path} is corrupted: its sha256 is not the saved one; take an older checkpoint")
     reader = FileSystemReader(folder)
-    reader.set_up_storage_reader(reader.read_metadata(), is_coordinator=False)
+    try:
+        reader.set_up_storage_reader(_IndexReader(io.BytesIO(content)).load(), is_coordinator=False)
+    except Exception as error:  # whatever a forged pickle makes of itself
+        raise CheckpointError(f"{path} is no index ({type(error).__name__}: {error}); nothing of it was run") from error
     return reader
 
 
-def _file_of(folder: Path, reader: FileSystemReader, index: MetadataIndex) -> str:
+def _file_of(folder: Path, reader: FileSystemReader, index: MetadataIndex, manifest: Manifest) -> str:
     if index not in reader.storage_data:
         raise CheckpointError(f"{folder / INDEX} does not know where {index.fqn} from {index.offset} on is stored")
-    return reader.storage_data[index].relative_path
+    name = reader.storage_data[index].relative_path
+    if name not in manifest.files or Path(name).name != name:
+        raise CheckpointError(f"{folder / INDEX} names {name}, which is no file of this checkpoint")
+    return name
 
 
 def _item(block: Stretch) -> ReadItem:

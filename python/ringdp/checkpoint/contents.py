@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ringdp.checkpoint.background import join_latest
 from ringdp.checkpoint.block_reader import read_pieces, whole_of
-from ringdp.checkpoint.errors import CheckpointError
+from ringdp.checkpoint.errors import reading
 from ringdp.checkpoint.manifest import read_manifest
 from ringdp.checkpoint.plain import decode
 from ringdp.checkpoint.saving import Folder
@@ -35,12 +35,10 @@ def read(folder: Folder, *, tensors: bool = True, allow_pickle: bool = False) ->
     """
     join_latest()
     path = find(Path(folder).absolute())
-    manifest = read_manifest(path)
-    found: dict[str, dict[str, Tensor]] = {}
-    for piece in read_pieces(path, manifest, whole_of(manifest.specs)) if tensors else ():
-        found.setdefault(piece.kind, {})[piece.name] = piece.tensor.view(piece.shape)
-    try:
+    with reading(path):
+        manifest = read_manifest(path)
+        found: dict[str, dict[str, Tensor]] = {}
+        for piece in read_pieces(path, manifest, whole_of(manifest.specs)) if tensors else ():
+            found.setdefault(piece.kind, {})[piece.name] = piece.tensor.view(piece.shape)
         extras = [decode(extra, allow_pickle=allow_pickle) for extra in manifest.extras]
         return Contents(path, found, decode(manifest.settings), extras)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error

@@ -15,7 +15,7 @@ from ringdp.checkpoint import rng as generators
 from ringdp.checkpoint.background import join_latest
 from ringdp.checkpoint.block_reader import read_pieces
 from ringdp.checkpoint.combined import holder_of
-from ringdp.checkpoint.errors import CheckpointError
+from ringdp.checkpoint.errors import CheckpointError, reading
 from ringdp.checkpoint.holder import HasHolder, Holder
 from ringdp.checkpoint.manifest import Manifest, read_manifest
 from ringdp.checkpoint.piece import Piece
@@ -98,14 +98,16 @@ def load(
 
 
 def _prove(path: Path, holder: Holder, allow_pickle: bool) -> _Proven:
-    manifest = read_manifest(path)
-    try:
+    with reading(path):
+        manifest = read_manifest(path)
         settings = decode(manifest.settings)
         extras = [decode(extra, allow_pickle=allow_pickle) for extra in manifest.extras]
+    try:
         wanted = list(holder.wants(manifest.specs, settings))
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    return _Proven(manifest, holder, read_pieces(path, manifest, wanted), settings, extras)
+    with reading(path):
+        return _Proven(manifest, holder, read_pieces(path, manifest, wanted), settings, extras)
 
 
 def _check_same(path: Path, manifest: Manifest, ranks: Ranks) -> None:

@@ -14,9 +14,13 @@ from ringdp.attach.assignment import Assignment
 from ringdp.attach.finding import problems
 from ringdp.attach.records import RankRecords, Reader
 from ringdp.cli.numbers import positive
-from ringdp.cli.watched import NO_RECORDS, add_command_line, assignment_in, job_of, refuse_old_records
+from ringdp.cli.watched import add_command_line, assignment_in, job_of, no_records, refuse_old_records
 
 _EPOCHS = 3
+_NOTHING = (
+    "no rank has iterated a DataLoader or a DistributedSampler, so there is nothing to audit: batches that a script "
+    "makes in other ways are not seen"
+)
 _EXAMPLE = """example:
   ringdp audit --fail --png feed.png -- torchrun --nproc-per-node 8 train.py
 
@@ -92,17 +96,23 @@ def _audit(options: argparse.Namespace, command: list[str], assignment: Assignme
                 raise
             ended = job.Ended(128 + signal.SIGINT)  # what was seen until then is shown
     ranks = reader.read()
-    report = judge(ranks)
-    if options.png and ranks:
-        _draw(ranks, Path(options.png))
+    if not ranks:
+        raise ValueError(no_records(assignment, _NOTHING))
+    try:
+        report = judge(ranks)
+        if options.png:
+            _draw(ranks, Path(options.png))
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        if command:
+            raise  # ringdp has written these records itself
+        what = f"{type(error).__name__}: {error}"
+        raise ValueError(f"--records {options.records} holds no records of `ringdp audit` ({what})") from error
     if options.json:
         print(json.dumps({**report.as_dict(), "status": ended.status, "stopped": ended.stopped}))
     else:
         if ended.stopped:
             print(f"ringdp audit ended the job: {ended.stopped}")
         show(report)
-    if not ranks:
-        raise ValueError(NO_RECORDS)
     if options.fail and problems(report.findings):
         return 1
     return 0 if ended.stopped else ended.status

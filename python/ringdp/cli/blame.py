@@ -49,9 +49,12 @@ def run(options: argparse.Namespace) -> int:
         return status or 2
     found = judge(table)
     if options.json:
-        print(json.dumps({"seconds": table.seconds, "findings": [dataclasses.asdict(finding) for finding in found]}))
+        rows = [dataclasses.asdict(finding) for finding in found]
+        print(json.dumps({"folder": str(options.folder), "seconds": table.seconds, "findings": rows}))
     else:
         print(render(table, found))
+        if options.command:
+            print(f"The traces are in {options.folder}.")
     return status
 
 

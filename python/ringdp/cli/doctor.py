@@ -8,9 +8,9 @@ import sys
 from typing import Any
 
 from ringdp.cli.numbers import positive
-from ringdp.cli.watched import NO_RECORDS, add_command_line, assignment_in, job_of, refuse_old_records
+from ringdp.cli.watched import add_command_line, assignment_in, job_of, no_records, refuse_old_records
 
-_SHOWN = 30  # lines of the output of a job that failed
+_NOTHING = "no rank has drawn from a DataLoader, called a collective or stepped an optimizer: nothing to examine"
 _EXAMPLE = """example:
   ringdp doctor --base-lr 0.1 --base-batch 256 -- torchrun --nproc-per-node 8 train.py
 
@@ -61,6 +61,7 @@ def run(options: argparse.Namespace) -> int:
 def _examine(options: argparse.Namespace, command: list[str], assignment: Any) -> int:
     from ringdp.doctor.evidence import Baseline
     from ringdp.doctor.judge import diagnose
+    from ringdp.doctor.output import last_lines
     from ringdp.doctor.run import OUTPUT, examine
     from ringdp.doctor.show import show
 
@@ -68,11 +69,11 @@ def _examine(options: argparse.Namespace, command: list[str], assignment: Any) -
     baseline = None if options.base_lr is None else Baseline(options.base_lr, options.base_batch)
     evidence = examine(command, assignment, options.steps, options.timeout, baseline)
     if evidence.status and not evidence.stopped:
-        output = (assignment.folder / OUTPUT).read_text(errors="replace").splitlines()
-        print("\n".join(output[-_SHOWN:]), file=sys.stderr)
+        output = (assignment.folder / OUTPUT).read_text(errors="replace")
+        print("\n".join(last_lines(output)), file=sys.stderr)
     if not evidence.ranks:
         ended = f"ended with status {evidence.status}" if not evidence.stopped else evidence.stopped
-        raise ValueError(f"{NO_RECORDS} (the job: {ended})")
+        raise ValueError(f"{no_records(assignment, _NOTHING)} (the job: {ended})")
     diagnosis = diagnose(evidence)
     if options.json:
         print(json.dumps({**diagnosis.as_dict(), "status": evidence.status, "stopped": evidence.stopped}))

@@ -9,6 +9,7 @@ from typing import Any
 
 from ringdp.playback.schemes import SCHEMES
 from ringdp.playback.trace import DONE, PARTIAL, RAW, Frame, Held, Move, Trace, chunk_name
+from ringdp.text.units import counted
 
 Line = list[tuple[str, str]]
 
@@ -18,7 +19,7 @@ MARKS = {RAW: " ", PARTIAL: "+", DONE: "*"}
 def introduction(trace: Trace) -> list[Line]:
     """What is shown, how to read it, and what everybody brings."""
     scheme = SCHEMES[trace.scheme]
-    size = f"{trace.ranks} rank(s), {trace.chunks} chunk(s) of {trace.chunk_bytes} bytes"
+    size = f"{counted(trace.ranks, 'rank')}, {counted(trace.chunks, 'chunk')} of {trace.chunk_bytes} bytes"
     legend: Line = [("raw", RAW), (", ", ""), ("partial sum+", PARTIAL), (", ", ""), ("done*", DONE)]
     return [[(f"{scheme.title}: {size}", "head")], [(scheme.note, "")], legend, *_grid(trace, 0)]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ringdp.cli.traced import add_folder, status_of_command
 from ringdp.observe.dump import Dump, TraceError, missing_ranks, read_folder
+from ringdp.text.units import counted
 
 _EPILOG = """\
 examples:
@@ -70,5 +71,5 @@ def _write(dumps: list[Dump], output: Path) -> int:
 
 def _render(report: dict[str, Any]) -> str:
     missing = f"; no trace of ranks {report['missing']}" if report["missing"] else ""
-    what = f"{report['events']} events of {len(report['ranks'])} ranks{missing}"
+    what = f"{report['events']} events of {counted(len(report['ranks']), 'rank')}{missing}"
     return f"{report['output']}: {what}; open it at ui.perfetto.dev"

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from ringdp.attach.assignment import Assignment
 from ringdp.attach.rank_file import SUFFIX
 
-NO_RECORDS = (
+_NOT_WATCHED = (
     "no rank has written anything: ringdp must be installed in the Python that runs the job, "
     "and TORCH_DEVICE_BACKEND_AUTOLOAD must not be 0"
 )
@@ -41,6 +41,11 @@ def assignment_in(folder: str | None, tool: str) -> Iterator[Assignment]:
     else:
         Path(folder).mkdir(parents=True, exist_ok=True)
         yield Assignment(tool, Path(folder).resolve())
+
+
+def no_records(assignment: Assignment, nothing: str) -> str:
+    """Why no rank has written anything: nobody watched, or what is watched never happened, which `nothing` says."""
+    return nothing if assignment.attached else _NOT_WATCHED
 
 
 def refuse_old_records(folder: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringdp.ddp.timeline import StepTimes, step_times
+from ringdp.text.units import counted
 
 _MEANS = {
     "fused": "summed in rank order and divided once by the backend: the bits of one process",
@@ -62,7 +63,7 @@ class Explanation:
         rows = [f"  bucket {number}: {bucket}" for number, bucket in enumerate(self.buckets)]
         return "\n".join(
             [
-                f"{len(self.buckets)} bucket(s), {order}, {self.buffer_bytes:,} bytes of buffers; {copies}",
+                f"{counted(len(self.buckets), 'bucket')}, {order}, {self.buffer_bytes:,} bytes of buffers; {copies}",
                 *rows,
                 f"launched {when}; {_MEANS[self.mean]}",
                 str(self.times),

@@ -21,14 +21,26 @@ class Baseline:
 
 
 @dataclass(frozen=True)
+class Stand:
+    """Where a rank stood: the line of its script; the call of torch's or ringdp's in which it waited, '' for none."""
+
+    line: str
+    call: str = ""
+
+
+@dataclass(frozen=True)
 class Evidence:
-    """`stopped`: why the doctor ended the job, '' where it ended itself. `stacks`: a rank's line, where it hung."""
+    """`stopped`: why the doctor ended the job, '' where it ended itself.
+
+    Of a job that hung, by rank: `stacks`, where it stood, and `idle`, for how many seconds it had written nothing.
+    """
 
     ranks: Mapping[int, RankRecords]
     baseline: Baseline | None = None
     stopped: str = ""
     status: int = 0
-    stacks: Mapping[int, str] = field(default_factory=dict)
+    stacks: Mapping[int, Stand] = field(default_factory=dict)
+    idle: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def world(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -14,14 +15,16 @@ from ringdp.attach import job
 from ringdp.attach.assignment import Assignment
 from ringdp.attach.records import RankRecords, Reader, absent
 from ringdp.doctor.checks.failure import HANGS
-from ringdp.doctor.evidence import Baseline, Evidence
-from ringdp.doctor.probes.errors import stack_file
+from ringdp.doctor.evidence import Baseline, Evidence, Stand
+from ringdp.doctor.probes.errors import RINGDP, of_script, stack_file
 
 OUTPUT = "output.log"
 DONE = "every rank has made its steps"
 SILENT = "was ended, after ten times --timeout"
 _STARTS_WITHIN = 10  # times the patience with a running job: it imports, compiles, downloads
 _STACKS_WITHIN_S = 0.5
+_FRAME = re.compile(r'\s*File "(.*)", (line \d+ in (.*))')
+_WAITS = ("/torch/autograd/", "/torch/distributed/", "/torch/nn/parallel/", RINGDP)  # where ranks meet
 
 
 def examine(
@@ -37,34 +40,37 @@ def examine(
     with (assignment.folder / OUTPUT).open("wb") as output:
         ended = job.run(command, assignment.environment, watch.tick, output, output)
     ranks = watch.reader.read()
-    return Evidence(ranks, baseline, ended.stopped, ended.status, watch.stacks)
+    return Evidence(ranks, baseline, ended.stopped, ended.status, watch.stacks, watch.idle)
 
 
 class Watch:
-    """Decides when the run has been long enough. `stacks`: where ranks were when they came no further."""
+    """Decides when the run has been long enough. `stacks`, `idle`: of ranks that came no further, as in Evidence."""
 
     def __init__(self, reader: Reader, folder: Path, steps: int, patience_s: float) -> None:
         self.reader = reader
-        self.stacks: dict[int, str] = {}
+        self.stacks: dict[int, Stand] = {}
+        self.idle: dict[int, float] = {}
         self._folder = folder
         self._steps = steps
         self._patience_s = patience_s
-        self._lines = 0
-        self._moved = time.monotonic()
+        self._moved: dict[int, tuple[int, float]] = {}  # by rank: lines, and since when it has so many
+        self._began = time.monotonic()
 
     def tick(self) -> str:
         """Why to end the job now; '' for no reason."""
         ranks = self.reader.read()
-        lines = sum(records.lines for records in ranks.values())
-        if lines != self._lines:
-            self._lines, self._moved = lines, time.monotonic()
+        now = time.monotonic()
+        for rank, records in ranks.items():
+            if records.lines != self._moved.get(rank, (0, 0.0))[0]:
+                self._moved[rank] = records.lines, now
         if ranks and self._all_done(ranks):
             return DONE
-        idle = time.monotonic() - self._moved
+        idle = now - max((since for _, since in self._moved.values()), default=self._began)
         if not ranks and idle > _STARTS_WITHIN * self._patience_s:
             return SILENT
         if ranks and idle > self._patience_s:
             self.stacks = stacks_of(ranks, self._folder)
+            self.idle = {rank: now - since for rank, (_, since) in self._moved.items()}
             return HANGS
         return ""
 
@@ -74,8 +80,8 @@ class Watch:
         return all(len(records.of("step")) >= wanted for records in ranks.values())
 
 
-def stacks_of(ranks: Mapping[int, RankRecords], folder: Path) -> dict[int, str]:
-    """By rank, the innermost line of its Python stack that is not torch's: ranks are asked by a signal."""
+def stacks_of(ranks: Mapping[int, RankRecords], folder: Path) -> dict[int, Stand]:
+    """By rank, the innermost line of its Python stack that is the script's own: ranks are asked by a signal."""
     for records in ranks.values():
         pid = records.header["pid"]
         here = records.header["host"] == socket.gethostname() and _belongs_to(folder, pid)
@@ -83,8 +89,8 @@ def stacks_of(ranks: Mapping[int, RankRecords], folder: Path) -> dict[int, str]:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGUSR1)
     time.sleep(_STACKS_WITHIN_S)
-    found = {rank: _line_in(stack_file(folder, records.header["pid"])) for rank, records in ranks.items()}
-    return {rank: line for rank, line in found.items() if line}
+    found = {rank: _stand_in(stack_file(folder, records.header["pid"])) for rank, records in ranks.items()}
+    return {rank: stand for rank, stand in found.items() if stand}
 
 
 def _belongs_to(folder: Path, pid: int) -> bool:
@@ -95,10 +101,14 @@ def _belongs_to(folder: Path, pid: int) -> bool:
     return False
 
 
-def _line_in(file: Path) -> str:
-    """'train.py, line 31, in main' of a faulthandler's dump, whose innermost frame comes first."""
+def _stand_in(file: Path) -> Stand | None:
+    """From a faulthandler's dump, whose innermost frame comes first; None where there is none."""
     lines = file.read_text().splitlines() if file.exists() else []
-    frames = [line.strip().removeprefix("File ") for line in lines if line.strip().startswith("File ")]
-    own = [frame for frame in frames if "/site-packages/" not in frame and "/ringdp/" not in frame]
-    path, _, rest = (own or frames or [""])[0].partition(",")
-    return f"{Path(path.strip(chr(34))).name},{rest}" if path else ""
+    frames = [frame.groups() for line in lines if (frame := _FRAME.match(line))]
+    if not frames:
+        return None
+    path, line, _ = next((frame for frame in frames if of_script(frame[0])), frames[0])
+    innermost, _, function = frames[0]
+    waits = any(part in innermost for part in _WAITS)
+    call = "backward" if "/torch/autograd/" in innermost else function.lstrip("_")
+    return Stand(f"{Path(path).name}, {line}", call if waits else "")

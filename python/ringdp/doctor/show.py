@@ -5,6 +5,7 @@ from __future__ import annotations
 from ringdp.attach.finding import problems
 from ringdp.attach.show import show_findings
 from ringdp.doctor.judge import Diagnosis
+from ringdp.text.units import counted
 
 
 def show(diagnosis: Diagnosis) -> None:
@@ -17,5 +18,5 @@ def verdict(diagnosis: Diagnosis) -> str:
     """One line."""
     found = len(problems(diagnosis.findings))
     seconds = f" of {1e3 * diagnosis.step_seconds:.1f} ms" if diagnosis.step_seconds else ""
-    ran = f"{diagnosis.world} ranks, {diagnosis.steps} steps{seconds}"
+    ran = f"{counted(diagnosis.world, 'rank')}, {counted(diagnosis.steps, 'step')}{seconds}"
     return f"{found or 'no'} problem{'s' if found != 1 else ''}: {ran}"

@@ -10,6 +10,7 @@ from ringdp.examples.proof import STEPS, Proof
 from ringdp.examples.traffic import WIRE_PASSES, Traffic
 from ringdp.observe.run_history import History
 from ringdp.text.table import print_table
+from ringdp.text.units import counted
 
 Row = tuple[str, str, str]
 
@@ -54,7 +55,7 @@ class Report:
             (
                 "tokens/s",
                 f"{self.tokens_per_second():,.0f}",
-                f"bytes of text, {self.world} rank(s), one thread each",
+                f"bytes of text, {counted(self.world, 'rank')}, one thread each",
             )
         ]
         if self.comparison is None:
@@ -118,7 +119,7 @@ class Report:
                 "same parameters" if same else "DIFFERENT PARAMETERS",
                 f"sha256 {self.final_hashes[0][:12]} after the run",
             ),
-            ("one process", str(self.proof), f"{STEPS} steps on {self.world} rank(s) and in one process"),
+            ("one process", str(self.proof), f"{STEPS} steps on {counted(self.world, 'rank')} and in one process"),
         ]
 
 
@@ -130,7 +131,7 @@ def _against(counted: int, formula: int, note: str, traffic: Traffic) -> tuple[s
 
 def show(report: Report) -> None:
     """Prints the table."""
-    print_table(f"{report.backend}, {report.world} rank(s)", None, report.rows())
+    print_table(f"{report.backend}, {counted(report.world, 'rank')}", None, report.rows())
 
 
 def beside_the_log(report: Report) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from ringdp.examples.trainer import Trainer
 from ringdp.examples.turn import on_rank_zero
 from ringdp.observe.run_log import write_json
 from ringdp.testing import parameters_hash
+from ringdp.text.units import counted
 
 MODULE = "ringdp.examples.train_gpt"
 PROMPT = b"def "
@@ -75,7 +76,7 @@ def run(options: Options, interrupt: Interrupt) -> int:
     final_hashes = [""] * trainer.world
     dist.all_gather_object(final_hashes, parameters_hash(model))
     comparison = compare_with_gloo(options, trainer, model)
-    say(f"proof: {STEPS} steps on {trainer.world} rank(s), then the same in one process ...")
+    say(f"proof: {STEPS} steps on {counted(trainer.world, 'rank')}, then the same in one process ...")
     proof = prove(options, text.train)
     report = Report(options.backend, trainer.world, tokens_per_step, trainer.history, comparison, final_hashes, proof)
     if trainer.rank == 0:
@@ -101,7 +102,7 @@ def introduction(options: Options, text: corpus.Corpus, trainer: Trainer) -> str
     return (
         f"text: {text.files} files of {options.corpus}, {len(text.train) / 1e6:.1f} MB to train on, "
         f"{len(text.validation) / 1e6:.1f} MB to validate (sha256 {text.digest[:12]})\n"
-        f"model: {parameters / 1e6:.2f} million parameters; {trainer.world} rank(s), "
+        f"model: {parameters / 1e6:.2f} million parameters; {counted(trainer.world, 'rank')}, "
         f"{wrapper}, one thread each (so that the bits can be compared)\n"
         f"learning rate: {options.lr:g} x {trainer.world} = {peak:g}, "
         f"warm-up {warm_up} of {options.steps} steps; starting after step {trainer.step}"
@@ -133,7 +134,7 @@ def compare_with_gloo(options: Options, trainer: Trainer, model: GPT) -> Compari
 def publish(report: Report, logged: dict[str, Any], options: Options) -> None:
     """The table, the PNG and the JSON, which has what was `logged` too; on rank 0 only."""
     show(report)
-    what = f"GPT on {report.world} rank(s), {name_of(options.ddp, options.zero_stage)} over {report.backend}"
+    what = f"GPT on {counted(report.world, 'rank')}, {name_of(options.ddp, options.zero_stage)} over {report.backend}"
     title = f"{what}: one process {report.proof.headline}"
     picture = plot.draw(options.out, title, report.backend, report.history, report.comparison)
     say(f"picture: {picture}" if picture else "no picture: matplotlib is not installed")

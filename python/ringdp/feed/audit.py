@@ -28,12 +28,12 @@ def audit(
 ) -> Audit:
     """Watches what the ranks of `group` (default: all) draw from it; the loader itself stays in use, or iterate this.
 
-    Every rank calls it, on its own loader, in the same order. At the first batch of each epoch the ranks compare what
-    they drew so far: new problems are a RuntimeWarning on rank 0, and with `fail` an AuditError on every rank. They
-    meet through the store: rank 0 waits for at most `timeout`, the others for twice that; a rank that does not come is
-    a problem of its own, and what it drew is judged when it does. The draws of the latest epochs are kept. Of a
-    sampler draws are noted as it is asked, so with those that a DataLoader's workers ask for ahead. TypeError where it
-    is no DataLoader or sampler.
+    Every rank calls it, on its own loader, in the same order. At the first step of each epoch (its first backward pass,
+    or its second batch) the ranks compare what they drew so far: new problems are a RuntimeWarning on rank 0, and with
+    `fail` an AuditError on every rank. They meet through the store: rank 0 waits for at most `timeout`, the others for
+    twice that; a rank that does not come is a problem of its own, and what it drew is judged when it does. The draws of
+    the latest epochs are kept. Of a sampler draws are noted as it is asked, so with those that a DataLoader's workers
+    ask for ahead. TypeError where it is no DataLoader or sampler.
     """
     if not isinstance(loader_or_sampler, (DataLoader, Sampler)):
         kind = type(loader_or_sampler).__name__
@@ -51,7 +51,7 @@ class Audit:
         self._exchange = exchange
         self._rows: list[dict[str, Any]] = []
         self._history = History(exchange.size)
-        self._recorder = Recorder(lambda row: self._rows.append(row), at_first_batch=self._judge_now)
+        self._recorder = Recorder(lambda row: self._rows.append(row), at_first_step=self._judge_now)
         self._watcher = Watcher(self._recorder, lambda other: other is source)
         watch(self._watcher, *(() if isinstance(source, DataLoader) else (type(source),)))
 

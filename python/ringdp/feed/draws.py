@@ -14,11 +14,15 @@ from ringdp.feed.naming import By, Key, keys_of, naming
 
 @dataclass(frozen=True)
 class Draws:
-    """One rank's in one epoch. `ended`: its iterator came to its end; else it stopped early, or still draws."""
+    """One rank's in one epoch. `ended`: its iterator came to its end; else it stopped early, or still draws.
+
+    trained: a backward pass has come after a draw.
+    """
 
     rank: int
     batches: tuple[tuple[Key, ...], ...]
     ended: bool
+    trained: bool
     sampler_epoch: int | None
 
     @cached_property
@@ -133,11 +137,12 @@ def _feed(place: int, ranks: Mapping[int, RankRecords], chosen: Mapping[int, lis
 def _draws(
     rank: int, loader: int, records: RankRecords, batches: list[dict[str, Any]], by: By
 ) -> Iterator[tuple[int, Draws]]:
-    ended = {row["epoch"] for row in records.of("end") if row["loader"] == loader}
+    ended, trained = ({row["epoch"] for row in records.of(k) if row["loader"] == loader} for k in ("end", "trained"))
     drawn: dict[int, list[tuple[Key, ...]]] = {}
     for row in batches:
         drawn.setdefault(row["epoch"], []).append(keys_of(rank, row, by))
     for row in records.of("epoch"):
         number = row["epoch"]
         if row["loader"] == loader and (number in drawn or number in ended):
-            yield number, Draws(rank, tuple(drawn.get(number, ())), number in ended, row["sampler_epoch"])
+            own = tuple(drawn.get(number, ()))
+            yield number, Draws(rank, own, number in ended, number in trained, row["sampler_epoch"])

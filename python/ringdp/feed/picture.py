@@ -69,6 +69,7 @@ def has_matplotlib() -> bool:
 def draw(pictures: Sequence[Coverage], path: Path) -> None:
     """Writes a PNG. OSError when it cannot be written."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(10, 3.4 * len(pictures)), layout="constrained")
     axes = figure.subplots(2 * len(pictures), 1, squeeze=False, height_ratios=[3, 1] * len(pictures))
@@ -77,6 +78,7 @@ def draw(pictures: Sequence[Coverage], path: Path) -> None:
         extent = (0, picture.samples, len(picture.share) - 0.5, -0.5)
         image = above.imshow(picture.share, aspect="auto", interpolation="nearest", extent=extent, vmin=0)
         above.set(title=picture.title, ylabel="rank")
+        above.yaxis.set_major_locator(MaxNLocator(integer=True))  # there is no rank 0.5
         figure.colorbar(image, ax=above, label="draws per sample")
         edges = [picture.samples * column / len(picture.together) for column in range(len(picture.together) + 1)]
         below.stairs(picture.together, edges, fill=True, color="#4c78a8")

@@ -1,7 +1,8 @@
 """What one rank draws, as records: which loader, which epoch, which samples, and what writing that down has cost.
 
 Records by kind: loader (feed/facts.py), epoch, batch, trained (a backward pass came after a draw; weighted: by
-the number of samples), end, cost.
+the number of samples), end, cost. An iterator that is dropped after one batch, without a backward pass, was a look into
+the loader: it is no epoch, and nothing is written of it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 import weakref
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ringdp.feed import facts
@@ -50,13 +51,16 @@ class Stream:
 
 @dataclass
 class Epoch:
-    """An epoch that is being drawn. `batches` is how many it has had, `number` counts from 0."""
+    """An iterator that is being drawn. `batches` is how many it has had, `number` counts epochs from 0.
+
+    `number` is None while it may still be a look into the loader; its records are held back until then.
+    """
 
     stream: Stream
-    number: int
     dataset: Any
+    number: int | None = None
+    held: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     batches: int = 0
-    recorded: bool = True
     trained: bool = False
     ended: bool = False
 
@@ -64,15 +68,16 @@ class Epoch:
 class Recorder:
     """Of one process. `epochs`: of each loader, how many are written down; None: all.
 
-    `at_first_batch` is called when the first batch of an epoch has been written down; its time is not the recorder's.
+    `at_first_step` is called once in every epoch: before its first backward pass, at its second batch, or at its end;
+    its time is not the recorder's.
     """
 
     def __init__(
-        self, sink: Sink, epochs: int | None = None, at_first_batch: Callable[[], object] = lambda: None
+        self, sink: Sink, epochs: int | None = None, at_first_step: Callable[[], object] = lambda: None
     ) -> None:
         self._sink = sink
         self._epochs = epochs
-        self._at_first_batch = at_first_batch
+        self._at_first_step = at_first_step
         self._streams: list[Stream] = []
         self._latest: Epoch | None = None
         self._seconds = 0.0
@@ -86,10 +91,8 @@ class Recorder:
         self._first = self._first or start
         stream = self._stream_of(source)
         dataset = getattr(source, "dataset", None)
-        epoch = Epoch(stream, stream.epochs, dataset, recorded=self._epochs is None or stream.epochs < self._epochs)
-        stream.epochs += 1
-        if epoch.recorded:
-            self._sink(self._of("epoch", epoch, sampler_epoch=facts.sampler_epoch(source)))
+        epoch = Epoch(stream, dataset)
+        self._note(epoch, "epoch", sampler_epoch=facts.sampler_epoch(source))
         self._seconds += time.perf_counter() - start
         return epoch
 
@@ -97,31 +100,32 @@ class Recorder:
         """A batch (or one sample) was handed out. indices: None where they are hidden. data: None to hash nothing."""
         start = time.perf_counter()
         self._latest = epoch
-        if epoch.recorded:
-            self._sink(self._batch(epoch, indices, data))
+        if self._recorded(epoch):
+            self._note(epoch, "batch", **self._batch(epoch, indices, data))
         epoch.batches += 1
         self._draws += 1
         self._last = time.perf_counter()
         self._seconds += self._last - start
         if self._draws >= _COST_FROM and self._draws & (self._draws - 1) == 0:  # so that a killed job has one too
             self.note_cost()
-        if epoch.batches == 1:
-            self._at_first_batch()
+        if epoch.batches == 2:
+            self._count(epoch)
 
     def backward(self) -> None:
         """A backward pass begins: the loader that was drawn from last is one that trains."""
         epoch = self._latest
-        if epoch and epoch.recorded and not epoch.trained:
+        if epoch and not epoch.trained:
             epoch.trained = True
             weights = sys.modules.get("ringdp.ddp.weights")
-            self._sink(self._of("trained", epoch, weighted=bool(weights and weights.passes)))
+            self._note(epoch, "trained", weighted=bool(weights and weights.passes))
+            self._count(epoch)
 
     def end(self, epoch: Epoch) -> None:
         """The iterator has come to its end."""
         if not epoch.ended:
             epoch.ended = True
-            if epoch.recorded:
-                self._sink(self._of("end", epoch, batches=epoch.batches))
+            self._note(epoch, "end", batches=epoch.batches)
+            self._count(epoch)
             self.note_cost()
 
     def note_cost(self) -> None:
@@ -131,9 +135,24 @@ class Recorder:
         span = self._last - self._first
         self._sink({"kind": "cost", "seconds": self._seconds, "span": span, "draws": self._draws})
 
-    @staticmethod
-    def _of(kind: str, epoch: Epoch, **more: Any) -> dict[str, Any]:
-        return {"kind": kind, "loader": epoch.stream.number, "epoch": epoch.number, **more}
+    def _count(self, epoch: Epoch) -> None:
+        """It is an epoch, and no look into the loader."""
+        if epoch.number is None:
+            epoch.number, held, epoch.held = epoch.stream.epochs, epoch.held, []
+            epoch.stream.epochs += 1
+            for kind, row in held:
+                self._note(epoch, kind, **row)
+            self._at_first_step()
+
+    def _recorded(self, epoch: Epoch) -> bool:
+        number = epoch.stream.epochs if epoch.number is None else epoch.number
+        return self._epochs is None or number < self._epochs
+
+    def _note(self, epoch: Epoch, kind: str, **row: Any) -> None:
+        if epoch.number is None:
+            epoch.held.append((kind, row))
+        elif self._recorded(epoch):
+            self._sink({"kind": kind, "loader": epoch.stream.number, "epoch": epoch.number, **row})
 
     def _batch(self, epoch: Epoch, indices: Any, data: Any) -> dict[str, Any]:
         """`size`, `indices` (None: hidden), and hashes: `contents` of whole samples, `labels` of integers and text.
@@ -142,14 +161,14 @@ class Recorder:
         """
         if indices is None or epoch.stream.hidden:
             size = batch_size(data)
-            return self._of("batch", epoch, size=size, indices=None, contents=sample_hashes(data, size))
+            return {"size": size, "indices": None, "contents": sample_hashes(data, size)}
         listed = facts.base_indices(epoch.dataset, indices if isinstance(indices, list) else [indices])
         size = len(listed)
         places = [place for place, index in enumerate(listed) if epoch.batches < HASHED_BATCHES or is_probe(index)]
         if data is None or not places:
-            return self._of("batch", epoch, size=size, indices=listed)
+            return {"size": size, "indices": listed}
         contents, labels = sample_hashes(data, size, places), sample_hashes(data, size, places, wanted=is_label)
-        return self._of("batch", epoch, size=size, indices=listed, hashed=places, contents=contents, labels=labels)
+        return {"size": size, "indices": listed, "hashed": places, "contents": contents, "labels": labels}
 
     def _stream_of(self, source: Any) -> Stream:
         for stream in self._streams:

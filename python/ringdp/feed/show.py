@@ -6,6 +6,7 @@ from ringdp.attach.finding import problems
 from ringdp.attach.show import show_findings
 from ringdp.feed.judge import Report
 from ringdp.text.table import print_table
+from ringdp.text.units import counted
 
 _HEADER = ("loader", "epoch", "steps", "drawn", "distinct", "repeated", "padding", "missing", "by")
 
@@ -18,7 +19,7 @@ def show(report: Report) -> None:
         for row in report.rows
     ]
     if rows:
-        print_table(f"data feed of {report.world} ranks", _HEADER, rows)
+        print_table(f"data feed of {counted(report.world, 'rank')}", _HEADER, rows)
     show_findings(report.findings, report.not_judged)
     print(verdict(report))
 

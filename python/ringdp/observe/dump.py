@@ -60,6 +60,9 @@ class Dump:
     lost: int = 0
 
 
+_TYPES = (str, *[int] * 7, *[str] * 3)  # of an Event
+
+
 class _Values(pickle.Unpickler):
     """Numbers, texts and containers only: a file can make nothing else, and calls nothing."""
 
@@ -75,7 +78,7 @@ def read(file: Path) -> Dump:
         if own["format"] != FORMAT:
             raise TraceError(f"{file} has trace format {own['format']}, this ringdp reads {FORMAT}: use its own ringdp")
         events = tuple(Event(*fields) for fields in own["events"])
-        return Dump(
+        dump = Dump(
             own["rank"],
             own["pid"],
             own["host"],
@@ -87,12 +90,31 @@ def read(file: Path) -> Dump:
             own["written"] - own["lost"] > len(events),
             own["lost"],
         )
+        _check(dump)
+        return dump
     except OSError as error:
         raise TraceError(f"{file} cannot be read: {error.strerror}") from None
     except TraceError:
         raise
     except Exception as error:  # whatever a damaged pickle makes of itself
         raise TraceError(f"{file} is no trace of ringdp ({type(error).__name__}: {error})") from None
+
+
+def _check(dump: Dump) -> None:
+    """What the readers rely on. ValueError says what is wrong."""
+    own = (dump.rank, dump.pid, dump.host, dump.boot, dump.wall, dump.steady, dump.lost)
+    if tuple(map(type, own)) != (int, int, str, str, int, int, int):
+        raise ValueError("its head has values of other types")
+    for group in dump.groups:
+        if type(group.name) is not str or group.members[group.rank] != dump.rank:
+            raise ValueError(f"rank {dump.rank} is not where group {group.name} says")
+    for event in dump.events:
+        if tuple(map(type, event)) != _TYPES or not all(-(1 << 63) <= number < 1 << 64 for number in event[1:8]):
+            raise ValueError("an event has values of other types")
+        if not -1 <= event.group < len(dump.groups):
+            raise ValueError(f"an event is of group {event.group}, of {len(dump.groups)}")
+        if event.kind == "blocked" and not 0 <= event.peer < len(dump.groups[event.group].members):
+            raise ValueError(f"an event is of peer {event.peer}")
 
 
 def read_folder(folder: Path) -> list[Dump]:

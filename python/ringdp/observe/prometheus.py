@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
+import weakref
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -58,6 +60,8 @@ def _escaped(text: str) -> str:
 
 
 class _Handler(BaseHTTPRequestHandler):
+    timeout = 5  # seconds: a client that says nothing holds a thread and a descriptor no longer
+
     def do_GET(self) -> None:
         """Answers /metrics."""
         if self.path.partition("?")[0] != "/metrics":
@@ -78,6 +82,21 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
 
+_served: list[ThreadingHTTPServer | None] = []
+_listening: weakref.WeakSet[ThreadingHTTPServer] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child, which may live longer than the rank: the port is free when the rank is gone."""
+    for server in _listening:
+        server.socket.close()
+    _listening.clear()
+    _served.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
 def serve_prometheus(port: int, host: str = "127.0.0.1") -> ThreadingHTTPServer:
     """Serves http://host:port/metrics from a thread of its own until the process ends or `.shutdown()` is called.
 
@@ -90,18 +109,20 @@ def serve_prometheus(port: int, host: str = "127.0.0.1") -> ThreadingHTTPServer:
             f"ringdp cannot serve Prometheus on {host}:{port}: {error}; give another port ({VARIABLE} is the port of "
             "LOCAL_RANK 0, each further rank of the host takes the next one), or 0 in a call for any that is free"
         ) from None
+    _listening.add(server)
     threading.Thread(target=server.serve_forever, name="ringdp-prometheus", daemon=True).start()
     return server
 
 
-_served: list[ThreadingHTTPServer] = []
-
-
 def serve_if_asked() -> None:
-    """Once per process, when RINGDP_PROMETHEUS_PORT is set. ValueError on a bad value, OSError on a port in use."""
+    """Once per process, when RINGDP_PROMETHEUS_PORT is set. ValueError on a bad value; a port in use is a warning."""
     given = os.environ.get(VARIABLE)
     if not given or _served:
         return
     if not given.isascii() or not given.isdigit() or not 1 <= int(given) <= 65535:
         raise ValueError(f"'{given}' is no value for {VARIABLE}: accepted is a port, 1..65535")
-    _served.append(serve_prometheus(int(given) + int(os.environ.get("LOCAL_RANK") or 0)))
+    _served.append(None)
+    try:
+        _served[0] = serve_prometheus(int(given) + int(os.environ.get("LOCAL_RANK") or 0))
+    except OSError as error:
+        warnings.warn(f"{error}; the training goes on without", RuntimeWarning, stacklevel=2)

@@ -9,7 +9,7 @@ from ringdp.pages.chart import Series, Span, bars, lines
 from ringdp.pages.document import Tab, document
 from ringdp.pages.report_figures import PHASES, figures
 from ringdp.pages.run_file import SPLIT
-from ringdp.text.units import ms
+from ringdp.text.units import counted, ms
 
 Run = dict[str, Any]
 Found = dict[str, Any]  # report_figures.figures()
@@ -19,7 +19,7 @@ TRAVELS, WAITS = 0, 3  # colours of a bucket's bar
 def page(run: Run) -> str:
     """The whole file, from a report that run_file.check() has passed."""
     found = figures(run)
-    title = f"A run of {found['steps']} steps on {found['ranks']} rank(s) over {found['backend']}"
+    title = f"A run of {found['steps']} steps on {counted(found['ranks'], 'rank')} over {found['backend']}"
     sections = [
         *([_bits(found["bits"])] if found["bits"] else []),
         _loss(found),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ PHASES = 3  # of a step: forward, backward, wait
 SPLIT = ("forward", "backward", "communication", "optimizer")
 OVERLAP = ("backward", "communication", "exposed", "overlap")
 TRAFFIC = ("steps", "wire", "memory")
+MOST = 1e18  # of any number: sums and products of them stay finite
 
 
 class NoRun(ValueError):
@@ -46,9 +46,10 @@ def read(file: Path) -> dict[str, Any]:
     """The report. NoRun names the file, and what is missing or wrong in it."""
     try:
         run = json.loads(file.read_text(encoding="utf-8"))
+        json.dumps(run, ensure_ascii=False).encode()  # "\\ud800" is half a character, which no page can have
     except OSError as problem:
         raise NoRun(f"cannot read {file}: {problem.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
+    except (ValueError, RecursionError) as problem:
         raise NoRun(f"{file} is no JSON: {problem}") from None
     try:
         check(run)
@@ -67,6 +68,8 @@ def check(run: Any) -> None:
     for name in ("memory", "formula"):
         if run["observed"][name] is not None:
             _numbers(list(run["observed"][name].values()), f"observed.{name}")
+    if run["observed"]["formula"] is not None and sum(run["observed"]["formula"].values()) <= 0:
+        raise NoRun("observed.formula counts no bytes")
     if run["observed"]["overlap"] is not None:
         _overlap(run)
     if run.get("comparison") is not None:
@@ -106,7 +109,7 @@ def _comparison(run: Any) -> None:
     for name in ("ours", "gloo", "stock"):
         if name == "ours" or run["comparison"].get(name):
             _fields(run, ("comparison", name), SPLIT)
-    if run["comparison"].get("traffic"):
+    if run["comparison"].get("traffic") is not None:
         _fields(run, ("comparison", "traffic"), TRAFFIC)
 
 
@@ -119,8 +122,8 @@ def _need(run: Any, path: tuple[str, ...], kind: Any) -> None:
     wrong_bool = isinstance(here, bool) and kind is not bool
     if wrong_bool or not isinstance(here, kind):
         raise NoRun(f"{'.'.join(path)} is {json.dumps(here)[:40]}")
-    if isinstance(here, Number) and (not math.isfinite(here) or (path in POSITIVE and here <= 0)):
-        raise NoRun(f"{'.'.join(path)} is {here}")
+    if isinstance(here, Number) and kind is not bool and (not _sensible(here) or (path in POSITIVE and here <= 0)):
+        raise NoRun(f"{'.'.join(path)} is {str(here)[:40]}")
 
 
 def _fields(run: Any, path: tuple[str, ...], names: tuple[str, ...]) -> None:
@@ -130,7 +133,7 @@ def _fields(run: Any, path: tuple[str, ...], names: tuple[str, ...]) -> None:
 
 def _bucket(bucket: Any, number: int) -> None:
     for name in ("ready", "launched", "done"):
-        if not isinstance(bucket, dict) or not isinstance(bucket.get(name), Number):
+        if not isinstance(bucket, dict) or not _sensible(bucket.get(name)):
             raise NoRun(f"observed.overlap.buckets[{number}] has no {name}")
 
 
@@ -138,10 +141,15 @@ def _numbers(values: Any, name: str, count: int | None = None) -> None:
     if not isinstance(values, list) or not values:
         raise NoRun(f"{name} has no numbers")
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, Number) or not math.isfinite(value):
+        if not _sensible(value):
             raise NoRun(f"{name} has {json.dumps(value)[:40]}, which is no number")
     if count is not None and len(values) != count:
         raise NoRun(f"{name} has {json.dumps(values)[:40]}, which is not {count} numbers")
+
+
+def _sensible(value: Any) -> bool:
+    """Whether it is a number that a page can calculate with."""
+    return isinstance(value, Number) and not isinstance(value, bool) and -MOST <= value <= MOST
 
 
 def _strings(values: list[Any], name: str) -> None:

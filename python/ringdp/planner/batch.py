@@ -8,6 +8,7 @@ from ringdp.planner import recipes
 from ringdp.planner.answer import Answer, Figure, Table
 from ringdp.planner.kind import Input, InputError, Kind
 from ringdp.planner.units import amount, count, share, whole
+from ringdp.text.units import counted
 
 _SHOWN_RANKS = (128, 512, 1024)
 
@@ -23,17 +24,19 @@ def batch(global_tokens: float, seq: int, micro_batch: int, dp: int) -> Answer:
     raw = floor(global_tokens / seq)
     if raw < 1:
         raise InputError(f"--global-tokens {global_tokens:g} is less than one sequence of --seq {seq}: raise it")
-    samples = nearest_power_of_two(raw)
+    fits = raw % (micro_batch * dp) == 0
+    samples = raw if fits else nearest_power_of_two(raw)
+    how = "samples_raw" if fits else "the nearest power of two: micro_batch * dp does not divide samples_raw"
     accumulation = recipes.grad_acc(samples, micro_batch, dp)
     figures = (
         Figure("samples_raw", raw, "samples", "global_tokens / seq, whole sequences only"),
-        Figure("samples", samples, "samples", "the nearest power of two"),
+        Figure("samples", samples, "samples", how),
         Figure("rounded_global_tokens", samples * seq, "tokens", "samples * seq"),
         Figure("grad_acc", accumulation, "micro-batches per step", "samples / (micro_batch * dp)"),
         Figure("too_many_ranks", accumulation < 1, "", "grad_acc < 1"),
         Figure("most_ranks", samples // micro_batch, "ranks", "grad_acc = 1: prefer ranks over accumulation"),
     )
-    return Answer(figures, (_by_ranks(samples, micro_batch, dp),), _advice(samples, micro_batch, dp, seq))
+    return Answer(figures, (_by_ranks(samples, micro_batch, dp),), _advice(raw, samples, micro_batch, dp, seq))
 
 
 def _by_ranks(samples: int, micro_batch: int, dp: int) -> Table:
@@ -51,23 +54,24 @@ def _verdict(accumulation: float) -> str:
     return "works" if accumulation == int(accumulation) else "not a whole number"
 
 
-def _advice(samples: int, micro_batch: int, dp: int, seq: int) -> tuple[str, ...]:
+def _advice(raw: int, samples: int, micro_batch: int, dp: int, seq: int) -> tuple[str, ...]:
     accumulation = recipes.grad_acc(samples, micro_batch, dp)
     if accumulation < 1:
         most, smaller = samples // micro_batch, samples // dp
         bigger = micro_batch * dp
         lower = f"lower --micro-batch to {smaller}; " if smaller else ""
-        fewer = f"; or use {most} ranks and leave {dp - most} idle" if most else ""
+        fewer = f"; or use {counted(most, 'rank')} and leave {dp - most} idle" if most else ""
         return (
             f"{dp} ranks are too many for {samples} samples: {lower}raise the global batch to {bigger} samples"
             f" ({bigger * seq:,} tokens){fewer}",
         )
     if accumulation == int(accumulation):
         return (f"{micro_batch} x {accumulation:g} x {dp} = {samples} samples per step",)
-    steps = floor(accumulation)
+    steps = max(1, floor(recipes.grad_acc(raw, micro_batch, dp)))
     return (
-        f"{micro_batch} x {accumulation:.3f} x {dp}: accumulation must be whole: take {steps} micro-batches"
-        f" ({micro_batch * steps * dp} samples) or {steps + 1} ({micro_batch * (steps + 1) * dp})",
+        f"{micro_batch} x {accumulation:.3f} x {dp}: accumulation must be whole: take {steps} "
+        f"micro-batch{'' if steps == 1 else 'es'} ({micro_batch * steps * dp} samples) or {steps + 1} "
+        f"({micro_batch * (steps + 1) * dp})",
     )
 
 

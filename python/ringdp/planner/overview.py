@@ -11,7 +11,7 @@ from ringdp.planner.scaling import efficiency, regime, wall
 from ringdp.planner.step import BANDWIDTH, MFU, global_tokens_of, step
 from ringdp.planner.traffic import WIRE
 from ringdp.planner.units import amount, count, whole
-from ringdp.text.units import byte_size
+from ringdp.text.units import byte_size, counted
 
 _ASSUMED = "llama-70b"
 
@@ -62,8 +62,10 @@ def _smallest_stage(held: Answer, ranks: int, room: float) -> tuple[tuple[Figure
     stage = next((s for s in STAGES if sizes[s] <= room), None)
     figure = Figure("smallest_stage_that_fits", stage, "", f"on {ranks} ranks, of what is counted below")
     if stage is None:
-        return (figure,), f"no ZeRO stage fits {ranks} ranks: use more, or larger devices, or divide the model itself"
-    return (figure,), f"on {ranks} ranks ZeRO stage {stage} fits, with {byte_size(sizes[stage])} of {byte_size(room)}"
+        way_out = "use more, or larger devices, or divide the model itself"
+        return (figure,), f"no ZeRO stage fits {counted(ranks, 'rank')}: {way_out}"
+    fits = f"ZeRO stage {stage} fits, with {byte_size(sizes[stage])} of {byte_size(room)}"
+    return (figure,), f"on {counted(ranks, 'rank')} {fits}"
 
 
 KINDS = (

@@ -14,7 +14,7 @@ from ringdp.planner import device_memory, formulas, units
 from ringdp.planner.fake_memory import Loss, default_loss, pass_memory
 from ringdp.planner.memory import STAGES, fit_sentence
 from ringdp.planner.optimizer_state import Maker, state_bytes
-from ringdp.text.units import byte_size
+from ringdp.text.units import byte_size, counted
 from ringdp.zero.units import units_of
 
 _BUCKET = 8 << 20  # of gradients, from stage 2 on: the wrapper's default
@@ -63,7 +63,7 @@ class Preflight:
 
     def __str__(self) -> str:
         names = [field.name for field in fields(Holding)]
-        lines = [f"{self.ranks} rank(s) with {byte_size(self.device_bytes)} each, per rank:"]
+        lines = [f"{counted(self.ranks, 'rank')} with {byte_size(self.device_bytes)} each, per rank:"]
         lines.append("stage  " + "".join(f"{name:>13}" for name in names) + f"{'total':>13}  fits from")
         for stage, held in self.by_stage.items():
             cells = "".join(f"{byte_size(getattr(held, name)):>13}" for name in names)
@@ -193,7 +193,8 @@ def _refusal(found: Preflight) -> str:
     held = found.by_stage[found.stage]
     largest = max(fields(held), key=lambda field: getattr(held, field.name)).name
     return (
-        f"preflight: stage {found.stage} on {found.ranks} rank(s) needs {byte_size(held.total)} per rank, a device has"
+        f"preflight: stage {found.stage} on {counted(found.ranks, 'rank')} needs {byte_size(held.total)} per rank, "
+        "a device has"
         f" {byte_size(found.device_bytes)} (most of it {largest}, {byte_size(getattr(held, largest))}): it"
         f" {fit_sentence(dict(found.fewest_ranks))}"
     )

@@ -9,6 +9,7 @@ from ringdp.selftest.session import Event
 from ringdp.selftest.tally import MARKS, NOT_RUN, Tally
 from ringdp.text.table import columns, rich_table
 from ringdp.text.terminal import in_terminal
+from ringdp.text.units import counted
 
 _SHOWN_FAILURES = 20
 _REDRAW_S = 0.25
@@ -87,7 +88,7 @@ class Live:
             self._next = time.monotonic() + _REDRAW_S
 
     def _drawn(self) -> Any:
-        return rich_table(f"ringdp selftest, {self._tally.size} ranks", *self._tally.table())
+        return rich_table(f"ringdp selftest, {counted(self._tally.size, 'rank')}", *self._tally.table())
 
 
 def summary(tally: Tally, seconds: float) -> str:
@@ -101,4 +102,4 @@ def summary(tally: Tally, seconds: float) -> str:
     counts = tally.counts()
     totals = ", ".join(f"{counts[kind]} {kind}" for kind in MARKS if counts[kind] or kind != NOT_RUN)
     over = " and ".join(tally.transports)
-    return "\n".join([*lines, f"{totals}: {tally.size} ranks over {over} in {seconds:.1f} s"])
+    return "\n".join([*lines, f"{totals}: {counted(tally.size, 'rank')} over {over} in {seconds:.1f} s"])

@@ -1,8 +1,13 @@
-"""Numbers with units for people, in SI's prefixes."""
+"""Numbers with nouns and units for people, in SI's prefixes."""
 
 from __future__ import annotations
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def counted(number: int, noun: str) -> str:
+    """1 rank, 2 ranks."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def scaled(value: float, unit: str) -> str:

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import socket
+import stat
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -91,7 +92,10 @@ def load() -> dict[str, int]:
 
 
 def _read(file: Path) -> object:
-    with file.open("rb") as stream:
+    # A pipe without a writer would hold up whoever opens it.
+    with open(file, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise ValueError("it is no regular file")
         text = stream.read(_LARGEST_FILE + 1)
     if len(text) > _LARGEST_FILE:
         raise ValueError(f"it is larger than {_LARGEST_FILE} bytes")

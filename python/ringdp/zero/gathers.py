@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ringdp.text.units import counted
 from ringdp.zero.unit_storage import UnitStorage
 
 
@@ -25,7 +26,7 @@ class PassGathers:
     def __str__(self) -> str:
         units = ", ".join(self.order) or "nothing"
         return (
-            f"{len(self.order)} gather(s), {self.ahead} ahead of use, {self.bytes:,} bytes received, "
+            f"{counted(len(self.order), 'gather')}, {self.ahead} ahead of use, {self.bytes:,} bytes received, "
             f"{1e3 * self.exposed:.2f} ms exposed: {units}"
         )
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ringdp.text.units import counted
+
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 ROOT = "(model)"
 
@@ -23,7 +25,7 @@ class Unit:
     elements: int
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.elements:,} elements in {len(self.parameters)} parameter(s)"
+        return f"{self.name}: {self.elements:,} elements in {counted(len(self.parameters), 'parameter')}"
 
 
 def is_sharded(parameter: torch.Tensor) -> bool:

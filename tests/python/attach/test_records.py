@@ -43,7 +43,17 @@ def test_no_records_are_no_world(tmp_path):
     assert (ranks, world_of(ranks), absent(ranks)) == ({}, 0, [])
 
 
-@pytest.mark.parametrize("text", ["not json\n", '{"kind":"batch"}\n', "[]\n"])
+def first_line(**changes):
+    return line(**{"kind": "rank", "rank": 0, "world": 2, "restart": 0, "time": 0.0, **changes})
+
+
+HEADERS = [{"world": 10**9}, {"world": "2"}, {"rank": 2}, {"rank": -1}, {"rank": 0.5}, {"time": None}, {"restart": []}]
+
+
+FOREIGN = ["not json\n", '{"kind":"batch"}\n', "[]\n", "[" * 100000 + "\n"]
+
+
+@pytest.mark.parametrize("text", [*FOREIGN, *(first_line(**change) for change in HEADERS)])
 def test_a_file_of_something_else_is_named(tmp_path, text):
     (tmp_path / "other.jsonl").write_text(text)
     with pytest.raises(ValueError, match=r"other\.jsonl holds no records"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 
 import pytest
+from ringdp.attach.assignment import Assignment
 
 DRAW = """
 import torch
@@ -27,6 +28,7 @@ def test_a_rank_is_watched_once(run_python, tmp_path):
     assert result.returncode == 0, result.stderr
     (file,) = tmp_path.glob("*.jsonl")
     assert file.read_text().count('"kind":"batch"') == 2
+    assert Assignment("audit", tmp_path).attached
 
 
 @pytest.mark.parametrize("value", [pytest.param("audit:/no/such/folder", marks=pytest.mark.long), "spy:/"])

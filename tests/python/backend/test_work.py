@@ -50,16 +50,27 @@ def dropped() -> float:
     return float(tensor[0])
 
 
-def values_of_futures() -> dict[str, str]:
-    """On a rank: the shapes of the values that Futures hold."""
-    tensor, parts = torch.ones(4), [torch.ones(4) for _ in range(HERE.size)]
+def values_of_futures() -> list[dict[str, str]]:
+    """On a rank: the shapes of the values that Futures hold, over ringdp and over gloo, as far as it has Futures."""
+    return [values_over(group) for group in (dist.group.WORLD, dist.new_group(backend="gloo"))]
+
+
+def values_over(group: dist.ProcessGroup) -> dict[str, str]:
+    tensor, whole = torch.ones(4), torch.ones(4 * HERE.size)
+    parts = [torch.ones(4) for _ in range(HERE.size)]
+    at_root = parts if HERE.rank == 0 else None
+    given = {"group": group, "async_op": True}
     works = {
-        "all_reduce": dist.all_reduce(tensor, async_op=True),
-        "broadcast": dist.broadcast(tensor, 0, async_op=True),
-        "all_gather": dist.all_gather(parts, torch.ones(4), async_op=True),
-        "all_gather_into_tensor": dist.all_gather_into_tensor(torch.ones(4 * HERE.size), tensor, async_op=True),
-        "reduce_scatter": dist.reduce_scatter(torch.ones(4), parts, async_op=True),
-        "reduce_scatter_tensor": dist.reduce_scatter_tensor(torch.ones(4), torch.ones(4 * HERE.size), async_op=True),
+        "all_reduce": dist.all_reduce(tensor, **given),
+        "reduce": dist.reduce(tensor, 0, **given),
+        "broadcast": dist.broadcast(tensor, 0, **given),
+        "all_gather": dist.all_gather(parts, torch.ones(4), **given),
+        "gather": dist.gather(tensor, at_root, 0, **given),
+        "scatter": dist.scatter(torch.ones(4), at_root, 0, **given),
+        "all_to_all": dist.all_to_all([torch.ones(4) for _ in parts], parts, **given),
+        "all_to_all_single": dist.all_to_all_single(torch.ones(4 * HERE.size), whole, **given),
+        "allreduce_coalesced": group.allreduce_coalesced([tensor, whole]),
+        "allgather_coalesced": group.allgather_coalesced([[torch.ones(4)] for _ in parts], [tensor]),
     }
     return {name: shape_of(work.get_future().wait()) for name, work in works.items()}
 
@@ -136,11 +147,25 @@ def test_a_work_that_is_let_go_is_done_too(trio):
     assert trio.run(dropped) == [6.0] * 3
 
 
-def test_a_future_holds_a_list_of_tensors(trio):
-    flat, nested = "[Tensor]", "[[Tensor, Tensor, Tensor]]"
-    for shapes in trio.run(values_of_futures):
-        assert shapes.pop("all_gather") == nested
-        assert set(shapes.values()) == {flat}, shapes
+def flat_futures() -> set[str]:
+    """On a rank: of calls whose output is one tensor; gloo has no Future for them, or one of its parts."""
+    part, whole = torch.ones(4), torch.ones(4 * HERE.size)
+    works = [
+        dist.all_gather_into_tensor(whole, part, async_op=True),
+        dist.reduce_scatter(part, list(whole.chunk(HERE.size)), async_op=True),
+        dist.reduce_scatter_tensor(part, whole, async_op=True),
+    ]
+    return {shape_of(work.get_future().wait()) for work in works}
+
+
+def test_futures_of_one_output_hold_it_in_a_list(trio):
+    assert trio.run(flat_futures) == [{"[Tensor]"}] * 3
+
+
+def test_futures_hold_what_gloo_s_hold(trio):
+    """Also on ranks that receive nothing."""
+    for ringdp, gloo in trio.run(values_of_futures):
+        assert ringdp == gloo
 
 
 def test_callbacks_run_once_each_and_off_the_calling_thread(trio):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import os
+import pickle
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ringdp
+import torch
 from ringdp.checkpoint import CheckpointError, Stretch
 from ringdp.checkpoint.block_reader import read_pieces, whole_of
 from ringdp.checkpoint.block_writer import INDEX
@@ -85,6 +92,46 @@ def test_the_index_is_hashed_before_it_is_unpickled(saved):
     (saved / INDEX).write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
     with pytest.raises(CheckpointError, match=r"\.metadata is corrupted: its sha256"):
         read_whole(saved, manifest)
+
+
+def forged(path: Path, index: bytes) -> Manifest:
+    """The manifest that goes with another index, as whoever wrote that one writes it."""
+    (path / INDEX).write_bytes(index)
+    return replace(read_manifest(path), index_sha256=hashlib.sha256(index).hexdigest())
+
+
+class Call:
+    """A pickle that makes a folder when it is read."""
+
+    def __init__(self, name: str, function: Any = os.mkdir) -> None:
+        self.call = function, (name,)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize("function", [os.mkdir, eval, torch.load, torch.hub.load, importlib.import_module])
+def test_a_forged_index_runs_nothing(saved, function, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    harm = "__import__('os').mkdir('harm')" if function is eval else "harm"
+    size = (saved / INDEX).stat().st_size
+    index = pickle.dumps(Call(harm, function))
+    manifest = forged(saved, index + bytes(size - len(index)))  # as long as the manifest says
+    with pytest.raises(CheckpointError, match=r"\.metadata is no index .*names .*nothing of it was run"):
+        read_whole(saved, manifest)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_an_index_that_names_a_file_of_others_is_refused(saved, tmp_path):
+    real = pickle.loads((saved / INDEX).read_bytes())
+    for info in real.storage_data.values():
+        info.relative_path = "../secret"
+    (tmp_path / "secret").write_text("x")
+    manifest = read_manifest(saved)
+    index = pickle.dumps(real)
+    (saved / INDEX).write_bytes(index)
+    with pytest.raises(CheckpointError, match="names ../secret, which is no file of this checkpoint"):
+        read_whole(saved, replace(manifest, index_sha256=hashlib.sha256(index).hexdigest()))
 
 
 def test_what_the_checkpoint_does_not_hold_is_not_invented(saved):

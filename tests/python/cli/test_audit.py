@@ -83,6 +83,15 @@ def test_a_job_that_nobody_watches_is_said(capfd):
     assert "hello" in said.out and "TORCH_DEVICE_BACKEND_AUTOLOAD" in said.err
 
 
+def test_a_watched_job_without_loaders_is_told_so(capfd):
+    """And not that ringdp is not installed there."""
+    attached = 'touch "${RINGDP_ATTACH#audit:}/attached"'  # as attach/start.py does
+    assert main.main(["audit", "--", "sh", "-c", attached]) == 2
+    said = capfd.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert "no rank has iterated a DataLoader" in said.err and "installed" not in said.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -108,6 +117,15 @@ def test_a_picture_of_nothing_is_said(tmp_path, capsys):
     assert main.main(["audit", "--records", str(tmp_path), "--png", str(tmp_path / "x.png")]) == 0
     assert capsys.readouterr().err == f"ringdp audit: no {tmp_path / 'x.png'}: no rank has drawn a sample\n"
     assert not (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize("row", [{"kind": "loader"}, {"kind": "loader", "loader": []}, {"kind": "cost"}])
+def test_records_of_something_else_are_one_line(tmp_path, capsys, row):
+    header = {"kind": "rank", "rank": 0, "world": 1, "restart": 0, "time": 0}
+    (tmp_path / "rank0.jsonl").write_text(f"{json.dumps(header)}\n{json.dumps(row)}\n")
+    assert main.main(["audit", "--records", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert f"--records {tmp_path} holds no records of `ringdp audit`" in error and len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many"])

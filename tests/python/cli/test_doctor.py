@@ -93,7 +93,8 @@ def test_each_fault_is_named(examined, fault, wrapper, check):
 def test_a_job_that_hangs_is_ended_and_its_line_named(examined):
     report = examined(["hang"], "stock", "gloo", "--timeout", "5")
     (found,) = [finding for finding in report["findings"] if finding["check"] == "hang"]
-    assert "train.py, line" in found["seen"]
+    assert found["seen"].startswith("rank 1 has not called for 5 s (after 20 steps, at train.py, line ")
+    assert "rank 0 waits for it (after 20 steps in " in found["seen"]
 
 
 SPAWNED = """
@@ -139,6 +140,8 @@ def test_a_job_that_nobody_watches_shows_its_output(capsys):
     assert main.main(["doctor", "--", "sh", "-c", "echo no such data; exit 1"]) == 2
     error = capsys.readouterr().err
     assert "no such data" in error and "TORCH_DEVICE_BACKEND_AUTOLOAD" in error
+    assert main.main(["doctor", "--", "sh", "-c", 'touch "${RINGDP_ATTACH#doctor:}/attached"']) == 2
+    assert "no rank has drawn from a DataLoader" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

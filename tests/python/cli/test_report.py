@@ -23,7 +23,7 @@ def test_the_page_lies_beside_the_run(file: Path, capsys: Any) -> None:
     assert main.main(["report", str(file)]) == 0
     page = file.with_suffix(".html")
     assert capsys.readouterr().out.startswith(f"{page}: ")
-    assert "A run of 3 steps on 2 rank(s)" in page.read_text()
+    assert "A run of 3 steps on 2 ranks" in page.read_text()
 
 
 def test_the_page_can_lie_elsewhere(file: Path, tmp_path: Path) -> None:

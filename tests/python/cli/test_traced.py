@@ -23,6 +23,21 @@ def test_the_command_is_run_and_its_status_handed_on(tmp_path, monkeypatch, caps
     assert said.out == "" and said.err.count("\n") == 1 and folder in said.err
 
 
+def test_each_run_has_a_folder_of_its_own_and_the_latest_is_read(tmp_path, monkeypatch, capsys, name):
+    """But for a folder that was named: its traces are not mixed with others."""
+    monkeypatch.chdir(tmp_path)
+    Path("ringdp-trace-of-mine").mkdir()
+    for number in ("", "-2", "-3"):
+        assert main([name, "--", "sh", "-c", 'touch "$RINGDP_TRACE/rank_0"']) == 2
+        here = f"ringdp-trace{number}/rank_0 is no trace"
+        assert here in capsys.readouterr().err
+        assert main([name]) == 2
+        assert here in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.glob("*/rank_0")) == ["rank_0"] * 3
+    assert main([name, "ringdp-trace", "--", "true"]) == 2
+    assert "holds traces of an earlier run" in capsys.readouterr().err
+
+
 def test_json_leaves_stdout_alone(tmp_path, run_warm, name):
     code = "import sys; print('chatter'); sys.exit(7)"
     result = run_warm("-m", "ringdp", name, str(tmp_path), "--json", "--", sys.executable, "-c", code)

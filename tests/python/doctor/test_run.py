@@ -9,10 +9,12 @@ import socket
 import subprocess
 import sys
 
+import pytest
 from ringdp.attach.assignment import Assignment
 from ringdp.attach.records import Reader
 from ringdp.doctor import run
 from ringdp.doctor.checks.failure import HANGS
+from ringdp.doctor.evidence import Stand
 from ringdp.doctor.probes.errors import stack_file
 from ringdp.doctor.run import DONE, OUTPUT, SILENT, Watch, examine, stacks_of
 
@@ -49,6 +51,7 @@ def test_it_ends_when_nothing_has_come_for_so_long(tmp_path):
     watch = Watch(Reader(tmp_path), tmp_path, 2, 0.0)
     write(tmp_path, 0, "step")
     assert [watch.tick(), watch.tick()][-1] == HANGS
+    assert watch.idle.keys() == {0} and watch.idle[0] > 0
 
 
 def test_a_job_that_never_begins_is_ended(tmp_path):
@@ -86,10 +89,28 @@ def test_a_rank_that_is_stuck_says_where(tmp_path):
         (tmp_path / "stack").rename(tmp_path / f"stack-{process.pid}.txt")
         write(tmp_path, 1, pid=process.pid)
         write(tmp_path, 0, pid=os.getpid())  # which has no handler, and must not be signalled
-        assert stacks_of(Reader(tmp_path).read(), tmp_path) == {1: "<string>, line 5 in stuck"}
+        assert stacks_of(Reader(tmp_path).read(), tmp_path) == {1: Stand("<string>, line 5 in stuck")}
     finally:
         process.kill()
         process.communicate()
+
+
+TORCH = "/v/lib/python3.11/site-packages/torch"
+FRAMES = {
+    "backward": f"{TORCH}/autograd/graph.py",
+    "all_reduce": f"{TORCH}/distributed/distributed_c10d.py",
+    "": "/v/lib/python3.11/threading.py",
+}
+
+
+@pytest.mark.parametrize(("call", "file"), FRAMES.items())
+def test_a_stack_says_what_a_rank_waits_in(tmp_path, monkeypatch, call, file):
+    """Below the script's line: a call in which ranks meet, or anything else."""
+    monkeypatch.setattr(run, "_belongs_to", lambda folder, pid: False)
+    write(tmp_path, 0, pid=7)
+    frames = [f'  File "{file}", line 9 in _{call}', '  File "/home/me/train.py", line 31 in main']
+    stack_file(tmp_path, 7).write_text("\n".join(["Current thread 0x1 (most recent call first):", *frames, ""]))
+    assert stacks_of(Reader(tmp_path).read(), tmp_path) == {0: Stand("train.py, line 31 in main", call)}
 
 
 def test_a_stranger_who_has_a_rank_s_number_now_is_not_signalled(tmp_path):

@@ -39,12 +39,16 @@ def judged(draw_as: Callable[[int], object], world: int) -> Report:
     return judge({rank: records_of(rank, world, rows[rank]) for rank in rows}, only_training=False)
 
 
-def epochs_of(loader: Any, epochs: int = 1, steps: int | None = None, *, told: bool = True) -> None:
-    """Draws; `steps` ends each epoch early; told=False forgets set_epoch()."""
+def epochs_of(
+    loader: Any, epochs: int = 1, steps: int | None = None, *, told: bool = True, trained: bool = True
+) -> None:
+    """Draws, a backward pass after each; `steps` ends each epoch early; told=False forgets set_epoch()."""
     for epoch in range(epochs):
         if told and isinstance(getattr(loader, "sampler", None), DistributedSampler):
             loader.sampler.set_epoch(epoch)
         for step, _ in enumerate(loader):
+            if trained:
+                torch.ones(1, requires_grad=True).sum().backward()
             if step + 1 == steps:
                 break
 

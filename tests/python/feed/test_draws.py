@@ -31,10 +31,27 @@ def test_an_epoch_that_one_rank_left_early_has_not_ended():
     assert (feed.epochs[0].steps, feed.epochs[0].ended(2)) == ((1, 2), False)
 
 
+def test_a_look_into_a_loader_is_no_epoch():
+    """On rank 0 only, at the beginning, between epochs and at the end."""
+
+    def draw(rank):
+        loader = sharded(numbered(16), rank, 2, 4)
+        for epoch in range(2):
+            for _ in range(2 * (1 - rank)):
+                next(iter(loader))
+            loader.sampler.set_epoch(epoch)
+            epochs_of(loader, told=False)
+        next(iter(loader))
+
+    (feed,) = feeds_of(ranks_of(draw, 2))
+    assert [epoch.number for epoch in feed.epochs] == [0, 1]
+    assert all(epoch.ended(2) and set(epoch.counts.values()) == {1} for epoch in feed.epochs)
+
+
 def test_loaders_without_a_backward_pass_are_left_out():
     def draw(rank):
         weight = torch.ones(1, requires_grad=True)
-        epochs_of(DataLoader(numbered(4)))
+        epochs_of(DataLoader(numbered(4)), trained=False)
         for x, _ in sharded(numbered(8), rank, 2):
             (weight * x).sum().backward()
 

@@ -68,7 +68,7 @@ def test_indices_of_which_nothing_was_compared_are_not_judged():
 
 
 def test_validation_loaders_are_named():
-    rows = played(lambda rank: epochs_of(shuffled(DATA, 0)), 2)
+    rows = played(lambda rank: epochs_of(shuffled(DATA, 0), trained=False), 2)
     report = judge({rank: records_of(rank, 2, rows[rank]) for rank in rows})
     assert report.rows == ()
     assert "loader 0 (TensorDataset): no backward pass came between its draws" in report.not_judged

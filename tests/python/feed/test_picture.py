@@ -7,7 +7,7 @@ import torch
 from play import epochs_of, numbered, played, sharded, shuffled
 from ringdp.feed.draws import feeds_of
 from ringdp.feed.exchange import records_of
-from ringdp.feed.picture import coverage, coverages, draw, has_matplotlib
+from ringdp.feed.picture import Coverage, coverage, coverages, draw, has_matplotlib
 from torch.utils.data import DataLoader, Subset
 
 DATA = numbered(60)
@@ -69,3 +69,13 @@ def test_the_first_and_the_last_epoch_are_drawn(tmp_path):
     assert [picture.title.split(", ")[-1] for picture in pictures] == ["epoch 1", "epoch 3"]
     draw(pictures, tmp_path / "feed.png")
     assert (tmp_path / "feed.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(not has_matplotlib(), reason="matplotlib is not installed")
+def test_ranks_are_whole_numbers(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    draw([Coverage("", 4, ((1.0, 0.0), (0.0, 1.0)))], tmp_path / "feed.png")
+    assert all(tick == round(tick) for tick in drawn[0].axes[0].get_yticks())

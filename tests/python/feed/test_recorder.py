@@ -91,24 +91,52 @@ def test_a_loader_made_for_every_epoch_is_one_loader():
     dataset, other = numbered(), numbered()
     for _ in range(2):
         loader = DataLoader(dataset)
-        recorder.begin(loader)
+        recorder.end(recorder.begin(loader))
         del loader
         gc.collect()
     kept = [DataLoader(other), DataLoader(other)]  # at once: two loaders
     for loader in kept:
-        recorder.begin(loader)
+        recorder.end(recorder.begin(loader))
     assert [(row["loader"], row["epoch"]) for row in rows if row["kind"] == "epoch"] == [(0, 0), (0, 1), (1, 0), (2, 0)]
 
 
-def test_the_first_batch_of_an_epoch_is_told():
-    told = []
-    recorder = Recorder(lambda row: None, at_first_batch=lambda: told.append("now"))
+def looked(recorder, loader):
+    """An iterator that had one batch, and was dropped."""
+    epoch = recorder.begin(loader)
+    recorder.draw(epoch, [0], torch.tensor([0]))
+    return epoch
+
+
+@pytest.mark.parametrize("then", ["a backward pass", "a second batch", "the end"])
+def test_the_first_step_of_an_epoch_is_told_once_and_a_look_never(then):
+    told, rows = [], []
+    recorder = Recorder(rows.append, epochs=2, at_first_step=lambda: told.append(len(rows)))
     loader = DataLoader(numbered())
-    for _ in range(2):
-        epoch = recorder.begin(loader)
-        for index in range(3):
-            recorder.draw(epoch, [index])
-    assert told == ["now"] * 2
+    for _ in range(3):
+        looked(recorder, loader)
+        looked(recorder, loader)
+        seen = len(told)
+        epoch = looked(recorder, loader)
+        assert len(told) == seen
+        if then == "a backward pass":
+            recorder.backward()
+        elif then == "a second batch":
+            recorder.draw(epoch, [1])
+        recorder.end(epoch)
+        assert len(told) == seen + 1
+    kinds = [row["kind"] for row in rows if row["kind"] in ("epoch", "batch", "end")]
+    batches = 2 if then == "a second batch" else 1
+    assert kinds == ["epoch", *["batch"] * batches, "end"] * 2  # looks use up nothing of what is noted
+    assert {row["epoch"] for row in rows if row["kind"] == "batch"} == {0, 1}
+
+
+def test_a_look_that_trains_after_all_is_the_later_epoch():
+    recorder, rows = recorded()
+    loader = DataLoader(numbered())
+    first, second = looked(recorder, loader), looked(recorder, loader)
+    recorder.end(second)
+    recorder.end(first)
+    assert [row["epoch"] for row in rows if row["kind"] == "batch"] == [0, 1]
 
 
 def test_a_process_that_draws_nothing_writes_nothing():

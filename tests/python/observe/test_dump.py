@@ -7,10 +7,11 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from made_up import Run, as_file
-from ringdp.observe.dump import TraceError, missing_ranks, read, read_folder
+from ringdp.observe.dump import Group, TraceError, missing_ranks, read, read_folder
 
 ANALYSER = "torch.distributed.flight_recorder.fr_trace"
 
@@ -62,6 +63,32 @@ def test_a_damaged_file_is_named_and_nothing_runs(tmp_path, damage, monkeypatch)
     with pytest.raises(TraceError, match=r"rank_1"):
         read(file)
     assert not (tmp_path / "harmed").exists()
+
+
+def changed(event=None, **head):
+    """A dump of rank 1 with another value in its head, or in its second event."""
+    dump = Run(ranks=2, steps=2).dumps()[1]
+    events = list(dump.events)
+    events[1] = events[1]._replace(**(event or {}))
+    return replace(dump, events=tuple(events), **head)
+
+
+WRONG = [
+    changed({"group": 7}),
+    changed({"group": "0"}),
+    changed({"kind": "blocked", "group": 0, "peer": 2}),
+    changed({"time": 10**400}),
+    changed({"name": None}),
+    changed(wall="now"),
+    changed(groups=(Group("0", 1, (0, 5)),)),
+    changed(groups=(Group("0", 9, (0, 1)),)),
+]
+
+
+@pytest.mark.parametrize("dump", WRONG)
+def test_values_that_no_rank_writes_are_refused_when_they_are_read(tmp_path, dump):
+    with pytest.raises(TraceError, match=r"rank_1 is no trace of ringdp"):
+        read(as_file(dump, tmp_path))
 
 
 def train(steps):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import urllib.error
 import urllib.request
 
@@ -77,6 +79,48 @@ def test_each_rank_of_a_host_has_a_port_of_its_own(monkeypatch):
     assert asked == [9403]
 
 
+def test_a_taken_port_is_a_warning_and_training_goes_on(monkeypatch):
+    monkeypatch.setattr(prometheus, "_served", [])
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv(prometheus.VARIABLE, str(taken.getsockname()[1]))
+        with pytest.warns(RuntimeWarning, match="give another port .* the training goes on without"):
+            prometheus.serve_if_asked()
+        prometheus.serve_if_asked()  # the next group of the process: said once
+
+
+def test_a_forked_child_does_not_keep_the_port():
+    server = prometheus.serve_prometheus(0)
+    waits, release = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(release)
+        os.read(waits, 1)
+        os._exit(0)
+    try:
+        os.close(waits)
+        server.shutdown()
+        server.server_close()
+        again = prometheus.serve_prometheus(server.server_port)
+        again.shutdown()
+        again.server_close()
+    finally:
+        os.close(release)
+        os.waitpid(child, 0)
+
+
+def test_a_client_that_says_nothing_is_let_go(monkeypatch):
+    assert prometheus._Handler.timeout <= 10  # and sooner here
+    monkeypatch.setattr(prometheus._Handler, "timeout", 0.01)
+    server = prometheus.serve_prometheus(0)
+    try:
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as silent:
+            assert silent.recv(1) == b""
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 def fetch(port):
     import torch
     import torch.distributed as dist
@@ -87,8 +131,6 @@ def fetch(port):
 
 
 def free_port():
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return probe.getsockname()[1]
 

@@ -78,7 +78,7 @@ def test_a_run_becomes_a_page(pair, tmp_path, stock, backend):
     assert found["memory"]["ratio"] == 1  # gradients too, which the loop has dropped by now
     assert (found["split"] is None) == (found["overlap"] is None) == stock
     assert any(line.startswith("plan: ") for line in found["links"]) == (backend == "ringdp")
-    assert "A run of 3 steps on 2 rank(s)" in report_page.page(run)
+    assert "A run of 3 steps on 2 ranks" in report_page.page(run)
     assert [path.name for path in file.parent.iterdir()] == ["run.json"]
 
 

@@ -16,7 +16,7 @@ def text_of(page: Any) -> str:
 def test_the_numbers_of_a_run(opened: Any) -> None:
     page = opened(report_page.page(run()))
     text = text_of(page)
-    assert page.driver.title == "A run of 3 steps on 2 rank(s) over ringdp"
+    assert page.driver.title == "A run of 3 steps on 2 ranks over ringdp"
     for sentence in (
         "All ranks ended with the same parameters; the proof's run has the bits of one process (sha256 bbbbbbbbbbbb).",
         "Training loss from 5.5000 to 4.0000. Validation loss from 5.6000 to 4.1000.",

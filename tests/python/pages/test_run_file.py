@@ -65,6 +65,13 @@ def test_nobody_needs_to_prove_or_compare() -> None:
         ({"comparison__gloo": {"forward": 1}}, "it has no comparison.gloo.backward"),
         ({"comparison__traffic": {"steps": 0, "wire": 0, "memory": 0}}, "comparison.traffic.steps is 0"),
         ({"observed__parameters": 0}, "observed.parameters is 0"),
+        ({"world": 10**400}, "world is 1000"),
+        ({"history__step_seconds": [0.1, 10**400, 0.1]}, "history.step_seconds has 1000"),
+        ({"comparison__ours__forward": 10**400}, "comparison.ours.forward is 1000"),
+        ({"comparison__traffic": {}}, "it has no comparison.traffic.steps"),
+        ({"observed__formula": {"parameters": 0}}, "observed.formula counts no bytes"),
+        ({"observed__formula": {"parameters": None}}, "observed.formula has null"),
+        ({"observed__overlap__buckets": [{"ready": 1, "launched": 10**400}]}, r"buckets\[0\] has no launched"),
         ({"observed__overlap__buckets": [{"ready": 1}]}, r"observed.overlap.buckets\[0\] has no launched"),
     ],
 )
@@ -79,6 +86,9 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], named: str) -> None:
         (None, "cannot read .*: No such file or directory"),
         (b"{", "is no JSON: "),
         (b"\xff\xfe", "is no JSON: "),
+        (b"9" * 5000, "is no JSON: "),
+        (rb'"\ud800"', "is no JSON: "),
+        (b"[" * 100000, "is no JSON: "),
         (b"[1]", "is no report of a run: it has no backend; ringdp.RunLog writes one "),
     ],
 )

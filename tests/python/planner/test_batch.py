@@ -34,6 +34,19 @@ def test_an_accumulation_that_is_not_whole_gets_its_neighbours():
     assert "5 micro-batches (960 samples) or 6 (1152)" in advice
 
 
+@pytest.mark.parametrize(("micro_batch", "accumulation"), [(12, 8), (1, 96), (96, 1)])
+def test_a_batch_that_comes_out_even_is_taken_as_it_is(micro_batch, accumulation):
+    """384 samples, which lie half-way between two powers of two."""
+    answer = batch(98304, 256, micro_batch, 4)
+    assert (answer["samples"], answer["grad_acc"]) == (384, accumulation)
+    assert answer.advice == (f"{micro_batch} x {accumulation} x 4 = 384 samples per step",)
+
+
+def test_the_neighbours_are_those_of_what_was_asked_for():
+    (advice,) = batch(390 * 256, 256, 12, 4).advice  # and not of 512
+    assert "take 8 micro-batches (384 samples) or 9 (432)" in advice
+
+
 def test_the_rows_are_those_of_the_recipe_and_one_s_own():
     (table,) = batch(4e6, 4096, 2, 64).tables
     assert [row[:2] for row in table.rows] == [(64, 8), (128, 4), (512, 1), (1024, 0.5)]

@@ -26,7 +26,7 @@ def test_what_does_not_fit_is_refused_with_what_does(large):
     with pytest.raises(DoesNotFit) as refusal:
         asked(large)
     sentence = str(refusal.value)
-    assert sentence.startswith("preflight: stage 0 on 64 rank(s) needs 1")
+    assert sentence.startswith("preflight: stage 0 on 64 ranks needs 1")
     assert "a device has 80.00 GB" in sentence and "it fits with ZeRO stage 1 from " in sentence
     assert "stage 3 from 2 ranks" in sentence
 

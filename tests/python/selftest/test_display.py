@@ -53,4 +53,4 @@ def test_the_summary_ends_with_the_totals(tally):
     assert lines[0].split() == ["i8", "i16", "-"]
     assert lines[1].split() == ["reduce", "✓", "·"]
     assert "rank 0: shm barrier: late" in lines
-    assert lines[-1] == "1 exact, 0 refused, 1 wrong, 1 not run: 1 ranks over shm in 1.2 s"
+    assert lines[-1] == "1 exact, 0 refused, 1 wrong, 1 not run: 1 rank over shm in 1.2 s"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from ringdp.text.units import byte_size, ms, scaled, seconds
+from ringdp.text.units import byte_size, counted, ms, scaled, seconds
+
+
+def test_one_of_a_thing_is_not_several():
+    assert [counted(number, "rank") for number in (0, 1, 2, 1234)] == ["0 ranks", "1 rank", "2 ranks", "1,234 ranks"]
 
 
 @pytest.mark.parametrize(

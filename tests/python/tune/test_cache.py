@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from pathlib import Path
 
@@ -109,6 +110,12 @@ def test_a_foreign_or_outdated_file_is_ignored_with_one_warning(file, replaced, 
 def test_a_folder_in_its_place_is_ignored(file):
     file.mkdir(parents=True)
     expect_ignored(file, "directory")
+
+
+def test_a_pipe_in_its_place_is_ignored_and_holds_nobody_up(file):
+    file.parent.mkdir()
+    os.mkfifo(file)
+    expect_ignored(file, "no regular file")
 
 
 def expect_ignored(file: Path, why: str) -> None:

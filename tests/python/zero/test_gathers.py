@@ -157,5 +157,5 @@ def test_facts_are_those_of_the_latest_passes():
 
 def test_facts_can_be_printed():
     text = str(Gathered(forward=PassGathers(("a", "b"), 1, 1500, 0.002)))
-    assert "2 gather(s), 1 ahead of use, 1,500 bytes received, 2.00 ms exposed: a, b" in text
-    assert "backward: 0 gather(s)" in text
+    assert "2 gathers, 1 ahead of use, 1,500 bytes received, 2.00 ms exposed: a, b" in text
+    assert "backward: 0 gathers" in text

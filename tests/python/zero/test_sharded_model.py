@@ -68,7 +68,7 @@ def facts() -> list[Any]:
     steps(ddp, optimizer, 2)
     seen = ddp.gathers()
     text = str(seen)
-    assert "gather(s)" in text and "exposed" in text
+    assert " gathers, " in text and "exposed" in text
     whole = sum(unit.nbytes for unit in ddp.sharded_model.units)
     assert (
         seen.forward.bytes

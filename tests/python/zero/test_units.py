@@ -87,7 +87,7 @@ def test_integers_and_ignored_parameters_stay_whole():
 
 
 def test_units_can_be_printed():
-    assert str(Unit("blocks.0", ("a", "b"), ("blocks.0",), 1234)) == "blocks.0: 1,234 elements in 2 parameter(s)"
+    assert str(Unit("blocks.0", ("a", "b"), ("blocks.0",), 1234)) == "blocks.0: 1,234 elements in 2 parameters"
 
 
 @pytest.mark.parametrize(

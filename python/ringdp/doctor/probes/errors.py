@@ -1,14 +1,18 @@
 """The exception that ends a rank, and on request the line of the script at which it is.
 
-Record error: type, message. SIGUSR1 makes the rank write its Python stack to a file beside the records.
+Record error: type, message, place (the line of the script), time. SIGUSR1 makes the rank write its Python stack to a
+file beside the records.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import signal
 import sys
+import time
+import traceback
 from pathlib import Path
 from types import TracebackType
 
@@ -17,6 +21,8 @@ import torch.distributed as dist
 from ringdp.doctor.probes.rig import Rig
 
 _MESSAGE = 2000
+RINGDP = f"{Path(__file__).resolve().parents[2]}/"
+_LIBRARY = re.compile(r"/lib(64)?/python3|/(site|dist)-packages/|^<frozen ")
 
 
 def install(rig: Rig, folder: Path) -> None:
@@ -25,7 +31,8 @@ def install(rig: Rig, folder: Path) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if _is_rank():
-            rig.write({"kind": "error", "type": kind.__name__, "message": str(error)[:_MESSAGE]})
+            said = {"type": kind.__name__, "message": str(error)[:_MESSAGE]}
+            rig.write({"kind": "error", **said, "place": _place(trace), "time": time.time()})
         before(kind, error, trace)
 
     sys.excepthook = hook
@@ -35,6 +42,17 @@ def install(rig: Rig, folder: Path) -> None:
 def _is_rank() -> bool:
     """The launcher is none: it fails because a rank has."""
     return "RANK" in os.environ or (dist.is_available() and dist.is_initialized())
+
+
+def _place(trace: TracebackType | None) -> str:
+    """'train.py, line 31 in main': the script's last frame; '' where it has none."""
+    own = [frame for frame in traceback.extract_tb(trace) if of_script(frame.filename)]
+    return f"{Path(own[-1].filename).name}, line {own[-1].lineno} in {own[-1].name}" if own else ""
+
+
+def of_script(path: str) -> bool:
+    """Whether a frame of this file is the user's own, and not Python's or a library's."""
+    return not path.startswith(RINGDP) and not _LIBRARY.search(path)
 
 
 def stack_file(folder: Path, pid: int) -> Path:

@@ -25,10 +25,16 @@ def check(feed: Feed) -> Iterator[Finding]:
 def _is_stale(feed: Feed, rank: int, before: Epoch, epoch: Epoch) -> bool:
     old, new = before.draws[rank], epoch.draws[rank]
     length = min(len(old.order), len(new.order))
-    if not length or old.order[:length] != new.order[:length]:
+    if not length or old.order[:length] != new.order[:length] or _may_be_a_look(old, new):
         return False
     untold = feed.facts[rank]["shuffle"] and old.sampler_epoch == new.sampler_epoch
     return bool(untold) or (length >= _ENOUGH and not _rises(new))
+
+
+def _may_be_a_look(old: Draws, new: Draws) -> bool:
+    """Into the loader, for statistics or to warm up: set_epoch() is not called for that."""
+    looked = not old.ended and len(old.batches) < max(2, len(new.batches))
+    return looked or not all(draws.trained or draws.ended for draws in (old, new))
 
 
 def _rises(draws: Draws) -> bool:

@@ -25,6 +25,47 @@ def test_told_epochs_are_fine():
     assert checks(judged(lambda rank: epochs_of(sharded(DATA, rank, 4), 3), 4)) == []
 
 
+def peek(loader):
+    """As PyTorch's own tutorial does before each epoch."""
+    next(iter(loader))
+
+
+def statistics(loader):
+    epochs_of(loader, steps=3, told=False, trained=False)
+
+
+@pytest.mark.parametrize("look", [peek, statistics])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_look_before_set_epoch_is_not_stale(look, last):
+    """Whether the job has ended with it, or with the epoch behind it."""
+
+    def draw(rank):
+        loader = sharded(DATA, rank, 4)
+        for epoch in range(3):
+            look(loader)
+            if epoch < 2 or not last:
+                loader.sampler.set_epoch(epoch)
+                epochs_of(loader, told=False)
+
+    assert "stale epoch" not in checks(judged(draw, 4))
+
+
+def test_a_step_to_warm_up_is_no_epoch_before():
+    def draw(rank):
+        loader = sharded(DATA, rank, 4)
+        epochs_of(loader, steps=1)
+        epochs_of(loader, 2)
+
+    assert checks(judged(draw, 4)) == []
+
+
+def test_epochs_that_are_left_early_are_compared():
+    def draw(rank):
+        epochs_of(sharded(DATA, rank, 4, 1), 2, steps=5, told=False)
+
+    assert checks(judged(draw, 4)) == ["stale epoch"]
+
+
 @pytest.mark.parametrize("plain", [False, True])
 def test_data_that_is_not_shuffled_is_not_stale(plain):
     def draw(rank):
