@@ -80,6 +80,10 @@ class Sharding:
         if optimizer is not None:
             optimizer.check_keeps_gradients(wanted_by)
 
+    def averaged_parameters(self) -> list[torch.Tensor]:
+        """Those whose gradients are averaged: the reducer's, and those that torch's class averages later."""
+        return [*self.reducer.parameters, *self._delay_all_reduce_params]
+
     def shard_layout(self) -> Any:
         """Which elements of which gradient this rank has from stage 2 on."""
         return self.reducer.shard_layout
