@@ -28,7 +28,7 @@ class WholeGradients:
 
     def check(self, flat: FlatParameters) -> None:
         """See Gradients."""
-        flat.check_unconverted()
+        flat.check_unchanged()
         for parameter in flat.parameters:
             if parameter.grad is not None and parameter.grad.layout != torch.strided:
                 raise RuntimeError(
@@ -62,7 +62,7 @@ class ShardedGradients:
 
     def check(self, flat: FlatParameters) -> None:
         """See Gradients."""
-        flat.check_unconverted()  # which takes the reducer's hooks away
+        flat.check_unchanged()  # which takes the reducer's hooks away
         self._reducer.check_finished()
         for name, parameter in zip(self._reducer.names, self._reducer.parameters, strict=True):
             if parameter.grad is not None:
