@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -156,15 +157,17 @@ class UnitStorage:
         """Starts to gather it. RuntimeError as in Bucket.check_free, before that."""
         for bucket in self.buckets:
             bucket.check_free()
-        works = [bucket.start(self._blocks) for bucket in self.buckets]
+        with self._named():
+            works = [bucket.start(self._blocks) for bucket in self.buckets]
         self._works = [work for work in works if work is not None]
         self.has_memory = True
 
     def wait(self) -> None:
         """Until it is gathered."""
         works, self._works = self._works, []
-        for work in works:
-            work.wait()
+        with self._named():
+            for work in works:
+                work.wait()
 
     def free(self) -> None:
         """Drops all but the shards."""
@@ -173,6 +176,19 @@ class UnitStorage:
             self.has_memory = False
             for bucket in self.buckets:
                 bucket.free(self._blocks)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Ranks that gather different units are told theirs."""
+        try:
+            yield
+        except dist.DistBackendError as error:
+            if not str(error).startswith("Mismatch"):
+                raise
+            raise dist.DistBackendError(
+                f"{error} This rank was gathering unit {self.name} (zero_stage=3): all ranks must run the same modules in "
+                "the same order, equally often"
+            ) from error
 
 
 _WAY_OUT = (
