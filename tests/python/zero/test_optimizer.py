@@ -173,6 +173,29 @@ def test_schedulers_closures_and_groups(trio):
     assert trio.run(scheduled) == [[]] * 3
 
 
+def of_a_part(stage: int, overlap: bool) -> list[str]:
+    """On a rank: an optimizer of some parameters, then of one more; the others stay as they are."""
+    ddp, plain = wrapped(stage), model()
+    last, *rest = [2, 1]
+    parameters, others = list(ddp.parameters()), list(plain.parameters())
+    overlaps = {"overlap_with_ddp": overlap} if overlap else {}
+    optimizer = ZeroOptimizer([parameters[last]], torch.optim.AdamW, **overlaps, **ADAMW)
+    alone = torch.optim.AdamW([others[last]], **ADAMW)
+    steps(ddp, optimizer, 2)
+    one_process(plain, alone, loss_of, ranks=HERE.size, steps=2)
+    for number in rest:
+        optimizer.add_param_group({"params": [parameters[number]]})
+        alone.add_param_group({"params": [others[number]]})
+    steps(ddp, optimizer, 2)
+    one_process(plain, alone, loss_of, ranks=HERE.size, steps=2)
+    return differences(ddp, optimizer, plain, alone)
+
+
+@pytest.mark.parametrize(("stage", "overlap"), [(1, False), (2, False), (3, False), (2, True), (3, True)])
+def test_an_optimizer_of_a_part_steps_that_part(trio, stage, overlap):
+    assert trio.run(of_a_part, stage, overlap) == [[]] * 3
+
+
 def in_bfloat16(stage: int, grad_dtype: torch.dtype | None) -> bool:
     """On a rank: 16-bit parameters with a float32 master, against the same by hand."""
     ddp = DistributedDataParallel(model(torch.bfloat16), zero_stage=stage, grad_dtype=grad_dtype, bucket_cap_mb=0.01)
