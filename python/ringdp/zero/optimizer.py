@@ -29,6 +29,7 @@ from ringdp.zero.gradients import Gradients, ShardedGradients, WholeGradients
 from ringdp.zero.held import HeldShards
 from ringdp.zero.in_backward import StepsInBackward
 from ringdp.zero.memory import Memory, memory_of
+from ringdp.zero.piece_state import PieceState
 from ringdp.zero.state import consolidated, numbered, restored
 from ringdp.zero.whole_step import WholeStep
 
@@ -103,6 +104,17 @@ class ZeroOptimizer(Optimizer):
         """The optimizer of `optimizer_class` that steps this rank's pieces, by torch's name for it."""
         return self._optimizer
 
+    @property
+    def state(self) -> PieceState:
+        """Of the pieces that this rank steps. What is changed there, or assigned, is what the next step goes by."""
+        return PieceState(self._optimizer)
+
+    @state.setter
+    def state(self, values: Mapping[Any, Any]) -> None:
+        if self._ready:  # torch's class sets an empty one first
+            self.state.take(values)
+            self._consolidated = None
+
     def describe(self) -> str:
         """How buckets are stepped. With overlap_with_ddp on a device collective before the first pass."""
         return self._stepping.describe()
@@ -128,6 +140,12 @@ class ZeroOptimizer(Optimizer):
         groups.hand_on(self._optimizer.param_groups, self.param_groups)  # a class may change them in its step
         return loss
 
+    def __getstate__(self) -> dict[str, Any]:
+        raise NotImplementedError(
+            "ZeroOptimizer: its pieces belong to this rank's process, so it cannot be copied or pickled: make one for the "
+            "other model, and hand the state over by consolidate_state_dict() and load_state_dict()"
+        )
+
     def join_hook(self, **_: Any) -> None:
         """What torch's Join asks for: refused."""
         raise NotImplementedError(
@@ -152,6 +170,7 @@ class ZeroOptimizer(Optimizer):
         if self.stage < 2:
             self._adopt(group["params"])
         self._optimizer.add_param_group(groups.of_pieces(group, self._flats))
+        self._members.append(list(group["params"]))
 
     def shard_grads(self) -> list[torch.Tensor]:
         """Gradients of the pieces that this rank owns, as flat views: what clipping and loss scaling work on."""
@@ -181,7 +200,7 @@ class ZeroOptimizer(Optimizer):
         self._pass_settings_on()
         state = consolidated(self._flats, self._optimizer, self._indices(), self.process_group, to)
         if state is not None:
-            self._consolidated = {"state": state, "param_groups": super().state_dict()["param_groups"]}
+            self._consolidated = {"state": state, "param_groups": groups.numbered(self.param_groups)}
 
     def state_dict(self) -> dict[str, Any]:
         """What `consolidate_state_dict` has collected on this rank. RuntimeError when it has not been called since."""
@@ -228,6 +247,7 @@ class ZeroOptimizer(Optimizer):
             [groups.of_pieces(group, self._flats) for group in self.param_groups], **self._arguments
         )
         self._optimizer.steps_shards = True
+        self._members = [list(group["params"]) for group in self.param_groups]
 
     def _parameters(self) -> list[torch.Tensor]:
         return list(chain.from_iterable(group["params"] for group in self.param_groups))
@@ -259,6 +279,7 @@ class ZeroOptimizer(Optimizer):
                 f"ZeroOptimizer: the model was wrapped with zero_stage={wrapper.zero_stage} after this optimizer was "
                 "made, which does not know where gradients are now: make it from ddp.parameters() after the wrapper"
             )
+        groups.check_members(self.param_groups, self._members)
         check_averaged(self._parameters(), self._wrapper)
         self._check_unpinned()
 
@@ -274,6 +295,7 @@ class ZeroOptimizer(Optimizer):
 
     def _pass_settings_on(self) -> None:
         """Schedulers and users change the groups of this optimizer."""
+        groups.check_members(self.param_groups, self._members)
         groups.hand_on(self.param_groups, self._optimizer.param_groups)
 
     def _steps_in_backward(self) -> StepsInBackward:
