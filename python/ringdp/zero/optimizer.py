@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
@@ -87,6 +88,7 @@ class ZeroOptimizer(Optimizer):
         self._flats: list[FlatParameters] = []
         self._sources: list[Gradients] = []
         self._consolidated: dict[str, Any] | None = None
+        self._unstepped: dict[int, dict[str, Any]] = {}  # loaded state of parameters without pieces
         check_overlap(overlap_with_ddp, self._wrapper)
         check_gather(gather, self._wrapper)
         self._start()
@@ -200,6 +202,7 @@ class ZeroOptimizer(Optimizer):
         self._pass_settings_on()
         state = consolidated(self._flats, self._optimizer, self._indices(), self.process_group, to)
         if state is not None:
+            state = dict(sorted({**self._first_state(), **self._unstepped, **state}.items()))
             self._consolidated = {"state": state, "param_groups": groups.numbered(self.param_groups)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -217,6 +220,8 @@ class ZeroOptimizer(Optimizer):
         self._stepping.quiet()
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         self._take_up()
+        whole = {number for parameter, number in self._indices().items() if parameter in self._without_pieces()}
+        self._unstepped = {number: copy.deepcopy(entry) for number, entry in state.items() if number in whole}
         restored(state, self._flats, self._optimizer, self._indices())
 
     def holder(self, names: Mapping[torch.Tensor, str]) -> Holder:
@@ -256,6 +261,23 @@ class ZeroOptimizer(Optimizer):
         """A parameter's number in state dicts."""
         return {parameter: index for index, parameter in enumerate(self._parameters())}
 
+    def _without_pieces(self) -> set[torch.Tensor]:
+        """Parameters that nobody steps: frozen ones from stage 2 on, and those without elements."""
+        stepped = {parameter for flat in self._flats for parameter in flat.parameters if parameter.numel()}
+        return set(self._parameters()) - stepped
+
+    def _first_state(self) -> dict[int, dict[str, Any]]:
+        """Of those, what the class begins with (Adagrad's sums)."""
+        unstepped = self._without_pieces()
+        given = [{**g, "params": [p for p in g["params"] if p in unstepped]} for g in self.param_groups]
+        given = [{k: v for k, v in g.items() if k != "param_names"} for g in given if g["params"]]
+        state = self._class(given, **self._arguments).state if given else {}
+        return {
+            number: {k: v.cpu() if torch.is_tensor(v) else v for k, v in state[parameter].items()}
+            for parameter, number in self._indices().items()
+            if parameter in state
+        }
+
     def _adopt(self, parameters: list[torch.Tensor]) -> None:
         layout = bucketed(parameters, _BUCKET_BYTES, self.process_group.size())
         self._flats.append(FlatParameters(parameters, layout, self.process_group, self._master_dtype))
@@ -290,6 +312,7 @@ class ZeroOptimizer(Optimizer):
     def _take_up(self) -> None:
         """After groups and state have been loaded."""
         self._consolidated = None
+        self._unstepped = {}
         self._pass_settings_on()
         self._stepping.forget()
 
