@@ -55,7 +55,7 @@ class WholeGradients:
 
 
 class ShardedGradients:
-    """The reducer has reduced them to shards, and .grad is gone."""
+    """The reducer has reduced them to shards, and .grad stands for them."""
 
     def __init__(self, reducer: Any) -> None:
         self._reducer = reducer
@@ -64,16 +64,11 @@ class ShardedGradients:
         """See Gradients."""
         flat.check_unchanged()  # which takes the reducer's hooks away
         self._reducer.check_finished()
-        for name, parameter in zip(self._reducer.names, self._reducer.parameters, strict=True):
-            if parameter.grad is not None:
-                raise RuntimeError(
-                    f"ZeroOptimizer: the gradient of {name} has not been averaged: the last backward pass ran under "
-                    "no_sync(). Leave no_sync() out in the last micro-batch before step()"
-                )
+        self._reducer.stand_ins.check()
 
     def by_bucket(self, flat: FlatParameters) -> Callable[[int], dict[int, torch.Tensor]]:
         """See Gradients."""
-        used, shards = self._reducer.used(), self._reducer.shards()
+        used, shards = self.kept(), self._reducer.shards()
 
         def of_bucket(bucket: int) -> dict[int, torch.Tensor]:
             shard = shards[bucket]
@@ -83,6 +78,10 @@ class ShardedGradients:
             return {number: shard[piece.place] for number, piece in pieces.items() if used[piece.parameter]}
 
         return of_bucket
+
+    def kept(self) -> list[bool]:
+        """By parameter, whether it has a gradient: one that any rank had, and nobody has dropped."""
+        return self._reducer.stand_ins.kept(self._reducer.used())
 
     def drop(self, set_to_none: bool) -> None:
         """Shards go, or become zeros."""

@@ -156,8 +156,13 @@ class ZeroOptimizer(Optimizer):
         )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's; at stage 2 it drops this rank's shards of the gradients."""
-        super().zero_grad(set_to_none)
+        """As torch's; from stage 2 on it drops all shards of gradients that this rank has."""
+        if set_to_none or self.stage < 2:
+            super().zero_grad(set_to_none)
+        else:
+            self.check_keeps_gradients("zero_grad(set_to_none=False)")
+            with self._wrapper.reducer.stand_ins.aside():
+                super().zero_grad(set_to_none=False)
         for source in self._sources:
             source.drop(set_to_none)
 
@@ -190,6 +195,12 @@ class ZeroOptimizer(Optimizer):
                 f"ZeroOptimizer: {wanted_by} wants the gradients of all parameters before the step, and with "
                 "overlap_with_ddp=True each is stepped inside the backward pass: leave that out"
             )
+
+    def begin_forward(self) -> None:
+        """The wrapper's forward pass begins. RuntimeError where it would not be that of one process, from stage 2 on."""
+        for flat in self._flats:
+            flat.check_unchanged()
+        self._stepping.begin_forward()
 
     def check_whole(self) -> None:
         """RuntimeError when the latest step has not come to its end: parameters and state are no state of training."""
