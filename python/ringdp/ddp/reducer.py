@@ -15,6 +15,10 @@ from ringdp.ddp.modes import Modes, group_for
 from ringdp.zero.stand_ins import StandIns
 
 _C = _native.load()
+_WAY_ON = (
+    "Where the backward pass ended with an exception, on all ranks, ddp.abandon_backward() forgets it: training goes on "
+    "with a new forward pass"
+)
 _SHARDED_CAP = 8 << 20  # by default: buckets from stage 2 on take memory on their way, and there are two at a time
 
 
@@ -126,7 +130,15 @@ class Reducer(_C.Reducer):
                 piece = shards[bucket][offset : offset + length]
                 (torch.view_as_real(piece) if piece.is_complex() else piece).fill_(-0.0)
 
+    def check_finished(self) -> None:
+        """As torch's error, with what else may have happened."""
+        try:
+            super().check_finished()
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}\n{_WAY_ON}") from None
+
     def _rebuild_buckets(self) -> bool:
+        self.check_finished()
         return self.rebuild_buckets()
 
     def _push_all_rebuilt_params(self) -> None:

@@ -50,6 +50,19 @@ class Sharding:
                 super().zero_grad(set_to_none=False)
             self.reducer.zero_shards()
 
+    def abandon_backward(self) -> None:
+        """After a backward pass that ended with an exception, on all ranks alike: forgets it, and drops all gradients.
+
+        The next forward pass begins anew. Collective. RuntimeError where the pass has stepped parameters already
+        (overlap_with_ddp).
+        """
+        optimizer = self._live_optimizer()
+        if optimizer is not None:
+            optimizer.check_whole()
+        dist.barrier(group=self.process_group)  # what the pass has started is over on every rank
+        self.reducer.reset()
+        self.zero_grad()
+
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """The module's state dict with whole tensors that share no memory with the model. Collective at stage 3."""
         if self.sharded_model is not None:
