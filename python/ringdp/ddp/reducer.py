@@ -16,8 +16,8 @@ from ringdp.zero.stand_ins import StandIns
 
 _C = _native.load()
 _WAY_ON = (
-    "Where the backward pass ended with an exception, on all ranks, ddp.abandon_backward() forgets it: training goes on "
-    "with a new forward pass"
+    "Where the backward pass ended with an exception, on all ranks, ddp.abandon_backward() forgets it, and the next "
+    "forward pass begins anew"
 )
 _SHARDED_CAP = 8 << 20  # by default: buckets from stage 2 on take memory on their way, and there are two at a time
 

@@ -31,7 +31,8 @@ def of_pieces(group: Group, flats: Sequence[FlatParameters]) -> Group:
 def check_members(groups: Sequence[Group], members: Sequence[Sequence[torch.Tensor]]) -> None:
     """RuntimeError names what was put into groups, or taken out of them, since their pieces were made."""
     if len(groups) != len(members):
-        raise RuntimeError(f"ZeroOptimizer: it has {len(groups)} param groups, and was made with {len(members)}{_WAY_OUT}")
+        counts = f"it has {len(groups)} param groups, and was made with {len(members)}"
+        raise RuntimeError(f"ZeroOptimizer: {counts}{_WAY_OUT}")
     for number, (group, known) in enumerate(zip(groups, members, strict=True)):
         now, then = ({id(p): p for p in parameters} for parameters in (group["params"], known))
         for one, other, what in ((then, now, "taken out of"), (now, then, "put into")):

@@ -81,7 +81,7 @@ class StepsInBackward:
         self._end()
 
     def begin_forward(self) -> None:
-        """RuntimeError when the last pass has stepped what this one reads, or its gradients would add up with others."""
+        """RuntimeError when the last pass has stepped what this one reads, or left gradients that this one adds to."""
         self.check()
         if torch.is_grad_enabled() and any(self._source.kept()):
             raise RuntimeError(
@@ -96,7 +96,7 @@ class StepsInBackward:
         if self._begun and not (any(used) and used == kept):
             raise RuntimeError(
                 "ZeroOptimizer: gradients were dropped after the backward pass, which has stepped them already "
-                "(overlap_with_ddp=True): call zero_grad() after step(), and leave overlap_with_ddp out to skip parameters"
+                "(overlap_with_ddp=True): call zero_grad() after step(), and skip no parameters with overlap_with_ddp"
             )
         if not self._begun and any(kept):
             raise RuntimeError(

@@ -144,8 +144,8 @@ class ZeroOptimizer(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         raise NotImplementedError(
-            "ZeroOptimizer: its pieces belong to this rank's process, so it cannot be copied or pickled: make one for the "
-            "other model, and hand the state over by consolidate_state_dict() and load_state_dict()"
+            "ZeroOptimizer: its pieces belong to this rank's process, so it cannot be copied or pickled: make one for "
+            "the other model, and hand the state over by consolidate_state_dict() and load_state_dict()"
         )
 
     def join_hook(self, **_: Any) -> None:
@@ -197,7 +197,7 @@ class ZeroOptimizer(Optimizer):
             )
 
     def begin_forward(self) -> None:
-        """The wrapper's forward pass begins. RuntimeError where it would not be that of one process, from stage 2 on."""
+        """From stage 2 on the wrapper's forward pass begins. RuntimeError where it would not be that of one process."""
         for flat in self._flats:
             flat.check_unchanged()
         self._stepping.begin_forward()

@@ -1,4 +1,4 @@
-"""`ZeroOptimizer.state`: that of the pieces which this rank steps; what asks for whole parameters is refused by name."""
+"""`ZeroOptimizer.state`: that of the pieces which this rank steps; who asks for a whole parameter's is refused."""
 
 from __future__ import annotations
 

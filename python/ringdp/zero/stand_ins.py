@@ -61,9 +61,9 @@ class StandIns:
         for number, parameter in enumerate(self._parameters):
             if parameter.grad is not None and not self._is_shown(number):
                 raise RuntimeError(
-                    f"ZeroOptimizer: the gradient of {self._names[number]} has not been averaged: its backward pass ran "
-                    "under no_sync(), or without a forward pass of the wrapper before it, or .grad was assigned by hand. "
-                    "End each step by one backward pass outside no_sync(); change gradients in optimizer.shard_grads()"
+                    f"ZeroOptimizer: the gradient of {self._names[number]} has not been averaged: its backward pass "
+                    "ran under no_sync(), or without a forward pass of the wrapper before it, or .grad was assigned by "
+                    "hand. End each step by one backward pass outside no_sync(); change optimizer.shard_grads()"
                 )
 
     def shown(self) -> set[int]:
@@ -110,6 +110,6 @@ def _remove(parameters: Sequence[torch.Tensor], made: dict[int, tuple[torch.Tens
 def _text(name: str, stage: int) -> str:
     return (
         f"the gradient of {name} is averaged and in shards (zero_stage={stage}), so .grad can be neither read nor "
-        "changed: use optimizer.shard_grads() or ringdp.clip_grad_norm_, or set .grad to None to leave the parameter out "
-        "of the step. A further backward pass needs a forward pass of the wrapper after this one"
+        "changed: use optimizer.shard_grads() or ringdp.clip_grad_norm_, or set .grad to None to leave the parameter "
+        "out of the step. A further backward pass needs a forward pass of the wrapper after this one"
     )

@@ -186,8 +186,8 @@ class UnitStorage:
             if not str(error).startswith("Mismatch"):
                 raise
             raise dist.DistBackendError(
-                f"{error} This rank was gathering unit {self.name} (zero_stage=3): all ranks must run the same modules in "
-                "the same order, equally often"
+                f"{error} This rank was gathering unit {self.name} (zero_stage=3): all ranks must run the same modules "
+                "in the same order, equally often"
             ) from error
 
 
