@@ -114,15 +114,18 @@ def test_gradients_set_to_none_are_not_stepped(trio, stage):
 
 
 def adding_up(stage: int, which: str) -> list[str]:
-    """On a rank: two passes without zero_grad() between, and some gradients or all set to None there."""
+    """On a rank: two passes, between which some gradients or all are set to None, or dropped within the second one."""
     ddp = wrapped(stage)
     optimizer = optimizer_for(ddp)
     plain = model()
     alone = torch.optim.AdamW(plain.parameters(), **ADAMW)
-    chosen = {"some": LAYER, "all": slice(None)}[which]
+    chosen = LAYER if which == "some" else slice(None)
     for step in range(2):
-        loss_of(ddp, HERE.rank, step, 0).backward()
-        if step == 0:
+        loss = loss_of(ddp, HERE.rank, step, 0)
+        if step == 1 and which == "within":
+            optimizer.zero_grad()
+        loss.backward()
+        if step == 0 and which != "within":
             for parameter in list(ddp.parameters())[chosen]:
                 parameter.grad = None
     optimizer.step()
@@ -144,7 +147,7 @@ def mean_of(step: int) -> list[torch.Tensor]:
     return [p.grad for p in net.parameters()]
 
 
-@pytest.mark.parametrize("which", ["some", "all"])
+@pytest.mark.parametrize("which", ["some", "all", "within"])
 @pytest.mark.parametrize("stage", [2, 3])
 def test_what_was_set_to_none_begins_anew(trio, stage, which):
     assert trio.run(adding_up, stage, which) == [[]] * 3
