@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
@@ -48,7 +49,7 @@ def one_process(
     loss_of(model, rank, step, micro): the scalar on which that rank calls backward(); micro: 0..accumulate-1.
     divide: "once" folds ((g0 + g1) + g2) + ... and divides the sum by `ranks`; "first" multiplies each
         gradient by 1 / ranks in its own type before the fold, as torch's DistributedDataParallel does.
-        16-bit gradients are folded in fp32 and rounded once.
+        16-bit gradients are folded in fp32 and rounded once. A NaN of the fold is the positive quiet one.
     weights(rank, step): that rank's sample count in that step, for losses that are SUMS over samples. "once"
         divides by the step's total instead of `ranks`; "first" scales every loss by ranks / total.
     sync_each: fold and divide after every micro-batch and add up those means. Default: each rank's partial
@@ -158,8 +159,16 @@ def _mean(by_rank: Sequence[Gradients], ranks: int, total: float, divide: str) -
             _add(sums, {name: term.float() if term.dtype in (torch.float16, torch.bfloat16) else term})
     if divide == "once":
         for fold in sums.values():
-            fold.div_(total)
-    return {name: fold.to(dtypes[name]) for name, fold in sums.items()}
+            _as_reals(fold).div_(total)
+    means = {name: fold.to(dtypes[name]) for name, fold in sums.items()}
+    for mean in map(_as_reals, means.values()):
+        mean.masked_fill_(mean.isnan(), math.nan)  # its sign and payload depend on the machine
+    return means
+
+
+def _as_reals(tensor: Tensor) -> Tensor:
+    """A complex number's parts are divided each by itself, as between ranks."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _add(sums: Gradients, terms: Gradients) -> None:

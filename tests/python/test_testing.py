@@ -9,6 +9,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import HERE
+from ringdp.ddp.wrapper import DistributedDataParallel as Exact
 from ringdp.testing import one_process, parameters_hash
 from torch import Tensor, nn
 from torch import multiprocessing as mp
@@ -276,3 +278,45 @@ def test_equals_stock_ddp_over_gloo_at_two_ranks(tmp_path, dtype, accumulate):
 
     assert stock_ddp(str(tmp_path / "store"), dtype, accumulate, SEEDS[:2]) == {reference(SEEDS[:2])}
     assert reference(SEEDS[1:]) != reference(SEEDS[:2]), "dropout must show in the bits"
+
+
+class Odd(nn.Module):
+    """Parameters whose gradients are complex, or NaN of several signs and payloads, and infinities that cancel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = (torch.complex64, torch.complex128, torch.float32, torch.float64, torch.bfloat16, torch.float16)
+        self.each = nn.ParameterList([nn.Parameter(torch.zeros(6, dtype=kind)) for kind in kinds])
+
+    def forward(self, rank: int) -> Tensor:
+        source = torch.Generator().manual_seed(rank)
+        total = torch.zeros((), dtype=torch.float64)
+        for parameter in self.each:
+            weights = torch.randn(6, generator=source, dtype=torch.float64)
+            if parameter.is_complex():
+                weights = torch.complex(weights, torch.randn(6, generator=source, dtype=torch.float64))
+            else:
+                special = [-torch.nan, torch.nan, torch.inf, -torch.inf if rank == 1 else torch.inf]
+                weights[:4] = torch.tensor([special[(rank + place) % 4] for place in range(4)], dtype=torch.float64)
+            product = parameter * weights.to(parameter.dtype)
+            total = total + (torch.view_as_real(product) if product.is_complex() else product).sum().double()
+        return total
+
+
+def mean_of_odd(buckets: int) -> list[str]:
+    """On a rank: the parameters whose means have not the bits of one process."""
+    ranks, alone = Odd(), Odd()
+    ddp = Exact(ranks, bucket_cap_mb=0 if buckets else 25)
+    ddp(HERE.rank).backward()
+    one_process(alone, torch.optim.SGD(alone.parameters(), lr=0.0), lambda m, r, s, k: m(r), ranks=HERE.size, steps=1)
+    return [str(a.dtype) for a, b in zip(ranks.each, alone.each, strict=True) if raw(a.grad) != raw(b.grad)]
+
+
+def raw(tensor: Tensor) -> list[int]:
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).view(torch.uint8).flatten().tolist()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_means_of_complex_numbers_and_of_nan_are_those_of_ranks(world_of, ranks):
+    for buckets in (0, 1):
+        assert world_of(ranks).run(mean_of_odd, buckets) == [[]] * ranks

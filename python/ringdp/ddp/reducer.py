@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +13,13 @@ import torch.distributed as dist
 from ringdp import _native
 from ringdp.ddp import unaveraged
 from ringdp.ddp.modes import Modes, group_for
+from ringdp.zero.stand_ins import StandIns
 
 _C = _native.load()
+_WAY_ON = (
+    "Where the backward pass ended with an exception, on all ranks, ddp.abandon_backward() forgets it, and the next "
+    "forward pass begins anew"
+)
 _SHARDED_CAP = 8 << 20  # by default: buckets from stage 2 on take memory on their way, and there are two at a time
 
 
@@ -71,8 +76,10 @@ class Reducer(_C.Reducer):
         self.zero_stage = modes.zero_stage
         self._ddp = weakref.ref(ddp)
         self._futures: list[torch.futures.Future[Any]] = []
-        self.set_after_backward(functools.partial(_wait_for, self._futures))
-        if ddp.process_group.size() > 1:
+        self.stand_ins = StandIns(self.parameters, self.names, modes.zero_stage)  # for gradients in shards
+        self._sharded = modes.zero_stage >= 2
+        self.set_after_backward(functools.partial(_end_pass, weakref.ref(self)))
+        if ddp.process_group.size() > 1 and not self._sharded:  # what is not averaged cannot get into shards
             unaveraged.watch(self)
 
     @functools.cached_property
@@ -95,7 +102,47 @@ class Reducer(_C.Reducer):
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
         self._logger().sample_rate = sample_rate
 
+    def drop_shards(self) -> None:
+        """With what stands for them in .grad."""
+        super().drop_shards()
+        self.stand_ins.drop()
+
+    def begin_pass(self) -> None:
+        """Of stage 2 and 3: a forward pass begins whose gradients add up with those in shards that nobody has dropped.
+
+        RuntimeError where it could not be known later which they are.
+        """
+        used = self.used()
+        dropped = self.stand_ins.begin_pass(used)
+        if dropped and len(dropped) == sum(used):
+            self.drop_shards()
+        elif dropped:
+            ddp = self._ddp()
+            if ddp.find_unused_parameters or ddp.static_graph:
+                raise RuntimeError(
+                    f"DistributedDataParallel: .grad of {self.names[min(dropped)]} was set to None, and that of other "
+                    "parameters was not, which find_unused_parameters and static_graph do not allow from zero_stage=2 "
+                    "on, as the next pass may not have one: call optimizer.zero_grad() before it"
+                )
+            self._clear_pieces(dropped)
+
+    def _clear_pieces(self, numbers: Collection[int]) -> None:
+        """Of these parameters' gradients in shards: -0.0, to which every value adds up as it is."""
+        shards = self.shards()
+        for parameter, _, length, bucket, offset in self.shard_layout.pieces(self._ddp().process_group.rank()):
+            if parameter in numbers and shards[bucket] is not None:
+                piece = shards[bucket][offset : offset + length]
+                (torch.view_as_real(piece) if piece.is_complex() else piece).fill_(-0.0)
+
+    def check_finished(self) -> None:
+        """As torch's error, with what else may have happened."""
+        try:
+            super().check_finished()
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}\n{_WAY_ON}") from None
+
     def _rebuild_buckets(self) -> bool:
+        self.check_finished()
         return self.rebuild_buckets()
 
     def _push_all_rebuilt_params(self) -> None:
@@ -153,6 +200,9 @@ class Reducer(_C.Reducer):
         )
 
 
-def _wait_for(futures: list[torch.futures.Future[Any]]) -> None:
-    while futures:
-        futures.pop().wait()
+def _end_pass(reference: weakref.ref[Reducer]) -> None:
+    reducer = reference()
+    while reducer._futures:
+        reducer._futures.pop().wait()
+    if reducer._sharded:
+        reducer.stand_ins.show(reducer.used())

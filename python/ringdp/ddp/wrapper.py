@@ -32,9 +32,9 @@ class DistributedDataParallel(Sharding, _Stock):
         overlap: False launches buckets after the backward pass, one blocking collective each.
         order: "rank" (default), or "rotated" for the textbook ring's order, whose bits depend on the layout.
         zero_stage: 1 shards the optimizer's state, 2 gradients too, 3 parameters too: a memory setting, the bits stay.
-            All want `ringdp.ZeroOptimizer`, and refuse others by name. From stage 2 on a backward pass leaves .grad
-            None and this rank's shard in `optimizer.shard_grads()`; clip with `ringdp.clip_grad_norm_`: torch's finds
-            no gradient, returns 0 and clips nothing. Synchronised passes without zero_grad() between them add up their
+            All want `ringdp.ZeroOptimizer`, and refuse others by name. From stage 2 on a backward pass leaves this
+            rank's shard in `optimizer.shard_grads()`, and in .grad a tensor without memory: who reads or changes it
+            gets an error, None leaves the parameter out of the step; clip with `ringdp.clip_grad_norm_`. Synchronised passes without zero_grad() between them add up their
             means there; at stages 0 and 1 the sum is averaged again, as by torch. Under no_sync() gradients are whole
             until the next synchronised pass, as at stage 0. At stage 3 the model is divided into units, each gathered
             for its forward and again for its backward pass; a parameter has its shape at all times and values in
@@ -55,7 +55,7 @@ class DistributedDataParallel(Sharding, _Stock):
     from the first step on, and lie in shared memory where the backend offers it.
 
     Beyond torch's: `backward(loss_sum, weight=n)`, `explain()`, `times()`, `memory()`, `full_state_dict()`,
-    `gathers()`, `gathered()`. Collective: the constructor, forward in synchronised steps (at stage 3 in
+    `gathers()`, `gathered()`, `abandon_backward()`. Collective: the constructor, forward in synchronised steps (at stage 3 in
     every one), backward.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.optim import Optimizer
 
 from ringdp.zero import registry
 from ringdp.zero.classes import check_class
-from ringdp.zero.refusals import why_opaque
+from ringdp.zero.refusals import check_apart, why_opaque
 
 
 def check_choices(optimizer_class: type[Optimizer], master_dtype: torch.dtype | None) -> None:
@@ -76,32 +77,57 @@ def check_group(param_group: dict[str, Any], wrapper: Any | None) -> dict[str, A
 
 
 def check_parameters(parameters: Sequence[torch.Tensor], wrapper: Any | None) -> None:
-    """ValueError names parameters whose gradients have no shards."""
+    """ValueError names parameters whose gradients have no shards, or that are given twice.
+
+    NotImplementedError names those that share memory with others: of the wrapper's module, or else of these.
+    """
     sparse = next((p for p in parameters if p.layout != torch.strided), None)
     if sparse is not None:
         raise ValueError(
             f"ZeroOptimizer: a parameter of shape {list(sparse.shape)} has layout {sparse.layout}, which has no "
             "shards: step it with an optimizer of its own"
         )
+    twice = next((p for p, times in Counter(parameters).items() if times > 1), None)
+    if twice is not None:
+        raise ValueError(
+            f"ZeroOptimizer: {registry.described(twice)} is given twice, and its shard would be stepped once: give "
+            "every parameter once"
+        )
     foreign = [p for p in _foreign(parameters, wrapper) if p.requires_grad]
     if foreign:
-        raise ValueError(f"ZeroOptimizer: {len(foreign)} parameters are not averaged by the wrapper of the others")
+        raise ValueError(f"ZeroOptimizer: {_not_averaged(foreign[0])}")
+    _check_memory(parameters, wrapper)
+
+
+def _check_memory(parameters: Sequence[torch.Tensor], wrapper: Any | None) -> None:
+    """Before they move into buckets; those of stage 3 have done so."""
+    if wrapper is None:
+        named = [(f"parameter {number} of shape {list(p.shape)}", p) for number, p in enumerate(parameters)]
+        check_apart(parameters, named, "ZeroOptimizer")
+    elif wrapper.sharded_model is None:
+        moving = wrapper.reducer.parameters if wrapper.zero_stage == 2 else parameters
+        named = [*wrapper.module.named_parameters(), *wrapper.module.named_buffers()]
+        check_apart(moving, named, "ZeroOptimizer")
 
 
 def check_averaged(parameters: Sequence[torch.Tensor], wrapper: Any | None) -> None:
     """RuntimeError names a parameter that has a gradient, but was frozen when the model was wrapped."""
     for parameter in _foreign(parameters, wrapper):
         if parameter.grad is not None:
-            raise RuntimeError(
-                f"ZeroOptimizer: a parameter of shape {list(parameter.shape)} was frozen when the model was wrapped, "
-                "so its gradient is not averaged: wrap the model again after requires_grad has changed"
-            )
+            raise RuntimeError(f"ZeroOptimizer: {_not_averaged(parameter)}")
+
+
+def _not_averaged(parameter: torch.Tensor) -> str:
+    return (
+        f"{registry.described(parameter)} was frozen when the model was wrapped, so its gradient is not averaged: wrap "
+        "the model again after requires_grad has changed"
+    )
 
 
 def _foreign(parameters: Sequence[torch.Tensor], wrapper: Any | None) -> list[torch.Tensor]:
-    if wrapper is None or wrapper.zero_stage < 2:
+    if wrapper is None:
         return []
-    known = {id(p) for p in wrapper.reducer.parameters}
+    known = {id(p) for p in wrapper.averaged_parameters()}
     return [p for p in parameters if id(p) not in known]
 
 

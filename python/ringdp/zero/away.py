@@ -43,6 +43,7 @@ class Away:
 
     def arrive(self) -> None:
         """Waits until it is here. Where a rank is lost this raises, now and ever after: nobody reads half of it."""
+        self._flat.check_unchanged(self._bucket)  # strides of a stand-in would be lost
         self._work.wait()
         self._come_back()
         # What was assigned to .data meanwhile is newer.

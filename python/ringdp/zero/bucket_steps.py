@@ -31,11 +31,13 @@ class BucketSteps:
         self._flat, self._optimizer, self._begin = flat, optimizer, begin
         self._fuses = fuses
         self._on_device = on_device if on_device is not None and flat.device.type != "cpu" else None
-        self._parts: dict[int, tuple[Any, int]] = {}  # of pieces
+        self._parts: dict[int, tuple[Any, int]] | None = None  # of pieces that are in a group, once foreseen
 
     def sinks(self) -> list[Any]:
         """What steps each bucket as its gradients come; None where a bucket is stepped when all of it has come."""
         if self._why_apart():
+            self._begin()
+            self._flat.check_unchanged()  # before the first of them is stepped
             return [None] * len(self._flat)
         self._start()
         if self._on_device is not None:
@@ -63,15 +65,15 @@ class BucketSteps:
         self._start()
         tensors = self._flat.tensors
         parts = native.begin(self._optimizer, {tensors[number] for number in numbers})
-        self._parts = {number: parts[tensors[number]] for number in numbers}
+        self._parts = {number: parts[tensors[number]] for number in numbers if tensors[number] in parts}
 
     @torch.no_grad()
     def step_bucket(self, bucket: int, gradients: Mapping[int, torch.Tensor], **arguments: Any) -> None:
         """gradients: of pieces; those without one are not stepped. arguments: of the class's step."""
         tensors = self._flat.tensors
         typed = {number: gradient.to(tensors[number].dtype) for number, gradient in gradients.items()}
-        if self._parts:
-            native.run([(*self._parts[number], gradient) for number, gradient in typed.items()])
+        if self._parts is not None:
+            native.run([(*self._parts[n], gradient) for n, gradient in typed.items() if n in self._parts])
             return
         self._flat.take_back(bucket)
         if not gradients:

@@ -31,9 +31,8 @@ def clip_grad_norm_(
 ) -> torch.Tensor:
     """torch.nn.utils.clip_grad_norm_ for any zero_stage; the norm before clipping.
 
-    From stage 2 on it is collective, and works on the shards; torch's own finds no .grad there, returns 0 and clips
-    nothing. ValueError: a norm other than 2. RuntimeError: a norm that is not finite, when `error_if_nonfinite`, before
-    anything is written.
+    From stage 2 on it is collective, and works on the shards; torch's own gets an error from .grad there. ValueError: a
+    norm other than 2. RuntimeError: a norm that is not finite, when `error_if_nonfinite`, before anything is written.
     """
     if float(norm_type) != 2.0:
         raise ValueError(f"clip_grad_norm_: norm_type={norm_type}, must be 2; others: torch.nn.utils.clip_grad_norm_")
@@ -89,7 +88,7 @@ def _flat_view(parameter: torch.Tensor) -> torch.Tensor:
 def _own_gradients(wrapper: Any, wanted: set[int]) -> list[torch.Tensor]:
     """This rank's pieces of the gradients of these parameters."""
     reducer = wrapper.reducer
-    shards, used = reducer.shards(), reducer.used()
+    shards, used = reducer.shards(), reducer.stand_ins.kept(reducer.used())
     pieces = [Piece(*facts) for facts in wrapper.shard_layout().pieces(wrapper.process_group.rank())]
     return [
         shards[piece.bucket][piece.place]

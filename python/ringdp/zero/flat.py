@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ringdp import _native, allocate
+from ringdp.zero import registry
 
 _C = _native.load()
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
@@ -83,6 +84,33 @@ def laid_out(flat: torch.Tensor, parameters: Sequence[torch.Tensor], offsets: Se
     return views
 
 
+Lie = tuple[torch.dtype, torch.device, torch.Size, tuple[int, ...]]
+
+
+def lie_of(tensor: torch.Tensor) -> Lie:
+    """Its dtype, device, shape and strides, which those of its gradient and its state must fit."""
+    return tensor.dtype, tensor.device, tensor.shape, tensor.stride()
+
+
+def check_lie(parameter: torch.Tensor, known: Lie, name: str = "") -> None:
+    """RuntimeError names a parameter that lies otherwise than when it was sharded."""
+    if lie_of(parameter) == known:
+        return
+    which = f"parameter {name}" if name else registry.described(parameter)
+    dtype, device, shape, strides = known
+    if (parameter.dtype, parameter.device) != (dtype, device):
+        raise RuntimeError(
+            f"ZeroOptimizer: {which} was {dtype} on {device} when it was sharded, and was converted to "
+            f"{parameter.dtype} on {parameter.device} after that: convert the model before it is wrapped and given to "
+            "the optimizer"
+        )
+    raise RuntimeError(
+        f"ZeroOptimizer: {which} had shape {list(shape)} and strides {list(strides)} when it was sharded, and has "
+        f"{list(parameter.shape)} and {list(parameter.stride())} now, which its gradient and its state do not follow: "
+        "change shapes and memory formats before the model is wrapped and given to the optimizer"
+    )
+
+
 def bring_back(parameter: torch.Tensor, view: torch.Tensor) -> None:
     """A value that was put elsewhere (`.data = ...`) moves to its place in the bucket."""
     if parameter.data_ptr() != view.data_ptr() and view.numel():
@@ -107,6 +135,7 @@ class FlatParameters:
         for number, piece in enumerate(self.pieces):
             self._numbers[piece.bucket].append(number)
         self._lay_out()
+        self._lies = [lie_of(p) for p in self.parameters]
         self.masters = [self._master(bucket, master_dtype) for bucket in range(len(self))]
         self.tensors = [self._tensor(piece) for piece in self.pieces]
 
@@ -146,27 +175,17 @@ class FlatParameters:
         """The numbers of this rank's pieces of a bucket."""
         return self._numbers[bucket]
 
-    def check_unconverted(self) -> None:
-        """RuntimeError names a parameter that has another dtype or device than when this was made."""
-        for bucket in range(len(self)):
-            self._check_unconverted(bucket)
-
-    def _check_unconverted(self, bucket: int) -> None:
-        own = self.own(bucket)
-        for parameter in (self.parameters[index] for index in self.layout.buckets[bucket]):
-            if (parameter.dtype, parameter.device) != (own.dtype, own.device):
-                raise RuntimeError(
-                    f"ZeroOptimizer: a parameter of shape {list(parameter.shape)} was {own.dtype} on {own.device} when "
-                    f"the optimizer was made, and was converted to {parameter.dtype} on {parameter.device} after that: "
-                    "convert the model before it is wrapped and given to the optimizer"
-                )
+    def check_unchanged(self, bucket: int | None = None) -> None:
+        """RuntimeError names a parameter (of a bucket) with another dtype, device, shape or strides than at first."""
+        for index in range(len(self.parameters)) if bucket is None else self.layout.buckets[bucket]:
+            check_lie(self.parameters[index], self._lies[index])
 
     def take_back(self, bucket: int) -> None:
         """Values that were put elsewhere (`.data = ...`) move into the bucket; masters follow what others wrote.
 
-        RuntimeError as in check_unconverted, before anything moves.
+        RuntimeError as in check_unchanged, before anything moves.
         """
-        self._check_unconverted(bucket)
+        self.check_unchanged(bucket)
         for index in self.layout.buckets[bucket]:
             bring_back(self.parameters[index], self._views[index])
         self._renew_master(bucket)

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import torch
 
-from ringdp.ddp.unaveraged import explained
 from ringdp.zero.flat import FlatParameters, in_memory_order
 
 
@@ -29,7 +28,7 @@ class WholeGradients:
 
     def check(self, flat: FlatParameters) -> None:
         """See Gradients."""
-        flat.check_unconverted()
+        flat.check_unchanged()
         for parameter in flat.parameters:
             if parameter.grad is not None and parameter.grad.layout != torch.strided:
                 raise RuntimeError(
@@ -56,23 +55,20 @@ class WholeGradients:
 
 
 class ShardedGradients:
-    """The reducer has reduced them to shards, and .grad is gone."""
+    """The reducer has reduced them to shards, and .grad stands for them."""
 
     def __init__(self, reducer: Any) -> None:
         self._reducer = reducer
 
     def check(self, flat: FlatParameters) -> None:
         """See Gradients."""
-        flat.check_unconverted()  # which takes the reducer's hooks away
+        flat.check_unchanged()  # which takes the reducer's hooks away
         self._reducer.check_finished()
-        causes = dict(self._reducer.unaveraged())
-        for index, parameter in enumerate(self._reducer.parameters):
-            if parameter.grad is not None:
-                raise RuntimeError(explained(self._reducer, index, causes.get(index, "foreign")))
+        self._reducer.stand_ins.check()
 
     def by_bucket(self, flat: FlatParameters) -> Callable[[int], dict[int, torch.Tensor]]:
         """See Gradients."""
-        used, shards = self._reducer.used(), self._reducer.shards()
+        used, shards = self.kept(), self._reducer.shards()
 
         def of_bucket(bucket: int) -> dict[int, torch.Tensor]:
             shard = shards[bucket]
@@ -82,6 +78,10 @@ class ShardedGradients:
             return {number: shard[piece.place] for number, piece in pieces.items() if used[piece.parameter]}
 
         return of_bucket
+
+    def kept(self) -> list[bool]:
+        """By parameter, whether it has a gradient: one that any rank had, and nobody has dropped."""
+        return self._reducer.stand_ins.kept(self._reducer.used())
 
     def drop(self, set_to_none: bool) -> None:
         """Shards go, or become zeros."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from ringdp.zero import registry
 from ringdp.zero.flat import FlatParameters
 
 Group = dict[str, Any]
 _OWN_KEYS = ("params", "param_names")
+_WAY_OUT = ", where shards do not follow: add_param_group() adds parameters; for fewer make a new ZeroOptimizer"
 
 
 def of_pieces(group: Group, flats: Sequence[FlatParameters]) -> Group:
@@ -23,6 +26,29 @@ def of_pieces(group: Group, flats: Sequence[FlatParameters]) -> Group:
         if id(flat.parameters[piece.parameter]) in mine
     ]
     return {**settings(group), "params": pieces}
+
+
+def check_members(groups: Sequence[Group], members: Sequence[Sequence[torch.Tensor]]) -> None:
+    """RuntimeError names what was put into groups, or taken out of them, since their pieces were made."""
+    if len(groups) != len(members):
+        counts = f"it has {len(groups)} param groups, and was made with {len(members)}"
+        raise RuntimeError(f"ZeroOptimizer: {counts}{_WAY_OUT}")
+    for number, (group, known) in enumerate(zip(groups, members, strict=True)):
+        now, then = ({id(p): p for p in parameters} for parameters in (group["params"], known))
+        for one, other, what in ((then, now, "taken out of"), (now, then, "put into")):
+            for parameter in (p for key, p in one.items() if key not in other):
+                raise RuntimeError(
+                    f"ZeroOptimizer: {registry.described(parameter)} was {what} param group {number}{_WAY_OUT}"
+                )
+
+
+def numbered(groups: Sequence[Group]) -> list[Group]:
+    """As torch's state dicts have them: numbers for parameters."""
+    count = itertools.count()
+    return [
+        {**{k: v for k, v in group.items() if k != "params"}, "params": [next(count) for _ in group["params"]]}
+        for group in groups
+    ]
 
 
 def settings(group: Group) -> Group:

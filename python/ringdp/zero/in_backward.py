@@ -17,7 +17,7 @@ import torch
 
 from ringdp.zero.arrivals import Arrivals, WaitHook
 from ringdp.zero.flat import FlatParameters
-from ringdp.zero.gradients import Gradients
+from ringdp.zero.gradients import ShardedGradients
 
 
 class Stepping(Protocol):
@@ -42,7 +42,7 @@ class StepsInBackward:
     def __init__(
         self,
         flat: FlatParameters,
-        source: Gradients,
+        source: ShardedGradients,
         reducer: Any,
         stepping: Stepping,
         arrivals: Arrivals,
@@ -74,10 +74,35 @@ class StepsInBackward:
         if self._stepped < self._buckets:
             self.check()
         self._source.check(self._flat)
+        self._check_gradients()
         if not self._flat.pieces:
             self._stepping.step_nothing()
         self._arrivals.end_step()
         self._end()
+
+    def begin_forward(self) -> None:
+        """RuntimeError when the last pass has stepped what this one reads, or left gradients that this one adds to."""
+        self.check()
+        if torch.is_grad_enabled() and any(self._source.kept()):
+            raise RuntimeError(
+                "ZeroOptimizer: the gradients of the last step would add up with those of this pass, and "
+                "overlap_with_ddp=True keeps none: call zero_grad() after each step(), and add up micro-batches under "
+                "no_sync() before the last one"
+            )
+
+    def _check_gradients(self) -> None:
+        """RuntimeError unless this step is of all gradients of one pass."""
+        used, kept = self._reducer.used(), self._source.kept()
+        if self._begun and not (any(used) and used == kept):
+            raise RuntimeError(
+                "ZeroOptimizer: gradients were dropped after the backward pass, which has stepped them already "
+                "(overlap_with_ddp=True): call zero_grad() after step(), and skip no parameters with overlap_with_ddp"
+            )
+        if not self._begun and any(kept):
+            raise RuntimeError(
+                "ZeroOptimizer: step() again with the gradients of the last pass, which overlap_with_ddp=True has not "
+                "kept: call zero_grad(), and step() once after each backward pass"
+            )
 
     def check(self) -> None:
         """RuntimeError unless parameters and state are those of a complete step."""

@@ -74,7 +74,8 @@ def _of_parameters(flats: Sequence[FlatParameters], wrapper: Any | None) -> tupl
 
 def gradients_of(parameters: Iterable[torch.Tensor], wrapper: Any | None) -> Memory:
     """Of gradients alone: in .grad, in shards, in buckets."""
-    whole = [p.grad for p in parameters if p.grad is not None]
+    stand_ins = wrapper.reducer.stand_ins.shown() if wrapper is not None else ()
+    whole = [p.grad for p in parameters if p.grad is not None and id(p.grad) not in stand_ins]
     if wrapper is None:
         return Memory(gradients=_bytes(whole))
     facts = wrapper.reducer.buckets()

@@ -15,6 +15,7 @@ from ringdp import _native
 _C = _native.load()
 Group = dict[str, Any]
 Ready = tuple[Any, list[torch.Tensor]]  # a step made ready, and its pieces
+_NUMBERS = ("lr", "weight_decay", "eps", "momentum", "dampening")
 
 
 def step(optimizer: Optimizer, **arguments: Any) -> None:
@@ -86,7 +87,10 @@ def run(parts: Iterable[tuple[Any, int, torch.Tensor]]) -> None:
 
 def is_unusual(group: Group) -> bool:
     """Whether its settings ask for what only torch's step does."""
-    in_tensors = any(map(torch.is_tensor, group.get("betas", ())))  # torch rounds differently then
+    betas = group.get("betas", ())
+    in_tensors = any(map(torch.is_tensor, betas))
+    if not group.get("fused"):  # torch's own arithmetic, which rounds otherwise in tensors and in numpy's scalars
+        in_tensors |= not all(isinstance(n, (int, float)) for n in (*betas, *(group.get(key, 0) for key in _NUMBERS)))
     return bool(in_tensors or group.get("capturable") or group.get("differentiable"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
@@ -30,6 +31,7 @@ from ringdp.zero.gradients import Gradients, ShardedGradients, WholeGradients
 from ringdp.zero.held import HeldShards
 from ringdp.zero.in_backward import StepsInBackward
 from ringdp.zero.memory import Memory, memory_of
+from ringdp.zero.piece_state import PieceState
 from ringdp.zero.state import consolidated, numbered, restored
 from ringdp.zero.whole_step import WholeStep
 
@@ -87,6 +89,7 @@ class ZeroOptimizer(Optimizer):
         self._flats: list[FlatParameters] = []
         self._sources: list[Gradients] = []
         self._consolidated: dict[str, Any] | None = None
+        self._unstepped: dict[int, dict[str, Any]] = {}  # loaded state of parameters without pieces
         check_overlap(overlap_with_ddp, self._wrapper)
         check_gather(gather, self._wrapper)
         self._start()
@@ -103,6 +106,17 @@ class ZeroOptimizer(Optimizer):
     def optim(self) -> Optimizer:
         """The optimizer of `optimizer_class` that steps this rank's pieces, by torch's name for it."""
         return self._optimizer
+
+    @property
+    def state(self) -> PieceState:
+        """Of the pieces that this rank steps. What is changed there, or assigned, is what the next step goes by."""
+        return PieceState(self._optimizer)
+
+    @state.setter
+    def state(self, values: Mapping[Any, Any]) -> None:
+        if self._ready:  # torch's class sets an empty one first
+            self.state.take(values)
+            self._consolidated = None
 
     def describe(self) -> str:
         """How buckets are stepped. With overlap_with_ddp on a device collective before the first pass."""
@@ -130,6 +144,12 @@ class ZeroOptimizer(Optimizer):
         groups.hand_on(self._optimizer.param_groups, self.param_groups)  # a class may change them in its step
         return loss
 
+    def __getstate__(self) -> dict[str, Any]:
+        raise NotImplementedError(
+            "ZeroOptimizer: its pieces belong to this rank's process, so it cannot be copied or pickled: make one for "
+            "the other model, and hand the state over by consolidate_state_dict() and load_state_dict()"
+        )
+
     def join_hook(self, **_: Any) -> None:
         """What torch's Join asks for: refused."""
         raise NotImplementedError(
@@ -138,8 +158,13 @@ class ZeroOptimizer(Optimizer):
         )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's; at stage 2 it drops this rank's shards of the gradients."""
-        super().zero_grad(set_to_none)
+        """As torch's; from stage 2 on it drops all shards of gradients that this rank has."""
+        if set_to_none or self.stage < 2:
+            super().zero_grad(set_to_none)
+        else:
+            self.check_keeps_gradients("zero_grad(set_to_none=False)")
+            with self._wrapper.reducer.stand_ins.aside():
+                super().zero_grad(set_to_none=False)
         for source in self._sources:
             source.drop(set_to_none)
 
@@ -154,6 +179,7 @@ class ZeroOptimizer(Optimizer):
         if self.stage < 2:
             self._adopt(group["params"])
         self._optimizer.add_param_group(groups.of_pieces(group, self._flats))
+        self._members.append(list(group["params"]))
 
     def shard_grads(self) -> list[torch.Tensor]:
         """Gradients of the pieces that this rank owns, as flat views: what clipping and loss scaling work on."""
@@ -172,6 +198,12 @@ class ZeroOptimizer(Optimizer):
                 "overlap_with_ddp=True each is stepped inside the backward pass: leave that out"
             )
 
+    def begin_forward(self) -> None:
+        """From stage 2 on the wrapper's forward pass begins. RuntimeError where it would not be that of one process."""
+        for flat in self._flats:
+            flat.check_unchanged()
+        self._stepping.begin_forward()
+
     def check_whole(self) -> None:
         """RuntimeError when the latest step has not come to its end: parameters and state are no state of training."""
         self._stepping.check()
@@ -183,7 +215,8 @@ class ZeroOptimizer(Optimizer):
         self._pass_settings_on()
         state = consolidated(self._flats, self._optimizer, self._indices(), self.process_group, to)
         if state is not None:
-            self._consolidated = {"state": state, "param_groups": super().state_dict()["param_groups"]}
+            state = dict(sorted({**self._first_state(), **self._unstepped, **state}.items()))
+            self._consolidated = {"state": state, "param_groups": groups.numbered(self.param_groups)}
 
     def state_dict(self) -> dict[str, Any]:
         """What `consolidate_state_dict` has collected on this rank. RuntimeError when it has not been called since."""
@@ -200,6 +233,8 @@ class ZeroOptimizer(Optimizer):
         self._stepping.quiet()
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         self._take_up()
+        whole = {number for parameter, number in self._indices().items() if parameter in self._without_pieces()}
+        self._unstepped = {number: copy.deepcopy(entry) for number, entry in state.items() if number in whole}
         restored(state, self._flats, self._optimizer, self._indices())
 
     def holder(self, names: Mapping[torch.Tensor, str]) -> Holder:
@@ -230,6 +265,7 @@ class ZeroOptimizer(Optimizer):
             [groups.of_pieces(group, self._flats) for group in self.param_groups], **self._arguments
         )
         self._optimizer.steps_shards = True
+        self._members = [list(group["params"]) for group in self.param_groups]
 
     def _parameters(self) -> list[torch.Tensor]:
         return list(chain.from_iterable(group["params"] for group in self.param_groups))
@@ -237,6 +273,23 @@ class ZeroOptimizer(Optimizer):
     def _indices(self) -> dict[torch.Tensor, int]:
         """A parameter's number in state dicts."""
         return {parameter: index for index, parameter in enumerate(self._parameters())}
+
+    def _without_pieces(self) -> set[torch.Tensor]:
+        """Parameters that nobody steps: frozen ones from stage 2 on, and those without elements."""
+        stepped = {parameter for flat in self._flats for parameter in flat.parameters if parameter.numel()}
+        return set(self._parameters()) - stepped
+
+    def _first_state(self) -> dict[int, dict[str, Any]]:
+        """Of those, what the class begins with (Adagrad's sums)."""
+        unstepped = self._without_pieces()
+        given = [{**g, "params": [p for p in g["params"] if p in unstepped]} for g in self.param_groups]
+        given = [{k: v for k, v in g.items() if k != "param_names"} for g in given if g["params"]]
+        state = self._class(given, **self._arguments).state if given else {}
+        return {
+            number: {k: v.cpu() if torch.is_tensor(v) else v for k, v in state[parameter].items()}
+            for parameter, number in self._indices().items()
+            if parameter in state
+        }
 
     def _adopt(self, parameters: list[torch.Tensor]) -> None:
         layout = bucketed(parameters, _BUCKET_BYTES, self.process_group.size())
@@ -261,6 +314,7 @@ class ZeroOptimizer(Optimizer):
                 f"ZeroOptimizer: the model was wrapped with zero_stage={wrapper.zero_stage} after this optimizer was "
                 "made, which does not know where gradients are now: make it from ddp.parameters() after the wrapper"
             )
+        groups.check_members(self.param_groups, self._members)
         check_averaged(self._parameters(), self._wrapper)
         self._check_unpinned()
 
@@ -271,11 +325,13 @@ class ZeroOptimizer(Optimizer):
     def _take_up(self) -> None:
         """After groups and state have been loaded."""
         self._consolidated = None
+        self._unstepped = {}
         self._pass_settings_on()
         self._stepping.forget()
 
     def _pass_settings_on(self) -> None:
         """Schedulers and users change the groups of this optimizer."""
+        groups.check_members(self.param_groups, self._members)
         groups.hand_on(self.param_groups, self._optimizer.param_groups)
 
     def _steps_in_backward(self) -> StepsInBackward:

@@ -1,8 +1,9 @@
-"""What stage 3 cannot shard, by name, before anything moves."""
+"""What cannot be sharded, by name, before anything moves: most of it at stage 3, shared memory at every stage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -30,7 +31,9 @@ def check_module(module: nn.Module, init: Init | None, ignored: frozenset[str]) 
             )
     if not any(p.requires_grad for p in named.values()):
         _refuse("no parameter requires a gradient: there is nothing to average; use zero_stage=0 without a wrapper")
-    devices = {p.device for p in named.values() if is_sharded(p) and not p.is_meta}
+    moving = [p for p in named.values() if is_sharded(p)]
+    check_apart(moving, (*module.named_parameters(), *module.named_buffers()), "DistributedDataParallel: zero_stage=3")
+    devices = {p.device for p in moving if not p.is_meta}
     if len(devices) > 1:
         _refuse(f"parameters are on {len(devices)} devices ({', '.join(sorted(map(str, devices)))}): use one")
     for name, part in module.named_modules():
@@ -41,6 +44,23 @@ def check_module(module: nn.Module, init: Init | None, ignored: frozenset[str]) 
                 "reset_parameters(), so nothing says what its parameters or buffers begin with: give it one, or pass "
                 "init=function, which is called with each such module"
             )
+
+
+def check_apart(moving: Iterable[torch.Tensor], named: Iterable[tuple[str, torch.Tensor]], who: str) -> None:
+    """NotImplementedError names two tensors that share memory, which one of them would leave without the other."""
+    movers = {id(tensor) for tensor in moving}
+    known = {id(tensor): (name, tensor) for name, tensor in named if tensor.layout == torch.strided and tensor.numel()}
+    spans = sorted((_span(name, tensor) for name, tensor in known.values()), key=lambda span: (span.where, span.begin))
+    before: list[_Span] = []
+    for span in spans:
+        before = [other for other in before if other.where == span.where and other.end > span.begin]
+        for other in before:
+            if not movers.isdisjoint((id(span.tensor), id(other.tensor))) and _share_elements(span, other):
+                raise NotImplementedError(
+                    f"{who}: {other.name} and {span.name} share memory, and parameters that are sharded get memory of "
+                    "their own: tie them by assigning the same Parameter to both modules, or use zero_stage=0"
+                )
+        before.append(span)
 
 
 def has_meta(module: nn.Module) -> bool:
@@ -77,6 +97,38 @@ def _check_part(which: str, part: nn.Module) -> None:
 
 def _refuse(what: str) -> None:
     raise NotImplementedError(f"DistributedDataParallel with zero_stage=3: {what}. Or use zero_stage=2")
+
+
+@dataclass(frozen=True)
+class _Span:
+    """The bytes between the first and the last of a tensor, by device, and on the meta device by storage."""
+
+    name: str
+    tensor: torch.Tensor
+    where: tuple[str, int]
+    begin: int
+    end: int
+
+
+def _span(name: str, tensor: torch.Tensor) -> _Span:
+    where = (str(tensor.device), tensor.untyped_storage()._cdata if tensor.is_meta else 0)
+    begin = tensor.storage_offset() * tensor.itemsize if tensor.is_meta else tensor.data_ptr()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return _Span(name, tensor, where, begin, begin + (last + 1) * tensor.itemsize)
+
+
+def _share_elements(a: _Span, b: _Span) -> bool:
+    """Whether spans that overlap have an element in common: columns of one matrix need not."""
+    begin = min(a.begin, b.begin)
+    taken = torch.zeros(max(a.end, b.end) - begin, dtype=torch.bool)
+    _bytes_in(taken, a, begin).fill_(True)
+    return bool(_bytes_in(taken, b, begin).any())
+
+
+def _bytes_in(memory: torch.Tensor, span: _Span, begin: int) -> torch.Tensor:
+    size = span.tensor.itemsize
+    strides = [stride * size for stride in span.tensor.stride()]
+    return memory.as_strided((*span.tensor.shape, size), (*strides, 1), span.begin - begin)
 
 
 def _check_ignored(module: nn.Module, ignored: frozenset[str]) -> None:

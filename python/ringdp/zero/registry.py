@@ -56,10 +56,24 @@ def one_wrapper_of(parameters: Iterable[torch.Tensor]) -> Any | None:
     return wrapper
 
 
+def described(parameter: torch.Tensor) -> str:
+    """For errors: by its name where a wrapper knows it, else by its shape."""
+    wrapper = wrapper_of(parameter)
+    return _described(parameter, wrapper.module) if wrapper is not None else f"a parameter {_shape(parameter)}"
+
+
 def _listed(loose: list[torch.Tensor], module: torch.nn.Module) -> str:
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
-    first = names.get(id(loose[0]), f"of shape {list(loose[0].shape)}")
-    return f"parameter {first} is" if len(loose) == 1 else f"parameter {first} and {len(loose) - 1} more are"
+    first = _described(loose[0], module)
+    return f"{first} is" if len(loose) == 1 else f"{first} and {len(loose) - 1} more are"
+
+
+def _described(parameter: torch.Tensor, module: torch.nn.Module) -> str:
+    names = {id(known): name for name, known in module.named_parameters()}
+    return f"parameter {names.get(id(parameter), _shape(parameter))}"
+
+
+def _shape(parameter: torch.Tensor) -> str:
+    return f"of shape {list(parameter.shape)}"
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._compile import _disable_dynamo
 from torch.distributed.utils import _sync_module_states
 
 from ringdp.ddp.agreement import check_models
@@ -34,10 +35,33 @@ class Sharding:
         return self._modes.zero_stage
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's, also for this rank's shards of gradients from stage 2 on, which `module.zero_grad()` keeps."""
-        super().zero_grad(set_to_none)
-        if self.zero_stage >= 2:
-            self.reducer.drop_shards() if set_to_none else self.reducer.zero_shards()
+        """As torch's, also for this rank's shards of gradients from stage 2 on.
+
+        `module.zero_grad()` drops those before a forward pass; between that and its backward pass it does not.
+        """
+        if self.zero_stage < 2:
+            super().zero_grad(set_to_none)
+        elif set_to_none:
+            super().zero_grad()
+            self.reducer.drop_shards()
+        else:
+            self.check_keeps_gradients("zero_grad(set_to_none=False)")
+            with self.reducer.stand_ins.aside():
+                super().zero_grad(set_to_none=False)
+            self.reducer.zero_shards()
+
+    def abandon_backward(self) -> None:
+        """After a backward pass that ended with an exception, on all ranks alike: forgets it, and drops all gradients.
+
+        The next forward pass begins anew. Collective. RuntimeError where the pass has stepped parameters already
+        (overlap_with_ddp).
+        """
+        optimizer = self._live_optimizer()
+        if optimizer is not None:
+            optimizer.check_whole()
+        dist.barrier(group=self.process_group)  # what the pass has started is over on every rank
+        self.reducer.reset()
+        self.zero_grad()
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """The module's state dict with whole tensors that share no memory with the model. Collective at stage 3."""
@@ -80,6 +104,10 @@ class Sharding:
         if optimizer is not None:
             optimizer.check_keeps_gradients(wanted_by)
 
+    def averaged_parameters(self) -> list[torch.Tensor]:
+        """Those whose gradients are averaged: the reducer's, and those that torch's class averages later."""
+        return [*self.reducer.parameters, *self._delay_all_reduce_params]
+
     def shard_layout(self) -> Any:
         """Which elements of which gradient this rank has from stage 2 on."""
         return self.reducer.shard_layout
@@ -102,6 +130,19 @@ class Sharding:
                 "for the ranks of the group: save with ringdp.checkpoint, and load into a wrapper over the new group"
             )
         super()._update_process_group(new_process_group)
+
+    def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        if self.zero_stage >= 2:
+            self._begin_pass()
+        return super()._pre_forward(*inputs, **kwargs)
+
+    @_disable_dynamo
+    def _begin_pass(self) -> None:
+        optimizer = self._live_optimizer()
+        if optimizer is not None:
+            optimizer.begin_forward()
+        if torch.is_grad_enabled():
+            self.reducer.begin_pass()
 
     def _live_optimizer(self) -> Any | None:
         return self._optimizer() if self._optimizer is not None else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch.distributed as dist
 
 from ringdp import _native
 from ringdp.zero.bucket_plan import BucketPlan
-from ringdp.zero.flat import all_gather, bring_back, flat_memory, in_memory_order, laid_out
+from ringdp.zero.flat import all_gather, bring_back, check_lie, flat_memory, in_memory_order, laid_out, lie_of
 
 _C = _native.load()
 _KEPT = 2  # blocks of memory: one unit in use, one on its way
@@ -79,8 +80,9 @@ class Bucket:
         return self._views[position]
 
     def recall(self) -> None:
-        """Values that were put elsewhere (`.data = ...`) move into its memory."""
-        for parameter, view in zip(self.parameters, self._views, strict=True):
+        """Values that were put elsewhere (`.data = ...`) move into its memory. RuntimeError if they do not fit."""
+        for name, parameter, view in zip(self.plan.names, self.parameters, self._views, strict=True):
+            check_lie(parameter, lie_of(view), name)
             bring_back(parameter, view)
 
     def seal(self, root: int | None) -> None:
@@ -101,6 +103,16 @@ class Bucket:
             return None
         whole, part = self._flat.view(torch.uint8), self.shard.view(torch.uint8)
         return all_gather(whole, part, group=self._group, async_op=True)
+
+    def check_free(self) -> None:
+        """RuntimeError names a parameter whose .data was assigned while it was freed."""
+        for name, parameter, stand_in in zip(self.plan.names, self.parameters, self._stand_ins, strict=True):
+            check_lie(parameter, lie_of(stand_in), name)
+            if parameter.untyped_storage()._cdata != stand_in.untyped_storage()._cdata:
+                raise RuntimeError(
+                    f"DistributedDataParallel: .data of parameter {name} was assigned while it was freed "
+                    "(zero_stage=3), and would be lost: assign inside `with ddp.gathered(writes=True):`"
+                )
 
     def free(self, blocks: Blocks) -> None:
         """From now on whoever reads a parameter gets an error that names it."""
@@ -142,16 +154,20 @@ class UnitStorage:
         return sum(bucket.nbytes for bucket in self.buckets)
 
     def start(self) -> None:
-        """Starts to gather it."""
-        works = [bucket.start(self._blocks) for bucket in self.buckets]
+        """Starts to gather it. RuntimeError as in Bucket.check_free, before that."""
+        for bucket in self.buckets:
+            bucket.check_free()
+        with self._named():
+            works = [bucket.start(self._blocks) for bucket in self.buckets]
         self._works = [work for work in works if work is not None]
         self.has_memory = True
 
     def wait(self) -> None:
         """Until it is gathered."""
         works, self._works = self._works, []
-        for work in works:
-            work.wait()
+        with self._named():
+            for work in works:
+                work.wait()
 
     def free(self) -> None:
         """Drops all but the shards."""
@@ -160,6 +176,19 @@ class UnitStorage:
             self.has_memory = False
             for bucket in self.buckets:
                 bucket.free(self._blocks)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Ranks that gather different units are told theirs."""
+        try:
+            yield
+        except dist.DistBackendError as error:
+            if not str(error).startswith("Mismatch"):
+                raise
+            raise dist.DistBackendError(
+                f"{error} This rank was gathering unit {self.name} (zero_stage=3): all ranks must run the same modules "
+                "in the same order, equally often"
+            ) from error
 
 
 _WAY_OUT = (

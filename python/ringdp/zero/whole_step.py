@@ -59,6 +59,9 @@ class WholeStep:
         self._arrivals.end_step()
         self._halfway = False
 
+    def begin_forward(self) -> None:
+        """Nothing: gradients wait for step()."""
+
     def check(self) -> None:
         """RuntimeError unless parameters and state are those of a complete step."""
         if self._halfway:

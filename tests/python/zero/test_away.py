@@ -90,3 +90,20 @@ def never_started() -> str:
 
 def test_a_gather_that_cannot_begin_takes_nothing_away(pair):
     assert pair.run(never_started) == ["cannot begin"] * 2
+
+
+def transposed() -> list[str]:
+    """On a rank: what is said of strides that were changed meanwhile, as often as somebody waits."""
+    own, _, away = rig("ringdp")
+    away.leave()
+    own[1].data = own[1].data.t()
+    said = errors_of(away.arrive, away.arrive)
+    own[1].data = own[1].data.t()
+    away.arrive()
+    assert own[1].sum().isfinite()
+    return said
+
+
+def test_strides_that_were_changed_meanwhile_are_named(pair):
+    for said in pair.run(transposed):
+        assert all("had shape [30, 20] and strides [1, 30]" in text for text in said)

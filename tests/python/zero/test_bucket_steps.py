@@ -30,7 +30,7 @@ def stepped(fuses: bool, foreseen: bool) -> tuple[list[bool], int, list[bool]]:
 
 @pytest.mark.parametrize("foreseen", [False, True])
 def test_buckets_are_stepped_one_by_one(pair, foreseen):
-    assert pair.run(stepped, False, foreseen) == [([True] * 3, 1 if foreseen else 2, [False] * 3)] * 2
+    assert pair.run(stepped, False, foreseen) == [([True] * 3, 2 if foreseen else 3, [False] * 3)] * 2
 
 
 def described(fuses: bool, kind: str) -> str:

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import HERE
+from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.flat import FlatParameters, bucketed, in_memory_order, order_of, shaped
 from ringdp.zero.optimizer import ZeroOptimizer
 from zero_rig import same, wrapped
@@ -163,3 +164,50 @@ def test_a_model_that_is_converted_later_is_refused(pair):
     for first, second in pair.run(converted):
         assert "shape [5000] was torch.float32 on cpu" in first and "converted to torch.float16" in first
         assert "shape [0]" in second and "convert the model before it is wrapped" in second
+
+
+def lying_otherwise(stage: int, overlap: bool) -> list[str]:
+    """On a rank: what step() says when strides or a shape have changed; nothing has moved then, and old ones serve."""
+    ddp = wrapped(stage)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1, overlap_with_ddp=overlap)
+    weight, bias = ddp.module[2].weight, ddp.module[2].bias
+    before, said = {n: v.clone() for n, v in ddp.full_state_dict().items()}, []
+    changes = [(weight, lambda v: v.t()), (bias, lambda v: v.expand(3, -1)[:1])]
+    for parameter, change in changes if stage > 1 else changes[:1]:  # autograd names other shapes
+        old = parameter.data
+        parameter.data = change(old)
+        try:
+            ddp(torch.ones(1, 12)).sum().backward()
+            optimizer.step()
+        except RuntimeError as error:
+            said.append(str(error))
+        parameter.data = old
+        optimizer.zero_grad()
+    after = ddp.full_state_dict()
+    assert all(same(after[name], before[name]) for name in before)
+    ddp(torch.ones(1, 12)).sum().backward()
+    optimizer.step()
+    return said
+
+
+@pytest.mark.parametrize(("stage", "overlap"), [(1, False), (2, False), (2, True), (3, False)])
+def test_other_strides_and_shapes_are_what_is_named(pair, stage, overlap):
+    for strides, *shape in pair.run(lying_otherwise, stage, overlap):
+        assert "parameter 2.weight had shape [96, 96] and strides [96, 1]" in strides and "[1, 96] now" in strides
+        assert len(shape) == (stage > 1)
+        assert all("parameter 2.bias had shape [96]" in text and "has [1, 96] and" in text for text in shape)
+
+
+def channels_last(stage: int) -> None:
+    module = torch.nn.Conv2d(3, 4, 3)
+    ddp = DistributedDataParallel(module, zero_stage=stage)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1)
+    ddp.to(memory_format=torch.channels_last)
+    ddp(torch.ones(1, 3, 5, 5)).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_memory_format_that_comes_too_late_is_named(pair, stage):
+    for outcome in pair.attempt(channels_last, stage):
+        assert "parameter weight had shape" in outcome.error and "before the model is wrapped" in outcome.error

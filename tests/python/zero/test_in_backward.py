@@ -152,6 +152,7 @@ def torn() -> tuple[str, str, str, list[str]]:
     first = ddp.module[0]
     hook = first.register_forward_hook(lambda module, inputs, output: Death.apply(output))
     said = []
+    optimizer.zero_grad()
     for call in (
         lambda: loss_of(ddp, HERE.rank, 1, 0).backward(),
         optimizer.step,
@@ -174,6 +175,56 @@ def test_a_pass_that_dies_leaves_the_state_torn_until_one_is_loaded(pair):
         assert "died here" in died
         assert "torn" in step and "torn" in consolidation and "Load a checkpoint" in step
         assert wrong == []
+
+
+def out_of_turn(stage: int) -> list[str]:
+    """On a rank: what is said to passes and steps that would find gradients in .grad in one process."""
+    ddp = wrapped(stage)
+    optimizer = one_pass(ddp)
+    said = []
+
+    def attempt(call) -> None:
+        try:
+            call()
+            said.append("")
+        except RuntimeError as error:
+            said.append(str(error))
+
+    def quiet_pass() -> None:
+        with ddp.no_sync():
+            loss_of(ddp, HERE.rank, 1, 0).backward()
+
+    loss_of(ddp, HERE.rank, 0, 0).backward()
+    attempt(lambda: ddp.eval()(batch(HERE.rank, 0)[0]))  # which would read stepped parameters
+    attempt(quiet_pass)
+    ddp.module[2].bias.grad = None
+    attempt(optimizer.step)
+    optimizer.zero_grad()
+    attempt(optimizer.step)
+    optimizer.load_state_dict(torch.optim.AdamW(model().parameters(), **ADAMW).state_dict())
+    loss_of(ddp, HERE.rank, 0, 0).backward()
+    optimizer.step()
+    attempt(optimizer.step)
+    attempt(lambda: loss_of(ddp, HERE.rank, 1, 0))
+    attempt(quiet_pass)
+    attempt(lambda: optimizer.zero_grad(set_to_none=False))
+    attempt(lambda: ddp.zero_grad(set_to_none=False))
+    optimizer.zero_grad()
+    attempt(optimizer.step)
+    attempt(lambda: loss_of(ddp, HERE.rank, 1, 0).backward())
+    attempt(optimizer.step)
+    return said
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_what_would_add_up_or_step_twice_is_refused(pair, stage):
+    wanted = ["step() has not been called since"] * 2 + ["which has stepped them already"] * 2
+    wanted += ["step() again with the gradients of the last pass"] + ["call zero_grad() after each step()"] * 2
+    wanted += ["zero_grad(set_to_none=False) wants"] * 2
+    for said in pair.run(out_of_turn, stage):
+        assert len(said) == len(wanted) + 3 and said[len(wanted) :] == [""] * 3
+        for text, part in zip(said, wanted, strict=False):
+            assert part in text
 
 
 class Early(torch.nn.Module):

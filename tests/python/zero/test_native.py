@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from ringdp.zero import native
@@ -17,6 +18,15 @@ CASES = [
     ("AdamW", ADAM),
     ("AdamW", {**ADAM, "weight_decay": 0.0, "amsgrad": True, "maximize": True}),
     ("AdamW", {"lr": torch.tensor(1e-3)}),
+]
+# Arithmetic that torch does in tensors and numpy in its own types; steps of float32 alone tell it apart.
+ODD_NUMBERS = [
+    ("SGD", {"lr": torch.tensor(0.0123), "momentum": 0.9, "dampening": np.float32(0.3), "weight_decay": 0.137}),
+    ("Adam", {"lr": torch.tensor(0.0123), "weight_decay": 0.137}),
+    ("AdamW", {"lr": torch.tensor(0.0123), "weight_decay": 0.137}),
+    ("AdamW", {"lr": np.float32(0.0123), "weight_decay": 0.137}),
+    ("AdamW", {"lr": 0.0123, "weight_decay": np.float32(0.137)}),
+    ("AdamW", {"lr": np.float64(0.0123), "weight_decay": 0.137}),
 ]
 COUNT = 70_003
 CUT = 3 * 1024
@@ -69,6 +79,11 @@ def test_pieces_have_torchs_bits(kind, given, dtype):
     for key, value in state.items():
         parts = [optimizer.state[piece][key] for piece in pieces]
         assert same(torch.cat(parts), value) if value.dim() else all(same(p, value) for p in parts), key
+
+
+@pytest.mark.parametrize(("kind", "given"), ODD_NUMBERS, ids=str)
+def test_settings_that_are_no_plain_numbers_have_torchs_bits(kind, given):
+    test_pieces_have_torchs_bits(kind, given, torch.float32)
 
 
 def test_a_piece_without_gradient_is_left_alone():

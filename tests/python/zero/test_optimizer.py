@@ -173,6 +173,53 @@ def test_schedulers_closures_and_groups(trio):
     assert trio.run(scheduled) == [[]] * 3
 
 
+def of_a_part(stage: int, overlap: bool) -> list[str]:
+    """On a rank: an optimizer of some parameters, then of one more; the others stay as they are."""
+    ddp, plain = wrapped(stage), model()
+    last, *rest = [2, 1]
+    parameters, others = list(ddp.parameters()), list(plain.parameters())
+    overlaps = {"overlap_with_ddp": overlap} if overlap else {}
+    optimizer = ZeroOptimizer([parameters[last]], torch.optim.AdamW, **overlaps, **ADAMW)
+    alone = torch.optim.AdamW([others[last]], **ADAMW)
+    steps(ddp, optimizer, 2)
+    one_process(plain, alone, loss_of, ranks=HERE.size, steps=2)
+    for number in rest:
+        optimizer.add_param_group({"params": [parameters[number]]})
+        alone.add_param_group({"params": [others[number]]})
+    steps(ddp, optimizer, 2)
+    one_process(plain, alone, loss_of, ranks=HERE.size, steps=2)
+    return differences(ddp, optimizer, plain, alone)
+
+
+@pytest.mark.parametrize(("stage", "overlap"), [(1, False), (2, False), (3, False), (2, True), (3, True)])
+def test_an_optimizer_of_a_part_steps_that_part(trio, stage, overlap):
+    assert trio.run(of_a_part, stage, overlap) == [[]] * 3
+
+
+def exploding(net: Any, rank: int, step: int, micro: int) -> torch.Tensor:
+    """Infinities at the second step, that rank 0 and the others do not share, and NaN from then on."""
+    return loss_of(net, rank, step, micro) * (float("-inf" if rank == 0 else "inf") if step == 1 else 1.0)
+
+
+def diverged(stage: int) -> list[str]:
+    """On a rank: what is not as in one process after a run that has met NaN."""
+    ddp, plain = wrapped(stage), model()
+    optimizer = optimizer_for(ddp)
+    for step in range(3):
+        optimizer.zero_grad()
+        exploding(ddp, HERE.rank, step, 0).backward()
+        optimizer.step()
+    alone = torch.optim.AdamW(plain.parameters(), **ADAMW)
+    one_process(plain, alone, exploding, ranks=HERE.size, steps=3)
+    assert all(bool(p.isnan().any()) for p in plain.parameters())
+    return differences(ddp, optimizer, plain, alone)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_run_that_diverges_has_the_bits_of_one_process(trio, stage):
+    assert trio.run(diverged, stage) == [[]] * 3
+
+
 def in_bfloat16(stage: int, grad_dtype: torch.dtype | None) -> bool:
     """On a rank: 16-bit parameters with a float32 master, against the same by hand."""
     ddp = DistributedDataParallel(model(torch.bfloat16), zero_stage=stage, grad_dtype=grad_dtype, bucket_cap_mb=0.01)

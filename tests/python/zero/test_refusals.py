@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from ringdp.zero.refusals import check_module, has_meta
+from ringdp.zero.refusals import check_apart, check_module, has_meta
 from torch import nn
 from torch.nn.utils import parametrizations
 from unit_models import MODELS
@@ -69,3 +69,51 @@ def test_a_parameter_of_which_one_name_is_ignored_is_named():
     check_module(model, None, frozenset({"0.weight", "1.weight"}))
     with pytest.raises(NotImplementedError, match=r"parameter 0\.weight is also 1\.weight"):
         check_module(model, None, frozenset({"0.weight"}))
+
+
+BASE = torch.empty(6, 8)
+MEMORY: list[tuple[torch.Tensor, torch.Tensor, bool]] = [
+    (BASE, BASE.view(48), True),
+    (BASE[:3], BASE[3:], False),
+    (BASE[:4], BASE[3:], True),
+    (BASE[:, :4], BASE[:, 4:], False),
+    (BASE[:, :5], BASE[:, 4:], True),
+    (BASE.t(), BASE[5, 7:], True),
+    (BASE.view(torch.float64)[:, :2], BASE[:, 4:], False),
+    (BASE.view(torch.float64)[:, :2], BASE[:, 3:], True),
+    (BASE, BASE[:0], False),
+    (BASE, torch.empty(6, 8), False),
+    (BASE.to("meta")[:, :4], BASE.to("meta")[:, 3:], False),
+]
+
+
+def test_shared_memory_is_named_where_elements_are_shared():
+    on_meta = BASE.to("meta")
+    for first, second, shared in (*MEMORY, (on_meta[:3], on_meta[2:], True), (on_meta[:3], on_meta[3:], False)):
+        for moving in ([first], [second], [first, second]):
+            found = ""
+            try:
+                check_apart(moving, [("a", first), ("b", second)], "somebody")
+            except NotImplementedError as error:
+                found = str(error)
+            assert ("and" in found) == shared, (first.shape, second.shape)
+    check_apart([torch.ones(2)], [("a", BASE), ("b", BASE[:1])], "nobody moves")
+    check_apart([BASE], [("a", BASE), ("the same", BASE)], "tied")
+
+
+def tied_by_memory() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight.data = model[0].weight.data
+    return model
+
+
+def test_stage_3_names_shared_memory_before_anything_moves():
+    model = tied_by_memory()
+    with pytest.raises(NotImplementedError, match=r"0\.weight and 1\.weight share memory"):
+        check_module(model, None, frozenset())
+    check_module(model, None, frozenset({"0.weight", "1.weight"}))
+    model[1].weight = model[0].weight
+    check_module(model, None, frozenset())
+    model.register_buffer("shadow", model[0].bias.data[:1])
+    with pytest.raises(NotImplementedError, match=r"(shadow and 0\.bias|0\.bias and shadow) share memory"):
+        check_module(model, None, frozenset())

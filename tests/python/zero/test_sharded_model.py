@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 import torch
 from ranks import HERE
 from ringdp.ddp.wrapper import DistributedDataParallel
@@ -48,6 +49,7 @@ def between() -> list[bool]:
     loss.backward()
     found.append(freed(ddp))
     optimizer.step()
+    optimizer.zero_grad()
     found.append(freed(ddp) and all(p.grad is None for p in ddp.parameters()))
     with torch.no_grad():
         ddp.eval()(torch.ones(2, 12))
@@ -284,3 +286,25 @@ def after_a_broken_pass() -> tuple[bool, bool]:
 
 def test_what_a_broken_pass_has_left_is_not_taken_as_current(pair):
     assert pair.run(after_a_broken_pass) == [(True, True)] * 2
+
+
+def assigned(how: str) -> str:
+    """On a rank: what is said of .data that a freed parameter was given, or a gathered one with other strides."""
+    ddp, _ = made("stack")
+    weight = next(p for p in ddp.module.parameters() if p.dim() == 2 and p.shape[0] == p.shape[1])
+    try:
+        if how == "gathered":
+            with ddp.gathered(writes=True):
+                weight.data = weight.data.t()
+        else:
+            weight.data = torch.zeros(weight.shape) if how == "values" else weight.data.t()
+        ddp.full_state_dict()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("how", ["values", "strides", "gathered"])
+def test_data_that_would_be_lost_is_named(pair, how):
+    for said in pair.run(assigned, how):
+        assert "weight" in said and ("was assigned while it was freed" if how == "values" else "and strides") in said

@@ -13,7 +13,7 @@ from ringdp.zero.optimizer import ZeroOptimizer
 from small_models import loss_of
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel as Stock
-from zero_rig import ADAMW, model, same, steps, wrapped
+from zero_rig import ADAMW, differences, model, reference, same, steps, wrapped
 
 
 def full_state(stage: int) -> tuple[bool, bool]:
@@ -54,10 +54,11 @@ def test_what_does_not_go_with_shards_is_named(pair, what, says):
 
 
 def gone() -> bool:
-    """On a rank: after a backward pass at stage 2 no .grad is left."""
+    """On a rank: after a backward pass at stage 2 no .grad has memory."""
     ddp = wrapped(2)
     loss_of(ddp, HERE.rank, 0, 0).backward()
-    return all(p.grad is None for p in ddp.parameters())
+    held = ddp.memory()
+    return 0 < held.gradients + held.padding < sum(p.nbytes for p in ddp.parameters())
 
 
 def test_no_gradient_is_left_whole(trio):
@@ -180,3 +181,44 @@ def of_another_group() -> list[str]:
 def test_the_group_stays_while_there_are_shards(pair):
     for said in pair.run(of_another_group):
         assert [f"_update_process_group: with zero_stage={stage}" in s for stage, s in enumerate(said, 1)] == [True] * 3
+
+
+class Failing(torch.autograd.Function):
+    """Its backward raises."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("no backward")
+
+
+def abandoned(stage: int, overlap: bool) -> tuple[str, list[str]]:
+    """On a rank: what the next pass says after one that failed halfway; and when it was abandoned, what differs."""
+    ddp = wrapped(stage, bucket_cap_mb=0.001)
+    overlaps = {"overlap_with_ddp": True} if overlap else {}
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **overlaps, **ADAMW)
+    steps(ddp, optimizer, 1)
+    optimizer.zero_grad()
+    place = ddp.module[4 if overlap else 0]  # with overlap before the first bucket is stepped
+    hook = place.register_forward_hook(lambda module, inputs, output: Failing.apply(output))
+    said = []
+    for step in (1, 2):
+        try:
+            loss_of(ddp, HERE.rank, step, 0).backward()
+        except RuntimeError as error:
+            said.append(str(error))
+    hook.remove()
+    ddp.abandon_backward()
+    steps(ddp, optimizer, 2, start=1)
+    assert said[0] == "no backward"
+    return said[1], differences(ddp, optimizer, *reference("AdamW", 3, ADAMW))
+
+
+@pytest.mark.parametrize(("stage", "overlap"), [(1, False), (2, False), (3, False), (2, True)])
+def test_a_pass_that_failed_can_be_abandoned(trio, stage, overlap):
+    for said, wrong in trio.run(abandoned, stage, overlap):
+        assert ("finished reduction" in said and "ddp.abandon_backward() forgets it" in said) or overlap
+        assert wrong == []

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import torch
 from ranks import HERE
+from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.testing import one_process
 from ringdp.zero.optimizer import ZeroOptimizer
+from small_models import fresh, loss_of
 from zero_rig import ADAMW, differences, model, reference, same, steps, wrapped
 
 
@@ -174,3 +177,43 @@ def test_state_of_another_model_is_refused_before_anything_changes(pair):
     for said in pair.run(mismatched):
         for text, words in zip(said, wanted, strict=True):
             assert words in text
+
+
+class Frozen(torch.nn.Module):
+    """A layer that nobody trains, and a parameter without elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.frozen = model(), torch.nn.Linear(3, 3)
+        self.frozen.requires_grad_(False)
+        self.empty = torch.nn.Parameter(torch.empty(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.frozen(self.body(x)) + self.empty.sum()
+
+
+def groups_of(module: Frozen) -> list[dict[str, Any]]:
+    return [{"params": [*module.frozen.parameters()]}, {"params": [*module.body.parameters(), module.empty]}]
+
+
+def of_parameters_that_nobody_steps(stage: int) -> list[str]:
+    """On a rank: Adagrad's state, which begins before the first step; consolidated, loaded and consolidated again."""
+    ddp, plain = DistributedDataParallel(fresh(Frozen), zero_stage=stage), fresh(Frozen)
+    given = {"lr": 0.05, "initial_accumulator_value": 0.25}
+    optimizer = ZeroOptimizer(groups_of(ddp.module), torch.optim.Adagrad, **given)
+    alone = torch.optim.Adagrad(groups_of(plain), **given)
+    steps(ddp, optimizer, 2)
+    one_process(plain, alone, loss_of, ranks=HERE.size, steps=2)
+    alone.state[plain.empty]["step"].zero_()  # what nobody steps is not counted
+    first = differences(ddp, optimizer, plain, alone)
+    loaded = alone.state_dict()
+    for entry in loaded["state"].values():
+        entry["sum"].add_(1)
+    optimizer.load_state_dict(loaded)
+    alone.load_state_dict(loaded)
+    return first + differences(ddp, optimizer, plain, alone)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_state_of_what_nobody_steps_is_there(trio, stage):
+    assert trio.run(of_parameters_that_nobody_steps, stage) == [[]] * 3

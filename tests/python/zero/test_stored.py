@@ -115,6 +115,7 @@ def half_a_step(folder: str) -> tuple[str, list[str]]:
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, overlap_with_ddp=True, **ADAMW)
     steps(ddp, optimizer, 2)
     checkpoint.save(folder, ddp, optimizer)
+    optimizer.zero_grad()
     mlp_loss(ddp, HERE.rank, 2, 0).backward()
     said = ""
     try:

@@ -139,3 +139,21 @@ def kept() -> list[bool]:
 
 def test_two_blocks_are_kept(pair):
     assert pair.run(kept) == [[True, True]] * 2
+
+
+def of_different_units() -> str:
+    """On a rank: the error of ranks that gather units of different sizes, in a group that it ends."""
+    group = dist.new_group(list(range(HERE.size)))
+    storage = storage_of(layers() if HERE.rank else nn.Linear(9, 9), group)
+    storage.free()
+    try:
+        storage.start()
+        storage.wait()
+    except dist.DistBackendError as error:
+        return str(error)
+    return ""
+
+
+def test_ranks_that_gather_different_units_are_told_theirs(pair):
+    for said in pair.run(of_different_units):
+        assert said.startswith("Mismatch") and "This rank was gathering unit all (zero_stage=3)" in said
