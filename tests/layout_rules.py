@@ -25,7 +25,7 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
     "bindings": (*_CORE, "gpu", "backend", "reducer", "zero"),
 }
 _BELOW_TORCH_LINE = ("backend", "reducer", "zero", "bindings")
-_FEATURE_FILES = ("kernels/dispatch.cc", "transport/catalog.h", "transport/catalog.cc", "backend/compat.h")
+_FEATURE_FILES = ("base/crc32c.cc", "kernels/dispatch.cc", "transport/catalog.h", "transport/catalog.cc", "backend/compat.h")
 _TORCH = re.compile(r"(torch|ATen|c10|caffe2|pybind11)/|Python\.h")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.MULTILINE)
 _CONDITIONAL = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*$", re.MULTILINE)

@@ -87,20 +87,20 @@ const PastStretch& past_stretch() {
 }
 
 #if defined(__x86_64__)
-#define RINGDP_WITH_CRC __attribute__((target("sse4.2")))
-RINGDP_WITH_CRC inline uint32_t sum_8(uint32_t sum, uint64_t word) { return static_cast<uint32_t>(_mm_crc32_u64(sum, word)); }
-RINGDP_WITH_CRC inline uint32_t sum_1(uint32_t sum, uint8_t byte) { return _mm_crc32_u8(sum, byte); }
+#define WITH_CRC __attribute__((target("sse4.2")))
+WITH_CRC inline uint32_t sum_8(uint32_t sum, uint64_t word) { return static_cast<uint32_t>(_mm_crc32_u64(sum, word)); }
+WITH_CRC inline uint32_t sum_1(uint32_t sum, uint8_t byte) { return _mm_crc32_u8(sum, byte); }
 constexpr char kName[] = "sse4.2";
 bool has_instructions() { return __builtin_cpu_supports("sse4.2"); }
 #else
-#define RINGDP_WITH_CRC __attribute__((target("+crc")))
-RINGDP_WITH_CRC inline uint32_t sum_8(uint32_t sum, uint64_t word) { return __crc32cd(sum, word); }
-RINGDP_WITH_CRC inline uint32_t sum_1(uint32_t sum, uint8_t byte) { return __crc32cb(sum, byte); }
+#define WITH_CRC __attribute__((target("+crc")))
+WITH_CRC inline uint32_t sum_8(uint32_t sum, uint64_t word) { return __crc32cd(sum, word); }
+WITH_CRC inline uint32_t sum_1(uint32_t sum, uint8_t byte) { return __crc32cb(sum, byte); }
 constexpr char kName[] = "armv8";
 bool has_instructions() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
 #endif
 
-RINGDP_WITH_CRC uint32_t by_instructions(uint32_t before, const void* bytes, size_t size) {
+WITH_CRC uint32_t by_instructions(uint32_t before, const void* bytes, size_t size) {
   const auto* at = static_cast<const std::byte*>(bytes);
   uint32_t sum = ~before;
   for (; size >= 3 * kStretch; at += 3 * kStretch, size -= 3 * kStretch) {

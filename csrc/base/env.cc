@@ -90,7 +90,7 @@ const std::vector<SettingRow>& setting_table() {
       {"algorithm", "RINGDP_ALGORITHM", "auto", kAlgorithms, "which plan runs; auto: the fastest one that sums in rank order"},
       {"order", "RINGDP_ORDER", "rank", kOrders, "order in which the ring sums: rank 0..N-1, or the textbook ring's"},
       {"wire", "RINGDP_WIRE", "fp32", kWires, "what sums of wider floats travel as on links; below fp32: fewer bytes, not one process's bits"},
-      {"check", "RINGDP_CHECK", "crc32c", kChecks, "of all bytes on TCP links: 4 bytes per segment, computed by the processor's instructions; off: TCP's own 16 bits are all"},
+      {"check", "RINGDP_CHECK", "crc32c", kChecks, "a CRC-32C of each segment on TCP links, by the processor's instructions; off: TCP's own sum of 16 bits is all there is"},
       {"socket_ifname", "RINGDP_SOCKET_IFNAME", "", "an interface name", "the one interface TCP binds to; empty: the one that routes to MASTER_ADDR"},
       {"segment_bytes", "RINGDP_SEGMENT_BYTES", "262144", "64..1073741824", "pipelining unit on links"},
       {"slot_bytes", "RINGDP_SLOT_BYTES", "0", "0, 4096..1073741824", "staging slot per rank in shared memory; 0: slot_bytes_of_two and the next two"},

@@ -14,7 +14,7 @@ namespace ringdp::comm {
 namespace {
 
 // Between two looks at the store. They grow, so that a short wait ends at once and a long one is no load.
-constexpr int kFirstPauseMs = 1, kLongestPauseMs = 250;
+constexpr int kShortestWaitMs = 1, kLongestWaitMs = 250;
 constexpr size_t kMostDescribed = 4;  // of the missing ranks
 
 std::string whole_seconds(Deadline::Clock::time_point since) {
@@ -104,10 +104,10 @@ std::vector<std::string> RollCall::gather(const std::string& what, const std::ve
     }
     return absent;
   };
-  for (int pause_ms = kFirstPauseMs; !store_.has(keys);) {
+  for (int pause_ms = kShortestWaitMs; !store_.has(keys);) {
     look_around("publish its " + what, missing);
     std::this_thread::sleep_for(std::chrono::milliseconds(deadline_.poll_ms(pause_ms)));
-    pause_ms = std::min(pause_ms + (pause_ms + 1) / 2, kLongestPauseMs);
+    pause_ms = std::min(pause_ms + (pause_ms + 1) / 2, kLongestWaitMs);
   }
   return store_.get(keys);
 }

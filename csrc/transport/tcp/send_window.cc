@@ -30,7 +30,8 @@ std::optional<SendWindow::Sight> sight_of(int fd) {
 
 }  // namespace
 
-SendWindow::SendWindow(int fd, int sharing) : fd_(fd), sharing_(sharing) {
+// The first trial waits until the rate has settled.
+SendWindow::SendWindow(int fd, int sharing) : fd_(fd), sharing_(sharing), trial_(-kTrial) {
   const auto sight = sight_of(fd);
   const bool is_long = sight && sight->round_trip_us > kLongUs;
   is_long ? release() : set(buffer_for(0, 0, sharing));

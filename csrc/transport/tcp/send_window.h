@@ -41,7 +41,7 @@ class SendWindow {
   int buffer_ = 0;
   double rate_ = 0;    // bytes per second, of the last few looks
   size_t unseen_ = 0;  // bytes since the last look
-  int trial_ = 0;          // looks that the running trial has had; negative: until the next one
+  int trial_;              // looks that the running trial has had; negative: until the next one
   double rate_before_ = 0;
 };
 

@@ -75,7 +75,8 @@ def explained(reducer: Any, index: int, cause: str) -> str:
         )
     way_out = "use zero_stage=0 and " if reducer.zero_stage else ""
     return (
-        f"DistributedDataParallel: the gradient of {name} has not been averaged: it was put into .grad by hand, and no "
-        f"backward pass of the wrapper has left it there. Call backward(); or, to average by yourself, {way_out}run the "
+        f"DistributedDataParallel: the gradient of {name} has not been averaged: it was put into .grad by hand, or the "
+        "model was converted after it was wrapped, and no backward pass of the wrapper has left it there. Call backward() "
+        f"on a model that was wrapped as it is; or, to average by yourself, {way_out}run the "
         "passes under no_sync()"
     )

@@ -210,7 +210,7 @@ class DistributedDataParallel(Sharding, _Stock):
         for name, parameter in self._frozen:
             if parameter.requires_grad:
                 raise RuntimeError(
-                    f"DistributedDataParallel: {name} was frozen when the model was wrapped and needs a gradient now, "
+                    f"DistributedDataParallel: parameter {name} was frozen when the model was wrapped and needs a gradient now, "
                     "which nobody would average: wrap the model again after requires_grad has changed"
                 )
 

@@ -69,12 +69,13 @@ def said_by(stage: int, program: Program) -> tuple[str, bool]:
     """On a rank: the error of the program's step, and whether the parameters are as before it."""
     ddp = DistributedDataParallel(fresh(), zero_stage=stage)
     optimizer = optimizer_at(stage, ddp.parameters())
+    before: list[torch.Tensor] = []
     try:
         program(ddp, optimizer)
         before = copy.deepcopy(list(ddp.parameters())) if stage < 3 else []
         optimizer.step()
     except (RuntimeError, ValueError) as error:
-        return str(error), all(map(torch.equal, before, ddp.parameters())) if before else True
+        return str(error), all(torch.equal(p, was) for p, was in zip(ddp.parameters(), before, strict=False))
     return "", True
 
 
