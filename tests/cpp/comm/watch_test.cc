@@ -54,6 +54,7 @@ class WatchTest : public ::testing::Test {
     theirs.reset(ends[1]);
   }
   UniqueFd mine, theirs;
+  std::vector<UniqueFd> kept;  // what is watched is closed after the watch has ended, as a group's
   std::shared_ptr<Listener> group = std::make_shared<Listener>();
   Watch watch{[] {}};
 };
@@ -89,7 +90,7 @@ TEST_F(WatchTest, AKilledProcessIsNoticedThoughItsSocketStaysOpen) {
   if (child == 0) {
     for (;;) ::pause();
   }
-  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  const UniqueFd& pidfd = kept.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   if (!pidfd) GTEST_SKIP() << "this kernel has no pidfd_open";
   watch.add(group, {{4, mine.get(), pidfd.get(), false}});  // `theirs` stays open here, as in a forked child
   ::kill(child, SIGKILL);
@@ -101,13 +102,12 @@ TEST_F(WatchTest, AKilledProcessIsNoticedThoughItsSocketStaysOpen) {
 TEST_F(WatchTest, SeesMoreDescriptorsThanAProcessMayHaveOpen) {
   rlimit usual{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
-  std::vector<UniqueFd> others;
   std::vector<WatchedPeer> peers{{4, mine.get(), -1, false}};
   for (int i = 0; i < 40; ++i) {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
     peers.push_back({5 + i, ends[0], -1, false});
-    for (const int end : ends) others.emplace_back(end);
+    for (const int end : ends) kept.emplace_back(end);
   }
   const rlimit fewer{40, usual.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &fewer), 0);
@@ -123,7 +123,7 @@ TEST_F(WatchTest, TheEndOfAProcessIsToldToEveryGroupThatIsLeft) {
   if (child == 0) {
     for (;;) ::pause();
   }
-  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  const UniqueFd& pidfd = kept.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   if (!pidfd) GTEST_SKIP() << "this kernel has no pidfd_open";
   const auto second = std::make_shared<Listener>(), removed = std::make_shared<Listener>();
   watch.add(group, {{4, mine.get(), pidfd.get(), false}});
@@ -165,7 +165,7 @@ TEST_F(WatchTest, RemovedGroupsHearNothing) {
   theirs.reset();
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-  const UniqueFd a(ends[0]);
+  const UniqueFd& a = kept.emplace_back(ends[0]);
   UniqueFd b(ends[1]);
   const auto other = std::make_shared<Listener>();
   watch.add(other, {{1, a.get(), -1, false}});
