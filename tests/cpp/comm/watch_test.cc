@@ -11,6 +11,7 @@
 
 #include <condition_variable>
 #include <filesystem>
+#include <vector>
 
 #include "base/deadline.h"
 #include "base/unique_fd.h"
