@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from datetime import timedelta
+from functools import cache
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def live(prefix: str, ports: dict[int, int]) -> float:
     """
     if dist.is_initialized():
         dist.destroy_process_group()
-    store = dist.PrefixStore(prefix, dist.TCPStore("127.0.0.1", HERE.port, is_master=False))
+    store = dist.PrefixStore(prefix, job_store())
     timeout = timedelta(seconds=TIMEOUT_S)
     led_astray = LedAstray(store, ports)
     dist.init_process_group("ringdp", store=led_astray, rank=HERE.rank, world_size=HERE.size, timeout=timeout)
@@ -41,6 +42,12 @@ def live(prefix: str, ports: dict[int, int]) -> float:
                 _longest[0] = longest
     dist.destroy_process_group()
     return longest
+
+
+@cache
+def job_store() -> dist.Store:
+    """On a rank: one connection for all its lives; torch's store now and then lets a new one wait for seconds."""
+    return dist.TCPStore("127.0.0.1", HERE.port, is_master=False)
 
 
 _longest = [0.0]  # of this rank's latest life
