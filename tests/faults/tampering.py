@@ -11,10 +11,10 @@ import selectors
 import socket
 import threading
 from dataclasses import dataclass
-from datetime import timedelta
 
 import torch.distributed as dist
 from ranks import HERE, World
+from stores import Before
 
 HELLO_BYTES = 92
 _CHANNEL_AT = 12
@@ -189,30 +189,18 @@ class _Line:
         self.high = int.from_bytes(chunk[36:40], "little")
 
 
-class LedAstray(dist.Store):
+class LedAstray(Before):
     """The job's store, but the addresses of lower ranks are those of the man in the middle."""
 
     def __init__(self, store: dist.Store, ports: dict[int, int]) -> None:
-        super().__init__()
-        self.store, self.ports = store, ports
+        super().__init__(store)
+        self.ports = ports
 
     def get(self, key: str) -> bytes:
-        value = self.store.get(key)
+        value = super().get(key)
         low = int(key.rsplit("/", 1)[1]) if "/address/" in key else HERE.rank
         if low >= HERE.rank:
             return value
         host, port, streams = value.decode().split()
-        self.store.set(f"tampering/{low}", f"{host} {port}")
+        self.set(f"tampering/{low}", f"{host} {port}")
         return f"127.0.0.1 {self.ports[low]} {streams}".encode()
-
-    def set(self, key: str, value: bytes) -> None:
-        self.store.set(key, value)
-
-    def add(self, key: str, amount: int) -> int:
-        return self.store.add(key, amount)
-
-    def check(self, keys: list[str]) -> bool:
-        return self.store.check(keys)
-
-    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
-        self.store.wait(keys, timeout)

@@ -11,32 +11,24 @@ import torch
 import torch.distributed as dist
 from ranks import HERE, World
 from sockets import HALF_OPEN, Strangers, call, open_files, other_listeners, resident_kib, tcp_listeners, tcp_ports
+from stores import Before
 
 STEPS = 200
 GROWTH_KIB = 8192
 
 
-class SlowToCall(dist.Store):
+class SlowToCall(Before):
     """A store that holds this rank back for a while once the others have said where they listen."""
 
     def __init__(self, store: dist.Store, seconds: float) -> None:
-        super().__init__()
-        self.store, self.seconds = store, seconds
-
-    def get(self, key: str) -> bytes:
-        return self.store.get(key)
-
-    def set(self, key: str, value: bytes) -> None:
-        self.store.set(key, value)
-
-    def add(self, key: str, amount: int) -> int:
-        return self.store.add(key, amount)
+        super().__init__(store)
+        self.seconds = seconds
 
     def check(self, keys: list[str]) -> bool:
         if any("/address/" in key for key in keys) and self.seconds:
             time.sleep(self.seconds)
             self.seconds = 0
-        return self.store.check(keys)
+        return super().check(keys)
 
 
 def join_slowly(slow_rank: int, seconds: float) -> None:

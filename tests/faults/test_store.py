@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import HERE, World, spawner
+from stores import Before
 
 FAR_S = 0.3  # the longest that a look at the store was once given
 LIMIT_S = 0.5
@@ -21,30 +22,14 @@ LONG_S = 30.0  # the deadline of those who are told before
 SLACK_S = 20.0  # what a busy machine may add
 
 
-class FarAway(dist.Store):
+class FarAway(Before):
     """A store whose answers take so long that no shorter wait sees one, as torch's TCPStore over such a network."""
-
-    def __init__(self, store: dist.Store) -> None:
-        super().__init__()
-        self.store = store
 
     def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
         if timeout.total_seconds() < FAR_S:
             time.sleep(timeout.total_seconds())
             raise dist.DistStoreError("wait timeout")
-        self.store.wait(keys, timeout)
-
-    def get(self, key: str) -> bytes:
-        return self.store.get(key)
-
-    def set(self, key: str, value: bytes) -> None:
-        self.store.set(key, value)
-
-    def add(self, key: str, amount: int) -> int:
-        return self.store.add(key, amount)
-
-    def check(self, keys: list[str]) -> bool:
-        return self.store.check(keys)
+        super().wait(keys, timeout)
 
 
 def join_through(far: bool, late_s: float) -> float:

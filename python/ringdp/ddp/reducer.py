@@ -77,9 +77,8 @@ class Reducer(_C.Reducer):
         self._ddp = weakref.ref(ddp)
         self._futures: list[torch.futures.Future[Any]] = []
         self.stand_ins = StandIns(self.parameters, self.names, modes.zero_stage)  # for gradients in shards
-        self._sharded = modes.zero_stage >= 2
         self.set_after_backward(functools.partial(_end_pass, weakref.ref(self)))
-        if ddp.process_group.size() > 1 and not self._sharded:  # what is not averaged cannot get into shards
+        if ddp.process_group.size() > 1 and self.zero_stage < 2:  # what is not averaged cannot get into shards
             unaveraged.watch(self)
 
     @functools.cached_property
@@ -204,5 +203,5 @@ def _end_pass(reference: weakref.ref[Reducer]) -> None:
     reducer = reference()
     while reducer._futures:
         reducer._futures.pop().wait()
-    if reducer._sharded:
+    if reducer.zero_stage >= 2:
         reducer.stand_ins.show(reducer.used())

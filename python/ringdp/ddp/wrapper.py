@@ -34,8 +34,8 @@ class DistributedDataParallel(Sharding, _Stock):
         zero_stage: 1 shards the optimizer's state, 2 gradients too, 3 parameters too: a memory setting, the bits stay.
             All want `ringdp.ZeroOptimizer`, and refuse others by name. From stage 2 on a backward pass leaves this
             rank's shard in `optimizer.shard_grads()`, and in .grad a tensor without memory: who reads or changes it
-            gets an error, None leaves the parameter out of the step; clip with `ringdp.clip_grad_norm_`. Synchronised passes without zero_grad() between them add up their
-            means there; at stages 0 and 1 the sum is averaged again, as by torch. Under no_sync() gradients are whole
+            gets an error, None leaves the parameter out of the step; clip with `ringdp.clip_grad_norm_`. Synchronised
+            passes without zero_grad() between them add up their means there; at stages 0 and 1 the sum is averaged again, as by torch. Under no_sync() gradients are whole
             until the next synchronised pass, as at stage 0. At stage 3 the model is divided into units, each gathered
             for its forward and again for its backward pass; a parameter has its shape at all times and values in
             between only (see `gathered()`). Gradients travel by unit there: bucket_cap_mb does not apply. A model on
@@ -55,8 +55,8 @@ class DistributedDataParallel(Sharding, _Stock):
     from the first step on, and lie in shared memory where the backend offers it.
 
     Beyond torch's: `backward(loss_sum, weight=n)`, `explain()`, `times()`, `memory()`, `full_state_dict()`,
-    `gathers()`, `gathered()`, `abandon_backward()`. Collective: the constructor, forward in synchronised steps (at stage 3 in
-    every one), backward.
+    `gathers()`, `gathered()`, `abandon_backward()`. Collective: the constructor, forward in synchronised
+    steps (at stage 3 in every one), backward.
     """
 
     def __init__(
@@ -197,12 +197,12 @@ class DistributedDataParallel(Sharding, _Stock):
             gradient_as_bucket_view=self.gradient_as_bucket_view,
         )
         self._passing_sync_batchnorm_handle(self.module)
-        self._frozen = self._frozen_parameters(parameters)
+        self._frozen = self._frozen_parameters()
         self._register_shards()
 
-    def _frozen_parameters(self, averaged: Sequence[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+    def _frozen_parameters(self) -> list[tuple[str, torch.Tensor]]:
         """What nobody averages, because it needs no gradient now."""
-        known = {id(parameter) for parameter in (*averaged, *self._delay_all_reduce_params)}
+        known = {id(parameter) for parameter in self.averaged_parameters()}
         left = self.module.named_parameters()
         return [(n, p) for n, p in left if id(p) not in known and n not in self.parameters_to_ignore]
 
@@ -210,8 +210,8 @@ class DistributedDataParallel(Sharding, _Stock):
         for name, parameter in self._frozen:
             if parameter.requires_grad:
                 raise RuntimeError(
-                    f"DistributedDataParallel: parameter {name} was frozen when the model was wrapped and needs a gradient now, "
-                    "which nobody would average: wrap the model again after requires_grad has changed"
+                    f"DistributedDataParallel: parameter {name} was frozen when the model was wrapped and needs a "
+                    "gradient now, which nobody would average: wrap the model again after requires_grad has changed"
                 )
 
     def _register_delay_all_reduce_hook(self, *args: Any, **kwargs: Any) -> None:
