@@ -105,8 +105,8 @@ std::chrono::milliseconds Backend::timeout_of(std::chrono::milliseconds asked) c
 
 void Backend::place(Call& call, c10::Device device) {
   const std::shared_ptr<Lane> lane = device.is_cpu() ? nullptr : lanes_->of(device);
-  const bool of_whole_numbers = is_number(call.desc.dtype) && !is_floating(call.desc.dtype);
-  if (!lane || (call.desc.op == ReduceOp::kAvg && of_whole_numbers)) return;  // no kernel has their mean: through the host
+  // No kernel has the mean of whole numbers: through the host.
+  if (!lane || (call.desc.op == ReduceOp::kAvg && is_whole(call.desc.dtype))) return;
   guarded([&] {
     const bool captured = lane->is_capturing();
     const auto native = captured ? natives_->lane_in_capture(device, *lane, call.desc)

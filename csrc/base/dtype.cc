@@ -27,6 +27,8 @@ bool is_number(DType dtype) { return static_cast<int>(dtype) < kNumberCount; }
 
 bool is_floating(DType dtype) { return dtype >= DType::kF16 && dtype <= DType::kF64; }
 
+bool is_whole(DType dtype) { return is_number(dtype) && !is_floating(dtype); }
+
 bool can_reduce(DType dtype, ReduceOp op) {
   const bool complex = dtype == DType::kC64 || dtype == DType::kC128;
   switch (op) {
@@ -38,7 +40,7 @@ bool can_reduce(DType dtype, ReduceOp op) {
     case ReduceOp::kProduct: return is_number(dtype) || dtype == DType::kBool;
     case ReduceOp::kBand:
     case ReduceOp::kBor:
-    case ReduceOp::kBxor: return (is_number(dtype) && !is_floating(dtype)) || dtype == DType::kBool;
+    case ReduceOp::kBxor: return is_whole(dtype) || dtype == DType::kBool;
   }
   return false;
 }

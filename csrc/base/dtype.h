@@ -29,7 +29,8 @@ int64_t size_of(DType dtype);        // bytes of one element
 const char* name_of(DType dtype);    // torch's spelling: "float32", "bfloat16", "int64"
 const char* name_of(ReduceOp op);    // "SUM", "AVG", ...
 bool is_number(DType dtype);
-bool is_floating(DType dtype);  // a number with a fraction
+bool is_floating(DType dtype);
+bool is_whole(DType dtype);  // an integer type; not bool  // a number with a fraction
 
 // Whether `op` has a meaning on `dtype`: AVG and PREMUL_SUM need fractions, bit operations need bits, complex numbers
 // have no order, and fp8 is only moved.

@@ -93,13 +93,8 @@ void Watch::forget(const Test& which) {
 }
 
 std::vector<Loss> Watch::losses() {
-  std::vector<std::shared_ptr<Watched>> groups;
-  {
-    const std::lock_guard lock(mutex_);
-    groups = groups_;
-  }
   std::vector<Loss> all;
-  for (const auto& group : groups) {
+  for (const auto& group : groups()) {
     for (Loss& loss : group->losses()) all.push_back(std::move(loss));
   }
   return all;
@@ -108,6 +103,11 @@ std::vector<Loss> Watch::losses() {
 Watch::Entries Watch::snapshot() {
   const std::lock_guard lock(mutex_);
   return entries_;
+}
+
+std::vector<std::shared_ptr<Watched>> Watch::groups() {
+  const std::lock_guard lock(mutex_);
+  return groups_;
 }
 
 void Watch::loop() {
@@ -147,12 +147,7 @@ void Watch::look_at(int fd) {
 }
 
 void Watch::fail(const std::string& why) {
-  std::vector<std::shared_ptr<Watched>> groups;
-  {
-    const std::lock_guard lock(mutex_);
-    groups = groups_;
-  }
-  for (const auto& group : groups) group->unwatched(why);
+  for (const auto& group : groups()) group->unwatched(why);
   std::this_thread::sleep_for(std::chrono::milliseconds(kTickMs));
 }
 

@@ -62,6 +62,7 @@ class Watch {
   void fail(const std::string& why);
   void forget(const Test& which);  // under mutex_
   Entries snapshot();
+  std::vector<std::shared_ptr<Watched>> groups();
 
   std::function<void()> tick_;
   transport::Doorbell wake_;

@@ -16,8 +16,6 @@ constexpr int64_t kMaxElementBytes = 8;
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kInvalidArgument, "fold: " + what); }
 
-bool is_whole(DType dtype) { return is_number(dtype) && !is_floating(dtype); }
-
 void check(const FoldArgs& args) {
   if (args.count < 0) refuse("a count of " + std::to_string(args.count) + " elements; it must be 0 or more");
   if (args.n_srcs < 1) refuse(std::to_string(args.n_srcs) + " sources; at least one is needed");

@@ -1,7 +1,7 @@
 // Which gradients lie in .grad without a synchronised pass having averaged them.
 //
-// Pure bookkeeping, guarded by the reducer's lock but for passes() and any(). What was averaged is known by its tensor: a weak reference keeps the address
-// from being used again, not the memory.
+// Pure bookkeeping, guarded by the reducer's lock but for passes() and any(). What was averaged is known by its tensor: a weak
+// reference keeps the address from being used again, not the memory.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -1,7 +1,7 @@
 """A man in the middle: TCP connections of ranks go through him, and he changes one thing in what they carry.
 
-Ranks are led to him by a store that gives his port in place of the listener's. What is changed is drawn from a seed and can be
-printed: which pair, connection and direction, after how many bytes, and how.
+Ranks are led to him by a store that gives his port in place of the listener's. What is changed is drawn from a seed
+and can be printed: which pair, connection and direction, after how many bytes, and how.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHANNELS = {CONTROL: 1, BULK: 6, MESSAGES: 2}  # how often each is drawn
 KINDS = ("bit", "byte", "noise", "huge", "drop", "insert", "repeat", "cut")
 
 
-# (rank that listens, the other one, channel, whether it is what the first one sends): bytes behind the hello in a whole life.
+# (rank that listens, the other one, channel, whether it is what the first one sends): bytes behind the hello in a life.
 Traffic = dict[tuple[int, int, int, bool], int]
 
 
@@ -44,7 +44,8 @@ class Change:
         """Somewhere in what is carried."""
         draw = random.Random(seed)
         channel = draw.choices(list(CHANNELS), list(CHANNELS.values()))[0]
-        low, high, _, upwards = draw.choice(sorted(key for key, count in traffic.items() if key[2] == channel and count))
+        used = sorted(key for key, count in traffic.items() if key[2] == channel and count)
+        low, high, _, upwards = draw.choice(used)
         offset = draw.randrange(traffic[low, high, channel, upwards])
         return cls(draw.choice(KINDS), low, high, channel, upwards, offset, seed)
 
@@ -165,7 +166,9 @@ class Tampering:
         if before == 0 and not upwards:
             line.read_hello(chunk)
         change = self.change
-        if change is None or self.applied or (line.low, line.high, line.channel) != (change.low, change.high, change.channel):
+        if change is None or self.applied:
+            return chunk
+        if (line.low, line.high, line.channel) != (change.low, change.high, change.channel):
             return chunk
         at = HELLO_BYTES + change.offset - before
         if upwards != change.upwards or not 0 <= at < len(chunk):

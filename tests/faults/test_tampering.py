@@ -22,8 +22,9 @@ FEW, MANY = 12, 1000
 
 
 def live(prefix: str, ports: dict[int, int]) -> float:
-    """On a rank: a new group through these ports, and calls of many kinds whose results are known. Raises what a call raises,
-    AssertionError on a wrong number. The seconds that the longest call took.
+    """On a rank: a new group through these ports, and calls of many kinds whose results are known.
+
+    Raises what a call raises, AssertionError on a wrong number. The seconds that the longest call took.
     """
     if dist.is_initialized():
         dist.destroy_process_group()

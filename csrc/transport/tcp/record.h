@@ -1,5 +1,5 @@
-// How a checked TCP stream is cut: records of a header and so many bytes, each with a CRC-32C. TCP's own 16-bit sum lets 1 in 65,536 damaged
-// segments pass, and sees nothing of what a network card, a proxy or memory does to bytes outside of the wire.
+// How a checked TCP stream is cut: records of a header and so many bytes, each with a CRC-32C. TCP's own 16-bit sum lets 1 in
+// 65,536 damaged segments pass, and sees nothing of what a network card, a proxy or memory does to bytes outside of the wire.
 //
 // The header's sum covers its length, which is believed at once, and the record's number in its stream: one that is lost,
 // repeated or moved has a wrong one. Pure bookkeeping; owned by one link and called by its thread.

@@ -1,7 +1,7 @@
 """Gradients that nobody averaged: no optimizer may step with them.
 
-A wrapper averages what a synchronised pass leaves; what is added later, or put into `.grad` by hand, is one rank's only. At
-stage 0 replicas would drift apart; sharded, they would stay alike and be wrong.
+A wrapper averages what a synchronised pass leaves; what is added later, or put into `.grad` by hand, is one rank's
+only. At stage 0 replicas would drift apart; sharded, they would stay alike and be wrong.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def explained(reducer: Any, index: int, cause: str) -> str:
     way_out = "use zero_stage=0 and " if reducer.zero_stage else ""
     return (
         f"DistributedDataParallel: the gradient of {name} has not been averaged: it was put into .grad by hand, or the "
-        "model was converted after it was wrapped, and no backward pass of the wrapper has left it there. Call backward() "
-        f"on a model that was wrapped as it is; or, to average by yourself, {way_out}run the "
-        "passes under no_sync()"
+        "model was converted after it was wrapped, and no backward pass of the wrapper has left it there. Call "
+        f"backward() on a model that was wrapped as it is; or, to average by yourself, {way_out}run the passes under "
+        "no_sync()"
     )

@@ -35,12 +35,12 @@ class DistributedDataParallel(Sharding, _Stock):
             All want `ringdp.ZeroOptimizer`, and refuse others by name. From stage 2 on a backward pass leaves this
             rank's shard in `optimizer.shard_grads()`, and in .grad a tensor without memory: who reads or changes it
             gets an error, None leaves the parameter out of the step; clip with `ringdp.clip_grad_norm_`. Synchronised
-            passes without zero_grad() between them add up their means there; at stages 0 and 1 the sum is averaged again, as by torch. Under no_sync() gradients are whole
-            until the next synchronised pass, as at stage 0. At stage 3 the model is divided into units, each gathered
-            for its forward and again for its backward pass; a parameter has its shape at all times and values in
-            between only (see `gathered()`). Gradients travel by unit there: bucket_cap_mb does not apply. A model on
-            the meta device is sharded unit by unit. The cost of no_sync(): all gradients. torch.compile() leaves it
-            uncompiled.
+            passes without zero_grad() between them add up their means there; at stages 0 and 1 the sum is averaged
+            again, as by torch. Under no_sync() gradients are whole until the next synchronised pass, as at stage 0. At
+            stage 3 the model is divided into units, each gathered for its forward and again for its backward pass; a
+            parameter has its shape at all times and values in between only (see `gathered()`). Gradients travel by unit
+            there: bucket_cap_mb does not apply. A model on the meta device is sharded unit by unit. The cost of
+            no_sync(): all gradients. torch.compile() leaves it uncompiled.
         units: of stage 3: modules, or classes of modules, that are a unit each (zero/units.py says what is by default).
         prefetch: of stage 3: False gathers units when they are needed, and not while another one is in use.
         init: of stage 3: called with every module that has parameters or buffers of its own on the meta device, to give

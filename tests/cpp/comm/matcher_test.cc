@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "comm/rank_threads.h"
+#include "transport/thrown.h"
 
 namespace ringdp::comm {
 namespace {
@@ -29,15 +30,6 @@ class MatcherTest : public testing::Test {
   uint64_t post(int source, int32_t tag) {
     const auto taken = matcher_.post(receive(source, tag));
     return taken ? taken->frame.id : 0;
-  }
-  static Error thrown(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error;
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return Error(ErrorKind::kAborted, "");
   }
 
   std::deque<Message> messages_;
@@ -90,9 +82,9 @@ TEST_F(MatcherTest, DifferencesNameBothCallsWhicheverCameFirst) {
     expect_message(error, {differing, "rank 1 called send(float32 x 4 to rank 0, tag 7)", "rank 0 called recv("});
   };
   matcher_.offer(offer(1, 1, 7));
-  check(thrown([&] { matcher_.post(receive(1, 7, DType::kF32, 5)); }), "(element count)");
+  check(transport::thrown([&] { matcher_.post(receive(1, 7, DType::kF32, 5)); }), "(element count)");
   matcher_.post(receive(kAnySource, 9, DType::kI32, 4));
-  const Error late = thrown([&] { matcher_.offer(offer(2, 1, 9)); });
+  const Error late = transport::thrown([&] { matcher_.offer(offer(2, 1, 9)); });
   EXPECT_EQ(late.kind(), ErrorKind::kMismatch);
   expect_message(late, {"(dtype)", "rank 2 called send(", "recv(int32 x 4 from any rank, tag 9)"});
 }
@@ -100,7 +92,7 @@ TEST_F(MatcherTest, DifferencesNameBothCallsWhicheverCameFirst) {
 TEST_F(MatcherTest, OffersBeyondTheLimitAreRefusedPerSource) {
   for (uint64_t id = 1; id <= Matcher::kMostOffers; ++id) ASSERT_EQ(matcher_.offer(offer(1, id, 7)), nullptr);
   EXPECT_EQ(matcher_.offer(offer(2, 1, 7)), nullptr);
-  const Error error = thrown([&] { matcher_.offer(offer(1, Matcher::kMostOffers + 1, 7)); });
+  const Error error = transport::thrown([&] { matcher_.offer(offer(1, Matcher::kMostOffers + 1, 7)); });
   EXPECT_EQ(error.kind(), ErrorKind::kInternal);
   expect_message(error, {"rank 1", std::to_string(Matcher::kMostOffers), "tag 7"});
 }

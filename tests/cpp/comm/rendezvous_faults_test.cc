@@ -139,15 +139,19 @@ TEST(RendezvousErrors, ARankThatDiesWhileItIsWaitedForIsLost) {
 }
 
 // World 3, but rank 1 is given twice and rank 2 not at all.
-TEST(RendezvousErrors, ARankThatIsThereTwiceIsNamedAtOnce) {
+auto errors_of_a_twin(TransportChoice choice, Deadline deadline) {
   MemoryStore store;
   const std::vector<transport::Doorbell> bells(3);
-  const auto errors = errors_of_ranks(3, [&](int process) {
+  return errors_of_ranks(3, [&](int process) {
     const int rank = process == 0 ? 0 : 1;
     while (process == 2 && !store.has({"1/card/1"})) std::this_thread::yield();
     const auto identity = process == 2 ? another_process() : transport::local_identity();
-    connect_as(identity, store, rank, 3, with(TransportChoice::kAuto), bells[static_cast<size_t>(process)], Deadline::never());
+    connect_as(identity, store, rank, 3, with(choice), bells[static_cast<size_t>(process)], deadline);
   });
+}
+
+TEST(RendezvousErrors, ARankThatIsThereTwiceIsNamedAtOnce) {
+  const auto errors = errors_of_a_twin(TransportChoice::kAuto, Deadline::never());
   const std::string own = "pid " + std::to_string(::getpid()), other = "pid " + std::to_string(::getpid() + 1);
   for (const auto& error : errors) {
     ASSERT_TRUE(error);
@@ -158,14 +162,7 @@ TEST(RendezvousErrors, ARankThatIsThereTwiceIsNamedAtOnce) {
 
 // Without a socket there is no telling whether the first one is still there, so both wait; but neither is silent.
 TEST(RendezvousErrors, ARankThatMayBeThereTwiceIsNamedAtTheDeadline) {
-  MemoryStore store;
-  const std::vector<transport::Doorbell> bells(3);
-  const auto errors = errors_of_ranks(3, [&](int process) {
-    const int rank = process == 0 ? 0 : 1;
-    while (process == 2 && !store.has({"1/card/1"})) std::this_thread::yield();
-    const auto identity = process == 2 ? another_process() : transport::local_identity();
-    connect_as(identity, store, rank, 3, with(TransportChoice::kTcp), bells[static_cast<size_t>(process)], soon());
-  });
+  const auto errors = errors_of_a_twin(TransportChoice::kTcp, soon());
   const std::string own = "pid " + std::to_string(::getpid()), other = "pid " + std::to_string(::getpid() + 1);
   for (const auto& error : errors) ASSERT_TRUE(error);
   for (const int process : {0, 1}) {

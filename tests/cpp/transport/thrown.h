@@ -8,16 +8,6 @@
 
 namespace ringdp::transport {
 
-inline ErrorKind kind_thrown(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.kind();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return ErrorKind::kAborted;
-}
-
 inline Error thrown(const std::function<void()>& call) {
   try {
     call();
@@ -27,5 +17,7 @@ inline Error thrown(const std::function<void()>& call) {
   ADD_FAILURE() << "nothing was thrown";
   return Error(ErrorKind::kAborted, "");
 }
+
+inline ErrorKind kind_thrown(const std::function<void()>& call) { return thrown(call).kind(); }
 
 }  // namespace ringdp::transport

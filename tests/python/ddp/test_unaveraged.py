@@ -89,7 +89,8 @@ def test_a_step_with_them_is_refused_by_name(pair, program, stage):
         if stage < 2:
             assert PROGRAMS[program] in said and "0.weight" in said and unchanged
         else:  # .grad itself refuses what is added to it
-            assert re.search(r"gradient of [024]\.(weight|bias) (is averaged and in shards|has not been averaged)", said), said
+            named = r"gradient of [024]\.(weight|bias) (is averaged and in shards|has not been averaged)"
+            assert re.search(named, said), said
 
 
 def unfrozen(stage: int) -> str:
@@ -115,7 +116,7 @@ def test_a_layer_that_is_unfrozen_later_is_named(pair, stage):
 
 
 def stepped_by_hand() -> list[str]:
-    """On a rank: what the next forward pass says after a loop without an optimizer has stepped; and the one after it."""
+    """On a rank: what the next two forward passes say after a loop without an optimizer has stepped."""
     ddp = DistributedDataParallel(fresh())
     loss_of(ddp.module, HERE.rank, 0, 0).backward()
     with torch.no_grad():

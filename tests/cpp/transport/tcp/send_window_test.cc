@@ -10,13 +10,6 @@
 namespace ringdp::transport {
 namespace {
 
-int send_buffer_of(int fd) {
-  int bytes = 0;
-  socklen_t size = sizeof bytes;
-  EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, &size), 0);
-  return bytes;
-}
-
 TEST(SendWindow, GrowsWithRateAndRoundTripBetweenItsBounds) {
   constexpr uint64_t kGigabit = 125'000'000;
   const int smallest = SendWindow::buffer_for(0, 0, 3), largest = SendWindow::buffer_for(100 * kGigabit, 1'000'000, 3);
@@ -68,12 +61,6 @@ struct Path {
     return {bytes_per_second, static_cast<uint64_t>(buffer / bytes_per_second * 1e6), shortest_us};  // in its queue
   }
 };
-
-bool is_sized_by_kernel(int fd) {
-  int locks = 1;
-  socklen_t size = sizeof locks;
-  return ::getsockopt(fd, SOL_SOCKET, /*SO_BUF_LOCK*/ 72, &locks, &size) == 0 && (locks & 1) == 0;
-}
 
 bool stays_pinned(const Path& path) {
   TcpSockets sockets;

@@ -23,6 +23,20 @@ struct TcpSockets {
   UniqueFd near, far;
 };
 
+inline int send_buffer_of(int fd) {
+  int bytes = 0;
+  socklen_t size = sizeof bytes;
+  EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, &size), 0);
+  return bytes;
+}
+
+inline bool is_sized_by_kernel(int fd) {
+  constexpr int kBufLock = 72;  // SO_BUF_LOCK
+  int locks = 1;
+  socklen_t size = sizeof locks;
+  return ::getsockopt(fd, SOL_SOCKET, kBufLock, &locks, &size) == 0 && (locks & 1) == 0;
+}
+
 // What LinkSuite asks of a pair of links that sleep on their sockets only.
 class SocketLinks {
  public:
