@@ -41,6 +41,7 @@ def test_torchrun(run_warm, world):
     assert f"gradient {[mean] * 3} over ringdp" in result.stdout
 
 
+@pytest.mark.long  # tests/python/test_register.py has it in one process
 def test_autoload_can_be_switched_off(run_python, tmp_path):
     """Then torch does not know the name, and says so; `import torch` is fine."""
     result = run_python(SCRIPT, "ringdp", str(tmp_path / "store"), RINGDP_AUTOLOAD="0")
@@ -49,13 +50,14 @@ def test_autoload_can_be_switched_off(run_python, tmp_path):
     assert run_python("import torch", RINGDP_AUTOLOAD="0").returncode == 0
 
 
+@pytest.mark.long  # tests/python/backend has settings in ranks that are kept
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
         ("RINGDP_TRANSPORT", "pigeon"),
-        pytest.param("RINGDP_ALGORITHM", "bubble", marks=pytest.mark.long),
-        pytest.param("RINGDP_SLOT_BYTES", "-1", marks=pytest.mark.long),
-        pytest.param("RINGDP_LOG", "loud", marks=pytest.mark.long),
+        ("RINGDP_ALGORITHM", "bubble"),
+        ("RINGDP_SLOT_BYTES", "-1"),
+        ("RINGDP_LOG", "loud"),
     ],
 )
 def test_a_bad_setting_is_refused_by_name(run_warm, tmp_path, variable, value):

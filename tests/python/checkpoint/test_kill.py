@@ -19,7 +19,7 @@ from ringdp.checkpoint.shelf import numbered
 from states import Sharded
 
 checkpoint = ringdp.checkpoint
-ROUNDS = 50
+ROUNDS = 25
 # Python's audit events, each raised just before the change
 CHANGES = ("os.mkdir", "os.rename", "os.rmdir", "os.remove", "shutil.rmtree")
 
