@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import ringdp
 from calls import KNOWN
-from chaos import STATUS, STEPS, TIMEOUT_S, Life, Lived, digest, in_one_process, live
+from chaos import STATUS, TIMEOUT_S, Life, Lived, digest, in_one_process, live
 from forked import end_interpreter
 from ranks import World
 
@@ -36,7 +36,7 @@ class Verdict:
 
 def lived(life: Life) -> Verdict:
     """One life of a world of its own, and what it came to."""
-    wanted = in_one_process(life.size)[:STEPS]
+    wanted = in_one_process(life.size)
     with World(life.size, **life.settings) as world, tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         world.begin(live, life.seed, wanted, folder)
         survivors = [rank for rank in range(life.size) if rank != life.victim]
