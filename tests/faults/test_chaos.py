@@ -17,7 +17,7 @@ from chaos import STATUS, TIMEOUT_S, Life, Lived, digest, in_one_process, live
 from forked import end_interpreter
 from ranks import World
 
-FEW, MANY = range(446, 458), range(10_000, 10_500)  # seeds
+FEW, MANY = range(10_132, 10_144), range(10_000, 10_500)  # seeds; none of the few is a stop, which takes a deadline
 SLACK_S = 30.0  # what a busy machine may add to a deadline
 PAUSE_S = 0.3
 GOOD = ("right", "named", "not met")
