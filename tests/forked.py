@@ -23,6 +23,7 @@ from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
+from typing import NoReturn
 
 import torch
 from ranks import spawner
@@ -101,7 +102,11 @@ def _program(arguments: tuple[str, ...], env: dict[str, str], folder: str, files
     if "OMP_NUM_THREADS" in env:
         torch.set_num_threads(int(env["OMP_NUM_THREADS"]))  # read from there at the import
     _forget_the_server()
-    status = _status_of(arguments)
+    end_interpreter(_status_of(arguments))
+
+
+def end_interpreter(status: int) -> NoReturn:
+    """What an interpreter does at its end, in a process that was forked off another."""
     threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

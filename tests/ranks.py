@@ -95,6 +95,15 @@ class World:
         """Whether no rank has ended."""
         return all(process.is_alive() for process in self._processes)
 
+    def has_answered(self, rank: int) -> bool:
+        """Whether it has done what was begun, or has ended."""
+        return self._pipes[rank].poll(0)
+
+    def status(self, rank: int, within: float = LIMIT_S) -> int | None:
+        """How its process has ended; None while it goes on."""
+        self._processes[rank].join(within)
+        return self._processes[rank].exitcode
+
     def _stderr_of(self, rank: int) -> Path:
         return Path(self.folder.name) / f"stderr-{rank}"
 

@@ -181,15 +181,19 @@ void Group::check_nobody_left() {
   if (!op) return;
   std::string who;
   int culprit = -1;
+  bool several = false;
   {
+    // Whoever has left first is among them: others may have left because of it.
     const std::lock_guard lock(mutex_);
     for (const auto& [rank, finished] : peers_left_) {
       if (finished >= op->desc().seq) continue;
-      culprit = rank;
-      who = name_of_peer(rank) + " has left the group (destroy_process_group or exit) after " + std::to_string(finished) +
-            " collectives: it will never call " + op->describe();
+      several = culprit >= 0;
+      if (!several || finished < peers_left_[culprit]) culprit = rank;
+      who += (several ? "; " : "") + name_of_peer(rank) + " has left the group (destroy_process_group or exit) after " +
+             std::to_string(finished) + " collectives";
     }
   }
+  who += (several ? ": they will never call " : ": it will never call ") + op->describe();
   if (culprit >= 0) fail(Error(ErrorKind::kPeerLost, who, culprit));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <sstream>
 #include <thread>
 
@@ -28,6 +29,10 @@ bool same_process(const transport::HostIdentity& a, const transport::HostIdentit
 // Known for sure of a process that shares pids with this one only.
 bool has_ended(const transport::HostIdentity& process, const transport::HostIdentity& self) {
   return transport::share_pids(process, self) && !transport::exists(static_cast<pid_t>(process.pid));
+}
+
+std::string describe(const Loss& loss) {
+  return "rank " + std::to_string(loss.member) + " (" + process_of(loss.process) + ") " + loss.how;
 }
 
 // A rank listens until it has met those of its host.
@@ -136,6 +141,17 @@ void RollCall::look_around(const std::string& act, const Missing& missing) {
   log_line(LogLevel::kWarning, who(), "rendezvous has waited " + wait);
 }
 
+// The others of this group that are lost: whoever is waited for may have ended because of them.
+std::string RollCall::described_but(int member, const std::vector<Loss>& losses) const {
+  std::map<int, std::string> others;
+  for (const Loss& loss : losses) {
+    if (loss.member != member && loss.member < world_) others.emplace(loss.member, "; " + describe(loss));
+  }
+  std::string text;
+  for (const auto& [rank, words] : others) text += words;
+  return text;
+}
+
 // A process that has taken a lost one's place says so by its card.
 void RollCall::check_losses(const Missing& missing) const {
   const std::vector<Loss> losses = losses_ ? losses_() : std::vector<Loss>{};
@@ -146,8 +162,8 @@ void RollCall::check_losses(const Missing& missing) const {
     const auto card = card_of(generation_, loss.member);
     if (card && !same_process(card->identity, loss.process)) continue;
     throw Error(ErrorKind::kPeerLost,
-                "rank " + std::to_string(loss.member) + " (" + process_of(loss.process) + ") " + loss.how +
-                    " while a group was being made. Its own output tells why; restart the job from its last checkpoint",
+                describe(loss) + " while a group was being made" + described_but(loss.member, losses) +
+                    ". Its own output tells why; restart the job from its last checkpoint",
                 loss.member);
   }
 }

@@ -75,6 +75,7 @@ class RollCall {
   static std::string twin_key(uint64_t generation) { return std::to_string(generation) + "/twin"; }
 
   void check_losses(const Missing& missing) const;
+  std::string described_but(int member, const std::vector<Loss>& losses) const;
   [[noreturn]] void throw_failure_of_other() const;
   void publish_failure(uint64_t generation, const Error& error);
   std::optional<std::string> value_of(const std::string& key) const;

@@ -9,11 +9,13 @@ from torch.distributed import distributed_c10d
 
 
 def another_group(group: dist.ProcessGroup, **options: Any) -> dist.ProcessGroup:
-    """dist.new_group(**options) of the same ranks. Collective for these ranks alone.
+    """dist.new_group(**options) of the same ranks, with the group's timeout. Collective for these ranks alone.
 
     torch names a group of some ranks after how many groups each of them is in, so ranks that are in different numbers
     of groups would wait for each other under different names until the timeout: RuntimeError on all of them.
     """
+    # torch's own default is half an hour, whatever the group's.
+    options.setdefault("timeout", group._get_backend(group._device_types[0]).options._timeout)
     if group is dist.group.WORLD:
         return dist.new_group(**options)  # named by a count that all ranks share
     members = dist.get_process_group_ranks(group)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import signal
 from collections.abc import Iterator
 
@@ -11,32 +10,11 @@ import ringdp
 import torch
 import torch.distributed as dist
 from ranks import HERE, World
+from timers import OWN_CPU, signal_after
 
 COUNT = 1 << 26  # a pass takes tens of milliseconds of a core
 STOP_AFTER_S = 0.005
 _kept: dict[str, torch.Tensor] = {}
-
-
-class SignalEvent(ctypes.Structure):
-    """struct sigevent, as far as a signal needs it."""
-
-    _fields_ = (
-        ("value", ctypes.c_uint64),
-        ("signal", ctypes.c_int),
-        ("notify", ctypes.c_int),
-        ("_", ctypes.c_int * 12),
-    )
-
-
-def stop_myself_after(cpu_seconds: float) -> None:
-    """SIGSTOP once this process has used so much more of a core: a busy machine does not move the moment."""
-    library = ctypes.CDLL(None, use_errno=True)
-    timer = ctypes.c_void_p()
-    event = SignalEvent(signal=signal.SIGSTOP, notify=0)
-    process_clock = 2  # CLOCK_PROCESS_CPUTIME_ID
-    assert library.timer_create(process_clock, ctypes.byref(event), ctypes.byref(timer)) == 0
-    once = (ctypes.c_long * 4)(0, 0, 0, int(cpu_seconds * 1e9))
-    assert library.timer_settime(timer, 0, once, None) == 0
 
 
 def reduce_while_rank_1_stops() -> tuple[str, bool]:
@@ -44,7 +22,7 @@ def reduce_while_rank_1_stops() -> tuple[str, bool]:
     tensor = _kept["tensor"] = ringdp.empty(COUNT).fill_(1)
     dist.barrier()
     if HERE.rank == 1:
-        stop_myself_after(STOP_AFTER_S)
+        signal_after(signal.SIGSTOP, STOP_AFTER_S, OWN_CPU)  # a busy machine does not move the moment
     message = ""
     try:
         dist.all_reduce(tensor)
@@ -60,7 +38,7 @@ def broadcast_while_rank_1_stops() -> str:
     tensor = ringdp.empty(COUNT).fill_(HERE.rank)
     dist.barrier()
     if HERE.rank == 1:
-        stop_myself_after(STOP_AFTER_S)
+        signal_after(signal.SIGSTOP, STOP_AFTER_S, OWN_CPU)  # a busy machine does not move the moment
     try:
         dist.broadcast(tensor, 0)
     except dist.DistBackendError as error:

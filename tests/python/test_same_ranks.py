@@ -37,6 +37,18 @@ def sum_in_another_pair() -> float:
     return float(total)
 
 
+def timeouts() -> list[float]:
+    """On a rank: of the world, and of another group of the same ranks, which nobody has given one."""
+    groups = (dist.group.WORLD, another_group(dist.group.WORLD))
+    return [group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in groups]
+
+
+def test_it_has_the_timeout_of_the_group(run_on_fresh_ranks):
+    world = run_on_fresh_ranks(1)
+    world.join(timeout_s=77)
+    assert world.run(timeouts) == [[77.0, 77.0]]
+
+
 def test_the_world_needs_no_equal_counts_and_others_are_refused_by_name(run_on_fresh_ranks):
     world = run_on_fresh_ranks(3)
     world.join()

@@ -67,6 +67,16 @@ TEST_P(Faults, LeavingEarlyIsNamed) {
   expect_all(errors, {"PeerLost", "rank 1"});
 }
 
+TEST_P(Faults, AllWhoHaveLeftAreNamedAsOneMayHaveLeftBecauseOfAnother) {
+  const auto errors = run_fleet(3, settings(), [](int rank, Group& group, Runtime&) {
+    if (rank != 0) return;
+    for (const int other : {1, 2}) group.peer_left(other, 0);  // nothing but what they say themselves
+    std::vector<float> data(10, 1);
+    run_op(group, all_reduce(data));
+  });
+  expect_all({errors[0]}, {"PeerLost", "rank 1 (pid", "; rank 2 (pid", "they will never call"});
+}
+
 TEST_P(Faults, AbortEndsWorkEverywhereAndFirstErrorWins) {
   const auto errors = run_fleet(3, settings(), [](int rank, Group& group, Runtime&) {
     std::vector<float> data(10, 1);

@@ -151,6 +151,22 @@ TEST(RollCall, ALostRankEndsTheWaitOfAll) {
   }
 }
 
+TEST(RollCall, OthersThatAreLostAreNamedBesideTheOneWaitedFor) {
+  MemoryStore store;
+  RollCall roll_call(store, 2, 3, Deadline::never());
+  const auto self = transport::local_identity();
+  const std::vector<Loss> losses{{1, self, "left"}, {/*of another group*/ 3, self, kDied}, {0, self, kDied}};
+  roll_call.heed([&] { return losses; });
+  try {
+    roll_call.look_around("come", rank_zero);
+    FAIL() << "a rank is lost";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.culprit(), 0);
+    expect_message(error, {"rank 0 (pid", kDied, "; rank 1 (pid", "left"});
+    EXPECT_EQ(std::string(error.what()).find("rank 3"), std::string::npos);
+  }
+}
+
 TEST(RollCall, ALossOfARankThatIsNotWaitedForIsNone) {
   MemoryStore store;
   RollCall roll_call(store, 0, 3, Deadline::never());
