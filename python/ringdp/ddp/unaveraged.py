@@ -54,6 +54,7 @@ def _refuse(optimizer: Optimizer, reducer: Any) -> None:
     stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]} if found else set()
     for index, cause in found:
         if id(reducer.parameters[index]) in stepped:
+            reducer.check_finished()  # a pass that is still open says which gradients it waits for
             raise RuntimeError(explained(reducer, index, cause))
 
 

@@ -84,6 +84,9 @@ def _check_without_loss(ddp: Any) -> None:
 
 def _match_forward(ddp: Any) -> None:
     """The collectives of the others' forward pass, on a rank that has nothing to run it on."""
+    optimizer = ddp._live_optimizer()
+    if optimizer is not None:
+        optimizer.wait()  # as modules do that are run
     devices, ddp.device_ids = ddp.device_ids, None  # there are no inputs to move
     try:
         ddp._pre_forward()

@@ -35,11 +35,11 @@ class BucketSteps:
 
     def sinks(self) -> list[Any]:
         """What steps each bucket as its gradients come; None where a bucket is stepped when all of it has come."""
+        self._begin()  # settings say how
         if self._why_apart():
-            self._begin()
             self._flat.check_unchanged()  # before the first of them is stepped
             return [None] * len(self._flat)
-        self._start()
+        self._take_back()
         if self._on_device is not None:
             return self._on_device.sinks()
         return native.sinks(self._optimizer, self._flat.places(), len(self._flat))
@@ -60,9 +60,10 @@ class BucketSteps:
 
     def foresee(self, numbers: Collection[int]) -> None:
         """Of a step whose pieces with gradients are known: does now what need not be done between its buckets."""
+        self._begin()  # settings say how
         if not native.serves(self._optimizer):
             return
-        self._start()
+        self._take_back()
         tensors = self._flat.tensors
         parts = native.begin(self._optimizer, {tensors[number] for number in numbers})
         self._parts = {number: parts[tensors[number]] for number in numbers if tensors[number] in parts}
@@ -92,7 +93,6 @@ class BucketSteps:
         self._begin()
         native.step(self._optimizer)
 
-    def _start(self) -> None:
-        self._begin()
+    def _take_back(self) -> None:
         for bucket in range(len(self._flat)):
             self._flat.take_back(bucket)

@@ -151,9 +151,10 @@ def _gathered(
             own[flat.pieces[number].place].copy_(value)
     if group.size() == 1:
         return own.cpu()
-    parts = [torch.empty_like(own) for _ in range(group.size())] if group.rank() == to else None
-    dist.gather(own, parts, group=group, group_dst=to)
-    return torch.cat(parts).cpu() if parts is not None else None
+    raw = own.view(torch.uint8)  # backends differ in the types they gather
+    parts = [torch.empty_like(raw) for _ in range(group.size())] if group.rank() == to else None
+    dist.gather(raw, parts, group=group, group_dst=to)
+    return torch.cat(parts).view(dtype).cpu() if parts is not None else None
 
 
 def _take_apart(

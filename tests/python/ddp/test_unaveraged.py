@@ -93,6 +93,24 @@ def test_a_step_with_them_is_refused_by_name(pair, program, stage):
             assert re.search(named, said), said
 
 
+def left_open(stage: int) -> str:
+    """On a rank: the error of a step after a pass in which most gradients have not come."""
+    ddp = DistributedDataParallel(fresh(), zero_stage=stage)
+    optimizer = optimizer_at(stage, ddp.parameters())
+    loss_of(ddp, HERE.rank, 0, 0).backward(inputs=[ddp.module[4].bias])
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_pass_that_is_still_open_names_what_it_waits_for(pair, stage):
+    for rank, said in enumerate(pair.run(left_open, stage)):
+        assert f"did not receive grad for rank {rank}: 0.weight, 0.bias, 2.weight, 2.bias, 4.weight\n" in said
+
+
 def unfrozen(stage: int) -> str:
     """On a rank: the error of a forward pass after a layer was unfrozen."""
     model = fresh()

@@ -53,6 +53,35 @@ def test_bits_of_one_process(world_of, ranks, stage, backend):
     assert world_of(ranks).run(trained, stage, backend, "AdamW") == [[]] * ranks
 
 
+def with_an_idle_rank(stage: int) -> list[str]:
+    """On a rank: what is not as in one process where rank 1 has no samples in a step, so no forward pass to wait in."""
+
+    def idle(rank: int, step: int) -> bool:
+        return (rank, step) == (1, 1)
+
+    def loss(net: nn.Module, rank: int, step: int, micro: int) -> torch.Tensor:
+        return torch.zeros((), requires_grad=True) if idle(rank, step) else loss_of(net, rank, step, micro)
+
+    ddp = wrapped(stage, check_drift=True)
+    optimizer = lazy(ddp)
+    for step in range(3):
+        optimizer.zero_grad()
+        if idle(HERE.rank, step):
+            ddp.backward(None, weight=0)
+        else:
+            ddp.backward(loss(ddp, HERE.rank, step, 0), weight=1)
+        optimizer.step()
+    plain = model()
+    alone = torch.optim.AdamW(plain.parameters(), **ADAMW)
+    one_process(plain, alone, loss, ranks=HERE.size, steps=3, weights=lambda rank, step: 1 - idle(rank, step))
+    return differences(ddp, optimizer, plain, alone)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_rank_without_samples_waits_for_its_parameters(pair, stage):
+    assert pair.run(with_an_idle_rank, stage) == [[]] * 2
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_steps_inside_the_backward_pass(trio, backend):
     assert trio.run(trained, 2, backend, "AdamW", True) == [[]] * 3

@@ -33,6 +33,34 @@ def test_buckets_are_stepped_one_by_one(pair, foreseen):
     assert pair.run(stepped, False, foreseen) == [([True] * 3, 2 if foreseen else 3, [False] * 3)] * 2
 
 
+def with_a_setting_that_has_changed(fuses: bool) -> bool:
+    """On a rank: whether the first step with a learning rate in a tensor rounds as torch's does."""
+    own = [torch.nn.Parameter(torch.zeros(1500)) for _ in range(2)]  # which hide no bit of a step
+    for parameter in own:
+        parameter.grad = torch.linspace(-1, 1, 1500)
+    flat = FlatParameters(own[:1], bucketed(own[:1], 1500 * 4, HERE.size), dist.group.WORLD)
+    optimizer = torch.optim.Adam(flat.tensors, lr=0.5)
+
+    def begin() -> None:
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.005)
+
+    steps = BucketSteps(flat, optimizer, begin, fuses=fuses)
+    if fuses:
+        assert steps.sinks() == [None]
+    else:
+        steps.foresee(flat.in_bucket(0))
+    parts = {n: own[0].grad[flat.pieces[n].part] for n in flat.in_bucket(0)}
+    steps.step_bucket(0, parts)
+    flat.publish(0).wait()
+    torch.optim.Adam(own[1:], lr=torch.tensor(0.005)).step()
+    return torch.equal(*own)
+
+
+@pytest.mark.parametrize("fuses", [False, True])
+def test_settings_are_looked_at_before_it_is_decided_who_steps(pair, fuses):
+    assert pair.run(with_a_setting_that_has_changed, fuses) == [True] * 2
+
+
 def described(fuses: bool, kind: str) -> str:
     """On a rank: how buckets are stepped."""
     own = [torch.nn.Parameter(torch.ones(1500))]

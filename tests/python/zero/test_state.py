@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import HERE
+from ranks import BACKENDS, HERE, group_of
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -53,6 +53,27 @@ def into_torch(to: int) -> tuple[bool, bool]:
 @pytest.mark.parametrize("to", [0, 2])
 def test_torch_takes_the_state(trio, to):
     assert trio.run(into_torch, to) == [(rank == to, True) for rank in range(3)]
+
+
+def complex_state(backend: str) -> bool:
+    """On a rank: whether the state of a complex parameter is that of torch's optimizer."""
+    pair = [torch.nn.Parameter(torch.arange(5) * (1 + 2j)) for _ in range(2)]
+    for parameter in pair:
+        parameter.grad = torch.arange(5) * (3 - 1j)
+    sharded = ZeroOptimizer(pair[:1], torch.optim.AdamW, process_group=group_of(backend), **ADAMW)
+    alone = torch.optim.AdamW(pair[1:], **ADAMW)
+    for optimizer in (sharded, alone):
+        optimizer.step()
+    sharded.consolidate_state_dict(to=1)
+    if HERE.rank != 1:
+        return True
+    found, wanted = (optimizer.state_dict()["state"][0] for optimizer in (sharded, alone))
+    return found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in wanted)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_complex_state_is_collected(pair, backend):
+    assert pair.run(complex_state, backend) == [True] * 2
 
 
 def saved_and_loaded(saved: dict[str, Any], weights: dict[str, torch.Tensor]) -> list[str]:
