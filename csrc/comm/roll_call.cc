@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "comm/peer_name.h"
 #include "transport/pidfd.h"
 #include "transport/unix_socket.h"
 
@@ -146,7 +147,7 @@ void RollCall::check_losses(const Missing& missing) const {
     const auto card = card_of(generation_, loss.member);
     if (card && !same_process(card->identity, loss.process)) continue;
     throw Error(ErrorKind::kPeerLost,
-                "rank " + std::to_string(loss.member) + " (" + process_of(loss.process) + ") " + loss.how +
+                name_of_peer(loss.member, loss.member, loss.process) + " " + loss.how +
                     " while a group was being made. Its own output tells why; restart the job from its last checkpoint",
                 loss.member);
   }
@@ -208,6 +209,21 @@ void RollCall::give_up(const Error& error) noexcept {
   } catch (const std::exception& lost) {
     log_line(LogLevel::kDebug, who(), std::string("cannot publish a failure: ") + lost.what());
   }
+}
+
+Error RollCall::named(const Error& error) const noexcept {
+  const int culprit = error.culprit();
+  if (culprit < 0 || culprit >= world_ || culprit == rank_) return error;
+  Error found = error;
+  try {
+    for (const int rank : {culprit, rank_}) {
+      const auto card = rank == culprit || error.kind() == ErrorKind::kMismatch ? card_of(generation_, rank) : std::nullopt;
+      if (card) found = with_name(found, rank, name_of_peer(rank, rank, card->identity));
+    }
+  } catch (const std::exception& lost) {
+    log_line(LogLevel::kDebug, who(), std::string("cannot ask the store who is at fault: ") + lost.what());
+  }
+  return found;
 }
 
 // The first failure is the cause; the later ones follow from it.

@@ -22,7 +22,9 @@ namespace {
 class Listener : public Watched {
  public:
   void peer_aborted(int rank, const ControlMessage& m) override { say("aborted " + std::to_string(rank) + " " + m.text); }
-  void peer_left(int rank, uint64_t n) override { say("left " + std::to_string(rank) + " " + std::to_string(n)); }
+  void peer_left(int rank, const ControlMessage& m) override {
+    say("left " + std::to_string(rank) + " " + std::to_string(m.seq) + (m.text.empty() ? "" : " " + m.text));
+  }
   void peer_lost(int rank, const std::string& how) override { say("lost " + std::to_string(rank) + " " + how); }
   void unwatched(const std::string& why) override { say("unwatched " + why); }
 
