@@ -5,7 +5,7 @@
 namespace ringdp {
 namespace {
 
-// Bytes of the character that `text` begins with; 0 when it is none to show: UTF-8 as RFC 3629 has it, no C0, DEL or C1.
+// Bytes of the character that `text` begins with: UTF-8 as RFC 3629 has it, no C0, DEL or C1; 0 when it is none.
 size_t size_of_character(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
   const auto ends_in = [&](size_t count) {

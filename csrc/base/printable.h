@@ -6,7 +6,7 @@
 
 namespace ringdp {
 
-// Valid UTF-8 of at most `most` bytes: control characters other than a newline, and bytes that are no UTF-8, become \xNN.
+// Valid UTF-8 of at most `most` bytes: control characters but the newline, and bytes that are no UTF-8, become \xNN.
 std::string printable(std::string_view text, size_t most);
 
 }  // namespace ringdp

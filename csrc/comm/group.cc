@@ -34,7 +34,9 @@ Patience choose_patience(const Settings& settings, const Mesh& mesh) {
   return {std::chrono::microseconds(crowded ? std::min(settings.spin_us, kCrowdedUs) : settings.spin_us), crowded};
 }
 
-Mesh connect_ranks(Runtime& runtime, transport::Store& store, const GroupConfig& config, Deadline deadline, const Losses& losses) {
+// As connect(); its error names ranks as in the job, too.
+Mesh connect_ranks(Runtime& runtime, transport::Store& store, const GroupConfig& config, Deadline deadline,
+                   const Losses& losses) {
   try {
     return connect(store, config.rank, config.world, config.settings, runtime.engine.doorbell(), deadline, losses);
   } catch (const Error& error) {
@@ -67,7 +69,8 @@ std::shared_ptr<Group> Group::create(Runtime& runtime, transport::Store& store, 
     }
     return all;
   };
-  const std::shared_ptr<Group> group(new Group(runtime, config, connect_ranks(runtime, store, config, deadline, losses)));
+  Mesh mesh = connect_ranks(runtime, store, config, deadline, losses);
+  const std::shared_ptr<Group> group(new Group(runtime, config, std::move(mesh)));
   trace::clear_dump_if_asked();
   group->watch_peers();
   runtime.engine.add(group);
@@ -231,8 +234,10 @@ bool Group::finish_all_failed() {
   if (!shut_out_the_late()) return false;
   const Error error = *this->error();
   log_failed();
-  const char* here = "was in";
-  while (const auto op = front()) finish(std::make_exception_ptr(seen_here(error, std::exchange(here, "had queued"), *op)));
+  const char* did = "was in";
+  while (const auto op = front()) {
+    finish(std::make_exception_ptr(seen_here(error, std::exchange(did, "had queued"), *op)));
+  }
   finish_messages_failed(error);
   return true;
 }

@@ -78,8 +78,8 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   const Settings& settings() const { return mesh_.settings; }  // in force
 
   void fail(const Error& error);
-  // Ends unfinished work with kAborted, tells peers goodbye. Idempotent, at most about a second. `last_words`: UTF-8, the
-  // exception for which this rank leaves, "ValueError: no data"; or "".
+  // Ends unfinished work with kAborted, tells peers goodbye. Idempotent, at most about a second. `last_words`: UTF-8,
+  // for which exception this rank leaves, "ValueError: no data"; or "".
   void leave(const std::string& last_words = "");
 
   std::optional<Error> error() const;
@@ -114,7 +114,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   void watch_peers();
   bool latch(const Error& error, const ControlMessage& words);  // false when an error was latched before
   void refuse_in_child() const;
-  void refuse_after_end(const Pending& call) const;  // throws the latched error, or that the group was left; under mutex_
+  void refuse_after_end(const Pending& call) const;  // throws the latched error, or that it was left; under mutex_
   static bool ended(const Pending& work);
   void complete(Pending& work, std::exception_ptr error);
 
@@ -153,7 +153,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
 
   std::string name_of_peer(int rank) const;           // as in peer_name.h
   Error named(const Error& error) const;              // that names its culprit so, and a Mismatch both sides
-  // With what this rank did when it heard of it: "was in", "had queued", "called" what `work` is; unless the text says so.
+  // With what this rank did when it heard of it: "was in", "had queued", "called" `work`; unless the text names that.
   Error seen_here(const Error& error, const char* did, const Pending& work) const;
   std::string state_of_peer(const Peer& peer) const;  // "running", "stopped by ..."; "" when unknown
   struct Suspicion {

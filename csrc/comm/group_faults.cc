@@ -18,6 +18,12 @@ std::string in_seconds(double s) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
+// Whether `text` has `work`, and not as the beginning of another: "#1" of "#12".
+bool names(const std::string& text, const std::string& work) {
+  const size_t at = text.find(work), end = at + work.size();
+  return at != std::string::npos && (end == text.size() || std::isdigit(static_cast<unsigned char>(text[end])) == 0);
+}
+
 }  // namespace
 
 std::string Group::name_of_peer(int rank) const {
@@ -42,10 +48,8 @@ Error Group::named(const Error& error) const {
 
 Error Group::seen_here(const Error& error, const char* did, const Pending& work) const {
   const std::string text = error.what(), what = work.describe();
-  const auto at = text.find(what);
-  const auto end = at == std::string::npos ? at : at + what.size();
-  const bool says_so = end != std::string::npos && (end == text.size() || !std::isdigit(static_cast<unsigned char>(text[end])));
-  if (says_so || error.kind() == ErrorKind::kMismatch || error.kind() == ErrorKind::kInvalidArgument) return error;
+  const bool of_calls = error.kind() == ErrorKind::kMismatch || error.kind() == ErrorKind::kInvalidArgument;
+  if (of_calls || names(text, what)) return error;
   const auto* const op = dynamic_cast<const Op*>(&work);
   const std::string bytes = op ? ", " + std::to_string(bytes_of(op->desc(), config_.world)) + " bytes" : "";
   return Error(error.kind(), text + " (this rank " + did + " " + what + bytes + ")", error.culprit());
@@ -207,7 +211,7 @@ std::vector<Loss> Group::losses() const {
 
 std::string Group::how_it_left(const Departure& departure) {
   const std::string& words = departure.last_words;
-  return words.empty() ? "has left the group (destroy_process_group or exit)" : "has left the group with \"" + words + "\"";
+  return "has left the group " + (words.empty() ? "(destroy_process_group or exit)" : "with \"" + words + "\"");
 }
 
 // A peer that finished this collective before it left has done its part.

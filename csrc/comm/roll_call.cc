@@ -217,7 +217,8 @@ Error RollCall::named(const Error& error) const noexcept {
   Error found = error;
   try {
     for (const int rank : {culprit, rank_}) {
-      const auto card = rank == culprit || error.kind() == ErrorKind::kMismatch ? card_of(generation_, rank) : std::nullopt;
+      if (rank != culprit && error.kind() != ErrorKind::kMismatch) continue;
+      const auto card = card_of(generation_, rank);
       if (card) found = with_name(found, rank, name_of_peer(rank, rank, card->identity));
     }
   } catch (const std::exception& lost) {

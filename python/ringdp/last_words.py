@@ -1,4 +1,4 @@
-"""For which exception this rank leaves its groups. Its type and first line go with the goodbye, and peers quote them."""
+"""For which exception this rank leaves its groups: its type and first line go with the goodbye, peers quote them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_BYTES = 200
 
 
 def current() -> str:
-    """'ValueError: batch is empty': of what this thread handles now, or of what has ended the script; '' without either.
+    """'ValueError: batch is empty': of what this thread handles, or of what has ended the script; '' without either.
 
     Called when a group is left: by destroy_process_group in a `finally` or `except`, or by the end of the process.
     """
@@ -35,7 +35,7 @@ def _first_line(error: BaseException | None) -> str:
 
 
 def tell_of_child() -> None:
-    """In a process that multiprocessing started: its exception is told. No script ends there, and a fork has no atexit."""
+    """In a process of multiprocessing, where no script ends and a fork has no atexit: its exception is told."""
     if multiprocessing.parent_process() is not None:
         _watch(os.getpid())
 

@@ -116,8 +116,8 @@ void TcpLink::check(int code, const char* call) const {
   if (code == EAGAIN || code == EWOULDBLOCK || code == EINTR) return;
   if (is_loss(code)) lose(std::generic_category().message(code));
   throw Error(ErrorKind::kInternal,
-              std::string(call) + " on the TCP link to rank " + std::to_string(peer_rank_) + " at " + peer_address_ + ": " +
-                  std::generic_category().message(code) + " (errno " + std::to_string(code) + ")",
+              std::string(call) + " on the TCP link to rank " + std::to_string(peer_rank_) + " at " + peer_address_ +
+                  ": " + std::generic_category().message(code) + " (errno " + std::to_string(code) + ")",
               peer_rank_);
 }
 

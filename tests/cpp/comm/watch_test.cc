@@ -75,6 +75,12 @@ TEST_F(WatchTest, GoodbyeIsNoLossEvenWhenTheSocketCloses) {
   EXPECT_EQ(group->wait_for_word(), "left 4 12");
 }
 
+TEST_F(WatchTest, PassesOnTheLastWordsOfAGoodbye) {
+  watch.add(group, {{4, mine.get(), -1, false}});
+  send_control(theirs.get(), {ControlKind::kGoodbye, ErrorKind::kAborted, 4, 12, "ValueError: no data", -1});
+  EXPECT_EQ(group->wait_for_word(), "left 4 12 ValueError: no data");
+}
+
 TEST_F(WatchTest, AClosedSocketWithoutGoodbyeIsALoss) {
   watch.add(group, {{4, mine.get(), -1, false}});
   theirs.reset();
