@@ -9,6 +9,7 @@
 #include "backend/device/served.h"
 #include "backend/errors.h"
 #include "backend/gil.h"
+#include "backend/last_words.h"
 #include "backend/process.h"
 #include "backend/profile.h"
 #include "backend/store_adapter.h"
@@ -232,6 +233,6 @@ void Backend::abort() {
   group_->fail(Error(ErrorKind::kAborted, "rank " + std::to_string(getRank()) + " aborted the process group"));
 }
 
-void Backend::shutdown() { group_->leave(); }
+void Backend::shutdown() { group_->leave(last_words()); }
 
 }  // namespace ringdp::backend

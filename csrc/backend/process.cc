@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "backend/last_words.h"
 #include "base/env.h"
 #include "base/log.h"
 
@@ -89,10 +90,15 @@ std::vector<std::shared_ptr<comm::Group>> remembered() {
   return alive;
 }
 
+void leave_groups() {
+  const std::string words = last_words();
+  for (const auto& group : remembered()) group->leave(words);
+}
+
 void leave_all() {
   constexpr auto kPatience = std::chrono::seconds(1);
   ending_thread = ::gettid();
-  for (const auto& group : remembered()) group->leave();
+  leave_groups();
   if (Completion* const known = completions().known()) known->end(Deadline::after(kPatience));
 }
 

@@ -15,7 +15,9 @@ Completion& completion();  // for what this thread starts
 // For leave_all(); does not keep the group alive. Any thread.
 void remember(const std::shared_ptr<comm::Group>& group);
 std::vector<std::shared_ptr<comm::Group>> remembered();  // those that are still there
-// When the process ends: every group that is still there says goodbye to its peers, and callbacks that are due run. From
+// Every group that is still there says goodbye to its peers, with last_words().
+void leave_groups();
+// The same when the process ends, and callbacks that are due run. From
 // then on no other thread comes back to Python from ringdp: it would be ended in the middle of C++, which aborts.
 void leave_all();
 // Does not return in a thread that must not come back any more.

@@ -76,6 +76,7 @@ void bind_backend(py::module_& m) {
       .def("__deepcopy__", [](const GroupOptions& self, const py::dict&) { return self.copy(); });
 
   m.def("leave_all", &backend::leave_all, no_gil);
+  m.def("leave_groups", &backend::leave_groups, no_gil);
   m.def("stats", &stats);
   m.def("write_trace", [](const std::string& folder) {
     backend::guarded([&] { trace::write_dump(trace::recorder(), folder); });

@@ -62,8 +62,4 @@ std::optional<uint32_t> protocol_of_card(const std::string& text) {
   return title == kTitle ? whole_number<uint32_t>(protocol) : std::nullopt;
 }
 
-std::string process_of(const transport::HostIdentity& identity) {
-  return "pid " + std::to_string(identity.pid) + " on " + identity.host;
-}
-
 }  // namespace ringdp::comm

@@ -29,7 +29,4 @@ std::optional<Card> card_from_text(const std::string& text);
 // The protocol (hello.h) of the build that wrote a card, of whatever build; nullopt when it is no card.
 std::optional<uint32_t> protocol_of_card(const std::string& text);
 
-// "pid 77 on host a".
-std::string process_of(const transport::HostIdentity& identity);
-
 }  // namespace ringdp::comm

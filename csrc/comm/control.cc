@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/crc32c.h"
+#include "base/printable.h"
 
 namespace ringdp::comm {
 namespace {
@@ -63,10 +64,10 @@ std::vector<ControlMessage> ControlParser::feed(const char* bytes, size_t size) 
     std::memcpy(&h, pending_.data() + at, sizeof h);
     if (!valid(h)) refuse();
     if (pending_.size() - at < sizeof h + h.text_bytes) break;
-    std::string text = pending_.substr(at + sizeof h, h.text_bytes);
+    const std::string text = pending_.substr(at + sizeof h, h.text_bytes);
     if (h.text_sum != crc32c(0, text.data(), text.size())) refuse();
-    messages.push_back({static_cast<ControlKind>(h.kind), static_cast<ErrorKind>(h.error), h.culprit, h.seq, std::move(text),
-                        h.origin});
+    messages.push_back({static_cast<ControlKind>(h.kind), static_cast<ErrorKind>(h.error), h.culprit, h.seq,
+                        printable(text, kMaxText), h.origin});
     at += sizeof h + h.text_bytes;
   }
   pending_.erase(0, at);

@@ -17,18 +17,20 @@ struct ControlMessage {
   ErrorKind error = ErrorKind::kInternal;  // kAbort: what the sender latched
   int32_t culprit = -1;                    // kAbort: group rank at fault
   uint64_t seq = 0;                        // kGoodbye: collectives the sender has finished
-  std::string text;                        // kAbort: its message, cut to kMaxText bytes
+  std::string text;                        // kAbort: its message; kGoodbye: for which exception; cut to kMaxText bytes
   int32_t origin = -1;                     // kAbort: the rank that gave up first; others pass its words on
 };
 
 constexpr size_t kMaxText = 1500;
+constexpr size_t kMaxLastWords = 200;  // of a goodbye: more is not shown
 
 std::string encode(const ControlMessage& message);
 
 // Cuts messages out of a byte stream. Holds at most one message's bytes, whatever the peer sends.
 class ControlParser {
  public:
-  // Appends received bytes and takes the complete messages out. Error(kInternal) on bytes that are no message.
+  // Appends received bytes and takes the complete messages out, with printable texts. Error(kInternal) on bytes that
+  // are no message.
   std::vector<ControlMessage> feed(const char* bytes, size_t size);
 
  private:

@@ -34,6 +34,22 @@ Patience choose_patience(const Settings& settings, const Mesh& mesh) {
   return {std::chrono::microseconds(crowded ? std::min(settings.spin_us, kCrowdedUs) : settings.spin_us), crowded};
 }
 
+// As connect(); its error names ranks as in the job, too.
+Mesh connect_ranks(Runtime& runtime, transport::Store& store, const GroupConfig& config, Deadline deadline,
+                   const Losses& losses) {
+  try {
+    return connect(store, config.rank, config.world, config.settings, runtime.engine.doorbell(), deadline, losses);
+  } catch (const Error& error) {
+    const int culprit = error.culprit();
+    const int member = culprit >= 0 && culprit < config.world ? members_of(config)[culprit] : culprit;
+    if (member == culprit) throw;
+    throw Error(error.kind(),
+                std::string(error.what()) + " (rank " + std::to_string(culprit) + " of this group is rank " +
+                    std::to_string(member) + " of the job)",
+                culprit);
+  }
+}
+
 }  // namespace
 
 std::vector<int> members_of(const GroupConfig& config) {
@@ -53,7 +69,7 @@ std::shared_ptr<Group> Group::create(Runtime& runtime, transport::Store& store, 
     }
     return all;
   };
-  Mesh mesh = connect(store, config.rank, config.world, config.settings, runtime.engine.doorbell(), deadline, losses);
+  Mesh mesh = connect_ranks(runtime, store, config, deadline, losses);
   const std::shared_ptr<Group> group(new Group(runtime, config, std::move(mesh)));
   trace::clear_dump_if_asked();
   group->watch_peers();
@@ -98,8 +114,8 @@ void Group::refuse_in_child() const {
                                                " and may not use its process group: call collectives in the rank itself");
 }
 
-void Group::refuse_after_end() const {
-  if (error_) throw *error_;
+void Group::refuse_after_end(const Pending& call) const {
+  if (error_) throw seen_here(*error_, "called", call);
   if (left_) throw Error(ErrorKind::kInvalidArgument, "process group " + config_.name + " was destroyed on this rank");
 }
 
@@ -111,9 +127,9 @@ std::shared_ptr<Op> Group::submit(Request request) {
   std::shared_ptr<Op> op;
   {
     const std::lock_guard lock(mutex_);
-    refuse_after_end();
     request.desc.seq = next_seq_;
     op = std::make_shared<Op>(std::move(request));
+    refuse_after_end(*op);
     ++next_seq_;
     queue_.push_back(op);
     pending_.fetch_add(1, std::memory_order_release);
@@ -218,12 +234,16 @@ bool Group::finish_all_failed() {
   if (!shut_out_the_late()) return false;
   const Error error = *this->error();
   log_failed();
-  while (front()) finish(std::make_exception_ptr(error));
+  const char* did = "was in";
+  while (const auto op = front()) {
+    finish(std::make_exception_ptr(seen_here(error, std::exchange(did, "had queued"), *op)));
+  }
   finish_messages_failed(error);
   return true;
 }
 
-void Group::fail(const Error& error) {
+void Group::fail(const Error& unnamed) {
+  const Error error = named(unnamed);
   const ControlMessage words{ControlKind::kAbort, error.kind(), error.culprit(), 0, error.what(), config_.rank};
   if (latch(error, words)) tell_all(words);
   }
@@ -252,7 +272,7 @@ uint64_t Group::sequence() const {
   return next_seq_ - 1;
 }
 
-void Group::leave() {
+void Group::leave(const std::string& last_words) {
   constexpr auto kPatience = std::chrono::seconds(1);
   if (::getpid() != owner_pid_) return;  // a forked child must not say goodbye for its parent
   uint64_t finished = 0;
@@ -274,7 +294,7 @@ void Group::leave() {
   if (!active()) retire();
   // A goodbye may overtake the words of whoever failed first; peers must hear the reason before it.
   if (words) tell_all(*words);
-  tell_all({ControlKind::kGoodbye, ErrorKind::kAborted, config_.rank, finished, "", -1});
+  tell_all({ControlKind::kGoodbye, ErrorKind::kAborted, config_.rank, finished, last_words, -1});
   runtime_.engine.wait([this] { return !active(); }, Deadline::after(kPatience));
   runtime_.watch.remove(this);
   runtime_.engine.remove(this);

@@ -78,8 +78,9 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   const Settings& settings() const { return mesh_.settings; }  // in force
 
   void fail(const Error& error);
-  // Ends unfinished work with kAborted, tells peers goodbye. Idempotent, at most about a second.
-  void leave();
+  // Ends unfinished work with kAborted, tells peers goodbye. Idempotent, at most about a second. `last_words`: UTF-8,
+  // for which exception this rank leaves, "ValueError: no data"; or "".
+  void leave(const std::string& last_words = "");
 
   std::optional<Error> error() const;
   // Of a collective on devices whose notes have been compared: `peer` is waited for in a step of its plan, -1: it is not
@@ -103,7 +104,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
 
   // Watched
   void peer_aborted(int rank, const ControlMessage& message) override;
-  void peer_left(int rank, uint64_t finished) override;
+  void peer_left(int rank, const ControlMessage& goodbye) override;
   void peer_lost(int rank, const std::string& how) override;
   void unwatched(const std::string& why) override;
   std::vector<Loss> losses() const override;
@@ -113,7 +114,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   void watch_peers();
   bool latch(const Error& error, const ControlMessage& words);  // false when an error was latched before
   void refuse_in_child() const;
-  void refuse_after_end() const;  // throws the latched error, or that the group was left; under mutex_
+  void refuse_after_end(const Pending& call) const;  // throws the latched error, or that it was left; under mutex_
   static bool ended(const Pending& work);
   void complete(Pending& work, std::exception_ptr error);
 
@@ -150,7 +151,10 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   void check_messages();  // deadlines, lateness, and peers that left or were lost
   void check_stranded();
 
-  std::string name_of_peer(int rank) const;           // "rank 2 (pid 77 on host a)"
+  std::string name_of_peer(int rank) const;           // as in peer_name.h
+  Error named(const Error& error) const;              // that names its culprit so, and a Mismatch both sides
+  // With what this rank did when it heard of it: "was in", "had queued", "called" `work`; unless the text names that.
+  Error seen_here(const Error& error, const char* did, const Pending& work) const;
   std::string state_of_peer(const Peer& peer) const;  // "running", "stopped by ..."; "" when unknown
   struct Suspicion {
     std::string text;
@@ -188,7 +192,12 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   std::vector<int> absent_;
   std::optional<ControlMessage> last_words_;  // what peers are told of error_
   bool left_ = false;
-  std::map<int, uint64_t> peers_left_;           // rank -> collectives it had finished
+  struct Departure {
+    uint64_t finished = 0;   // collectives
+    std::string last_words;  // "" or printable
+  };
+  static std::string how_it_left(const Departure& departure);
+  std::map<int, Departure> peers_left_;
   std::map<int, std::string> peers_lost_;        // rank -> how
 
   std::atomic<int> pending_{0};

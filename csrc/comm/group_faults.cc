@@ -1,8 +1,11 @@
 // The part of Group that deals with time and with peers that fail: who is waited for, who died, who left.
+#include <cctype>
 #include <utility>
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "comm/group.h"
+#include "comm/peer_name.h"
 #include "comm/process_state.h"
 #include "trace/dump.h"
 #include "transport/pidfd.h"
@@ -15,11 +18,41 @@ std::string in_seconds(double s) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
+// Whether `text` has `work`, and not as the beginning of another: "#1" of "#12".
+bool names(const std::string& text, const std::string& work) {
+  const size_t at = text.find(work), end = at + work.size();
+  return at != std::string::npos && (end == text.size() || std::isdigit(static_cast<unsigned char>(text[end])) == 0);
+}
+
 }  // namespace
 
 std::string Group::name_of_peer(int rank) const {
   const Peer& peer = mesh_.peers[rank];
-  return "rank " + std::to_string(rank) + " (pid " + std::to_string(peer.pid) + " on " + peer.host + ")";
+  return comm::name_of_peer(rank, members_of(config_)[rank], peer.identity, peer.address);
+}
+
+Error Group::named(const Error& error) const {
+  const int culprit = error.culprit();
+  if (culprit < 0 || culprit >= config_.world || culprit == config_.rank) return error;
+  const Peer& peer = mesh_.peers[culprit];
+  const bool says_address = std::string(error.what()).find(peer.address) != std::string::npos;
+  const std::string name =
+      comm::name_of_peer(culprit, members_of(config_)[culprit], peer.identity, says_address ? "" : peer.address);
+  Error found = with_name(error, culprit, name);
+  if (std::string(found.what()).find(process_of(peer.identity)) == std::string::npos) {
+    found = Error(error.kind(), name + ": " + error.what(), culprit);
+  }
+  // The other ranks are told who the two are.
+  return error.kind() == ErrorKind::kMismatch ? with_name(found, config_.rank, name_of_peer(config_.rank)) : found;
+}
+
+Error Group::seen_here(const Error& error, const char* did, const Pending& work) const {
+  const std::string text = error.what(), what = work.describe();
+  const bool of_calls = error.kind() == ErrorKind::kMismatch || error.kind() == ErrorKind::kInvalidArgument;
+  if (of_calls || names(text, what)) return error;
+  const auto* const op = dynamic_cast<const Op*>(&work);
+  const std::string bytes = op ? ", " + std::to_string(bytes_of(op->desc(), config_.world)) + " bytes" : "";
+  return Error(error.kind(), text + " (this rank " + did + " " + what + bytes + ")", error.culprit());
 }
 
 std::string Group::state_of_peer(const Peer& peer) const { return peer.pidfd ? process_state(peer.pid) : ""; }
@@ -135,14 +168,14 @@ void Group::log_failed() {
 }
 
 void Group::peer_aborted(int rank, const ControlMessage& message) {
-  const int origin = message.origin >= 0 ? message.origin : rank;
-  latch(Error(message.error, "rank " + std::to_string(origin) + " gave up: " + message.text, message.culprit), message);
+  const int origin = message.origin >= 0 && message.origin < config_.world ? message.origin : rank;
+  latch(Error(message.error, name_of_peer(origin) + " gave up: " + message.text, message.culprit), message);
 }
 
-void Group::peer_left(int rank, uint64_t finished) {
+void Group::peer_left(int rank, const ControlMessage& goodbye) {
   {
     const std::lock_guard lock(mutex_);
-    peers_left_[rank] = finished;
+    peers_left_[rank] = {goodbye.seq, printable(goodbye.text.substr(0, goodbye.text.find('\n')), kMaxLastWords)};
   }
   someone_left_.store(true, std::memory_order_relaxed);
   if (active()) runtime_.engine.kick();
@@ -168,11 +201,17 @@ std::vector<Loss> Group::losses() const {
   const std::vector<int> members = members_of(config_);
   const std::lock_guard lock(mutex_);
   for (const auto& [rank, how] : peers_lost_) losses.push_back({members[rank], mesh_.peers[rank].identity, how});
-  for (const auto& [rank, finished] : peers_left_) {
+  for (const auto& [rank, departure] : peers_left_) {
     const Peer& peer = mesh_.peers[rank];
-    if (peer.pidfd && transport::has_ended(*peer.pidfd)) losses.push_back({members[rank], peer.identity, kDied});
+    if (!peer.pidfd || !transport::has_ended(*peer.pidfd)) continue;
+    losses.push_back({members[rank], peer.identity, departure.last_words.empty() ? kDied : how_it_left(departure)});
   }
   return losses;
+}
+
+std::string Group::how_it_left(const Departure& departure) {
+  const std::string& words = departure.last_words;
+  return "has left the group " + (words.empty() ? "(destroy_process_group or exit)" : "with \"" + words + "\"");
 }
 
 // A peer that finished this collective before it left has done its part.
@@ -185,12 +224,12 @@ void Group::check_nobody_left() {
   {
     // Whoever has left first is among them: others may have left because of it.
     const std::lock_guard lock(mutex_);
-    for (const auto& [rank, finished] : peers_left_) {
-      if (finished >= op->desc().seq) continue;
+    for (const auto& [rank, departure] : peers_left_) {
+      if (departure.finished >= op->desc().seq) continue;
       several = culprit >= 0;
-      if (!several || finished < peers_left_[culprit]) culprit = rank;
-      who += (several ? "; " : "") + name_of_peer(rank) + " has left the group (destroy_process_group or exit) after " +
-             std::to_string(finished) + " collectives";
+      if (!several || departure.finished < peers_left_[culprit].finished) culprit = rank;
+      who += (several ? "; " : "") + name_of_peer(rank) + " " + how_it_left(departure) + " after " +
+             std::to_string(departure.finished) + " collectives";
     }
   }
   who += (several ? ": they will never call " : ": it will never call ") + op->describe();
@@ -200,10 +239,7 @@ void Group::check_nobody_left() {
 Error Group::explain(const Error& error, const Pending& work) const {
   const bool of_a_link = error.kind() == ErrorKind::kPeerLost || error.kind() == ErrorKind::kInternal;
   if (!of_a_link || error.culprit() < 0) return error;
-  std::string text = error.what();
-  const std::string peer = name_of_peer(error.culprit());
-  if (text.find(peer) == std::string::npos) text = peer + ": " + text;
-  return Error(error.kind(), text + " (in " + work.describe() + ")", error.culprit());
+  return Error(error.kind(), std::string(error.what()) + " (in " + work.describe() + ")", error.culprit());
 }
 
 std::string Group::description() const {

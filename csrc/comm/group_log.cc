@@ -9,7 +9,8 @@ namespace {
 using trace::Event;
 using trace::Kind;
 
-// Of the tensor, or of all parts together; of an all_to_all what this rank sends.
+}  // namespace
+
 int64_t bytes_of(const OpDesc& d, int world) {
   const auto sum = [](const std::vector<int64_t>& parts) {
     return std::accumulate(parts.begin(), parts.end(), int64_t{0});
@@ -21,8 +22,6 @@ int64_t bytes_of(const OpDesc& d, int world) {
   if (d.what == plan::Collective::kAllToAll) elements = sum(d.sends);
   return elements * size_of(d.dtype);
 }
-
-}  // namespace
 
 GroupLog::GroupLog(trace::Recorder& recorder, const std::string& name, int rank, std::vector<int> members)
     : recorder_(recorder),

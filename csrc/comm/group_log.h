@@ -13,6 +13,9 @@
 
 namespace ringdp::comm {
 
+// Of the tensor, or of all parts together; of an all_to_all what this rank sends.
+int64_t bytes_of(const OpDesc& desc, int world);
+
 class GroupLog {
  public:
   // `members`: of each rank of the group, its rank in the job.

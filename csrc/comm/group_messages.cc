@@ -29,7 +29,7 @@ std::shared_ptr<Message> Group::post(Direction direction, MessageRequest request
   const auto message = std::make_shared<Message>(direction, std::move(request));
   {
     const std::lock_guard lock(mutex_);
-    refuse_after_end();
+    refuse_after_end(*message);
     posted_.push_back(message);
     ++messages_;
     mail_posted_.store(true, std::memory_order_relaxed);
@@ -106,8 +106,11 @@ void Group::finish_message(Message& message, std::exception_ptr error) {
 
 void Group::finish_messages_failed(const Error& error) {
   finish_messages();
-  for (const auto& message : mailbox_.abandon()) finish_message(*message, std::make_exception_ptr(error));
-  while (const auto message = take_posted()) finish_message(*message, std::make_exception_ptr(error));
+  const auto end = [&](Message& message) {
+    finish_message(message, std::make_exception_ptr(seen_here(error, "was in", message)));
+  };
+  for (const auto& message : mailbox_.abandon()) end(*message);
+  while (const auto message = take_posted()) end(*message);
 }
 
 Group::Suspicion Group::suspect(const Message& message) const {
@@ -140,22 +143,21 @@ void Group::check_messages() {
 // Fails the group when a message waits for a peer that will not serve it any more.
 void Group::check_stranded() {
   const auto now = Deadline::Clock::now();
-  std::map<int, uint64_t> left;
+  std::map<int, Departure> left;
   if (someone_left_.load(std::memory_order_relaxed)) {
     const std::lock_guard lock(mutex_);
     left = peers_left_;
   }
-  for (const auto& [rank, finished] : left) mailbox_.peer_left(rank, now);
+  for (const auto& [rank, departure] : left) mailbox_.peer_left(rank, now);
   const Message* const message = mailbox_.stranded(now - kGrace);
   if (!message || failed_.load(std::memory_order_acquire)) return;
   const int partner = message->partner();
   if (partner != kAnySource && left.count(partner) == 0) {
     return fail(explain(*mailbox_.link_error(partner), *message));
   }
-  const std::string who = partner == kAnySource ? "every other rank" : name_of_peer(partner);
-  fail(Error(ErrorKind::kPeerLost,
-             who + " has left the group (destroy_process_group or exit): it will never finish " + message->describe(),
-             partner));
+  const std::string who = partner == kAnySource ? "every other rank " + how_it_left({})
+                                                : name_of_peer(partner) + " " + how_it_left(left[partner]);
+  fail(Error(ErrorKind::kPeerLost, who + ": it will never finish " + message->describe(), partner));
 }
 
 }  // namespace ringdp::comm

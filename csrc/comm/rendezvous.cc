@@ -72,7 +72,8 @@ transport::Choice choose_for(const Session& session, const std::vector<Card>& ca
   if (choice.via == Via::kImpossible) {
     throw Error(ErrorKind::kInvalidArgument,
                 "transport=shm is impossible between rank " + std::to_string(session.rank()) + " and rank " +
-                    std::to_string(peer) + ": " + choice.why + "; use transport=auto or tcp");
+                    std::to_string(peer) + ": " + choice.why + "; use transport=auto or tcp",
+                peer);
   }
   return choice;
 }
@@ -153,6 +154,7 @@ void attach_tcp(Mesh& mesh, TcpExchange&& tcp) {
     Peer& peer = mesh.peers[static_cast<size_t>(rank)];
     peer.shield = shield_of(connection);
     peer.control = std::move(connection.control);
+    peer.address = connection.address.substr(0, connection.address.rfind(':'));
     if (connection.bulk.size() > 1) peer.why += ", " + std::to_string(connection.bulk.size()) + " streams";
     const transport::TcpLink::Options bulk{peer.same_host ? 0 : across, checked, mesh.rank};
     const transport::TcpLink::Options messages{0, checked, mesh.rank};
@@ -248,8 +250,9 @@ Mesh connect_by(const std::function<HostIdentity()>& who, transport::Store& stor
   try {
     return meet(roll_call, settings, who(), doorbell, losses);
   } catch (const Error& error) {
-    roll_call.give_up(error);
-    throw;
+    const Error named = roll_call.named(error);
+    roll_call.give_up(named);
+    throw named;
   }
 }
 

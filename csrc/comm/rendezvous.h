@@ -29,6 +29,7 @@ struct Peer {
   int pid = 0;
   std::string host;           // host name, for messages
   transport::HostIdentity identity;
+  std::string address;        // of its host, where bytes travel over TCP; else empty
   bool same_host = false;
   std::string why;            // "shm: same boot id and namespaces, mapping probed", "tcp: network namespaces differ"
   UniqueFd control;           // non-blocking stream socket (unix or TCP) for heartbeats, abort and goodbye

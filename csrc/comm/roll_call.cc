@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "comm/peer_name.h"
 #include "transport/pidfd.h"
 #include "transport/unix_socket.h"
 
@@ -32,7 +33,7 @@ bool has_ended(const transport::HostIdentity& process, const transport::HostIden
 }
 
 std::string describe(const Loss& loss) {
-  return "rank " + std::to_string(loss.member) + " (" + process_of(loss.process) + ") " + loss.how;
+  return name_of_peer(loss.member, loss.member, loss.process) + " " + loss.how;
 }
 
 // A rank listens until it has met those of its host.
@@ -224,6 +225,22 @@ void RollCall::give_up(const Error& error) noexcept {
   } catch (const std::exception& lost) {
     log_line(LogLevel::kDebug, who(), std::string("cannot publish a failure: ") + lost.what());
   }
+}
+
+Error RollCall::named(const Error& error) const noexcept {
+  const int culprit = error.culprit();
+  if (culprit < 0 || culprit >= world_ || culprit == rank_) return error;
+  Error found = error;
+  try {
+    for (const int rank : {culprit, rank_}) {
+      if (rank != culprit && error.kind() != ErrorKind::kMismatch) continue;
+      const auto card = card_of(generation_, rank);
+      if (card) found = with_name(found, rank, name_of_peer(rank, rank, card->identity));
+    }
+  } catch (const std::exception& lost) {
+    log_line(LogLevel::kDebug, who(), std::string("cannot ask the store who is at fault: ") + lost.what());
+  }
+  return found;
 }
 
 // The first failure is the cause; the later ones follow from it.

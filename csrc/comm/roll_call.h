@@ -65,6 +65,9 @@ class RollCall {
   // Also asked at every look around, with the ranks that are missing; may throw. Empty: nothing any more.
   void on_look(std::function<void(const std::vector<int>&)> look) { look_ = std::move(look); }
 
+  // The error with pid and host of the rank at fault, of a Mismatch of both sides, where the store knows them.
+  Error named(const Error& error) const noexcept;
+
   // Tells the others that this rank will not come, and why. Never throws.
   void give_up(const Error& error) noexcept;
 

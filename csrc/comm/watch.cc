@@ -171,7 +171,7 @@ void Watch::look(Entry& entry, bool process_gone) {
   for (const ControlMessage& message : messages) {
     if (message.kind == ControlKind::kAbort) entry.group->peer_aborted(entry.peer.rank, message);
     if (message.kind == ControlKind::kGoodbye) {
-      entry.group->peer_left(entry.peer.rank, message.seq);
+      entry.group->peer_left(entry.peer.rank, message);
       left = true;
     }
   }

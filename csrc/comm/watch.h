@@ -22,7 +22,7 @@ class Watched {
  public:
   virtual ~Watched() = default;
   virtual void peer_aborted(int rank, const ControlMessage& message) = 0;
-  virtual void peer_left(int rank, uint64_t finished) = 0;      // goodbye after that many collectives
+  virtual void peer_left(int rank, const ControlMessage& goodbye) = 0;
   virtual void peer_lost(int rank, const std::string& how) = 0;  // gone without goodbye
   virtual void unwatched(const std::string& why) = 0;            // the watch itself has failed
   virtual std::vector<Loss> losses() const { return {}; }        // any thread

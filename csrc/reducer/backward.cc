@@ -188,7 +188,9 @@ void Reducer::launch(size_t number) {
   if (options_.skip_unused && std::all_of(bucket.indices.begin(), bucket.indices.end(), is_unused)) return;
   timeline_.buckets[number].launched = now_ns();
   note(trace::Kind::kLaunched, timeline_.buckets[number].launched, static_cast<int>(number));
-  running_[number] = start(bucket, bucket.memory, number, rides(bucket) ? drift_->take(number, bucket) : nullptr);
+  running_[number] = for_bucket(number, [&] {
+    return start(bucket, bucket.memory, number, rides(bucket) ? drift_->take(number, bucket) : nullptr);
+  });
   ++launched_;
 }
 
@@ -290,6 +292,14 @@ std::string Reducer::unfinished_text() const {
   std::vector<std::string> names;
   for (const size_t index : missing) names.push_back(names_[index]);
   return unfinished({group_->getRank(), static_graph_, options_.find_unused}, names, missing);
+}
+
+std::string Reducer::bucket_text(size_t number) const {
+  constexpr size_t kMostNamed = 3;
+  std::vector<std::string> names;
+  for (const size_t index : buckets_[number].indices) names.push_back(names_[index]);
+  return "for bucket " + std::to_string(number) + " of " + std::to_string(buckets_.size()) +
+         " of DistributedDataParallel: the gradients of " + listed(names, kMostNamed);
 }
 
 void Reducer::refuse(const std::string& text) const {

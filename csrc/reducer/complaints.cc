@@ -6,8 +6,6 @@
 namespace ringdp::reducer {
 namespace {
 
-constexpr size_t kMostNames = 50;
-
 std::string unused_hint(const Circumstances& now) {
   if (now.static_graph) {
     return "This error indicates that your training graph has changed in this iteration, e.g., one parameter is used in "
@@ -26,10 +24,10 @@ std::string unused_hint(const Circumstances& now) {
 
 }  // namespace
 
-std::string listed(const std::vector<std::string>& names) {
+std::string listed(const std::vector<std::string>& names, size_t most) {
   std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i) text += (i ? ", " : "") + names[i];
-  if (names.size() > kMostNames) text += " and " + std::to_string(names.size() - kMostNames) + " more";
+  for (size_t i = 0; i < std::min(names.size(), most); ++i) text += (i ? ", " : "") + names[i];
+  if (names.size() > most) text += " and " + std::to_string(names.size() - most) + " more";
   return text;
 }
 

@@ -1,6 +1,7 @@
 // What the reducer says when a training loop and the rules of data-parallel training do not fit: always with the names of
 // the parameters. The key phrases are torch's own, which users search for and tests match.
 #pragma once
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,9 @@ struct Circumstances {
   bool find_unused = false;
 };
 
-// "a.weight, a.bias and 12 more"
-std::string listed(const std::vector<std::string>& names);
+// "a.weight, a.bias and 12 more"; `most`: how many are named.
+constexpr size_t kMostNames = 50;
+std::string listed(const std::vector<std::string>& names, size_t most = kMostNames);
 
 // Gradients of these parameters (and their indices) did not arrive before the next forward pass.
 std::string unfinished(const Circumstances& now, const std::vector<std::string>& names,

@@ -9,7 +9,7 @@ namespace ringdp::reducer {
 void Reducer::settle(size_t number) {
   Bucket& bucket = buckets_[number];
   if (auto running = std::move(running_[number])) {
-    const at::Tensor result = running->finish();
+    const at::Tensor result = for_bucket(number, [&] { return running->finish(); });
     timeline_.buckets[number].done = running->ended_ns();
     note(trace::Kind::kDone, timeline_.buckets[number].done, static_cast<int>(number));
     if (drift_) drift_->check(number, bucket, timeline_.step, *group_);

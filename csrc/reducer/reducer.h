@@ -151,6 +151,17 @@ class Reducer {
   void note(trace::Kind kind, int64_t time_ns, int bucket = -1) const;  // for the recorder
   void check_carries_digests() const;
   std::string unfinished_text() const;
+  // What `call` gives; an error of the group also says that it was for this bucket, and of which parameters.
+  template <class Call>
+  auto for_bucket(size_t number, Call&& call) const {
+    try {
+      return call();
+    } catch (c10::DistBackendError& error) {
+      error.add_context(bucket_text(number));
+      throw;
+    }
+  }
+  std::string bucket_text(size_t number) const;
   [[noreturn]] void refuse(const std::string& text) const;  // remembers and throws it
 
   mutable std::mutex mutex_;

@@ -400,7 +400,10 @@ def odd_ranks(by_rank: Sequence[int]) -> list[int]:
     """Ranks whose value is not that of more than half; all when no value is. 0 takes no part. Empty: all agree."""
 
 def leave_all() -> None:
-    """Every group of this process that is still there says goodbye to its peers."""
+    """leave_groups() when the process ends: no other thread comes back to Python from ringdp any more."""
+
+def leave_groups() -> None:
+    """Every group of this process that is still there says goodbye to its peers, with last_words.current()."""
 
 def serve_device(type: str) -> None:
     """Tensors of this type, too, are carried: they lie on the devices of the library that RINGDP_GPU_LIBRARY names."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ringdp import _native
+from ringdp import _native, last_words
 from ringdp.tune import cache
 
 _C = _native.load()
@@ -56,6 +56,7 @@ def create_backend(dist_opts: Any, pg_options: object) -> Any:
     except Exception as error:
         _C.Backend.decline(dist_opts.store, dist_opts.group_rank, dist_opts.group_size, str(error))
         raise
+    last_words.tell_of_child()
     return _C.Backend(dist_opts.store, dist_opts.group_rank, dist_opts.group_size, dist_opts.group_id, options)
 
 

@@ -11,10 +11,13 @@ _REPLACED = (
     (re.compile(r"\b\d+\.\d+ (s|ms|us)\b"), r"0.0 \1"),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:1"),
     (re.compile(r"its process is [^.;\n]+"), "its process is SOMEHOW"),
+    # It may hear of it before it calls or after.
+    (re.compile(r"\(this rank called "), "(this rank was in "),
     # Of two ranks that disagree one notices, and the other is told.
-    (re.compile(r"rank \d+ gave up: "), ""),
+    (re.compile(r"rank \d+( \(pid 1 on HOST\))? gave up: "), ""),
 )
-_BOTH_SIDES = re.compile(r"(rank \d+ (?:called|has) .+?), (rank \d+ (?:called|has) .+?)(?=\. |; )")
+_SIDE = r"(rank \d+ (?:\(pid 1 on HOST\) )?(?:called|has) .+?)"
+_BOTH_SIDES = re.compile(rf"{_SIDE}, {_SIDE}(?=\. |; )")
 
 
 def normal(text: str) -> str:

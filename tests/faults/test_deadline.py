@@ -93,7 +93,8 @@ def test_a_missing_rank_is_named_at_the_groups_timeout(make_world):
         )
         assert waited and float(waited[1]) >= GROUP_S, outcome.error
         assert f"rank 1 (pid {world.pid(1)} on " in outcome.error, outcome.error
-        assert "rank 2 (pid" not in outcome.error and "rank 0 (pid" not in outcome.error
+        accused = outcome.error.rpartition(" gave up: ")[2]  # whoever came to the deadline first is named as well
+        assert "rank 2 (pid" not in accused and "rank 0 (pid" not in accused
         assert GROUP_S - 0.2 < outcome.ended - outcome.began < GROUP_S + SLACK_S
 
 

@@ -10,9 +10,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import ringdp
 import torch
 import torch.distributed as dist
 from ranks import HERE, Outcome, World, leave
+from torch import nn
 
 IN_TIME_S = 5.0  # what a busy machine may take; without notice it would be the group's minute
 DESTROY_S = 2.0
@@ -76,6 +78,7 @@ def check_survivors(world: World, victim: int, killed: float, outcomes: list[Out
     survivors = [outcome.rank for outcome in outcomes]
     refused = world.attempt(train, 1, 4, ranks=survivors)
     assert all("PeerLost: " in outcome.error and named in outcome.error for outcome in refused)
+    assert all("(this rank called all_reduce(SUM, float32 x 4) #" in outcome.error for outcome in refused), refused
     assert max(world.run(leave, ranks=survivors)) < DESTROY_S
     assert all(children == "" for _, children in world.run(what_is_open, ranks=survivors))
 
@@ -138,6 +141,37 @@ def test_while_a_group_is_made(make_world, how, goodbye):
         assert "PeerLost: " in outcome.error, outcome.error
         assert f"rank 2 (pid {world.pid(2)} on " in outcome.error, outcome.error
         assert outcome.ended - killed < IN_TIME_S
+
+
+def learn(victim: int, stage: int) -> tuple[list[tuple[str, ...]], str]:
+    """On a rank: steps, before the third of which one rank is killed: the names in each bucket, and what is told."""
+    model = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 2))
+    ddp = ringdp.DistributedDataParallel(model, bucket_cap_mb=0.3, zero_stage=stage)
+    buckets = []
+    try:
+        for step in range(3):
+            if step == 2 and victim == HERE.rank:
+                os.kill(os.getpid(), signal.SIGKILL)
+            ddp(torch.ones(1, 300)).sum().backward()
+            buckets = [bucket.parameters for bucket in ddp.explain().buckets] if stage < 3 else []
+    except dist.DistBackendError as error:
+        return buckets, str(error)
+    return buckets, ""
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_in_training(run_on_fresh_ranks, stage):
+    """Errors say which bucket or unit this rank was at, and in which collective."""
+    world = run_on_fresh_ranks(3, transport="tcp")
+    world.join()
+    world.begin(learn, 2, stage)
+    for buckets, told in (outcome.value for outcome in world.finish([0, 1])):
+        assert "PeerLost: " in told and f"rank 2 (pid {world.pid(2)} on " in told and " at 127.0.0.1) " in told, told
+        texts = [f"for bucket {n} of {len(buckets)} of DistributedDataParallel: the gradients of {', '.join(names[:3])}"
+                 for n, names in enumerate(buckets)] or ["This rank was gathering unit 0 (zero_stage=3)",
+                                                         "This rank was gathering unit 1 (zero_stage=3)"]
+        assert any(text in told for text in texts), told
+        assert re.search(r"\(this rank (was in|called|had queued) \w+\(.+ x .+\) #\d+, \d+ bytes\)", told), told
 
 
 def test_two_at_once(make_world):

@@ -115,7 +115,10 @@ size_t TcpLink::receive(void* bytes, size_t size, void* ahead, size_t ahead_size
 void TcpLink::check(int code, const char* call) const {
   if (code == EAGAIN || code == EWOULDBLOCK || code == EINTR) return;
   if (is_loss(code)) lose(std::generic_category().message(code));
-  throw_errno(std::string(call) + " on the link to rank " + std::to_string(peer_rank_), code);
+  throw Error(ErrorKind::kInternal,
+              std::string(call) + " on the TCP link to rank " + std::to_string(peer_rank_) + " at " + peer_address_ +
+                  ": " + std::generic_category().message(code) + " (errno " + std::to_string(code) + ")",
+              peer_rank_);
 }
 
 void TcpLink::refuse_damaged(const std::string& what) const {

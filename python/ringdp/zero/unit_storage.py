@@ -183,11 +183,10 @@ class UnitStorage:
         try:
             yield
         except dist.DistBackendError as error:
-            if not str(error).startswith("Mismatch"):
-                raise
+            advice = ": all ranks must run the same modules in the same order, equally often"
             raise dist.DistBackendError(
-                f"{error} This rank was gathering unit {self.name} (zero_stage=3): all ranks must run the same modules "
-                "in the same order, equally often"
+                f"{error} This rank was gathering unit {self.name} (zero_stage=3)"
+                + (advice if str(error).startswith("Mismatch") else "")
             ) from error
 
 

@@ -57,6 +57,12 @@ TEST(Control, LongTextIsCut) {
   EXPECT_EQ(parser.feed(bytes.data(), bytes.size()).at(0).text.size(), kMaxText);
 }
 
+TEST(Control, TextIsMadePrintable) {
+  ControlParser parser;
+  const std::string bytes = encode({ControlKind::kGoodbye, ErrorKind::kAborted, 1, 5, "\x1b[2J\xff", -1});
+  EXPECT_EQ(parser.feed(bytes.data(), bytes.size()).at(0).text, "\\x1b[2J\\xff");
+}
+
 TEST(Control, GarbageIsRefusedWithoutGrowth) {
   std::mt19937 random(7);
   for (int i = 0; i < 2000; ++i) {

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "comm/fleet.h"
+#include "comm/peer_name.h"
 
 namespace ringdp::comm {
 namespace {
@@ -70,11 +71,91 @@ TEST_P(Faults, LeavingEarlyIsNamed) {
 TEST_P(Faults, AllWhoHaveLeftAreNamedAsOneMayHaveLeftBecauseOfAnother) {
   const auto errors = run_fleet(3, settings(), [](int rank, Group& group, Runtime&) {
     if (rank != 0) return;
-    for (const int other : {1, 2}) group.peer_left(other, 0);  // nothing but what they say themselves
+    for (const int other : {1, 2}) group.peer_left(other, {ControlKind::kGoodbye});  // nothing but what they say themselves
     std::vector<float> data(10, 1);
     run_op(group, all_reduce(data));
   });
   expect_all({errors[0]}, {"PeerLost", "rank 1 (pid", "; rank 2 (pid", "they will never call"});
+}
+
+TEST_P(Faults, LastWordsAreQuotedToThoseWhoWaitAndThoseWhoComeLater) {
+  const std::string here = process_of(transport::local_identity());
+  const auto errors = run_fleet(3, settings(), [&](int rank, Group& group, Runtime&) {
+    std::vector<float> data(10, 1);
+    run_op(group, all_reduce(data));
+    if (rank == 2) {
+      group.leave("ValueError: no data\nmore " + std::string(1000, 'x'));
+      return;
+    }
+    while (rank == 1 && !group.error()) std::this_thread::yield();  // rank 0 tells it
+    run_op(group, all_reduce(data));
+    ADD_FAILURE() << "rank " << rank << " got a result";
+  });
+  for (const int rank : {0, 1}) {
+    EXPECT_NE(errors[rank].find("rank 2 (" + here), std::string::npos) << errors[rank];
+    const std::string said = " has left the group with \"ValueError: no data\" after 1 collectives";
+    EXPECT_NE(errors[rank].find(said), std::string::npos) << errors[rank];
+  }
+}
+
+TEST_P(Faults, LastWordsAreCut) {
+  const auto errors = run_fleet(2, settings(), [&](int rank, Group& group, Runtime&) {
+    std::vector<float> data(10, 1);
+    if (rank == 1) return group.leave(std::string(1000, 'x'));
+    run_op(group, all_reduce(data));
+  });
+  EXPECT_NE(errors[0].find(" with \"" + std::string(kMaxLastWords, 'x') + "\" after"), std::string::npos) << errors[0];
+}
+
+TEST_P(Faults, EveryRankIsToldWhatItWasDoing) {
+  const auto errors = run_fleet(2, settings(), [&](int rank, Group& group, Runtime&) {
+    std::vector<float> data(10, 1);
+    if (rank == 0) {
+      const auto first = group.submit(all_reduce(data)), second = group.submit(all_reduce(data));
+      group.fail(Error(ErrorKind::kPeerLost, "rank 1 went away", 1));
+      EXPECT_THROW(group.wait(*first, Deadline::after(kLong)), Error);
+      run_op(group, barrier());
+    }
+    while (!group.error()) std::this_thread::yield();
+    run_op(group, all_reduce(data));
+  });
+  const std::string here = process_of(transport::local_identity());
+  EXPECT_NE(errors[0].find("rank 1 (" + here), std::string::npos) << errors[0];
+  EXPECT_NE(errors[0].find("went away (this rank called barrier() #3, 0 bytes)"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("rank 0 (" + here), std::string::npos) << errors[1];
+  const std::string called = "(this rank called all_reduce(SUM, float32 x 10) #1, 40 bytes)";
+  EXPECT_NE(errors[1].find(called), std::string::npos) << errors[1];
+}
+
+std::string error_of(const Pending& work) {
+  try {
+    std::rethrow_exception(work.error());
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST_P(Faults, EachCollectiveSaysWhichItIs) {
+  run_fleet(2, settings(), [&](int rank, Group& group, Runtime&) {
+    std::vector<float> data(10, 1);
+    while (rank == 1 && !group.error()) std::this_thread::yield();
+    if (rank == 1) return;
+    const auto first = group.submit(all_reduce(data)), second = group.submit(barrier());
+    group.fail(Error(ErrorKind::kPeerLost, "rank 1 went away", 1));
+    EXPECT_THROW(group.wait(*second, Deadline::after(kLong)), Error);
+    for (const auto& [op, said] : {std::pair(first, "(this rank was in all_reduce(SUM, float32 x 10) #1, 40 bytes)"),
+                                   std::pair(second, "(this rank had queued barrier() #2, 0 bytes)")}) {
+      EXPECT_NE(error_of(*op).find(said), std::string::npos) << error_of(*op);
+    }
+  });
+}
+
+TEST_P(Faults, WordsThatNameNoRankOfTheGroupHarmNobody) {
+  const auto errors = run_fleet(2, settings(), [&](int rank, Group& group, Runtime&) {
+    if (rank == 0) group.peer_aborted(1, {ControlKind::kAbort, ErrorKind::kPeerLost, 1 << 30, 0, "foreign", 1 << 30});
+    run_op(group, barrier());
+  });
+  EXPECT_NE(errors[0].find("rank 1 (" + process_of(transport::local_identity())), std::string::npos) << errors[0];
 }
 
 TEST_P(Faults, AbortEndsWorkEverywhereAndFirstErrorWins) {

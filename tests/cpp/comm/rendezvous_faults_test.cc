@@ -71,7 +71,7 @@ TEST(RendezvousErrors, DifferentWorldSizesNameBothSides) {
   });
   for (const auto& error : errors) {
     ASSERT_TRUE(error);
-    expect_message(*error, {"rank 1 was told of 2 ranks, rank 0 of 3"});
+    expect_message(*error, {"rank 1 (pid ", ") was told of 2 ranks, rank 0 (pid ", ") of 3"});
   }
 }
 

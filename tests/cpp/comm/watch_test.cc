@@ -22,7 +22,9 @@ namespace {
 class Listener : public Watched {
  public:
   void peer_aborted(int rank, const ControlMessage& m) override { say("aborted " + std::to_string(rank) + " " + m.text); }
-  void peer_left(int rank, uint64_t n) override { say("left " + std::to_string(rank) + " " + std::to_string(n)); }
+  void peer_left(int rank, const ControlMessage& m) override {
+    say("left " + std::to_string(rank) + " " + std::to_string(m.seq) + (m.text.empty() ? "" : " " + m.text));
+  }
   void peer_lost(int rank, const std::string& how) override { say("lost " + std::to_string(rank) + " " + how); }
   void unwatched(const std::string& why) override { say("unwatched " + why); }
 
@@ -71,6 +73,12 @@ TEST_F(WatchTest, GoodbyeIsNoLossEvenWhenTheSocketCloses) {
   theirs.reset();
   watch.add(group, {{4, mine.get(), -1, false}});
   EXPECT_EQ(group->wait_for_word(), "left 4 12");
+}
+
+TEST_F(WatchTest, PassesOnTheLastWordsOfAGoodbye) {
+  watch.add(group, {{4, mine.get(), -1, false}});
+  send_control(theirs.get(), {ControlKind::kGoodbye, ErrorKind::kAborted, 4, 12, "ValueError: no data", -1});
+  EXPECT_EQ(group->wait_for_word(), "left 4 12 ValueError: no data");
 }
 
 TEST_F(WatchTest, AClosedSocketWithoutGoodbyeIsALoss) {
