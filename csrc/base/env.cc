@@ -43,6 +43,15 @@ const IntField<Settings> kIntFields[] = {
     {"late_ms", &Settings::late_ms, 10, 86400000},            {"unreachable_ms", &Settings::unreachable_ms, 100, 86400000},
 };
 
+struct TextField {
+  const char* field;
+  std::string Settings::*member;
+};
+const TextField kTextFields[] = {{"socket_ifname", &Settings::socket_ifname},
+                                 {"tls_cert", &Settings::tls_cert},
+                                 {"tls_key", &Settings::tls_key},
+                                 {"tls_ca", &Settings::tls_ca}};
+
 [[noreturn]] void refuse(const std::string& field, const std::string& value, const std::string& accepted) {
   throw Error(ErrorKind::kInvalidArgument, "'" + value + "' is no value for " + field + ": accepted is " + accepted);
 }
@@ -59,8 +68,8 @@ int64_t parse_int(const IntField<Owner>& f, const std::string& value) {
   return n;
 }
 
-template <class Owner, size_t N>
-const IntField<Owner>* find_field(const IntField<Owner> (&fields)[N], const std::string& name) {
+template <class Field, size_t N>
+const Field* find_field(const Field (&fields)[N], const std::string& name) {
   for (const auto& f : fields) {
     if (name == f.field) return &f;
   }
@@ -90,8 +99,11 @@ const std::vector<SettingRow>& setting_table() {
       {"algorithm", "RINGDP_ALGORITHM", "auto", kAlgorithms, "which plan runs; auto: the fastest one that sums in rank order"},
       {"order", "RINGDP_ORDER", "rank", kOrders, "order in which the ring sums: rank 0..N-1, or the textbook ring's"},
       {"wire", "RINGDP_WIRE", "fp32", kWires, "what sums of wider floats travel as on links; below fp32: fewer bytes, not one process's bits"},
-      {"check", "RINGDP_CHECK", "crc32c", kChecks, "a CRC-32C of each segment on TCP links, by the processor's instructions; off: TCP's own sum of 16 bits is all there is"},
+      {"check", "RINGDP_CHECK", "crc32c", kChecks, "a CRC-32C of each segment on TCP links, by the processor's instructions; off: TCP's own sum of 16 bits is all there is; under TLS neither is asked"},
       {"socket_ifname", "RINGDP_SOCKET_IFNAME", "", "an interface name", "the one interface TCP binds to; empty: the one that routes to MASTER_ADDR"},
+      {"tls_cert", "RINGDP_TLS_CERT", "", "a PEM file", "with the next two: all TCP between ranks is TLS 1.3, and this certificate is shown to peers; empty: in plain"},
+      {"tls_key", "RINGDP_TLS_KEY", "", "a PEM file", "its private key, without a passphrase"},
+      {"tls_ca", "RINGDP_TLS_CA", "", "a PEM file", "the authority whose certificates peers must show: whoever has one is let in"},
       {"segment_bytes", "RINGDP_SEGMENT_BYTES", "262144", "64..1073741824", "pipelining unit on links"},
       {"slot_bytes", "RINGDP_SLOT_BYTES", "0", "0, 4096..1073741824", "staging slot per rank in shared memory; 0: slot_bytes_of_two and the next two"},
       {"link_bytes", "RINGDP_LINK_BYTES", "524288", "4096..1073741824", "capacity of one direction of a shared-memory link"},
@@ -124,6 +136,7 @@ const std::vector<SettingRow>& setting_table() {
       {"", "RINGDP_CUDA_ARCHS", "auto", "auto, all or numbers: 80;90", "build time only: for which devices; auto: those that are here, else 80"},
       {"", "RINGDP_GPU_LIBRARY", "", "a file", "the CUDA part, instead of the one beside the extension"},
       {"", "RINGDP_NCCL", "", "a file", "the NCCL library, which carries tensors of devices between hosts, where the process has not loaded one; empty: libnccl.so.2"},
+      {"", "RINGDP_OPENSSL", "", "a file", "the libssl of OpenSSL 3, which TLS needs; empty: libssl.so.3"},
       {"", "MASTER_ADDR", "", "a host name or address", "set by torchrun; picks the default TCP interface"},
   };
   return kTable;
@@ -140,8 +153,8 @@ void set_field(Settings& s, const std::string& field, const std::string& value) 
     s.wire = parse_choice<WireType>("wire", kWires, value);
   } else if (field == "check") {
     s.check = parse_choice<Check>("check", kChecks, value);
-  } else if (field == "socket_ifname") {
-    s.socket_ifname = value;
+  } else if (const auto* text = find_field(kTextFields, field)) {
+    s.*text->member = value;
   } else if (const auto* f = find_field(kIntFields, field)) {
     s.*f->member = parse_int(*f, value);
   } else if (const auto* f = find_field(kThresholdFields, field)) {
@@ -157,7 +170,7 @@ std::string get_field(const Settings& s, const std::string& field) {
   if (field == "order") return choice_at(kOrders, static_cast<int>(s.order));
   if (field == "wire") return choice_at(kWires, static_cast<int>(s.wire));
   if (field == "check") return choice_at(kChecks, static_cast<int>(s.check));
-  if (field == "socket_ifname") return s.socket_ifname;
+  if (const auto* text = find_field(kTextFields, field)) return s.*text->member;
   if (const auto* f = find_field(kIntFields, field)) return std::to_string(s.*f->member);
   if (const auto* f = find_field(kThresholdFields, field)) return std::to_string(s.thresholds.*f->member);
   refuse_unknown(field);

@@ -25,6 +25,7 @@ struct Settings {
   WireType wire = WireType::kFp32;     // of sums of wider floats, on links
   Check check = Check::kCrc32c;        // of what TCP links carry
   std::string socket_ifname;           // empty: the interface that routes to the master
+  std::string tls_cert, tls_key, tls_ca;  // PEM files; of this host
   int64_t segment_bytes = 256 << 10;   // pipelining unit on links
   int64_t slot_bytes = 0;              // staging slot per rank in the arena (two of them); 0: by thresholds and ranks
   int64_t link_bytes = 512 << 10;      // capacity of one shared-memory link direction
@@ -35,6 +36,8 @@ struct Settings {
   int64_t late_ms = 1000;              // a peer that keeps others waiting this long is reported
   int64_t unreachable_ms = 5000;       // unacknowledged TCP data for this long: the peer's host is lost
   Thresholds thresholds;               // rank 0's are in force
+
+  bool asks_for_tls() const { return !tls_cert.empty() || !tls_key.empty() || !tls_ca.empty(); }
 };
 
 // One row of the table.

@@ -29,7 +29,8 @@ std::string shared_settings(const Settings& settings) {
                             "window_bytes", "tcp_streams"}) {
     text += (text.empty() ? "" : " ") + std::string(field) + "=" + get_field(settings, field);
   }
-  return text;
+  // The files are each host's own affair.
+  return text + " tls=" + (settings.asks_for_tls() ? "on" : "off");
 }
 
 std::string to_text(const Card& card) {

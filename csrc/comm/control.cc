@@ -2,7 +2,6 @@
 
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
 
 #include <cerrno>
 #include <cstddef>
@@ -74,27 +73,29 @@ std::vector<ControlMessage> ControlParser::feed(const char* bytes, size_t size) 
   return messages;
 }
 
-void send_control(int fd, const ControlMessage& message) {
+void send_control(transport::SocketView socket, const ControlMessage& message) {
   // Heartbeats to a stopped peer must not fill the socket: a message cut in two would read as garbage later.
   constexpr int kMaxQueuedHeartbeats = 4096;
   int queued = 0;
-  if (message.kind == ControlKind::kHeartbeat && ::ioctl(fd, SIOCOUTQ, &queued) == 0 && queued > kMaxQueuedHeartbeats) {
+  if (message.kind == ControlKind::kHeartbeat && ::ioctl(socket.fd(), SIOCOUTQ, &queued) == 0 && queued > kMaxQueuedHeartbeats) {
     return;
   }
   const std::string bytes = encode(message);
-  [[maybe_unused]] const auto sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  socket.post(bytes.data(), bytes.size());
 }
 
-Drained drain_control(int fd, ControlParser& parser, std::vector<ControlMessage>& messages) {
+Drained drain_control(transport::SocketView socket, ControlParser& parser, std::vector<ControlMessage>& messages) {
   char bytes[2048];
   for (;;) {
-    const ssize_t n = ::recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    const ssize_t n = socket.recv(bytes, sizeof bytes);
     if (n > 0) {
       for (ControlMessage& m : parser.feed(bytes, n)) messages.push_back(std::move(m));
     } else if (n < 0 && errno == EINTR) {
       continue;
     } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return Drained::kOpen;
+    } else if (n < 0 && errno == EPROTO) {
+      refuse();
     } else {
       const bool cut = n < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH);
       return cut ? Drained::kUnreachable : Drained::kClosed;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "transport/socket.h"
 
 namespace ringdp::comm {
 
@@ -38,10 +39,10 @@ class ControlParser {
 };
 
 // Best effort and non-blocking: a full or broken socket loses the message (its peer is told by the close).
-void send_control(int fd, const ControlMessage& message);
+void send_control(transport::SocketView socket, const ControlMessage& message);
 
 enum class Drained { kOpen, kClosed, kUnreachable };  // kUnreachable: the network gave the peer up
-// Reads what has arrived; appends messages. Never blocks.
-Drained drain_control(int fd, ControlParser& parser, std::vector<ControlMessage>& messages);
+// Reads what has arrived; appends messages. Never blocks. Error(kInternal) as of feed().
+Drained drain_control(transport::SocketView socket, ControlParser& parser, std::vector<ControlMessage>& messages);
 
 }  // namespace ringdp::comm

@@ -102,7 +102,7 @@ void Group::watch_peers() {
   for (const Peer& peer : mesh_.peers) {
     if (peer.rank == config_.rank || !peer.control) continue;
     const int pidfd = peer.pidfd ? peer.pidfd->get() : -1;
-    peers.push_back({peer.rank, peer.control.get(), pidfd, !peer.same_host || !peer.pidfd});
+    peers.push_back({peer.rank, peer.control.view(), pidfd, !peer.same_host || !peer.pidfd});
   }
   runtime_.watch.add(shared_from_this(), peers);
 }
@@ -306,7 +306,7 @@ void Group::leave(const std::string& last_words) {
 
 void Group::tell_all(const ControlMessage& message) const {
   for (const Peer& peer : mesh_.peers) {
-    if (peer.control) send_control(peer.control.get(), message);
+    if (peer.control) send_control(peer.control.view(), message);
   }
 }
 

@@ -131,10 +131,10 @@ int connections_across_hosts(const Mesh& mesh, const TcpExchange& tcp) {
   return count;
 }
 
-std::unique_ptr<transport::Link> link_over(std::vector<UniqueFd> sockets, int rank, const std::string& address,
+std::unique_ptr<transport::Link> link_over(std::vector<transport::Socket> sockets, int rank, const std::string& address,
                                            transport::TcpLink::Options options) {
   std::vector<std::unique_ptr<transport::Link>> streams;
-  for (UniqueFd& socket : sockets) {
+  for (transport::Socket& socket : sockets) {
     streams.push_back(std::make_unique<transport::TcpLink>(std::move(socket), rank, address, options));
   }
   if (streams.size() == 1) return std::move(streams.front());
@@ -143,18 +143,20 @@ std::unique_ptr<transport::Link> link_over(std::vector<UniqueFd> sockets, int ra
 
 transport::ForkShield shield_of(const TcpExchange::Connection& connection) {
   std::vector<int> fds{connection.control.get(), connection.messages.get()};
-  for (const UniqueFd& socket : connection.bulk) fds.push_back(socket.get());
+  for (const transport::Socket& socket : connection.bulk) fds.push_back(socket.get());
   return transport::ForkShield(std::move(fds));
 }
 
 void attach_tcp(Mesh& mesh, TcpExchange&& tcp) {
   const int across = connections_across_hosts(mesh, tcp);
-  const bool checked = mesh.settings.check == Check::kCrc32c;
+  const bool tls = mesh.settings.asks_for_tls();
+  const bool checked = mesh.settings.check == Check::kCrc32c && !tls;
   for (auto& [rank, connection] : tcp.connections) {
     Peer& peer = mesh.peers[static_cast<size_t>(rank)];
     peer.shield = shield_of(connection);
     peer.control = std::move(connection.control);
     peer.address = connection.address.substr(0, connection.address.rfind(':'));
+    if (tls) peer.why += ", TLS 1.3";
     if (connection.bulk.size() > 1) peer.why += ", " + std::to_string(connection.bulk.size()) + " streams";
     const transport::TcpLink::Options bulk{peer.same_host ? 0 : across, checked, mesh.rank};
     const transport::TcpLink::Options messages{0, checked, mesh.rank};
@@ -186,9 +188,16 @@ std::vector<Loss> ended(const std::vector<Peer>& peers, const HostIdentity& self
   return losses;
 }
 
+// Also where all share memory: who asks for it with files that do not do is told at once.
+std::shared_ptr<const transport::TlsContext> tls_of(const Settings& wanted) {
+  if (!wanted.asks_for_tls()) return nullptr;
+  return std::make_shared<const transport::TlsContext>(wanted.tls_cert, wanted.tls_key, wanted.tls_ca);
+}
+
 Mesh meet(RollCall& roll_call, const Settings& wanted, const HostIdentity& self, const transport::Doorbell& doorbell,
           const Losses& losses) {
   roll_call.heed(losses);
+  const auto tls = tls_of(wanted);
   const int world = roll_call.world();
   const bool may_share = wanted.transport != TransportChoice::kTcp && world > 1;
   std::optional<transport::UnixListener> listener;
@@ -199,7 +208,7 @@ Mesh meet(RollCall& roll_call, const Settings& wanted, const HostIdentity& self,
   const Session begun = Session::begin(roll_call, wanted);
   const std::vector<Card> cards = gather_cards(begun, own);
   const Settings settings = agree(wanted, cards);
-  const Session session{begun.roll_call, settings, begun.group, begun.token};
+  const Session session{begun.roll_call, settings, begun.group, begun.token, tls};
   const std::vector<int> locals = ranks_of_host(cards, self);
   check_demand(session, cards, locals);
 

@@ -2,7 +2,8 @@
 //
 // Rounds, all under one deadline: (1) publish a card, with host identity and a unix socket; (2) same-host pairs connect, compare
 // hellos, pass memfd and doorbell, probe the mapping; (3) publish what worked; a pair is "shm" only if both sides say
-// so; (4) the others connect over TCP, to the one chosen interface, port 0. Listeners are closed before it returns.
+// so; (4) the others connect over TCP, to the one chosen interface, port 0, under TLS where certificates are given. Listeners are
+// closed before it returns.
 // A peer that shares memory costs each group one descriptor, its control socket: memfds are closed once mapped, pidfds
 // and doorbells are shared by all groups of the process.
 #pragma once
@@ -20,6 +21,7 @@
 #include "transport/fork_shield.h"
 #include "transport/identity.h"
 #include "transport/link.h"
+#include "transport/socket.h"
 #include "transport/store.h"
 
 namespace ringdp::comm {
@@ -32,7 +34,7 @@ struct Peer {
   std::string address;        // of its host, where bytes travel over TCP; else empty
   bool same_host = false;
   std::string why;            // "shm: same boot id and namespaces, mapping probed", "tcp: network namespaces differ"
-  UniqueFd control;           // non-blocking stream socket (unix or TCP) for heartbeats, abort and goodbye
+  transport::Socket control;  // unix or TCP, for heartbeats, abort and goodbye
   std::shared_ptr<const UniqueFd> pidfd;  // where its pid means the same here and the kernel has pidfd_open; else null
   std::unique_ptr<transport::Link> link;      // of collectives
   std::unique_ptr<transport::Link> messages;  // of sends and receives

@@ -1,11 +1,13 @@
 // What all ranks of one group know before the first socket opens, and the hellos that follow from it.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/env.h"
 #include "comm/roll_call.h"
 #include "transport/hello.h"
+#include "transport/tcp/tls.h"
 
 namespace ringdp::comm {
 
@@ -14,6 +16,7 @@ struct Session {
   const Settings& settings;
   uint64_t group = 0;        // random, from rank 0
   transport::Token token{};  // random, from rank 0
+  std::shared_ptr<const transport::TlsContext> tls{};  // of connections over TCP; null: in plain
 
   // Rank 0 makes group and token, the others read them. Error(kInternal) names rank and key of a malformed value.
   static Session begin(RollCall& roll_call, const Settings& settings);

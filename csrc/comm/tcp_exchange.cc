@@ -80,7 +80,7 @@ transport::Interface pick_interface(const Settings& settings, bool one_host) {
 }
 
 // Of a peer that may have ended since it said hello.
-void keep(int rank, TcpExchange::Connection& connection, const Line& line, UniqueFd socket, const Settings& settings) {
+void keep(int rank, TcpExchange::Connection& connection, const Line& line, transport::Socket socket, const Settings& settings) {
   try {
     connection.address = SocketAddress::connected_to(socket.get()).text();
   } catch (const Error& error) {
@@ -129,17 +129,22 @@ TcpExchange exchange_tcp(const Session& session, const std::vector<int>& peers, 
   const Admit admit = [](int, int) { return true; };
   std::vector<transport::Hello> expected;
   for (const auto& [rank, offer] : exchange_offers(session, own, peers)) {
-    const Open open = [&to = offer.address](const transport::Patience& p) { return transport::connect_tcp(to, p); };
+    const Open open = [&session, &to = offer.address, rank](const transport::Patience& p) {
+      UniqueFd fd = transport::connect_tcp(to, p);
+      const std::string peer = "rank " + std::to_string(rank) + " at " + to.text();
+      auto tls = session.tls ? session.tls->connect(fd.get(), peer) : nullptr;
+      return transport::Socket(std::move(fd), std::move(tls));
+    };
     for (const Line& line : lines_of(offer.streams)) {
       if (rank > session.rank()) {
         expected.push_back(session.hello(rank, session.rank(), line.channel, line.stream));
         continue;
       }
-      UniqueFd socket = introduce(session, rank, line.channel, open, admit, line.stream);
+      transport::Socket socket = introduce(session, rank, line.channel, open, admit, line.stream);
       keep(rank, result.connections[rank], line, std::move(socket), session.settings);
     }
   }
-  for (auto& arrival : receive(session, listener.get(), std::move(expected), admit)) {
+  for (auto& arrival : receive(session, listener.get(), std::move(expected), admit, session.tls.get())) {
     const Line line{arrival.hello.channel, arrival.hello.stream};
     keep(arrival.hello.from, result.connections[arrival.hello.from], line, std::move(arrival.socket), session.settings);
   }

@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "base/unique_fd.h"
 #include "comm/session.h"
+#include "transport/socket.h"
 
 namespace ringdp::comm {
 
 struct TcpExchange {
   struct Connection {
-    UniqueFd control, messages;
-    std::vector<UniqueFd> bulk;  // by stream
+    transport::Socket control, messages;
+    std::vector<transport::Socket> bulk;  // by stream
     std::string address;  // of the other side, for messages
   };
   std::map<int, Connection> connections;  // by rank

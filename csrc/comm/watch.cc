@@ -61,7 +61,7 @@ void Watch::add(std::shared_ptr<Watched> group, const std::vector<WatchedPeer>& 
   try {
     for (const WatchedPeer& peer : peers) {
       entries_.push_back(std::make_shared<Entry>(Entry{group, peer, {}}));
-      for (const int fd : {peer.control_fd, peer.pidfd}) {
+      for (const int fd : {peer.control.fd(), peer.pidfd}) {
         if (fd < 0) continue;
         Entries& of_fd = by_fd_[fd];
         of_fd.push_back(entries_.back());
@@ -126,7 +126,9 @@ void Watch::loop() {
     if (const auto now = Deadline::Clock::now(); now >= next_heartbeat) {
       next_heartbeat = now + kHeartbeatEvery;
       for (const auto& e : snapshot()) {
-        if (e->peer.heartbeat) send_control(e->peer.control_fd, ControlMessage{});
+        if (e->peer.heartbeat) send_control(e->peer.control, ControlMessage{});
+        // What came right behind the last bytes of the rendezvous.
+        if (e->peer.control.is_ahead()) look(*e, false);
       }
     }
     tick_();
@@ -157,7 +159,7 @@ void Watch::look(Entry& entry, bool process_gone) {
   Drained drained = Drained::kOpen;
   std::string how = process_gone ? kDied : "";
   try {
-    drained = drain_control(entry.peer.control_fd, entry.parser, messages);
+    drained = drain_control(entry.peer.control, entry.parser, messages);
   } catch (const Error&) {
     how = "sent bytes that are no control message";
   }

@@ -28,10 +28,10 @@ class Watched {
   virtual std::vector<Loss> losses() const { return {}; }        // any thread
 };
 
-// Descriptors stay owned by the group, which the watch keeps alive while it looks at them.
+// Sockets and descriptors stay owned by the group, which the watch keeps alive while it looks at them.
 struct WatchedPeer {
   int rank = -1;
-  int control_fd = -1;
+  transport::SocketView control = -1;
   int pidfd = -1;  // -1: none
   bool heartbeat = false;
 };

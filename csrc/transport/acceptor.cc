@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/error.h"
+#include "transport/tcp/address.h"
 
 namespace ringdp::transport {
 namespace {
@@ -25,8 +26,8 @@ bool belongs_to_connection(int code) {
 
 }  // namespace
 
-Acceptor::Acceptor(int listener, std::vector<Hello> expected, Admit admit)
-    : listener_(listener), expected_(std::move(expected)), admit_(std::move(admit)) {
+Acceptor::Acceptor(int listener, std::vector<Hello> expected, Admit admit, const TlsContext* tls)
+    : listener_(listener), tls_(tls), expected_(std::move(expected)), admit_(std::move(admit)) {
   waiting_.reserve(kMostWaiting);
 }
 
@@ -59,7 +60,9 @@ void Acceptor::accept_new() {
 }
 
 bool Acceptor::accept_one() {
-  UniqueFd socket(::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  SocketAddress from;
+  from.size = sizeof from.storage;
+  UniqueFd socket(::accept4(listener_, reinterpret_cast<sockaddr*>(&from.storage), &from.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
   const bool room_is_short = !socket && is_out_of_room(errno);
   if (!socket && !room_is_short) {
     if (belongs_to_connection(errno)) return true;
@@ -72,7 +75,8 @@ bool Acceptor::accept_one() {
     ++refused_;
     if (room_is_short) return true;
   }
-  waiting_.push_back({std::move(socket), Deadline::after(kPatience)});
+  auto tls = tls_ ? tls_->accept(socket.get(), from.text()) : nullptr;
+  waiting_.push_back({{std::move(socket), std::move(tls)}, Deadline::after(kPatience)});
   // An honest rank's hello is usually here already, so it never takes a place among those who wait.
   const Progress progress = read_hello(waiting_.back());
   if (progress != Progress::kNeedsMore) waiting_.pop_back();
@@ -97,13 +101,14 @@ void Acceptor::serve_waiting() {
 }
 
 Acceptor::Progress Acceptor::read_hello(Waiting& waiting) {
-  const ssize_t got = ::recv(waiting.socket.get(), waiting.frame.data() + waiting.received,
-                             kHelloBytes - waiting.received, MSG_DONTWAIT);
+  const SocketView socket = waiting.socket.view();
+  const ssize_t got = socket.recv(waiting.frame.data() + waiting.received, kHelloBytes - waiting.received);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Progress::kNeedsMore;
   if (got > 0) waiting.received += static_cast<size_t>(got);
   if (got > 0 && waiting.received < kHelloBytes) return Progress::kNeedsMore;
   if (got > 0 && admit(waiting)) return Progress::kAdmitted;
   ++refused_;
+  if (const std::string why = socket.failure(); !why.empty()) why_refused_ = why;
   return Progress::kRefused;
 }
 
@@ -115,7 +120,7 @@ bool Acceptor::admit(Waiting& waiting) {
   if (found == expected_.end() || !admit_(waiting.socket.get(), hello->from)) return false;
   // The send buffer of a new connection is empty, so the reply fits or the connection is dead.
   const HelloFrame reply = encode(reply_to(*hello));
-  const ssize_t sent = ::send(waiting.socket.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t sent = waiting.socket.view().send(reply.data(), reply.size());
   if (sent != static_cast<ssize_t>(reply.size())) return false;
   arrivals_.push_back({*hello, std::move(waiting.socket)});
   expected_.erase(found);

@@ -11,7 +11,7 @@
 
 namespace ringdp::transport {
 
-constexpr uint32_t kProtocolVersion = 4;
+constexpr uint32_t kProtocolVersion = 5;
 constexpr size_t kTokenBytes = 32;
 constexpr size_t kHelloBytes = 92;
 

@@ -1,7 +1,6 @@
 #include "transport/socket_io.h"
 
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <cerrno>
 
@@ -14,7 +13,9 @@ constexpr int kIdleMs = 250;
 
 bool would_block(int code) { return code == EAGAIN || code == EWOULDBLOCK; }
 
-bool is_hang_up(int code) { return code == ECONNRESET || code == EPIPE || code == ETIMEDOUT || code == EHOSTUNREACH; }
+bool is_hang_up(int code) {
+  return code == ECONNRESET || code == EPIPE || code == ETIMEDOUT || code == EHOSTUNREACH || code == EPROTO;
+}
 
 // True to go on, false when the connection is gone; other errors throw.
 bool may_go_on(int fd, short events, const char* call, const Patience& patience) {
@@ -47,12 +48,12 @@ void pause_for(int pause_ms, const Patience& patience) {
   report_idle(patience);
 }
 
-bool send_all(int fd, const void* bytes, size_t size, const Patience& patience) {
+bool send_all(SocketView socket, const void* bytes, size_t size, const Patience& patience) {
   const auto* at = static_cast<const std::byte*>(bytes);
   while (size > 0) {
-    const ssize_t sent = ::send(fd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = socket.send(at, size);
     if (sent < 0) {
-      if (!may_go_on(fd, POLLOUT, "send", patience)) return false;
+      if (!may_go_on(socket.fd(), POLLOUT, "send", patience)) return false;
       continue;
     }
     at += sent;
@@ -61,17 +62,24 @@ bool send_all(int fd, const void* bytes, size_t size, const Patience& patience) 
   return true;
 }
 
-bool recv_all(int fd, void* bytes, size_t size, const Patience& patience) {
+bool recv_all(SocketView socket, void* bytes, size_t size, const Patience& patience) {
   auto* at = static_cast<std::byte*>(bytes);
   while (size > 0) {
-    const ssize_t got = ::recv(fd, at, size, MSG_DONTWAIT);
+    const ssize_t got = socket.recv(at, size);
     if (got == 0) return false;
     if (got < 0) {
-      if (!may_go_on(fd, POLLIN, "recv", patience)) return false;
+      if (!may_go_on(socket.fd(), POLLIN, "recv", patience)) return false;
       continue;
     }
     at += got;
     size -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+bool shake_all(SocketView socket, const Patience& patience) {
+  while (!socket.shake()) {
+    if (!may_go_on(socket.fd(), POLLIN, "the handshake of TLS", patience)) return false;
   }
   return true;
 }

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "base/deadline.h"
+#include "transport/socket.h"
 
 namespace ringdp::transport {
 
@@ -22,8 +23,11 @@ void wait_for(int fd, short events, const Patience& patience);
 // Between two attempts: waits, but not past the deadline.
 void pause_for(int pause_ms, const Patience& patience);
 
-// All bytes or nothing: false when the other side closed or reset the connection.
-bool send_all(int fd, const void* bytes, size_t size, const Patience& patience);
-bool recv_all(int fd, void* bytes, size_t size, const Patience& patience);
+// All bytes or nothing: false when the other side closed or reset the connection, or when TLS failed.
+bool send_all(SocketView socket, const void* bytes, size_t size, const Patience& patience);
+bool recv_all(SocketView socket, void* bytes, size_t size, const Patience& patience);
+
+// The connecting side of a TLS handshake; nothing to do in plain. False as above.
+bool shake_all(SocketView socket, const Patience& patience);
 
 }  // namespace ringdp::transport

@@ -11,7 +11,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from forked import Program, without_settings
@@ -57,11 +59,14 @@ class Job:
         self.wait()
         return self.said()
 
-    def begin(self, task: str, only: int | None = None, **settings: object) -> None:
-        """Starts every rank by itself; rank 0 serves the store. The settings are for all, or for rank `only`."""
+    def begin(
+        self, task: str, only: int | None = None, others: Mapping[str, object] = MappingProxyType({}), **settings: object
+    ) -> None:
+        """Starts every rank by itself; rank 0 serves the store. The settings are for all, or for rank `only`: then the
+        rest has those of `others`."""
         for rank in range(self.world):
             host = self.network.hosts[rank // self.per_host]
-            environment = self._environment(settings if only in (None, rank) else {})
+            environment = self._environment(settings if only in (None, rank) else others)
             environment.update(RANK=str(rank), LOCAL_RANK=str(rank % self.per_host), WORLD_SIZE=str(self.world))
             environment.update(MASTER_ADDR=self.network.hosts[0].address, MASTER_PORT=str(PORT))
             arguments, log = (self.program, task, str(self.folder)), self._log()
@@ -105,7 +110,7 @@ class Job:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(10)
 
-    def _environment(self, settings: dict[str, object]) -> dict[str, str]:
+    def _environment(self, settings: Mapping[str, object]) -> dict[str, str]:
         own = {f"RINGDP_{name.upper()}": str(value) for name, value in settings.items()}
         return without_settings(OMP_NUM_THREADS="1", **own)
 

@@ -67,6 +67,9 @@ std::unique_ptr<gpu::DeviceRanks> Natives::meet_peers(c10::Device device, const 
   std::unique_ptr<gpu::DeviceRanks> ranks;
   if (apart.empty()) {
     ranks = gpu::Neighbourhood::meet(functions, device.index(), surroundings(timeout, comm::Place::kMeeting));
+  } else if (group_->settings().asks_for_tls()) {
+    why_not_ = apart + "; TLS is asked for, and NCCL would connect in plain";
+    return nullptr;
   } else {
     ranks = gpu::NcclRanks::meet(functions, device.index(), surroundings_of_nccl(device, lane, timeout));
   }

@@ -1,8 +1,5 @@
 #include "transport/tcp/tcp_link.h"
 
-#include <sys/socket.h>
-#include <sys/uio.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -21,7 +18,7 @@ bool is_loss(int code) {
 
 }  // namespace
 
-TcpLink::TcpLink(UniqueFd socket, int peer_rank, std::string peer_address, Options options)
+TcpLink::TcpLink(Socket socket, int peer_rank, std::string peer_address, Options options)
     : socket_(std::move(socket)), rank_(options.rank), peer_rank_(peer_rank), peer_address_(std::move(peer_address)) {
   if (options.sharing > 0) window_.emplace(socket_.get(), options.sharing);
   if (options.checked) checked_ = std::make_unique<Checked>();
@@ -37,10 +34,7 @@ size_t TcpLink::try_send(const void* bytes, size_t size) {
 
 size_t TcpLink::send(const void* header, size_t header_size, const void* bytes, size_t size) {
   iovec parts[] = {{const_cast<void*>(header), header_size}, {const_cast<void*>(bytes), size}};
-  msghdr message{};
-  message.msg_iov = header_size > 0 ? parts : parts + 1;
-  message.msg_iovlen = header_size > 0 ? 2 : 1;
-  const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t sent = header_size > 0 ? socket_.view().send(parts, 2) : socket_.view().send(parts + 1, 1);
   if (sent < 0) {
     check(errno, "send");
     return 0;
@@ -102,10 +96,7 @@ size_t TcpLink::read_record(std::byte* bytes, size_t size) {
 
 size_t TcpLink::receive(void* bytes, size_t size, void* ahead, size_t ahead_size) {
   iovec parts[] = {{bytes, size}, {ahead, ahead_size}};
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = ahead_size > 0 ? 2 : 1;
-  const ssize_t got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+  const ssize_t got = socket_.view().recv(parts, ahead_size > 0 ? 2 : 1);
   if (got > 0) return static_cast<size_t>(got);
   if (got == 0) lose("closed by the other side");
   check(errno, "recv");
@@ -114,6 +105,7 @@ size_t TcpLink::receive(void* bytes, size_t size, void* ahead, size_t ahead_size
 
 void TcpLink::check(int code, const char* call) const {
   if (code == EAGAIN || code == EWOULDBLOCK || code == EINTR) return;
+  if (const std::string why = socket_.view().failure(); !why.empty()) refuse_damaged(why);
   if (is_loss(code)) lose(std::generic_category().message(code));
   throw Error(ErrorKind::kInternal,
               std::string(call) + " on the TCP link to rank " + std::to_string(peer_rank_) + " at " + peer_address_ +

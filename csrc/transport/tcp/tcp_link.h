@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "base/unique_fd.h"
 #include "transport/link.h"
+#include "transport/socket.h"
 #include "transport/tcp/record.h"
 #include "transport/tcp/send_window.h"
 
@@ -23,8 +23,8 @@ class TcpLink : public Link {
     int rank = -1;         // the own one, for messages
   };
 
-  // `socket`: connected, non-blocking. `peer_address` is for messages.
-  TcpLink(UniqueFd socket, int peer_rank, std::string peer_address, Options options);
+  // `peer_address` is for messages. Under TLS, which authenticates every byte itself, nothing is `checked`.
+  TcpLink(Socket socket, int peer_rank, std::string peer_address, Options options);
 
   size_t try_send(const void* bytes, size_t size) override;
   size_t try_recv(void* bytes, size_t size) override;
@@ -51,7 +51,7 @@ class TcpLink : public Link {
   [[noreturn]] void lose(const std::string& how) const;
   [[noreturn]] void refuse_damaged(const std::string& what) const;
 
-  UniqueFd socket_;
+  Socket socket_;
   int rank_, peer_rank_;
   std::string peer_address_;
   std::optional<SendWindow> window_;  // across hosts

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "comm/fleet.h"
+#include "transport/tcp/certificates.h"
 
 namespace ringdp::comm {
 namespace {
@@ -12,6 +13,7 @@ namespace {
 struct Choice {
   const char* name;
   std::vector<std::pair<std::string, std::string>> settings;
+  bool tls = false;
 };
 
 const Choice kCases[] = {
@@ -23,6 +25,7 @@ const Choice kCases[] = {
     {"direct_tcp", {{"transport", "tcp"}, {"segment_bytes", "4096"}}},
     {"direct_tcp_fp16", {{"transport", "tcp"}, {"segment_bytes", "4096"}, {"wire", "fp16"}}},
     {"direct_tcp_striped", {{"transport", "tcp"}, {"tcp_streams", "3"}}},
+    {"direct_tls_striped", {{"transport", "tcp"}, {"segment_bytes", "4096"}, {"tcp_streams", "3"}}, true},
     {"ring_tcp", {{"transport", "tcp"}, {"algorithm", "ring"}, {"segment_bytes", "4096"}}},
     {"rotated_tcp", {{"transport", "tcp"}, {"algorithm", "ring"}, {"order", "rotated"}}},
 };
@@ -34,7 +37,12 @@ class GroupCases : public ::testing::TestWithParam<std::tuple<Choice, int>> {};
 
 TEST_P(GroupCases, EveryCollectiveEqualsTheOracle) {
   const auto& [c, world] = GetParam();
-  expect_no_errors(run_fleet(world, with(c.settings), [world = world](int rank, Group& group, Runtime&) {
+  Settings settings = with(c.settings);
+  if (c.tls) {
+    RINGDP_NEEDS_CERTIFICATES();
+    settings = transport::Certificates::get().put_into(settings);
+  }
+  expect_no_errors(run_fleet(world, settings, [world = world](int rank, Group& group, Runtime&) {
     for (const int64_t n : {0, 1, world - 1, world, 1000, 40007}) {
       std::vector<float> sum(n);
       for (int64_t i = 0; i < n; ++i) sum[i] = value(rank, i, 0);

@@ -38,7 +38,7 @@ TEST_F(HandshakeTest, BothSidesEndWithTheSameSocket) {
     const Session session = Session::begin(roll_call, settings_);
     const transport::Patience forever{Deadline::never(), nullptr};
     if (rank > 0) {
-      const UniqueFd socket = introduce(session, 0, Channel::kControl, to_listener(), admit_all);
+      const auto socket = introduce(session, 0, Channel::kControl, to_listener(), admit_all);
       const int own = rank;
       EXPECT_TRUE(send_all(socket.get(), &own, sizeof own, forever));
       return;

@@ -66,7 +66,7 @@ TEST(TcpExchange, OnlyControlSocketsTimeOutOnUnacknowledgedBytes) {
   run_ranks(kWorld, [&](int rank) {
     RollCall roll_call(store, rank, kWorld, Deadline::never());
     const TcpExchange mine = exchange_tcp(Session::begin(roll_call, settings), peers_of(rank), false);
-    const auto user_timeout = [](const UniqueFd& fd) {
+    const auto user_timeout = [](const transport::Socket& fd) {
       int ms = -1;
       socklen_t size = sizeof ms;
       EXPECT_EQ(::getsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &size), 0);
