@@ -45,7 +45,7 @@ endif
 # An extension works with one interpreter and one torch; these, and how it is compiled, are in the name of its stamp.
 COMPILED := $(STAMPS)/compiled-$(call key,$(PY) $(PYTHON) $(FOUND) $(CXXFLAGS) $(LDFLAGS) $(RINGDP_CUDA) $(RINGDP_CUDA_ARCHS))
 
-.PHONY: demo test test-all mutants coverage conformance gpu-check soak bench build lint clean help
+.PHONY: demo test test-all mutants coverage fuzz conformance gpu-check soak bench build lint clean help
 .DELETE_ON_ERROR:
 
 demo: build  ## train a small GPT on 2 ranks of this machine (NPROC=4, ARGS="--steps 50", VENV=none)
@@ -66,6 +66,9 @@ mutants: build $(NEIGHBOURS_STAMP)  ## plants faults, one at a time, and shows w
 coverage: build $(NEIGHBOURS_STAMP)  ## lines and branches of csrc and python that `make test` runs, by module
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
 	@$(PY) .ci/coverage.py $(ARGS)
+
+fuzz: build  ## every parser of bytes from elsewhere, for ten minutes in all (ARGS="--minutes 60", ARGS="--target card")
+	@$(PY) tests/fuzz/fuzz.py $(ARGS)
 
 conformance: build  ## PyTorch's own distributed tests over ringdp (ARGS="--world-size 3 --filter all_reduce")
 	$(PY) -m tests.conformance $(ARGS)

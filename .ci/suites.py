@@ -33,7 +33,7 @@ MODULES = ("gpu", "comm", "plan", "kernels", "transport", "collective", "trace",
 # Modules with threads; the thread sanitizer has nothing to find in the others. Emulated devices only in `make test-all`.
 WITH_THREADS = ("comm", "transport", "collective", "trace")
 # Modules with memory handled by hand, or bytes that come from elsewhere; likewise.
-WITH_MEMORY = ("comm", "kernels", "transport", "collective", "trace", "base")
+WITH_MEMORY = ("comm", "kernels", "transport", "collective", "trace", "base", "fuzz")
 # One thread, whose functions keep no address of a variable: fake stacks would only take half of their time.
 WITHOUT_FAKE_STACKS = ("plan", "kernels")
 SUPPRESSIONS = ROOT / "tests/cpp/sanitizers.supp"
@@ -247,7 +247,7 @@ SUITES = (
 PARTS = (
     Suite("plain", "C++ tests, every cell, every file compiled by itself", cpp("plain", MODULES, long=True)),
     Suite("thread", "the same under the thread sanitizer", cpp("thread", ("gpu", *WITH_THREADS), long=True)),
-    Suite("address", "the same under the address and UB sanitizers", cpp("address", MODULES, long=True)),
+    Suite("address", "the same under the address and UB sanitizers", cpp("address", (*MODULES, "fuzz"), long=True)),
     Suite("python", "Python tests with the long ones", pytest("tests", "-m", "", "--ignore=tests/parity")),
     Suite("parity", "N ranks against one process, every cell", pytest("tests/parity", "-m", "")),
 )

@@ -62,7 +62,7 @@ int64_t parse_int(const IntField<Owner>& f, const std::string& value) {
   char* end = nullptr;
   const long long n = std::strtoll(value.c_str(), &end, 10);
   const bool in_range = (n >= f.low && n <= f.high) || (f.or_zero && n == 0);
-  if (value.empty() || *end != '\0' || errno != 0 || !in_range) {
+  if (value.empty() || end != value.c_str() + value.size() || errno != 0 || !in_range) {
     refuse(f.field, value, std::string(f.or_zero ? "0 or " : "") + "a whole number from " + std::to_string(f.low) + " to " + std::to_string(f.high));
   }
   return n;

@@ -24,7 +24,8 @@ std::optional<Thresholds> thresholds_from_text(const std::string& text) {
     if (error != std::errc() || value < f.low || value > f.high) return std::nullopt;
     at = static_cast<size_t>(end - text.data());
   }
-  if (at != text.size()) return std::nullopt;
+  // "007" parses but is not what to_text() writes.
+  if (to_text(thresholds) != text) return std::nullopt;
   return thresholds;
 }
 

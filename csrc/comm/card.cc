@@ -53,7 +53,9 @@ std::optional<Card> card_from_text(const std::string& text) {
   const auto thresholds = thresholds_from_text(limits);
   if (!heap_bytes || !thresholds) return std::nullopt;
   std::getline(lines, settings, '\0');
-  return Card{*identity, socket_name == kNoSocket ? "" : socket_name, settings, *thresholds, *heap_bytes, *world};
+  const Card card{*identity, socket_name == kNoSocket ? "" : socket_name, settings, *thresholds, *heap_bytes, *world};
+  // "007" parses but is not what to_text() writes.
+  return to_text(card) == text ? std::optional(card) : std::nullopt;
 }
 
 std::optional<uint32_t> protocol_of_card(const std::string& text) {

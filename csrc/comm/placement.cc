@@ -68,7 +68,8 @@ std::optional<std::vector<collective::PeerTensors>> locate(const Problem& proble
     const Placement& placed = placements[rank];
     if (!allows_heaps(problem, rank, placed, arena.heap_bytes())) return std::nullopt;
     std::byte* heap = arena.heap_at(rank);
-    tensors.push_back({placed.inputs < 0 ? nullptr : heap + placed.inputs, placed.output < 0 ? nullptr : heap + placed.output});
+    const plan::Reached reached = plan::reached_by_others(problem, rank);
+    tensors.push_back({reached.inputs ? heap + placed.inputs : nullptr, reached.outputs ? heap + placed.output : nullptr});
   }
   return tensors;
 }

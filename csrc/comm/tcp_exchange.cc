@@ -1,10 +1,10 @@
 #include "comm/tcp_exchange.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "comm/handshake.h"
+#include "comm/tcp_offer.h"
 #include "transport/tcp/interface.h"
 #include "transport/tcp/streams.h"
 #include "transport/tcp/tcp_socket.h"
@@ -16,40 +16,9 @@ using transport::Channel;
 using transport::SocketAddress;
 
 constexpr char kWhat[] = "address";
-constexpr int kMostStreams = 64;
 
-// What a rank publishes: where it listens, and how many streams it wants.
-struct Offer {
-  SocketAddress address;
-  int streams = 1;
-};
-
-// "10.0.0.1 4711 4".
-std::string to_text(const Offer& offer) {
-  return offer.address.host() + " " + std::to_string(offer.address.port()) + " " + std::to_string(offer.streams);
-}
-
-std::optional<int> number_from_text(const std::string& text, int most) {
-  int number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, failure] = std::from_chars(text.data(), end, number);
-  if (failure != std::errc() || stop != end || number < 1 || number > most) return std::nullopt;
-  return number;
-}
-
-std::optional<Offer> offer_from_text(const std::string& text) {
-  const size_t first = text.find(' ');
-  const size_t second = first == std::string::npos ? first : text.find(' ', first + 1);
-  if (second == std::string::npos) return std::nullopt;
-  const auto port = number_from_text(text.substr(first + 1, second - first - 1), 65535);
-  const auto streams = number_from_text(text.substr(second + 1), kMostStreams);
-  const auto address = port ? SocketAddress::parse(text.substr(0, first), *port) : std::nullopt;
-  if (!address || !streams) return std::nullopt;
-  return Offer{*address, *streams};
-}
-
-Offer offer_of(const Session& session, int rank, const std::string& text) {
-  const auto offer = offer_from_text(text);
+TcpOffer offer_of(const Session& session, int rank, const std::string& text) {
+  const auto offer = tcp_offer_from_text(text);
   if (!offer) throw_malformed(session.roll_call, kWhat, rank);
   return *offer;
 }
@@ -104,12 +73,12 @@ void keep(int rank, TcpExchange::Connection& connection, const Line& line, trans
 }
 
 // What everybody else offers, by rank, with the number of streams that the pair will have.
-std::map<int, Offer> exchange_offers(const Session& session, const Offer& own, const std::vector<int>& peers) {
+std::map<int, TcpOffer> exchange_offers(const Session& session, const TcpOffer& own, const std::vector<int>& peers) {
   session.roll_call.publish(kWhat, to_text(own));
   const std::vector<std::string> texts = session.roll_call.gather(kWhat, peers);
-  std::map<int, Offer> offers;
+  std::map<int, TcpOffer> offers;
   for (size_t i = 0; i < peers.size(); ++i) {
-    Offer offer = offer_of(session, peers[i], texts[i]);
+    TcpOffer offer = offer_of(session, peers[i], texts[i]);
     offer.streams = std::min(offer.streams, own.streams);
     offers.emplace(peers[i], offer);
   }
@@ -121,7 +90,7 @@ std::map<int, Offer> exchange_offers(const Session& session, const Offer& own, c
 TcpExchange exchange_tcp(const Session& session, const std::vector<int>& peers, bool one_host) {
   const transport::Interface chosen = pick_interface(session.settings, one_host);
   const UniqueFd listener = transport::listen_on(chosen.address);
-  const Offer own{SocketAddress::bound_to(listener.get()), wanted_streams(session.settings, chosen)};
+  const TcpOffer own{SocketAddress::bound_to(listener.get()), wanted_streams(session.settings, chosen)};
 
   TcpExchange result;
   result.address = chosen.address.host() + " (" + chosen.name + ")";

@@ -1,13 +1,25 @@
 #include "kernels/dispatch.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace ringdp::kernels {
 namespace {
+
+#if defined(__x86_64__)
+// Older clangs' __builtin_cpu_supports does not know its name.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
 
 std::vector<InstructionSet> detect() {
   std::vector<InstructionSet> sets;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
     sets.push_back(

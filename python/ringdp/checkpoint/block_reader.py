@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
+from ringdp import bounded_pickle
 from ringdp.checkpoint.block_writer import INDEX, index_of
 from ringdp.checkpoint.errors import CheckpointError
 from ringdp.checkpoint.manifest import Manifest
@@ -153,6 +154,7 @@ def _reader(folder: Path, manifest: Manifest) -> FileSystemReader:
         raise CheckpointError(f"{path} is corrupted: its sha256 is not the saved one; take an older checkpoint")
     reader = FileSystemReader(folder)
     try:
+        bounded_pickle.check(content)
         reader.set_up_storage_reader(_IndexReader(io.BytesIO(content)).load(), is_coordinator=False)
     except Exception as error:  # whatever a forged pickle makes of itself
         raise CheckpointError(f"{path} is no index ({type(error).__name__}: {error}); nothing of it was run") from error

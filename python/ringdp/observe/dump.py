@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
 from collections.abc import Sequence
@@ -9,7 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ringdp import bounded_pickle
+
 FORMAT = 1
+# What csrc/trace/pickle.cc writes, and what Python writes of the same values without a memo.
+_OPERATIONS = (
+    *"PROTO STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINUNICODE".split(),
+    *"EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3".split(),
+)
 _NAME = re.compile(r"rank_(\d+)")
 
 
@@ -73,8 +81,9 @@ class _Values(pickle.Unpickler):
 def read(file: Path) -> Dump:
     """One rank's file. TraceError names it when it cannot be read or is none."""
     try:
-        with open(file, "rb") as stream:
-            own = _Values(stream).load()["ringdp"]
+        content = file.read_bytes()
+        bounded_pickle.check(content, _OPERATIONS)
+        own = _Values(io.BytesIO(content)).load()["ringdp"]
         if own["format"] != FORMAT:
             raise TraceError(f"{file} has trace format {own['format']}, this ringdp reads {FORMAT}: use its own ringdp")
         events = tuple(Event(*fields) for fields in own["events"])

@@ -97,7 +97,7 @@ def load(path: Path) -> Calibration:
         return _read(json.loads(path.read_text()))
     except OSError as error:
         raise InputError(f"--calibration {path}: {error.strerror}; make one by ringdp plan --calibrate") from None
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"--calibration {path}: {str(error).splitlines()[0]}; measure again") from None
 
 

@@ -32,7 +32,7 @@ def _parsed(path: Path) -> dict[str, Any]:
         raise InputError(f"--file {path}: {getattr(error, 'strerror', None) or error}") from None
     try:
         parsed = json.loads(text) if path.suffix == ".json" else _toml(path, text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"--file {path}: {str(error).splitlines()[0]}") from None
     if not isinstance(parsed, dict):
         raise InputError(f"--file {path}: must be an object with a table for each kind")

@@ -91,5 +91,8 @@ def as_file(dump: Dump, folder: Path) -> Path:
         "events": [tuple(event) for event in dump.events],
     }
     file = folder / f"rank_{dump.rank}"
-    file.write_bytes(pickle.dumps({"version": "2.10", "entries": [], "ringdp": own}, protocol=2))
+    with file.open("wb") as stream:
+        pickler = pickle.Pickler(stream, protocol=2)
+        pickler.fast = True  # no memo, as csrc/trace/pickle.h
+        pickler.dump({"version": "2.10", "entries": [], "ringdp": own})
     return file
