@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -30,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 SANITIZERS = {"plain": "", "thread": "thread", "address": "address,undefined"}
 MODULES = ("gpu", "comm", "plan", "kernels", "transport", "collective", "trace", "base")  # the longest first
-# Modules with threads; the thread sanitizer has nothing to find in the others. Emulated devices only in `make test-all`.
+# Modules with threads: the thread sanitizer has nothing to find in others. Emulated devices only in `make test-all`.
 WITH_THREADS = ("comm", "transport", "collective", "trace")
 # Modules with memory handled by hand, or bytes that come from elsewhere; likewise.
 WITH_MEMORY = ("comm", "kernels", "transport", "collective", "trace", "base", "fuzz")
@@ -287,12 +288,12 @@ def run_suite(suite: Suite) -> Outcome:
 
 
 def run_side_by_side(suites: Sequence[Suite]) -> list[Outcome]:
-    """Python's on one side, where ranks wait for each other half of the time; on the other C++'s, one after the other."""
+    """Python's on one side, where ranks wait for each other half of the time; on the other C++'s, one by one."""
     sides = [[suite for suite in suites if (suite.name == "python") == python] for python in (True, False)]
     with ThreadPoolExecutor(len(sides)) as pool:
-        done = [outcome for side in pool.map(lambda side: [run_suite(suite) for suite in side], sides) for outcome in side]
+        halves = list(pool.map(lambda side: [run_suite(suite) for suite in side], sides))
     names = [suite.name for suite in suites]
-    return sorted(done, key=lambda outcome: names.index(outcome.name))
+    return sorted(itertools.chain(*halves), key=lambda outcome: names.index(outcome.name))
 
 
 def run_all(suites: Sequence[Suite], kept: Path, again: bool) -> list[Outcome]:

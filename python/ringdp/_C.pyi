@@ -79,7 +79,8 @@ class Backend:
 
     def why_no_step(self, device: object) -> str:
         """Why reduce_scatter_step() cannot have tensors of this device; "" where it can. As with any first call on a
-        device, ranks meet."""
+        device, ranks meet.
+        """
 
     def reduce_scatter_step(self, gradients: Tensor, divisor: float, sink: ShardSink) -> Work:
         """reduce_scatter_div(), and the step of a device_sink(), which gets this rank's part, in one call of the device."""

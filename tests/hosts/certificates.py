@@ -1,7 +1,7 @@
 """Certificates for tests: an authority, members of it and others, made by the command `openssl`.
 
-    files = Certificates(folder)
-    files.settings("member")    # {"tls_cert": ..., "tls_key": ..., "tls_ca": ...} of a member of the authority "ca"
+files = Certificates(folder)
+files.settings("member")    # {"tls_cert": ..., "tls_key": ..., "tls_ca": ...} of a member of the authority "ca"
 """
 
 from __future__ import annotations

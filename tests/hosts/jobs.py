@@ -63,7 +63,8 @@ class Job:
         self, task: str, only: int | None = None, others: Mapping[str, object] = MappingProxyType({}), **settings: object
     ) -> None:
         """Starts every rank by itself; rank 0 serves the store. The settings are for all, or for rank `only`: then the
-        rest has those of `others`."""
+        rest has those of `others`.
+        """
         for rank in range(self.world):
             host = self.network.hosts[rank // self.per_host]
             environment = self._environment(settings if only in (None, rank) else others)

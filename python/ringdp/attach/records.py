@@ -10,7 +10,6 @@ from typing import Any
 
 from ringdp.attach.rank_file import SUFFIX
 
-
 _MOST_RANKS = 1 << 20  # more are no job, and would take as long to look through
 
 
