@@ -44,8 +44,9 @@ def test_an_interface_that_does_not_exist(make_job, culprit):
     job.begin("join", only=culprit, socket_ifname="eth7")
     job.wait()
     for rank, own in enumerate(job.said()):
-        verdict = "InvalidArgument" if rank == culprit else f"Aborted: the rendezvous was given up by rank {culprit}"
-        assert f"{verdict}: there is no network interface 'eth7'" in own["error"]
+        told = rf"Aborted: the rendezvous was given up by rank {culprit} \(pid {job.ranks[culprit].pid} on \S+\)"
+        verdict = "InvalidArgument" if rank == culprit else told
+        assert re.search(f"{verdict}: there is no network interface 'eth7'", own["error"]), own["error"]
         for name in ("lo (127.0.0.1)", f"eth0 (10.77.0.{culprit + 1})", f"eth1 (10.77.1.{culprit + 1})"):
             assert name in own["error"]
 

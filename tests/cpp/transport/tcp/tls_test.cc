@@ -32,7 +32,7 @@ struct TlsSockets {
   TlsSockets() {
     TcpSockets sockets;
     const auto context = context_of();
-    auto client = context->connect(sockets.near.get(), "the far end"), server = context->accept(sockets.far.get(), "the near end");
+    auto client = context->connect(sockets.near.get(), "far"), server = context->accept(sockets.far.get(), "near");
     near = Socket(std::move(sockets.near), std::move(client));
     far = Socket(std::move(sockets.far), std::move(server));
     std::thread other([this] {
@@ -160,7 +160,8 @@ TEST(Tls, ThePieceThatAFullSocketLeftMayBeOfferedInOtherPortions) {
   const size_t until = sent + (1 << 20);
   while (received < until) {
     receive(until - received);
-    const ssize_t n = sent < until ? sockets.near.view().send(bytes.data() + sent, std::min<size_t>(until - sent, 777)) : 0;
+    const size_t portion = std::min<size_t>(until - sent, 777);
+    const ssize_t n = portion > 0 ? sockets.near.view().send(bytes.data() + sent, portion) : 0;
     if (n > 0) sent += n;
   }
   EXPECT_EQ(sent, until);
@@ -262,7 +263,8 @@ TEST(TlsContext, FilesThatWillNotDoAreNamed) {
   for (const auto& c : kCases) {
     const Error error = thrown([&] { TlsContext(c.cert, c.key, c.ca); });
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    for (const std::string& part : c.said) EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << ": " << error.what();
+    const std::string said = error.what();
+    for (const std::string& part : c.said) EXPECT_NE(said.find(part), std::string::npos) << part << ": " << said;
   }
   EXPECT_NO_THROW(context_of());
 }
@@ -293,7 +295,8 @@ TEST(TlsContext, BothSidesSayWhyTheyDoNotMeet) {
   RINGDP_NEEDS_CERTIFICATES();
   const Certificates& files = Certificates::get();
   std::ofstream(files["both"]) << std::ifstream(files["ca"]).rdbuf() << std::ifstream(files["other"]).rdbuf();
-  const auto member = context_of(), stranger = context_of("stranger", "other"), trusting = context_of("stranger", "both");
+  const auto member = context_of(), stranger = context_of("stranger", "other");
+  const auto trusting = context_of("stranger", "both");
   const auto has = [](const std::string& said, const std::string& part) {
     EXPECT_NE(said.find(part), std::string::npos) << "'" << part << "' in '" << said << "'";
   };
