@@ -154,6 +154,7 @@ void set_field(Settings& s, const std::string& field, const std::string& value) 
   } else if (field == "check") {
     s.check = parse_choice<Check>("check", kChecks, value);
   } else if (const auto* text = find_field(kTextFields, field)) {
+    if (value.find('\0') != std::string::npos) refuse(field, value.c_str(), "a text without a zero byte");
     s.*text->member = value;
   } else if (const auto* f = find_field(kIntFields, field)) {
     s.*f->member = parse_int(*f, value);

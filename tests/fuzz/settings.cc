@@ -30,8 +30,8 @@ void check_field(const std::string& field, const std::string& value) {
   Settings settings;
   if (refuses({ErrorKind::kInvalidArgument}, [&] { set_field(settings, field, value); })) return;
   const std::string text = get_field(settings, field);
-  require(field == "socket_ifname" || text.find('\0') == std::string::npos, "a value is read to its end");
-  require(value.find('\0') == std::string::npos || field == "socket_ifname", "a value with a zero in it is no value");
+  require(text.find('\0') == std::string::npos, "a value is read to its end");
+  require(value.find('\0') == std::string::npos, "a value with a zero in it is no value");
   Settings again;
   set_field(again, field, text);
   require(get_field(again, field) == text, "a value is what get_field() writes");

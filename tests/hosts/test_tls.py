@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -59,7 +60,8 @@ def test_a_certificate_of_another_authority(make_job, certificates, culprit):
     job.begin("join", only=culprit, others=member, **stranger)
     job.wait()
     for own in job.said():
-        for part in ("TLS with rank 0 at 10.77.0.1:", "its certificate is not accepted here", "RINGDP_TLS_CA="):
+        assert re.search(r"TLS with rank 0 \(pid \d+ on \S+\) at 10\.77\.0\.1:", own["error"]), own["error"]
+        for part in ("its certificate is not accepted here", "RINGDP_TLS_CA="):
             assert part in own["error"]
 
 

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <mutex>
 #include <thread>
 
 #include "comm/meshes.h"
@@ -43,12 +44,15 @@ class BusyStore : public MemoryStore {
       const size_t space = value.find(' ');
       const auto to = transport::SocketAddress::parse(value.substr(0, space), std::stoi(value.substr(space + 1)));
       for (const std::string said : {"ringdp\r\n in plain", "\x16\x03\x01\x02 garbage behind a header", ""}) {
-        strangers.push_back(transport::connect_tcp(*to, {Deadline::never(), nullptr}));
-        ::send(strangers.back().get(), said.data(), said.size(), MSG_NOSIGNAL);
+        UniqueFd stranger = transport::connect_tcp(*to, {Deadline::never(), nullptr});
+        ::send(stranger.get(), said.data(), said.size(), MSG_NOSIGNAL);
+        const std::lock_guard lock(mutex);
+        strangers.push_back(std::move(stranger));
       }
     }
     MemoryStore::set(key, value);
   }
+  std::mutex mutex;  // ranks are threads
   std::vector<UniqueFd> strangers;
 };
 
