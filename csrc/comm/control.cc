@@ -76,9 +76,8 @@ void send_control(transport::SocketView socket, const ControlMessage& message) {
   // Heartbeats to a stopped peer must not fill the socket: a message cut in two would read as garbage later.
   constexpr int kMaxQueuedHeartbeats = 4096;
   int queued = 0;
-  if (message.kind == ControlKind::kHeartbeat && ::ioctl(socket.fd(), SIOCOUTQ, &queued) == 0 && queued > kMaxQueuedHeartbeats) {
-    return;
-  }
+  const bool may_wait = message.kind == ControlKind::kHeartbeat;
+  if (may_wait && ::ioctl(socket.fd(), SIOCOUTQ, &queued) == 0 && queued > kMaxQueuedHeartbeats) return;
   const std::string bytes = encode(message);
   socket.post(bytes.data(), bytes.size());
 }

@@ -21,12 +21,11 @@ bool greet(transport::SocketView socket, const transport::Hello& mine, const tra
   return hello && transport::matches(*hello, transport::reply_to(mine));
 }
 
-// The hints are the own files: what a peer has, it says itself.
 [[noreturn]] void refuse_tls(const Session& session, int peer, const std::string& why) {
   const Settings& own = session.settings;
   throw Error(ErrorKind::kMismatch,
               "rank " + std::to_string(session.rank()) + ": " + why + "; this rank has RINGDP_TLS_CERT=" + own.tls_cert +
-                  " and RINGDP_TLS_CA=" + own.tls_ca + ": one authority signs the certificates of all ranks, and all ranks name it",
+                  " and RINGDP_TLS_CA=" + own.tls_ca + ": one authority signs for all ranks, and all name it",
               peer);
 }
 

@@ -18,8 +18,8 @@ using Admit = transport::Acceptor::Admit;
 transport::Socket introduce(const Session& session, int peer, transport::Channel channel, const Open& open,
                             const Admit& admit, uint32_t stream = 0);
 
-// The sockets of all `expected` hellos, in the order they came; under `tls`, unless it is null. Who comes otherwise is refused
-// and named by a warning: a stranger must not end the rendezvous, and a rank of the group says itself what is wrong.
+// The sockets of all `expected` hellos, in the order they came; under `tls`, unless it is null. Who comes otherwise is
+// refused and named by a warning: a stranger must not end the rendezvous, and a rank of the group says what is wrong itself.
 std::vector<transport::Acceptor::Arrival> receive(const Session& session, int listener,
                                                   std::vector<transport::Hello> expected, const Admit& admit,
                                                   const transport::TlsContext* tls = nullptr);

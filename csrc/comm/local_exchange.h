@@ -16,7 +16,7 @@ struct LocalExchange {
   transport::Probe probe;  // of the whole host: one failed pair fails it, so that all its ranks decide alike
   transport::SegmentLayout layout;
   std::vector<transport::LocalMember> members;  // by member number; complete only if the probe worked
-  std::map<int, transport::Socket> controls;             // by rank; only if the probe worked
+  std::map<int, transport::Socket> controls;    // by rank; only if the probe worked
 };
 
 // What plans may use of a slot: whole cache lines, equal on all ranks of all hosts.

@@ -2,8 +2,8 @@
 //
 // Rounds, all under one deadline: (1) publish a card, with host identity and a unix socket; (2) same-host pairs connect, compare
 // hellos, pass memfd and doorbell, probe the mapping; (3) publish what worked; a pair is "shm" only if both sides say
-// so; (4) the others connect over TCP, to the one chosen interface, port 0, under TLS where certificates are given. Listeners are
-// closed before it returns.
+// so; (4) the others connect over TCP, to the one chosen interface, port 0, under TLS where certificates are given.
+// Listeners are closed before it returns.
 // A peer that shares memory costs each group one descriptor, its control socket: memfds are closed once mapped, pidfds
 // and doorbells are shared by all groups of the process.
 #pragma once

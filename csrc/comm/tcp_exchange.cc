@@ -80,7 +80,8 @@ transport::Interface pick_interface(const Settings& settings, bool one_host) {
 }
 
 // Of a peer that may have ended since it said hello.
-void keep(int rank, TcpExchange::Connection& connection, const Line& line, transport::Socket socket, const Settings& settings) {
+void keep(int rank, TcpExchange::Connection& connection, const Line& line, transport::Socket socket,
+          const Settings& settings) {
   try {
     connection.address = SocketAddress::connected_to(socket.get()).text();
   } catch (const Error& error) {

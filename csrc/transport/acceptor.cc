@@ -62,7 +62,8 @@ void Acceptor::accept_new() {
 bool Acceptor::accept_one() {
   SocketAddress from;
   from.size = sizeof from.storage;
-  UniqueFd socket(::accept4(listener_, reinterpret_cast<sockaddr*>(&from.storage), &from.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  auto* const address = reinterpret_cast<sockaddr*>(&from.storage);
+  UniqueFd socket(::accept4(listener_, address, &from.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
   const bool room_is_short = !socket && is_out_of_room(errno);
   if (!socket && !room_is_short) {
     if (belongs_to_connection(errno)) return true;

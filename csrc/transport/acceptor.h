@@ -1,8 +1,8 @@
 // Serves one listener during rendezvous: lets the expected ranks in, and no one else, whatever arrives.
 //
-// A socket has one second to deliver its hello, under TLS with the handshake before it; at most 64 wait at once (beyond that the oldest is dropped), each in a
-// buffer of fixed size. Whoever fails is closed without an answer and only counted. Single-threaded; borrows its
-// listener.
+// A socket has one second to deliver its hello, under TLS with the handshake before it; at most 64 wait at once (beyond that
+// the oldest is dropped), each in a buffer of fixed size. Whoever fails is closed without an answer, but for TLS's own, and only
+// counted. Single-threaded; borrows its listener.
 #pragma once
 #include <cstddef>
 #include <functional>

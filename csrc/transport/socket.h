@@ -11,8 +11,8 @@
 
 namespace ringdp::transport {
 
-// A socket that somebody else owns, as what reads and writes it sees it. Any thread. Results are those of sendmsg(2) and recvmsg(2)
-// that neither wait nor raise a signal; errno EPROTO: TLS failed, and failure() says why.
+// A socket that somebody else owns, as what reads and writes it sees it. Any thread. Results are those of sendmsg(2) and
+// recvmsg(2) that neither wait nor raise a signal; errno EPROTO: TLS failed, and failure() says why.
 class SocketView {
  public:
   SocketView(int fd, Tls* tls = nullptr) : fd_(fd), tls_(tls) {}  // a descriptor by itself is one in plain
@@ -26,8 +26,8 @@ class SocketView {
   // Best effort, for what nobody offers again.
   void post(const void* bytes, size_t size) const;
 
-  bool shake() const { return tls_ == nullptr || tls_->shake(); }         // Tls::shake()
-  bool is_ahead() const { return tls_ != nullptr && tls_->is_ahead(); }  // poll(2) does not tell of all that can be received
+  bool shake() const { return tls_ == nullptr || tls_->shake(); }  // Tls::shake()
+  bool is_ahead() const { return tls_ != nullptr && tls_->is_ahead(); }  // poll(2) does not tell of all that has come
   std::string failure() const { return tls_ == nullptr ? "" : tls_->failure(); }
 
  private:

@@ -60,7 +60,11 @@ class Job:
         return self.said()
 
     def begin(
-        self, task: str, only: int | None = None, others: Mapping[str, object] = MappingProxyType({}), **settings: object
+        self,
+        task: str,
+        only: int | None = None,
+        others: Mapping[str, object] = MappingProxyType({}),
+        **settings: object,
     ) -> None:
         """Starts every rank by itself; rank 0 serves the store. The settings are for all, or for rank `only`: then the
         rest has those of `others`."""

@@ -1,4 +1,4 @@
-"""Writes down what passes an interface: `listen_in.py INTERFACE FILE`, from the moment FILE is there until it is ended."""
+"""Writes down what passes an interface: `listen_in.py INTERFACE FILE`, from when FILE is there until it is ended."""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ def test_the_bits_are_those_of_plain_and_nothing_travels_in_plain(make_job, cert
 @pytest.mark.parametrize("culprit", [1, pytest.param(0, marks=pytest.mark.long)])
 def test_a_certificate_of_another_authority(make_job, certificates, culprit):
     job = make_job(2, 1)
-    job.begin("join", only=culprit, others=certificates.settings("member"), **certificates.settings("stranger", "other"))
+    stranger, member = certificates.settings("stranger", "other"), certificates.settings("member")
+    job.begin("join", only=culprit, others=member, **stranger)
     job.wait()
     for own in job.said():
         for part in ("TLS with rank 0 at 10.77.0.1:", "its certificate is not accepted here", "RINGDP_TLS_CA="):

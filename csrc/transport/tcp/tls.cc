@@ -34,9 +34,9 @@ std::string reason_of(const OpenSsl& ssl) {
 
 void check_file(const char* variable, const std::string& path) {
   if (path.empty()) {
-    throw Error(ErrorKind::kInvalidArgument, std::string(variable) +
-                                                 " is not set: TLS between hosts needs RINGDP_TLS_CERT, RINGDP_TLS_KEY and "
-                                                 "RINGDP_TLS_CA; set all three on all ranks, or none");
+    throw Error(ErrorKind::kInvalidArgument,
+                std::string(variable) + " is not set: TLS between hosts needs RINGDP_TLS_CERT, RINGDP_TLS_KEY and RINGDP_TLS_CA; "
+                                        "set all three on all ranks, or none");
   }
   if (::access(path.c_str(), R_OK) == 0) return;
   const int code = errno;
@@ -205,6 +205,7 @@ TlsContext::TlsContext(const std::string& certificate, const std::string& key, c
     check_file("RINGDP_TLS_KEY", key);
     check_file("RINGDP_TLS_CA", authority);
     const std::string cert_file = "RINGDP_TLS_CERT=" + certificate, ca_file = "RINGDP_TLS_CA=" + authority;
+    const char no_certificate[] = " holds no certificate in PEM";
     const auto require = [this](bool works, const std::string& what) {
       if (!works) throw Error(ErrorKind::kInvalidArgument, what + ": " + reason_of(ssl_));
     };
@@ -216,10 +217,10 @@ TlsContext::TlsContext(const std::string& certificate, const std::string& key, c
     ssl_.SSL_CTX_set_default_read_buffer_len(context_, kReadAtOnce);
     ssl_.SSL_CTX_set_default_passwd_cb(context_, no_passphrase);
     ssl_.SSL_CTX_set_verify(context_, kVerifyBoth, nullptr);
-    require(ssl_.SSL_CTX_use_certificate_chain_file(context_, certificate.c_str()) == 1, cert_file + " holds no certificate in PEM");
+    require(ssl_.SSL_CTX_use_certificate_chain_file(context_, certificate.c_str()) == 1, cert_file + no_certificate);
     require(ssl_.SSL_CTX_use_PrivateKey_file(context_, key.c_str(), kPem) == 1,
             "RINGDP_TLS_KEY=" + key + " is not the key of " + cert_file + ", in PEM and without a passphrase");
-    require(ssl_.SSL_CTX_load_verify_locations(context_, authority.c_str(), nullptr) == 1, ca_file + " holds no certificate in PEM");
+    require(ssl_.SSL_CTX_load_verify_locations(context_, authority.c_str(), nullptr) == 1, ca_file + no_certificate);
     greet_itself(cert_file + " and " + ca_file);
   } catch (const Error&) {
     ssl_.SSL_CTX_free(context_);
@@ -242,7 +243,7 @@ void TlsContext::greet_itself(const std::string& files) const {
     for (const Tls* side : {client.get(), server.get()}) {
       if (side->failure().empty()) continue;
       throw Error(ErrorKind::kInvalidArgument,
-                  "no rank would accept " + files + ": " + side->failure() + "; one authority signs the certificates of all ranks");
+                  "no rank would accept " + files + ": " + side->failure() + "; one authority signs for all ranks");
     }
   }
   throw Error(ErrorKind::kInternal, "a handshake of TLS with itself did not end");

@@ -1,7 +1,7 @@
 // TLS 1.3 on a socket that somebody else waits for: both sides show a certificate that one authority has signed.
 //
-// Never waits, asks no terminal for a passphrase, says no goodbye: control.h's does. A record is sealed in memory and then
-// handed to the socket, so no signal is raised and every failed call leaves errno.
+// Never waits, asks no terminal for a passphrase, says no goodbye: groups have their own. A record is sealed in memory and
+// then handed to the socket, so no signal is raised and every failed call leaves errno.
 #pragma once
 #include <sys/types.h>
 
@@ -17,26 +17,27 @@
 
 namespace ringdp::transport {
 
-// One connection, whose descriptor is borrowed. Any thread; its lock is held for no longer than a call that does not wait.
+// One connection, whose descriptor is borrowed. Any thread; its lock is held while a call runs, and no call waits.
 class Tls {
  public:
-  // `peer`: for messages. `writes_per_key`: after so many sealed pieces the own key changes; AES-GCM is safe for 2^24.5 records of 16 KiB.
+  // `peer`: for messages. `writes_per_key`: after so many sealed pieces of 64 KiB the own key changes; AES-GCM is safe for
+  // 2^24.5 records of 16 KiB.
   Tls(const OpenSsl& ssl, ssl_ctx_st* context, int fd, std::string peer, bool connects,
       uint64_t writes_per_key = uint64_t{1} << 21);
   Tls(const Tls&) = delete;
   Tls& operator=(const Tls&) = delete;
   ~Tls();
 
-  // True once the own side of the handshake is done; the last of it leaves with the first bytes sent. Else false with errno: EAGAIN
-  // to try again when something has come. Who accepts may leave it to recv().
+  // True once the own side of the handshake is done; the last of it leaves with the first bytes sent. Else false with
+  // errno: EAGAIN to try again when something has come. Who accepts may leave it to recv().
   bool shake();
 
-  // As send(2) and recv(2), with errno EPROTO where TLS itself fails. Bytes that the socket did not take count as not sent, but are
-  // sealed already: the same bytes must be offered again.
+  // As send(2) and recv(2), with errno EPROTO where TLS itself fails. Bytes that the socket did not take count as not sent,
+  // but are sealed already: the same bytes must be offered again.
   ssize_t send(const void* bytes, size_t size);
   ssize_t recv(void* bytes, size_t size);
 
-  // A message that nobody will offer again: whole, or not at all where earlier ones have not left. Not together with send().
+  // A message that nobody offers again: whole, or not at all where earlier ones have not left. Not together with send().
   void post(const void* bytes, size_t size);
 
   bool is_ahead() const;        // something has been read from the socket that nobody has received
@@ -71,8 +72,8 @@ class Tls {
 // What the connections of one rank have in common. Any thread; its connections may outlive it.
 class TlsContext {
  public:
-  // PEM files: a certificate with those between it and the authority, its key without a passphrase, the authority. Greets itself
-  // with them: Error(kInvalidArgument) names the variable and the file that no peer would accept.
+  // PEM files: a certificate with those between it and the authority, its key without a passphrase, the authority. Greets
+  // itself with them: Error(kInvalidArgument) names the variable and the file that no peer would accept.
   TlsContext(const std::string& certificate, const std::string& key, const std::string& authority);
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;

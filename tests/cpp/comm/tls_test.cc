@@ -35,14 +35,14 @@ class TlsGroups : public testing::Test {
   static constexpr auto kGuard = std::chrono::seconds(60);  // against hanging
 };
 
-// A stranger at the door of every rank before its peers come: with a hello in plain, with garbage, and one that says nothing.
+// Strangers at the door of every rank before its peers come: with a hello in plain, with garbage, and one that is silent.
 class BusyStore : public MemoryStore {
  public:
   void set(const std::string& key, const std::string& value) override {
     if (key.rfind("1/address/", 0) == 0) {
       const size_t space = value.find(' ');
       const auto to = transport::SocketAddress::parse(value.substr(0, space), std::stoi(value.substr(space + 1)));
-      for (const std::string said : {"ringdp\r\n in plain", "\x16\x03\x01\x02 garbage behind the start of a record", ""}) {
+      for (const std::string said : {"ringdp\r\n in plain", "\x16\x03\x01\x02 garbage behind a header", ""}) {
         strangers.push_back(transport::connect_tcp(*to, {Deadline::never(), nullptr}));
         ::send(strangers.back().get(), said.data(), said.size(), MSG_NOSIGNAL);
       }
@@ -58,8 +58,8 @@ TEST_F(TlsGroups, RanksMeetUnderTlsWhoeverElseIsAtTheDoor) {
   settings.tcp_streams = 2;
   Meshes group(store, 2, settings);
   EXPECT_EQ(store.strangers.size(), 6u);
-  for (const int rank : {0, 1}) {
-    EXPECT_NE(group.meshes[static_cast<size_t>(rank)].peers[static_cast<size_t>(1 - rank)].why.find("TLS 1.3"), std::string::npos);
+  for (const size_t rank : {0, 1}) {
+    EXPECT_NE(group.meshes[rank].peers[1 - rank].why.find("TLS 1.3"), std::string::npos);
   }
   exchange_on_all_links(group.meshes);
 }
@@ -104,7 +104,8 @@ Error error_of_guest(const std::string& said, const Settings& settings) {
   Session guest = Session::begin(one, settings);
   guest.tls = tls;
   const UniqueFd listener = transport::listen_on(*transport::SocketAddress::parse("127.0.0.1", 0));
-  zero.publish("address", "127.0.0.1 " + std::to_string(transport::SocketAddress::bound_to(listener.get()).port()) + " 1");
+  const int port = transport::SocketAddress::bound_to(listener.get()).port();
+  zero.publish("address", "127.0.0.1 " + std::to_string(port) + " 1");
   std::vector<UniqueFd> accepted;
   std::thread host([&] {
     pollfd entry{listener.get(), POLLIN, 0};

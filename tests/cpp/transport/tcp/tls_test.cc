@@ -32,7 +32,7 @@ struct TlsSockets {
   TlsSockets() {
     TcpSockets sockets;
     const auto context = context_of();
-    auto client = context->connect(sockets.near.get(), "the far end"), server = context->accept(sockets.far.get(), "the near end");
+    auto client = context->connect(sockets.near.get(), "far"), server = context->accept(sockets.far.get(), "near");
     near = Socket(std::move(sockets.near), std::move(client));
     far = Socket(std::move(sockets.far), std::move(server));
     std::thread other([this] {
@@ -160,7 +160,8 @@ TEST(Tls, ThePieceThatAFullSocketLeftMayBeOfferedInOtherPortions) {
   const size_t until = sent + (1 << 20);
   while (received < until) {
     receive(until - received);
-    const ssize_t n = sent < until ? sockets.near.view().send(bytes.data() + sent, std::min<size_t>(until - sent, 777)) : 0;
+    const size_t portion = std::min<size_t>(until - sent, 777);
+    const ssize_t n = portion > 0 ? sockets.near.view().send(bytes.data() + sent, portion) : 0;
     if (n > 0) sent += n;
   }
   EXPECT_EQ(sent, until);
@@ -196,6 +197,15 @@ TEST(Tls, KeysAreChanged) {
   ASSERT_TRUE(shake_all(near_end, kUntilDone) && send_all(near_end, "x", 1, kUntilDone)) << near_end.failure();
   rounds(near_end, 1);
   other.join();
+  // Two more messages, and a key update (5 bytes) with one of them: each sealed in a record of 22 bytes more.
+  constexpr ssize_t kOnTheWire = 2 * (4 + 22) + (5 + 22);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(send_all(near_end, "four", 4, kUntilDone));
+  pollfd entry{sockets.far.get(), POLLIN, 0};
+  ssize_t total = 0;
+  for (char bytes[100]; total < kOnTheWire && ::poll(&entry, 1, 10'000) == 1;) {
+    total += ::recv(sockets.far.get(), bytes, sizeof bytes, 0);
+  }
+  EXPECT_EQ(total, kOnTheWire);
 }
 
 // Messages of several threads on one connection that a third reads, as the watch's and a group's are.
@@ -262,7 +272,8 @@ TEST(TlsContext, FilesThatWillNotDoAreNamed) {
   for (const auto& c : kCases) {
     const Error error = thrown([&] { TlsContext(c.cert, c.key, c.ca); });
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    for (const std::string& part : c.said) EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << ": " << error.what();
+    const std::string said = error.what();
+    for (const std::string& part : c.said) EXPECT_NE(said.find(part), std::string::npos) << part << ": " << said;
   }
   EXPECT_NO_THROW(context_of());
 }
@@ -293,7 +304,8 @@ TEST(TlsContext, BothSidesSayWhyTheyDoNotMeet) {
   RINGDP_NEEDS_CERTIFICATES();
   const Certificates& files = Certificates::get();
   std::ofstream(files["both"]) << std::ifstream(files["ca"]).rdbuf() << std::ifstream(files["other"]).rdbuf();
-  const auto member = context_of(), stranger = context_of("stranger", "other"), trusting = context_of("stranger", "both");
+  const auto member = context_of(), stranger = context_of("stranger", "other");
+  const auto trusting = context_of("stranger", "both");
   const auto has = [](const std::string& said, const std::string& part) {
     EXPECT_NE(said.find(part), std::string::npos) << "'" << part << "' in '" << said << "'";
   };
