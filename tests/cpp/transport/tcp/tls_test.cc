@@ -197,6 +197,15 @@ TEST(Tls, KeysAreChanged) {
   ASSERT_TRUE(shake_all(near_end, kUntilDone) && send_all(near_end, "x", 1, kUntilDone)) << near_end.failure();
   rounds(near_end, 1);
   other.join();
+  // Two more messages, and a key update (5 bytes) with one of them: each sealed in a record of 22 bytes more.
+  constexpr ssize_t kOnTheWire = 2 * (4 + 22) + (5 + 22);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(send_all(near_end, "four", 4, kUntilDone));
+  pollfd entry{sockets.far.get(), POLLIN, 0};
+  ssize_t total = 0;
+  for (char bytes[100]; total < kOnTheWire && ::poll(&entry, 1, 10'000) == 1;) {
+    total += ::recv(sockets.far.get(), bytes, sizeof bytes, 0);
+  }
+  EXPECT_EQ(total, kOnTheWire);
 }
 
 // Messages of several threads on one connection that a third reads, as the watch's and a group's are.
