@@ -23,6 +23,7 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -111,6 +112,15 @@ class Soak:
         self._groups = [(members, dist.new_group(members, timeout)) for members in memberships(options.ranks)]
         self._cases = [case for case in cases_of(options.ops, 2) if case.meaningful]
 
+    def warm_up(self) -> None:
+        """Every operation once in every group, either way: what starts a thread at its first use has done so."""
+        one_of_each = {case.op: case for case in self._cases}.values()
+        for members, group in self._groups:
+            for case, asynchronous in product(one_of_each if self.record.rank in members else (), (False, True)):
+                label = f"warm-up {case.op} {asynchronous}"
+                seat = Seat(members.index(self.record.rank), len(members), group, label, asynchronous, False)
+                self._check(seat, case, 1000)
+
     def call(self) -> None:
         """One random case in one random group, checked."""
         draw = self._draw
@@ -157,6 +167,7 @@ def soak(rank: int, options: argparse.Namespace, port: int, folder: str) -> None
         options.backend, store=store, rank=rank, world_size=options.ranks, timeout=timedelta(seconds=options.timeout)
     )
     run = Soak(rank, options)
+    run.warm_up()
     seconds, start, turn = 60.0 * options.minutes, time.monotonic(), 0
     turns, shown = dist.PrefixStore("turns", store), 0.0
     while rank_0_goes_on(turns, rank, turn, (now := time.monotonic() - start) < seconds):
