@@ -120,11 +120,71 @@ WITH_CRC uint32_t by_instructions(uint32_t before, const void* bytes, size_t siz
 
 #endif
 
+#if defined(__x86_64__)
+
+// x^n modulo the polynomial, its highest bit last.
+constexpr uint64_t power_of_x(int n) {
+  uint32_t power = 0x80000000;
+  for (; n > 0; --n) power = (power >> 1) ^ ((power & 1) ? kPolynomial : 0);
+  return power;
+}
+
+// What multiplies the two words of a lane of 128 bits, so that they may be added to a lane `bits` further on.
+struct Further {
+  uint64_t low, high;
+};
+constexpr Further further(int bits) { return {power_of_x(bits + 31), power_of_x(bits - 33)}; }
+
+#define WITH_FOLDS __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2")))
+
+WITH_FOLDS inline __m128i load_128(Further by) { return _mm_set_epi64x(static_cast<int64_t>(by.high), static_cast<int64_t>(by.low)); }
+
+WITH_FOLDS inline __m512i folded(__m512i lanes, __m512i by, __m512i onto) {
+  constexpr int kSumOfThree = 0x96;
+  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(lanes, by, 0x00), _mm512_clmulepi64_epi128(lanes, by, 0x11), onto,
+                                   kSumOfThree);
+}
+
+// 256 bytes at a time: carry-less products move four vectors onto the next four (Gopal et al., "Fast CRC computation for
+// generic polynomials using PCLMULQDQ", 2009); the instruction divides what is left at the end. About four times as fast.
+WITH_FOLDS uint32_t by_folding(uint32_t before, const void* bytes, size_t size) {
+  constexpr size_t kVector = 64, kBlock = 4 * kVector;
+  if (size < 2 * kBlock) return by_instructions(before, bytes, size);
+  const auto* at = static_cast<const std::byte*>(bytes);
+  __m512i first = _mm512_loadu_si512(at), second = _mm512_loadu_si512(at + kVector);
+  __m512i third = _mm512_loadu_si512(at + 2 * kVector), fourth = _mm512_loadu_si512(at + 3 * kVector);
+  first = _mm512_xor_si512(first, _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(~before))));
+  const __m512i by_block = _mm512_broadcast_i32x4(load_128(further(8 * kBlock)));
+  for (at += kBlock, size -= kBlock; size >= kBlock; at += kBlock, size -= kBlock) {
+    first = folded(first, by_block, _mm512_loadu_si512(at));
+    second = folded(second, by_block, _mm512_loadu_si512(at + kVector));
+    third = folded(third, by_block, _mm512_loadu_si512(at + 2 * kVector));
+    fourth = folded(fourth, by_block, _mm512_loadu_si512(at + 3 * kVector));
+  }
+  const __m512i by_vector = _mm512_broadcast_i32x4(load_128(further(8 * kVector)));
+  const __m512i one = folded(folded(folded(first, by_vector, second), by_vector, third), by_vector, fourth);
+  std::array<uint64_t, 8> words;
+  _mm512_storeu_si512(words.data(), one);
+  uint32_t sum = 0;
+  for (const uint64_t word : words) sum = sum_8(sum, word);
+  return by_instructions(~sum, at, size);
+}
+
+bool has_folds() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("pclmul") &&
+         has_instructions();
+}
+
+#endif
+
 }  // namespace
 
 const std::vector<Crc32cMethod>& crc32c_methods() {
   static const std::vector<Crc32cMethod> kMethods = [] {
     std::vector<Crc32cMethod> methods;
+#if defined(__x86_64__)
+    if (has_folds()) methods.push_back({"avx512", by_folding});
+#endif
 #if defined(__x86_64__) || defined(__aarch64__)
     if (has_instructions()) methods.push_back({kName, by_instructions});
 #endif

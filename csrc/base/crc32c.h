@@ -13,7 +13,7 @@ uint32_t crc32c(uint32_t before, const void* bytes, size_t size);
 
 // All the ways of this machine, the one in use first; each is a crc32c().
 struct Crc32cMethod {
-  const char* name;  // "sse4.2", "armv8" or "table"
+  const char* name;  // "avx512", "sse4.2", "armv8" or "table"
   uint32_t (*sum)(uint32_t before, const void* bytes, size_t size);
 };
 const std::vector<Crc32cMethod>& crc32c_methods();

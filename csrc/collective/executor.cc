@@ -57,6 +57,7 @@ Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric
   if (workspace_.scratch.size() < static_cast<size_t>(plan.scratch_bytes)) {
     workspace_.scratch.resize(plan.scratch_bytes);
   }
+  if (buffers_.contributions) reader_.emplace(plan, fabric.members, *buffers_.contributions);
   const uint64_t stages = stages_of(plan);
   workspace_.stages += stages;
   workspace_.slot_path.begin(stages);

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "collective/contributions.h"
 #include "collective/fabric.h"
 #include "collective/note_exchange.h"
 #include "collective/slot_path.h"
@@ -33,6 +35,7 @@ struct Buffers {
   // Called by the driver as soon as elements begin..begin+count of output 0 have been folded for good, while they are in
   // its cache. Plans that copy or decode into the output do not say so.
   std::function<void(int64_t begin, int64_t count)> on_result = {};
+  Contributions* contributions = nullptr;  // of a sum: what was summed here; null: nobody asks
 };
 
 // Memory and positions that outlive one collective: one per group.
@@ -103,6 +106,7 @@ class Executor {
   Workspace& workspace_;
   NoteExchange notes_;
   Observer observer_;
+  std::optional<ContributionReader> reader_;
 
   const bool has_barriers_;  // the first arrival at one shows the note
   bool moved_ = false;       // bytes moved inside an unfinished step

@@ -25,6 +25,7 @@ void Executor::fold(const Step& step) {
   std::vector<void*> dsts;
   for (const Ref& ref : step.srcs) {
     srcs.push_back(resolve(ref));
+    if (reader_) reader_->read(ref, srcs.back());
     totals_.memory_bytes_read += bytes_of(ref);
   }
   for (const Ref& ref : step.dsts) {
@@ -97,6 +98,7 @@ void Executor::recode(const Step& step) {
   const Ref& dst = step.dsts[0];
   const bool encodes = step.verb == Verb::kEncode;
   const DType dtype = (encodes ? src : dst).form == Form::kWide ? wide_of(plan_.dtype) : plan_.dtype;
+  if (reader_ && encodes && src.space == Space::kInput) reader_->read(src, resolve(src));
   (encodes ? kernels::encode : kernels::decode)(plan_.wire, dtype, resolve(src), resolve(dst), src.count);
   totals_.memory_bytes_read += bytes_of(src);
   totals_.memory_bytes_written += bytes_of(dst);

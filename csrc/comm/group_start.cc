@@ -34,6 +34,7 @@ void Group::start(Op& op) {
   const plan::Problem problem = problem_of(op.desc());
   collective::Buffers& buffers = op.request_.buffers;
   buffers.divisor = op.desc().divisor;
+  if (const auto& digests = op.request_.digests) buffers.contributions = &digests->summed;
   const bool large = heaps_are_shared() && plan::is_for_one_pass(problem);
   placements_.assign(large ? config_.world : 0, {});
   Placement own;

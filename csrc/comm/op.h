@@ -11,11 +11,11 @@
 
 namespace ringdp::comm {
 
-// A checksum that rides on a collective's note, and with it those of all ranks, by rank, once the collective is done; 0
-// of a rank that gave none.
+// Checksums that go with a collective. Complete once it is done.
 struct Digests {
-  uint64_t own = 0;
-  std::vector<uint64_t> all;
+  uint64_t own = 0;           // rides on the collective's note; 0: none
+  std::vector<uint64_t> all;  // those of all ranks, by rank
+  collective::Contributions summed;  // of a reduction: what was summed on this rank
 };
 
 // What the caller asks of a group. Buffers must stay valid until the op is done.

@@ -52,6 +52,7 @@ class RotatedRing {
     int slot = 0;
   };
 
+  bool starts_wide() const { return widens_ && wide_of(problem_.dtype) != problem_.dtype; }
   Extent chunk(int c) const {
     return scatter_ ? Extent{0, problem_.part(c)} : balanced_part(problem_.count, world_, c, unit_);
   }
@@ -63,7 +64,7 @@ class RotatedRing {
   void send(int s, int64_t k) {
     const Ref mine = own(wrap(start_ - s, world_), k);
     if (mine.count == 0) return;
-    if (s == 0 && (!widens_ || wide_of(problem_.dtype) == problem_.dtype)) {
+    if (s == 0 && !starts_wide()) {
       builder_.send(lanes_.send, lanes_.next, s, mine);
       return;
     }
@@ -78,7 +79,7 @@ class RotatedRing {
     const Ref mine = own(c, k);
     if (mine.count == 0) return;
     const Window::Slot in = received_.take();
-    const Ref prefix = Builder::scratch(in.offset, s == 0 && !widens_ ? Form::kRaw : Form::kWide, mine.count);
+    const Ref prefix = Builder::scratch(in.offset, s == 0 && !starts_wide() ? Form::kRaw : Form::kWide, mine.count);
     const After arrived = builder_.recv(lanes_.recv, lanes_.previous, s, prefix, in.free);
     if (s < world_ - 2) {
       fold_partial({prefix, mine}, {arrived}, k);

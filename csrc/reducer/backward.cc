@@ -46,6 +46,7 @@ void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
   running_.clear();
   sinks_.clear();
   running_.resize(buckets_.size());
+  if (drift_) drift_->begin(buckets_.size());
   timeline_.begin_backward(now_ns(), buckets_.size());
   note(trace::Kind::kBackward, timeline_.backward);
   share_gradients();
@@ -189,7 +190,7 @@ void Reducer::launch(size_t number) {
   timeline_.buckets[number].launched = now_ns();
   note(trace::Kind::kLaunched, timeline_.buckets[number].launched, static_cast<int>(number));
   running_[number] = for_bucket(number, [&] {
-    return start(bucket, bucket.memory, number, rides(bucket) ? drift_->take(number, bucket) : nullptr);
+    return start(bucket, bucket.memory, number, rides(bucket) ? drift_->take(number, bucket, bucket.memory) : nullptr);
   });
   ++launched_;
 }
@@ -244,6 +245,7 @@ void Reducer::finish() {
     if (!options_.overlap) launch(number);
     settle(number);
   }
+  if (drift_) drift_->check_means(buckets_, timeline_.step, *group_);
   if (sharded()) note_used();
   unaveraged_.settle(parameters_);
   usage_.wait();

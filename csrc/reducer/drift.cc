@@ -9,6 +9,8 @@
 #include "backend/compat.h"
 #include "backend/digests.h"
 #include "kernels/checksum.h"
+#include "reducer/complaints.h"
+#include "reducer/gradients.h"
 
 namespace ringdp::reducer {
 namespace {
@@ -60,11 +62,17 @@ std::vector<int> odd_ranks(const std::vector<uint64_t>& by_rank) {
   return all;
 }
 
-Mean::DigestsPtr Drift::take(size_t number, const Bucket& bucket) {
-  if (buckets_.size() <= number) buckets_.resize(number + 1);
-  OfBucket& own = buckets_[number];
-  own.sums.clear();
-  own.digests = std::make_shared<backend::Digests>();
+Drift::OfBucket& Drift::begin_bucket(size_t number, const at::Tensor& flat) {
+  OfBucket& own = buckets_.at(number);
+  const at::Tensor reals = as_reals(flat);  // as they are summed
+  const auto size = static_cast<int64_t>(reals.itemsize());
+  own = {std::make_shared<backend::Digests>(), {}, 0, reals.numel(), 0};
+  own.given = kernels::unordered_checksum(reals.const_data_ptr(), reals.numel(), size);
+  return own;
+}
+
+Mean::DigestsPtr Drift::take(size_t number, const Bucket& bucket, const at::Tensor& flat) {
+  OfBucket& own = begin_bucket(number, flat);
   for (const at::Tensor& parameter : bucket.parameters) {
     own.sums.push_back(checksum_of(parameter));
     own.digests->own = kernels::combine(own.digests->own, own.sums.back());
@@ -72,21 +80,22 @@ Mean::DigestsPtr Drift::take(size_t number, const Bucket& bucket) {
   return own.digests;
 }
 
-Mean::DigestsPtr Drift::abstain(size_t number, const Bucket& bucket) {
-  if (buckets_.size() <= number) buckets_.resize(number + 1);
-  buckets_[number] = {std::make_shared<backend::Digests>(), std::vector<uint64_t>(bucket.indices.size())};
-  return buckets_[number].digests;
+Mean::DigestsPtr Drift::abstain(size_t number, const Bucket& bucket, const at::Tensor& flat) {
+  OfBucket& own = begin_bucket(number, flat);
+  own.sums.resize(bucket.indices.size());
+  return own.digests;
 }
 
-void Drift::check(size_t number, const Bucket& bucket, int64_t step, c10d::ProcessGroup& group) {
-  if (number >= buckets_.size() || !buckets_[number].digests) return;
-  const auto digests = std::move(buckets_[number].digests);
-  if (odd_ranks(digests->all).empty()) return;
-  const auto sums = gathered(buckets_[number].sums, group);
+void Drift::check(size_t number, const Bucket& bucket, const at::Tensor& mean, int64_t step, c10d::ProcessGroup& group) {
+  OfBucket& own = buckets_.at(number);
+  if (!own.digests) return;
+  if (mean.defined()) own.mean = checksum_of(mean);
+  if (odd_ranks(own.digests->all).empty()) return;
+  const auto sums = gathered(own.sums, group);
   for (size_t position = 0; position < bucket.indices.size(); ++position) {
     std::vector<uint64_t> by_rank;
     for (size_t rank = 0; rank < sums.size(); ++rank) {
-      by_rank.push_back(digests->all[rank] == 0 ? 0 : sums[rank][position]);
+      by_rank.push_back(own.digests->all[rank] == 0 ? 0 : sums[rank][position]);
     }
     const std::vector<int> odd = odd_ranks(by_rank);
     TORCH_CHECK(odd.empty(), "DistributedDataParallel: the ranks have drifted apart: at step ", step, " ",
@@ -97,6 +106,58 @@ void Drift::check(size_t number, const Bucket& bucket, int64_t step, c10d::Proce
   }
   TORCH_CHECK(false, "DistributedDataParallel: at step ", step, " a rank's checksum of the parameters of bucket ", number,
               " changed on its way: its memory is damaged");
+}
+
+// Of each bucket four rows of a number per rank: sums, elements, what was given, what came back. Each rank adds the first two of
+// all ranks, and the latter two of itself.
+void Drift::check_means(const std::vector<Bucket>& buckets, int64_t step, c10d::ProcessGroup& group) {
+  const size_t ranks = group.getSize(), rank = group.getRank(), rows = 4;
+  std::vector<size_t> taken;
+  for (size_t number = 0; number < buckets_.size(); ++number) {
+    if (buckets_[number].digests) taken.push_back(number);
+  }
+  if (taken.empty()) return;
+  at::Tensor table = at::zeros({static_cast<int64_t>(taken.size() * rows * ranks)}, at::kLong);
+  int64_t* const cells = table.mutable_data_ptr<int64_t>();
+  for (size_t i = 0; i < taken.size(); ++i) {
+    const OfBucket& own = buckets_[taken[i]];
+    int64_t* const row = cells + i * rows * ranks;
+    for (size_t r = 0; r < own.digests->summed.sums.size(); ++r) {
+      row[r] = static_cast<int64_t>(own.digests->summed.sums[r]);
+      row[ranks + r] = own.digests->summed.elements[r];
+    }
+    row[2 * ranks + rank] = static_cast<int64_t>(own.given);
+    row[3 * ranks + rank] = static_cast<int64_t>(own.mean);
+  }
+  std::vector<at::Tensor> tables{table};
+  group.allreduce(tables)->wait();
+  for (size_t i = 0; i < taken.size(); ++i) {
+    const OfBucket& own = buckets_[taken[i]];
+    const auto cell = [&](size_t row, size_t r) { return static_cast<uint64_t>(cells[(i * rows + row) * ranks + r]); };
+    const auto gradients = [&] { return gradients_of(buckets[taken[i]], taken[i]); };
+    std::vector<uint64_t> means;
+    for (size_t r = 0; r < ranks; ++r) {
+      // Plans that sum on all ranks read what each gives so many times.
+      const uint64_t times = cell(1, r) / static_cast<uint64_t>(own.elements);
+      const bool all = times > 0 && cell(1, r) == times * static_cast<uint64_t>(own.elements);
+      TORCH_CHECK(all && cell(0, r) == times * cell(2, r), "DistributedDataParallel: at step ", step, " what rank ", r,
+                  " gave to ", gradients(), ", changed before it was summed, so all ranks have the same wrong mean: a memory "
+                  "error on rank ", r, " or on the ranks it gave it to, or a link without a checksum. Do not step: restart "
+                  "from a checkpoint");
+      means.push_back(cell(3, r));
+    }
+    const std::vector<int> odd = odd_ranks(means);
+    TORCH_CHECK(odd.empty(), "DistributedDataParallel: at step ", step, " ", in_words(odd, means), " of ", gradients(),
+                ", after they were averaged: a memory error, or a link without a checksum. Do not step: restart from a "
+                "checkpoint");
+  }
+}
+
+std::string Drift::gradients_of(const Bucket& bucket, size_t number) const {
+  constexpr size_t kMostNamed = 3;
+  std::vector<std::string> names;
+  for (const size_t index : bucket.indices) names.push_back(names_[index]);
+  return "the gradients of " + listed(names, kMostNamed) + " (bucket " + std::to_string(number) + ")";
 }
 
 }  // namespace ringdp::reducer

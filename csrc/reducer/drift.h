@@ -1,9 +1,11 @@
-// Whether all ranks still hold the same parameters: a checksum of each bucket's, taken as the bucket is launched, rides on
-// the note of its collective.
+// Whether all ranks still hold the same parameters, and whether gradients were averaged as they were given.
 //
-// A bit that flips in a parameter, in the state of an optimizer or in a gradient after it was averaged makes parameters
-// differ by the next step, and is found there. Not seen are parameters that need no gradient, buffers, and buckets that
-// go through a communication hook. Guarded by the reducer's lock.
+// A checksum of each bucket's parameters, taken as the bucket is launched, rides on the note of its collective: a bit that
+// flips in a parameter, in the state of an optimizer or in a gradient after it was averaged makes parameters differ by the
+// next step, and is found there. At the end of a pass one all_reduce compares checksums of what each rank gave to a bucket, of
+// what was summed of it (collective/contributions.h), and of the means that the ranks have got: a bit that flips in between
+// makes all ranks wrong alike, or their gradients differ. Not seen are gradients that are wrong before their bucket is launched,
+// parameters that need no gradient, buffers, and buckets that go through a communication hook. Guarded by the reducer's lock.
 #pragma once
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -20,21 +22,34 @@ class Drift {
   // `names` of all parameters of the reducer; must outlive this.
   explicit Drift(const std::vector<std::string>& names) : names_(names) {}
 
-  // For the collective of bucket `number`. Parameters are on the CPU.
-  Mean::DigestsPtr take(size_t number, const Bucket& bucket);
+  // A pass begins; whatever an earlier one has left is dropped.
+  void begin(size_t buckets) { buckets_.assign(buckets, {}); }
+
+  // For the collective of bucket `number` over `flat`, its memory or a stand-in. Parameters are on the CPU.
+  Mean::DigestsPtr take(size_t number, const Bucket& bucket, const at::Tensor& flat);
 
   // The same of a rank whose parameters have not been stepped with the others' (join).
-  Mean::DigestsPtr abstain(size_t number, const Bucket& bucket);
+  Mean::DigestsPtr abstain(size_t number, const Bucket& bucket, const at::Tensor& flat);
 
   // Once that collective is done, on all ranks in the same order. RuntimeError on every rank names the step, the
   // ranks whose bits are not those of most, bucket and first parameter; finding that out is one all_gather.
-  void check(size_t number, const Bucket& bucket, int64_t step, c10d::ProcessGroup& group);
+  // `mean`: what this rank has got, where every rank gets all of it; else undefined.
+  void check(size_t number, const Bucket& bucket, const at::Tensor& mean, int64_t step, c10d::ProcessGroup& group);
+
+  // Once all buckets are done, on all ranks: collective, if any bucket was taken. RuntimeError on every rank names the step, the
+  // bucket and the ranks.
+  void check_means(const std::vector<Bucket>& buckets, int64_t step, c10d::ProcessGroup& group);
 
  private:
   struct OfBucket {
-    Mean::DigestsPtr digests;
+    Mean::DigestsPtr digests;    // null: not taken in this pass
     std::vector<uint64_t> sums;  // of each parameter
+    uint64_t given = 0;          // of what this rank has given
+    int64_t elements = 0;
+    uint64_t mean = 0;           // of what it has got; 0: nothing that others have, too
   };
+  OfBucket& begin_bucket(size_t number, const at::Tensor& flat);
+  std::string gradients_of(const Bucket& bucket, size_t number) const;
   const std::vector<std::string>& names_;
   std::vector<OfBucket> buckets_;
 };

@@ -15,11 +15,13 @@ void Reducer::shadow_backward(double divisor) {
   check_laid_out();
   const c10::AutoGradMode no_grad(false);
   divisor_.set(divisor);
+  if (drift_) drift_->begin(buckets_.size());
   std::vector<at::Tensor> nothing, kept;  // kept: what shared memory held
   std::vector<std::unique_ptr<Reduction>> running;
   const auto begin = [&](size_t number) {
     const Bucket& bucket = buckets_[number];
-    running.push_back(start(bucket, nothing[number], number, rides(bucket) ? drift_->abstain(number, bucket) : nullptr));
+    running.push_back(start(bucket, nothing[number], number,
+                            rides(bucket) ? drift_->abstain(number, bucket, nothing[number]) : nullptr));
   };
   for (const Bucket& bucket : buckets_) {
     const bool shared = !bucket.sparse && bucket.keeps_memory() && is_shared(*group_, bucket.memory);
@@ -36,8 +38,9 @@ void Reducer::shadow_backward(double divisor) {
     if (!running[number]) continue;
     running[number]->finish();
     if (kept[number].defined()) nothing[number].copy_(kept[number]);
-    if (drift_) drift_->check(number, buckets_[number], timeline_.step, *group_);
+    if (drift_) drift_->check(number, buckets_[number], {}, timeline_.step, *group_);
   }
+  if (drift_) drift_->check_means(buckets_, timeline_.step, *group_);
   usage_.wait();
   shadowed_first_ = static_graph_;
   divisor_.reset();

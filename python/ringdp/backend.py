@@ -19,14 +19,27 @@ _C = _native.load()
 class Options(_C.Options):
     """Settings of one process group, for ``pg_options=``.
 
-    Keyword arguments are the fields that ``ringdp info`` lists (``transport``, ``algorithm``, ``order``, ...); they
-    outrank the environment. A field or value that does not exist raises ``DistBackendError`` naming what is accepted.
+    Keyword arguments and attributes are the fields that ``ringdp info`` lists (``transport``, ``algorithm``, ``order``,
+    ...); they outrank the environment. A field or value that does not exist raises ``DistBackendError`` naming what is
+    accepted.
     """
 
     def __init__(self, timeout: timedelta = timedelta(minutes=30), **fields: object) -> None:
         super().__init__(timeout)
         for field, value in fields.items():
             self.set(field, str(value))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(_C.Options, name):  # torch's own
+            super().__setattr__(name, value)
+        else:
+            self.set(name, str(value))
+
+    def __getattr__(self, name: str) -> str:
+        try:
+            return self.get(name)
+        except torch.distributed.DistBackendError as error:
+            raise AttributeError(str(error)) from None
 
 
 def as_options(given: object) -> Any:

@@ -33,6 +33,7 @@ size_t TcpLink::try_send(const void* bytes, size_t size) {
 }
 
 size_t TcpLink::send(const void* header, size_t header_size, const void* bytes, size_t size) {
+  size = std::min(size, kLargestRecord);
   iovec parts[] = {{const_cast<void*>(header), header_size}, {const_cast<void*>(bytes), size}};
   const ssize_t sent = header_size > 0 ? socket_.view().send(parts, 2) : socket_.view().send(parts + 1, 1);
   if (sent < 0) {

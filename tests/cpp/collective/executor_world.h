@@ -81,12 +81,18 @@ class World {
     Part& part = parts_[r];
     NoteExchange notes(part.fabric, r, part.plan.world, std::move(opening));
     Buffers buffers{{part.in.data()}, {part.out.data()}};
+    if (counts_contributions) buffers.contributions = &part.contributions;
     if (on_result) buffers.on_result = [this, r](int64_t begin, int64_t count) { on_result(r, begin, count); };
+    Observer observer;
+    if (after_step) observer = [this, r](const plan::Step& step, const std::vector<void*>& dsts) { after_step(r, step, dsts); };
     part.executor = std::make_unique<Executor>(part.plan, std::move(buffers), part.fabric, part.workspace,
-                                               std::move(notes));
+                                               std::move(notes), std::move(observer));
   }
 
-  std::function<void(int rank, int64_t begin, int64_t count)> on_result;  // before start()
+  // Before start():
+  std::function<void(int rank, int64_t begin, int64_t count)> on_result;
+  std::function<void(int rank, const plan::Step& step, const std::vector<void*>& dsts)> after_step;
+  bool counts_contributions = false;
 
   bool advance(int rank) { return parts_[rank].executor->advance(); }
   bool done() const {
@@ -105,11 +111,13 @@ class World {
   const Workspace& workspace(int rank) const { return parts_[rank].workspace; }
   std::vector<float>& in(int rank) { return parts_[rank].in; }
   const std::vector<float>& out(int rank) const { return parts_[rank].out; }
+  const Contributions& contributions(int rank) const { return parts_[rank].contributions; }
 
  private:
   struct Part {
     plan::Plan plan;
     std::vector<float> in, out;
+    Contributions contributions;
     std::vector<std::unique_ptr<transport::Link>> links;
     Fabric fabric;
     Workspace workspace;

@@ -7,6 +7,8 @@
 #include <set>
 #include <vector>
 
+#include "base/error.h"
+
 namespace ringdp::kernels {
 namespace {
 
@@ -68,6 +70,47 @@ TEST(Checksum, DependsOnTheLengthAndNotOnTheAddress) {
 TEST(Checksum, CombiningKeepsTheOrder) {
   EXPECT_NE(combine(combine(0, 3), 4), combine(combine(0, 4), 3));
   EXPECT_NE(combine(0, 3), combine(0, 4));
+}
+
+TEST(UnorderedChecksum, IsTheSumOfItsPartsInAnyOrder) {
+  for (const int64_t size : {1, 2, 4, 8, 16}) {
+    const auto bytes = random_bytes(100 * size);
+    const uint64_t whole = unordered_checksum(bytes.data(), 100, size);
+    for (const int64_t cut : {0, 1, 37, 100}) {
+      EXPECT_EQ(unordered_checksum(bytes.data() + cut * size, 100 - cut, size) + unordered_checksum(bytes.data(), cut, size),
+                whole);
+    }
+  }
+}
+
+TEST(UnorderedChecksum, EveryFlippedBitShows) {
+  for (const int64_t size : {1, 2, 4, 8}) {
+    auto bytes = random_bytes(24 * size);
+    const uint64_t right = unordered_checksum(bytes.data(), 24, size);
+    for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+      bytes[bit / 8] ^= 1 << (bit % 8);
+      EXPECT_NE(unordered_checksum(bytes.data(), 24, size), right) << "bit " << bit << " of elements of " << size;
+      bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+  }
+}
+
+// What cancels in a sum of the elements themselves.
+TEST(UnorderedChecksum, ChangesThatCancelShow) {
+  std::vector<float> values{1.5f, -1.5f, 2.0f, 4.0f}, negated{-1.5f, 1.5f, 2.0f, 4.0f}, moved{1.5f, -1.5f, 4.0f, 2.0f};
+  values[0] = 1.0f;  // its sign bit goes to the second element
+  std::vector<float> exchanged{-1.0f, 1.5f, 2.0f, 4.0f};
+  EXPECT_NE(unordered_checksum(values.data(), 4, 4), unordered_checksum(exchanged.data(), 4, 4));
+  EXPECT_EQ(unordered_checksum(negated.data(), 4, 4), unordered_checksum(std::vector<float>{1.5f, -1.5f, 4.0f, 2.0f}.data(), 4, 4));
+  EXPECT_EQ(unordered_checksum(negated.data(), 4, 4), unordered_checksum(moved.data(), 4, 4));
+}
+
+TEST(UnorderedChecksum, NeedsNoAlignmentAndRefusesOtherSizes) {
+  const auto bytes = random_bytes(64);
+  std::vector<unsigned char> moved(65);
+  std::memcpy(&moved[1], bytes.data(), 64);
+  EXPECT_EQ(unordered_checksum(&moved[1], 16, 4), unordered_checksum(bytes.data(), 16, 4));
+  EXPECT_THROW(unordered_checksum(bytes.data(), 1, 3), Error);
 }
 
 }  // namespace

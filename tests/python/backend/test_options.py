@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import ringdp
 import torch
@@ -79,6 +81,18 @@ def test_what_is_set_can_be_read():
     assert options.get("segment_bytes") == "4096"
     assert options.get("order") == "rotated"
     assert options.fields() == {"segment_bytes": "4096", "order": "rotated"}
+
+
+def test_attributes_are_fields():
+    options = ringdp.Options(order="rotated")
+    options.segment_bytes = 4096
+    options._timeout = timedelta(seconds=5)
+    assert options.fields() == {"segment_bytes": "4096", "order": "rotated"}
+    assert (options.segment_bytes, options.order, options.transport) == ("4096", "rotated", "auto")
+    assert options._timeout == timedelta(seconds=5)
+    assert not hasattr(options, "is_high_priority_stream")
+    with pytest.raises(dist.DistBackendError, match="no setting 'is_high_priority_stream'; it has transport"):
+        options.is_high_priority_stream = True
 
 
 def test_tuned_values_stand_in_for_defaults_only(monkeypatch):

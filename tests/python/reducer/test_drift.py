@@ -95,6 +95,36 @@ def test_it_is_found_in_every_mode(run_on_fresh_ranks, options):
         assert "at step 4 ranks 0 and 1 hold different bits, and no value has a majority, of 2.weight" in message
 
 
+def message_of_a_flip_while_others_compute(rank, options):
+    """A bit flips on `rank` in what it has given to its first bucket, while the others have not come that far."""
+    ddp, optimizer = make(gradient_as_bucket_view=True, **options)
+    store = dist.distributed_c10d._get_default_store()
+    one_step(ddp, optimizer)  # and buckets are in the order of arrival
+    last, first = ddp.module[3].weight, ddp.module[0].weight
+    if dist.get_rank() == rank:
+
+        def meddle(_):
+            flip(last.grad, 32 * 1000 + 30)  # of the slice that the rank sums itself
+            store.set(f"flipped {options}", "")
+
+        first.register_hook(meddle)
+    else:
+        last.register_hook(lambda _: store.wait([f"flipped {options}"]))
+    with pytest.raises(RuntimeError) as error:
+        one_step(ddp, optimizer)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("settings", [{}, {"transport": "tcp"}, {"algorithm": "ring"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"zero_stage": 1}, {"overlap": True, "static_graph": True}], ids=str)
+def test_a_bit_that_flips_before_the_sum_is_found_in_the_same_step(run_on_fresh_ranks, settings, options):
+    world = run_on_fresh_ranks(3, **settings)
+    world.join()
+    for message in world.run(message_of_a_flip_while_others_compute, 1, options):
+        assert "at step 2 what rank 1 gave to the gradients of 3." in message
+        assert "Do not step: restart from a checkpoint" in message
+
+
 def message_beside_a_rank_that_has_joined():
     """Rank 2 has no more inputs when a bit flips on rank 0."""
     ddp, optimizer = make()
@@ -133,6 +163,45 @@ def trains_without_a_word(steps):
 def test_equal_ranks_are_never_odd(pair):
     trains = pair.run(trains_without_a_word, 4)
     assert len(trains) == 2
+
+
+class Twist(torch.nn.Module):
+    """Complex parameters, and as many 16-bit ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.complex = torch.nn.Parameter(torch.randn(33, dtype=torch.complex64))
+        self.short = torch.nn.Parameter(torch.randn(1001, dtype=torch.bfloat16))
+
+    def forward(self, x):
+        return (self.complex * x).abs().sum() + (self.short * x).sum().float()
+
+
+def sums_without_a_word():
+    """On a rank: sums of every kind of dtype, large and small."""
+    for model in (Twist(), torch.nn.Linear(300, 300), torch.nn.Linear(2, 2)):
+        ddp = ringdp.DistributedDataParallel(model, check_drift=True)
+        for _ in range(2):
+            given = torch.tensor(0.3 + dist.get_rank()) if isinstance(model, Twist) else torch.randn(2, model.in_features)
+            ddp(given).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "ring"},
+        {"order": "rotated"},
+        {"algorithm": "tree", "transport": "tcp"},
+        {"algorithm": "server"},
+        {"wire": "bf16", "transport": "tcp"},
+        {"heap_bytes": 0},
+    ],
+    ids=str,
+)
+def test_sums_of_every_algorithm_are_those_of_what_was_given(run_on_fresh_ranks, settings):
+    world = run_on_fresh_ranks(3, **settings)
+    world.join()
+    world.run(sums_without_a_word)
 
 
 def refuses():

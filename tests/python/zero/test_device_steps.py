@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 from device_rig import ADAMW, Training, different, one_process
 from native import EXECUTORS
-from ranks import HERE, values_of
+from ranks import HERE, tell, values_of
 from stand_in import error_of
 
 ONE_CALL = "a bucket is reduced and stepped by ringdp's kernel by one call of the device"
@@ -141,7 +142,7 @@ def bereaved(begins: bool) -> tuple[list[str], set[bool]]:
     training = KEPT["training"]
     optimizer = training.optimizer
     calls = [
-        lambda: training.backward(1) if begins else None,
+        lambda: (training.backward(1) if begins else None, tell("begun")),
         lambda: (training.gpu.synchronize(), dist.barrier(training.group, async_op=True).wait(timedelta(seconds=20))),
         optimizer.step,
         optimizer.consolidate_state_dict,
@@ -159,8 +160,11 @@ def test_a_rank_that_dies_leaves_nothing_that_could_be_saved(run_on_fresh_ranks,
     assert world.run(begin, stand_in, executor) == [[ONE_CALL]] * 2
     if within_a_pass:
         world.run(backward)
+    world.signal(1, signal.SIGSTOP)  # so that the pass begins before it is lost
+    world.begin(bereaved, not within_a_pass, ranks=[0])
+    world.store.wait(["begun"])
     world.kill(1)
-    errors, are_void = values_of(world.attempt(bereaved, not within_a_pass, ranks=[0]))[0]
+    errors, are_void = values_of(world.finish([0]))[0]
     assert "PeerLost: rank 1 (pid " in errors[0] + errors[1]
     assert "PeerLost: rank 1 (pid " in errors[2] or "torn" in errors[2]
     assert "step() has not been called since" in errors[3] or "torn" in errors[3]

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, values_of
+from ranks import HERE, tell, values_of
 from stand_in import TYPE, backend_of, error_of, here
 
 LIMIT_S = 20.0
@@ -101,6 +101,7 @@ def bereaved(library: str) -> tuple[bool, str, str, bool, list[int]]:
     tensor, whole = gpu.put(torch.ones(1000)), gpu.put(torch.ones(4, dtype=torch.int64))
     work = dist.all_reduce(tensor, group=gpu.group, async_op=True)
     dist.all_reduce(whole, group=gpu.group, async_op=True)
+    tell(f"called {HERE.rank}")
     waited = work.wait()
     gpu.synchronize()
     error = error_of(lambda: work.wait(timedelta(seconds=LIMIT_S)))
@@ -164,6 +165,7 @@ def test_a_peer_that_dies_lets_the_streams_go(run_on_fresh_ranks, stand_in, tran
     world.join()
     world.run(ready, stand_in)
     world.begin(bereaved, stand_in, ranks=[0, 1])
+    world.store.wait(["called 0", "called 1"])
     killed = world.kill(2)
     outcomes = world.finish([0, 1], within=LIMIT_S)
     for waited, error, later, poisoned, state in values_of(outcomes):

@@ -1,0 +1,44 @@
+#include "collective/contributions.h"
+
+#include "base/error.h"
+#include "kernels/checksum.h"
+
+namespace ringdp::collective {
+
+using plan::Form;
+using plan::Ref;
+using plan::Space;
+
+ContributionReader::ContributionReader(const plan::Plan& plan, const std::vector<int>& members, Contributions& into)
+    : plan_(plan), members_(members), into_(into) {
+  into_.sums.assign(plan.world, 0);
+  into_.elements.assign(plan.world, 0);
+  for (const plan::Lane& lane : plan.lanes) {
+    for (const plan::Step& step : lane.steps) {
+      const bool brings = step.verb == plan::Verb::kRecv && step.dsts[0].form == Form::kRaw;
+      if (brings && step.dsts[0].space == Space::kScratch) senders_[step.dsts[0].offset] = step.peer;
+    }
+  }
+}
+
+void ContributionReader::read(const Ref& ref, const void* at) {
+  if (ref.form != Form::kRaw) return;
+  const int rank = rank_of(ref);
+  into_.sums[rank] += kernels::unordered_checksum(at, ref.count, size_of(plan_.dtype));
+  into_.elements[rank] += ref.count;
+}
+
+int ContributionReader::rank_of(const Ref& ref) const {
+  switch (ref.space) {
+    case Space::kInput: return plan_.rank;
+    case Space::kSlot:
+    case Space::kPeerInput: return members_[ref.index];
+    case Space::kScratch:  // whoever sends raw values on sends its own: sums of others travel wide
+      if (const auto sender = senders_.find(ref.offset); sender != senders_.end()) return sender->second;
+      break;
+    default: break;
+  }
+  throw Error(ErrorKind::kInternal, "a " + plan_.algorithm + " plan sums raw values that nobody contributed");
+}
+
+}  // namespace ringdp::collective
