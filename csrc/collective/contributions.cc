@@ -21,11 +21,11 @@ ContributionReader::ContributionReader(const plan::Plan& plan, const std::vector
   }
 }
 
-void ContributionReader::read(const Ref& ref, const void* at) {
+void ContributionReader::read(const Ref& ref, const void* at, int64_t count) {
   if (ref.form != Form::kRaw) return;
   const int rank = rank_of(ref);
-  into_.sums[rank] += kernels::unordered_checksum(at, ref.count, size_of(plan_.dtype));
-  into_.elements[rank] += ref.count;
+  into_.sums[rank] += kernels::unordered_checksum(at, count, size_of(plan_.dtype));
+  into_.elements[rank] += count;
 }
 
 int ContributionReader::rank_of(const Ref& ref) const {

@@ -23,8 +23,8 @@ class ContributionReader {
   // `members`: ranks of the arena's members. Both must outlive the reader, and `into` the plan's run.
   ContributionReader(const plan::Plan& plan, const std::vector<int>& members, Contributions& into);
 
-  // `at`: where source `ref` of a fold or an encoding lies, which happens next.
-  void read(const plan::Ref& ref, const void* at);
+  // `at`: where `count` elements of source `ref` of a fold or an encoding lie, which happens next.
+  void read(const plan::Ref& ref, const void* at, int64_t count);
 
  private:
   int rank_of(const plan::Ref& ref) const;  // whose contribution

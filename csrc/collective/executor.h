@@ -90,7 +90,7 @@ class Executor {
   bool receive_bytes(int peer, void* bytes, size_t size, size_t& received);
   void check_announced(int peer, uint64_t announced, size_t expected) const;
   void fold(const plan::Step& step);
-  void fold_and_tell(const plan::Ref& result, const kernels::FoldArgs& args) const;
+  void fold_in_blocks(const plan::Step& step, const kernels::FoldArgs& args, bool tells);
   void copy(const plan::Step& step);
   void recode(const plan::Step& step);  // encode or decode
   void finish_step(const plan::Step& step);

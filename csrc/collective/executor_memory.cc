@@ -15,8 +15,8 @@ using plan::Space;
 using plan::Step;
 using plan::Verb;
 
-// Of a result that somebody waits for: it, and what the receiver has of the same elements, fit a second-level cache.
-constexpr int64_t kTellBytes = 64 << 10;
+// Of a result: with its sources, or with what a receiver has of the same elements, it fits a second-level cache.
+constexpr int64_t kBlockBytes = 64 << 10;
 
 }  // namespace
 
@@ -25,7 +25,6 @@ void Executor::fold(const Step& step) {
   std::vector<void*> dsts;
   for (const Ref& ref : step.srcs) {
     srcs.push_back(resolve(ref));
-    if (reader_) reader_->read(ref, srcs.back());
     totals_.memory_bytes_read += bytes_of(ref);
   }
   for (const Ref& ref : step.dsts) {
@@ -51,29 +50,36 @@ void Executor::fold(const Step& step) {
   const bool copies = args.n_dsts == 2 && is_staged_past_caches(step.dsts[1]);
   if (copies) args.n_dsts = 1;
   const SlotWatch watch(workspace_.slot_path, step, bytes_of(step.dsts[0]));
-  if (buffers_.on_result && step.finish && !copies && step.dsts[0].space == Space::kOutput) {
-    return fold_and_tell(step.dsts[0], args);
+  const bool tells = buffers_.on_result && step.finish && !copies && step.dsts[0].space == Space::kOutput;
+  if (tells || reader_) {
+    fold_in_blocks(step, args, tells);
+  } else {
+    kernels::fold(args);
   }
-  kernels::fold(args);
   if (copies) kernels::copy_past_caches(dsts[0], dsts[1], static_cast<int64_t>(bytes_of(step.dsts[1])));
 }
 
-// In blocks, where all memory is in the tensor's own type.
-void Executor::fold_and_tell(const Ref& result, const kernels::FoldArgs& args) const {
-  const auto size = static_cast<int64_t>(size_of(plan_.dtype));
-  const int64_t first = result.offset / size;
-  const int64_t block = args.wide_src ? args.count : kTellBytes / size;
-  std::vector<const void*> srcs(args.srcs, args.srcs + args.n_srcs);
-  std::vector<void*> dsts(args.dsts, args.dsts + args.n_dsts);
+// So that what is read before, or told of behind, stays in a cache.
+void Executor::fold_in_blocks(const Step& step, const kernels::FoldArgs& args, bool tells) {
+  const auto bytes_per_element = [&](const Ref& ref) { return static_cast<int64_t>(bytes_of(ref)) / ref.count; };
+  const int64_t block = kBlockBytes / bytes_per_element(step.dsts[0]);
+  std::vector<const void*> srcs(args.n_srcs);
+  std::vector<void*> dsts(args.n_dsts);
   for (int64_t begin = 0; begin < args.count; begin += block) {
     kernels::FoldArgs part = args;
     part.count = std::min(block, args.count - begin);
-    for (int i = 0; i < args.n_srcs; ++i) srcs[i] = static_cast<const std::byte*>(args.srcs[i]) + begin * size;
-    for (int i = 0; i < args.n_dsts; ++i) dsts[i] = static_cast<std::byte*>(args.dsts[i]) + begin * size;
+    for (int i = 0; i < args.n_srcs; ++i) {
+      const Ref& ref = step.srcs[i];
+      srcs[i] = static_cast<const std::byte*>(args.srcs[i]) + begin * bytes_per_element(ref);
+      if (reader_) reader_->read(ref, srcs[i], part.count);
+    }
+    for (int i = 0; i < args.n_dsts; ++i) {
+      dsts[i] = static_cast<std::byte*>(args.dsts[i]) + begin * bytes_per_element(step.dsts[i]);
+    }
     part.srcs = srcs.data();
     part.dsts = dsts.data();
     kernels::fold(part);
-    buffers_.on_result(first + begin, part.count);
+    if (tells) buffers_.on_result(step.dsts[0].offset / size_of(plan_.dtype) + begin, part.count);
   }
 }
 
@@ -98,7 +104,7 @@ void Executor::recode(const Step& step) {
   const Ref& dst = step.dsts[0];
   const bool encodes = step.verb == Verb::kEncode;
   const DType dtype = (encodes ? src : dst).form == Form::kWide ? wide_of(plan_.dtype) : plan_.dtype;
-  if (reader_ && encodes && src.space == Space::kInput) reader_->read(src, resolve(src));
+  if (reader_ && encodes && src.space == Space::kInput) reader_->read(src, resolve(src), src.count);
   (encodes ? kernels::encode : kernels::decode)(plan_.wire, dtype, resolve(src), resolve(dst), src.count);
   totals_.memory_bytes_read += bytes_of(src);
   totals_.memory_bytes_written += bytes_of(dst);

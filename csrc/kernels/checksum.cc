@@ -7,6 +7,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "kernels/checksum_loop.h"
+#include "kernels/dispatch.h"
 
 namespace ringdp::kernels {
 namespace {
@@ -25,28 +27,17 @@ inline uint64_t word_at(const unsigned char* at) {
   return word;
 }
 
-// One to one: the low half of the product has all of the word, as the factor is odd. Folding the high half down makes it
-// no linear function, so that changes which cancel in a sum of the words do not cancel here.
-template <class Word>
-uint64_t sum_of_mixed(const unsigned char* at, int64_t words) {
-  uint64_t sum = 0;
-  for (int64_t i = 0; i < words; ++i) {
-    Word word;
-    std::memcpy(&word, at + i * static_cast<int64_t>(sizeof word), sizeof word);
-    const uint64_t product = uint64_t{word ^ 0x9e3779b9u} * 0x85ebca77u;
-    sum += product ^ (product >> 29);
-  }
-  return sum;
-}
-
 }  // namespace
 
 uint64_t unordered_checksum(const void* elements, int64_t count, int64_t element_bytes) {
-  const auto* const at = static_cast<const unsigned char*>(elements);
-  if (element_bytes == 1) return sum_of_mixed<uint8_t>(at, count);
-  if (element_bytes == 2) return sum_of_mixed<uint16_t>(at, count);
-  if (element_bytes > 0 && element_bytes % 4 == 0) return sum_of_mixed<uint32_t>(at, count * (element_bytes / 4));
+  if (element_bytes == 1 || element_bytes == 2 || (element_bytes > 0 && element_bytes % 4 == 0)) {
+    return supported_instruction_sets().front().unordered_checksum(elements, count, element_bytes);
+  }
   throw Error(ErrorKind::kInvalidArgument, "elements of " + std::to_string(element_bytes) + " bytes have no checksum");
+}
+
+uint64_t scalar_unordered_checksum(const void* elements, int64_t count, int64_t element_bytes) {
+  return sum_by_size(elements, count, element_bytes);
 }
 
 uint64_t combine(uint64_t so_far, uint64_t next) {

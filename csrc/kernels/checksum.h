@@ -16,4 +16,9 @@ uint64_t combine(uint64_t so_far, uint64_t next);
 // differ in one word (an element, or 4 bytes of a larger one) never have the same. `element_bytes`: 1, 2 or a multiple of 4.
 uint64_t unordered_checksum(const void* elements, int64_t count, int64_t element_bytes);
 
+// The same on one instruction set; sizes are not looked at.
+using UnorderedChecksum = uint64_t (*)(const void* elements, int64_t count, int64_t element_bytes);
+uint64_t scalar_unordered_checksum(const void* elements, int64_t count, int64_t element_bytes);
+uint64_t avx2_unordered_checksum(const void* elements, int64_t count, int64_t element_bytes);
+
 }  // namespace ringdp::kernels

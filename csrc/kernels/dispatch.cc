@@ -23,16 +23,18 @@ std::vector<InstructionSet> detect() {
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
     sets.push_back(
-        {"avx512", pick_avx512_kernel, avx512_codec(), avx2_copy_past_caches, avx512_step_kernels()});
+        {"avx512", pick_avx512_kernel, avx512_codec(), avx2_copy_past_caches, avx512_step_kernels(),
+         avx2_unordered_checksum});
   }
   if (avx2) {
-    sets.push_back({"avx2", pick_avx2_kernel, avx2_codec(), avx2_copy_past_caches, avx2_step_kernels()});
+    sets.push_back({"avx2", pick_avx2_kernel, avx2_codec(), avx2_copy_past_caches, avx2_step_kernels(),
+                    avx2_unordered_checksum});
   }
 #endif
 #if defined(__aarch64__)
-  sets.push_back({"neon", pick_scalar_kernel, scalar_codec(), copy, scalar_fma_step_kernels()});
+  sets.push_back({"neon", pick_scalar_kernel, scalar_codec(), copy, scalar_fma_step_kernels(), scalar_unordered_checksum});
 #else
-  sets.push_back({"scalar", pick_scalar_kernel, scalar_codec(), copy, scalar_step_kernels()});
+  sets.push_back({"scalar", pick_scalar_kernel, scalar_codec(), copy, scalar_step_kernels(), scalar_unordered_checksum});
 #endif
   return sets;
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "kernels/checksum.h"
 #include "kernels/codec_kernel.h"
 #include "kernels/copy.h"
 #include "kernels/kernel.h"
@@ -15,6 +16,7 @@ struct InstructionSet {
   const Codec& codec;
   CopyKernel copy_past_caches;
   const StepKernels& step;
+  UnorderedChecksum unordered_checksum;
 };
 
 // Best first, never empty; the last one is the compiler's baseline. Found once; thread-safe.

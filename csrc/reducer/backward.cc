@@ -245,7 +245,7 @@ void Reducer::finish() {
     if (!options_.overlap) launch(number);
     settle(number);
   }
-  if (drift_) drift_->check_means(buckets_, timeline_.step, *group_);
+  if (drift_) drift_->check_sums(buckets_, timeline_.step, *group_);
   if (sharded()) note_used();
   unaveraged_.settle(parameters_);
   usage_.wait();

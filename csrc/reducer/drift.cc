@@ -66,7 +66,7 @@ Drift::OfBucket& Drift::begin_bucket(size_t number, const at::Tensor& flat) {
   OfBucket& own = buckets_.at(number);
   const at::Tensor reals = as_reals(flat);  // as they are summed
   const auto size = static_cast<int64_t>(reals.itemsize());
-  own = {std::make_shared<backend::Digests>(), {}, 0, reals.numel(), 0};
+  own = {std::make_shared<backend::Digests>(), {}, 0, reals.numel()};
   own.given = kernels::unordered_checksum(reals.const_data_ptr(), reals.numel(), size);
   return own;
 }
@@ -86,11 +86,9 @@ Mean::DigestsPtr Drift::abstain(size_t number, const Bucket& bucket, const at::T
   return own.digests;
 }
 
-void Drift::check(size_t number, const Bucket& bucket, const at::Tensor& mean, int64_t step, c10d::ProcessGroup& group) {
+void Drift::check(size_t number, const Bucket& bucket, int64_t step, c10d::ProcessGroup& group) {
   OfBucket& own = buckets_.at(number);
-  if (!own.digests) return;
-  if (mean.defined()) own.mean = checksum_of(mean);
-  if (odd_ranks(own.digests->all).empty()) return;
+  if (!own.digests || odd_ranks(own.digests->all).empty()) return;
   const auto sums = gathered(own.sums, group);
   for (size_t position = 0; position < bucket.indices.size(); ++position) {
     std::vector<uint64_t> by_rank;
@@ -108,48 +106,41 @@ void Drift::check(size_t number, const Bucket& bucket, const at::Tensor& mean, i
               " changed on its way: its memory is damaged");
 }
 
-// Of each bucket four rows of a number per rank: sums, elements, what was given, what came back. Each rank adds the first two of
-// all ranks, and the latter two of itself.
-void Drift::check_means(const std::vector<Bucket>& buckets, int64_t step, c10d::ProcessGroup& group) {
-  const size_t ranks = group.getSize(), rank = group.getRank(), rows = 4;
+// Of each bucket three rows of a number per rank: sums, elements, and what was given. Each rank adds the first two of all ranks,
+// and the last of itself.
+void Drift::check_sums(const std::vector<Bucket>& buckets, int64_t step, c10d::ProcessGroup& group) {
+  const size_t ranks = group.getSize(), rows = 3;
   std::vector<size_t> taken;
   for (size_t number = 0; number < buckets_.size(); ++number) {
     if (buckets_[number].digests) taken.push_back(number);
   }
   if (taken.empty()) return;
   at::Tensor table = at::zeros({static_cast<int64_t>(taken.size() * rows * ranks)}, at::kLong);
-  int64_t* const cells = table.mutable_data_ptr<int64_t>();
-  for (size_t i = 0; i < taken.size(); ++i) {
-    const OfBucket& own = buckets_[taken[i]];
-    int64_t* const row = cells + i * rows * ranks;
-    for (size_t r = 0; r < own.digests->summed.sums.size(); ++r) {
-      row[r] = static_cast<int64_t>(own.digests->summed.sums[r]);
-      row[ranks + r] = own.digests->summed.elements[r];
+  int64_t* row = table.mutable_data_ptr<int64_t>();
+  for (const size_t number : taken) {
+    const collective::Contributions& summed = buckets_[number].digests->summed;
+    for (size_t rank = 0; rank < summed.sums.size(); ++rank) {
+      row[rank] = static_cast<int64_t>(summed.sums[rank]);
+      row[ranks + rank] = summed.elements[rank];
     }
-    row[2 * ranks + rank] = static_cast<int64_t>(own.given);
-    row[3 * ranks + rank] = static_cast<int64_t>(own.mean);
+    row[2 * ranks + group.getRank()] = static_cast<int64_t>(buckets_[number].given);
+    row += rows * ranks;
   }
   std::vector<at::Tensor> tables{table};
   group.allreduce(tables)->wait();
-  for (size_t i = 0; i < taken.size(); ++i) {
-    const OfBucket& own = buckets_[taken[i]];
-    const auto cell = [&](size_t row, size_t r) { return static_cast<uint64_t>(cells[(i * rows + row) * ranks + r]); };
-    const auto gradients = [&] { return gradients_of(buckets[taken[i]], taken[i]); };
-    std::vector<uint64_t> means;
-    for (size_t r = 0; r < ranks; ++r) {
-      // Plans that sum on all ranks read what each gives so many times.
-      const uint64_t times = cell(1, r) / static_cast<uint64_t>(own.elements);
-      const bool all = times > 0 && cell(1, r) == times * static_cast<uint64_t>(own.elements);
-      TORCH_CHECK(all && cell(0, r) == times * cell(2, r), "DistributedDataParallel: at step ", step, " what rank ", r,
-                  " gave to ", gradients(), ", changed before it was summed, so all ranks have the same wrong mean: a memory "
-                  "error on rank ", r, " or on the ranks it gave it to, or a link without a checksum. Do not step: restart "
-                  "from a checkpoint");
-      means.push_back(cell(3, r));
+  row = table.mutable_data_ptr<int64_t>();
+  for (const size_t number : taken) {
+    const int64_t elements = buckets_[number].elements;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      const int64_t times = row[ranks + rank] / elements;  // plans that sum on all ranks read what each gives so many times
+      const bool all = times > 0 && row[ranks + rank] == times * elements;
+      const auto given = static_cast<uint64_t>(times) * static_cast<uint64_t>(row[2 * ranks + rank]);
+      TORCH_CHECK(all && static_cast<uint64_t>(row[rank]) == given, "DistributedDataParallel: at step ", step, " what rank ",
+                  rank, " gave to ", gradients_of(buckets[number], number), ", changed before it was summed, so all ranks have "
+                  "the same wrong mean: a memory error on rank ", rank, " or on the ranks it gave it to, or a link without a "
+                  "checksum. Do not step: restart from a checkpoint");
     }
-    const std::vector<int> odd = odd_ranks(means);
-    TORCH_CHECK(odd.empty(), "DistributedDataParallel: at step ", step, " ", in_words(odd, means), " of ", gradients(),
-                ", after they were averaged: a memory error, or a link without a checksum. Do not step: restart from a "
-                "checkpoint");
+    row += rows * ranks;
   }
 }
 

@@ -2,10 +2,10 @@
 //
 // A checksum of each bucket's parameters, taken as the bucket is launched, rides on the note of its collective: a bit that
 // flips in a parameter, in the state of an optimizer or in a gradient after it was averaged makes parameters differ by the
-// next step, and is found there. At the end of a pass one all_reduce compares checksums of what each rank gave to a bucket, of
-// what was summed of it (collective/contributions.h), and of the means that the ranks have got: a bit that flips in between
-// makes all ranks wrong alike, or their gradients differ. Not seen are gradients that are wrong before their bucket is launched,
-// parameters that need no gradient, buffers, and buckets that go through a communication hook. Guarded by the reducer's lock.
+// next step, and is found there. A bit that flips before the sum makes all ranks wrong alike: at the end of a pass one all_reduce
+// compares checksums of what each rank has given to a bucket and of what was summed of it (collective/contributions.h). Not
+// seen are gradients that are wrong before their bucket is launched, parameters that need no gradient, buffers, and buckets that
+// go through a communication hook. Guarded by the reducer's lock.
 #pragma once
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -33,20 +33,18 @@ class Drift {
 
   // Once that collective is done, on all ranks in the same order. RuntimeError on every rank names the step, the
   // ranks whose bits are not those of most, bucket and first parameter; finding that out is one all_gather.
-  // `mean`: what this rank has got, where every rank gets all of it; else undefined.
-  void check(size_t number, const Bucket& bucket, const at::Tensor& mean, int64_t step, c10d::ProcessGroup& group);
+  void check(size_t number, const Bucket& bucket, int64_t step, c10d::ProcessGroup& group);
 
   // Once all buckets are done, on all ranks: collective, if any bucket was taken. RuntimeError on every rank names the step, the
-  // bucket and the ranks.
-  void check_means(const std::vector<Bucket>& buckets, int64_t step, c10d::ProcessGroup& group);
+  // rank and the bucket.
+  void check_sums(const std::vector<Bucket>& buckets, int64_t step, c10d::ProcessGroup& group);
 
  private:
   struct OfBucket {
     Mean::DigestsPtr digests;    // null: not taken in this pass
     std::vector<uint64_t> sums;  // of each parameter
-    uint64_t given = 0;          // of what this rank has given
-    int64_t elements = 0;
-    uint64_t mean = 0;           // of what it has got; 0: nothing that others have, too
+    uint64_t given = 0;          // of this rank's gradients
+    int64_t elements = 0;        // of these
   };
   OfBucket& begin_bucket(size_t number, const at::Tensor& flat);
   std::string gradients_of(const Bucket& bucket, size_t number) const;

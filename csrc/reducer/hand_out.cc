@@ -12,7 +12,7 @@ void Reducer::settle(size_t number) {
     const at::Tensor result = for_bucket(number, [&] { return running->finish(); });
     timeline_.buckets[number].done = running->ended_ns();
     note(trace::Kind::kDone, timeline_.buckets[number].done, static_cast<int>(number));
-    if (drift_) drift_->check(number, bucket, bucket.sharded ? at::Tensor() : result, timeline_.step, *group_);
+    if (drift_) drift_->check(number, bucket, timeline_.step, *group_);
     bucket.sharded ? take_part(number, result) : hand_out(bucket, result);
   }
   let_go(bucket);

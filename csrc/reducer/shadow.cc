@@ -38,9 +38,9 @@ void Reducer::shadow_backward(double divisor) {
     if (!running[number]) continue;
     running[number]->finish();
     if (kept[number].defined()) nothing[number].copy_(kept[number]);
-    if (drift_) drift_->check(number, buckets_[number], {}, timeline_.step, *group_);
+    if (drift_) drift_->check(number, buckets_[number], timeline_.step, *group_);
   }
-  if (drift_) drift_->check_means(buckets_, timeline_.step, *group_);
+  if (drift_) drift_->check_sums(buckets_, timeline_.step, *group_);
   usage_.wait();
   shadowed_first_ = static_graph_;
   divisor_.reset();

@@ -67,7 +67,7 @@ std::vector<int64_t> elements_read(AlgorithmChoice algorithm, Order order, plan:
       for (const plan::Step& step : lane.steps) {
         const bool encodes = step.verb == plan::Verb::kEncode && step.srcs[0].space == plan::Space::kInput;
         if (step.verb != plan::Verb::kFold && !encodes) continue;
-        for (const plan::Ref& ref : step.srcs) reader.read(ref, memory.data());
+        for (const plan::Ref& ref : step.srcs) reader.read(ref, memory.data(), ref.count);
       }
     }
     for (int r = 0; r < problem.world; ++r) elements[r] += read.elements[r];

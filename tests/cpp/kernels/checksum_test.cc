@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/dispatch.h"
 
 namespace ringdp::kernels {
 namespace {
@@ -103,6 +104,15 @@ TEST(UnorderedChecksum, ChangesThatCancelShow) {
   EXPECT_NE(unordered_checksum(values.data(), 4, 4), unordered_checksum(exchanged.data(), 4, 4));
   EXPECT_EQ(unordered_checksum(negated.data(), 4, 4), unordered_checksum(std::vector<float>{1.5f, -1.5f, 4.0f, 2.0f}.data(), 4, 4));
   EXPECT_EQ(unordered_checksum(negated.data(), 4, 4), unordered_checksum(moved.data(), 4, 4));
+}
+
+TEST(UnorderedChecksum, IsTheSameOnEveryInstructionSet) {
+  const auto bytes = random_bytes(16 * 1003);
+  for (const InstructionSet& set : supported_instruction_sets()) {
+    for (const int64_t size : {1, 2, 4, 8, 16}) {
+      EXPECT_EQ(set.unordered_checksum(bytes.data(), 1003, size), scalar_unordered_checksum(bytes.data(), 1003, size)) << set.name;
+    }
+  }
 }
 
 TEST(UnorderedChecksum, NeedsNoAlignmentAndRefusesOtherSizes) {
