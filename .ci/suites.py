@@ -33,6 +33,8 @@ SANITIZERS = {"plain": "", "thread": "thread", "address": "address,undefined"}
 MODULES = ("gpu", "comm", "plan", "kernels", "transport", "collective", "trace", "base")  # the longest first
 # Modules with threads: the thread sanitizer has nothing to find in others. Emulated devices only in `make test-all`.
 WITH_THREADS = ("comm", "transport", "collective", "trace")
+# Modules whose tests `make test` runs as they ship: what no sanitizer runs, and what computes. `make test-all` runs all.
+AS_SHIPPED = ("gpu", "plan", "kernels", "collective")
 # Modules with memory handled by hand, or bytes that come from elsewhere; likewise.
 WITH_MEMORY = ("comm", "kernels", "transport", "collective", "trace", "base", "fuzz")
 # One thread, whose functions keep no address of a variable: fake stacks would only take half of their time.
@@ -236,7 +238,7 @@ def pytest(*arguments: str) -> Callable[[Outcome], None]:
 
 
 SUITES = (
-    Suite("plain", "C++ tests of what ships", cpp("plain", MODULES)),
+    Suite("plain", "C++ tests of modules that compute, as they ship", cpp("plain", AS_SHIPPED)),
     Suite("thread", "C++ tests of modules with threads, under the thread sanitizer", cpp("thread", WITH_THREADS)),
     Suite(
         "address",

@@ -114,7 +114,17 @@ def test_after_an_error(make_world):
     assert max(world.leave()) < IN_TIME_S
 
 
-@pytest.mark.parametrize("how", ["idle", "in flight", "split", "exception"])
+@pytest.mark.parametrize(
+    ("how", "transport"),
+    [
+        ("idle", "shm"),
+        ("exception", "shm"),
+        ("in flight", "tcp"),
+        ("split", "tcp"),
+        *(pytest.param(how, "tcp", marks=pytest.mark.long) for how in ("idle", "exception")),
+        *(pytest.param(how, "shm", marks=pytest.mark.long) for how in ("in flight", "split")),
+    ],
+)
 def test_a_process_that_just_ends(how, transport):
     """Two ordinary scripts without destroy_process_group: they end at once, as if there were no group."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -11,6 +11,7 @@ from ringdp import _native
 from ringdp.cli import main, selftest
 
 
+@pytest.mark.long
 def test_the_whole_command_over_both_transports(capsys):
     status = main.main(["selftest", "--json"])
     report = json.loads(capsys.readouterr().out)

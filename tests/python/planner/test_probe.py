@@ -35,7 +35,7 @@ def test_two_ranks_report_all_that_a_calibration_needs(reports):
 
 @pytest.mark.parametrize(
     ("micro_batch", "stage"),
-    [(1024, 3), pytest.param(4096, 0, marks=pytest.mark.long), pytest.param(4, 3, marks=pytest.mark.long)],
+    [pytest.param(1024, 3, marks=pytest.mark.long), pytest.param(4096, 0, marks=pytest.mark.long), pytest.param(4, 3, marks=pytest.mark.long)],
 )
 def test_memory_of_what_no_calibration_has_seen(reports, micro_batch, stage):
     found = calibrated(reports, JOB, 2, None)
