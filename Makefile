@@ -101,7 +101,7 @@ $(STAMPS)/metadata: $(COMPILED) pyproject.toml
 
 ifneq ($(VENV),none)
 $(PACKAGES_STAMP): | $(MACHINE)
-	@echo "ringdp: $(VENV) and pip install $(TORCH) (README: sizes, and how to choose the smaller CPU build)"
+	@echo "ringdp: $(VENV) and pip install $(TORCH) (docs/install.md: sizes, and how to choose the smaller CPU build)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install -q $(PIP_ARGS) $(TORCH) $(PACKAGES)
 	@rm -f $(VENV)/packages-* && touch $@

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 LANGUAGES = ("python", "output", "sh", "text")
 _FENCE = re.compile(r"^```(\S*)(.*)$")
 _NUMBERS = ("ranks", "timeout", "rank")

@@ -17,7 +17,7 @@ from torch.distributed import DistBackendError
 from torch.distributed.run import get_args_parser as torchrun_parser
 
 ROOT = Path(__file__).resolve().parents[2]
-READERS_OWN = "train.py"  # the script of whoever reads the page
+READERS_OWN = "train.py"  # the reader's own script
 _ASSIGNMENT = re.compile(r"^([A-Z][A-Z0-9_]*)=(.*)$")
 
 

@@ -1,4 +1,4 @@
-"""Every link of docs/ leads to a file and a heading that exist; index.md leads to every page."""
+"""Every link in a document leads to a file and a heading that exist; index.md leads to every page."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import DOCS
+from pages import DOCS, ROOT
 
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 PAGES = sorted(DOCS.glob("*.md"))
+OTHERS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("csrc/**/README.md")), ROOT / "benchmarks/README.md"]
 
 
 def anchors(path: Path) -> set[str]:
@@ -28,7 +29,7 @@ def broken(page: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page):
     assert broken(page) == []
 
