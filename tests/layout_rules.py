@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 MAX_LINES = 600
@@ -88,20 +88,22 @@ def small_files(root: Path) -> Iterator[str]:
             yield f"{path.relative_to(root).as_posix()}: {count} lines, at most {MAX_LINES}"
 
 
-def _names_a_path(root: Path, folder: Path, token: str) -> bool:
+def _names_a_path(folders: Sequence[Path], token: str) -> bool:
     """Whether a code span means a file of this repository: it starts in one of its folders and goes deeper."""
     first, _, rest = token.partition("/")
-    return bool(rest) and any((base / first).is_dir() for base in (root, folder))
+    return bool(rest) and any((folder / first).is_dir() for folder in folders)
 
 
 def documented_paths(root: Path) -> Iterator[str]:
-    """Paths that README.md, csrc/README.md and docs/ quote or link exist, from the root or from the page's folder."""
-    for readme in (root / "README.md", root / "csrc/README.md", *sorted(root.glob("docs/*.md"))):
-        text = readme.read_text() if readme.is_file() else ""
-        quoted = [t for t in _CODE_SPAN.findall(text) if _names_a_path(root, readme.parent, t)]
+    """Paths that the documents quote or link exist, from the document's folder or from one above it."""
+    pages = [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("csrc/**/README.md"), *root.glob("benchmarks/*.md")]
+    for page in sorted(pages):
+        text = page.read_text()
+        folders = [folder for folder in page.parents if folder.is_relative_to(root)]
+        quoted = [t for t in _CODE_SPAN.findall(text) if _names_a_path(folders, t)]
         for token in [*quoted, *_LINK.findall(text)]:
-            if not any((base / token).exists() for base in (root, readme.parent)):
-                yield f"{readme.relative_to(root).as_posix()}: {token} does not exist"
+            if not any((folder / token).exists() for folder in folders):
+                yield f"{page.relative_to(root).as_posix()}: {token} does not exist"
 
 
 def known_variables(root: Path) -> Iterator[str]:

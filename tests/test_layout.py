@@ -52,6 +52,8 @@ BREAKS = [
     (rules.documented_paths, "README.md", "`csrc/base/gone.h`", "csrc/base/gone.h"),
     (rules.documented_paths, "README.md", "[x](docs/gone.md)", "docs/gone.md"),
     (rules.documented_paths, "csrc/README.md", "`base/gone.h`", "base/gone.h"),
+    (rules.documented_paths, "csrc/gpu/README.md", "`base/gone.h`, `base/env.h`", "base/gone.h"),
+    (rules.documented_paths, "CONTRIBUTING.md", "`csrc/base/gone.h`", "csrc/base/gone.h"),
     (rules.documented_paths, "docs/index.md", "[x](../csrc/gone.md)", "csrc/gone.md"),
     (rules.known_variables, "python/ringdp/_register.py", 'x = "RINGDP_NEW"', "RINGDP_NEW"),
     (rules.known_variables, "README.md", "set `RINGDP_NEW=1`", "RINGDP_NEW"),
