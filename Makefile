@@ -13,6 +13,8 @@ PACKAGES := 'setuptools>=70' 'wheel>=0.43' 'ninja>=1.11' 'cmake>=3.24' 'numpy>=1
 NEIGHBOURS := 'lightning>=2.4' 'accelerate>=1.0'
 # What operates the pages in a browser; likewise.
 BROWSING := 'selenium>=4.15' 'axe-selenium-python>=2.1.6'
+# What builds the documentation site; only `make docs` installs it, and its test is skipped without it.
+SITE := 'sphinx>=8' 'furo>=2024.8' 'myst-parser>=4'
 ifeq ($(origin CXX),default)
 CXX := $(shell command -v g++ || command -v clang++ || echo g++)
 endif
@@ -29,6 +31,7 @@ PY    := $(PYTHON)
 FOUND := $(shell $(PYTHON) -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null)
 PACKAGES_STAMP :=
 NEIGHBOURS_STAMP :=
+SITE_STAMP :=
 BUILT := $(STAMPS)/metadata
 export PYTHONPATH := $(CURDIR)/python$(if $(PYTHONPATH),:$(PYTHONPATH))
 else
@@ -36,6 +39,7 @@ PY    := $(VENV)/bin/python
 FOUND := $(TORCH)
 PACKAGES_STAMP := $(VENV)/packages-$(call key,$(TORCH) $(PIP_ARGS) $(PACKAGES))
 NEIGHBOURS_STAMP := $(VENV)/neighbours-$(call key,$(TORCH) $(PIP_ARGS) $(NEIGHBOURS) $(BROWSING))
+SITE_STAMP := $(VENV)/site-$(call key,$(PIP_ARGS) $(SITE))
 BUILT := $(STAMPS)/installed
 endif
 # Kernels are compiled for the devices that are here, and for all that are supported where everything is tested.
@@ -45,7 +49,7 @@ endif
 # An extension works with one interpreter and one torch; these, and how it is compiled, are in the name of its stamp.
 COMPILED := $(STAMPS)/compiled-$(call key,$(PY) $(PYTHON) $(FOUND) $(CXXFLAGS) $(LDFLAGS) $(RINGDP_CUDA) $(RINGDP_CUDA_ARCHS))
 
-.PHONY: demo test test-all mutants coverage fuzz conformance gpu-check soak bench build lint clean help
+.PHONY: demo test test-all mutants coverage fuzz conformance gpu-check soak bench docs build lint clean help
 .DELETE_ON_ERROR:
 
 demo: build  ## train a small GPT on 2 ranks of this machine (NPROC=4, ARGS="--steps 50", VENV=none)
@@ -82,6 +86,9 @@ soak: build  ## random collectives for ten minutes, every bit checked (ARGS="--m
 bench: build  ## collectives against gloo and the limits of this machine (ARGS="--ranks 8 --peers all")
 	$(PY) benchmarks/collectives.py $(ARGS)
 
+docs: build $(SITE_STAMP)  ## the documents and the API reference as a site, in build/docs
+	$(PY) -m sphinx -q -W --keep-going -c docs . $(BUILD)/docs
+
 build: $(BUILT)  ## environment and extension, as far as they changed
 
 $(MACHINE):
@@ -112,6 +119,10 @@ $(NEIGHBOURS_STAMP): | $(PACKAGES_STAMP)
 	@$(PY) -m pip install -q $(PIP_ARGS) $(BROWSING) > $(BUILD)/browsing.log 2>&1 || \
 	  echo "ringdp: no selenium from here (build/browsing.log): the tests of pages in a browser will be skipped"
 	@touch $@
+
+$(SITE_STAMP): | $(PACKAGES_STAMP)
+	@$(PY) -m pip install -q $(PIP_ARGS) $(SITE)
+	@rm -f $(VENV)/site-* && touch $@
 
 $(STAMPS)/installed: $(COMPILED) pyproject.toml
 	@$(PY) -m pip install -q --no-build-isolation --no-deps -e . > $(BUILD)/install.log 2>&1 || \

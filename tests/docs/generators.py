@@ -1,4 +1,4 @@
-"""The programs of docs/ that print a page."""
+"""The programs of docs/: those that print a page, and what the site is made with."""
 
 from __future__ import annotations
 
