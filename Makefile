@@ -39,7 +39,7 @@ PY    := $(VENV)/bin/python
 FOUND := $(TORCH)
 PACKAGES_STAMP := $(VENV)/packages-$(call key,$(TORCH) $(PIP_ARGS) $(PACKAGES))
 NEIGHBOURS_STAMP := $(VENV)/neighbours-$(call key,$(TORCH) $(PIP_ARGS) $(NEIGHBOURS) $(BROWSING))
-SITE_STAMP := $(VENV)/site-$(call key,$(PIP_ARGS) $(SITE))
+SITE_STAMP := $(VENV)/docs-$(call key,$(PIP_ARGS) $(SITE))
 BUILT := $(STAMPS)/installed
 endif
 # Kernels are compiled for the devices that are here, and for all that are supported where everything is tested.
@@ -122,7 +122,7 @@ $(NEIGHBOURS_STAMP): | $(PACKAGES_STAMP)
 
 $(SITE_STAMP): | $(PACKAGES_STAMP)
 	@$(PY) -m pip install -q $(PIP_ARGS) $(SITE)
-	@rm -f $(VENV)/site-* && touch $@
+	@rm -f $(VENV)/docs-* && touch $@
 
 $(STAMPS)/installed: $(COMPILED) pyproject.toml
 	@$(PY) -m pip install -q --no-build-isolation --no-deps -e . > $(BUILD)/install.log 2>&1 || \

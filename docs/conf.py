@@ -30,6 +30,7 @@ DEVELOPMENT = "/CONTRIBUTING /docs/design /csrc/README /csrc/gpu/README /benchma
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_heading_anchors = 3
+highlight_language = "text"
 html_theme = "furo"
 html_title = f"ringdp {version}"
 autodoc_member_order = "bysource"
