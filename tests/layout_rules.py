@@ -96,8 +96,8 @@ def _names_a_path(folders: Sequence[Path], token: str) -> bool:
 
 def documented_paths(root: Path) -> Iterator[str]:
     """Paths that the documents quote or link exist, from the document's folder or from one above it."""
-    pages = [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("csrc/**/README.md"), *root.glob("benchmarks/*.md")]
-    for page in sorted(pages):
+    patterns = ("*.md", "docs/*.md", "csrc/**/README.md", "benchmarks/*.md")
+    for page in sorted(path for pattern in patterns for path in root.glob(pattern)):
         text = page.read_text()
         folders = [folder for folder in page.parents if folder.is_relative_to(root)]
         quoted = [t for t in _CODE_SPAN.findall(text) if _names_a_path(folders, t)]

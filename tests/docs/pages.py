@@ -49,7 +49,7 @@ class Block:
 
 
 def blocks_of(page: str, text: str) -> Iterator[Block]:
-    """Every fenced block of a page, outputs attached to their snippets. ValueError for one that nobody checks."""
+    """Every fenced block of a page, outputs attached to their snippets. ValueError for one that no test can check."""
     snippet: Block | None = None
     for block in _fenced(page, text):
         if block.language == "output":
@@ -75,7 +75,7 @@ def _fenced(page: str, text: str) -> Iterator[Block]:
             opened, inside = Block(page, number, fence[1], tuple(fence[2].split()), ""), []
             if opened.language not in LANGUAGES:
                 known = ", ".join(LANGUAGES)
-                raise ValueError(f"{opened}: '{opened.language}' is none of {known}, so nobody checks it")
+                raise ValueError(f"{opened}: '{opened.language}' is not checked by any test (expected one of: {known})")
         elif opened is not None and line == "```":
             yield replace(opened, text="\n".join(inside) + "\n")
             opened = None

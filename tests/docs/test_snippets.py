@@ -92,7 +92,7 @@ def test_a_wrong_snippet_is_caught(text, world_of):
     ("text", "said"),
     [
         ("```python\nx\n", "is not closed"),
-        ("```bash\nls\n```\n", "nobody checks it"),
+        ("```bash\nls\n```\n", "not checked by any test"),
         ("```output\n1\n```\n", "output of no snippet"),
     ],
 )
