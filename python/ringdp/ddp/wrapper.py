@@ -48,8 +48,9 @@ class DistributedDataParallel(Sharding, _Stock):
         check_drift: True compares the parameters of all ranks in every synchronised pass, by checksums that ride on the
             collectives of their gradients: a bit that flips in a parameter, in an optimizer's state or in a gradient
             after it was averaged is an error by the next step, on every rank, that names rank, bucket, parameter and
-            step. Not seen: frozen parameters, buffers, sparse gradients and buckets of a communication hook. Wants
-            parameters on the CPU and a group of backend ringdp. Reads all parameters once per step.
+            step. A gradient that changes after its bucket's launch and before the sum is an error in the same step.
+            Not seen: frozen parameters, buffers, sparse gradients and buckets of a communication hook. Wants parameters
+            on the CPU and a group of backend ringdp. Reads all parameters once per step, and all gradients twice.
         grad_dtype: torch.float32 keeps the gradients of 16-bit parameters in float32; from stage 2 on.
     Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their size
     from the first step on, and lie in shared memory where the backend offers it.
