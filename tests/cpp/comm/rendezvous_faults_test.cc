@@ -10,6 +10,7 @@
 #include <mutex>
 #include <random>
 
+#include "comm/card.h"
 #include "comm/meshes.h"
 #include "transport/hello.h"
 #include "transport/tcp/tcp_socket.h"
