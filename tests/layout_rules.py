@@ -95,12 +95,13 @@ def _names_a_path(folders: Sequence[Path], token: str) -> bool:
 
 
 def documented_paths(root: Path) -> Iterator[str]:
-    """Paths that the documents quote or link exist, from the document's folder or from one above it."""
+    """Paths that the documents quote or link exist, from the document's folder or from one above it; none of build/."""
     patterns = ("*.md", "docs/*.md", "csrc/**/README.md", "benchmarks/*.md")
     for page in sorted(path for pattern in patterns for path in root.glob(pattern)):
         text = page.read_text()
         folders = [folder for folder in page.parents if folder.is_relative_to(root)]
-        quoted = [t for t in _CODE_SPAN.findall(text) if _names_a_path(folders, t)]
+        spans = [span for span in _CODE_SPAN.findall(text) if not span.startswith("build/")]
+        quoted = [span for span in spans if _names_a_path(folders, span)]
         for token in [*quoted, *_LINK.findall(text)]:
             if not any((folder / token).exists() for folder in folders):
                 yield f"{page.relative_to(root).as_posix()}: {token} does not exist"
