@@ -40,8 +40,8 @@ def exit_counted(status):
     tree = os.environ["COVERAGE_PROCESS_START"].partition("/build/coverage/settings")[0]
     with open("/proc/self/maps") as maps:
         mapped = {line.split()[-1] for line in maps if tree in line and ".so" in line}
+    import ctypes
     for library in mapped:  # each has counts of its own
-        import ctypes
         getattr(ctypes.CDLL(library), "__gcov_dump", int)()
     _exit(status)
 os._exit = exit_counted

@@ -187,9 +187,15 @@ class Here:
 HERE = Here(-1, 0, 0)
 
 
+@cache
+def job_store() -> dist.Store:
+    """On a rank: its one connection to world.store; torch's store now and then lets a new one wait for seconds."""
+    return dist.TCPStore("127.0.0.1", HERE.port, is_master=False)
+
+
 def tell(key: str) -> None:
     """On a rank: what the test waits for with world.store.wait([key])."""
-    dist.TCPStore("127.0.0.1", HERE.port, is_master=False).set(key, "")
+    job_store().set(key, "")
 
 
 def join(timeout_s: float, options: dict[str, object]) -> None:

@@ -137,7 +137,10 @@ constexpr Further further(int bits) { return {power_of_x(bits + 31), power_of_x(
 
 #define WITH_FOLDS __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2")))
 
-WITH_FOLDS inline __m128i load_128(Further by) { return _mm_set_epi64x(static_cast<int64_t>(by.high), static_cast<int64_t>(by.low)); }
+WITH_FOLDS inline __m512i in_all_lanes(Further by) {
+  const __m128i lane = _mm_set_epi64x(static_cast<int64_t>(by.high), static_cast<int64_t>(by.low));
+  return _mm512_broadcast_i32x4(lane);
+}
 
 WITH_FOLDS inline __m512i folded(__m512i lanes, __m512i by, __m512i onto) {
   constexpr int kSumOfThree = 0x96;
@@ -149,19 +152,20 @@ WITH_FOLDS inline __m512i folded(__m512i lanes, __m512i by, __m512i onto) {
 // generic polynomials using PCLMULQDQ", 2009); the instruction divides what is left at the end. About four times as fast.
 WITH_FOLDS uint32_t by_folding(uint32_t before, const void* bytes, size_t size) {
   constexpr size_t kVector = 64, kBlock = 4 * kVector;
+  constexpr Further kByVector = further(8 * kVector), kByBlock = further(8 * kBlock);
   if (size < 2 * kBlock) return by_instructions(before, bytes, size);
   const auto* at = static_cast<const std::byte*>(bytes);
   __m512i first = _mm512_loadu_si512(at), second = _mm512_loadu_si512(at + kVector);
   __m512i third = _mm512_loadu_si512(at + 2 * kVector), fourth = _mm512_loadu_si512(at + 3 * kVector);
   first = _mm512_xor_si512(first, _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(~before))));
-  const __m512i by_block = _mm512_broadcast_i32x4(load_128(further(8 * kBlock)));
+  const __m512i by_block = in_all_lanes(kByBlock);
   for (at += kBlock, size -= kBlock; size >= kBlock; at += kBlock, size -= kBlock) {
     first = folded(first, by_block, _mm512_loadu_si512(at));
     second = folded(second, by_block, _mm512_loadu_si512(at + kVector));
     third = folded(third, by_block, _mm512_loadu_si512(at + 2 * kVector));
     fourth = folded(fourth, by_block, _mm512_loadu_si512(at + 3 * kVector));
   }
-  const __m512i by_vector = _mm512_broadcast_i32x4(load_128(further(8 * kVector)));
+  const __m512i by_vector = in_all_lanes(kByVector);
   const __m512i one = folded(folded(folded(first, by_vector, second), by_vector, third), by_vector, fourth);
   std::array<uint64_t, 8> words;
   _mm512_storeu_si512(words.data(), one);

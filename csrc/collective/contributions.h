@@ -1,8 +1,8 @@
-// What a rank has summed of every rank's contribution, as checksums. Added up over the ranks they are what each rank says it gave,
-// unless a contribution has changed between its owner's memory and the sum.
+// What a rank has summed of every rank's contribution, as checksums. Added up over the ranks they are what each rank
+// says it gave, unless a contribution has changed between its owner's memory and the sum.
 //
-// Every contribution is read raw by somebody in every algorithm, as often as it is summed: a source of a fold that is not
-// a partial sum, or what is encoded for the wire. Partial sums and encoded bytes are not looked at again.
+// Every contribution is read raw by somebody in every algorithm, as often as it is summed: a source of a fold that is
+// not a partial sum, or what is encoded for the wire. Partial sums and encoded bytes are not looked at again.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -13,7 +13,7 @@
 namespace ringdp::collective {
 
 struct Contributions {
-  std::vector<uint64_t> sums;      // by rank: kernels::unordered_checksum of its elements that were read here
+  std::vector<uint64_t> sums;     // by rank: kernels::unordered_checksum of its elements that were read here
   std::vector<int64_t> elements;  // by rank: how many; a plan that sums on all ranks reads each on all
 };
 

@@ -34,7 +34,6 @@ void Group::start(Op& op) {
   const plan::Problem problem = problem_of(op.desc());
   collective::Buffers& buffers = op.request_.buffers;
   buffers.divisor = op.desc().divisor;
-  if (const auto& digests = op.request_.digests) buffers.contributions = &digests->summed;
   const bool large = heaps_are_shared() && plan::is_for_one_pass(problem);
   placements_.assign(large ? config_.world : 0, {});
   Placement own;
@@ -42,8 +41,11 @@ void Group::start(Op& op) {
   collective::Opening opening;
   opening.seq = op.desc().seq;
   const auto& digests = op.request_.digests;
-  if (digests) digests->all.assign(config_.world, 0);
-  if (digests) digests->all[config_.rank] = digests->own;
+  if (digests) {
+    digests->all.assign(config_.world, 0);
+    digests->all[config_.rank] = digests->own;
+    buffers.contributions = &digests->summed;
+  }
   opening.note = encode(op.desc(), own, log_.remarks(digests ? digests->own : 0));
   opening.check = [this, mine = op.desc(), digests](int rank, const transport::Note& note) {
     check_same(mine, config_.rank, note, rank);

@@ -12,8 +12,9 @@ uint64_t checksum(const void* bytes, size_t size);
 // Of several checksums in order.
 uint64_t combine(uint64_t so_far, uint64_t next);
 
-// Of `count` elements in whatever order: that of a whole is the sum, modulo 2^64, of those of its parts. Two memories that
-// differ in one word (an element, or 4 bytes of a larger one) never have the same. `element_bytes`: 1, 2 or a multiple of 4.
+// Of `count` elements in whatever order: that of a whole is the sum, modulo 2^64, of those of its parts. Two memories
+// that differ in one word (an element, or 4 bytes of a larger one) never have the same. `element_bytes`: 1, 2 or a
+// multiple of 4.
 uint64_t unordered_checksum(const void* elements, int64_t count, int64_t element_bytes);
 
 // The same on one instruction set; sizes are not looked at.

@@ -32,9 +32,11 @@ std::vector<InstructionSet> detect() {
   }
 #endif
 #if defined(__aarch64__)
-  sets.push_back({"neon", pick_scalar_kernel, scalar_codec(), copy, scalar_fma_step_kernels(), scalar_unordered_checksum});
+  sets.push_back(
+      {"neon", pick_scalar_kernel, scalar_codec(), copy, scalar_fma_step_kernels(), scalar_unordered_checksum});
 #else
-  sets.push_back({"scalar", pick_scalar_kernel, scalar_codec(), copy, scalar_step_kernels(), scalar_unordered_checksum});
+  sets.push_back(
+      {"scalar", pick_scalar_kernel, scalar_codec(), copy, scalar_step_kernels(), scalar_unordered_checksum});
 #endif
   return sets;
 }

@@ -297,11 +297,8 @@ std::string Reducer::unfinished_text() const {
 }
 
 std::string Reducer::bucket_text(size_t number) const {
-  constexpr size_t kMostNamed = 3;
-  std::vector<std::string> names;
-  for (const size_t index : buckets_[number].indices) names.push_back(names_[index]);
   return "for bucket " + std::to_string(number) + " of " + std::to_string(buckets_.size()) +
-         " of DistributedDataParallel: the gradients of " + listed(names, kMostNamed);
+         " of DistributedDataParallel: " + gradients_of(names_, buckets_[number].indices);
 }
 
 void Reducer::refuse(const std::string& text) const {

@@ -31,6 +31,13 @@ std::string listed(const std::vector<std::string>& names, size_t most) {
   return text;
 }
 
+std::string gradients_of(const std::vector<std::string>& names, const std::vector<size_t>& indices) {
+  constexpr size_t kMostNamed = 3;
+  std::vector<std::string> of_bucket;
+  for (const size_t index : indices) of_bucket.push_back(names[index]);
+  return "the gradients of " + listed(of_bucket, kMostNamed);
+}
+
 std::string unfinished(const Circumstances& now, const std::vector<std::string>& names,
                        const std::vector<size_t>& indices) {
   std::ostringstream text;

@@ -17,6 +17,9 @@ struct Circumstances {
 constexpr size_t kMostNames = 50;
 std::string listed(const std::vector<std::string>& names, size_t most = kMostNames);
 
+// "the gradients of a.weight, a.bias and 12 more": those of one bucket, whose parameters have these indices among all `names`.
+std::string gradients_of(const std::vector<std::string>& names, const std::vector<size_t>& indices);
+
 // Gradients of these parameters (and their indices) did not arrive before the next forward pass.
 std::string unfinished(const Circumstances& now, const std::vector<std::string>& names,
                        const std::vector<size_t>& indices);

@@ -106,8 +106,8 @@ void Drift::check(size_t number, const Bucket& bucket, int64_t step, c10d::Proce
               " changed on its way: its memory is damaged");
 }
 
-// Of each bucket three rows of a number per rank: sums, elements, and what was given. Each rank adds the first two of all ranks,
-// and the last of itself.
+// Of each bucket three rows of a number per rank: sums, elements, and what was given. Each rank adds the first two of
+// all ranks, and the last of itself.
 void Drift::check_sums(const std::vector<Bucket>& buckets, int64_t step, c10d::ProcessGroup& group) {
   const size_t ranks = group.getSize(), rows = 3;
   std::vector<size_t> taken;
@@ -132,23 +132,17 @@ void Drift::check_sums(const std::vector<Bucket>& buckets, int64_t step, c10d::P
   for (const size_t number : taken) {
     const int64_t elements = buckets_[number].elements;
     for (size_t rank = 0; rank < ranks; ++rank) {
-      const int64_t times = row[ranks + rank] / elements;  // plans that sum on all ranks read what each gives so many times
+      // Plans that sum on all ranks read what each gives so many times.
+      const int64_t times = row[ranks + rank] / elements;
       const bool all = times > 0 && row[ranks + rank] == times * elements;
       const auto given = static_cast<uint64_t>(times) * static_cast<uint64_t>(row[2 * ranks + rank]);
-      TORCH_CHECK(all && static_cast<uint64_t>(row[rank]) == given, "DistributedDataParallel: at step ", step, " what rank ",
-                  rank, " gave to ", gradients_of(buckets[number], number), ", changed before it was summed, so all ranks have "
-                  "the same wrong mean: a memory error on rank ", rank, " or on the ranks it gave it to, or a link without a "
-                  "checksum. Do not step: restart from a checkpoint");
+      TORCH_CHECK(all && static_cast<uint64_t>(row[rank]) == given, "DistributedDataParallel: at step ", step,
+                  " what rank ", rank, " gave to ", gradients_of(names_, buckets[number].indices), " (bucket ", number,
+                  "), changed before it was summed, so all ranks have the same wrong mean: a memory error on rank ", rank,
+                  " or on the ranks it gave it to, or a link without a checksum. Do not step: restart from a checkpoint");
     }
     row += rows * ranks;
   }
-}
-
-std::string Drift::gradients_of(const Bucket& bucket, size_t number) const {
-  constexpr size_t kMostNamed = 3;
-  std::vector<std::string> names;
-  for (const size_t index : bucket.indices) names.push_back(names_[index]);
-  return "the gradients of " + listed(names, kMostNamed) + " (bucket " + std::to_string(number) + ")";
 }
 
 }  // namespace ringdp::reducer

@@ -1,11 +1,11 @@
 // Whether all ranks still hold the same parameters, and whether gradients were averaged as they were given.
 //
-// A checksum of each bucket's parameters, taken as the bucket is launched, rides on the note of its collective: a bit that
-// flips in a parameter, in the state of an optimizer or in a gradient after it was averaged makes parameters differ by the
-// next step, and is found there. A bit that flips before the sum makes all ranks wrong alike: at the end of a pass one all_reduce
-// compares checksums of what each rank has given to a bucket and of what was summed of it (collective/contributions.h). Not
-// seen are gradients that are wrong before their bucket is launched, parameters that need no gradient, buffers, and buckets that
-// go through a communication hook. Guarded by the reducer's lock.
+// A checksum of each bucket's parameters, taken as the bucket is launched, rides on the note of its collective: a bit
+// that flips in a parameter, in the state of an optimizer or in a gradient after it was averaged makes parameters differ
+// by the next step, and is found there. A bit that flips before the sum makes all ranks wrong alike: at the end of a pass
+// one all_reduce compares checksums of what each rank has given to a bucket and of what was summed of it
+// (collective/contributions.h). Not seen are gradients that are wrong before their bucket is launched, parameters that
+// need no gradient, buffers, and buckets that go through a communication hook. Guarded by the reducer's lock.
 #pragma once
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -35,8 +35,8 @@ class Drift {
   // ranks whose bits are not those of most, bucket and first parameter; finding that out is one all_gather.
   void check(size_t number, const Bucket& bucket, int64_t step, c10d::ProcessGroup& group);
 
-  // Once all buckets are done, on all ranks: collective, if any bucket was taken. RuntimeError on every rank names the step, the
-  // rank and the bucket.
+  // Once all buckets are done, on all ranks: collective, if any bucket was taken. RuntimeError on every rank names the
+  // step, the rank and the bucket.
   void check_sums(const std::vector<Bucket>& buckets, int64_t step, c10d::ProcessGroup& group);
 
  private:
@@ -47,7 +47,6 @@ class Drift {
     int64_t elements = 0;        // of these
   };
   OfBucket& begin_bucket(size_t number, const at::Tensor& flat);
-  std::string gradients_of(const Bucket& bucket, size_t number) const;
   const std::vector<std::string>& names_;
   std::vector<OfBucket> buckets_;
 };

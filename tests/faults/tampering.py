@@ -10,6 +10,7 @@ import random
 import selectors
 import socket
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -40,14 +41,16 @@ class Change:
     seed: int
 
     @classmethod
-    def drawn(cls, seed: int, traffic: Traffic) -> Change:
+    def drawn(
+        cls, seed: int, traffic: Traffic, kinds: Sequence[str] = KINDS, channels: dict[int, int] = CHANNELS
+    ) -> Change:
         """Somewhere in what is carried."""
         draw = random.Random(seed)
-        channel = draw.choices(list(CHANNELS), list(CHANNELS.values()))[0]
+        channel = draw.choices(list(channels), list(channels.values()))[0]
         used = sorted(key for key, count in traffic.items() if key[2] == channel and count)
         low, high, _, upwards = draw.choice(used)
         offset = draw.randrange(traffic[low, high, channel, upwards])
-        return cls(draw.choice(KINDS), low, high, channel, upwards, offset, seed)
+        return cls(draw.choice(kinds), low, high, channel, upwards, offset, seed)
 
     def applied(self, chunk: bytes, at: int) -> bytes | None:
         """`chunk` with the change at byte `at` of it; None: the connection is cut there."""

@@ -1,4 +1,4 @@
-"""Training with check_drift, and one bit that flips on its way through the network or in memory: named, or without effect."""
+"""Training with check_drift, and one bit that flips on the wire or in memory: named, or without effect."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import ringdp
 import torch
 import torch.distributed as dist
 from calls import KNOWN
-from ranks import HERE, World
+from ranks import HERE, World, job_store
 from tampering import BULK, Change, LedAstray, Tampering, Traffic
-from test_tampering import job_store
 from torch import nn
 
 TIMEOUT_S = 4.0
@@ -63,7 +62,7 @@ def through_the_man(prefix: str, ports: dict[int, int], stage: int) -> str:
 
 
 def flip_in_memory(seed: int, stage: int) -> str:
-    """On a rank: trained, while a bit of a bucket flips on one rank that the others have not come to yet; no seed: none."""
+    """On a rank: trained, while a bit of a bucket flips on one rank before the others come to it; seed -1: none."""
     draw = random.Random(seed)
     victim, at, layer = draw.randrange(HERE.size), draw.randrange(STEPS), draw.choice((2, 4))
     place, bit = draw.random(), draw.randrange(8)
@@ -75,22 +74,18 @@ def flip_in_memory(seed: int, stage: int) -> str:
         store.set(flipped, "")
 
     def meddle(ddp: nn.Module, step: int) -> None:
+        while handles:
+            handles.pop().remove()
         if seed < 0 or step != at:
             return
         later, earlier = ddp.module[layer].weight, ddp.module[layer - 2].weight
         if HERE.rank == victim:
-            handle.append(earlier.register_hook(lambda _: flip(later)))
+            handles.append(earlier.register_hook(lambda _: flip(later)))
         else:
-            handle.append(later.register_hook(lambda _: store.wait([flipped])))
+            handles.append(later.register_hook(lambda _: store.wait([flipped])))
 
-    store, handle = job_store(), []
-
-    def meddle_once(ddp: nn.Module, step: int) -> None:
-        while handle:
-            handle.pop().remove()
-        meddle(ddp, step)
-
-    return trained(dist.group.WORLD, stage, meddle_once)
+    store, handles = job_store(), []
+    return trained(dist.group.WORLD, stage, meddle)
 
 
 def verdict(outcomes: list, right: str) -> str:
@@ -111,14 +106,11 @@ def flips_on_the_wire(ranks: int, count: int, first_seed: int = 0) -> Counter[st
         clean: dict[int, tuple[str, Traffic]] = {}
         for stage in STAGES:
             bits = world.run(through_the_man, man.begin_life(None), man.ports, stage)
-            clean[stage] = bits[0], {key: size for key, size in man.traffic().items() if key[2] == BULK}
+            clean[stage] = bits[0], man.traffic()
         for seed in range(first_seed, first_seed + count):
             stage = STAGES[seed % len(STAGES)]
             right, traffic = clean[stage]
-            drawn = random.Random(seed)
-            low, high, channel, upwards = drawn.choice(sorted(key for key, size in traffic.items() if size))
-            offset = drawn.randrange(traffic[low, high, channel, upwards])
-            change = Change("bit", low, high, channel, upwards, offset, seed)
+            change = Change.drawn(seed, traffic, ("bit",), {BULK: 1})
             prefix = man.begin_life(change)
             outcomes = world.attempt(through_the_man, prefix, man.ports, stage, within=20 * TIMEOUT_S)
             found = verdict(outcomes, right) if man.applied else "not met"

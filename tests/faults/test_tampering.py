@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from datetime import timedelta
-from functools import cache
 
 import pytest
 import torch.distributed as dist
 from calls import KNOWN, broadcast, gathered, moved, reduced, scattered, sent
-from ranks import HERE, World
+from ranks import HERE, World, job_store
 from tampering import Change, LedAstray, Tampering
 
 TIMEOUT_S = 4.0
-
 
 # Lives in `make test`, and in `make test-all`.
 FEW, MANY = 12, 1000
@@ -42,12 +40,6 @@ def live(prefix: str, ports: dict[int, int]) -> float:
                 _longest[0] = longest
     dist.destroy_process_group()
     return longest
-
-
-@cache
-def job_store() -> dist.Store:
-    """On a rank: one connection for all its lives; torch's store now and then lets a new one wait for seconds."""
-    return dist.TCPStore("127.0.0.1", HERE.port, is_master=False)
 
 
 _longest = [0.0]  # of this rank's latest life

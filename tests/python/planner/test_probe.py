@@ -33,10 +33,8 @@ def test_two_ranks_report_all_that_a_calibration_needs(reports):
         assert report["peak"] == pytest.approx(report["base"] + whole, rel=0.03)
 
 
-@pytest.mark.parametrize(
-    ("micro_batch", "stage"),
-    [pytest.param(1024, 3, marks=pytest.mark.long), pytest.param(4096, 0, marks=pytest.mark.long), pytest.param(4, 3, marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("micro_batch", "stage"), [(1024, 3), (4096, 0), (4, 3)])
 def test_memory_of_what_no_calibration_has_seen(reports, micro_batch, stage):
     found = calibrated(reports, JOB, 2, None)
     expected = memory(replace(found, **counted(mlp(), micro_batch)), 2, stage)
