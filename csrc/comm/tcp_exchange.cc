@@ -99,7 +99,7 @@ TcpExchange exchange_tcp(const Session& session, const std::vector<int>& peers, 
   const Admit admit = [](int, int) { return true; };
   std::vector<transport::Hello> expected;
   for (const auto& [rank, offer] : exchange_offers(session, own, peers)) {
-    const Open open = [&session, &to = offer.address, rank](const transport::Patience& p) {
+    const Open open = [&session, &to = offer.address, rank = rank](const transport::Patience& p) {
       UniqueFd fd = transport::connect_tcp(to, p);
       const std::string peer = "rank " + std::to_string(rank) + " at " + to.text();
       auto tls = session.tls ? session.tls->connect(fd.get(), peer) : nullptr;
