@@ -10,7 +10,7 @@ ARGS     ?=
 PACKAGES := 'setuptools>=70' 'wheel>=0.43' 'ninja>=1.11' 'cmake>=3.24' 'numpy>=1.26' 'pytest>=7.4' \
             'pytest-xdist>=3.5' 'coverage>=7.10' 'expecttest>=0.2' 'rich>=13' 'matplotlib>=3.7'
 # Trainers that some tests run ringdp under; those tests are skipped where pip cannot get them.
-NEIGHBOURS := 'lightning>=2.4' 'accelerate>=1.0'
+INTEGRATIONS := 'lightning>=2.4' 'accelerate>=1.0'
 # What operates the pages in a browser; likewise.
 BROWSING := 'selenium>=4.15' 'axe-selenium-python>=2.1.6'
 # What builds the documentation site; only `make docs` installs it, and its test is skipped without it.
@@ -21,16 +21,19 @@ endif
 export CXX
 unexport PYTHONHOME
 
+# Linting needs nothing built: the environment's interpreter where there is one.
+LINT_PYTHON = $(if $(wildcard $(PY)),$(PY),$(PYTHON))
+
 BUILD  := build
 STAMPS := $(BUILD)/stamps
 key     = $(shell printf '%s' "$(1)" | cksum | cut -d' ' -f1)
 MACHINE := $(STAMPS)/machine-$(call key,$(PYTHON) $(VENV) $(CXX))
-SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu')
+SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu') csrc/modules.json
 ifeq ($(VENV),none)
 PY    := $(PYTHON)
 FOUND := $(shell $(PYTHON) -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null)
 PACKAGES_STAMP :=
-NEIGHBOURS_STAMP :=
+INTEGRATIONS_STAMP :=
 SITE_STAMP :=
 BUILT := $(STAMPS)/metadata
 export PYTHONPATH := $(CURDIR)/python$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -38,7 +41,7 @@ else
 PY    := $(VENV)/bin/python
 FOUND := $(TORCH)
 PACKAGES_STAMP := $(VENV)/packages-$(call key,$(TORCH) $(PIP_ARGS) $(PACKAGES))
-NEIGHBOURS_STAMP := $(VENV)/neighbours-$(call key,$(TORCH) $(PIP_ARGS) $(NEIGHBOURS) $(BROWSING))
+INTEGRATIONS_STAMP := $(VENV)/integrations-$(call key,$(TORCH) $(PIP_ARGS) $(INTEGRATIONS) $(BROWSING))
 SITE_STAMP := $(VENV)/docs-$(call key,$(PIP_ARGS) $(SITE))
 BUILT := $(STAMPS)/installed
 endif
@@ -49,25 +52,25 @@ endif
 # An extension works with one interpreter and one torch; these, and how it is compiled, are in the name of its stamp.
 COMPILED := $(STAMPS)/compiled-$(call key,$(PY) $(PYTHON) $(FOUND) $(CXXFLAGS) $(LDFLAGS) $(RINGDP_CUDA) $(RINGDP_CUDA_ARCHS))
 
-.PHONY: demo test test-all mutants coverage fuzz conformance gpu-check soak bench docs build lint clean help
+.PHONY: demo test test-all mutants coverage fuzz conformance gpu-check soak bench docs build lint format clean help
 .DELETE_ON_ERROR:
 
 demo: build  ## train a small GPT on 2 ranks of this machine (NPROC=4, ARGS="--steps 50", VENV=none)
 	$(PY) -m torch.distributed.run --nproc-per-node $(NPROC) -m ringdp.examples.train_gpt $(ARGS)
 
-test: build $(NEIGHBOURS_STAMP)  ## ten minutes: C++ tests, two sanitizers, Python tests (SUITE="thread python")
+test: build $(INTEGRATIONS_STAMP)  ## ten minutes: C++ tests, two sanitizers, Python tests (SUITE="thread python")
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
 	@$(PY) .ci/suites.py test $(SUITE)
 
-test-all: build $(NEIGHBOURS_STAMP)  ## every test there is, in parts that are not repeated once they passed (PART=parity)
+test-all: build $(INTEGRATIONS_STAMP)  ## every test there is, in parts that are not repeated once they passed (PART=parity)
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
 	@$(PY) .ci/suites.py all $(PART)
 
-mutants: build $(NEIGHBOURS_STAMP)  ## plants faults, one at a time, and shows which suite of `make test` catches each
+mutants: build $(INTEGRATIONS_STAMP)  ## plants faults, one at a time, and shows which suite of `make test` catches each
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
 	@$(PY) tests/mutants/run.py $(ARGS)
 
-coverage: build $(NEIGHBOURS_STAMP)  ## lines and branches of csrc and python that `make test` runs, by module
+coverage: build $(INTEGRATIONS_STAMP)  ## lines and branches of csrc and python that `make test` runs, by module
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
 	@$(PY) .ci/coverage.py $(ARGS)
 
@@ -113,9 +116,9 @@ $(PACKAGES_STAMP): | $(MACHINE)
 	@$(PY) -m pip install -q $(PIP_ARGS) $(TORCH) $(PACKAGES)
 	@rm -f $(VENV)/packages-* && touch $@
 
-$(NEIGHBOURS_STAMP): | $(PACKAGES_STAMP)
-	@$(PY) -m pip install -q $(PIP_ARGS) $(TORCH) $(NEIGHBOURS) > $(BUILD)/neighbours.log 2>&1 || \
-	  echo "ringdp: no lightning or accelerate from here (build/neighbours.log): their tests will be skipped"
+$(INTEGRATIONS_STAMP): | $(PACKAGES_STAMP)
+	@$(PY) -m pip install -q $(PIP_ARGS) $(TORCH) $(INTEGRATIONS) > $(BUILD)/integrations.log 2>&1 || \
+	  echo "ringdp: no lightning or accelerate from here (build/integrations.log): their tests will be skipped"
 	@$(PY) -m pip install -q $(PIP_ARGS) $(BROWSING) > $(BUILD)/browsing.log 2>&1 || \
 	  echo "ringdp: no selenium from here (build/browsing.log): the tests of pages in a browser will be skipped"
 	@touch $@
@@ -130,9 +133,11 @@ $(STAMPS)/installed: $(COMPILED) pyproject.toml
 	@touch $@
 endif
 
-lint:  ## ruff over the Python files, when it is there
-	@ruff=$$(command -v ruff || ls $(VENV)/bin/ruff 2>/dev/null) && $$ruff check . || \
-	  { test -z "$$ruff" && echo "skipped: no ruff"; }
+lint:  ## clang-format, ruff and the rules of the layout, as a check; what is not installed is skipped by name
+	@$(LINT_PYTHON) .ci/lint.py check
+
+format:  ## applies clang-format and ruff
+	@$(LINT_PYTHON) .ci/lint.py format
 
 clean:  ## what `make` compiled; the virtual environment stays (rm -r .venv)
 	rm -rf $(BUILD) dist python/*.egg-info python/ringdp/_C*.so python/ringdp/libringdp_gpu.so python/ringdp/_built.json

@@ -1,4 +1,4 @@
-"""Builds ringdp._C: the torch-free rooms of csrc/ here, the torch side by torch.utils.cpp_extension.
+"""Builds ringdp._C: the torch-free modules of csrc/ here, the torch side by torch.utils.cpp_extension.
 
 The CUDA part is a library of its own: setup_cuda.py.
 
@@ -32,8 +32,8 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # pip runs this file from elsewhere
 import setup_cuda  # noqa: E402
 
-CORE_ROOMS = ("base", "kernels", "trace", "transport", "plan", "collective", "comm", "gpu")
-TORCH_ROOMS = ("backend", "reducer", "zero", "bindings")
+CSRC = setup_cuda.CSRC
+MODULES, FLAGS = setup_cuda.MODULES["modules"], setup_cuda.MODULES["flags"]
 
 
 def asked(name: str) -> list[str]:
@@ -41,13 +41,9 @@ def asked(name: str) -> list[str]:
     return shlex.split(os.environ.get(name, ""))
 
 
-CORE_FLAGS = "-std=c++20 -O3 -ffp-contract=off -fPIC -fvisibility=hidden -Wall -Wextra -pthread".split()
-CORE_FLAGS += asked("CXXFLAGS")
+CORE_FLAGS = [*FLAGS["core"].split(), *FLAGS["common"].split(), *asked("CXXFLAGS")]
 # Only these files may use more than the baseline instruction set; kernels/dispatch.cc picks one at run time.
-SIMD_FLAGS = {
-    "_avx2.cc": "-mavx2 -mf16c -mfma".split(),
-    "_avx512.cc": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mf16c -mfma".split(),
-}
+SIMD_FLAGS = {f"_{isa}.cc": FLAGS[isa].split() for isa in ("avx2", "avx512")}
 X86_64 = platform.machine() in ("x86_64", "AMD64")
 
 
@@ -93,9 +89,15 @@ def require_torch() -> None:
         )
 
 
-def sources(rooms: tuple[str, ...]) -> list[Path]:
-    """Every .cc of these rooms, relative to the root; SIMD files only where they can compile, nothing of nvcc's."""
-    every = sorted(p for room in rooms for p in (ROOT / "csrc" / room).rglob("*.cc") if p.parent != setup_cuda.FOLDER)
+def compiler_of(source: Path) -> str:
+    """What compiles a file of csrc, by the innermost module that it is in: core, torch or nvcc."""
+    folders = [folder.as_posix() for folder in source.relative_to(CSRC).parents]
+    return MODULES[next(folder for folder in folders if folder in MODULES)].get("compiler", "core")
+
+
+def sources(kind: str) -> list[Path]:
+    """Every .cc that is compiled so, relative to the root; SIMD files only where they can compile."""
+    every = sorted(path for path in CSRC.rglob("*.cc") if compiler_of(path) == kind)
     return [p.relative_to(ROOT) for p in every if X86_64 or not p.name.endswith(tuple(SIMD_FLAGS))]
 
 
@@ -151,9 +153,9 @@ def compile_objects(name: str, key: object, files: list[Path], command: Callable
 
 
 def compile_core() -> list[str]:
-    """Compiles what changed in the core rooms; returns every object."""
+    """Compiles what changed in the core modules; returns every object."""
     key = (compiler(), compiler_version(), CORE_FLAGS, SIMD_FLAGS)
-    objects = compile_objects("core", key, sources(CORE_ROOMS), core_command)
+    objects = compile_objects("core", key, sources("core"), core_command)
     return [str(output.relative_to(ROOT)) for output in objects]
 
 
@@ -213,7 +215,7 @@ def extension_and_command() -> tuple[object, type]:
             for ext in self.extensions:
                 ext.extra_objects = objects
                 ext.depends = [*objects, *headers()]
-            say(f"torch side: {len(sources(TORCH_ROOMS))} files, of which those that changed are compiled")
+            say(f"torch side: {len(sources('torch'))} files, of which those that changed are compiled")
             super().run()
             folder = Path(self.get_ext_fullpath("ringdp._C")).parent
             write_build_record(folder, setup_cuda.build(folder, say, compile_objects))
@@ -229,7 +231,7 @@ def extension_and_command() -> tuple[object, type]:
 
     extension = CppExtension(
         "ringdp._C",
-        [str(p) for p in sources(TORCH_ROOMS)],
+        [str(p) for p in sources("torch")],
         include_dirs=[str(ROOT / "csrc")],
         define_macros=[("RINGDP_TORCH_VERSION", f'"{torch.__version__}"')],
         # No -std: torch's own headers decide (C++17 for 2.11, C++20 from 2.13).

@@ -6,6 +6,7 @@ and among the vendor's pip packages (the extra `cuda-build`). setup.py calls `bu
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -21,15 +22,17 @@ LIBRARY = "libringdp_gpu.so"
 CHOICES = ("auto", "on", "off")
 PACKAGES = "nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-cccl".split()
 OLDEST = (12, 8)  # the first that knows sm_100 and compresses
-FOLDER = ROOT / "csrc/gpu/cuda"
-BORROWED = ("csrc/base/dtype.cc", "csrc/base/error.cc", "csrc/gpu/check_work.cc", "csrc/gpu/moves.cc")
+CSRC = ROOT / "csrc"
+MODULES = json.loads((CSRC / "modules.json").read_text())
+[FOLDER] = [CSRC / name for name, module in MODULES["modules"].items() if module.get("compiler") == "nvcc"]
+BORROWED = [f"csrc/{path}" for path in MODULES["borrowed"]]
 # No contraction: sums keep the roundings of the CPU, and a fused multiply-add stands where it is written.
 # Kernels of many types and worlds look alike: compressed they are a sixth.
 FLAGS = (
     "-std=c++17 -O3 -fmad=false --compress-mode=size -Xcompiler -fPIC,-Wall,-Wextra -Xptxas -v,-warn-spills"
 ).split()
 ALL_ARCHITECTURES = ("80", "90", "100")
-LINK_FLAGS = "-shared -cudart static -Xlinker --version-script=csrc/gpu/cuda/exports.map,-z,defs".split()
+LINK_FLAGS = "-shared -cudart static -Xlinker --version-script=csrc/device/cuda/exports.map,-z,defs".split()
 
 # compile_objects of setup.py: folder's name, what its key is made of, sources, the command of one source -> objects
 Compile = Callable[[str, object, list[Path], Callable[[Path], list[str]]], list[Path]]
@@ -39,7 +42,7 @@ def choice() -> str:
     """RINGDP_CUDA, refused when it is none of its values."""
     chosen = os.environ.get("RINGDP_CUDA") or "auto"
     if chosen not in CHOICES:
-        sys.exit(f"'{chosen}' is no value for RINGDP_CUDA: accepted is {'|'.join(CHOICES)}")
+        sys.exit(f"invalid value '{chosen}' for RINGDP_CUDA (expected one of: {', '.join(CHOICES)})")
     return chosen
 
 

@@ -61,7 +61,7 @@ disable_warnings = no-data-collected, module-not-measured, module-not-imported
 
 @dataclass
 class Count:
-    """Of one module: lines and branches, and how many of them ran."""
+    """One module's lines and branches, and how many of them ran."""
 
     lines: int = 0
     lines_run: int = 0
@@ -139,15 +139,16 @@ def of_cpp(tree: Path) -> Iterator[tuple[str, Count]]:
 
 
 def of_python(tree: Path) -> Iterator[tuple[str, Count]]:
-    """Counts by package of python/ringdp; its own files are the package ringdp."""
+    """Counts by package of python/ringdp and of python/ringdp/tools; files of no package count as ringdp or tools."""
     folder = tree / "build/coverage"
     settings, output = folder / "settings", folder / "python.json"
     command = [sys.executable, "-m", "coverage", "json", "-q", f"--rcfile={settings}", "-o", str(output)]
     subprocess.run(command, cwd=tree, check=True)
     counts: dict[str, Count] = defaultdict(Count)
     for path, file in json.loads(output.read_text())["files"].items():
-        package = (tree / path).resolve().relative_to(tree / "python").parent.as_posix()
-        count, total = counts[f"python/{'/'.join(package.split('/')[:2])}"], file["summary"]
+        package = (tree / path).resolve().relative_to(tree / "python").parent.parts
+        depth = 3 if "tools" in package[1:2] else 2
+        count, total = counts["/".join(("python", *package[:depth]))], file["summary"]
         count.lines += total["num_statements"]
         count.lines_run += total["covered_lines"]
         count.branches += total["num_branches"]

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMIT_S = 520.0  # of all parts together
+LIMIT_S = 520.0  # for all parts together
 LEAST_S = 5.0  # with less left a part is not begun
 GRACE_S = 5.0  # between the request to end and the kill
 TAIL = 25  # lines of a part's output that are shown when it fails
@@ -65,8 +65,8 @@ def parts(python: str, assignments: Sequence[str], out: Path) -> list[Part]:
         Part("device", ["nvidia-smi"], 20, needed=True),
         Part("build", ["make", "--no-print-directory", "build", *assignments], 200, True, {"RINGDP_CUDA": "on"}),
         Part("info", [python, "-m", "ringdp", "info"], 30),
-        Part("library", [*tests, "tests/python/gpu", f"--junit-xml={out}/library.xml"], 60),
-        Part("tests", [*tests, "tests/gpu", f"--junit-xml={out}/tests.xml"], 170),
+        Part("library", [*tests, "tests/device/python", f"--junit-xml={out}/library.xml"], 60),
+        Part("tests", [*tests, "tests/device/gpu", f"--junit-xml={out}/tests.xml"], 170),
         Part("speed", [*speed, "--json", f"{out}/gpu.json", "--plot", f"{out}/gpu.png"], 170),
         Part("torch's tests", [*suite, "--timeout", "20"], 90, wants="expecttest"),
     ]

@@ -30,13 +30,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 SANITIZERS = {"plain": "", "thread": "thread", "address": "address,undefined"}
-MODULES = ("gpu", "comm", "plan", "kernels", "transport", "collective", "trace", "base")  # the longest first
+_TESTED = {
+    name: module["suites"]
+    for name, module in reversed(json.loads((ROOT / "csrc/modules.json").read_text())["modules"].items())
+    if "suites" in module
+}
+MODULES = tuple(_TESTED)  # the longest first
+# `make test` runs as they ship: modules that compute, and those that no sanitizer runs. `make test-all` runs all.
+AS_SHIPPED = tuple(name for name in MODULES if "plain" in _TESTED[name])
 # Modules with threads: the thread sanitizer has nothing to find in others. Emulated devices only in `make test-all`.
-WITH_THREADS = ("comm", "transport", "collective", "trace")
-# Modules whose tests `make test` runs as they ship: what no sanitizer runs, and what computes. `make test-all` runs all.
-AS_SHIPPED = ("gpu", "plan", "kernels", "collective")
+WITH_THREADS = tuple(name for name in MODULES if "thread" in _TESTED[name])
 # Modules with memory handled by hand, or bytes that come from elsewhere; likewise.
-WITH_MEMORY = ("comm", "kernels", "transport", "collective", "trace", "base", "fuzz")
+WITH_MEMORY = (*(name for name in MODULES if "address" in _TESTED[name]), "fuzz")
 # One thread, whose functions keep no address of a variable: fake stacks would only take half of their time.
 WITHOUT_FAKE_STACKS = ("plan", "kernels")
 SUPPRESSIONS = ROOT / "tests/cpp/sanitizers.supp"
@@ -137,7 +142,7 @@ def build_programs(kind: str, modules: Sequence[str], *, long: bool) -> Path:
     configure += ["-G", "Ninja"] if shutil.which("ninja") else []
     configure += ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
     with log.open("w") as stream:
-        # Compilers leave the cores to the Python tests that run beside them.
+        # Compilers leave the cores to the Python tests that run at the same time.
         build = [*(["nice"] if shutil.which("nice") else []), cmake, "--build", str(folder), "--parallel", str(JOBS)]
         for command in (configure, build):
             if subprocess.run(command, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT).returncode != 0:
@@ -249,7 +254,7 @@ SUITES = (
 )
 PARTS = (
     Suite("plain", "C++ tests, every cell, every file compiled by itself", cpp("plain", MODULES, long=True)),
-    Suite("thread", "the same under the thread sanitizer", cpp("thread", ("gpu", *WITH_THREADS), long=True)),
+    Suite("thread", "the same under the thread sanitizer", cpp("thread", ("device", *WITH_THREADS), long=True)),
     Suite("address", "the same under the address and UB sanitizers", cpp("address", (*MODULES, "fuzz"), long=True)),
     Suite("python", "Python tests with the long ones", pytest("tests", "-m", "", "--ignore=tests/parity")),
     Suite("parity", "N ranks against one process, every cell", pytest("tests/parity", "-m", "")),

@@ -17,14 +17,18 @@ import argparse
 import json
 import shlex
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
 
-from modes.rank import Job
-from modes.table import rows_of, text_of, verdict
-from race import machine
-from race.arguments import add_places, check_least, check_places
-from race.job import run_job
-from race.outputs import add_outputs, check_outputs
+from ablation_rank import Job
+from runner import machine
+from runner.job import run_job
+from runner.program import add_outputs, add_places, check_least, check_outputs, check_places
+
+#!/usr/bin/env python3
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -52,13 +56,13 @@ def main() -> int:
     job = Job(options.backend, options.rounds, options.layers, options.width, options.rows, options.bucket_mb)
     facts = machine.describe()
     try:
-        everyones = run_job("modes.rank", asdict(job), options.ranks, options.hosts, options.rate)
+        reports = run_job("ablation_rank", asdict(job), options.ranks, options.hosts, options.rate)
     except (RuntimeError, ValueError) as problem:
         print(f"ablation: {problem}", file=sys.stderr)
         return 1
-    rows = rows_of(everyones)
+    rows = rows_of(reports)
     link = f"{options.hosts} hosts at {options.rate:g} Gb/s" if options.hosts > 1 else "one host"
-    title = f"{everyones[0]['parameters'] / 1e6:.2f} M parameters, {options.ranks} ranks over {options.backend}, {link}"
+    title = f"{reports[0]['parameters'] / 1e6:.2f} M parameters, {options.ranks} ranks over {options.backend}, {link}"
     print(f"{title}, {options.rounds} rounds")
     print(machine.sentence(facts))
     print(text_of(rows))
@@ -75,10 +79,97 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     if options.plot:
-        from modes.plot import draw
-
         draw(result, options.plot)
     return int(options.check and not within)
+
+
+SLACK = 1.10  # times the last bucket's collective, which nothing can hide
+
+
+@dataclass(frozen=True)
+class Row:
+    """Medians in seconds. speedup: naive's step over this one's, round by round."""
+
+    mode: str
+    step: float
+    speedup: float
+    communication: float
+    exposed: float
+    last: float
+    collectives: int
+
+    @property
+    def hidden(self) -> float:
+        """The part of communication that backward has hidden."""
+        return 1 - self.exposed / self.communication if self.communication else 1.0
+
+
+def rows_of(reports: Sequence[dict[str, Any]]) -> list[Row]:
+    """One row per mode, in the order of the modes."""
+    critical = {name: _critical(reports, name) for name in reports[0]["samples"]}
+    naive = [sample["step"] for sample in critical["naive"]]
+    rows = []
+    for name, samples in critical.items():
+        ratios = [base / sample["step"] for base, sample in zip(naive, samples, strict=True)]
+        middle = {
+            key: median(sample[key] for sample in samples) for key in ("step", "communication", "exposed", "last")
+        }
+        rows.append(Row(name, speedup=median(ratios), collectives=int(samples[0]["collectives"]), **middle))
+    return rows
+
+
+def _critical(reports: Sequence[dict[str, Any]], name: str) -> list[dict[str, float]]:
+    """Per round, the sample of the rank that computed longest: it waits least."""
+    by_round = zip(*(own["samples"][name] for own in reports), strict=True)
+    return [min(of_ranks, key=lambda sample: sample["exposed"]) for of_ranks in by_round]
+
+
+def text_of(rows: Sequence[Row]) -> str:
+    """A table for people."""
+    head = f"{'mode':<22}{'step':>10}{'x naive':>9}{'collectives':>13}{'communication':>15}{'exposed':>10}{'hidden':>8}"
+    lines = [head]
+    for row in rows:
+        lines.append(
+            f"{row.mode:<22}{_ms(row.step):>10}{row.speedup:>9.2f}{row.collectives:>13}"
+            f"{_ms(row.communication):>15}{_ms(row.exposed):>10}{row.hidden:>8.0%}"
+        )
+    return "\n".join(lines)
+
+
+def verdict(rows: Sequence[Row]) -> tuple[bool, str]:
+    """Whether bucketed + overlap leaves no more exposed than its last bucket, and the sentence."""
+    best = next(row for row in rows if row.mode == "bucketed + overlap")
+    within = best.exposed <= SLACK * best.last
+    return within, (
+        f"exposed communication of bucketed + overlap: {_ms(best.exposed)}, its last bucket takes {_ms(best.last)}: "
+        + ("at most that plus 10 %" if within else "MORE than that plus 10 %")
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Writes the PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = result["rows"][::-1]
+    names = [row["mode"] for row in rows]
+    exposed = [1e3 * row["exposed"] for row in rows]
+    rest = [1e3 * row["step"] - wait for row, wait in zip(rows, exposed, strict=True)]
+    figure, axes = pyplot.subplots(figsize=(7.5, 2.6))
+    axes.barh(names, rest, color="#1f4e8c", label="computing, and communication that it hides")
+    axes.barh(names, exposed, left=rest, color="#bb3e03", label="exposed communication")
+    axes.set_xlabel("step, ms (median)")
+    axes.set_title(result["title"], loc="left", fontsize=9)
+    figure.legend(loc="outside lower right", ncols=2, frameon=False)
+    figure.set_layout_engine("constrained")
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@
 
 Every round runs every candidate once, in shuffled order, on fresh data, and checks every element of every result: one
 wrong element makes the exit status 1. A time is the last rank's end minus the first rank's start; rows show medians.
-Ratios are medians of per-round ratios. Columns beside those of nccl-tests (GB = 10^9 bytes):
-  of sweep, shuffle, probe  share of a limit: limit's time / candidate's (race/limits.py and race/probe.py say of what)
+Ratios are medians of per-round ratios. Columns in addition to those of nccl-tests (GB = 10^9 bytes):
+  of sweep, shuffle, probe  share of a limit: limit's time / candidate's (runner/limits.py says of what)
   x gloo                    gloo's time / the candidate's, with the 10th and 90th percentile over rounds
   x ringdp                  the candidate's time / that of ringdp on ordinary tensors
 Peers besides gloo are installed by `python benchmarks/peers.py`, one virtual environment each. What cannot run is named
@@ -27,15 +27,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from race import machine, rows
-from race.cell import OPS, Cell, parse_size, size_name
-from race.conductor import TeamLost
-from race.hosts import Hosts
-from race.native import DTYPES, MAX_RANKS
-from race.outputs import add_outputs, check_outputs
-from race.peers import PEERS
-from race.rounds import Length
-from race.session import Session, Wishes
+from runner import machine, table
+from runner.cell import OPS, Cell, parse_size, size_name
+from runner.coordinator import TeamLost
+from runner.hosts import Hosts
+from runner.native import DTYPES, MAX_RANKS
+from runner.peers import PEERS
+from runner.program import add_outputs, check_outputs
+from runner.rounds import Length
+from runner.session import Session, Wishes
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = "4KiB,64KiB,1MiB,16MiB,64MiB"
@@ -56,7 +56,7 @@ def ranks(text: str) -> list[int]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: write numbers, as 2,4,8") from None
     if not all(2 <= n <= MAX_RANKS for n in found):
-        raise argparse.ArgumentTypeError(f"{text!r}: a race has 2 to {MAX_RANKS} ranks")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be 2 to {MAX_RANKS} ranks")
     return found
 
 
@@ -109,7 +109,7 @@ def options() -> argparse.Namespace:
 
 
 def wishes_of(found: argparse.Namespace) -> Wishes:
-    """What a session needs to know. gloo always races: it is the common measure."""
+    """What a session needs to know. gloo always takes part: it is the common measure."""
     return Wishes(
         peers=["gloo", *(name for name in found.peers if name != "gloo")],
         peers_folder=found.peers_folder,
@@ -124,8 +124,8 @@ def cells_of(found: argparse.Namespace, world: int) -> list[Cell]:
     return [Cell(op, dtype, world, size) for op, dtype, size in product(found.ops, found.dtypes, found.sizes)]
 
 
-def race(found: argparse.Namespace, world: int, result: dict[str, Any]) -> None:
-    """Races on `world` ranks; prints rows as they come and adds them to the result."""
+def measure(found: argparse.Namespace, world: int, result: dict[str, Any]) -> None:
+    """Measures on `world` ranks; prints rows as they come and adds them to the result."""
 
     def progress(number: int, cell: Cell) -> None:
         if sys.stderr.isatty():
@@ -137,10 +137,10 @@ def race(found: argparse.Namespace, world: int, result: dict[str, Any]) -> None:
         for cell, entries in session.measure(progress):
             if sys.stderr.isatty():
                 print("\r\033[K", end="", file=sys.stderr, flush=True)
-            fresh = rows.rows_of(cell, entries)
+            fresh = table.rows_of(cell, entries)
             result["rows"] += fresh
             for row in fresh:
-                print(rows.line(row, session.report.limits), flush=True)
+                print(table.line(row, session.report.limits), flush=True)
         result["limits"] = session.report.limits
         result["versions"] |= session.report.versions
         result["settings"] |= {f"{name}, {world} ranks": how for name, how in session.report.settings.items()}
@@ -148,7 +148,7 @@ def race(found: argparse.Namespace, world: int, result: dict[str, Any]) -> None:
 
 
 def finish(found: argparse.Namespace, result: dict[str, Any]) -> int:
-    """Versions, settings and who is missing; files; the exit status."""
+    """Versions, settings and what was left out; files; the exit status."""
     for title in ("versions", "settings", "left_out"):
         for name, what in result[title].items():
             print(f"# {title.replace('_', ' ')}: {name}: {what}")
@@ -157,9 +157,7 @@ def finish(found: argparse.Namespace, result: dict[str, Any]) -> int:
     if found.json:
         found.json.write_text(json.dumps(result, indent=1) + "\n")
     if found.plot:
-        from race.plot import draw
-
-        draw(result, found.plot)
+        table.draw(result, found.plot)
     return int(wrong > 0)
 
 
@@ -170,10 +168,10 @@ def main() -> int:
     facts = machine.describe()
     result: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "machine": facts, "hosts": found.hosts}
     result |= {"rate_gbit": found.rate, "rows": [], "limits": [], "versions": {}, "settings": {}, "left_out": {}}
-    print(f"# {machine.sentence(facts)}\n{rows.header()}", flush=True)
+    print(f"# {machine.sentence(facts)}\n{table.header()}", flush=True)
     try:
         for world in found.ranks:
-            race(found, world, result)
+            measure(found, world, result)
     except (TeamLost, ValueError, RuntimeError) as error:
         print(f"collectives: {error}", file=sys.stderr)
         return 1

@@ -34,14 +34,12 @@ from pathlib import Path
 from typing import Any
 
 from devices.cell import ALL_REDUCE, ZERO_STEP, Cell
-from devices.rounds import Race
-from devices.structs import MAX_RANKS
-from devices.table import HEADER, LIMITS, bars_of, line, rows_of
-from devices.team import Team
-from race import machine
-from race.arguments import check_least
-from race.cell import parse_size
-from race.outputs import add_outputs, check_outputs
+from devices.core import MAX_RANKS
+from devices.table import HEADER, LIMITS, bars_of, draw, line, rows_of
+from devices.team import Rounds, Team
+from runner import machine
+from runner.cell import parse_size
+from runner.program import add_outputs, check_least, check_outputs
 
 HERE = Path(__file__).resolve().parent
 # The most wanted first: time may end before the last.
@@ -61,7 +59,7 @@ def numbers(text: str) -> list[int]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: write numbers, as 2,4") from None
     if bad := [n for n in found if not 2 <= n <= MAX_RANKS or n & (n - 1)]:
-        raise argparse.ArgumentTypeError(f"{bad[0]} ranks: accepted is 2, 4 and 8")
+        raise argparse.ArgumentTypeError(f"invalid number of ranks {bad[0]} (expected one of: 2, 4, 8)")
     return found
 
 
@@ -118,7 +116,7 @@ def cells_of(options: argparse.Namespace, world: int) -> list[Cell]:
 def teams_of(world: int, kinds: list[str]) -> Iterator[Team]:
     """They start at once."""
     from devices.shared_rank import variables_of
-    from race.session import free_port
+    from runner.session import free_port
 
     path = os.pathsep.join(p for p in (str(HERE), os.environ.get("PYTHONPATH", "")) if p)
     # Streams that share a hardware queue wait for one another.
@@ -133,25 +131,25 @@ def teams_of(world: int, kinds: list[str]) -> Iterator[Team]:
 
 def measure(options: argparse.Namespace, world: int, result: dict[str, Any], end: float) -> None:
     """All cells of one number of ranks, as far as the time goes; rows are printed and kept as they come."""
-    contest = Race()
+    rounds = Rounds()
     try:
         begin = time.monotonic()
         for team in list(teams_of(world, ["ringdp", *options.peers])):
-            contest.welcome(team, max(1.0, START_S - (time.monotonic() - begin)))
+            rounds.welcome(team, max(1.0, START_S - (time.monotonic() - begin)))
         cells = cells_of(options, world)
         for number, cell in enumerate(cells):
             left = end - time.monotonic()
             if left <= 0:
                 result["left_out"][f"{cell.op} of {cell.size} bytes, {world} ranks"] = "the time was over"
                 continue
-            rows = rows_of(cell, contest.measure(cell, wanted(cell), left / (len(cells) - number)))
+            rows = rows_of(cell, rounds.measure(cell, wanted(cell), left / (len(cells) - number)))
             result["rows"] += rows
             for row in rows:
                 print(line(row), flush=True)
             save(options, result)
     finally:
-        contest.close()
-        result["left_out"] |= {f"{name}, {world} ranks": why for name, why in contest.left_out.items()}
+        rounds.close()
+        result["left_out"] |= {f"{name}, {world} ranks": why for name, why in rounds.left_out.items()}
 
 
 def save(options: argparse.Namespace, result: dict[str, Any]) -> None:
@@ -161,7 +159,7 @@ def save(options: argparse.Namespace, result: dict[str, Any]) -> None:
 
 
 def device() -> dict[str, str]:
-    """The GPU and who drives it; exits with a sentence where there is none."""
+    """The GPU and its drivers' versions; exits with a sentence where there is none."""
     import torch
 
     if not torch.cuda.is_available():
@@ -172,7 +170,7 @@ def device() -> dict[str, str]:
 
 
 def finish(options: argparse.Namespace, result: dict[str, Any]) -> int:
-    """Bars, who is missing, files; the exit status."""
+    """Bars, what was left out, files; the exit status."""
     bars, unmeasured = bars_of(result["rows"])
     for name, why in result["left_out"].items():
         print(f"left out: {name}: {why}")
@@ -186,8 +184,6 @@ def finish(options: argparse.Namespace, result: dict[str, Any]) -> int:
     result["not_measured"] = unmeasured
     save(options, result)
     if options.plot and result["rows"]:
-        from devices.plot import draw
-
         draw(result, options.plot)
     missed = options.check and not all(bar.held for bar in bars)
     return int(bool(wrong or missed or not result["rows"]))

@@ -23,7 +23,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
-from race.peers import PEERS, compiled_op, why_missing
+from runner.peers import PEERS, compiled_op, why_missing
 from scale.compare import simulator
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,7 +76,7 @@ def main() -> int:
     """1 when a peer that was asked for cannot start."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="PEER", help=f"of {', '.join(PEERS)}, simgrid, or all")
-    parser.add_argument("--folder", type=Path, default=ROOT / ".peers", help="default .peers beside the sources")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".peers", help="default .peers next to the sources")
     found = parser.parse_args()
     known = packages(REQUIREMENTS.read_text())
     wanted = list(known) if found.names == ["all"] else found.names

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Are the planner's predictions true? Step time and memory of N hosts on shaped links, foretold, then measured (root).
+"""Are the planner's predictions true? Step time and memory of N hosts on shaped links, predicted, then measured (root).
 
     python benchmarks/planner.py                             # 2, 4 and 8 hosts at 0.5, 1 and 2 Gb/s
     python benchmarks/planner.py --ranks 2,4 --rates 1 --model gpt --micro-batch 8
@@ -23,19 +23,27 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from foretold import memory_rows
-from foretold.memory_rows import MemoryRow
-from foretold.rows import HEAD, Row, foretold, link_bytes, with_measured
-from race import machine
-from race.arguments import check_least
-from race.job import run_job
-from race.outputs import add_outputs, check_outputs
-from ringdp.planner.calibration import Calibration
-from ringdp.planner.kind import InputError
-from ringdp.planner.local_ranks import MALLOC, MODULE
-from ringdp.planner.measured import cores
-from ringdp.planner.prediction import calibrated
-from ringdp.planner.probe_job import ProbeJob
+from predictions import (
+    MEMORY_HEAD,
+    STEP_HEAD,
+    MemoryRow,
+    Row,
+    case,
+    draw,
+    link_bytes,
+    predicted_memory,
+    predicted_steps,
+    with_measured,
+    with_peak,
+)
+from ringdp.tools.planner.calibration import Calibration
+from ringdp.tools.planner.local_ranks import MALLOC, MODULE, ProbeJob
+from ringdp.tools.planner.measured import cores
+from ringdp.tools.planner.prediction import calibrated
+from ringdp.tools.planner.question import InputError
+from runner import machine
+from runner.job import run_job
+from runner.program import add_outputs, check_least, check_outputs
 
 UNSEEN = "mlp/2048/0,mlp/512/1,mlp/512/2,mlp/512/3,gpt/8/0"
 SIZES = (4 << 10, 256 << 10, 2 << 20, 8 << 20)
@@ -51,8 +59,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12, help="at most, in each run")
     parser.add_argument("--seconds", type=float, default=20.0, help="for the steps of a run, at most")
     parser.add_argument("--bucket-mb", type=float, default=2.0)
-    text = "whose memory is foretold too: MODEL/MICRO-BATCH/STAGE of ZeRO, separated by commas"
-    parser.add_argument("--unseen", type=_listed(memory_rows.case), default=UNSEEN, metavar="CASES", help=text)
+    text = "whose memory is predicted too: MODEL/MICRO-BATCH/STAGE of ZeRO, separated by commas"
+    parser.add_argument("--unseen", type=_listed(case), default=UNSEEN, metavar="CASES", help=text)
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="write it, for `ringdp plan predict`")
     parser.add_argument("--check", action="store_true", help="status 1 when a bar is not held")
     add_outputs(parser, "predictions, and then rows, settings and machine as JSON", "bars, predicted and measured")
@@ -93,7 +101,7 @@ def calibrate(options: argparse.Namespace) -> Calibration:
 
 
 def _reports_of(options: argparse.Namespace, row: MemoryRow) -> list[dict[str, Any]]:
-    """Of a few steps, on the first rate."""
+    """The ranks' reports of a few steps, on the first rate."""
     job = replace(job_of(options, ()), workload=row.model, micro_batch=row.micro_batch, zero_stage=row.stage)
     return run_job(MODULE, asdict(replace(job, steps=2)), row.ranks, row.ranks, options.rates[0], MALLOC)
 
@@ -128,22 +136,22 @@ def main() -> int:
         found = calibrate(options)
         if options.calibration:
             found.save(options.calibration)
-        rows = foretold(found, options.ranks, options.rates)
-        memory = memory_rows.unseen(found, options.unseen, options.ranks[0])
+        rows = predicted_steps(found, options.ranks, options.rates)
+        memory = predicted_memory(found, options.unseen, options.ranks[0])
         print(write(options, facts, found, rows, memory)["title"])
         print(machine.sentence(facts))
         for row in rows:
             print(row.prediction)
         for row in memory:
             print(f"predicted: {row.name}: memory {row.predicted / 1e6:.1f} MB", flush=True)
-        print(HEAD)
+        print(STEP_HEAD)
         for number, row in enumerate(rows):
             reports = run_job(MODULE, asdict(job_of(options, ())), row.ranks, row.ranks, row.gigabits, MALLOC)
             rows[number] = with_measured(row, reports)
             print(rows[number], flush=True)
-        print(memory_rows.HEAD)
+        print(MEMORY_HEAD)
         for number, row in enumerate(memory):
-            memory[number] = memory_rows.with_peak(row, _reports_of(options, row))
+            memory[number] = with_peak(row, _reports_of(options, row))
             print(memory[number], flush=True)
     except (InputError, RuntimeError, ValueError) as problem:
         print(f"planner: {problem}", file=sys.stderr)
@@ -152,8 +160,6 @@ def main() -> int:
     print("\n".join(wrong) or "every step is within 15 % and all memory within 3 % of what was predicted")
     result = write(options, facts, found, rows, memory)
     if options.plot:
-        from foretold.plot import draw
-
         draw(result, options.plot)
     return int(options.check and bool(wrong))
 

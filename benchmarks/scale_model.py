@@ -24,14 +24,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from race import machine
-from race.cell import parse_size, size_name
-from race.outputs import add_outputs, check_outputs
+from runner import machine
+from runner.cell import parse_size, size_name
+from runner.program import add_outputs, check_outputs
 from scale.calibrate import calibrate
 from scale.compare import Comparison, compare, simulator
-from scale.costs import ALGORITHMS, Topology, candidates
-from scale.crossover import MARGIN, grid, reigns
-from scale.network import Network, load_network, save_network
+from scale.costs import ALGORITHMS, MARGIN, Network, Topology, candidates, grid, load_network, reigns, save_network
+
+#!/usr/bin/env python3
+
 
 ROOT = Path(__file__).resolve().parent.parent
 CALIBRATION = ROOT / "benchmarks/results/calibration.json"
@@ -94,7 +95,7 @@ def curves(at: Topology, network: Network) -> dict[str, Any]:
 
 
 def print_reigns(at: Topology, network: Network) -> dict[str, Any]:
-    """Who is the fastest from where to where, among all and among those that keep rank order."""
+    """Which algorithm is the fastest in which range of sizes, among all and among those that keep rank order."""
     row: dict[str, Any] = {"hosts": at.hosts, "local": at.local}
     for title, in_order in (("any", False), ("rank order", True)):
         found = reigns(SMALLEST, LARGEST, at, network, candidates(at, in_order))
@@ -111,7 +112,7 @@ def size_of(nbytes: int) -> str:
 
 
 def simulations(found: argparse.Namespace, network: Network) -> tuple[list[Comparison], str]:
-    """Formula beside simulation for the smaller numbers of hosts; and why there is none, or less."""
+    """Formula and simulation for the smaller numbers of hosts; the reason why simulations are missing."""
     python, reason = simulator(found.peers_folder)
     if reason or not found.simulate_up_to:
         return [], reason or "not asked for"
@@ -139,7 +140,7 @@ def main() -> int:
         values = ", ".join(f"{name} {value:.3g}" for name, value in asdict(network).items() if name != "origin")
         print(f"# seconds: {values}\n# {network.origin}")
         span = f"{size_of(SMALLEST)} to {size_of(LARGEST)}"
-        print(f"# ranks, among which, who reigns in an all_reduce from {span} (until another is {MARGIN:.0%} faster)")
+        print(f"# ranks, among which, the fastest all_reduce from {span} (until another is {MARGIN:.0%} faster)")
         places = [Topology(hosts, found.local) for hosts in found.hosts]
         result: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "network": asdict(network)}
         result["reigns"] = [print_reigns(at, network) for at in places]
@@ -155,10 +156,48 @@ def main() -> int:
     if found.json:
         found.json.write_text(json.dumps(result, indent=1) + "\n")
     if found.plot:
-        from scale.plot import draw
-
         draw(result, found.plot)
     return 0
+
+
+COLORS = {"direct": "#1f4e8c", "ring": "#0a9396", "ring/rotated": "#7f7f7f", "tree": "#bb3e03", "server": "#b8860b"}
+COLORS |= {"hierarchy": "#6a4c93"}
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Writes the PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    panels = result["curves"]
+    columns = min(4, len(panels))
+    lines = -(-len(panels) // columns)
+    shape = {"figsize": (4.2 * columns + 1.6, 3.4 * lines + 0.6), "squeeze": False}
+    figure, axes = pyplot.subplots(lines, columns, **shape)
+    for place in axes.flat[len(panels) :]:
+        place.set_visible(False)
+    for place, panel in zip(axes.flat, panels, strict=False):
+        for name, times in panel["seconds"].items():
+            place.plot(panel["sizes"], [1e3 * t for t in times], label=name, color=COLORS[name], linewidth=1.5)
+        for dot in (c for c in result["comparisons"] if (c["hosts"], c["local"]) == (panel["hosts"], panel["local"])):
+            place.plot(dot["size"], 1e3 * dot["simulation"], "o", color=COLORS[dot["algorithm"]], markersize=4)
+        ranks = f"{panel['hosts'] * panel['local']} ranks"
+        place.set_title(ranks if panel["local"] == 1 else f"{ranks}, {panel['local']} per host")
+        place.set_xscale("log", base=2)
+        place.set_xlabel("bytes per rank")
+        place.set_yscale("log")
+        place.grid(True, color="#dddddd", linewidth=0.6)
+        place.spines[["top", "right"]].set_visible(False)
+    for row in axes:
+        row[0].set_ylabel("all_reduce, ms")
+    handles, labels = max((place.get_legend_handles_labels() for place in axes.flat), key=lambda both: len(both[1]))
+    figure.legend(handles, labels, loc="outside right upper", frameon=False)
+    figure.suptitle("lines: formula; dots: SimGrid on the recorded plans", x=0.02, ha="left", fontsize=10)
+    figure.set_layout_engine("constrained")
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
     python benchmarks/soak.py --minutes 10 -n 4
 
-Ops, dtypes, reduce ops, sizes, groups (world, halves, pairs) and sync or async are drawn alike on all ranks. Every rank
+Ops, dtypes, reduce ops, sizes, groups (world, halves, pairs) and sync or async are the same on all ranks. Every rank
 draws for itself whether its inputs lie in shared memory, and looks at its descriptors, threads, memory and /dev/shm;
 what grows after the first fifth of the run is a failure, and so is one wrong bit. A rank whose batch of calls is not
 over after twice the deadline of one shows where it is, and the run ends.
@@ -31,11 +31,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from ringdp.selftest.calls import RankContext
 from ringdp.selftest.cases import FAMILIES, OPS, Case, cases_of
-from ringdp.selftest.compare import difference
-from ringdp.selftest.inputs import values
-from ringdp.selftest.meaning import dtype_named
-from ringdp.selftest.seat import Seat
+from ringdp.selftest.oracle import difference, dtype_named, values
 
 BATCH = 20  # calls between two looks at the clock, which is rank 0's
 WARM_UP = 0.2  # part of the run after which nothing may grow
@@ -118,7 +116,7 @@ class Soak:
         for members, group in self._groups:
             for case, asynchronous in product(one_of_each if self.record.rank in members else (), (False, True)):
                 label = f"warm-up {case.op} {asynchronous}"
-                seat = Seat(members.index(self.record.rank), len(members), group, label, asynchronous, False)
+                seat = RankContext(members.index(self.record.rank), len(members), group, label, asynchronous, False)
                 self._check(seat, case, 1000)
 
     def call(self) -> None:
@@ -130,10 +128,10 @@ class Soak:
         asynchronous, label = draw.random() < 0.5, f"soak {draw.random()}"
         if self.record.rank in members:
             shared = self._may_share and self._own_draw.random() < SHARED
-            seat = Seat(members.index(self.record.rank), len(members), group, label, asynchronous, shared)
+            seat = RankContext(members.index(self.record.rank), len(members), group, label, asynchronous, shared)
             self._check(seat, case, count)
 
-    def _check(self, seat: Seat, case: Case, count: int) -> None:
+    def _check(self, seat: RankContext, case: Case, count: int) -> None:
         self.record.calls += 1
         self.record.ops[case.op] += 1
         for what, got, want in OPS[case.op].call(seat, dtype_named(case.dtype or "float32"), case.reduce, count):
@@ -160,7 +158,7 @@ def soak(rank: int, options: argparse.Namespace, port: int, folder: str) -> None
 
     faulthandler.dump_traceback_later(2 * options.timeout, exit=True)
     ringdp.register()
-    warnings.simplefilter("ignore", FutureWarning)  # of torch, about the names of the flat calls
+    warnings.simplefilter("ignore", FutureWarning)  # torch's, about the names of the flat calls
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group(
@@ -180,7 +178,7 @@ def soak(rank: int, options: argparse.Namespace, port: int, folder: str) -> None
             shown = now + 5.0
             size = run.record.samples[-1]
             print(f"{now:7.0f} s  {run.record.calls} calls, {len(run.record.wrong)} wrong  {size}", flush=True)
-        dist.barrier()  # nobody is more than a batch ahead, so that rank 0's old turns may go
+        dist.barrier()  # no rank is more than a batch ahead, so that rank 0 may delete its old turns
         faulthandler.dump_traceback_later(2 * options.timeout, exit=True)
     run.record.samples.append(sample(time.monotonic() - start))
     dist.destroy_process_group()

@@ -22,11 +22,9 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from race.arguments import add_places, check_least, check_places
-from race.job import run_job
-from race.outputs import add_outputs, check_outputs
-from shards.names import PREFETCH_OFF, RIVALS, in_forward, ours
-from shards.report import Bar, Chart, head, publish
+from runner.job import run_job
+from runner.program import Bar, Chart, add_outputs, add_places, check_least, check_outputs, check_places, head, publish
+from sharding.stages import PREFETCH_OFF, RIVALS, in_forward, ours
 
 LEAST = {1: 1.5, 3: 2.0}  # stage -> bar; that of stage 1 is for one host: on a slow link both wait for the same bytes
 
@@ -56,9 +54,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 Choice = Callable[[Sequence[float]], float]
 
 
-def by_round(everyones: Sequence[dict[str, Any]], key: str, choice: Choice) -> dict[str, list[float]]:
+def by_round(reports: Sequence[dict[str, Any]], key: str, choice: Choice) -> dict[str, list[float]]:
     """By training and round, the number of one of the ranks."""
-    of_ranks = [own[key] for own in everyones]
+    of_ranks = [own[key] for own in reports]
     return {name: list(map(choice, zip(*(own[name] for own in of_ranks), strict=True))) for name in of_ranks[0]}
 
 
@@ -76,13 +74,13 @@ def main() -> int:
     title = f"{options.layers} layers of {options.width} x {options.width}, {options.ranks} ranks, {link}"
     facts = head(title)
     try:
-        everyones = run_job("shards.race_rank", job, options.ranks, options.hosts, options.rate)
+        reports = run_job("sharding.training_rank", job, options.ranks, options.hosts, options.rate)
     except (RuntimeError, ValueError) as problem:
         print(f"zero: {problem}", file=sys.stderr)
         return 1
-    seconds = by_round(everyones, "seconds", max)
+    seconds = by_round(reports, "seconds", max)
     # All ranks wait for the one that computes longest, which is no exposed communication: it waits least itself.
-    exposed = {name: median(own) for name, own in by_round(everyones, "exposed", min).items()}
+    exposed = {name: median(own) for name, own in by_round(reports, "exposed", min).items()}
     pairs = [(RIVALS[s], ours(s)) for s in options.stages]
     pairs += [(ours(s), in_forward(s)) for s in options.stages if in_forward(s) in seconds]
     ratios = {f"{slow} / {fast}": over(seconds[slow], seconds[fast]) for slow, fast in pairs}
@@ -93,7 +91,7 @@ def main() -> int:
         print(f"{row['training']:<32}{1e3 * row['seconds']:>8.1f} ms{note}")
     for name, own in ratios.items():
         print(f"{name}: {median(own):.2f} ({min(own):.2f} to {max(own):.2f})")
-    equal = len({digest for own in everyones for digest in own["hashes"].values()}) == 1
+    equal = len({digest for own in reports for digest in own["hashes"].values()}) == 1
     print(f"parameters of ringdp's trainings: {'equal' if equal else 'DIFFERENT'}, bit for bit")
     barred = [s for s in options.stages if s in LEAST and (s > 1 or options.hosts == 1)]
     named = {s: f"{RIVALS[s]} / {ours(s)}" for s in barred}

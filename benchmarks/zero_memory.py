@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a rank holds and sends at every ZeRO stage, beside the formulas; and that the parameters end with equal bits.
+"""What a rank holds and sends at every ZeRO stage, compared with formulas; and that parameters end with equal bits.
 
     python benchmarks/zero_memory.py                      # float32, 4 ranks
     python benchmarks/zero_memory.py --dtype bf16         # bfloat16 with a float32 master
@@ -25,13 +25,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from race.arguments import check_least
-from race.job import run_job
-from race.outputs import add_outputs, check_outputs
-from shards.formulas import BF16, FP32
-from shards.ledger import Row, row_of
-from shards.report import Chart, head, publish
-from shards.resident import Sampler
+from runner.job import run_job
+from runner.program import Chart, add_outputs, check_least, check_outputs, head, publish
+from sharding.memory import Row, Sampler, row_of
+from sharding.stages import BF16, FP32
 
 # Freed blocks go back to the kernel, so that what is measured is what is held.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
@@ -61,13 +58,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def measured(job: dict[str, Any], ranks: int) -> Row:
     """One stage, both ways. RuntimeError with a rank's last words."""
     with Sampler() as sampler:
-        shared = run_job("shards.memory_rank", job, ranks, variables=MALLOC, started=sampler.start)
-    linked = run_job("shards.memory_rank", job, ranks, variables={"RINGDP_TRANSPORT": "tcp"})
+        shared = run_job("sharding.memory_rank", job, ranks, variables=MALLOC, started=sampler.start)
+    linked = run_job("sharding.memory_rank", job, ranks, variables={"RINGDP_TRANSPORT": "tcp"})
     return row_of(job, job["layers"] * job["width"] ** 2, shared, sampler, linked)
 
 
 def line(row: Row) -> str:
-    """Of the table."""
+    """A line of the table."""
     phases = "".join(f"{value:>9.2f}" for value in row.phases.values())
     sent = f"{row.sent / 1e6:>10.1f}{row.sent_formula / 1e6:>10.1f}"
     return f"{row.stage:>5}{row.measured:>10.2f}{row.formula:>9.2f}{row.ratio:>7.3f}{phases}{sent}  {row.digest[:12]}"
@@ -75,8 +72,8 @@ def line(row: Row) -> str:
 
 def expected_digest(row: Row, rows: Sequence[Row], micro_batches: int) -> str:
     """That of the first stage, or of the first that adds up its micro-batches as this one does."""
-    alike = [other for other in rows if micro_batches == 1 or (other.stage >= 2) == (row.stage >= 2)]
-    return alike[0].digest
+    comparable = [other for other in rows if micro_batches == 1 or (other.stage >= 2) == (row.stage >= 2)]
+    return comparable[0].digest
 
 
 def main() -> int:

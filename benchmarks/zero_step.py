@@ -16,9 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from race.arguments import check_least
-from race.outputs import add_outputs, check_outputs
-from shards.report import Bar, Chart, head, publish
+from runner.program import Bar, Chart, add_outputs, check_least, check_outputs, head, publish
 
 BYTES_PER_PARAMETER = 28
 BARS = (("ringdp", "torch", 3.0), ("ringdp", "torch fused", 0.4), ("ringdp fused", "torch fused", 0.95))
@@ -48,7 +46,7 @@ def ratio(seconds: Mapping[str, Sequence[float]], ours: str, theirs: str) -> flo
 def main() -> int:
     """The exit status."""
     options = parse()
-    from shards.steps import measure  # imports torch, which takes seconds
+    from sharding.steps import measure  # imports torch, which takes seconds
 
     title = f"AdamW step, {options.parameters / 1e6:g} M float32 parameters in {options.tensors} tensors, one thread"
     facts = head(title)

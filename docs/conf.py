@@ -19,14 +19,21 @@ version = release = re.search(r'__version__ = "(.+)"', (ROOT / "python/ringdp/__
 
 # The sources are the repository itself, so links between documents are the same here and in the repository.
 root_doc = "README"
-include_patterns = ["*.md", "docs/*.md", "docs/api.rst", "csrc/README.md", "csrc/gpu/README.md", "benchmarks/README.md"]
+include_patterns = [
+    "*.md",
+    "docs/*.md",
+    "docs/api.rst",
+    "csrc/README.md",
+    "csrc/device/README.md",
+    "benchmarks/README.md",
+]
 exclude_patterns = [".*", "build", "python", "tests", "shared", "benchmarks/results"]
 PAGES = {
     "Guides": "install support ddp zero checkpoint shared-memory devices wire-types tools tuning",
     "Background": "numerics errors footguns errata security limits why-synchronous",
     "Reference": "api settings index",
 }
-DEVELOPMENT = "/CONTRIBUTING /docs/design /csrc/README /csrc/gpu/README /benchmarks/README /CHANGELOG"
+DEVELOPMENT = "/CONTRIBUTING /docs/design /csrc/README /csrc/device/README /benchmarks/README /CHANGELOG"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_heading_anchors = 3
@@ -48,7 +55,7 @@ def add_contents(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def convert(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Docstrings as Sphinx wants them."""
+    """Docstrings as Sphinx needs them."""
     lines[:] = rst_of(lines)
 
 

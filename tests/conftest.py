@@ -7,11 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 from forked import run_forked, without_settings
-from kept_worlds import KeptWorlds
-from ranks import World
+from jobs import Job
+from namespaces import Network, why_impossible
+from ranks import KeptWorlds, World
 from stand_in import built
 
 LIMIT_S = 120
@@ -19,6 +23,7 @@ LIMIT_S = 120
 # What a developer has measured must not change what tests count.
 os.environ["RINGDP_TUNE"] = "off"
 _worlds = KeptWorlds()
+_why_no_hosts = cache(why_impossible)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,6 +79,21 @@ def make_world(transport: str) -> Iterator[Callable[..., World]]:
             world = stack.enter_context(World(size, transport=transport, **settings))
             world.join(timeout_s)
             return world
+
+        yield make
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """make_job(hosts, per_host, **settings of Job): ranks on several hosts. Skips where there are no namespaces."""
+    if reason := _why_no_hosts():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+
+        def make(hosts: int, per_host: int, **settings: Any) -> Job:
+            job = Job(stack.enter_context(Network(hosts)), per_host, tmp_path, **settings)
+            stack.callback(job.close)
+            return job
 
         yield make
 

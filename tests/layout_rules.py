@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-MAX_LINES = 600
-
-# room -> rooms it may include besides itself
-_CORE = ("base", "kernels", "trace", "transport", "plan", "collective", "comm")
-_ALLOWED: dict[str, tuple[str, ...]] = {
-    "base": (),
-    "kernels": ("base",),
-    "trace": ("base",),
-    "transport": ("base",),
-    "plan": ("base",),
-    "collective": _CORE[:5],
-    "comm": _CORE[:6],
-    "gpu": ("base", "kernels", "transport", "plan"),
-    "backend": (*_CORE, "gpu"),
-    "reducer": ("base", "kernels", "trace", "backend"),
-    "zero": ("base", "kernels", "trace", "backend", "reducer"),
-    "bindings": (*_CORE, "gpu", "backend", "reducer", "zero"),
+MIN_LINES, MAX_LINES = 25, 600
+# One text that is compiled once per instruction set or per element type.
+_COMPILED_PER_KIND = re.compile(r"_(scalar|avx2|avx512)\.cc$|/cuda/(float|bfloat|int)\d+\.cu$")
+# C++ files that are shorter for another reason.
+_SHORT = {
+    "backend/precompiled": "read once for all files",
+    "bindings/module": "the entry point of the extension",
+    "device/cuda/adam": "a kernel that compiles beside those of the element types",
+    "device/cuda/plan_kernel": "what the files of the element types share",
 }
-_BELOW_TORCH_LINE = ("backend", "reducer", "zero", "bindings")
-_FEATURE_FILES = ("base/crc32c.cc", "kernels/dispatch.cc", "transport/catalog.h", "transport/catalog.cc", "backend/compat.h")
+
+_MODULES = json.loads((Path(__file__).resolve().parent.parent / "csrc/modules.json").read_text())["modules"]
+_FEATURE_FILES = ("base/crc32c.cc", "kernels/dispatch.cc", "backend/compat.h")
 _TORCH = re.compile(r"(torch|ATen|c10|caffe2|pybind11)/|Python\.h")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.MULTILINE)
 _CONDITIONAL = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*$", re.MULTILINE)
@@ -36,11 +31,18 @@ _LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 
 
 def _sources(root: Path) -> Iterator[tuple[str, str, str]]:
-    """(path below csrc, room, text without comments) of every C++ and CUDA file."""
+    """(path below csrc, module, text without comments) of every C++ and CUDA file."""
     csrc = root / "csrc"
     for path in sorted([*csrc.rglob("*.cc"), *csrc.rglob("*.h"), *csrc.rglob("*.cu")]):
         relative = path.relative_to(csrc)
-        yield relative.as_posix(), relative.parts[0], _without_comments(path.read_text())
+        yield relative.as_posix(), _module(relative.as_posix()), _without_comments(path.read_text())
+
+
+def _module(path: str) -> str:
+    """The module of a path below csrc: the innermost one, or its first folder where there is none."""
+    folders = path.split("/")[:-1]
+    inner = ("/".join(folders[:depth]) for depth in range(len(folders), 0, -1))
+    return next((module for module in inner if module in _MODULES), path.split("/")[0])
 
 
 def _without_comments(text: str) -> str:
@@ -48,27 +50,28 @@ def _without_comments(text: str) -> str:
 
 
 def includes(root: Path) -> Iterator[str]:
-    """A room includes itself and the rooms its row allows, by a path relative to csrc/; torch only below its line."""
-    for path, room, text in _sources(root):
-        if room not in _ALLOWED:
-            yield f"csrc/{path}: '{room}' is no room of the house ({', '.join(_ALLOWED)})"
+    """A module includes itself and what its row of csrc/modules.json allows, relative to csrc/; torch where it may."""
+    for path, module, text in _sources(root):
+        if module not in _MODULES:
+            yield f"csrc/{path}: invalid module '{module}' (csrc/modules.json has {', '.join(_MODULES)})"
             continue
+        allowed = _MODULES[module]["includes"]
         for quote, target in _INCLUDE.findall(text):
-            first = target.split("/")[0]
+            other = _module(target)
             if _TORCH.match(target):
-                if room not in _BELOW_TORCH_LINE:
+                if _MODULES[module].get("compiler") != "torch":
                     yield f"csrc/{path}: includes {target} above the torch line"
             elif quote == '"' and not (root / "csrc" / target).is_file():
-                yield f'csrc/{path}: "{target}" is no path relative to csrc/'
-            elif quote == '"' and first != room and first not in _ALLOWED[room]:
-                yield f"csrc/{path}: room {room} may not include {target}"
+                yield f'csrc/{path}: "{target}" is not a path relative to csrc/'
+            elif quote == '"' and other != module and other not in allowed and target not in allowed:
+                yield f"csrc/{path}: module {module} may not include {target}"
 
 
 def getenv(root: Path) -> Iterator[str]:
-    """Only base/env.cc reads the environment."""
+    """Only base/settings.cc reads the environment."""
     for path, _, text in _sources(root):
-        if path != "base/env.cc" and re.search(r"\b(?:secure_)?getenv\b", text):
-            yield f"csrc/{path}: getenv belongs in base/env.cc alone"
+        if path != "base/settings.cc" and re.search(r"\b(?:secure_)?getenv\b", text):
+            yield f"csrc/{path}: getenv belongs in base/settings.cc alone"
 
 
 def feature_switches(root: Path) -> Iterator[str]:
@@ -78,7 +81,7 @@ def feature_switches(root: Path) -> Iterator[str]:
             yield f"csrc/{path}: '{line.strip()}' belongs in {', '.join(_FEATURE_FILES)}"
 
 
-def small_files(root: Path) -> Iterator[str]:
+def long_files(root: Path) -> Iterator[str]:
     """No source file is longer than MAX_LINES."""
     folders = ("csrc", "python", "tests", "benchmarks", "docs", ".ci")
     files = [p for f in folders for p in (root / f).rglob("*") if p.suffix in (".cc", ".h", ".cu", ".py", ".sh")]
@@ -86,6 +89,18 @@ def small_files(root: Path) -> Iterator[str]:
         count = len(path.read_text().splitlines())
         if count > MAX_LINES:
             yield f"{path.relative_to(root).as_posix()}: {count} lines, at most {MAX_LINES}"
+
+
+def short_files(root: Path) -> Iterator[str]:
+    """A C++ file has at least MIN_LINES, counted with the header of its name, unless there is a reason."""
+    lines: Counter[str] = Counter()
+    csrc = root / "csrc"
+    for path in sorted([*csrc.rglob("*.cc"), *csrc.rglob("*.h"), *csrc.rglob("*.cu")]):
+        if not _COMPILED_PER_KIND.search(path.as_posix()):
+            lines[path.relative_to(csrc).with_suffix("").as_posix()] += len(path.read_text().splitlines())
+    for name, count in lines.items():
+        if count < MIN_LINES and name not in _SHORT:
+            yield f"csrc/{name}: {count} lines, at least {MIN_LINES}: merge it with what it belongs to"
 
 
 def _names_a_path(folders: Sequence[Path], token: str) -> bool:
@@ -108,8 +123,8 @@ def documented_paths(root: Path) -> Iterator[str]:
 
 
 def known_variables(root: Path) -> Iterator[str]:
-    """Every RINGDP_ variable named in code, README or docs/ has its row in the table of base/env.cc."""
-    table = root / "csrc/base/env.cc"
+    """Every RINGDP_ variable named in code, README or docs/ has its row in the table of base/settings.cc."""
+    table = root / "csrc/base/settings.cc"
     setup = root / "setup.py"
     known = set(_VARIABLE.findall(table.read_text())) if table.is_file() else set()
     known |= set(_MACRO.findall(setup.read_text())) if setup.is_file() else set()
@@ -119,14 +134,15 @@ def known_variables(root: Path) -> Iterator[str]:
     for path in sorted([*files, *root.glob("setup*.py"), root / "README.md", root / "Makefile"]):
         text = path.read_text() if path.is_file() else ""
         for name in sorted(set(_VARIABLE.findall(text)) - known):
-            yield f"{path.relative_to(root).as_posix()}: {name} is not in the table of csrc/base/env.cc"
+            yield f"{path.relative_to(root).as_posix()}: {name} is not in the table of csrc/base/settings.cc"
 
 
 RULES = (
     includes,
     getenv,
     feature_switches,
-    small_files,
+    long_files,
+    short_files,
     documented_paths,
     known_variables,
 )

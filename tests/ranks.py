@@ -6,6 +6,8 @@
 
 A function of the test's file is found there by name, so it must be at the top level. The store is served by the
 test's process: killing rank 0 takes the rank away, not the store. Times are CLOCK_MONOTONIC, one for all processes.
+
+KeptWorlds keeps joined worlds for the tests of one process, because a rank takes long to start and to join.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ GRACE_S = 60.0 if "COVERAGE_PROCESS_START" in os.environ else 0.05
 spawner = multiprocessing.get_context("forkserver")
 # What takes a rank long to import; torch's compiler is loaded by the wrapper.
 _preloaded = ["torch.distributed", "torch._dynamo.utils", "numpy", "pytest", "ringdp.backend", "ringdp.ddp.wrapper"]
-_preloaded += ["ringdp.zero.optimizer", "ringdp.checkpoint", "ringdp.feed.audit", __name__]
+_preloaded += ["ringdp.zero.optimizer", "ringdp.checkpoint", "ringdp.tools.feed.audit", __name__]
 spawner.set_forkserver_preload(_preloaded)
 
 
@@ -82,7 +84,7 @@ class World:
         """Ends every rank, whatever state it is in."""
         for pipe in self._pipes:
             pipe.close()
-        deadline = time.monotonic() + GRACE_S  # of all together
+        deadline = time.monotonic() + GRACE_S  # for all together
         running = [process.sentinel for process in self._processes]
         while running and (ended := wait(running, max(0.0, deadline - time.monotonic()))):
             running = [sentinel for sentinel in running if sentinel not in ended]
@@ -277,3 +279,52 @@ def group_of(backend: str) -> dist.ProcessGroup:
     if not _gloo:
         _gloo.append(dist.new_group(range(HERE.size), backend="gloo"))
     return _gloo[0]
+
+
+KEPT = 8  # worlds: each rank is a process, with descriptors here, memory and threads that look around
+
+
+class KeptWorlds:
+    """worlds(3, transport="tcp"): a joined world, the same for the same arguments, unless 8 others came since."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], World] = {}  # the latest last
+        self._used: set[tuple[object, ...]] = set()
+        self._kind = ""
+
+    def __call__(self, size: int, **settings: object) -> World:
+        """Joined, all its ranks alive, none of its tests failed."""
+        key = (self._kind, size, *sorted(settings.items()))
+        self._used.add(key)
+        if key in self._known and not self._known[key].is_alive():
+            self._drop(key)
+        if key not in self._known:
+            if len(self._known) == KEPT:
+                self._drop(next(iter(self._known)))
+            world = World(size, **settings)
+            try:
+                world.join()
+            except BaseException:
+                world.close()
+                raise
+            self._known[key] = world
+        self._known[key] = self._known.pop(key)
+        return self._known[key]
+
+    def begin_test(self, kind: str) -> None:
+        """Worlds of one kind are not handed to tests of another: they do to their ranks what stays."""
+        self._kind = kind
+        self._used.clear()
+
+    def drop_used(self) -> None:
+        """The test has failed: the state of its ranks is unknown, and the next test must not suffer for it."""
+        for key in self._used & self._known.keys():
+            self._drop(key)
+
+    def close(self) -> None:
+        """Ends all."""
+        for key in list(self._known):
+            self._drop(key)
+
+    def _drop(self, key: tuple[object, ...]) -> None:
+        self._known.pop(key).close()

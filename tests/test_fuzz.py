@@ -1,4 +1,4 @@
-"""tests/fuzz: what was found once is not found again, Python's parsers hold a few changed files, and the runner counts."""
+"""tests/fuzz: earlier findings do not return, Python's parsers survive a few changed files, and the runner counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sys.path.append(str(FOLDER))
 import fuzz  # noqa: E402
 import python_loop  # noqa: E402
 import python_targets  # noqa: E402
-from mutator import mutated  # noqa: E402
+from python_loop import mutated  # noqa: E402
 
 CHANGED = 20  # files of each target
 LOG = """\
@@ -30,7 +30,8 @@ def test_real_files_are_accepted_and_others_refused_by_name(name, monkeypatch):
     with python_targets.made(name) as target:
         assert target.name == name
         assert [python_loop.tried(target, seed) for seed in target.seeds] == [("", "")] * len(target.seeds)
-        changed = [target.mended(mutated(choose.choice(target.seeds), target.seeds, choose), choose) for _ in range(CHANGED)]
+        drawn = [mutated(choose.choice(target.seeds), target.seeds, choose) for _ in range(CHANGED)]
+        changed = [target.mended(content, choose) for content in drawn]
         said = [python_loop.tried(target, content) for content in [*python_loop.regressions(name), *changed]]
     assert [found for _, found in said if found] == []
     assert len({words for words, _ in said}) > 1, "no change was seen"
@@ -50,16 +51,16 @@ def test_there_is_a_corpus_for_every_target_of_c():
 
 
 def test_figures_of_a_run():
-    outcome = fuzz.read_log("card", LOG + "stat::number_of_executed_units: 5001\n")
+    outcome = fuzz.read_log("peer_info", LOG + "stat::number_of_executed_units: 5001\n")
     assert (outcome.runs, outcome.corpus, outcome.coverage) == (5001, 7, "40 edges, 90 features")
     assert not outcome.found
 
 
 def test_a_finding_is_counted_and_can_be_repeated():
     log = LOG + "==1==ERROR: LeakSanitizer\nartifact_prefix='/b/'; Test unit written to /b/leak-12\n"
-    outcome = fuzz.read_log("card", log)
+    outcome = fuzz.read_log("peer_info", log)
     assert (outcome.runs, outcome.leaks, outcome.crashes) == (5000, 1, 0)
-    assert outcome.found == [f"{fuzz.PROGRAMS / 'card'} /b/leak-12"]
+    assert outcome.found == [f"{fuzz.PROGRAMS / 'peer_info'} /b/leak-12"]
 
 
 def test_without_clang_c_s_targets_are_skipped_by_name(monkeypatch, capsys):

@@ -59,10 +59,11 @@ def test_every_hint_names_tests_that_are_there(patch):
         for word in words:
             assert not word.startswith("tests") or (ROOT / word.partition("::")[0]).exists(), word
         return
-    text = "\n".join(file.read_text() for file in (ROOT / "tests/cpp" / words[0]).rglob("*.[ch]*"))
+    folder = ROOT / ("tests/device/cpp" if words[0] == "device" else f"tests/cpp/{words[0]}")
+    text = "\n".join(file.read_text() for file in folder.rglob("*.[ch]*"))
     for part in words[1].split(":"):
         name = part.partition(".")[0].strip("*")
-        assert name in text, f"no test of tests/cpp/{words[0]} has {name} in its name"
+        assert name in text, f"no test of {folder} has {name} in its name"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ class FakeBench(Bench):
 
 @pytest.fixture
 def tree(tmp_path) -> Path:
-    """A repository of one function, with tests that see when it is wrong, or look at nothing, or wait for ever."""
+    """A repository of one function, with tests that see when it is wrong, or look at nothing, or wait without end."""
     (tmp_path / "python").mkdir()
     (tmp_path / "python/one.py").write_text("ONE = 1\n")
     (tmp_path / "tests/mutants").mkdir(parents=True)
@@ -190,7 +191,7 @@ def test_all_caught_is_success_and_the_first_miss_can_end_it(tree, capsys):
     plant(tree, "a-missed", "blind")
     assert runner.main(["--no-keep-going"], root=tree, make_bench=FakeBench) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "0 caught, 1 missed, 0 broken"
-    assert runner.main(["nobody"], root=tree, make_bench=FakeBench) == 2
+    assert runner.main(["absent"], root=tree, make_bench=FakeBench) == 2
 
 
 def test_what_a_killed_run_left_is_mended(tree):

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def module_of(file: str) -> ModuleType:
-    """A file beside setup.py as a module."""
+    """A file next to setup.py as a module."""
     spec = importlib.util.spec_from_file_location(f"{Path(file).stem}_under_test", ROOT / file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -62,7 +62,7 @@ class Compiler:
 
 def test_a_value_that_is_none_is_refused(cuda, monkeypatch):
     monkeypatch.setenv("RINGDP_CUDA", "yes")
-    with pytest.raises(SystemExit, match=r"'yes' is no value for RINGDP_CUDA: accepted is auto\|on\|off"):
+    with pytest.raises(SystemExit, match=r"invalid value 'yes' for RINGDP_CUDA \(expected one of: auto, on, off\)"):
         cuda.choice()
 
 

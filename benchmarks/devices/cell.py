@@ -7,7 +7,7 @@ from typing import Any
 
 ALL_REDUCE, ZERO_STEP = "all_reduce", "zero_step"
 ELEMENT_BYTES = 4  # float32
-PERIOD = 251  # of the inputs' values: small integers, so that every sum is exact in any order
+PERIOD = 251  # after which the inputs' values repeat: small integers, so that every sum is exact in any order
 
 
 @dataclass(frozen=True)

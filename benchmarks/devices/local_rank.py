@@ -13,11 +13,9 @@ import torch
 from devices.cell import ELEMENT_BYTES, Cell
 from devices.core import SPIN, Core, open_core
 from devices.one_process import OneProcess
-from devices.place import CudaPlace, tensor_at
+from devices.place import CudaPlace, Replay, fill, tensor_at, wrong_in_sum
 from devices.plan import Problem, plan_of
-from devices.replay import Replay
-from devices.seat import Candidate, serve
-from devices.values import fill, wrong_in_sum
+from devices.worker import Candidate, serve
 from devices.zero_step import FusedStep, SeparateStep
 
 ALGORITHMS = {"threads": "direct", "threads one_shot": "one_shot", "threads push": "push", "threads ring": "ring/rank"}
@@ -88,7 +86,7 @@ class Spin:
 
 
 def candidates() -> list[Candidate]:
-    """All that one process can race with."""
+    """All candidates of one process."""
     world, place, core = int(sys.argv[1]), CudaPlace(), open_core()
     core.kernels()
     limits = [

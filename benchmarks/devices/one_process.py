@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
-from devices.core import SPIN, STREAM, Core, CoreError, Pinned
-from devices.layout import Launch, Layout
-from devices.plan import DevicePlan, Problem, blocks_for, plans_of
-from devices.structs import FLAGS_BYTES, Expired
+from devices.core import FLAGS_BYTES, SPIN, STREAM, Core, CoreError, Expired, Pinned
+from devices.plan import DevicePlan, Launch, Layout, Problem, blocks_for, plans_of
 
-WORD_BYTES = 128  # of the abort word, a line of its own before the record
+WORD_BYTES = 128  # the abort word has a cache line of its own before the record
 
 
 class Place(Protocol):

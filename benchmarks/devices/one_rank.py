@@ -1,4 +1,4 @@
-"""This process as one rank on a device that it shares: its arena, everybody else's mapped, flags in host memory.
+"""This process as one rank on a device that it shares: its arena, that of all others mapped, flags in host memory.
 
 The ranks meet over a torch.distributed group, whatever its backend, that moves Python objects.
 """
@@ -13,18 +13,16 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch.distributed as dist
-from race.native import Mapping, make_shared
+from runner.native import Mapping, make_shared
 
-from devices.core import SHARE_AUTO, SPIN, STREAM, Core
-from devices.layout import Launch, Layout
+from devices.core import FLAGS_BYTES, SHARE_AUTO, SPIN, STREAM, Core, Expired, Handle
 from devices.one_process import WORD_BYTES, Place
-from devices.plan import Problem, blocks_for, plan_of, plans_of
-from devices.structs import FLAGS_BYTES, Expired, Handle
+from devices.plan import Launch, Layout, Problem, blocks_for, plan_of, plans_of
 
 CONNECT_S = 30.0
 
 
-def everyones(mine: Any, group: Any = None) -> list[Any]:
+def gathered(mine: Any, group: Any = None) -> list[Any]:
     """What all ranks have to say, by rank."""
     found: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(found, mine, group=group)
@@ -32,14 +30,14 @@ def everyones(mine: Any, group: Any = None) -> list[Any]:
 
 
 def traded_fds(fd: int, group: Any = None) -> list[int]:
-    """Everybody's descriptor here, by rank, which the caller closes; -1 for this rank's own and where there is none."""
+    """The descriptors of all ranks, opened here, by rank, for the caller to close; -1: this rank's own, or none."""
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     found = [-1] * world
     with socket.socket(socket.AF_UNIX) as listener:
         listener.settimeout(CONNECT_S)
         listener.bind("")  # a name of the kernel's choice
         listener.listen(world)
-        names = everyones(listener.getsockname(), group)
+        names = gathered(listener.getsockname(), group)
         for step in range(1, world):
             source = (rank + step) % world
             with socket.socket(socket.AF_UNIX) as link:
@@ -101,7 +99,7 @@ class OneRank:
         undo.callback(self.core.free, own)
         undo.callback(dist.barrier, group=self.group)
         handle, fd = self.core.export(own)
-        handles = everyones(bytes(handle), self.group)
+        handles = gathered(bytes(handle), self.group)
         fds = traded_fds(fd, self.group)
         bases = []
         for rank, packed in enumerate(handles):
@@ -119,7 +117,7 @@ class OneRank:
         descriptor, path = make_shared("flags", FLAGS_BYTES)
         undo.callback(os.close, descriptor)
         found = []
-        for name in everyones(path, self.group):
+        for name in gathered(path, self.group):
             mapping = Mapping(name)
             pinned = self.core.host_map(mapping.address, FLAGS_BYTES)
             undo.callback(lambda kept: None, mapping)  # mapped until the device has let go of it

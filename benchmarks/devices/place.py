@@ -1,8 +1,12 @@
-"""CUDA's streams and clocks by way of torch: what the C interface takes and does not make."""
+"""CUDA by way of torch: streams, tensors at device addresses, timing by graphs, inputs whose sums are exact."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
+
+from devices.cell import PERIOD
 
 
 class CudaPlace:
@@ -38,3 +42,47 @@ class _Memory:
 def tensor_at(address: int, count: int, dtype: torch.dtype) -> torch.Tensor:
     """`count` elements of device memory that outlives the tensor."""
     return torch.as_tensor(_Memory(address, count * dtype.itemsize), device="cuda").view(dtype)
+
+
+GATE_CYCLES = 1_000_000  # half a millisecond in which all graphs are launched
+
+
+class Replay:
+    """`call(k)` queues one call on stream k. A graph per stream holds `calls` of them; all start at once."""
+
+    def __init__(self, streams: Sequence[torch.cuda.Stream], call: Callable[[int], None], calls: int) -> None:
+        self._streams, self._graphs = streams, []
+        for k, stream in enumerate(streams):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                for _ in range(calls):
+                    call(k)
+            self._graphs.append(graph)
+
+    def seconds(self) -> float:
+        """From the moment that all streams are let go until the last of them is done."""
+        gate, start, stop = torch.cuda.current_stream(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(GATE_CYCLES)
+        start.record(gate)
+        for stream, graph in zip(self._streams, self._graphs, strict=True):
+            stream.wait_event(start)
+            with torch.cuda.stream(stream):
+                graph.replay()
+            gate.wait_stream(stream)
+        stop.record(gate)
+        torch.cuda.synchronize()
+        return start.elapsed_time(stop) / 1e3
+
+
+def fill(tensor: torch.Tensor, rank: int) -> None:
+    """This rank's input: small integers that differ from rank to rank."""
+    tensor.copy_((torch.arange(tensor.numel(), device=tensor.device) + rank) % PERIOD)
+
+
+def wrong_in_sum(tensor: torch.Tensor, world: int) -> int:
+    """Elements that are not the sum over all ranks' inputs."""
+    index = torch.arange(tensor.numel(), device=tensor.device)
+    right = torch.zeros_like(tensor)
+    for rank in range(world):
+        right += (index + rank) % PERIOD
+    return int((tensor != right).sum())

@@ -1,10 +1,14 @@
-"""What is asked of a device plan, and one rank's plan, as csrc/plan makes it."""
+"""One rank's device plan, as csrc/plan makes it, the layout of its memory, and the launch that it becomes."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import ctypes
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
+
+from devices.core import EPOCH_BYTES, FLAGS_BYTES, Work
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Problem:
 
     @property
     def divisor(self) -> float:
-        """Of the sum; 0: none."""
+        """What the sum is divided by; 0: nothing."""
         return float(self.world) if self.op == "AVG" else 0.0
 
 
@@ -65,3 +69,88 @@ def plans_of(problem: Problem) -> list[DevicePlan]:
 def blocks_for(multiprocessors: int, ranks: int) -> int:
     """What the backend launches for each rank, so that the kernels of all are on one device at once."""
     return int(_extension().device_blocks(multiprocessors, ranks))
+
+
+ALIGNMENT = 256
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Offsets of the parts in bytes; `total` is what to allocate. Zero at first: epoch, flags and pushed."""
+
+    world: int
+    pushed_bytes: int  # for one writer and one parity
+    epoch: int
+    flags: int
+    pushed: int
+    stage: int
+    input: int
+    output: int
+    total: int
+
+    @classmethod
+    def of(cls, world: int, plans: Sequence[DevicePlan]) -> Layout:
+        """Room for each of these plans, one at a time."""
+        pushed = max((plan.pushed_bytes for plan in plans), default=0)
+        sizes = {
+            "epoch": EPOCH_BYTES,
+            "flags": FLAGS_BYTES,
+            "pushed": 2 * world * pushed,
+            "stage": max((plan.stage_bytes for plan in plans), default=0),
+            "input": max((plan.input_bytes for plan in plans), default=0),
+            "output": max((plan.output_bytes for plan in plans), default=0),
+        }
+        offsets, end = {}, 0
+        for name, size in sizes.items():
+            offsets[name] = end
+            end += -(-size // ALIGNMENT) * ALIGNMENT
+        return cls(world=world, pushed_bytes=pushed, total=end, **offsets)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Addresses as one rank sees them. `flags`: of STREAM in host memory, else in the device memory of all ranks."""
+
+    layout: Layout
+    bases: Sequence[int]
+    flags: Sequence[int]
+    abort: int
+    expired: int
+    blocks: int = 1
+    deadline_s: float = 10.0
+    in_place: bool = False
+
+    def at(self, **changes: object) -> Launch:
+        """The same but for these fields."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def input(self, rank: int) -> int:
+        """The address of a rank's input."""
+        return self.bases[rank] + self.layout.input
+
+    def output(self, rank: int) -> int:
+        """The address of a rank's result."""
+        return self.input(rank) if self.in_place else self.bases[rank] + self.layout.output
+
+    def work(self, plan: DevicePlan, divisor: float = 0.0, stream_epoch: int = 0) -> Work:
+        """The launch of this plan. stream_epoch: STREAM's number of it, from 1."""
+        layout = self.layout
+        work = Work(
+            rank=plan.rank,
+            world=layout.world,
+            blocks=self.blocks,
+            steps=plan.steps,
+            epoch=self.bases[plan.rank] + layout.epoch,
+            stream_epoch=stream_epoch,
+            deadline_ns=round(1e9 * self.deadline_s),
+            divisor=divisor,
+            pushed_bytes=layout.pushed_bytes,
+            abort=self.abort,
+            expired=self.expired,
+        )
+        for rank, base in enumerate(self.bases):
+            work.input[rank], work.output[rank] = self.input(rank), self.output(rank)
+            work.stage[rank], work.pushed[rank] = base + layout.stage, base + layout.pushed
+            work.flags[rank] = self.flags[rank]
+        ctypes.memmove(work.step, plan.packed, len(plan.packed))
+        return work

@@ -17,10 +17,9 @@ import torch.distributed as dist
 from devices.cell import Cell
 from devices.core import STREAM, open_core
 from devices.one_rank import OneRank
-from devices.place import CudaPlace, tensor_at
+from devices.place import CudaPlace, fill, tensor_at, wrong_in_sum
 from devices.plan import Problem
-from devices.seat import Candidate, serve
-from devices.values import fill, wrong_in_sum
+from devices.worker import Candidate, serve
 
 LIMIT_S = 20
 MULTI_RANK = (2, 30)  # NCCL from here on runs several ranks on one GPU
@@ -63,7 +62,7 @@ class Plans:
         self._core, self._place = open_core(), CudaPlace()
 
     def open(self, cell: Cell) -> int:
-        """Memory, everybody's mapped; one checked call."""
+        """Memory, that of all ranks mapped; one checked call."""
         self._problem = Problem("all_reduce", self._algorithm, world=cell.world, count=cell.count)
         self._rank = OneRank(self._core, self._place, [self._problem], STREAM, group=_hosts[0])
         self._rank.__enter__()
@@ -94,7 +93,7 @@ def timed(call: Callable[[], Any], calls: int) -> tuple[float, float]:
 
 
 def meet() -> None:
-    """The processes' barrier, over the host, whatever is raced."""
+    """The processes' barrier, over the host, whatever is measured."""
     dist.barrier(group=_hosts[0])
 
 
@@ -174,7 +173,7 @@ KINDS = {"ringdp": ringdp, "gloo": gloo, "nccl": nccl, "nccl sockets": nccl_sock
 
 
 def variables_of(kind: str, rank: int) -> dict[str, str]:
-    """What a kind wants in the environment of a rank."""
+    """What a kind needs in the environment of a rank."""
     if kind == "nccl":
         return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
     if kind == "nccl sockets":

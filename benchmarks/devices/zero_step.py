@@ -12,19 +12,17 @@ from contextlib import ExitStack
 import torch
 
 from devices.cell import Cell
-from devices.core import SPIN, Core
+from devices.core import SPIN, AdamWork, Core
 from devices.one_process import OneProcess
-from devices.place import CudaPlace, tensor_at
+from devices.place import CudaPlace, Replay, tensor_at
 from devices.plan import Problem, plan_of
-from devices.replay import Replay
-from devices.structs import AdamWork
 
 SETTINGS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 RTOL, ATOL = 1e-5, 1e-7  # torch's fused kernel rounds otherwise
 
 
 class ShardedStep:
-    """Everybody's gradients, parameters and moments; what a step does with them is a subclass's."""
+    """All ranks' gradients, parameters and moments; subclasses define the step."""
 
     name = ""
 
@@ -129,7 +127,7 @@ class FusedStep(ShardedStep):
         return work
 
     def step(self, rank: int) -> None:
-        """Everybody's gradients are there; the step; everybody's parameters are."""
+        """Waits for all ranks' gradients; steps; waits for all ranks' parameters."""
         self._launch(self._meeting, self._barrier, rank)
         self._core.adam_step(self._works[rank], self._meeting.streams[rank])
         self._launch(self._meeting, self._barrier, rank)
@@ -162,7 +160,7 @@ class SeparateStep(ShardedStep):
         return optimizer
 
     def step(self, rank: int) -> None:
-        """Mean of the shard, its step, everybody's shards."""
+        """Mean of the shard, its step, all ranks' shards."""
         self._launch(self._gradients, self._scatter, rank)
         self._optimizers[rank].step()
         self._launch(self._parameters, self._gather, rank)

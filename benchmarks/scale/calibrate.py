@@ -17,17 +17,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from race.cell import Cell
-from race.hosts import Hosts
-from race.native import compile_native, load_native
-from race.rounds import Length
-from race.session import Session, Wishes
+from runner.cell import Cell
+from runner.hosts import Hosts
+from runner.native import compile_native, load_native
+from runner.rounds import Length
+from runner.session import Session, Wishes
 
-from scale.costs import SEGMENT
-from scale.network import Network
+from scale.costs import SEGMENT, Network
 
 SMALL, MIDDLE, LARGE = 1 << 10, 256 << 10, 8 << 20
-SEGMENTS = 32  # of MIDDLE's half, where it is cut into many
+SEGMENTS = 32  # into which half of MIDDLE is cut
 FOLD_BYTES = 256 << 10
 
 
@@ -65,7 +64,7 @@ def fold_cost() -> float:
     times = []
     for _ in range(50):
         start = time.perf_counter()
-        native.race_fold(ctypes.addressof(target), ctypes.addressof(source), FOLD_BYTES // 4, 2)
+        native.runner_fold(ctypes.addressof(target), ctypes.addressof(source), FOLD_BYTES // 4, 2)
         times.append(time.perf_counter() - start)
     return median(times) / (2 * FOLD_BYTES)
 

@@ -1,4 +1,4 @@
-"""Formula beside simulation: the same plans, the same network, how far they are apart."""
+"""Formula and simulation compared: the same plans, as csrc/collective/recorder prints them, on the same network."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from scale.costs import Formula, Topology
-from scale.network import Network
-from scale.recorded import plans, steps
+from scale.costs import ELEMENT, SEGMENT, Formula, Network, Topology
 
 HERE = str(Path(__file__).resolve().parent.parent)
 MOST_STEPS = 60_000  # above this a simulation takes minutes
@@ -76,3 +75,53 @@ def compare(python: str, algorithm: str, cost: Formula, size: int, at: Topology,
         return f"{steps(recorded)} steps are more than {MOST_STEPS}"
     seconds = simulated(python, recorded, at.local, network)
     return Comparison(algorithm, at.hosts, at.local, size, cost(size, at, network), seconds)
+
+
+Plan = dict[str, Any]
+
+
+def plans(algorithm: str, size: int, at: Topology) -> list[Plan]:
+    """One plan per rank of an all_reduce of `size` bytes of float32; "ring/rotated" is the ring in rotated order."""
+    from ringdp import _native
+
+    name, _, order = algorithm.partition("/")
+    first_ranks = list(range(0, at.ranks, at.local))
+    core = _native.load()
+    return [
+        json.loads(
+            core.plan_json(
+                "all_reduce",
+                name,
+                order or "rank",
+                rank,
+                at.ranks,
+                max(1, size // ELEMENT),
+                segment_bytes=SEGMENT,
+                hosts=first_ranks,
+            )
+        )
+        for rank in range(at.ranks)
+    ]
+
+
+def steps(of: list[Plan]) -> int:
+    """Steps of all ranks together: what a simulation has to play."""
+    return sum(plan["totals"]["steps"] for plan in of)
+
+
+def port_bytes(of: list[Plan], at: Topology) -> int:
+    """Bytes through the busiest direction of the busiest port: what stays on a host is not counted."""
+    sent, received = [0] * at.hosts, [0] * at.hosts
+    for plan in of:
+        here = plan["rank"] // at.local
+        for channel in plan["channels"]:
+            for step in channel["steps"]:
+                if step["verb"] == "send" and step["peer"] // at.local != here:
+                    sent[here] += step["bytes"]
+                    received[step["peer"] // at.local] += step["bytes"]
+    return max(sent + received)
+
+
+def rounds(of: list[Plan]) -> int:
+    """Communication rounds of the longest rank."""
+    return max(plan["totals"]["rounds"] for plan in of)

@@ -3,17 +3,65 @@
 S bytes per rank, H hosts of L ranks, N = HL, tau = gap + s beta for a segment of s bytes, f = 2 s gamma to fold two.
 The textbook forms (Thakur et al. 2005, Patarasuk and Yuan 2009) are the limits of one segment and of many. A port that
 several links share gives each its part, as TCP does; that is why a tree's root sends slower than one by one.
+
+reigns() finds where one algorithm takes over from another.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from math import ceil
+from pathlib import Path
+from typing import NamedTuple
 
-from scale.network import Network
 
-SEGMENT, SLOT, WINDOW, MAX_SEGMENTS = 256 << 10, 1 << 20, 4, 4096  # of base/, plan/window.h, plan/segment.h
+@dataclass(frozen=True)
+class Network:
+    """Seconds, and seconds per byte. Links are full duplex; the switch between them is as fast as all of them."""
+
+    alpha: float  # from the last byte sent to the last byte received, with the call's own cost
+    beta: float  # per byte through a host's port
+    gap: float  # what a message occupies a port for besides its bytes
+    gamma: float  # per byte that a fold or a copy reads
+    local_alpha: float  # alpha and beta of a link within a host
+    local_beta: float
+    origin: str = "given by hand"
+
+    def wire(self, nbytes: float) -> float:
+        """How long a message occupies a port."""
+        return self.gap + nbytes * self.beta
+
+    def local(self, nbytes: float) -> float:
+        """A message within a host, from end to end."""
+        return self.local_alpha + nbytes * self.local_beta
+
+
+def load_network(path: Path) -> Network:
+    """ValueError names the file and what is wrong with it."""
+    try:
+        network = Network(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist: measure one with --calibrate (needs root), or name another") from None
+    except (TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is no calibration: {error}") from None
+    for name, value in asdict(network).items():
+        if name != "origin" and not (isinstance(value, (int, float)) and value >= 0):
+            raise ValueError(f"{path}: {name}={value!r} must be a number of seconds, at least 0")
+    if not network.beta > 0:
+        raise ValueError(f"{path}: beta={network.beta!r} must be above 0")
+    return network
+
+
+def save_network(network: Network, path: Path) -> None:
+    """As JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(network), indent=1) + "\n")
+
+
+SEGMENT, SLOT, WINDOW, MAX_SEGMENTS = 256 << 10, 1 << 20, 4, 4096  # of base/, plan/pipeline.h, plan/plan.h
 ELEMENT = 4  # bytes: float32
 
 
@@ -54,7 +102,7 @@ def server(size: float, at: Topology, net: Network) -> float:
 
 
 def levels(count: int) -> tuple[int, int]:
-    """Of a binomial tree of so many nodes: children of the root, and messages from the deepest node to the root."""
+    """For a binomial tree of so many nodes: children of the root, and messages from the deepest node to the root."""
     children = (count - 1).bit_length()
     return children, max((count - 1).bit_count(), children - 1, 0)
 
@@ -78,7 +126,7 @@ def _hop(at: Topology, net: Network, piece: float) -> float:
 
 
 def ring_rank(size: float, at: Topology, net: Network) -> float:
-    """Prefixes go 0 to N-1, results once round. A port carries both once results are back; and since lanes keep the
+    """Prefixes go 0 to N-1, results once round. A port carries both once results are back; and since channels keep the
     order of rounds, the prefix of a segment waits for the result of N segments before.
     """
     segments, piece = cut(size)
@@ -141,3 +189,54 @@ def candidates(at: Topology, in_order: bool = False) -> dict[str, Formula]:
     """Algorithms that differ here: with one rank per host hierarchy is ring."""
     chosen = {name: cost for name, cost in ALGORITHMS.items() if not in_order or name in IN_RANK_ORDER}
     return chosen if at.local > 1 else {name: cost for name, cost in chosen.items() if name != "hierarchy"}
+
+
+STEPS_PER_OCTAVE = 4
+MARGIN = 0.1
+
+
+class Reign(NamedTuple):
+    """`algorithm` is the fastest from `begin` to `end` bytes, both included."""
+
+    algorithm: str
+    begin: int
+    end: int
+
+
+def fastest(size: float, at: Topology, net: Network, among: dict[str, Formula]) -> str:
+    """The algorithm of the lowest time; of equal ones the first."""
+    return min(among, key=lambda name: among[name](size, at, net))
+
+
+def grid(smallest: int, largest: int) -> list[int]:
+    """Sizes, STEPS_PER_OCTAVE per doubling, whole float32 elements, with both ends."""
+    sizes, step = {smallest, largest}, 0
+    while (size := int(smallest * 2 ** (step / STEPS_PER_OCTAVE)) // 4 * 4) < largest:
+        sizes.add(max(size, smallest))
+        step += 1
+    return sorted(sizes)
+
+
+def reigns(smallest: int, largest: int, at: Topology, net: Network, among: dict[str, Formula]) -> list[Reign]:
+    """All of them, in order of size. An algorithm reigns until another is faster by more than MARGIN: segments make
+    steps in the curves, which are no reason to switch back and forth. Ends are exact where the curves cross once
+    between two sizes of the grid.
+    """
+
+    def stays(name: str, size: float) -> bool:
+        return among[name](size, at, net) <= (1 + MARGIN) * min(cost(size, at, net) for cost in among.values())
+
+    found, begin, king = [], smallest, fastest(smallest, at, net, among)
+    for left, right in pairwise(grid(smallest, largest)):
+        if stays(king, right):
+            continue
+        while right - left > 4:
+            middle = (left + right) // 8 * 4
+            if stays(king, middle):
+                left = middle
+            else:
+                right = middle
+        found.append(Reign(king, begin, left))
+        begin, king = right, fastest(right, at, net, among)
+    found.append(Reign(king, begin, largest))
+    return found

@@ -4,16 +4,14 @@
 // from any thread; collectives of one group run in the order of the calls. Everything that is not overridden is refused
 // by c10d by name ("Backend ringdp does not support ...").
 #pragma once
-#include <mutex>
-
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "backend/batch.h"
+#include <mutex>
+
+#include "backend/allocation.h"
 #include "backend/call_memory.h"
 #include "backend/capabilities.h"
-#include "backend/completion.h"
-#include "backend/heap_allocator.h"
 #include "backend/options.h"
 #include "backend/tensors.h"
 #include "backend/work.h"
@@ -21,20 +19,18 @@
 
 namespace ringdp::backend {
 
-class NativeLane;
-class Natives;
-
 class Backend : public c10d::Backend, public Capabilities {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
   using Lists = std::vector<Tensors>;
   using Splits = std::vector<int64_t>;
+  using Collective = plan::Collective;
 
   // Collective over the group's ranks: returns once all are connected. `name` must be equal on all ranks.
   Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const std::string& name,
           c10::intrusive_ptr<GroupOptions> options);
-  // Instead of the constructor, on a rank that cannot come: those who wait for it are told at once.
+  // Called instead of the constructor on a rank that cannot join: ranks that wait for it are told at once.
   static void decline(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const std::string& why);
   ~Backend() override;
 
@@ -52,9 +48,9 @@ class Backend : public c10d::Backend, public Capabilities {
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& opts) override;
   WorkPtr reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous, DigestsPtr digests) override;
-  WorkPtr reduce_scatter_div(const at::Tensor& output, const at::Tensor& input, double divisor,
-                             bool asynchronous, OnResult on_result, DigestsPtr digests) override;
-  // stepping.cc; the former is collective at the first call with a tensor of a device
+  WorkPtr reduce_scatter_div(const at::Tensor& output, const at::Tensor& input, double divisor, bool asynchronous,
+                             OnResult on_result, DigestsPtr digests) override;
+  // shard_step.cc; the former is collective at the first call for a device
   std::string why_no_step(c10::Device device) override;
   WorkPtr reduce_scatter_step(const at::Tensor& gradients, double divisor, ShardStep step, DigestsPtr digests) override;
 
@@ -72,7 +68,7 @@ class Backend : public c10d::Backend, public Capabilities {
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, Splits& output_splits, Splits& input_splits,
                         const c10d::AllToAllOptions& opts) override;
 
-  // messages.cc; sources and destinations are ranks of this group
+  // Sources and destinations are ranks of this group.
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
@@ -81,7 +77,7 @@ class Backend : public c10d::Backend, public Capabilities {
   // Blocks. DistBackendError names the first rank that did not come in time, or all of them.
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
-  // allocation.cc: tensors that collectives of this group need not copy, as long as all ranks bring such ones.
+  // Tensors that collectives of this group need not copy, as long as all ranks pass such tensors.
   // DistBackendError says why there is no shared memory; it does not matter in which order ranks allocate.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
@@ -100,7 +96,8 @@ class Backend : public c10d::Backend, public Capabilities {
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
-  // Its ranks are connected since it exists; here their devices meet, if collectives can run on them. Collective.
+  // Collective: connects the ranks' devices, if collectives can run on them. The ranks are connected by the
+  // constructor.
   void eagerConnectSingleDevice(at::Device device) override;
 
   void setSequenceNumberForGroup() override {}  // sequence numbers start at 0 on every rank anyway
@@ -126,47 +123,54 @@ class Backend : public c10d::Backend, public Capabilities {
     std::chrono::milliseconds timeout;
     bool asynchronous;
     DigestsPtr digests = {};
-    at::Tensor alike = {};  // the result, of a caller who knows that all ranks' lie in the same place of shared memory
+    at::Tensor same_place = {};  // the result, if it is known to lie there in shared memory on all ranks
   };
+  // With the timeout and asyncOp of c10d's options; the caller describes the tensors.
+  template <class Options>
+  Call make_call(c10d::OpType type, const char* title, plan::Collective what, Tensors inputs, Work::Result result,
+                 const Options& options) {
+    Call call{type, title, {}, {}, std::move(inputs), std::move(result), memory(), options.timeout, options.asyncOp};
+    call.desc.what = what;
+    return call;
+  }
   WorkPtr run(Call call);
-  std::shared_ptr<NativeLane> lane_for_step(c10::Device device, std::string* why_not);
-  // Lets the call run on its device where that can; once its desc is complete, before its memory is used. A call whose
-  // ranks may not all be able to is not asked for.
+  WorkPtr run_in_place(Call call, const at::Tensor& memory);  // input and output are both `memory`
+  // Lets the call run on its device where that is possible. Called when its desc is complete, before its memory is
+  // used; not called for collectives that may be possible on some ranks only.
   void place(Call& call, c10::Device device);
   std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
-  CallMemory memory() { return CallMemory(*lanes_); }
+  CallMemory memory() { return CallMemory(*devices_); }
   // What a request needs before it is submitted: when it may begin, how it ends, and its Work.
   struct Ends {
     comm::Ready ready;
     comm::Ending ending;
     c10::intrusive_ptr<Work> work;
   };
-  // `source`: of a receive.
-  Ends ends_of(c10d::OpType type, const char* title, const Tensors& inputs, Work::Result result, const CallMemory& memory,
-               std::optional<int> source = std::nullopt);
-  WorkPtr receive(c10d::OpType type, const char* title, Tensors& tensors, int source, int tag);
-  WorkPtr post(c10d::OpType type, const char* title, const at::Tensor& tensor, const CallMemory& memory,
-               comm::MessageRequest request);
+  // `source`: of a receive, else none.
+  Ends ends_of(c10d::OpType type, const char* title, const Tensors& inputs, Work::Result result,
+               const CallMemory& memory, std::optional<int> source = std::nullopt);
+  WorkPtr message(c10d::OpType type, const char* title, const Tensors& tensors, int peer, int tag);
   WorkPtr remember(WorkPtr work);  // for endCoalescing
-  // The flat coalesced forms: `one` on each pair; a single one stays what it is, as functional collectives call it.
+  // The flat coalesced forms: calls `one` for each pair. A single pair gives the plain Work, as functional collectives
+  // expect.
   template <class One>
   WorkPtr each_pair(Tensors& outputs, Tensors& inputs, const char* call, One one);
   void check_rank(int64_t rank, const char* what, const char* call) const;
+  bool set_root(comm::OpDesc& desc, int64_t root, const char* call) const;  // whether this rank is the root
   const Tensors& one_per_rank(const Lists& lists, const char* call, const char* which) const;
 
-  WorkPtr reduce_all(const at::Tensor& tensor, const c10d::ReduceOp& op, double divisor,
-                     std::chrono::milliseconds timeout, bool asynchronous, DigestsPtr digests = {});
+  WorkPtr reduce_all(const at::Tensor& tensor, const c10d::AllreduceOptions& opts, double divisor = 0,
+                     DigestsPtr digests = {});
   WorkPtr reduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& opts);
   WorkPtr scatter_from(const at::Tensor& output, const Tensors& inputs, const c10d::ReduceOp& op, Call call);
   WorkPtr gather_into(const Tensors& outputs, const at::Tensor& input, Call call);
-  WorkPtr scatter_flat(const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op, Call call,
-                       const char* name);
+  WorkPtr scatter_flat(const at::Tensor& output, const at::Tensor& input, const c10d::ReduceScatterOptions& opts,
+                       const char* name, double divisor = 0, OnResult on_result = {}, DigestsPtr digests = {});
   WorkPtr exchange(Tensors outputs, Tensors inputs, Call call);
 
   c10::intrusive_ptr<GroupOptions> options_;
   std::shared_ptr<comm::Group> group_;
-  std::unique_ptr<Lanes> lanes_ = std::make_unique<Lanes>();
-  std::unique_ptr<Natives> natives_;
+  std::unique_ptr<DeviceCollectives> devices_;
 
   std::once_flag allocator_made_;
   HeapAllocator* allocator_ = nullptr;  // lives as long as the process

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "backend/device/native_call.h"
 #include "backend/errors.h"
 #include "backend/tensors.h"
 
@@ -14,24 +13,13 @@ void CallMemory::enter(c10::Device device) {
            ": move them to one device");
   }
   device_ = device;
-  if (lane_ || device.is_cpu()) return;
-  lane_ = lanes_->of(device);
-  if (is_staged() && lane_->is_capturing()) {
-    lane_->refuse_capture("this call goes through host memory, which no graph can replay; call it outside the capture");
-  }
+  if (!call_ && !device.is_cpu()) call_ = devices_->stage(device);
 }
 
-void CallMemory::stay_on(std::shared_ptr<NativeLane> native, const NativeQuestion& question) {
-  native_ = std::move(native);
-  question_ = question;
-  enter(native_->lane()->device());
-}
-
-void CallMemory::stay_on(std::shared_ptr<NativeLane> native, Make make, std::vector<at::Tensor> used) {
-  enter(native->lane()->device());
-  native_ = std::move(native);
-  make_ = std::move(make);
+void CallMemory::stay_on(DeviceCallPtr call, std::vector<at::Tensor> used) {
+  call_ = std::move(call);
   read_ = std::move(used);
+  enter(call_->device());
 }
 
 at::Tensor CallMemory::read(const at::Tensor& from) {
@@ -41,7 +29,7 @@ at::Tensor CallMemory::read(const at::Tensor& from) {
 }
 
 at::Tensor CallMemory::fetched(const at::Tensor& from) {
-  at::Tensor memory = lane_->pinned(from.sizes(), from.scalar_type());
+  at::Tensor memory = call_->pinned(from.sizes(), from.scalar_type());
   inputs_.push_back({memory, from});
   return memory;
 }
@@ -49,7 +37,7 @@ at::Tensor CallMemory::fetched(const at::Tensor& from) {
 at::Tensor CallMemory::write(const at::Tensor& to, const char* call, const at::Tensor& in_place) {
   enter(to.device());
   check_writable(to, call);
-  at::Tensor memory = is_staged() ? lane_->pinned(to.sizes(), to.scalar_type()) : flat_target(to, call);
+  at::Tensor memory = is_staged() ? call_->pinned(to.sizes(), to.scalar_type()) : flat_target(to, call);
   for (const at::Tensor& other : read_) {
     const bool may_be_same = other.is_same(in_place) && other.const_data_ptr() == memory.const_data_ptr();
     if (!may_be_same && overlap(other, memory)) memory = at::empty_like(memory);
@@ -86,43 +74,16 @@ std::function<void()> CallMemory::epilogue() const {
 }
 
 std::unique_lock<std::mutex> CallMemory::order() const {
-  return native_ ? std::unique_lock(native_->order()) : std::unique_lock<std::mutex>();
+  return call_ ? call_->order() : std::unique_lock<std::mutex>();
 }
 
-std::unique_ptr<CallOnDevice> CallMemory::start(std::optional<int> source) const {
-  if (!native_) return start_staged(source);
-  if (make_) return make_();
-  NativeCall::Tensors tensors;
-  tensors.inputs = read_;
-  tensors.written = written_;
-  for (const auto& result : results_) {
-    tensors.outputs.push_back(result.memory);
-    tensors.results.push_back({result.memory, result.tensor});
-  }
-  return std::make_unique<NativeCall>(native_, question_, std::move(tensors));
-}
-
-std::unique_ptr<CallOnDevice> CallMemory::start_staged(std::optional<int> source) const {
-  const c10::Stream& results = source ? lane_->results_from(*source) : lane_->results();
-  auto call = std::make_unique<DeviceCall>(lane_, results_.empty() ? lane_->inputs() : results);
-  for (const at::Tensor& tensor : written_) lane_->record(tensor, call->stream());
-  call->bring(inputs_, results_);
-  return call;
+DeviceCall::Started CallMemory::start(WorkFacts facts, std::optional<int> source) const {
+  return call_->start(std::move(facts), {read_, inputs_, results_, written_, after()}, source);
 }
 
 std::vector<at::Tensor> CallMemory::on_host() const {
-  if (native_) return {};
   std::vector<at::Tensor> tensors = read_;
   for (const auto& result : results_) tensors.push_back(result.memory);
-  return tensors;
-}
-
-std::vector<at::Tensor> CallMemory::on_device() const {
-  std::vector<at::Tensor> tensors = written_;
-  if (native_) tensors.insert(tensors.end(), read_.begin(), read_.end());
-  for (const auto* copies : {&inputs_, &results_}) {
-    for (const auto& copy : *copies) tensors.push_back(copy.tensor);
-  }
   return tensors;
 }
 

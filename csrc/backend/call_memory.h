@@ -1,64 +1,55 @@
-// Where the tensors of one call lie while it runs, contiguous host memory; and the way back from there.
+// Where the tensors of one call lie while it runs (contiguous memory), and how results get back to the tensors.
 //
-// Tensors of the CPU are used where they lie or copied on the spot; those of a device get pinned memory, to which they
-// are copied in the order of streams (device/device_call.h) once the call starts, or stay there when the device runs the
-// collective (device/native_call.h). A call's tensors are on one device.
+// CPU tensors are used in place or copied at once; those of a device get pinned memory, to which they
+// are copied in the order of streams once the call starts, or stay there when the device runs the collective
+// (device/torch/device_collectives.h). A call's tensors are on one device.
 #pragma once
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
 
-#include "backend/device/device_call.h"
-#include "backend/device/native_question.h"
+#include "device/torch/device_collectives.h"
 
 namespace ringdp::backend {
 
 class CallMemory {
  public:
-  explicit CallMemory(Lanes& lanes) : lanes_(&lanes) {}
+  explicit CallMemory(DeviceCollectives& devices) : devices_(&devices) {}
 
-  // Before anything is read or written: the call runs on its device.
-  void stay_on(std::shared_ptr<NativeLane> native, const NativeQuestion& question);
-  // The same for what is no plain collective: `make` says how it runs, `used` are its tensors.
-  using Make = std::function<std::unique_ptr<CallOnDevice>()>;
-  void stay_on(std::shared_ptr<NativeLane> native, Make make, std::vector<at::Tensor> used);
+  // Before anything is read or written: the call runs on its device. `used`: its tensors, where it is not a plain
+  // collective.
+  void stay_on(DeviceCallPtr call, std::vector<at::Tensor> used = {});
 
-  // Contiguous memory: that holds what is in `from`; whose contents `to` gets; both.
+  // Contiguous memory that holds the elements of `from`; whose contents are written to `to`; or both.
   at::Tensor read(const at::Tensor& from);
-  // Apart from all memory that was read so far; only `in_place`, a result of read(), may be the same.
+  // Does not overlap memory that was read so far, except for `in_place`, a result of read().
   at::Tensor write(const at::Tensor& to, const char* call, const at::Tensor& in_place = {});
   at::Tensor update(const at::Tensor& from, const at::Tensor& to, const char* call);
   // Once results are in their tensors, in the order of the calls; `action` writes to these, too.
   void then(std::function<void()> action, const std::vector<at::Tensor>& written);
   void belong_to(c10::Device device);  // for a call without tensors
 
-  // One of both, once: how a call on the CPU ends, or a call on a device under way. `source`: of a receive.
+  // Exactly one of them, once: how a call on the CPU ends, or the Work of a call on a device. `source`: of a receive.
   std::function<void()> epilogue() const;
-  std::unique_ptr<CallOnDevice> start(std::optional<int> source) const;
+  DeviceCall::Started start(WorkFacts facts, std::optional<int> source) const;
   // To be held from start() to the call's end on its streams; of nothing unless the device runs it.
   std::unique_lock<std::mutex> order() const;
 
-  bool is_on_device() const { return lane_ != nullptr; }
-  std::function<void()> after() const;           // what then() was told
-  std::vector<at::Tensor> on_host() const;       // memory that the collective uses
-  std::vector<at::Tensor> on_device() const;     // tensors that the device uses
+  bool is_on_device() const { return call_ != nullptr; }
+  std::vector<at::Tensor> on_host() const;  // memory that a collective of the CPU uses
 
  private:
   void enter(c10::Device device);
-  bool is_staged() const { return lane_ && !native_; }
-  std::unique_ptr<CallOnDevice> start_staged(std::optional<int> source) const;
-  at::Tensor fetched(const at::Tensor& from);    // pinned, for the elements of a device's tensor
+  bool is_staged() const { return call_ && call_->is_staged(); }
+  std::function<void()> after() const;         // all actions of then()
+  at::Tensor fetched(const at::Tensor& from);  // pinned, for the elements of a device's tensor
 
-  Lanes* lanes_;
-  std::shared_ptr<Lane> lane_;  // null: of the CPU, or no tensor yet
-  std::shared_ptr<NativeLane> native_;  // null: staged
-  NativeQuestion question_;
-  Make make_;  // null: a collective of what was read and written
+  DeviceCollectives* devices_;
+  DeviceCallPtr call_;  // null: of the CPU, or no tensor yet
   std::optional<c10::Device> device_;
   std::vector<at::Tensor> read_, written_;
-  std::vector<DeviceCall::Copy> inputs_, results_;  // no inputs on the CPU: they are there
+  std::vector<DeviceTensors::Copy> inputs_, results_;  // no inputs on the CPU: they are there
   std::vector<std::function<void()>> actions_;
 };
 

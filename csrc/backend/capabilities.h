@@ -1,4 +1,4 @@
-// What ringdp's backend can do beyond c10d: found by a probe (dynamic_cast, hasattr), so other backends simply lack it.
+// What ringdp's backend can do beyond c10d. Callers probe for it (dynamic_cast, hasattr), as other backends lack it.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -8,12 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/allocation_scope.h"
+#include "backend/allocation.h"
 #include "backend/shard_step.h"
-
-namespace ringdp::comm {
-struct Digests;
-}
+#include "comm/pending.h"
 
 namespace ringdp::backend {
 
@@ -21,42 +18,44 @@ class Capabilities {
  public:
   virtual ~Capabilities() = default;
 
-  // The sum over ranks divided once by `divisor` (equal on all ranks, not 0), as one operation: rank order, folded and
+  // The sum over ranks divided once by `divisor` (equal on all ranks, not 0), as one operation: rank order, reduced and
   // divided in float32 for 16-bit floats, rounded once. A SUM rounded to 16 bits and divided afterwards differs in
   // 3 to 5 % of the elements. Floating-point and complex tensors; in place.
-  // `digests` (comm/op.h), unless null, travel with it: a checksum of each rank's, known to all when it is done.
+  // `digests` (comm/pending.h), unless null, travel with it: a checksum of each rank's, known to all when it is done.
   // A tensor that lies in memory of share_memory() is reduced there; all ranks then bring the same place of the same.
-  using DigestsPtr = std::shared_ptr<comm::Digests>;
+  using Digests = comm::Digests;
+  using DigestsPtr = std::shared_ptr<Digests>;
   virtual c10::intrusive_ptr<c10d::Work> reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous,
                                                     DigestsPtr digests) = 0;
 
-  // The same, of which this rank gets its part: `input` has N times the elements of `output`.
-  // `on_result`, unless empty, is told of elements of `output` as soon as they are there, by the thread that drives; which
-  // ones is up to the algorithm, those it is not told of are there when the work is done.
+  // The same, but this rank gets only its part: `input` has N times the elements of `output`.
+  // `on_result`, unless empty, is called by the driver with ranges of `output` as soon as they are final. Which ranges
+  // it reports is up to the algorithm; the others are final when the work is done.
   using OnResult = std::function<void(int64_t begin, int64_t count)>;
   virtual c10::intrusive_ptr<c10d::Work> reduce_scatter_div(const at::Tensor& output, const at::Tensor& input,
                                                             double divisor, bool asynchronous, OnResult on_result,
                                                             DigestsPtr digests) = 0;
 
-  // Every rank gets each other's part of `whole`, a contiguous tensor of a multiple of the ranks' number of elements, in which
-  // its own is there already. Without copies as reduce_div().
+  // An all_gather in place: `whole` is a contiguous tensor whose number of elements is a multiple of the number of
+  // ranks, and holds this rank's part already. Avoids copies as reduce_div() does.
   virtual c10::intrusive_ptr<c10d::Work> gather_whole(const at::Tensor& whole, bool asynchronous) = 0;
 
-  // Collective; all ranks ask alike. A flat tensor of zeros in memory of their devices that all of them map, for what
-  // outlives many collectives; undefined, on all ranks, where there is none to share. Never of the CPU.
+  // Collective; all ranks pass equal arguments. A flat tensor of zeros in device memory that all ranks map, for tensors
+  // that outlive many collectives; undefined, on all ranks, where devices share no memory. Never on the CPU.
   virtual at::Tensor share_memory(int64_t elements, const at::TensorOptions& options) = 0;
-  // Collective: such memory ends whose tensors are gone on all ranks. Waits for the device.
+  // Collective: frees such memory whose tensors are gone on all ranks. Waits for the device.
   virtual void reclaim_memory(c10::Device device) = 0;
   virtual bool shares(const at::Tensor& tensor) const = 0;  // whether it lies in such memory
 
-  // A reduce_scatter_div, and Adam on this rank's part of the parameters, which ranks then have where `step` says: one call of the
-  // device. `gradients` are read. why_no_step(): "" where tensors of this device can have it, alike on all ranks.
+  // Fused reduce_scatter_div and Adam on this rank's part of the parameters, in one call of the device; `step` says
+  // which ranks get the updated parameters. `gradients` are read. why_no_step(): "" where this device can do it; equal
+  // on all ranks.
   virtual std::string why_no_step(c10::Device device) = 0;
   virtual c10::intrusive_ptr<c10d::Work> reduce_scatter_step(const at::Tensor& gradients, double divisor,
                                                              ShardStep step, DigestsPtr digests) = 0;
 
-  // Until it ends, tensors of these sizes that this thread makes need not be copied by collectives (backward passes: the
-  // gradients). Null where the group has no shared memory.
+  // While the scope lives, collectives need not copy tensors of these sizes that this thread makes (in a backward pass:
+  // the gradients). Null where the group has no shared memory.
   virtual std::unique_ptr<SizedScope> share_tensors_of(std::vector<size_t> sizes) = 0;
 };
 

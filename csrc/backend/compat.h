@@ -41,11 +41,11 @@ inline c10::intrusive_ptr<c10d::Work> scatter_sum(c10d::ProcessGroup& group, at:
 inline void allow_access(c10::StorageImpl& storage) { storage.clear_data_ptr_access_error_msg_(); }
 #else
 // Before 2.13 nothing does. An explicit instantiation may name what is private.
-template <bool c10::StorageImpl::* kFlag>
+template <bool c10::StorageImpl::*kFlag>
 struct AccessFlag {
-  friend bool c10::StorageImpl::* access_flag() { return kFlag; }
+  friend bool c10::StorageImpl::*access_flag() { return kFlag; }
 };
-bool c10::StorageImpl::* access_flag();
+bool c10::StorageImpl::*access_flag();
 template struct AccessFlag<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
 inline void allow_access(c10::StorageImpl& storage) { storage.*access_flag() = false; }
 #endif

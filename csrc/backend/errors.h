@@ -13,7 +13,7 @@ namespace ringdp::backend {
 [[noreturn]] void throw_torch(const Error& error);
 [[noreturn]] void refuse(const std::string& message);  // InvalidArgument, as a torch error
 
-// Of its message; torch adds a stack below.
+// The first line of its message; torch adds a stack below it.
 std::string first_line(const std::exception& error);
 
 // The same exception as a torch one; null stays null.

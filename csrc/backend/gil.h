@@ -1,4 +1,4 @@
-// What calls that wait do about Python: they hold no GIL, and let its signal handlers run.
+// Python in calls that wait: they do not hold the GIL, and let signal handlers run.
 #pragma once
 #include <pybind11/pybind11.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@ namespace ringdp::backend {
 // Python runs signal handlers in its main thread only, between two lines.
 inline bool runs_signal_handlers() { return Py_IsInitialized() && ::gettid() == ::getpid(); }
 
-// In that thread, those of signals that have come. What one raises is thrown: KeyboardInterrupt, after Ctrl-C.
+// In that thread: runs the handlers of pending signals and throws what one raises (KeyboardInterrupt after Ctrl-C).
 inline void run_signal_handlers() {
   const pybind11::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();

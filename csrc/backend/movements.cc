@@ -1,8 +1,7 @@
-// The backend's movements: broadcast, gathers, scatter and all_to_all change no value.
+// The backend's collectives that move values and change none: broadcast, gathers, scatter and all_to_all.
 #include <ATen/ATen.h>
 
 #include "backend/backend.h"
-#include "backend/batch.h"
 #include "backend/compat.h"
 #include "backend/errors.h"
 #include "backend/tensors.h"
@@ -13,29 +12,29 @@ namespace {
 // Elements for each rank: `splits` count rows of dimension 0; empty means equal parts.
 std::vector<int64_t> elements_of(const at::Tensor& tensor, const std::vector<int64_t>& splits, int world,
                                  const char* which) {
-  const std::string who = std::string("all_to_all_single: the ") + which;
-  if (tensor.dim() == 0) refuse(who + " has no dimension to split: pass at least one");
+  const std::string prefix = std::string("all_to_all_single: the ") + which;
+  if (tensor.dim() == 0) refuse(prefix + " has no dimension to split: pass at least one");
   const int64_t rows = tensor.size(0), row = rows == 0 ? 0 : tensor.numel() / rows;
   if (splits.empty()) {
     if (rows % world != 0) {
-      refuse(who + " has " + std::to_string(rows) + " rows, which " + std::to_string(world) +
+      refuse(prefix + " has " + std::to_string(rows) + " rows, which " + std::to_string(world) +
              " ranks cannot share equally: pass " + which + "_split_sizes");
     }
     return std::vector<int64_t>(world, rows / world * row);
   }
   if (splits.size() != static_cast<size_t>(world)) {
-    refuse(who + "_split_sizes has " + std::to_string(splits.size()) + " entries for " + std::to_string(world) +
+    refuse(prefix + "_split_sizes has " + std::to_string(splits.size()) + " entries for " + std::to_string(world) +
            " ranks");
   }
   std::vector<int64_t> elements;
   int64_t sum = 0;
   for (const int64_t split : splits) {
-    if (split < 0) refuse(who + "_split_sizes has a negative entry: " + std::to_string(split));
+    if (split < 0) refuse(prefix + "_split_sizes has a negative entry: " + std::to_string(split));
     elements.push_back(split * row);
     sum += split;
   }
   if (sum != rows) {
-    refuse(who + "_split_sizes add up to " + std::to_string(sum) + ", dimension 0 has " + std::to_string(rows));
+    refuse(prefix + "_split_sizes add up to " + std::to_string(sum) + ", dimension 0 has " + std::to_string(rows));
   }
   return elements;
 }
@@ -54,22 +53,17 @@ std::vector<at::Tensor> cut(const at::Tensor& tensor, const std::vector<int64_t>
 
 Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   const at::Tensor tensor = single(tensors, "broadcast");
-  check_rank(opts.rootRank, "root", "broadcast");
-  comm::OpDesc desc;
-  desc.what = plan::Collective::kBroadcast;
-  desc.dtype = checked_dtype(tensor, "broadcast");
-  desc.root = static_cast<int32_t>(opts.rootRank);
-  desc.count = tensor.numel();
-  Call call{c10d::OpType::BROADCAST, "ringdp:broadcast", desc, {}, tensors, flat_result(tensors), memory(),
-            opts.timeout, opts.asyncOp};
+  Call call = make_call(c10d::OpType::BROADCAST, "ringdp:broadcast", Collective::kBroadcast, tensors,
+                        flat_result(tensors), opts);
+  const bool root = set_root(call.desc, opts.rootRank, "broadcast");
+  call.desc.dtype = checked_dtype(tensor, "broadcast");
+  call.desc.count = tensor.numel();
   place(call, tensor.device());
-  const bool root = getRank() == opts.rootRank;
   const at::Tensor own = root ? call.memory.read(tensor) : call.memory.write(tensor, "broadcast");
-  call.buffers = {{own.data_ptr()}, {own.data_ptr()}};
-  return run(std::move(call));
+  return run_in_place(std::move(call), own);
 }
 
-// Into `outputs`, one tensor per rank, or none where this rank receives nothing. `call` knows which collective.
+// Gathers into `outputs`, one tensor per rank, or none where this rank receives nothing.
 Backend::WorkPtr Backend::gather_into(const Tensors& outputs, const at::Tensor& input, Call call) {
   const char* const name = plan::name_of(call.desc.what);
   call.desc.dtype = checked_dtype(input, name);
@@ -91,9 +85,8 @@ Backend::WorkPtr Backend::allgather(Lists& outputs, Tensors& inputs, const c10d:
   const at::Tensor input = single(inputs, "all_gather");
   const Tensors& parts = one_per_rank(outputs, "all_gather", "output");
   check_numel(parts[getRank()], input.numel(), "all_gather", "this rank's output");
-  Call call{c10d::OpType::ALLGATHER, "ringdp:all_gather", {}, {}, {}, flat_result(parts), memory(), opts.timeout,
-            opts.asyncOp};
-  call.desc.what = plan::Collective::kAllGather;
+  Call call =
+      make_call(c10d::OpType::ALLGATHER, "ringdp:all_gather", Collective::kAllGather, {}, flat_result(parts), opts);
   set_parts(call.desc, parts);
   return gather_into(parts, input, std::move(call));
 }
@@ -104,9 +97,8 @@ Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
   check_same_dtype(input, output, name);
   check_numel(output, input.numel() * getSize(), name, "the output");
   if (!flat_target(output, name).is_same(output)) refuse(std::string(name) + ": the output must be contiguous");
-  Call call{c10d::OpType::_ALLGATHER_BASE, "ringdp:_all_gather_base", {}, {}, {}, flat_result({output}), memory(),
-            opts.timeout, opts.asyncOp};
-  call.desc.what = plan::Collective::kAllGather;
+  Call call = make_call(c10d::OpType::_ALLGATHER_BASE, "ringdp:_all_gather_base", Collective::kAllGather, {},
+                        flat_result({output}), opts);
   call.desc.count = input.numel();
   return gather_into(equal_parts(output, getSize()), input, std::move(call));
 }
@@ -115,14 +107,15 @@ Backend::WorkPtr Backend::gather_whole(const at::Tensor& whole, bool asynchronou
   const char* const name = "gather_whole";
   checked_dtype(whole, name);
   if (!whole.is_contiguous() || whole.numel() % getSize() != 0) {
-    refuse(std::string(name) + ": wants a contiguous tensor whose number of elements is a multiple of " +
+    refuse(std::string(name) + ": expected a contiguous tensor whose number of elements is a multiple of " +
            std::to_string(getSize()) + " ranks, got " + std::to_string(whole.numel()) + " elements");
   }
-  Call call{c10d::OpType::_ALLGATHER_BASE, "ringdp:_all_gather_base", {}, {}, {}, flat_result({whole}), memory(),
-            c10d::kUnsetTimeout, asynchronous};
-  call.desc.what = plan::Collective::kAllGather;
+  c10d::AllgatherOptions opts;
+  opts.asyncOp = asynchronous;
+  Call call = make_call(c10d::OpType::_ALLGATHER_BASE, "ringdp:_all_gather_base", Collective::kAllGather, {},
+                        flat_result({whole}), opts);
   call.desc.count = whole.numel() / getSize();
-  call.alike = whole;
+  call.same_place = whole;
   const Tensors parts = equal_parts(whole, getSize());
   return gather_into(parts, parts[getRank()], std::move(call));
 }
@@ -131,7 +124,7 @@ Backend::WorkPtr Backend::gather_whole(const at::Tensor& whole, bool asynchronou
 Backend::WorkPtr Backend::allgather_coalesced(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   const char* const name = "all_gather_coalesced";
   if (outputs.size() != static_cast<size_t>(getSize())) {
-    refuse(std::string(name) + ": wants " + std::to_string(getSize()) + " lists (one per rank), got " +
+    refuse(std::string(name) + ": expected " + std::to_string(getSize()) + " lists (one per rank), got " +
            std::to_string(outputs.size()));
   }
   if (inputs.empty()) return c10::make_intrusive<BatchWork>(getRank(), std::vector<WorkPtr>{});
@@ -148,9 +141,8 @@ Backend::WorkPtr Backend::allgather_coalesced(Lists& outputs, Tensors& inputs, c
     }
     parts.push_back(at::empty_like(input));
   }
-  Call call{c10d::OpType::ALLGATHER_COALESCED, "ringdp:all_gather", {}, {}, inputs, nested_result(outputs), memory(),
-            opts.timeout, opts.asyncOp};
-  call.desc.what = plan::Collective::kAllGather;
+  Call call = make_call(c10d::OpType::ALLGATHER_COALESCED, "ringdp:all_gather", Collective::kAllGather, inputs,
+                        nested_result(outputs), opts);
   call.desc.count = input.numel();
   for (size_t rank = 0; rank < parts.size(); ++rank) {
     call.memory.then([part = parts[rank], list = outputs[rank]] { copy_apart(part, list); }, outputs[rank]);
@@ -166,29 +158,23 @@ Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tens
 
 Backend::WorkPtr Backend::gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
   const at::Tensor input = single(inputs, "gather");
-  check_rank(opts.rootRank, "root", "gather");
-  const bool root = getRank() == opts.rootRank;
+  Call call = make_call(c10d::OpType::GATHER, "ringdp:gather", Collective::kGather, {}, {}, opts);
+  const bool root = set_root(call.desc, opts.rootRank, "gather");
   if (!root && !outputs.empty()) refuse("gather: outputs are for the root only: pass none on other ranks");
   const Tensors parts = root ? one_per_rank(outputs, "gather", "output") : Tensors{};
   for (const at::Tensor& part : parts) check_numel(part, input.numel(), "gather", "an output");
-  Call call{c10d::OpType::GATHER, "ringdp:gather", {}, {}, {}, flat_result(parts), memory(), opts.timeout,
-            opts.asyncOp};
-  call.desc.what = plan::Collective::kGather;
-  call.desc.root = static_cast<int32_t>(opts.rootRank);
+  call.result = flat_result(parts);
   call.desc.count = input.numel();
   return gather_into(parts, input, std::move(call));
 }
 
 Backend::WorkPtr Backend::scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& opts) {
   const at::Tensor output = single(outputs, "scatter");
-  check_rank(opts.rootRank, "root", "scatter");
-  const bool root = getRank() == opts.rootRank;
+  Call call = make_call(c10d::OpType::SCATTER, "ringdp:scatter", Collective::kScatter, {}, flat_result(outputs), opts);
+  const bool root = set_root(call.desc, opts.rootRank, "scatter");
   if (!root && !inputs.empty()) refuse("scatter: inputs are for the root only: pass none on other ranks");
   const Tensors parts = root ? one_per_rank(inputs, "scatter", "input") : Tensors{};
-  Call call{c10d::OpType::SCATTER, "ringdp:scatter", {}, {}, parts, flat_result(outputs), memory(), opts.timeout,
-            opts.asyncOp};
-  call.desc.what = plan::Collective::kScatter;
-  call.desc.root = static_cast<int32_t>(opts.rootRank);
+  call.inputs = parts;
   call.desc.dtype = checked_dtype(output, "scatter");
   call.desc.count = output.numel();
   place(call, output.device());
@@ -202,10 +188,9 @@ Backend::WorkPtr Backend::scatter(Tensors& outputs, Lists& inputs, const c10d::S
   return run(std::move(call));
 }
 
-// Parts for and from each rank, at least one list of them contiguous views of one tensor.
+// `outputs` and `inputs` have one tensor per rank.
 Backend::WorkPtr Backend::exchange(Tensors outputs, Tensors inputs, Call call) {
   const char* const name = "all_to_all";
-  call.desc.what = plan::Collective::kAllToAll;
   call.desc.dtype = checked_dtype(inputs[0], name);
   for (const at::Tensor& input : inputs) {
     checked_dtype(input, name);
@@ -226,23 +211,25 @@ Backend::WorkPtr Backend::exchange(Tensors outputs, Tensors inputs, Call call) {
 Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
   one_per_rank({outputs}, "all_to_all", "output");
   one_per_rank({inputs}, "all_to_all", "input");
-  return exchange(outputs, inputs, {c10d::OpType::ALLTOALL, "ringdp:all_to_all", {}, {}, inputs, flat_result(outputs),
-                                    memory(), opts.timeout, opts.asyncOp});
+  return exchange(outputs, inputs,
+                  make_call(c10d::OpType::ALLTOALL, "ringdp:all_to_all", Collective::kAllToAll, inputs,
+                            flat_result(outputs), opts));
 }
 
 Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input, Splits& output_splits,
                                         Splits& input_splits, const c10d::AllToAllOptions& opts) {
   checked_dtype(output, "all_to_all_single");
   checked_dtype(input, "all_to_all_single");
-  if (!flat_target(output, "all_to_all_single").is_same(output)) refuse("all_to_all_single: the output must be contiguous");
+  if (!flat_target(output, "all_to_all_single").is_same(output)) {
+    refuse("all_to_all_single: the output must be contiguous");
+  }
   const auto recvs = elements_of(output, output_splits, getSize(), "output");
   const auto sends = elements_of(input, input_splits, getSize(), "input");
-  Call call{c10d::OpType::ALLTOALL_BASE, "ringdp:all_to_all", {}, {}, {input}, flat_result({output}), memory(),
-            opts.timeout, opts.asyncOp};
+  Call call = make_call(c10d::OpType::ALLTOALL_BASE, "ringdp:all_to_all", Collective::kAllToAll, {input},
+                        flat_result({output}), opts);
   // With splits only a pair knows what it exchanges.
   if (output_splits.empty() && input_splits.empty() && output.numel() == input.numel()) {
     check_same_dtype(input, output, "all_to_all_single");
-    call.desc.what = plan::Collective::kAllToAll;
     call.desc.dtype = checked_dtype(input, "all_to_all_single");
     call.desc.count = sends[0];
     place(call, input.device());

@@ -1,5 +1,6 @@
 #include "backend/process.h"
 
+#include <pybind11/pybind11.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,14 +9,13 @@
 #include <mutex>
 #include <vector>
 
-#include "backend/last_words.h"
-#include "base/env.h"
 #include "base/log.h"
+#include "base/settings.h"
 
 namespace ringdp::backend {
 namespace {
 
-// Threads do not survive fork(): a child makes its own, and leaves alone what its parent's have left behind.
+// Threads do not survive fork(): a child makes its own, and does not touch what its parent's threads have left behind.
 template <class Threads>
 class OfThisProcess {
  public:
@@ -63,6 +63,8 @@ Registry& registry() {
   return *instance;
 }
 
+thread_local Completion* running_here = nullptr;  // whose thread this is
+
 }  // namespace
 
 comm::Runtime& runtime() {
@@ -70,14 +72,13 @@ comm::Runtime& runtime() {
   return instance.get().runtime;
 }
 
-Completion& completion() {
-  return completions().get().for_caller();
-}
+Completion& completion() { return completions().get().for_caller(); }
 
 void remember(const std::shared_ptr<comm::Group>& group) {
   const std::lock_guard lock(registry().mutex);
   auto& groups = registry().groups;
-  groups.erase(std::remove_if(groups.begin(), groups.end(), [](const auto& old) { return old.expired(); }), groups.end());
+  groups.erase(std::remove_if(groups.begin(), groups.end(), [](const auto& old) { return old.expired(); }),
+               groups.end());
   groups.push_back(group);
 }
 
@@ -105,6 +106,83 @@ void leave_all() {
 void stay_if_the_process_ends() {
   const pid_t ending = ending_thread;
   while (ending != 0 && ending != ::gettid()) ::pause();
+}
+
+Completion::~Completion() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void Completion::post(std::function<void()> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) {
+      new std::function<void()>(std::move(task));
+      return;
+    }
+    tasks_.push_back(std::move(task));
+  }
+  changed_.notify_all();
+}
+
+void Completion::end(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  while ((running_ || !tasks_.empty()) && !deadline.passed()) {
+    changed_.wait_until(lock, earlier(deadline, Deadline::after(std::chrono::seconds(1))).at());
+  }
+  ended_ = true;
+  auto left = new std::deque<std::function<void()>>;
+  left->swap(tasks_);
+  if (inner_) inner_->end(deadline);
+}
+
+Completion& Completion::for_caller() {
+  if (running_here == nullptr) return *this;
+  auto& inner = running_here->inner_;
+  if (!inner) inner = std::make_unique<Completion>();
+  return *inner;
+}
+
+bool Completion::may_run_here() {
+  const std::lock_guard lock(mutex_);
+  return (tasks_.empty() && !running_) || std::this_thread::get_id() == thread_.get_id();
+}
+
+void Completion::loop() {
+  running_here = this;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    auto task = std::move(tasks_.front());
+    tasks_.pop_front();
+    running_ = true;
+    lock.unlock();
+    try {
+      task();
+    } catch (const std::exception& error) {
+      log_line(LogLevel::kError, "", std::string("a callback of a collective's Future failed: ") + error.what());
+    }
+    task = nullptr;  // what it holds dies outside the lock
+    lock.lock();
+    running_ = false;
+    if (tasks_.empty()) changed_.notify_all();
+  }
+}
+
+std::string last_words() noexcept {
+  if (!Py_IsInitialized()) return "";
+  const pybind11::gil_scoped_acquire gil;
+  try {
+    return pybind11::module_::import("ringdp.last_words").attr("current")().cast<std::string>();
+  } catch (const std::exception& error) {
+    log_line(LogLevel::kDebug, "", std::string("no last words: ") + error.what());
+    return "";
+  }
 }
 
 }  // namespace ringdp::backend

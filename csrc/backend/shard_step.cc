@@ -4,7 +4,9 @@
 
 #include <string>
 
+#include "backend/backend.h"
 #include "backend/errors.h"
+#include "backend/tensors.h"
 
 namespace ringdp::backend {
 namespace {
@@ -30,7 +32,7 @@ void check(const ShardStep& step, const at::Tensor& gradients, int world) {
   const c10::Device device = gradients.device();
   const int64_t whole = gradients.numel(), part = whole / world;
   if (whole % (world * kPack) != 0) {
-    refuse("step: " + std::to_string(whole) + " gradients are no " + std::to_string(world) +
+    refuse("step: " + std::to_string(whole) + " gradients cannot be divided into " + std::to_string(world) +
            " equal parts of whole packs of 4");
   }
   check_floats(step.parameters, "parameters", device);
@@ -57,6 +59,36 @@ void check(const ShardStep& step, const at::Tensor& gradients, int world) {
     }
     end = piece.offset + count;
   }
+}
+
+// The backend's reduce_scatter with a step inside, which only devices have.
+
+std::string Backend::why_no_step(c10::Device device) {
+  return guarded([&] { return devices_->why_no_step(device, options_->timeout); });
+}
+
+Backend::WorkPtr Backend::reduce_scatter_step(const at::Tensor& gradients, double divisor, ShardStep step,
+                                              DigestsPtr digests) {
+  const char* const name = "reduce_scatter_step";
+  check_divisor(divisor, name);
+  check(step, gradients, getSize());
+  std::string why_not;
+  DeviceCallPtr on_device =
+      guarded([&] { return devices_->try_step(gradients, divisor, step, options_->timeout, &why_not); });
+  if (!on_device) refuse(std::string(name) + ": " + why_not);
+  Call call = make_call(c10d::OpType::_REDUCE_SCATTER_BASE, "ringdp:reduce_scatter_step", Collective::kReduceScatter,
+                        {gradients}, flat_result({step.parameters}), c10d::ReduceScatterOptions());
+  call.desc.place = comm::Place::kStepping;
+  call.desc.dtype = checked_dtype(gradients, name);
+  call.desc.op = ReduceOp::kAvg;
+  call.desc.count = gradients.numel() / getSize();
+  call.desc.divisor = divisor;
+  call.desc.gives = step.parameters.numel() == gradients.numel();
+  call.digests = std::move(digests);
+  Tensors used{gradients, step.parameters};
+  for (const ShardStep::Piece& piece : step.pieces) used.insert(used.end(), piece.state.begin(), piece.state.end());
+  call.memory.stay_on(std::move(on_device), std::move(used));
+  return run(std::move(call));
 }
 
 }  // namespace ringdp::backend

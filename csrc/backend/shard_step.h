@@ -1,11 +1,11 @@
-// Adam on this rank's part of a bucket, as a device runs it in the collective that sums the bucket's gradients.
+// Adam on this rank's part of a bucket, which a device runs in the collective that sums the bucket's gradients.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/step_kernel.h"
+#include "kernels/step.h"
 
 namespace ringdp::backend {
 
@@ -17,8 +17,9 @@ struct ShardStep {
     std::vector<at::Tensor> state;  // as kernels::StepArrays has it, of as many elements as the piece
     kernels::AdamScalars scalars = {};
   };
-  // Of the whole bucket: then everybody gets all of it, stepped, and what no rank's pieces cover becomes its gradient:
-  // it must be padding. Or of this rank's part: then nobody else gets it, and what no piece covers keeps its value.
+  // Either the whole bucket: then all ranks get all of it, stepped, and elements that no rank's pieces cover become
+  // their gradient, so they must be padding. Or this rank's part: then no other rank gets it, and elements that no
+  // piece covers keep their value.
   at::Tensor parameters;
   std::vector<Piece> pieces;  // in order
 };

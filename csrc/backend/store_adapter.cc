@@ -8,14 +8,14 @@
 namespace ringdp::backend {
 namespace {
 
-// The store's own failures in our words.
+// Translates failures of the store into ringdp errors.
 template <class F>
 auto translated(const std::string& key, F&& f) -> decltype(f()) {
   try {
     return f();
   } catch (const c10::DistNetworkError& error) {
     throw Error(ErrorKind::kPeerLost, "the rendezvous store is gone (key '" + key + "'): " + first_line(error) +
-                                          ". Is rank 0, or whoever hosts the store, still running?");
+                                          ". Is rank 0, or the process that hosts the store, still running?");
   } catch (const std::exception& error) {
     throw Error(ErrorKind::kInternal, "the rendezvous store has failed (key '" + key + "'): " + first_line(error));
   }

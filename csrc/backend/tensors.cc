@@ -5,38 +5,44 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
+#include <utility>
 
-#include "backend/device/served.h"
 #include "backend/errors.h"
+#include "device/torch/device_collectives.h"
 
 namespace ringdp::backend {
 namespace {
 
+constexpr std::pair<at::ScalarType, DType> kDTypes[] = {
+    {at::kByte, DType::kU8},
+    {at::kChar, DType::kI8},
+    {at::kUInt16, DType::kU16},
+    {at::kShort, DType::kI16},
+    {at::kUInt32, DType::kU32},
+    {at::kInt, DType::kI32},
+    {at::kUInt64, DType::kU64},
+    {at::kLong, DType::kI64},
+    {at::kHalf, DType::kF16},
+    {at::kBFloat16, DType::kBF16},
+    {at::kFloat, DType::kF32},
+    {at::kDouble, DType::kF64},
+    {at::kComplexFloat, DType::kC64},
+    {at::kComplexDouble, DType::kC128},
+    {at::kBool, DType::kBool},
+    {at::kFloat8_e4m3fn, DType::kF8E4M3FN},
+    {at::kFloat8_e5m2, DType::kF8E5M2},
+    {at::kFloat8_e4m3fnuz, DType::kF8E4M3FNUZ},
+    {at::kFloat8_e5m2fnuz, DType::kF8E5M2FNUZ},
+    {at::kFloat8_e8m0fnu, DType::kF8E8M0FNU},
+};
+
 std::optional<DType> dtype_of(at::ScalarType type) {
-  switch (type) {
-    case at::kByte: return DType::kU8;
-    case at::kChar: return DType::kI8;
-    case at::kUInt16: return DType::kU16;
-    case at::kShort: return DType::kI16;
-    case at::kUInt32: return DType::kU32;
-    case at::kInt: return DType::kI32;
-    case at::kUInt64: return DType::kU64;
-    case at::kLong: return DType::kI64;
-    case at::kHalf: return DType::kF16;
-    case at::kBFloat16: return DType::kBF16;
-    case at::kFloat: return DType::kF32;
-    case at::kDouble: return DType::kF64;
-    case at::kComplexFloat: return DType::kC64;
-    case at::kComplexDouble: return DType::kC128;
-    case at::kBool: return DType::kBool;
-    case at::kFloat8_e4m3fn: return DType::kF8E4M3FN;
-    case at::kFloat8_e5m2: return DType::kF8E5M2;
-    case at::kFloat8_e4m3fnuz: return DType::kF8E4M3FNUZ;
-    case at::kFloat8_e5m2fnuz: return DType::kF8E5M2FNUZ;
-    case at::kFloat8_e8m0fnu: return DType::kF8E8M0FNU;
-    default: return std::nullopt;
+  for (const auto& [theirs, ours] : kDTypes) {
+    if (theirs == type) return ours;
   }
+  return std::nullopt;
 }
 
 // Its memory is its elements in order; conjugate and negative views hold others.
@@ -48,20 +54,44 @@ std::string supported() {
   return list;
 }
 
+constexpr std::pair<c10d::ReduceOp::RedOpType, ReduceOp> kReduceOps[] = {
+    {c10d::ReduceOp::SUM, ReduceOp::kSum},
+    {c10d::ReduceOp::AVG, ReduceOp::kAvg},
+    {c10d::ReduceOp::MIN, ReduceOp::kMin},
+    {c10d::ReduceOp::MAX, ReduceOp::kMax},
+    {c10d::ReduceOp::PRODUCT, ReduceOp::kProduct},
+    {c10d::ReduceOp::BAND, ReduceOp::kBand},
+    {c10d::ReduceOp::BOR, ReduceOp::kBor},
+    {c10d::ReduceOp::BXOR, ReduceOp::kBxor},
+    {c10d::ReduceOp::PREMUL_SUM, ReduceOp::kPremulSum},
+};
+
+ReduceOp known_op(const c10d::ReduceOp& op, const char* call) {
+  for (const auto& [theirs, ours] : kReduceOps) {
+    if (theirs == op.op_) return ours;
+  }
+  refuse(std::string(call) + ": ringdp does not support this reduce op: use SUM, AVG, MIN, MAX or PRODUCT");
+}
+
+std::string way_out(DType dtype) {
+  if (!can_reduce(dtype, ReduceOp::kSum)) return "it can be moved, not computed in: convert it to bfloat16 or float32";
+  return "use SUM, or another dtype";
+}
+
 }  // namespace
 
 DType checked_dtype(const at::Tensor& tensor, const char* call) {
-  const std::string who = std::string(call) + ": ";
-  if (!tensor.device().is_cpu() && core_of(tensor.device().type()) == nullptr) {
-    refuse(who + "the tensor is on " + tensor.device().str() +
+  const std::string prefix = std::string(call) + ": ";
+  if (!tensor.device().is_cpu() && !is_served(tensor.device().type())) {
+    refuse(prefix + "the tensor is on " + tensor.device().str() +
            ", and this build of ringdp moves CPU tensors only: use backend=\"cpu:ringdp,cuda:nccl\"");
   }
   if (tensor.layout() != at::kStrided) {
-    refuse(who + "of sparse tensors only COO ones can be all_reduced: pass tensor.to_dense()");
+    refuse(prefix + "sparse tensors are supported by all_reduce only, in COO layout: pass tensor.to_dense()");
   }
   const auto dtype = dtype_of(tensor.scalar_type());
   if (!dtype) {
-    refuse(who + "dtype " + c10::toString(tensor.scalar_type()) + " is not supported: use one of " + supported());
+    refuse(prefix + "dtype " + c10::toString(tensor.scalar_type()) + " is not supported: use one of " + supported());
   }
   return *dtype;
 }
@@ -86,7 +116,7 @@ void check_same_dtype(const at::Tensor& a, const at::Tensor& b, const char* call
 
 void check_numel(const at::Tensor& tensor, int64_t wanted, const char* call, const char* which) {
   if (tensor.numel() == wanted) return;
-  refuse(std::string(call) + ": " + which + " has " + std::to_string(tensor.numel()) + " elements, wanted " +
+  refuse(std::string(call) + ": " + which + " has " + std::to_string(tensor.numel()) + " elements, expected " +
          std::to_string(wanted));
 }
 
@@ -161,6 +191,30 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
   const auto* a0 = static_cast<const char*>(a.const_data_ptr());
   const auto* b0 = static_cast<const char*>(b.const_data_ptr());
   return a0 < b0 + b.nbytes() && b0 < a0 + a.nbytes();
+}
+
+void check_divisor(double divisor, const char* call) {
+  if (divisor != 0 && std::isfinite(divisor)) return;
+  refuse(std::string(call) + ": divisor=" + std::to_string(divisor) + " must be finite and not 0");
+}
+
+ReduceOp checked_op(const c10d::ReduceOp& op, DType dtype, const char* call) {
+  const ReduceOp known = known_op(op, call);
+  if (can_reduce(dtype, known)) return known;
+  refuse(std::string(call) + ": " + name_of(known) + " of " + name_of(dtype) +
+         " has no meaning here: " + way_out(dtype));
+}
+
+at::Tensor premultiplied(const at::Tensor& tensor, const c10d::ReduceOp& op, const char* call) {
+  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return tensor;
+  const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  if (factor == nullptr) {
+    refuse(std::string(call) + ": PREMUL_SUM needs its factor: make it with torch.distributed._make_nccl_premul_sum");
+  }
+  const c10::AutoGradMode no_grad(false);
+  if (!factor->tensor_factor.defined()) return at::mul(tensor, factor->double_factor);
+  // As a number: a factor of shape [1] must neither give a 0-dim tensor another shape nor promote its dtype.
+  return at::mul(tensor, factor->tensor_factor.reshape({})).to(tensor.scalar_type());
 }
 
 }  // namespace ringdp::backend

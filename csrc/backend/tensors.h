@@ -1,6 +1,8 @@
-// From tensors to element types and flat memory, and the checks before anything moves.
+// From torch's tensors and reduce operations to ringdp's element types, operations and flat memory, with the checks
+// before anything moves.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <vector>
 
@@ -9,7 +11,8 @@
 
 namespace ringdp::backend {
 
-// ringdp's dtype of a dense tensor of the CPU or of a served device; refuses others by name. `call` is "all_reduce" etc., for the message.
+// ringdp's dtype of a dense tensor of the CPU or of a served device; refuses others by name. `call` is "all_reduce"
+// etc., for the message.
 DType checked_dtype(const at::Tensor& tensor, const char* call);
 
 // The one tensor of a c10d tensor list.
@@ -27,7 +30,7 @@ DType checked_list(const std::vector<at::Tensor>& tensors, const char* call);
 at::Tensor joined(const std::vector<at::Tensor>& tensors);
 void copy_apart(const at::Tensor& joined, const std::vector<at::Tensor>& tensors);
 
-// Of coalesced forms: as many outputs as inputs.
+// For coalesced forms: as many outputs as inputs.
 void check_pairs(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const char* call);
 
 // Cuts a contiguous tensor into equal parts, as flat views.
@@ -47,5 +50,14 @@ at::Tensor part_of(const at::Tensor& tensor, int64_t begin, int64_t count);
 
 // Whether the memory of two contiguous tensors overlaps.
 bool overlap(const at::Tensor& a, const at::Tensor& b);
+
+// ringdp's reduce operation; refuses one that has no meaning on `dtype`, by name.
+ReduceOp checked_op(const c10d::ReduceOp& op, DType dtype, const char* call);
+
+// DistBackendError unless it is finite and not 0.
+void check_divisor(double divisor, const char* call);
+
+// PREMUL_SUM: a copy times this rank's factor, rounded to the tensor's dtype; else the tensor itself.
+at::Tensor premultiplied(const at::Tensor& tensor, const c10d::ReduceOp& op, const char* call);
 
 }  // namespace ringdp::backend

@@ -1,20 +1,77 @@
 #include "backend/work.h"
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+
 #include "backend/errors.h"
 #include "backend/gil.h"
 #include "backend/process.h"
+#include "base/deadline.h"
 
 namespace ringdp::backend {
 namespace {
 
-// How long Ctrl-C may go unnoticed.
+// How long Ctrl-C may stay unnoticed.
 constexpr std::chrono::milliseconds kSignalsEvery{200};
+
+using Future = c10::ivalue::Future;
+
+// Counts the futures of a batch down; the last one completes the whole.
+struct Countdown {
+  explicit Countdown(size_t works) : left(works) {}
+  std::atomic<size_t> left;
+  std::mutex mutex;  // guards error
+  std::exception_ptr error;
+
+  void keep(std::exception_ptr first) {
+    const std::lock_guard lock(mutex);
+    if (!error) error = std::move(first);
+  }
+};
+
+// The devices of the parts; empty when all are on the CPU.
+std::vector<c10::Device> devices_of(const std::vector<c10::intrusive_ptr<Future>>& parts) {
+  std::vector<c10::Device> devices;
+  for (const auto& part : parts) {
+    for (const c10::Device device : part->devices()) {
+      if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
+    }
+  }
+  return devices;
+}
+
+std::vector<c10::Stream> fresh_streams(const std::vector<c10::Device>& devices) {
+  std::vector<c10::Stream> streams;
+  for (const c10::Device device : devices) {
+    streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+  }
+  return streams;
+}
+
+// A Future with devices completes after the work that the current streams wait for.
+void complete_behind(const std::vector<c10::intrusive_ptr<c10d::Work>>& works, Future& whole,
+                     const std::vector<at::Tensor>& tensors) {
+  const c10::MultiStreamGuard streams(fresh_streams(whole.devices()));
+  try {
+    for (const auto& work : works) work->wait();
+  } catch (...) {
+    return whole.setError(std::current_exception());
+  }
+  whole.markCompleted(tensors);
+}
 
 }  // namespace
 
 Work::Work(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs, Result result,
            std::vector<at::Tensor> keep, Completion& completion)
-    : c10d::Work(rank, type, title, inputs), result_(std::move(result)), keep_(std::move(keep)), completion_(completion) {}
+    : c10d::Work(rank, type, title, inputs),
+      result_(std::move(result)),
+      keep_(std::move(keep)),
+      completion_(completion) {}
 
 void Work::follow(comm::Ending& ending) {
   const auto self = c10::intrusive_ptr<Work>::reclaim_copy(this);
@@ -30,7 +87,7 @@ void Work::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pend
 
 // A caller may stop the profiler as soon as wait() has returned, so its event ends before.
 void Work::before_done(std::exception_ptr error) {
-  keep_.clear();  // whoever waits finds the memory free
+  keep_.clear();  // the memory is free when wait() returns
   finish(to_torch(std::move(error)));
 }
 
@@ -61,8 +118,7 @@ bool Work::wait(std::chrono::milliseconds timeout) {
     while (!group_->wait(*pending_, main ? earlier(limit, Deadline::after(kSignalsEvery)) : limit)) {
       if (limit.passed()) {
         throw Error(ErrorKind::kTimeout, "wait(timeout) gave up after " + std::to_string(timeout.count()) + " ms; " +
-                                             pending_->describe() +
-                                             " itself goes on until its own deadline");
+                                             pending_->describe() + " itself goes on until its own deadline");
       }
       if (main) run_signal_handlers();
     }
@@ -87,9 +143,8 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   if (completion_.may_run_here()) {
     complete_future(future_, error);
   } else {
-    completion_.post([self = c10::intrusive_ptr<Work>::reclaim_copy(this), error] {
-      self->complete_future(self->future_, error);
-    });
+    completion_.post(
+        [self = c10::intrusive_ptr<Work>::reclaim_copy(this), error] { self->complete_future(self->future_, error); });
   }
   return future_;
 }
@@ -119,6 +174,73 @@ Work::Result flat_result(const std::vector<at::Tensor>& tensors) {
 Work::Result nested_result(const std::vector<std::vector<at::Tensor>>& lists) {
   const auto type = c10::ListType::create(c10::ListType::create(c10::TensorType::get()));
   return {lists.empty() ? std::vector<at::Tensor>{} : lists[0], lists, type};
+}
+
+BatchWork::BatchWork(int rank, std::vector<WorkPtr> works)
+    : c10d::Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+
+bool BatchWork::isCompleted() {
+  for (const WorkPtr& work : works_) {
+    if (!work->isCompleted()) return false;
+  }
+  return true;
+}
+
+bool BatchWork::isSuccess() const {
+  for (const WorkPtr& work : works_) {
+    if (!work->isSuccess()) return false;
+  }
+  return true;
+}
+
+std::exception_ptr BatchWork::exception() const {
+  for (const WorkPtr& work : works_) {
+    if (auto error = work->exception()) return error;
+  }
+  return nullptr;
+}
+
+bool BatchWork::wait(std::chrono::milliseconds timeout) {
+  const Deadline deadline = timeout == kNoTimeout ? Deadline::never() : Deadline::after(timeout);
+  for (const WorkPtr& work : works_) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.at() - Deadline::Clock::now());
+    work->wait(timeout == kNoTimeout ? kNoTimeout : std::max(left, std::chrono::milliseconds(1)));
+  }
+  return true;
+}
+
+void BatchWork::abort() {
+  for (const WorkPtr& work : works_) work->abort();
+}
+
+std::vector<at::Tensor> BatchWork::result() {
+  std::vector<at::Tensor> tensors;
+  for (const WorkPtr& work : works_) {
+    const std::vector<at::Tensor> part = work->result();
+    tensors.insert(tensors.end(), part.begin(), part.end());
+  }
+  return tensors;
+}
+
+c10::intrusive_ptr<Future> BatchWork::getFuture() {
+  const auto tensors = result();
+  std::vector<c10::intrusive_ptr<Future>> parts;
+  for (const WorkPtr& work : works_) parts.push_back(work->getFuture());
+  auto whole = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()), devices_of(parts));
+  if (works_.empty()) whole->markCompleted(tensors);
+  const auto countdown = std::make_shared<Countdown>(works_.size());
+  for (const auto& each : parts) {
+    each->addCallback([countdown, whole, tensors, works = works_](Future& part) {
+      if (part.hasError()) countdown->keep(part.exception_ptr());
+      if (--countdown->left > 0) return;
+      if (countdown->error) {
+        whole->setError(countdown->error);
+      } else {
+        complete_behind(works, *whole, tensors);
+      }
+    });
+  }
+  return whole;
 }
 
 }  // namespace ringdp::backend

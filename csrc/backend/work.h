@@ -1,11 +1,11 @@
-// c10d::Work over one collective or message: what Python waits for.
+// c10d::Work over one collective or message, or over several: what Python waits for.
 #pragma once
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
 #include <memory>
 #include <vector>
 
-#include <torch/csrc/distributed/c10d/Work.hpp>
-
-#include "backend/completion.h"
+#include "backend/process.h"
 #include "comm/group.h"
 
 namespace ringdp::backend {
@@ -22,8 +22,8 @@ class Work : public c10d::Work {
   Work(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs, Result result,
        std::vector<at::Tensor> keep, Completion& completion);
 
-  // Once each, by the backend: lets the end of what is asked for end this Work; then what it stands for. `sequence`: of
-  // a collective, else 0.
+  // Each is called once by the backend: follow() makes the end of the request end this Work, attach() names what it
+  // stands for. `sequence`: of a collective, else 0.
   void follow(comm::Ending& ending);
   virtual void attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence);
 
@@ -48,7 +48,7 @@ class Work : public c10d::Work {
   const comm::Pending& pending() const { return *pending_; }
 
  private:
-  void on_done(std::exception_ptr error);      // driver thread; completes the Future
+  void on_done(std::exception_ptr error);  // driver thread; completes the Future
   void complete_future(const c10::intrusive_ptr<c10::ivalue::Future>& future, std::exception_ptr error) const;
 
   const Result result_;
@@ -66,5 +66,27 @@ class Work : public c10d::Work {
 // Results whose Future gives the tensors themselves, or lists of them.
 Work::Result flat_result(const std::vector<at::Tensor>& tensors);
 Work::Result nested_result(const std::vector<std::vector<at::Tensor>>& lists);
+
+// A c10d::Work that stands for several: coalesced forms, and all calls between startCoalescing and endCoalescing.
+//
+// Done when the last of `works` is; may be empty. Fails with the first error: wait() in the order of the calls, the
+// Future in the order of time.
+class BatchWork : public c10d::Work {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  BatchWork(int rank, std::vector<WorkPtr> works);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  bool wait(std::chrono::milliseconds timeout) override;  // the timeout is for all together
+  void synchronize() override { wait(kNoTimeout); }
+  void abort() override;
+  std::vector<at::Tensor> result() override;                     // of all, in order
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;  // List[Tensor]: result()
+
+ private:
+  const std::vector<WorkPtr> works_;
+};
 
 }  // namespace ringdp::backend

@@ -26,7 +26,8 @@ constexpr Table make_table() {
     table[0][byte] = sum;
   }
   for (size_t k = 1; k < table.size(); ++k) {
-    for (size_t byte = 0; byte < 256; ++byte) table[k][byte] = table[0][table[k - 1][byte] & 255] ^ (table[k - 1][byte] >> 8);
+    for (size_t byte = 0; byte < 256; ++byte)
+      table[k][byte] = table[0][table[k - 1][byte] & 255] ^ (table[k - 1][byte] >> 8);
   }
   return table;
 }
@@ -40,7 +41,9 @@ Word load(const std::byte* from) {
   return word;
 }
 
-uint32_t next(uint32_t sum, std::byte byte) { return kTable[0][(sum ^ std::to_integer<uint32_t>(byte)) & 255] ^ (sum >> 8); }
+uint32_t next(uint32_t sum, std::byte byte) {
+  return kTable[0][(sum ^ std::to_integer<uint32_t>(byte)) & 255] ^ (sum >> 8);
+}
 
 // Eight bytes at a time (Kounavis and Berry, "slicing by 8", 2005).
 uint32_t by_table(uint32_t before, const void* bytes, size_t size) {
@@ -60,8 +63,9 @@ uint32_t by_table(uint32_t before, const void* bytes, size_t size) {
 
 #if defined(__x86_64__) || defined(__aarch64__)
 
-// An instruction gives its result after three cycles, and one can begin in each: three stretches are summed side by side, and
-// joined by what the bytes of a stretch do to the sum before it, a linear map kept as a table (after Mark Adler's crc32c.c).
+// An instruction gives its result after three cycles, and one can begin in each: three stretches are summed side by
+// side, and joined by what the bytes of a stretch do to the sum before it, a linear map kept as a table (after Mark
+// Adler's crc32c.c).
 constexpr size_t kStretch = 1024;
 
 struct PastStretch {
@@ -144,12 +148,13 @@ WITH_FOLDS inline __m512i in_all_lanes(Further by) {
 
 WITH_FOLDS inline __m512i folded(__m512i lanes, __m512i by, __m512i onto) {
   constexpr int kSumOfThree = 0x96;
-  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(lanes, by, 0x00), _mm512_clmulepi64_epi128(lanes, by, 0x11), onto,
-                                   kSumOfThree);
+  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(lanes, by, 0x00), _mm512_clmulepi64_epi128(lanes, by, 0x11),
+                                   onto, kSumOfThree);
 }
 
-// 256 bytes at a time: carry-less products move four vectors onto the next four (Gopal et al., "Fast CRC computation for
-// generic polynomials using PCLMULQDQ", 2009); the instruction divides what is left at the end. About four times as fast.
+// 256 bytes at a time: carry-less products move four vectors onto the next four (Gopal et al., "Fast CRC computation
+// for generic polynomials using PCLMULQDQ", 2009); the instruction divides what is left at the end. About four times as
+// fast.
 WITH_FOLDS uint32_t by_folding(uint32_t before, const void* bytes, size_t size) {
   constexpr size_t kVector = 64, kBlock = 4 * kVector;
   constexpr Further kByVector = further(8 * kVector), kByBlock = further(8 * kBlock);
@@ -175,8 +180,8 @@ WITH_FOLDS uint32_t by_folding(uint32_t before, const void* bytes, size_t size) 
 }
 
 bool has_folds() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("pclmul") &&
-         has_instructions();
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq") &&
+         __builtin_cpu_supports("pclmul") && has_instructions();
 }
 
 #endif

@@ -1,5 +1,5 @@
-// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78; RFC 3720, appendix B.4), by the processor's instructions where it has
-// them.
+// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78; RFC 3720, appendix B.4), by the processor's instructions where
+// it has them.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace ringdp {
 
-// Of bytes that follow others whose sum is `before` (0: there are none). Any change within 32 neighbouring bits changes it;
-// others go unnoticed with a chance of 2^-32. Needs no alignment; thread-safe.
+// Of bytes that follow others whose sum is `before` (0: there are none). Any change within 32 neighbouring bits changes
+// it; others go unnoticed with a chance of 2^-32. Needs no alignment; thread-safe.
 uint32_t crc32c(uint32_t before, const void* bytes, size_t size);
 
 // All the ways of this machine, the one in use first; each is a crc32c().

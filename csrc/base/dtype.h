@@ -1,4 +1,4 @@
-// Element types and reduce operations, and the one place that turns a run-time DType into a C++ type.
+// Element types, reduce operations and wire types, and the one place that turns a run-time DType into a C++ type.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,9 +6,26 @@
 namespace ringdp {
 
 enum class DType : uint8_t {
-  kU8, kI8, kU16, kI16, kU32, kI32, kU64, kI64, kF16, kBF16, kF32, kF64,  // numbers: what kernels compute in
-  kC64, kC128, kBool,                                                     // computed in terms of numbers
-  kF8E4M3FN, kF8E5M2, kF8E4M3FNUZ, kF8E5M2FNUZ, kF8E8M0FNU,               // moved, never computed in
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kU64,
+  kI64,
+  kF16,
+  kBF16,
+  kF32,
+  kF64,  // numbers: what kernels compute in
+  kC64,
+  kC128,
+  kBool,  // computed in terms of numbers
+  kF8E4M3FN,
+  kF8E5M2,
+  kF8E4M3FNUZ,
+  kF8E5M2FNUZ,
+  kF8E8M0FNU,  // moved, never computed in
 };
 constexpr int kNumberCount = 12;
 constexpr int kDTypeCount = 20;
@@ -17,7 +34,7 @@ constexpr int kDTypeCount = 20;
 enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax, kProduct, kBand, kBor, kBxor, kPremulSum };
 constexpr int kReduceOpCount = 9;
 
-// Storage of 16-bit floats; arithmetic on them happens in float (DESIGN 2.2 item 2).
+// Storage of 16-bit floats; arithmetic on them happens in float.
 struct Half {
   uint16_t bits;
 };
@@ -25,21 +42,19 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-int64_t size_of(DType dtype);        // bytes of one element
-const char* name_of(DType dtype);    // torch's spelling: "float32", "bfloat16", "int64"
-const char* name_of(ReduceOp op);    // "SUM", "AVG", ...
+int64_t size_of(DType dtype);      // bytes of one element
+const char* name_of(DType dtype);  // torch's spelling: "float32", "bfloat16", "int64"
+const char* name_of(ReduceOp op);  // "SUM", "AVG", ...
 bool is_number(DType dtype);
-bool is_floating(DType dtype);
-bool is_whole(DType dtype);  // an integer type; not bool  // a number with a fraction
+bool is_floating(DType dtype);  // a number with a fraction
+bool is_whole(DType dtype);     // an integer type; not bool
 
 // Whether `op` has a meaning on `dtype`: AVG and PREMUL_SUM need fractions, bit operations need bits, complex numbers
 // have no order, and fp8 is only moved.
 bool can_reduce(DType dtype, ReduceOp op);
 
 // The type in which sums of `dtype` are held: float32 for the 16-bit floats, else the type itself.
-constexpr DType wide_of(DType dtype) {
-  return dtype == DType::kF16 || dtype == DType::kBF16 ? DType::kF32 : dtype;
-}
+constexpr DType wide_of(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16 ? DType::kF32 : dtype; }
 
 template <class T>
 struct TypeTag {
@@ -50,20 +65,52 @@ struct TypeTag {
 template <class Visitor>
 auto visit_dtype(DType dtype, Visitor&& visitor) {
   switch (dtype) {
-    case DType::kU8: return visitor(TypeTag<uint8_t>{});
-    case DType::kI8: return visitor(TypeTag<int8_t>{});
-    case DType::kU16: return visitor(TypeTag<uint16_t>{});
-    case DType::kI16: return visitor(TypeTag<int16_t>{});
-    case DType::kU32: return visitor(TypeTag<uint32_t>{});
-    case DType::kI32: return visitor(TypeTag<int32_t>{});
-    case DType::kU64: return visitor(TypeTag<uint64_t>{});
-    case DType::kI64: return visitor(TypeTag<int64_t>{});
-    case DType::kF16: return visitor(TypeTag<Half>{});
-    case DType::kBF16: return visitor(TypeTag<BFloat16>{});
-    case DType::kF64: return visitor(TypeTag<double>{});
-    default: break;
+    case DType::kU8:
+      return visitor(TypeTag<uint8_t>{});
+    case DType::kI8:
+      return visitor(TypeTag<int8_t>{});
+    case DType::kU16:
+      return visitor(TypeTag<uint16_t>{});
+    case DType::kI16:
+      return visitor(TypeTag<int16_t>{});
+    case DType::kU32:
+      return visitor(TypeTag<uint32_t>{});
+    case DType::kI32:
+      return visitor(TypeTag<int32_t>{});
+    case DType::kU64:
+      return visitor(TypeTag<uint64_t>{});
+    case DType::kI64:
+      return visitor(TypeTag<int64_t>{});
+    case DType::kF16:
+      return visitor(TypeTag<Half>{});
+    case DType::kBF16:
+      return visitor(TypeTag<BFloat16>{});
+    case DType::kF64:
+      return visitor(TypeTag<double>{});
+    default:
+      break;
   }
   return visitor(TypeTag<float>{});
 }
+
+// Wire types: in how many bytes the elements of a sum travel on links, and which sums a wire type applies to.
+//
+// kFp32 is the default and stands for "as it is". Anything else is lossy on purpose: each contribution is rounded once
+// before it is sent, and the result once more (the bits are defined in kernels/codec.h). kFp8 (e4m3) and kInt8 come in
+// blocks: one float32 scale, then a byte for each of its elements.
+enum class WireType : uint8_t { kFp32, kBf16, kFp16, kFp8, kInt8 };
+constexpr int kWireTypeCount = 5;
+
+// Elements that share a scale. Slices and segments are cut at its multiples, so that blocks never depend on how many
+// ranks there are or how a tensor is cut into segments.
+constexpr int64_t kWireBlock = 256;
+
+const char* name_of(WireType wire);  // as in the settings: "bf16"
+
+// Bytes of `count` elements, which start a block, scales included.
+int64_t encoded_bytes(WireType wire, int64_t count);
+
+// Whether sums of `dtype` by `op` travel encoded: real floating types that are wider than the wire type's elements.
+bool is_encoded(WireType wire, DType dtype, ReduceOp op);
 
 }  // namespace ringdp

@@ -8,7 +8,7 @@ namespace ringdp {
 enum class ErrorKind {
   kInvalidArgument,  // nothing happened; the group is still usable
   kMismatch,         // ranks disagree; names both sides
-  kTimeout,          // a deadline passed; names who was waited for
+  kTimeout,          // a deadline passed; names the rank that was waited for
   kPeerLost,         // a rank died or its link broke; names rank and pid
   kAborted,          // this rank (or a peer) gave the group up on purpose
   kInternal,         // a broken invariant or a failed system call

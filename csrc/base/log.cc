@@ -21,7 +21,7 @@ bool write_without_waiting(std::string line) {
   iovec bytes{line.data(), line.size()};
   struct stat status {};
   if (::fstat(STDERR_FILENO, &status) == 0 && S_ISFIFO(status.st_mode)) {
-    // Others may have filled it since. Kernels that cannot do this without waiting say so.
+    // Others may have filled it since. Kernels that cannot do this without waiting return an error.
     const auto written = ::pwritev2(STDERR_FILENO, &bytes, 1, -1, RWF_NOWAIT);
     if (written >= 0 || errno == EAGAIN) return written == static_cast<ssize_t>(line.size());
   }
@@ -40,7 +40,7 @@ void log_line(LogLevel level, const std::string& who, const std::string& text) {
   const std::string from = "[ringdp" + (who.empty() ? "" : " " + who) + "] ";
   const int lost = dropped.exchange(0);
   const std::string earlier =
-      lost == 0 ? "" : from + "warning: nobody read stderr, so " + std::to_string(lost) + " lines were lost here\n";
+      lost == 0 ? "" : from + "warning: stderr was not read, so " + std::to_string(lost) + " lines were lost here\n";
   const std::string line = from + kNames[static_cast<int>(level)] + ": " + text + "\n";
   if (!write_without_waiting(earlier + line)) dropped += lost + 1;
 }

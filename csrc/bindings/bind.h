@@ -1,15 +1,34 @@
-// What module.cc calls: one function per room. Thin, no logic; docstrings are in _C.pyi.
+// What module.cc calls: one function per subject. Thin, no logic; docstrings are in _C.pyi.
 #pragma once
 #include <torch/csrc/utils/pybind.h>
 
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
 namespace ringdp::bindings {
 
-void bind_settings(pybind11::module_& m);
 void bind_gpu(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_device_plan(pybind11::module_& m);
 void bind_backend(pybind11::module_& m);
 void bind_reducer(pybind11::module_& m);
 void bind_zero(pybind11::module_& m);
+
+// A Python function as a C++ callback that may be called, and destroyed, without the GIL.
+template <class Result = void, class... Arguments>
+std::function<Result(Arguments...)> without_gil(pybind11::function call) {
+  const std::shared_ptr<pybind11::function> shared(new pybind11::function(std::move(call)),
+                                                   [](pybind11::function* held) {
+                                                     const pybind11::gil_scoped_acquire gil;
+                                                     delete held;
+                                                   });
+  return [shared](Arguments... arguments) -> Result {
+    const pybind11::gil_scoped_acquire gil;
+    pybind11::object result = (*shared)(arguments...);
+    if constexpr (!std::is_void_v<Result>) return result.template cast<Result>();
+  };
+}
 
 }  // namespace ringdp::bindings

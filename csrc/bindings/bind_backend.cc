@@ -1,14 +1,14 @@
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
-#include "backend/allocation_scope.h"
+#include "backend/allocation.h"
 #include "backend/backend.h"
-#include "backend/device/served.h"
 #include "backend/errors.h"
 #include "backend/process.h"
 #include "bindings/bind.h"
+#include "device/torch/device_collectives.h"
 #include "kernels/checksum.h"
-#include "reducer/shard_sink.h"
+#include "reducer/reduction.h"
 #include "trace/dump.h"
 
 namespace py = pybind11;
@@ -46,7 +46,7 @@ py::dict stats_of(const comm::Group& group) {
   return d;
 }
 
-// Of the groups of this process that are there, and of its recorder.
+// Counters of the groups that exist in this process, and of its recorder.
 py::dict stats() {
   py::list groups;
   for (const auto& group : backend::remembered()) groups.append(stats_of(*group));
@@ -78,46 +78,57 @@ void bind_backend(py::module_& m) {
   m.def("leave_all", &backend::leave_all, no_gil);
   m.def("leave_groups", &backend::leave_groups, no_gil);
   m.def("stats", &stats);
-  m.def("write_trace", [](const std::string& folder) {
-    backend::guarded([&] { trace::write_dump(trace::recorder(), folder); });
-  }, py::arg("folder"), no_gil);
-  m.def("checksum", [](const at::Tensor& tensor) {
-    TORCH_CHECK(tensor.is_cpu() && tensor.is_contiguous(), "checksum: the tensor must be contiguous, on the CPU");
-    return kernels::checksum(tensor.const_data_ptr(), tensor.nbytes());
-  }, py::arg("tensor"), no_gil);
-  m.def("serve_device", [](const std::string& type) { backend::serve(c10::Device(type).type()); }, py::arg("type"));
+  m.def(
+      "write_trace",
+      [](const std::string& folder) { backend::guarded([&] { trace::write_dump(trace::recorder(), folder); }); },
+      py::arg("folder"), no_gil);
+  m.def(
+      "checksum",
+      [](const at::Tensor& tensor) {
+        TORCH_CHECK(tensor.is_cpu() && tensor.is_contiguous(), "checksum: the tensor must be contiguous, on the CPU");
+        return kernels::checksum(tensor.const_data_ptr(), tensor.nbytes());
+      },
+      py::arg("tensor"), no_gil);
+  m.def(
+      "serve_device", [](const std::string& type) { backend::serve(c10::Device(type).type()); }, py::arg("type"));
   py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(m, "Backend")
       .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& name,
                        const c10::intrusive_ptr<GroupOptions>& options) {
              return c10::make_intrusive<Backend>(store, rank, size, name, options);
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("name"), py::arg("options"), no_gil)
-      .def_static("decline", &Backend::decline, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("why"), no_gil)
+      .def_static("decline", &Backend::decline, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("why"),
+                  no_gil)
       .def_property_readonly("options", &Backend::options)
-      .def("reduce_div",
-           [](Backend& self, const at::Tensor& tensor, double divisor, bool async_op) {
-             return self.reduce_div(tensor, divisor, async_op, {});
-           },
-           py::arg("tensor"), py::arg("divisor"), py::arg("async_op") = true, no_gil)
+      .def(
+          "reduce_div",
+          [](Backend& self, const at::Tensor& tensor, double divisor, bool async_op) {
+            return self.reduce_div(tensor, divisor, async_op, {});
+          },
+          py::arg("tensor"), py::arg("divisor"), py::arg("async_op") = true, no_gil)
       .def("why_no_step", &Backend::why_no_step, py::arg("device"), no_gil)
-      .def("reduce_scatter_step",
-           [](Backend& self, const at::Tensor& gradients, double divisor, const reducer::ShardSink& sink) {
-             TORCH_CHECK(sink.on_device() != nullptr, "reduce_scatter_step: the sink is of the CPU");
-             return self.reduce_scatter_step(gradients, divisor, *sink.on_device(), {});
-           },
-           py::arg("gradients"), py::arg("divisor"), py::arg("sink"), no_gil)
-      .def("reduce_scatter_div",
-           [](Backend& self, const at::Tensor& output, const at::Tensor& input, double divisor, bool async_op) {
-             return self.reduce_scatter_div(output, input, divisor, async_op, {}, {});
-           },
-           py::arg("output"), py::arg("input"), py::arg("divisor"), py::arg("async_op") = true, no_gil)
+      .def(
+          "reduce_scatter_step",
+          [](Backend& self, const at::Tensor& gradients, double divisor, const reducer::ShardSink& sink) {
+            TORCH_CHECK(sink.on_device() != nullptr, "reduce_scatter_step: the sink is of the CPU");
+            return self.reduce_scatter_step(gradients, divisor, *sink.on_device(), {});
+          },
+          py::arg("gradients"), py::arg("divisor"), py::arg("sink"), no_gil)
+      .def(
+          "reduce_scatter_div",
+          [](Backend& self, const at::Tensor& output, const at::Tensor& input, double divisor, bool async_op) {
+            return self.reduce_scatter_div(output, input, divisor, async_op, {}, {});
+          },
+          py::arg("output"), py::arg("input"), py::arg("divisor"), py::arg("async_op") = true, no_gil)
       .def("gather_whole", &Backend::gather_whole, py::arg("whole"), py::arg("async_op") = true, no_gil)
-      .def("share_memory",
-           [](Backend& self, int64_t elements, at::ScalarType dtype, const at::Device& device) -> std::optional<at::Tensor> {
-             const at::Tensor made = self.share_memory(elements, at::TensorOptions().dtype(dtype).device(device));
-             return made.defined() ? std::optional<at::Tensor>(made) : std::nullopt;
-           },
-           py::arg("elements"), py::arg("dtype"), py::arg("device"), no_gil)
+      .def(
+          "share_memory",
+          [](Backend& self, int64_t elements, at::ScalarType dtype,
+             const at::Device& device) -> std::optional<at::Tensor> {
+            const at::Tensor made = self.share_memory(elements, at::TensorOptions().dtype(dtype).device(device));
+            return made.defined() ? std::optional<at::Tensor>(made) : std::nullopt;
+          },
+          py::arg("elements"), py::arg("dtype"), py::arg("device"), no_gil)
       .def("reclaim_memory", &Backend::reclaim_memory, py::arg("device"), no_gil)
       .def("shares", &Backend::shares, py::arg("tensor"))
       // torch calls it on ranks outside a new group when supports_splitting is true and a device is bound.

@@ -1,10 +1,9 @@
 #include "backend/errors.h"
-#include "base/named.h"
+#include "base/text.h"
 #include "bindings/bind.h"
-#include "gpu/device/adam_work.h"
-#include "gpu/device/work.h"
-#include "gpu/placement.h"
-#include "plan/device_catalog.h"
+#include "device/kernel/work.h"
+#include "device/plan/catalog.h"
+#include "device/runtime/placement.h"
 
 namespace py = pybind11;
 
@@ -14,7 +13,7 @@ namespace {
 plan::DevicePlan make(const std::string& collective, const std::string& algorithm, const std::string& dtype,
                       const std::string& op, int rank, int world, int64_t count, int root, int64_t segment_bytes) {
   return backend::guarded([&] {
-    plan::DeviceProblem problem;
+    plan::Problem problem;
     problem.what = plan::collective_named(collective);
     problem.dtype = enumerator_named<DType>(dtype, kDTypeCount, "a dtype");
     problem.op = enumerator_named<ReduceOp>(op, kReduceOpCount, "a reduce operation");
@@ -23,8 +22,8 @@ plan::DevicePlan make(const std::string& collective, const std::string& algorith
     problem.count = count;
     problem.root = root;
     problem.segment_bytes = segment_bytes;
-    const auto chosen = enumerator_named<plan::DeviceAlgorithm>(algorithm, plan::kDeviceAlgorithmCount,
-                                                                "an algorithm of device plans");
+    const auto chosen =
+        enumerator_named<plan::DeviceAlgorithm>(algorithm, plan::kDeviceAlgorithmCount, "an algorithm of device plans");
     return plan::make_device_plan(chosen, problem);
   });
 }
@@ -82,7 +81,7 @@ py::dict device_sizes() {
 void bind_device_plan(py::module_& m) {
   m.def("device_plan", &device_plan, py::arg("collective"), py::arg("algorithm") = "direct",
         py::arg("dtype") = "float32", py::arg("op") = "SUM", py::arg("rank") = 0, py::arg("world") = 2,
-        py::arg("count") = 1024, py::arg("root") = 0, py::arg("segment_bytes") = plan::DeviceProblem{}.segment_bytes);
+        py::arg("count") = 1024, py::arg("root") = 0, py::arg("segment_bytes") = plan::Problem{}.segment_bytes);
   m.def("device_adam_scalars", &device_adam_scalars, py::arg("lr"), py::arg("beta1"), py::arg("beta2"), py::arg("eps"),
         py::arg("weight_decay"), py::arg("decoupled"), py::arg("number"));
   m.def("device_sizes", &device_sizes);

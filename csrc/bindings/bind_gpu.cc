@@ -2,9 +2,9 @@
 #include <string>
 #include <vector>
 
-#include "base/env.h"
+#include "base/settings.h"
 #include "bindings/bind.h"
-#include "gpu/library.h"
+#include "device/runtime/library.h"
 
 namespace py = pybind11;
 

@@ -1,10 +1,9 @@
 #include <pybind11/stl.h>
 
 #include "backend/errors.h"
-#include "base/env.h"
+#include "base/settings.h"
 #include "bindings/bind.h"
-#include "collective/recorder.h"
-#include "collective/walkthrough.h"
+#include "collective/inspect.h"
 #include "plan/catalog.h"
 
 namespace py = pybind11;
@@ -14,7 +13,7 @@ namespace {
 
 plan::Plan make(const std::string& collective, const std::string& algorithm, const std::string& order, int rank,
                 int world, int64_t count, int root, int64_t segment_bytes, const std::vector<int>& hosts,
-               const std::string& wire, int64_t one_shot_bytes, bool in_heaps) {
+                const std::string& wire, int64_t one_shot_bytes, bool in_heaps) {
   return backend::guarded([&] {
     Settings settings;
     set_field(settings, "algorithm", algorithm);
@@ -56,9 +55,12 @@ void def_printer(py::module_& m, const char* name, Print print) {
 
 const char* name_of(collective::RingEvent::Kind kind) {
   switch (kind) {
-    case collective::RingEvent::Kind::kPartialSum: return "partial sum";
-    case collective::RingEvent::Kind::kFinalSum: return "final sum";
-    case collective::RingEvent::Kind::kCopy: break;
+    case collective::RingEvent::Kind::kPartialSum:
+      return "partial sum";
+    case collective::RingEvent::Kind::kFinalSum:
+      return "final sum";
+    case collective::RingEvent::Kind::kCopy:
+      break;
   }
   return "copy";
 }

@@ -2,8 +2,7 @@
 #include <torch/csrc/distributed/c10d/python_comm_hook.h>
 
 #include "bindings/bind.h"
-#include "bindings/callback.h"
-#include "reducer/complaints.h"
+#include "reducer/error_messages.h"
 #include "reducer/reducer.h"
 
 namespace py = pybind11;
@@ -12,26 +11,34 @@ namespace ringdp::bindings {
 namespace {
 
 using reducer::Mean;
+using reducer::Options;
 using reducer::Reducer;
 using reducer::Reduction;
 
 reducer::Layout make_layout(const std::vector<std::tuple<int64_t, int64_t, bool>>& parts,
-                            const std::vector<size_t>& order, const std::vector<int64_t>& limits,
-                            bool never_beyond) {
+                            const std::vector<size_t>& order, const std::vector<int64_t>& limits, bool never_beyond) {
   std::vector<reducer::Part> known;
   for (const auto& [bytes, kind, alone] : parts) known.push_back({bytes, kind, alone});
   return reducer::make_layout(known, order, limits, never_beyond);
 }
 
-py::dict bucket_dict(const Reducer::BucketFacts& facts) {
+// The fields by name; an unknown name is an AttributeError.
+std::unique_ptr<Options> options_of(const py::kwargs& fields) {
+  auto options = std::make_unique<Options>();
+  const py::object view = py::cast(options.get(), py::return_value_policy::reference);
+  for (const auto& [name, value] : fields) py::setattr(view, name, value);
+  return options;
+}
+
+py::dict bucket_dict(const Reducer::BucketInfo& info) {
   py::dict d;
-  d["indices"] = facts.indices;
-  d["bytes"] = facts.bytes;
-  d["memory_bytes"] = facts.memory_bytes;
-  d["dtype"] = facts.dtype;
-  d["device"] = facts.device;
-  d["sparse"] = facts.sparse;
-  d["shared"] = facts.shared;
+  d["indices"] = info.indices;
+  d["bytes"] = info.bytes;
+  d["memory_bytes"] = info.memory_bytes;
+  d["dtype"] = info.dtype;
+  d["device"] = info.device;
+  d["sparse"] = info.sparse;
+  d["shared"] = info.shared;
   return d;
 }
 
@@ -44,7 +51,7 @@ auto unlocked(Copy copy) {
 
 py::list bucket_dicts(const Reducer& self) {
   py::list all;
-  for (const auto& facts : unlocked([&] { return self.buckets(); })) all.append(bucket_dict(facts));
+  for (const auto& info : unlocked([&] { return self.buckets(); })) all.append(bucket_dict(info));
   return all;
 }
 
@@ -86,31 +93,31 @@ void bind_reducer(py::module_& m) {
              return reducer::make_mean(group, device, rank_order);
            }),
            py::arg("group"), py::arg("device"), py::arg("rank_order") = true)
-      .def("start", [](Mean& self, const at::Tensor& flat, double divisor) { return self.start(flat, divisor, {}); },
-           py::arg("flat"), py::arg("divisor"), no_gil)
-      .def("start_scatter",
-           [](Mean& self, const at::Tensor& flat, double divisor) { return self.start_scatter(flat, divisor, {}); },
-           py::arg("flat"), py::arg("divisor"), no_gil)
+      .def(
+          "start", [](Mean& self, const at::Tensor& flat, double divisor) { return self.start(flat, divisor, {}); },
+          py::arg("flat"), py::arg("divisor"), no_gil)
+      .def(
+          "start_scatter",
+          [](Mean& self, const at::Tensor& flat, double divisor) { return self.start_scatter(flat, divisor, {}); },
+          py::arg("flat"), py::arg("divisor"), no_gil)
       .def_property_readonly("name", &Mean::name);
 
+  py::class_<Options>(m, "ReducerOptions")
+      .def(py::init(&options_of))
+      .def_readwrite("bucket_limits", &Options::bucket_limits)
+      .def_readwrite("find_unused", &Options::find_unused)
+      .def_readwrite("gradient_as_bucket_view", &Options::gradient_as_bucket_view)
+      .def_readwrite("batched_copy", &Options::batched_copy)
+      .def_readwrite("skip_unused", &Options::skip_unused)
+      .def_readwrite("overlap", &Options::overlap)
+      .def_readwrite("shard_block", &Options::shard_block)
+      .def_readwrite("rank_order", &Options::rank_order)
+      .def_readwrite("check_drift", &Options::check_drift)
+      .def_readwrite("alone", &Options::alone)
+      .def_readwrite("layout", &Options::layout);
   py::class_<Reducer, std::shared_ptr<Reducer>>(m, "Reducer")
-      .def(py::init([](std::vector<at::Tensor> parameters, std::vector<std::string> names, std::vector<bool> sparse,
-                       Reducer::GroupPtr group, std::vector<int64_t> bucket_limits, bool find_unused,
-                       bool gradient_as_bucket_view, bool batched_copy, bool skip_unused, bool overlap,
-                       bool rank_order, int64_t shard_block, bool check_drift, bool alone,
-                       reducer::Layout layout) {
-             return std::make_shared<Reducer>(std::move(parameters), std::move(names), std::move(sparse),
-                                              std::move(group),
-                                              reducer::Options{std::move(bucket_limits), find_unused,
-                                                               gradient_as_bucket_view, batched_copy, skip_unused,
-                                                               overlap, shard_block, rank_order, check_drift, alone,
-                                                               std::move(layout)});
-           }),
-           py::arg("parameters"), py::arg("names"), py::arg("sparse"), py::arg("group"), py::kw_only(),
-           py::arg("bucket_limits"), py::arg("find_unused") = false, py::arg("gradient_as_bucket_view") = false,
-           py::arg("batched_copy") = false, py::arg("skip_unused") = false, py::arg("overlap") = true,
-           py::arg("rank_order") = true, py::arg("shard_block") = 0, py::arg("check_drift") = false,
-           py::arg("alone") = false, py::arg("layout") = reducer::Layout{}, no_gil)
+      .def(py::init<std::vector<at::Tensor>, std::vector<std::string>, std::vector<bool>, Reducer::GroupPtr, Options>(),
+           py::arg("parameters"), py::arg("names"), py::arg("sparse"), py::arg("group"), py::arg("options"), no_gil)
       .def("register_comm_hook",
            [](Reducer& self, py::object state, py::object hook) {
              auto held = std::make_unique<c10d::PythonCommHook>(std::move(state), std::move(hook));
@@ -123,20 +130,22 @@ void bind_reducer(py::module_& m) {
              const py::gil_scoped_release release;
              self.set_after_backward(std::move(after));
            })
-      .def("set_on_shard",
-           [](Reducer& self, py::function sinks, py::function call) {
-             auto make_sinks = without_gil<Reducer::Sinks>(std::move(sinks));
-             auto on_shard = without_gil<void, size_t, const at::Tensor&>(std::move(call));
-             const py::gil_scoped_release release;
-             self.set_on_shard(std::move(make_sinks), std::move(on_shard));
-           },
-           py::arg("sinks"), py::arg("on_shard"))
+      .def(
+          "set_on_shard",
+          [](Reducer& self, py::function sinks, py::function call) {
+            auto make_sinks = without_gil<Reducer::Sinks>(std::move(sinks));
+            auto on_shard = without_gil<void, size_t, const at::Tensor&>(std::move(call));
+            const py::gil_scoped_release release;
+            self.set_on_shard(std::move(make_sinks), std::move(on_shard));
+          },
+          py::arg("sinks"), py::arg("on_shard"))
       .def("set_gradient_dtype", &Reducer::set_gradient_dtype, no_gil)
       .def("set_static_graph", &Reducer::set_static_graph, no_gil)
       .def("set_optimizer_in_backward", &Reducer::set_optimizer_in_backward, no_gil)
       .def("prepare_for_forward", &Reducer::prepare_for_forward, no_gil)
       .def("prepare_for_backward", &Reducer::prepare_for_backward, no_gil)
-      .def("autograd_hook", [](Reducer& self, size_t index) { self.autograd_hook(index); }, no_gil)
+      .def(
+          "autograd_hook", [](Reducer& self, size_t index) { self.autograd_hook(index); }, no_gil)
       .def("delay_all_reduce", &Reducer::delay_all_reduce, no_gil)
       .def("backward_without_loss", &Reducer::backward_without_loss, no_gil)
       .def("check_finished", &Reducer::check_finished, no_gil)
@@ -162,7 +171,8 @@ void bind_reducer(py::module_& m) {
       .def("used", &Reducer::used, no_gil)
       .def("drop_shards", &Reducer::drop_shards, no_gil)
       .def("zero_shards", &Reducer::zero_shards, no_gil)
-      .def("keep_shards", [](Reducer& self) { self.set_on_shard({}, {}); }, no_gil)
+      .def(
+          "keep_shards", [](Reducer& self) { self.set_on_shard({}, {}); }, no_gil)
       .def("arrival_order", &Reducer::arrival_order, no_gil)
       .def("unused", &Reducer::unused, no_gil)
       .def("numbers", &Reducer::numbers, no_gil)

@@ -3,9 +3,7 @@
 
 #include "backend/errors.h"
 #include "bindings/bind.h"
-#include "bindings/callback.h"
 #include "zero/backward_watch.h"
-#include "zero/device_sink.h"
 #include "zero/norms.h"
 #include "zero/shard_layout.h"
 #include "zero/step_sink.h"
@@ -62,7 +60,8 @@ std::shared_ptr<reducer::ShardSink> device_sink(at::Tensor parameters, const std
 }
 
 void take(reducer::ShardSink& self, int64_t begin, const at::Tensor& means) {
-  TORCH_CHECK(means.is_contiguous() && means.scalar_type() == at::kFloat, "step sink: means must be contiguous float32");
+  TORCH_CHECK(means.is_contiguous() && means.scalar_type() == at::kFloat,
+              "step sink: means must be contiguous float32");
   self.take(begin, means.numel(), means.const_data_ptr());
 }
 

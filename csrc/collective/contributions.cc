@@ -13,8 +13,8 @@ ContributionReader::ContributionReader(const plan::Plan& plan, const std::vector
     : plan_(plan), members_(members), into_(into) {
   into_.sums.assign(plan.world, 0);
   into_.elements.assign(plan.world, 0);
-  for (const plan::Lane& lane : plan.lanes) {
-    for (const plan::Step& step : lane.steps) {
+  for (const plan::Channel& channel : plan.channels) {
+    for (const plan::Step& step : channel.steps) {
       const bool brings = step.verb == plan::Verb::kRecv && step.dsts[0].form == Form::kRaw;
       if (brings && step.dsts[0].space == Space::kScratch) senders_[step.dsts[0].offset] = step.peer;
     }
@@ -30,15 +30,18 @@ void ContributionReader::read(const Ref& ref, const void* at, int64_t count) {
 
 int ContributionReader::rank_of(const Ref& ref) const {
   switch (ref.space) {
-    case Space::kInput: return plan_.rank;
+    case Space::kInput:
+      return plan_.rank;
     case Space::kSlot:
-    case Space::kPeerInput: return members_[ref.index];
-    case Space::kScratch:  // whoever sends raw values on sends its own: sums of others travel wide
+    case Space::kPeerInput:
+      return members_[ref.index];
+    case Space::kScratch:  // raw values that arrive are the sender's own: sums travel wide
       if (const auto sender = senders_.find(ref.offset); sender != senders_.end()) return sender->second;
       break;
-    default: break;
+    default:
+      break;
   }
-  throw Error(ErrorKind::kInternal, "a " + plan_.algorithm + " plan sums raw values that nobody contributed");
+  throw Error(ErrorKind::kInternal, "a " + plan_.algorithm + " plan sums raw values that no rank contributed");
 }
 
 }  // namespace ringdp::collective

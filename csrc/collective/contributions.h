@@ -1,7 +1,7 @@
 // What a rank has summed of every rank's contribution, as checksums. Added up over the ranks they are what each rank
 // says it gave, unless a contribution has changed between its owner's memory and the sum.
 //
-// Every contribution is read raw by somebody in every algorithm, as often as it is summed: a source of a fold that is
+// Every contribution is read raw by some rank in every algorithm, as often as it is summed: a source of a fold that is
 // not a partial sum, or what is encoded for the wire. Partial sums and encoded bytes are not looked at again.
 #pragma once
 #include <cstdint>

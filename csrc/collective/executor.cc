@@ -6,7 +6,10 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "trace/clock.h"
+#include "kernels/codec.h"
+#include "kernels/copy.h"
+#include "kernels/fold.h"
+#include "trace/events.h"
 
 namespace ringdp::collective {
 namespace {
@@ -19,10 +22,13 @@ using plan::Verb;
 
 // After so much work the driver looks at failures, deadlines and other groups.
 constexpr uint64_t kTurnBytes = 16 << 20;
+// A block of a result fits a second-level cache together with its sources, or with what a receiver has of these
+// elements.
+constexpr int64_t kBlockBytes = 64 << 10;
 
 bool signals(const plan::Plan& plan) {
-  for (const plan::Lane& lane : plan.lanes) {
-    for (const Step& step : lane.steps) {
+  for (const plan::Channel& channel : plan.channels) {
+    for (const Step& step : channel.steps) {
       if (step.verb == Verb::kSignal) return true;
     }
   }
@@ -32,8 +38,8 @@ bool signals(const plan::Plan& plan) {
 // Slot stages a plan goes through: the next plan must start at the other slot.
 uint64_t stages_of(const plan::Plan& plan) {
   int32_t last = -1;
-  for (const plan::Lane& lane : plan.lanes) {
-    for (const Step& step : lane.steps) {
+  for (const plan::Channel& channel : plan.channels) {
+    for (const Step& step : channel.steps) {
       for (const Ref& ref : step.srcs) last = ref.space == Space::kSlot ? std::max(last, ref.stage) : last;
       for (const Ref& ref : step.dsts) last = ref.space == Space::kSlot ? std::max(last, ref.stage) : last;
     }
@@ -44,15 +50,15 @@ uint64_t stages_of(const plan::Plan& plan) {
 }  // namespace
 
 Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric, Workspace& workspace,
-                   NoteExchange notes, Observer observer)
+                   HeaderExchange headers, Observer observer)
     : plan_(plan),
       buffers_(std::move(buffers)),
       fabric_(fabric),
       workspace_(workspace),
-      notes_(std::move(notes)),
+      headers_(std::move(headers)),
       observer_(std::move(observer)),
       has_barriers_(signals(plan)),
-      lanes_(plan.lanes.size()),
+      channels_(plan.channels.size()),
       stage_base_(workspace.stages) {
   if (workspace_.scratch.size() < static_cast<size_t>(plan.scratch_bytes)) {
     workspace_.scratch.resize(plan.scratch_bytes);
@@ -61,21 +67,21 @@ Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric
   const uint64_t stages = stages_of(plan);
   workspace_.stages += stages;
   workspace_.slot_path.begin(stages);
-  for (const plan::Lane& lane : plan.lanes) lanes_left_ += !lane.steps.empty();
+  for (const plan::Channel& channel : plan.channels) channels_left_ += !channel.steps.empty();
   totals_.collectives = 1;
 }
 
 bool Executor::advance() {
-  if (!has_barriers_) notes_.show();
+  if (!has_barriers_) headers_.show();
   turn_end_ = memory_bytes() + kTurnBytes;
-  bool any = !notes_.done() && notes_.advance();
-  for (size_t lane = 0; lane < lanes_.size(); ++lane) any |= advance_lane(lane);
+  bool any = !headers_.done() && headers_.advance();
+  for (size_t channel = 0; channel < channels_.size(); ++channel) any |= advance_channel(channel);
   return any;
 }
 
-bool Executor::advance_lane(size_t index) {
-  LaneState& state = lanes_[index];
-  const std::vector<Step>& steps = plan_.lanes[index].steps;
+bool Executor::advance_channel(size_t index) {
+  ChannelState& state = channels_[index];
+  const std::vector<Step>& steps = plan_.channels[index].steps;
   bool any = false;
   while (state.step < steps.size() && ready(steps[state.step])) {
     const Step& step = steps[state.step];
@@ -84,7 +90,7 @@ bool Executor::advance_lane(size_t index) {
     finish_step(step);
     state.bytes = state.header = 0;
     any = true;
-    if (++state.step == steps.size()) --lanes_left_;
+    if (++state.step == steps.size()) --channels_left_;
     if (memory_bytes() >= turn_end_) break;
   }
   return any;
@@ -92,44 +98,57 @@ bool Executor::advance_lane(size_t index) {
 
 bool Executor::ready(const Step& step) const {
   for (const plan::After& after : step.after) {
-    if (lanes_[after.lane].step < static_cast<size_t>(after.steps)) return false;
+    if (channels_[after.channel].step < static_cast<size_t>(after.steps)) return false;
   }
   return true;
 }
 
-bool Executor::run(const Step& step, LaneState& state) {
+bool Executor::run(const Step& step, ChannelState& state) {
   switch (step.verb) {
-    case Verb::kSend: return send(step, state);
-    case Verb::kRecv: return receive(step, state);
-    case Verb::kFold: fold(step); return true;
-    case Verb::kCopy: copy(step); return true;
+    case Verb::kSend:
+      return send(step, state);
+    case Verb::kRecv:
+      return receive(step, state);
+    case Verb::kFold:
+      fold(step);
+      return true;
+    case Verb::kCopy:
+      copy(step);
+      return true;
     case Verb::kEncode:
-    case Verb::kDecode: recode(step); return true;
+    case Verb::kDecode:
+      recode(step);
+      return true;
     case Verb::kSignal:
-      // The first arrival of a collective shows the note: it is complete before anyone can pass the barrier.
-      notes_.post();
+      // The first arrival of a collective shows the header: it is complete before anyone can pass the barrier.
+      headers_.post();
       fabric_.arena->arrive();
       state.barrier = fabric_.arena->arrived(fabric_.arena->index());
       return true;
     case Verb::kWait:
       if (!fabric_.arena->passed(state.barrier)) return false;
-      if (!notes_.all_checked()) notes_.advance();
-      return notes_.all_checked();
+      if (!headers_.all_checked()) headers_.advance();
+      return headers_.all_checked();
+    case Verb::kPost:
+    case Verb::kAwait:
+    case Verb::kPush:
+      break;
   }
-  return true;
+  throw Error(ErrorKind::kInternal, plan_.algorithm + " has steps that only kernels run");
 }
 
-bool Executor::send(const Step& step, LaneState& state) {
-  if (!notes_.sent_to(step.peer)) return false;
+bool Executor::send(const Step& step, ChannelState& state) {
+  if (!headers_.sent_to(step.peer)) return false;
   const uint64_t size = bytes_of(step.srcs[0]);
-  if (step.announce && !send_bytes(step.peer, &size, sizeof size, state.header, totals_.header_bytes_sent)) return false;
+  if (step.announce && !send_bytes(step.peer, &size, sizeof size, state.header, totals_.header_bytes_sent))
+    return false;
   const bool sent = send_bytes(step.peer, resolve(step.srcs[0]), size, state.bytes, totals_.wire_bytes_sent);
   note_backlog(step, state, sent, size);
   return sent;
 }
 
 // The clock is looked at only where a link is full.
-void Executor::note_backlog(const Step& step, LaneState& state, bool sent, size_t size) {
+void Executor::note_backlog(const Step& step, ChannelState& state, bool sent, size_t size) {
   if (sent && state.full_since == 0) return;
   if (state.full_since == 0) state.full_since = trace::now_ns();
   if (!sent) return;
@@ -139,8 +158,8 @@ void Executor::note_backlog(const Step& step, LaneState& state, bool sent, size_
   state.full_since = 0;
 }
 
-bool Executor::receive(const Step& step, LaneState& state) {
-  if (!notes_.checked(step.peer)) return false;
+bool Executor::receive(const Step& step, ChannelState& state) {
+  if (!headers_.checked(step.peer)) return false;
   const size_t size = bytes_of(step.dsts[0]);
   if (step.announce && state.header < sizeof state.length) {
     if (!receive_bytes(step.peer, &state.length, sizeof state.length, state.header)) return false;
@@ -177,7 +196,7 @@ void Executor::check_announced(int peer, uint64_t announced, size_t expected) co
   if (announced == expected) return;
   const std::string me = "rank " + std::to_string(plan_.rank), them = "rank " + std::to_string(peer);
   throw Error(ErrorKind::kMismatch,
-              "ranks disagree in collective #" + std::to_string(notes_.seq()) + " (splits of " +
+              "ranks disagree in collective #" + std::to_string(headers_.seq()) + " (splits of " +
                   plan::name_of(plan_.what) + "): " + them + " sends " + std::to_string(announced) + " bytes to " + me +
                   ", which expects " + std::to_string(expected) +
                   ". What one rank sends to another must be what that one expects from it.",
@@ -199,28 +218,40 @@ std::byte* Executor::resolve(const Ref& ref) const {
     case Space::kInput:
       base = static_cast<std::byte*>(const_cast<void*>(buffers_.inputs[ref.index]));
       break;
-    case Space::kOutput: base = static_cast<std::byte*>(buffers_.outputs[ref.index]); break;
-    case Space::kScratch: base = workspace_.scratch.data(); break;
-    case Space::kPeerInput: base = const_cast<std::byte*>(buffers_.peers[ref.index].inputs); break;
-    case Space::kPeerOutput: base = buffers_.peers[ref.index].output; break;
-    case Space::kSlot: base = fabric_.arena->slot(ref.index, (stage_base_ + ref.stage) & 1); break;
+    case Space::kOutput:
+      base = static_cast<std::byte*>(buffers_.outputs[ref.index]);
+      break;
+    case Space::kScratch:
+      base = workspace_.scratch.data();
+      break;
+    case Space::kPeerInput:
+      base = const_cast<std::byte*>(buffers_.peers[ref.index].inputs);
+      break;
+    case Space::kPeerOutput:
+      base = buffers_.peers[ref.index].output;
+      break;
+    case Space::kSlot:
+      base = fabric_.arena->slot(ref.index, (stage_base_ + ref.stage) & 1);
+      break;
+    case Space::kPushed:
+      break;  // only in kernels
   }
   return base + ref.offset;
 }
 
 trace::Totals Executor::totals() const {
   trace::Totals sums = totals_;
-  sums.header_bytes_sent += notes_.bytes_sent();
+  sums.header_bytes_sent += headers_.bytes_sent();
   return sums;
 }
 
 void Executor::add_polls(std::vector<pollfd>& polls) const {
   std::vector<short> events(plan_.world, 0);
-  notes_.add_events(events);
-  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-    const std::vector<Step>& steps = plan_.lanes[lane].steps;
-    if (lanes_[lane].step == steps.size()) continue;
-    const Step& step = steps[lanes_[lane].step];
+  headers_.add_events(events);
+  for (size_t channel = 0; channel < channels_.size(); ++channel) {
+    const std::vector<Step>& steps = plan_.channels[channel].steps;
+    if (channels_[channel].step == steps.size()) continue;
+    const Step& step = steps[channels_[channel].step];
     if (step.peer < 0 || !ready(step)) continue;
     events[step.peer] |= step.verb == Verb::kSend ? POLLOUT : POLLIN;
   }
@@ -231,17 +262,107 @@ void Executor::add_polls(std::vector<pollfd>& polls) const {
 
 std::vector<int> Executor::awaited_ranks() const {
   std::set<int> ranks;
-  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-    const std::vector<Step>& steps = plan_.lanes[lane].steps;
-    if (lanes_[lane].step == steps.size() || !ready(steps[lanes_[lane].step])) continue;
-    const Step& step = steps[lanes_[lane].step];
+  for (size_t channel = 0; channel < channels_.size(); ++channel) {
+    const std::vector<Step>& steps = plan_.channels[channel].steps;
+    if (channels_[channel].step == steps.size() || !ready(steps[channels_[channel].step])) continue;
+    const Step& step = steps[channels_[channel].step];
     if (step.peer >= 0) ranks.insert(step.peer);
     for (size_t member = 0; step.verb == Verb::kWait && member < fabric_.members.size(); ++member) {
-      const bool here = fabric_.arena->arrived(static_cast<int>(member)) >= lanes_[lane].barrier;
+      const bool here = fabric_.arena->arrived(static_cast<int>(member)) >= channels_[channel].barrier;
       if (!here) ranks.insert(fabric_.members[member]);
     }
   }
   return {ranks.begin(), ranks.end()};
+}
+
+void Executor::fold(const Step& step) {
+  std::vector<const void*> srcs;
+  std::vector<void*> dsts;
+  for (const Ref& ref : step.srcs) {
+    srcs.push_back(resolve(ref));
+    totals_.memory_bytes_read += bytes_of(ref);
+  }
+  for (const Ref& ref : step.dsts) {
+    dsts.push_back(resolve(ref));
+    totals_.memory_bytes_written += bytes_of(ref);
+  }
+  kernels::FoldArgs args;
+  args.srcs = srcs.data();
+  args.n_srcs = static_cast<int>(srcs.size());
+  args.dsts = dsts.data();
+  args.n_dsts = static_cast<int>(dsts.size());
+  args.count = step.dsts[0].count;
+  // Partial sums only: to the kernels these are tensors of the wide type.
+  const auto is_wide = [](const Ref& ref) { return ref.form == Form::kWide; };
+  const bool partial = is_wide(step.dsts[0]) && std::all_of(step.srcs.begin(), step.srcs.end(), is_wide);
+  args.dtype = partial ? wide_of(plan_.dtype) : plan_.dtype;
+  args.op = plan_.op;
+  args.wide_src = step.srcs[0].form == Form::kWide;
+  args.wide_dst = step.dsts[0].form == Form::kWide;
+  const double divisor = buffers_.divisor != 0 ? buffers_.divisor : plan_.world;
+  args.divisor = step.finish && plan_.op == ReduceOp::kAvg ? divisor : 0;
+  // Sums are stored through the caches: what goes past them is copied from the first destination.
+  const bool copies = args.n_dsts == 2 && is_staged_past_caches(step.dsts[1]);
+  if (copies) args.n_dsts = 1;
+  const SlotWatch watch(workspace_.slot_path, step, bytes_of(step.dsts[0]));
+  const bool tells = buffers_.on_result && step.finish && !copies && step.dsts[0].space == Space::kOutput;
+  if (tells || reader_) {
+    fold_in_blocks(step, args, tells);
+  } else {
+    kernels::fold(args);
+  }
+  if (copies) kernels::copy_past_caches(dsts[0], dsts[1], static_cast<int64_t>(bytes_of(step.dsts[1])));
+}
+
+// So that what is read before, or told of behind, stays in a cache.
+void Executor::fold_in_blocks(const Step& step, const kernels::FoldArgs& args, bool tells) {
+  const auto bytes_per_element = [&](const Ref& ref) { return static_cast<int64_t>(bytes_of(ref)) / ref.count; };
+  const int64_t block = kBlockBytes / bytes_per_element(step.dsts[0]);
+  std::vector<const void*> srcs(args.n_srcs);
+  std::vector<void*> dsts(args.n_dsts);
+  for (int64_t begin = 0; begin < args.count; begin += block) {
+    kernels::FoldArgs part = args;
+    part.count = std::min(block, args.count - begin);
+    for (int i = 0; i < args.n_srcs; ++i) {
+      const Ref& ref = step.srcs[i];
+      srcs[i] = static_cast<const std::byte*>(args.srcs[i]) + begin * bytes_per_element(ref);
+      if (reader_) reader_->read(ref, srcs[i], part.count);
+    }
+    for (int i = 0; i < args.n_dsts; ++i) {
+      dsts[i] = static_cast<std::byte*>(args.dsts[i]) + begin * bytes_per_element(step.dsts[i]);
+    }
+    part.srcs = srcs.data();
+    part.dsts = dsts.data();
+    kernels::fold(part);
+    if (tells) buffers_.on_result(step.dsts[0].offset / size_of(plan_.dtype) + begin, part.count);
+  }
+}
+
+bool Executor::is_staged_past_caches(const Ref& ref) const {
+  return ref.space == Space::kSlot && bytes_of(ref) >= SlotPath::kLarge && workspace_.slot_path.past_caches();
+}
+
+void Executor::copy(const Step& step) {
+  const std::byte* src = resolve(step.srcs[0]);
+  std::byte* dst = resolve(step.dsts[0]);
+  const size_t size = bytes_of(step.srcs[0]);
+  if (src == dst || size == 0) return;  // all_gather into a tensor that already holds the own part
+  const bool past_caches = step.past_caches || is_staged_past_caches(step.dsts[0]);
+  const SlotWatch watch(workspace_.slot_path, step, size);
+  (past_caches ? kernels::copy_past_caches : kernels::copy)(src, dst, static_cast<int64_t>(size));
+  totals_.memory_bytes_read += size;
+  totals_.memory_bytes_written += size;
+}
+
+void Executor::recode(const Step& step) {
+  const Ref& src = step.srcs[0];
+  const Ref& dst = step.dsts[0];
+  const bool encodes = step.verb == Verb::kEncode;
+  const DType dtype = (encodes ? src : dst).form == Form::kWide ? wide_of(plan_.dtype) : plan_.dtype;
+  if (reader_ && encodes && src.space == Space::kInput) reader_->read(src, resolve(src), src.count);
+  (encodes ? kernels::encode : kernels::decode)(plan_.wire, dtype, resolve(src), resolve(dst), src.count);
+  totals_.memory_bytes_read += bytes_of(src);
+  totals_.memory_bytes_written += bytes_of(dst);
 }
 
 }  // namespace ringdp::collective

@@ -20,12 +20,14 @@ Choice forced(const Settings& settings, const Topology& topology) {
       return {AlgorithmChoice::kArena, settings.order, why};
     case AlgorithmChoice::kHierarchy:
       if (topology.hosts.empty() && topology.world > 1) {
-        throw Error(ErrorKind::kInvalidArgument,
-                    "algorithm=hierarchy needs the ranks of every host to be contiguous and to share memory, which does "
-                    "not hold here: number them host by host and leave transport=auto, or use algorithm=auto");
+        throw Error(
+            ErrorKind::kInvalidArgument,
+            "algorithm=hierarchy needs the ranks of every host to be contiguous and to share memory, which does "
+            "not hold here: number them host by host and leave transport=auto, or use algorithm=auto");
       }
       break;
-    default: break;
+    default:
+      break;
   }
   return {settings.algorithm, settings.order, why};
 }
@@ -50,20 +52,16 @@ bool are_hosts_many(const Topology& topology) {
   return static_cast<int>(topology.hosts.size()) >= 2 * ranks_of_largest_host(topology);
 }
 
-bool has_direct_only(plan::Collective what) {
-  return what == plan::Collective::kGather || what == plan::Collective::kScatter || what == plan::Collective::kAllToAll;
-}
-
 std::string up_to(int64_t bytes) { return "up to " + std::to_string(bytes) + " bytes"; }
 std::string beyond(int64_t bytes) { return "beyond " + std::to_string(bytes) + " bytes"; }
 
-// Links between ranks that are alike.
+// Links that are all of one kind.
 Choice select_flat(const Thresholds& limits, const Topology& topology, plan::Collective what, int64_t bytes) {
   const std::string ranks = std::to_string(topology.world) + " ranks over links";
   if (topology.world <= limits.direct_ranks) {
     return {AlgorithmChoice::kDirect, Order::kRank, ranks + ": owners fold in rank order, two latency steps"};
   }
-  if (has_direct_only(what)) {
+  if (plan::traits_of(what).is(plan::kDirectOnly)) {
     return {AlgorithmChoice::kDirect, Order::kRank, ranks + ": a " + name_of(what) + " is always direct"};
   }
   if (what == plan::Collective::kBroadcast && bytes <= limits.tree_bytes) {
@@ -123,12 +121,12 @@ Choice select_for_wire(const Settings& settings, const Topology& topology, plan:
   if (asked_for && choice.algorithm != AlgorithmChoice::kDirect) {
     const bool by_order = settings.algorithm == AlgorithmChoice::kAuto;
     const std::string asked = by_order ? "order=rotated" : "algorithm=" + get_field(settings, "algorithm");
-    throw Error(ErrorKind::kInvalidArgument,
-                asked + " cannot send " + wire + ": partial sums would be rounded on their way; use algorithm=auto or "
-                    "direct with order=rank, or wire=fp32");
+    throw Error(ErrorKind::kInvalidArgument, asked + " cannot send " + wire +
+                                                 ": partial sums would be rounded on their way; use algorithm=auto or "
+                                                 "direct with order=rank, or wire=fp32");
   }
-  return {AlgorithmChoice::kDirect, Order::kRank,
-          wire + ": each contribution is rounded once, which only direct does", settings.wire};
+  return {AlgorithmChoice::kDirect, Order::kRank, wire + ": each contribution is rounded once, which only direct does",
+          settings.wire};
 }
 
 }  // namespace

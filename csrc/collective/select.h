@@ -1,22 +1,23 @@
 // Which plan runs: from the settings, the group's topology and the problem, with a reason that can be printed.
 //
-// All ranks choose alike, because a choice depends only on what all of them know: shared settings, rank 0's thresholds,
-// the topology, and what is called with how many bytes. Whatever is chosen unless a user forces it sums in rank order,
-// so no threshold changes a result; that is why `tree`, whose sum has the tree's order, is chosen for broadcasts only.
+// All ranks choose the same, because a choice depends only on what all of them know: shared settings, rank 0's
+// thresholds, the topology, and what is called with how many bytes. Whatever is chosen unless a user forces it sums in
+// rank order, so no threshold changes a result; that is why `tree`, whose sum has the tree's order, is chosen for
+// broadcasts only.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "base/env.h"
+#include "base/settings.h"
 #include "plan/plan.h"
 
 namespace ringdp::collective {
 
 struct Topology {
   int world = 1;
-  bool one_arena = false;      // all ranks share memory
-  std::vector<int> hosts;      // first rank of each host, where every host shares memory and has contiguous ranks
+  bool one_arena = false;  // all ranks share memory
+  std::vector<int> hosts;  // first rank of each host, where every host shares memory and has contiguous ranks
 };
 
 struct Choice {
@@ -26,7 +27,7 @@ struct Choice {
   WireType wire = WireType::kFp32;  // in force: fp32 where no payload is on a link
 };
 
-// `bytes`: Problem::shared_bytes(). Settings and their thresholds: those in force, see comm/rendezvous.h.
+// `bytes`: Problem::shared_bytes(). Settings and their thresholds: those in force, see comm/bootstrap.h.
 // InvalidArgument when the settings force an algorithm that this group cannot run; names the way out.
 Choice select(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes);
 

@@ -5,8 +5,8 @@
 // chiplets, or of a virtual machine whose host has moved them apart, several times slower. Measured with 2 ranks on 64
 // MiB of ordinary tensors: through the caches 8 ms together and 43 ms apart, past them 13 ms and 10 ms.
 //
-// Every rank counts the same plans, so that all try the other way in the same one, and each decides by what its own large
-// steps on slots took. A wrong decision costs time only. Owned by a group, used by its driver.
+// Every rank counts the same plans, so that all try the other way in the same one, and each decides by what its own
+// large steps on slots took. A wrong decision costs time only. Owned by a group, used by its driver.
 #pragma once
 #include <chrono>
 #include <cstddef>

@@ -3,16 +3,20 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/threads.h"
+
 namespace ringdp::comm {
 namespace {
 
 using Clock = Deadline::Clock;
 
-// A sleeping driver looks at deadlines, late peers and mismatching notes this often.
+// How often a sleeping driver looks at deadlines, late peers and mismatching headers.
 constexpr int kSleepMs = 50;
 
 // Peers on cores of their own usually answer within this time.
 constexpr std::chrono::microseconds kBriefWait{3};
+
+bool has(const std::vector<int>& cores, int core) { return std::find(cores.begin(), cores.end(), core) != cores.end(); }
 
 }  // namespace
 
@@ -59,7 +63,7 @@ void Engine::kick() {
     someone_drives = driving_;
   }
   kicked_.notify_one();
-  if (someone_drives) doorbell_.ring();  // it may be asleep without knowing of the new work
+  if (someone_drives) doorbell_.ring();  // the driver may be asleep
 }
 
 void Engine::announce() {
@@ -109,42 +113,42 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   Groups groups;
   uint64_t seen = ~uint64_t{0};
   auto idle_since = Clock::now();
-  bool is_aside = false;
+  bool has_left_core = false;
   for (;;) {
     if (const uint64_t version = version_.load(); version != seen) {
       groups = snapshot();
       seen = version;
     }
     bool moved = false, active = false;
-    Patience patience;
+    SpinPolicy policy;
     for (const auto& group : groups) {
       if (!group->active()) continue;
       moved |= group->advance();
       active |= group->active();
-      patience.polls = std::max(patience.polls, group->patience().polls);
-      patience.yields |= group->patience().yields;
+      policy.polls = std::max(policy.polls, group->spin_policy().polls);
+      policy.yields |= group->spin_policy().yields;
     }
     if (done ? done() : !active) return active;
     const auto now = Clock::now();
     if (now >= deadline.at()) return active;
     if (moved) {
       idle_since = now;
-      is_aside = false;
+      has_left_core = false;
       continue;
     }
-    if (!is_aside && now - idle_since >= std::min(patience.polls, kBriefWait)) {
+    if (!has_left_core && now - idle_since >= std::min(policy.polls, kBriefWait)) {
       for (const auto& group : groups) {
-        if (group->active()) group->step_aside();
+        if (group->active()) group->leave_shared_core();
       }
-      is_aside = true;
+      has_left_core = true;
     }
-    if (now - idle_since < patience.polls) {
-      if (patience.yields) std::this_thread::yield();
+    if (now - idle_since < policy.polls) {
+      if (policy.yields) std::this_thread::yield();
       continue;
     }
     sleep(groups, deadline);
     idle_since = Clock::now();
-    is_aside = false;
+    has_left_core = false;
   }
 }
 
@@ -155,7 +159,7 @@ void Engine::sleep(const Groups& groups, Deadline deadline) {
     if (group->active()) asleep.push_back(group);
   }
   for (const auto& group : asleep) group->set_asleep(true, polls);
-  // Look once more: whoever moved before it saw us asleep has not rung.
+  // Look once more: a peer that moved before it saw this rank asleep has not rung.
   bool moved = false;
   for (const auto& group : asleep) moved |= group->advance();
   if (!moved) {
@@ -167,6 +171,27 @@ void Engine::sleep(const Groups& groups, Deadline deadline) {
     group->set_asleep(false, polls);
     group->check_time();
   }
+}
+
+std::vector<int> free_cores(const std::vector<int>& usable, int here, const std::vector<int>& of_peers) {
+  std::vector<int> cores;
+  if (!has(of_peers, here)) return cores;
+  for (const int core : usable) {
+    if (core != here && !has(of_peers, core)) cores.push_back(core);
+  }
+  return cores;
+}
+
+void leave_shared_core(transport::Arena& arena) {
+  arena.show_core();
+  const int here = current_core();
+  std::vector<int> of_peers;
+  for (int member = 0; member < arena.size(); ++member) {
+    if (member != arena.index()) of_peers.push_back(arena.core(member));
+  }
+  if (here < 0 || !has(of_peers, here)) return;
+  const std::vector<int> cores = free_cores(usable_cores(), here, of_peers);
+  if (!cores.empty() && move_to(cores)) arena.show_core();
 }
 
 }  // namespace ringdp::comm

@@ -11,9 +11,9 @@ namespace {
 
 constexpr uint32_t kMagic = 0x72646e31;  // "rdn1"
 
-constexpr size_t kShownCounts = 6;  // of uneven parts: for the message; the hash covers all
+constexpr size_t kShownCounts = 6;  // of uneven parts, in messages; the hash covers all
 
-// The note's bytes: fixed width, no padding, host byte order (a group's hosts are of one kind; the magic tells).
+// The bytes of a header: fixed width, no padding, host byte order, which the magic number checks.
 struct Wire {
   uint32_t magic;
   uint8_t what, dtype, op, place;
@@ -22,23 +22,13 @@ struct Wire {
   int64_t count;
   uint64_t seq, group, generation;
   uint64_t counts_hash, divisor_bits;
-  uint32_t counts[kShownCounts];       // UINT32_MAX: so many or more
-  int64_t inputs_at, output_at, part;  // a placement; on devices the segment and where in it, which must be equal
-  uint64_t digest;                     // remarks
+  uint32_t counts[kShownCounts];       // UINT32_MAX: at least that many
+  int64_t inputs_at, output_at, part;  // a placement; on devices the segment and the offset in it, which must be equal
+  uint64_t digest;                     // this and the next: Remarks
   int64_t waited_ns;
 };
-static_assert(sizeof(Wire) <= transport::kNoteBytes);
+static_assert(sizeof(Wire) <= transport::kHeaderBytes);
 static_assert(std::has_unique_object_representations_v<Wire>);
-
-bool reduces(plan::Collective what) {
-  return what == plan::Collective::kAllReduce || what == plan::Collective::kReduceScatter ||
-         what == plan::Collective::kReduce;
-}
-
-bool has_root(plan::Collective what) {
-  return what == plan::Collective::kBroadcast || what == plan::Collective::kReduce ||
-         what == plan::Collective::kGather || what == plan::Collective::kScatter;
-}
 
 uint64_t hash_bytes(const void* bytes, size_t size) {  // FNV-1a
   uint64_t h = 0xcbf29ce484222325u;
@@ -86,17 +76,17 @@ std::string in_list(const Wire& w) {
 }
 
 std::string in_words(const Wire& w) {
-  const auto what = static_cast<plan::Collective>(w.what);
+  const plan::Traits& traits = plan::traits_of(static_cast<plan::Collective>(w.what));
   const auto place = static_cast<Place>(w.place);
   if (place == Place::kMeeting) return "its first collective of tensors on a device";
   if (place == Place::kSharing) return "what makes or gives back memory that devices share";
-  std::string text = std::string(plan::name_of(what)) + "(";
-  if (what != plan::Collective::kBarrier) {
-    if (reduces(what)) text += std::string(name_of(static_cast<ReduceOp>(w.op))) + ", ";
+  std::string text = std::string(traits.name) + "(";
+  if (traits.inputs != plan::Tensors::kNone) {
+    if (traits.is(plan::kReduces)) text += std::string(name_of(static_cast<ReduceOp>(w.op))) + ", ";
     text += name_of(static_cast<DType>(w.dtype));
-    const bool counted = what != plan::Collective::kAllToAll || is_on_devices(place);
+    const bool counted = !traits.has_pairs() || is_on_devices(place);
     if (counted) text += " x " + (w.parts ? in_list(w) : std::to_string(w.count));
-    if (has_root(what)) text += ", root " + std::to_string(w.root);
+    if (traits.root != plan::Root::kNone) text += ", root " + std::to_string(w.root);
     double divisor = 0;
     std::memcpy(&divisor, &w.divisor_bits, sizeof divisor);
     if (divisor != 0) text += ", divisor " + std::to_string(divisor);
@@ -109,24 +99,24 @@ std::string in_words(const Wire& w) {
 
 std::string differences(const Wire& a, const Wire& b) {
   std::string list;
-  const auto note = [&list](bool differs, const char* what) {
+  const auto add = [&list](bool differs, const char* what) {
     if (differs) list += (list.empty() ? "" : ", ") + std::string(what);
   };
-  note(a.group != b.group || a.generation != b.generation, "group");
-  note(a.seq != b.seq, "sequence number");
-  note(a.what != b.what, "collective");
+  add(a.group != b.group || a.generation != b.generation, "group");
+  add(a.seq != b.seq, "sequence number");
+  add(a.what != b.what, "collective");
   const auto steps = [](const Wire& w) { return static_cast<Place>(w.place) == Place::kStepping; };
-  note(a.place != b.place, steps(a) || steps(b) ? "step" : "host or devices");
+  add(a.place != b.place, steps(a) || steps(b) ? "step" : "host or devices");
   if (a.what == b.what && a.place == b.place) {
-    note(a.dtype != b.dtype, "dtype");
-    note(a.count != b.count || a.parts != b.parts || a.counts_hash != b.counts_hash, "element count");
-    note(a.op != b.op, "reduce op");
-    note(a.root != b.root, "root");
-    note(a.divisor_bits != b.divisor_bits, "divisor");
+    add(a.dtype != b.dtype, "dtype");
+    add(a.count != b.count || a.parts != b.parts || a.counts_hash != b.counts_hash, "element count");
+    add(a.op != b.op, "reduce op");
+    add(a.root != b.root, "root");
+    add(a.divisor_bits != b.divisor_bits, "divisor");
     const auto place = static_cast<Place>(a.place);
-    note(place == Place::kStepping && a.output_at != b.output_at, "who gets the parameters");
+    add(place == Place::kStepping && a.output_at != b.output_at, "who gets the parameters");
     const bool elsewhere = a.inputs_at != b.inputs_at || a.output_at != b.output_at;
-    note(place == Place::kDevices && elsewhere, "place in shared memory");
+    add(place == Place::kDevices && elsewhere, "place in shared memory");
   }
   return list;
 }
@@ -135,7 +125,7 @@ std::string differences(const Wire& a, const Wire& b) {
 
 std::string describe(const OpDesc& d) { return in_words(to_wire(d)); }
 
-transport::Note encode(const OpDesc& d, const Placement& placement, const Remarks& remarks) {
+transport::Header encode(const OpDesc& d, const Placement& placement, const Remarks& remarks) {
   Wire w = to_wire(d);
   if (!is_on_devices(d.place)) {
     w.inputs_at = placement.inputs;
@@ -144,24 +134,24 @@ transport::Note encode(const OpDesc& d, const Placement& placement, const Remark
   }
   w.digest = remarks.digest;
   w.waited_ns = remarks.waited_ns;
-  transport::Note note{};
-  std::memcpy(note.bytes, &w, sizeof w);
-  return note;
+  transport::Header header{};
+  std::memcpy(header.bytes, &w, sizeof w);
+  return header;
 }
 
-Placement placement_in(const transport::Note& note) {
+Placement placement_in(const transport::Header& header) {
   Wire w;
-  std::memcpy(&w, note.bytes, sizeof w);
+  std::memcpy(&w, header.bytes, sizeof w);
   return {w.inputs_at, w.output_at, w.part};
 }
 
-Remarks remarks_in(const transport::Note& note) {
+Remarks remarks_in(const transport::Header& header) {
   Wire w;
-  std::memcpy(&w, note.bytes, sizeof w);
+  std::memcpy(&w, header.bytes, sizeof w);
   return {w.digest, w.waited_ns};
 }
 
-void check_same(const OpDesc& mine, int my_rank, const transport::Note& theirs, int theirs_rank) {
+void check_same(const OpDesc& mine, int my_rank, const transport::Header& theirs, int theirs_rank) {
   const Wire own = to_wire(mine);
   Wire other;
   std::memcpy(&other, theirs.bytes, sizeof other);

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <utility>
 
-#include "base/cores.h"
 #include "base/log.h"
-#include "comm/step_aside.h"
+#include "comm/engine.h"
+#include "plan/one_pass.h"
 #include "trace/dump.h"
+#include "transport/unix_socket.h"
 
 namespace ringdp::comm {
 namespace {
@@ -20,13 +23,10 @@ std::vector<transport::Link*> message_links(const Mesh& mesh) {
   return links;
 }
 
-collective::Topology topology_of(const Mesh& mesh) {
-  return {mesh.world, mesh.arena && static_cast<int>(mesh.locals.size()) == mesh.world, mesh.hosts};
-}
-
-// Where ranks outnumber cores a peer that polls for long keeps another from its part; one that yields for a moment saves
-// the price of falling asleep. Measured with 4 and 8 ranks on 2 cores, 4 KiB to 16 MiB: best from 10 to 25 us.
-Patience choose_patience(const Settings& settings, const Mesh& mesh) {
+// Where ranks outnumber cores, a rank that polls for long delays another one's work, and one that polls briefly and
+// yields still saves the cost of sleeping. Measured with 4 and 8 ranks on 2 cores, 4 KiB to 16 MiB: 10 to 25 us are
+// best.
+SpinPolicy choose_spin_policy(const Settings& settings, const Mesh& mesh) {
   constexpr int64_t kCrowdedUs = 15;
   int local = 1;
   for (const Peer& peer : mesh.peers) local += peer.rank != mesh.rank && peer.same_host;
@@ -34,7 +34,7 @@ Patience choose_patience(const Settings& settings, const Mesh& mesh) {
   return {std::chrono::microseconds(crowded ? std::min(settings.spin_us, kCrowdedUs) : settings.spin_us), crowded};
 }
 
-// As connect(); its error names ranks as in the job, too.
+// As connect(); its errors also give the culprit's rank in the job.
 Mesh connect_ranks(Runtime& runtime, transport::Store& store, const GroupConfig& config, Deadline deadline,
                    const Losses& losses) {
   try {
@@ -83,10 +83,9 @@ Group::Group(Runtime& runtime, const GroupConfig& config, Mesh mesh)
     : runtime_(runtime),
       config_(config),
       mesh_(std::move(mesh)),
-      topology_(topology_of(mesh_)),
-      on_arena_(collective::select(mesh_.settings, topology_, plan::Collective::kAllReduce, 0).algorithm ==
-                AlgorithmChoice::kArena),
-      patience_(choose_patience(config.settings, mesh_)),
+      plans_(mesh_),
+      fence_(mesh_),
+      spin_policy_(choose_spin_policy(config.settings, mesh_)),
       owner_pid_(::getpid()),
       log_(trace::recorder(), config.name, config.rank, members_of(config)),
       mailbox_(config.rank, message_links(mesh_)) {
@@ -110,8 +109,9 @@ void Group::watch_peers() {
 // The threads and mappings of a group do not survive fork().
 void Group::refuse_in_child() const {
   if (::getpid() == owner_pid_) return;
-  throw Error(ErrorKind::kInvalidArgument, "this process was forked from rank " + std::to_string(config_.rank) +
-                                               " and may not use its process group: call collectives in the rank itself");
+  throw Error(ErrorKind::kInvalidArgument,
+              "this process was forked from rank " + std::to_string(config_.rank) +
+                  " and may not use its process group: call collectives in the rank itself");
 }
 
 void Group::refuse_after_end(const Pending& call) const {
@@ -149,7 +149,7 @@ bool Group::wait(const Pending& work, Deadline deadline) {
   return in_time && ended(work);
 }
 
-// True, or what it failed with.
+// True; throws the error of work that failed.
 bool Group::ended(const Pending& work) {
   if (work.error()) std::rethrow_exception(work.error());
   return true;
@@ -166,12 +166,12 @@ bool Group::advance() {
   }
   const bool mail_moved = advance_messages();
   try {
-    if (someone_left_.load(std::memory_order_relaxed)) check_nobody_left();
+    if (someone_left_.load(std::memory_order_relaxed)) check_departures();
     return (!broken_link_ && advance_front()) || mail_moved;
   } catch (const Error& error) {
     const auto op = front();
     const Error explained = op ? explain(error, *op) : error;
-    // The watch may know better why a link broke: a killed process, a mismatch, a goodbye. check_time() gives it a moment.
+    // The watch may know why the link broke: a killed process, a mismatch, a goodbye. check_time() waits for that.
     if (error.kind() == ErrorKind::kPeerLost && !broken_link_) {
       broken_link_.emplace(explained, Deadline::after(kGrace));
     } else {
@@ -186,22 +186,21 @@ bool Group::advance() {
 bool Group::advance_front() {
   const std::shared_ptr<Op> op = front();
   if (!op) return false;
-  if (!executor_ && !notes_) {
+  if (!executor_ && !headers_) {
     if (!op->may_begin()) return false;
     start(*op);
   }
-  bool moved = notes_ && meet(*op);
+  bool moved = headers_ && choose_plan(*op);
   if (executor_) moved |= executor_->advance();
   log_.looked();
-  if (!executor_ || !executor_->done() || is_tainted()) {
+  if (!executor_ || !executor_->done() || fence_.may_be_overwritten()) {
     if (moved) last_moved_ = Deadline::Clock::now();
     return moved;
   }
   counters_.add(executor_->totals());
   log_.ended(op->desc(), executor_->backlogs(), /*failed=*/false);
   executor_.reset();
-  exposed_.reset();
-  first_barrier_ = 0;
+  fence_.end();
   if (op->ending_.epilogue) op->ending_.epilogue();
   finish(nullptr);
   return true;
@@ -215,7 +214,7 @@ void Group::finish(std::exception_ptr error) {
     op = queue_.front();
     queue_.pop_front();
     if (!error) finished_ = op->desc().seq;
-    if (error_ && queue_.empty()) retire();  // it failed while this op, its last, was ending
+    if (error_ && queue_.empty()) fence_.retire();  // it failed while this op, its last, was ending
   }
   complete(*op, std::move(error));
 }
@@ -229,9 +228,9 @@ void Group::complete(Pending& work, std::exception_ptr error) {
 
 bool Group::finish_all_failed() {
   executor_.reset();
-  notes_.reset();
-  retire();
-  if (!shut_out_the_late()) return false;
+  headers_.reset();
+  fence_.retire();
+  if (!fence_off_peers()) return false;
   const Error error = *this->error();
   log_failed();
   const char* did = "was in";
@@ -245,8 +244,8 @@ bool Group::finish_all_failed() {
 void Group::fail(const Error& unnamed) {
   const Error error = named(unnamed);
   const ControlMessage words{ControlKind::kAbort, error.kind(), error.culprit(), 0, error.what(), config_.rank};
-  if (latch(error, words)) tell_all(words);
-  }
+  if (latch(error, words)) send_to_all(words);
+}
 
 bool Group::latch(const Error& error, const ControlMessage& words) {
   {
@@ -254,8 +253,8 @@ bool Group::latch(const Error& error, const ControlMessage& words) {
     if (error_ || left_) return false;
     error_ = error;
     last_words_ = words;
-    // Nothing runs, and nothing can be submitted any more. Otherwise the driver says so when it has stopped.
-    if (queue_.empty()) retire();
+    // Nothing runs or can be submitted any more. Otherwise the driver retires when it has stopped.
+    if (queue_.empty()) fence_.retire();
   }
   failed_.store(true, std::memory_order_release);
   if (active()) runtime_.engine.kick();
@@ -291,10 +290,10 @@ void Group::leave(const std::string& last_words) {
     failed_.store(error_.has_value(), std::memory_order_release);
   }
   if (has_heap()) mesh_.arena->heap()->close(/*peers_are_done=*/!failed_.load(std::memory_order_acquire));
-  if (!active()) retire();
-  // A goodbye may overtake the words of whoever failed first; peers must hear the reason before it.
-  if (words) tell_all(*words);
-  tell_all({ControlKind::kGoodbye, ErrorKind::kAborted, config_.rank, finished, last_words, -1});
+  if (!active()) fence_.retire();
+  // This goodbye may overtake the message of the rank that failed first: peers must get the reason before it.
+  if (words) send_to_all(*words);
+  send_to_all({ControlKind::kGoodbye, ErrorKind::kAborted, config_.rank, finished, last_words, -1});
   runtime_.engine.wait([this] { return !active(); }, Deadline::after(kPatience));
   runtime_.watch.remove(this);
   runtime_.engine.remove(this);
@@ -304,15 +303,15 @@ void Group::leave(const std::string& last_words) {
   trace::dump_if_asked();
 }
 
-void Group::tell_all(const ControlMessage& message) const {
+void Group::send_to_all(const ControlMessage& message) const {
   for (const Peer& peer : mesh_.peers) {
     if (peer.control) send_control(peer.control.view(), message);
   }
 }
 
-// Where ranks outnumber cores there is no core to go to.
-void Group::step_aside() {
-  if (mesh_.arena && !patience_.yields) comm::step_aside(*mesh_.arena);
+// Where ranks outnumber cores there is no free core.
+void Group::leave_shared_core() {
+  if (mesh_.arena && !spin_policy_.yields) comm::leave_shared_core(*mesh_.arena);
 }
 
 void Group::set_asleep(bool asleep, std::vector<pollfd>& polls) {
@@ -320,6 +319,93 @@ void Group::set_asleep(bool asleep, std::vector<pollfd>& polls) {
   if (!asleep) return;
   mailbox_.add_polls(polls);
   if (executor_ && !broken_link_) executor_->add_polls(polls);
+}
+
+void Group::start(Op& op) {
+  started_ = last_moved_ = Deadline::Clock::now();
+  log_.started(op.desc(), trace::in_ns(started_));
+  fence_.begin();
+  const plan::Problem problem = plans_.problem_of(op.desc());
+  collective::Buffers& buffers = op.request_.buffers;
+  buffers.divisor = op.desc().divisor;
+  const bool large = heaps_are_shared() && plan::is_for_one_pass(problem);
+  placements_.assign(large ? config_.world : 0, {});
+  Placement own;
+  if (large) own = placements_[config_.rank] = place(problem, buffers, *mesh_.arena);
+  collective::Opening opening;
+  opening.seq = op.desc().seq;
+  const auto& digests = op.request_.digests;
+  if (digests) {
+    digests->all.assign(config_.world, 0);
+    digests->all[config_.rank] = digests->own;
+    buffers.contributions = &digests->summed;
+  }
+  opening.header = encode(op.desc(), own, log_.remarks(digests ? digests->own : 0));
+  opening.check = [this, mine = op.desc(), digests](int rank, const transport::Header& header) {
+    check_same(mine, config_.rank, header, rank);
+    if (!placements_.empty()) placements_[rank] = placement_in(header);
+    const Remarks theirs = remarks_in(header);
+    if (digests) digests->all[rank] = theirs.digest;
+    log_.entered(rank, theirs);
+  };
+  headers_.emplace(fabric_, config_.rank, config_.world, std::move(opening));
+  if (large && allows_heaps(problem, config_.rank, own, mesh_.arena->heap_bytes())) {
+    fence_.expose(problem, own);
+    headers_->post();  // the plan depends on the headers of all ranks
+  } else {
+    run_plan(op, problem);
+  }
+}
+
+// All ranks share one arena with heaps, and every collective uses it.
+bool Group::heaps_are_shared() const {
+  return plans_.always_uses_arena() && has_heap() && mesh_.arena->size() == config_.world;
+}
+
+bool Group::choose_plan(Op& op) {
+  const bool moved = headers_->advance();
+  if (!headers_->all_checked()) return moved;
+  plan::Problem problem = plans_.problem_of(op.desc());
+  auto located = locate(problem, placements_, *mesh_.arena);
+  problem.in_heaps = located.has_value();
+  fence_.decide(problem.in_heaps);
+  if (located) op.request_.buffers.peers = std::move(*located);
+  run_plan(op, problem);
+  return true;
+}
+
+void Group::run_plan(Op& op, const plan::Problem& problem) {
+  plan_ = plans_.plan_for(problem);
+  log_.running(plan_->algorithm);
+  executor_.emplace(*plan_, std::move(op.request_.buffers), fabric_, workspace_, std::move(*headers_));
+  headers_.reset();
+}
+
+std::string Group::why_no_shared_heaps() const {
+  if (!mesh_.arena || mesh_.arena->size() != config_.world) return "not all ranks share memory of one host";
+  return has_heap() ? "" : "heap_bytes is 0, or there was no address space for a heap on some rank";
+}
+
+std::vector<std::byte*> Group::heaps() const {
+  std::vector<std::byte*> heaps;
+  for (int member = 0; has_heap() && member < mesh_.arena->size(); ++member) {
+    heaps.push_back(mesh_.arena->heap_at(member));
+  }
+  return heaps;
+}
+
+bool Group::is_process_of(int socket, int rank) const {
+  return transport::is_process(socket, mesh_.peers[rank].identity, mesh_.peers[config_.rank].identity);
+}
+
+std::shared_ptr<transport::Heap> Group::heap() const {
+  refuse_in_child();
+  if (has_heap()) return mesh_.arena->heap();
+  throw Error(ErrorKind::kInvalidArgument,
+              "process group " + config_.name + " has no memory that ranks share: " +
+                  (mesh_.arena ? "heap_bytes is 0, or there was no address space for a heap on some rank"
+                               : "the ranks of this host are not connected by shared memory") +
+                  "; use an ordinary tensor");
 }
 
 }  // namespace ringdp::comm

@@ -15,11 +15,10 @@ int64_t bytes_of(const OpDesc& d, int world) {
   const auto sum = [](const std::vector<int64_t>& parts) {
     return std::accumulate(parts.begin(), parts.end(), int64_t{0});
   };
-  plan::Problem problem;
-  problem.what = d.what;
-  int64_t elements = problem.has_parts() ? d.count * world : d.count;
+  const plan::Traits& traits = plan::traits_of(d.what);
+  int64_t elements = traits.has_parts() ? d.count * world : d.count;
   if (!d.counts.empty()) elements = sum(d.counts);
-  if (d.what == plan::Collective::kAllToAll) elements = sum(d.sends);
+  if (traits.has_pairs()) elements = sum(d.sends);
   return elements * size_of(d.dtype);
 }
 
@@ -44,7 +43,10 @@ void GroupLog::enqueued(const OpDesc& desc, int64_t now_ns) const {
   Event event = event_of(Kind::kEnqueued, desc);
   event.time_ns = now_ns;
   event.bytes = bytes_of(desc, world_);
-  event.name = plan::name_of(desc.what);
+  const plan::Traits& traits = plan::traits_of(desc.what);
+  event.name = traits.name;
+  if (traits.inputs == plan::Tensors::kPart) event.part = trace::Part::kInput;
+  if (traits.outputs == plan::Tensors::kPart) event.part = trace::Part::kOutput;
   recorder_.note(event);
 }
 
@@ -68,15 +70,15 @@ void GroupLog::started(const OpDesc& desc, int64_t now_ns) {
   algorithm_ = "";
   earlier_waits_.assign(world_, -1);
   earlier_waits_[rank_] = waited_ns_;
-  if (missing_ == 0) all_noted(rank_);
+  if (missing_ == 0) all_entered(rank_);
 }
 
-void GroupLog::noted(int rank, const Remarks& theirs) {
+void GroupLog::entered(int rank, const Remarks& theirs) {
   earlier_waits_[rank] = theirs.waited_ns;
-  if (--missing_ == 0) all_noted(is_first_look_ ? rank_ : rank);
+  if (--missing_ == 0) all_entered(is_first_look_ ? rank_ : rank);
 }
 
-void GroupLog::all_noted(int last) {
+void GroupLog::all_entered(int last) {
   delays_.add(trace::delay_of(earlier_waits_));
   Event event;
   event.kind = Kind::kArrived;

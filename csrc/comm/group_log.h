@@ -1,24 +1,24 @@
-// What one group tells the process's recorder about its collectives, and who made whom wait.
+// Records a group's collectives in the process's trace, and which rank made others wait.
 //
-// enqueued() and waited() come from any thread, the rest from the driver. Each collective's wait rides on the next one's
-// note, so every rank knows those of all.
+// Any thread may call enqueued(), waited() and delays(), only the driver the rest. How long a rank waited in a
+// collective is sent in its next header, so every rank knows it of all ranks.
 #pragma once
 #include <string>
 #include <vector>
 
 #include "collective/executor.h"
-#include "comm/op.h"
-#include "trace/delays.h"
+#include "comm/pending.h"
+#include "trace/counters.h"
 #include "trace/recorder.h"
 
 namespace ringdp::comm {
 
-// Of the tensor, or of all parts together; of an all_to_all what this rank sends.
+// The bytes of the tensor, or of all parts together; of an all_to_all those that this rank sends.
 int64_t bytes_of(const OpDesc& desc, int world);
 
 class GroupLog {
  public:
-  // `members`: of each rank of the group, its rank in the job.
+  // `members`: the rank in the job of each rank of the group.
   GroupLog(trace::Recorder& recorder, const std::string& name, int rank, std::vector<int> members);
   ~GroupLog() { recorder_.close(number_); }
   GroupLog(const GroupLog&) = delete;
@@ -28,9 +28,9 @@ class GroupLog {
   void waited(int64_t since_ns) const;
 
   void started(const OpDesc& desc, int64_t now_ns);
-  Remarks remarks(uint64_t digest) const { return {digest, waited_ns_}; }  // for its note
-  void noted(int rank, const Remarks& theirs);  // that rank has entered it
-  void looked() { is_first_look_ = false; }     // whoever comes from now on was waited for
+  Remarks remarks(uint64_t digest) const { return {digest, waited_ns_}; }  // for its header
+  void entered(int rank, const Remarks& theirs);                           // that rank has entered it
+  void looked() { is_first_look_ = false; }  // ranks that enter from now on were waited for
   void running(const std::string& algorithm);
   void ended(const OpDesc& desc, const std::vector<collective::Backlog>& backlogs, bool failed) const;
 
@@ -38,21 +38,21 @@ class GroupLog {
 
  private:
   trace::Event event_of(trace::Kind kind, const OpDesc& desc) const;
-  void all_noted(int last);
+  void all_entered(int last);
 
   trace::Recorder& recorder_;
   const int rank_, world_, number_;
   trace::Delays delays_;
 
-  // Of the collective that runs.
+  // The running collective.
   uint64_t seq_ = 0;
   int64_t started_ns_ = 0;
   bool is_first_look_ = false;
   int missing_ = 0;                     // ranks that have not entered it
-  std::vector<int64_t> earlier_waits_;  // in the one before, by rank
-  int64_t waited_ns_ = -1;              // this rank, in the one before until all have entered
-  const char* algorithm_ = "";          // its plan's; "" before there is one
-  const char* lasting_ = "";            // that of the latest plan
+  std::vector<int64_t> earlier_waits_;  // in the previous one, by rank
+  int64_t waited_ns_ = -1;              // by this rank, in the previous one until all ranks have entered
+  const char* algorithm_ = "";          // of its plan; "" before there is one
+  const char* lasting_ = "";            // of the latest plan
 };
 
 }  // namespace ringdp::comm

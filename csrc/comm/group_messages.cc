@@ -1,4 +1,4 @@
-// The part of Group that deals with point-to-point messages.
+// The part of Group that handles point-to-point messages.
 #include <algorithm>
 
 #include "comm/group.h"
@@ -39,7 +39,7 @@ std::shared_ptr<Message> Group::post(Direction direction, MessageRequest request
   return message;
 }
 
-// A send that may not begin holds back those behind it, which must not overtake it. After a failure all may go.
+// A send that may not begin holds back later ones, which must not overtake it. After a failure all are taken.
 std::shared_ptr<Message> Group::take_posted() {
   const std::lock_guard lock(mutex_);
   bool sends_wait = false;
@@ -140,7 +140,7 @@ void Group::check_messages() {
   }
 }
 
-// Fails the group when a message waits for a peer that will not serve it any more.
+// Fails the group when a message waits for a peer that has left or is lost.
 void Group::check_stranded() {
   const auto now = Deadline::Clock::now();
   std::map<int, Departure> left;

@@ -1,9 +1,126 @@
 #include "comm/mailbox.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
+#include "base/crc32c.h"
+#include "base/error.h"
+
 namespace ringdp::comm {
+namespace {
+
+constexpr uint32_t kFrameMagic = 0x72646d32;  // "rdm2"
+
+// Fixed width, no padding, host byte order, which the magic number checks.
+struct WireFrame {
+  uint32_t magic;
+  uint8_t kind, dtype;
+  uint16_t zero;
+  uint64_t id;
+  int64_t count;
+  int32_t tag;
+  uint32_t sum;  // CRC-32C of the fields before it
+};
+static_assert(sizeof(WireFrame) == kFrameBytes);
+static_assert(std::has_unique_object_representations_v<WireFrame>);
+
+uint32_t sum_of(const WireFrame& w) { return crc32c(0, &w, offsetof(WireFrame, sum)); }
+
+bool valid(const WireFrame& w) {
+  const bool offer = w.kind == static_cast<uint8_t>(FrameKind::kOffer);
+  const bool answer =
+      w.kind == static_cast<uint8_t>(FrameKind::kAccept) || w.kind == static_cast<uint8_t>(FrameKind::kData);
+  const bool bare = w.tag == 0 && w.dtype == 0 && w.count == 0;
+  return w.magic == kFrameMagic && w.zero == 0 && w.sum == sum_of(w) && w.id != 0 && w.count >= 0 &&
+         w.dtype < kDTypeCount && (offer || (answer && bare));
+}
+
+bool is_from(const Offer& offer, int source) { return source == kAnySource || source == offer.from; }
+
+bool fits(const Message& receive, const Offer& offer) {
+  return is_from(offer, receive.peer()) && receive.tag() == offer.frame.tag;
+}
+
+std::string name_of_rank(int rank) { return "rank " + std::to_string(rank); }
+
+}  // namespace
+
+FrameBytes encode(const Frame& f) {
+  WireFrame w{kFrameMagic, static_cast<uint8_t>(f.kind), static_cast<uint8_t>(f.dtype), 0, f.id, f.count, f.tag, 0};
+  w.sum = sum_of(w);
+  FrameBytes bytes;
+  std::memcpy(bytes.data(), &w, sizeof w);
+  return bytes;
+}
+
+std::optional<Frame> decode(const FrameBytes& bytes) {
+  WireFrame w;
+  std::memcpy(&w, bytes.data(), sizeof w);
+  if (!valid(w)) return std::nullopt;
+  return Frame{static_cast<FrameKind>(w.kind), w.id, w.tag, static_cast<DType>(w.dtype), w.count};
+}
+
+std::optional<Offer> Matcher::post(Message& receive) {
+  const auto found =
+      std::find_if(offers_.begin(), offers_.end(), [&](const Offer& offer) { return fits(receive, offer); });
+  if (found == offers_.end()) {
+    receives_.push_back(&receive);
+    any_source_ += receive.peer() == kAnySource;
+    return std::nullopt;
+  }
+  const Offer offer = *found;
+  check_same(receive, offer);
+  offers_.erase(found);
+  --waiting_[offer.from];
+  return offer;
+}
+
+Message* Matcher::offer(const Offer& offer) {
+  const auto found =
+      std::find_if(receives_.begin(), receives_.end(), [&](const Message* receive) { return fits(*receive, offer); });
+  if (found != receives_.end()) {
+    Message* const receive = *found;
+    check_same(*receive, offer);
+    receives_.erase(found);
+    any_source_ -= receive->peer() == kAnySource;
+    return receive;
+  }
+  if (++waiting_[offer.from] > kMostOffers) {
+    throw Error(ErrorKind::kInternal,
+                name_of_rank(offer.from) + " has more than " + std::to_string(kMostOffers) + " sends to " +
+                    name_of_rank(rank_) + " in flight that no receive was posted for (the newest has tag " +
+                    std::to_string(offer.frame.tag) +
+                    "): post receives earlier, or wait for sends before starting "
+                    "more",
+                offer.from);
+  }
+  offers_.push_back(offer);
+  return nullptr;
+}
+
+void Matcher::check_same(const Message& receive, const Offer& offer) const {
+  const bool same_dtype = receive.dtype() == offer.frame.dtype, same_count = receive.count() == offer.frame.count;
+  if (same_dtype && same_count) return;
+  const std::string differing = same_count ? "dtype" : same_dtype ? "element count" : "dtype, element count";
+  throw Error(ErrorKind::kMismatch,
+              "a send and its receive disagree (" + differing + "): " + name_of_rank(offer.from) + " called send(" +
+                  describe_payload(offer.frame.dtype, offer.frame.count) + " to " + name_of_rank(rank_) + ", tag " +
+                  std::to_string(offer.frame.tag) + "), " + name_of_rank(rank_) + " called " + receive.describe() +
+                  ". Give both the same dtype and size, and messages that are in flight together different tags.",
+              offer.from);
+}
+
+std::string Matcher::waiting_offer(int source) const {
+  for (const Offer& offer : offers_) {
+    if (!is_from(offer, source)) continue;
+    return "; " + name_of_rank(offer.from) + " offers " + describe_payload(offer.frame.dtype, offer.frame.count) +
+           " with tag " + std::to_string(offer.frame.tag) + ", which waits for a receive here";
+  }
+  return "";
+}
 
 Mailbox::Mailbox(int rank, const std::vector<transport::Link*>& links)
     : matcher_(rank, static_cast<int>(links.size())), peers_(links.size()) {
@@ -39,7 +156,7 @@ void Mailbox::accept(Message& receive, const Offer& offer) {
   from.frames.push_back({encode({FrameKind::kAccept, receive.id_})});
 }
 
-// A receive from any source concerns all links; a peer that no message concerns may have closed its link long ago.
+// A receive from any source needs all links; a peer without open messages may have closed its link long ago.
 bool Mailbox::in_use(const Peer& peer) const {
   return peer.link && !peer.link_error && (peer.open > 0 || matcher_.awaits_any_source());
 }
@@ -137,9 +254,12 @@ bool Mailbox::write_some(Peer& peer) {
 
 void Mailbox::handle(int rank, const Frame& frame) {
   switch (frame.kind) {
-    case FrameKind::kOffer: return take_offer(rank, frame);
-    case FrameKind::kAccept: return start_payload(rank, frame.id);
-    case FrameKind::kData: return expect_payload(rank, frame.id);
+    case FrameKind::kOffer:
+      return take_offer(rank, frame);
+    case FrameKind::kAccept:
+      return start_payload(rank, frame.id);
+    case FrameKind::kData:
+      return expect_payload(rank, frame.id);
   }
 }
 

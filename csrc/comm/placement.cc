@@ -14,12 +14,13 @@ int64_t input_bytes(const Problem& problem, int rank) {
   return plan::input_elements(problem, rank) * size_of(problem.dtype);
 }
 
-// Input tensors of this rank that follow each other without a gap start here; null otherwise.
+// The start of this rank's input tensors if they follow each other without gaps; otherwise null.
 const std::byte* joined_inputs(const Problem& problem, const std::vector<const void*>& inputs) {
   const auto* first = static_cast<const std::byte*>(inputs[0]);
   const std::byte* next = first;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const int64_t elements = inputs.size() > 1 ? problem.part(static_cast<int>(i)) : plan::input_elements(problem, problem.rank);
+    const int64_t elements =
+        inputs.size() > 1 ? problem.part(static_cast<int>(i)) : plan::input_elements(problem, problem.rank);
     if (elements > 0 && inputs[i] != next) return nullptr;
     next += elements * size_of(problem.dtype);
   }
@@ -31,7 +32,7 @@ bool lies_inside(int64_t offset, int64_t bytes, int64_t heap_bytes) {
 }
 
 int64_t offset_in(const std::byte* heap, int64_t heap_bytes, const void* at, int64_t bytes) {
-  // As integers: the tensor may be any memory of this process.
+  // Compared as integers, because the tensor may lie anywhere in this process.
   const auto offset = static_cast<int64_t>(reinterpret_cast<intptr_t>(at) - reinterpret_cast<intptr_t>(heap));
   return at != nullptr && lies_inside(offset, bytes, heap_bytes) ? offset : Placement::kElsewhere;
 }
@@ -42,7 +43,7 @@ Placement place(const Problem& problem, const collective::Buffers& buffers, cons
   const std::byte* heap = arena.heap_at(arena.index());
   const plan::Reached reached = plan::reached_by_others(problem, problem.rank);
   Placement found;
-  if (problem.what == plan::Collective::kAllToAll) found.part = problem.count;
+  if (problem.traits().has_pairs()) found.part = problem.count;
   if (reached.inputs) {
     const std::byte* inputs = joined_inputs(problem, buffers.inputs);
     found.inputs = offset_in(heap, arena.heap_bytes(), inputs, input_bytes(problem, problem.rank));
@@ -55,7 +56,7 @@ Placement place(const Problem& problem, const collective::Buffers& buffers, cons
 
 bool allows_heaps(const Problem& problem, int rank, const Placement& placement, int64_t heap_bytes) {
   const plan::Reached reached = plan::reached_by_others(problem, rank);
-  if (problem.what == plan::Collective::kAllToAll && placement.part != problem.count) return false;
+  if (problem.traits().has_pairs() && placement.part != problem.count) return false;
   if (reached.inputs && !lies_inside(placement.inputs, input_bytes(problem, rank), heap_bytes)) return false;
   return !reached.outputs || lies_inside(placement.output, problem.count * size_of(problem.dtype), heap_bytes);
 }
@@ -69,7 +70,8 @@ std::optional<std::vector<collective::PeerTensors>> locate(const Problem& proble
     if (!allows_heaps(problem, rank, placed, arena.heap_bytes())) return std::nullopt;
     std::byte* heap = arena.heap_at(rank);
     const plan::Reached reached = plan::reached_by_others(problem, rank);
-    tensors.push_back({reached.inputs ? heap + placed.inputs : nullptr, reached.outputs ? heap + placed.output : nullptr});
+    tensors.push_back(
+        {reached.inputs ? heap + placed.inputs : nullptr, reached.outputs ? heap + placed.output : nullptr});
   }
   return tensors;
 }

@@ -1,18 +1,46 @@
 #include "comm/watch.h"
 
+#include <linux/sockios.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <thread>
 
+#include "base/crc32c.h"
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace ringdp::comm {
 namespace {
+
+constexpr uint32_t kControlMagic = 0x72646332;  // "rdc2"
+
+struct WireMessage {
+  uint32_t magic;
+  uint8_t kind, error;
+  uint16_t text_bytes;
+  int32_t culprit;
+  int32_t origin;
+  uint64_t seq;
+  uint32_t text_sum;  // CRC-32C
+  uint32_t sum;       // of the fields before it; checked before `text_bytes` is used
+};
+static_assert(sizeof(WireMessage) == 32);
+
+uint32_t sum_of(const WireMessage& h) { return crc32c(0, &h, offsetof(WireMessage, sum)); }
+
+bool valid(const WireMessage& h) {
+  return h.magic == kControlMagic && h.sum == sum_of(h) && h.kind <= static_cast<uint8_t>(ControlKind::kGoodbye) &&
+         h.error <= static_cast<uint8_t>(ErrorKind::kInternal) && h.text_bytes <= kMaxText;
+}
+
+[[noreturn]] void refuse() { throw Error(ErrorKind::kInternal, "bytes on a control socket are no control message"); }
 
 constexpr int kTickMs = 100;
 constexpr auto kHeartbeatEvery = std::chrono::milliseconds(250);
@@ -41,6 +69,70 @@ void drop(Items& items, const Test& test) {
 }
 
 }  // namespace
+
+std::string encode(const ControlMessage& m) {
+  const std::string text = m.text.substr(0, kMaxText);
+  WireMessage h{kControlMagic,
+                static_cast<uint8_t>(m.kind),
+                static_cast<uint8_t>(m.error),
+                static_cast<uint16_t>(text.size()),
+                m.culprit,
+                m.origin,
+                m.seq,
+                crc32c(0, text.data(), text.size()),
+                0};
+  h.sum = sum_of(h);
+  std::string bytes(reinterpret_cast<const char*>(&h), sizeof h);
+  return bytes + text;
+}
+
+std::vector<ControlMessage> ControlParser::feed(const char* bytes, size_t size) {
+  std::vector<ControlMessage> messages;
+  pending_.append(bytes, size);
+  size_t at = 0;
+  while (pending_.size() - at >= sizeof(WireMessage)) {
+    WireMessage h;
+    std::memcpy(&h, pending_.data() + at, sizeof h);
+    if (!valid(h)) refuse();
+    if (pending_.size() - at < sizeof h + h.text_bytes) break;
+    const std::string text = pending_.substr(at + sizeof h, h.text_bytes);
+    if (h.text_sum != crc32c(0, text.data(), text.size())) refuse();
+    messages.push_back({static_cast<ControlKind>(h.kind), static_cast<ErrorKind>(h.error), h.culprit, h.seq,
+                        printable(text, kMaxText), h.origin});
+    at += sizeof h + h.text_bytes;
+  }
+  pending_.erase(0, at);
+  return messages;
+}
+
+void send_control(transport::SocketView socket, const ControlMessage& message) {
+  // Heartbeats to a stopped peer must not fill the socket: a message cut in two would read as garbage later.
+  constexpr int kMaxQueuedHeartbeats = 4096;
+  int queued = 0;
+  const bool may_wait = message.kind == ControlKind::kHeartbeat;
+  if (may_wait && ::ioctl(socket.fd(), SIOCOUTQ, &queued) == 0 && queued > kMaxQueuedHeartbeats) return;
+  const std::string bytes = encode(message);
+  socket.post(bytes.data(), bytes.size());
+}
+
+Drained drain_control(transport::SocketView socket, ControlParser& parser, std::vector<ControlMessage>& messages) {
+  char bytes[2048];
+  for (;;) {
+    const ssize_t n = socket.recv(bytes, sizeof bytes);
+    if (n > 0) {
+      for (ControlMessage& m : parser.feed(bytes, n)) messages.push_back(std::move(m));
+    } else if (n < 0 && errno == EINTR) {
+      continue;
+    } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return Drained::kOpen;
+    } else if (n < 0 && errno == EPROTO) {
+      refuse();
+    } else {
+      const bool cut = n < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH);
+      return cut ? Drained::kUnreachable : Drained::kClosed;
+    }
+  }
+}
 
 Watch::Watch(std::function<void()> tick) : tick_(std::move(tick)), poll_(new_poll()) {
   change(poll_.get(), EPOLL_CTL_ADD, wake_.fd());
@@ -81,7 +173,7 @@ void Watch::remove(const Watched* group) {
   drop(groups_, [&](const auto& g) { return g.get() == group; });
 }
 
-// Before a descriptor is closed: while a forked child holds a copy the kernel would look at it for good.
+// Must run before a descriptor is closed: the kernel would go on watching it while a forked child holds a copy.
 void Watch::forget(const Test& which) {
   const auto test = [&](const auto& e) { return which(*e); };
   for (auto at = by_fd_.begin(); at != by_fd_.end();) {
@@ -127,8 +219,8 @@ void Watch::loop() {
       next_heartbeat = now + kHeartbeatEvery;
       for (const auto& e : snapshot()) {
         if (e->peer.heartbeat) send_control(e->peer.control, ControlMessage{});
-        // What came right behind the last bytes of the rendezvous.
-        if (e->peer.control.is_ahead()) look(*e, false);
+        // Bytes that arrived together with the last ones of the bootstrap.
+        if (e->peer.control.has_buffered()) look(*e, false);
       }
     }
     tick_();
@@ -137,7 +229,7 @@ void Watch::loop() {
   }
 }
 
-// Its group may be gone by now, and the number another's.
+// The group may be gone by now, and the number may belong to another descriptor.
 void Watch::look_at(int fd) {
   Entries entries;
   {
@@ -154,7 +246,7 @@ void Watch::fail(const std::string& why) {
 }
 
 void Watch::look(Entry& entry, bool process_gone) {
-  // What the peer said last outranks how its sockets look now.
+  // A peer's last message takes precedence over the state of its sockets.
   std::vector<ControlMessage> messages;
   Drained drained = Drained::kOpen;
   std::string how = process_gone ? kDied : "";

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "kernels/checksum_loop.h"
 #include "kernels/dispatch.h"
 
 namespace ringdp::kernels {
@@ -17,8 +16,8 @@ constexpr uint64_t kPrime = 0x9e3779b185ebca87u;  // odd, so that multiplying lo
 constexpr size_t kLanes = 8;                      // chains that run side by side hide the latency of each
 constexpr size_t kBlock = kLanes * sizeof(uint64_t);
 
-// One to one in `state` and in `word`: what has differed keeps differing. The turn carries high bits down, where the next
-// multiplication spreads them.
+// One to one in `state` and in `word`: what has differed keeps differing. The turn carries high bits down, where the
+// next multiplication spreads them.
 inline uint64_t mixed(uint64_t state, uint64_t word) { return std::rotl((state ^ word) * kPrime, 29); }
 
 inline uint64_t word_at(const unsigned char* at) {
@@ -34,10 +33,6 @@ uint64_t unordered_checksum(const void* elements, int64_t count, int64_t element
     return supported_instruction_sets().front().unordered_checksum(elements, count, element_bytes);
   }
   throw Error(ErrorKind::kInvalidArgument, "elements of " + std::to_string(element_bytes) + " bytes have no checksum");
-}
-
-uint64_t scalar_unordered_checksum(const void* elements, int64_t count, int64_t element_bytes) {
-  return sum_by_size(elements, count, element_bytes);
 }
 
 uint64_t combine(uint64_t so_far, uint64_t next) {

@@ -9,17 +9,12 @@ namespace ringdp::kernels {
 // with a chance of about 2^-64. Needs no alignment. Thread-safe.
 uint64_t checksum(const void* bytes, size_t size);
 
-// Of several checksums in order.
+// One checksum of several, which depends on their order.
 uint64_t combine(uint64_t so_far, uint64_t next);
 
-// Of `count` elements in whatever order: that of a whole is the sum, modulo 2^64, of those of its parts. Two memories
-// that differ in one word (an element, or 4 bytes of a larger one) never have the same. `element_bytes`: 1, 2 or a
-// multiple of 4.
+// A checksum of `count` elements that ignores their order: that of a whole is the sum, modulo 2^64, of its parts'. Two
+// memories that differ in one word (an element, or 4 bytes of a larger one) never have the same. `element_bytes`: 1, 2
+// or a multiple of 4.
 uint64_t unordered_checksum(const void* elements, int64_t count, int64_t element_bytes);
-
-// The same on one instruction set; sizes are not looked at.
-using UnorderedChecksum = uint64_t (*)(const void* elements, int64_t count, int64_t element_bytes);
-uint64_t scalar_unordered_checksum(const void* elements, int64_t count, int64_t element_bytes);
-uint64_t avx2_unordered_checksum(const void* elements, int64_t count, int64_t element_bytes);
 
 }  // namespace ringdp::kernels

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "kernels/codec_kernel.h"
 #include "kernels/dispatch.h"
 
 namespace ringdp::kernels {

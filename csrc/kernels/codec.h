@@ -4,15 +4,14 @@
 // int8, fp8 (e4m3: 4 bits of exponent, 3 of fraction, largest value 448): blocks of kWireBlock elements, the last one
 // may be shorter. A block is its scale, a float32, then a byte per element: code(x / scale) to nearest even, where
 // scale = (largest magnitude) / (largest code), no less than makes the smallest non-zero value a normal float32, and
-// no more than keeps the largest one finite; the next power of two instead if that loses nothing (as with blocks of small
-// whole numbers). A block that holds an infinity or a NaN has the scale NaN and decodes to
-// NaN as a whole. Elements pass through float32: of float64, what that cannot hold counts as infinite, and the bits
-// that it has no room for are rounded away first.
-// The wire is little-endian, as all machines are that this runs on.
+// no more than keeps the largest one finite; the next power of two instead if that loses nothing (as with blocks of
+// small whole numbers). A block that holds an infinity or a NaN has the scale NaN and decodes to NaN as a whole.
+// Elements pass through float32: of float64, what that cannot hold counts as infinite, and the bits that it has no room
+// for are rounded away first. The wire is little-endian, as all machines are that this runs on.
 #pragma once
 #include <cstdint>
 
-#include "base/wire_type.h"
+#include "base/dtype.h"
 
 namespace ringdp::kernels {
 

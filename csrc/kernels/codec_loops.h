@@ -1,10 +1,10 @@
-// The one text of all codec kernels; codec_<instruction set>.cc compiles it with its own Isa (see vectors.h).
+// The one text of all codec kernels; kernels_<instruction set>.cc compiles it with its own Isa (see vectors.h).
 //
 // No intermediate value is a subnormal float that matters, so flush-to-zero modes change no decoded bit.
 #pragma once
 #include <limits>
 
-#include "kernels/codec_kernel.h"
+#include "kernels/dispatch.h"
 #include "kernels/vectors.h"
 
 namespace ringdp::kernels {
@@ -179,21 +179,31 @@ struct CodecLoops {
 
   static void encode(WireType wire, const float* block, std::byte* encoded) {
     switch (wire) {
-      case WireType::kBf16: return narrow_as<BFloat16>(block, encoded);
-      case WireType::kFp16: return narrow_as<Half>(block, encoded);
-      case WireType::kFp8: return encode_scaled<Fp8Code<Isa>>(block, encoded);
-      case WireType::kInt8: return encode_scaled<Int8Code<Isa>>(block, encoded);
-      case WireType::kFp32: break;  // refused before
+      case WireType::kBf16:
+        return narrow_as<BFloat16>(block, encoded);
+      case WireType::kFp16:
+        return narrow_as<Half>(block, encoded);
+      case WireType::kFp8:
+        return encode_scaled<Fp8Code<Isa>>(block, encoded);
+      case WireType::kInt8:
+        return encode_scaled<Int8Code<Isa>>(block, encoded);
+      case WireType::kFp32:
+        break;  // refused before
     }
   }
 
   static void decode(WireType wire, const std::byte* encoded, float* block) {
     switch (wire) {
-      case WireType::kBf16: return widen_as<BFloat16>(encoded, block);
-      case WireType::kFp16: return widen_as<Half>(encoded, block);
-      case WireType::kFp8: return decode_scaled<Fp8Code<Isa>>(encoded, block);
-      case WireType::kInt8: return decode_scaled<Int8Code<Isa>>(encoded, block);
-      case WireType::kFp32: break;
+      case WireType::kBf16:
+        return widen_as<BFloat16>(encoded, block);
+      case WireType::kFp16:
+        return widen_as<Half>(encoded, block);
+      case WireType::kFp8:
+        return decode_scaled<Fp8Code<Isa>>(encoded, block);
+      case WireType::kInt8:
+        return decode_scaled<Int8Code<Isa>>(encoded, block);
+      case WireType::kFp32:
+        break;
     }
   }
 

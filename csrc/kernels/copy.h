@@ -10,11 +10,8 @@ namespace ringdp::kernels {
 // `src` and `dst` may overlap, as for memmove.
 void copy(const void* src, void* dst, int64_t bytes);
 
-// The same for memory that does not overlap and is larger than the caches: where the processor can, `dst` is neither read
-// for ownership nor kept in a cache. Complete for other threads when it returns.
+// The same for memory that does not overlap and is larger than the caches: where the processor can, `dst` is neither
+// read for ownership nor kept in a cache. Complete for other threads when it returns.
 void copy_past_caches(const void* src, void* dst, int64_t bytes);
-
-using CopyKernel = void (*)(const void* src, void* dst, int64_t bytes);
-void avx2_copy_past_caches(const void* src, void* dst, int64_t bytes);
 
 }  // namespace ringdp::kernels

@@ -4,6 +4,8 @@
 #include <cpuid.h>
 #endif
 
+#include "kernels/copy.h"
+
 namespace ringdp::kernels {
 namespace {
 
@@ -22,13 +24,12 @@ std::vector<InstructionSet> detect() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    sets.push_back(
-        {"avx512", pick_avx512_kernel, avx512_codec(), avx2_copy_past_caches, avx512_step_kernels(),
-         avx2_unordered_checksum});
+    sets.push_back({"avx512", pick_avx512_kernel, avx512_codec(), avx2_copy_past_caches, avx512_step_kernels(),
+                    avx2_unordered_checksum});
   }
   if (avx2) {
-    sets.push_back({"avx2", pick_avx2_kernel, avx2_codec(), avx2_copy_past_caches, avx2_step_kernels(),
-                    avx2_unordered_checksum});
+    sets.push_back(
+        {"avx2", pick_avx2_kernel, avx2_codec(), avx2_copy_past_caches, avx2_step_kernels(), avx2_unordered_checksum});
   }
 #endif
 #if defined(__aarch64__)

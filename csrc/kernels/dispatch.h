@@ -1,14 +1,112 @@
-// Which instruction sets this binary holds and this machine runs.
+// The kernels of one instruction set, and which sets this binary holds and this machine runs.
+//
+// fold(), encode(), decode(), sgd_step() and adam_step() check their arguments and cut the work into what kernels take;
+// a kernel does it on one instruction set. All kernels of a set are compiled in one file, kernels_<set>.cc.
 #pragma once
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
-#include "kernels/checksum.h"
-#include "kernels/codec_kernel.h"
-#include "kernels/copy.h"
-#include "kernels/kernel.h"
-#include "kernels/step_kernel.h"
+#include "base/dtype.h"
+#include "kernels/fold.h"
+#include "kernels/step.h"
 
 namespace ringdp::kernels {
+
+// --- fold ---
+// A kernel folds 1..max_kernel_srcs(op) sources (kMaxToAll where it stores to all) in registers, over a multiple of
+// kTile elements. It reads element i of every source before it writes element i of any destination, and never reads it
+// again.
+
+constexpr int64_t kTile = 64;          // elements; a whole number of vectors for every type and instruction set
+constexpr int64_t kBlockBytes = 4096;  // of partial sums kept in the first-level cache
+
+constexpr bool is_sum(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
+}
+
+// Sums are what training runs on; the rarer operations get fewer kernels and go through a block more often.
+constexpr int kMaxKernelSrcs = 8;
+constexpr int kMaxToAll = 16;
+constexpr int max_kernel_srcs(ReduceOp op) { return is_sum(op) ? kMaxKernelSrcs : 2; }
+
+// Sums without partial sums have kernels that store to as many destinations as there are sources: one pass over the
+// tensors of all ranks. Other numbers of destinations are written by twos, or one by one.
+constexpr bool stores_to_all(ReduceOp op, int n_srcs, int n_dsts, bool wide_src, bool wide_dst) {
+  return is_sum(op) && n_srcs == n_dsts && n_srcs <= kMaxToAll && !wide_src && !wide_dst;
+}
+constexpr int kernel_dsts(ReduceOp op, int n_dsts) { return is_sum(op) && n_dsts >= 2 ? 2 : 1; }
+
+using Kernel = void (*)(const void* const* srcs, void* const* dsts, int64_t count, double divisor);
+
+struct KernelKey {
+  DType dtype;
+  ReduceOp op;
+  bool wide_src, wide_dst, divide;
+  int n_srcs, n_dsts;
+};
+
+using KernelPicker = Kernel (*)(const KernelKey&);
+
+Kernel pick_scalar_kernel(const KernelKey& key);
+Kernel pick_avx2_kernel(const KernelKey& key);
+Kernel pick_avx512_kernel(const KernelKey& key);
+
+// `fold` on chosen kernels: what the tests of one instruction set call.
+void fold_with(KernelPicker pick, const FoldArgs& args);
+
+// --- codec ---
+// Every kernel works on one whole block of kWireBlock elements; none keeps a pointer.
+
+struct Codec {
+  void (*widen)(DType dtype, const std::byte* elements, float* block);
+  void (*narrow)(DType dtype, const float* block, std::byte* elements);
+  void (*encode)(WireType wire, const float* block, std::byte* encoded);
+  void (*decode)(WireType wire, const std::byte* encoded, float* block);
+};
+
+const Codec& scalar_codec();
+const Codec& avx2_codec();
+const Codec& avx512_codec();
+
+// `encode` and `decode` on chosen kernels: what the tests of one instruction set call.
+void encode_with(const Codec& codec, WireType wire, DType dtype, const void* src, void* encoded, int64_t count);
+void decode_with(const Codec& codec, WireType wire, DType dtype, const void* encoded, void* dst, int64_t count);
+
+// --- optimizer steps ---
+// A kernel works on a multiple of kStepLanes elements and keeps no pointer.
+
+constexpr int64_t kStepLanes = 16;  // a whole number of vectors of every instruction set
+
+struct StepKernels {
+  bool fma;
+  void (*sgd)(const SgdScalars&, const StepArrays&);
+  void (*moments)(const AdamScalars&, const StepArrays&);                     // Adam up to the root
+  void (*update)(const AdamScalars&, const StepArrays&, const float* roots);  // and from the root on
+  void (*adam)(const AdamScalars&, const StepArrays&);                        // both, with IEEE roots
+};
+
+const StepKernels& scalar_step_kernels();
+const StepKernels& scalar_fma_step_kernels();  // where the baseline has the instruction (aarch64); elsewhere slow
+const StepKernels& avx2_step_kernels();
+const StepKernels& avx512_step_kernels();
+
+// The steps on chosen kernels: what the tests of one instruction set call. `root` as in StepMath.
+void sgd_step_with(const StepKernels& kernels, const SgdSettings& settings, const StepArrays& arrays, bool first);
+void adam_step_with(const StepKernels& kernels, const AdamSettings& settings, const StepArrays& arrays, double number,
+                    void (*root)(const float*, float*, int64_t));
+
+// --- copies and checksums ---
+
+using CopyKernel = void (*)(const void* src, void* dst, int64_t bytes);
+void avx2_copy_past_caches(const void* src, void* dst, int64_t bytes);
+
+// unordered_checksum() without its check of sizes.
+using UnorderedChecksum = uint64_t (*)(const void* elements, int64_t count, int64_t element_bytes);
+uint64_t scalar_unordered_checksum(const void* elements, int64_t count, int64_t element_bytes);
+uint64_t avx2_unordered_checksum(const void* elements, int64_t count, int64_t element_bytes);
+
+// --- all of them ---
 
 struct InstructionSet {
   const char* name;  // "avx512", "avx2", "neon" or "scalar"

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "base/bytes.h"
-#include "kernels/kernel.h"
+#include "kernels/dispatch.h"
 
 namespace ringdp::kernels {
 namespace {
@@ -27,9 +27,10 @@ void check(const FoldArgs& args) {
     refuse("a divisor of " + std::to_string(args.divisor) + " for " + name_of(args.dtype) +
            "; it cannot be averaged, use SUM");
   }
-  if (args.divisor != 0 && is_whole(args.dtype) && !(args.divisor >= 1 && args.divisor <= INT32_MAX &&
-                                                    args.divisor == std::floor(args.divisor))) {
-    refuse("a divisor of " + std::to_string(args.divisor) + " for " + name_of(args.dtype) + "; it must be a number of ranks");
+  if (args.divisor != 0 && is_whole(args.dtype) &&
+      !(args.divisor >= 1 && args.divisor <= INT32_MAX && args.divisor == std::floor(args.divisor))) {
+    refuse("a divisor of " + std::to_string(args.divisor) + " for " + name_of(args.dtype) +
+           "; it must be a number of ranks");
   }
   if (args.count == 0) return;
   for (int i = 0; i < args.n_srcs; ++i) {
@@ -136,8 +137,8 @@ class Folder {
       const bool last = taken == args_.n_srcs;
       aim(step, last, begin);
       const bool divide = last && args_.divisor != 0;
-      const KernelKey key{args_.dtype, args_.op,    !first || args_.wide_src, !last || args_.wide_dst,
-                          divide,      step.n_srcs, step.n_dsts};
+      const KernelKey key{args_.dtype, args_.op,   !first || args_.wide_src, !last || args_.wide_dst, divide,
+                          step.n_srcs, step.n_dsts};
       step.run(pick_(key), count, args_.divisor);
     }
   }

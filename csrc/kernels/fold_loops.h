@@ -1,10 +1,10 @@
-// The one text of all fold kernels; fold_<instruction set>.cc compiles it with its own Isa (see vectors.h).
+// The one text of all fold kernels; kernels_<instruction set>.cc compiles it with its own Isa (see vectors.h).
 #pragma once
 #include <limits>
 #include <type_traits>
 #include <utility>
 
-#include "kernels/kernel.h"
+#include "kernels/dispatch.h"
 #include "kernels/vectors.h"
 
 namespace ringdp::kernels {
@@ -12,39 +12,53 @@ namespace ringdp::kernels {
 template <class Isa>
 struct Sum {
   template <class V>
-  static V apply(V a, V b) { return a + b; }
+  static V apply(V a, V b) {
+    return a + b;
+  }
 };
 template <class Isa>
 struct Product {
   template <class V>
-  static V apply(V a, V b) { return a * b; }
+  static V apply(V a, V b) {
+    return a * b;
+  }
 };
 // `b != b` lets a NaN of b in; a NaN of a stays, because it compares false.
 template <class Isa>
 struct Min {
   template <class V>
-  static V apply(V a, V b) { return b < a ? b : (b != b ? b : a); }
+  static V apply(V a, V b) {
+    return b < a ? b : (b != b ? b : a);
+  }
 };
 template <class Isa>
 struct Max {
   template <class V>
-  static V apply(V a, V b) { return b > a ? b : (b != b ? b : a); }
+  static V apply(V a, V b) {
+    return b > a ? b : (b != b ? b : a);
+  }
 };
 
 template <class Isa>
 struct BitAnd {
   template <class V>
-  static V apply(V a, V b) { return a & b; }
+  static V apply(V a, V b) {
+    return a & b;
+  }
 };
 template <class Isa>
 struct BitOr {
   template <class V>
-  static V apply(V a, V b) { return a | b; }
+  static V apply(V a, V b) {
+    return a | b;
+  }
 };
 template <class Isa>
 struct BitXor {
   template <class V>
-  static V apply(V a, V b) { return a ^ b; }
+  static V apply(V a, V b) {
+    return a ^ b;
+  }
 };
 
 template <class Isa, class T, class Op, bool kWideSrc, bool kWideDst, bool kDivide>
@@ -160,28 +174,44 @@ struct Picker {
       if (key.op == ReduceOp::kBxor) return by_width<Wrapping, BitXor<Isa>>(key);
     }
     switch (key.op) {
-      case ReduceOp::kMin: return by_width<T, Min<Isa>>(key);
-      case ReduceOp::kMax: return by_width<T, Max<Isa>>(key);
-      case ReduceOp::kProduct: return by_width<Wrapping, Product<Isa>>(key);
-      default: return by_width<Wrapping, Sum<Isa>>(key);
+      case ReduceOp::kMin:
+        return by_width<T, Min<Isa>>(key);
+      case ReduceOp::kMax:
+        return by_width<T, Max<Isa>>(key);
+      case ReduceOp::kProduct:
+        return by_width<Wrapping, Product<Isa>>(key);
+      default:
+        return by_width<Wrapping, Sum<Isa>>(key);
     }
   }
 
   // Not visit_dtype: its instantiations must not be compiled for an instruction set and shared.
   static Kernel pick(const KernelKey& key) {
     switch (key.dtype) {
-      case DType::kU8: return by_op<uint8_t, uint8_t>(key);
-      case DType::kI8: return by_op<int8_t, uint8_t>(key);
-      case DType::kU16: return by_op<uint16_t, uint16_t>(key);
-      case DType::kI16: return by_op<int16_t, uint16_t>(key);
-      case DType::kU32: return by_op<uint32_t, uint32_t>(key);
-      case DType::kI32: return by_op<int32_t, uint32_t>(key);
-      case DType::kU64: return by_op<uint64_t, uint64_t>(key);
-      case DType::kI64: return by_op<int64_t, uint64_t>(key);
-      case DType::kF16: return by_op<Half, Half>(key);
-      case DType::kBF16: return by_op<BFloat16, BFloat16>(key);
-      case DType::kF64: return by_op<double, double>(key);
-      default: break;
+      case DType::kU8:
+        return by_op<uint8_t, uint8_t>(key);
+      case DType::kI8:
+        return by_op<int8_t, uint8_t>(key);
+      case DType::kU16:
+        return by_op<uint16_t, uint16_t>(key);
+      case DType::kI16:
+        return by_op<int16_t, uint16_t>(key);
+      case DType::kU32:
+        return by_op<uint32_t, uint32_t>(key);
+      case DType::kI32:
+        return by_op<int32_t, uint32_t>(key);
+      case DType::kU64:
+        return by_op<uint64_t, uint64_t>(key);
+      case DType::kI64:
+        return by_op<int64_t, uint64_t>(key);
+      case DType::kF16:
+        return by_op<Half, Half>(key);
+      case DType::kBF16:
+        return by_op<BFloat16, BFloat16>(key);
+      case DType::kF64:
+        return by_op<double, double>(key);
+      default:
+        break;
     }
     return by_op<float, float>(key);
   }

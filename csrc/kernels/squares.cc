@@ -5,8 +5,7 @@
 #include <type_traits>
 
 #include "base/error.h"
-#include "kernels/half_bits.h"
-#include "kernels/isa_baseline.h"
+#include "kernels/baseline.h"
 
 namespace ringdp::kernels {
 namespace {
@@ -16,9 +15,7 @@ constexpr int kSums = 16;
 float widened(float value) { return value; }
 double widened(double value) { return value; }
 float widened(BFloat16 value) { return __builtin_bit_cast(float, static_cast<uint32_t>(value.bits) << 16); }
-float widened(Half value) {
-  return HalfBits<Baseline>::half_to_float(Floats<Baseline>::ShortBits{value.bits})[0];
-}
+float widened(Half value) { return HalfBits<Baseline>::half_to_float(Floats<Baseline>::ShortBits{value.bits})[0]; }
 
 template <class T>
 double squares_of(const T* values, int64_t count) {

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "kernels/dispatch.h"
-#include "kernels/step_kernel.h"
 
 namespace ringdp::kernels {
 namespace {

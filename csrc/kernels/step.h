@@ -39,6 +39,22 @@ struct AdamSettings {
   bool amsgrad = false, maximize = false;
 };
 
+// What the settings come to in float32, as the kernels of the CPU and of devices take them.
+struct SgdScalars {
+  float minus_lr, momentum, share, weight_decay;  // share: 1 - dampening
+  bool decays, has_momentum, first, nesterov, maximize;
+};
+
+struct AdamScalars {
+  float keep, weight_decay;                 // of decoupled and of coupled decay
+  float mean_weight, beta2, square_weight;  // 1 - beta1, beta2, 1 - beta2
+  float root_correction, eps, rate;         // root(1 - beta2^t), eps, -lr / (1 - beta1^t)
+  bool decays_gradient, amsgrad, maximize;
+};
+
+// `number`: of the step, from 1.
+AdamScalars scalars_of(const AdamSettings& settings, double number);
+
 // `first`: there is no momentum yet; the buffer is written without being read. InvalidArgument: a missing array, or no
 // kernel with this `math`; nothing is written then.
 void sgd_step(const SgdSettings& settings, const StepArrays& arrays, bool first, const StepMath& math);

@@ -1,8 +1,8 @@
-// The one text of all step kernels; step_<instruction set>.cc compiles it with its own Isa.
+// The one text of all step kernels; kernels_<instruction set>.cc compiles it with its own Isa.
 //
 // An Isa (vectors.h) here also has fma(a, b, c), a * b + c as torch rounds it, and root(v), the IEEE square root.
 #pragma once
-#include "kernels/step_kernel.h"
+#include "kernels/dispatch.h"
 #include "kernels/vectors.h"
 
 namespace ringdp::kernels {
@@ -75,7 +75,7 @@ struct StepLoops {
     }
   }
   static void adam(const AdamScalars& s, const StepArrays& a) {
-#pragma GCC unroll 2  // one's root and divisions run beside the other's loads
+#pragma GCC unroll 2  // one's root and divisions overlap with the other's loads
     for (int64_t i = 0; i < a.count; i += kLanes) {
       const Values p = load(a.parameters + i);
       const Moments now = moments_at(s, a, i, p);

@@ -10,7 +10,7 @@ constexpr int64_t kCacheLine = 64;
 }  // namespace
 
 Builder::Builder(const std::string& algorithm, const Problem& problem)
-    : outputs_past_caches_(problem.overflows_caches()) {
+    : outputs_past_caches_(problem.overflows_caches()), line_bytes_(problem.in_kernels() ? kPackBytes : kCacheLine) {
   plan_.algorithm = algorithm;
   plan_.what = problem.what;
   plan_.dtype = problem.dtype;
@@ -20,53 +20,70 @@ Builder::Builder(const std::string& algorithm, const Problem& problem)
   plan_.world = problem.world;
 }
 
-int Builder::add_lane(const std::string& name) {
-  plan_.lanes.push_back({name, {}});
-  return static_cast<int>(plan_.lanes.size()) - 1;
+int Builder::add_channel(const std::string& name) {
+  plan_.channels.push_back({name, {}});
+  return static_cast<int>(plan_.channels.size()) - 1;
 }
 
-After Builder::append(int lane, Step step) {
-  std::vector<Step>& steps = plan_.lanes[lane].steps;
+After Builder::append(int channel, Step step) {
+  std::vector<Step>& steps = plan_.channels[channel].steps;
+  step.number = written_++;
   steps.push_back(std::move(step));
-  return {lane, static_cast<int32_t>(steps.size())};
+  return {channel, static_cast<int32_t>(steps.size())};
 }
 
-After Builder::send(int lane, int peer, int round, const Ref& src, std::vector<After> after) {
-  return append(lane, {Verb::kSend, false, false, peer, round, {src}, {}, std::move(after)});
+After Builder::send(int channel, int peer, int round, const Ref& src, std::vector<After> after) {
+  return append(channel, {Verb::kSend, false, false, peer, round, {src}, {}, std::move(after)});
 }
 
-After Builder::recv(int lane, int peer, int round, const Ref& dst, std::vector<After> after) {
-  return append(lane, {Verb::kRecv, false, false, peer, round, {}, {dst}, std::move(after)});
+After Builder::recv(int channel, int peer, int round, const Ref& dst, std::vector<After> after) {
+  return append(channel, {Verb::kRecv, false, false, peer, round, {}, {dst}, std::move(after)});
 }
 
-After Builder::send_announced(int lane, int peer, int round, const Ref& src) {
-  return append(lane, {Verb::kSend, false, true, peer, round, {src}, {}, {}});
+After Builder::send_announced(int channel, int peer, int round, const Ref& src) {
+  return append(channel, {Verb::kSend, false, true, peer, round, {src}, {}, {}});
 }
 
-After Builder::recv_announced(int lane, int peer, int round, const Ref& dst) {
-  return append(lane, {Verb::kRecv, false, true, peer, round, {}, {dst}, {}});
+After Builder::recv_announced(int channel, int peer, int round, const Ref& dst) {
+  return append(channel, {Verb::kRecv, false, true, peer, round, {}, {dst}, {}});
 }
 
-After Builder::fold(int lane, std::vector<Ref> srcs, std::vector<Ref> dsts, bool finish, std::vector<After> after) {
-  return append(lane, {Verb::kFold, finish, false, -1, -1, std::move(srcs), std::move(dsts), std::move(after)});
+After Builder::fold(int channel, std::vector<Ref> srcs, std::vector<Ref> dsts, bool finish, std::vector<After> after) {
+  return append(channel, {Verb::kFold, finish, false, -1, -1, std::move(srcs), std::move(dsts), std::move(after)});
 }
 
-After Builder::copy(int lane, const Ref& src, const Ref& dst, std::vector<After> after) {
+After Builder::copy(int channel, const Ref& src, const Ref& dst, std::vector<After> after) {
   const bool past_caches = outputs_past_caches_ && dst.space == Space::kOutput;
-  return append(lane, {Verb::kCopy, false, false, -1, -1, {src}, {dst}, std::move(after), past_caches});
+  return append(channel, {Verb::kCopy, false, false, -1, -1, {src}, {dst}, std::move(after), past_caches});
 }
 
-After Builder::encode(int lane, const Ref& src, const Ref& dst, std::vector<After> after) {
-  return append(lane, {Verb::kEncode, false, false, -1, -1, {src}, {dst}, std::move(after)});
+After Builder::copy_to_all(int channel, const Ref& src, std::vector<Ref> dsts) {
+  return append(channel, {Verb::kCopy, false, false, -1, -1, {src}, std::move(dsts), {}});
 }
 
-After Builder::decode(int lane, const Ref& src, const Ref& dst, std::vector<After> after) {
-  return append(lane, {Verb::kDecode, false, false, -1, -1, {src}, {dst}, std::move(after)});
+After Builder::encode(int channel, const Ref& src, const Ref& dst, std::vector<After> after) {
+  return append(channel, {Verb::kEncode, false, false, -1, -1, {src}, {dst}, std::move(after)});
 }
 
-After Builder::signal(int lane) { return append(lane, {Verb::kSignal, false, false, -1, -1, {}, {}, {}}); }
+After Builder::decode(int channel, const Ref& src, const Ref& dst, std::vector<After> after) {
+  return append(channel, {Verb::kDecode, false, false, -1, -1, {src}, {dst}, std::move(after)});
+}
 
-After Builder::wait(int lane) { return append(lane, {Verb::kWait, false, false, -1, -1, {}, {}, {}}); }
+After Builder::signal(int channel) { return append(channel, {Verb::kSignal, false, false, -1, -1, {}, {}, {}}); }
+
+After Builder::wait(int channel) { return append(channel, {Verb::kWait, false, false, -1, -1, {}, {}, {}}); }
+
+After Builder::post(int channel, int peer, int round) {
+  return append(channel, {Verb::kPost, false, false, peer, round, {}, {}, {}});
+}
+
+After Builder::await(int channel, int peer, int round) {
+  return append(channel, {Verb::kAwait, false, false, peer, round, {}, {}, {}});
+}
+
+After Builder::push(int channel, const Ref& src) {
+  return append(channel, {Verb::kPush, false, false, -1, -1, {src}, {}, {}});
+}
 
 Ref Builder::user(Space space, int tensor, Extent elements) const {
   return {space, Form::kRaw, tensor, 0, elements.begin * size_of(plan_.dtype), elements.count()};
@@ -82,7 +99,7 @@ Ref Builder::scratch(int64_t byte_offset, Form form, int64_t count) {
 
 int64_t Builder::reserve_scratch(int64_t bytes) {
   const int64_t offset = plan_.scratch_bytes;
-  plan_.scratch_bytes += align_up(bytes, kCacheLine);
+  plan_.scratch_bytes += align_up(bytes, line_bytes_);
   return offset;
 }
 

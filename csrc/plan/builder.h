@@ -1,4 +1,4 @@
-// Writes a plan: lanes, steps in lane order, scratch memory, and handles that let one step wait for another.
+// Writes a plan: channels, steps in channel order, scratch memory, and handles that let one step wait for another.
 //
 // Single-threaded; a Builder is used for one plan. Extents are in elements, offsets in Ref in bytes.
 #pragma once
@@ -14,27 +14,32 @@ class Builder {
  public:
   Builder(const std::string& algorithm, const Problem& problem);
 
-  int add_lane(const std::string& name);
-  int add_send_lane(int peer) { return add_lane("send>" + std::to_string(peer)); }
-  int add_recv_lane(int peer) { return add_lane("recv<" + std::to_string(peer)); }
+  int add_channel(const std::string& name);
+  int add_send_channel(int peer) { return add_channel("send>" + std::to_string(peer)); }
+  int add_recv_channel(int peer) { return add_channel("recv<" + std::to_string(peer)); }
 
-  // Each appends one step to `lane` and returns the handle that is satisfied once that step is over.
-  After send(int lane, int peer, int round, const Ref& src, std::vector<After> after = {});
-  After recv(int lane, int peer, int round, const Ref& dst, std::vector<After> after = {});
-  After send_announced(int lane, int peer, int round, const Ref& src);
-  After recv_announced(int lane, int peer, int round, const Ref& dst);
-  After fold(int lane, std::vector<Ref> srcs, std::vector<Ref> dsts, bool finish, std::vector<After> after = {});
-  After copy(int lane, const Ref& src, const Ref& dst, std::vector<After> after = {});
-  After encode(int lane, const Ref& src, const Ref& dst, std::vector<After> after = {});
-  After decode(int lane, const Ref& src, const Ref& dst, std::vector<After> after = {});
-  After signal(int lane);
-  After wait(int lane);
+  // Each appends one step to `channel` and returns the handle that is satisfied once that step is over.
+  After send(int channel, int peer, int round, const Ref& src, std::vector<After> after = {});
+  After recv(int channel, int peer, int round, const Ref& dst, std::vector<After> after = {});
+  After send_announced(int channel, int peer, int round, const Ref& src);
+  After recv_announced(int channel, int peer, int round, const Ref& dst);
+  After fold(int channel, std::vector<Ref> srcs, std::vector<Ref> dsts, bool finish, std::vector<After> after = {});
+  After copy(int channel, const Ref& src, const Ref& dst, std::vector<After> after = {});
+  After copy_to_all(int channel, const Ref& src, std::vector<Ref> dsts);  // kernels only: loads once
+  After encode(int channel, const Ref& src, const Ref& dst, std::vector<After> after = {});
+  After decode(int channel, const Ref& src, const Ref& dst, std::vector<After> after = {});
+  After signal(int channel);
+  After wait(int channel);
+  After post(int channel, int peer, int round);
+  After await(int channel, int peer, int round);
+  After push(int channel, const Ref& src);
 
   Ref input(int tensor, Extent elements) const { return user(Space::kInput, tensor, elements); }
   Ref output(int tensor, Extent elements) const { return user(Space::kOutput, tensor, elements); }
   Ref peer_input(int member, Extent elements) const { return user(Space::kPeerInput, member, elements); }
   Ref peer_output(int member, Extent elements) const { return user(Space::kPeerOutput, member, elements); }
   Ref slot(int member, int stage, int64_t byte_offset, int64_t count) const;
+  Ref pushed(int member, Extent elements) const { return user(Space::kPushed, member, elements); }
   static Ref scratch(int64_t byte_offset, Form form, int64_t count);
 
   // Offset of `bytes` more of scratch, aligned so that slots share no cache line.
@@ -43,11 +48,13 @@ class Builder {
   Plan finish() { return std::move(plan_); }
 
  private:
-  After append(int lane, Step step);
+  After append(int channel, Step step);
   Ref user(Space space, int tensor, Extent elements) const;
 
   Plan plan_;
   bool outputs_past_caches_;
+  int64_t line_bytes_;
+  int32_t written_ = 0;  // steps
 };
 
 }  // namespace ringdp::plan

@@ -5,7 +5,6 @@
 #include "plan/direct.h"
 #include "plan/hierarchy.h"
 #include "plan/ring.h"
-#include "plan/server.h"
 #include "plan/tree.h"
 #include "plan/validate.h"
 
@@ -15,14 +14,14 @@ namespace {
 // One rank's result is its own contribution; an AVG may have a divisor. Executors skip a copy onto itself.
 Plan local(const Problem& problem) {
   Builder builder("local", problem);
-  const int lane = builder.add_lane("own");
-  const Extent whole = {0, problem.what == Collective::kAllToAll ? problem.sent_to(0) : problem.part(0)};
+  const int channel = builder.add_channel("own");
+  const Extent whole = {0, problem.traits().has_pairs() ? problem.sent_to(0) : problem.part(0)};
   if (problem.what == Collective::kBarrier || whole.count() == 0) return builder.finish();
   const Ref input = builder.input(0, whole), output = builder.output(0, whole);
-  if (problem.op == ReduceOp::kAvg) {
-    builder.fold(lane, {input}, {output}, true);
+  if (is_sum(problem.what) && problem.op == ReduceOp::kAvg) {
+    builder.fold(channel, {input}, {output}, true);
   } else {
-    builder.copy(lane, input, output);
+    builder.copy(channel, input, output);
   }
   return builder.finish();
 }
@@ -31,13 +30,20 @@ Plan local(const Problem& problem) {
 
 const char* name_of(AlgorithmChoice algorithm) {
   switch (algorithm) {
-    case AlgorithmChoice::kAuto: return "auto";
-    case AlgorithmChoice::kArena: return "arena";
-    case AlgorithmChoice::kDirect: return "direct";
-    case AlgorithmChoice::kRing: return "ring";
-    case AlgorithmChoice::kHierarchy: return "hierarchy";
-    case AlgorithmChoice::kTree: return "tree";
-    case AlgorithmChoice::kServer: return "server";
+    case AlgorithmChoice::kAuto:
+      return "auto";
+    case AlgorithmChoice::kArena:
+      return "arena";
+    case AlgorithmChoice::kDirect:
+      return "direct";
+    case AlgorithmChoice::kRing:
+      return "ring";
+    case AlgorithmChoice::kHierarchy:
+      return "hierarchy";
+    case AlgorithmChoice::kTree:
+      return "tree";
+    case AlgorithmChoice::kServer:
+      return "server";
   }
   return "unknown algorithm";
 }
@@ -53,13 +59,20 @@ Plan make_plan(AlgorithmChoice algorithm, Order order, const Problem& problem) {
                     ": only direct quantises each contribution once; use algorithm=direct or wire=fp32");
   }
   switch (algorithm) {
-    case AlgorithmChoice::kArena: return arena(problem);
-    case AlgorithmChoice::kDirect: return direct(problem);
-    case AlgorithmChoice::kRing: return ring(problem, order);
-    case AlgorithmChoice::kHierarchy: return hierarchy(problem);
-    case AlgorithmChoice::kTree: return tree(problem);
-    case AlgorithmChoice::kServer: return server(problem);
-    case AlgorithmChoice::kAuto: break;
+    case AlgorithmChoice::kArena:
+      return arena(problem);
+    case AlgorithmChoice::kDirect:
+      return direct(problem);
+    case AlgorithmChoice::kRing:
+      return ring(problem, order);
+    case AlgorithmChoice::kHierarchy:
+      return hierarchy(problem);
+    case AlgorithmChoice::kTree:
+      return tree(problem);
+    case AlgorithmChoice::kServer:
+      return server(problem);
+    case AlgorithmChoice::kAuto:
+      break;
   }
   throw Error(ErrorKind::kInvalidArgument,
               std::string("algorithm=") + name_of(algorithm) + " has no plan: collective/select turns it into another");

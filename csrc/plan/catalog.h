@@ -1,6 +1,6 @@
 // The one place that turns an algorithm's name into a plan.
 #pragma once
-#include "base/env.h"
+#include "base/settings.h"
 #include "plan/plan.h"
 
 namespace ringdp::plan {

@@ -1,29 +1,273 @@
 #include "plan/direct.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "plan/builder.h"
-#include "plan/encoded_fold.h"
-#include "plan/owner_fold.h"
-#include "plan/peer_lanes.h"
+#include "plan/pipeline.h"
 
 namespace ringdp::plan {
 namespace {
 
-constexpr int kRound = 0;
+constexpr int kRawRound = 0;
+constexpr int kResultRound = 1;
+
+// By owner: its part of a reduce_scatter, or its share of the tensor in whole units of `unit` elements.
+std::vector<Extent> slices_of(const Problem& problem, int64_t unit) {
+  std::vector<Extent> slices;
+  for (int owner = 0; owner < problem.world; ++owner) {
+    const bool parts = problem.what == Collective::kReduceScatter;
+    slices.push_back(parts ? Extent{0, problem.part(owner)} : balanced_part(problem.count, problem.world, owner, unit));
+  }
+  return slices;
+}
+
+// What each owner sums, cut into segments of so many elements.
+struct Slices {
+  int64_t segments(int owner) const { return ceil_div(of[owner].count(), elements); }
+  int64_t longest_segment(int owner) const { return std::min(elements, of[owner].count()); }
+  Extent piece(int owner, int64_t s) const { return segment(of[owner], elements, s); }
+
+  std::vector<Extent> of;  // by owner
+  int64_t elements;
+};
+
+// Every rank sends each owner its slice, and the owner folds in rank order.
+// In-place safety: the result of a segment of slice p comes from p, and p can fold it only when it holds my raw
+// segment; so kOutput is overwritten only where kInput has been sent.
+class OwnerFold {
+ public:
+  OwnerFold(const std::string& algorithm, const Problem& problem, const std::vector<Extent>& slices)
+      : problem_(problem),
+        slices_{slices, segment_elements(problem, longest(slices))},
+        builder_(algorithm, problem),
+        channels_(builder_, problem) {}
+
+  Plan build() {
+    for (int owner : channels_.peers) {
+      for (int64_t s = 0; s < slices_.segments(owner); ++s) {
+        builder_.send(channels_.send[owner], owner, kRawRound, raw(owner, s));
+      }
+    }
+    fold_own_slice();
+    for (int owner : channels_.peers) {
+      for (int64_t s = 0; gets(problem_.rank, owner) && s < slices_.segments(owner); ++s) {
+        builder_.recv(channels_.recv[owner], owner, kResultRound, builder_.output(0, slices_.piece(owner, s)));
+      }
+    }
+    return builder_.finish();
+  }
+
+ private:
+  // Where a result is written: user memory, or on its way to the root a slot that has to be free first.
+  struct Place {
+    Ref ref;
+    std::vector<After> free;
+    int slot = 0;
+  };
+
+  bool gets(int rank, int owner) const {
+    if (problem_.what == Collective::kReduceScatter) return rank == owner;
+    return problem_.what == Collective::kAllReduce || rank == problem_.root;
+  }
+  Ref raw(int owner, int64_t s) const {
+    return builder_.input(problem_.what == Collective::kReduceScatter ? owner : 0, slices_.piece(owner, s));
+  }
+
+  void fold_own_slice() {
+    const int me = problem_.rank;
+    const int64_t slot_bytes = slices_.longest_segment(me) * size_of(problem_.dtype);
+    const int slots = static_cast<int>(std::min<int64_t>(kWindow, slices_.segments(me)));
+    if (slots == 0) return;
+    for (int peer = 0; peer < problem_.world; ++peer) {
+      received_.emplace_back(builder_, peer == me ? 0 : slots, slot_bytes);
+    }
+    if (!gets(me, me)) passing_.emplace(builder_, slots, slot_bytes);
+    for (int64_t s = 0; s < slices_.segments(me); ++s) {
+      const Place place = place_for_result(slices_.piece(me, s));
+      share(place, fold(s, place));
+    }
+  }
+
+  Place place_for_result(Extent mine) {
+    if (!passing_) return {builder_.output(0, mine), {}};
+    const Window::Slot slot = passing_->take();
+    return {Builder::scratch(slot.offset, Form::kRaw, mine.count()), slot.free, slot.index};
+  }
+
+  After fold(int64_t s, const Place& place) {
+    std::vector<Ref> srcs(problem_.world, raw(problem_.rank, s));
+    std::vector<int> slots(problem_.world);
+    std::vector<After> ready = place.free;
+    for (int peer : channels_.peers) {
+      const Window::Slot slot = received_[peer].take();
+      slots[peer] = slot.index;
+      srcs[peer] = Builder::scratch(slot.offset, Form::kRaw, place.ref.count);
+      ready.push_back(builder_.recv(channels_.recv[peer], peer, kRawRound, srcs[peer], slot.free));
+    }
+    const After done = builder_.fold(channels_.own, srcs, {place.ref}, true, ready);
+    for (int peer : channels_.peers) received_[peer].release_after(slots[peer], done);
+    return done;
+  }
+
+  void share(const Place& place, After folded) {
+    for (int peer : channels_.peers) {
+      if (!gets(peer, problem_.rank)) continue;
+      const After sent = builder_.send(channels_.send[peer], peer, kResultRound, place.ref, {folded});
+      if (passing_) passing_->release_after(place.slot, sent);  // the root is its only reader
+    }
+  }
+
+  const Problem& problem_;
+  const Slices slices_;
+  Builder builder_;
+  const PeerChannels channels_;
+  std::vector<Window> received_;   // by peer: raw segments of the own slice
+  std::optional<Window> passing_;  // results that only the root gets
+};
+
+// Over a wire type. A slice's owner quantises its own contribution as well, decodes all of them, folds in
+// wide_of(dtype) and divides. In an all_reduce it then encodes the result, sends that, and adopts what it decodes to,
+// as all ranks do: the same bits everywhere. In a reduce_scatter the result stays with its owner and is not quantised.
+// Slices and segments are cut at multiples of kWireBlock from the start of the tensor (of the part, in a
+// reduce_scatter), so which rank owns a block, and in which segment it travels, changes nothing. In-place safety: as in
+// OwnerFold, and what is sent has been encoded into scratch before.
+class EncodedFold {
+ public:
+  explicit EncodedFold(const Problem& problem)
+      : problem_(problem),
+        me_(problem.rank),
+        slices_(whole_blocks(problem)),
+        builder_("direct", problem),
+        channels_(builder_, problem) {}
+
+  Plan build() {
+    for (int owner : channels_.peers) send_contribution(owner);
+    fold_own_slice();
+    for (int owner : channels_.peers) receive_result(owner);
+    return builder_.finish();
+  }
+
+ private:
+  bool shares_result() const { return problem_.what == Collective::kAllReduce; }
+  static Slices whole_blocks(const Problem& problem) {
+    const std::vector<Extent> slices = slices_of(problem, kWireBlock);
+    return {slices, align_up(segment_elements(problem, longest(slices)), kWireBlock)};
+  }
+  Ref contribution(int owner, int64_t s) const {
+    return builder_.input(shares_result() ? 0 : owner, slices_.piece(owner, s));
+  }
+
+  // For `count` elements in wire bytes, and as partial sums.
+  int64_t reserve_encoded(int64_t count) { return builder_.reserve_scratch(encoded_bytes(problem_.wire, count)); }
+  int64_t reserve_wide(int64_t count) { return builder_.reserve_scratch(count * size_of(wide_of(problem_.dtype))); }
+  static Ref encoded(int64_t at, int64_t count) { return Builder::scratch(at, Form::kEncoded, count); }
+  static Ref wide(int64_t at, int64_t count) { return Builder::scratch(at, Form::kWide, count); }
+
+  // One slot will do: the channel encodes the next segment when the link has taken the last one.
+  void send_contribution(int owner) {
+    if (slices_.segments(owner) == 0) return;
+    const int channel = channels_.send[owner];
+    const int64_t slot = reserve_encoded(slices_.longest_segment(owner));
+    for (int64_t s = 0; s < slices_.segments(owner); ++s) {
+      const Ref bytes = encoded(slot, slices_.piece(owner, s).count());
+      builder_.encode(channel, contribution(owner, s), bytes);
+      builder_.send(channel, owner, kRawRound, bytes);
+    }
+  }
+
+  void receive_result(int owner) {
+    if (!shares_result() || slices_.segments(owner) == 0) return;
+    const int channel = channels_.recv[owner];
+    const int64_t slot = reserve_encoded(slices_.longest_segment(owner));
+    for (int64_t s = 0; s < slices_.segments(owner); ++s) {
+      const Ref bytes = encoded(slot, slices_.piece(owner, s).count());
+      builder_.recv(channel, owner, kResultRound, bytes);
+      builder_.decode(channel, bytes, builder_.output(0, slices_.piece(owner, s)));
+    }
+  }
+
+  void fold_own_slice() {
+    const int slots = static_cast<int>(std::min<int64_t>(kWindow, slices_.segments(me_)));
+    if (slots == 0) return;
+    const int64_t most = slices_.longest_segment(me_);
+    own_ = reserve_encoded(most);
+    for (int rank = 0; rank < problem_.world; ++rank) {
+      received_.emplace_back(builder_, rank == me_ ? 0 : slots, encoded_bytes(problem_.wire, most));
+      sums_.push_back(reserve_wide(most));
+    }
+    // Results wait for the link behind all contributions, so as many as there are may have to be kept.
+    if (shares_result()) results_ = reserve_encoded(slices_.of[me_].count());
+    for (int64_t s = 0; s < slices_.segments(me_); ++s) {
+      const Ref sum = fold(s);
+      if (shares_result()) {
+        share(s, sum);
+      } else {
+        builder_.fold(channels_.own, {sum}, {builder_.output(0, slices_.piece(me_, s))}, true);
+      }
+    }
+  }
+
+  // The sum of everyone's decoded segment; divided only if it is to be encoded.
+  Ref fold(int64_t s) {
+    const int64_t count = slices_.piece(me_, s).count();
+    std::vector<Ref> srcs;
+    for (int rank = 0; rank < problem_.world; ++rank) srcs.push_back(wide(sums_[rank], count));
+    builder_.encode(channels_.own, contribution(me_, s), encoded(own_, count));
+    builder_.decode(channels_.own, encoded(own_, count), srcs[me_]);
+    for (int peer : channels_.peers) {
+      const Window::Slot slot = received_[peer].take();
+      const Ref bytes = encoded(slot.offset, count);
+      const After here = builder_.recv(channels_.recv[peer], peer, kRawRound, bytes, slot.free);
+      received_[peer].release_after(slot.index, builder_.decode(channels_.own, bytes, srcs[peer], {here}));
+    }
+    builder_.fold(channels_.own, srcs, {srcs[0]}, shares_result());
+    return srcs[0];
+  }
+
+  void share(int64_t s, const Ref& sum) {
+    const Extent mine = slices_.piece(me_, s);
+    const Ref result = encoded(results_ + encoded_bytes(problem_.wire, s * slices_.elements), mine.count());
+    const After ready = builder_.encode(channels_.own, sum, result);
+    for (int peer : channels_.peers) builder_.send(channels_.send[peer], peer, kResultRound, result, {ready});
+    builder_.decode(channels_.own, result, builder_.output(0, mine));
+  }
+
+  const Problem& problem_;
+  const int me_;
+  const Slices slices_;
+  Builder builder_;
+  const PeerChannels channels_;
+  std::vector<Window> received_;   // by peer: encoded segments of the own slice
+  std::vector<int64_t> sums_;      // scratch by rank: its decoded segment
+  int64_t own_ = 0, results_ = 0;  // scratch: the own encoded segment, all encoded results
+};
 
 // The collectives that only move tensors. A transfer is one step whatever its size: links stream it piece by piece.
 class DirectMoves {
  public:
   explicit DirectMoves(const Problem& problem)
-      : problem_(problem), rank_(problem.rank), builder_("direct", problem), lanes_(builder_, problem) {}
+      : problem_(problem), rank_(problem.rank), builder_("direct", problem), channels_(builder_, problem) {}
 
   Plan build() {
     switch (problem_.what) {
-      case Collective::kBroadcast: broadcast(); break;
-      case Collective::kAllGather: all_gather(); break;
-      case Collective::kGather: gather(); break;
-      case Collective::kScatter: scatter(); break;
-      case Collective::kAllToAll: all_to_all(); break;
-      default: break;  // barrier: executors exchange notes with every peer first, which is one
+      case Collective::kBroadcast:
+        broadcast();
+        break;
+      case Collective::kAllGather:
+        all_gather();
+        break;
+      case Collective::kGather:
+        gather();
+        break;
+      case Collective::kScatter:
+        scatter();
+        break;
+      case Collective::kAllToAll:
+        all_to_all();
+        break;
+      default:
+        break;  // barrier: executors exchange headers with every peer first, which is one
     }
     return builder_.finish();
   }
@@ -32,23 +276,23 @@ class DirectMoves {
   bool is_root() const { return rank_ == problem_.root; }
 
   void send(int peer, int tensor, int64_t count) {
-    if (count > 0) builder_.send(lanes_.send[peer], peer, kRound, builder_.input(tensor, {0, count}));
+    if (count > 0) builder_.send(channels_.send[peer], peer, kRawRound, builder_.input(tensor, {0, count}));
   }
   void receive(int peer, int tensor, int64_t count) {
-    if (count > 0) builder_.recv(lanes_.recv[peer], peer, kRound, builder_.output(tensor, {0, count}));
+    if (count > 0) builder_.recv(channels_.recv[peer], peer, kRawRound, builder_.output(tensor, {0, count}));
   }
   void keep(int from, int to, int64_t count) {
-    if (count > 0) builder_.copy(lanes_.own, builder_.input(from, {0, count}), builder_.output(to, {0, count}));
+    if (count > 0) builder_.copy(channels_.own, builder_.input(from, {0, count}), builder_.output(to, {0, count}));
   }
 
   void broadcast() {
     if (!is_root()) return receive(problem_.root, 0, problem_.count);
-    for (int peer : lanes_.peers) send(peer, 0, problem_.count);
+    for (int peer : channels_.peers) send(peer, 0, problem_.count);
   }
 
   void all_gather() {
     keep(0, rank_, problem_.part(rank_));
-    for (int peer : lanes_.peers) {
+    for (int peer : channels_.peers) {
       send(peer, 0, problem_.part(rank_));
       receive(peer, peer, problem_.part(peer));
     }
@@ -57,40 +301,62 @@ class DirectMoves {
   void gather() {
     if (!is_root()) return send(problem_.root, 0, problem_.part(rank_));
     keep(0, rank_, problem_.part(rank_));
-    for (int peer : lanes_.peers) receive(peer, peer, problem_.part(peer));
+    for (int peer : channels_.peers) receive(peer, peer, problem_.part(peer));
   }
 
   void scatter() {
     if (!is_root()) return receive(problem_.root, 0, problem_.part(rank_));
     keep(rank_, 0, problem_.part(rank_));
-    for (int peer : lanes_.peers) send(peer, peer, problem_.part(peer));
+    for (int peer : channels_.peers) send(peer, peer, problem_.part(peer));
   }
 
   void all_to_all() {
     keep(rank_, rank_, problem_.sent_to(rank_));
-    for (int peer : lanes_.peers) {
+    for (int peer : channels_.peers) {
       const Ref src = builder_.input(peer, {0, problem_.sent_to(peer)});
       const Ref dst = builder_.output(peer, {0, problem_.received_from(peer)});
-      builder_.send_announced(lanes_.send[peer], peer, kRound, src);
-      builder_.recv_announced(lanes_.recv[peer], peer, kRound, dst);
+      builder_.send_announced(channels_.send[peer], peer, kRawRound, src);
+      builder_.recv_announced(channels_.recv[peer], peer, kRawRound, dst);
     }
   }
 
   const Problem& problem_;
   const int rank_;
   Builder builder_;
-  const PeerLanes lanes_;
+  const PeerChannels channels_;
 };
+
+Plan fold_at(int server, const Problem& problem) {
+  std::vector<Extent> slices(problem.world);
+  slices[server] = {0, problem.count};
+  return fold_at_owners("server", problem, slices);
+}
 
 }  // namespace
 
+Plan fold_at_owners(const std::string& algorithm, const Problem& problem, const std::vector<Extent>& slices) {
+  return OwnerFold(algorithm, problem, slices).build();
+}
+
 Plan direct(const Problem& problem) {
-  if (problem.travels_encoded()) return fold_encoded(problem);
+  if (problem.travels_encoded()) return EncodedFold(problem).build();
+  if (problem.traits().is(kReduces)) return fold_at_owners("direct", problem, slices_of(problem, problem.unit()));
+  return DirectMoves(problem).build();
+}
+
+Plan server(const Problem& problem) {
   switch (problem.what) {
     case Collective::kAllReduce:
+      return fold_at(0, problem);
     case Collective::kReduce:
-    case Collective::kReduceScatter: return fold_at_owners("direct", problem, slices_of(problem));
-    default: return DirectMoves(problem).build();
+      return fold_at(problem.root, problem);
+    case Collective::kBroadcast: {
+      Plan plan = direct(problem);  // the root serving everyone is what direct does anyway
+      plan.algorithm = "server";
+      return plan;
+    }
+    default:
+      return direct(problem);
   }
 }
 

@@ -5,10 +5,8 @@
 
 #include "plan/arena.h"
 #include "plan/direct.h"
-#include "plan/host_place.h"
+#include "plan/pipeline.h"
 #include "plan/ring.h"
-#include "plan/segment.h"
-#include "plan/window.h"
 
 namespace ringdp::plan {
 namespace {
@@ -23,38 +21,58 @@ class Hierarchy {
         owns_(at_.member < at_.smallest),
         builder_("hierarchy", problem),
         arena_(builder_, problem, at_.member, at_.members, at_.smallest),
-        stages_(static_cast<int>(ceil_div(problem.count, at_.smallest * arena_.piece_elements()))),
-        elements_(segment_elements(arena_.piece_elements(), problem.dtype, problem.segment_bytes)) {
+        stage_elements_(problem.in_kernels() ? std::max<int64_t>(problem.count, 1)
+                                             : at_.smallest * arena_.piece_elements()),
+        stages_(static_cast<int>(ceil_div(problem.count, stage_elements_))),
+        piece_elements_(problem.in_kernels() ? piece(0, 0).count() : arena_.piece_elements()),
+        elements_(segment_elements(problem, piece_elements_)) {
     if (owns_) connect();
   }
 
-  // Why no slot is overwritten under a reader: copy_in(k+1) shares its slot with stage k-1. It leaves my own piece
-  // alone, and the others were read in fold_and_pass(k-1), before the last barrier. show(k-1) writes my own piece,
-  // where stage k-3 was; copy_out(k-3) was over everywhere before the last barrier.
-  // Two stages are under way between the hosts: results of one come back while the next is folded.
   Plan build() {
-    if (stages_ == 0) return builder_.finish();
-    copy_in(0);
-    barrier();
-    for (int k = 0; k <= stages_; ++k) {
-      copy_in(k + 1);
-      if (k < stages_) fold_and_pass(k);
-      if (k > 0) show(k - 1);
-      barrier();
-      if (k > 0) copy_out(k - 1);
-    }
+    problem_.in_kernels() ? reduce_tensors() : reduce_slots();
     return builder_.finish();
   }
 
  private:
+  // Why no slot is overwritten under a reader: copy_in(k+1) shares its slot with stage k-1. It leaves my own piece
+  // alone, and the others were read in fold_and_pass(k-1), before the last barrier. show(k-1) writes my own piece,
+  // where stage k-3 was; copy_out(k-3) was over everywhere before the last barrier.
+  // Two stages are under way between the hosts: results of one come back while the next is folded.
+  void reduce_slots() {
+    if (stages_ == 0) return;
+    copy_in(0);
+    barrier();
+    for (int k = 0; k <= stages_; ++k) {
+      copy_in(k + 1);
+      for (int64_t s = 0; k < stages_ && s < segments(k); ++s) fold_and_pass(k, s);
+      if (k > 0) show(k - 1);
+      barrier();
+      if (k > 0) copy_out(k - 1);
+    }
+  }
+
+  // All inputs are there after the first barrier. Until the second, no rank but a piece's owner touches it on a host,
+  // so that a result may be where the input was. Both ends of a link name the prefix of segment s before the result of
+  // segment s - H, which goes in the same round.
+  void reduce_tensors() {
+    barrier();
+    for (int64_t s = 0; segments(0) > 0 && s < segments(0) + at_.hosts; ++s) {
+      if (s < segments(0)) fold_and_pass(0, s);
+      if (s >= at_.hosts && at_.host < last_) give(part(0, s - at_.hosts), {take_result(0, s - at_.hosts)});
+    }
+    barrier();
+  }
+
   void connect() {
     next_ = at_.counterpart(problem_, at_.host + 1);
     previous_ = at_.counterpart(problem_, at_.host - 1);
-    send_ = builder_.add_send_lane(next_);
-    recv_ = builder_.add_recv_lane(previous_);
-    const int64_t wide = std::min(elements_, arena_.piece_elements()) * size_of(wide_of(problem_.dtype));
-    if (at_.host > 0) received_.emplace(builder_, kWindow, wide);
-    if (at_.host < last_) partial_.emplace(builder_, kWindow, wide);
+    send_ = builder_.add_send_channel(next_);
+    recv_ = builder_.add_recv_channel(previous_);
+    const int slots = problem_.in_kernels() ? 1 : kWindow;  // segments of tensors follow one another, round by round
+    const int64_t wide = std::min(elements_, piece_elements_) * size_of(wide_of(problem_.dtype));
+    if (at_.host > 0) received_.emplace(builder_, slots, wide);
+    if (at_.host < last_ && !passes_input()) partial_.emplace(builder_, slots, wide);
   }
 
   bool alone() const { return at_.members == 1; }
@@ -62,16 +80,24 @@ class Hierarchy {
     if (!alone()) arena_.barrier();
   }
 
+  // Which is its own partial sum; no kernel only widens.
+  bool passes_input() const { return problem_.on_device && at_.host == 0 && alone(); }
+  Form form_of_prefix() const {
+    const bool is_input = problem_.on_device && at_.host == 1 && problem_.hosts[1] == 1;
+    return is_input ? Form::kRaw : Form::kWide;
+  }
+
   Extent piece(int k, int owner) const {
-    const Extent stage = segment({0, problem_.count}, at_.smallest * arena_.piece_elements(), k);
-    const Extent part = balanced_part(stage.count(), at_.smallest, owner);
+    const Extent stage = segment({0, problem_.count}, stage_elements_, k);
+    const Extent part = balanced_part(stage.count(), at_.smallest, owner, problem_.unit());
     return {stage.begin + part.begin, stage.begin + part.end};
   }
   Extent mine(int k) const { return piece(k, at_.member); }
-  int64_t segments(int k) const { return ceil_div(mine(k).count(), elements_); }
-  // Round in which segment `s` of stage `k` leaves the first host.
+  Extent part(int k, int64_t s) const { return segment(mine(k), elements_, s); }
+  int64_t segments(int k) const { return owns_ ? ceil_div(mine(k).count(), elements_) : 0; }
+  // Round in which segment `s` of stage `k` leaves the first host; in that before, kernels reduce it.
   int round(int k, int64_t s) const {
-    return static_cast<int>(k * ceil_div(arena_.piece_elements(), elements_) + s);
+    return static_cast<int>(k * ceil_div(piece_elements_, elements_) + s) + (problem_.in_kernels() ? 1 : 0);
   }
 
   void copy_in(int k) {
@@ -90,27 +116,38 @@ class Hierarchy {
     }
   }
 
-  void fold_and_pass(int k) {
-    for (int64_t s = 0; owns_ && s < segments(k); ++s) {
-      const Extent part = segment(mine(k), elements_, s);
-      std::vector<Ref> srcs = arena_.in_rank_order(builder_.input(0, part), k, at_.member, s * elements_);
-      std::vector<After> ready;
-      std::optional<Window::Slot> prefix;
-      if (at_.host > 0) {
-        prefix = received_->take();
-        srcs.insert(srcs.begin(), Builder::scratch(prefix->offset, Form::kWide, part.count()));
-        ready = {builder_.recv(recv_, previous_, round(k, s) + at_.host - 1, srcs[0], prefix->free)};
-      }
-      const After folded = at_.host == last_ ? finish(part, round(k, s), srcs, ready)
-                                             : pass_on(part.count(), round(k, s), srcs, ready);
-      if (prefix) received_->release_after(prefix->index, folded);
+  // What this host's ranks bring, in rank order.
+  std::vector<Ref> contributions(int k, int64_t s) const {
+    const Ref own = builder_.input(0, part(k, s));
+    if (!problem_.in_kernels()) return arena_.in_rank_order(own, k, at_.member, s * elements_);
+    std::vector<Ref> refs;
+    for (int q = 0; q < at_.members; ++q) refs.push_back(q == at_.member ? own : builder_.peer_input(q, part(k, s)));
+    return refs;
+  }
+
+  void fold_and_pass(int k, int64_t s) {
+    if (passes_input()) {
+      builder_.send(send_, next_, round(k, s), builder_.input(0, part(k, s)));
+      return;
     }
+    std::vector<Ref> srcs = contributions(k, s);
+    std::vector<After> ready;
+    std::optional<Window::Slot> prefix;
+    if (at_.host > 0) {
+      prefix = received_->take();
+      srcs.insert(srcs.begin(), Builder::scratch(prefix->offset, form_of_prefix(), part(k, s).count()));
+      ready = {builder_.recv(recv_, previous_, round(k, s) + at_.host - 1, srcs[0], prefix->free)};
+    }
+    const After folded = at_.host == last_ ? finish(part(k, s), round(k, s), srcs, ready)
+                                           : pass_on(part(k, s).count(), round(k, s), srcs, ready);
+    if (prefix) received_->release_after(prefix->index, folded);
   }
 
   After finish(Extent part, int round, const std::vector<Ref>& srcs, const std::vector<After>& ready) {
     const Ref result = builder_.output(0, part);
     const After folded = builder_.fold(arena_.id(), srcs, {result}, true, ready);
     builder_.send(send_, next_, round + last_, result, {folded});
+    if (problem_.in_kernels()) give(part, {folded});
     return folded;
   }
 
@@ -123,18 +160,30 @@ class Hierarchy {
     return folded;
   }
 
+  // From the host before, and on to the next.
+  After take_result(int k, int64_t s) {
+    const Ref result = builder_.output(0, part(k, s));
+    const int arrival = round(k, s) + last_ + at_.host;
+    const After came = builder_.recv(recv_, previous_, arrival, result);
+    if (at_.host + 1 < last_) builder_.send(send_, next_, arrival + 1, result, {came});
+    return came;
+  }
+
   // Both ends of a link name partial sums of stage k before results of stage k-1: so they agree on the stream.
   void show(int k) {
     if (!owns_) return;
     std::vector<After> ready;
-    for (int64_t s = 0; at_.host < last_ && s < segments(k); ++s) {
-      const Ref result = builder_.output(0, segment(mine(k), elements_, s));
-      const int arrival = round(k, s) + last_ + at_.host;
-      ready = {builder_.recv(recv_, previous_, arrival, result)};
-      if (at_.host + 1 < last_) builder_.send(send_, next_, arrival + 1, result, ready);
-    }
+    for (int64_t s = 0; at_.host < last_ && s < segments(k); ++s) ready = {take_result(k, s)};
     if (alone()) return;
     arena_.copy(builder_.output(0, mine(k)), arena_.piece(at_.member, k, at_.member, mine(k).count()), ready);
+  }
+
+  // Into the outputs of the host's ranks. Beginning with the next member, lest all write to the first at once.
+  void give(Extent part, const std::vector<After>& ready) {
+    for (int i = 1; i < at_.members; ++i) {
+      const int member = (at_.member + i) % at_.members;
+      arena_.copy(builder_.output(0, part), builder_.peer_output(member, part), ready);
+    }
   }
 
   const Problem& problem_;
@@ -142,15 +191,24 @@ class Hierarchy {
   const int last_;   // host
   const bool owns_;  // pieces
   Builder builder_;
-  ArenaLane arena_;
+  ArenaChannel arena_;
+  const int64_t stage_elements_;
   const int stages_;
-  const int64_t elements_;                    // per segment
+  const int64_t piece_elements_, elements_;   // of the largest piece, per segment
   int next_ = 0, previous_ = 0;               // ranks: the owners of my pieces on the hosts around
-  int send_ = 0, recv_ = 0;                   // lanes
+  int send_ = 0, recv_ = 0;                   // channels
   std::optional<Window> received_, partial_;  // prefixes in, prefixes out
 };
 
 }  // namespace
+
+HostPlace::HostPlace(const Problem& problem) : hosts(static_cast<int>(problem.hosts.size())), smallest(problem.world) {
+  for (int h = 0; h < hosts; ++h) {
+    const int begin = problem.hosts[h], end = h + 1 < hosts ? problem.hosts[h + 1] : problem.world;
+    smallest = std::min(smallest, end - begin);
+    if (problem.rank >= begin && problem.rank < end) host = h, member = problem.rank - begin, members = end - begin;
+  }
+}
 
 Plan hierarchy(const Problem& problem) {
   if (problem.hosts.empty()) {
@@ -160,7 +218,7 @@ Plan hierarchy(const Problem& problem) {
   }
   if (problem.what != Collective::kAllReduce) return direct(problem);
   if (problem.hosts.size() == 1) return arena(problem);
-  if (problem.hosts.size() == static_cast<size_t>(problem.world)) return ring_in_rank_order(problem);
+  if (problem.hosts.size() == static_cast<size_t>(problem.world)) return ring(problem, Order::kRank);
   return Hierarchy(problem).build();
 }
 

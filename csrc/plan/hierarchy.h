@@ -1,16 +1,32 @@
 // Hierarchy: all_reduce in rank order over several hosts, memory within a host and one chain of links between hosts.
 //
-// A stage is one filling of a slot, cut into as many pieces as the smallest host has ranks. Piece i belongs to the i-th
-// rank of every host: it folds its host's ranks onto the prefix from the previous host and sends the partial sum on.
-// The last host finishes, and results go once round the hosts. Per host S is sent for 2 hosts, at most 2S for more
-// (S: bytes of the tensor; partial sums of 16-bit floats are float32). Slots and barriers are those of one host; arena
-// member index = place within the host.
+// A stage is cut into as many pieces as the smallest host has ranks. Piece i belongs to the i-th rank of every host: it
+// reduces its host's ranks onto the prefix from the previous host and sends the partial sum on. The last host finishes,
+// and results go once round the hosts. Per host S is sent for 2 hosts, at most 2S for more (S: bytes of the tensor;
+// partial sums of 16-bit floats are float32). Arena member index = place within the host.
+//
+// A stage is one filling of a slot. Of tensors that a host's ranks reach, as kernels have them (in_kernels()), it is
+// all of the tensor: a piece's owner reads inputs and writes outputs where they are, between a barrier at the beginning
+// and one at the end. Segment s is then reduced on host h in round s + h, so that all hosts are at work; there are S +
+// 2(H-1) rounds, the first without messages. A lone rank of the first host sends its input as it is.
 //
 // One host: arena's plan. One rank on each: ring's. Other collectives: direct's. The plan says which it is.
 #pragma once
 #include "plan/plan.h"
 
 namespace ringdp::plan {
+
+// Where a rank is among the hosts of a problem, and how many ranks the smallest host has. Hosts must not be empty.
+struct HostPlace {
+  explicit HostPlace(const Problem& problem);
+
+  // The rank at this rank's place on that host, counted round the hosts.
+  int counterpart(const Problem& problem, int on) const { return problem.hosts[(on + hosts) % hosts] + member; }
+
+  int hosts, host = 0;          // how many, and this rank's
+  int member = 0, members = 0;  // this rank's place on its host, and how many are there
+  int smallest;                 // host, in ranks
+};
 
 // A valid problem with world > 1. InvalidArgument when it has no hosts, because the ranks of some host are not
 // contiguous (collective/select falls back to direct then), or when slot_bytes has no cache line for each piece.

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
+#include "plan/arena.h"
 #include "plan/builder.h"
-#include "plan/segment.h"
+#include "plan/pipeline.h"
 
 namespace ringdp::plan {
 namespace {
 
-constexpr int64_t kLinePairBytes = 128;  // slices share no cache line, and vectors are aligned if the tensor is
+constexpr int kEntry = 0, kExit = 1;      // rounds of flags: a rank's tensors are there, or they are done with
+constexpr int64_t kLinePairBytes = 128;   // slices share no cache line, and vectors are aligned if the tensor is
 constexpr int64_t kPieceBytes = 4 << 20;  // of one step: between steps executors look at failures and at other groups
 
 int64_t parts_before(const Problem& problem, int rank) {
@@ -27,38 +29,95 @@ Extent behind(int64_t begin, Extent extent) { return {begin + extent.begin, begi
 class OnePass {
  public:
   explicit OnePass(const Problem& problem)
-      : problem_(problem), rank_(problem.rank), builder_("one pass", problem), lane_(builder_.add_lane("arena")) {}
+      : problem_(problem),
+        rank_(problem.rank),
+        builder_("one pass", problem),
+        channel_(builder_.add_channel("arena")) {}
 
   Plan build() {
+    enter();
     switch (problem_.what) {
       case Collective::kAllReduce:
-      case Collective::kReduce: fold_slice(); break;
-      case Collective::kReduceScatter: fold_part(); break;
-      case Collective::kAllGather: gather(0, 0); break;
-      case Collective::kGather:
-        if (rank_ == problem_.root) gather(0, 0);
+        reduce_slice();
         break;
-      case Collective::kBroadcast: fetch({0, problem_.count}); break;
-      case Collective::kScatter: fetch_part(); break;
-      case Collective::kAllToAll: gather(rank_, rank_ * problem_.count); break;
-      default:
-        throw Error(ErrorKind::kInvalidArgument,
-                    std::string(name_of(problem_.what)) + " has no one-pass plan: use the arena's with slots");
+      case Collective::kReduce:
+        root_moves() ? reduce_at_root() : reduce_slice();
+        break;
+      case Collective::kReduceScatter:
+        reduce_part();
+        break;
+      case Collective::kBroadcast:
+        problem_.on_device ? broadcast_slices() : move();
+        break;
+      case Collective::kAllGather:
+        problem_.on_device ? give_to_all() : move();
+        break;
+      case Collective::kGather:
+      case Collective::kScatter:
+      case Collective::kAllToAll:
+        move();
+        break;
+      case Collective::kBarrier:
+        require_kernels();
+        return builder_.finish();  // all have entered
     }
-    builder_.signal(lane_);
-    builder_.wait(lane_);
+    leave();
     return builder_.finish();
   }
 
  private:
-  Extent slice() const {
-    const int64_t unit = std::max<int64_t>(1, kLinePairBytes / size_of(problem_.dtype));
-    return balanced_part(problem_.count, problem_.world, rank_, unit);
+  void require_kernels() const {
+    if (problem_.on_device) return;
+    throw Error(ErrorKind::kInvalidArgument,
+                std::string(name_of(problem_.what)) + " has no one-pass plan: use the arena's with slots");
   }
 
-  // Of a slice or part of `count` elements, from its begin; none of an empty one.
+  bool is_root() const { return rank_ == problem_.root; }
+  bool has_root() const { return problem_.what == Collective::kGather || problem_.what == Collective::kScatter; }
+  // In kernels, where a rank that moves needs one flag of each other rank, and none from it.
+  bool root_moves() const {
+    const bool in_one_shot = problem_.what == Collective::kReduce && is_one_shot(problem_);
+    return problem_.on_device && (has_root() || in_one_shot);
+  }
+  bool roots_broadcast() const { return problem_.on_device && problem_.what == Collective::kBroadcast; }
+
+  // Beginning with the next, so that not all ranks are at the same tensor at once.
+  std::vector<int> peers() const {
+    std::vector<int> ranks;
+    for (int i = 1; i < problem_.world; ++i) ranks.push_back((rank_ + i) % problem_.world);
+    return ranks;
+  }
+
+  void barrier() {
+    builder_.signal(channel_);
+    builder_.wait(channel_);
+  }
+
+  // All ranks' tensors are there once all have entered; a root tells that to those it sends to.
+  void enter() {
+    if (!problem_.on_device) return;
+    if (!root_moves() && !roots_broadcast()) return barrier();
+    if (!is_root()) builder_.post(channel_, problem_.root, kEntry);
+    for (const int peer : peers()) {
+      if (is_root()) builder_.await(channel_, peer, kEntry);
+    }
+  }
+
+  void leave() {
+    if (roots_broadcast()) return;
+    if (!root_moves()) return barrier();
+    if (!is_root()) builder_.await(channel_, problem_.root, kExit);
+  }
+
+  // Of the tensor: a slice for each rank.
+  Extent slice(int owner, int owners) const {
+    const int64_t lines = std::max<int64_t>(1, kLinePairBytes / size_of(problem_.dtype));
+    return balanced_part(problem_.count, owners, owner, problem_.on_device ? problem_.unit() : lines);
+  }
+
+  // Of a slice or part of `count` elements, from its begin; none of an empty one. A kernel's step is not cut.
   std::vector<Extent> pieces(int64_t count) const {
-    const int64_t elements = kPieceBytes / size_of(problem_.dtype);
+    const int64_t elements = problem_.on_device ? std::max<int64_t>(count, 1) : kPieceBytes / size_of(problem_.dtype);
     std::vector<Extent> all;
     for (int64_t k = 0; k < ceil_div(count, elements); ++k) all.push_back(segment({0, count}, elements, k));
     return all;
@@ -75,89 +134,151 @@ class OnePass {
     return refs;
   }
 
-  void fold_slice() {
-    const Extent mine = slice();
+  // Only its owner reads a slice, so its result may lie where the inputs were.
+  void reduce_slice() {
+    const Extent mine = slice(rank_, problem_.world);
     for (const Extent piece : pieces(mine.count())) {
       const Extent part = behind(mine.begin, piece);
       std::vector<Ref> results;
       for (int q = 0; q < problem_.world; ++q) {
         if (problem_.what == Collective::kAllReduce || q == problem_.root) results.push_back(output_of(q, part));
       }
-      builder_.fold(lane_, in_rank_order(builder_.input(0, part), part), results, true);
+      builder_.fold(channel_, in_rank_order(builder_.input(0, part), part), results, true);
     }
   }
 
-  void fold_part() {
+  void reduce_part() {
     const int64_t begin = parts_before(problem_, rank_);
     for (const Extent piece : pieces(problem_.part(rank_))) {
       const std::vector<Ref> everyones = in_rank_order(builder_.input(rank_, piece), behind(begin, piece));
-      builder_.fold(lane_, everyones, {builder_.output(0, piece)}, true);
+      builder_.fold(channel_, everyones, {builder_.output(0, piece)}, true);
     }
   }
 
-  // A part from every rank: here input `own`, elsewhere what lies `begin` elements behind the start of the inputs.
-  void gather(int own, int64_t begin) {
+  void reduce_at_root() {
+    if (!is_root()) return;
+    const Extent whole = {0, problem_.count};
+    builder_.fold(channel_, in_rank_order(builder_.input(0, whole), whole), {builder_.output(0, whole)}, true);
+    for (const int peer : peers()) builder_.post(channel_, peer, kExit);
+  }
+
+  // Every part that this rank moves: its own for others in kernels, else those for itself. A root tells who is served.
+  void move() {
+    const bool stores = problem_.on_device && problem_.what != Collective::kGather;
     for (int i = 0; i < problem_.world; ++i) {
-      const int q = (rank_ + i) % problem_.world;  // not everyone at the same tensor at once
-      for (const Extent piece : pieces(problem_.part(q))) {
-        const Ref source = q == rank_ ? builder_.input(own, piece) : builder_.peer_input(q, behind(begin, piece));
-        builder_.copy(lane_, source, builder_.output(q, piece));
+      const int q = (rank_ + i) % problem_.world;
+      stores ? move(rank_, q) : move(q, rank_);
+      if (root_moves() && is_root() && q != rank_) builder_.post(channel_, q, kExit);
+    }
+  }
+
+  bool goes(int from, int to) const {
+    if (problem_.what == Collective::kBroadcast && to == problem_.root) return false;  // its tensor is the result
+    switch (problem_.traits().root) {
+      case Root::kReads:
+        return from == problem_.root;
+      case Root::kWrites:
+        return to == problem_.root;
+      case Root::kNone:
+        break;
+    }
+    return true;
+  }
+
+  // What `from` has for `to`: a part of its input or one of its inputs, to be one of the outputs there or in its one.
+  void move(int from, int to) {
+    if (!goes(from, to)) return;
+    const auto one_for_each = [](Tensors held) { return held == Tensors::kParts || held == Tensors::kPairs; };
+    const bool for_each = one_for_each(problem_.traits().inputs), from_each = one_for_each(problem_.traits().outputs);
+    const int64_t before_input = for_each ? parts_before(problem_, to) : 0;
+    const int64_t before_output = from_each ? parts_before(problem_, from) : 0;
+    for (const Extent piece : pieces(problem_.what == Collective::kScatter ? problem_.part(to) : problem_.part(from))) {
+      const Ref source = from == rank_ ? builder_.input(for_each ? to : 0, piece)
+                                       : builder_.peer_input(from, behind(before_input, piece));
+      const Ref target = to == rank_ ? builder_.output(from_each ? from : 0, piece)
+                                     : builder_.peer_output(to, behind(before_output, piece));
+      builder_.copy(channel_, source, target);
+    }
+  }
+
+  void give_to_all() {
+    const Extent mine = {0, problem_.part(rank_)};
+    std::vector<Ref> targets;
+    for (int q = 0; q < problem_.world; ++q) {
+      const Extent there = behind(parts_before(problem_, rank_), mine);
+      targets.push_back(q == rank_ ? builder_.output(rank_, mine) : builder_.peer_output(q, there));
+    }
+    builder_.copy_to_all(channel_, builder_.input(0, mine), targets);
+  }
+
+  // The slice that a rank other than the root gets first, and stores to the others.
+  Extent first_slice(int receiver) const {
+    return slice(wrap(receiver - problem_.root - 1, problem_.world), problem_.world - 1);
+  }
+
+  // The root has heard all before it sends, so a rank that has its slice knows that all have entered.
+  void broadcast_slices() {
+    if (is_root()) {
+      for (const int peer : peers()) {
+        const Extent part = first_slice(peer);
+        if (part.count() > 0) builder_.copy(channel_, builder_.input(0, part), builder_.peer_output(peer, part));
+        builder_.post(channel_, peer, kExit);
       }
+      return;
     }
-  }
-
-  // `in_root` of the root's inputs, into all of the own output.
-  void fetch(Extent in_root) {
-    if (rank_ == problem_.root) return;
-    for (const Extent piece : pieces(in_root.count())) {
-      const Ref source = builder_.peer_input(problem_.root, behind(in_root.begin, piece));
-      builder_.copy(lane_, source, builder_.output(0, piece));
+    const Extent mine = first_slice(rank_);
+    std::vector<int> receivers = peers();
+    receivers.erase(std::find(receivers.begin(), receivers.end(), problem_.root));
+    builder_.await(channel_, problem_.root, kExit);
+    for (const int peer : receivers) {
+      if (mine.count() > 0) builder_.copy(channel_, builder_.output(0, mine), builder_.peer_output(peer, mine));
     }
-  }
-
-  void fetch_part() {
-    const Extent own = {0, problem_.part(rank_)};
-    const int64_t begin = parts_before(problem_, rank_);
-    fetch({begin, begin + own.count()});
-    if (rank_ == problem_.root && own.count() > 0) {
-      builder_.copy(lane_, builder_.input(rank_, own), builder_.output(0, own));
-    }
+    for (const int peer : receivers) builder_.post(channel_, peer, kExit);
+    for (const int peer : receivers) builder_.await(channel_, peer, kExit);
   }
 
   const Problem& problem_;
   const int rank_;
   Builder builder_;
-  const int lane_;
+  const int channel_;
 };
 
 }  // namespace
 
 Reached reached_by_others(const Problem& problem, int rank) {
-  switch (problem.what) {
-    case Collective::kAllReduce: return {true, true};
-    case Collective::kReduce: return {true, rank == problem.root};
-    case Collective::kReduceScatter:
-    case Collective::kAllGather:
-    case Collective::kAllToAll: return {true, false};
-    case Collective::kBroadcast:
-    case Collective::kScatter: return {rank == problem.root, false};
-    case Collective::kGather: return {rank != problem.root, false};
-    default: return {};
+  const Traits& traits = problem.traits();
+  if (traits.inputs == Tensors::kNone) return {};
+  const bool is_root = rank == problem.root;
+  // A whole tensor is reduced by slices: each rank reads its slice of all inputs and writes it to all outputs.
+  if (traits.is(kReduces) && traits.outputs == Tensors::kWhole) return {true, traits.root == Root::kNone || is_root};
+  switch (traits.root) {
+    case Root::kReads:
+      return {is_root, false};
+    case Root::kWrites:
+      return {!is_root, false};
+    case Root::kNone:
+      break;
   }
+  return {true, false};
 }
 
 bool is_for_one_pass(const Problem& problem) {
   const int another = (problem.root + 1) % problem.world;
   const bool reaches = reached_by_others(problem, problem.root).inputs || reached_by_others(problem, another).inputs;
-  return reaches && (problem.what == Collective::kAllToAll ? equal_parts_bytes(problem) : problem.shared_bytes()) >
-                        problem.one_pass_bytes;
+  return reaches &&
+         (problem.traits().has_pairs() ? equal_parts_bytes(problem) : problem.shared_bytes()) > problem.one_pass_bytes;
 }
 
 int64_t input_elements(const Problem& problem, int rank) {
-  const bool all_parts = problem.what == Collective::kReduceScatter || problem.what == Collective::kScatter ||
-                         problem.what == Collective::kAllToAll;
-  if (all_parts) return parts_before(problem, problem.world);
-  return problem.has_parts() ? problem.part(rank) : problem.count;
+  switch (problem.traits().inputs) {
+    case Tensors::kParts:
+    case Tensors::kPairs:
+      return parts_before(problem, problem.world);
+    case Tensors::kPart:
+      return problem.part(rank);
+    default:
+      return problem.count;
+  }
 }
 
 Plan one_pass(const Problem& problem) { return OnePass(problem).build(); }

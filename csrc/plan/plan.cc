@@ -3,16 +3,23 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/named.h"
+#include "base/text.h"
 
 namespace ringdp::plan {
+namespace {
+
+constexpr bool are_in_order() {
+  for (int i = 0; i < kCollectiveCount; ++i) {
+    if (static_cast<int>(kCollectives[i].what) != i) return false;
+  }
+  return true;
+}
+static_assert(are_in_order());
+
+}  // namespace
 
 const char* name_of(Collective what) {
-  static constexpr const char* kNames[kCollectiveCount] = {"all_reduce", "broadcast", "all_gather",
-                                                           "reduce_scatter", "barrier", "reduce",
-                                                           "gather", "scatter", "all_to_all"};
-  const auto i = static_cast<int>(what);
-  return i < kCollectiveCount ? kNames[i] : "unknown collective";
+  return static_cast<int>(what) < kCollectiveCount ? traits_of(what).name : "unknown collective";
 }
 
 Collective collective_named(const std::string& name) {
@@ -20,12 +27,7 @@ Collective collective_named(const std::string& name) {
 }
 
 bool Problem::travels_encoded() const {
-  return (what == Collective::kAllReduce || what == Collective::kReduceScatter) && is_encoded(wire, dtype, op);
-}
-
-bool Problem::has_parts() const {
-  return what == Collective::kAllGather || what == Collective::kReduceScatter || what == Collective::kGather ||
-         what == Collective::kScatter;
+  return traits().is(kReduces) && traits().root == Root::kNone && is_encoded(wire, dtype, op);
 }
 
 int64_t Problem::largest_part() const {
@@ -33,24 +35,17 @@ int64_t Problem::largest_part() const {
 }
 
 int64_t Problem::shared_bytes() const {
-  if (what == Collective::kAllToAll || what == Collective::kBarrier) return 0;
+  if (traits().has_pairs() || traits().inputs == Tensors::kNone) return 0;
   int64_t elements = has_parts() ? world * count : count;
   if (!counts.empty()) elements = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   return elements * size_of(dtype);
 }
 
 bool Problem::overflows_caches() const {
-  int64_t written = 0;
-  switch (what) {
-    case Collective::kBroadcast:
-    case Collective::kAllGather: written = world * shared_bytes(); break;
-    case Collective::kGather:
-    case Collective::kScatter: written = shared_bytes(); break;
-    case Collective::kAllToAll:
-      for (int q = 0; q < world; ++q) written += world * received_from(q) * size_of(dtype);
-      break;
-    default: break;  // sums write where they have read
-  }
+  if (traits().is(kReduces)) return false;  // sums write where they have read
+  const bool once = traits().outputs == Tensors::kPart || traits().root == Root::kWrites;
+  int64_t written = once ? shared_bytes() : world * shared_bytes();
+  for (int q = 0; traits().has_pairs() && q < world; ++q) written += world * received_from(q) * size_of(dtype);
   return written > past_caches_bytes;
 }
 

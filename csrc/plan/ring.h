@@ -1,27 +1,22 @@
 // The ring: every rank talks to its two neighbours only. Two schedules of the same sum.
 //
-// Order::kRank: every segment starts at rank 0, is folded on its way to rank N-1, and its result goes once round:
+// Order::kRank: every segment starts at rank 0, is reduced on its way to rank N-1, and its result goes once round:
 // 2(N-1)+M-1 rounds for M segments, the sum in rank order. Order::kRotated: the textbook ring, chunk c starts at rank
 // c: 2(N-1) rounds, 2(N-1)/N of the bytes, but a sum whose order depends on the chunk.
 // Partial sums of 16-bit floats travel in float32, so both round once. all_gather, broadcast and reduce (the prefix in
 // rank order, the result on to the root) have one schedule. gather, scatter and all_to_all have no ring form: every hop
 // would carry the others' bytes too, so ring() gives direct's plan, which says so.
+//
+// Kernels that reach into their neighbours' memory have all_reduce and reduce_scatter. Each rank writes into the next
+// one's memory and reads only its own, and links carry as much each way at the same time: in rank order because results
+// come back down the way the prefixes went up, rotated because one half of each chunk goes up and the other down.
+// Every segment has a place of its own, so no rank waits for room.
 #pragma once
-#include "base/env.h"
+#include "base/settings.h"
 #include "plan/plan.h"
 
 namespace ringdp::plan {
 
 Plan ring(const Problem& problem, Order order);  // a valid problem with world > 1
-
-// How the rotated ring cuts and begins.
-struct RotatedStart {
-  int64_t unit = 1;    // chunks of an all_reduce are whole units of so many elements
-  bool widens = true;  // what a rank sends first travels wide, as the sums after it do; else in the tensor's type
-};
-
-// The two halves behind ring(): all_reduce and reduce_scatter; rank order also reduce.
-Plan ring_in_rank_order(const Problem& problem);
-Plan ring_rotated(const Problem& problem, const RotatedStart& start = {});
 
 }  // namespace ringdp::plan

@@ -5,8 +5,7 @@
 
 #include "plan/builder.h"
 #include "plan/direct.h"
-#include "plan/segment.h"
-#include "plan/window.h"
+#include "plan/pipeline.h"
 
 namespace ringdp::plan {
 namespace {
@@ -20,12 +19,12 @@ class Tree {
         builder_("tree", problem),
         root_(problem.what == Collective::kAllReduce ? 0 : problem.root),
         node_((problem.rank - root_ + problem.world) % problem.world),
-        elements_(segment_elements(problem.count, problem.dtype, problem.segment_bytes)) {
+        elements_(segment_elements(problem, problem.count)) {
     while ((1 << levels_) < problem.world) ++levels_;
     up_ = node_ == 0 ? levels_ : __builtin_ctz(node_);
     for (int level = 0; level < up_ && node_ + (1 << level) < problem.world; ++level) add_child(level);
     if (node_ != 0) parent_ = add_edge(node_ - (1 << up_));
-    own_ = builder_.add_lane("fold");
+    own_ = builder_.add_channel("fold");
   }
 
   Plan build() {
@@ -40,7 +39,7 @@ class Tree {
   }
 
  private:
-  // Another rank that this one talks to, and the lanes to and from it.
+  // Another rank that this one talks to, and the channels to and from it.
   struct Edge {
     int peer = 0, send = 0, recv = 0;
   };
@@ -52,7 +51,7 @@ class Tree {
   int rank_of(int node) const { return (node + root_) % problem_.world; }
   Edge add_edge(int node) {
     const int peer = rank_of(node);
-    return {peer, builder_.add_send_lane(peer), builder_.add_recv_lane(peer)};
+    return {peer, builder_.add_send_channel(peer), builder_.add_recv_channel(peer)};
   }
   void add_child(int level) {
     const int child = node_ + (1 << level);
@@ -118,7 +117,7 @@ class Tree {
   Builder builder_;
   const int root_, node_;  // a rank, and this rank's number counted from there
   const int64_t elements_;
-  int levels_ = 0, up_ = 0;  // of the tree, and the one at which this rank sends up
+  int levels_ = 0, up_ = 0;      // of the tree, and the one at which this rank sends up
   std::vector<Child> children_;  // by level
   Edge parent_;
   int own_ = 0;
@@ -132,8 +131,10 @@ Plan tree(const Problem& problem) {
   switch (problem.what) {
     case Collective::kAllReduce:
     case Collective::kReduce:
-    case Collective::kBroadcast: return Tree(problem).build();
-    default: return direct(problem);
+    case Collective::kBroadcast:
+      return Tree(problem).build();
+    default:
+      return direct(problem);
   }
 }
 

@@ -31,8 +31,8 @@ void validate_hosts(const Problem& problem) {
                                          entry("hosts", i - 1, hosts[i - 1]) +
                                          ": list the first rank of each host in ascending order");
   }
-  require(hosts.back() < problem.world, entry("hosts", hosts.size() - 1, hosts.back()) + " must be below world=" +
-                                            std::to_string(problem.world));
+  require(hosts.back() < problem.world,
+          entry("hosts", hosts.size() - 1, hosts.back()) + " must be below world=" + std::to_string(problem.world));
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ void validate(const Problem& problem) {
   validate_parts("recvs", problem.recvs, problem);
   validate_hosts(problem);
   const int me = problem.rank;
-  require(problem.what != Collective::kAllToAll || problem.sent_to(me) == problem.received_from(me),
+  require(!problem.traits().has_pairs() || problem.sent_to(me) == problem.received_from(me),
           entry("sends", me, problem.sent_to(me)) + " must equal " + entry("recvs", me, problem.received_from(me)) +
               ": it is the part that this rank keeps");
 }

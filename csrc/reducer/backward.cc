@@ -1,4 +1,4 @@
-// Reducer: from the end of a forward pass to gradients in their places.
+// Reducer: one step, from the end of a forward pass to gradients in their places.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/ScopeExit.h>
@@ -7,11 +7,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "reducer/complaints.h"
-#include "reducer/gradients.h"
-#include "reducer/memory.h"
+#include "reducer/error_messages.h"
 #include "reducer/reducer.h"
-#include "reducer/sparse_sum.h"
 
 namespace ringdp::reducer {
 
@@ -53,7 +50,7 @@ void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
   if (searches()) search_unused(outputs);
 }
 
-// What is reduced where it lies should lie in shared memory.
+// Gradients that are reduced in place should lie in shared memory.
 void Reducer::share_gradients() {
   std::vector<size_t> sizes;
   for (const Bucket& bucket : buckets_) {
@@ -67,9 +64,10 @@ void Reducer::share_gradients() {
 void Reducer::search_unused(const std::vector<at::Tensor>& outputs) {
   std::vector<size_t> found = hooks_.unreachable_from(outputs);
   if (found.empty()) {
-    TORCH_WARN_ONCE("find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters "
-                    "in the forward pass. This flag costs a walk over the autograd graph in every step: leave it out if "
-                    "your model never has unused parameters.");
+    TORCH_WARN_ONCE(
+        "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters "
+        "in the forward pass. This flag costs a walk over the autograd graph in every step: leave it out if "
+        "your model never has unused parameters.");
   }
   if (timeline_.step > 1 && found != unused_) unused_changed_ = true;
   unused_ = std::move(found);
@@ -99,7 +97,7 @@ void Reducer::autograd_hook(size_t index, const at::Tensor& arrived) {
   }
 }
 
-// Whether this firing completes the gradient.
+// Returns whether this firing completes the gradient.
 bool Reducer::count_in_static_graph(size_t index) {
   if (learning()) {
     unfinished_ = true;  // until delay_all_reduce()
@@ -119,8 +117,8 @@ void Reducer::mark_ready(size_t index, Gradient gradient, const at::Tensor& arri
   if (--buckets_[number].pending == 0) bucket_ready(number);
 }
 
-// Into the bucket, unless the gradient lies there already or may stay where it is. One that nobody may have used stays
-// untouched.
+// Copies the gradient into the bucket, unless it lies there already or may stay where it is. A gradient that possibly
+// no rank has used stays untouched.
 void Reducer::take(size_t index, Gradient kind, const at::Tensor& arrived) {
   Bucket& bucket = buckets_[places_[index].bucket];
   const at::Tensor& parameter = parameters_[index];
@@ -142,8 +140,9 @@ void Reducer::take(size_t index, Gradient kind, const at::Tensor& arrived) {
   if (!gradient.defined()) return fill_absent(view);
   if (gradient.is_alias_of(bucket.memory)) return;
   if (gradient.requires_grad()) {
-    TORCH_WARN_ONCE("Using DistributedDataParallel with create_graph=True is not well-supported. The higher-order gradient "
-                    "will not be synchronized across ranks.");
+    TORCH_WARN_ONCE(
+        "Using DistributedDataParallel with create_graph=True is not well-supported. The higher-order gradient "
+        "will not be synchronized across ranks.");
   }
   bucket.uncopied.push_back(position);
   if (!options_.batched_copy) flush(bucket);
@@ -190,7 +189,8 @@ void Reducer::launch(size_t number) {
   timeline_.buckets[number].launched = now_ns();
   note(trace::Kind::kLaunched, timeline_.buckets[number].launched, static_cast<int>(number));
   running_[number] = for_bucket(number, [&] {
-    return start(bucket, bucket.memory, number, rides(bucket) ? drift_->take(number, bucket, bucket.memory) : nullptr);
+    return start(bucket, bucket.memory, number,
+                 carries_digests(bucket) ? drift_->take(number, bucket, bucket.memory) : nullptr);
   });
   ++launched_;
 }
@@ -206,6 +206,41 @@ std::unique_ptr<Reduction> Reducer::start(const Bucket& bucket, const at::Tensor
   if (flat.numel() == 0) return nullptr;  // parameters without elements
   if (bucket.sharded) return start_scatter(as_reals(flat), number, std::move(digests));
   return mean_->start(as_reals(flat), divisor_.get(), std::move(digests));
+}
+
+void Reducer::settle(size_t number) {
+  Bucket& bucket = buckets_[number];
+  if (auto running = std::move(running_[number])) {
+    const at::Tensor result = for_bucket(number, [&] { return running->finish(); });
+    timeline_.buckets[number].done = running->ended_ns();
+    note(trace::Kind::kDone, timeline_.buckets[number].done, static_cast<int>(number));
+    if (drift_) drift_->check(number, bucket, timeline_.step, *group_);
+    bucket.sharded ? take_part(number, result) : write_back(bucket, result);
+  }
+  let_go(bucket);
+}
+
+void Reducer::write_back(Bucket& bucket, const at::Tensor& result) {
+  // A parameter that no rank has used keeps its .grad.
+  const auto keeps_grad = [&](size_t index) {
+    return optimizer_in_backward_ || ((options_.find_unused || static_graph_) && !usage_.anywhere(index));
+  };
+  if (bucket.sparse) {
+    if (!keeps_grad(bucket.indices[0])) bucket.parameters[0].mutable_grad() = result;
+    return;
+  }
+  renew_views(bucket);
+  const bool in_place = result.is_alias_of(bucket.memory);
+  const auto results = in_place ? bucket.views : views_into(result.contiguous().flatten(), bucket);
+  for (size_t position = 0; position < results.size(); ++position) {
+    const size_t index = bucket.indices[position];
+    if (keeps_grad(index)) continue;
+    if (options_.gradient_as_bucket_view) {
+      give_view(parameters_[index], bucket.views[position], results[position], names_[index]);
+    } else {
+      give_copy(parameters_[index], results[position]);
+    }
+  }
 }
 
 void Reducer::delay_all_reduce() {
@@ -270,12 +305,7 @@ void Reducer::keep_gradients() {
 
 void Reducer::check_finished() const {
   const std::lock_guard lock(mutex_);
-  if (unfinished_) refuse(unfinished_text());
-}
-
-bool Reducer::expects_gradients() const {
-  const std::lock_guard lock(mutex_);
-  return expecting_;
+  if (unfinished_) refuse(unfinished_text() + "\n" + kAfterAnException);
 }
 
 bool Reducer::learns() const {
@@ -287,6 +317,117 @@ void Reducer::stop_sharing() {
   const std::lock_guard lock(mutex_);
   gradients_shared_.reset();
 }
+
+// A joined rank calls the same collectives in the same order as launch() and finish() on the other ranks, and in the
+// same memory where devices share it. It contributes nothing and discards results.
+void Reducer::shadow_backward(double divisor) {
+  const std::lock_guard lock(mutex_);
+  check_laid_out();
+  const c10::AutoGradMode no_grad(false);
+  divisor_.set(divisor);
+  if (drift_) drift_->begin(buckets_.size());
+  std::vector<at::Tensor> nothing, kept;  // kept: what shared memory held
+  std::vector<std::unique_ptr<Reduction>> running;
+  const auto begin = [&](size_t number) {
+    const Bucket& bucket = buckets_[number];
+    running.push_back(start(bucket, nothing[number], number,
+                            carries_digests(bucket) ? drift_->abstain(number, bucket, nothing[number]) : nullptr));
+  };
+  for (const Bucket& bucket : buckets_) {
+    const bool shared = !bucket.sparse && bucket.keeps_memory() && is_shared(*group_, bucket.memory);
+    kept.push_back(shared ? bucket.memory.clone() : at::Tensor());
+    nothing.push_back(bucket.sparse ? absent_sparse(bucket.parameters[0])
+                      : shared      ? bucket.memory
+                                    : at::empty({bucket.padded}, bucket.options));
+    if (!bucket.sparse) fill_absent(nothing.back());
+    if (options_.overlap) begin(running.size());
+  }
+  start_usage();
+  for (size_t number = 0; number < buckets_.size(); ++number) {
+    if (!options_.overlap) begin(number);
+    if (!running[number]) continue;
+    running[number]->finish();
+    if (kept[number].defined()) nothing[number].copy_(kept[number]);
+    if (drift_) drift_->check(number, buckets_[number], timeline_.step, *group_);
+  }
+  if (drift_) drift_->check_sums(buckets_, timeline_.step, *group_);
+  usage_.wait();
+  shadowed_first_ = static_graph_;
+  divisor_.reset();
+}
+
+// Sharded gradients (ZeRO stage 2).
+
+std::unique_ptr<Reduction> Reducer::start_scatter(const at::Tensor& flat, size_t number, Mean::DigestsPtr digests) {
+  const double divisor = divisor_.get();  // may throw: before anything counts as stepped
+  if (make_sinks_ && sinks_.empty()) sinks_ = make_sinks_();
+  if (number >= sinks_.size() || !sinks_[number]) return mean_->start_scatter(flat, divisor, std::move(digests));
+  // Parameters change from here on: what autograd has saved of them in this pass must not be used.
+  for (const at::Tensor& parameter : buckets_[number].parameters) parameter.unsafeGetTensorImpl()->bump_version();
+  return mean_->start_scatter_into(flat, divisor, std::move(sinks_[number]), std::move(digests));
+}
+
+// Means of several passes add up in the bucket's own type, as .grad does.
+void Reducer::take_part(size_t number, const at::Tensor& part) {
+  Bucket& bucket = buckets_[number];
+  const bool complex = at::isComplexType(c10::typeMetaToScalarType(bucket.options.dtype()));
+  const at::Tensor typed = complex ? at::view_as_complex(part.view({-1, 2})) : part;
+  if (on_shard_) {
+    on_shard_(number, typed);
+  } else if (bucket.shard.defined()) {
+    bucket.shard.add_(typed);
+  } else {
+    bucket.shard = typed;
+  }
+}
+
+// After a pass that has failed: returns when no sink will step anything any more.
+void Reducer::wait_for_running() {
+  for (const auto& running : running_) {
+    if (!make_sinks_ || !running) continue;
+    try {
+      running->finish();
+    } catch (const std::exception&) {  // a failed reduction steps nothing more either
+    }
+  }
+}
+
+void Reducer::set_on_shard(std::function<Sinks()> sinks, OnShard on_shard) {
+  const std::lock_guard lock(mutex_);
+  make_sinks_ = std::move(sinks);
+  on_shard_ = std::move(on_shard);
+}
+
+// A gradient that no rank has had in any pass stays absent, so that an optimizer skips it.
+void Reducer::note_used() {
+  const bool may_be_unused = options_.find_unused || static_graph_;
+  for (size_t index = 0; index < used_.size(); ++index) {
+    if (!used_[index]) used_[index] = !may_be_unused || usage_.anywhere(index);
+  }
+}
+
+std::vector<at::Tensor> Reducer::shards() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<at::Tensor> shards;
+  for (const Bucket& bucket : buckets_) shards.push_back(bucket.shard);
+  return shards;
+}
+
+void Reducer::zero_shards() {
+  const c10::AutoGradMode no_grad(false);
+  const std::lock_guard lock(mutex_);
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.shard.defined()) bucket.shard.zero_();
+  }
+}
+
+void Reducer::drop_shards() {
+  const std::lock_guard lock(mutex_);
+  for (Bucket& bucket : buckets_) bucket.shard.reset();
+  used_.assign(used_.size(), false);
+}
+
+// Errors.
 
 std::string Reducer::unfinished_text() const {
   if (learning()) return never_learned();

@@ -1,27 +1,34 @@
 #include "reducer/bucket.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/utils/grad_layout_contract.h>
+#include <torch/csrc/distributed/autograd/context/context.h>
 
 #include <algorithm>
 
+#include "backend/capabilities.h"
 #include "reducer/layout.h"
-#include "reducer/memory.h"
 
 namespace ringdp::reducer {
 namespace {
 
 at::Tensor view_of(const at::Tensor& flat, const at::Tensor& parameter, size_t offset, size_t length) {
   if (parameter.is_non_overlapping_and_dense()) {
-    return flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + static_cast<int64_t>(offset));
+    return flat.as_strided(parameter.sizes(), parameter.strides(),
+                           flat.storage_offset() + static_cast<int64_t>(offset));
   }
   return flat.narrow(0, static_cast<int64_t>(offset), static_cast<int64_t>(length)).view(parameter.sizes());
 }
 
-// How many tensors of autograd's own lie in the memory of a gradient that it has just given: the one that it gave the hook,
-// and what that is a view of, as the transposed product of a linear layer, unless somebody else has that.
+// How many of autograd's own tensors share the memory of a gradient that it has just produced: the one that it gave the
+// hook, and the base of that view (e.g. the transposed product of a linear layer) unless something else holds the base.
 size_t held_by_autograd(const at::Tensor& arrived, const at::Tensor& gradient) {
   if (!arrived.defined() || arrived.is_same(gradient) || !arrived.is_alias_of(gradient)) return 0;
   return arrived.is_view() && arrived._base().use_count() == 1 ? 2 : 1;
+}
+
+backend::Capabilities* capabilities_of(c10d::ProcessGroup& group, const at::Device& device) {
+  return dynamic_cast<backend::Capabilities*>(backend_of(group, device).get());  // the group keeps it
 }
 
 }  // namespace
@@ -76,7 +83,9 @@ bool take_in_place(Bucket& bucket, const at::Tensor& arrived) {
 
 void renew_views(Bucket& bucket) {
   const auto is_inside = [&](const at::Tensor& view) { return view.is_alias_of(bucket.memory); };
-  if (!std::all_of(bucket.views.begin(), bucket.views.end(), is_inside)) bucket.views = views_into(bucket.memory, bucket);
+  if (!std::all_of(bucket.views.begin(), bucket.views.end(), is_inside)) {
+    bucket.views = views_into(bucket.memory, bucket);
+  }
 }
 
 void let_go(Bucket& bucket) {
@@ -101,6 +110,94 @@ c10d::GradBucket as_grad_bucket(const Bucket& bucket, const at::Tensor& flat, si
   for (const at::Tensor& parameter : bucket.parameters) sizes.push_back(parameter.sizes());
   return c10d::GradBucket(number, count, flat, bucket.offsets, bucket.lengths, std::move(sizes), bucket.parameters,
                           std::nullopt);
+}
+
+at::Tensor as_reals(const at::Tensor& flat) { return flat.is_complex() ? at::view_as_real(flat).flatten() : flat; }
+
+void fill_absent(const at::Tensor& place) { (place.is_complex() ? at::view_as_real(place) : place).fill_(-0.0); }
+
+at::Tensor absent_sparse(const at::Tensor& parameter) {
+  const int64_t dims = parameter.dim();  // embeddings: one sparse dimension
+  return at::_sparse_coo_tensor_with_dims(1, dims - 1, parameter.sizes(), parameter.options().layout(at::kSparse))
+      ._coalesced_(true);
+}
+
+void refuse_distributed_autograd() {
+  using torch::distributed::autograd::ThreadLocalDistAutogradContext;
+  TORCH_CHECK(!ThreadLocalDistAutogradContext::getContextPtr(),
+              "DistributedDataParallel: gradients of a distributed autograd context (RPC) are not averaged by ringdp's "
+              "class: use torch.nn.parallel.DistributedDataParallel there");
+}
+
+void check_fits(const at::Tensor& gradient, const at::TensorOptions& bucket, const std::string& name, bool widens) {
+  TORCH_CHECK(gradient.layout() == at::kStrided, "DistributedDataParallel: the gradient of ", name,
+              " is sparse, and its layer does not say so: use nn.Embedding(sparse=True) or a dense gradient");
+  const auto dtype = c10::typeMetaToScalarType(bucket.dtype());
+  const auto own = gradient.scalar_type();
+  const bool right_type = widens ? c10::promoteTypes(own, dtype) == dtype : own == dtype;
+  TORCH_CHECK(right_type && gradient.device() == bucket.device(), "DistributedDataParallel: the gradient of ", name,
+              " is ", gradient.scalar_type(), " on ", gradient.device(), ", its bucket was made for ", dtype, " on ",
+              bucket.device(), ": convert the model before it is wrapped");
+}
+
+void give_view(const at::Tensor& parameter, const at::Tensor& view, const at::Tensor& result, const std::string& name) {
+  if (!result.is_alias_of(view)) view.copy_(result);
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (!gradient.defined()) gradient = view;
+  TORCH_CHECK(gradient.is_alias_of(view),
+              "Detected at least one parameter gradient is not the expected DDP bucket view "
+              "with gradient_as_bucket_view=True: the .grad of ",
+              name,
+              " was replaced between its backward and the end of the backward pass (two reducers on one parameter?)");
+}
+
+void give_copy(const at::Tensor& parameter, const at::Tensor& result) {
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (gradient.defined()) {
+    gradient.copy_(result);
+  } else {
+    gradient = torch::autograd::utils::clone_obey_contract(result, parameter);
+  }
+}
+
+c10::intrusive_ptr<c10d::Backend> backend_of(c10d::ProcessGroup& group, const at::Device& device) {
+  for (const at::Device& served : group.getDeviceTypes()) {
+    if (served.type() == device.type()) return group.getBackend(device.type());
+  }
+  return nullptr;
+}
+
+bool offers_shared_memory(c10d::ProcessGroup& group, const at::Device& device) {
+  // Registered memory of other devices is managed by their backend.
+  if (!device.is_cpu() || group.getSize() == 1) return false;
+  const auto backend = backend_of(group, device);
+  return backend && backend->supportsTensorAlloc(device.index());
+}
+
+std::unique_ptr<backend::SizedScope> share_gradients_of(c10d::ProcessGroup& group, const at::Device& device,
+                                                        std::vector<size_t> sizes) {
+  auto* const capabilities = capabilities_of(group, device);
+  return capabilities && !sizes.empty() ? capabilities->share_tensors_of(std::move(sizes)) : nullptr;
+}
+
+at::Tensor flat_memory(c10d::ProcessGroup& group, int64_t elements, const at::TensorOptions& options) {
+  if (!offers_shared_memory(group, options.device())) return at::empty({elements}, options);
+  return backend_of(group, options.device())->allocateTensor(elements, options);
+}
+
+at::Tensor lasting_memory(c10d::ProcessGroup& group, int64_t elements, const at::TensorOptions& options) {
+  auto* const capabilities = options.device().is_cpu() ? nullptr : capabilities_of(group, options.device());
+  const at::Tensor shared = capabilities && elements > 0 ? capabilities->share_memory(elements, options) : at::Tensor();
+  return shared.defined() ? shared : flat_memory(group, elements, options);
+}
+
+void reclaim_memory(c10d::ProcessGroup& group, const at::Device& device) {
+  if (auto* const capabilities = capabilities_of(group, device)) capabilities->reclaim_memory(device);
+}
+
+bool is_shared(c10d::ProcessGroup& group, const at::Tensor& tensor) {
+  const auto* const capabilities = capabilities_of(group, tensor.device());
+  return capabilities != nullptr && capabilities->shares(tensor);
 }
 
 }  // namespace ringdp::reducer

@@ -5,8 +5,6 @@
 #include <chrono>
 #include <future>
 
-#include "reducer/end_time.h"
-
 namespace ringdp::reducer {
 namespace {
 
@@ -42,16 +40,18 @@ std::unique_ptr<Reduction> CommHook::start(const Bucket& bucket, const at::Tenso
   return std::make_unique<HookReduction>(*hook_, latest_, flat.numel());
 }
 
-// An error of the Future is its reduction's.
+// An error of the Future is thrown by its reduction, not here.
 void CommHook::settle() {
   const auto latest = std::move(latest_);
   if (!latest || latest->completed()) return;
   const auto end = std::make_shared<std::promise<void>>();
   latest->addCallback([end](c10::ivalue::Future&) { end->set_value(); }, /*uses_future=*/false);
-  TORCH_CHECK(end->get_future().wait_for(kPatience) == std::future_status::ready,
-              "DistributedDataParallel: the communication hook's Future of the bucket before is not done after ",
-              kPatience.count(), " s. A hook is called for a bucket when it has ended for the one before, so that what its "
-              "callbacks communicate comes in the same order on all ranks: its Futures must not wait for later buckets");
+  TORCH_CHECK(
+      end->get_future().wait_for(kPatience) == std::future_status::ready,
+      "DistributedDataParallel: the communication hook's Future of the bucket before is not done after ",
+      kPatience.count(),
+      " s. A hook is called for a bucket when it has ended for the one before, so that what its "
+      "callbacks communicate comes in the same order on all ranks: its Futures must not wait for later buckets");
 }
 
 }  // namespace ringdp::reducer

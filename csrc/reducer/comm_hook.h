@@ -1,9 +1,9 @@
-// A user's communication hook in place of the mean: it gets the bucket as torch's own GradBucket, undivided, and returns
-// a Future of the tensor that replaces the bucket's contents.
+// A user's communication hook in place of the mean: it gets the bucket as torch's own GradBucket, undivided, and
+// returns a Future of the tensor that replaces the bucket's contents.
 //
-// A hook's callbacks may start collectives of their own (PowerSGD's do), on whatever thread completes its Future. So that
-// collectives come in the same order on all ranks, the hook is called for a bucket when it has ended for the one before;
-// RuntimeError when that does not end, as its Future waits for a later bucket.
+// A hook's callbacks may start collectives of their own (PowerSGD's do), on whatever thread completes its Future. So
+// that collectives come in the same order on all ranks, the hook is called for a bucket only after its Future for the
+// previous bucket is done; RuntimeError when that never happens because the Future waits for a later bucket.
 #pragma once
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
@@ -19,10 +19,10 @@ class CommHook {
  public:
   explicit CommHook(std::unique_ptr<c10d::CommHookInterface> hook) : hook_(std::move(hook)) {}
 
-  // For bucket `number` of `count`; `flat` as as_grad_bucket() takes it. Blocks until the latest one has ended.
+  // For bucket `number` of `count`; `flat` as as_grad_bucket() takes it. Blocks until the latest Future is done.
   std::unique_ptr<Reduction> start(const Bucket& bucket, const at::Tensor& flat, size_t number, size_t count);
 
-  void settle();  // blocks until the latest one has ended
+  void settle();  // blocks until the latest Future is done
 
  private:
   const std::unique_ptr<c10d::CommHookInterface> hook_;

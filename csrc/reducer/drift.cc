@@ -7,10 +7,8 @@
 #include <map>
 
 #include "backend/compat.h"
-#include "backend/digests.h"
 #include "kernels/checksum.h"
-#include "reducer/complaints.h"
-#include "reducer/gradients.h"
+#include "reducer/error_messages.h"
 
 namespace ringdp::reducer {
 namespace {
@@ -20,7 +18,7 @@ uint64_t checksum_of(const at::Tensor& parameter) {
   return kernels::checksum(dense.const_data_ptr(), dense.nbytes());
 }
 
-// Of every rank, by rank.
+// The sums of every rank, by rank.
 std::vector<std::vector<uint64_t>> gathered(const std::vector<uint64_t>& own, c10d::ProcessGroup& group) {
   const auto count = static_cast<int64_t>(own.size());
   at::Tensor mine = at::empty({count}, at::kLong);
@@ -35,11 +33,13 @@ std::vector<std::vector<uint64_t>> gathered(const std::vector<uint64_t>& own, c1
   return sums;
 }
 
-// `by_rank`: as odd_ranks() was given it; ranks that abstain hold no bits.
+// `by_rank`: the argument of odd_ranks(); ranks that abstain hold no bits.
 std::string in_words(const std::vector<int>& odd, const std::vector<uint64_t>& by_rank) {
   const auto voters = by_rank.size() - std::count(by_rank.begin(), by_rank.end(), uint64_t{0});
   std::string text = odd.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < odd.size(); ++i) text += (i == 0 ? "" : i + 1 < odd.size() ? ", " : " and ") + std::to_string(odd[i]);
+  for (size_t i = 0; i < odd.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 < odd.size() ? ", " : " and ") + std::to_string(odd[i]);
+  }
   if (odd.size() == voters) return text + " hold different bits, and no value has a majority,";
   return text + (odd.size() == 1 ? " holds" : " hold") + " other bits than most";
 }
@@ -57,7 +57,8 @@ std::vector<int> odd_ranks(const std::vector<uint64_t>& by_rank) {
   if (votes.size() < 2) return {};
   const auto most = std::max_element(votes.begin(), votes.end(), [](auto& a, auto& b) { return a.second < b.second; });
   if (2 * most->second > all.size()) {
-    all.erase(std::remove_if(all.begin(), all.end(), [&](int rank) { return by_rank[rank] == most->first; }), all.end());
+    all.erase(std::remove_if(all.begin(), all.end(), [&](int rank) { return by_rank[rank] == most->first; }),
+              all.end());
   }
   return all;
 }
@@ -66,7 +67,7 @@ Drift::OfBucket& Drift::begin_bucket(size_t number, const at::Tensor& flat) {
   OfBucket& own = buckets_.at(number);
   const at::Tensor reals = as_reals(flat);  // as they are summed
   const auto size = static_cast<int64_t>(reals.itemsize());
-  own = {std::make_shared<backend::Digests>(), {}, 0, reals.numel()};
+  own = {std::make_shared<backend::Capabilities::Digests>(), {}, 0, reals.numel()};
   own.given = kernels::unordered_checksum(reals.const_data_ptr(), reals.numel(), size);
   return own;
 }
@@ -102,12 +103,12 @@ void Drift::check(size_t number, const Bucket& bucket, int64_t step, c10d::Proce
                 "some ranks only, since the step before. Restart from a checkpoint; ringdp.check_replicas(model) "
                 "compares everything");
   }
-  TORCH_CHECK(false, "DistributedDataParallel: at step ", step, " a rank's checksum of the parameters of bucket ", number,
-              " changed on its way: its memory is damaged");
+  TORCH_CHECK(false, "DistributedDataParallel: at step ", step, " a rank's checksum of the parameters of bucket ",
+              number, " changed on its way: its memory is damaged");
 }
 
-// Of each bucket three rows of a number per rank: sums, elements, and what was given. Each rank adds the first two of
-// all ranks, and the last of itself.
+// Per bucket a table of three rows with one number per rank: sums, elements, and the checksum of what was given. Each
+// rank adds its share of the first two rows for all ranks, and its own number in the last.
 void Drift::check_sums(const std::vector<Bucket>& buckets, int64_t step, c10d::ProcessGroup& group) {
   const size_t ranks = group.getSize(), rows = 3;
   std::vector<size_t> taken;
@@ -132,14 +133,15 @@ void Drift::check_sums(const std::vector<Bucket>& buckets, int64_t step, c10d::P
   for (const size_t number : taken) {
     const int64_t elements = buckets_[number].elements;
     for (size_t rank = 0; rank < ranks; ++rank) {
-      // Plans that sum on all ranks read what each gives so many times.
+      // Plans that sum on all ranks read what each rank gives that many times.
       const int64_t times = row[ranks + rank] / elements;
       const bool all = times > 0 && row[ranks + rank] == times * elements;
       const auto given = static_cast<uint64_t>(times) * static_cast<uint64_t>(row[2 * ranks + rank]);
-      TORCH_CHECK(all && static_cast<uint64_t>(row[rank]) == given, "DistributedDataParallel: at step ", step,
-                  " what rank ", rank, " gave to ", gradients_of(names_, buckets[number].indices), " (bucket ", number,
-                  "), changed before it was summed, so all ranks have the same wrong mean: a memory error on rank ", rank,
-                  " or on the ranks it gave it to, or a link without a checksum. Do not step: restart from a checkpoint");
+      TORCH_CHECK(
+          all && static_cast<uint64_t>(row[rank]) == given, "DistributedDataParallel: at step ", step, " what rank ",
+          rank, " gave to ", gradients_of(names_, buckets[number].indices), " (bucket ", number,
+          "), changed before it was summed, so all ranks have the same wrong mean: a memory error on rank ", rank,
+          " or on the ranks it gave it to, or a link without a checksum. Do not step: restart from a checkpoint");
     }
     row += rows * ranks;
   }

@@ -1,4 +1,4 @@
-// Autograd calls back after each parameter's gradient was accumulated into .grad.
+// Autograd hooks that are called after each parameter's gradient was accumulated into .grad.
 //
 // The hook sits on the parameter's AccumulateGrad node, behind users' tensor hooks and post-accumulate hooks. It is
 // called by whichever thread runs the backward pass, without the GIL. Removing hooks while a backward pass runs is not
@@ -15,7 +15,7 @@ namespace ringdp::reducer {
 class GradientHooks {
  public:
   using Node = torch::autograd::Node;
-  // Gets the parameter's index and what autograd had for it, which .grad may share memory with.
+  // Arguments: the parameter's index, and the gradient from autograd, which may share memory with .grad.
   using OnGradient = std::function<void(size_t, const at::Tensor&)>;
   GradientHooks(const std::vector<at::Tensor>& parameters, const OnGradient& on_gradient);
   ~GradientHooks() { remove(); }
@@ -28,7 +28,7 @@ class GradientHooks {
   std::vector<size_t> unreachable_from(const std::vector<at::Tensor>& outputs) const;
 
  private:
-  // A shared_ptr up to torch 2.12, an intrusive_ptr from then on. The variable itself holds it weakly only.
+  // A shared_ptr up to torch 2.12, an intrusive_ptr from then on. The variable itself holds only a weak reference.
   using NodePtr = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
   struct Hook {
     NodePtr accumulator;

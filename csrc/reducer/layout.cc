@@ -19,8 +19,8 @@ int64_t rounded_up(int64_t count, int64_t multiple) { return (count + multiple -
 
 }  // namespace
 
-Layout make_layout(const std::vector<Part>& parts, const std::vector<size_t>& order,
-                   const std::vector<int64_t>& limits, bool never_beyond) {
+Layout make_layout(const std::vector<Part>& parts, const std::vector<size_t>& order, const std::vector<int64_t>& limits,
+                   bool never_beyond) {
   std::map<int64_t, Open> open;                                // by kind
   std::vector<std::pair<size_t, std::vector<size_t>>> closed;  // position of the last member, members
   const auto close = [&](Open& bucket) {

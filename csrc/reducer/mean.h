@@ -1,11 +1,12 @@
-// The mean of a flat tensor over a group's ranks, as DESIGN 2.2 defines it: summed in rank order (16-bit floats in
-// float32), divided once by one number, rounded once - whatever backend the group has.
+// The mean of a flat tensor over a group's ranks: summed in rank order (16-bit floats in float32), divided once by one
+// number, rounded once - whatever backend the group has.
 //
 //   fused      the backend sums and divides in one operation (backend/capabilities.h)
-//   exchanged  any other backend moves raw shards to their owners, who fold them with ringdp's own kernel (exchange.h)
+//   exchanged  any other backend moves raw shards to their owners, which reduce them with ringdp's own kernel
 //   summed     order "rotated": the backend's own all_reduce in its own order, then one division
-// All move 2 (N-1)/N of the tensor per rank, and half of that where each rank wants its part only (scatter). Starts are
-// collective and come in the same order on all ranks.
+//
+// Each moves 2 (N-1)/N of the tensor per rank, and half of that where each rank needs its part only (scatter). Starts
+// are collective and come in the same order on all ranks.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -14,7 +15,6 @@
 
 #include "backend/capabilities.h"
 #include "reducer/reduction.h"
-#include "reducer/shard_sink.h"
 
 namespace ringdp::reducer {
 
@@ -28,11 +28,12 @@ class Mean {
   virtual std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor, DigestsPtr digests) = 0;
   virtual bool carries_digests() const { return false; }
 
-  // This rank's part only, as the result: `flat` is a multiple of the ranks long, part r begins at r / N of it.
-  // `flat` is read until the end and not written.
+  // The result is this rank's part only. The length of `flat` is a multiple of the number of ranks; part r begins at r
+  // / N of it. `flat` is read until the end and not written.
   virtual std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, double divisor, DigestsPtr digests) = 0;
 
-  // The same; `sink` has taken the part when the reduction has finished: as it comes, where the mean is fused.
+  // The same; when the reduction has finished, `sink` has taken the part. Where the mean is fused, it takes it
+  // piecewise.
   virtual std::unique_ptr<Reduction> start_scatter_into(const at::Tensor& flat, double divisor,
                                                         std::shared_ptr<ShardSink> sink, DigestsPtr digests);
 
@@ -45,5 +46,9 @@ class Mean {
 // `rank_order`: false asks for "summed" where the backend has no fused mean; a fused one follows its group's settings.
 std::unique_ptr<Mean> make_mean(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const at::Device& device,
                                 bool rank_order);
+
+// The mean of sparse gradients: the backend's all_reduce of a COO tensor, then one division of the values. ringdp's
+// backend sums them in rank order. 16-bit values are rounded after the sum and again after the division.
+std::unique_ptr<Reduction> start_sparse_mean(c10d::ProcessGroup& group, const at::Tensor& gradient, double divisor);
 
 }  // namespace ringdp::reducer

@@ -1,9 +1,13 @@
 #include "reducer/reducer.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
+
+#include "backend/errors.h"
 
 namespace ringdp::reducer {
 namespace {
@@ -14,9 +18,44 @@ std::vector<size_t> reversed_indices(size_t count) {
   return order;
 }
 
+// A .grad that exists moves into the new bucket; one that does not stays absent, as no rank may have used it.
+void adopt(const Bucket& bucket) {
+  for (size_t position = 0; position < bucket.views.size(); ++position) {
+    at::Tensor& gradient = bucket.parameters[position].mutable_grad();
+    if (!gradient.defined()) continue;
+    bucket.views[position].copy_(gradient);
+    gradient = bucket.views[position];
+  }
+}
+
+// Rank 0's layout of all parameters, as gradients may arrive in another order on each rank. One broadcast of two
+// numbers per parameter: every index in launch order, and the bucket it is in. `device`: one that the group's
+// collectives serve.
+Layout agree_on(const Layout& own, size_t parameters, c10d::ProcessGroup& group, const at::Device& device) {
+  std::vector<int64_t> numbers;
+  for (size_t bucket = 0; bucket < own.size(); ++bucket) {
+    for (const size_t index : own[bucket]) {
+      numbers.push_back(static_cast<int64_t>(index));
+      numbers.push_back(static_cast<int64_t>(bucket));
+    }
+  }
+  TORCH_CHECK(numbers.size() == 2 * parameters, "a layout of ", numbers.size() / 2, " of ", parameters, " parameters");
+  std::vector<at::Tensor> tensors{at::tensor(numbers, at::kLong).to(device)};
+  group.broadcast(tensors)->wait();
+  const at::Tensor agreed = tensors[0].cpu();
+  const int64_t* const pairs = agreed.const_data_ptr<int64_t>();
+  Layout layout;
+  for (size_t i = 0; i < parameters; ++i) {
+    const auto bucket = static_cast<size_t>(pairs[2 * i + 1]);
+    if (bucket >= layout.size()) layout.resize(bucket + 1);
+    layout[bucket].push_back(static_cast<size_t>(pairs[2 * i]));
+  }
+  return layout;
+}
+
 }  // namespace
 
-// Gradients arrive in about the reverse order of the layers, so buckets serve from the first pass on.
+// Gradients arrive in about the reverse order of the layers, so buckets in that order are good from the first pass on.
 Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> names, std::vector<bool> sparse,
                  GroupPtr group, Options options)
     : parameters_(std::move(parameters)),
@@ -34,7 +73,7 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
   TORCH_CHECK(!sharded() || std::count(sparse_.begin(), sparse_.end(), true) == 0,
               "DistributedDataParallel: sparse gradients have no shards: use zero_stage=1 or a dense gradient");
   check_carries_digests();
-  unaveraged_.take_for_averaged(parameters_);  // of a copy, or of what came before the wrapper
+  unaveraged_.take_for_averaged(parameters_);  // .grad may be set before the wrapper is made
   if (options_.check_drift) drift_.emplace(names_);
   const auto by_size = [&] {
     return make_layout(parts(), reversed_indices(parameters_.size()), options_.bucket_limits, sharded());
@@ -44,8 +83,11 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
 
 void Reducer::check_carries_digests() const {
   if (!options_.check_drift) return;
-  TORCH_CHECK(mean_->carries_digests() && parameters_[0].is_cpu(), "DistributedDataParallel: check_drift=True needs "
-              "parameters on the CPU, which are on ", parameters_[0].device(), ", and a group of backend ringdp, whose "
+  TORCH_CHECK(mean_->carries_digests() && parameters_[0].is_cpu(),
+              "DistributedDataParallel: check_drift=True needs "
+              "parameters on the CPU, which are on ",
+              parameters_[0].device(),
+              ", and a group of backend ringdp, whose "
               "collectives carry checksums: leave it out, and call ringdp.check_replicas(model) now and then");
 }
 
@@ -87,6 +129,158 @@ void Reducer::ask_divisor(WorkPtr work) {
 void Reducer::set_divisor(double divisor) {
   const std::lock_guard lock(mutex_);
   divisor_.set(divisor);
+}
+
+// Which bucket holds what, and when that changes.
+
+std::vector<Part> Reducer::parts() const {
+  std::vector<Part> parts;
+  std::map<std::pair<at::ScalarType, std::string>, int64_t> kinds;
+  for (size_t index = 0; index < parameters_.size(); ++index) {
+    const at::Tensor& parameter = parameters_[index];
+    const auto kind =
+        kinds.try_emplace({parameter.scalar_type(), parameter.device().str()}, kinds.size()).first->second;
+    parts.push_back({static_cast<int64_t>(parameter.nbytes()), kind, sparse_[index]});
+  }
+  return parts;
+}
+
+void Reducer::set_buckets(const Layout& layout) {
+  const c10::AutoGradMode no_grad(false);
+  layout_ = layout;
+  const bool anew = !buckets_.empty(), together = !options_.alone || rebuilt_;
+  buckets_.clear();
+  try {
+    make_buckets(together);
+    if (anew && together) reclaim_memory(*group_, parameters_[0].device());
+  } catch (...) {  // a rank was lost, or memory has run out: buckets that are half made are not used
+    buckets_.clear();
+    throw;
+  }
+}
+
+void Reducer::make_buckets(bool together) {
+  used_.assign(parameters_.size(), false);
+  const int64_t granularity = sharded() ? options_.shard_block * group_->getSize() : mean_->granularity();
+  const BucketShape shape{granularity, options_.shard_block, gradient_dtype_, options_.gradient_as_bucket_view};
+  places_.assign(parameters_.size(), {});
+  for (const auto& members : layout_) {
+    const bool sparse = sparse_[members.front()];
+    buckets_.push_back(make_bucket(parameters_, members, sparse, shape));
+    if (buckets_.back().keeps_memory()) allocate(buckets_.back(), *group_, together);
+    for (size_t position = 0; position < members.size(); ++position) {
+      places_[members[position]] = {buckets_.size() - 1, position};
+    }
+    if (options_.gradient_as_bucket_view) adopt(buckets_.back());
+  }
+}
+
+void Reducer::check_laid_out() const {
+  if (!buckets_.empty()) return;
+  backend::refuse(
+      "DistributedDataParallel: its buckets could not be made, see the error before; make the wrapper anew, "
+      "or give it a new process group");
+}
+
+bool Reducer::rebuild_buckets() {
+  check_finished();
+  const std::lock_guard lock(mutex_);
+  if (rebuilt_ || sharded() || !options_.layout.empty() || arrival_.empty() || searches()) return false;
+  rebuilt_ = true;
+  const Layout own = make_layout(parts(), arrival_, options_.bucket_limits);
+  const Layout agreed = agree_on(own, parameters_.size(), *group_, parameters_[0].device());
+  if (agreed != layout_) set_buckets(agreed);
+  return true;
+}
+
+void Reducer::complete_arrival() {
+  std::vector<bool> there(parameters_.size(), false);
+  for (const size_t index : arrival_) there[index] = true;
+  for (const auto& members : layout_) {
+    std::copy_if(members.begin(), members.end(), std::back_inserter(arrival_), [&](size_t i) { return !there[i]; });
+  }
+}
+
+void Reducer::assume_arrival() {
+  const std::lock_guard lock(mutex_);
+  if (arrival_.empty()) complete_arrival();
+}
+
+void Reducer::reset() {
+  const std::lock_guard lock(mutex_);
+  wait_for_running();
+  rebuilt_ = expecting_ = unfinished_ = false;
+  arrival_.clear();
+  running_.clear();
+  unaveraged_.forget();
+  gradients_shared_.reset();
+  divisor_.reset();
+  if (searches()) usage_.forget();
+}
+
+void Reducer::set_group(GroupPtr group) {
+  const std::lock_guard lock(mutex_);
+  group_ = std::move(group);
+  mean_ = make_mean(group_, parameters_[0].device(), options_.rank_order);
+  check_carries_digests();
+  divisor_ = Divisor(group_->getSize());
+  set_buckets(layout_);
+}
+
+void Reducer::remove_hooks() {
+  const std::lock_guard lock(mutex_);
+  hooks_.remove();
+}
+
+// Introspection.
+
+std::vector<Reducer::BucketInfo> Reducer::buckets() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<BucketInfo> all;
+  for (const Bucket& bucket : buckets_) {
+    const at::Tensor& parameter = bucket.parameters.front();
+    BucketInfo info;
+    info.indices = bucket.indices;
+    info.sparse = bucket.sparse;
+    info.device = parameter.device().str();
+    const auto size = static_cast<int64_t>(bucket.options.dtype().itemsize());
+    info.dtype = c10::toString(c10::typeMetaToScalarType(bucket.options.dtype()));
+    info.shared = !bucket.sparse && (offers_shared_memory(*group_, parameter.device()) ||
+                                     (bucket.keeps_memory() && is_shared(*group_, bucket.memory)));
+    const size_t lengths = std::accumulate(bucket.lengths.begin(), bucket.lengths.end(), size_t{0});
+    if (!bucket.sparse) info.bytes = static_cast<int64_t>(lengths) * size;
+    if (bucket.keeps_memory()) info.memory_bytes = bucket.padded * size;
+    all.push_back(std::move(info));
+  }
+  return all;
+}
+
+void Reducer::note(trace::Kind kind, int64_t time_ns, int bucket) const {
+  trace::Event event;
+  event.kind = kind;
+  event.time_ns = time_ns;
+  event.seq = static_cast<uint64_t>(timeline_.step);
+  event.peer = bucket;
+  if (bucket >= 0) {
+    const at::TensorOptions& options = buckets_[bucket].options;
+    event.bytes = buckets_[bucket].elements * static_cast<int64_t>(options.dtype().itemsize());
+  }
+  trace::recorder().note(event);
+}
+
+std::map<std::string, int64_t> Reducer::numbers() const {
+  const std::lock_guard lock(mutex_);
+  return {{"rebuilt", rebuilt_}, {"unused_changed", unused_changed_}, {"launched", launched_}};
+}
+
+std::string Reducer::mean_name() const {
+  const std::lock_guard lock(mutex_);
+  return mean_->name();
+}
+
+std::vector<Unaveraged::Found> Reducer::unaveraged() const {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock ? unaveraged_.of(parameters_) : std::vector<Unaveraged::Found>{};
 }
 
 }  // namespace ringdp::reducer

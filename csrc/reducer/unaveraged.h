@@ -1,7 +1,7 @@
 // Which gradients lie in .grad without a synchronised pass having averaged them.
 //
-// Pure bookkeeping, guarded by the reducer's lock but for passes() and any(). What was averaged is known by its tensor: a weak
-// reference keeps the address from being used again, not the memory.
+// Pure bookkeeping, guarded by the reducer's lock but for passes() and any(). What was averaged is known by its tensor:
+// a weak reference keeps the address from being used again, not the memory.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -15,8 +15,8 @@ namespace ringdp::reducer {
 
 class Unaveraged {
  public:
-  // kKept: of a pass under no_sync(), where it was asked for. kLate: added after its pass had been averaged, or by a pass that
-  // never went through the wrapper. kForeign: put there by hand.
+  // kKept: from a pass under no_sync(), on purpose. kLate: added after its pass had been averaged, or by a pass that
+  // did not go through the wrapper. kForeign: set by the user.
   enum class Cause : uint8_t { kNone, kKept, kLate, kForeign };
 
   struct Found {
@@ -28,23 +28,23 @@ class Unaveraged {
 
   void begin_synchronised() { keeps_ = false; }
   void begin_kept() { keeps_ = true; }
-  void add(size_t index, const at::Tensor& parameter);     // a gradient that belongs to no synchronised pass
-  void settle(const std::vector<at::Tensor>& parameters);  // a synchronised pass has averaged what there is
-  void take_for_averaged(const std::vector<at::Tensor>& parameters);  // what .grad holds
+  void add(size_t index, const at::Tensor& parameter);                // a gradient that belongs to no synchronised pass
+  void settle(const std::vector<at::Tensor>& parameters);             // a synchronised pass has averaged what there is
+  void take_for_averaged(const std::vector<at::Tensor>& parameters);  // .grad as it is now
   void forget();
 
-  int64_t passes() const { return passes_; }  // synchronised ones that came to their end
-  bool any() const { return any_; }           // kept or late ones, which may have been zeroed since
+  int64_t passes() const { return passes_; }  // synchronised passes that came to their end
+  bool any() const { return any_; }           // kept or late gradients, which may have been zeroed since
   std::vector<Found> of(const std::vector<at::Tensor>& parameters) const;  // by .grad as it is now
 
-  // A parameter that was changed since a late gradient of it came: somebody has stepped with it.
+  // A parameter that was changed after a late gradient was added: an optimizer has stepped with it.
   std::optional<size_t> stepped(const std::vector<at::Tensor>& parameters) const;
 
  private:
   using Weak = c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>;
   struct Late {
     size_t index;
-    uint32_t version;  // of the parameter
+    int64_t version;  // the parameter's
   };
 
   bool keeps_ = false;

@@ -6,23 +6,239 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <map>
 
-#include "base/env.h"
 #include "base/error.h"
-#include "base/helper_thread.h"
 #include "base/log.h"
+#include "base/settings.h"
+#include "base/threads.h"
 #include "base/unique_fd.h"
-#include "trace/flight.h"
+#include "trace/pickle.h"
 
 namespace ringdp::trace {
 namespace {
+
+// One collective, from its events.
+struct Entry {
+  Event call;  // its kEnqueued
+  int64_t started_ns = 0, ended_ns = 0;
+  bool finished = false;
+  const char* state() const { return finished ? "completed" : started_ns != 0 ? "started" : "scheduled"; }
+};
+
+using Entries = std::map<std::pair<int32_t, uint64_t>, Entry>;  // by group and number
+
+Entries entries_of(const std::vector<Event>& events) {
+  Entries entries;
+  for (const Event& event : events) {
+    if (event.kind == Kind::kEnqueued) entries[{event.group, event.seq}].call = event;
+  }
+  for (const Event& event : events) {
+    const auto found = entries.find({event.group, event.seq});
+    if (found == entries.end()) continue;
+    Entry& entry = found->second;
+    if (event.kind == Kind::kStarted) entry.started_ns = event.time_ns;
+    if (event.kind == Kind::kFinished || event.kind == Kind::kFailed) entry.ended_ns = event.time_ns;
+    if (event.kind == Kind::kFinished) entry.finished = true;
+  }
+  return entries;
+}
+
+struct Group {
+  GroupFacts facts;
+  // One that was made anew under the name of an earlier one counts from 1 again: tools must not see both.
+  bool is_latest_of_its_name = true;
+};
+using Groups = std::vector<Group>;
+
+// Events name groups by their places in a dump.
+struct Known {
+  explicit Known(const Recorder& recorder);
+  Groups groups;
+  std::vector<Event> events;  // but those of groups that are forgotten
+};
+
+Known::Known(const Recorder& recorder) {
+  std::vector<Event> all = recorder.ring().read();  // first: whatever has events has been opened
+  std::map<int, int32_t> place_of;
+  std::map<std::string, size_t> latest;
+  for (auto& [number, facts] : recorder.groups()) {
+    const size_t place = groups.size();
+    place_of[number] = static_cast<int32_t>(place);
+    const auto [same, is_new] = latest.emplace(facts.name, place);
+    if (!is_new) groups[same->second].is_latest_of_its_name = false;
+    same->second = place;
+    groups.push_back({facts});
+  }
+  for (Event& event : all) {
+    const auto found = place_of.find(event.group);
+    if (event.group >= 0 && found == place_of.end()) continue;
+    if (event.group >= 0) event.group = found->second;
+    events.push_back(event);
+  }
+}
+
+void add_sizes(Pickle& out, std::string_view key, int64_t count) {
+  out.add(key);
+  out.begin_list();
+  out.begin_list();
+  out.add(count);
+  out.end_list();
+  out.end_list();
+}
+
+void add_dtypes(Pickle& out, std::string_view key, DType dtype) {
+  out.add(key);
+  out.begin_list();
+  out.add(name_of(dtype));
+  out.end_list();
+}
+
+void add_entry(Pickle& out, const Entry& entry, const GroupFacts& group, int64_t wall_offset_ns) {
+  const std::string what = entry.call.name;
+  const int64_t count = entry.call.bytes / size_of(entry.call.dtype);
+  const int64_t part = count / static_cast<int64_t>(group.members.size());
+  out.begin_dict();
+  out.entry("record_id", static_cast<int64_t>(entry.call.seq - 1));
+  out.entry("pg_id", int64_t{entry.call.group});
+  out.add("process_group");
+  out.begin_tuple();
+  out.add(group.name);
+  out.add("ringdp");
+  out.end_tuple();
+  out.entry("collective_seq_id", static_cast<int64_t>(entry.call.seq));
+  out.entry("p2p_seq_id", int64_t{0});
+  out.entry("op_id", static_cast<int64_t>(entry.call.seq));
+  out.entry("profiling_name", "gloo:" + what);
+  add_sizes(out, "input_sizes", entry.call.part == Part::kInput ? part : count);
+  add_sizes(out, "output_sizes", entry.call.part == Part::kOutput ? part : count);
+  add_dtypes(out, "input_dtypes", entry.call.dtype);
+  add_dtypes(out, "output_dtypes", entry.call.dtype);
+  out.entry("state", entry.state());
+  out.entry("time_created_ns", entry.call.time_ns + wall_offset_ns);
+  const auto add_time = [&](std::string_view key, int64_t time_ns) {
+    out.add(key);
+    time_ns != 0 ? out.add(time_ns + wall_offset_ns) : out.add_none();
+  };
+  add_time("time_discovered_started_ns", entry.started_ns);
+  add_time("time_discovered_completed_ns", entry.finished ? entry.ended_ns : 0);
+  out.add("retired");
+  out.add_bool(entry.ended_ns != 0);
+  out.add("is_p2p");
+  out.add_bool(false);
+  out.add("frames");
+  out.begin_list();
+  out.end_list();
+  out.end_dict();
+}
+
+std::string in_brackets(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return "[" + text + "]";
+}
+
+void add_config(Pickle& out, const Groups& groups) {
+  out.add("pg_config");
+  out.begin_dict();
+  for (size_t number = 0; number < groups.size(); ++number) {
+    if (!groups[number].is_latest_of_its_name) continue;
+    out.add(groups[number].facts.name);
+    out.begin_dict();
+    out.entry("name", groups[number].facts.name);
+    out.entry("desc", "ringdp");
+    out.entry("ranks", in_brackets(groups[number].facts.members));
+    out.end_dict();
+  }
+  out.end_dict();
+}
+
+// The number of the latest collective of each group that has come so far.
+void add_status(Pickle& out, const Groups& groups, const Entries& entries) {
+  struct Latest {
+    int64_t enqueued = -1, started = -1, completed = -1;
+  };
+  std::vector<Latest> latest(groups.size());
+  for (const auto& [key, entry] : entries) {
+    Latest& of_group = latest.at(key.first);
+    const auto seq = static_cast<int64_t>(key.second);
+    of_group.enqueued = seq;
+    if (entry.started_ns != 0) of_group.started = seq;
+    if (entry.finished) of_group.completed = seq;
+  }
+  out.add("pg_status");
+  out.begin_dict();
+  for (size_t number = 0; number < groups.size(); ++number) {
+    if (!groups[number].is_latest_of_its_name) continue;
+    out.add(groups[number].facts.name);
+    out.begin_dict();
+    out.entry("last_enqueued_collective", latest[number].enqueued);
+    out.entry("last_started_collective", latest[number].started);
+    out.entry("last_completed_collective", latest[number].completed);
+    out.end_dict();
+  }
+  out.end_dict();
+}
+
+void add_event(Pickle& out, const Event& event) {
+  out.begin_tuple();
+  out.add(name_of(event.kind));
+  for (const int64_t number : {event.time_ns, int64_t{event.thread}, int64_t{event.group},
+                               static_cast<int64_t>(event.seq), int64_t{event.peer}, event.bytes, event.ns}) {
+    out.add(number);
+  }
+  out.add(event.name ? event.name : "");
+  out.add(name_of(event.dtype));
+  out.add(name_of(event.op));
+  out.end_tuple();
+}
+
+void add_own(Pickle& out, const Recorder& recorder, const Process& process, const Groups& groups,
+             const std::vector<Event>& events) {
+  out.add("ringdp");
+  out.begin_dict();
+  out.entry("format", int64_t{1});
+  out.entry("rank", int64_t{process.rank});
+  out.entry("pid", int64_t{process.pid});
+  out.entry("host", process.host);
+  out.entry("boot", process.boot);
+  out.entry("wall_ns", process.wall_ns);
+  out.entry("steady_ns", process.steady_ns);
+  out.entry("written", static_cast<int64_t>(recorder.ring().written()));
+  out.entry("lost", static_cast<int64_t>(recorder.ring().lost()));
+  out.add("groups");
+  out.begin_list();
+  for (const Group& group : groups) {
+    out.begin_tuple();
+    out.add(group.facts.name);
+    out.add(int64_t{group.facts.rank});
+    out.begin_list();
+    for (const int rank : group.facts.members) out.add(int64_t{rank});
+    out.end_list();
+    out.end_tuple();
+  }
+  out.end_list();
+  out.add("events");
+  out.begin_list();
+  for (const Event& event : events) add_event(out, event);
+  out.end_list();
+  out.end_dict();
+}
+
+std::string first_line_of(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
 
 namespace fs = std::filesystem;
 
 fs::path file_of(int rank, const std::string& folder) { return fs::path(folder) / ("rank_" + std::to_string(rank)); }
 
-// Links that lie there are not followed, nor is anything else opened that somebody may have put there.
+// Neither follows a link nor opens any other file that another user may have put there.
 void write_new(const fs::path& file, const std::string& bytes) {
   ::unlink(file.c_str());  // of a process of the same number that was killed
   const UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
@@ -34,8 +250,8 @@ void write_new(const fs::path& file, const std::string& bytes) {
   }
 }
 
-// The folder may be on a server that is away, and a driver or a group's first call must not wait for that for long: what
-// does not come back is left behind, and the folder is not touched again.
+// The folder may be on a server that is away, and a driver or a group's first call must not wait for that for long:
+// what does not come back is left behind, and the folder is not touched again.
 void in_time(const std::function<void()>& task) {
   constexpr auto kPatience = std::chrono::seconds(2);
   static std::mutex* const mutex = new std::mutex;  // groups may fail at the same time
@@ -45,7 +261,8 @@ void in_time(const std::function<void()>& task) {
   HelperThread helper;
   helper.begin(task);
   is_away = !helper.wait(Deadline::after(kPatience));
-  if (is_away) throw Error(ErrorKind::kInternal, "the folder of RINGDP_TRACE does not answer: no more traces are written");
+  if (is_away)
+    throw Error(ErrorKind::kInternal, "the folder of RINGDP_TRACE does not answer: no more traces are written");
 }
 
 void warn_of(const std::function<void()>& task) noexcept {
@@ -57,6 +274,39 @@ void warn_of(const std::function<void()>& task) noexcept {
 }
 
 }  // namespace
+
+Process this_process(int rank) {
+  char host[256] = {};
+  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  const auto wall = std::chrono::system_clock::now().time_since_epoch();
+  return {rank,
+          ::getpid(),
+          host,
+          first_line_of("/proc/sys/kernel/random/boot_id"),
+          std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count(),
+          now_ns()};
+}
+
+std::string flight_of(const Recorder& recorder, const Process& process) {
+  const auto [groups, events] = Known(recorder);
+  const Entries entries = entries_of(events);
+  Pickle out;
+  out.begin_dict();
+  out.entry("version", "2.10");
+  add_config(out, groups);
+  add_status(out, groups, entries);
+  out.add("entries");
+  out.begin_list();
+  for (const auto& [key, entry] : entries) {
+    if (groups.at(key.first).is_latest_of_its_name) {
+      add_entry(out, entry, groups[key.first].facts, process.wall_ns - process.steady_ns);
+    }
+  }
+  out.end_list();
+  add_own(out, recorder, process, groups, events);
+  out.end_dict();
+  return out.finish();
+}
 
 void write_dump(const Recorder& recorder, const std::string& folder) {
   const Process process = this_process(recorder.rank());

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "base/env.h"
+#include "base/settings.h"
 
 namespace ringdp::trace {
 

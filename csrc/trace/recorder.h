@@ -6,8 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "trace/clock.h"
-#include "trace/ring.h"
+#include "trace/events.h"
 
 namespace ringdp::trace {
 
@@ -23,8 +22,8 @@ class Recorder {
 
   explicit Recorder(size_t capacity) : ring_(capacity) {}
 
-  int open(GroupFacts facts);  // the number by which its events name the group
-  void close(int number);      // it has ended: its facts are kept until many others have, too
+  int open(GroupFacts facts);                // the number by which its events name the group
+  void close(int number);                    // it has ended: its facts are kept until many others have, too
   std::map<int, GroupFacts> groups() const;  // by number
   int rank() const;                          // of this process in the job: as its first group says
 

@@ -9,12 +9,12 @@
 #include <string>
 
 #include "base/error.h"
-#include "transport/shared_fds.h"
+#include "transport/process_fds.h"
 
 namespace ringdp::transport {
 namespace {
 
-// The kernel's number of an eventfd, unique among those that are open; none before Linux 5.2.
+// The kernel's id of an eventfd, unique among open ones; none before Linux 5.2.
 std::optional<uint64_t> eventfd_id(int fd) {
   std::ifstream file("/proc/self/fdinfo/" + std::to_string(fd));
   for (std::string name; file >> name;) {
@@ -26,12 +26,13 @@ std::optional<uint64_t> eventfd_id(int fd) {
 
 }  // namespace
 
-// Sound because both eventfds are open while their ids are compared, and pids, which are reused, play no part.
+// Sound because both eventfds are open while their ids are compared; pids, which are reused, are not involved.
 Doorbell Doorbell::of_peer(UniqueFd fd) {
   static SharedFds& known = *new SharedFds;
   const auto id = eventfd_id(fd.get());
   if (!id) return Doorbell(std::move(fd));
-  return Doorbell(known.share(*id, [](int) { return true; }, [&fd] { return std::move(fd); }));
+  return Doorbell(known.share(
+      *id, [](int) { return true; }, [&fd] { return std::move(fd); }));
 }
 
 Doorbell::Doorbell() : Doorbell(UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))) {
@@ -41,7 +42,7 @@ Doorbell::Doorbell() : Doorbell(UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC
 void Doorbell::ring() const {
   const int saved = errno;  // a signal handler must leave errno alone
   const uint64_t one = 1;
-  // EAGAIN: the counter is full, so the owner is woken anyway.
+  // EAGAIN means that the counter is full, so the owner wakes up anyway.
   while (::write(fd(), &one, sizeof one) < 0 && errno == EINTR) {
   }
   errno = saved;

@@ -1,6 +1,5 @@
-// An eventfd that wakes a sleeping driver thread; one per process, rung by local peers and by other threads.
-//
-// Copies share the descriptor, which is closed with the last of them.
+// An eventfd that wakes a sleeping driver thread; one per process, rung by local peers and by other threads. Copies
+// share the descriptor, which is closed with the last of them.
 #pragma once
 #include <memory>
 
@@ -12,7 +11,7 @@ class Doorbell {
  public:
   Doorbell();  // a new eventfd (non-blocking, close-on-exec)
   explicit Doorbell(UniqueFd fd) : fd_(std::make_shared<const UniqueFd>(std::move(fd))) {}
-  // A peer's, received over a unix socket: all that are the same eventfd share one descriptor in this process.
+  // A peer's, received over a unix socket; all copies of one eventfd share one descriptor in this process.
   static Doorbell of_peer(UniqueFd fd);
 
   void ring() const;   // async-signal-safe, thread-safe, never blocks

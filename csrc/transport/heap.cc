@@ -30,9 +30,10 @@ std::byte* Heap::take(int64_t bytes) {
                 "the shared memory of this tensor is gone with its process group: make a new tensor");
   }
   if (bytes > bytes_) refuse(bytes);
-  const int64_t margin = bytes >= kPageBytes ? kPageBytes : 0;  // before and behind; never touched, so it costs no memory
+  const int64_t margin = bytes >= kPageBytes ? kPageBytes : 0;  // on both sides; never touched, so it costs no memory
   const int64_t size = align_up(std::max<int64_t>(bytes, 1), kAlignment) + 2 * margin;
-  const auto found = std::find_if(free_.begin(), free_.end(), [size](const auto& range) { return range.second >= size; });
+  const auto found =
+      std::find_if(free_.begin(), free_.end(), [size](const auto& range) { return range.second >= size; });
   if (found == free_.end()) refuse(bytes);
   const auto [offset, available] = *found;
   free_.erase(found);
@@ -46,7 +47,7 @@ void Heap::release(const std::byte* block) {
   if (::getpid() != owner_pid_) return;  // another thread of the parent may have held the lock when it forked
   const std::lock_guard lock(mutex_);
   const auto found = taken_.find(block - base_);
-  if (found == taken_.end()) throw Error(ErrorKind::kInternal, "a block that was not taken is released");
+  if (found == taken_.end()) throw Error(ErrorKind::kInternal, "a block that was not taken was released");
   auto [offset, size] = found->second;
   taken_.erase(found);
   taken_bytes_ -= size;
@@ -63,18 +64,18 @@ void Heap::release(const std::byte* block) {
     free_.erase(next);
   }
   free_.emplace(offset, size);
-  if (peers_are_done_ && taken_.empty()) give_back();
+  if (peers_are_done_ && taken_.empty()) return_pages();
 }
 
 void Heap::close(bool peers_are_done) {
   const std::lock_guard lock(mutex_);
   closed_ = true;
   peers_are_done_ = peers_are_done && ::getpid() == owner_pid_;
-  if (peers_are_done_ && taken_.empty()) give_back();
+  if (peers_are_done_ && taken_.empty()) return_pages();
 }
 
-// A failure only costs memory: the pages then go with the last mapping.
-void Heap::give_back() {
+// A failure costs only memory: the pages are then returned with the last mapping.
+void Heap::return_pages() {
   const auto first = align_up(reinterpret_cast<intptr_t>(base_), kPageBytes);
   const auto end = reinterpret_cast<intptr_t>(base_ + bytes_) / kPageBytes * kPageBytes;
   if (end > first) ::madvise(reinterpret_cast<void*>(first), static_cast<size_t>(end - first), MADV_REMOVE);
@@ -89,7 +90,7 @@ void Heap::refuse(int64_t bytes) const {
   throw Error(ErrorKind::kInvalidArgument,
               "no " + std::to_string(bytes) + " bytes in one piece are free in this rank's shared memory of " +
                   std::to_string(bytes_) + " bytes, of which " + std::to_string(taken_bytes_) +
-                  " are taken: free tensors, or set heap_bytes higher on all ranks");
+                  " are in use: free tensors, or set heap_bytes higher on all ranks");
 }
 
 }  // namespace ringdp::transport

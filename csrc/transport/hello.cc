@@ -1,11 +1,16 @@
 #include "transport/hello.h"
 
+#include <poll.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
 #include "base/error.h"
+#include "transport/tcp/address.h"
 
 namespace ringdp::transport {
 namespace {
@@ -55,12 +60,12 @@ uint64_t checksum(const std::byte* bytes, size_t size) {
 }
 
 bool is_plausible(const Hello& hello) {
-  const bool known_channel = hello.channel >= Channel::kControl && hello.channel <= Channel::kMessages;
-  return known_channel && hello.from >= 0 && hello.from < hello.world && hello.to >= 0 && hello.to < hello.world &&
+  const bool known_purpose = hello.purpose >= Purpose::kControl && hello.purpose <= Purpose::kMessages;
+  return known_purpose && hello.from >= 0 && hello.from < hello.world && hello.to >= 0 && hello.to < hello.world &&
          hello.from != hello.to;
 }
 
-// Not std::equal: that stops at the first difference, which tells an attacker how far he has guessed.
+// Unlike std::equal, which stops at the first difference and so tells an attacker how much of a guess is right.
 bool equal_in_constant_time(const HelloFrame& a, const HelloFrame& b) {
   unsigned difference = 0;
   for (size_t i = 0; i < a.size(); ++i) difference |= std::to_integer<unsigned>(a[i] ^ b[i]);
@@ -72,6 +77,17 @@ int hex_digit(char c) {
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+// A flood of connections must not starve those that are already waiting.
+constexpr int kAcceptsPerRound = 64;
+
+bool is_out_of_room(int code) { return code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM; }
+
+// Errors of the connection that was about to be accepted, not of the listener (accept(2)).
+bool belongs_to_connection(int code) {
+  return code == ECONNABORTED || code == EINTR || code == EPROTO || code == ENETDOWN || code == EHOSTDOWN ||
+         code == ENONET || code == EHOSTUNREACH || code == ENETUNREACH || code == ENOPROTOOPT || code == EPERM;
+}
+
 }  // namespace
 
 HelloFrame encode(const Hello& hello) {
@@ -79,7 +95,7 @@ HelloFrame encode(const Hello& hello) {
   Writer out(frame.data());
   out.bytes(kMagic, sizeof kMagic);
   out.number(kProtocolVersion);
-  out.number(static_cast<uint32_t>(hello.channel));
+  out.number(static_cast<uint32_t>(hello.purpose));
   out.number(hello.stream);
   out.number(hello.group);
   out.number(hello.generation);
@@ -96,7 +112,7 @@ std::optional<Hello> decode(const std::byte* frame, size_t size) {
   Reader in(frame + sizeof kMagic);
   if (in.number<uint32_t>() != kProtocolVersion) return std::nullopt;
   Hello hello;
-  hello.channel = static_cast<Channel>(in.number<uint32_t>());
+  hello.purpose = static_cast<Purpose>(in.number<uint32_t>());
   hello.stream = in.number<uint32_t>();
   hello.group = in.number<uint64_t>();
   hello.generation = in.number<uint64_t>();
@@ -147,6 +163,108 @@ bool from_hex(const std::string& text, std::byte* bytes, size_t size) {
     if (high < 0 || low < 0) return false;
     bytes[i] = static_cast<std::byte>(high * 16 + low);
   }
+  return true;
+}
+
+Acceptor::Acceptor(int listener, std::vector<Hello> expected, Admit admit, const TlsContext* tls)
+    : listener_(listener), tls_(tls), expected_(std::move(expected)), admit_(std::move(admit)) {
+  waiting_.reserve(kMostWaiting);
+}
+
+bool Acceptor::serve(int wait_ms) {
+  if (expected_.empty()) return true;
+  std::array<pollfd, kMostWaiting + 1> entries;
+  entries[0] = {listener_, POLLIN, 0};
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    entries[i + 1] = {waiting_[i].socket.get(), POLLIN, 0};
+    wait_ms = waiting_[i].deadline.poll_ms(wait_ms);
+  }
+  if (::poll(entries.data(), waiting_.size() + 1, wait_ms) < 0 && errno != EINTR) throw_errno("poll");
+  serve_waiting();
+  accept_new();
+  return expected_.empty();
+}
+
+std::vector<int> Acceptor::missing() const {
+  std::vector<int> ranks;
+  for (const Hello& hello : expected_) ranks.push_back(hello.from);
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+void Acceptor::accept_new() {
+  for (int i = 0; i < kAcceptsPerRound && !expected_.empty(); ++i) {
+    if (!accept_one()) return;
+  }
+}
+
+bool Acceptor::accept_one() {
+  SocketAddress from;
+  from.size = sizeof from.storage;
+  auto* const address = reinterpret_cast<sockaddr*>(&from.storage);
+  UniqueFd socket(::accept4(listener_, address, &from.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  const bool room_is_short = !socket && is_out_of_room(errno);
+  if (!socket && !room_is_short) {
+    if (belongs_to_connection(errno)) return true;
+    if (errno == EAGAIN) return false;
+    throw_errno("accept");
+  }
+  if (room_is_short && waiting_.empty()) throw_errno("accept");
+  if (room_is_short || waiting_.size() == kMostWaiting) {
+    waiting_.erase(waiting_.begin());
+    ++refused_;
+    if (room_is_short) return true;
+  }
+  auto tls = tls_ ? tls_->accept(socket.get(), from.text()) : nullptr;
+  waiting_.push_back({{std::move(socket), std::move(tls)}, Deadline::after(kHelloTimeout)});
+  // A rank's hello has usually arrived already, so it never takes a place among those that wait.
+  const Progress progress = read_hello(waiting_.back());
+  if (progress != Progress::kNeedsMore) waiting_.pop_back();
+  return true;
+}
+
+void Acceptor::serve_waiting() {
+  const auto is_done = [this](Waiting& waiting) {
+    if (read_hello(waiting) != Progress::kNeedsMore) return true;
+    if (!waiting.deadline.passed()) return false;
+    ++refused_;
+    return true;
+  };
+  // Not std::remove_if, whose predicate must not change the element.
+  for (size_t i = 0; i < waiting_.size();) {
+    if (is_done(waiting_[i])) {
+      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+}
+
+Acceptor::Progress Acceptor::read_hello(Waiting& waiting) {
+  const SocketView socket = waiting.socket.view();
+  const ssize_t got = socket.recv(waiting.frame.data() + waiting.received, kHelloBytes - waiting.received);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Progress::kNeedsMore;
+  if (got > 0) waiting.received += static_cast<size_t>(got);
+  if (got > 0 && waiting.received < kHelloBytes) return Progress::kNeedsMore;
+  if (got > 0 && admit(waiting)) return Progress::kAdmitted;
+  ++refused_;
+  if (const std::string why = socket.failure(); !why.empty()) why_refused_ = why;
+  return Progress::kRefused;
+}
+
+bool Acceptor::admit(Waiting& waiting) {
+  const auto hello = decode(waiting.frame.data(), waiting.frame.size());
+  if (!hello) return false;
+  const auto found = std::find_if(expected_.begin(), expected_.end(),
+                                  [&](const Hello& expected) { return matches(*hello, expected); });
+  if (found == expected_.end() || !admit_(waiting.socket.get(), hello->from)) return false;
+  // The send buffer of a new connection is empty, so the reply fits or the connection is dead.
+  const HelloFrame reply = encode(reply_to(*hello));
+  const ssize_t sent = waiting.socket.view().send(reply.data(), reply.size());
+  if (sent != static_cast<ssize_t>(reply.size())) return false;
+  arrivals_.push_back({*hello, std::move(waiting.socket)});
+  expected_.erase(found);
   return true;
 }
 

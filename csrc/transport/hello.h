@@ -1,16 +1,22 @@
-// The first bytes on every socket, in both directions: who speaks to whom in which group, and a one-time token.
-//
-// A fixed-size frame with no length field: decoding allocates nothing and believes no number it reads. Pure functions;
-// every failure is answered alike, by closing the socket. Numbers travel little-endian.
+// The first bytes on every socket, in both directions: the two ranks, their group, and a one-time token; and the
+// listener that admits only connections with the hello it expects.
 #pragma once
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "base/deadline.h"
+#include "transport/socket.h"
 
 namespace ringdp::transport {
 
+// A frame has a fixed size and no length field: decoding allocates nothing and trusts no number it reads. Every failure
+// has the same answer: the socket is closed. Numbers travel little-endian.
 constexpr uint32_t kProtocolVersion = 5;
 constexpr size_t kTokenBytes = 32;
 constexpr size_t kHelloBytes = 92;
@@ -18,35 +24,89 @@ constexpr size_t kHelloBytes = 92;
 using Token = std::array<std::byte, kTokenBytes>;
 using HelloFrame = std::array<std::byte, kHelloBytes>;
 
-enum class Channel : uint32_t { kControl = 1, kBulk = 2, kMessages = 3 };
+enum class Purpose : uint32_t { kControl = 1, kBulk = 2, kMessages = 3 };
 
 struct Hello {
   uint64_t group = 0;       // random, one per group
-  uint64_t generation = 0;  // a restarted rank of an older life is refused
+  uint64_t generation = 0;  // refuses a rank that belongs to an earlier start of the group
   int32_t from = 0, to = 0, world = 0;
-  Channel channel = Channel::kControl;
+  Purpose purpose = Purpose::kControl;
   Token token{};
-  uint32_t stream = 0;  // which of the channel's connections
+  uint32_t stream = 0;  // which of the purpose's connections
 };
 
 HelloFrame encode(const Hello& hello);
 
-// nullopt unless the frame is whole, of this version, unharmed, and its ranks are two different ones of its world.
+// nullopt unless the frame is whole, undamaged and of this version, and names two different ranks of its world.
 std::optional<Hello> decode(const std::byte* frame, size_t size);
 
-// Whether all fields are equal; takes the same time whichever bytes differ.
+// Whether all fields are equal; takes constant time, whichever bytes differ.
 bool matches(const Hello& got, const Hello& expected);
 
-// What the other side of the same channel must send.
+// What the other side of the same purpose must send.
 Hello reply_to(const Hello& hello);
 
 // Bytes from the kernel's random source. Error(kInternal) when it has none.
 void fill_random(void* bytes, size_t size);
 
-// As lower-case hexadecimal digits, two a byte.
+// Lower-case hexadecimal digits, two per byte.
 std::string to_hex(const std::byte* bytes, size_t size);
 
 // False unless `text` is exactly 2 * size lower-case hexadecimal digits.
 bool from_hex(const std::string& text, std::byte* bytes, size_t size);
+
+// Serves one listener during the bootstrap: admits the expected ranks and no other connection, whatever arrives.
+//
+// A connection has one second to deliver its hello, including the handshake under TLS. At most 64 wait at once, each
+// with a buffer of fixed size; beyond that the oldest is dropped. A refused connection is counted and closed, with no
+// answer but TLS's own. Single-threaded; borrows its listener.
+class Acceptor {
+ public:
+  static constexpr size_t kMostWaiting = 64;
+  static constexpr std::chrono::milliseconds kHelloTimeout{1000};
+
+  struct Arrival {
+    Hello hello;  // of the other side: hello.from is its rank
+    Socket socket;
+  };
+  // A last check of a connection with a valid hello, e.g. of its credentials.
+  using Admit = std::function<bool(int socket, int rank)>;
+
+  // `expected`: the hellos that must come, one connection each. `tls`: null for plain text.
+  Acceptor(int listener, std::vector<Hello> expected, Admit admit, const TlsContext* tls = nullptr);
+
+  // One round: waits up to `wait_ms` for an event and serves it. True once all expected hellos have come.
+  bool serve(int wait_ms);
+
+  std::vector<int> missing() const;  // ranks, ascending
+  size_t refused() const { return refused_; }
+  const std::string& why_refused() const { return why_refused_; }  // the last TLS failure; empty: none
+  size_t waiting() const { return waiting_.size(); }
+  std::vector<Arrival> take_arrivals() { return std::move(arrivals_); }
+
+ private:
+  struct Waiting {
+    Socket socket;
+    Deadline deadline;
+    size_t received = 0;
+    HelloFrame frame{};
+  };
+  enum class Progress { kNeedsMore, kAdmitted, kRefused };
+
+  void accept_new();
+  bool accept_one();
+  void serve_waiting();
+  Progress read_hello(Waiting& waiting);
+  bool admit(Waiting& waiting);
+
+  int listener_;
+  const TlsContext* tls_;
+  std::vector<Hello> expected_;
+  Admit admit_;
+  std::vector<Waiting> waiting_;  // oldest first
+  std::vector<Arrival> arrivals_;
+  size_t refused_ = 0;
+  std::string why_refused_;
+};
 
 }  // namespace ringdp::transport

@@ -24,8 +24,9 @@ std::string read_host_name() {
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "unknown";
   std::string host = name;
-  // The line is split at spaces, so a name may not bring its own.
-  std::replace_if(host.begin(), host.end(), [](char c) { return !is_printable(c); }, '?');
+  // The line is split at spaces, so the name must not contain any.
+  std::replace_if(
+      host.begin(), host.end(), [](char c) { return !is_printable(c); }, '?');
   return host;
 }
 
@@ -65,6 +66,13 @@ bool is_boot_id(const std::string& text) {
   return text.size() == kBootIdLength && text.find_first_not_of("0123456789abcdef-") == std::string::npos;
 }
 
+// Empty when nothing is in the way of shared memory.
+std::string obstacle(const SameHost& host, const Probe& probe) {
+  if (!host.same) return host.why;
+  if (probe.outcome == Probe::Outcome::kNotTried) return "memory was not probed";
+  return probe.outcome == Probe::Outcome::kFailed ? probe.failure : "";
+}
+
 }  // namespace
 
 HostIdentity local_identity() {
@@ -82,7 +90,8 @@ HostIdentity local_identity() {
 std::string to_line(const HostIdentity& identity) {
   return std::string(kFormat) + " " + identity.host + " " + identity.boot_id + " " +
          std::to_string(identity.network_namespace) + " " + std::to_string(identity.pid_namespace) + " " +
-         std::to_string(identity.user_namespace) + " " + std::to_string(identity.uid) + " " + std::to_string(identity.pid);
+         std::to_string(identity.user_namespace) + " " + std::to_string(identity.uid) + " " +
+         std::to_string(identity.pid);
 }
 
 std::optional<HostIdentity> identity_from_line(const std::string& line) {
@@ -114,6 +123,16 @@ SameHost same_host(const HostIdentity& a, const HostIdentity& b) {
 
 bool share_pids(const HostIdentity& a, const HostIdentity& b) {
   return same_host(a, b).same && a.pid_namespace == b.pid_namespace;
+}
+
+PairTransport choose_transport(TransportChoice wanted, const HostIdentity& a, const HostIdentity& b,
+                               const Probe& probe) {
+  if (wanted == TransportChoice::kTcp) return {Via::kTcp, "tcp: asked for with transport=tcp"};
+  const SameHost host = same_host(a, b);
+  const std::string in_the_way = obstacle(host, probe);
+  if (in_the_way.empty()) return {Via::kShm, "shm: " + host.why + ", mapping probed"};
+  if (wanted == TransportChoice::kShm) return {Via::kImpossible, in_the_way};
+  return {Via::kTcp, "tcp: " + in_the_way};
 }
 
 }  // namespace ringdp::transport

@@ -1,19 +1,22 @@
-// Which host a rank runs on, as one line of text that ranks exchange through the store.
+// Which host a rank runs on, and so which transport a pair of ranks uses.
 //
-// Facts from the kernel, never environment variables: two containers may share a host name, and one host may have many.
+// The facts come from the kernel, never from environment variables: two containers may share a host name, and one host
+// may have many. Ranks exchange them through the store, as one line of text.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <string>
+
+#include "base/settings.h"
 
 namespace ringdp::transport {
 
 struct HostIdentity {
   std::string host;                // for messages only
   std::string boot_id;             // /proc/sys/kernel/random/boot_id: one running kernel
-  uint64_t network_namespace = 0;  // inode; abstract unix sockets reach no further
-  uint64_t pid_namespace = 0;      // inode; pids mean nothing across it
-  uint64_t user_namespace = 0;     // inode; uids mean nothing across it; 0 where the kernel has none
+  uint64_t network_namespace = 0;  // inode; abstract unix sockets do not cross it
+  uint64_t pid_namespace = 0;      // inode; pids have no meaning across it
+  uint64_t user_namespace = 0;     // inode; uids have no meaning across it; 0 where the kernel has none
   uint64_t uid = 0;
   uint64_t pid = 0;
 };
@@ -31,10 +34,29 @@ struct SameHost {
   std::string why;  // "same boot id, network namespace and user", "network namespaces differ"
 };
 
-// Whether the two can pass file descriptors and map the same memory. An equivalence relation: it compares fields.
+// Whether the two can pass file descriptors and map the same memory. Compares fields, so it is an equivalence relation.
 SameHost same_host(const HostIdentity& a, const HostIdentity& b);
 
-// Whether a pid of one names the same process for the other.
+// Whether a pid means the same process to both.
 bool share_pids(const HostIdentity& a, const HostIdentity& b);
+
+// Whether two ranks could map each other's memory.
+struct Probe {
+  enum class Outcome { kNotTried, kWorked, kFailed };
+  Outcome outcome = Outcome::kNotTried;
+  std::string failure;  // "rank 2: memfd_create: ..."
+};
+
+enum class Via { kShm, kTcp, kImpossible };
+
+struct PairTransport {
+  Via via = Via::kTcp;
+  std::string why;  // "shm: same boot id, ..., mapping probed", "tcp: network namespaces differ"
+};
+
+// A pure function, so both sides of a pair come to the same choice. kImpossible only when shared memory was asked for
+// and is impossible; `why` then gives the reason.
+PairTransport choose_transport(TransportChoice wanted, const HostIdentity& a, const HostIdentity& b,
+                               const Probe& probe);
 
 }  // namespace ringdp::transport

@@ -1,7 +1,7 @@
-// The seam between algorithms and wires: an ordered, reliable, non-blocking byte stream between two ranks.
+// The interface between algorithms and transports: an ordered, reliable, non-blocking byte stream between two ranks.
 //
-// Owned by one group; called only by the thread that drives that group. Sending never waits for the peer to
-// post a receive: up to a fixed capacity is buffered. A broken stream throws Error(kPeerLost).
+// Owned by one group and called only by the thread that drives that group. Sending never waits for the peer to post a
+// receive: data is buffered up to a fixed capacity. A broken stream throws Error(kPeerLost).
 #pragma once
 #include <poll.h>
 
@@ -14,10 +14,10 @@ class Link {
  public:
   virtual ~Link() = default;
 
-  // Takes up to `size` bytes; returns how many, 0 when the stream is full.
+  // Takes up to `size` bytes and returns how many; 0 when the stream is full.
   virtual size_t try_send(const void* bytes, size_t size) = 0;
 
-  // Gives up to `size` bytes; returns how many, 0 when none has arrived.
+  // Gives up to `size` bytes and returns how many; 0 when none has arrived.
   virtual size_t try_recv(void* bytes, size_t size) = 0;
 
   // Adds what a sleeping driver must poll(2) for these events (POLLIN, POLLOUT); nothing when the peer rings the

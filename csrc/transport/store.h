@@ -1,8 +1,13 @@
-// Rendezvous: a key-value store that all ranks of a group reach. The backend adapts c10d's; tests use a map.
+// A key-value store that all ranks of a group can reach, for the bootstrap. The backend adapts c10d's; tests use a map.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "base/deadline.h"
+#include "base/threads.h"
 
 namespace ringdp::transport {
 
@@ -14,9 +19,30 @@ class Store {
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
   // True when all keys exist; does not wait for them.
   virtual bool has(const std::vector<std::string>& keys) = 0;
-  // Their values, in their order. Asked for once has() is true: a store may be far away, and a wait that is given up and
-  // begun again would throw away answers that are under way.
+  // The values of these keys, in their order. Called once has() is true: with a distant store, a wait that is ended and
+  // begun again would discard answers on their way.
   virtual std::vector<std::string> get(const std::vector<std::string>& keys) = 0;
+};
+
+// A store whose calls end by a deadline, with an error that names the store. The underlying store's calls may block for
+// ever, when its server is stopped or its host is unreachable. One caller at a time; a call that never returns keeps
+// the underlying store and its thread alive.
+class BoundedStore : public Store {
+ public:
+  BoundedStore(std::shared_ptr<Store> store, Deadline deadline);
+
+  void set(const std::string& key, const std::string& value) override;
+  int64_t add(const std::string& key, int64_t amount) override;
+  bool has(const std::vector<std::string>& keys) override;
+  std::vector<std::string> get(const std::vector<std::string>& keys) override;
+
+ private:
+  template <class Result>
+  Result ask(const std::string& key, std::function<Result(Store&)> call);
+
+  std::shared_ptr<Store> store_;
+  Deadline deadline_;
+  HelperThread helper_;
 };
 
 }  // namespace ringdp::transport

@@ -40,7 +40,7 @@ UniqueFd new_socket() {
   return fd;
 }
 
-// Room for the descriptors of one parcel, aligned as the kernel wants it.
+// Room for the descriptors of one parcel, aligned as the kernel requires.
 struct alignas(cmsghdr) ControlSpace {
   char bytes[CMSG_SPACE(kMostFds * sizeof(int))];
 };
@@ -57,6 +57,67 @@ std::vector<UniqueFd> take_fds(msghdr& message) {
     }
   }
   return fds;
+}
+
+constexpr std::byte kGiven{'G'};
+constexpr std::chrono::milliseconds kLookEvery{250};
+constexpr int kPauseMs = 2;  // where the other side's queue is full
+
+WaitPolicy until(Deadline deadline, const std::function<void()>& look) {
+  return {deadline, [=] {
+            look();
+            if (deadline.passed()) throw Error(ErrorKind::kTimeout, "waited in vain for other ranks' descriptors");
+          }};
+}
+
+[[noreturn]] void lose(int rank) {
+  throw Error(ErrorKind::kPeerLost, "rank " + std::to_string(rank) + " went away while descriptors were exchanged",
+              rank);
+}
+
+// A rank that has published its name listens until its process ends.
+UniqueFd connect_or_lose(int rank, const std::string& name) {
+  try {
+    return connect_unix(name);
+  } catch (const Error&) {
+    if (errno == ECONNREFUSED) lose(rank);
+    throw;
+  }
+}
+
+UniqueFd connect_to(int rank, const std::string& name, const FdExchange::Admit& admit, const WaitPolicy& policy) {
+  if (!is_socket_name(name)) {
+    throw Error(ErrorKind::kInternal, "rank " + std::to_string(rank) + " published no valid socket name");
+  }
+  for (;;) {
+    UniqueFd socket = connect_or_lose(rank, name);
+    if (socket && admit(socket.get(), rank)) return socket;
+    if (socket) lose(rank);
+    pause_for(kPauseMs, policy);
+    policy.on_idle();
+  }
+}
+
+// Serves as many ranks as there are others. Other connections are refused and do not extend the wait.
+void serve_peers(int listener, int own, int rank, int world, const FdExchange::Admit& admit, const WaitPolicy& policy) {
+  std::vector<bool> served(static_cast<size_t>(world), false);
+  auto last_look = Deadline::Clock::now();
+  for (int left = world - 1; left > 0;) {
+    wait_for(listener, POLLIN, policy);
+    if (Deadline::Clock::now() - last_look >= kLookEvery) {
+      policy.on_idle();
+      last_look = Deadline::Clock::now();
+    }
+    const UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) throw_errno("cannot accept");
+    for (int peer = 0; socket && peer < world; ++peer) {
+      if (peer == rank || served[static_cast<size_t>(peer)] || !admit(socket.get(), peer)) continue;
+      if (!send_fds(socket.get(), kGiven, {own}, policy)) lose(peer);
+      served[static_cast<size_t>(peer)] = true;
+      --left;
+      break;
+    }
+  }
 }
 
 }  // namespace
@@ -96,7 +157,7 @@ bool is_process(int fd, const HostIdentity& expected, const HostIdentity& self) 
   return !share_pids(expected, self) || static_cast<uint64_t>(credentials.pid) == expected.pid;
 }
 
-bool send_fds(int fd, std::byte mark, const std::vector<int>& fds, const Patience& patience) {
+bool send_fds(int fd, std::byte mark, const std::vector<int>& fds, const WaitPolicy& policy) {
   if (fds.size() > kMostFds) throw Error(ErrorKind::kInternal, "too many descriptors in one parcel");
   ControlSpace space{};
   iovec body{&mark, 1};
@@ -115,7 +176,7 @@ bool send_fds(int fd, std::byte mark, const std::vector<int>& fds, const Patienc
   while (::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno == EPIPE || errno == ECONNRESET) return false;
     if (errno == EAGAIN) {
-      wait_for(fd, POLLOUT, patience);
+      wait_for(fd, POLLOUT, policy);
     } else if (errno != EINTR) {
       throw_errno("cannot pass descriptors");
     }
@@ -123,7 +184,7 @@ bool send_fds(int fd, std::byte mark, const std::vector<int>& fds, const Patienc
   return true;
 }
 
-FdParcel recv_fds(int fd, const Patience& patience) {
+FdParcel recv_fds(int fd, const WaitPolicy& policy) {
   FdParcel parcel;
   ControlSpace space{};
   iovec body{&parcel.mark, 1};
@@ -141,11 +202,32 @@ FdParcel recv_fds(int fd, const Patience& patience) {
     }
     if (got >= 0 || errno == ECONNRESET) return parcel;
     if (errno == EAGAIN) {
-      wait_for(fd, POLLIN, patience);
+      wait_for(fd, POLLIN, policy);
     } else if (errno != EINTR) {
       throw_errno("cannot receive descriptors");
     }
   }
+}
+
+std::vector<UniqueFd> FdExchange::run(int rank, const std::vector<std::string>& names, int own, const Admit& admit,
+                                      Deadline deadline, const std::function<void()>& look) {
+  const WaitPolicy policy = until(deadline, look);
+  const int world = static_cast<int>(names.size());
+  std::vector<UniqueFd> sockets(names.size()), received(names.size());
+  for (int peer = 0; peer < world; ++peer) {
+    const std::string& name = names[static_cast<size_t>(peer)];
+    if (peer != rank && !name.empty()) sockets[static_cast<size_t>(peer)] = connect_to(peer, name, admit, policy);
+  }
+  if (!names[static_cast<size_t>(rank)].empty()) serve_peers(listener_.fd.get(), own, rank, world, admit, policy);
+  for (int peer = 0; peer < world; ++peer) {
+    const UniqueFd& socket = sockets[static_cast<size_t>(peer)];
+    if (!socket) continue;
+    FdParcel parcel = recv_fds(socket.get(), policy);
+    if (parcel.cut) throw_errno("no room for the descriptor of rank " + std::to_string(peer), EMFILE);
+    if (!parcel.open || parcel.mark != kGiven || parcel.fds.size() != 1) lose(peer);
+    received[static_cast<size_t>(peer)] = std::move(parcel.fds[0]);
+  }
+  return received;
 }
 
 }  // namespace ringdp::transport

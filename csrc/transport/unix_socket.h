@@ -1,15 +1,17 @@
-// Abstract unix sockets between ranks of one host: listen under a random name, check who connects, pass descriptors.
+// Abstract unix sockets between ranks of one host: listen under a random name, check which process connects, pass
+// descriptors.
 //
-// Abstract names vanish with their process and have no file permissions, so both sides check SO_PEERCRED.
-// All descriptors are non-blocking where they are sockets, and close-on-exec.
+// Abstract names vanish with their process and have no file permissions, so both sides check SO_PEERCRED. Sockets are
+// non-blocking, and all descriptors are close-on-exec.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/unique_fd.h"
 #include "transport/identity.h"
-#include "transport/socket_io.h"
+#include "transport/socket.h"
 
 namespace ringdp::transport {
 
@@ -20,7 +22,7 @@ struct UnixListener {
   static UnixListener open();  // under a new random name
 };
 
-// True for what UnixListener::open() can have made: a card from the store may hold anything.
+// Whether UnixListener::open() can have made this name, which may come from the store.
 bool is_socket_name(const std::string& name);
 
 // A connected socket; empty while the listener's queue is full (try again later). Error(kInternal) otherwise.
@@ -31,15 +33,37 @@ bool is_process(int fd, const HostIdentity& expected, const HostIdentity& self);
 
 constexpr size_t kMostFds = 4;
 
-// Sends one byte with descriptors attached (at most kMostFds); false when the peer is gone.
-bool send_fds(int fd, std::byte mark, const std::vector<int>& fds, const Patience& patience);
+// Sends one byte with at most kMostFds descriptors attached; false when the peer is gone.
+bool send_fds(int fd, std::byte mark, const std::vector<int>& fds, const WaitPolicy& policy);
 
 struct FdParcel {
   bool open = false;  // false: the peer is gone
   std::byte mark{};
   std::vector<UniqueFd> fds;
-  bool cut = false;  // this process has no room for all descriptors that were sent
+  bool cut = false;  // this process may not open as many descriptors as were sent
 };
-FdParcel recv_fds(int fd, const Patience& patience);
+FdParcel recv_fds(int fd, const WaitPolicy& policy);
+
+// After their group was made, the ranks of one host pass each other one descriptor each, over temporary sockets.
+class FdExchange {
+ public:
+  FdExchange() : listener_(UnixListener::open()) {}
+
+  const std::string& name() const { return listener_.name; }  // the other ranks must know it
+
+  // Whether the process at the other end of a socket is that rank.
+  using Admit = std::function<bool(int socket, int rank)>;
+
+  // Collective. `names`: of all ranks, empty for a rank that gives nothing. `own` is passed to every other rank and
+  // stays the caller's. Returns descriptors by rank, empty for this rank and for those without a name. Error(kTimeout)
+  // at the deadline; Error(kPeerLost) names a rank that went away. `look` is called while it waits; it throws to end
+  // the wait.
+  std::vector<UniqueFd> run(
+      int rank, const std::vector<std::string>& names, int own, const Admit& admit, Deadline deadline,
+      const std::function<void()>& look = [] {});
+
+ private:
+  UnixListener listener_;
+};
 
 }  // namespace ringdp::transport

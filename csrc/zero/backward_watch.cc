@@ -48,7 +48,7 @@ class Walk {
     return is_new;
   }
 
-  // Whether another node of the call comes after this one.
+  // Returns whether another node of the call comes after this one.
   bool follow(const Node& node) {
     bool leads_on = false;
     for (const auto& edge : node.next_edges()) {

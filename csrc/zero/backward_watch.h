@@ -1,11 +1,11 @@
 // Says when the backward pass enters and leaves the part of the graph that one call of a module has made.
 //
-// Nodes are numbered in the order in which they are made (per thread), and run in the reverse order: what a call has
-// made is what its outputs reach down to the number that was next when it began. Nothing is added to the graph, so
-// gradients are summed in the order in which they are without a watch. Entered: before the first node behind an output
-// runs. Left: when every node has run that leads to no other node of the call; its parameters' gradients may still be
-// on their way to .grad, which needs no values. A pass that runs a part of the nodes only never leaves; the next pass
-// enters anew. Callbacks come on the thread of the backward pass, without the GIL. Hooks live as long as the graph.
+// Nodes are numbered in the order in which they are made (per thread), and run in the reverse order: the nodes of a
+// call are those that its outputs reach, down to the number that was next when it began. Nothing is added to the graph,
+// so gradients are summed in the same order as without a watch. Entered: before the first node behind an output runs.
+// Left: when every node has run that leads to no other node of the call; gradients of its parameters may not have
+// reached .grad yet, which needs no values. A pass that runs only some of the nodes never leaves; the next pass enters
+// again. Callbacks run on the thread of the backward pass, without the GIL. Hooks live as long as the graph.
 #pragma once
 #include <torch/csrc/autograd/variable.h>
 
@@ -24,7 +24,8 @@ class BackwardWatch {
  public:
   using Callback = std::function<void()>;
 
-  // Over what the outputs of a call reach, from node `since` on. False where the call has made no node: nothing comes.
+  // Watches what the outputs of a call reach, from node `since` on. False where the call has made no node: no
+  // callbacks.
   static bool over(const std::vector<at::Tensor>& outputs, uint64_t since, Callback enter, Callback leave);
 
  private:

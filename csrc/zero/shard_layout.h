@@ -15,7 +15,7 @@ namespace ringdp::zero {
 
 constexpr int64_t kShardBlock = kernels::kSquareBlock;
 
-// What one rank owns of one parameter; elements are counted as they lie in memory.
+// The part of one parameter that one rank owns; elements are counted in memory order.
 struct Piece {
   size_t parameter = 0;
   int64_t begin = 0, length = 0;  // in the parameter
@@ -37,7 +37,7 @@ class ShardLayout {
   // In the order of the buckets and of their elements; none is empty.
   std::vector<Piece> pieces(int rank) const;
 
-  // Of a rank's shards, what holds no parameter.
+  // Elements of a rank's shards that hold no parameter.
   int64_t padding(int rank) const;
 
  private:

@@ -1,14 +1,68 @@
 #include "zero/steps.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Version.h>
+#include <dlfcn.h>
 
+#include <algorithm>
+#include <climits>
+#include <string>
 #include <utility>
 
 #include "backend/errors.h"
-#include "zero/torch_math.h"
+#include "kernels/fold.h"
 
 namespace ringdp::zero {
 namespace {
+
+// As MKL declares it, and the mode in which ATen calls it (aten/src/ATen/cpu/vml.h).
+using VmsSqrt = void (*)(int count, const float* values, float* roots, long long mode);
+constexpr long long kHighAccuracy = 0x2, kErrorsIgnored = 0x100, kSubnormalsKept = 0x140000;
+constexpr int64_t kMost = INT_MAX;
+
+VmsSqrt vms_sqrt = nullptr;  // written once, before root_by_mkl is handed out
+
+void root_by_mkl(const float* values, float* roots, int64_t count) {
+  for (int64_t begin = 0; begin < count; begin += kMost) {
+    const auto part = static_cast<int>(std::min(kMost, count - begin));
+    vms_sqrt(part, values + begin, roots + begin, kSubnormalsKept | kErrorsIgnored | kHighAccuracy);
+  }
+}
+
+void root_by_aten(const float* values, float* roots, int64_t count) {
+  const at::Tensor from = at::from_blob(const_cast<float*>(values), {count}, at::kFloat);
+  at::Tensor to = at::from_blob(roots, {count}, at::kFloat);
+  at::sqrt_out(to, from);
+}
+
+// From the library that contains torch's operators, whatever else is loaded.
+VmsSqrt find_vms_sqrt() {
+  Dl_info library{};
+  if (dladdr(reinterpret_cast<const void*>(&at::get_cpu_capability), &library) == 0) return nullptr;
+  void* const handle = dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) return nullptr;
+  auto* const found = reinterpret_cast<VmsSqrt>(dlsym(handle, "vmsSqrt"));
+  dlclose(handle);  // torch holds it
+  return found;
+}
+
+bool torch_fuses() {
+  const std::string capability = at::get_cpu_capability();
+  return capability == "AVX2" || capability == "AVX512" || std::string(kernels::instruction_set()) == "neon";
+}
+
+kernels::StepMath find() {
+  vms_sqrt = find_vms_sqrt();
+  return {vms_sqrt ? root_by_mkl : root_by_aten, torch_fuses()};
+}
+
+// How torch computes on this machine, for steps with torch's bits (kernels/step.h): torch's square root of contiguous
+// float32 CPU tensors (MKL's vmsSqrt where libtorch_cpu has it, else at::sqrt), and whether the instruction set that
+// torch has chosen fuses multiply-add. Found once; thread-safe.
+const kernels::StepMath& torch_math() {
+  static const kernels::StepMath kMath = find();
+  return kMath;
+}
 
 void check_like(const Pieces& pieces, const Pieces& parameters, const char* what) {
   TORCH_CHECK(pieces.size() == parameters.size(), "optimizer step: ", pieces.size(), " tensors of ", what, " for ",
@@ -27,11 +81,15 @@ float* place_in(const Pieces& pieces, size_t i, int64_t begin) {
   return i < pieces.size() ? pieces[i].mutable_data_ptr<float>() + begin : nullptr;
 }
 
-kernels::StepMath math_of(bool fastest) { return fastest ? fastest_math() : torch_math(); }
+// The fastest math has IEEE roots in one pass; multiply-add as torch_math() has it.
+kernels::StepMath math_of(bool fastest) {
+  return fastest ? kernels::StepMath{nullptr, torch_math().fma} : torch_math();
+}
 
 class SgdSteps final : public PieceSteps {
  public:
-  SgdSteps(Pieces parameters, Pieces buffers, std::vector<bool> first, const kernels::SgdSettings& settings, bool fastest)
+  SgdSteps(Pieces parameters, Pieces buffers, std::vector<bool> first, const kernels::SgdSettings& settings,
+           bool fastest)
       : PieceSteps(std::move(parameters)),
         buffers_(std::move(buffers)),
         first_(std::move(first)),

@@ -1,9 +1,9 @@
-// One step of SGD or Adam over the pieces of parameters that a rank owns, made ready: what a gradient does is still open.
+// One step of SGD or Adam over the pieces of parameters that a rank owns, prepared before the gradients are there.
 //
-// Pieces are contiguous 1-D float32 CPU tensors, each with its state of the same length; lists go together by position.
-// Bits are those of torch.optim's single-tensor step (kernels/step.h), or with `fastest` those of ringdp's own, wherever
-// a piece is cut. RuntimeError names what does not fit before anything is written. One thread at a time steps a piece, and
-// none touches its tensors meanwhile.
+// Pieces are contiguous 1-D float32 CPU tensors, each with state of the same length; lists have one entry per piece.
+// Bits are those of torch.optim's single-tensor step (kernels/step.h), or with `fastest` those of ringdp's own,
+// wherever a piece is cut. RuntimeError names what does not fit before anything is written. One thread at a time steps
+// a piece; no other thread touches its tensors meanwhile.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -41,7 +41,7 @@ using Steps = std::shared_ptr<PieceSteps>;
 Steps sgd_steps(Pieces parameters, Pieces buffers, std::vector<bool> first, const kernels::SgdSettings& settings,
                 bool fastest);
 
-// `largest`: empty without amsgrad. `numbers[i]`: of this step of piece i, from 1.
+// `largest`: empty without amsgrad. `numbers[i]`: the number of this step of piece i, from 1.
 Steps adam_steps(Pieces parameters, Pieces means, Pieces squares, Pieces largest, std::vector<double> numbers,
                  const kernels::AdamSettings& settings, bool fastest);
 

@@ -1,8 +1,8 @@
-// Tensors whose memory comes and goes while they, and views of them that autograd has saved, stay what they are.
+// Tensors whose memory is freed and given back while they, and views of them that autograd has saved, stay valid.
 //
-// A tensor without memory keeps sizes, strides, dtype and device; whoever reads or writes it, or a view of it, gets a
-// RuntimeError with the words given here. Memory travels between tensors as a flat tensor of bytes, never copied.
-// Callers see to it that nobody uses a tensor while its memory is taken.
+// A tensor without memory keeps sizes, strides, dtype and device; reading or writing it, or a view of it, throws a
+// RuntimeError with the message given here. Memory moves between tensors as a flat tensor of bytes, never copied.
+// Callers make sure that a tensor is not used while its memory is taken.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -11,13 +11,13 @@
 
 namespace ringdp::zero {
 
-// A tensor with everything of `like` but memory.
+// A tensor like `like`, without memory.
 at::Tensor without_memory(const at::Tensor& like, const std::string& message);
 
-// The whole memory of a tensor's storage, as bytes; the tensor then is without.
+// Takes the whole memory of a tensor's storage, as bytes; the tensor has none afterwards.
 at::Tensor take_memory(const at::Tensor& tensor, const std::string& message);
 
-// `memory`, which is empty afterwards, becomes that of a tensor without. RuntimeError if it is too small.
+// Gives `memory`, which is empty afterwards, to a tensor without memory. RuntimeError if it is too small.
 void give_memory(const at::Tensor& tensor, const at::Tensor& memory);
 
 // parameter.data = value for each; autograd's saved tensors stay valid.

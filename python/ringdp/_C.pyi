@@ -83,7 +83,7 @@ class Backend:
         """
 
     def reduce_scatter_step(self, gradients: Tensor, divisor: float, sink: ShardSink) -> Work:
-        """reduce_scatter_div(), and the step of a device_sink(), which gets this rank's part, in one call of the device."""
+        """reduce_scatter_div() and the step of a device_sink(), which gets this rank's part, in one call."""
 
     def perform_nocolor_split(self, device: object) -> None:
         """Nothing: a rank outside a new group has no part in making it."""
@@ -111,15 +111,11 @@ class Mean:
     def name(self) -> str:
         """fused (by the backend), exchanged (shards, folded here) or summed (the backend's own order)."""
 
-class Reducer:
-    """Averages gradients in buckets while the backward pass goes on. csrc/reducer/reducer.h says how."""
+class ReducerOptions:
+    """How a reducer works; csrc/reducer/reducer.h explains the fields."""
 
     def __init__(
         self,
-        parameters: Sequence[Tensor],
-        names: Sequence[str],
-        sparse: Sequence[bool],
-        group: ProcessGroup,
         *,
         bucket_limits: Sequence[int],
         find_unused: bool = False,
@@ -132,6 +128,18 @@ class Reducer:
         check_drift: bool = False,
         alone: bool = False,
         layout: Sequence[Sequence[int]] = ...,
+    ) -> None: ...
+
+class Reducer:
+    """Averages gradients in buckets while the backward pass goes on. csrc/reducer/reducer.h says how."""
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        names: Sequence[str],
+        sparse: Sequence[bool],
+        group: ProcessGroup,
+        options: ReducerOptions,
     ) -> None: ...
     def layout(self) -> list[list[int]]:
         """Parameters by bucket."""
@@ -329,7 +337,7 @@ class PieceSteps:
         """Steps these pieces, each with its gradient."""
 
 class ShardSink:
-    """Takes a part of a bucket's mean, stretch by stretch; csrc/reducer/shard_sink.h."""
+    """Takes a part of a bucket's mean, stretch by stretch; csrc/reducer/reduction.h."""
 
     on_device: bool
     """Whether it takes nothing: a device reduces and steps in one call."""
@@ -437,7 +445,7 @@ def device_plan(
     root: int = 0,
     segment_bytes: int = ...,
 ) -> dict[str, Any]:
-    """One rank's plan over memory of devices. `text`; `packed`: its `steps` steps as gpu/device/work.h holds them;
+    """One rank's plan over memory of devices. `text`; `packed`: its `steps` steps as device/kernel/work.h holds them;
     `element`, `reduce`: as rd_gpu_run takes them; bytes of each rank's `input_bytes`, `output_bytes`, `stage_bytes`,
     of one writer's `pushed_bytes` for one parity; what this rank moves, `read_bytes` and `written_bytes`.
     `count`: elements of the tensor, or of every rank's part. DistBackendError names what is refused.
@@ -446,7 +454,7 @@ def device_plan(
 def device_adam_scalars(
     lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, number: float
 ) -> bytes:
-    """The `scalars` of gpu/device/adam_work.h for step `number`, from 1."""
+    """The `scalars` of device/kernel/work.h for step `number`, from 1."""
 
 def device_sizes() -> dict[str, int]:
     """Bytes of what travels to kernels: Work, AdamWork, AdamScalars, Epoch, Expired, Flags, Step."""

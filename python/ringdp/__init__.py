@@ -39,25 +39,25 @@ __all__ = [
 
 # public name -> (module, attribute; None for the module itself)
 _LAZY: dict[str, tuple[str, str | None]] = {
-    "AuditError": ("ringdp.feed.hooks", "AuditError"),
+    "AuditError": ("ringdp.tools.feed.hooks", "AuditError"),
     "DistributedDataParallel": ("ringdp.ddp.wrapper", "DistributedDataParallel"),
     "GradScaler": ("ringdp.zero.scaler", "GradScaler"),
     "Options": ("ringdp.backend", "Options"),
-    "RunLog": ("ringdp.observe.run_log", "RunLog"),
-    "Workload": ("ringdp.planner.workload", "Workload"),
+    "RunLog": ("ringdp.tools.observe.run_log", "RunLog"),
+    "Workload": ("ringdp.tools.planner.workload", "Workload"),
     "ZeroOptimizer": ("ringdp.zero.optimizer", "ZeroOptimizer"),
-    "audit": ("ringdp.feed.audit", "audit"),
-    "check_replicas": ("ringdp.observe.replicas", "check_replicas"),
+    "audit": ("ringdp.tools.feed.audit", "audit"),
+    "check_replicas": ("ringdp.tools.observe.replicas", "check_replicas"),
     "clip_grad_norm_": ("ringdp.zero.clip", "clip_grad_norm_"),
     "checkpoint": ("ringdp.checkpoint", None),
     "empty": ("ringdp.allocate", "empty"),
     "in_shared_memory": ("ringdp.allocate", "in_shared_memory"),
     "info": ("ringdp.cli.info", "collect"),
     "monitored_barrier": ("ringdp.backend", "monitored_barrier"),
-    "preflight": ("ringdp.planner.preflight", "preflight"),
+    "preflight": ("ringdp.tools.planner.preflight", "preflight"),
     "register": ("ringdp._register", "register"),
-    "serve_prometheus": ("ringdp.observe.prometheus", "serve_prometheus"),
-    "stats": ("ringdp.observe.stats", "stats"),
+    "serve_prometheus": ("ringdp.tools.observe.stats", "serve_prometheus"),
+    "stats": ("ringdp.tools.observe.stats", "stats"),
     "testing": ("ringdp.testing", None),
 }
 

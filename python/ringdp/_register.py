@@ -59,7 +59,7 @@ def _has_lazy_door() -> bool:
 def _wants_autoload() -> bool:
     value = os.environ.get("RINGDP_AUTOLOAD") or "1"
     if value not in ("0", "1"):
-        _warn_once(f"'{value}' is no value for RINGDP_AUTOLOAD: accepted is 0|1; taken as 1")
+        _warn_once(f"invalid value '{value}' for RINGDP_AUTOLOAD (expected one of: 0, 1); taken as 1")
     return value != "0"
 
 
@@ -85,8 +85,8 @@ def _attach() -> None:
     if not os.environ.get("RINGDP_ATTACH"):
         return
     try:
-        from ringdp.attach import start
+        from ringdp.tools.attach import assignment
 
-        start.start()
+        assignment.start()
     except Exception as error:  # whatever it is, `import torch` goes on
         _warn_once(f"ringdp does not watch this process: {error}")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ringdp import _native, last_words
-from ringdp.tune import cache
+from ringdp.tools.tune import cache
 
 _C = _native.load()
 
@@ -63,7 +63,7 @@ def create_backend(dist_opts: Any, pg_options: object) -> Any:
         options.global_ranks_in_group = list(dist_opts.global_ranks_in_group)
         options.group_name = dist_opts.group_id
         if os.environ.get("RINGDP_PROMETHEUS_PORT"):
-            from ringdp.observe.prometheus import serve_if_asked
+            from ringdp.tools.observe.stats import serve_if_asked
 
             serve_if_asked()
     except Exception as error:

@@ -1,7 +1,7 @@
 """Looks over a pickle before it is read: what makes the interpreter reserve memory that no value needs is refused.
 
-A pickle may say at which place of its memo a value is kept, and CPython makes room for all places before that one: a file
-of eleven bytes costs 64 GiB. So does, in address space, a length that goes beyond the file.
+A pickle may say at which place of its memo a value is kept, and CPython makes room for all places before that one: a
+file of eleven bytes costs 64 GiB. So does, in address space, a length that goes beyond the file.
 """
 
 from __future__ import annotations

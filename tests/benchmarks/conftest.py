@@ -1,4 +1,4 @@
-"""Compiles the C half of a race, once for all workers and sessions."""
+"""Compiles the C half of the runner, once for all workers and sessions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def native():
     """The library of native.c."""
-    from race.native import SOURCE, compile_native, load_native
+    from runner.native import SOURCE, compile_native, load_native
 
-    folder = ROOT / "build" / f"race-native-{SOURCE.stat().st_mtime_ns}"  # another text has another folder
+    folder = ROOT / "build" / f"runner-native-{SOURCE.stat().st_mtime_ns}"  # another text has another folder
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from race.cell import Cell
-from race.seat import Buffers, Seat
+from runner.cell import Cell
+from runner.worker import Buffers, Worker
 
 
 class Broadcast:
@@ -20,8 +20,8 @@ class Broadcast:
 
     checked = True
 
-    def __init__(self, kind: str, seat: Seat) -> None:
-        self.name, self._seat, self._calls = kind, seat, 0
+    def __init__(self, kind: str, worker: Worker) -> None:
+        self.name, self._worker, self._calls = kind, worker, 0
 
     def open(self, cell: Cell) -> Buffers:
         """Ordinary memory."""
@@ -31,25 +31,25 @@ class Broadcast:
     def call(self, cell: Cell, buffers: Buffers, root: int) -> None:
         """Root writes, the others read, between barriers."""
         self._calls += 1
-        if self.name == "mortal" and self._calls == 3 and self._seat.rank == 1:
+        if self.name == "mortal" and self._calls == 3 and self._worker.rank == 1:
             print("these are my last words", flush=True)
             os._exit(7)
-        path = self._seat.folder / f"moved-{self._seat.team}"
-        if self._seat.rank == root:
+        path = self._worker.folder / f"moved-{self._worker.team}"
+        if self._worker.rank == root:
             path.write_bytes(buffers.owner.raw)
-        self._seat.barrier()
+        self._worker.barrier()
         buffers.owner.raw = path.read_bytes()
-        if self.name == "wrong" and self._seat.rank == 1:
+        if self.name == "wrong" and self._worker.rank == 1:
             ctypes.cast(buffers.input, ctypes.POINTER(ctypes.c_float))[0] += 1
-        self._seat.barrier()
+        self._worker.barrier()
 
 
 def main() -> None:
     """A rank's life."""
     kind = sys.argv[4]
-    seat = Seat(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
-    seat.say({"candidates": [kind], "limits": [], "left_out": {}, "version": kind})
-    seat.serve([Broadcast(kind, seat)])
+    worker = Worker(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    worker.say({"candidates": [kind], "limits": [], "left_out": {}, "version": kind})
+    worker.serve([Broadcast(kind, worker)])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from modes.table import rows_of, text_of, verdict
+from ablation import rows_of, text_of, verdict
 from programs import read, run
 
 MODES = ["naive", "overlap per parameter", "bucketed", "bucketed + overlap", "alone"]

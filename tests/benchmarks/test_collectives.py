@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from programs import read, run
-from race.cell import OPS
-from race.hosts import why_impossible
+from runner.cell import OPS
+from runner.hosts import why_impossible
 
 QUICK = ("--ranks", 2, "--rounds", 2, "--seconds", 0)
 
@@ -44,7 +44,7 @@ def test_one_wrong_element_makes_the_status_one(tmp_path):
 
 
 def test_a_backend_that_cannot_start_is_reported_and_nothing_hangs():
-    said = run("collectives.py", *QUICK, "--sizes", "64", "--backend", "nobody:no_such_module", status=1)
+    said = run("collectives.py", *QUICK, "--sizes", "64", "--backend", "absent:no_such_module", status=1)
     assert "no_such_module" in said
 
 

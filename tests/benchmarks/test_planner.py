@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import invented
 import pytest
-from foretold import memory_rows
-from foretold.rows import foretold, link_bytes, with_measured
+from predictions import MEMORY_HEAD, case, link_bytes, predicted_steps, with_measured, with_peak
 from programs import read, run
-from race.hosts import why_impossible
-from ringdp.planner.calibration import load
-from ringdp.planner.prediction import calibrated
-from ringdp.planner.probe_job import ProbeJob
+from ringdp.tools.planner.calibration import load
+from ringdp.tools.planner.local_ranks import ProbeJob
+from ringdp.tools.planner.prediction import calibrated
+from runner.hosts import why_impossible
 
 TINY = ("--ranks", 2, "--rates", 1, "--steps", 2, "--micro-batch", 8, "--seconds", 1, "--unseen", "mlp/2048/0")
 
@@ -23,8 +22,8 @@ def perfect():
     return calibrated([invented.report(2)] * 2, ProbeJob("mlp", 8, 2, ()), 64, link_bytes(0.8))
 
 
-def test_a_perfect_machine_is_foretold(perfect):
-    for row in foretold(perfect, (2, 8), (0.8, 4.0)):
+def test_a_perfect_machine_is_predicted(perfect):
+    for row in predicted_steps(perfect, (2, 8), (0.8, 4.0)):
         report = invented.report(row.ranks, rate=link_bytes(row.gigabits))
         done = with_measured(row, [report] * row.ranks)
         assert done.step == pytest.approx(row.predicted_step) and not done.wrong
@@ -36,22 +35,22 @@ def test_a_perfect_machine_is_foretold(perfect):
     [(1.14, 1.02, []), (1.16, 1, ["step is 1.16"]), (0.84, 0.96, ["step is 0.84", "memory is 0.96"])],
 )
 def test_what_is_beyond_the_bars_is_wrong(perfect, step, memory, named):
-    (row,) = foretold(perfect, (4,), (0.8,))
+    (row,) = predicted_steps(perfect, (4,), (0.8,))
     report = {"step": [step * row.predicted_step], "peak": memory * row.predicted_memory}
     wrong = with_measured(row, [report]).wrong
     assert len(wrong) == len(named) and all(part in said for part, said in zip(named, wrong, strict=True))
 
 
 def test_memory_beyond_its_bar_is_wrong():
-    row = memory_rows.case("gpt/8/1")
+    row = case("gpt/8/1")
     near, far = (with_ratio(row, ratio) for ratio in (1.02, 0.96))
-    assert len(str(near)) == len(memory_rows.HEAD)
+    assert len(str(near)) == len(MEMORY_HEAD)
     assert not near.wrong and "gpt, micro-batch 8, 2 ranks, stage 1: memory is 0.96" in far.wrong[0]
 
 
 def with_ratio(row, ratio):
     """A case as measured on two ranks, so far from its prediction."""
-    return memory_rows.with_peak(replace(row, ranks=2, predicted=100e6), [{"peak": 90e6}, {"peak": ratio * 100e6}])
+    return with_peak(replace(row, ranks=2, predicted=100e6), [{"peak": 90e6}, {"peak": ratio * 100e6}])
 
 
 @pytest.mark.long

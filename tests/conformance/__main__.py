@@ -71,7 +71,7 @@ def main() -> int:
     if chosen.device == "cuda" and not torch.cuda.is_available():
         sys.exit("tests.conformance: --device cuda: no GPU that torch can use")
     import torch_suite
-    from torch_expected import least_passed
+    from torch_suite import least_passed
 
     names = torch_suite.names(chosen.filter)
     if chosen.list:

@@ -1,4 +1,4 @@
-"""torch's DistributedTest class bound to the backend named by CONFORMANCE_BACKEND; imported by runner and ranks alike.
+"""torch's DistributedTest class bound to the backend named by CONFORMANCE_BACKEND; runner and ranks import it.
 
 CONFORMANCE_DDP=ringdp puts ringdp's DistributedDataParallel in place of torch's.
 

@@ -1,4 +1,4 @@
-# ringdp_core: the torch-free modules ALL_MODULES of CSRC as one library, or the object files CORE_OBJECTS.
+# ringdp_core: the torch-free modules of csrc (modules.cmake) as one library, or the object files CORE_OBJECTS.
 # UNITY: the files of a folder are compiled together. NOT_COMPUTING: options of what does not compute.
 
 # Compiles the sources of a target in one unit per folder, but for those whose names (regular expressions) follow.
@@ -9,7 +9,8 @@ function(compile_together target)
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
     get_filename_component(folder ${source} DIRECTORY)
-    get_filename_component(group ${folder} NAME)
+    string(REGEX MATCH "[^/]+/[^/]+$" group ${folder})
+    string(REPLACE "/" "_" group ${group})
     set(alone FALSE)
     foreach(name ${ARGN})
       if(source MATCHES "/${name}\\.cc$")
@@ -29,21 +30,22 @@ if(CORE_OBJECTS)
   set_target_properties(ringdp_core PROPERTIES LINKER_LANGUAGE CXX)
 else()
   set(CORE_PATTERNS)
-  foreach(module ${ALL_MODULES})
+  foreach(module ${CORE_MODULES})
     list(APPEND CORE_PATTERNS ${CSRC}/${module}/*.cc)
   endforeach()
   file(GLOB_RECURSE CORE CONFIGURE_DEPENDS ${CORE_PATTERNS})
-  list(FILTER CORE EXCLUDE REGEX "/gpu/cuda/")  # nvcc's
-  if(DEFINED MODULES AND NOT gpu IN_LIST MODULES AND NOT fuzz IN_LIST MODULES)
-    list(FILTER CORE EXCLUDE REGEX "/csrc/gpu/")  # no other module uses it
+  foreach(folder ${OTHER_FOLDERS})
+    list(FILTER CORE EXCLUDE REGEX "/csrc/${folder}/")
+  endforeach()
+  if(DEFINED MODULES AND NOT device IN_LIST MODULES AND NOT fuzz IN_LIST MODULES)
+    list(FILTER CORE EXCLUDE REGEX "/csrc/device/")  # no other module uses it
   endif()
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     foreach(source ${CORE})
       if(source MATCHES "_avx2\\.cc$")
-        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mf16c;-mfma")
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${FLAGS_avx2}")
       elseif(source MATCHES "_avx512\\.cc$")
-        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-          "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx2;-mf16c;-mfma")
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${FLAGS_avx512}")
       endif()
     endforeach()
   else()
@@ -60,8 +62,7 @@ else()
   # Files whose private names, or whose headers of the kernel's, do not go with another's in their folder. Those with
   # flags of their own CMake compiles alone by itself.
   compile_together(ringdp_kernels fold step)
-  compile_together(ringdp_core segment send_window builder owner_fold device_rooted device_ring_[a-z]+ fingerprint frame
-                   tcp_exchange)
+  compile_together(ringdp_core send_window builder owner_fold rooted ring_[a-z]+)
 endif()
 target_include_directories(ringdp_core PUBLIC ${CSRC})
 target_link_libraries(ringdp_core PUBLIC Threads::Threads ${CMAKE_DL_LIBS})

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#define RINGDP_LONG_TEST()                                                \
-  do {                                                                    \
+#define RINGDP_LONG_TEST()                                                 \
+  do {                                                                     \
     if (!::ringdp::long_tests()) GTEST_SKIP() << "for RINGDP_TEST_LONG=1"; \
   } while (false)
 

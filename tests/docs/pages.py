@@ -7,14 +7,19 @@
     ```sh                         commands, one per line
 
 Two outputs of one rank: either may be printed.
+
+Also the programs that print pages, and what makes the messages of two runs equal.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -25,7 +30,7 @@ _NUMBERS = ("ranks", "timeout", "rank")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. words: what stands beside the language; outputs: the blocks of output that follow a snippet."""
+    """A fenced block. words: what follows the language; outputs: the blocks of output that follow a snippet."""
 
     page: str
     line: int
@@ -38,7 +43,7 @@ class Block:
         return f"{self.page}:{self.line}"
 
     def number(self, name: str, default: int) -> int:
-        """The value of `name=value` beside the language."""
+        """The value of `name=value` after the language."""
         return next((int(word.partition("=")[2]) for word in self.words if word.startswith(f"{name}=")), default)
 
     @property
@@ -86,10 +91,42 @@ def _fenced(page: str, text: str) -> Iterator[Block]:
 
 
 def all_blocks() -> list[Block]:
-    """Of all pages of docs/."""
+    """The blocks of all pages of docs/."""
     return [block for path in sorted(DOCS.glob("*.md")) for block in blocks_of(path.name, path.read_text())]
 
 
 def preamble() -> str:
     """The snippet of index.md that comes before every other."""
     return next(block.text for block in all_blocks() if block.page == "index.md" and "preamble" in block.words)
+
+
+_REPLACED = (
+    (re.compile(r"pid \d+ on [^)\s]+"), "pid 1 on HOST"),
+    (re.compile(r"\bpid \d+"), "pid 1"),
+    (re.compile(r"\b\d+\.\d+ (s|ms|us)\b"), r"0.0 \1"),
+    (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:1"),
+    (re.compile(r"its process is [^.;\n]+"), "its process is SOMEHOW"),
+    # It may hear of it before it calls or after.
+    (re.compile(r"\(this rank called "), "(this rank was in "),
+    # When two ranks disagree, one of them notices, and the other is told.
+    (re.compile(r"rank \d+( \(pid 1 on HOST\))? gave up: "), ""),
+)
+_SIDE = r"(rank \d+ (?:\(pid 1 on HOST\) )?(?:called|has) .+?)"
+_BOTH_SIDES = re.compile(rf"{_SIDE}, {_SIDE}(?=\. |; )")
+
+
+def normal(text: str) -> str:
+    """`text` with the same word for what no two runs share."""
+    text = text.replace(socket.gethostname(), "HOST")
+    for pattern, word in _REPLACED:
+        text = pattern.sub(word, text)
+    text = _BOTH_SIDES.sub(lambda found: ", ".join(sorted(found.groups())), text)
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+def generator_named(name: str) -> ModuleType:
+    """docs/NAME.py as a module."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

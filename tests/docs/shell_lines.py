@@ -98,7 +98,7 @@ def _module_problem(module: str, arguments: list[str]) -> str | None:
         loaded = importlib.import_module(module)
     except ImportError as error:
         return str(error)
-    parse = loaded.parser().parse_args if hasattr(loaded, "parser") else loaded.parse
+    parse = loaded.parser().parse_args if hasattr(loaded, "parser") else loaded.parse_options
     return _refusal(parse, arguments)
 
 

@@ -1,6 +1,14 @@
-"""Collectives and messages on a rank whose results are known; AssertionError on a wrong number."""
+"""For functions on ranks: collectives and messages whose results are known, a store to change, signals by a timer.
+
+A wrong number is an AssertionError.
+"""
 
 from __future__ import annotations
+
+import ctypes
+import signal
+from collections.abc import Callable
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -57,3 +65,52 @@ def broadcast(elements: int) -> None:
     got = of_rank(HERE.rank, elements)
     dist.broadcast(got, 1)
     expect(got, of_rank(1, elements))
+
+
+class Before(dist.Store):
+    """Passes everything on."""
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__()
+        self.store = store
+
+    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
+        self.store.wait(keys, timeout)
+
+    def get(self, key: str) -> bytes:
+        return self.store.get(key)
+
+    def set(self, key: str, value: bytes) -> None:
+        self.store.set(key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        return self.store.add(key, amount)
+
+    def check(self, keys: list[str]) -> bool:
+        return self.store.check(keys)
+
+
+WALL, OWN_CPU = 1, 2  # CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME_ID
+
+
+class SignalEvent(ctypes.Structure):
+    """struct sigevent, as far as a signal needs it."""
+
+    _fields_ = (
+        ("value", ctypes.c_uint64),
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("_", ctypes.c_int * 12),
+    )
+
+
+def signal_after(number: signal.Signals, seconds: float, clock: int = WALL) -> Callable[[], None]:
+    """Sends `number` once after so many seconds of the clock; what is returned takes that back."""
+    library = ctypes.CDLL(None, use_errno=True)
+    timer = ctypes.c_void_p()
+    event = SignalEvent(signal=number, notify=0)
+    assert library.timer_create(clock, ctypes.byref(event), ctypes.byref(timer)) == 0
+    nanoseconds = max(1, int(seconds * 1e9))
+    once = (ctypes.c_long * 4)(0, 0, nanoseconds // 10**9, nanoseconds % 10**9)
+    assert library.timer_settime(timer, 0, once, None) == 0
+    return lambda: library.timer_delete(timer) and None

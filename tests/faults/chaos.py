@@ -28,17 +28,15 @@ from typing import Any
 import ringdp
 import torch
 import torch.distributed as dist
-from calls import broadcast, expect, gathered, moved, of_rank, reduced, scattered, sent
+from calls import Before, broadcast, expect, gathered, moved, of_rank, reduced, scattered, sent, signal_after
 from forked import end_interpreter
 from ranks import HERE
 from ringdp.testing import one_process
-from stores import Before
-from timers import signal_after
 from torch import nn
 
 TIMEOUT_S = 3.0
 STEPS = 4
-STATUS = 3  # of a victim that exits
+STATUS = 3  # the exit status of a victim that exits
 ANOTHER_USER = 65534  # ranks of two users share no memory: as if on two hosts
 FAULTS = ("kill", "stop", "pause", "term", "raise", "exit", "_exit", "cut")
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "pause": signal.SIGSTOP, "term": signal.SIGTERM}
@@ -89,7 +87,7 @@ class Life:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Of the ranks."""
+        """The settings of the ranks."""
         if self.transport == "hosts":
             return {"transport": "auto", "socket_ifname": "lo", "tune": "off"}  # the tuned settings are not that user's
         return {"transport": self.transport}
@@ -113,7 +111,7 @@ def live(seed: int, wanted: list[str], folder: str) -> tuple[str, float, int]:
     strike = Strike(life)
     if life.transport == "hosts" and HERE.rank >= life.size // 2:
         os.seteuid(ANOTHER_USER)
-    phase = phase_of(life.phase)(Seat(life, strike, wanted, Path(folder), lived))
+    phase = phase_of(life.phase)(RankContext(life, strike, wanted, Path(folder), lived))
     try:
         next(phase)
         if HERE.rank == life.victim:
@@ -258,7 +256,7 @@ class Counted(Before):
 
 
 @dataclass
-class Seat:
+class RankContext:
     """What a phase needs."""
 
     life: Life
@@ -281,14 +279,14 @@ class Seat:
         dist.barrier()
 
 
-def init(seat: Seat) -> Phase:
+def init(context: RankContext) -> Phase:
     yield
-    seat.join()
+    context.join()
     reduced(2500)
 
 
-def new_group(seat: Seat) -> Phase:
-    seat.meet()
+def new_group(context: RankContext) -> Phase:
+    context.meet()
     yield
     for _ in range(4):
         group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
@@ -296,21 +294,21 @@ def new_group(seat: Seat) -> Phase:
         dist.destroy_process_group(group)
 
 
-def split_group(seat: Seat) -> Phase:
-    seat.meet()
+def split_group(context: RankContext) -> Phase:
+    context.meet()
     yield
     for number in range(4):
-        everybody = list(range(HERE.size))
-        part = dist.group.WORLD.split_group(everybody, timedelta(seconds=TIMEOUT_S), None, f"split {number}")
+        all_ranks = list(range(HERE.size))
+        part = dist.group.WORLD.split_group(all_ranks, timedelta(seconds=TIMEOUT_S), None, f"split {number}")
         own = of_rank(HERE.rank, 2500)
         part.allreduce([own]).wait()
-        expect(own, sum(of_rank(rank, 2500) for rank in everybody))
+        expect(own, sum(of_rank(rank, 2500) for rank in all_ranks))
 
 
-def subgroup(seat: Seat) -> Phase:
+def subgroup(context: RankContext) -> Phase:
     """All but one rank; that one goes on to the next collective of all."""
-    seat.meet()
-    members = [rank for rank in range(HERE.size) if HERE.size == 2 or rank != (seat.life.victim + 1) % HERE.size]
+    context.meet()
+    members = [rank for rank in range(HERE.size) if HERE.size == 2 or rank != (context.life.victim + 1) % HERE.size]
     group = dist.new_group(members, timeout=timedelta(seconds=TIMEOUT_S))
     dist.barrier()
     yield
@@ -326,8 +324,8 @@ def sum_over(members: list[int] | range, group: dist.ProcessGroup) -> None:
     expect(own, sum(of_rank(rank, 2500) for rank in members))
 
 
-def calls(seat: Seat, call: Callable[[int], None], elements: int) -> Phase:
-    seat.meet()
+def calls(context: RankContext, call: Callable[[int], None], elements: int) -> Phase:
+    context.meet()
     yield
     for _ in range(20 if elements > 10_000 else 150):
         call(elements)
@@ -362,7 +360,7 @@ def optimizer_for(parameters: Iterator[nn.Parameter], stage: int) -> torch.optim
 
 
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Of names and bits."""
+    """A hash of names and bits."""
     found = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         found.update(name.encode() + tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
@@ -387,11 +385,11 @@ def in_one_process(ranks: int) -> list[str]:
 class Training:
     """The same on the ranks. Collective: all of it."""
 
-    def __init__(self, seat: Seat, stage: int, **modes: bool) -> None:
+    def __init__(self, context: RankContext, stage: int, **modes: bool) -> None:
         self.ddp = ringdp.DistributedDataParallel(model(), zero_stage=stage, bucket_cap_mb=0.0005, **modes)
         self.optimizer = optimizer_for(self.ddp.parameters(), stage)
         self.done = 0
-        self._seat = seat
+        self._context = context
 
     def step(self) -> None:
         self.optimizer.zero_grad()
@@ -401,29 +399,29 @@ class Training:
         self.check()
 
     def check(self) -> None:
-        assert digest(self.ddp.full_state_dict()) == self._seat.wanted[self.done - 1], "a wrong number"
+        assert digest(self.ddp.full_state_dict()) == self._context.wanted[self.done - 1], "a wrong number"
 
     def save(self) -> None:
-        ringdp.checkpoint.save(self._seat.folder, self.ddp, self.optimizer, extra=self.done)
-        self._seat.lived.saved = self.done
+        ringdp.checkpoint.save(self._context.folder, self.ddp, self.optimizer, extra=self.done)
+        self._context.lived.saved = self.done
 
     def load(self) -> None:
-        self.done = ringdp.checkpoint.load(self._seat.folder, self.ddp, self.optimizer).extra
+        self.done = ringdp.checkpoint.load(self._context.folder, self.ddp, self.optimizer).extra
         self.check()
 
 
-def training(seat: Seat, stage: int, **modes: bool) -> Phase:
-    seat.join()
-    trained = Training(seat, stage, **modes)
+def training(context: RankContext, stage: int, **modes: bool) -> Phase:
+    context.join()
+    trained = Training(context, stage, **modes)
     dist.barrier()
     yield
     for _ in range(STEPS):
         trained.step()
 
 
-def save(seat: Seat, stage: int) -> Phase:
-    seat.join()
-    trained = Training(seat, stage)
+def save(context: RankContext, stage: int) -> Phase:
+    context.join()
+    trained = Training(context, stage)
     trained.step()
     trained.save()
     dist.barrier()
@@ -433,24 +431,24 @@ def save(seat: Seat, stage: int) -> Phase:
         trained.save()
 
 
-def save_async(seat: Seat, stage: int) -> Phase:
-    seat.join()
-    trained = Training(seat, stage)
+def save_async(context: RankContext, stage: int) -> Phase:
+    context.join()
+    trained = Training(context, stage)
     trained.step()
     trained.save()
     dist.barrier()
     yield
     for _ in range(STEPS - 1):
         saved = trained.done
-        pending = ringdp.checkpoint.save_async(seat.folder, trained.ddp, trained.optimizer, extra=saved)
+        pending = ringdp.checkpoint.save_async(context.folder, trained.ddp, trained.optimizer, extra=saved)
         trained.step()
         pending.wait()
-        seat.lived.saved = saved
+        context.lived.saved = saved
 
 
-def load(seat: Seat, stage: int) -> Phase:
-    seat.join()
-    trained = Training(seat, stage)
+def load(context: RankContext, stage: int) -> Phase:
+    context.join()
+    trained = Training(context, stage)
     trained.step()
     trained.save()
     dist.barrier()
@@ -461,9 +459,9 @@ def load(seat: Seat, stage: int) -> Phase:
     trained.step()
 
 
-def state_dict(seat: Seat, stage: int) -> Phase:
-    seat.join()
-    trained = Training(seat, stage)
+def state_dict(context: RankContext, stage: int) -> Phase:
+    context.join()
+    trained = Training(context, stage)
     trained.step()
     dist.barrier()
     yield
@@ -473,16 +471,16 @@ def state_dict(seat: Seat, stage: int) -> Phase:
             trained.optimizer.consolidate_state_dict()
 
 
-def destroy(seat: Seat) -> Phase:
-    seat.meet()
+def destroy(context: RankContext) -> Phase:
+    context.meet()
     reduced(2500)
     yield
     leave()
 
 
-def exit_(seat: Seat) -> Phase:
+def exit_(context: RankContext) -> Phase:
     """Without destroy_process_group, as scripts do."""
-    seat.meet()
+    context.meet()
     reduced(2500)
     yield
     end_interpreter(0)
@@ -490,7 +488,7 @@ def exit_(seat: Seat) -> Phase:
 
 SIZES = (3, 2500, 200_000)
 COLLECTIVES = (reduced, in_heap, gathered, moved, scattered, broadcast)
-Phases = dict[str, Callable[[Seat], Phase]]
+Phases = dict[str, Callable[[RankContext], Phase]]
 
 
 def at_stages(name: str, phase: Callable[..., Phase], stages: range = range(4), **modes: bool) -> Phases:

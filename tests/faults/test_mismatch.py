@@ -1,4 +1,4 @@
-"""Ranks that disagree: a Mismatch on every rank, in time, naming both sides; nobody gets a wrong sum."""
+"""Ranks that disagree: a Mismatch on every rank, in time, naming both sides; no rank gets a wrong sum."""
 
 from __future__ import annotations
 

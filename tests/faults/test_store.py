@@ -13,12 +13,12 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 import torch.distributed as dist
+from calls import Before
 from ranks import HERE, World, spawner
-from stores import Before
 
 FAR_S = 0.3  # the longest that a look at the store was once given
 LIMIT_S = 0.5
-LONG_S = 30.0  # the deadline of those who are told before
+LONG_S = 30.0  # a deadline long after the ranks are told
 SLACK_S = 20.0  # what a busy machine may add
 
 
@@ -118,6 +118,6 @@ def test_what_keeps_a_rank_from_coming_is_told_to_the_others_at_once(how):
         start = time.monotonic()
         others, own = world.run(join_with, "sideways", how)
         assert time.monotonic() - start < LONG_S
-    reason = "open files" if how == "no descriptors" else "'sideways' is no value for order"
+    reason = "open files" if how == "no descriptors" else "invalid value 'sideways' for order"
     assert reason in own
     assert "given up by rank 1" in others and reason in others

@@ -1,15 +1,21 @@
-"""Forked children: they may outlive their rank, and may not use its groups."""
+"""Forked children: they may outlive their rank, may not use its groups, and may be ranks or DataLoader workers.
+
+Groups that come and go with children forked in between leave a rank as large as it was.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import HERE, World, join, leave
 
 IN_TIME_S = 20.0  # what a busy machine may take
 
@@ -72,7 +78,7 @@ def destroy_in_a_child() -> int:
 
 
 def rank_of_two(rank: int, store: str) -> bool:
-    """In a child that is a rank itself: whether asynchronous work, for which nobody waits, ends."""
+    """In a child that is a rank itself: whether asynchronous work that is never waited for ends."""
     dist.init_process_group("ringdp", store=dist.FileStore(store, 2), rank=rank, world_size=2)
     tensor = torch.full((1000,), float(rank + 1))
     work = dist.all_reduce(tensor, async_op=True)
@@ -131,3 +137,114 @@ def test_a_child_that_destroys_leaves_the_rank_its_groups(make_world):
     world = make_world(2)
     assert world.run(destroy_in_a_child) == [3] * 2
     assert world.run(all_reduce) == [2.0] * 2
+
+
+ROWS, BATCH, WORKERS, EPOCHS = 24, 4, 2, 3
+
+
+class Rows(torch.utils.data.Dataset):
+    """Row i is full of i; with it comes the worker that made it."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        worker = torch.utils.data.get_worker_info()
+        return torch.full((1000,), float(index)), -1 if worker is None else worker.id
+
+
+def epochs(persistent: bool) -> tuple[set[int], list[float]]:
+    """On a rank: which workers made rows, and the sums over ranks of what every batch held."""
+    # The ranks of these tests are daemons, which Python would not let have children.
+    multiprocessing.current_process()._config["daemon"] = False
+    loader = torch.utils.data.DataLoader(
+        Rows(), BATCH, num_workers=WORKERS, multiprocessing_context="fork", persistent_workers=persistent
+    )
+    makers, sums = set(), []
+    running = torch.ones(1 << 20)
+    for _ in range(EPOCHS):
+        # Workers are forked at the start of an epoch: while this collective is under way.
+        work = dist.all_reduce(running, async_op=True)
+        for rows, workers in loader:
+            makers.update(workers.tolist())
+            total = rows.sum(dtype=torch.float64) * (HERE.rank + 1)
+            dist.all_reduce(total)
+            sums.append(total.item())
+        work.wait()
+    assert torch.equal(running, torch.full_like(running, float(HERE.size**EPOCHS)))
+    return makers, sums
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_come_and_go_while_ranks_communicate(make_world, persistent):
+    per_batch = [1000.0 * sum(range(first, first + BATCH)) for first in range(0, ROWS, BATCH)]
+    for makers, sums in make_world(2).run(epochs, persistent):
+        assert makers == set(range(WORKERS))
+        assert sums == [3.0 * batch for batch in per_batch] * EPOCHS
+
+
+WARM_UP, CYCLES = 6, 18
+SLACK_MAPS = 8  # the allocator's own
+SETTLED_WITHIN_S = 10.0
+
+
+def cycle(number: int) -> None:
+    """On a rank: the default group anew every third time, two groups in it, a child while they live."""
+    if number % 3 == 0:
+        leave()
+        join(60.0, {})
+    groups = [dist.new_group(range(HERE.size)), dist.new_group(range(HERE.size), pg_options={"algorithm": "direct"})]
+    works = [dist.all_reduce(torch.ones(1 << 14), group=group, async_op=True) for group in groups]
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    for work in works:
+        work.wait()
+    os.waitpid(child, 0)
+    for group in groups:
+        dist.destroy_process_group(group)
+
+
+def cycles(first: int, last: int) -> None:
+    """On a rank."""
+    for number in range(first, last):
+        cycle(number)
+
+
+def size_of(pid: int) -> dict[str, int]:
+    """Descriptors, threads and mappings of a process."""
+    return {
+        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+        "threads": len(os.listdir(f"/proc/{pid}/task")),
+        "maps": len(Path(f"/proc/{pid}/maps").read_text().splitlines()),
+    }
+
+
+def grown(world: World, allowed: list[dict[str, int]]) -> list[str]:
+    """What is more than it may be. Asked until nothing is: the last group's end may still be under way."""
+    deadline = time.monotonic() + SETTLED_WITHIN_S
+    while True:
+        sizes = [size_of(world.pid(rank)) for rank in range(world.size)]
+        pairs = zip(sizes, allowed, strict=True)
+        more = [f"{what}: {now[what]} of {may[what]}" for now, may in pairs for what in now if now[what] > may[what]]
+        if not more or time.monotonic() > deadline:
+            return more
+
+
+def test_a_rank_stays_as_large_as_it_was(make_world):
+    world = make_world(2)
+    world.run(cycles, 0, WARM_UP)
+    allowed = [size_of(world.pid(rank)) for rank in range(world.size)]
+    for size in allowed:
+        size["maps"] += SLACK_MAPS
+    world.run(cycles, WARM_UP, CYCLES)
+    assert grown(world, allowed) == []
+
+
+SCRIPT = Path(__file__).with_name("start_script.py")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_ranks_of_every_start_method(run_python, method):
+    result = run_python(str(SCRIPT), method)
+    assert result.returncode == 0, result.stderr

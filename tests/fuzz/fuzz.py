@@ -1,12 +1,12 @@
 """Fuzzing: every parser of bytes that come from elsewhere, for as long as you like.
 
     tests/fuzz/fuzz.py --minutes 60             all targets, each for its share of the time
-    tests/fuzz/fuzz.py --target card            one; repeat the option for several
+    tests/fuzz/fuzz.py --target peer_info         one; repeat the option for several
     tests/fuzz/fuzz.py --target trace --repeat FILE    one file, as a finding is printed
 
 C++'s targets (tests/fuzz/*.cc) are programs of libFuzzer's under the address, leak and undefined-behaviour sanitizers
-and want clang; without one they are skipped by name. Python's (python_targets.py) are files changed at random. What a
-run finds lies in build/fuzz/TARGET, beside the corpus that grows there. Status 1 when anything was found.
+and need clang; without one they are skipped by name. Python's (python_targets.py) are files changed at random. What a
+run finds lies in build/fuzz/TARGET, next to the corpus that grows there. Status 1 when anything was found.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
 BUILD = ROOT / "build/fuzz"
 PROGRAMS = BUILD / "bin"
-CPP = sorted(path.stem for path in FOLDER.glob("*.cc") if path.stem != "libfuzzer")
+CPP = sorted(
+    name
+    for path in FOLDER.glob("*.cc")
+    for name in re.findall(r"^FUZZ_TARGET\((\w+)\)", path.read_text(), re.MULTILINE)
+)
 PYTHON = ("manifest", "index", "shard", "trace", "run", "records", "plan", "calibration", "tuned")
 COMPILERS = ("clang++", *(f"clang++-{release}" for release in range(22, 13, -1)))
 PROBE = 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'
@@ -35,7 +39,7 @@ GRACE_S = 900  # beyond its share, after which a target is ended: a busy machine
 
 @dataclass
 class Outcome:
-    """Of one target. `coverage`: edges and features as libFuzzer counts them, or lines of the modules that parse."""
+    """One target's result. `coverage`: edges and features as libFuzzer counts them, or lines of the parsing modules."""
 
     name: str
     runs: int = 0
@@ -162,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
     clang = compiler() if set(names) & set(CPP) else None
     if options.repeat:
         if len(names) != 1:
-            parser.error("--repeat wants one --target")
+            parser.error("--repeat needs exactly one --target")
         return repeat(names[0], options.repeat, clang)
     possible = [name for name in names if name in PYTHON or clang]
     outcomes = [Outcome(name, note="skipped: no clang with libFuzzer") for name in names if name not in possible]

@@ -1,7 +1,11 @@
-// What libFuzzer calls: the one target that is linked.
+// What libFuzzer calls: the target with the program's name.
+#include <string_view>
+
 #include "target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-  ringdp::fuzz::targets().front().run({bytes, size});
+  for (const ringdp::fuzz::Target& target : ringdp::fuzz::targets()) {
+    if (std::string_view(target.name) == FUZZ_PROGRAM) target.run({bytes, size});
+  }
   return 0;
 }

@@ -21,7 +21,7 @@ from pathlib import Path
 from unittest import mock
 
 for helpers in ("observe", "pages", "planner", "feed"):
-    sys.path.append(str(Path(__file__).resolve().parent.parent / "python" / helpers))
+    sys.path.append(str(Path(__file__).resolve().parent.parent / "python/tools" / helpers))
 
 import example_run  # noqa: E402
 import invented  # noqa: E402
@@ -29,13 +29,13 @@ import made_up  # noqa: E402
 import play  # noqa: E402
 import torch  # noqa: E402
 from ringdp import checkpoint  # noqa: E402
-from ringdp.checkpoint.block_writer import INDEX  # noqa: E402
-from ringdp.checkpoint.errors import CheckpointError  # noqa: E402
+from ringdp.checkpoint.blocks import INDEX  # noqa: E402
 from ringdp.checkpoint.manifest import FILE  # noqa: E402
+from ringdp.checkpoint.piece import CheckpointError  # noqa: E402
 from ringdp.cli import main as command_line  # noqa: E402
-from ringdp.planner.prediction import calibrated  # noqa: E402
-from ringdp.planner.probe_job import ProbeJob  # noqa: E402
-from ringdp.tune import cache  # noqa: E402
+from ringdp.tools.planner.local_ranks import ProbeJob  # noqa: E402
+from ringdp.tools.planner.prediction import calibrated  # noqa: E402
+from ringdp.tools.tune import cache  # noqa: E402
 
 Mend = Callable[[bytes, random.Random], bytes]
 
@@ -73,7 +73,7 @@ def _trace(folder: Path) -> Target:
         (folder / "rank_0").write_bytes(content)
         return _command("trace", folder, "-o", output) + _command("blame", folder)
 
-    return Target("trace", seeds[:1], take, ("observe",))
+    return Target("trace", seeds[:1], take, ("tools.observe",))
 
 
 def _run(folder: Path) -> Target:
@@ -84,7 +84,7 @@ def _run(folder: Path) -> Target:
         return _command("report", file, "--html", page) + _command("report", file, "--json")
 
     seeds = [json.dumps(made()).encode() for made in (example_run.run, example_run.plain_run)]
-    return Target("run", seeds, take, ("pages",))
+    return Target("run", seeds, take, ("tools.pages",))
 
 
 def _records(folder: Path) -> Target:
@@ -102,7 +102,7 @@ def _records(folder: Path) -> Target:
         (folder / "rank0-0-7.jsonl").write_bytes(content)
         return _command("audit", "--records", folder)
 
-    return Target("records", seeds[:1], take, ("attach", "feed"))
+    return Target("records", seeds[:1], take, ("tools.attach", "tools.feed"))
 
 
 def _plan(folder: Path) -> Target:
@@ -114,7 +114,7 @@ def _plan(folder: Path) -> Target:
     batch = {"micro-batch": 2, "dp": 8, "global-tokens": "4M"}
     tables = {"fit": {"params": "70B", "device-gb": 80}, "batch": batch}
     toml = "[batch]\n" + "".join(f'{key} = "{value}"\n' for key, value in batch.items())
-    return Target("plan", [json.dumps(tables).encode(), toml.encode()], take, ("planner",))
+    return Target("plan", [json.dumps(tables).encode(), toml.encode()], take, ("tools.planner",))
 
 
 def _calibration(folder: Path) -> Target:
@@ -126,7 +126,7 @@ def _calibration(folder: Path) -> Target:
         file.write_bytes(content)
         return _command("plan", "predict", "--calibration", file, "--json")
 
-    return Target("calibration", [seed], take, ("planner",))
+    return Target("calibration", [seed], take, ("tools.planner",))
 
 
 def _tuned(folder: Path) -> Target:
@@ -142,7 +142,7 @@ def _tuned(folder: Path) -> Target:
             cache.load()
         return "".join(str(warning.message) for warning in said)
 
-    return Target("tuned", [file.read_bytes()], take, ("tune",))
+    return Target("tuned", [file.read_bytes()], take, ("tools.tune",))
 
 
 def _sha256(text: str) -> str:
@@ -165,7 +165,7 @@ def _mended_manifest(content: bytes, choose: random.Random) -> bytes:
 
 
 def _checkpoint(folder: Path, part: str) -> Target:
-    """Of a checkpoint whose file `part` is another one, with its length and hash in the manifest."""
+    """The target for a checkpoint whose file `part` is another one, with its length and hash in the manifest."""
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 3)).sum().backward()

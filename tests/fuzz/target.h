@@ -1,4 +1,5 @@
-// A fuzz target: one function of a file's bytes, which reads them as a parser of ringdp does and checks what comes of it.
+// A fuzz target: one function of a file's bytes, which reads them as a parser of ringdp does and checks what comes of
+// it.
 //
 // Linked with libfuzzer.cc a target is a program of libFuzzer's; tests/cpp/fuzz runs all of them over their corpora.
 #pragma once
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "transport/link.h"
 
 namespace ringdp::fuzz {
 
@@ -76,8 +78,28 @@ bool refuses(std::initializer_list<ErrorKind> kinds, Parse&& parse) {
   }
 }
 
+// Gives what the peer has sent, at most `piece` bytes at a time; takes everything, likewise.
+class FromPeer final : public transport::Link {
+ public:
+  explicit FromPeer(size_t piece) : piece_(piece) {}
+  std::string sent;
+
+  size_t try_send(const void*, size_t size) override { return std::min(size, piece_); }
+  size_t try_recv(void* bytes, size_t size) override {
+    const size_t taken = std::min({size, piece_, sent.size()});
+    if (taken == 0) return 0;  // an empty message has no memory
+    std::memcpy(bytes, sent.data(), taken);
+    sent.erase(0, taken);
+    return taken;
+  }
+  const char* kind() const override { return "tcp"; }
+
+ private:
+  const size_t piece_;
+};
+
 struct Target {
-  const char* name;  // of its file and of its corpus
+  const char* name;  // the name of its program and of its corpus
   void (*run)(Input);
 };
 
@@ -93,7 +115,7 @@ struct Register {
 
 }  // namespace ringdp::fuzz
 
-#define FUZZ_TARGET(name)                                                    \
-  static void fuzz_##name(::ringdp::fuzz::Input input);                      \
+#define FUZZ_TARGET(name)                                                      \
+  static void fuzz_##name(::ringdp::fuzz::Input input);                        \
   static const ::ringdp::fuzz::Register register_##name({#name, fuzz_##name}); \
   static void fuzz_##name([[maybe_unused]] ::ringdp::fuzz::Input input)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ranks import HERE
 
 MANY = 100
-ORDINARY_LIMIT = 1024  # descriptors of a process, where nobody has raised it
+ORDINARY_LIMIT = 1024  # descriptors of a process, unless it has been raised
 
 
 def total_of(group: dist.ProcessGroup, count: int = 10) -> float:

@@ -20,7 +20,7 @@ from forked import Program, without_settings
 from namespaces import Network
 
 PROGRAM = Path(__file__).resolve().parent / "on_rank.py"
-PORT = 29500  # of the store; every network is its own, so it is free
+PORT = 29500  # the store's; every network is its own, so it is free
 LIMIT_S = 90.0  # unless a job is said to take longer
 
 
@@ -36,7 +36,7 @@ class Job:
         self.per_host = per_host
         self.world = per_host * len(network.hosts)
         self.folder = folder
-        self.ranks: list[Program] = []  # of begin(), by rank
+        self.ranks: list[Program] = []  # those that begin() has started, by rank
         self._processes: list[Program | subprocess.Popen[bytes]] = []
 
     def torchrun(self, task: str, **settings: object) -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ class Job:
         return without_settings(OMP_NUM_THREADS="1", **own)
 
     def _log(self) -> Path:
-        """Of the next process."""
+        """The log of the next process."""
         return self.folder / f"log-{len(self._processes)}"
 
     def _logs(self) -> str:

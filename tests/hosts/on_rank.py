@@ -1,20 +1,138 @@
-"""What a rank of the host tests does: `on_rank.py TASK FOLDER`. No import of ringdp, as in a user's script."""
+"""What a rank of the host tests does: `on_rank.py TASK FOLDER`. No import of ringdp, as in a user's script.
+
+It compares results with what one process computes, and looks at its sockets and interfaces as the kernel lists them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from expected import all_reduced, same_bits, scattered, values
-from kernel_tables import SpyingStore, local_addresses, sent_on
+from torch import Tensor
+
+GIANT = 2.0**24
+
+
+def values(rank: int, count: int, dtype: torch.dtype) -> Tensor:
+    """Rank's real-valued input. Ranks 1 and 2 have giants that cancel, so that also a 16-bit sum shows its order."""
+    generator = torch.Generator().manual_seed(1000 + rank)
+    numbers = torch.randn(count, generator=generator) * 3
+    if rank in (1, 2):
+        numbers[::7] = GIANT if rank == 1 else -GIANT
+    return numbers.to(dtype)
+
+
+def fold(tensors: Iterable[Tensor], divisor: int = 1) -> Tensor:
+    """((t0 + t1) + t2) + ..., 16-bit in fp32; divided, and rounded once."""
+    tensors = list(tensors)
+    wide = torch.float32 if tensors[0].dtype == torch.bfloat16 else tensors[0].dtype
+    total = tensors[0].to(wide)
+    for tensor in tensors[1:]:
+        total = total + tensor.to(wide)
+    return (total / divisor).to(tensors[0].dtype)
+
+
+def parts(count: int, world: int) -> list[slice]:
+    """The balanced division of `count` elements: sizes differ by at most one, the larger parts first."""
+    base, extra = divmod(count, world)
+    ends = [base * (i + 1) + min(i + 1, extra) for i in range(world)]
+    return [slice(end - base - (i < extra), end) for i, end in enumerate(ends)]
+
+
+def all_reduced(world: int, count: int, dtype: torch.dtype, order: str = "rank", divisor: int = 1) -> Tensor:
+    """What all_reduce gives. `rotated`: chunk c is summed from rank c on."""
+    inputs = [values(rank, count, dtype) for rank in range(world)]
+    if order == "rank":
+        return fold(inputs, divisor)
+    chunks = parts(count, world)
+    return torch.cat([fold((inputs[(c + i) % world][chunks[c]] for i in range(world)), divisor) for c in range(world)])
+
+
+def scattered(rank: int, world: int, count: int, dtype: torch.dtype, order: str = "rank") -> Tensor:
+    """What reduce_scatter of `world * count` elements gives a rank. `rotated`: summed from rank + 1 on."""
+    first = rank + 1 if order == "rotated" else 0
+    whole = [values((first + i) % world, world * count, dtype) for i in range(world)]
+    return fold(tensor[rank * count : (rank + 1) * count] for tensor in whole)
+
+
+def same_bits(got: Tensor, expected: Tensor) -> bool:
+    """Equal in every bit."""
+    return got.dtype == expected.dtype and bool(torch.equal(got.view(torch.uint8), expected.view(torch.uint8)))
+
+
+STATES = {"listening": "0A", "connected": "01"}
+FRAME_HEADERS = 14 + 20 + 32  # Ethernet, IPv4, TCP with timestamps
+
+
+def own_sockets() -> set[str]:
+    """Inodes of this process's sockets."""
+    inodes = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            target = os.readlink(f"/proc/self/fd/{fd}")
+            inodes.add(target.removeprefix("socket:[").removesuffix("]"))
+    return inodes
+
+
+def local_addresses(state: str) -> set[tuple[str, tuple[int, int]]]:
+    """(local address, (local port, remote port)) of this process's TCP sockets over IPv4 in that state."""
+    inodes, found = own_sockets(), set()
+    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == STATES[state] and fields[9] in inodes:
+            (local, port), (_, remote) = fields[1].split(":"), fields[2].split(":")
+            address = socket.inet_ntoa(struct.pack("=I", int(local, 16)))
+            found.add((address, (int(port, 16), int(remote, 16))))
+    return found
+
+
+def sent_on(interface: str) -> int:
+    """Bytes that an interface of this host has sent, without the headers of its packets."""
+    counted = Path("/sys/class/net") / interface / "statistics"
+    packets, total = (int((counted / name).read_text()) for name in ("tx_packets", "tx_bytes"))
+    return total - packets * FRAME_HEADERS
+
+
+class SpyingStore(dist.Store):
+    """A store that notes where this process listens whenever something is published: then listeners are open."""
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__()
+        self._store = store
+        self.listeners: set[tuple[str, tuple[int, int]]] = set()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Looks, then publishes."""
+        self.listeners |= local_addresses("listening")
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        """As the store behind it."""
+        return self._store.get(key)
+
+    def add(self, key: str, amount: int) -> int:
+        """As the store behind it."""
+        return self._store.add(key, amount)
+
+    def check(self, keys: list[str]) -> bool:
+        """As the store behind it."""
+        return self._store.check(keys)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """As the store behind it."""
+        self._store.wait(keys, *([timeout] if timeout is not None else []))
+
 
 LARGE = 8 << 20  # elements of fp32; a multiple of 2 and 4
 COUNTS = [1, 3, 1000, 300_001]
@@ -27,7 +145,7 @@ def backend() -> Any:
 
 
 def identity() -> dict[str, Any]:
-    """Who this rank is, and how it reaches the others."""
+    """The rank, its process, and how it reaches the others."""
     described = backend().describe().splitlines()
     return {"rank": dist.get_rank(), "pid": os.getpid(), "described": described}
 
@@ -94,12 +212,12 @@ def traffic() -> dict[str, Any]:
 
 def selftest() -> dict[str, Any]:
     """Every op, element type and reduce operation of `ringdp selftest`; those that went wrong."""
+    from ringdp.selftest.calls import RankContext
     from ringdp.selftest.cases import FAMILIES, cases_of
-    from ringdp.selftest.seat import Seat
-    from ringdp.selftest.verdict import WRONG, judge
+    from ringdp.selftest.rank import WRONG, judge
 
     dist.init_process_group("ringdp")
-    seat = Seat(dist.get_rank(), dist.get_world_size())
+    seat = RankContext(dist.get_rank(), dist.get_world_size())
     verdicts = {str(case): judge(seat, case) for case in cases_of(FAMILIES, seat.size)}
     wrongs = [f"{case}: {verdict.why}" for case, verdict in verdicts.items() if verdict.kind == WRONG]
     return {**identity(), "wrong": wrongs, "cases": len(verdicts)}

@@ -1,8 +1,9 @@
-"""TLS between hosts: the same bits, nothing in plain, and who is let in."""
+"""TLS between hosts: the same bits, nothing in plain text, and which ranks are let in."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -10,12 +11,44 @@ from pathlib import Path
 
 import pytest
 import torch
-from certificates import Certificates, why_impossible
-from expected import values
-from test_loss import LEFT_S, TOLD_S
+from on_rank import values
+from test_network import LEFT_S, TOLD_S
+
+KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+
+
+def why_impossible() -> str:
+    """Why this machine makes no certificates; empty when it does."""
+    return "" if shutil.which("openssl") else "certificates need the command openssl"
+
+
+class Certificates:
+    """In `folder`: the authorities "ca" and "other"; "member" and "expired" are ca's, "stranger" is other's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for authority in ("ca", "other"):
+            self._openssl("req", "-x509", "-days", "2", *self._new(authority), "-out", authority)
+        for name, authority, days in (("member", "ca", 1), ("expired", "ca", -1), ("stranger", "other", 1)):
+            self._openssl("req", "-new", *self._new(name), "-out", f"{name}.csr")
+            by = ["-CA", authority, "-CAkey", f"{authority}.key", "-set_serial", "1", "-days", str(days)]
+            self._openssl("x509", "-req", "-in", f"{name}.csr", *by, "-out", name)
+
+    def settings(self, name: str, authority: str = "ca") -> dict[str, object]:
+        """The settings of a rank that shows this certificate and asks for those of that authority."""
+        files = {"tls_cert": name, "tls_key": f"{name}.key", "tls_ca": authority}
+        return {setting: self.folder / file for setting, file in files.items()}
+
+    @staticmethod
+    def _new(name: str) -> list[str]:
+        return [*KEY, "-keyout", f"{name}.key", "-subj", f"/CN={name}"]
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True, timeout=30)
+
 
 LISTENER = Path(__file__).resolve().parent / "listen_in.py"
-HELLO, CONTROL = b"ringdp\r\n", b"2cdr"  # transport/hello.cc, comm/control.cc
+HELLO, CONTROL = b"ringdp\r\n", b"2cdr"  # transport/hello.cc, comm/watch.cc
 SECRETS = [HELLO, CONTROL, values(0, 1000, torch.float32).numpy()[40:60].tobytes()]
 
 
@@ -33,7 +66,7 @@ def heard(job, run):
     listener = subprocess.Popen(host.command([sys.executable, str(LISTENER), "eth0", str(file)]))
     try:
         while not (file.exists() and file.stat().st_size):
-            assert listener.poll() is None, "nobody listens in"
+            assert listener.poll() is None, "the listener has ended"
             time.sleep(0.01)
         run()
     finally:

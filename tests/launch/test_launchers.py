@@ -63,5 +63,5 @@ def test_autoload_can_be_switched_off(run_python, tmp_path):
 def test_a_bad_setting_is_refused_by_name(run_warm, tmp_path, variable, value):
     result = run_warm(SCRIPT, "ringdp", str(tmp_path / "store"), **{variable: value})
     assert result.returncode != 0
-    assert f"'{value}' is no value for" in result.stderr
+    assert f"invalid value '{value}' for" in result.stderr
     assert variable in result.stderr

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 SUITES = ("plain", "thread", "address", "python")
-MODULES = ("base", "kernels", "trace", "transport", "plan", "collective", "comm", "gpu")
+_FILE = FOLDER.parents[1] / "csrc/modules.json"
+MODULES = tuple(name for name, module in json.loads(_FILE.read_text())["modules"].items() if "suites" in module)
 
 
 class BadPatch(Exception):

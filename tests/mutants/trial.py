@@ -82,7 +82,7 @@ class Bench:
         mine["PYTHONPATH"] = str(self.copy.tree / "python")
         mine["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         mine["MAX_JOBS"] = str(self.jobs)
-        if not (mutant and mutant.touches("csrc/gpu/cuda/") and mutant.caught_by.suite == "python"):
+        if not (mutant and mutant.touches("csrc/device/cuda/") and mutant.caught_by.suite == "python"):
             mine["RINGDP_CUDA"] = "off"
         if selection and selection.suite != "python":
             mine["GTEST_FILTER"] = selection.words[1]

@@ -8,8 +8,7 @@ from random import Random
 from typing import Any
 
 import torch
-from random_cases import Case, Leg, case_of
-from random_models import Net, build, loss_of
+from random_cases import Case, Leg, Net, build, case_of, loss_of
 from ranks import HERE, group_of
 from redundancy import passed_on
 from ringdp.ddp.wrapper import DistributedDataParallel
@@ -157,7 +156,7 @@ def _plain_optimizer(case: Case, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _groups(case: Case, model: nn.Module) -> list[dict[str, Any]]:
-    """Of parameters, dealt out one by one."""
+    """The optimizer's groups; parameters are dealt out one by one."""
     parameters = list(model.parameters())
     return [{"params": parameters[first :: case.groups]} for first in range(min(case.groups, len(parameters)))]
 
@@ -210,7 +209,7 @@ def _digests(case: Case, values: dict[str, Tensor], state: dict[str, Any]) -> di
 
 
 def _digest(value: Any) -> str:
-    """Of type, shape and bits; a NaN is a NaN."""
+    """A hash of type, shape and bits; all NaNs are equal."""
     if not torch.is_tensor(value):
         return repr(value)
     flat = value.detach().contiguous().flatten()

@@ -18,7 +18,8 @@ BACKEND = {"torch": "gloo", "ringdp": "ringdp"}
 
 
 def sharded(kind: str, params: Any, cls: type[Optimizer] = SGD, **given: Any) -> Any:
-    given.setdefault("process_group", group_of(BACKEND[kind]))
+    if "process_group" not in given:  # all ranks make it together; some have a group of their own
+        given["process_group"] = group_of(BACKEND[kind])
     return CLASSES[kind](params, optimizer_class=cls, **given)
 
 

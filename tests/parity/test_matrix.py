@@ -1,20 +1,27 @@
 """N ranks end with the state of one process: every model, number of ranks, bucket size, overlap setting, transport.
 
 `make test` runs a slice in which every value of every axis occurs; `make test-all` runs the product.
+
+A batch in parts has the gradient of the whole: 64 samples on one rank are 8 on each of 8.
 """
 
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
-from parity_models import MODELS
-from ranks import group_of
-from training import BUCKETS, STEPS, Cell, cells_between_hosts, in_one_process, on_this_rank
+import training
+from ranks import HERE, group_of
+from ringdp.ddp.wrapper import DistributedDataParallel
+from torch import nn
+from training import BUCKETS, MODELS, STEPS, Cell, cells_between_hosts, in_one_process, on_this_rank
 
 RANKS = (2, 3, 4, 8)
 PATHS = ("shm", "tcp", "gloo")
+PROGRAM = Path(training.__file__)
+HOSTS_LIMIT_S = 1200.0  # every cell on eight ranks
 
 
 def in_slice(model: str, ranks: int, bucket: str, overlap: bool, path: str) -> bool:
@@ -46,8 +53,8 @@ def test_ranks_end_as_one_process(world_of, ranks, path, cell):
 @pytest.mark.parametrize(
     ("per_host", "which"), [(2, "slice"), *(pytest.param(n, "all", marks=pytest.mark.long) for n in (1, 2, 4))]
 )
-def test_ranks_on_two_hosts_end_as_one_process(two_hosts, per_host, which):
-    job = two_hosts(per_host)
+def test_ranks_on_two_hosts_end_as_one_process(make_job, per_host, which):
+    job = make_job(2, per_host, program=PROGRAM, limit_s=HOSTS_LIMIT_S)
     said = job.run(which)
     expected = {str(cell): in_one_process(cell.model, 2 * per_host, STEPS) for cell in cells_between_hosts(which)}
     assert said == [expected] * (2 * per_host)
@@ -74,3 +81,21 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+def gradient_of_64(ranks: int) -> torch.Tensor:
+    """On a rank: the gradient of a batch of 64, this rank's part of it being 64 / ranks."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(10, 20), nn.Tanh(), nn.Linear(20, 2)).double()
+    x, y = torch.randn(64, 10).double(), torch.randn(64, 2).double()
+    part = 64 // ranks
+    mine = slice(HERE.rank * part, (HERE.rank + 1) * part)
+    ddp = DistributedDataParallel(model)
+    nn.functional.mse_loss(ddp(x[mine]), y[mine]).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def test_eight_ranks_of_eight_are_one_of_sixty_four(world_of):
+    whole = world_of(1).run(gradient_of_64, 1)[0]
+    for parts in world_of(8).run(gradient_of_64, 8):
+        assert torch.allclose(parts, whole, rtol=0, atol=1e-15)

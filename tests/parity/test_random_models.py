@@ -28,7 +28,7 @@ RANGES = [CHOSEN] if CHOSEN else [f"{first}-{first + EACH - 1}" for first in ran
 
 
 def verdict(world_of: WorldOf, case: Case) -> str:
-    """ "equal" or "refused"; else what is wrong."""
+    """'equal' or 'refused'; else what is wrong."""
     world = world_of(case.ranks, **({"transport": "tcp"} if case.path == "tcp" else {}))
     world.begin(on_this_rank, case.seed)
     try:
@@ -59,12 +59,12 @@ def tally(world_of: WorldOf, cases: Iterable[Case], minutes: float) -> Counter[s
             break
         try:
             said = verdict(world_of, case)
-        except Exception as error:  # of a rank that has died or hangs, or of the one process
+        except Exception as error:  # a rank has died or hangs, or the one process has failed
             said = f"{type(error).__name__}: {error}"
         counts[said if said in ("equal", "refused") else "wrong"] += 1
         if said not in ("equal", "refused"):
             wrong.append(f"seed {case.seed}: {said}\n  {case}")
-            world_of.drop_used()  # in what state its ranks are nobody knows
+            world_of.drop_used()  # the state of its ranks is unknown
     assert not wrong, "\n\n".join([f"{dict(counts)}", *wrong])
     return counts
 

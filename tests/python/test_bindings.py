@@ -55,7 +55,7 @@ def test_another_file_can_be_named_as_the_cuda_part(run_python) -> None:
 
 def test_bad_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGDP_TRANSPORT", "pigeon")
-    with pytest.raises(ValueError, match=r"RINGDP_TRANSPORT: 'pigeon' .*auto\|shm\|tcp"):
+    with pytest.raises(ValueError, match=r"RINGDP_TRANSPORT: invalid value 'pigeon' for transport .*auto, shm, tcp"):
         _C.check_environment()
 
 
@@ -87,7 +87,7 @@ def test_every_algorithm_prints_its_bytes(algorithm: str, collective: str, sent_
 )
 def test_arena_plans_are_asked_for_by_their_limits(asks: dict[str, Any], algorithm: str, folded: int) -> None:
     plan = json.loads(_C.plan_json("all_reduce", "arena", world=4, count=128, **asks))
-    steps = [step for lane in plan["lanes"] for step in lane["steps"]]
+    steps = [step for channel in plan["channels"] for step in channel["steps"]]
     assert plan["algorithm"] == algorithm
     assert [step["bytes"] for step in steps if step["verb"] == "fold"] == [folded]
 
@@ -96,7 +96,7 @@ def test_arena_plans_are_asked_for_by_their_limits(asks: dict[str, Any], algorit
     ("collective", "algorithm", "named"), [("all_reduce", "bubble", "bubble"), ("all_dance", "ring", "all_dance")]
 )
 def test_unknown_plans_are_refused_by_name(collective: str, algorithm: str, named: str) -> None:
-    with pytest.raises(dist.DistBackendError, match=f"InvalidArgument: '{named}'"):
+    with pytest.raises(dist.DistBackendError, match=f"InvalidArgument: .*'{named}'"):
         _C.plan_text(collective, algorithm)
 
 

@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 import torch
 import torch.distributed as dist
+from ringdp.selftest.calls import RankContext
 from ringdp.selftest.cases import OPS, Case
-from ringdp.selftest.seat import Seat
 
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks/soak.py"
 
@@ -64,7 +64,7 @@ def test_what_grows_after_the_warm_up_is_named(soak, what):
 def test_a_wrong_bit_is_a_failure(soak, monkeypatch):
     made = soak.Soak.__new__(soak.Soak)
     made.record = soak.Record(0)
-    seat = Seat(0, 1)
+    seat = RankContext(0, 1)
     monkeypatch.setattr(dist, "broadcast", lambda tensor, **_: tensor.view(torch.uint8)[-1:].bitwise_xor_(1) and None)
     made._check(seat, Case("broadcast", "float32"), 5)
     assert made.record.checks == 1

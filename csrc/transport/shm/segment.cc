@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "transport/shm/control_block.h"
-#include "transport/shm/spsc_stream.h"
+#include "transport/shm/shm_link.h"
 
 namespace ringdp::transport {
 namespace {
@@ -68,8 +69,7 @@ void check_received(int fd, size_t size) {
   if (::fstat(fd, &status) != 0) throw_errno("cannot inspect a peer's segment");
   if (static_cast<uint64_t>(status.st_size) != size) {
     throw Error(ErrorKind::kInternal, "a peer's segment has " + std::to_string(status.st_size) + " bytes, expected " +
-                                          std::to_string(size) +
-                                          ": give all ranks the same slot_bytes and link_bytes");
+                                          std::to_string(size) + ": give all ranks the same slot_bytes and link_bytes");
   }
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
@@ -77,6 +77,30 @@ void check_received(int fd, size_t size) {
                 "a peer's segment is not sealed against shrinking (a truncated mapping kills its readers); "
                 "run the same ringdp version on all ranks");
   }
+}
+
+constexpr int64_t kSmallestHeap = 64 << 20;
+// All heaps of a group take at most this part of what is free, so that there is room for other groups.
+constexpr int64_t kShare = 8;
+
+bool can_reserve(int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  void* at = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return false;
+  ::munmap(at, size);
+  return true;
+}
+
+// A larger memfd would not be refused but kill the process with SIGXFSZ.
+bool may_have_size(int64_t bytes) {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
+         (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur / kShare > static_cast<rlim_t>(bytes));
+}
+
+bool fits(int64_t heap, int ranks) {
+  int64_t needed = 0;
+  return !__builtin_mul_overflow(heap, kShare * ranks, &needed) && may_have_size(heap) && can_reserve(needed);
 }
 
 }  // namespace
@@ -150,6 +174,13 @@ Segment& Segment::operator=(Segment&& other) noexcept {
 
 Segment::~Segment() {
   if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+int64_t reservable_heap(int64_t wanted, int ranks) {
+  const int64_t enough = wanted < kSmallestHeap ? wanted : kSmallestHeap;
+  int64_t heap = wanted;
+  while (heap >= enough && heap > 0 && !fits(heap, ranks)) heap /= 2;
+  return heap < enough ? 0 : heap / kPageBytes * kPageBytes;
 }
 
 }  // namespace ringdp::transport

@@ -1,7 +1,7 @@
-// One rank's shared memory: an anonymous memfd of sealed size, and where things lie in it.
+// One rank's shared memory: an anonymous memfd of sealed size, and its layout.
 //
-// Nothing has a name in /dev/shm or /tmp, so SIGKILL leaves nothing behind. Mappings are not inherited by forked
-// children (MADV_DONTFORK): a child that touches them crashes alone instead of corrupting the group.
+// Nothing has a name in /dev/shm or /tmp, so SIGKILL leaves nothing behind. Forked children do not inherit the mappings
+// (MADV_DONTFORK): a child that touches one crashes alone instead of corrupting the group.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,17 +10,16 @@
 
 namespace ringdp::transport {
 
-// What a stream carries: messages have streams of their own, so that they never mix with collectives.
+// What a stream carries. Messages have streams of their own, so they never mix with collectives.
 enum class Traffic { kCollectives, kMessages };
 constexpr int kTrafficCount = 2;
 
-// Geometry, equal on all members; pure arithmetic. Order: control block, two slots, then per kind of traffic one stream
-// per member, then the heap.
+// The layout, equal on all members: a control block, two slots, one stream per kind of traffic and member, the heap.
 struct SegmentLayout {
   int members = 0;
   int64_t slot_bytes = 0;    // multiple of 64
   int64_t stream_bytes = 0;  // capacity of one outgoing stream, a power of two
-  int64_t heap_bytes = 0;    // reserved for tensors, whole pages; costs memory only where it is touched
+  int64_t heap_bytes = 0;    // reserved for tensors, whole pages; only touched pages cost memory
 
   int64_t slot_offset(int parity) const;
   int64_t stream_offset(int to_member, Traffic traffic) const;  // of its StreamHeader; the bytes follow the header
@@ -31,9 +30,9 @@ struct SegmentLayout {
 class Segment {
  public:
   // A new memfd: sized, sealed against shrinking and growing, mapped, zero-filled on demand.
-  // Error(kInvalidArgument) names the part of an impossible geometry.
+  // Error(kInvalidArgument) names the invalid part of a layout.
   static Segment create(const SegmentLayout& layout);
-  // A peer's memfd, closed once it is mapped. Error(kInternal) unless its size is the layout's and it is sealed against
+  // Maps a peer's memfd and closes it. Error(kInternal) unless it has the size of the layout and is sealed against
   // shrinking.
   static Segment map(UniqueFd fd, const SegmentLayout& layout);
 
@@ -41,8 +40,8 @@ class Segment {
   Segment& operator=(Segment&& other) noexcept;
   ~Segment();
 
-  // Puts private pages in place of those that hold [offset, offset + bytes), at their address: what others write through
-  // their mappings is not seen here any more. The bytes become 0; what lies beside them in the first and last page stays.
+  // Replaces the pages that hold [offset, offset + bytes) by private ones at the same address, so that other ranks'
+  // writes are not visible here any more. Those bytes become 0; what else lies in the first and last page is kept.
   // Error(kInternal).
   void make_private(int64_t offset, int64_t bytes) const;
 
@@ -59,5 +58,10 @@ class Segment {
   std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
+
+// How large the heap of each of `ranks` can be, so that most of this process's address space and file size limit stays
+// free: `wanted` bytes, halved until all heaps would fit several times; 0 when less than 64 MiB would be left. Whole
+// pages. Reserves nothing.
+int64_t reservable_heap(int64_t wanted, int ranks);
 
 }  // namespace ringdp::transport

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "base/cores.h"
 #include "base/error.h"
+#include "base/threads.h"
 #include "transport/shm/control_block.h"
 #include "transport/shm/shm_link.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 using Members = std::vector<LocalMember>;
 
-// Equal places in the heaps of all members must not meet in one set of a first-level cache (4096 bytes a way).
+// Equal offsets in the heaps of all members must not fall into one set of a first-level cache (4096 bytes per way).
 constexpr int64_t kWayBytes = 4096;
 constexpr int64_t kSmallestStagger = 256;
 
@@ -41,10 +41,10 @@ class MappedArena final : public ShmArena {
   int64_t heap_bytes() const override { return layout_.heap_bytes; }
   const std::shared_ptr<Heap>& heap() const override { return heap_; }
 
-  void post_note(uint64_t seq, const Note& note) override;
+  void post_header(uint64_t seq, const Header& header) override;
   // seq_cst, as passed(): it may be the last look before sleeping.
-  uint64_t noted(int member) const override { return block(member).noted.load(std::memory_order_seq_cst); }
-  const Note& note(int member, uint64_t seq) const override { return block(member).notes[seq % 2]; }
+  uint64_t last_header(int member) const override { return block(member).last_header.load(std::memory_order_seq_cst); }
+  const Header& header(int member, uint64_t seq) const override { return block(member).headers[seq % 2]; }
 
   void wake() const override;
   void arrive() override;
@@ -68,9 +68,7 @@ class MappedArena final : public ShmArena {
   std::unique_ptr<Link> link_to(int member, Traffic traffic) override;
 
  private:
-  ControlBlock& block(int member) const {
-    return *reinterpret_cast<ControlBlock*>((*members_)[member].segment.data());
-  }
+  ControlBlock& block(int member) const { return *reinterpret_cast<ControlBlock*>((*members_)[member].segment.data()); }
   bool all_arrived() const;
   bool raise_generation();
 
@@ -83,23 +81,24 @@ class MappedArena final : public ShmArena {
   uint64_t posted_ = 0;
 };
 
-void MappedArena::post_note(uint64_t seq, const Note& note) {
+void MappedArena::post_header(uint64_t seq, const Header& header) {
   if (seq <= posted_) {
-    throw Error(ErrorKind::kInternal, "note " + std::to_string(seq) + " posted after note " + std::to_string(posted_));
+    throw Error(ErrorKind::kInternal,
+                "header " + std::to_string(seq) + " posted after header " + std::to_string(posted_));
   }
   posted_ = seq;
-  block(index_).notes[seq % 2] = note;
-  block(index_).noted.store(seq, std::memory_order_seq_cst);
+  block(index_).headers[seq % 2] = header;
+  block(index_).last_header.store(seq, std::memory_order_seq_cst);
 }
 
-// Each member counts its own arrivals: one that arrives at the next barrier early cannot pass for one that is late.
+// Each member counts its own arrivals, so an early arrival at the next barrier never counts as a late one at this.
 void MappedArena::arrive() {
   show_core();
   block(index_).arrivals.store(++arrived_, std::memory_order_seq_cst);
   if (all_arrived() && raise_generation()) wake();
 }
 
-// In the single order of the seq_cst stores the last arriver comes after all others, so at least that one sees all.
+// In the total order of the seq_cst stores the last arrival comes after all others, so at least that member sees all.
 bool MappedArena::all_arrived() const {
   for (int member = 0; member < size(); ++member) {
     if (block(member).arrivals.load(std::memory_order_seq_cst) < arrived_) return false;
@@ -107,7 +106,7 @@ bool MappedArena::all_arrived() const {
   return true;
 }
 
-// False when another member has already said that this barrier, or a later one, passed.
+// False when another member has already marked this barrier, or a later one, as passed.
 bool MappedArena::raise_generation() {
   std::atomic<uint64_t>& generation = block(0).generation;
   uint64_t passed = generation.load(std::memory_order_relaxed);

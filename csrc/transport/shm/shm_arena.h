@@ -10,7 +10,7 @@
 
 namespace ringdp::transport {
 
-// What one local rank brings: its segment and the doorbell of its process (the own entry included).
+// One local rank's segment and the doorbell of its process.
 struct LocalMember {
   Segment segment;
   Doorbell doorbell;
@@ -25,8 +25,8 @@ class ShmArena : public Arena {
   static std::unique_ptr<ShmArena> create(int index, const SegmentLayout& layout,
                                           std::shared_ptr<const std::vector<LocalMember>> members);
 
-  // The stream pair to another member: my segment's stream for it, its segment's stream for me. At most one per member
-  // and kind of traffic: Error(kInvalidArgument) on the second call.
+  // The link to another member: this segment's stream to it, and its segment's stream to this one. At most one per
+  // member and kind of traffic; a second call is Error(kInvalidArgument).
   virtual std::unique_ptr<Link> link_to(int member, Traffic traffic) = 0;
   std::unique_ptr<Link> link_to(int member) { return link_to(member, Traffic::kCollectives); }
 };

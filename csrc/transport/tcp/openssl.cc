@@ -12,7 +12,7 @@ namespace ringdp::transport {
 namespace {
 
 constexpr char kByName[] = "libssl.so.3";
-constexpr uint64_t kNoAtExit = 0x00080000;  // OPENSSL_INIT_NO_ATEXIT: threads may still use it when the process exits
+constexpr uint64_t kNoAtExit = 0x00080000;  // OPENSSL_INIT_NO_ATEXIT: threads may still use it at process exit
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ErrorKind::kInvalidArgument,

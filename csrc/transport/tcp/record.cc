@@ -8,7 +8,7 @@
 namespace ringdp::transport {
 namespace {
 
-// Host byte order: a group's hosts are of one kind.
+// Host byte order: all hosts of a group have the same.
 struct Wire {
   uint32_t length, sum, header_sum;
 };

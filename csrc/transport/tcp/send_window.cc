@@ -7,33 +7,33 @@
 #include <algorithm>
 #include <optional>
 
-#include "transport/tcp/socket_buffer.h"
+#include "transport/tcp/tcp_socket.h"
 
 namespace ringdp::transport {
 namespace {
 
-// Of all that share the wire: 2 Gb/s for 1.5 milliseconds.
+// For all connections that share the path: 2 Gb/s for 1.5 milliseconds.
 constexpr int kTogether = 384 << 10;
 constexpr int kSmallest = 64 << 10, kLargest = 4 << 20;
-constexpr size_t kLookEvery = 256 << 10;
-// A longer round trip is not that of one site.
+constexpr size_t kUpdateEvery = 256 << 10;
+// A longer round trip is not within one site.
 constexpr uint64_t kLongUs = 5000;
-// In looks: how long a trial of a larger buffer takes, and what is between two.
+// In updates: the length of a trial of a larger buffer, and the distance between two.
 constexpr int kTrial = 24, kBetweenTrials = 200;
 
-std::optional<SendWindow::Sight> sight_of(int fd) {
+std::optional<SendWindow::PathStats> path_stats(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
-  return SendWindow::Sight{static_cast<double>(info.tcpi_delivery_rate), info.tcpi_rtt, info.tcpi_min_rtt};
+  return SendWindow::PathStats{static_cast<double>(info.tcpi_delivery_rate), info.tcpi_rtt, info.tcpi_min_rtt};
 }
 
 }  // namespace
 
 // The first trial waits until the rate has settled.
 SendWindow::SendWindow(int fd, int sharing) : fd_(fd), sharing_(sharing), trial_(-kTrial) {
-  const auto sight = sight_of(fd);
-  const bool is_long = sight && sight->round_trip_us > kLongUs;
+  const auto stats = path_stats(fd);
+  const bool is_long = stats && stats->round_trip_us > kLongUs;
   is_long ? release() : set(buffer_for(0, 0, sharing));
 }
 
@@ -44,26 +44,26 @@ int SendWindow::buffer_for(double bytes_per_second, uint64_t round_trip_us, int 
 }
 
 void SendWindow::sent(size_t bytes) {
-  unseen_ += bytes;
-  if (!pinned_ || unseen_ < kLookEvery) return;
-  unseen_ = 0;
-  if (const auto sight = sight_of(fd_)) see(*sight);
+  unmeasured_ += bytes;
+  if (!pinned_ || unmeasured_ < kUpdateEvery) return;
+  unmeasured_ = 0;
+  if (const auto stats = path_stats(fd_)) update(*stats);
 }
 
-void SendWindow::see(const Sight& sight) {
-  // Smoothed: shapers and switches let bursts through at far more than the rate of the wire.
-  rate_ += (sight.bytes_per_second - rate_) / 8;
-  if (try_longer(sight)) return;
-  const int wanted = buffer_for(rate_, sight.shortest_us, sharing_);
+void SendWindow::update(const PathStats& stats) {
+  // Smoothed: shapers and switches pass bursts at far more than the path's rate.
+  rate_ += (stats.bytes_per_second - rate_) / 8;
+  if (try_larger(stats)) return;
+  const int wanted = buffer_for(rate_, stats.shortest_us, sharing_);
   if (wanted > std::max(largest_send_buffer(), buffer_for(0, 0, sharing_))) return release();
-  // Not for every small change: it is a system call, and the estimate is no better than that.
+  // Small changes are within the error of the estimate and not worth a system call.
   if (wanted > buffer_ + buffer_ / 4 || wanted < buffer_ - buffer_ / 4) set(wanted);
 }
 
-// A round trip that stays long is that of the own queue, or of a longer route: whether more gets through when the kernel sizes
-// the buffer tells. True while it does.
-bool SendWindow::try_longer(const Sight& sight) {
-  const bool stays_long = sight.round_trip_us > std::max(kLongUs, 4 * sight.shortest_us);
+// A round trip that stays long is caused by this socket's own queue or by a longer route. A trial, in which the kernel
+// sizes the buffer, shows which: only on a longer route the rate grows. True while the kernel sizes it.
+bool SendWindow::try_larger(const PathStats& stats) {
+  const bool stays_long = stats.round_trip_us > std::max(kLongUs, 4 * stats.shortest_us);
   if (trial_ < 0 || (trial_ == 0 && !stays_long)) {
     trial_ = std::min(trial_ + 1, 0);
     return false;

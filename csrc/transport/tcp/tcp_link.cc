@@ -45,7 +45,7 @@ size_t TcpLink::send(const void* header, size_t header_size, const void* bytes, 
 }
 
 size_t TcpLink::try_recv(void* bytes, size_t size) {
-  // recv() of no bytes returns 0, which would read as the end of the stream.
+  // recv() of no bytes returns 0, which would look like the end of the stream.
   if (size == 0) return 0;
   if (!checked_) return receive(bytes, size, nullptr, 0);
   size_t got = 0;
@@ -89,8 +89,8 @@ size_t TcpLink::read_record(std::byte* bytes, size_t size) {
   }
   if (!c.in.take(bytes, got)) {
     const RecordReader::Damage& damage = c.in.damage();
-    refuse_damaged("of " + std::to_string(damage.bytes) + " bytes the CRC-32C is " + std::to_string(damage.got) + ", and " +
-                   std::to_string(damage.expected) + " came with them");
+    refuse_damaged("of " + std::to_string(damage.bytes) + " bytes the CRC-32C is " + std::to_string(damage.got) +
+                   ", and " + std::to_string(damage.expected) + " came with them");
   }
   return got;
 }
@@ -115,12 +115,13 @@ void TcpLink::check(int code, const char* call) const {
 }
 
 void TcpLink::refuse_damaged(const std::string& what) const {
-  throw Error(ErrorKind::kInternal,
-              "what rank " + std::to_string(peer_rank_) + " at " + peer_address_ + " sent to rank " + std::to_string(rank_) +
-                  " over TCP has changed on its way: " +
-                  what + ". Nothing was returned; a network card, a proxy or memory on that way is damaged (`ethtool -K DEVICE "
-                  "tx off rx off` leaves the card out), or somebody changes the traffic",
-              peer_rank_);
+  throw Error(
+      ErrorKind::kInternal,
+      "what rank " + std::to_string(peer_rank_) + " at " + peer_address_ + " sent to rank " + std::to_string(rank_) +
+          " over TCP has changed on its way: " + what +
+          ". Nothing was returned; a network card, a proxy or memory on that way is damaged (`ethtool -K DEVICE "
+          "tx off rx off` leaves the card out), or somebody changes the traffic",
+      peer_rank_);
 }
 
 void TcpLink::lose(const std::string& how) const {
@@ -128,6 +129,43 @@ void TcpLink::lose(const std::string& how) const {
               "the TCP link to rank " + std::to_string(peer_rank_) + " at " + peer_address_ + " broke: " + how +
                   "; its process has ended or its host cannot be reached, look at that rank's own output first",
               peer_rank_);
+}
+
+StripedLink::StripedLink(std::vector<std::unique_ptr<Link>> streams) : streams_(std::move(streams)) {}
+
+void StripedLink::count(Turn& turn, size_t bytes) const {
+  turn.done += bytes;
+  if (turn.done < kStripeBytes) return;
+  turn = {(turn.stream + 1) % streams_.size(), 0};
+}
+
+size_t StripedLink::try_send(const void* bytes, size_t size) {
+  size_t sent = 0;
+  while (sent < size) {
+    const auto* from = static_cast<const std::byte*>(bytes) + sent;
+    const size_t n = streams_[out_.stream]->try_send(from, left(out_, size - sent));
+    if (n == 0) break;
+    count(out_, n);
+    sent += n;
+  }
+  return sent;
+}
+
+size_t StripedLink::try_recv(void* bytes, size_t size) {
+  size_t received = 0;
+  while (received < size) {
+    auto* to = static_cast<std::byte*>(bytes) + received;
+    const size_t n = streams_[in_.stream]->try_recv(to, left(in_, size - received));
+    if (n == 0) break;
+    count(in_, n);
+    received += n;
+  }
+  return received;
+}
+
+void StripedLink::add_polls(short events, std::vector<pollfd>& polls) const {
+  if (events & POLLIN) streams_[in_.stream]->add_polls(POLLIN, polls);
+  if (events & POLLOUT) streams_[out_.stream]->add_polls(POLLOUT, polls);
 }
 
 }  // namespace ringdp::transport

@@ -3,13 +3,14 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "transport/tcp/socket_buffer.h"
 
 namespace ringdp::transport {
 namespace {
@@ -19,8 +20,8 @@ constexpr int kFirstPauseMs = 5, kLongestPauseMs = 200;
 
 constexpr int kKeepAliveSeconds = 45, kMostKeepAlives = 127;
 
-constexpr int kTcpRtoMaxMs = 44;       // TCP_RTO_MAX_MS, which headers before Linux 6.15 do not have
-constexpr int kMostBetweenTries = 1000;  // ms; the least that it takes
+constexpr int kTcpRtoMaxMs = 44;         // TCP_RTO_MAX_MS, which headers before Linux 6.15 do not have
+constexpr int kMostBetweenTries = 1000;  // ms; the least that the option accepts
 
 UniqueFd new_socket(const SocketAddress& address) {
   UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -42,15 +43,17 @@ bool is_worth_retrying(int code) {
 }
 
 // 0, or why this attempt failed.
-int try_connect(int fd, const SocketAddress& address, const Patience& patience) {
+int try_connect(int fd, const SocketAddress& address, const WaitPolicy& policy) {
   if (::connect(fd, address.raw(), address.size) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
-  wait_for(fd, POLLOUT, patience);
+  wait_for(fd, POLLOUT, policy);
   int code = 0;
   socklen_t size = sizeof code;
   if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) != 0) return errno;
   return code;
 }
+
+constexpr int kBufLock = 72;  // SO_BUF_LOCK, which older headers lack
 
 }  // namespace
 
@@ -63,42 +66,61 @@ UniqueFd listen_on(SocketAddress address) {
   return fd;
 }
 
-UniqueFd connect_tcp(const SocketAddress& address, const Patience& patience) {
+UniqueFd connect_tcp(const SocketAddress& address, const WaitPolicy& policy) {
   for (int pause_ms = kFirstPauseMs;; pause_ms = std::min(2 * pause_ms, kLongestPauseMs)) {
     UniqueFd fd = new_socket(address);
     tune_for_bulk(fd.get());
-    const int code = try_connect(fd.get(), address, patience);
+    const int code = try_connect(fd.get(), address, policy);
     if (code == 0) return fd;
     if (!is_worth_retrying(code)) throw_errno("cannot connect to " + address.text(), code);
-    pause_for(pause_ms, patience);
+    pause_for(pause_ms, policy);
   }
 }
 
-// Keepalive for what stands between two hosts and forgets connections that are silent. It gives nobody up: the control
-// socket does.
+// Keepalive is for firewalls that forget silent connections. Whether a peer is unreachable is decided on the control
+// socket.
 void tune_for_bulk(int fd) {
   require_option(fd, TCP_NODELAY, 1, "TCP_NODELAY");
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepAliveSeconds);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepAliveSeconds);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kMostKeepAlives);
-  // What comes in the kernel makes room for by itself, and for more than it grants on request.
+  // The kernel sizes the receive buffer itself, and larger than it grants on request.
   pin_send_buffer(fd, kBufferBytes);
 }
 
-// Left alone, TCP doubles the time between two tries: a network that is back after two thirds of the time would not be tried
-// again. Best effort: the first option keeps six tries close together, the second all.
+// By default TCP doubles the time between two retransmissions, so one that fails after a third of `unreachable_ms` may
+// be the last. Best effort: the first option keeps six retransmissions close together, the second one all.
 void tune_for_control(int fd, int64_t unreachable_ms) {
   require_option(fd, TCP_NODELAY, 1, "TCP_NODELAY");
   set_option(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1);
   set_option(fd, IPPROTO_TCP, kTcpRtoMaxMs, kMostBetweenTries);
   require_option(fd, TCP_USER_TIMEOUT, static_cast<int>(unreachable_ms) + kMostBetweenTries, "TCP_USER_TIMEOUT");
-  // Keepalive counts in whole seconds: one idle, then one probe a second until the time is up.
+  // Keepalive counts whole seconds: one idle, then one probe per second until the time is up.
   const int64_t probes = std::clamp<int64_t>(ceil_div(unreachable_ms, 1000) - 1, 1, kMostKeepAlives);
   if (!set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1)) throw_errno("cannot set SO_KEEPALIVE");
   require_option(fd, TCP_KEEPIDLE, 1, "TCP_KEEPIDLE");
   require_option(fd, TCP_KEEPINTVL, 1, "TCP_KEEPINTVL");
   require_option(fd, TCP_KEEPCNT, static_cast<int>(probes), "TCP_KEEPCNT");
+}
+
+int largest_send_buffer() {
+  static const int kLargest = [] {
+    int bytes = 212992;  // Linux's default, where /proc does not say
+    std::ifstream("/proc/sys/net/core/wmem_max") >> bytes;
+    return bytes;
+  }();
+  return kLargest;
+}
+
+void pin_send_buffer(int fd, int bytes) {
+  if (bytes <= largest_send_buffer()) ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+}
+
+void leave_send_buffer_to_kernel(int fd) {
+  const int unlocked = 0, most = largest_send_buffer();
+  if (::setsockopt(fd, SOL_SOCKET, kBufLock, &unlocked, sizeof unlocked) == 0) return;
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &most, sizeof most);
 }
 
 }  // namespace ringdp::transport

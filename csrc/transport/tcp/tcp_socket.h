@@ -1,27 +1,37 @@
-// TCP sockets as ringdp uses them: listening on one address, connecting with patience, and their options.
-//
-// All are non-blocking and close-on-exec.
+// TCP sockets: listening, connecting, and options. All are non-blocking and close-on-exec.
 #pragma once
 #include <cstdint>
 
 #include "base/unique_fd.h"
-#include "transport/socket_io.h"
+#include "transport/socket.h"
 #include "transport/tcp/address.h"
 
 namespace ringdp::transport {
 
-// Bound to that address only, on a port of the kernel's choice. Error(kInternal) names the address.
+// Listens on that address only, on a port that the kernel chooses. Error(kInternal) names the address.
 UniqueFd listen_on(SocketAddress address);
 
-// Tries again while refused or unreachable, until patience ends (its error is thrown). IPv4 and IPv6.
-UniqueFd connect_tcp(const SocketAddress& address, const Patience& patience);
+// Retries while the address refuses or is unreachable, as long as `policy` allows.
+UniqueFd connect_tcp(const SocketAddress& address, const WaitPolicy& policy);
 
-// No delay for small messages; a large send buffer, where the kernel grants one; a sign of life while nothing moves.
+// No delay for small messages, a large send buffer where the kernel grants one, and keepalive probes.
 void tune_for_bulk(int fd);
 
-// No delay; a peer that acknowledges nothing for `unreachable_ms`, busy or idle, breaks the connection, within the second
-// that TCP may need to find that the network is back.
-// Not for bulk sockets: a rank that merely reads late must not be taken for an unreachable one.
+// No delay; and the connection breaks when the peer has acknowledged nothing for `unreachable_ms`, busy or idle, plus
+// the second that TCP may need to notice that the network is back. Not for bulk sockets, where a peer that reads late
+// would pass for unreachable.
 void tune_for_control(int fd, int64_t unreachable_ms);
+
+// The kernel tunes a send buffer up to net.ipv4.tcp_wmem unless a size is set, which it silently caps at
+// net.core.wmem_max: with Linux's defaults a twentieth of tcp_wmem. This is the largest size that pin_send_buffer() can
+// set.
+int largest_send_buffer();
+
+// Sets SO_SNDBUF, to which the kernel adds the same amount for bookkeeping. Does nothing where the size would be
+// capped, or `fd` is not a socket.
+void pin_send_buffer(int fd, int bytes);
+
+// Undoes pin_send_buffer(); before Linux 5.16, where that is impossible, sets the largest size.
+void leave_send_buffer_to_kernel(int fd);
 
 }  // namespace ringdp::transport

@@ -7,24 +7,24 @@
 #include <cerrno>
 #include <system_error>
 
-#include "base/env.h"
 #include "base/error.h"
+#include "base/settings.h"
 #include "base/unique_fd.h"
 
 namespace ringdp::transport {
 namespace {
 
-// Of OpenSSL's headers.
+// From OpenSSL's headers.
 constexpr int kSetReadAhead = 41, kSetSessionCache = 44, kSetMinimum = 123;
 constexpr int kTls13 = 0x0304, kPem = 1, kVerifyBoth = 0x01 | 0x02;
 constexpr int kFlush = 11, kReadAgain = 0x01 | 0x08, kSourceSink = 0x0400;
 constexpr unsigned long kReasonMask = 0x7FFFFF, kFirstAlert = 1000, kLastAlert = 1255;
 
-constexpr size_t kPiece = 64 << 10;  // sealed at once: four records
+constexpr size_t kPiece = 64 << 10;  // encrypted at once: four records
 constexpr size_t kReadAtOnce = 64 << 10;
-constexpr int kMostRounds = 16;  // of a handshake, which takes three
+constexpr int kMostRounds = 16;  // a handshake takes three
 
-// OpenSSL would ask the terminal.
+// Without this OpenSSL asks on the terminal.
 int no_passphrase(char*, int, int, void*) { return -1; }
 
 std::string reason_of(const OpenSsl& ssl) {
@@ -35,13 +35,15 @@ std::string reason_of(const OpenSsl& ssl) {
 void check_file(const char* variable, const std::string& path) {
   if (path.empty()) {
     throw Error(ErrorKind::kInvalidArgument,
-                std::string(variable) + " is not set: TLS between hosts needs RINGDP_TLS_CERT, RINGDP_TLS_KEY and RINGDP_TLS_CA; "
-                                        "set all three on all ranks, or none");
+                std::string(variable) +
+                    " is not set: TLS between hosts needs RINGDP_TLS_CERT, RINGDP_TLS_KEY and RINGDP_TLS_CA; "
+                    "set all three on all ranks, or none");
   }
   if (::access(path.c_str(), R_OK) == 0) return;
   const int code = errno;
-  throw Error(ErrorKind::kInvalidArgument, std::string(variable) + "=" + path + " cannot be read: " +
-                                               std::generic_category().message(code) + "; it names a PEM file of this host");
+  throw Error(ErrorKind::kInvalidArgument, std::string(variable) + "=" + path +
+                                               " cannot be read: " + std::generic_category().message(code) +
+                                               "; it names a PEM file of this host");
 }
 
 ssl_ctx_st* new_context(const OpenSsl& ssl) {
@@ -76,7 +78,7 @@ Tls::~Tls() { ssl_.SSL_free(connection_); }
 
 int Tls::write_bio(bio_st* bio, const char* bytes, int size) noexcept {
   auto& self = *static_cast<Tls*>(openssl().BIO_get_data(bio));
-  self.sealed_.insert(self.sealed_.end(), bytes, bytes + size);
+  self.encrypted_.insert(self.encrypted_.end(), bytes, bytes + size);
   return size;
 }
 
@@ -88,14 +90,14 @@ int Tls::read_bio(bio_st* bio, char* bytes, int size) noexcept {
   self.code_ = got < 0 ? errno : 0;
   self.ended_ = got == 0;
   if (self.code_ == EAGAIN || self.code_ == EINTR) ssl.BIO_set_flags(bio, kReadAgain);
-  // The first byte of a record is its type.
-  if (got > 0 && !std::exchange(self.heard_, true)) self.speaks_tls_ = bytes[0] >= 20 && bytes[0] <= 24;
+  // The first byte of a record is its type, 20 to 24.
+  if (got > 0 && !std::exchange(self.received_any_, true)) self.speaks_tls_ = bytes[0] >= 20 && bytes[0] <= 24;
   return static_cast<int>(got);
 }
 
 long Tls::control_bio(bio_st*, int command, long, void*) noexcept { return command == kFlush ? 1 : 0; }
 
-bool Tls::shake() {
+bool Tls::handshake() {
   const std::lock_guard lock(mutex_);
   begin();
   if (ssl_.SSL_do_handshake(connection_) == 1) return true;
@@ -109,7 +111,7 @@ ssize_t Tls::send(const void* bytes, size_t size) {
   size_t taken = 0;
   while (taken < size) {
     const size_t piece = std::min(size - taken, kPiece);
-    if (owed_ == 0 && !seal(static_cast<const char*>(bytes) + taken, piece)) break;
+    if (owed_ == 0 && !encrypt(static_cast<const char*>(bytes) + taken, piece)) break;
     if (owed_ == 0) owed_ = piece;
     if (!flush()) break;
     const size_t settled = std::min(owed_, size - taken);
@@ -121,7 +123,7 @@ ssize_t Tls::send(const void* bytes, size_t size) {
 
 void Tls::post(const void* bytes, size_t size) {
   const std::lock_guard lock(mutex_);
-  if (flush() && seal(bytes, size)) flush();
+  if (flush() && encrypt(bytes, size)) flush();
 }
 
 ssize_t Tls::recv(void* bytes, size_t size) {
@@ -136,14 +138,14 @@ ssize_t Tls::recv(void* bytes, size_t size) {
     if (ssl_.SSL_read_ex(connection_, static_cast<char*>(bytes) + got, size - got, &n) == 1) continue;
     const ssize_t why = fail();
     const int code = errno;
-    if (owed_ == 0) flush();  // of the handshake, or an alert
+    if (owed_ == 0) flush();  // the handshake, or an alert
     errno = code;
     return got > 0 ? static_cast<ssize_t>(got) : why;
   }
   return static_cast<ssize_t>(got);
 }
 
-bool Tls::is_ahead() const {
+bool Tls::has_buffered() const {
   const std::lock_guard lock(mutex_);
   return ssl_.SSL_has_pending(connection_) == 1;
 }
@@ -159,7 +161,7 @@ void Tls::begin() {
   ended_ = false;
 }
 
-bool Tls::seal(const void* bytes, size_t size) {
+bool Tls::encrypt(const void* bytes, size_t size) {
   begin();
   if (++writes_ % writes_per_key_ == 0) ssl_.SSL_key_update(connection_, /*SSL_KEY_UPDATE_NOT_REQUESTED*/ 0);
   size_t written = 0;
@@ -169,13 +171,13 @@ bool Tls::seal(const void* bytes, size_t size) {
 }
 
 bool Tls::flush() {
-  while (gone_ < sealed_.size()) {
-    const ssize_t n = ::send(fd_, sealed_.data() + gone_, sealed_.size() - gone_, MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (sent_ < encrypted_.size()) {
+    const ssize_t n = ::send(fd_, encrypted_.data() + sent_, encrypted_.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0) return false;
-    gone_ += static_cast<size_t>(n);
+    sent_ += static_cast<size_t>(n);
   }
-  sealed_.clear();
-  gone_ = 0;
+  encrypted_.clear();
+  sent_ = 0;
   return true;
 }
 
@@ -221,7 +223,7 @@ TlsContext::TlsContext(const std::string& certificate, const std::string& key, c
     require(ssl_.SSL_CTX_use_PrivateKey_file(context_, key.c_str(), kPem) == 1,
             "RINGDP_TLS_KEY=" + key + " is not the key of " + cert_file + ", in PEM and without a passphrase");
     require(ssl_.SSL_CTX_load_verify_locations(context_, authority.c_str(), nullptr) == 1, ca_file + no_certificate);
-    greet_itself(cert_file + " and " + ca_file);
+    check_with_itself(cert_file + " and " + ca_file);
   } catch (const Error&) {
     ssl_.SSL_CTX_free(context_);
     throw;
@@ -230,15 +232,15 @@ TlsContext::TlsContext(const std::string& certificate, const std::string& key, c
 
 TlsContext::~TlsContext() { ssl_.SSL_CTX_free(context_); }
 
-// A certificate that has expired, or is of another authority, is so known to the rank that has it.
-void TlsContext::greet_itself(const std::string& files) const {
+// So the rank itself reports that its certificate has expired or is from another authority.
+void TlsContext::check_with_itself(const std::string& files) const {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) throw_errno("socketpair");
   const UniqueFd near(ends[0]), far(ends[1]);
   const auto client = connect(near.get(), "itself"), server = accept(far.get(), "itself");
   char byte = 0;
   for (int round = 0; round < kMostRounds; ++round) {
-    if (client->shake()) client->send(&byte, 1);
+    if (client->handshake()) client->send(&byte, 1);
     if (server->recv(&byte, 1) == 1) return;
     for (const Tls* side : {client.get(), server.get()}) {
       if (side->failure().empty()) continue;

@@ -9,11 +9,9 @@ Tensors are keyed by kind and parameter name and stored in flat pieces, through 
 from __future__ import annotations
 
 from ringdp.checkpoint.background import Pending
-from ringdp.checkpoint.contents import Contents, read
-from ringdp.checkpoint.errors import CheckpointError
 from ringdp.checkpoint.holder import HasHolder, Holder
-from ringdp.checkpoint.loading import Loaded, load
-from ringdp.checkpoint.piece import Piece, Spec, Stretch
+from ringdp.checkpoint.loading import Contents, Loaded, load, read
+from ringdp.checkpoint.piece import CheckpointError, Piece, Spec, Stretch
 from ringdp.checkpoint.saving import save, save_async
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Loading: every rank reads and proves all it needs; only when all ranks have, the running state is changed."""
+"""Loading: every rank reads and verifies all it needs; only when all ranks have, the running state is changed."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ringdp.checkpoint import rng as generators
 from ringdp.checkpoint.background import join_latest
-from ringdp.checkpoint.block_reader import read_pieces
-from ringdp.checkpoint.combined import holder_of
-from ringdp.checkpoint.errors import CheckpointError, reading
+from ringdp.checkpoint.blocks import read_pieces, whole_of
+from ringdp.checkpoint.directory import find
 from ringdp.checkpoint.holder import HasHolder, Holder
+from ringdp.checkpoint.holders import holder_of
 from ringdp.checkpoint.manifest import Manifest, read_manifest
-from ringdp.checkpoint.piece import Piece
+from ringdp.checkpoint.piece import CheckpointError, Piece, reading
 from ringdp.checkpoint.plain import decode
 from ringdp.checkpoint.ranks import Ranks, ranks_of
 from ringdp.checkpoint.saving import Folder
-from ringdp.checkpoint.shelf import find
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Loaded:
 
     @property
     def extra(self) -> Any:
-        """This rank's own, when as many ranks load as saved; else what all had saved alike.
+        """This rank's own, when as many ranks load as saved; else the same value that all of them have saved.
 
         Raises CheckpointError when the number differs and the values do too: choose from `extras`.
         """
@@ -55,7 +54,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class _Proven:
+class _Verified:
     """All that a rank needs, read and verified."""
 
     manifest: Manifest
@@ -88,16 +87,16 @@ def load(
         return find(Path(folder).absolute())
 
     path = ranks.on_first("loading a checkpoint", choose)
-    proven = ranks.keep(
-        "loading a checkpoint", lambda: _prove(path, holder_of(model, optimizer, ranks.rank), allow_pickle)
+    verified = ranks.keep(
+        "loading a checkpoint", lambda: _verify(path, holder_of(model, optimizer, ranks.rank), allow_pickle)
     )
-    _check_same(path, proven.manifest, ranks)
-    ranks.agree("taking over a checkpoint (the state is torn: load again)", lambda: _take_over(proven, ranks, rng))
-    stored = proven.manifest.extras
-    return Loaded(path, proven.extras, ranks.rank, ranks.size, alike=all(each == stored[0] for each in stored))
+    _check_same(path, verified.manifest, ranks)
+    ranks.agree("taking over a checkpoint (the state is torn: load again)", lambda: _take_over(verified, ranks, rng))
+    stored = verified.manifest.extras
+    return Loaded(path, verified.extras, ranks.rank, ranks.size, alike=all(each == stored[0] for each in stored))
 
 
-def _prove(path: Path, holder: Holder, allow_pickle: bool) -> _Proven:
+def _verify(path: Path, holder: Holder, allow_pickle: bool) -> _Verified:
     with reading(path):
         manifest = read_manifest(path)
         settings = decode(manifest.settings)
@@ -107,7 +106,7 @@ def _prove(path: Path, holder: Holder, allow_pickle: bool) -> _Proven:
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
     with reading(path):
-        return _Proven(manifest, holder, read_pieces(path, manifest, wanted), settings, extras)
+        return _Verified(manifest, holder, read_pieces(path, manifest, wanted), settings, extras)
 
 
 def _check_same(path: Path, manifest: Manifest, ranks: Ranks) -> None:
@@ -121,7 +120,34 @@ def _check_same(path: Path, manifest: Manifest, ranks: Ranks) -> None:
             )
 
 
-def _take_over(proven: _Proven, ranks: Ranks, rng: bool) -> None:
-    proven.holder.adopt(proven.pieces, proven.settings)
+def _take_over(verified: _Verified, ranks: Ranks, rng: bool) -> None:
+    verified.holder.adopt(verified.pieces, verified.settings)
     if rng:
-        generators.resume(proven.manifest.rng, ranks.rank, ranks.size)
+        generators.resume(verified.manifest.rng, ranks.rank, ranks.size)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """tensors["exp_avg"]["layer.weight"] is a whole tensor; settings as holder.py describes; `extra` by rank."""
+
+    path: Path
+    tensors: dict[str, dict[str, Tensor]]
+    settings: dict[str, Any]
+    extras: list[Any]
+
+
+def read(folder: Folder, *, tensors: bool = True, allow_pickle: bool = False) -> Contents:
+    """The latest checkpoint in `folder`, or the one that `folder` is, every hash compared. Not collective.
+
+    tensors: False reads settings and extras only.
+    A plain module takes them by load_state_dict({**tensors["parameter"], **tensors.get("buffer", {})}).
+    """
+    join_latest()
+    path = find(Path(folder).absolute())
+    with reading(path):
+        manifest = read_manifest(path)
+        found: dict[str, dict[str, Tensor]] = {}
+        for piece in read_pieces(path, manifest, whole_of(manifest.specs)) if tensors else ():
+            found.setdefault(piece.kind, {})[piece.name] = piece.tensor.view(piece.shape)
+        extras = [decode(extra, allow_pickle=allow_pickle) for extra in manifest.extras]
+        return Contents(path, found, decode(manifest.settings), extras)

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringdp.checkpoint.durable import write_durably
-from ringdp.checkpoint.errors import CheckpointError
-from ringdp.checkpoint.piece import Spec, Stretch
+from ringdp.checkpoint.directory import FILE, write_durably
+from ringdp.checkpoint.piece import CheckpointError, Spec, Stretch
 
-FILE = "ringdp.json"
 FORMAT = "ringdp checkpoint"
 VERSION = 1
 

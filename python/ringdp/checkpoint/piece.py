@@ -9,12 +9,31 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ringdp.checkpoint.errors import CheckpointError
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written or read. Nothing was changed unless the message says so."""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Around what only a damaged or forged file makes fail: whatever that raises is a CheckpointError naming it."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise error if str(path) in str(error) else CheckpointError(f"{path}: {error}") from error
+    except Exception as error:
+        raise CheckpointError(
+            f"{path} is damaged or not what its format promises ({type(error).__name__}: {error}); "
+            "take an older checkpoint"
+        ) from error
 
 
 @dataclass(frozen=True, order=True)

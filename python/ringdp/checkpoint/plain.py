@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ringdp.checkpoint.errors import CheckpointError
+from ringdp.checkpoint.piece import CheckpointError
 
 _TAG, _IS = "~", "is"
 

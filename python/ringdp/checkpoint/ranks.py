@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
-from ringdp.checkpoint.errors import CheckpointError
+from ringdp.checkpoint.piece import CheckpointError
+from ringdp.same_ranks import another_group
 
 Result = TypeVar("Result")
 
@@ -82,3 +84,19 @@ def ranks_of(group: dist.ProcessGroup | None) -> Ranks:
             return Ranks(None, 0, 1)
         group = dist.group.WORLD
     return Ranks(group, dist.get_rank(group), dist.get_world_size(group))
+
+
+_async_groups: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
+
+
+def async_group_of(ranks: Ranks) -> Ranks:
+    """The same ranks in a group for the thread of a save: a group takes collectives from one thread at a time.
+
+    Collective at the first call for a group; the new group is kept as long as that one.
+    """
+    group = ranks.group
+    if group is None:
+        return ranks
+    if group not in _async_groups:
+        _async_groups[group] = another_group(group)
+    return ranks_of(_async_groups[group])

@@ -1,25 +1,197 @@
-"""Saving: every rank offers what it holds, each element is written by one rank, one rename makes it a checkpoint."""
+"""Saving: ranks agree on a save plan, each element is written by one rank, and one rename makes it a checkpoint.
+
+The write plan is a pure function of what every rank holds, computed on every rank. What one rank holds alone, it
+writes; what several hold is cut into blocks and dealt to the rank that has least so far, largest block first (Graham's
+LPT rule: within 4/3 of the best balance).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ringdp.checkpoint.background import Pending
-from ringdp.checkpoint.block_writer import INDEX, Written, write_blocks, write_index
-from ringdp.checkpoint.draft import Draft, draft
+from ringdp.checkpoint import rng
+from ringdp.checkpoint.background import Pending, settle
+from ringdp.checkpoint.blocks import INDEX, Written, blocks_of, write_blocks, write_index
+from ringdp.checkpoint.directory import Slot
 from ringdp.checkpoint.holder import HasHolder, Holder
+from ringdp.checkpoint.holders import holder_of
 from ringdp.checkpoint.manifest import Manifest
-from ringdp.checkpoint.ranks import Ranks, ranks_of
-from ringdp.checkpoint.shelf import Slot
-from ringdp.checkpoint.twin import twin_of
+from ringdp.checkpoint.optimizer_state import merged
+from ringdp.checkpoint.piece import CheckpointError, Piece, Spec, Stretch
+from ringdp.checkpoint.plain import encode
+from ringdp.checkpoint.ranks import Ranks, async_group_of, ranks_of
+
+# No stored block is larger: the unit in which replicas are divided, and the memory that reading needs besides its
+# result.
+BLOCK_BYTES = 16 << 20
+
+
+def write_plan(held: Sequence[Sequence[Stretch]]) -> list[list[Stretch]]:
+    """held[r]: what rank r holds. Result[r]: what it writes, sorted; together every element exactly once.
+
+    Raises CheckpointError for elements that no rank holds and for tensors whose ranks disagree on shape or dtype.
+    """
+    blocks = [
+        (block, owners)
+        for spec, stretches in sorted(_by_tensor(held).items())
+        for part, owners in _parts(spec, stretches)
+        for block in _cut(part)
+    ]
+    written: list[list[Stretch]] = [[] for _ in held]
+    load = [0] * len(held)
+    # Blocks without a choice first, so that the choices can level what they leave.
+    for block, owners in sorted(blocks, key=lambda entry: (len(entry[1]) > 1, -entry[0].bytes)):
+        rank = min(owners, key=lambda r: (load[r], r))
+        written[rank].append(block)
+        load[rank] += block.bytes
+    return [sorted(mine) for mine in written]
+
+
+def specs_of(held: Sequence[Sequence[Stretch]]) -> list[Spec]:
+    """All tensors of the state, those without elements included, sorted."""
+    return sorted(_by_tensor(held))
+
+
+def _by_tensor(held: Sequence[Sequence[Stretch]]) -> dict[Spec, list[tuple[int, Stretch]]]:
+    """(rank, stretch) of every tensor."""
+    known: dict[str, tuple[int, Spec]] = {}
+    found: dict[Spec, list[tuple[int, Stretch]]] = defaultdict(list)
+    for rank, stretches in enumerate(held):
+        for stretch in stretches:
+            first_rank, spec = known.setdefault(stretch.spec.key, (rank, stretch.spec))
+            if spec != stretch.spec:
+                raise CheckpointError(
+                    f"rank {first_rank} has {spec}, rank {rank} has {stretch.spec}: "
+                    "build the same model and optimizer on every rank"
+                )
+            found[spec].append((rank, stretch))
+    return found
+
+
+def _parts(spec: Spec, stretches: list[tuple[int, Stretch]]) -> Iterator[tuple[Stretch, list[int]]]:
+    """The tensor cut wherever a stretch begins or ends, each part with the ranks that hold it."""
+    begins: dict[int, list[int]] = defaultdict(list)
+    ends: dict[int, list[int]] = defaultdict(list)
+    for rank, stretch in stretches:
+        if stretch.length:
+            begins[stretch.offset].append(rank)
+            ends[stretch.stop].append(rank)
+    bounds = sorted({0, spec.elements, *begins, *ends})
+    holding: list[int] = []
+    for start, stop in pairwise(bounds):
+        for rank in ends[start]:
+            holding.remove(rank)
+        holding += begins[start]
+        part = Stretch(spec, start, stop - start)
+        if not holding:
+            raise CheckpointError(f"no rank holds {part}: the holders' pieces() are incomplete")
+        yield part, sorted(set(holding))
+
+
+def _cut(part: Stretch) -> Iterator[Stretch]:
+    """The part in blocks of at most BLOCK_BYTES."""
+    step = max(1, BLOCK_BYTES // part.spec.torch_dtype.itemsize)
+    for offset in range(part.offset, part.stop, step):
+        yield Stretch(part.spec, offset, min(step, part.stop - offset))
+
+
+_BRIEF = 200
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """What a rank tells the others before a save."""
+
+    folder: Path
+    keep: int | None
+    held: list[Stretch]
+    settings: Any
+    extra: Any
+    rng: Any
+
+
+@dataclass(frozen=True)
+class SavePlan:
+    """A save that ranks have agreed on, not yet written: this rank's blocks, and what goes into the manifest."""
+
+    folder: Path
+    keep: int | None
+    blocks: dict[Stretch, Tensor]
+    specs: list[Spec]
+    settings: Any
+    extras: list[Any]
+    rng: list[Any]
+
+    def copy(self) -> SavePlan:
+        """The same with blocks of its own, on the CPU."""
+        own = {stretch: tensor.detach().to("cpu", copy=True) for stretch, tensor in self.blocks.items()}
+        return replace(self, blocks=own)
+
+
+def plan_save(
+    folder: Path,
+    model: nn.Module | Holder,
+    optimizer: Optimizer | HasHolder | Holder | None,
+    extra: Any,
+    keep: int | None,
+    ranks: Ranks,
+) -> SavePlan:
+    """Collective: ends the save before this one and divides the work.
+
+    Raises CheckpointError on every rank when one cannot offer its part or they do not fit together.
+    """
+    pieces: list[Piece] = []
+
+    def offer() -> _Offer:
+        settle()
+        if keep is not None and keep < 1:
+            raise CheckpointError(f"keep is {keep}: at least the new checkpoint stays, so 1 or more, or None for all")
+        holder = holder_of(model, optimizer, ranks.rank)
+        pieces.extend(holder.pieces())
+        held = [piece.stretch for piece in pieces]
+        return _Offer(folder.absolute(), keep, held, encode(dict(holder.settings())), encode(extra), rng.capture())
+
+    offers: list[_Offer] = ranks.agree("saving a checkpoint", offer)
+    settings = merged([each.settings for each in offers])
+    offers = [replace(each, settings=its) for each, its in zip(offers, settings, strict=True)]
+    _check_same_offers(offers)
+    held = [each.held for each in offers]
+    return SavePlan(
+        folder=offers[0].folder,
+        keep=keep,
+        blocks=blocks_of(pieces, write_plan(held)[ranks.rank]),
+        specs=specs_of(held),
+        settings=offers[0].settings,
+        extras=[each.extra for each in offers],
+        rng=[each.rng for each in offers],
+    )
+
+
+def _check_same_offers(offers: Sequence[_Offer]) -> None:
+    for word in ("folder", "keep", "settings"):
+        for rank, offer in enumerate(offers):
+            mine, first = getattr(offer, word), getattr(offers[0], word)
+            if str(mine) != str(first):  # not `!=`: NaN equals NaN here
+                raise CheckpointError(
+                    f"the ranks differ in {word}: rank 0 has {_brief(first)}, rank {rank} {_brief(mine)}"
+                )
+
+
+def _brief(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _BRIEF else text[:_BRIEF] + "..."
+
 
 Folder = str | os.PathLike[str]
 
@@ -39,7 +211,7 @@ def save(
     Raises CheckpointError on every rank, naming the rank that failed; the checkpoints before it stay as they are.
     """
     ranks = ranks_of(group)
-    return _finish(draft(Path(folder), model, optimizer, extra, keep, ranks), ranks)
+    return _finish(plan_save(Path(folder), model, optimizer, extra, keep, ranks), ranks)
 
 
 def save_async(
@@ -56,13 +228,13 @@ def save_async(
     Errors of the thread are raised by `wait()` of the result, or else by the next save, which waits for this one.
     """
     ranks = ranks_of(group)
-    agreed = draft(Path(folder), model, optimizer, extra, keep, ranks)
+    agreed = plan_save(Path(folder), model, optimizer, extra, keep, ranks)
     snapshot = ranks.keep("copying what is to be saved", agreed.copy)
-    twin = twin_of(ranks)
-    return Pending(lambda: _finish(snapshot, twin))
+    async_ranks = async_group_of(ranks)
+    return Pending(lambda: _finish(snapshot, async_ranks))
 
 
-def _finish(agreed: Draft, ranks: Ranks) -> Path:
+def _finish(agreed: SavePlan, ranks: Ranks) -> Path:
     """Collective: writes, and makes it a checkpoint when all have written."""
     slot: Slot | None = None
 
@@ -86,7 +258,7 @@ def _finish(agreed: Draft, ranks: Ranks) -> Path:
             slot.close()
 
 
-def _manifest(agreed: Draft, folder: Path, everyones: Sequence[Written]) -> Manifest:
+def _manifest(agreed: SavePlan, folder: Path, everyones: Sequence[Written]) -> Manifest:
     index = (folder / INDEX).read_bytes()
     files = {name: length for written in everyones for name, length in written.files.items()}
     return Manifest(

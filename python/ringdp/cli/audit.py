@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ringdp.attach import job
-from ringdp.attach.assignment import Assignment
-from ringdp.attach.finding import problems
-from ringdp.attach.records import RankRecords, Reader
-from ringdp.cli.numbers import positive
-from ringdp.cli.watched import add_command_line, assignment_in, job_of, no_records, refuse_old_records
+from ringdp.cli.arguments import positive
+from ringdp.cli.jobs import add_watching_command, assignment_in, job_of, no_records, refuse_old_records
+from ringdp.tools.attach import job
+from ringdp.tools.attach.assignment import Assignment
+from ringdp.tools.attach.finding import problems
+from ringdp.tools.attach.records import RankRecords, Reader
 
 _EPOCHS = 3
 _NOTHING = (
@@ -34,21 +34,14 @@ audit could not be made."""
 
 def add_command(commands: Any) -> None:
     """Adds `audit` to argparse's sub-commands."""
-    command = commands.add_parser(
-        "audit",
-        usage="ringdp audit [options] -- COMMAND",
-        help="find duplicate, missing and stale samples in a job's data feed",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    command = add_watching_command(
+        commands, "audit", run, help="find duplicate, missing and stale samples in a job's data feed", epilog=_EXAMPLE
     )
     command.add_argument("--fail", action="store_true", help="end the job at the first problem; status 1")
     command.add_argument("--steps", type=positive(int), metavar="N", help="end the job after N batches of each rank")
     command.add_argument("--epochs", type=positive(int), metavar="N", help=f"how many to note ({_EPOCHS})")
-    command.add_argument("--records", metavar="FOLDER", help="keep the ranks' records there")
     command.add_argument("--png", metavar="FILE", help="draw which rank drew which sample")
     command.add_argument("--json", action="store_true", help="print one JSON object; the job's output goes to stderr")
-    add_command_line(command)
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, command: list[str]) -> None:
-    from ringdp.feed.picture import has_matplotlib
+    from ringdp.tools.feed.picture import has_matplotlib
 
     if not command and options.records is None:
         raise ValueError("no command: ringdp audit -- torchrun --nproc-per-node 8 train.py")
@@ -80,8 +73,7 @@ def _check(options: argparse.Namespace, command: list[str]) -> None:
 
 
 def _audit(options: argparse.Namespace, command: list[str], assignment: Assignment) -> int:
-    from ringdp.feed.judge import judge
-    from ringdp.feed.show import show
+    from ringdp.tools.feed.judge import judge, show
 
     reader = Reader(assignment.folder)
     ended = job.Ended(0)
@@ -119,7 +111,7 @@ def _audit(options: argparse.Namespace, command: list[str], assignment: Assignme
 
 
 def _draw(ranks: dict[int, RankRecords], path: Path) -> None:
-    from ringdp.feed.picture import coverages, draw
+    from ringdp.tools.feed.picture import coverages, draw
 
     pictures = coverages(ranks)
     if not pictures:
@@ -143,7 +135,7 @@ class _Watch:
         lines = sum(records.lines for records in ranks.values())
         if self._fail and lines >= self._next and ranks:
             self._next = lines + lines // 2
-            from ringdp.feed.judge import judge
+            from ringdp.tools.feed.judge import judge
 
             if found := problems(judge(ranks).findings):
                 return f"{found[0].check} was found"

@@ -8,37 +8,34 @@ import json
 import sys
 from typing import Any
 
-from ringdp.cli.traced import add_folder, status_of_command
-from ringdp.observe.blame import Blame, Table, judge
-from ringdp.observe.dump import TraceError
+from ringdp.cli.jobs import add_traces_command, status_of_command
+from ringdp.tools.observe.blame import Blame, Table, judge
+from ringdp.tools.observe.traces import TraceError
 
 _EPILOG = """\
 examples:
   ringdp blame -- torchrun --nproc-per-node 4 train.py   run it with tracing on, then judge
   RINGDP_TRACE=/shared/run torchrun ... ; ringdp blame /shared/run
 causes: compute (forward and backward), data (between steps: the loader), late (no steps to compare), link (bytes move
-slowly although all ranks are there). Jitter that goes round the ranks blames nobody. No two clocks are compared.
+slowly although all ranks are there). Jitter that moves from rank to rank is not blamed. No two clocks are compared.
 """
 
 
 def add_command(commands: Any) -> None:
     """Adds `blame` to argparse's sub-commands."""
-    command = commands.add_parser(
+    add_traces_command(
+        commands,
         "blame",
+        run,
         help="which rank or link makes the others wait, and why",
-        usage="%(prog)s [-h] [--json] [FOLDER] [-- COMMAND ...]",
-        description="Judges the traces of all ranks; with a command, runs it first.",
+        description="Judges the traces of all ranks",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_folder(command)
-    command.add_argument("--json", action="store_true", help="print JSON; the command's output goes to stderr")
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """0: judged, whatever was found; the command's own status when it failed; 2: there is nothing to judge."""
-    from ringdp.observe.evidence import table_of_folder
+    from ringdp.tools.observe.evidence import table_of_folder
 
     status = 0
     try:

@@ -7,8 +7,8 @@ import json
 import sys
 from typing import Any
 
-from ringdp.cli.numbers import positive
-from ringdp.cli.watched import add_command_line, assignment_in, job_of, no_records, refuse_old_records
+from ringdp.cli.arguments import positive
+from ringdp.cli.jobs import add_watching_command, assignment_in, job_of, no_records, refuse_old_records
 
 _NOTHING = "no rank has drawn from a DataLoader, called a collective or stepped an optimizer: nothing to examine"
 _EXAMPLE = """example:
@@ -24,12 +24,8 @@ status: 0 where nothing was found, 1 where something was, 2 where the job could 
 
 def add_command(commands: Any) -> None:
     """Adds `doctor` to argparse's sub-commands."""
-    command = commands.add_parser(
-        "doctor",
-        usage="ringdp doctor [options] -- COMMAND",
-        help="run a job for some steps and say what is wrong with it",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    command = add_watching_command(
+        commands, "doctor", run, help="run a job for some steps and say what is wrong with it", epilog=_EXAMPLE
     )
     command.add_argument("--steps", type=positive(int), default=30, metavar="N", help="optimizer steps (default 30)")
     command.add_argument("--base-lr", type=positive(float), metavar="LR", help="a rate that is known to be good")
@@ -37,10 +33,7 @@ def add_command(commands: Any) -> None:
     command.add_argument(
         "--timeout", type=positive(float), default=60.0, metavar="S", help="a standstill of so long is a hang (60)"
     )
-    command.add_argument("--records", metavar="FOLDER", help="keep the ranks' records there")
     command.add_argument("--json", action="store_true", help="print one JSON object")
-    add_command_line(command)
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -59,11 +52,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _examine(options: argparse.Namespace, command: list[str], assignment: Any) -> int:
-    from ringdp.doctor.evidence import Baseline
-    from ringdp.doctor.judge import diagnose
-    from ringdp.doctor.output import last_lines
-    from ringdp.doctor.run import OUTPUT, examine
-    from ringdp.doctor.show import show
+    from ringdp.tools.doctor.evidence import Baseline
+    from ringdp.tools.doctor.judge import diagnose, show
+    from ringdp.tools.doctor.run import OUTPUT, examine, last_lines
 
     refuse_old_records(assignment.folder)
     baseline = None if options.base_lr is None else Baseline(options.base_lr, options.base_batch)

@@ -12,7 +12,7 @@ from typing import Any
 
 import ringdp
 from ringdp.cli import audit, blame, doctor, info, plan, report, ring, selftest, trace, tune
-from ringdp.cli.one_line_parser import OneLineParser
+from ringdp.cli.arguments import OneLineParser
 
 COMMANDS = (info, plan, ring, report, audit, doctor, trace, blame, selftest, tune)  # in the order of the help
 _SIGPIPE_STATUS = 141  # as a shell has it of a program that SIGPIPE ended
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # Whoever read has seen enough (| head). Python would complain once more when it flushes at exit.
+        # The reader has seen enough (| head). Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _SIGPIPE_STATUS
 

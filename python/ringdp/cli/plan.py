@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ringdp.planner import display, input_file
-from ringdp.planner.answer import Answer
-from ringdp.planner.catalog import KINDS
-from ringdp.planner.kind import InputError, Kind
+from ringdp.tools.planner import catalog, display
+from ringdp.tools.planner.catalog import KINDS
+from ringdp.tools.planner.question import Answer, InputError, Kind
 
 _DEFAULT = "overview"
 _MEASURED = ("calibrate", "check", "find-micro-batch")  # also as options: ringdp plan --calibrate
@@ -76,7 +75,7 @@ def _given(options: argparse.Namespace, prefix: str) -> dict[str, str]:
 def questions(options: argparse.Namespace) -> list[tuple[Kind, Mapping[str, str]]]:
     """What is asked: a kind with its inputs, or every kind of a file. The command line outranks the file."""
     before, given = _given(options, "before."), _given(options, "input.")
-    tables = input_file.read(options.file, KINDS) if "file" in options else {}
+    tables = catalog.read(options.file, KINDS) if "file" in options else {}
     if options.kind is not None and options.measured is not None:
         raise InputError(f"--{options.measured} is a question of its own: leave '{options.kind}' out")
     if options.kind is not None and before:

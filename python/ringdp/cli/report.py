@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ringdp.pages import report_figures, report_page, run_file, writing
+from ringdp.tools.pages import document, report_page, run_file
 
 _EPILOG = """example: ringdp report run.json   (the page is run.html)
 
@@ -28,7 +28,7 @@ def add_command(commands: Any) -> None:
     )
     command.add_argument("file", type=Path, metavar="RUN.json", help="what ringdp.RunLog has written")
     shown = command.add_mutually_exclusive_group()
-    shown.add_argument("--html", type=Path, metavar="FILE", help="where to (default: beside it, as .html)")
+    shown.add_argument("--html", type=Path, metavar="FILE", help="where to (default: next to it, as .html)")
     shown.add_argument("--json", action="store_true", help="print what the page shows as JSON, and write no page")
     command.set_defaults(run=run)
 
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"ringdp report: {problem}", file=sys.stderr)
         return 2
     if options.json:
-        print(json.dumps(report_figures.figures(found)))
+        print(json.dumps(run_file.figures(found)))
         return 0
     target = options.html or options.file.with_suffix(".html")
-    return writing.write("ringdp report", target, report_page.page(found))
+    return document.write("ringdp report", target, report_page.page(found))

@@ -47,7 +47,7 @@ def _names(known: Callable[[], tuple[str, ...]]) -> Callable[[str], list[str]]:
         names = text.split(",")
         for name in names:
             if name not in known():
-                raise argparse.ArgumentTypeError(f"'{name}' is none of {', '.join(known())}")
+                raise argparse.ArgumentTypeError(f"invalid value '{name}' (expected one of: {', '.join(known())})")
         return names
 
     return parse
@@ -71,14 +71,14 @@ def check(options: argparse.Namespace, **replaced: Any) -> int:
     from ringdp.selftest.cases import FAMILIES, cases_of
     from ringdp.selftest.display import display_for, summary
     from ringdp.selftest.rank import Assignment
+    from ringdp.selftest.results import Results
     from ringdp.selftest.session import Session
-    from ringdp.selftest.tally import Tally
 
     start = time.monotonic()
     cases = cases_of(options.ops or FAMILIES, options.ranks)
     transports = tuple(dict.fromkeys(options.transport))
     assignment = Assignment(options.ranks, transports, tuple(cases), "", options.timeout)
-    tally = Tally(options.ranks, transports, cases)
+    tally = Results(options.ranks, transports, cases)
     session = Session(assignment, _STALL * options.timeout, **replaced)
     with session, display_for(tally, options.json) as shown:
         for event in session.events():

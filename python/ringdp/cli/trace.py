@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ringdp.cli.traced import add_folder, status_of_command
-from ringdp.observe.dump import Dump, TraceError, missing_ranks, read_folder
+from ringdp.cli.jobs import add_traces_command, status_of_command
 from ringdp.text.units import counted
+from ringdp.tools.observe.traces import Dump, TraceError, missing_ranks, read_folder
 
 _EPILOG = """\
 examples:
@@ -24,22 +24,17 @@ Each rank keeps its latest RINGDP_TRACE_EVENTS events, and writes them when it l
 
 def add_command(commands: Any) -> None:
     """Adds `trace` to argparse's sub-commands."""
-    command = commands.add_parser(
+    command = add_traces_command(
+        commands,
         "trace",
+        run,
         help="one timeline of all ranks, for Perfetto",
-        usage="%(prog)s [-h] [-o OUTPUT] [--json] [FOLDER] [-- COMMAND ...]",
-        description="Merges the traces of all ranks into one Chrome trace; with a command, runs it first.",
+        description="Merges the traces of all ranks into one Chrome trace",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_folder(command)
     command.add_argument(
         "-o", "--output", type=Path, help="file to write, gzip if it ends in .gz (default: FOLDER/trace.json)"
     )
-    command.add_argument(
-        "--json", action="store_true", help="print what was written as JSON; the command's output goes to stderr"
-    )
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -60,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write(dumps: list[Dump], output: Path) -> int:
-    from ringdp.observe.perfetto import chrome_trace
+    from ringdp.tools.observe.perfetto import chrome_trace
 
     trace = chrome_trace(dumps)
     opened = gzip.open(output, "wt") if output.suffix == ".gz" else open(output, "w")  # noqa: SIM115

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ringdp import _native
-from ringdp.tune import cache
+from ringdp.tools.tune import cache
 
 
 def add_command(commands: Any) -> None:
@@ -59,7 +59,7 @@ def report(core: Any) -> dict[str, Any]:
 
 
 def _fields(core: Any) -> set[str]:
-    """Those that are measured, and the thresholds that need several hosts."""
+    """Fields that are measured, and the thresholds that need several hosts."""
     return {*cache.FIELDS, *core.threshold_fields()}
 
 
@@ -72,9 +72,9 @@ def render(found: dict[str, Any]) -> str:
 
 
 def _tune(options: argparse.Namespace, core: Any) -> int:
-    from ringdp.tune.contest import contests, decide
-    from ringdp.tune.rank import Assignment
-    from ringdp.tune.session import TuneError, measured
+    from ringdp.tools.tune.microbenchmark import decide, microbenchmarks
+    from ringdp.tools.tune.rank import Assignment
+    from ringdp.tools.tune.session import TuneError, measured
 
     if cache.path() is None:
         print(f"ringdp tune: {cache.VARIABLE}=off: unset it, or name a file there", file=sys.stderr)
@@ -82,16 +82,19 @@ def _tune(options: argparse.Namespace, core: Any) -> int:
     defaults = {row["field"]: int(row["default"]) for row in core.setting_table() if row["field"] in cache.FIELDS}
     several = max(4, min(os.cpu_count() or 1, 8))
     sizes = (options.ranks,) if options.ranks else (2, several)
-    batches = [contests(ranks, defaults, spin=ranks == sizes[0]) for ranks in sizes]
+    batches = [microbenchmarks(ranks, defaults, spin=ranks == sizes[0]) for ranks in sizes]
     seconds = options.seconds / sum(map(len, batches))
     values: dict[str, int] = {}
     try:
         for ranks, batch in zip(sizes, batches, strict=True):
-            for contest, times in measured(Assignment(ranks, tuple(batch), seconds)):
-                values[contest.field] = decide(contest, times)
+            for benchmark, times in measured(Assignment(ranks, tuple(batch), seconds)):
+                values[benchmark.field] = decide(benchmark, times)
                 if not options.json:
                     rounds = min(map(len, times.values()))
-                    print(f"{contest.field:<24} {values[contest.field]:>8}  {ranks} ranks, {rounds} rounds", flush=True)
+                    print(
+                        f"{benchmark.field:<24} {values[benchmark.field]:>8}  {ranks} ranks, {rounds} rounds",
+                        flush=True,
+                    )
         file = cache.save(values)
     except (TuneError, OSError) as error:
         print(f"ringdp tune: {error}", file=sys.stderr)

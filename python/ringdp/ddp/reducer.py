@@ -13,13 +13,9 @@ import torch.distributed as dist
 from ringdp import _native
 from ringdp.ddp import unaveraged
 from ringdp.ddp.modes import Modes, group_for
-from ringdp.zero.stand_ins import StandIns
+from ringdp.zero.gradients import StandIns
 
 _C = _native.load()
-_WAY_ON = (
-    "Where the backward pass ended with an exception, on all ranks, ddp.abandon_backward() forgets it, and the next "
-    "forward pass begins anew"
-)
 _SHARDED_CAP = 8 << 20  # by default: buckets from stage 2 on take memory on their way, and there are two at a time
 
 
@@ -52,11 +48,7 @@ class Reducer(_C.Reducer):
         alone: bool,
     ) -> None:
         self._group_for = functools.partial(group_for, device=ddp.device, order=modes.order)
-        super().__init__(
-            list(parameters),
-            list(names),
-            list(sparse),
-            self._group_for(ddp.process_group),
+        options = _C.ReducerOptions(
             bucket_limits=bucket_limits(ddp, sharded=modes.zero_stage >= 2),
             find_unused=ddp.find_unused_parameters,
             gradient_as_bucket_view=ddp.gradient_as_bucket_view and modes.zero_stage < 2,
@@ -69,6 +61,8 @@ class Reducer(_C.Reducer):
             shard_block=_C.shard_block() if modes.zero_stage >= 2 else 0,
             layout=ddp.sharded_model.trainable[0].plan.layout.buckets if ddp.sharded_model is not None else [],
         )
+        group = self._group_for(ddp.process_group)
+        super().__init__(list(parameters), list(names), list(sparse), group, options)
         if modes.grad_dtype is not None:
             self.set_gradient_dtype(modes.grad_dtype)
         self.parameters, self.names = list(parameters), list(names)
@@ -133,44 +127,22 @@ class Reducer(_C.Reducer):
                 piece = shards[bucket][offset : offset + length]
                 (torch.view_as_real(piece) if piece.is_complex() else piece).fill_(-0.0)
 
-    def check_finished(self) -> None:
-        """As torch's error, with what else may have happened."""
-        try:
-            super().check_finished()
-        except RuntimeError as error:
-            raise RuntimeError(f"{error}\n{_WAY_ON}") from None
-
-    def _rebuild_buckets(self) -> bool:
-        self.check_finished()
-        return self.rebuild_buckets()
-
-    def _push_all_rebuilt_params(self) -> None:
-        self.assume_arrival()
-
-    def _autograd_hook(self, index: int) -> None:
-        self.autograd_hook(index)
-
-    def _check_reducer_finalized(self) -> None:
-        self.check_finished()
-
-    def _remove_autograd_hooks(self) -> None:
-        self.remove_hooks()
-
-    def _reset_state(self) -> None:
-        self.reset()
+    # The names of torch's own reducer.
+    _rebuild_buckets = _C.Reducer.rebuild_buckets
+    _push_all_rebuilt_params = _C.Reducer.assume_arrival
+    _autograd_hook = _C.Reducer.autograd_hook
+    _check_reducer_finalized = _C.Reducer.check_finished
+    _remove_autograd_hooks = _C.Reducer.remove_hooks
+    _reset_state = _C.Reducer.reset
+    _set_static_graph = _C.Reducer.set_static_graph
+    _set_mixed_precision_param_dtype = _C.Reducer.set_gradient_dtype
 
     def _update_process_group(self, group: dist.ProcessGroup) -> None:
         self.set_group(self._group_for(group))
 
-    def _set_static_graph(self) -> None:
-        self.set_static_graph()
-
     def _set_optimizer_in_backward(self) -> None:
         self.set_optimizer_in_backward()
         self.steps_in_backward = True
-
-    def _set_mixed_precision_param_dtype(self, dtype: torch.dtype) -> None:
-        self.set_gradient_dtype(dtype)
 
     def _set_forward_pass_work_handle(self, work: dist.Work, use_static_world_size: bool) -> None:
         """`work`: how many ranks still have inputs."""

@@ -15,11 +15,10 @@ from torch.nn import SyncBatchNorm
 from torch.nn.parallel import DistributedDataParallel as _Stock
 
 from ringdp.ddp.agreement import check_models
-from ringdp.ddp.explain import Explanation, explanation
 from ringdp.ddp.logger import Logger
 from ringdp.ddp.modes import Modes, Order, check_arguments, complete_arguments
 from ringdp.ddp.reducer import Reducer, mean_over
-from ringdp.ddp.timeline import StepTimes, step_times
+from ringdp.ddp.timeline import Explanation, StepTimes, explanation, step_times
 from ringdp.ddp.weights import Weights
 from ringdp.zero.refusals import refuse_copy
 from ringdp.zero.sharding import Sharding

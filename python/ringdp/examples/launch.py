@@ -1,15 +1,24 @@
-"""Starting the ranks: torchrun does it. Without torchrun an example runs torchrun in this process's place."""
+"""Starting the ranks of an example: torchrun does it. Without torchrun an example becomes torchrun.
+
+Also what ranks do outside collectives: they end on Ctrl-C or SIGTERM, and wait for work that only rank 0 does.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
-from ringdp.cli.numbers import positive
+import torch.distributed as dist
+
+from ringdp.cli.arguments import positive
 
 MAX_RANKS = 64  # here; torchrun starts more
 
@@ -92,3 +101,58 @@ def on_ranks(
     finally:
         dist.destroy_process_group()
     return 0
+
+
+class Interrupt:
+    """Takes over SIGINT and SIGTERM. Main thread only.
+
+    Outside `deferred()` a signal raises SystemExit(128 + number), which runs the clean-up on its way out.
+    Inside, it is only remembered in `number`, so that the ranks can agree on the step after which they stop.
+    torchrun sends a terminal's Ctrl-C a second time, so a repeated signal changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._deferred = False
+
+    def install(self) -> None:
+        """From here on this object gets the process's signals."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._receive)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Signals wait for the end of the block, unless the block itself acts on `number`."""
+        self._deferred = True
+        try:
+            yield
+        finally:
+            self._deferred = False
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        first, self.number = not self.number, number
+        if first and not self._deferred:
+            raise SystemExit(128 + number)
+
+
+LIMIT_S = 1800.0
+LOOK_EVERY_S = 0.02
+
+
+def on_rank_zero(name: str, work: Callable[[], str]) -> str:
+    """Every rank returns what `work` gave on rank 0. One `name` for each call in the life of a process group.
+
+    Raises TimeoutError where rank 0 has not finished after LIMIT_S seconds.
+    """
+    store, key = dist.distributed_c10d._get_default_store(), f"on_rank_zero/{name}"
+    if dist.get_rank() == 0:
+        result = work()
+        store.set(key, result)
+        return result
+    deadline = time.monotonic() + LIMIT_S
+    # Looking instead of blocking inside the store leaves signals a chance.
+    while not store.check([key]):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"rank 0 has not finished '{name}' after {LIMIT_S:.0f} s")
+        time.sleep(LOOK_EVERY_S)
+    return str(store.get(key).decode())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ringdp.selftest import exchanges, moves, reductions
-from ringdp.selftest.meaning import COLUMNS, REDUCE_OPS, dtype_named, has_meaning
-from ringdp.selftest.seat import Call
+from ringdp.selftest import calls
+from ringdp.selftest.calls import Call
+from ringdp.selftest.oracle import COLUMNS, REDUCE_OPS, dtype_named, has_meaning
 
 
 @dataclass(frozen=True)
@@ -21,26 +21,26 @@ class Op:
 
 
 OPS: dict[str, Op] = {
-    "all_reduce": Op(reductions.all_reduce, reduces=True),
-    "all_reduce coalesced": Op(reductions.all_reduce_coalesced, reduces=True),
-    "reduce": Op(reductions.reduce_to_each, reduces=True),
-    "reduce_scatter": Op(reductions.reduce_scatter, reduces=True),
-    "reduce_scatter uneven": Op(reductions.reduce_scatter_uneven, reduces=True),
-    "reduce_scatter flat": Op(reductions.reduce_scatter_tensor, reduces=True),
-    "reduce_scatter coalesced": Op(reductions.reduce_scatter_coalesced, reduces=True),
-    "broadcast": Op(moves.broadcast),
-    "all_gather": Op(moves.all_gather),
-    "all_gather uneven": Op(moves.all_gather_uneven),
-    "all_gather flat": Op(moves.all_gather_into_tensor),
-    "all_gather coalesced": Op(moves.all_gather_coalesced),
-    "gather": Op(moves.gather),
-    "scatter": Op(moves.scatter),
-    "all_to_all": Op(exchanges.all_to_all),
-    "all_to_all flat": Op(exchanges.all_to_all_single),
-    "all_to_all splits": Op(exchanges.all_to_all_splits),
-    "send/recv": Op(exchanges.send_recv, least=2),
-    "send/recv batch": Op(exchanges.batch_isend_irecv, least=2),
-    "barrier": Op(moves.barrier, typed=False),
+    "all_reduce": Op(calls.all_reduce, reduces=True),
+    "all_reduce coalesced": Op(calls.all_reduce_coalesced, reduces=True),
+    "reduce": Op(calls.reduce_to_each, reduces=True),
+    "reduce_scatter": Op(calls.reduce_scatter, reduces=True),
+    "reduce_scatter uneven": Op(calls.reduce_scatter_uneven, reduces=True),
+    "reduce_scatter flat": Op(calls.reduce_scatter_tensor, reduces=True),
+    "reduce_scatter coalesced": Op(calls.reduce_scatter_coalesced, reduces=True),
+    "broadcast": Op(calls.broadcast),
+    "all_gather": Op(calls.all_gather),
+    "all_gather uneven": Op(calls.all_gather_uneven),
+    "all_gather flat": Op(calls.all_gather_into_tensor),
+    "all_gather coalesced": Op(calls.all_gather_coalesced),
+    "gather": Op(calls.gather),
+    "scatter": Op(calls.scatter),
+    "all_to_all": Op(calls.all_to_all),
+    "all_to_all flat": Op(calls.all_to_all_single),
+    "all_to_all splits": Op(calls.all_to_all_splits),
+    "send/recv": Op(calls.send_recv, least=2),
+    "send/recv batch": Op(calls.batch_isend_irecv, least=2),
+    "barrier": Op(calls.barrier, typed=False),
 }
 FAMILIES = tuple(dict.fromkeys(name.split()[0] for name in OPS))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
+from ringdp.selftest.results import MARKS, NOT_RUN, Results
 from ringdp.selftest.session import Event
-from ringdp.selftest.tally import MARKS, NOT_RUN, Tally
 from ringdp.text.table import columns, rich_table
 from ringdp.text.terminal import in_terminal
 from ringdp.text.units import counted
@@ -16,7 +16,7 @@ _REDRAW_S = 0.25
 
 
 class Display(Protocol):
-    """A context manager that is shown every event after it has been added to the tally."""
+    """A context manager that is shown every event after it has been added to the results."""
 
     def __enter__(self) -> Display: ...
     def __exit__(self, *exception: object) -> None: ...
@@ -24,13 +24,13 @@ class Display(Protocol):
         """One more event."""
 
 
-def display_for(tally: Tally, quiet: bool) -> Display:
+def display_for(results: Results, quiet: bool) -> Display:
     """What suits standard output; quiet: nothing."""
     if quiet:
         return Silent()
     if in_terminal():
-        return Live(tally)
-    return Plain(tally)
+        return Live(results)
+    return Plain(results)
 
 
 class Silent:
@@ -49,8 +49,8 @@ class Silent:
 class Plain(Silent):
     """A line per op and transport as it begins."""
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
+    def __init__(self, results: Results) -> None:
+        self._tally = results
         self._current: tuple[str, str] | None = None
 
     def show(self, event: Event) -> None:
@@ -67,10 +67,10 @@ class Plain(Silent):
 class Live:
     """The table, filling up."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, results: Results) -> None:
         from rich import live
 
-        self._tally = tally
+        self._tally = results
         self._live = live.Live(self._drawn(), auto_refresh=False, transient=True)
         self._next = 0.0
 
@@ -91,15 +91,15 @@ class Live:
         return rich_table(f"ringdp selftest, {counted(self._tally.size, 'rank')}", *self._tally.table())
 
 
-def summary(tally: Tally, seconds: float) -> str:
+def summary(results: Results, seconds: float) -> str:
     """The table, what its marks mean, the failures, and the totals as the last line."""
-    header, rows = tally.table()
+    header, rows = results.table()
     lines = columns([header, *rows])
     lines.append("✓ equal to the serial oracle, bit for bit   - refused, as it must be   ✗ wrong   · not run")
-    lines += [str(failure) for failure in tally.failures[:_SHOWN_FAILURES]]
-    if len(tally.failures) > _SHOWN_FAILURES:
-        lines.append(f"... and {len(tally.failures) - _SHOWN_FAILURES} more: --json has all")
-    counts = tally.counts()
+    lines += [str(failure) for failure in results.failures[:_SHOWN_FAILURES]]
+    if len(results.failures) > _SHOWN_FAILURES:
+        lines.append(f"... and {len(results.failures) - _SHOWN_FAILURES} more: --json has all")
+    counts = results.counts()
     totals = ", ".join(f"{counts[kind]} {kind}" for kind in MARKS if counts[kind] or kind != NOT_RUN)
-    over = " and ".join(tally.transports)
-    return "\n".join([*lines, f"{totals}: {counted(tally.size, 'rank')} over {over} in {seconds:.1f} s"])
+    over = " and ".join(results.transports)
+    return "\n".join([*lines, f"{totals}: {counted(results.size, 'rank')} over {over} in {seconds:.1f} s"])

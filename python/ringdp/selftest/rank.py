@@ -1,4 +1,4 @@
-"""The life of one rank process of a self-test: for each transport join, judge every case, report, leave."""
+"""One rank process of a self-test: for each transport it joins, judges every case, reports and leaves."""
 
 from __future__ import annotations
 
@@ -14,9 +14,70 @@ import torch
 import torch.distributed as dist
 
 import ringdp
-from ringdp.selftest.cases import Case
-from ringdp.selftest.seat import Seat
-from ringdp.selftest.verdict import Verdict, first_line, judge
+from ringdp.selftest.calls import RankContext
+from ringdp.selftest.cases import OPS, Case
+from ringdp.selftest.oracle import difference, dtype_named
+
+EXACT, REFUSED, WRONG = "exact", "refused", "wrong"
+
+_COUNTS = (0, 5, 1003)
+# More than a slot, a segment or a link holds; one dtype that is folded wide and one that is not will do.
+_LONG = 300_001
+_LONG_DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """EXACT, REFUSED (as it should be) or WRONG with the reason; `raised`: a call failed that should not."""
+
+    kind: str
+    why: str = ""
+    raised: bool = False
+
+
+def judge(context: RankContext, case: Case) -> Verdict:
+    """Collective over the seat's group: every rank judges the same case."""
+    return _expect_exact(context, case) if case.meaningful else _expect_refusal(context, case)
+
+
+def _expect_exact(context: RankContext, case: Case) -> Verdict:
+    dtype = dtype_named(case.dtype or "float32")
+    counts = (*_COUNTS, _LONG) if case.dtype in _LONG_DTYPES and case.reduce in ("", "SUM") else _COUNTS
+    wrong = ""
+    for count in counts:
+        try:
+            # All calls are made even after a wrong result: other ranks may have seen none, and make them.
+            for what, got, want in OPS[case.op].call(context, dtype, case.reduce, count):
+                wrong = wrong or _sentence(what, difference(got, want), count)
+        except Exception as error:
+            return Verdict(WRONG, f"{type(error).__name__}: {first_line(error)}", raised=True)
+    return Verdict(WRONG, wrong) if wrong else Verdict(EXACT)
+
+
+def _sentence(what: str, differs: str, count: int) -> str:
+    return differs and f"{what} of {count} elements: {differs}"
+
+
+def _expect_refusal(context: RankContext, case: Case) -> Verdict:
+    dtype = dtype_named(case.dtype)
+    try:
+        for _ in OPS[case.op].call(context, dtype, case.reduce, _COUNTS[1]):
+            pass
+    except Exception as error:
+        if _names(str(error), dtype, case.reduce):
+            return Verdict(REFUSED)
+        return Verdict(WRONG, f"refused, but neither {case.reduce} nor {case.dtype} is named: {first_line(error)}")
+    return Verdict(WRONG, "has no meaning, but was not refused")
+
+
+def _names(message: str, dtype: torch.dtype, reduce: str) -> bool:
+    return any(word.lower() in message.lower() for word in (str(dtype).removeprefix("torch."), reduce))
+
+
+def first_line(error: BaseException) -> str:
+    """The start of a message; torch appends its C++ stack to some."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else "no message"
 
 
 @dataclass(frozen=True)
@@ -62,14 +123,14 @@ def _over(transport: str, pipe: Connection, rank: int, assignment: Assignment) -
         **options,
     )
     try:
-        _judge_all(transport, pipe, Seat(rank, assignment.size), assignment.cases)
+        _judge_all(transport, pipe, RankContext(rank, assignment.size), assignment.cases)
     finally:
         dist.destroy_process_group()
 
 
-def _judge_all(transport: str, pipe: Connection, seat: Seat, cases: Sequence[Case]) -> None:
+def _judge_all(transport: str, pipe: Connection, context: RankContext, cases: Sequence[Case]) -> None:
     for number, case in enumerate(cases):
-        verdict = judge(seat, case)
+        verdict = judge(context, case)
         pipe.send((transport, number, verdict))
         if verdict.raised:
             dist.barrier()  # raises when that failure was the group's end

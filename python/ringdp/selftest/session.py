@@ -10,8 +10,7 @@ from multiprocessing.connection import Connection, wait
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ringdp.selftest.rank import Assignment, main
-from ringdp.selftest.verdict import Verdict
+from ringdp.selftest.rank import Assignment, Verdict, main
 
 Entry = Callable[[Connection, int, Assignment], None]
 

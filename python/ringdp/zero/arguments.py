@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 
 from ringdp.zero import registry
-from ringdp.zero.classes import check_class
+from ringdp.zero.element_wise import check_class
 from ringdp.zero.refusals import check_apart, why_opaque
 
 
@@ -34,8 +34,8 @@ def check_overlap(overlap_with_ddp: bool, wrapper: Any | None) -> None:
         )
     if wrapper.find_unused_parameters or wrapper.static_graph:
         raise ValueError(
-            "ZeroOptimizer: overlap_with_ddp=True with find_unused_parameters or static_graph: which parameters nobody "
-            "has used is known at the end of the backward pass, and they must not be stepped. Leave one of the two out"
+            "ZeroOptimizer: overlap_with_ddp=True with find_unused_parameters or static_graph: which parameters are "
+            "unused is known at the end of the backward pass, and they must not be stepped. Leave one of the two out"
         )
 
 

@@ -74,7 +74,7 @@ def _sorted_out(
 
 
 def _flat_view(parameter: torch.Tensor) -> torch.Tensor:
-    """Of its gradient, in memory order; a gradient that lies otherwise is laid out anew."""
+    """A flat view of its gradient in memory order; a gradient with another layout is copied first."""
     flat = in_memory_order(parameter.grad, parameter)
     if flat.data_ptr() != parameter.grad.data_ptr():
         laid_out = torch.empty_strided(

@@ -28,12 +28,12 @@ class Piece:
 
     @property
     def part(self) -> slice:
-        """Of the parameter's elements as they lie in memory."""
+        """Its place in the parameter's elements as they lie in memory."""
         return slice(self.begin, self.begin + self.length)
 
     @property
     def place(self) -> slice:
-        """Of the shard."""
+        """Its place in the shard."""
         return slice(self.offset, self.offset + self.length)
 
 
@@ -84,17 +84,17 @@ def laid_out(flat: torch.Tensor, parameters: Sequence[torch.Tensor], offsets: Se
     return views
 
 
-Lie = tuple[torch.dtype, torch.device, torch.Size, tuple[int, ...]]
+TensorLayout = tuple[torch.dtype, torch.device, torch.Size, tuple[int, ...]]
 
 
-def lie_of(tensor: torch.Tensor) -> Lie:
+def tensor_layout(tensor: torch.Tensor) -> TensorLayout:
     """Its dtype, device, shape and strides, which those of its gradient and its state must fit."""
     return tensor.dtype, tensor.device, tensor.shape, tensor.stride()
 
 
-def check_lie(parameter: torch.Tensor, known: Lie, name: str = "") -> None:
-    """RuntimeError names a parameter that lies otherwise than when it was sharded."""
-    if lie_of(parameter) == known:
+def check_tensor_layout(parameter: torch.Tensor, known: TensorLayout, name: str = "") -> None:
+    """RuntimeError names a parameter whose layout is not that of when it was sharded."""
+    if tensor_layout(parameter) == known:
         return
     which = f"parameter {name}" if name else registry.described(parameter)
     dtype, device, shape, strides = known
@@ -111,8 +111,8 @@ def check_lie(parameter: torch.Tensor, known: Lie, name: str = "") -> None:
     )
 
 
-def bring_back(parameter: torch.Tensor, view: torch.Tensor) -> None:
-    """A value that was put elsewhere (`.data = ...`) moves to its place in the bucket."""
+def restore_view(parameter: torch.Tensor, view: torch.Tensor) -> None:
+    """Moves a value that was put elsewhere (`.data = ...`) to its place in the bucket."""
     if parameter.data_ptr() != view.data_ptr() and view.numel():
         view.copy_(parameter.data)
         parameter.data = view
@@ -135,8 +135,8 @@ class FlatParameters:
         for number, piece in enumerate(self.pieces):
             self._numbers[piece.bucket].append(number)
         self._lay_out()
-        self._lies = [lie_of(p) for p in self.parameters]
-        self.masters = [self._master(bucket, master_dtype) for bucket in range(len(self))]
+        self._tensor_layouts = [tensor_layout(p) for p in self.parameters]
+        self.fp32_copies = [self._fp32_copy(bucket, master_dtype) for bucket in range(len(self))]
         self.tensors = [self._tensor(piece) for piece in self.pieces]
 
     def __len__(self) -> int:
@@ -144,13 +144,13 @@ class FlatParameters:
         return len(self.layout.buckets)
 
     @property
-    def held_bytes(self) -> int:
+    def padded_bytes(self) -> int:
         """Memory of parameters on this rank, padding included."""
         return sum(flat.nbytes for flat in self._flats)
 
     @property
     def useful_bytes(self) -> int:
-        """Of that, what holds parameters."""
+        """The part of it that holds parameters."""
         return sum(p.nbytes for p in self.parameters)
 
     @property
@@ -159,7 +159,7 @@ class FlatParameters:
         return self.own(0).device
 
     def places(self) -> dict[torch.Tensor, tuple[int, int]]:
-        """Of this rank's pieces: the bucket, and the offset in its shard."""
+        """The bucket of each of this rank's pieces, and the offset in its shard."""
         return {tensor: (piece.bucket, piece.offset) for piece, tensor in zip(self.pieces, self.tensors, strict=True)}
 
     def kept(self, bucket: int) -> torch.Tensor:
@@ -178,33 +178,33 @@ class FlatParameters:
     def check_unchanged(self, bucket: int | None = None) -> None:
         """RuntimeError names a parameter (of a bucket) with another dtype, device, shape or strides than at first."""
         for index in range(len(self.parameters)) if bucket is None else self.layout.buckets[bucket]:
-            check_lie(self.parameters[index], self._lies[index])
+            check_tensor_layout(self.parameters[index], self._tensor_layouts[index])
 
-    def take_back(self, bucket: int) -> None:
-        """Values that were put elsewhere (`.data = ...`) move into the bucket; masters follow what others wrote.
+    def restore_views(self, bucket: int) -> None:
+        """Values that were put elsewhere (`.data = ...`) move into the bucket; fp32 copies follow what others wrote.
 
         RuntimeError as in check_unchanged, before anything moves.
         """
         self.check_unchanged(bucket)
         for index in self.layout.buckets[bucket]:
-            bring_back(self.parameters[index], self._views[index])
-        self._renew_master(bucket)
+            restore_view(self.parameters[index], self._views[index])
+        self._renew_fp32_copy(bucket)
 
-    def _renew_master(self, bucket: int) -> None:
-        master = self.masters[bucket]
-        if master is not None:
+    def _renew_fp32_copy(self, bucket: int) -> None:
+        fp32_copy = self.fp32_copies[bucket]
+        if fp32_copy is not None:
             own = self.own(bucket)
-            stale = master.to(own.dtype) != own
+            stale = fp32_copy.to(own.dtype) != own
             if bool(stale.any()):
-                master.copy_(torch.where(stale, own.to(master.dtype), master))
+                fp32_copy.copy_(torch.where(stale, own.to(fp32_copy.dtype), fp32_copy))
 
-    def publish(self, bucket: int) -> Any | None:
-        """Starts to give everybody what this rank has stepped; the work to wait for."""
+    def gather_stepped(self, bucket: int) -> Any | None:
+        """Starts to send all ranks what this rank has stepped; the work to wait for."""
         self.round_to_parameters(bucket)
         return self.gather(bucket)
 
     def gather(self, bucket: int) -> Any | None:
-        """Starts to give everybody this rank's part of the parameters as it is; the work to wait for."""
+        """Starts to send all ranks this rank's part of the parameters as it is; the work to wait for."""
         return self.gather_in(self._flats[bucket]) if self.travels(bucket) else None
 
     def travels(self, bucket: int) -> bool:
@@ -230,10 +230,10 @@ class FlatParameters:
         return {self.parameters[index]: self._views[index] for index in self.layout.buckets[bucket]}
 
     def round_to_parameters(self, bucket: int) -> None:
-        """This rank's part follows its master; autograd, which does not see it written, learns that it has changed."""
-        master = self.masters[bucket]
-        if master is not None:
-            self.own(bucket).copy_(master)
+        """Rounds the fp32 copy to this rank's part, and tells autograd that the parameters have changed."""
+        fp32_copy = self.fp32_copies[bucket]
+        if fp32_copy is not None:
+            self.own(bucket).copy_(fp32_copy)
         torch.autograd.graph.increment_version([self.parameters[i] for i in self.layout.buckets[bucket]])
 
     def _lay_out(self) -> None:
@@ -248,15 +248,15 @@ class FlatParameters:
             parameter.data = view
         return flat
 
-    def _master(self, bucket: int, dtype: torch.dtype | None) -> torch.Tensor | None:
+    def _fp32_copy(self, bucket: int, dtype: torch.dtype | None) -> torch.Tensor | None:
         own = self.own(bucket)
         wanted = dtype is not None and own.dtype.is_floating_point and own.dtype != dtype
         return own.to(dtype) if wanted else None
 
     def _tensor(self, piece: Piece) -> torch.nn.Parameter:
-        """What the optimizer steps: a view of the master, or of the parameters themselves."""
-        master = self.masters[piece.bucket]
-        stepped = self.own(piece.bucket) if master is None else master
+        """What the optimizer steps: a view of the fp32 copy, or of the parameters themselves."""
+        fp32_copy = self.fp32_copies[piece.bucket]
+        stepped = self.own(piece.bucket) if fp32_copy is None else fp32_copy
         part = stepped[piece.place]
         return torch.nn.Parameter(part, requires_grad=part.is_floating_point() or part.is_complex())
 

@@ -1,26 +1,29 @@
-"""Where the gradients of pieces are: in every parameter's .grad, or in the shards that stage 2 leaves."""
+"""Where gradients are: in .grad, or from stage 2 on in shards, where .grad is a stand-in without memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 
+from ringdp import _native
 from ringdp.zero.flat import FlatParameters, in_memory_order
 
 
 class Gradients(Protocol):
-    """Of one set of flat parameters."""
+    """The gradients of one set of flat parameters."""
 
     def check(self, flat: FlatParameters) -> None:
-        """RuntimeError, on all ranks alike, names a gradient that cannot be stepped."""
+        """RuntimeError, the same on all ranks, names a gradient that cannot be stepped."""
 
     def by_bucket(self, flat: FlatParameters) -> Callable[[int], dict[int, torch.Tensor]]:
         """Bucket -> piece -> its gradient, a flat view; pieces without one are left out. Until the next pass."""
 
     def drop(self, set_to_none: bool) -> None:
-        """What zero_grad() does beside .grad."""
+        """What zero_grad() does in addition to .grad."""
 
 
 class WholeGradients:
@@ -80,9 +83,114 @@ class ShardedGradients:
         return of_bucket
 
     def kept(self) -> list[bool]:
-        """By parameter, whether it has a gradient: one that any rank had, and nobody has dropped."""
+        """By parameter, whether it has a gradient: one that any rank had, and that has not been dropped."""
         return self._reducer.stand_ins.kept(self._reducer.used())
 
     def drop(self, set_to_none: bool) -> None:
         """Shards go, or become zeros."""
         self._reducer.drop_shards() if set_to_none else self._reducer.zero_shards()
+
+
+_C = _native.load()
+
+
+class StandIns:
+    """One for each parameter whose gradient is in shards, from the end of a backward pass to the next forward pass.
+
+    Reading or changing .grad raises an error that names it. Setting it to None drops the gradient, so that the
+    parameter is not stepped, as in torch. `used`: by parameter, whether there is a gradient in shards.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor], names: Sequence[str], stage: int) -> None:
+        self._parameters, self._names, self._stage = list(parameters), list(names), stage
+        self._made: dict[int, tuple[torch.Tensor, int]] = {}  # by parameter: it, and its storage
+        self._in_pass = False  # they are put aside: autograd adds to what is in .grad
+        self._dropped: set[int] = set()  # of those put aside
+        # Code that uses the parameters after the wrapper is gone must not find them.
+        weakref.finalize(self, _remove, self._parameters, self._made).atexit = False
+
+    def show(self, used: Sequence[bool]) -> None:
+        """A pass has ended."""
+        for number, parameter in enumerate(self._parameters):
+            if used[number] and parameter.grad is None:
+                parameter.grad = self._stand_in(number)
+        self._in_pass = False
+        self._dropped.clear()
+
+    def begin_pass(self, used: Sequence[bool]) -> set[int]:
+        """Puts them aside. The numbers of gradients that have been dropped since the pass before.
+
+        RuntimeError names a gradient that was assigned by hand.
+        """
+        if self._in_pass or not any(used):
+            return set()
+        self.check()
+        kept = self.kept(used)
+        self._in_pass = True
+        self._dropped = {number for number, there in enumerate(used) if there and not kept[number]}
+        _remove(self._parameters, self._made)
+        return set(self._dropped)
+
+    def kept(self, used: Sequence[bool]) -> list[bool]:
+        """By parameter, whether there is a gradient in shards that has not been dropped."""
+        if self._in_pass:
+            return [there and number not in self._dropped for number, there in enumerate(used)]
+        return [there and p.grad is not None for there, p in zip(used, self._parameters, strict=True)]
+
+    def check(self) -> None:
+        """RuntimeError names a gradient that is in .grad itself."""
+        for number, parameter in enumerate(self._parameters):
+            if parameter.grad is not None and not self._is_shown(number):
+                raise RuntimeError(
+                    f"ZeroOptimizer: the gradient of {self._names[number]} has not been averaged: its backward pass "
+                    "ran under no_sync(), or without a forward pass of the wrapper before it, or .grad was assigned by "
+                    "hand. End each step by one backward pass outside no_sync(); change optimizer.shard_grads()"
+                )
+
+    def shown(self) -> set[int]:
+        """Ids of those that are in .grad."""
+        return {id(stand_in) for number, (stand_in, _) in self._made.items() if self._is_shown(number)}
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, they are not there."""
+        shown = [number for number in self._made if self._is_shown(number)]
+        _remove(self._parameters, self._made)
+        try:
+            yield
+        finally:
+            for number in shown:
+                self._parameters[number].grad = self._made[number][0]
+
+    def drop(self) -> None:
+        """All gradients in shards are gone."""
+        self._in_pass = False
+        self._dropped.clear()
+        _remove(self._parameters, self._made)
+
+    def _is_shown(self, number: int) -> bool:
+        """Whether it is in .grad, as it was made: its own .data can be assigned, too."""
+        made = self._made.get(number)
+        grad = self._parameters[number].grad
+        return made is not None and grad is made[0] and grad.untyped_storage()._cdata == made[1]
+
+    def _stand_in(self, number: int) -> torch.Tensor:
+        parameter, known = self._parameters[number], self._made.get(number)
+        if known is None or known[0].dtype != parameter.dtype or known[0].untyped_storage()._cdata != known[1]:
+            made = _C.without_memory(parameter, _unreadable(self._names[number], self._stage))
+            known = self._made[number] = made, made.untyped_storage()._cdata
+        return known[0]
+
+
+def _remove(parameters: Sequence[torch.Tensor], made: dict[int, tuple[torch.Tensor, int]]) -> None:
+    for number, (stand_in, _) in made.items():
+        if parameters[number].grad is stand_in:
+            parameters[number].grad = None
+
+
+def _unreadable(name: str, stage: int) -> str:
+    return (
+        f"the gradient of {name} is averaged and in shards (zero_stage={stage}), so .grad can be neither read nor "
+        "changed: use optimizer.shard_grads() or ringdp.clip_grad_norm_, or set .grad to None to leave the parameter "
+        "out of the step. A further backward pass needs a forward pass of the wrapper after this one"
+    )

@@ -1,12 +1,13 @@
-"""Param groups: of whole parameters, as users and schedulers see them, and of the pieces that are stepped."""
+"""What users see of a `ZeroOptimizer`'s inner optimizer: param groups of whole parameters, and the state by piece."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from ringdp.zero import registry
 from ringdp.zero.flat import FlatParameters
@@ -60,3 +61,63 @@ def hand_on(givers: Sequence[Group], takers: Sequence[Group]) -> None:
     """Group by group, the settings."""
     for giver, taker in zip(givers, takers, strict=True):
         taker.update(settings(giver))
+
+
+Entry = dict[str, Any]
+
+
+class PieceState(MutableMapping[Any, Entry]):
+    """The state of `optimizer`, by piece: entries can be read, changed and cleared, and steps go by them.
+
+    RuntimeError for a parameter as the key, whose state is in shards, and for the question whether there is any, which
+    ranks may answer differently.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._pieces = {id(piece) for group in optimizer.param_groups for piece in group["params"]}
+
+    def take(self, values: Mapping[Any, Entry]) -> None:
+        """Becomes a mapping of pieces."""
+        for key in values:
+            self._check(key)
+        held = dict(values)
+        self._optimizer.state.clear()
+        self._optimizer.state.update(held)
+
+    def __getitem__(self, key: Any) -> Entry:
+        self._check(key)
+        return self._optimizer.state[key]
+
+    def __setitem__(self, key: Any, entry: Entry) -> None:
+        self._check(key)
+        self._optimizer.state[key] = entry
+
+    def __delitem__(self, key: Any) -> None:
+        self._check(key)
+        del self._optimizer.state[key]
+
+    def __contains__(self, key: object) -> bool:
+        self._check(key)
+        return key in self._optimizer.state
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._optimizer.state)
+
+    def __len__(self) -> int:
+        return len(self._optimizer.state)
+
+    def __bool__(self) -> bool:
+        raise RuntimeError(
+            "ZeroOptimizer.state: whether there is any may differ from rank to rank, as each has its own pieces: save "
+            "with ringdp.checkpoint or consolidate_state_dict(), as torch.distributed.checkpoint.state_dict does not "
+            "know of shards"
+        )
+
+    def _check(self, key: object) -> None:
+        if torch.is_tensor(key) and id(key) not in self._pieces:
+            raise RuntimeError(
+                f"ZeroOptimizer.state: the state of {registry.described(key)} is in shards: go through "
+                "optimizer.state.items(), whose keys are the pieces that this rank steps, or collect it with "
+                "consolidate_state_dict()"
+            )

@@ -17,8 +17,8 @@ class Memory:
     """Bytes on this rank.
 
     parameters, gradients, state, master: without padding. padding: of all of them, and of buckets' ends.
-    gathered: of stage 3, the two largest units, which live during forward and backward only.
-    buckets: gradients on their way, beside .grad; of stage 2 the two largest buckets, which live during backward only.
+    gathered: the two largest units of stage 3, which live during forward and backward only.
+    buckets: gradients in flight, in addition to .grad; at stage 2 the two largest buckets, during backward only.
     """
 
     parameters: int = 0
@@ -40,12 +40,12 @@ class Memory:
 
 
 def memory_of(flats: Sequence[FlatParameters], optimizer: Optimizer | None, wrapper: Any | None) -> Memory:
-    """Of an optimizer, what it steps, and the other parameters of the wrapper's module."""
+    """The memory of an optimizer, of what it steps, and of the other parameters of the wrapper's module."""
     known = [p for flat in flats for p in flat.parameters]
     parameters = dict.fromkeys([*known, *(wrapper.module.parameters() if wrapper is not None else ())])
     useful, held = _of_parameters(flats, wrapper)
-    masters = [(flat, b, m) for flat in flats for b, m in enumerate(flat.masters) if m is not None]
-    mastered = sum(flat.tensors[number].nbytes for flat, bucket, _ in masters for number in flat.in_bucket(bucket))
+    fp32 = [(flat, b, copy) for flat in flats for b, copy in enumerate(flat.fp32_copies) if copy is not None]
+    fp32_bytes = sum(flat.tensors[number].nbytes for flat, bucket, _ in fp32 for number in flat.in_bucket(bucket))
     entries = optimizer.state.values() if optimizer is not None else ()
     state = _bytes(v for entry in entries for v in entry.values() if torch.is_tensor(v))
     gradients = gradients_of(parameters, wrapper)
@@ -53,15 +53,15 @@ def memory_of(flats: Sequence[FlatParameters], optimizer: Optimizer | None, wrap
         parameters=useful,
         gradients=gradients.gradients,
         state=state,
-        master=mastered,
-        padding=held - useful + sum(m.nbytes for _, _, m in masters) - mastered + gradients.padding,
+        master=fp32_bytes,
+        padding=held - useful + sum(copy.nbytes for _, _, copy in fp32) - fp32_bytes + gradients.padding,
         gathered=wrapper.gathered_bytes() if wrapper is not None else 0,
         buckets=gradients.buckets,
     )
 
 
 def _of_parameters(flats: Sequence[FlatParameters], wrapper: Any | None) -> tuple[int, int]:
-    """Bytes of parameters: without padding, and with it. What no flat and no unit has is whole."""
+    """Bytes of parameters without padding, and with it. Parameters in no bucket and no unit are whole."""
     named = dict(wrapper.module.named_parameters()) if wrapper is not None else {}
     if wrapper is not None and wrapper.sharded_model is not None:
         sharded = wrapper.sharded_model
@@ -69,11 +69,11 @@ def _of_parameters(flats: Sequence[FlatParameters], wrapper: Any | None) -> tupl
         return sharded.useful_bytes() + whole, sharded.shard_bytes() + whole
     moved = {id(p) for flat in flats for p in flat.parameters}
     whole = _bytes(p for p in named.values() if id(p) not in moved)
-    return sum(flat.useful_bytes for flat in flats) + whole, sum(flat.held_bytes for flat in flats) + whole
+    return sum(flat.useful_bytes for flat in flats) + whole, sum(flat.padded_bytes for flat in flats) + whole
 
 
 def gradients_of(parameters: Iterable[torch.Tensor], wrapper: Any | None) -> Memory:
-    """Of gradients alone: in .grad, in shards, in buckets."""
+    """The memory of gradients alone: in .grad, in shards, in buckets."""
     stand_ins = wrapper.reducer.stand_ins.shown() if wrapper is not None else ()
     whole = [p.grad for p in parameters if p.grad is not None and id(p.grad) not in stand_ins]
     if wrapper is None:

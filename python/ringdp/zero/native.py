@@ -1,8 +1,11 @@
-"""The steps of SGD, Adam and AdamW by ringdp's kernels, on the state that torch's classes make and keep."""
+"""SGD, Adam and AdamW by ringdp's kernels, on the state of torch's classes.
+
+On the CPU they are steps of their own; on devices they run inside the call that sums a bucket's gradients.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +14,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ringdp import _native
+from ringdp.zero.flat import FlatParameters
 
 _C = _native.load()
 Group = dict[str, Any]
@@ -124,7 +128,7 @@ def _sgd(optimizer: Any, group: Group) -> Ready:
 
 @dataclass
 class AdamState:
-    """Of the pieces of a group that have gradients, list by list; made where there was none."""
+    """The state of the pieces of a group that have gradients, list by list; made where there was none."""
 
     pieces: list[torch.Tensor] = field(default_factory=list)
     means: list[torch.Tensor] = field(default_factory=list)
@@ -172,3 +176,68 @@ def _adam(optimizer: Any, group: Group) -> Ready:
 
 
 _READY: dict[type[Optimizer], Callable[[Any, Group], Ready]] = {SGD: _sgd, Adam: _adam, AdamW: _adam}
+
+
+Numbers = dict[torch.Tensor, tuple[int, float]]  # of steps so far: the tensor's version, and what it held then
+
+
+class DeviceSteps:
+    """Adam and AdamW of one set of flat parameters on a device, inside the call that sums a bucket's gradients.
+
+    optimizer: steps this rank's pieces. whole: returns the ZeroOptimizer. in_float32: gradients are float32.
+    """
+
+    def __init__(
+        self, flat: FlatParameters, optimizer: Optimizer, whole: Callable[[], Any], *, in_float32: bool
+    ) -> None:
+        self._flat, self._optimizer, self._whole, self._in_float32 = flat, optimizer, whole, in_float32
+        self._numbers: Numbers = {}
+
+    def why_not(self) -> str:
+        """Why buckets are stepped another way, the same on all ranks; "" if they are stepped so.
+
+        Collective before the first call of the group on the device.
+        """
+        kind, groups = type(self._optimizer), self._optimizer.param_groups
+        if kind not in (Adam, AdamW):
+            return f"{kind.__name__} has no kernel there, only Adam and AdamW have"
+        if not all(group["fused"] for group in groups):
+            return "without fused=True steps have the bits of torch's own on that device"
+        if any(map(is_unusual, groups)):
+            return "tensors as betas, capturable and differentiable are torch's own"
+        if not self._in_float32 or any(p.dtype != torch.float32 for p in self._flat.parameters):
+            return "not all parameters and gradients are float32"
+        stepped = {id(p) for group in self._whole().param_groups for p in group["params"]}
+        if not all(id(p) in stepped for p in self._flat.parameters):
+            return "parameters of the wrapper are missing in the optimizer's groups"
+        device = self._flat.device
+        backend = self._whole().process_group._get_backend(device)
+        if not hasattr(backend, "why_no_step"):
+            return f"tensors on {device} are carried by {backend.name()}, not by ringdp"
+        return str(backend.why_no_step(device))
+
+    def sinks(self) -> list[Any]:
+        """For each bucket, what steps it. Only without why_not(). It counts as this step from now on."""
+        places = self._flat.places()
+        entries: list[list[tuple[Any, ...]]] = [[] for _ in range(len(self._flat))]
+        known, self._numbers = self._numbers, {}
+        for group in self._optimizer.param_groups:
+            with gradients_for(group, places):
+                state = adam_state(self._optimizer, group)
+            settings = tuple(adam_settings(group).values())
+            lists = [state.means, state.squares, *([state.largest] if group["amsgrad"] else [])]
+            for piece, number, *own in zip(state.pieces, self._count(state.numbers, known), *lists, strict=True):
+                bucket, offset = places[piece]
+                entries[bucket].append((offset, own, number, settings))
+        return [_C.device_sink(self._flat.kept(bucket), pieces) for bucket, pieces in enumerate(entries)]
+
+    def _count(self, numbers: Sequence[torch.Tensor], known: Numbers) -> list[float]:
+        """The numbers of this step. Read from the device only where other code has written them."""
+        values = []
+        for number in numbers:
+            version, value = known.get(number, (-1, 0.0))
+            values.append((value if version == number._version else float(number)) + 1)
+        if numbers:
+            torch._foreach_add_(list(numbers), 1)
+        self._numbers.update((n, (n._version, value)) for n, value in zip(numbers, values, strict=True))
+        return values

@@ -23,17 +23,15 @@ from ringdp.zero.arguments import (
     check_parameters,
     group_for,
 )
-from ringdp.zero.arrivals import Arrivals, ArrivalsInForward
-from ringdp.zero.bucket_steps import BucketSteps
-from ringdp.zero.device_steps import DeviceSteps
 from ringdp.zero.flat import FlatParameters, bucketed
 from ringdp.zero.gradients import Gradients, ShardedGradients, WholeGradients
-from ringdp.zero.held import HeldShards
-from ringdp.zero.in_backward import StepsInBackward
+from ringdp.zero.groups import PieceState
+from ringdp.zero.in_flight import GathersInForward, InFlightGathers
 from ringdp.zero.memory import Memory, memory_of
-from ringdp.zero.piece_state import PieceState
+from ringdp.zero.native import DeviceSteps
 from ringdp.zero.state import consolidated, numbered, restored
-from ringdp.zero.whole_step import WholeStep
+from ringdp.zero.steps import BucketSteps, StepsInBackward, WholeStep
+from ringdp.zero.unit_storage import ShardedParameters
 
 if TYPE_CHECKING:
     from ringdp.checkpoint import Holder
@@ -42,7 +40,7 @@ _BUCKET_BYTES = 25 << 20
 
 
 class ZeroOptimizer(Optimizer):
-    """Each rank holds the state of, and steps, an equal part of the parameters; then everybody gets all of them.
+    """Each rank has the state of an equal part of the parameters and steps it; then all ranks gather the rest.
 
     params, optimizer_class, process_group, **defaults: as for torch's ZeroRedundancyOptimizer. The class must be
     element-wise; others are refused by name. SGD, Adam and AdamW of float32 parameters on the CPU run in C++ with the
@@ -52,11 +50,11 @@ class ZeroOptimizer(Optimizer):
     parameters_as_bucket_view: accepted; parameters always are views of flat buckets.
     overlap_with_ddp: from stage 2 on, steps bucket by bucket inside the backward pass, with the settings that groups
         have when it begins; step() waits for the last gathers. Every synchronised pass is a step, so accumulate under
-        no_sync(). Clipping and loss scaling, which want all gradients first, are refused; so are shard_grads().
+        no_sync(). Clipping and loss scaling, which need all gradients first, are refused; so is shard_grads().
     master_dtype: torch.float32 keeps and steps a float32 copy of this rank's part of 16-bit parameters.
-    gather: "step" waits in step() until this rank has everybody's parts: a bucket travels while the next is stepped.
-        "forward" leaves them on their way: the next forward pass waits module by module, and who reads a parameter
-        before gets an error that names it, or calls `wait()`. For stages 1 and 2.
+    gather: "step" waits in step() until this rank has all parts: a bucket is gathered while the next is stepped.
+        "forward" leaves the gathers in flight: the next forward pass waits module by module; reading a parameter
+        before raises an error that names it, unless `wait()` has been called. For stages 1 and 2.
 
     Over a `ringdp.DistributedDataParallel` it works at that wrapper's zero_stage; over torch's, or no wrapper at all,
     it is stage 1. Collective: the constructor, step, add_param_group, consolidate_state_dict.
@@ -93,7 +91,7 @@ class ZeroOptimizer(Optimizer):
         check_overlap(overlap_with_ddp, self._wrapper)
         check_gather(gather, self._wrapper)
         self._start()
-        self._arrivals = ArrivalsInForward(self._wrapper.module) if gather == "forward" else Arrivals()
+        self._gathers_in_flight = GathersInForward(self._wrapper.module) if gather == "forward" else InFlightGathers()
         self._stepping = self._steps_in_backward() if overlap_with_ddp else self._whole_step()
         self._ready = True
 
@@ -109,7 +107,7 @@ class ZeroOptimizer(Optimizer):
 
     @property
     def state(self) -> PieceState:
-        """Of the pieces that this rank steps. What is changed there, or assigned, is what the next step goes by."""
+        """The state of the pieces that this rank steps. The next step uses what is changed there, or assigned."""
         return PieceState(self._optimizer)
 
     @state.setter
@@ -125,15 +123,15 @@ class ZeroOptimizer(Optimizer):
     @property
     def exposed(self) -> float:
         """Seconds that this rank has waited for stepped parameters so far, in step() or in forward passes."""
-        return self._arrivals.exposed
+        return self._gathers_in_flight.exposed
 
     def wait(self) -> None:
-        """With gather="forward": until all parameters can be read, as far as steps have sent them."""
-        self._arrivals.wait()
+        """With gather="forward": waits until all parameters can be read."""
+        self._gathers_in_flight.wait()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None, **kwargs: Any) -> float | None:
-        """Steps this rank's part and gives it to everybody, by bucket. kwargs: for each `optimizer_class.step`."""
+        """Steps this rank's part and sends it to all ranks, bucket by bucket. kwargs: of `optimizer_class.step`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -194,7 +192,7 @@ class ZeroOptimizer(Optimizer):
         """RuntimeError when gradients are gone as soon as they are there."""
         if isinstance(self._stepping, StepsInBackward):
             raise RuntimeError(
-                f"ZeroOptimizer: {wanted_by} wants the gradients of all parameters before the step, and with "
+                f"ZeroOptimizer: {wanted_by} needs the gradients of all parameters before the step, and with "
                 "overlap_with_ddp=True each is stepped inside the backward pass: leave that out"
             )
 
@@ -238,14 +236,16 @@ class ZeroOptimizer(Optimizer):
         restored(state, self._flats, self._optimizer, self._indices())
 
     def holder(self, names: Mapping[torch.Tensor, str]) -> Holder:
-        """For ringdp.checkpoint: this rank's pieces of parameters, masters and state. Collective when it adopts."""
+        """For ringdp.checkpoint: this rank's pieces of parameters, fp32 copies and state. Collective when it adopts."""
         # torch.distributed.checkpoint takes long to import; who calls this has done so.
         from ringdp.zero.stored import stored
 
         self._stepping.quiet()
         self.wait()
         sharded = self._wrapper.sharded_model if self._wrapper is not None else None
-        frozen = [HeldShards(sharded.frozen, self.process_group)] if sharded is not None and sharded.frozen else []
+        frozen = (
+            [ShardedParameters(sharded.frozen, self.process_group)] if sharded is not None and sharded.frozen else []
+        )
         return stored(self._flats, frozen, self._optimizer, self.param_groups, names, self.check_whole, self._take_up)
 
     def memory(self) -> Memory:
@@ -275,12 +275,12 @@ class ZeroOptimizer(Optimizer):
         return {parameter: index for index, parameter in enumerate(self._parameters())}
 
     def _without_pieces(self) -> set[torch.Tensor]:
-        """Parameters that nobody steps: frozen ones from stage 2 on, and those without elements."""
+        """Parameters that no rank steps: frozen ones from stage 2 on, and those without elements."""
         stepped = {parameter for flat in self._flats for parameter in flat.parameters if parameter.numel()}
         return set(self._parameters()) - stepped
 
     def _first_state(self) -> dict[int, dict[str, Any]]:
-        """Of those, what the class begins with (Adagrad's sums)."""
+        """The initial state of those parameters (Adagrad's sums)."""
         unstepped = self._without_pieces()
         given = [{**g, "params": [p for p in g["params"] if p in unstepped]} for g in self.param_groups]
         given = [{k: v for k, v in g.items() if k != "param_names"} for g in given if g["params"]]
@@ -298,12 +298,12 @@ class ZeroOptimizer(Optimizer):
 
     def _share_buckets(self, parameters: list[torch.Tensor]) -> None:
         reducer = self._wrapper.reducer
-        group, master = self.process_group, self._master_dtype
+        group, dtype = self.process_group, self._master_dtype
         sharded = self._wrapper.sharded_model
         if sharded is not None:
-            self._flats.append(HeldShards(sharded.trainable, group, master))
+            self._flats.append(ShardedParameters(sharded.trainable, group, dtype))
         else:
-            self._flats.append(FlatParameters(reducer.parameters, self._wrapper.shard_layout(), group, master))
+            self._flats.append(FlatParameters(reducer.parameters, self._wrapper.shard_layout(), group, dtype))
         self._sources.append(ShardedGradients(reducer))
 
     def _check_wrapper(self) -> None:
@@ -340,10 +340,10 @@ class ZeroOptimizer(Optimizer):
         in_float32 = all(facts["dtype"] == "Float" for facts in reducer.buckets())
         on_device = DeviceSteps(flat, self._optimizer, weakref.ref(self), in_float32=in_float32)
         steps = BucketSteps(flat, self._optimizer, self._weak_begin(), fuses=in_float32, on_device=on_device)
-        return StepsInBackward(flat, source, reducer, steps, self._arrivals, self._wrapper.module)
+        return StepsInBackward(flat, source, reducer, steps, self._gathers_in_flight, self._wrapper.module)
 
     def _whole_step(self) -> WholeStep:
-        return WholeStep(self._flats, self._sources, self._optimizer, self._arrivals, self._weak_begin())
+        return WholeStep(self._flats, self._sources, self._optimizer, self._gathers_in_flight, self._weak_begin())
 
     def _weak_begin(self) -> Callable[[], None]:
         """Without a cycle: an optimizer that is dropped goes at once, and its wrapper may get another one."""

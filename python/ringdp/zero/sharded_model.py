@@ -1,29 +1,199 @@
-"""A model whose parameters are in shards: its units, whole again on demand."""
+"""A model whose parameters are in shards: built unit by unit, whole again on demand, saved and loaded by torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from ringdp.ddp.agreement import check_order
-from ringdp.zero.bucket_plan import bucket_plans
-from ringdp.zero.construction import Construction
-from ringdp.zero.gathers import Gathered, Schedule
-from ringdp.zero.module_state import StateHooks
-from ringdp.zero.refusals import Init
-from ringdp.zero.unit_hooks import UnitHooks
-from ringdp.zero.unit_storage import UnitStorage
+from ringdp.zero.prefetch import Gathered, PrefetchSchedule, UnitHooks
+from ringdp.zero.refusals import Init, has_meta, refuse_copy
+from ringdp.zero.unit_storage import Blocks, Bucket, BucketPlan, UnitStorage, bucket_plans
 from ringdp.zero.units import Unit
+
+
+class Construction:
+    """Goes through a model's modules in their order. A unit's shards are made once the last of its parameters is there.
+
+    Parameters and buffers on the meta device get memory on `device`, and the values that `init` or reset_parameters()
+    gives them. That is called for one module after the other as constructors would, so the same seed gives the same
+    values. A parameter that a second module shares keeps those of the first.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        units: Sequence[Unit],
+        plans: Sequence[BucketPlan],
+        group: dist.ProcessGroup,
+        device: torch.device,
+        *,
+        root: int | None,
+        init: Init | None,
+    ) -> None:
+        self._module, self._units, self._group, self._device = module, units, group, device
+        self._root, self._init = root, init
+        self._named = dict(module.named_parameters())
+        self._name_of = {p: n for n, p in self._named.items()}
+        self._plan_of = {name: (plan, place) for plan in plans for place, name in enumerate(plan.names)}
+        self._plans = [[p for p in plans if p.unit == number] for number in range(len(units))]
+        self._missing = [sum(len(p.names) for p in mine) for mine in self._plans]
+        self._open: dict[int, dict[BucketPlan, Bucket]] = {}
+        self._blocks = Blocks(group)
+        self._storages: dict[int, UnitStorage] = {}
+        self._made: dict[torch.Tensor, torch.Tensor] = {}  # what a module has had -> what it has instead
+
+    @torch.no_grad()
+    def run(self) -> list[UnitStorage]:
+        """The units, freed."""
+        for module in list(self._module.modules()):
+            self._take(module)
+        return [self._storages[number] for number in range(len(self._units))]
+
+    def _take(self, module: nn.Module) -> None:
+        begins = has_meta(module)
+        shared = []
+        for key, parameter in list(module._parameters.items()):
+            if parameter is None:
+                continue
+            if parameter in self._made:
+                shared.append((key, self._made[parameter]))
+            else:
+                self._place(module, key, parameter)
+        for key, buffer in list(module._buffers.items()):
+            if buffer is not None and buffer.is_meta:
+                made = self._made.get(buffer)
+                if made is None:
+                    made = self._made[buffer] = torch.empty_like(buffer, device=self._device)
+                setattr(module, key, made)
+        if begins:
+            self._begin(module, shared)
+        self._shard_complete_units()
+
+    def _place(self, module: nn.Module, key: str, parameter: torch.Tensor) -> None:
+        """At its first encounter."""
+        name = self._name_of[parameter]
+        if name not in self._plan_of:  # stays whole
+            if parameter.is_meta:
+                self._replace(module, key, parameter, torch.empty_like(parameter, device=self._device))
+            return
+        plan, place = self._plan_of[name]
+        bucket = self._bucket(plan)
+        view = bucket.view(place)
+        if parameter.is_meta:
+            bucket.parameters[place] = self._replace(module, key, parameter, view)
+        else:
+            view.copy_(parameter.data)
+            parameter.data = view
+            self._made[parameter] = parameter
+        self._missing[plan.unit] -= 1
+
+    def _replace(self, module: nn.Module, key: str, old: torch.Tensor, memory: torch.Tensor) -> nn.Parameter:
+        new = nn.Parameter(memory, requires_grad=old.requires_grad)
+        new.__dict__.update(old.__dict__)
+        self._made[old] = new
+        setattr(module, key, new)
+        return new
+
+    def _begin(self, module: nn.Module, shared: list[tuple[str, torch.Tensor]]) -> None:
+        """Gives a module its first values; what it shares with an earlier one is replaced meanwhile."""
+        for key, known in shared:
+            scratch = torch.empty_strided(known.shape, known.stride(), dtype=known.dtype, device=known.device)
+            setattr(module, key, nn.Parameter(scratch))
+        if self._init is not None:
+            self._init(module)
+        else:
+            module.reset_parameters()
+        for key, known in shared:
+            setattr(module, key, known)
+
+    def _bucket(self, plan: BucketPlan) -> Bucket:
+        unit = self._open.setdefault(plan.unit, {})
+        if plan not in unit:
+            parameters = [self._named[name] for name in plan.names]
+            unit[plan] = Bucket(self._units[plan.unit].name, parameters, plan, self._device, self._group, self._blocks)
+        return unit[plan]
+
+    def _shard_complete_units(self) -> None:
+        for number in [n for n in self._open if self._missing[n] == 0]:
+            buckets = self._open.pop(number)
+            for bucket in buckets.values():
+                bucket.write_shard(self._root)
+            storage = UnitStorage(number, self._units[number].name, list(buckets.values()), self._blocks)
+            storage.free()
+            self._storages[number] = storage
+
+
+Place = tuple[Bucket, int]
+
+
+class StateHooks:
+    """Hooks on the modules of one model.
+
+    state_dict() is refused while parameters are freed; with keep_vars=True it has the parameters, freed as they are.
+    settle: called with what is about to write parameters; raises where they must stay as they are.
+    load_state_dict() of a whole dict works as ever: a parameter has memory of its own while its module loads, and every
+    rank keeps its part. Not collective.
+    """
+
+    __reduce_ex__ = refuse_copy
+
+    def __init__(
+        self, module: nn.Module, buckets: Sequence[Bucket], is_whole: Callable[[], bool], settle: Callable[[str], None]
+    ) -> None:
+        self._is_whole, self._settle = is_whole, settle
+        self._place_of: dict[int, Place] = {id(p): (b, n) for b in buckets for n, p in enumerate(b.parameters)}
+        self._loans: dict[nn.Module, list[Place]] = {}
+        module.register_state_dict_pre_hook(self._before_saving)
+        for part in module.modules():
+            if any(id(p) in self._place_of for p in part.parameters(recurse=False)):
+                part.register_load_state_dict_pre_hook(self._before_loading)
+                part.register_load_state_dict_post_hook(self._after_loading)
+
+    def _before_saving(self, _: nn.Module, __: str, keep_vars: bool) -> None:
+        if not (keep_vars or self._is_whole()):
+            raise RuntimeError(
+                "DistributedDataParallel: state_dict() at zero_stage=3, where parameters are in shards: call "
+                "ddp.full_state_dict() on all ranks, or save the shards with ringdp.checkpoint"
+            )
+
+    def _before_loading(
+        self, module: nn.Module, state: Mapping[str, Any], prefix: str, metadata: Mapping[str, Any], *_: object
+    ) -> None:
+        self._settle("load_state_dict()")
+        if metadata.get("assign_to_params_buffers"):
+            raise NotImplementedError(
+                "DistributedDataParallel: load_state_dict(assign=True) at zero_stage=3 would replace parameters that "
+                "are in shards: leave assign out, values are copied"
+            )
+        for key, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            value = state.get(prefix + key)
+            if id(parameter) in self._place_of and torch.is_tensor(value) and _fits(value, parameter):
+                bucket, position = place = self._place_of[id(parameter)]
+                loans = self._loans.setdefault(module, [])
+                if place not in loans:  # it may have two names here
+                    bucket.lend_memory(position)
+                    loans.append(place)
+
+    def _after_loading(self, module: nn.Module, _: object) -> None:
+        for bucket, position in self._loans.pop(module, []):
+            bucket.keep_part(position)
+
+
+def _fits(value: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """Whether torch will copy it; it refuses other shapes, and that parameter stays as it is."""
+    return value.shape == parameter.shape or (parameter.dim() == 0 and value.dim() == 1)
 
 
 class ShardedModel:
     """Shards the parameters of `module` when it is made. Collective, as all its methods but those that only report.
 
-    root: the rank whose values count; None: everybody's own. `trainable`: buckets of the parameters that get gradients,
+    root: the rank whose values count; None: each rank's. `trainable`: buckets of the parameters that get gradients,
     in about the order in which those are complete; `frozen`: of the others. Each kind has one layout.
     """
 
@@ -46,7 +216,7 @@ class ShardedModel:
         self.trainable = [b for b in buckets if b.plan.trainable]
         self.frozen = [b for b in buckets if not b.plan.trainable]
         self.sharded_names = frozenset(name for b in buckets for name in b.plan.names)
-        self._schedule = Schedule(self.units, group.size(), prefetch)
+        self._schedule = PrefetchSchedule(self.units, group.size(), prefetch)
         needed_by: dict[nn.Module, list[UnitStorage]] = {}
         for unit, storage in zip(units, self.units, strict=True):
             for name in unit.modules:
@@ -65,7 +235,7 @@ class ShardedModel:
         check_order(self._group, self._device, [self.units[n].name for n in self._schedule.running_order()])
 
     def end_forward(self) -> None:
-        """The model has returned. As check_order(); what was on its way in vain is freed."""
+        """The model has returned. As check_order(); then units that were prefetched in vain are freed."""
         self.check_order()
         if self._hooks.idle:
             self._schedule.end()
@@ -83,7 +253,7 @@ class ShardedModel:
         self._hooks.drop_leftovers()
 
     def gathers(self) -> Gathered:
-        """Of the latest passes."""
+        """Facts about the latest passes."""
         return self._schedule.latest()
 
     def is_whole(self) -> bool:
@@ -101,14 +271,14 @@ class ShardedModel:
         try:
             yield
             for bucket in [b for unit in units for b in unit.buckets] if writes else ():
-                bucket.recall()
-                bucket.seal(0)
+                bucket.restore_views()
+                bucket.write_shard(0)
         finally:
             for unit in units:
                 self._schedule.unpin(unit)
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """The module's state dict with whole tensors; one unit is whole at a time, beside the result."""
+        """The module's state dict with whole tensors; only one unit is whole at a time."""
         self._hooks.drop_leftovers()
         found = self._module.state_dict(keep_vars=True)
         whole: dict[int, torch.Tensor] = {}
@@ -129,7 +299,7 @@ class ShardedModel:
         return sum(bucket.shard.nbytes for unit in self.units for bucket in unit.buckets)
 
     def useful_bytes(self) -> int:
-        """Of that, what holds parameters."""
+        """The part of it that holds parameters."""
         return sum(bucket.useful_bytes for unit in self.units for bucket in unit.buckets)
 
 

@@ -1,4 +1,4 @@
-"""What a wrapper with a zero_stage has beside averaging: whose shards there are, and what they take."""
+"""What a wrapper with a zero_stage has in addition to averaging: its shards, and their memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.distributed.utils import _sync_module_states
 
 from ringdp.ddp.agreement import check_models
 from ringdp.zero import registry
-from ringdp.zero.gathers import Gathered
 from ringdp.zero.memory import Memory, memory_of
+from ringdp.zero.prefetch import Gathered
 from ringdp.zero.refusals import Init, check_module
 from ringdp.zero.sharded_model import ShardedModel
 from ringdp.zero.units import is_sharded, units_of
@@ -24,7 +24,7 @@ _SYNC_BYTES = 250 << 20  # torch's
 
 
 class Sharding:
-    """Of a DistributedDataParallel (which has module, reducer, process_group, _modes)."""
+    """Mixed into DistributedDataParallel (which has module, reducer, process_group, _modes)."""
 
     _optimizer: weakref.ref[Any] | None = None
     sharded_model: ShardedModel | None = None  # at stage 3
@@ -51,7 +51,7 @@ class Sharding:
             self.reducer.zero_shards()
 
     def abandon_backward(self) -> None:
-        """After a backward pass that ended with an exception, on all ranks alike: forgets it, and drops all gradients.
+        """After a backward pass that ended with an exception on all ranks: forgets it, and drops all gradients.
 
         The next forward pass begins anew. Collective. RuntimeError where the pass has stepped parameters already
         (overlap_with_ddp).
@@ -75,11 +75,11 @@ class Sharding:
         return memory_of([], None, self) if optimizer is None else optimizer.memory()
 
     def gathers(self) -> Gathered:
-        """Of stage 3: the units that the latest passes have gathered, in order, and how long they waited. Print it."""
+        """The units that the latest passes of stage 3 have gathered, in order, and how long they waited. Print it."""
         return self._sharded("gathers").gathers()
 
     def gathered(self, part: torch.nn.Module | None = None, writes: bool = False) -> AbstractContextManager[None]:
-        """Of stage 3: inside, the parameters of `part` (default: of the model) are whole and can be read. Collective.
+        """At stage 3: inside, the parameters of `part` (default: of the model) are whole and can be read. Collective.
 
         What is written to them is lost; with `writes=True` rank 0's values are kept, on all ranks.
         """
@@ -118,7 +118,7 @@ class Sharding:
         return [layout.padded(bucket) * dtype.itemsize for bucket, dtype in enumerate(self.bucket_dtypes())]
 
     def bucket_dtypes(self) -> list[torch.dtype]:
-        """Of each bucket's gradients from stage 2 on: the same on all ranks, whatever their shards hold."""
+        """The dtype of each bucket's gradients from stage 2 on: the same on all ranks, whatever their shards hold."""
         wide, parameters = self._modes.grad_dtype, self.reducer.parameters
         return [wide or parameters[members[0]].dtype for members in self.reducer.layout()]
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from ringdp.zero.elements import is_number, is_per_element
+from ringdp.zero.element_wise import is_number, is_per_element
 from ringdp.zero.flat import FlatParameters, in_memory_order, shaped
 
 _MASTER = "master"  # the float32 copy of a 16-bit parameter
@@ -84,9 +84,9 @@ def restored(
             if parameter not in indices or indices[parameter] not in state or tensor not in number_of:
                 continue
             entry = dict(state[indices[parameter]])
-            master = entry.pop(_MASTER, None)
-            if master is not None and flat.masters[piece.bucket] is not None:
-                tensor.data.copy_(in_memory_order(master, parameter)[piece.part])
+            fp32_copy = entry.pop(_MASTER, None)
+            if fp32_copy is not None and flat.fp32_copies[piece.bucket] is not None:
+                tensor.data.copy_(in_memory_order(fp32_copy, parameter)[piece.part])
             mine[number_of[tensor]] = {k: _part(k, v, parameter, piece.part) for k, v in entry.items()}
     optimizer.load_state_dict({"state": mine, "param_groups": optimizer.state_dict()["param_groups"]})
 
@@ -100,10 +100,10 @@ def _part(key: str, value: Any, parameter: torch.Tensor, part: slice) -> Any:
 
 
 def _entry(flat: FlatParameters, optimizer: Optimizer, number: int) -> Entry:
-    """The state of a piece, its master included."""
+    """The state of a piece, with its fp32 copy."""
     tensor, piece = flat.tensors[number], flat.pieces[number]
     entry = dict(optimizer.state.get(tensor, {}))
-    if entry and flat.masters[piece.bucket] is not None:
+    if entry and flat.fp32_copies[piece.bucket] is not None:
         entry[_MASTER] = tensor.detach()
     return entry
 

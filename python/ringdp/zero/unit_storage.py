@@ -1,19 +1,65 @@
-"""The parameters of one unit: this rank's shard of them, and memory for all of them while they are gathered."""
+"""The buckets of stage 3: their layout, the memory of gathered parameters, and this rank's shards of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ringdp import _native
-from ringdp.zero.bucket_plan import BucketPlan
-from ringdp.zero.flat import all_gather, bring_back, check_lie, flat_memory, in_memory_order, laid_out, lie_of
+from ringdp.zero.flat import (
+    FlatParameters,
+    all_gather,
+    check_tensor_layout,
+    flat_memory,
+    in_memory_order,
+    laid_out,
+    restore_view,
+    tensor_layout,
+)
+from ringdp.zero.units import Unit
 
 _C = _native.load()
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """Bucket `number` of a layout, which holds these parameters of a unit."""
+
+    unit: int
+    names: tuple[str, ...]
+    layout: Any
+    number: int
+    trainable: bool
+
+
+def bucket_plans(units: Sequence[Unit], named: Mapping[str, torch.Tensor], ranks: int) -> list[BucketPlan]:
+    """Trainable parameters have a layout of their own, numbered as in `named`. Last units come first."""
+    return [plan for trainable in (True, False) for plan in _of_kind(units, named, ranks, trainable)]
+
+
+def _of_kind(units: Sequence[Unit], named: Mapping[str, torch.Tensor], ranks: int, trainable: bool) -> list[BucketPlan]:
+    sharded = {name for unit in units for name in unit.parameters}
+    numbers = {
+        name: number
+        for number, name in enumerate(n for n, p in named.items() if n in sharded and p.requires_grad is trainable)
+    }
+    members: list[tuple[int, list[str]]] = []
+    for place in reversed(range(len(units))):
+        by_dtype: dict[torch.dtype, list[str]] = {}
+        for name in units[place].parameters:
+            if name in numbers:
+                by_dtype.setdefault(named[name].dtype, []).append(name)
+        members.extend((place, names) for names in by_dtype.values())
+    lengths = [named[name].numel() for name in numbers]
+    layout = _C.ShardLayout(lengths, [[numbers[n] for n in names] for _, names in members], ranks)
+    return [BucketPlan(unit, tuple(names), layout, n, trainable) for n, (unit, names) in enumerate(members)]
+
+
 _KEPT = 2  # blocks of memory: one unit in use, one on its way
 
 
@@ -79,14 +125,14 @@ class Bucket:
         """Where the parameter at this position lies in the bucket's memory."""
         return self._views[position]
 
-    def recall(self) -> None:
+    def restore_views(self) -> None:
         """Values that were put elsewhere (`.data = ...`) move into its memory. RuntimeError if they do not fit."""
         for name, parameter, view in zip(self.plan.names, self.parameters, self._views, strict=True):
-            check_lie(parameter, lie_of(view), name)
-            bring_back(parameter, view)
+            check_tensor_layout(parameter, tensor_layout(view), name)
+            restore_view(parameter, view)
 
-    def seal(self, root: int | None) -> None:
-        """The values that now are in its memory - those of rank `root`, if it is given - become everybody's shards."""
+    def write_shard(self, root: int | None) -> None:
+        """The values in its memory - those of rank `root`, if it is given - become the shards of all ranks."""
         if root is not None and self._group.size() > 1 and self._flat.numel():
             dist.broadcast(self._flat.view(torch.uint8), group_src=root, group=self._group)
         own = self._flat[self._group.rank() * self.shard_elements :][: self.shard_elements]
@@ -107,7 +153,7 @@ class Bucket:
     def check_free(self) -> None:
         """RuntimeError names a parameter whose .data was assigned while it was freed."""
         for name, parameter, stand_in in zip(self.plan.names, self.parameters, self._stand_ins, strict=True):
-            check_lie(parameter, lie_of(stand_in), name)
+            check_tensor_layout(parameter, tensor_layout(stand_in), name)
             if parameter.untyped_storage()._cdata != stand_in.untyped_storage()._cdata:
                 raise RuntimeError(
                     f"DistributedDataParallel: .data of parameter {name} was assigned while it was freed "
@@ -115,11 +161,11 @@ class Bucket:
                 )
 
     def free(self, blocks: Blocks) -> None:
-        """From now on whoever reads a parameter gets an error that names it."""
+        """From now on, reading a parameter raises an error that names it."""
         _C.set_values(self.parameters, self._stand_ins)
         blocks.put(_C.take_memory(self._flat, self._absent))
 
-    def lend(self, position: int) -> torch.Tensor:
+    def lend_memory(self, position: int) -> torch.Tensor:
         """Memory of its own for one parameter, for a while: for a value that is whole on every rank."""
         parameter = self.parameters[position]
         parameter.data = torch.empty_strided(
@@ -127,7 +173,7 @@ class Bucket:
         )
         return parameter.data
 
-    def take_back(self, position: int) -> None:
+    def keep_part(self, position: int) -> None:
         """Ends a loan: this rank keeps its part of the value."""
         parameter, stand_in = self.parameters[position], self._stand_ins[position]
         begin, first = self._offsets[position], self._group.rank() * self.shard_elements
@@ -139,7 +185,7 @@ class Bucket:
 
 
 class UnitStorage:
-    """The buckets of one unit, and who needs them now."""
+    """The buckets of one unit, and how many passes and contexts need them now."""
 
     def __init__(self, number: int, name: str, buckets: Sequence[Bucket], blocks: Blocks) -> None:
         self.number, self.name, self.buckets = number, name, list(buckets)
@@ -179,7 +225,7 @@ class UnitStorage:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Ranks that gather different units are told theirs."""
+        """Adds this rank's unit to the error that ranks get when they gather different units."""
         try:
             yield
         except dist.DistBackendError as error:
@@ -209,3 +255,48 @@ def _gone(unit: str) -> str:
         "(zero_stage=3): a module must return what depends on its parameters, in tuples, lists, dicts or dataclasses; "
         "second derivatives (create_graph) need zero_stage=2"
     )
+
+
+class ShardedParameters(FlatParameters):
+    """What an optimizer steps and a checkpoint stores at stage 3: this rank's shards of one layout's buckets.
+
+    Other ranks get stepped values when units are gathered.
+    """
+
+    def __init__(
+        self, buckets: Sequence[Bucket], group: dist.ProcessGroup, master_dtype: torch.dtype | None = None
+    ) -> None:
+        self._buckets = list(buckets)
+        layout = buckets[0].plan.layout
+        by_number = {}
+        for members, bucket in zip(layout.buckets, buckets, strict=True):
+            by_number.update(zip(members, bucket.parameters, strict=True))
+        super().__init__([by_number[n] for n in range(len(by_number))], layout, group, master_dtype)
+
+    @property
+    def padded_bytes(self) -> int:
+        """See FlatParameters."""
+        return sum(bucket.shard.nbytes for bucket in self._buckets)
+
+    @property
+    def useful_bytes(self) -> int:
+        """See FlatParameters."""
+        return sum(bucket.useful_bytes for bucket in self._buckets)
+
+    def own(self, bucket: int) -> torch.Tensor:
+        """The shard."""
+        return self._buckets[bucket].shard
+
+    def kept(self, bucket: int) -> torch.Tensor:
+        """The shard."""
+        return self.own(bucket)
+
+    def restore_views(self, bucket: int) -> None:
+        """The fp32 copy follows what was loaded."""
+        self._renew_fp32_copy(bucket)
+
+    def gather(self, bucket: int) -> None:
+        """Nothing: units are gathered when they are used."""
+
+    def _lay_out(self) -> None:
+        """Nothing: parameters stay in their units."""

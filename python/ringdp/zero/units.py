@@ -39,7 +39,7 @@ def units_of(
     """In the order of the model, enclosing ones first. A parameter belongs to the nearest unit around its first name.
 
     chosen: modules, or classes of modules, that are a unit each; the rest of the model is one more. Default: the
-        children of a model's lists and Sequentials, and what lies beside those. A module below is divided likewise when
+        children of a model's lists and Sequentials, and what is next to those. A module below is divided likewise when
         it has no forward of its own, or more than half of the elements.
     ignored: names of parameters that stay whole. ValueError or TypeError names what is wrong in `chosen`.
     """
@@ -100,7 +100,7 @@ def _elements(module: nn.Module, ignored: Collection[str], prefix: str = "") -> 
 
 
 def _is_forwardless(module: nn.Module) -> bool:
-    """A list, or whatever else nobody calls: no hook of it ever runs."""
+    """A list, or another module that is never called, so that none of its hooks runs."""
     return type(module).forward is nn.Module.forward
 
 

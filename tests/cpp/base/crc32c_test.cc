@@ -39,7 +39,8 @@ TEST(Crc32c, IsTheSameByEveryMethodAtEverySizeAndAlignment) {
   std::mt19937 random(20);
   std::vector<uint8_t> bytes(40000);
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
-  for (const size_t size : {0, 1, 7, 8, 9, 63, 511, 512, 513, 767, 768, 1023, 1024, 3071, 3072, 3073, 6144, 9999, 30000}) {
+  for (const size_t size :
+       {0, 1, 7, 8, 9, 63, 511, 512, 513, 767, 768, 1023, 1024, 3071, 3072, 3073, 6144, 9999, 30000}) {
     const size_t from = random() % 64;
     const uint32_t expected = reference(0, bytes.data() + from, size);
     for (const Crc32cMethod& method : crc32c_methods()) {

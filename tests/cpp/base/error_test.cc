@@ -43,8 +43,8 @@ TEST(Error, TheCulpritIsUnknownByDefault) { EXPECT_EQ(Error(ErrorKind::kTimeout,
 TEST(ThrowErrno, NamesTheCallTheReasonAndTheNumber) {
   const Error error = thrown_by([] { throw_errno("mmap of 8 bytes", ENOMEM); });
   EXPECT_EQ(error.kind(), ErrorKind::kInternal);
-  EXPECT_EQ(error.what(), std::string("mmap of 8 bytes: ") + std::strerror(ENOMEM) + " (errno " +
-                              std::to_string(ENOMEM) + ")");
+  EXPECT_EQ(error.what(),
+            std::string("mmap of 8 bytes: ") + std::strerror(ENOMEM) + " (errno " + std::to_string(ENOMEM) + ")");
 }
 
 TEST(ThrowErrno, SaysWhatToDoWhereTheLimitIsReachedAndOnlyThere) {

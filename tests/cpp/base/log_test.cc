@@ -92,7 +92,9 @@ TEST_F(Log, APipeThatNobodyReadsHoldsNobodyUp) {
   if (waited) {
     ADD_FAILURE() << "a line waited for a reader";
     ::dup2(usual.get(), STDERR_FILENO);
-    std::thread([fd = ::dup(reading.get())] { for (char rest; ::read(fd, &rest, 1) > 0;) continue; }).detach();
+    std::thread([fd = ::dup(reading.get())] {
+      for (char rest; ::read(fd, &rest, 1) > 0;) continue;
+    }).detach();
     return writer.join();
   }
   writer.join();

@@ -63,8 +63,8 @@ std::vector<int64_t> elements_read(AlgorithmChoice algorithm, Order order, plan:
     Contributions read;
     const std::vector<int> of_host(members.begin() + first, members.end());
     ContributionReader reader(plan, of_host, read);
-    for (const plan::Lane& lane : plan.lanes) {
-      for (const plan::Step& step : lane.steps) {
+    for (const plan::Channel& channel : plan.channels) {
+      for (const plan::Step& step : channel.steps) {
         const bool encodes = step.verb == plan::Verb::kEncode && step.srcs[0].space == plan::Space::kInput;
         if (step.verb != plan::Verb::kFold && !encodes) continue;
         for (const plan::Ref& ref : step.srcs) reader.read(ref, memory.data(), ref.count);
@@ -95,7 +95,8 @@ TEST(Contributions, EveryPlanOfASumReadsEachAsOftenAsAllOthers) {
               problem.segment_bytes = 256;
               problem.one_shot_bytes = 0;
               problem.slot_bytes = 4096;
-              const int64_t whole = what == plan::Collective::kAllReduce ? problem.count : problem.world * problem.count;
+              const int64_t whole =
+                  what == plan::Collective::kAllReduce ? problem.count : problem.world * problem.count;
               EXPECT_EQ(elements_read(algorithm, order, problem), std::vector<int64_t>(problem.world, whole))
                   << plan::name_of(algorithm) << " " << plan::name_of(what) << (order == Order::kRank ? "" : " rotated")
                   << " dtype " << static_cast<int>(dtype) << ", " << hosts.size() << " hosts";

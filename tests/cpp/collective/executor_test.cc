@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
+#include <numeric>
+#include <vector>
 
 #include "collective/executor_world.h"
-#include "collective/recorder.h"
+#include "collective/inspect.h"
 #include "plan/builder.h"
 
 namespace ringdp::collective {
@@ -33,17 +36,17 @@ TEST(Executor, CountersEqualThePlansTotals) {
   }
 }
 
-TEST(Executor, NotesAreOnLinksOnlyWhereNoArenaHoldsAllRanks) {
+TEST(Executor, HeadersAreOnLinksOnlyWhereNoArenaHoldsAllRanks) {
   for (const Case& c : kCases) {
     World world(3, c, 100);
     world.start(1, {1, 1, 1});
     world.run();
-    const uint64_t on_links = c.shared ? 0 : 2 * sizeof(transport::Note);
+    const uint64_t on_links = c.shared ? 0 : 2 * sizeof(transport::Header);
     for (int r = 0; r < 3; ++r) EXPECT_EQ(world.executor(r).totals().header_bytes_sent, on_links);
   }
 }
 
-TEST(Executor, RepeatedCollectivesReuseSlotsAndNotes) {
+TEST(Executor, RepeatedCollectivesReuseSlotsAndHeaders) {
   for (const Case& c : kCases) {
     World world(3, c, 3001);
     for (uint64_t seq = 1; seq <= 7; ++seq) {
@@ -54,8 +57,8 @@ TEST(Executor, RepeatedCollectivesReuseSlotsAndNotes) {
   }
 }
 
-// A rank may have heard all others before its own note is out: it must still send it.
-TEST(Executor, TheOwnNoteGoesOutThoughItsLinksWereFullWhileThePeersNotesCame) {
+// A rank may have heard all others before its own header is out: it must still send it.
+TEST(Executor, TheOwnHeaderGoesOutThoughItsLinksWereFullWhileThePeersHeadersCame) {
   for (const Case& c : kCases) {
     for (int refusals = 0; refusals < 6; ++refusals) {
       World world(3, c, 50, refusals);
@@ -132,9 +135,9 @@ struct Pair {
   Executor make(int rank, Buffers buffers) {
     Opening opening;
     opening.seq = 9;
-    opening.check = [](int, const transport::Note&) {};
+    opening.check = [](int, const transport::Header&) {};
     return Executor(plans[rank], std::move(buffers), fabrics[rank], workspaces[rank],
-                    NoteExchange(fabrics[rank], rank, 2, std::move(opening)));
+                    HeaderExchange(fabrics[rank], rank, 2, std::move(opening)));
   }
 
   std::vector<std::unique_ptr<transport::ShmArena>> arenas = transport::make_local_arenas(2, 4096, 4096);
@@ -190,12 +193,12 @@ TEST(Executor, AnAnnouncedLengthThatIsNotExpectedIsAMismatch) {
   EXPECT_EQ(to[2], -1) << "bytes of the mismatch were written";
 }
 
-// A plan of one rank that reads and writes where the notes said its peers' tensors lie.
+// A plan of one rank that reads and writes where the headers said its peers' tensors lie.
 TEST(Executor, TensorsOfPeersAreReachedWhereTheyLie) {
   plan::Problem problem;
   plan::Builder builder("test", problem);
-  const int lane = builder.add_lane("fold");
-  builder.fold(lane, {builder.input(0, {1, 3}), builder.peer_input(1, {1, 3})},
+  const int channel = builder.add_channel("fold");
+  builder.fold(channel, {builder.input(0, {1, 3}), builder.peer_input(1, {1, 3})},
                {builder.output(0, {1, 3}), builder.peer_output(1, {1, 3})}, true);
   const plan::Plan plan = builder.finish();
   std::vector<float> mine = {1, 2, 3, 4}, theirs = {10, 20, 30, 40};
@@ -204,7 +207,7 @@ TEST(Executor, TensorsOfPeersAreReachedWhereTheyLie) {
   Workspace workspace;
   Buffers buffers{{mine.data()}, {mine.data()}};
   buffers.peers = {{}, {at, at}};
-  Executor executor(plan, buffers, fabric, workspace, NoteExchange(fabric, 0, 1, {}));
+  Executor executor(plan, buffers, fabric, workspace, HeaderExchange(fabric, 0, 1, {}));
   while (!executor.done()) executor.advance();
   EXPECT_EQ(mine, (std::vector<float>{1, 22, 33, 4}));
   EXPECT_EQ(theirs, (std::vector<float>{10, 22, 33, 40}));
@@ -215,23 +218,70 @@ TEST(Executor, FoldsPartialSumsWithEachOther) {
   plan::Problem problem;
   problem.dtype = DType::kBF16;
   plan::Builder builder("test", problem);
-  const int lane = builder.add_lane("fold");
+  const int channel = builder.add_channel("fold");
   const plan::Ref first = plan::Builder::scratch(builder.reserve_scratch(64), plan::Form::kWide, 16);
   const plan::Ref second = plan::Builder::scratch(builder.reserve_scratch(64), plan::Form::kWide, 16);
-  builder.fold(lane, {builder.input(0, {0, 16})}, {first}, false);
-  builder.fold(lane, {builder.input(1, {0, 16})}, {second}, false);
-  builder.fold(lane, {first, second}, {first}, false);
-  builder.fold(lane, {first}, {builder.output(0, {0, 16})}, true);
+  builder.fold(channel, {builder.input(0, {0, 16})}, {first}, false);
+  builder.fold(channel, {builder.input(1, {0, 16})}, {second}, false);
+  builder.fold(channel, {first, second}, {first}, false);
+  builder.fold(channel, {first}, {builder.output(0, {0, 16})}, true);
   const plan::Plan plan = builder.finish();
   const std::vector<uint16_t> one(16, 0x3f80), three(16, 0x4040);  // bfloat16
   std::vector<uint16_t> sum(16);
   const Fabric fabric;
   Workspace workspace;
   Executor executor(plan, Buffers{{one.data(), three.data()}, {sum.data()}}, fabric, workspace,
-                    NoteExchange(fabric, 0, 1, {}));
+                    HeaderExchange(fabric, 0, 1, {}));
   while (!executor.done()) executor.advance();
   EXPECT_EQ(sum, std::vector<uint16_t>(16, 0x4080));  // four
 }
 
+// Of an all_reduce each rank folds its slice, or on one server all of it; the rest is copied and nobody is told.
+TEST(ExecutorMemory, FoldedResultsAreToldOnceWhenTheyAreThere) {
+  constexpr int64_t kCount = 100'003;
+  for (const Case& c : kCases) {
+    if (c.wire != WireType::kFp32) continue;
+    World world(3, c, kCount, 0, 1 << 20);
+    std::vector<std::vector<int>> told(3, std::vector<int>(kCount, 0));
+    world.on_result = [&](int rank, int64_t begin, int64_t count) {
+      const float* const there = world.out(rank).data() + begin;
+      ASSERT_EQ(std::count(there, there + count, 6.0f), count);
+      for (int64_t i = begin; i < begin + count; ++i) ++told[rank][i];
+    };
+    world.start(1, {1, 1, 1});
+    world.run();
+    int64_t all = 0;
+    for (const std::vector<int>& counts : told) {
+      ASSERT_LE(*std::max_element(counts.begin(), counts.end()), 1);
+      all += std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    }
+    EXPECT_GE(all, kCount) << static_cast<int>(c.algorithm);
+  }
+}
+
+TEST(ExecutorMemory, WhatIsStagedPastTheCachesArrives) {
+  constexpr int64_t kCount = 1 << 20, kSlotBytes = 256 << 10;
+  for (int ranks = 2; ranks <= 3; ++ranks) {
+    World world(ranks, {AlgorithmChoice::kArena, Order::kRank, true}, kCount, 0, kSlotBytes);
+    int past_caches = 0;
+    for (uint64_t seq = 1; seq <= 3; ++seq) {
+      for (int r = 0; r < ranks; ++r) {
+        for (int64_t i = 0; i < kCount; ++i) world.in(r)[i] = static_cast<float>(i % 1009 + r * static_cast<int>(seq));
+      }
+      world.start(seq, std::vector<int>(ranks, 1));
+      past_caches += world.workspace(0).slot_path.past_caches();
+      world.run();
+      for (int r = 0; r < ranks; ++r) {
+        const auto extra = static_cast<float>(static_cast<int>(seq) * ranks * (ranks - 1) / 2);
+        std::vector<float> right(kCount);
+        for (int64_t i = 0; i < kCount; ++i) right[i] = static_cast<float>(ranks * (i % 1009)) + extra;
+        ASSERT_TRUE(world.out(r) == right);
+      }
+    }
+    EXPECT_GT(past_caches, 0) << "the second long plan looks whether they are slower";
+  }
+}
+
 }  // namespace
+
 }  // namespace ringdp::collective

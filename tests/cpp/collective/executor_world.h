@@ -30,14 +30,18 @@ class FullAtFirst : public transport::Link {
 struct Case {
   AlgorithmChoice algorithm;
   Order order;
-  bool shared;  // notes go through the arena, whatever the plan runs on
+  bool shared;  // headers go through the arena, whatever the plan runs on
   WireType wire = WireType::kFp32;
 };
-inline const Case kCases[] = {{AlgorithmChoice::kArena, Order::kRank, true},   {AlgorithmChoice::kDirect, Order::kRank, false},
-                       {AlgorithmChoice::kDirect, Order::kRank, true},  {AlgorithmChoice::kRing, Order::kRank, false},
-                       {AlgorithmChoice::kRing, Order::kRotated, false}, {AlgorithmChoice::kRing, Order::kRotated, true},
-                       {AlgorithmChoice::kTree, Order::kRank, false},    {AlgorithmChoice::kServer, Order::kRank, true},
-                       {AlgorithmChoice::kDirect, Order::kRank, false, WireType::kBf16}};
+inline const Case kCases[] = {{AlgorithmChoice::kArena, Order::kRank, true},
+                              {AlgorithmChoice::kDirect, Order::kRank, false},
+                              {AlgorithmChoice::kDirect, Order::kRank, true},
+                              {AlgorithmChoice::kRing, Order::kRank, false},
+                              {AlgorithmChoice::kRing, Order::kRotated, false},
+                              {AlgorithmChoice::kRing, Order::kRotated, true},
+                              {AlgorithmChoice::kTree, Order::kRank, false},
+                              {AlgorithmChoice::kServer, Order::kRank, true},
+                              {AlgorithmChoice::kDirect, Order::kRank, false, WireType::kBf16}};
 
 // N ranks in one thread over shared-memory links and arenas; rank 0's links may be full at first.
 class World {
@@ -67,26 +71,27 @@ class World {
     }
   }
 
-  // `announced[r]` is the one byte of rank r's note; ranks compare it with their own.
+  // `announced[r]` is the one byte of rank r's header; ranks compare it with their own.
   void start(uint64_t seq, const std::vector<int>& announced) {
     for (size_t r = 0; r < parts_.size(); ++r) start_rank(static_cast<int>(r), seq, announced[r]);
   }
   void start_rank(int r, uint64_t seq, int announced) {
     Opening opening;
     opening.seq = seq;
-    opening.note.bytes[0] = static_cast<std::byte>(announced);
-    opening.check = [mine = opening.note.bytes[0]](int rank, const transport::Note& theirs) {
+    opening.header.bytes[0] = static_cast<std::byte>(announced);
+    opening.check = [mine = opening.header.bytes[0]](int rank, const transport::Header& theirs) {
       if (theirs.bytes[0] != mine) throw Error(ErrorKind::kMismatch, "differs", rank);
     };
     Part& part = parts_[r];
-    NoteExchange notes(part.fabric, r, part.plan.world, std::move(opening));
+    HeaderExchange headers(part.fabric, r, part.plan.world, std::move(opening));
     Buffers buffers{{part.in.data()}, {part.out.data()}};
     if (counts_contributions) buffers.contributions = &part.contributions;
     if (on_result) buffers.on_result = [this, r](int64_t begin, int64_t count) { on_result(r, begin, count); };
     Observer observer;
-    if (after_step) observer = [this, r](const plan::Step& step, const std::vector<void*>& dsts) { after_step(r, step, dsts); };
+    if (after_step)
+      observer = [this, r](const plan::Step& step, const std::vector<void*>& dsts) { after_step(r, step, dsts); };
     part.executor = std::make_unique<Executor>(part.plan, std::move(buffers), part.fabric, part.workspace,
-                                               std::move(notes), std::move(observer));
+                                               std::move(headers), std::move(observer));
   }
 
   // Before start():

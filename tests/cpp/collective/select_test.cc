@@ -190,8 +190,10 @@ TEST(Select, NothingIsOnAWireInSharedMemory) {
 TEST(Select, OtherPlansWithAWireTypeAreRefusedByName) {
   Settings rotated = wired("auto");
   rotated.order = Order::kRotated;
-  for (const auto& [settings, named] : {std::pair{wired("ring"), "algorithm=ring"}, {wired("tree"), "algorithm=tree"},
-                                        {wired("server"), "algorithm=server"}, {wired("hierarchy"), "algorithm=hierarchy"},
+  for (const auto& [settings, named] : {std::pair{wired("ring"), "algorithm=ring"},
+                                        {wired("tree"), "algorithm=tree"},
+                                        {wired("server"), "algorithm=server"},
+                                        {wired("hierarchy"), "algorithm=hierarchy"},
                                         {rotated, "order=rotated"}}) {
     try {
       select(settings, {4, false, {0, 2}});

@@ -88,7 +88,11 @@ TEST(SlotPath, AFewSlowCopiesTellNothing) {
   SlotPath path;
   for (int i = 0; i < 10; ++i) {
     path.begin(kLong);
-    for (int k = 0; k < 10; ++k) path.saw(SlotPath::Work::kCopyOut, kBytes, k < 4 ? nanoseconds(10'000'000) : path.past_caches() ? kMemory : kFast);
+    for (int k = 0; k < 10; ++k)
+      path.saw(SlotPath::Work::kCopyOut, kBytes,
+               k < 4                ? nanoseconds(10'000'000)
+               : path.past_caches() ? kMemory
+                                    : kFast);
     EXPECT_EQ(path.past_caches(), i == 1);
   }
 }

@@ -4,6 +4,9 @@
 
 #include <atomic>
 
+#include "base/threads.h"
+#include "transport/shm/local_arenas.h"
+
 namespace ringdp::comm {
 namespace {
 
@@ -23,8 +26,8 @@ class Fake : public Drivable {
   }
   void check_time() override { ++time_checks_; }
   void set_asleep(bool asleep, std::vector<pollfd>&) override { asleep_ = asleep; }
-  Patience patience() const override { return {}; }
-  void step_aside() override { ++steps_aside_; }
+  SpinPolicy spin_policy() const override { return {}; }
+  void leave_shared_core() override { ++steps_aside_; }
 
   std::atomic<int> left_;
   std::atomic<bool> blocked_, asleep_{false}, inside_{false};
@@ -101,6 +104,36 @@ TEST(Engine, RemovedWorkIsNotDriven) {
   engine.add(other);
   EXPECT_TRUE(engine.wait([&] { return other->left_ == 0; }, unhung()));
   EXPECT_EQ(gone->left_, 1);
+}
+
+using Cores = std::vector<int>;
+
+TEST(LeaveSharedCore, OnlyWhoSharesACoreMoves) {
+  EXPECT_EQ(free_cores({0, 1}, 0, {1}), Cores{});
+  EXPECT_EQ(free_cores({0, 1}, 0, {-1}), Cores{});
+  EXPECT_EQ(free_cores({0, 1}, 0, {0}), Cores{1});
+}
+
+TEST(LeaveSharedCore, CoresOfPeersAndOfOthersAreNotFree) {
+  EXPECT_EQ(free_cores({0, 1, 2, 3}, 2, {0, 2}), (Cores{1, 3}));
+  EXPECT_EQ(free_cores({0, 2}, 2, {0, 2}), Cores{}) << "there is nowhere to go";
+  EXPECT_EQ(free_cores({5, 7}, 6, {6}), (Cores{5, 7}));
+}
+
+TEST(LeaveSharedCore, LeavesTheCoreOfAPeer) {
+  if (usable_cores().size() < 2) GTEST_SKIP() << "one core";
+  const Cores before = usable_cores();
+  const auto arenas = transport::make_local_arenas({2, 64, 64, 0});
+  bool left = false;  // where a busy machine moves the thread back before we look, another try shows it
+  for (int i = 0; i < 1000 && !left; ++i) {
+    arenas[1]->arrive();
+    const int shared = arenas[0]->core(1);
+    move_to({shared});
+    leave_shared_core(*arenas[0]);
+    left = current_core() != shared && arenas[1]->core(0) != shared;
+  }
+  EXPECT_TRUE(left);
+  EXPECT_EQ(usable_cores(), before);
 }
 
 }  // namespace

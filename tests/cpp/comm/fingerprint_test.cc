@@ -68,23 +68,23 @@ TEST(Fingerprint, EveryOneOfManyPartsIsCompared) {
 }
 
 // What a rank sends and receives in an all_to_all is checked by each pair, as no other rank knows it.
-TEST(Fingerprint, PlacementsTravelInTheNoteAndMayDiffer) {
+TEST(Fingerprint, PlacementsTravelInTheHeaderAndMayDiffer) {
   OpDesc mine;
   mine.what = plan::Collective::kAllReduce;
-  const transport::Note note = encode(mine, {int64_t{5} << 40, 64});
-  EXPECT_EQ(placement_in(note).inputs, int64_t{5} << 40);
-  EXPECT_EQ(placement_in(note).output, 64);
-  EXPECT_NO_THROW(check_same(mine, 0, note, 1));
+  const transport::Header header = encode(mine, {int64_t{5} << 40, 64});
+  EXPECT_EQ(placement_in(header).inputs, int64_t{5} << 40);
+  EXPECT_EQ(placement_in(header).output, 64);
+  EXPECT_NO_THROW(check_same(mine, 0, header, 1));
   EXPECT_EQ(placement_in(encode(mine)).inputs, Placement::kElsewhere);
 }
 
-TEST(Fingerprint, RemarksTravelInTheNoteAndMayDiffer) {
+TEST(Fingerprint, RemarksTravelInTheHeaderAndMayDiffer) {
   OpDesc mine;
   mine.what = plan::Collective::kAllReduce;
-  const transport::Note note = encode(mine, {}, {0xfedcba9876543210u, int64_t{1} << 50});
-  EXPECT_EQ(remarks_in(note).digest, 0xfedcba9876543210u);
-  EXPECT_EQ(remarks_in(note).waited_ns, int64_t{1} << 50);
-  EXPECT_NO_THROW(check_same(mine, 0, note, 1));
+  const transport::Header header = encode(mine, {}, {0xfedcba9876543210u, int64_t{1} << 50});
+  EXPECT_EQ(remarks_in(header).digest, 0xfedcba9876543210u);
+  EXPECT_EQ(remarks_in(header).waited_ns, int64_t{1} << 50);
+  EXPECT_NO_THROW(check_same(mine, 0, header, 1));
   EXPECT_EQ(remarks_in(encode(mine)).digest, 0u);
   EXPECT_EQ(remarks_in(encode(mine)).waited_ns, -1);
 }
@@ -104,7 +104,8 @@ TEST(Fingerprint, WhereACollectiveRunsIsComparedAndSaid) {
   EXPECT_NE(text.find("(host or devices)"), std::string::npos) << text;
   EXPECT_NE(text.find("rank 5 called " + describe(devices)), std::string::npos) << text;
   EXPECT_EQ(describe(devices), describe(host) + " on devices");
-  EXPECT_NE(mismatch(meeting, host).find("rank 0 called its first collective of tensors on a device"), std::string::npos);
+  EXPECT_NE(mismatch(meeting, host).find("rank 0 called its first collective of tensors on a device"),
+            std::string::npos);
   EXPECT_EQ(mismatch(meeting, meeting), "");
   OpDesc stepping = sample_call();
   stepping.place = Place::kStepping;
@@ -135,9 +136,9 @@ TEST(Fingerprint, WhereTensorsLieOnDevicesIsComparedAndSaid) {
 
 TEST(Fingerprint, BytesThatAreNoneAreRefused) {
   for (size_t at : {0, 4, 5, 6}) {  // magic, collective, dtype, reduce op
-    transport::Note note = encode(sample_call());
-    note.bytes[at] = std::byte{0xff};
-    EXPECT_THROW(check_same(sample_call(), 0, note, 1), Error) << "byte " << at;
+    transport::Header header = encode(sample_call());
+    header.bytes[at] = std::byte{0xff};
+    EXPECT_THROW(check_same(sample_call(), 0, header, 1), Error) << "byte " << at;
   }
 }
 

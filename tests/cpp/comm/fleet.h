@@ -18,7 +18,8 @@ const auto kLong = std::chrono::seconds(60);  // a guard against hanging
 using RankBody = std::function<void(int rank, Group& group, Runtime& runtime)>;
 
 // Runs `body` on every rank and returns each rank's error text ("" when it ended well). Groups leave at the end.
-inline std::vector<std::string> run_fleet(int world, const std::function<Settings(int rank)>& settings, const RankBody& body) {
+inline std::vector<std::string> run_fleet(int world, const std::function<Settings(int rank)>& settings,
+                                          const RankBody& body) {
   MemoryStore store;
   std::vector<std::string> errors(world);
   std::vector<std::thread> threads;
@@ -26,8 +27,8 @@ inline std::vector<std::string> run_fleet(int world, const std::function<Setting
     threads.emplace_back([&, rank] {
       Runtime runtime;
       try {
-        const auto group = Group::create(runtime, store, {"fleet", rank, world, settings(rank)},
-                                         Deadline::after(kLong));
+        const auto group =
+            Group::create(runtime, store, {"fleet", rank, world, settings(rank)}, Deadline::after(kLong));
         try {
           body(rank, *group, runtime);
         } catch (const Error& error) {
@@ -44,7 +45,8 @@ inline std::vector<std::string> run_fleet(int world, const std::function<Setting
 }
 
 inline std::vector<std::string> run_fleet(int world, const Settings& settings, const RankBody& body) {
-  return run_fleet(world, [&](int) { return settings; }, body);
+  return run_fleet(
+      world, [&](int) { return settings; }, body);
 }
 
 inline void expect_no_errors(const std::vector<std::string>& errors) {
@@ -54,7 +56,8 @@ inline void expect_no_errors(const std::vector<std::string>& errors) {
 // Every rank's error has all of these words.
 inline void expect_all(const std::vector<std::string>& errors, const std::vector<std::string>& words) {
   for (const std::string& error : errors) {
-    for (const std::string& word : words) EXPECT_NE(error.find(word), std::string::npos) << word << " not in: " << error;
+    for (const std::string& word : words)
+      EXPECT_NE(error.find(word), std::string::npos) << word << " not in: " << error;
   }
 }
 

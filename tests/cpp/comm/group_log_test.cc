@@ -40,15 +40,15 @@ TEST(GroupLog, BytesAreThoseOfAllParts) {
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(events[i].bytes, bytes[i]) << events[i].name;
 }
 
-// Ranks whose notes are there at the first look were not waited for.
+// Ranks whose headers are there at the first look were not waited for.
 TEST(GroupLog, TheLastToComeIsNamed) {
   trace::Recorder recorder(16);
   GroupLog log(recorder, "g", 1, {0, 1, 2});
   const auto last = [&](bool looked) {
     log.started(described(plan::Collective::kBarrier, 0), trace::now_ns());
-    log.noted(2, {});
+    log.entered(2, {});
     if (looked) log.looked();
-    log.noted(0, {});
+    log.entered(0, {});
     return recorder.ring().read().back();
   };
   EXPECT_EQ(last(false).peer, 1);
@@ -56,20 +56,20 @@ TEST(GroupLog, TheLastToComeIsNamed) {
   EXPECT_EQ(last(true).kind, Kind::kArrived);
 }
 
-// The wait of each collective goes out with the next one's note; then all know who delayed whom.
+// The wait of each collective goes out with the next one's header; then all know who delayed whom.
 TEST(GroupLog, WaitsOfTheCollectiveBeforeMakeDelays) {
   trace::Recorder recorder(16);
   GroupLog log(recorder, "g", 0, {0, 1, 2});
   EXPECT_EQ(log.remarks(7).waited_ns, -1);
   EXPECT_EQ(log.remarks(7).digest, 7u);
   log.started(described(plan::Collective::kBarrier, 0, 1), trace::now_ns() - 1'000'000);
-  log.noted(1, {0, -1});
-  log.noted(2, {0, -1});
+  log.entered(1, {0, -1});
+  log.entered(2, {0, -1});
   const int64_t own = log.remarks(0).waited_ns;
   EXPECT_GE(own, 1'000'000);
   log.started(described(plan::Collective::kBarrier, 0, 2), trace::now_ns());
-  log.noted(1, {0, own + 500});
-  log.noted(2, {0, own - 300});
+  log.entered(1, {0, own + 500});
+  log.entered(2, {0, own - 300});
   EXPECT_EQ(log.delays(), (std::vector<int64_t>{0, 0, 300}));
 }
 
@@ -124,8 +124,8 @@ TEST(GroupLog, EveryRankOfAFleetTellsOfEveryCollective) {
   }
 }
 
-// The machine may keep a rank from its core for longer than any nap, so rank 1 comes once the others wait, and again until
-// that outweighs everything else. All ranks compute the same, and end together.
+// The machine may keep a rank from its core for longer than any nap, so rank 1 comes once the others wait, and again
+// until that outweighs everything else. All ranks compute the same, and end together.
 TEST(GroupLog, ASleeperIsWhoDelaysTheOthers) {
   constexpr auto kNap = std::chrono::milliseconds(20);
   constexpr int kOften = 200;

@@ -160,14 +160,16 @@ TEST_P(GroupMessages, AReceiveOfTheWrongTagEndsAtTheDeadline) {
 
 TEST_P(GroupMessages, ADifferentSizeOrDtypeIsNamedOnEveryRank) {
   const auto differ = [&](const std::function<void(MessageRequest&)>& change, const std::vector<std::string>& words) {
-    expect_all(run_fleet(3, settings(), [&](int rank, Group& group, Runtime&) {
-      std::vector<float> memory(4);
-      MessageRequest request = message(memory, 1 - rank, 7);
-      if (rank == 2) request.peer = 0, request.tag = 1;  // waits for a message that never comes
-      if (rank == 1) change(request);
-      wait(group, rank == 0 ? *group.send(std::move(request)) : *group.recv(std::move(request)));
-      ADD_FAILURE() << "rank " << rank << " went on";
-    }), words);
+    expect_all(run_fleet(3, settings(),
+                         [&](int rank, Group& group, Runtime&) {
+                           std::vector<float> memory(4);
+                           MessageRequest request = message(memory, 1 - rank, 7);
+                           if (rank == 2) request.peer = 0, request.tag = 1;  // waits for a message that never comes
+                           if (rank == 1) change(request);
+                           wait(group, rank == 0 ? *group.send(std::move(request)) : *group.recv(std::move(request)));
+                           ADD_FAILURE() << "rank " << rank << " went on";
+                         }),
+               words);
   };
   differ([](MessageRequest& r) { r.count = 3; },
          {"Mismatch", "element count", "send(float32 x 4 to rank 1, tag 7)", "recv(float32 x 3 from rank 0, tag 7)"});

@@ -6,10 +6,10 @@
 #include <thread>
 #include <vector>
 
+#include "comm/bootstrap.h"
 #include "comm/memory_store.h"
 #include "comm/rank_threads.h"
-#include "comm/rendezvous.h"
-#include "transport/socket_io.h"
+#include "transport/socket.h"
 
 namespace ringdp::comm {
 
@@ -32,8 +32,7 @@ inline transport::HostIdentity identity_on(int rank, int world, int hosts) {
 
 // A group whose ranks are threads; holds all meshes until it ends, as a link of a gone rank would break.
 struct Meshes {
-  Meshes(MemoryStore& store, int world, const Settings& settings, int hosts = 1)
-      : meshes(static_cast<size_t>(world)) {
+  Meshes(MemoryStore& store, int world, const Settings& settings, int hosts = 1) : meshes(static_cast<size_t>(world)) {
     std::vector<transport::Doorbell> bells(static_cast<size_t>(world));
     run_ranks(world, [&](int rank) {
       meshes[static_cast<size_t>(rank)] = connect_as(identity_on(rank, world, hosts), store, rank, world, settings,
@@ -88,7 +87,7 @@ inline void exchange_on_all_links(std::vector<Mesh>& meshes) {
 
 // Each end of every control socket hears the other end's rank.
 inline void exchange_on_all_controls(std::vector<Mesh>& meshes) {
-  const transport::Patience forever{Deadline::never(), nullptr};
+  const transport::WaitPolicy forever{Deadline::never(), nullptr};
   run_ranks(static_cast<int>(meshes.size()), [&](int rank) {
     for (const Peer& peer : meshes[static_cast<size_t>(rank)].peers) {
       if (peer.rank == rank) continue;

@@ -25,7 +25,8 @@ class PlacementTest : public testing::Test {
   std::byte* block(int64_t bytes) { return arena().heap()->take(bytes); }
   int64_t offset(const std::byte* at) { return at - arena().heap_at(1); }
 
-  std::vector<std::unique_ptr<transport::ShmArena>> arenas_ = transport::make_local_arenas({kMembers, 64, 64, kHeapBytes});
+  std::vector<std::unique_ptr<transport::ShmArena>> arenas_ =
+      transport::make_local_arenas({kMembers, 64, 64, kHeapBytes});
 };
 
 TEST_F(PlacementTest, ATensorInTheHeapHasAnOffset) {
@@ -39,7 +40,8 @@ TEST_F(PlacementTest, MemoryOutsideTheOwnHeapIsElsewhere) {
   std::vector<float> ordinary(kCount);
   std::byte* of_another = arenas_[0]->heap_at(0);
   std::byte* beyond = arena().heap_at(1) + kHeapBytes - kCount * 4 + 4;
-  for (void* tensor : {static_cast<void*>(ordinary.data()), static_cast<void*>(of_another), static_cast<void*>(beyond)}) {
+  for (void* tensor :
+       {static_cast<void*>(ordinary.data()), static_cast<void*>(of_another), static_cast<void*>(beyond)}) {
     const Placement found = place(problem(plan::Collective::kAllReduce), {{tensor}, {tensor}}, arena());
     EXPECT_EQ(found.inputs, Placement::kElsewhere);
     EXPECT_EQ(found.output, Placement::kElsewhere);
@@ -107,7 +109,7 @@ TEST_F(PlacementTest, OneTensorElsewhereRulesItOut) {
   EXPECT_FALSE(locate(p, {{64, 64}, {64, Placement::kElsewhere}, {64, 64}}, arena()));
 }
 
-// A damaged note must not make this rank read or write outside the heap it names.
+// A damaged header must not make this rank read or write outside the heap it names.
 TEST_F(PlacementTest, OffsetsThatLeaveTheHeapAreNotFollowed) {
   const plan::Problem p = problem(plan::Collective::kAllReduce);
   const int64_t last = kHeapBytes - kCount * 4;

@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-#include "base/wire_type.h"
+#include "base/dtype.h"
 
 namespace ringdp::kernels::testing {
 

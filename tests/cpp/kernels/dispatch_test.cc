@@ -13,9 +13,7 @@
 namespace ringdp::kernels {
 namespace {
 
-TEST(Dispatch, FoldRunsOnTheFirstSet) {
-  EXPECT_STREQ(instruction_set(), supported_instruction_sets().front().name);
-}
+TEST(Dispatch, FoldRunsOnTheFirstSet) { EXPECT_STREQ(instruction_set(), supported_instruction_sets().front().name); }
 
 TEST(Dispatch, TheBaselineIsLastAndNamesAreUnique) {
   std::set<std::string> names;
@@ -65,9 +63,8 @@ TEST_P(SameBits, OnEveryInstructionSet) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dispatch, SameBits, ::testing::Range(0, kNumberCount), [](const auto& which) {
-  return std::string(name_of(static_cast<DType>(which.param)));
-});
+INSTANTIATE_TEST_SUITE_P(Dispatch, SameBits, ::testing::Range(0, kNumberCount),
+                         [](const auto& which) { return std::string(name_of(static_cast<DType>(which.param))); });
 
 }  // namespace
 }  // namespace ringdp::kernels

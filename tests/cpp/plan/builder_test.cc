@@ -13,27 +13,27 @@ Problem problem_of_doubles() {
   return problem;
 }
 
-TEST(Builder, HandlesCountTheStepsOfTheirLane) {
+TEST(Builder, HandlesCountTheStepsOfTheirChannel) {
   Builder builder("test", problem_of_doubles());
-  const int send = builder.add_send_lane(2), recv = builder.add_recv_lane(0);
+  const int send = builder.add_send_channel(2), recv = builder.add_recv_channel(0);
   EXPECT_EQ(builder.send(send, 2, 0, builder.input(0, {0, 1})).steps, 1);
   const After second = builder.send(send, 2, 1, builder.input(0, {1, 2}));
   EXPECT_EQ(second.steps, 2);
-  EXPECT_EQ(second.lane, send);
+  EXPECT_EQ(second.channel, send);
   EXPECT_EQ(builder.recv(recv, 0, 0, builder.output(0, {0, 1}), {second}).steps, 1);
   const Plan plan = builder.finish();
-  EXPECT_EQ(plan.lanes[send].name, "send>2");
-  EXPECT_EQ(plan.lanes[recv].name, "recv<0");
-  EXPECT_EQ(plan.lanes[recv].steps[0].after[0].steps, 2);
+  EXPECT_EQ(plan.channels[send].name, "send>2");
+  EXPECT_EQ(plan.channels[recv].name, "recv<0");
+  EXPECT_EQ(plan.channels[recv].steps[0].after[0].steps, 2);
 }
 
 TEST(Builder, AnnouncedTransfersAreMarked) {
   Builder builder("test", problem_of_doubles());
-  const int lane = builder.add_lane("both");
-  builder.send_announced(lane, 2, 0, builder.input(2, {0, 0}));
-  builder.recv_announced(lane, 2, 0, builder.output(2, {0, 4}));
-  builder.send(lane, 2, 0, builder.input(2, {0, 1}));
-  const std::vector<Step> steps = builder.finish().lanes[lane].steps;
+  const int channel = builder.add_channel("both");
+  builder.send_announced(channel, 2, 0, builder.input(2, {0, 0}));
+  builder.recv_announced(channel, 2, 0, builder.output(2, {0, 4}));
+  builder.send(channel, 2, 0, builder.input(2, {0, 1}));
+  const std::vector<Step> steps = builder.finish().channels[channel].steps;
   EXPECT_TRUE(steps[0].announce && steps[0].verb == Verb::kSend);
   EXPECT_TRUE(steps[1].announce && steps[1].verb == Verb::kRecv);
   EXPECT_FALSE(steps[2].announce);
@@ -46,10 +46,10 @@ TEST(Builder, OnlyCopiesIntoOutputsGoPastCaches) {
   for (const bool large : {false, true}) {
     problem.past_caches_bytes = problem.world * problem.world * 4 * 8 - large;
     Builder builder("test", problem);
-    const int lane = builder.add_lane("arena");
-    builder.copy(lane, builder.input(0, {0, 4}), builder.slot(0, 0, 0, 4));
-    builder.copy(lane, builder.slot(1, 0, 0, 4), builder.output(1, {0, 4}));
-    const std::vector<Step> steps = builder.finish().lanes[lane].steps;
+    const int channel = builder.add_channel("arena");
+    builder.copy(channel, builder.input(0, {0, 4}), builder.slot(0, 0, 0, 4));
+    builder.copy(channel, builder.slot(1, 0, 0, 4), builder.output(1, {0, 4}));
+    const std::vector<Step> steps = builder.finish().channels[channel].steps;
     EXPECT_FALSE(steps[0].past_caches);
     EXPECT_EQ(steps[1].past_caches, large);
   }
@@ -75,11 +75,11 @@ TEST(Builder, ScratchPiecesAreAlignedAndDisjoint) {
 
 TEST(Builder, RecodingStepsHaveOneSourceAndOneDestination) {
   Builder builder("test", problem_of_doubles());
-  const int lane = builder.add_lane("own");
+  const int channel = builder.add_channel("own");
   const Ref bytes = Builder::scratch(0, Form::kEncoded, 5);
-  builder.encode(lane, builder.input(0, {0, 5}), bytes);
-  builder.decode(lane, bytes, builder.output(0, {0, 5}), {{lane, 1}});
-  const std::vector<Step> steps = builder.finish().lanes[lane].steps;
+  builder.encode(channel, builder.input(0, {0, 5}), bytes);
+  builder.decode(channel, bytes, builder.output(0, {0, 5}), {{channel, 1}});
+  const std::vector<Step> steps = builder.finish().channels[channel].steps;
   EXPECT_TRUE(steps[0].verb == Verb::kEncode && steps[0].srcs[0].space == Space::kInput);
   EXPECT_TRUE(steps[1].verb == Verb::kDecode && steps[1].dsts[0].space == Space::kOutput);
   EXPECT_EQ(steps[1].after.size(), 1u);

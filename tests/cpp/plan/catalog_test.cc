@@ -30,8 +30,8 @@ TEST(Catalog, RefusesWhatCannotBePlanned) {
 }
 
 constexpr AlgorithmChoice kAlgorithms[] = {AlgorithmChoice::kArena, AlgorithmChoice::kDirect,
-                                           AlgorithmChoice::kRing, AlgorithmChoice::kHierarchy,
-                                           AlgorithmChoice::kTree, AlgorithmChoice::kServer};
+                                           AlgorithmChoice::kRing,  AlgorithmChoice::kHierarchy,
+                                           AlgorithmChoice::kTree,  AlgorithmChoice::kServer};
 
 TEST(Catalog, PlansSayWhatTheyAre) {
   Problem problem = sound_sum();
@@ -83,8 +83,8 @@ TEST(Catalog, AWorldOfOneIsLocal) {
     const Plan plan = make_plan(AlgorithmChoice::kArena, Order::kRank, problem);
     EXPECT_EQ(plan.algorithm, "local");
     const size_t copies = problem.what == Collective::kBarrier ? 0 : 1;
-    ASSERT_EQ(plan.lanes[0].steps.size(), copies) << name_of(problem.what);
-    for (const Step& step : plan.lanes[0].steps) EXPECT_EQ(step.verb, Verb::kCopy);
+    ASSERT_EQ(plan.channels[0].steps.size(), copies) << name_of(problem.what);
+    for (const Step& step : plan.channels[0].steps) EXPECT_EQ(step.verb, Verb::kCopy);
   }
 }
 
@@ -94,10 +94,10 @@ TEST(Catalog, AWorldOfOneKeepsItsOwnPart) {
   problem.rank = 0;
   problem.sends = problem.recvs = {7};
   problem.what = Collective::kAllToAll;
-  EXPECT_EQ(make_plan(AlgorithmChoice::kArena, Order::kRank, problem).lanes[0].steps.at(0).srcs[0].count, 7);
+  EXPECT_EQ(make_plan(AlgorithmChoice::kArena, Order::kRank, problem).channels[0].steps.at(0).srcs[0].count, 7);
   problem.counts = {5};
   problem.what = Collective::kAllGather;
-  EXPECT_EQ(make_plan(AlgorithmChoice::kArena, Order::kRank, problem).lanes[0].steps.at(0).srcs[0].count, 5);
+  EXPECT_EQ(make_plan(AlgorithmChoice::kArena, Order::kRank, problem).channels[0].steps.at(0).srcs[0].count, 5);
 }
 
 TEST(Catalog, AWorldOfOneDividesAnAverage) {
@@ -106,9 +106,9 @@ TEST(Catalog, AWorldOfOneDividesAnAverage) {
   problem.rank = 0;
   problem.op = ReduceOp::kAvg;
   const Plan plan = make_plan(AlgorithmChoice::kArena, Order::kRank, problem);
-  ASSERT_EQ(plan.lanes[0].steps.size(), 1u);
-  EXPECT_EQ(plan.lanes[0].steps[0].verb, Verb::kFold);
-  EXPECT_TRUE(plan.lanes[0].steps[0].finish);
+  ASSERT_EQ(plan.channels[0].steps.size(), 1u);
+  EXPECT_EQ(plan.channels[0].steps[0].verb, Verb::kFold);
+  EXPECT_TRUE(plan.channels[0].steps[0].finish);
 }
 
 // 1 TiB over 4 ranks: counts beyond 32 bits, and still a plan that can be built and held.
@@ -116,9 +116,10 @@ TEST(Catalog, HugeCountsKeepTheNumberOfStepsReasonable) {
   Problem problem = sound_sum();
   problem.count = int64_t{1} << 38;
   for (const Order order : {Order::kRank, Order::kRotated}) {
-    for (const AlgorithmChoice algorithm : {AlgorithmChoice::kDirect, AlgorithmChoice::kRing, AlgorithmChoice::kTree,
-                                            AlgorithmChoice::kServer}) {
-      for (const Lane& lane : make_plan(algorithm, order, problem).lanes) EXPECT_LE(lane.steps.size(), 8200u);
+    for (const AlgorithmChoice algorithm :
+         {AlgorithmChoice::kDirect, AlgorithmChoice::kRing, AlgorithmChoice::kTree, AlgorithmChoice::kServer}) {
+      for (const Channel& channel : make_plan(algorithm, order, problem).channels)
+        EXPECT_LE(channel.steps.size(), 8200u);
     }
   }
 }
@@ -127,8 +128,8 @@ TEST(Catalog, HugeCountsAreCoveredToTheLastElement) {
   Problem problem = sound_sum();
   problem.count = (int64_t{1} << 38) + 3;
   int64_t end = 0;
-  for (const Lane& lane : make_plan(AlgorithmChoice::kRing, Order::kRank, problem).lanes) {
-    for (const Step& step : lane.steps) {
+  for (const Channel& channel : make_plan(AlgorithmChoice::kRing, Order::kRank, problem).channels) {
+    for (const Step& step : channel.steps) {
       for (const Ref& ref : step.dsts) {
         if (ref.space == Space::kOutput) end = std::max(end, ref.offset + ref.count * 4);
       }

@@ -5,21 +5,20 @@
 #include <string>
 #include <vector>
 
-#include "collective/recorder.h"
+#include "collective/inspect.h"
 #include "long_tests.h"
 #include "tensors.h"
 
 namespace ringdp::plan::testing {
 
-// Runs `cases` (of one world) one after the other on the same simulator; each result must equal its oracle.
-inline void check_sequence(const std::vector<Case>& cases) {
+// Runs `cases` (of one world), whose ranks have these plans, one after the other on the same simulator; each result
+// must equal its oracle.
+inline void check_sequence(const std::vector<Case>& cases, const std::vector<std::vector<Plan>>& plans) {
   const Case& first = cases[0];
   const int world = first.problem.world;
   Simulator simulator(world, first.link_bytes, first.problem.slot_bytes, first.seed, first.problem.hosts);
-  std::vector<std::vector<Plan>> plans;
   std::vector<std::vector<Tensors>> start, tensors;
   for (const Case& c : cases) {
-    plans.push_back(plans_of(c));
     start.emplace_back();
     for (int r = 0; r < world; ++r) start.back().emplace_back(c, r);
     tensors.push_back(start.back());
@@ -40,6 +39,12 @@ inline void check_sequence(const std::vector<Case>& cases) {
           << text_of(cases[i]) << ": inputs of rank " << r << " were written";
     }
   }
+}
+
+inline void check_sequence(const std::vector<Case>& cases) {
+  std::vector<std::vector<Plan>> plans;
+  for (const Case& c : cases) plans.push_back(plans_of(c));
+  check_sequence(cases, plans);
 }
 
 inline void check(const Case& c) { check_sequence({c}); }
@@ -76,8 +81,8 @@ inline void check_everything(AlgorithmChoice algorithm, Order order, Collective 
           c.link_bytes = count <= world + 1 ? 1 + seed % 7 : std::vector<size_t>{24, 64, 1 << 16}[seed % 3];
           c.problem.what = what;
           c.problem.dtype = dtype;
-          const ReduceOp ops[] = {ReduceOp::kSum, is_floating(dtype) ? ReduceOp::kAvg : ReduceOp::kMax,
-                                  ReduceOp::kSum, ReduceOp::kMin};
+          const ReduceOp ops[] = {ReduceOp::kSum, is_floating(dtype) ? ReduceOp::kAvg : ReduceOp::kMax, ReduceOp::kSum,
+                                  ReduceOp::kMin};
           c.problem.op = ops[seed / 4 % 4];
           c.problem.world = world;
           c.problem.root = static_cast<int>(seed % world);
@@ -93,6 +98,31 @@ inline void check_everything(AlgorithmChoice algorithm, Order order, Collective 
       }
     }
   }
+}
+
+// ---- arena plans with small slots
+
+constexpr int64_t kSlotBytes = 640;
+
+inline Case arena_case(Collective what, int world, int64_t count) {
+  Case c;
+  c.algorithm = AlgorithmChoice::kArena;
+  c.problem.what = what;
+  c.problem.world = world;
+  c.problem.count = count;
+  c.problem.slot_bytes = kSlotBytes;
+  return c;
+}
+
+// Bytes of the piece of a slot that belongs to one of `pieces`: whole cache lines.
+inline int64_t piece_bytes(int pieces) { return kSlotBytes / pieces / 64 * 64; }
+
+inline int64_t barriers_of(const Plan& plan) {
+  int64_t waits = 0;
+  for (const Channel& channel : plan.channels) {
+    for (const Step& step : channel.steps) waits += step.verb == Verb::kWait;
+  }
+  return waits;
 }
 
 }  // namespace ringdp::plan::testing

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "arena_case.h"
+#include "harness.h"
 
 namespace ringdp::plan::testing {
 namespace {
@@ -96,8 +96,8 @@ TEST(Hierarchy, TakesAsManyRoundsAsThePipelineIsLong) {
 TEST(Hierarchy, RanksBeyondTheSmallestHostOwnNothing) {
   const std::vector<Plan> plans = plans_of(hierarchy_case({0, 2}, 6, 1000));
   for (const int rank : {4, 5}) {
-    EXPECT_EQ(plans[rank].lanes.size(), 1u);
-    for (const Step& step : plans[rank].lanes[0].steps) EXPECT_NE(step.verb, Verb::kFold);
+    EXPECT_EQ(plans[rank].channels.size(), 1u);
+    for (const Step& step : plans[rank].channels[0].steps) EXPECT_NE(step.verb, Verb::kFold);
   }
 }
 

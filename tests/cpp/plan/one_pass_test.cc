@@ -2,14 +2,14 @@
 
 #include <gtest/gtest.h>
 
-#include "arena_case.h"
 #include "base/error.h"
+#include "harness.h"
 
 namespace ringdp::plan::testing {
 namespace {
 
-constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter,
-                                       Collective::kAllGather, Collective::kBroadcast,     Collective::kGather,
+constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kReduce,    Collective::kReduceScatter,
+                                       Collective::kAllGather, Collective::kBroadcast, Collective::kGather,
                                        Collective::kScatter,   Collective::kAllToAll};
 
 Case heap_case(Collective what, int world, int64_t count) {
@@ -86,7 +86,7 @@ TEST(OnePass, SlicesShareNoCacheLine) {
     c.problem.op = ReduceOp::kSum;
     int64_t covered = 0;
     for (const Plan& plan : plans_of(c)) {
-      const Step& fold = plan.lanes[0].steps[0];
+      const Step& fold = plan.channels[0].steps[0];
       EXPECT_EQ(fold.srcs[0].offset % 64, 0);
       EXPECT_EQ(fold.srcs[0].offset, covered) << "slices follow each other";
       covered += bytes_of(plan, fold.srcs[0]);
@@ -126,7 +126,7 @@ TEST(OnePass, WhatItReachesIntoIsWhatItSays) {
     c.problem.root = 1;
     std::vector<Reached> seen(world);
     for (const Plan& plan : plans_of(c)) {
-      for (const Step& step : plan.lanes[0].steps) {
+      for (const Step& step : plan.channels[0].steps) {
         for (const Ref& ref : step.srcs) {
           if (ref.space == Space::kPeerInput) seen[ref.index].inputs = true;
         }

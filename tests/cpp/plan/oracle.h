@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "kernels/codec_reference.h"
 
 namespace ringdp::plan::testing {
 
@@ -30,16 +31,20 @@ inline double load(const std::byte* base, int64_t i, DType dtype) {
     return value;
   };
   switch (dtype) {
-    case DType::kF32: return read(float{});
-    case DType::kF64: return read(double{});
-    case DType::kI32: return read(int32_t{});
+    case DType::kF32:
+      return read(float{});
+    case DType::kF64:
+      return read(double{});
+    case DType::kI32:
+      return read(int32_t{});
     case DType::kBF16: {
       const uint32_t bits = uint32_t{read(uint16_t{})} << 16;
       float value;
       std::memcpy(&value, &bits, sizeof(value));
       return value;
     }
-    default: throw std::logic_error("the oracle has no such dtype");
+    default:
+      throw std::logic_error("the oracle has no such dtype");
   }
 }
 
@@ -47,16 +52,20 @@ inline void store(std::byte* base, int64_t i, DType dtype, double value) {
   std::byte* at = base + i * size_of(dtype);
   const auto write = [at](auto v) { std::memcpy(at, &v, sizeof(v)); };
   switch (dtype) {
-    case DType::kF32: return write(static_cast<float>(value));
-    case DType::kF64: return write(value);
-    case DType::kI32: return write(static_cast<int32_t>(value));
+    case DType::kF32:
+      return write(static_cast<float>(value));
+    case DType::kF64:
+      return write(value);
+    case DType::kI32:
+      return write(static_cast<int32_t>(value));
     case DType::kBF16: {  // to nearest, ties to even
       const auto single = static_cast<float>(value);
       uint32_t bits;
       std::memcpy(&bits, &single, sizeof(bits));
       return write(static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16));
     }
-    default: throw std::logic_error("the oracle has no such dtype");
+    default:
+      throw std::logic_error("the oracle has no such dtype");
   }
 }
 
@@ -108,6 +117,44 @@ inline Bytes random_tensor(int64_t count, DType dtype, uint64_t seed) {
     store(tensor.data(), i, dtype, bits * scale);
   }
   return tensor;
+}
+
+// ---- wire types, on kernels/codec_reference.h
+
+inline Bytes encoded(WireType wire, const std::byte* elements, int64_t count, DType dtype) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(load(elements, i, dtype)));
+  return kernels::testing::encode(wire, values);
+}
+
+inline void decode_into(WireType wire, const std::byte* bytes, int64_t count, DType dtype, std::byte* elements) {
+  const std::vector<float> values = kernels::testing::decode(wire, bytes, count);
+  for (int64_t i = 0; i < count; ++i) store(elements, i, dtype, values[i]);
+}
+
+// `tensor` encoded from its start on, and decoded as elements of `to`.
+inline Bytes through_wire(WireType wire, const Bytes& tensor, DType from, DType to) {
+  const int64_t count = static_cast<int64_t>(tensor.size()) / size_of(from);
+  Bytes out(count * size_of(to));
+  decode_into(wire, encoded(wire, tensor.data(), count, from).data(), count, to, out.data());
+  return out;
+}
+
+// Everyone's tensor through the wire, folded in rank order in the wide type and divided; then, in an all_reduce,
+// through the wire once more.
+inline Bytes encoded_sum(WireType wire, const std::vector<Bytes>& tensors, DType dtype, ReduceOp op, bool shared) {
+  const DType wide = wide_of(dtype);
+  std::vector<Bytes> decoded;
+  for (const Bytes& tensor : tensors) decoded.push_back(through_wire(wire, tensor, dtype, wide));
+  std::vector<const std::byte*> everyones;
+  for (const Bytes& tensor : decoded) everyones.push_back(tensor.data());
+  Bytes sum(decoded[0].size());
+  const int64_t count = static_cast<int64_t>(sum.size()) / size_of(wide);
+  for (int64_t i = 0; i < count; ++i) fold_serially(everyones, i, 0, wide, op, sum.data());
+  if (shared) return through_wire(wire, sum, wide, dtype);
+  Bytes result(count * size_of(dtype));
+  for (int64_t i = 0; i < count; ++i) store(result.data(), i, dtype, load(sum.data(), i, wide));
+  return result;
 }
 
 }  // namespace ringdp::plan::testing

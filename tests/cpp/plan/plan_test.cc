@@ -102,9 +102,9 @@ TEST(Simulator, SeesADeadlock) {
   std::vector<Plan> plans;
   for (int r = 0; r < 2; ++r) {
     Builder builder("test", pair(r));
-    const int lane = builder.add_lane("both send first");
-    builder.send(lane, 1 - r, 0, builder.input(0, {0, 4}));
-    builder.recv(lane, 1 - r, 0, builder.output(0, {0, 4}));
+    const int channel = builder.add_channel("both send first");
+    builder.send(channel, 1 - r, 0, builder.input(0, {0, 4}));
+    builder.recv(channel, 1 - r, 0, builder.output(0, {0, 4}));
     plans.push_back(builder.finish());
   }
   EXPECT_EQ(simulate(plans), "deadlock: rank 0");
@@ -112,20 +112,20 @@ TEST(Simulator, SeesADeadlock) {
 
 TEST(Simulator, SeesAMessageNobodyReceives) {
   Builder builder("test", pair(0));
-  builder.send(builder.add_send_lane(1), 1, 0, builder.input(0, {0, 1}));
+  builder.send(builder.add_send_channel(1), 1, 0, builder.input(0, {0, 1}));
   EXPECT_EQ(simulate({builder.finish(), Builder("test", pair(1)).finish()}), "left over: bytes from rank 0");
 }
 
 TEST(Simulator, SeesAnAnnouncementOfAnotherLength) {
   Builder sender("test", pair(0)), receiver("test", pair(1));
-  sender.send_announced(sender.add_send_lane(1), 1, 0, sender.input(0, {0, 1}));
-  receiver.recv_announced(receiver.add_recv_lane(0), 0, 0, receiver.output(0, {0, 2}));
+  sender.send_announced(sender.add_send_channel(1), 1, 0, sender.input(0, {0, 1}));
+  receiver.recv_announced(receiver.add_recv_channel(0), 0, 0, receiver.output(0, {0, 2}));
   EXPECT_EQ(simulate({sender.finish(), receiver.finish()}), "announced: 4 bytes, expected 8");
 }
 
 TEST(Simulator, SeesASlotOfAnotherHost) {
   Builder builder("test", pair(0));
-  builder.copy(builder.add_lane("arena"), builder.slot(1, 0, 0, 2), builder.output(0, {0, 2}));
+  builder.copy(builder.add_channel("arena"), builder.slot(1, 0, 0, 2), builder.output(0, {0, 2}));
   EXPECT_EQ(simulate({builder.finish(), Builder("test", pair(1)).finish()}, {0, 1}), "bounds: a slot of another host");
 }
 
@@ -133,9 +133,9 @@ TEST(Simulator, SeesASlotOfAnotherHost) {
 TEST(Simulator, BarriersEndAtTheHost) {
   const auto waiting = [] {
     Builder builder("test", pair(0));
-    const int lane = builder.add_lane("arena");
-    builder.signal(lane);
-    builder.wait(lane);
+    const int channel = builder.add_channel("arena");
+    builder.signal(channel);
+    builder.wait(channel);
     return builder.finish();
   };
   EXPECT_EQ(simulate({waiting(), Builder("test", pair(1)).finish()}, {0, 1}), "");
@@ -144,7 +144,7 @@ TEST(Simulator, BarriersEndAtTheHost) {
 
 TEST(Simulator, SeesARefBeyondItsBuffer) {
   Builder builder("test", pair(0));
-  builder.copy(builder.add_lane("copy"), builder.input(0, {1, 5}), builder.output(0, {0, 4}));
+  builder.copy(builder.add_channel("copy"), builder.input(0, {1, 5}), builder.output(0, {0, 4}));
   EXPECT_EQ(simulate({builder.finish(), Builder("test", pair(1)).finish()}).rfind("bounds", 0), 0u);
 }
 
@@ -153,12 +153,12 @@ TEST(Simulator, SeesASlotWrittenUnderItsReader) {
   std::vector<Plan> plans;
   for (int r = 0; r < 2; ++r) {
     Builder builder("test", pair(r));
-    const int lane = builder.add_lane("arena");
-    builder.copy(lane, builder.input(0, {0, 2}), builder.slot(r, 0, 0, 2));
-    builder.signal(lane);
-    builder.wait(lane);
-    builder.copy(lane, builder.slot(1 - r, 0, 0, 2), builder.output(0, {2, 4}));
-    builder.copy(lane, builder.input(0, {0, 2}), builder.slot(r, 2, 0, 2));
+    const int channel = builder.add_channel("arena");
+    builder.copy(channel, builder.input(0, {0, 2}), builder.slot(r, 0, 0, 2));
+    builder.signal(channel);
+    builder.wait(channel);
+    builder.copy(channel, builder.slot(1 - r, 0, 0, 2), builder.output(0, {2, 4}));
+    builder.copy(channel, builder.input(0, {0, 2}), builder.slot(r, 2, 0, 2));
     plans.push_back(builder.finish());
   }
   EXPECT_EQ(simulate(plans).rfind("race", 0), 0u);
@@ -168,9 +168,9 @@ TEST(Simulator, SeesASlotReadWithoutABarrier) {
   std::vector<Plan> plans;
   for (int r = 0; r < 2; ++r) {
     Builder builder("test", pair(r));
-    const int lane = builder.add_lane("arena");
-    builder.copy(lane, builder.input(0, {0, 2}), builder.slot(r, 0, 0, 2));
-    builder.copy(lane, builder.slot(1 - r, 0, 0, 2), builder.output(0, {2, 4}));
+    const int channel = builder.add_channel("arena");
+    builder.copy(channel, builder.input(0, {0, 2}), builder.slot(r, 0, 0, 2));
+    builder.copy(channel, builder.slot(1 - r, 0, 0, 2), builder.output(0, {2, 4}));
     plans.push_back(builder.finish());
   }
   EXPECT_EQ(simulate(plans).rfind("race", 0), 0u);

@@ -75,8 +75,8 @@ TEST(Tree, PartialSumsOfHalvesAreWide) {
 TEST(Tree, FoldsAreOfKindsThatKernelsKnow) {
   for (int world = 2; world <= 17; ++world) {
     for (const Plan& plan : plans_of(tree_case(Collective::kAllReduce, world, 1))) {
-      for (const Lane& lane : plan.lanes) {
-        for (const Step& step : lane.steps) {
+      for (const Channel& channel : plan.channels) {
+        for (const Step& step : channel.steps) {
           const auto wide = [](const Ref& ref) { return ref.form == Form::kWide; };
           if (step.verb != Verb::kFold || std::none_of(step.srcs.begin() + 1, step.srcs.end(), wide)) continue;
           EXPECT_TRUE(std::all_of(step.srcs.begin(), step.srcs.end(), wide)) << world << " rank " << plan.rank;

@@ -1,4 +1,5 @@
-// That Python reads it is shown by tests/python/observe/test_dump.py; here the bytes, as the protocol defines them.
+// That Python reads it is shown by tests/python/tools/observe/test_dump.py; here the bytes, as the protocol defines
+// them.
 #include "trace/pickle.h"
 
 #include <gtest/gtest.h>

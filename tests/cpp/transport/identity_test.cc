@@ -6,7 +6,9 @@
 namespace ringdp::transport {
 namespace {
 
-HostIdentity sample_identity() { return {"node-7", "0c6f5d1e-7d0b-4d5b-9f0e-3f2a1b4c5d6e", 4026531840, 4026531836, 4026531837, 1000, 4711}; }
+HostIdentity sample_identity() {
+  return {"node-7", "0c6f5d1e-7d0b-4d5b-9f0e-3f2a1b4c5d6e", 4026531840, 4026531836, 4026531837, 1000, 4711};
+}
 
 TEST(Identity, OfThisProcessIsComplete) {
   const HostIdentity self = local_identity();
@@ -80,6 +82,70 @@ TEST(Identity, SameHostNeedsBootIdNetworkAndUser) {
     EXPECT_FALSE(same_host(a, other).same);
     EXPECT_FALSE(same_host(other, a).same);
     EXPECT_FALSE(share_pids(a, other));
+  }
+}
+
+const HostIdentity kHere{"a", "0c6f5d1e-7d0b-4d5b-9f0e-3f2a1b4c5d6e", 1, 2, 1000, 10};
+const Probe kWorked{Probe::Outcome::kWorked, ""};
+const Probe kFailed{Probe::Outcome::kFailed, "rank 2: no memory left"};
+const Probe kNotTried{};
+
+HostIdentity elsewhere() {
+  HostIdentity other = kHere;
+  other.network_namespace += 1;
+  return other;
+}
+
+bool says(const PairTransport& choice, const std::string& part) { return choice.why.find(part) != std::string::npos; }
+
+TEST(PairTransport, OneHostSharesMemory) {
+  for (const TransportChoice wanted : {TransportChoice::kAuto, TransportChoice::kShm}) {
+    const PairTransport choice = choose_transport(wanted, kHere, kHere, kWorked);
+    EXPECT_EQ(choice.via, Via::kShm);
+    EXPECT_TRUE(says(choice, "shm: same boot id") && says(choice, "mapping probed")) << choice.why;
+  }
+}
+
+TEST(PairTransport, AutoFallsBackToTcpAndSaysWhy) {
+  const PairTransport apart = choose_transport(TransportChoice::kAuto, kHere, elsewhere(), kNotTried);
+  EXPECT_EQ(apart.via, Via::kTcp);
+  EXPECT_EQ(apart.why, "tcp: network namespaces differ");
+  const PairTransport failed = choose_transport(TransportChoice::kAuto, kHere, kHere, kFailed);
+  EXPECT_EQ(failed.via, Via::kTcp);
+  EXPECT_TRUE(says(failed, kFailed.failure)) << failed.why;
+  EXPECT_EQ(choose_transport(TransportChoice::kAuto, kHere, kHere, kNotTried).via, Via::kTcp)
+      << "unproven is not shared";
+}
+
+TEST(PairTransport, AProbeCannotJoinTwoHosts) {
+  EXPECT_EQ(choose_transport(TransportChoice::kAuto, kHere, elsewhere(), kWorked).via, Via::kTcp);
+}
+
+TEST(PairTransport, ForcedSharedMemoryIsNeverReplaced) {
+  const PairTransport apart = choose_transport(TransportChoice::kShm, kHere, elsewhere(), kNotTried);
+  EXPECT_EQ(apart.via, Via::kImpossible);
+  EXPECT_TRUE(says(apart, "network namespaces differ")) << apart.why;
+  const PairTransport failed = choose_transport(TransportChoice::kShm, kHere, kHere, kFailed);
+  EXPECT_EQ(failed.via, Via::kImpossible);
+  EXPECT_TRUE(says(failed, kFailed.failure)) << failed.why;
+}
+
+TEST(PairTransport, ForcedTcpWinsOverEverything) {
+  for (const Probe& probe : {kWorked, kFailed, kNotTried}) {
+    const PairTransport choice = choose_transport(TransportChoice::kTcp, kHere, kHere, probe);
+    EXPECT_EQ(choice.via, Via::kTcp);
+    EXPECT_TRUE(says(choice, "transport=tcp")) << choice.why;
+  }
+}
+
+TEST(PairTransport, BothSidesDecideAlike) {
+  for (const TransportChoice wanted : {TransportChoice::kAuto, TransportChoice::kShm, TransportChoice::kTcp}) {
+    for (const Probe& probe : {kWorked, kFailed}) {
+      const PairTransport here = choose_transport(wanted, kHere, elsewhere(), probe),
+                          there = choose_transport(wanted, elsewhere(), kHere, probe);
+      EXPECT_EQ(here.via, there.via);
+      EXPECT_EQ(here.why, there.why);
+    }
   }
 }
 

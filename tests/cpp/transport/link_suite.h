@@ -1,11 +1,4 @@
-// What every Link must do, whatever carries it: a type-parameterised GoogleTest suite.
-//
-// A test file makes a Pair type and instantiates: INSTANTIATE_TYPED_TEST_SUITE_P(Tcp, LinkSuite, testing::Types<P>).
-// A Pair is default-constructible, owns two connected links and knows how a driver sleeps on its end (0 or 1):
-//   Link& link(int end);
-//   void set_asleep(int end, bool asleep);  // announce or retract sleep to the peer; nothing over sockets
-//   int wake_fd(int end);                   // readable after a wake-up; asked only when add_polls() adds nothing
-//   void drain(int end);                    // after waking
+// Test support: what every Link must do, as a type-parameterised GoogleTest suite, and the bytes that it sends.
 #pragma once
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -13,14 +6,65 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
 
-#include "transport/byte_sequence.h"
 #include "transport/link.h"
 
 namespace ringdp::transport {
+
+// The bytes that one end of a link sends; a reader knows which byte comes at which position. They repeat after a prime
+// number of bytes, which no power-of-two ring could hide. They are read from a table, because computing each byte would
+// take longer than sending it.
+class ByteSequence {
+ public:
+  explicit ByteSequence(int end) : bytes_(kPeriod) {
+    uint64_t state = static_cast<uint64_t>(end) * 0xD1B54A32D192ED03u;
+    for (std::byte& byte : bytes_) byte = static_cast<std::byte>((state += 0x9E3779B97F4A7C15u) >> 56);
+  }
+
+  void write(uint64_t position, std::byte* to, size_t size) const {
+    for_each_run(position, size, [&](size_t done, const std::byte* bytes, size_t n) {
+      std::memcpy(to + done, bytes, n);
+      return true;
+    });
+  }
+  bool equals(uint64_t position, const std::byte* found, size_t size) const {
+    bool equal = true;
+    for_each_run(position, size, [&](size_t done, const std::byte* bytes, size_t n) {
+      return equal = equal && std::memcmp(found + done, bytes, n) == 0;
+    });
+    return equal;
+  }
+
+  static const ByteSequence& of(int end) {
+    static const ByteSequence sequences[] = {ByteSequence(0), ByteSequence(1)};
+    return sequences[end];
+  }
+
+ private:
+  static constexpr size_t kPeriod = 131'071;
+
+  template <class Visit>
+  void for_each_run(uint64_t position, size_t size, Visit visit) const {
+    for (size_t done = 0; done < size;) {
+      const size_t at = (position + done) % kPeriod, n = std::min(size - done, kPeriod - at);
+      visit(done, bytes_.data() + at, n);
+      done += n;
+    }
+  }
+
+  std::vector<std::byte> bytes_;
+};
+
+// A test file makes a Pair type and instantiates: INSTANTIATE_TYPED_TEST_SUITE_P(Tcp, LinkSuite, testing::Types<P>).
+// A Pair is default-constructible, owns two connected links and knows how a driver sleeps on its end (0 or 1):
+//   Link& link(int end);
+//   void set_asleep(int end, bool asleep);  // announce or retract sleep to the peer; nothing over sockets
+//   int wake_fd(int end);                   // readable after a wake-up; asked only when add_polls() adds nothing
+//   void drain(int end);                    // after waking
 
 // One end of a pair under test: sends its sequence, checks the peer's, sleeps as a driver does.
 template <class Pair>
@@ -112,7 +156,8 @@ class LinkSuite : public testing::Test {
   }
 
   static void empty(LinkEnd<Pair>& to, uint64_t until) {
-    while (to.received() < until && to.move(POLLIN, [&] { return to.receive(std::min<uint64_t>(until - to.received(), 1 << 20)); })) {
+    while (to.received() < until &&
+           to.move(POLLIN, [&] { return to.receive(std::min<uint64_t>(until - to.received(), 1 << 20)); })) {
     }
   }
 
@@ -140,10 +185,18 @@ TYPED_TEST_P(LinkSuite, RandomPortionsKeepTheSequenceInOneThread) {
   std::uniform_int_distribution<size_t> portion(0, 3000);
   for (int round = 0; round < 2000; ++round) {
     switch (random() % 4) {
-      case 0: this->a_.send(portion(random)); break;
-      case 1: this->b_.send(portion(random)); break;
-      case 2: this->a_.receive(portion(random)); break;
-      case 3: this->b_.receive(portion(random)); break;
+      case 0:
+        this->a_.send(portion(random));
+        break;
+      case 1:
+        this->b_.send(portion(random));
+        break;
+      case 2:
+        this->a_.receive(portion(random));
+        break;
+      case 3:
+        this->b_.receive(portion(random));
+        break;
     }
     ASSERT_LE(this->a_.received(), this->b_.sent());
     ASSERT_LE(this->b_.received(), this->a_.sent());

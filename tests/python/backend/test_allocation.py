@@ -1,7 +1,12 @@
-"""c10d's allocation interface, as FSDP2 and others call it."""
+"""Tensors in shared memory: allocated by name, in a scope, from the heap."""
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import ringdp
 import torch
 import torch.distributed as dist
 
@@ -41,3 +46,157 @@ def test_other_devices_and_negative_sizes_are_refused_by_name(pair):
 def test_a_full_heap_says_what_was_asked_for(world_of):
     for said in world_of(2, heap_bytes=1 << 20).run(refused, 1 << 20, "cpu"):
         assert str(4 << 20) in said and "heap_bytes" in said
+
+
+def memory_traffic() -> int:
+    """Bytes that this rank's collectives have read and written so far."""
+    counters = dist.group.WORLD._get_backend(torch.device("cpu")).counters()
+    return counters["memory_bytes_read"] + counters["memory_bytes_written"]
+
+
+def scoped() -> dict[str, object]:
+    """On a rank: where tensors made inside, outside, in another thread and after a scope lie, and what sums say."""
+    before = memory_traffic()
+    with ringdp.in_shared_memory():
+        model = torch.nn.Linear(300, 300)
+        with ringdp.in_shared_memory():
+            inner = torch.full((100_000,), 1.0)
+        small = torch.ones(10)
+        with ThreadPoolExecutor(1) as pool:
+            elsewhere = pool.submit(torch.ones, 100_000).result()
+    outside = torch.ones(100_000)
+    traffic = {}
+    for name, tensor in {"weight": model.weight.data, "inner": inner, "thread": elsewhere, "outside": outside}.items():
+        before = memory_traffic()
+        dist.all_reduce(tensor)
+        traffic[name] = (memory_traffic() - before) / tensor.nbytes
+    inner.untyped_storage().resize_(800_000)
+    return {
+        "traffic": traffic,
+        "sum": float(inner[0]),
+        "small": float(small.sum()),
+        "grown": inner.untyped_storage().nbytes(),
+    }
+
+
+def test_a_scope_puts_what_torch_makes_into_shared_memory(world_of):
+    for found in world_of(2).run(scoped):
+        # One pass moves 2 bytes for each byte of a tensor: of two tensors a rank's half is read, and written.
+        assert found["traffic"]["weight"] == pytest.approx(2, rel=0.01)
+        assert found["traffic"]["inner"] == pytest.approx(2, rel=0.01)
+        assert found["traffic"]["thread"] > 2.5
+        assert found["traffic"]["outside"] > 2.5
+        assert (found["sum"], found["small"], found["grown"]) == (2.0, 10.0, 800_000)
+
+
+def raw_blocks() -> bool:
+    """On a rank: a convolution, which asks for blocks without tensors, inside of a scope and outside."""
+    source = torch.Generator().manual_seed(3)
+    layer, x = torch.nn.Conv2d(8, 16, 3), torch.randn(4, 8, 32, 32, generator=source)
+
+    def gradient() -> torch.Tensor:
+        layer.zero_grad()
+        layer(x).square().sum().backward()
+        return layer.weight.grad.clone()
+
+    with ringdp.in_shared_memory():
+        inside = gradient()
+    return bool((inside == gradient()).all())
+
+
+def test_a_scope_gives_raw_blocks_too(world_of):
+    assert world_of(2).run(raw_blocks) == [True] * 2
+
+
+def scope_without_memory() -> tuple[str, float]:
+    """On a rank: the refusal, and that nothing is left of the scope."""
+    with pytest.raises(dist.DistBackendError) as refused, ringdp.in_shared_memory():
+        torch.ones(100_000)
+    with ringdp.in_shared_memory(fallback=True):
+        ordinary = torch.ones(100_000)
+    return str(refused.value), float(ordinary.sum())
+
+
+def test_a_scope_is_refused_where_there_is_no_shared_memory(world_of):
+    for message, total in world_of(2, heap_bytes=0).run(scope_without_memory):
+        assert "heap_bytes is 0" in message
+        assert total == 100_000
+
+
+def forked_inside() -> tuple[float, str]:
+    """On a rank: what a child forked inside a scope can make."""
+    with ringdp.in_shared_memory():
+        mine = torch.ones(100_000)
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writer, str(float(torch.ones(100_000).sum())).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+    return float(mine.sum()), os.read(reader, 100).decode()
+
+
+def test_a_child_forked_inside_a_scope_has_ordinary_tensors(world_of):
+    assert world_of(2).run(forked_inside) == [(100_000.0, "100000.0")] * 2
+
+
+def reused() -> bool:
+    """On a rank: whether freed memory is what the next tensor of the size gets."""
+    first = ringdp.empty(1000)
+    place = first.data_ptr()
+    del first
+    return ringdp.empty(1000).data_ptr() == place
+
+
+def test_freed_memory_is_taken_again(pair):
+    assert pair.run(reused) == [True, True]
+
+
+def resized() -> list[object]:
+    """On a rank: grown, emptied, grown again; kept values, and the sum that a collective then gives."""
+    tensor = ringdp.empty(1000).copy_(torch.arange(1000.0))
+    tensor.resize_(100_000)
+    kept = bool((tensor[:1000] == torch.arange(1000.0)).all())
+    tensor.untyped_storage().resize_(0)
+    empty = tensor.untyped_storage().nbytes()
+    tensor.untyped_storage().resize_(400_000)
+    tensor.fill_(1)
+    before = traffic()
+    dist.all_reduce(tensor)
+    return [kept, empty, bool((tensor == dist.get_world_size()).all()), traffic() - before]
+
+
+def traffic() -> int:
+    """Bytes read and written in memory by this rank's collectives."""
+    counters = dist.group.WORLD._get_backend(torch.device("cpu")).counters()
+    return counters["memory_bytes_read"] + counters["memory_bytes_written"]
+
+
+def test_storages_are_resized_inside_shared_memory(run_on_fresh_ranks):
+    world = run_on_fresh_ranks(4)
+    world.join()
+    for kept, empty, summed, moved in world.run(resized):
+        assert (kept, empty, summed) == (True, 0, True)
+        assert abs(moved - 2 * 400_000) < 4096, "slots were used"
+
+
+def outlives() -> list[object]:
+    """On a rank: a tensor after its group is gone, and what resizing an emptied one says then."""
+    tensor, emptied = ringdp.empty(1000).fill_(3), ringdp.empty(10)
+    emptied.untyped_storage().resize_(0)
+    dist.destroy_process_group()
+    alive = float(tensor.sum())
+    del tensor
+    try:
+        emptied.untyped_storage().resize_(40)
+    except RuntimeError as error:
+        return [alive, str(error)]
+    return [alive, ""]
+
+
+def test_a_tensor_outlives_its_group(run_on_fresh_ranks):
+    world = run_on_fresh_ranks(2)
+    world.join()
+    for alive, message in world.run(outlives):
+        assert alive == 3000.0
+        assert "gone with its process group" in message

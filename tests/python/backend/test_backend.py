@@ -1,7 +1,8 @@
-"""Barriers, coalesced calls, splitting, the ring's two orders and tensors of more than two gigabytes."""
+"""The backend as torch.distributed sees it: groups, errors, processes and single steps."""
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,8 @@ import ringdp
 import torch
 import torch.distributed as dist
 from oracle import FLOATS, INTEGERS, SIZES, fold, same_bits, small_integers
-from ranks import HERE, values_of
+from ranks import HERE, join, values_of
+from stand_in import TYPE, error_of
 
 
 def barrier_order() -> tuple[float, float]:
@@ -211,3 +213,121 @@ def split_in_two() -> tuple[float, int, int]:
 
 def test_split_makes_a_group_of_some_ranks(trio):
     assert trio.run(split_in_two) == [(4.0, 0, 2), (-1.0, -1, -1), (4.0, 1, 2)]
+
+
+def refused() -> tuple[str, list[str], str]:
+    """On a rank: an invalid call."""
+    with pytest.raises(RuntimeError) as error:
+        dist.all_reduce(torch.ones(2).to(torch.float8_e5m2))
+    return type(error.value).__name__, [base.__name__ for base in type(error.value).__mro__], str(error.value)
+
+
+def aborted() -> tuple[str, str]:
+    """On a rank: rank 1 aborts a group in which the others wait; what they get, and what getError says."""
+    group = dist.new_group(range(HERE.size))
+    backend = group._get_backend(torch.device("cpu"))
+    if HERE.rank == 1:
+        backend.abort()
+        backend.abort()
+    with pytest.raises(dist.DistBackendError) as error:
+        dist.all_reduce(torch.ones(4), group=group)
+    dist.destroy_process_group(group)
+    return str(error.value), type(error.value).__name__
+
+
+def test_an_invalid_call_is_a_dist_backend_error(pair):
+    for name, bases, message in pair.run(refused):
+        assert name == "DistBackendError"
+        assert "DistError" in bases and "RuntimeError" in bases
+        assert message.startswith("InvalidArgument: all_reduce: SUM of float8_e5m2")
+        assert "Exception raised from" not in message and ".cc" not in message
+
+
+def test_abort_reaches_every_rank_and_may_be_repeated(trio):
+    for message, name in trio.run(aborted):
+        assert name == "DistBackendError"
+        assert message.startswith("Aborted: ")
+        assert "rank 1 aborted the process group" in message
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def threads_by_groups() -> list[int]:
+    """On a rank: how many threads there are with one more group, and three more."""
+    counts = []
+    groups = []
+    for _ in range(3):
+        groups.append(dist.new_group(range(HERE.size)))
+        work = dist.all_reduce(torch.ones(8), group=groups[-1], async_op=True)
+        work.get_future().wait()
+        counts.append(threads())
+    for group in groups:
+        dist.destroy_process_group(group)
+    return counts
+
+
+def joined() -> None:
+    join(20.0, {})
+
+
+def test_groups_share_the_threads_of_the_process(pair):
+    for counts in pair.run(threads_by_groups):
+        assert len(set(counts)) == 1, counts
+
+
+@pytest.mark.parametrize(("level", "shown"), [("info", True), ("warning", False)])
+def test_the_log_level_comes_from_the_environment(run_on_fresh_ranks, level, shown):
+    world = run_on_fresh_ranks(2, log=level)
+    world.run(joined)
+    for rank in range(2):
+        assert (f"[ringdp rank {rank}/2] info: group " in world.stderr(rank)) == shown
+        assert ("plan: arena (" in world.stderr(rank)) == shown
+
+
+def test_a_bad_log_level_is_refused(run_on_fresh_ranks):
+    outcome = run_on_fresh_ranks(1, log="loud").attempt(joined)[0]
+    assert "invalid value 'loud' for RINGDP_LOG (expected one of: error, warning, info, debug)" in outcome.error
+
+
+def why_not(library: str) -> tuple[str, str]:
+    """On a rank: what is said of its device, and to who steps there all the same."""
+    from native import arrive
+    from stand_in import backend_of
+    from steps import Bucket, OnDevice
+
+    gpu, _ = arrive(library, "SPIN")
+    group = gpu.new_group()
+    ours = OnDevice(gpu, Bucket())
+    said = backend_of(group).why_no_step(torch.device(TYPE, ours.gradients.device.index))
+    return said, error_of(lambda: ours.step(group, 2.0).wait())
+
+
+def of_the_cpu() -> list[str]:
+    """On a rank: what is said of tensors of the CPU, of a sink of theirs, and of a divisor."""
+    from ringdp import _native
+
+    core, backend = _native.load(), dist.group.WORLD._get_backend(torch.device("cpu"))
+    sinks = core.step_sink([]), core.device_sink(torch.zeros(8), [])
+    pairs = zip(sinks, (2.0, 0.0), strict=True)
+    calls = [(lambda s=s, d=d: backend.reduce_scatter_step(torch.zeros(8), d, s)) for s, d in pairs]
+    return [backend.why_no_step(torch.device("cpu")), *map(error_of, calls)]
+
+
+def test_devices_that_share_memory_step(world_of, stand_in):
+    assert world_of(2, window_bytes=1 << 20).run(why_not, stand_in) == [("", "")] * 2
+
+
+@pytest.mark.parametrize(("settings", "why"), [({"window_bytes": 0}, "window_bytes is 0"), ({"heap_bytes": 0}, "heap")])
+def test_others_say_why_not(world_of, stand_in, settings, why):
+    for said, error in world_of(2, **settings).run(why_not, stand_in):
+        assert why in said
+        assert f"reduce_scatter_step: {said}" in error
+
+
+def test_the_cpu_has_its_own_way(pair):
+    for cpu, sink, divisor in pair.run(of_the_cpu):
+        assert cpu == "tensors on cpu are not of a device that ringdp serves"
+        assert "the sink is of the CPU" in sink
+        assert "divisor=0.000000 must be finite and not 0" in divisor

@@ -1,7 +1,8 @@
-"""Options in force: call > Options > environment > default, per group; what is refused, and how."""
+"""Options of a group, and the stores that it is made over."""
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -46,7 +47,9 @@ def test_options_outrank_the_environment(world_of):
 def test_a_bad_variable_is_refused_by_name(run_on_fresh_ranks):
     world = run_on_fresh_ranks(1, algorithm="rong")
     error = world.attempt(plan_with_join)[0].error
-    assert "RINGDP_ALGORITHM: 'rong' is no value for algorithm: accepted is auto|arena|direct|ring" in error, error
+    assert (
+        "RINGDP_ALGORITHM: invalid value 'rong' for algorithm (expected one of: auto, arena, direct, ring" in error
+    ), error
 
 
 def plan_with_join() -> None:
@@ -59,11 +62,11 @@ def plan_with_join() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "named"),
     [
-        ("algorithm", "rong", "accepted is auto|arena|direct|ring"),
+        ("algorithm", "rong", "(expected one of: auto, arena, direct, ring"),
         ("segment_bytes", "12x", "a whole number from 64 to"),
         ("segment_bytes", "1", "a whole number from 64 to"),
         ("spin_us", "-1", "a whole number from 0 to"),
-        ("transport", "", "accepted is auto|shm|tcp"),
+        ("transport", "", "(expected one of: auto, shm, tcp)"),
         ("algoritm", "ring", "ringdp has no setting 'algoritm'; it has transport, algorithm"),
     ],
 )
@@ -104,13 +107,13 @@ def test_tuned_values_stand_in_for_defaults_only(monkeypatch):
         got = [each.get(field) for field in ("slot_bytes_of_two", "slot_bytes_of_more", "tree_bytes")]
         assert got == ["4096", "8192", "5"], "Options, tuned, environment"
         assert each.fields() == {"slot_bytes_of_two": "4096"}
-    with pytest.raises(dist.DistBackendError, match="'1' is no value for slot_bytes_of_two"):
+    with pytest.raises(dist.DistBackendError, match="invalid value '1' for slot_bytes_of_two"):
         options.set_tuned("slot_bytes_of_two", "1")
 
 
 def limits_described() -> str:
     """On a rank: what a new group's plan says of its limits; rank 1 was never tuned."""
-    from ringdp.tune import cache
+    from ringdp.tools.tune import cache
 
     if HERE.rank == 0:
         cache.load = lambda: {"one_shot_bytes_of_two": 4321}
@@ -126,3 +129,53 @@ def test_all_ranks_use_what_rank_0_measured(run_on_fresh_ranks):
     described = world.run(limits_described)
     assert described[0] == described[1]
     assert "4321 bytes" in described[0]
+
+
+def join_by_file(path: str) -> float:
+    """On a rank: rendezvous through a FileStore."""
+    store = dist.FileStore(path, HERE.size)
+    dist.init_process_group("ringdp", store=store, rank=HERE.rank, world_size=HERE.size)
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+    return float(tensor[0])
+
+
+class Broken(dist.Store):
+    """A store whose server is gone."""
+
+    def add(self, key: str, amount: int) -> int:
+        raise ConnectionError("the server hung up")
+
+
+def join_broken() -> str:
+    """On a rank."""
+    with pytest.raises(dist.DistBackendError) as error:
+        ringdp._C.Backend(Broken(), 0, 2, "name", ringdp.Options())
+    return str(error.value)
+
+
+def join_alone(timeout_s: float) -> str:
+    """On a rank: a world of three of which this rank sees itself only."""
+    start = time.monotonic()
+    store = dist.TCPStore("127.0.0.1", HERE.port, is_master=False)
+    with pytest.raises(dist.DistBackendError) as error:
+        dist.init_process_group("ringdp", store=store, rank=0, world_size=3, timeout=timedelta(seconds=timeout_s))
+    assert time.monotonic() - start < timeout_s + 2
+    return str(error.value)
+
+
+def test_a_file_store(run_on_fresh_ranks, tmp_path):
+    assert run_on_fresh_ranks(3).run(join_by_file, str(tmp_path / "store")) == [3.0] * 3
+
+
+def test_a_store_that_fails_is_named_with_the_key(run_on_fresh_ranks):
+    message = run_on_fresh_ranks(1).run(join_broken)[0]
+    assert "the rendezvous store" in message and "'generation/0'" in message, message
+    assert "the server hung up" in message
+
+
+def test_ranks_that_never_come_are_named(run_on_fresh_ranks):
+    message = run_on_fresh_ranks(1).run(join_alone, 1.0)[0]
+    assert message.startswith("Timeout: "), message
+    assert "for ranks 1 and 2 to publish peer_info" in message

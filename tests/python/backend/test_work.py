@@ -1,4 +1,4 @@
-"""Work: wait, result, success, sequence, and its Future's value, errors and callbacks."""
+"""Work objects: waiting, completion, batches and profiles."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import HERE
+from torch.profiler import ProfilerActivity, profile
 
 
 def start(value: float = 1.0, group: dist.ProcessGroup | None = None) -> tuple[torch.Tensor, dist.Work]:
@@ -182,3 +183,167 @@ def test_an_error_is_in_work_and_future(trio):
 
 def test_two_groups_waited_for_in_crossed_orders(trio):
     assert trio.run(crossed_waits) == [[3.0 * step for step in range(20) for _ in range(2)]] * 3
+
+
+def in_order() -> list[int]:
+    """On a rank: callbacks of collectives come in the order of the collectives."""
+    seen: list[int] = []
+    futures = []
+    for index in range(50):
+        work = dist.all_reduce(torch.ones(10), async_op=True)
+        futures.append(work.get_future().then(lambda _, index=index: seen.append(index)))
+    for future in futures:
+        future.wait()
+    return sorted(seen) if seen == sorted(seen) or HERE.size == 1 else seen
+
+
+def calls_back_into_the_group() -> float:
+    """On a rank: a callback that starts the next collective, as comm hooks do."""
+    work = dist.all_reduce(torch.ones(4), async_op=True)
+
+    def again(future: torch.futures.Future) -> torch.futures.Future:
+        return dist.all_reduce(future.value()[0], async_op=True).get_future()
+
+    inner = work.get_future().then(again).wait()
+    return float(inner.wait()[0][0])
+
+
+def waits_for_what_it_calls() -> float:
+    """On a rank: callbacks that wait for the Futures of collectives that they start, one within the other."""
+
+    def again(future: torch.futures.Future) -> torch.Tensor:
+        return dist.all_reduce(future.value()[0], async_op=True).get_future().then(once_more).wait()
+
+    def once_more(future: torch.futures.Future) -> torch.Tensor:
+        return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
+
+    work = dist.all_reduce(torch.ones(100_000), async_op=True)
+    return float(work.get_future().then(again).wait()[0])
+
+
+def failing_callback() -> tuple[str, float]:
+    """On a rank: the error goes to who asked for the callback's value; the next collective works."""
+    work = dist.all_reduce(torch.ones(4), async_op=True)
+    broken = work.get_future().then(lambda _: 1 // 0)
+    message = ""
+    try:
+        broken.wait()
+    except Exception as error:
+        message = str(error)
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor, async_op=True).get_future().wait()
+    return message, float(tensor[0])
+
+
+def test_callbacks_keep_the_order_of_the_collectives(pair):
+    assert pair.run(in_order) == [list(range(50))] * 2
+
+
+def test_a_callback_may_start_the_next_collective(pair):
+    assert pair.run(calls_back_into_the_group) == [4.0, 4.0]
+
+
+def test_a_callback_may_wait_for_what_it_calls(pair):
+    for _ in range(10):
+        assert pair.run(waits_for_what_it_calls) == [8.0, 8.0]
+
+
+def test_a_callback_that_fails_harms_no_other(pair):
+    for message, total in pair.run(failing_callback):
+        assert "division" in message or "ZeroDivisionError" in message
+        assert total == 2.0
+
+
+def finished() -> tuple[bool, list[float], list[float]]:
+    """On a rank: a batch of three sums, waited for with a timeout; result() and Future."""
+    tensors = [torch.full((1000 * i,), float(HERE.rank)) for i in range(1, 4)]
+    work = dist.group.WORLD.allreduce_coalesced(tensors, dist.AllreduceCoalescedOptions())
+    work.wait(timedelta(seconds=30))
+    done = work.is_completed() and work.is_success()
+    return done, [float(tensor[0]) for tensor in work.get_future().wait()], [float(t[-1]) for t in work.result()]
+
+
+def through_torch() -> list[float]:
+    """On a rank: torch gives a Future of the coalesced form; its callbacks see all results."""
+    tensors = [torch.full((1000 * i,), float(HERE.rank)) for i in range(1, 4)]
+    future = dist.all_reduce_coalesced(tensors, async_op=True)
+    return future.then(lambda done: [float(tensor[0]) for tensor in done.value()]).wait()
+
+
+def torn() -> tuple[str, bool]:
+    """On a rank: rank 1 aborts instead of joining a batch."""
+    group = dist.new_group(range(HERE.size))
+    backend = group._get_backend(torch.device("cpu"))
+    said, success = "", False
+    if HERE.rank == 1:
+        backend.abort()
+    else:
+        # The abort may come before the first call, then it is the call that fails.
+        with pytest.raises(dist.DistBackendError) as error:
+            work = group.allreduce_coalesced([torch.ones(10)] * 3, dist.AllreduceCoalescedOptions())
+            try:
+                work.wait()
+            finally:
+                success = work.is_success()
+        said = str(error.value)
+    dist.barrier()
+    dist.destroy_process_group(group)
+    return said, success
+
+
+def test_results_of_all(trio):
+    assert trio.run(finished) == [(True, [3.0] * 3, [3.0] * 3)] * 3
+
+
+def test_callbacks_see_all_results(trio):
+    assert trio.run(through_torch) == [[3.0] * 3] * 3
+
+
+def test_an_error_of_one_is_the_error_of_all(trio):
+    outcomes = trio.run(torn)
+    for said, success in (outcomes[0], outcomes[2]):
+        assert "rank 1 aborted" in said and not success
+
+
+TITLES = [
+    "ringdp:all_reduce",
+    "ringdp:broadcast",
+    "ringdp:all_gather",
+    "ringdp:_all_gather_base",
+    "ringdp:reduce_scatter",
+    "ringdp:_reduce_scatter_base",
+    "ringdp:barrier",
+]
+
+
+def profiled() -> tuple[dict[str, int], float]:
+    """On a rank: every collective once; how often each event was seen, and how long all_reduce took."""
+    parts = [torch.ones(4) for _ in range(HERE.size)]
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as result:
+        dist.all_reduce(torch.ones(4))
+        dist.broadcast(torch.ones(4), 0)
+        dist.all_gather(parts, torch.ones(4))
+        dist.all_gather_into_tensor(torch.ones(4 * HERE.size), torch.ones(4))
+        dist.reduce_scatter(torch.ones(4), parts)
+        dist.reduce_scatter_tensor(torch.ones(4), torch.ones(4 * HERE.size))
+        dist.barrier()
+    events = {event.key: event for event in result.key_averages()}
+    return {key: event.count for key, event in events.items()}, events["ringdp:all_reduce"].cpu_time_total
+
+
+def unprofiled() -> float:
+    """On a rank: nothing is recorded for nobody."""
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)
+    return float(tensor[0])
+
+
+def test_the_profiler_sees_every_collective(pair):
+    for counts, microseconds in pair.run(profiled):
+        assert {title: counts.get(title, 0) for title in TITLES} == dict.fromkeys(TITLES, 1)
+        assert counts.get("record_param_comms", 0) >= len(TITLES)
+        assert microseconds > 0
+
+
+def test_collectives_work_without_a_profiler(pair):
+    assert pair.run(unprofiled) == [2.0, 2.0]

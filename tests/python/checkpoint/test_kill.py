@@ -15,7 +15,7 @@ import pytest
 import ringdp
 import torch
 from ranks import HERE, World
-from ringdp.checkpoint.shelf import numbered
+from ringdp.checkpoint.directory import numbered
 from states import Sharded
 
 checkpoint = ringdp.checkpoint

@@ -1,13 +1,13 @@
-"""Specs, stretches and pieces: sizes by formula, bad pieces refused by name, hashes of the bytes."""
+"""Tensors, stretches and pieces, and the errors that name them."""
 
 from __future__ import annotations
 
 import hashlib
 
 import pytest
+import ringdp
 import torch
-from ringdp.checkpoint import CheckpointError
-from ringdp.checkpoint.piece import Piece, Spec, Stretch, reordered, sha256_of, spec_of, whole
+from ringdp.checkpoint.piece import CheckpointError, Piece, Spec, Stretch, reordered, sha256_of, spec_of, whole
 from states import bits_of, odd_state
 
 
@@ -65,3 +65,8 @@ def test_the_hash_is_that_of_the_bytes():
         assert sha256_of(flat) == hashlib.sha256(bits_of(flat)).hexdigest()
     strided = torch.arange(10.0)[::2]
     assert sha256_of(strided) == hashlib.sha256(bits_of(strided)).hexdigest()
+
+
+def test_it_is_public_and_a_runtime_error():
+    assert ringdp.checkpoint.CheckpointError is CheckpointError
+    assert issubclass(CheckpointError, RuntimeError)

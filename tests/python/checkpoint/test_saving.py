@@ -1,17 +1,22 @@
-"""Saving: one folder for all ranks, each element written once, one error for all ranks, one save at a time."""
+"""Saving: the plan that ranks agree on, who writes what, a save in the background."""
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import ringdp
 import torch
 from ranks import HERE
-from ringdp.checkpoint import CheckpointError
+from ringdp.checkpoint import CheckpointError, Spec, Stretch, saving
+from ringdp.checkpoint.background import Pending, join_latest, settle
 from ringdp.checkpoint.manifest import read_manifest
+from ringdp.checkpoint.ranks import ranks_of
+from ringdp.checkpoint.saving import BLOCK_BYTES, plan_save, specs_of, write_plan
 from small_run import Run
-from states import Sharded, assembled, assert_same_bits, odd_state
+from states import SHAPES, Sharded, assembled, assert_same_bits, bits_of, layout, odd_state
 from torch import nn
 
 checkpoint = ringdp.checkpoint
@@ -82,7 +87,7 @@ def save_badly(folder: str, how: str, bad: int) -> None:
     try:
         checkpoint.save(folder, holder, extra=extra, keep=keep)
     finally:
-        checkpoint.saving.write_blocks = checkpoint.block_writer.write_blocks
+        checkpoint.saving.write_blocks = checkpoint.blocks.write_blocks
 
 
 def refuse_to_write(*_: object) -> None:
@@ -153,3 +158,140 @@ def test_assembling_takes_every_piece():
     """The tests' own oracle: the pieces of all ranks make the whole."""
     held = [Sharded(odd_state(1), rank, 3, 5).held for rank in range(3)]
     assert_same_bits(assembled(held), odd_state(1))
+
+
+def planned(folder: str, keep: object) -> list:
+    """(stretch, bits) of this rank's blocks; `keep` is this rank's own."""
+    holder = Sharded(odd_state(2), HERE.rank, HERE.size, 4)
+    agreed = plan_save(Path(folder), holder, None, HERE.rank, keep[HERE.rank], ranks_of(None))
+    assert agreed.extras == list(range(HERE.size))
+    assert len(agreed.rng) == HERE.size
+    return [(stretch, bits_of(tensor)) for stretch, tensor in agreed.blocks.items()]
+
+
+def test_all_blocks_together_are_the_state(trio, tmp_path):
+    state = odd_state(2)
+    blocks = [block for blocks in trio.run(planned, str(tmp_path), [2, 2, 2]) for block in blocks]
+    for stretch, bits in blocks:
+        flat = state[stretch.spec.kind, stretch.spec.name].reshape(-1)
+        assert bits == bits_of(flat[stretch.offset : stretch.stop])
+    assert sum(stretch.length for stretch, _ in blocks) == sum(tensor.numel() for tensor in state.values())
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("keep", [[2, 2, 3], [2, None, 2]])
+def test_ranks_that_mean_different_saves_are_named(trio, keep, tmp_path):
+    odd = next(rank for rank in range(3) if keep[rank] != 2)
+    errors = {outcome.error for outcome in trio.attempt(planned, str(tmp_path), keep)}
+    assert errors == {f"CheckpointError: the ranks differ in keep: rank 0 has 2, rank {odd} {keep[odd]}"}
+
+
+def test_a_copy_does_not_change_with_the_state(tmp_path):
+    holder = Sharded(odd_state(2), 0, 1, 1)
+    agreed = plan_save(tmp_path, holder, None, None, 2, ranks_of(None))
+    before = {stretch: bits_of(tensor) for stretch, tensor in agreed.blocks.items()}
+    copied = agreed.copy()
+    for piece in holder.held:
+        piece.tensor.zero_()
+    assert {stretch: bits_of(tensor) for stretch, tensor in copied.blocks.items()} == before
+    assert {stretch: bits_of(tensor) for stretch, tensor in agreed.blocks.items()} != before
+
+
+SPECS = [Spec(kind, name, shape, str(dtype)[6:]) for (kind, name), (shape, dtype) in SHAPES.items()]
+
+
+def held_by(size: int, seed: int) -> list[list[Stretch]]:
+    return [[stretch for spec in SPECS for stretch in layout(spec, size, seed)[rank]] for rank in range(size)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_every_element_is_written_once_by_a_rank_that_holds_it(size, seed, monkeypatch):
+    monkeypatch.setattr(saving, "BLOCK_BYTES", 64)
+    held = held_by(size, seed)
+    written = Counter()
+    for rank, blocks in enumerate(write_plan(held)):
+        for block in blocks:
+            assert 0 < block.bytes <= 64
+            around = [have for have in held[rank] if have.spec == block.spec]
+            assert any(have.offset <= block.offset and block.stop <= have.stop for have in around)
+            written.update((block.spec, at) for at in range(block.offset, block.stop))
+    assert written == Counter((spec, at) for spec in SPECS for at in range(spec.elements))
+    assert specs_of(held) == sorted(SPECS)
+
+
+def test_replicas_are_dealt_out_evenly():
+    spec = Spec("parameter", "w", (8 * BLOCK_BYTES,), "uint8")
+    loads = [sum(block.bytes for block in blocks) for blocks in write_plan([[Stretch(spec, 0, spec.elements)]] * 4)]
+    assert loads == [2 * BLOCK_BYTES] * 4
+
+
+def test_replicas_fill_up_what_uneven_shards_leave():
+    alone, replica = Spec("a", "w", (BLOCK_BYTES,), "uint8"), Spec("b", "w", (BLOCK_BYTES,), "uint8")
+    mine, ours = Stretch(alone, 0, BLOCK_BYTES), Stretch(replica, 0, BLOCK_BYTES)
+    assert write_plan([[mine, ours], [ours]]) == [[mine], [ours]]
+
+
+def test_a_piece_offered_twice_by_one_rank_is_written_once():
+    spec = Spec("parameter", "w", (10,), "float32")
+    assert write_plan([[Stretch(spec, 0, 10), Stretch(spec, 3, 4)]]) == [
+        [Stretch(spec, 0, 3), Stretch(spec, 3, 4), Stretch(spec, 7, 3)]
+    ]
+
+
+def test_elements_that_no_rank_holds_are_named():
+    spec = Spec("exp_avg", "w", (10,), "float32")
+    with pytest.raises(CheckpointError, match=r"no rank holds elements 4 to 6 of exp_avg/w \(float32 \[10\]\)"):
+        write_plan([[Stretch(spec, 0, 4)], [Stretch(spec, 6, 4)]])
+
+
+def test_ranks_that_disagree_about_a_tensor_are_named():
+    here, there = Spec("exp_avg", "w", (10,), "float32"), Spec("exp_avg", "w", (10,), "float64")
+    with pytest.raises(CheckpointError, match=r"rank 0 has exp_avg/w \(float32 .* rank 1 has exp_avg/w \(float64"):
+        write_plan([[Stretch(here, 0, 10)], [Stretch(there, 0, 10)]])
+
+
+def failing() -> Path:
+    raise OSError("disk full")
+
+
+def test_wait_gives_the_path():
+    gate = threading.Event()
+    pending = Pending(lambda: Path("here") if gate.wait(60) else Path("late"))
+    assert not pending.done()
+    gate.set()
+    assert pending.wait() == Path("here")
+    assert pending.done()
+    settle()
+
+
+def test_wait_raises_the_error_and_the_next_save_does_not_repeat_it():
+    pending = Pending(failing)
+    with pytest.raises(OSError, match="disk full"):
+        pending.wait()
+    settle()
+
+
+def test_the_next_save_raises_what_nobody_has_seen():
+    Pending(failing)
+    join_latest()  # a load waits and leaves the error alone
+    with pytest.raises(OSError, match="disk full"):
+        settle()
+    settle()
+
+
+def test_the_next_save_waits():
+    gate = threading.Event()
+    pending = Pending(lambda: Path("x") if gate.wait(60) else Path("late"))
+    threading.Timer(0.01, gate.set).start()
+    settle()
+    assert pending.done()
+
+
+def test_an_interpreter_that_ends_waits_and_tells(run_python):
+    code = (
+        "import time\nfrom ringdp.checkpoint.background import Pending\n"
+        "def fail():\n    time.sleep(0.2)\n    raise OSError('disk full')\nPending(fail)"
+    )
+    result = run_python(code)
+    assert "the last save in the background failed: disk full" in result.stderr

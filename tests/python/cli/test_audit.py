@@ -77,7 +77,7 @@ def test_steps_end_a_job(run_warm):
     assert (result.returncode, report["stopped"]) == (0, "every rank has drawn 5 batches"), result.stderr
 
 
-def test_a_job_that_nobody_watches_is_said(capfd):
+def test_a_job_that_is_not_watched_is_said(capfd):
     assert main.main(["audit", "--", "echo", "hello"]) == 2
     said = capfd.readouterr()
     assert "hello" in said.out and "TORCH_DEVICE_BACKEND_AUTOLOAD" in said.err
@@ -133,7 +133,7 @@ def test_numbers_are_checked(value, capsys):
     with pytest.raises(SystemExit) as stop:
         main.main(["audit", "--steps", value, "--", "true"])
     assert stop.value.code == 2
-    assert f"'{value}' is no whole number" in capsys.readouterr().err
+    assert f"invalid value '{value}' (expected a whole number" in capsys.readouterr().err
 
 
 def test_help_fits_one_screen_with_an_example(capsys):

@@ -1,4 +1,4 @@
-"""ringdp/cli/main.py: the command line as a whole."""
+"""The command line as a whole."""
 
 import os
 import signal

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from ringdp.cli import main
-from ringdp.planner.catalog import KINDS
-from ringdp.planner.measured import KINDS as MEASURED
+from ringdp.tools.planner.catalog import KINDS
+from ringdp.tools.planner.measured import KINDS as MEASURED
 
 STEP = ["--params", "7B", "--ranks", "64", "--seq", "4096", "--bandwidth", "100Gb/s", "--peak-tflops", "h100"]
 HELP_LINES, HELP_WIDTH = 40, 100

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from example_run import run
 from ringdp.cli import main
-from ringdp.pages.report_figures import figures
+from ringdp.tools.pages.run_file import figures
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-def test_the_page_lies_beside_the_run(file: Path, capsys: Any) -> None:
+def test_the_page_lies_next_to_the_run(file: Path, capsys: Any) -> None:
     assert main.main(["report", str(file)]) == 0
     page = file.with_suffix(".html")
     assert capsys.readouterr().out.startswith(f"{page}: ")
@@ -35,7 +35,7 @@ def test_a_file_that_is_no_run_is_one_line(file: Path, capsys: Any) -> None:
     file.write_text("{}")
     assert main.main(["report", str(file)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"ringdp report: {file} is no report of a run: it has no backend; ringdp.RunLog ")
+    assert error.startswith(f"ringdp report: {file} is not a report of a run: it has no backend; ringdp.RunLog ")
     assert error.count("\n") == 1 and not file.with_suffix(".html").exists()
 
 

@@ -47,8 +47,8 @@ def test_a_dead_rank_fails_it_by_name(capsys):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--ops", "all_reduce,juggle"], "'juggle' is none of all_reduce"),
-        (["--transport", "pigeon"], "'pigeon' is none of shm, tcp"),
+        (["--ops", "all_reduce,juggle"], "invalid value 'juggle' (expected one of: all_reduce"),
+        (["--transport", "pigeon"], "invalid value 'pigeon' (expected one of: shm, tcp"),
     ],
 )
 def test_unknown_names_are_status_2(arguments, named, capsys):

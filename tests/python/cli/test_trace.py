@@ -30,7 +30,7 @@ def traces(tmp_path):
 
 
 def script(status):
-    folder = str(Path(__file__).resolve().parents[1] / "observe")
+    folder = str(Path(__file__).resolve().parents[1] / "tools" / "observe")
     return [sys.executable, "-c", WRITES.format(folder=folder, status=status)]
 
 
@@ -47,7 +47,7 @@ def test_json_and_gzip(traces, tmp_path, capsys):
     assert main(["trace", str(traces), "-o", str(output), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["output"] == str(output) and report["ranks"] == [0, 1] and report["missing"] == []
-    assert len(json.loads(gzip.open(output).read())["traceEvents"]) == report["events"]
+    assert len(json.loads(gzip.decompress(output.read_bytes()))["traceEvents"]) == report["events"]
 
 
 def test_a_rank_that_left_nothing_is_named(traces, capsys):

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from ringdp.cli import main
-from ringdp.tune import cache, session
-from ringdp.tune.cache import FIELDS
+from ringdp.tools.tune import cache, session
+from ringdp.tools.tune.cache import FIELDS
 
 
 @pytest.fixture
@@ -86,8 +86,8 @@ def test_a_failed_measurement_writes_nothing(file, monkeypatch, capsys):
 
 def test_json_says_what_was_measured(file, monkeypatch, capsys):
     def one_round(assignment):
-        for contest in assignment.contests:
-            yield contest, {size: [[1.0] * len(contest.candidates)] for size in contest.sizes}
+        for benchmark in assignment.benchmarks:
+            yield benchmark, {size: [[1.0] * len(benchmark.candidates)] for size in benchmark.sizes}
 
     monkeypatch.setattr(session, "measured", one_round)
     assert main.main(["tune", "--json"]) == 0

@@ -187,7 +187,7 @@ def test_what_is_not_stepped_with_is_nobodys_business(pair, stage, what):
 
 
 def kept_to_itself(stage: int) -> str:
-    """On a rank: a step with what a pass under no_sync() has left: the error, or "" where ranks may go their own way."""
+    """On a rank: a step with what a pass under no_sync() has left; the error, or "" where ranks may differ."""
     ddp = DistributedDataParallel(fresh(), zero_stage=stage)
     optimizer = optimizer_at(stage, ddp.parameters())
     try:
@@ -225,7 +225,7 @@ def test_two_steps_with_one_pass(pair):
 
 
 def stepped_in_a_hook() -> bool:
-    """On a rank: a communication hook that steps each bucket as its mean comes, as torch's optimizers in the backward pass do."""
+    """On a rank: a communication hook that steps each bucket as its mean comes."""
     ddp, expected = DistributedDataParallel(fresh()), reference(2)
     optimizer = optimizer_at(0, ddp.parameters())
 

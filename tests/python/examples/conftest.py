@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import HERE, World, values_of
-from ringdp.examples.options import Options, parse
+from ringdp.examples.train_gpt import Options, parse_options
 
 LIMIT_S = 240
 TINY = ["--quick", "--dim", "16", "--layers", "1", "--seq", "16", "--dropout", "0.1"]
@@ -48,7 +48,9 @@ def text_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def tiny(tmp_path: Path, text_folder: Path) -> Callable[..., Options]:
     """Makes options of a run that takes a moment; with dropout, so that RNG states count."""
-    return lambda *arguments: parse([*TINY, "--corpus", str(text_folder), "--out", str(tmp_path / "out"), *arguments])
+    return lambda *arguments: parse_options(
+        [*TINY, "--corpus", str(text_folder), "--out", str(tmp_path / "out"), *arguments]
+    )
 
 
 @pytest.fixture

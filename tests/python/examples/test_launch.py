@@ -1,14 +1,18 @@
-"""Starting: ranks know that they are ranks, and --nproc becomes a torchrun line."""
+"""Examples start their ranks, end on signals, and wait for rank 0."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from threading import Event, Thread
 
 import pytest
 import torch.distributed as dist
 from ringdp.examples import launch
+from ringdp.examples.launch import Interrupt, on_rank_zero
 
 MODULE = "ringdp.examples.some"
 
@@ -67,7 +71,7 @@ def test_a_bad_number_of_ranks_is_named(text, capsys):
     with pytest.raises(SystemExit) as ended:
         launch.parser_for(MODULE, "Something.", 4).parse_args(["--nproc", text])
     assert ended.value.code == 2
-    assert f"'{text}' is no whole number from 1 to 64" in capsys.readouterr().err
+    assert f"invalid value '{text}' (expected a whole number from 1 to 64)" in capsys.readouterr().err
 
 
 def on_ranks(*arguments: str, problem=lambda ranks: None) -> int:
@@ -112,3 +116,72 @@ def test_a_rank_joins_works_prints_and_leaves(capsys):
 def test_the_problem_counts_the_ranks_that_torchrun_has_started(capsys):
     assert on_ranks("--nproc", "3", problem=lambda ranks: f"not on {ranks}") == 2
     assert capsys.readouterr().err == "some: not on 1\n"
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Interrupt]:
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    installed = Interrupt()
+    installed.install()
+    yield installed
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_process_with_the_usual_status(interrupt, number):
+    with pytest.raises(SystemExit) as ended:
+        os.kill(os.getpid(), number)
+    assert ended.value.code == 128 + number
+
+
+def test_a_deferred_signal_is_remembered(interrupt):
+    with interrupt.deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupt.number == signal.SIGTERM
+
+
+def test_a_second_signal_does_not_break_the_clean_end(interrupt):
+    with pytest.raises(SystemExit):
+        os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert interrupt.number == signal.SIGTERM
+
+
+@pytest.fixture
+def store(monkeypatch) -> dist.HashStore:
+    """Stands for the process group's store."""
+    shared = dist.HashStore()
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: shared)
+    return shared
+
+
+def test_rank_zero_works_once_and_the_others_get_its_result(store, monkeypatch):
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    assert on_rank_zero("a", lambda: "result of 0") == "result of 0"
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    assert on_rank_zero("a", pytest.fail) == "result of 0"
+
+
+def test_the_others_wait_until_it_is_there(store, monkeypatch):
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    got, started = [], Event()
+
+    def wait():
+        started.set()
+        got.append(on_rank_zero("b", pytest.fail))
+
+    waiting = Thread(target=wait)
+    waiting.start()
+    started.wait()
+    assert got == []
+    store.set("on_rank_zero/b", "late")
+    waiting.join()
+    assert got == ["late"]
+
+
+def test_a_rank_zero_that_never_finishes_is_named(store, monkeypatch):
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(launch, "LIMIT_S", 0.0)
+    with pytest.raises(TimeoutError, match="rank 0 has not finished 'c'"):
+        on_rank_zero("c", pytest.fail)

@@ -45,7 +45,7 @@ def reducer_of(parameters: Sequence[torch.Tensor], backend: str = "ringdp", **op
     options.setdefault("bucket_limits", [1 << 30])
     sparse = options.pop("sparse", [False] * len(parameters))
     names = [f"p{index}" for index in range(len(parameters))]
-    return _C.Reducer(list(parameters), names, sparse, group_of(backend), **options)
+    return _C.Reducer(list(parameters), names, sparse, group_of(backend), _C.ReducerOptions(**options))
 
 
 def backward(reducer: Any, parameters: Sequence[torch.Tensor], given: Sequence[torch.Tensor | None]) -> None:

@@ -1,4 +1,4 @@
-"""One step: bits, launch order, modes side by side, accumulation, skipped buckets, ranks without a loss."""
+"""One step: bits, launch order, modes, accumulation, ranks without a loss; results written back; a joined rank."""
 
 from __future__ import annotations
 
@@ -129,3 +129,65 @@ def skipped() -> tuple[int, bool]:
 
 def test_buckets_of_unused_parameters_can_stay_home(trio):
     assert trio.run(skipped) == [(1, True)] * 3
+
+
+# Results in their places: copies or views, and what nobody used keeps its .grad.
+
+WRITTEN = [[4, 3], [5], [6]]
+
+
+def handed(as_views: bool, preset: bool) -> tuple[list[bool], bool, bool]:
+    """On a rank: gradients that are the mean; whether the .grad of a parameter that none uses stays; shared memory."""
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in WRITTEN]
+    reducer = reducer_of(parameters, find_unused=True, gradient_as_bucket_view=as_views)
+    by_rank = [gradients(rank, WRITTEN) for rank in range(HERE.size)]
+    own = by_rank[HERE.rank]
+    if preset and not as_views:
+        parameters[2].grad = torch.full([6], 7.0)
+    backward(reducer, parameters, [own[0], own[1], None])
+    means = [folded(of_all, HERE.size) for of_all in zip(*by_rank, strict=True)]
+    right = [same_bits(parameters[i].grad, means[i]) for i in range(2)]
+    kept = parameters[2].grad is None if not preset or as_views else bool((parameters[2].grad == 7).all())
+    together = parameters[0].grad.untyped_storage().data_ptr() == parameters[1].grad.untyped_storage().data_ptr()
+    return right, kept, together
+
+
+@pytest.mark.parametrize("preset", [False, True])
+@pytest.mark.parametrize("as_views", [False, True])
+def test_means_arrive_and_unused_gradients_stay(trio, as_views, preset):
+    assert trio.run(handed, as_views, preset) == [([True, True], True, as_views)] * 3
+
+
+# A joined rank mirrors the collectives of the others' backward pass and changes none of their bits.
+
+JOINED = [[50], [3], [20]]
+
+
+def with_one_joined(backend: str, overlap: bool, find_unused: bool, divisor: int) -> bool:
+    """On a rank: rank 2 has joined; the others' mean is that of ranks 0 and 1 over `divisor`."""
+    parameters = [torch.zeros(shape, requires_grad=True) for shape in JOINED]
+    reducer = reducer_of(parameters, backend, bucket_limits=[100], overlap=overlap, find_unused=find_unused)
+    inputs = [gradients(rank, JOINED) for rank in (0, 1)]
+    if HERE.rank == 2:
+        reducer.shadow_backward(float(divisor))
+        reducer.assume_arrival()
+        return reducer.rebuild_buckets() is not find_unused
+    reducer.set_divisor(float(divisor))
+    used = [g if i != 1 or not find_unused else None for i, g in enumerate(inputs[HERE.rank])]
+    reducer.prepare_for_forward()
+    loss = sum((p * g).sum() for p, g in zip(parameters, used, strict=True) if g is not None)
+    reducer.prepare_for_backward([loss])
+    loss.backward()
+    reducer.rebuild_buckets()
+    return all(
+        p.grad is None if find_unused and i == 1 else same_bits(p.grad, folded([g[i] for g in inputs], divisor))
+        for i, p in enumerate(parameters)
+    )
+
+
+@pytest.mark.parametrize("find_unused", [False, True])
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_others_have_the_mean_of_the_others(trio, backend, overlap, find_unused):
+    assert trio.run(with_one_joined, backend, overlap, find_unused, 2) == [True] * 3
+    assert trio.run(with_one_joined, backend, overlap, find_unused, 3) == [True] * 3

@@ -1,4 +1,4 @@
-"""Buckets: views strided as the parameters, complex numbers, lengths, padding, zero elements."""
+"""Buckets: views and padding, gradients in and out, and where their memory lies."""
 
 from __future__ import annotations
 
@@ -129,3 +129,184 @@ def of_linear(held: bool) -> tuple[bool, bool]:
 @pytest.mark.parametrize("held", [False, True])
 def test_the_gradient_of_a_linear_layer_is_reduced_where_it_lies_unless_somebody_holds_it(trio, held):
     assert trio.run(of_linear, held) == [(True, not held)] * 3
+
+
+# Gradients in and out: views or copies, absent ones, what does not fit.
+
+
+def identity(as_view: bool) -> tuple[bool, bool, bool]:
+    """On a rank: .grad is the same tensor in the second step; two parameters share storage; values are right."""
+    parameters = [torch.zeros(8, requires_grad=True) for _ in range(2)]
+    reducer = reducer_of(parameters, gradient_as_bucket_view=as_view)
+    backward(reducer, parameters, [torch.ones(8), torch.ones(8)])
+    first = parameters[0].grad
+    share = first.untyped_storage().data_ptr() == parameters[1].grad.untyped_storage().data_ptr()
+    backward(reducer, parameters, [torch.ones(8), torch.ones(8)])
+    return parameters[0].grad is first, share, bool((first == 2).all())
+
+
+def test_views_share_the_bucket_and_copies_do_not(trio):
+    assert trio.run(identity, True) == [(True, True, True)] * 3
+    assert trio.run(identity, False) == [(True, False, True)] * 3
+
+
+def used_by_some(users: list[int]) -> tuple[bool, bool]:
+    """On a rank: a parameter that only `users` have used has the mean of those; the other parameter is as ever."""
+    shapes = [[9], [9]]
+    inputs = [gradients(rank, shapes) for rank in range(HERE.size)]
+    for by_rank in inputs:
+        by_rank[1][:3] = -0.0
+    parameters = [torch.zeros(9, requires_grad=True) for _ in range(2)]
+    reducer = reducer_of(parameters, find_unused=True)
+    own = inputs[HERE.rank]
+    backward(reducer, parameters, [own[0], own[1] if HERE.rank in users else None])
+    of_users = folded([inputs[rank][1] if rank in users else None for rank in range(HERE.size)], HERE.size)
+    return same_bits(parameters[0].grad, folded([i[0] for i in inputs], HERE.size)), same_bits(
+        parameters[1].grad, of_users
+    )
+
+
+@pytest.mark.parametrize("users", [[0], [1], [2], [1, 2]])
+def test_absent_gradients_leave_the_bits_of_the_others(trio, users):
+    """Signs of zeros included: adding a plain zero would turn -0.0 into 0.0."""
+    assert trio.run(used_by_some, users) == [(True, True)] * 3
+
+
+def refused() -> str:
+    """On a rank: what a sparse gradient of a layer that does not announce it leads to."""
+    table = torch.zeros(10, 4, requires_grad=True)
+    reducer = reducer_of([table])
+    reducer.prepare_for_forward()
+    reducer.prepare_for_backward([])
+    try:
+        torch.nn.functional.embedding(torch.tensor([1]), table, sparse=True).sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_an_unannounced_sparse_gradient_is_named(world_of):
+    assert "gradient of p0 is sparse" in world_of(1).run(refused)[0]
+
+
+def replaced_view() -> str:
+    """On a rank: what a .grad that is no longer the view leads to. The replacing hook runs after the reducer's."""
+    parameters = [torch.zeros(4, requires_grad=True) for _ in range(2)]
+    reducer = reducer_of(parameters, gradient_as_bucket_view=True)
+    accumulator = parameters[1].expand_as(parameters[1]).grad_fn.next_functions[0][0]
+
+    def replace(*_: object) -> None:
+        parameters[1].grad = torch.ones(4)
+
+    accumulator.register_hook(replace)
+    try:
+        backward(reducer, parameters, [torch.ones(4), torch.ones(4)])
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_a_replaced_view_is_named(world_of):
+    assert "gradient_as_bucket_view=True: the .grad of p1" in world_of(1).run(replaced_view)[0]
+
+
+def data_replaced() -> list[bool]:
+    """On a rank: somebody sets .grad.data of views, as torch's mixed precision does; the next means are right."""
+    parameters = [torch.zeros(4, requires_grad=True) for _ in range(2)]
+    reducer = reducer_of(parameters, gradient_as_bucket_view=True)
+    right = []
+    for step in range(3):
+        inputs = [gradients(rank, [[4], [4]], seed=step) for rank in range(HERE.size)]
+        for p in parameters:
+            if p.grad is not None:
+                p.grad.zero_()
+        backward(reducer, parameters, inputs[HERE.rank])
+        right += [same_bits(p.grad, folded([i[n] for i in inputs], HERE.size)) for n, p in enumerate(parameters)]
+        for p in parameters:
+            p.grad.data = p.grad.clone()
+    return right
+
+
+def test_views_survive_that_their_data_is_replaced(trio):
+    assert trio.run(data_replaced) == [[True] * 6] * 3
+
+
+def absent_complex() -> list[bool]:
+    """On a rank: rank 1 has no gradient for a complex parameter that is stored column by column; twice."""
+    parameters = [torch.zeros(5, 3, dtype=torch.complex64).t().requires_grad_()]
+    parameters.append(torch.zeros(4, dtype=torch.complex64, requires_grad=True))
+    reducer = reducer_of(parameters, find_unused=True)
+    right = []
+    for step in range(2):  # the second time the bucket holds the first mean
+        inputs = [gradients(rank, [[3, 5], [4]], torch.complex64, seed=step) for rank in range(HERE.size)]
+        for p in parameters:
+            p.grad = None
+        own = inputs[HERE.rank]
+        # The gradient of the real part of p * g is the conjugate of g.
+        backward(reducer, parameters, [own[0].conj() if HERE.rank != 1 else None, own[1].conj()])
+        there = [i[0].resolve_conj() for rank, i in enumerate(inputs) if rank != 1]
+        right.append(bool(torch.isclose(parameters[0].grad, sum(there) / 3).all()))
+    return right
+
+
+def test_an_absent_complex_gradient_of_any_stride_is_a_zero(trio):
+    assert trio.run(absent_complex) == [[True] * 2] * 3
+
+
+# Where buckets lie: in shared memory of a group that has some, else in ordinary memory.
+
+
+def places(backend: str) -> tuple[bool, bool]:
+    """On a rank: whether a bucket is said to be shared; whether a mean through it is right."""
+    parameter = torch.zeros(5000, requires_grad=True)
+    reducer = reducer_of([parameter], backend)
+    by_rank = [gradients(rank, [[5000]])[0] for rank in range(HERE.size)]
+    backward(reducer, [parameter], [by_rank[HERE.rank]])
+    return reducer.buckets()[0]["shared"], same_bits(parameter.grad, folded(by_rank, HERE.size))
+
+
+def test_a_group_with_shared_memory_lends_it(trio):
+    assert trio.run(places, "ringdp") == [(True, True)] * 3
+
+
+def test_others_have_ordinary_memory(world_of, trio):
+    assert trio.run(places, BACKENDS[1]) == [(False, True)] * 3
+    assert world_of(3, transport="tcp").run(places, "ringdp") == [(False, True)] * 3
+    assert world_of(1).run(places, "ringdp") == [(False, True)]
+
+
+def traffic_of_a_large_gradient(accumulated: bool) -> float:
+    """On a rank: bytes read and written by the collective, per byte of a gradient that has a bucket for itself."""
+    parameter = torch.zeros(200_000, requires_grad=True)
+    reducer = reducer_of([parameter], bucket_limits=[0])
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    if accumulated:  # before the reducer knows of a step: ordinary memory
+        (parameter * 1.0).sum().backward()
+    before = backend.counters()
+    backward(reducer, [parameter], [torch.ones(200_000)])
+    after = backend.counters()
+    return sum(after[key] - before[key] for key in ("memory_bytes_read", "memory_bytes_written")) / 800_000
+
+
+def test_large_gradients_are_made_in_shared_memory_and_reduced_there(world_of):
+    """One pass moves 2 bytes per byte; through slots it is more."""
+    pair = world_of(2)
+    assert all(moved == pytest.approx(2, rel=0.01) for moved in pair.run(traffic_of_a_large_gradient, False))
+    assert all(moved > 2.5 for moved in pair.run(traffic_of_a_large_gradient, True))
+
+
+def tensors_outside() -> tuple[float, float]:
+    """On a rank: a tensor of the gradient's size made after the step is ordinary; a full heap is no error."""
+    parameter = torch.zeros(200_000, requires_grad=True)
+    reducer = reducer_of([parameter], bucket_limits=[0])
+    backward(reducer, [parameter], [torch.ones(200_000)])
+    other = torch.ones(200_000)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    before = backend.counters()["memory_bytes_read"]
+    dist.all_reduce(other)
+    return float(parameter.grad[0]), (backend.counters()["memory_bytes_read"] - before) / 800_000
+
+
+def test_the_scope_ends_with_the_step_and_a_full_heap_is_no_error(world_of):
+    assert all(grad == 1 and read > 1.4 for grad, read in world_of(2).run(tensors_outside))
+    assert all(grad == 1 for grad, _ in world_of(2, heap_bytes=1 << 19).run(tensors_outside))

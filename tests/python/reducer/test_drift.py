@@ -182,7 +182,9 @@ def sums_without_a_word():
     for model in (Twist(), torch.nn.Linear(300, 300), torch.nn.Linear(2, 2)):
         ddp = ringdp.DistributedDataParallel(model, check_drift=True)
         for _ in range(2):
-            given = torch.tensor(0.3 + dist.get_rank()) if isinstance(model, Twist) else torch.randn(2, model.in_features)
+            given = (
+                torch.tensor(0.3 + dist.get_rank()) if isinstance(model, Twist) else torch.randn(2, model.in_features)
+            )
             ddp(given).sum().backward()
 
 

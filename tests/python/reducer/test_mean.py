@@ -1,11 +1,11 @@
-"""The mean over ranks: rank order, one division, one rounding, over both kinds of backend."""
+"""The mean over ranks: rank order, one division, one rounding, over both kinds of backend; sparse gradients; times."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from ranks import BACKENDS, HERE, group_of
-from rig import _C, folded, gradients, same_bits
+from rig import _C, backward, folded, gradients, reducer_of, same_bits
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -59,3 +59,117 @@ def close_to_mean(elements: int) -> tuple[str, float]:
 def test_without_rank_order_the_backend_sums_as_it_does(trio):
     for name, error in trio.run(close_to_mean, 5000):
         assert name == "summed" and error < 1e-6
+
+
+# Means by exchanged shards: lengths that do not divide, several in flight, memory left alone.
+
+
+def in_flight(count: int, elements: int) -> bool:
+    """On a rank: `count` means started before the first is waited for, finished in order."""
+    mean = _C.Mean(group_of("gloo"), torch.device("cpu"))
+    inputs = [[gradients(rank, [[elements + n]], seed=n)[0] for rank in range(HERE.size)] for n in range(count)]
+    flats = [by_rank[HERE.rank].clone() for by_rank in inputs]
+    started = [mean.start(flat, 3.0) for flat in flats]
+    results = [reduction.finish() for reduction in started]
+    in_place = all(r.data_ptr() == f.data_ptr() for r, f in zip(results, flats, strict=True))
+    return in_place and all(same_bits(r, folded(i, 3.0)) for r, i in zip(results, inputs, strict=True))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("elements", [1, 64])
+def test_means_in_flight_keep_their_order_and_their_lengths(trio, count, elements):
+    assert trio.run(in_flight, count, elements) == [True] * 3
+
+
+def part_of_a_larger_tensor() -> bool:
+    """On a rank: a view of 5 elements; its neighbours must not change."""
+    whole = torch.arange(20.0)
+    _C.Mean(group_of("gloo"), torch.device("cpu")).start(whole[7:12], 1.0).finish()
+    expected = torch.arange(20.0)
+    expected[7:12] *= 3
+    return same_bits(whole, expected)
+
+
+def test_padding_is_not_taken_from_the_neighbours(trio):
+    assert trio.run(part_of_a_larger_tensor) == [True] * 3
+
+
+# Folding exchanged shards: the kernel's bits for every dtype a gradient can have.
+
+
+def both_ways(dtype: torch.dtype, values: list[float]) -> bool:
+    """On a rank: exchanged shards against the fused mean of ringdp's backend, on the same input."""
+    own = torch.tensor(values).roll(HERE.rank).to(dtype)
+    results = []
+    for backend in ("ringdp", "gloo"):
+        mean = _C.Mean(group_of(backend), torch.device("cpu"))
+        results.append(mean.start(own.clone(), 3.0).finish())
+    return same_bits(*results)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_special_values_fold_alike(trio, dtype):
+    special = [0.0, -0.0, 1e-40, -3e-8, float("inf"), 65504.0, 1 / 3, 5e-8, -1.5, float("nan"), 6e4, 2.0**-24]
+    assert trio.run(both_ways, dtype, special) == [True] * 3
+
+
+# Sparse gradients: the mean of embeddings' gradients, with ranks that used none.
+
+
+def mean_of_rows(backend: str, used_by: list[int]) -> list[list[float]]:
+    """On a rank: rank r looks up rows r and 0 of a table, if it is one of `used_by`; the dense mean."""
+    table = torch.zeros(5, 2, requires_grad=True)
+    weight = torch.zeros(2, requires_grad=True)
+    reducer = reducer_of([table, weight], backend, sparse=[True, False], find_unused=True)
+    rows = torch.nn.functional.embedding(torch.tensor([HERE.rank, 0]), table, sparse=True)
+    loss = (weight * 3.0).sum() + (rows.sum() * 3.0 if HERE.rank in used_by else 0.0)
+    reducer.prepare_for_forward()
+    reducer.prepare_for_backward([loss])
+    loss.backward()
+    return table.grad.to_dense().tolist()
+
+
+@pytest.mark.parametrize("used_by", [[0, 1, 2], [1, 2]])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_are_summed_and_divided(trio, backend, used_by):
+    expected = torch.zeros(5, 2)
+    for rank in used_by:
+        expected[rank] += 1
+        expected[0] += 1
+    assert trio.run(mean_of_rows, backend, used_by) == [expected.tolist()] * 3
+
+
+def dense_gradient() -> str:
+    table = torch.zeros(5, 2, requires_grad=True)
+    reducer = reducer_of([table], sparse=[True])
+    reducer.prepare_for_forward()
+    reducer.prepare_for_backward([])
+    try:
+        table.sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_a_dense_gradient_of_a_sparse_layer_is_named(world_of):
+    assert "gradient of p0 is dense" in world_of(1).run(dense_gradient)[0]
+
+
+# When collectives ended, on every kind of backend: after they were launched, before the step was over.
+
+
+def ordered(backend: str, overlap: bool, rank_order: bool) -> bool:
+    """On a rank: launched <= done <= finished for each of several buckets."""
+    parameters = [torch.zeros(20000, requires_grad=True) for _ in range(4)]
+    reducer = reducer_of(parameters, backend, bucket_limits=[1], overlap=overlap, rank_order=rank_order)
+    backward(reducer, parameters, [torch.ones(20000)] * 4)
+    times = reducer.timeline()
+    assert len(times["buckets"]) == 4
+    in_order = all(r <= launched <= done <= times["finished"] for r, launched, done in times["buckets"])
+    return in_order and times["forward"] <= times["backward"] <= times["computed"] <= times["finished"]
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize(("backend", "rank_order"), [("ringdp", True), ("gloo", True), ("gloo", False)])
+def test_times_are_in_order(trio, backend, overlap, rank_order):
+    assert trio.run(ordered, backend, overlap, rank_order) == [True] * 3

@@ -8,10 +8,9 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from ranks import HERE
+from ringdp.selftest.calls import RankContext
 from ringdp.selftest.cases import OPS
-from ringdp.selftest.compare import difference
-from ringdp.selftest.meaning import has_meaning
-from ringdp.selftest.seat import Seat
+from ringdp.selftest.oracle import difference, has_meaning
 
 COUNT = 7
 DTYPES = (torch.int64, torch.float32)
@@ -20,13 +19,13 @@ DONE = SimpleNamespace(wait=lambda: None)
 
 def differences(op: str, asynchronous: bool, label: str = "") -> tuple[int, list[str]]:
     """How many checks the op makes on this rank, and what differs."""
-    seat = Seat(HERE.rank, HERE.size, label=f"{op} {asynchronous} {label}", asynchronous=asynchronous)
+    context = RankContext(HERE.rank, HERE.size, label=f"{op} {asynchronous} {label}", asynchronous=asynchronous)
     found, checks = [], 0
     for dtype in DTYPES:
         for reduce in ["SUM", "MAX", "AVG"] if OPS[op].reduces else [""]:
             if reduce and not has_meaning(dtype, reduce):
                 continue
-            for what, got, want in OPS[op].call(seat, dtype, reduce, COUNT):
+            for what, got, want in OPS[op].call(context, dtype, reduce, COUNT):
                 checks += 1
                 differs = difference(got, want)
                 found += [f"{op} {dtype} {reduce} {what}: {differs}"] if differs else []

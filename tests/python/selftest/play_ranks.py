@@ -6,8 +6,8 @@ import os
 import time
 
 import torch
-from ringdp.selftest import oracle, rank, reductions
-from ringdp.selftest.verdict import EXACT, Verdict
+from ringdp.selftest import calls, oracle, rank
+from ringdp.selftest.rank import EXACT, Verdict
 
 
 def good(pipe, number, assignment):
@@ -39,5 +39,5 @@ def with_a_wrong_oracle(pipe, number, assignment):
         result[-1:] += 1
         return result
 
-    reductions.fold = wrong
+    calls.fold = wrong
     rank.main(pipe, number, assignment)

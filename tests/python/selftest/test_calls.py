@@ -1,11 +1,70 @@
-"""ringdp/selftest's calls satisfy their oracle on a working backend, and on no broken one."""
+"""Every call of a self-test is made and checked, in every form of a rank context."""
 
 from __future__ import annotations
 
 import itertools
 
+import ringdp
+import torch
 from calls_on_rank import differences, differences_without
-from ringdp.selftest.cases import OPS
+from ringdp.selftest.calls import RankContext
+from ringdp.selftest.cases import FAMILIES, OPS, Case, cases_of
+from ringdp.selftest.oracle import COLUMNS, REDUCE_OPS
+
+
+def test_everyone_has_the_same_inputs_for_everyone():
+    first, second = (RankContext(rank, 3, label="x").inputs(4, torch.int32) for rank in range(2))
+    assert len(first) == 3
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_label_and_part_choose_other_inputs():
+    context = RankContext(0, 1, label="x")
+    assert not torch.equal(context.inputs(40, torch.int32)[0], context.inputs(40, torch.int32, "part")[0])
+    assert not torch.equal(context.inputs(40, torch.int32)[0], RankContext(0, 1, label="y").inputs(40, torch.int32)[0])
+
+
+def test_copies_are_equal_and_a_shared_seat_asks_for_shared_memory(monkeypatch):
+    asked = []
+    monkeypatch.setattr(ringdp, "empty", lambda size, **given: asked.append(given["group"]) or torch.empty(size))
+    tensor = torch.arange(6.0)
+    for shared in (False, True):
+        copy = RankContext(0, 1, group="mine", shared=shared).copy_of(tensor)
+        assert torch.equal(copy, tensor)
+        assert copy.data_ptr() != tensor.data_ptr()
+    assert asked == ["mine"]
+
+
+def test_waits_for_works_only():
+    waited = []
+    context = RankContext(0, 1)
+    context.wait(None)
+    context.wait(type("Work", (), {"wait": lambda self: waited.append(1)})())
+    assert waited == [1]
+
+
+def test_every_op_meets_every_dtype_and_reduce_op_once():
+    cases = cases_of(FAMILIES, 2)
+    assert len(set(cases)) == len(cases)
+    for name, op in OPS.items():
+        count = len(COLUMNS) * (len(REDUCE_OPS) if op.reduces else 1) if op.typed else 1
+        assert sum(case.op == name for case in cases) == count
+
+
+def test_a_family_is_all_forms_of_one_op():
+    assert {case.op for case in cases_of(["all_to_all"], 2)} == {"all_to_all", "all_to_all flat", "all_to_all splits"}
+
+
+def test_one_rank_has_nobody_to_send_to():
+    assert cases_of(["send/recv"], 1) == []
+    assert cases_of(["send/recv"], 2)
+
+
+def test_meaning_and_name():
+    assert Case("barrier").meaningful and Case("gather", "float8_e5m2").meaningful
+    assert not Case("reduce", "int32", "PREMUL_SUM").meaningful
+    assert str(Case("reduce", "int32", "AVG")) == "reduce int32 AVG"
+
 
 # What each op calls. A coalesced call is several of these; a send that nobody receives never ends.
 FUNCTIONS = {

@@ -1,16 +1,18 @@
-"""ringdp/selftest/session.py: every report arrives; who dies or hangs is named; nothing is left."""
+"""The ranks of a self-test: judged, and named when they are wrong, die or hang."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
 import play_ranks
 import pytest
-from ringdp.selftest.cases import Case
-from ringdp.selftest.rank import Assignment
+import torch
+from ringdp.selftest.calls import RankContext
+from ringdp.selftest.cases import OPS, Case
+from ringdp.selftest.rank import EXACT, REFUSED, WRONG, Assignment, Verdict, judge, main
 from ringdp.selftest.session import Session
-from ringdp.selftest.verdict import EXACT, WRONG
 
 CASES = (Case("all_reduce", "int32", "SUM"), Case("barrier"))
 ASSIGNMENT = Assignment(3, ("shm",), CASES, "", 10.0)
@@ -57,3 +59,103 @@ def test_leaving_early_ends_the_ranks():
         pids = session.pids
         os.kill(pids[1], 0)
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+CASES_RANK = (
+    Case("all_reduce", "bfloat16", "SUM"),
+    Case("all_reduce", "int32", "PREMUL_SUM"),
+    Case("broadcast", "int64"),
+    Case("barrier"),
+)
+
+
+def judged(entry, cases=CASES_RANK, transports=("shm", "tcp"), **fields):
+    with Session(Assignment(2, transports, cases, "", 20.0, **fields), 60.0, entry) as session:
+        return list(session.events())
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_case_over_every_transport(rank):
+    events = [event for event in judged(main) if event.rank == rank]
+    assert [(e.transport, e.case, e.verdict.kind) for e in events] == [
+        (transport, number, kind)
+        for transport in ("shm", "tcp")
+        for number, kind in enumerate((EXACT, REFUSED, EXACT, EXACT))
+    ]
+
+
+def test_a_wrong_oracle_is_noticed():
+    wrong = [event for event in judged(play_ranks.with_a_wrong_oracle) if event.verdict.kind == WRONG]
+    assert {(event.rank, event.transport, event.case) for event in wrong} == {
+        (rank, transport, 0) for rank in (0, 1) for transport in ("shm", "tcp")
+    }
+    assert all("element 4 of 5: expected" in event.verdict.why for event in wrong)
+
+
+def test_a_group_that_cannot_be_made_is_a_report_of_the_rank():
+    events = judged(main, transports=("pigeon",))
+    assert [(event.rank, event.case) for event in sorted(events, key=lambda e: e.rank)] == [(0, None), (1, None)]
+    assert all("pigeon" in event.verdict.why for event in events)
+
+
+ALONE = RankContext(0, 1)
+SUM = Case("all_reduce", "int32", "SUM")
+PREMUL_SUM = Case("all_reduce", "int32", "PREMUL_SUM")
+
+
+@pytest.fixture
+def play(monkeypatch):
+    """play(call): all_reduce is this generator."""
+
+    def replace(call):
+        monkeypatch.setitem(OPS, "all_reduce", dataclasses.replace(OPS["all_reduce"], call=call))
+
+    return replace
+
+
+def test_equal_results_are_exact(play):
+    counts = []
+
+    def call(context, dtype, reduce, count):
+        counts.append(count)
+        yield "result", torch.ones(count, dtype=dtype), torch.ones(count, dtype=dtype)
+
+    play(call)
+    assert judge(ALONE, SUM) == Verdict(EXACT)
+    assert 0 in counts and len(counts) > 2
+
+
+def test_a_wrong_result_is_described_and_the_calls_go_on(play):
+    counts = []
+
+    def call(context, dtype, reduce, count):
+        counts.append(count)
+        yield "result", torch.ones(count, dtype=dtype), torch.zeros(count, dtype=dtype)
+
+    play(call)
+    judged = judge(ALONE, SUM)
+    assert judged.kind == WRONG and not judged.raised
+    assert judged.why.startswith("result of 5 elements: element 0 of 5: expected 0, got 1")
+    assert max(counts) > 5
+
+
+def test_an_error_is_a_wrong_result_of_its_own_kind(play):
+    def call(*_):
+        raise RuntimeError("PeerLost: rank 1\nC++ stack")
+        yield
+
+    play(call)
+    assert judge(ALONE, SUM) == Verdict(WRONG, "RuntimeError: PeerLost: rank 1", raised=True)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"), [("PREMUL_SUM of whole numbers", "refused"), ("no", "wrong"), (None, "wrong")]
+)
+def test_what_has_no_meaning_must_be_refused_by_name(play, message, kind):
+    def call(context, dtype, reduce, count):
+        if message:
+            raise ValueError(message)
+        yield "result", torch.ones(1), torch.ones(1)
+
+    play(call)
+    assert judge(ALONE, PREMUL_SUM).kind == kind

@@ -1,4 +1,4 @@
-"""Clipping: right, and the same bits at every stage, number of ranks and in one process."""
+"""clip_grad_norm_ and GradScaler have the same bits at every number of ranks and every stage."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from ranks import HERE
+from ringdp import _native
+from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
 from ringdp.zero.clip import _everyones_terms as everyones_terms
 from ringdp.zero.clip import clip_grad_norm_
 from ringdp.zero.optimizer import ZeroOptimizer
+from ringdp.zero.scaler import GradScaler
 from small_models import loss_of
-from zero_rig import ADAMW, model, same, values, wrapped
+from zero_rig import ADAMW, model, reference, same, values, wrapped
 
 MAX_NORM = 0.05
 
@@ -92,3 +95,97 @@ def test_ranks_talk_on_the_device_of_the_wrapper(monkeypatch):
 def test_other_norms_are_refused():
     with pytest.raises(ValueError, match=r"norm_type=1\.0"):
         clip_grad_norm_([], 1.0, norm_type=1.0)
+
+
+_C = _native.load()
+BLOCK = _C.shard_block()
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64]
+
+
+@pytest.mark.parametrize("count", [0, 1, BLOCK, 3 * BLOCK + 7])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_blocks_are_their_squares(dtype, count):
+    drawn = dtype if dtype.is_complex else torch.float32
+    values = torch.randn(count, dtype=drawn, generator=torch.Generator().manual_seed(2)).to(dtype)
+    sums = _C.block_squares(values)
+    assert sums.dtype == torch.float64 and len(sums) == -(-count // BLOCK)
+    for block, sum_ in zip(values.split(BLOCK), sums, strict=False):
+        wide = block.to(torch.complex128 if dtype.is_complex else torch.float64)
+        assert float(sum_) == pytest.approx(float((wide.abs() ** 2).sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_piece_has_the_sums_of_the_whole(dtype):
+    drawn = dtype if dtype.is_complex else torch.float32
+    values = torch.randn(5 * BLOCK + 3, dtype=drawn, generator=torch.Generator().manual_seed(3)).to(dtype)
+    whole = _C.block_squares(values)
+    parts = [_C.block_squares(values[: 2 * BLOCK]), _C.block_squares(values[2 * BLOCK :])]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def test_pieces_are_flat():
+    with pytest.raises(RuntimeError, match="must be flat"):
+        _C.block_squares(torch.ones(2, 2))
+
+
+def scaled(stage: int) -> bool:
+    """On a rank: three scaled steps are those without a scale, which is a power of two."""
+    ddp = wrapped(stage)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
+    scaler = GradScaler("cpu", init_scale=256.0)
+    for step in range(3):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(ddp, HERE.rank, step, 0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    plain, _ = reference("AdamW", 3, ADAMW)
+    return all(same(a, b) for a, b in zip(values(ddp), plain.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_scale_changes_no_bit(trio, stage):
+    assert trio.run(scaled, stage) == [True] * 3
+
+
+def overflowing(stage: int) -> tuple[bool, float]:
+    """On a rank: one gradient is infinite; whether parameters stay, and the scale afterwards."""
+    ddp = wrapped(stage)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
+    before = values(ddp)
+    scaler = GradScaler("cpu", init_scale=256.0)
+    loss = loss_of(ddp, HERE.rank, 0, 0)
+    weight = ddp.module[0].weight
+    weight.register_hook(lambda g: g.index_fill(0, torch.tensor([0]), float("inf")))
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return all(same(a, b) for a, b in zip(values(ddp), before, strict=True)), scaler.get_scale()
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_an_overflow_anywhere_skips_the_step_everywhere(trio, stage):
+    assert trio.run(overflowing, stage) == [(True, 128.0)] * 3
+
+
+class WithASmallHalf(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = torch.nn.Parameter(torch.ones(5000))
+        self.narrow = torch.nn.Parameter(torch.ones(100, dtype=torch.float16))
+
+    def forward(self) -> torch.Tensor:
+        return self.wide.sum() + self.narrow.float().sum()
+
+
+def with_a_small_half() -> None:
+    """On a rank: one parameter is in float16, and fits into one rank's shard."""
+    ddp = DistributedDataParallel(WithASmallHalf(), zero_stage=2)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1)
+    scaler = GradScaler("cpu", init_scale=256.0)
+    scaler.scale(ddp()).backward()
+    scaler.step(optimizer)
+
+
+def test_every_rank_refuses_what_only_one_holds(trio):
+    for outcome in trio.attempt(with_a_small_half):
+        assert "float16 gradients are not unscaled" in outcome.error

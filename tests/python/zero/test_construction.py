@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from ranks import HERE
 from ringdp.ddp.wrapper import DistributedDataParallel
-from ringdp.zero.bucket_plan import bucket_plans
-from ringdp.zero.construction import Construction
+from ringdp.zero.sharded_model import Construction
+from ringdp.zero.unit_storage import bucket_plans
 from ringdp.zero.units import units_of
 from small_models import fresh
 from torch import nn

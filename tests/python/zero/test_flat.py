@@ -1,11 +1,14 @@
-"""Parameters in flat buckets: values stay, memory order is kept, parts reach everybody."""
+"""Parameters in flat buckets, and the layout that cuts buckets into shards."""
 
 from __future__ import annotations
+
+import random
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import HERE
+from ringdp import _native
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.flat import FlatParameters, bucketed, in_memory_order, order_of, shaped
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -35,7 +38,7 @@ def moved() -> tuple[bool, bool, bool]:
     with torch.no_grad():
         for tensor in flat.tensors:
             tensor.mul_(2)
-        works = [flat.publish(bucket) for bucket in range(len(flat))]
+        works = [flat.gather_stepped(bucket) for bucket in range(len(flat))]
         for work in works:
             if work is not None:
                 work.wait()
@@ -50,7 +53,7 @@ def put_elsewhere() -> bool:
     own = [torch.nn.Parameter(torch.ones(5000))]
     flat = FlatParameters(own, bucketed(own, 1, HERE.size), dist.group.WORLD)
     own[0].data = torch.full((5000,), 3.0)
-    flat.take_back(0)
+    flat.restore_views(0)
     own[0].data.add_(1)  # now a view again
     return all(bool((tensor == 4).all()) for tensor in flat.tensors)
 
@@ -67,7 +70,7 @@ def master_follows() -> bool:
         for tensor in flat.tensors:
             tensor.add_(2**-12)  # too little for bfloat16
         own[0][::2] = 7
-    flat.take_back(0)
+    flat.restore_views(0)
     whole = torch.full((5000,), 1 + 2**-12)
     whole[::2] = 7
     return all(same(t.detach(), whole[p.part]) for p, t in zip(flat.pieces, flat.tensors, strict=True))
@@ -125,7 +128,7 @@ def parts_as_they_are() -> tuple[bool, bool]:
     if work is not None:
         work.wait()
     found = own[0].detach().float().unique().tolist()
-    return found == list(range(1, HERE.size + 1)), not flat.masters[0].any()
+    return found == list(range(1, HERE.size + 1)), not flat.fp32_copies[0].any()
 
 
 def test_parts_are_gathered_as_they_are(pair):
@@ -140,7 +143,7 @@ def converted() -> list[str]:
         flat = FlatParameters(own, bucketed(own, 1 << 20, HERE.size), dist.group.WORLD)
         own[1].data = own[1].data.half()
         try:
-            flat.take_back(0)
+            flat.restore_views(0)
         except RuntimeError as error:
             said.append(str(error))
     return said
@@ -211,3 +214,62 @@ def channels_last(stage: int) -> None:
 def test_a_memory_format_that_comes_too_late_is_named(pair, stage):
     for outcome in pair.attempt(channels_last, stage):
         assert "parameter weight had shape" in outcome.error and "before the model is wrapped" in outcome.error
+
+
+_C = _native.load()
+BLOCK = _C.shard_block()
+
+
+def random_case(seed: int) -> tuple[list[int], list[list[int]]]:
+    source = random.Random(seed)
+    lengths = [source.choice([0, 1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 7 * BLOCK + 3]) for _ in range(12)]
+    order = source.sample(range(12), 12)
+    return lengths, [order[:1], order[1:5], order[5:]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("seed", range(6))
+def test_every_element_has_one_owner(seed, ranks):
+    lengths, buckets = random_case(seed)
+    layout = _C.ShardLayout(lengths, buckets, ranks)
+    owned: dict[int, list[tuple[int, int]]] = {}
+    for rank in range(ranks):
+        for parameter, begin, length, bucket, offset in layout.pieces(rank):
+            assert length > 0 and begin % BLOCK == 0 and parameter in buckets[bucket]
+            assert offset >= 0 and offset + length <= layout.shard(bucket)
+            place = layout.offsets(bucket)[buckets[bucket].index(parameter)]
+            assert rank * layout.shard(bucket) + offset == place + begin
+            owned.setdefault(parameter, []).append((begin, begin + length))
+    for parameter, length in enumerate(lengths):
+        covered = sorted(owned.get(parameter, []))
+        assert [b for b, _ in covered] + [length] == [0] * bool(covered) + [e for _, e in covered] or length == 0
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_shards_are_equal_and_padding_is_counted(ranks):
+    lengths, buckets = random_case(1)
+    layout = _C.ShardLayout(lengths, buckets, ranks)
+    for bucket, members in enumerate(buckets):
+        assert layout.padded(bucket) == ranks * layout.shard(bucket) and layout.shard(bucket) % BLOCK == 0
+        assert layout.padded(bucket) < sum(lengths[p] for p in members) + BLOCK * (len(members) + ranks)
+    total = sum(layout.padded(bucket) for bucket in range(len(buckets)))
+    assert sum(layout.padding(rank) for rank in range(ranks)) == total - sum(lengths)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "ranks", "says"),
+    [
+        ([[0]], 2, "parameter 1 is in 0 buckets"),
+        ([[0, 1], [1]], 2, "parameter 1 is in 2 buckets"),
+        ([[0, 1, 2]], 2, "parameter 2, which is unknown"),
+        ([[0, 1]], 0, "0 ranks"),
+    ],
+)
+def test_bad_layouts_are_refused(buckets, ranks, says):
+    with pytest.raises(dist.DistBackendError, match=says):
+        _C.ShardLayout([3, 4], buckets, ranks)
+
+
+def test_unknown_ranks_are_refused():
+    with pytest.raises(dist.DistBackendError, match="rank 2 of 2"):
+        _C.ShardLayout([3], [[0]], 2).pieces(2)

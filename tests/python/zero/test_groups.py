@@ -1,14 +1,22 @@
-"""Param groups of pieces: the settings of those of whole parameters, in both directions."""
+"""Param groups stay the user's, and the state of pieces is read and changed through ZeroOptimizer.state."""
 
 from __future__ import annotations
 
+import copy
+from collections import defaultdict
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from ringdp.zero.groups import check_members, hand_on, numbered, of_pieces, settings
+from ranks import HERE
+from ringdp.testing import one_process
+from ringdp.zero.groups import PieceState, check_members, hand_on, numbered, of_pieces, settings
 from ringdp.zero.optimizer import ZeroOptimizer
-from zero_rig import ADAMW, steps, wrapped
+from small_models import loss_of
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict
+from zero_rig import ADAMW, differences, model, steps, wrapped
 
 
 def test_a_group_of_pieces_has_the_pieces_of_its_parameters_and_all_settings():
@@ -68,3 +76,111 @@ def with_fewer(stage: int, overlap: bool) -> list[str]:
 def test_a_parameter_that_leaves_its_group_is_named(pair, stage, overlap):
     for said in pair.run(with_fewer, stage, overlap):
         assert len(said) == 2 and all("parameter 2.bias was taken out of param group 0" in text for text in said)
+
+
+def cleared(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.state.clear()
+
+
+def replaced(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.state = defaultdict(dict)
+
+
+def popped(optimizer: torch.optim.Optimizer) -> None:
+    for key in list(optimizer.state):
+        optimizer.state.pop(key)
+
+
+def edited(optimizer: torch.optim.Optimizer) -> None:
+    for entry in optimizer.state.values():
+        entry["exp_avg"].zero_()
+        entry["exp_avg_sq"].mul_(0.5)
+
+
+def exchanged(optimizer: torch.optim.Optimizer) -> None:
+    for key, entry in optimizer.state.items():
+        optimizer.state[key] = {**entry, "step": torch.tensor(7.0)}
+
+
+CHANGES: list[Callable[[Any], None]] = [cleared, replaced, popped, edited, exchanged]
+
+
+def changed(stage: int) -> list[str]:
+    """On a rank: changes that are not as in one process."""
+    wrong = []
+    for change in CHANGES:
+        ddp, plain = wrapped(stage), model()
+        optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
+        alone = torch.optim.AdamW(plain.parameters(), **ADAMW)
+        steps(ddp, optimizer, 2)
+        one_process(plain, alone, loss_of, ranks=HERE.size, steps=2)
+        for each in (optimizer, alone):
+            change(each)
+        steps(ddp, optimizer, 2)
+        one_process(plain, alone, loss_of, ranks=HERE.size, steps=2)
+        wrong += [f"{change.__name__}: {name}" for name in differences(ddp, optimizer, plain, alone)]
+    return wrong
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_changes_count(trio, stage):
+    assert trio.run(changed, stage) == [[]] * 3
+
+
+def refusals(stage: int) -> tuple[list[str], list[str]]:
+    """On a rank: what those are told who ask for a whole parameter's state, or for any; and what then differs."""
+    ddp, plain = wrapped(stage), model()
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
+    alone = torch.optim.AdamW(plain.parameters(), **ADAMW)
+    first, said = ddp.module[0].bias, []
+
+    def assign() -> None:
+        optimizer.state[first] = {}
+
+    def replace() -> None:
+        optimizer.state = {first: {}}
+
+    for count in (0, 2):
+        steps(ddp, optimizer, count)
+        one_process(plain, alone, loss_of, ranks=HERE.size, steps=count)
+        for call in (
+            lambda: optimizer.state[first],
+            lambda: optimizer.state.get(first),
+            lambda: first in optimizer.state,
+            assign,
+            replace,
+            lambda: bool(optimizer.state),
+            lambda: get_state_dict(ddp, optimizer) if stage < 3 else bool(optimizer.state),
+            lambda: get_optimizer_state_dict(ddp, optimizer) if stage < 3 else bool(optimizer.state),
+            lambda: copy.deepcopy(optimizer),
+        ):
+            try:
+                call()
+                said.append("")
+            except (RuntimeError, NotImplementedError) as error:
+                said.append(str(error))
+    return said, differences(ddp, optimizer, plain, alone)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_what_wants_whole_state_is_refused_and_changes_nothing(pair, stage):
+    for said, wrong in pair.run(refusals, stage):
+        wanted = ["the state of parameter 0.bias is in shards"] * 5 + ["ringdp.checkpoint"] * 3 + ["cannot be copied"]
+        for text, part in zip(said, wanted * 2, strict=True):
+            assert part in text
+        assert wrong == []
+
+
+def test_it_is_a_mapping_of_pieces():
+    pieces = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizer = torch.optim.SGD(pieces, lr=0.1)
+    state = PieceState(optimizer)
+    assert len(state) == 0 and pieces[0] not in state
+    assert state[pieces[0]] == {} and list(state) == [pieces[0]]
+    state["of the class"] = {"count": 1}
+    state.take(state)
+    assert len(state) == len(optimizer.state) == 2 and optimizer.state["of the class"] == {"count": 1}
+    del state["of the class"]
+    with pytest.raises(RuntimeError, match=r"a parameter of shape \[3\]"):
+        state.take({torch.ones(3): {}})
+    assert list(optimizer.state) == [pieces[0]]

@@ -123,7 +123,7 @@ def refusals() -> list[str]:
 
 def test_refusals_say_why(pair):
     for said in pair.run(refusals):
-        wanted = ("clip_grad_norm_ wants", "shard_grads() wants", "wants", "step() has not been called since")
+        wanted = ("clip_grad_norm_ needs", "shard_grads() needs", "needs", "step() has not been called since")
         wanted += ("step() has not been called since", "at stage 1", "find_unused_parameters or static_graph")
         assert len(said) == len(wanted)
         for text, part in zip(said, wanted, strict=True):
@@ -220,7 +220,7 @@ def out_of_turn(stage: int) -> list[str]:
 def test_what_would_add_up_or_step_twice_is_refused(pair, stage):
     wanted = ["step() has not been called since"] * 2 + ["which has stepped them already"] * 2
     wanted += ["step() again with the gradients of the last pass"] + ["call zero_grad() after each step()"] * 2
-    wanted += ["zero_grad(set_to_none=False) wants"] * 2
+    wanted += ["zero_grad(set_to_none=False) needs"] * 2
     for said in pair.run(out_of_turn, stage):
         assert len(said) == len(wanted) + 3 and said[len(wanted) :] == [""] * 3
         for text, part in zip(said, wanted, strict=False):

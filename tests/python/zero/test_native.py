@@ -1,10 +1,13 @@
-"""The steps in C++ have the bits of torch's single-tensor steps, on whole parameters and on pieces."""
+"""ringdp's kernels have the bits of torch's single-tensor steps, also where gradients come block by block."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
 import torch
+from ringdp import _native
 from ringdp.zero import native
 
 ADAM = {"lr": 1e-2}
@@ -111,3 +114,158 @@ def test_the_fastest_step_is_near_and_does_not_depend_on_the_cut(kind):
         results.append(flat)
     assert same(*results)
     assert torch.allclose(results[0], by_torch(kind, {"lr": 1e-2}, 4, torch.float32)[0], rtol=1e-5, atol=1e-6)
+
+
+_C = _native.load()
+SGD = {"lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0}
+FLAGS = {"nesterov": False, "maximize": False, "fastest": False}
+
+
+def test_every_piece_is_stepped():
+    parameters = [torch.ones(3), torch.ones(50)]
+    gradients = [torch.full([3], 2.0), torch.full([50], 4.0)]
+    buffers = [torch.empty(3), torch.empty(50)]
+    _C.sgd_steps(parameters, buffers, [True, True], **SGD, **FLAGS).run([0, 1], gradients)
+    assert torch.equal(buffers[0], gradients[0]) and torch.equal(buffers[1], gradients[1])
+    assert torch.allclose(parameters[0], torch.tensor(0.8)) and torch.allclose(parameters[1], torch.tensor(0.6))
+
+
+def test_pieces_that_are_not_named_stay():
+    parameters = [torch.ones(3), torch.ones(50)]
+    steps = _C.sgd_steps(parameters, [torch.empty(3), torch.empty(50)], [True, True], **SGD, **FLAGS)
+    steps.run([1], [torch.full([50], 4.0)])
+    assert torch.equal(parameters[0], torch.ones(3)) and torch.allclose(parameters[1], torch.tensor(0.6))
+
+
+@pytest.mark.parametrize(
+    ("gradient", "buffer", "says"),
+    [
+        (torch.ones(4), torch.ones(3), "gradients 1 has 4 elements, its parameter 3"),
+        (torch.ones(3), torch.ones(2), "momentum buffers 1 has 2 elements"),
+        (torch.ones(3).double(), torch.ones(3), "must be contiguous float32"),
+        (torch.ones(6)[::2], torch.ones(3), "must be contiguous float32"),
+    ],
+)
+def test_what_does_not_fit_is_named(gradient, buffer, says):
+    parameters = [torch.ones(3), torch.ones(3)]
+    with pytest.raises(RuntimeError, match=says):
+        steps = _C.sgd_steps(parameters, [torch.ones(3), buffer], [True, True], **SGD, **FLAGS)
+        steps.run([0, 1], [torch.ones(3), gradient])
+    assert torch.equal(parameters[0], torch.ones(3))
+
+
+def test_lists_of_unequal_length_are_named():
+    steps = _C.sgd_steps([torch.ones(3)], [torch.ones(3)], [True], **SGD, **FLAGS)
+    with pytest.raises(RuntimeError, match="0 tensors of gradients for 1 parameters"):
+        steps.run([0], [])
+    with pytest.raises(RuntimeError, match="piece 1 of 1"):
+        steps.run([0, 1], [torch.ones(3), torch.ones(3)])
+    with pytest.raises(RuntimeError, match="2 flags for 1 parameters"):
+        _C.sgd_steps([torch.ones(3)], [torch.ones(3)], [True, True], **SGD, **FLAGS)
+
+
+def stepped(count: int, **how: bool) -> torch.Tensor:
+    """Parameters after one step of Adam whose result shows the root of every gradient's square."""
+    values = torch.rand(count, generator=torch.Generator().manual_seed(1)) + 0.5
+    result, zeros = torch.zeros(count), [torch.zeros(count) for _ in range(2)]
+    scalars = {"lr": 1.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+    flags = {"decoupled": False, "amsgrad": False, "maximize": False}
+    _C.adam_steps([result], [zeros[0]], [zeros[1]], [], [1.0], **scalars, **flags, **how).run([0], [values])
+    return result
+
+
+def test_torchs_root_is_used_by_default():
+    """The formula by torch's own operators; where torch's root is the IEEE one both steps are equal."""
+    count = 100_000
+    values = torch.rand(count, generator=torch.Generator().manual_seed(1)) + 0.5
+    mean = torch.zeros(count).lerp_(values, 1 - 0.9)
+    square = torch.zeros(count).mul_(0.999).addcmul_(values, values, value=1 - 0.999)
+    denominator = (square.sqrt() / (1 - 0.999) ** 0.5).add_(1e-8)
+    expected = torch.zeros(count).addcdiv_(mean, denominator, value=-1.0 / (1 - 0.9))
+    assert torch.equal(stepped(count, fastest=False), expected)
+    ieee = torch.equal(square.sqrt(), square.double().sqrt().float())
+    assert torch.equal(stepped(count, fastest=True), expected) == ieee
+
+
+LENGTHS, OFFSETS, SHARD = (1500, 40), (0, 2048), 3072  # with padding between and behind
+GIVEN = {"lr": 0.05, "weight_decay": 0.1}
+
+
+def optimizer_of(pieces: list[torch.Tensor]) -> torch.optim.Optimizer:
+    groups = [{"params": [pieces[0]], "lr": 0.01}, {"params": [pieces[1]]}]
+    return torch.optim.AdamW([{**GIVEN, **group} for group in groups])
+
+
+def start_step_sink() -> list[torch.nn.Parameter]:
+    source = torch.Generator().manual_seed(5)
+    return [torch.nn.Parameter(torch.randn(length, generator=source)) for length in LENGTHS]
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [700, 1501, 2050, 2051], list(range(0, SHARD, 64))])
+def test_stretches_step_as_the_whole_does(cuts):
+    pieces, expected = start_step_sink(), start_step_sink()
+    optimizer, reference = optimizer_of(pieces), optimizer_of(expected)
+    places = {piece: (0, offset) for piece, offset in zip(pieces, OFFSETS, strict=True)}
+    bounds = [0, *sorted(set(cuts) - {0}), SHARD]
+    for step in range(3):
+        shard = torch.randn(SHARD, generator=torch.Generator().manual_seed(step))
+        (sink,) = native.sinks(optimizer, places, 1)
+        for begin, end in itertools.pairwise(bounds):
+            sink.take(begin, shard[begin:end])
+        for piece, offset in zip(expected, OFFSETS, strict=True):
+            piece.grad = shard[offset : offset + piece.numel()]
+        native.step(reference)
+    for piece, other in zip(pieces, expected, strict=True):
+        assert torch.equal(piece, other) and piece.grad is None
+        assert all(torch.equal(optimizer.state[piece][key], value) for key, value in reference.state[other].items())
+
+
+def test_a_bucket_without_pieces_takes_everything_and_steps_nothing():
+    pieces = start_step_sink()
+    before = [piece.detach().clone() for piece in pieces]
+    optimizer = optimizer_of(pieces)
+    sinks = native.sinks(optimizer, {piece: (1, offset) for piece, offset in zip(pieces, OFFSETS, strict=True)}, 3)
+    for number in (0, 2):
+        sinks[number].take(0, torch.ones(SHARD))
+    assert all(torch.equal(piece, old) for piece, old in zip(pieces, before, strict=True))
+
+
+def test_pieces_that_overlap_are_named():
+    pieces = start_step_sink()
+    with pytest.raises(RuntimeError, match="a piece at 1499 overlaps one that ends at 1500"):
+        native.sinks(optimizer_of(pieces), {pieces[0]: (0, 0), pieces[1]: (0, 1499)}, 1)
+
+
+ADAM_DEVICE_SINK = (1e-3, 0.9, 0.999, 1e-8, 0.0, False, False, False)
+
+
+def sink(*offsets: int) -> object:
+    pieces = [(offset, [torch.zeros(4), torch.zeros(4)], 1.0, ADAM_DEVICE_SINK) for offset in offsets]
+    return _C.device_sink(torch.zeros(64), pieces)
+
+
+def test_it_is_known_from_those_of_the_cpu():
+    assert sink(0).on_device
+    assert not _C.step_sink([]).on_device
+
+
+def test_it_takes_nothing_on_the_host():
+    with pytest.raises(RuntimeError, match="a step on a device was given means on the host"):
+        sink(0).take(0, torch.zeros(4))
+
+
+def said_of_orders() -> list[str]:
+    """On a rank: what is said of pieces in order, out of order, and one over another."""
+    backend = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))
+    found = []
+    for offsets in ((0, 8), (8, 0), (0, 0)):
+        with pytest.raises(RuntimeError) as error:
+            backend.reduce_scatter_step(torch.zeros(64), 2.0, sink(*offsets))
+        found.append(str(error.value))
+    return found
+
+
+def test_pieces_come_in_any_order(pair):
+    for in_order, out_of_order, over_each_other in pair.run(said_of_orders):
+        assert "not of a device" in in_order and out_of_order == in_order
+        assert "the piece at 0 of 4 elements must begin" in over_each_other

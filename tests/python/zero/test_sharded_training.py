@@ -10,8 +10,7 @@ from ranks import HERE
 from ringdp.testing import one_process
 from ringdp.zero.clip import clip_grad_norm_
 from small_models import fresh, loss_of
-from unit_models import MODELS, Block
-from unit_rig import alone, made
+from unit_models import MODELS, Block, alone, made
 from zero_rig import ADAMW, differences, steps
 
 

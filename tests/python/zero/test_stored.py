@@ -1,19 +1,27 @@
-"""One format: what shards save is what torch's optimizer saves in one process, and each takes up the other's."""
+"""What ringdp.checkpoint saves and loads of a ZeroOptimizer."""
 
 from __future__ import annotations
 
+import random
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ringdp
 import torch
-from odd_run import OPTIMIZERS, OddRun
+import torch.distributed as dist
+from odd_run import OPTIMIZERS, OddRun, model_of
 from ranks import HERE
-from ringdp.checkpoint import Contents
+from ringdp.checkpoint import CheckpointError, Contents, Spec
+from ringdp.checkpoint.optimizer_state import Groups
+from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.zero.clip import clip_grad_norm_
 from ringdp.zero.optimizer import ZeroOptimizer
+from ringdp.zero.stored import StoredParameters, StoredState
 from small_models import loss_of as mlp_loss
-from zero_rig import ADAMW, differences, reference, same, steps, wrapped
+from torch import nn
+from zero_rig import ADAMW, differences, model, reference, same, steps, wrapped
 
 checkpoint = ringdp.checkpoint
 
@@ -186,3 +194,249 @@ def test_another_optimizers_checkpoint_is_refused(pair, tmp_path):
     for said, untouched in pair.run(load_in_vain, str(tmp_path), "adamw", 2):
         assert "checkpoint is of SGD, this optimizer is AdamW" in said and "checkpoint-000001" in said
         assert untouched
+
+
+def of_16_bits(masters: bool | None) -> tuple[nn.Module, Any]:
+    """A bfloat16 model; masters None: with torch's optimizer."""
+    module = model(torch.bfloat16)
+    if masters is None:
+        return module, torch.optim.AdamW(module.parameters(), **ADAMW)
+    dtype = torch.float32 if masters else None
+    return module, ZeroOptimizer(module.parameters(), torch.optim.AdamW, master_dtype=dtype, **ADAMW)
+
+
+def step(module: nn.Module, optimizer: Any, gradient: float) -> None:
+    for parameter in module.parameters():
+        parameter.grad = torch.full_like(parameter, gradient)
+    optimizer.step()
+
+
+def save_stored_parameters(folder: str, masters: bool | None) -> None:
+    module, optimizer = of_16_bits(masters)
+    step(module, optimizer, 0.3)
+    checkpoint.save(folder, module, optimizer)
+
+
+def go_on(folder: str, masters: bool | None) -> list[str]:
+    """On a rank: loads, saves to "loaded", steps and saves to "stepped"; the warnings."""
+    module, optimizer = of_16_bits(masters)
+    step(module, optimizer, -1.0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        checkpoint.load(folder, module, optimizer)
+    checkpoint.save(f"{folder}/loaded", module, optimizer)
+    step(module, optimizer, 0.2)
+    checkpoint.save(f"{folder}/stepped", module, optimizer)
+    return [str(warning.message) for warning in said if "ringdp" in str(warning.message)]
+
+
+def assert_alike(found: dict[str, dict[str, torch.Tensor]], expected: dict[str, dict[str, torch.Tensor]]) -> None:
+    assert found.keys() == expected.keys()
+    for kind, tensors in expected.items():
+        assert found[kind].keys() == tensors.keys()
+        assert [name for name in tensors if not same(found[kind][name], tensors[name])] == [], kind
+
+
+def test_masters_travel_to_another_number_of_ranks(trio, pair, tmp_path):
+    trio.run(save_stored_parameters, str(tmp_path), True)
+    saved = checkpoint.read(tmp_path).tensors
+    assert all(master.dtype == torch.float32 for master in saved["master"].values())
+    assert not all(same(master, saved["parameter"][name].float()) for name, master in saved["master"].items())
+    assert pair.run(go_on, str(tmp_path), True) == [[], []]
+    assert_alike(checkpoint.read(tmp_path / "loaded").tensors, saved)
+
+
+def test_without_saved_masters_they_are_the_parameters(pair, tmp_path):
+    save_stored_parameters(str(tmp_path), None)
+    saved = checkpoint.read(tmp_path).tensors
+    assert pair.run(go_on, str(tmp_path), True) == [[], []]
+    widened = {kind: {name: t.float() for name, t in tensors.items()} for kind, tensors in saved.items()}
+    expected = {**widened, "parameter": saved["parameter"], "master": widened["parameter"]}
+    assert_alike(checkpoint.read(tmp_path / "loaded").tensors, expected)
+
+
+@pytest.mark.parametrize("masters", [False, None])
+def test_who_has_no_masters_goes_on_from_the_parameters_and_is_told(pair, tmp_path, masters):
+    pair.run(save_stored_parameters, str(tmp_path), True)
+    saved = checkpoint.read(tmp_path).tensors
+    told = pair.run(go_on, str(tmp_path), masters) if masters is not None else [go_on(str(tmp_path), None)]
+    assert all("float32 masters of 6 parameters" in warning and "master_dtype" in warning for (warning,) in told)
+    rounded = {kind: {n: t.bfloat16() for n, t in saved[kind].items()} for kind in ("exp_avg", "exp_avg_sq")}
+    kept = {kind: saved[kind] for kind in ("parameter", "step")}
+    assert_alike(checkpoint.read(tmp_path / "loaded").tensors, {**kept, **rounded})
+    assert checkpoint.read(tmp_path / "stepped").tensors["step"]["0.weight"] == 2
+
+
+def replaced() -> tuple[bool, bool]:
+    """On a rank: what users put into .data, or write to a 16-bit parameter, is what is offered."""
+    module = nn.Linear(70, 60, dtype=torch.bfloat16)
+    optimizer = ZeroOptimizer(module.parameters(), torch.optim.SGD, lr=0.1, master_dtype=torch.float32)
+    module.weight.data = torch.full_like(module.weight, 3.0)
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    pieces = list(StoredParameters(optimizer._flats, names).pieces())
+    offered = [piece.tensor.float().unique().tolist() for piece in pieces if piece.name == "weight"]
+    return all(values == [3.0] for values in offered), len(offered) == 2 * bool(HERE.rank < 2)
+
+
+def test_values_that_were_put_elsewhere_are_offered(pair):
+    assert pair.run(replaced) == [(True, True)] * 2
+
+
+def half_a_model() -> str:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    optimizer = ZeroOptimizer(module.parameters(), torch.optim.SGD, lr=0.1)
+    try:
+        StoredParameters(optimizer._flats, {p: n for n, p in module[0].named_parameters()})
+    except CheckpointError as error:
+        return str(error)
+    return ""
+
+
+def test_a_parameter_outside_the_model_is_named(pair):
+    assert all("that the optimizer shards is not in the model" in said for said in pair.run(half_a_model))
+
+
+def misfit(width: int) -> list[str]:
+    """What a model of another width is told, and one with another parameter."""
+    said = []
+    for other in (nn.Linear(4, width), nn.Sequential(nn.Linear(4, 4))):
+        optimizer = ZeroOptimizer(other.parameters(), torch.optim.SGD, lr=0.1)
+        holder = StoredParameters(optimizer._flats, {p: n for n, p in other.named_parameters()})
+        specs = [piece.stretch.spec for piece in checkpoint.holders.ModuleHolder(nn.Linear(4, 4)).pieces()]
+        try:
+            list(holder.wants(specs, {}))
+        except CheckpointError as error:
+            said.append(str(error))
+    return said
+
+
+def test_what_does_not_fit_is_named(pair):
+    for shape, name in pair.run(misfit, 5):
+        assert "[5]" in shape and "[4]" in shape and "bias" in shape
+        assert "lacks parameter/0.bias" in name
+
+
+class Noisy:
+    """A training whose every step depends on both generators and on the position in the row of batches."""
+
+    def __init__(self, stage: int) -> None:
+        torch.manual_seed(4)
+        net = nn.Sequential(nn.Linear(20, 90), nn.Dropout(0.3), nn.Linear(90, 90), nn.Dropout(0.3), nn.Linear(90, 4))
+        self.ddp = DistributedDataParallel(net, zero_stage=stage, bucket_cap_mb=0.02)
+        self.optimizer = ZeroOptimizer(self.ddp.parameters(), torch.optim.AdamW, lr=0.01)
+        self.position = 0
+        torch.manual_seed(100 + HERE.rank)
+        random.seed(200 + HERE.rank)
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            source = torch.Generator().manual_seed(10 * self.position + HERE.rank)
+            batch = torch.randn(6, 20, generator=source) * random.uniform(0.5, 2)
+            self.optimizer.zero_grad()
+            self.ddp(batch).square().mean().backward()
+            clip_grad_norm_(self.ddp.parameters(), 0.05)
+            self.optimizer.step()
+            self.position += 1
+
+    def save(self, folder: str) -> None:
+        checkpoint.save(folder, self.ddp, self.optimizer, extra={"position": self.position})
+
+
+def train_through(folder: str, stage: int) -> None:
+    run = Noisy(stage)
+    run.steps(3)
+    run.save(f"{folder}/middle")
+    run.steps(3)
+    run.save(f"{folder}/end")
+
+
+def train_resumed(folder: str, stage: int) -> None:
+    run = Noisy(stage)
+    run.steps(1)
+    run.position = checkpoint.load(f"{folder}/middle", run.ddp, run.optimizer).extra["position"]
+    run.steps(3)
+    run.save(f"{folder}/resumed")
+
+
+@pytest.mark.parametrize(("saved_at", "resumed_at"), [(2, 2), (2, 1), (1, 2)])
+def test_as_many_ranks_go_on_bit_for_bit_at_any_stage(trio, tmp_path, saved_at, resumed_at):
+    trio.run(train_through, str(tmp_path), saved_at)
+    trio.run(train_resumed, str(tmp_path), resumed_at)
+    found, expected = (checkpoint.read(tmp_path / name) for name in ("resumed", "end"))
+    assert found.extras == expected.extras == [{"position": 6}] * 3
+    assert found.tensors.keys() == expected.tensors.keys()
+    for kind, tensors in expected.tensors.items():
+        assert [name for name in tensors if not same(found.tensors[kind][name], tensors[name])] == [], kind
+
+
+def refused(stage: int) -> list[str]:
+    """On a rank: what is said of state without a place, of a frozen parameter and of an unknown one."""
+    run = OddRun("adamw", stage)
+    names = {parameter: name for name, parameter in run.model.named_parameters()}
+    optimizer = run.optimizer
+    groups = Groups("AdamW", optimizer.param_groups, names)
+    holder = StoredState(optimizer._flats, optimizer._optimizer, groups, names)
+    said = []
+    for spec in (Spec("exp_avg", "frozen.weight", (64, 40), "float32"), Spec("exp_avg", "stranger", (2,), "float32")):
+        try:
+            list(holder.wants([spec], holder.settings()))
+            said.append("")
+        except CheckpointError as error:
+            said.append(str(error))
+    return said
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_state_without_a_place_is_refused_by_name(pair, stage):
+    for frozen, stranger in pair.run(refused, stage):
+        assert ("frozen.weight needs no gradient" in frozen) == (stage == 2)
+        assert "no parameter for exp_avg/stranger" in stranger
+
+
+def taken_frozen(folder: str) -> list[str]:
+    """On a rank, at stage 1: the state of a parameter that was trained before it was frozen stays."""
+    run = OddRun("sgd", 1)
+    checkpoint.load(folder, run.wrapped, run.optimizer)
+    checkpoint.save(folder, run.wrapped, run.optimizer)
+    return sorted(checkpoint.read(folder).tensors["momentum_buffer"])
+
+
+def test_state_of_a_frozen_parameter_is_kept_at_stage_1(pair, tmp_path):
+    run: Any = OddRun("sgd", None)
+    run.steps(1)
+    run.optimizer.state[run.model.frozen.weight]["momentum_buffer"] = torch.rand_like(model_of().frozen.weight)
+    checkpoint.save(tmp_path, run.model, run.optimizer)
+    for kept in pair.run(taken_frozen, str(tmp_path)):
+        assert "frozen.weight" in kept
+
+
+def replicas(folder: str) -> list[list[str]]:
+    """On one of four ranks: two groups of two train alike; all four save, and load what they have saved."""
+    half = dist.new_group([HERE.rank // 2 * 2, HERE.rank // 2 * 2 + 1], use_local_synchronization=True)
+    module = model()
+    optimizer = ZeroOptimizer(list(module.parameters())[:2], torch.optim.AdamW, half, **ADAMW)
+    optimizer.add_param_group({"params": list(module.parameters())[2:], "lr": torch.tensor(0.5)})
+    for parameter in module.parameters():
+        parameter.grad = parameter.detach().clone()
+    optimizer.step()
+    before = [p.detach().clone() for p in module.parameters()]
+    checkpoint.save(folder, module, optimizer)
+    optimizer.step()
+    optimizer.param_groups[1]["lr"].fill_(9.0)
+    checkpoint.load(folder, module, optimizer)
+    plain = model()
+    stock = torch.optim.AdamW([{"params": list(plain.parameters())[:2]}, {"params": list(plain.parameters())[2:]}])
+    for parameter in plain.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    stock.step()
+    checkpoint.load(f"{folder}/checkpoint-000001", plain, stock, group=dist.group.WORLD)
+    rates = [float(optimizer.param_groups[1]["lr"]), stock.param_groups[1]["lr"]]
+    return [
+        [str(rate) for rate in rates if rate != 0.5],
+        [name for (name, p), b in zip(module.named_parameters(), before, strict=True) if not same(p, b)],
+        [name for (name, p), b in zip(plain.named_parameters(), before, strict=True) if not same(p, b)],
+    ]
+
+
+def test_shards_that_several_groups_have_and_groups_that_were_added(world_of, tmp_path):
+    assert world_of(4).run(replicas, str(tmp_path)) == [[[], [], []]] * 4

@@ -1,17 +1,52 @@
-"""One unit's shards and memory."""
+"""The buckets of units: their layout, their memory, and this rank's shards of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from ranks import HERE
-from ringdp.zero.bucket_plan import bucket_plans
-from ringdp.zero.unit_storage import Blocks, Bucket, UnitStorage
+from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.zero.flat import in_memory_order
+from ringdp.zero.unit_storage import Blocks, Bucket, ShardedParameters, UnitStorage, bucket_plans
 from ringdp.zero.units import units_of
+from small_models import fresh
 from torch import nn
+from unit_models import MODELS
 from zero_rig import same
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_parameter_has_one_place(kind):
+    model = MODELS[kind]()
+    named, units = dict(model.named_parameters()), units_of(model)
+    plans = bucket_plans(units, named, 3)
+    assert sorted(n for p in plans for n in p.names) == sorted(n for u in units for n in u.parameters)
+    for plan in plans:
+        assert set(plan.names) <= set(units[plan.unit].parameters)
+        assert len({named[n].dtype for n in plan.names}) == 1
+        assert {named[n].requires_grad for n in plan.names} == {plan.trainable}
+
+
+@pytest.mark.parametrize("kind", ["frozen", "types"])
+def test_numbers_are_those_of_the_reducer(kind):
+    """It is given the trainable parameters in the model's order."""
+    model = MODELS[kind]()
+    named = dict(model.named_parameters())
+    trainable = [n for n, p in named.items() if p.requires_grad]
+    for plan in bucket_plans(units_of(model), named, 2):
+        if plan.trainable:
+            members = plan.layout.buckets[plan.number]
+            assert tuple(trainable[m] for m in members) == plan.names
+            assert plan.layout.padded(plan.number) >= sum(named[n].numel() for n in plan.names)
+
+
+def test_the_last_units_come_first():
+    model = MODELS["stack"]()
+    units = [p.unit for p in bucket_plans(units_of(model), dict(model.named_parameters()), 2)]
+    assert units == sorted(units, reverse=True)
 
 
 def storage_of(model: nn.Module, group: Any = None) -> UnitStorage:
@@ -25,7 +60,7 @@ def storage_of(model: nn.Module, group: Any = None) -> UnitStorage:
         bucket = Bucket("all", parameters, plan, torch.device("cpu"), group, blocks)
         for place, parameter in enumerate(parameters):
             bucket.view(place).copy_(parameter.data)
-        bucket.seal(None)
+        bucket.write_shard(None)
         buckets.append(bucket)
     return UnitStorage(0, "all", buckets, blocks)
 
@@ -88,17 +123,17 @@ def lent() -> list[bool]:
     bucket = next(b for b in storage.buckets if "0.weight" in b.plan.names)
     place = bucket.plan.names.index("0.weight")
     value = torch.arange(4900.0).view(70, 70).t()
-    bucket.lend(place)
+    bucket.lend_memory(place)
     with torch.no_grad():
         model[0].weight.copy_(value)
-    bucket.take_back(place)
+    bucket.keep_part(place)
     found = [not storage.has_memory]
     storage.start()
     storage.wait()
     found.append(torch.equal(model[0].weight, value))
     model[0].bias.data = torch.full((70,), 4.0)
-    bucket.recall()
-    bucket.seal(0)
+    bucket.restore_views()
+    bucket.write_shard(0)
     storage.free()
     storage.start()
     storage.wait()
@@ -157,3 +192,83 @@ def of_different_units() -> str:
 def test_ranks_that_gather_different_units_are_told_theirs(pair):
     for said in pair.run(of_different_units):
         assert said.startswith("Mismatch") and "This rank was gathering unit all (zero_stage=3)" in said
+
+
+def held(kind: str, trainable: bool = True) -> tuple[Any, ShardedParameters]:
+    ddp = DistributedDataParallel(fresh(MODELS[kind]), zero_stage=3)
+    sharded = ddp.sharded_model
+    return ddp, ShardedParameters(sharded.trainable if trainable else sharded.frozen, dist.group.WORLD)
+
+
+def parts_held(kind: str, trainable: bool) -> list[Any]:
+    """On a rank: (name, elements) of its pieces; whether values are those of the parameters, in the reducer's order."""
+    ddp, flat = held(kind, trainable)
+    names = {p: n for n, p in ddp.module.named_parameters()}
+    whole = ddp.full_state_dict()
+    right = True
+    for piece, tensor in zip(flat.pieces, flat.tensors, strict=True):
+        parameter = flat.parameters[piece.parameter]
+        right &= same(tensor.detach(), in_memory_order(whole[names[parameter]], parameter)[piece.part])
+    if trainable:
+        right &= all(a is b for a, b in zip(flat.parameters, ddp.reducer.parameters, strict=True))
+        right &= len(flat) == len(ddp.reducer.layout())
+    right &= flat.useful_bytes == sum(t.nbytes for t in flat.tensors) <= flat.padded_bytes
+    return [right, [(names[flat.parameters[p.parameter]], p.length) for p in flat.pieces]]
+
+
+def test_pieces_of_all_ranks_are_the_parameters(trio):
+    for kind, trainable in (("stack", True), ("frozen", True), ("frozen", False), ("strided", True), ("types", True)):
+        said = trio.run(parts_held, kind, trainable)
+        assert all(right for right, _ in said)
+        found: dict[str, int] = {}
+        for name, length in (entry for _, pieces in said for entry in pieces):
+            found[name] = found.get(name, 0) + length
+        model = MODELS[kind]()
+        wanted = {n: p.numel() for n, p in model.named_parameters() if p.requires_grad is trainable}
+        wanted.pop("steps", None)  # integers stay whole
+        assert found == wanted
+
+
+def stepped() -> bool:
+    """On a rank: whether others see what this rank has written to its pieces, once units are gathered."""
+    ddp, flat = held("stack")
+    with torch.no_grad():
+        for tensor in flat.tensors:
+            tensor.fill_(0.1)
+    for bucket in range(len(flat)):
+        flat.restore_views(bucket)
+        assert flat.gather_stepped(bucket) is None
+    return all(bool((v == torch.tensor(0.1)).all()) for v in ddp.full_state_dict().values())
+
+
+def test_what_is_stepped_is_what_is_gathered(pair):
+    assert pair.run(stepped) == [True, True]
+
+
+def with_masters() -> bool:
+    ddp = DistributedDataParallel(fresh(MODELS["stack"]).bfloat16(), zero_stage=3)
+    flat = ShardedParameters(ddp.sharded_model.trainable, dist.group.WORLD, torch.float32)
+    with torch.no_grad():
+        for tensor in flat.tensors:
+            tensor.fill_(1 + 2**-12)  # too little for bfloat16
+    for bucket in range(len(flat)):
+        flat.gather_stepped(bucket)
+        flat.restore_views(bucket)
+    kept = all(bool((t == 1 + 2**-12).all()) for t in flat.tensors)
+    return kept and all(bool((v == 1).all()) for v in ddp.full_state_dict().values())
+
+
+def test_masters_are_rounded_into_shards(pair):
+    assert pair.run(with_masters) == [True, True]
+
+
+def ranks_without_pieces() -> int:
+    ddp = DistributedDataParallel(fresh(lambda: torch.nn.Linear(3, 3)), zero_stage=3)
+    flat = ShardedParameters(ddp.sharded_model.trainable, dist.group.WORLD)
+    assert ddp(torch.ones(HERE.size, 3)).shape == (HERE.size, 3)
+    return len(flat.tensors)
+
+
+def test_a_rank_may_have_nothing(trio):
+    counts = trio.run(ranks_without_pieces)
+    assert sum(counts) == 2 and min(counts) == 0

@@ -1,4 +1,4 @@
-"""On a rank: models that are hard to divide into units, all with one signature."""
+"""Models for stage 3, and a wrapper with its optimizer over one of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from ranks import HERE
+from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.testing import one_process
+from ringdp.zero.optimizer import ZeroOptimizer
+from small_models import fresh, group_of, loss_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from zero_rig import ADAMW
 
 WIDTH = 40
 
@@ -152,3 +158,16 @@ MODELS: dict[str, Callable[[], Any]] = {
     "types": types,
     "strided": Strided,
 }
+
+
+def made(kind: str, backend: str = "ringdp", **arguments: Any) -> tuple[Any, ZeroOptimizer]:
+    ddp = DistributedDataParallel(fresh(MODELS[kind]), process_group=group_of(backend), zero_stage=3, **arguments)
+    trainable = [p for p in ddp.parameters() if p.requires_grad]
+    return ddp, ZeroOptimizer(trainable, torch.optim.AdamW, **ADAMW)
+
+
+def alone(kind: str, count: int, **arguments: Any) -> tuple[Any, torch.optim.Optimizer]:
+    plain = fresh(MODELS[kind])
+    optimizer = torch.optim.AdamW([p for p in plain.parameters() if p.requires_grad], **ADAMW)
+    one_process(plain, optimizer, loss_of, ranks=HERE.size, steps=count, **arguments)
+    return plain, optimizer

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,7 +19,7 @@
 
 #include "base/error.h"
 #include "transport/shm/control_block.h"
-#include "transport/shm/spsc_stream.h"
+#include "transport/shm/shm_link.h"
 #include "transport/thrown.h"
 
 namespace ringdp::transport {
@@ -141,15 +142,27 @@ TEST(Segment, RefusesAMemfdThatCouldShrink) {
 }
 
 TEST(Segment, RefusesWhatIsNoMemoryFile) {
-  EXPECT_EQ(kind_thrown([] { Segment::map(UniqueFd(::open("/dev/null", O_RDWR)), {2, 64, 64}); }),
+  EXPECT_EQ(kind_thrown([] {
+              Segment::map(UniqueFd(::open("/dev/null", O_RDWR)), {2, 64, 64});
+            }),
             ErrorKind::kInternal);
   EXPECT_EQ(kind_thrown([] { Segment::map(UniqueFd(), {2, 64, 64}); }), ErrorKind::kInternal);
 }
 
 TEST(Segment, RefusesImpossibleGeometry) {
-  const SegmentLayout bad[] = {{0, 64, 64},  {-1, 64, 64}, {5000, 64, 64}, {2, 0, 64},        {2, 100, 64},
-                               {2, -64, 64}, {2, 64, 0},   {2, 64, 48},    {2, 64, INT64_MIN}, {2, INT64_MAX - 63, 64},
-                               {2, 64, 64, -4096},  {2, 64, 64, 100}, {2, 64, 64, INT64_MAX / 4096 * 4096}};
+  const SegmentLayout bad[] = {{0, 64, 64},
+                               {-1, 64, 64},
+                               {5000, 64, 64},
+                               {2, 0, 64},
+                               {2, 100, 64},
+                               {2, -64, 64},
+                               {2, 64, 0},
+                               {2, 64, 48},
+                               {2, 64, INT64_MIN},
+                               {2, INT64_MAX - 63, 64},
+                               {2, 64, 64, -4096},
+                               {2, 64, 64, 100},
+                               {2, 64, 64, INT64_MAX / 4096 * 4096}};
   for (const SegmentLayout& layout : bad) {
     EXPECT_EQ(kind_thrown([&] { Segment::create(layout); }), ErrorKind::kInvalidArgument)
         << layout.members << " " << layout.slot_bytes << " " << layout.stream_bytes << " " << layout.heap_bytes;
@@ -200,6 +213,47 @@ TEST(Segment, AForkedChildDoesNotHaveIt) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << "status " << status;
   EXPECT_EQ(segment.data()[0], std::byte{7});
+}
+
+// Sets a limit of this process while it lives.
+class Limit {
+ public:
+  Limit(__rlimit_resource which, rlim_t value) : which_(which) {
+    EXPECT_EQ(::getrlimit(which_, &before_), 0);
+    const rlimit lower{value, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(which_, &lower), 0);
+  }
+  ~Limit() { ::setrlimit(which_, &before_); }
+
+ private:
+  const __rlimit_resource which_;
+  rlimit before_{};
+};
+
+TEST(ReservableHeap, IsWhatWasAskedForWhereThereIsRoom) {
+  EXPECT_EQ(reservable_heap(1 << 20, 2), 1 << 20);
+  EXPECT_EQ(reservable_heap(0, 2), 0);
+  EXPECT_EQ(reservable_heap((1 << 20) + 5, 2), 1 << 20) << "whole pages";
+}
+
+TEST(ReservableHeap, ShrinksWithTheNumberOfRanksUntilItFits) {
+  const int64_t few = reservable_heap(int64_t{1} << 40, 2), many = reservable_heap(int64_t{1} << 40, 256);
+  EXPECT_GT(few, 0);
+  EXPECT_GT(many, 0);
+  EXPECT_LT(many, few);
+  EXPECT_EQ(reservable_heap(int64_t{1} << 40, 1 << 30), 0) << "nothing useful is left";
+}
+
+TEST(ReservableHeap, StaysBelowTheLargestFile) {
+  const Limit limit(RLIMIT_FSIZE, rlim_t{4} << 30);
+  const int64_t heap = reservable_heap(int64_t{64} << 30, 2);
+  EXPECT_GT(heap, 0);
+  EXPECT_NO_THROW(Segment::create({2, 64, 64, heap}));
+}
+
+TEST(ReservableHeap, IsNoneWhereTheLargestFileIsSmall) {
+  const Limit limit(RLIMIT_FSIZE, 1 << 20);
+  EXPECT_EQ(reservable_heap(int64_t{64} << 30, 2), 0);
 }
 
 }  // namespace

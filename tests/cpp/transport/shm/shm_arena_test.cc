@@ -13,7 +13,6 @@
 
 #include "base/error.h"
 #include "long_tests.h"
-#include "transport/shm/falling_asleep.h"
 #include "transport/shm/local_arenas.h"
 #include "transport/thrown.h"
 
@@ -34,8 +33,8 @@ struct Ranks {
   Ranks(int ranks, bool separately_mapped) : bells(ranks) {
     std::vector<Doorbell*> rung;
     for (Doorbell& bell : bells) rung.push_back(&bell);
-    arenas = separately_mapped ? separately_mapped_arenas({ranks, 64, 64}, rung)
-                               : make_local_arenas(ranks, 64, 64, rung);
+    arenas =
+        separately_mapped ? separately_mapped_arenas({ranks, 64, 64}, rung) : make_local_arenas(ranks, 64, 64, rung);
   }
 
   // What a driver does at a wait: a few looks, then the sleep protocol. False when no wake-up came.
@@ -61,30 +60,31 @@ struct Ranks {
 
 uint64_t stamp(int rank, uint64_t barrier) { return barrier * 1000 + rank; }
 
-Note note_with(uint64_t value) {
-  Note note{};
-  for (size_t at = 0; at < kNoteBytes; at += sizeof value) std::memcpy(note.bytes + at, &value, sizeof value);
-  return note;
+Header header_with(uint64_t value) {
+  Header header{};
+  for (size_t at = 0; at < kHeaderBytes; at += sizeof value) std::memcpy(header.bytes + at, &value, sizeof value);
+  return header;
 }
 
-bool same(const Note& a, const Note& b) { return std::memcmp(a.bytes, b.bytes, kNoteBytes) == 0; }
+bool same(const Header& a, const Header& b) { return std::memcmp(a.bytes, b.bytes, kHeaderBytes) == 0; }
 
-// Every rank stamps its slot and note, arrives, waits, and looks at all the others'. A barrier that passes early shows
-// as an old stamp, one that lets a rank run ahead by two as a new one (and both as a race under thread sanitizers).
+// Every rank stamps its slot and header, arrives, waits, and looks at all the others'. A barrier that passes early
+// shows as an old stamp, one that lets a rank run ahead by two as a new one (and both as a race under thread
+// sanitizers).
 void stamp_and_look(Ranks& ranks, int rank, uint64_t barriers, int looks) {
   ShmArena& arena = *ranks.arenas[rank];
   uint64_t wrong = 0;
   for (uint64_t k = 1; k <= barriers; ++k) {
     const uint64_t mine = stamp(rank, k);
     std::memcpy(arena.slot(rank, k % 2), &mine, sizeof mine);
-    arena.post_note(k, note_with(mine));
+    arena.post_header(k, header_with(mine));
     arena.arrive();
     ASSERT_TRUE(ranks.wait(rank, k, looks)) << "lost wake-up of rank " << rank << " at barrier " << k;
     for (int member = 0; member < arena.size(); ++member) {
       uint64_t theirs = 0;
       std::memcpy(&theirs, arena.slot(member, k % 2), sizeof theirs);
       wrong += theirs != stamp(member, k);
-      wrong += arena.noted(member) < k || !same(arena.note(member, k), note_with(stamp(member, k)));
+      wrong += arena.last_header(member) < k || !same(arena.header(member, k), header_with(stamp(member, k)));
     }
   }
   EXPECT_EQ(wrong, 0u) << "at rank " << rank;
@@ -112,17 +112,17 @@ std::vector<int> members() {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, ShmArenaBarrier, testing::ValuesIn(members()));
 
-// No barrier lies between posting a note and looking at it; without a release this is a race under thread sanitizers.
+// No barrier lies between posting a header and looking at it; without a release this is a race under thread sanitizers.
 TEST(ShmArena, ANoteThatIsSeenIsWhole) {
-  constexpr uint64_t kNotes = 2000;
+  constexpr uint64_t kHeaders = 2000;
   Ranks ranks(2, /*separately_mapped=*/false);
   const auto exchange = [&ranks](int rank) {
     ShmArena& arena = *ranks.arenas[rank];
     uint64_t wrong = 0;
-    for (uint64_t k = 1; k <= kNotes; ++k) {
-      arena.post_note(k, note_with(stamp(rank, k)));
-      while (arena.noted(1 - rank) < k) std::this_thread::yield();
-      wrong += !same(arena.note(1 - rank, k), note_with(stamp(1 - rank, k)));
+    for (uint64_t k = 1; k <= kHeaders; ++k) {
+      arena.post_header(k, header_with(stamp(rank, k)));
+      while (arena.last_header(1 - rank) < k) std::this_thread::yield();
+      wrong += !same(arena.header(1 - rank, k), header_with(stamp(1 - rank, k)));
     }
     EXPECT_EQ(wrong, 0u) << "at rank " << rank;
   };
@@ -131,7 +131,7 @@ TEST(ShmArena, ANoteThatIsSeenIsWhole) {
   other.join();
 }
 
-TEST(ShmArena, BarrierAndNotesHoldAcrossSeparateMappings) {
+TEST(ShmArena, BarrierAndHeadersHoldAcrossSeparateMappings) {
   Ranks ranks(4, /*separately_mapped=*/true);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 4; ++rank) threads.emplace_back([&, rank] { stamp_and_look(ranks, rank, 2000, 0); });
@@ -182,7 +182,9 @@ TEST(ShmArena, ABarrierIsNotMissedByAMemberFallingAsleep) {
     sleeper.arrive();  // at the next round's barrier, which then only waits for the publisher
     return true;
   };
-  EXPECT_EQ(missed_events(sleeper, ranks.bells[1], [&] { ranks.arenas[0]->arrive(); }, passed), 0u);
+  EXPECT_EQ(missed_events(
+                sleeper, ranks.bells[1], [&] { ranks.arenas[0]->arrive(); }, passed),
+            0u);
 }
 
 TEST(ShmArena, SlotsAreDistinctAlignedAndSeenByAll) {
@@ -208,16 +210,16 @@ TEST(ShmArena, SlotsAreDistinctAlignedAndSeenByAll) {
 
 TEST(ShmArena, ANoteStaysUntilTheOneAfterTheNext) {
   Arenas arenas = make_local_arenas(2, 64, 64);
-  EXPECT_EQ(arenas[1]->noted(0), 0u);
-  arenas[0]->post_note(1, note_with(11));
-  arenas[0]->post_note(2, note_with(22));
-  EXPECT_EQ(arenas[1]->noted(0), 2u);
-  EXPECT_EQ(arenas[1]->noted(1), 0u);
-  EXPECT_TRUE(same(arenas[1]->note(0, 1), note_with(11)));
-  EXPECT_TRUE(same(arenas[1]->note(0, 2), note_with(22)));
-  arenas[0]->post_note(5, note_with(55));  // numbers may be skipped, not repeated
-  EXPECT_TRUE(same(arenas[1]->note(0, 5), note_with(55)));
-  EXPECT_EQ(kind_thrown([&] { arenas[0]->post_note(5, note_with(0)); }), ErrorKind::kInternal);
+  EXPECT_EQ(arenas[1]->last_header(0), 0u);
+  arenas[0]->post_header(1, header_with(11));
+  arenas[0]->post_header(2, header_with(22));
+  EXPECT_EQ(arenas[1]->last_header(0), 2u);
+  EXPECT_EQ(arenas[1]->last_header(1), 0u);
+  EXPECT_TRUE(same(arenas[1]->header(0, 1), header_with(11)));
+  EXPECT_TRUE(same(arenas[1]->header(0, 2), header_with(22)));
+  arenas[0]->post_header(5, header_with(55));  // numbers may be skipped, not repeated
+  EXPECT_TRUE(same(arenas[1]->header(0, 5), header_with(55)));
+  EXPECT_EQ(kind_thrown([&] { arenas[0]->post_header(5, header_with(0)); }), ErrorKind::kInternal);
 }
 
 TEST(ShmArena, RefusesSegmentsThatDoNotFit) {
@@ -235,8 +237,8 @@ TEST(ShmArena, RefusesSegmentsThatDoNotFit) {
 }
 
 TEST(ShmArena, GivesOneLinkPerOtherMemberAndTraffic) {
-  for (const auto& [first, second] : {std::pair(Traffic::kCollectives, Traffic::kMessages),
-                                     std::pair(Traffic::kMessages, Traffic::kCollectives)}) {
+  for (const auto& [first, second] :
+       {std::pair(Traffic::kCollectives, Traffic::kMessages), std::pair(Traffic::kMessages, Traffic::kCollectives)}) {
     Arenas arenas = make_local_arenas(3, 64, 64);
     const auto link = arenas[0]->link_to(1, first);
     for (const int member : {1, 0, 3, -1}) {

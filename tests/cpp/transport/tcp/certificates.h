@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "base/env.h"
+#include "base/settings.h"
 
 namespace ringdp::transport {
 
@@ -57,10 +57,10 @@ class Certificates {
   bool exist_ = false;
 };
 
-#define RINGDP_NEEDS_CERTIFICATES()                                                  \
-  do {                                                                               \
-    if (::ringdp::transport::Certificates::get().exist()) break;                     \
-    GTEST_SKIP() << "the command `openssl` is not here, or makes no certificates";   \
+#define RINGDP_NEEDS_CERTIFICATES()                                                \
+  do {                                                                             \
+    if (::ringdp::transport::Certificates::get().exist()) break;                   \
+    GTEST_SKIP() << "the command `openssl` is not here, or makes no certificates"; \
   } while (false)
 
 }  // namespace ringdp::transport

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "transport/tcp/socket_buffer.h"
+#include "transport/tcp/tcp_socket.h"
 #include "transport/tcp/tcp_sockets.h"
 
 namespace ringdp::transport {
@@ -55,7 +55,7 @@ struct Path {
   double bytes_per_second;
   uint64_t round_trip_us, shortest_us;
 
-  SendWindow::Sight through(int buffer) const {
+  SendWindow::PathStats through(int buffer) const {
     const double limited = static_cast<double>(buffer) / static_cast<double>(round_trip_us) * 1e6;
     if (limited < bytes_per_second) return {limited, round_trip_us, shortest_us};
     return {bytes_per_second, static_cast<uint64_t>(buffer / bytes_per_second * 1e6), shortest_us};  // in its queue
@@ -67,7 +67,7 @@ bool stays_pinned(const Path& path) {
   const int fd = sockets.near.get();
   SendWindow window(fd, 3);
   for (int look = 0; look < 500 && window.is_pinned(); ++look) {
-    window.see(path.through(is_sized_by_kernel(fd) ? 4 << 20 : send_buffer_of(fd) / 2));
+    window.update(path.through(is_sized_by_kernel(fd) ? 4 << 20 : send_buffer_of(fd) / 2));
   }
   return window.is_pinned();
 }

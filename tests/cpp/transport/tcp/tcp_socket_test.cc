@@ -7,11 +7,12 @@
 #include <poll.h>
 
 #include "base/error.h"
+#include "transport/tcp/tcp_sockets.h"
 
 namespace ringdp::transport {
 namespace {
 
-const Patience kForever{Deadline::never(), nullptr};
+const WaitPolicy kForever{Deadline::never(), nullptr};
 
 int option(int fd, int level, int name) {
   int value = -1;
@@ -88,13 +89,13 @@ TEST_P(TcpSocket, RetriesWhileRefused) {
   UniqueFd late;
   int idle = 0;
   // The third time nobody answered, the port is opened again.
-  const Patience patience{Deadline::never(), [&] {
+  const WaitPolicy policy{Deadline::never(), [&] {
                             if (++idle != 3) return;
                             late.reset(::socket(gone.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
                             ASSERT_EQ(::bind(late.get(), gone.raw(), gone.size), 0);
                             ASSERT_EQ(::listen(late.get(), 1), 0);
                           }};
-  EXPECT_TRUE(connect_tcp(gone, patience));
+  EXPECT_TRUE(connect_tcp(gone, policy));
   EXPECT_GE(idle, 3);
 }
 
@@ -116,6 +117,26 @@ TEST(TcpSocketErrors, AnAddressOfAnotherMachineCannotBeBound) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("192.0.2.1"), std::string::npos) << error.what();
   }
+}
+
+TEST(SocketBuffer, IsPinnedAsAskedAndGivenBack) {
+  TcpSockets sockets;
+  const int fd = sockets.near.get();
+  pin_send_buffer(fd, 100'000);
+  EXPECT_EQ(send_buffer_of(fd), 200'000);
+  EXPECT_FALSE(is_sized_by_kernel(fd));
+  leave_send_buffer_to_kernel(fd);
+  EXPECT_TRUE(is_sized_by_kernel(fd) || send_buffer_of(fd) == 2 * largest_send_buffer());
+}
+
+TEST(SocketBuffer, WhatWouldBeCappedIsNotAskedFor) {
+  TcpSockets sockets;
+  const int fd = sockets.near.get();
+  pin_send_buffer(fd, 100'000);
+  pin_send_buffer(fd, largest_send_buffer() + 1);
+  EXPECT_EQ(send_buffer_of(fd), 200'000);
+  pin_send_buffer(-1, 100'000);
+  leave_send_buffer_to_kernel(-1);
 }
 
 }  // namespace

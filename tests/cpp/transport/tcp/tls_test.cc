@@ -10,17 +10,32 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "transport/link_suite.h"
-#include "transport/socket_io.h"
+#include "transport/socket.h"
 #include "transport/tcp/certificates.h"
+#include "transport/tcp/openssl.h"
 #include "transport/tcp/tcp_link.h"
 #include "transport/tcp/tcp_sockets.h"
 #include "transport/thrown.h"
 
+#if __has_include(<openssl/ssl.h>)
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+
+#include <type_traits>
+
+#define RD_SAME(result, name, parameters)                                                      \
+  static_assert(std::is_same_v<decltype(&::name), decltype(ringdp::transport::OpenSsl::name)>, \
+                "declared differently by OpenSSL: " #name);
+RD_OPENSSL_FUNCTIONS(RD_SAME)
+#undef RD_SAME
+#endif
+
 namespace ringdp::transport {
 namespace {
 
-const Patience kUntilDone{Deadline::never(), nullptr};
+const WaitPolicy kUntilDone{Deadline::never(), nullptr};
 
 std::unique_ptr<TlsContext> context_of(const std::string& name = "member", const std::string& authority = "ca") {
   const Settings s = Certificates::get().put_into({}, name, authority);
@@ -39,7 +54,8 @@ struct TlsSockets {
       char byte = 0;
       EXPECT_TRUE(recv_all(far.view(), &byte, 1, kUntilDone)) << far.view().failure();
     });
-    EXPECT_TRUE(shake_all(near.view(), kUntilDone) && send_all(near.view(), "x", 1, kUntilDone)) << near.view().failure();
+    EXPECT_TRUE(finish_handshake(near.view(), kUntilDone) && send_all(near.view(), "x", 1, kUntilDone))
+        << near.view().failure();
     other.join();
   }
   Socket near, far;
@@ -57,7 +73,7 @@ class TlsPair : public SocketLinks {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Tls, LinkSuite, testing::Types<TlsPair>);
 
-// What one end has sealed, cut off the wire, and what the other end makes of bytes instead of it.
+// Replaces what one end has encrypted by other bytes.
 class Tampering : public testing::Test {
  protected:
   void SetUp() override { RINGDP_NEEDS_CERTIFICATES(); }
@@ -113,7 +129,8 @@ TEST_F(Tampering, EveryChangedLostRepeatedOrMovedRecordIsNoticed) {
   }
   EXPECT_NE(error_after([](const std::string& s) { return s.substr(kRecord); }), "");
   EXPECT_NE(error_after([](const std::string& s) { return s.substr(0, kRecord) + s; }), "");
-  EXPECT_NE(error_after([](const std::string& s) { return s.substr(kRecord, kRecord) + s.substr(0, kRecord) + s; }), "");
+  EXPECT_NE(error_after([](const std::string& s) { return s.substr(kRecord, kRecord) + s.substr(0, kRecord) + s; }),
+            "");
   EXPECT_NE(error_after([](const std::string& s) { return s.substr(0, 2 * kRecord); }).find("closed by the other side"),
             std::string::npos);
   const std::string said = error_after([](std::string s) {
@@ -141,7 +158,7 @@ TEST(Tls, ALinkWhosePeerIsResetIsLost) {
   EXPECT_EQ(error.culprit(), 7);
 }
 
-// What was sealed before the socket was full is not sealed again, whatever is offered of the same stream next.
+// What was encrypted before the socket was full is not encrypted again, whatever is offered of the same stream next.
 TEST(Tls, ThePieceThatAFullSocketLeftMayBeOfferedInOtherPortions) {
   RINGDP_NEEDS_CERTIFICATES();
   TlsSockets sockets;
@@ -194,7 +211,7 @@ TEST(Tls, KeysAreChanged) {
     ASSERT_TRUE(recv_all(far_end, &byte, 1, kUntilDone)) << far_end.failure();
     rounds(far_end, 0);
   });
-  ASSERT_TRUE(shake_all(near_end, kUntilDone) && send_all(near_end, "x", 1, kUntilDone)) << near_end.failure();
+  ASSERT_TRUE(finish_handshake(near_end, kUntilDone) && send_all(near_end, "x", 1, kUntilDone)) << near_end.failure();
   rounds(near_end, 1);
   other.join();
   // Two more messages, and a key update (5 bytes) with one of them: each sealed in a record of 22 bytes more.
@@ -236,17 +253,17 @@ TEST(Tls, PostedMessagesArriveWholeFromAnyThread) {
 TEST(Tls, WhatCameBehindWhatWasReadIsNotForgotten) {
   RINGDP_NEEDS_CERTIFICATES();
   TlsSockets sockets;
-  EXPECT_FALSE(sockets.far.view().is_ahead());
+  EXPECT_FALSE(sockets.far.view().has_buffered());
   ASSERT_TRUE(send_all(sockets.near.view(), "12", 2, kUntilDone));
   char byte = 0;
   ASSERT_TRUE(recv_all(sockets.far.view(), &byte, 1, kUntilDone));
-  EXPECT_TRUE(sockets.far.view().is_ahead());
+  EXPECT_TRUE(sockets.far.view().has_buffered());
   ASSERT_TRUE(recv_all(sockets.far.view(), &byte, 1, kUntilDone));
   EXPECT_EQ(byte, '2');
-  EXPECT_FALSE(sockets.far.view().is_ahead());
+  EXPECT_FALSE(sockets.far.view().has_buffered());
 }
 
-// Each rank's files are checked where they are, before anybody connects.
+// Each rank checks its own files before any rank connects.
 TEST(TlsContext, FilesThatWillNotDoAreNamed) {
   RINGDP_NEEDS_CERTIFICATES();
   const Certificates& files = Certificates::get();
@@ -293,7 +310,7 @@ std::pair<std::string, std::string> failures(const TlsContext* client, const Tls
     far = Socket();
   });
   char bytes[5];
-  if (shake_all(near.view(), kUntilDone)) send_all(near.view(), "hello", 5, kUntilDone);
+  if (finish_handshake(near.view(), kUntilDone)) send_all(near.view(), "hello", 5, kUntilDone);
   recv_all(near.view(), bytes, sizeof bytes, kUntilDone);
   said.first = near.view().failure();
   other.join();
@@ -321,6 +338,15 @@ TEST(TlsContext, BothSidesSayWhyTheyDoNotMeet) {
   has(by_server.second, "TLS with 10.0.0.9:5" + not_accepted);
   has(failures(nullptr, member.get()).second, "TLS with 10.0.0.9:5 failed: it does not speak TLS");
   has(failures(member.get(), nullptr).first, "TLS with rank 0 failed: it does not speak TLS");
+}
+
+TEST(OpenSsl, IsFoundOnceForTheProcess) {
+  try {
+    const OpenSsl& first = openssl();
+    EXPECT_EQ(&openssl("/no/such/library"), &first);
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
 }
 
 }  // namespace

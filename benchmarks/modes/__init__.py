@@ -1,1 +1,0 @@
-"""The four ways in which gradients can travel, side by side."""

@@ -1,0 +1,53 @@
+"""Hosts of a benchmark: network namespaces of this machine whose links are shaped to a rate by token buckets.
+
+Both directions of every host's link are shaped: from the host at its own end, towards it at the switch's. The network
+is that of the tests over several hosts (tests/hosts/namespaces.py), so there is one description of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests/hosts"))
+from namespaces import MAX_HOSTS, Network, ip, why_impossible
+
+BURST = "256kb"  # the bucket's size: far below the tensors that are measured
+
+
+class Hosts:
+    """`count` hosts with links of `gigabits` each way (0: as fast as the kernel is). Use as a context."""
+
+    def __init__(self, count: int, gigabits: float) -> None:
+        if reason := why_impossible():
+            raise ValueError(reason)
+        if not 2 <= count <= MAX_HOSTS:
+            raise ValueError(f"{count} hosts: there can be 2 to {MAX_HOSTS}")
+        self.gigabits, self._network = gigabits, Network(count)
+
+    def __enter__(self) -> Hosts:
+        self._network.__enter__()
+        self.shape(self.gigabits)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._network.__exit__()
+
+    @property
+    def addresses(self) -> list[str]:
+        """By host, on eth0."""
+        return [host.address for host in self._network.hosts]
+
+    def command(self, host: int, command: list[str]) -> list[str]:
+        """`command`, to be run on that host."""
+        return self._network.hosts[host].command(command)
+
+    def shape(self, gigabits: float) -> None:
+        """Sets the rate of every link from now on."""
+        self.gigabits = gigabits
+        if not gigabits:
+            return
+        bucket = ["root", "tbf", "rate", f"{gigabits * 1000:.0f}mbit", "burst", BURST, "latency", "50ms"]
+        for host in self._network.hosts:
+            for namespace, device in self._network.ends(host):
+                ip("netns", "exec", namespace, "tc", "qdisc", "replace", "dev", device, *bucket)

@@ -1,0 +1,133 @@
+"""What the programs share: options, output files, bars that must be reached, a picture, the exit status."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from runner import machine
+
+
+def add_places(parser: argparse.ArgumentParser, ranks: int = 2) -> None:
+    """The options --ranks, --hosts and --rate, as runner/job.py takes them."""
+    parser.add_argument("--ranks", type=int, default=ranks)
+    parser.add_argument("--hosts", type=int, default=1, help="namespaces; more than 1 needs root")
+    parser.add_argument("--rate", type=float, default=1.0, help="Gb/s of each host's link")
+
+
+def check_places(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
+    """Ends the program with a sentence when ranks cannot be dealt out to hosts."""
+    check_least(parser, found, ranks=1, hosts=1)
+    if found.ranks % found.hosts:
+        parser.error(f"{found.ranks} ranks do not divide evenly over {found.hosts} hosts")
+
+
+def check_least(parser: argparse.ArgumentParser, found: argparse.Namespace, **least: float) -> None:
+    """Ends the program with a sentence that names the first option below its least value."""
+    for name, value in least.items():
+        if getattr(found, name) < value:
+            parser.error(f"--{name.replace('_', '-')} is {getattr(found, name)}, must be at least {value}")
+
+
+def add_outputs(parser: argparse.ArgumentParser, what: str, picture: str) -> None:
+    """The options --json and --plot."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help=f"write {what}")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help=f"draw {picture}")
+
+
+def check_outputs(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
+    """Ends the program with a sentence when one of them cannot be written."""
+    for name in ("json", "plot"):
+        path = getattr(found, name)
+        if path and not path.absolute().parent.is_dir():
+            parser.error(f"--{name} {path}: there is no folder {path.parent}")
+    if found.plot and not importlib.util.find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib (pip install -r benchmarks/requirements.txt)")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A number that must be at least `least`."""
+
+    what: str
+    measured: float
+    least: float
+
+    @property
+    def held(self) -> bool:
+        """Whether it is."""
+        return self.measured >= self.least
+
+    def __str__(self) -> str:
+        verdict = "held" if self.held else "NOT HELD"
+        return f"{verdict}: {self.what} {self.measured:.2f}, must be at least {self.least:g}"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A horizontal line per name, `unit` to the right."""
+
+    values: Mapping[str, float]
+    unit: str
+
+
+def publish(
+    options: argparse.Namespace,
+    title: str,
+    facts: dict[str, object],
+    rows: Sequence[Mapping[str, Any]],
+    bars: Sequence[Bar],
+    chart: Chart,
+) -> int:
+    """Bars to the screen, everything into the files that were asked for. 1 when --check finds a bar not held."""
+    for bar in bars:
+        print(bar)
+    settings = {k: v for k, v in vars(options).items() if not isinstance(v, Path) and v is not None}
+    result = {
+        "command": shlex.join(["python", *sys.argv]),
+        "title": title,
+        "machine": facts,
+        "settings": settings,
+        "rows": [dict(row) for row in rows],
+        "bars": [{**asdict(bar), "held": bar.held} for bar in bars],
+    }
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if options.plot:
+        draw(chart, title, options.plot)
+    return int(options.check and not all(bar.held for bar in bars))
+
+
+def head(title: str) -> dict[str, object]:
+    """Prints what is measured and on what; the facts of the machine."""
+    facts = machine.describe()
+    print(title)
+    print(machine.sentence(facts), flush=True)
+    return facts
+
+
+OURS_COLOUR, THEIRS_COLOUR = "#1f4e8c", "#9aa5b1"
+
+
+def draw(chart: Chart, title: str, path: Path) -> None:
+    """Writes the PNG; what is ringdp's is dark."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names, values = list(chart.values)[::-1], list(chart.values.values())[::-1]
+    figure, axes = pyplot.subplots(figsize=(7.5, 1.0 + 0.35 * len(names)))
+    axes.barh(names, values, color=[OURS_COLOUR if "ringdp" in name else THEIRS_COLOUR for name in names])
+    axes.set_xlabel(chart.unit)
+    axes.set_title(title, loc="left", fontsize=9)
+    figure.set_layout_engine("constrained")
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)

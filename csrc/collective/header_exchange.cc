@@ -1,0 +1,106 @@
+#include "collective/header_exchange.h"
+
+#include <poll.h>
+
+#include <utility>
+
+namespace ringdp::collective {
+namespace {
+
+constexpr size_t kHeaderSize = sizeof(transport::Header);
+
+}  // namespace
+
+HeaderExchange::HeaderExchange(const Fabric& fabric, int rank, int world, Opening opening)
+    : fabric_(fabric),
+      rank_(rank),
+      opening_(std::move(opening)),
+      in_arena_(fabric.arena != nullptr && fabric.arena->size() == world),
+      peers_(world),
+      left_(world - 1),
+      unsent_(in_arena_ ? 0 : left_) {
+  peers_[rank].checked = true;
+}
+
+bool HeaderExchange::publish() {
+  if (!in_arena_ || posted_) return false;
+  posted_ = true;
+  fabric_.arena->post_header(opening_.seq, opening_.header);
+  return true;
+}
+
+void HeaderExchange::post() {
+  if (publish() && completes_headers_awaited()) fabric_.arena->wake();
+}
+
+void HeaderExchange::show() {
+  if (publish()) fabric_.arena->wake();
+}
+
+// Of two members that post at the same time, the later one sees the other's header: posting and looking are seq_cst.
+bool HeaderExchange::completes_headers_awaited() const {
+  const transport::Arena& arena = *fabric_.arena;
+  bool awaited = false;
+  for (int member = 0; member < arena.size(); ++member) {
+    if (arena.last_header(member) < opening_.seq) return false;
+    awaited |= member != arena.index() && arena.arrived(member) <= arena.arrived(arena.index());
+  }
+  return awaited;
+}
+
+bool HeaderExchange::advance() {
+  bool any = false;
+  for (int rank = 0; rank < static_cast<int>(peers_.size()) && !in_arena_; ++rank) any |= rank != rank_ && send(rank);
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
+    if (!peers_[rank].checked) any |= in_arena_ ? look_at(rank) : receive(rank);
+  }
+  return any;
+}
+
+bool HeaderExchange::look_at(int rank) {
+  if (!posted_ || fabric_.arena->last_header(rank) < opening_.seq) return false;
+  accept(rank, fabric_.arena->header(rank, opening_.seq));
+  return true;
+}
+
+bool HeaderExchange::send(int rank) {
+  PeerState& peer = peers_[rank];
+  if (peer.sent == kHeaderSize) return false;
+  const size_t n = fabric_.links[rank]->try_send(opening_.header.bytes + peer.sent, kHeaderSize - peer.sent);
+  peer.sent += n;
+  bytes_sent_ += n;
+  unsent_ -= n > 0 && peer.sent == kHeaderSize;
+  return n > 0;
+}
+
+bool HeaderExchange::receive(int rank) {
+  PeerState& peer = peers_[rank];
+  const size_t n = fabric_.links[rank]->try_recv(peer.header.bytes + peer.received, kHeaderSize - peer.received);
+  peer.received += n;
+  if (peer.received == kHeaderSize) accept(rank, peer.header);
+  return n > 0;
+}
+
+void HeaderExchange::accept(int rank, const transport::Header& header) {
+  opening_.check(rank, header);
+  peers_[rank].checked = true;
+  --left_;
+}
+
+std::vector<int> HeaderExchange::silent_ranks() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
+    if (!peers_[rank].checked) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void HeaderExchange::add_events(std::vector<short>& events) const {
+  for (int rank = 0; rank < static_cast<int>(peers_.size()) && !in_arena_; ++rank) {
+    if (rank == rank_) continue;
+    if (!peers_[rank].checked) events[rank] |= POLLIN;
+    if (!sent_to(rank)) events[rank] |= POLLOUT;
+  }
+}
+
+}  // namespace ringdp::collective

@@ -1,0 +1,104 @@
+// The steps of the bootstrap, in the order in which bootstrap.cc takes them.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/settings.h"
+#include "comm/peer_info.h"
+#include "comm/store_exchange.h"
+#include "transport/doorbell.h"
+#include "transport/hello.h"
+#include "transport/identity.h"
+#include "transport/shm/shm_arena.h"
+#include "transport/socket.h"
+#include "transport/tcp/tls.h"
+#include "transport/unix_socket.h"
+
+namespace ringdp::comm {
+
+// What all ranks of a group know before the first socket opens.
+struct Session {
+  StoreExchange& store_exchange;
+  const Settings& settings;
+  uint64_t group = 0;                                  // random, from rank 0
+  transport::Token token{};                            // random, from rank 0
+  std::shared_ptr<const transport::TlsContext> tls{};  // for TCP connections; null: plain text
+
+  // Rank 0 makes group and token, the others read them. Error(kInternal) names rank and key of a malformed value.
+  static Session begin(StoreExchange& store_exchange, const Settings& settings);
+
+  int rank() const { return store_exchange.rank(); }
+  int world() const { return store_exchange.world(); }
+  transport::Hello hello(int from, int to, transport::Purpose purpose, uint32_t stream = 0) const;
+};
+
+// Error(kInternal): "rank 2 published a malformed peer_info (store key 1/peer_info/2)".
+[[noreturn]] void throw_malformed(const StoreExchange& store_exchange, const std::string& what, int rank);
+
+// handshake.cc: the two sides of an authenticated connection. The higher rank connects, the lower one accepts.
+
+// Opens a connection; an empty socket means "try again".
+using Open = std::function<transport::Socket(const transport::WaitPolicy&)>;
+using Admit = transport::Acceptor::Admit;
+
+// Connects to `peer` and exchanges hellos. A connection that the other side closes is opened again: its listener may
+// have been flooded. Errors are those of the store exchange; Error(kMismatch) when TLS with the peer fails. `stream`:
+// which of the purpose's connections.
+transport::Socket connect_to_peer(const Session& session, int peer, transport::Purpose purpose, const Open& open,
+                                  const Admit& admit, uint32_t stream = 0);
+
+// The connections of all `expected` hellos, in the order they came; under `tls` unless that is null. Other connections
+// are refused and reported by a warning: they must not end the bootstrap, and a rank of the group reports its own
+// failure.
+std::vector<transport::Acceptor::Arrival> accept_peers(const Session& session, int listener,
+                                                       std::vector<transport::Hello> expected, const Admit& admit,
+                                                       const transport::TlsContext* tls = nullptr);
+
+// bootstrap_shm.cc: the ranks of one host pass each other memory and doorbells, and verify the mappings.
+
+struct ShmExchange {
+  transport::Probe probe;  // of the whole host: one failed pair fails it, so that all its ranks decide the same
+  transport::SegmentLayout layout;
+  std::vector<transport::LocalMember> members;  // by member number; complete only if the probe worked
+  std::map<int, transport::Socket> controls;    // by rank; only if the probe worked
+};
+
+// How much of a slot plans use: whole cache lines, equal on all ranks of all hosts.
+int64_t planned_slot_bytes(const Settings& settings);
+// Slots of at least that size, streams of a power of two. `heap_bytes`: see PeerInfo.
+transport::SegmentLayout segment_layout(const Settings& settings, int members, int64_t heap_bytes);
+
+// `locals`: at least two ranks of one host, ascending, including this one; `infos` by rank. Memory that cannot be
+// shared is a failed probe, not an error; a rank that vanishes is Error(kPeerLost).
+ShmExchange exchange_memory(const Session& session, const std::vector<int>& locals, const std::vector<PeerInfo>& infos,
+                            const transport::UnixListener& listener, const transport::Doorbell& doorbell);
+
+// First rank of every host, ascending; empty when the ranks of some host are not contiguous.
+std::vector<int> contiguous_hosts(const std::vector<PeerInfo>& infos);
+
+// The same, but empty unless the ranks of every host share memory, which each rank knows only of its own host:
+// collective over the ranks of the group, with one round through the store.
+std::vector<int> agree_on_hosts(const Session& session, const std::vector<PeerInfo>& infos, bool mine_shares_memory);
+
+// bootstrap_tcp.cc: TCP connections to every peer that does not share memory.
+
+struct TcpExchange {
+  // For collectives as many streams as both sides want (by setting, or for the speed of their interface): the smaller
+  // number of the two.
+  struct Connection {
+    transport::Socket control, messages;
+    std::vector<transport::Socket> bulk;  // by stream
+    std::string address;                  // of the other side, for messages
+  };
+  std::map<int, Connection> connections;  // by rank
+  std::string address;                    // "10.0.0.1 (eth0)" that this rank is bound to
+};
+
+// `peers`: ranks, ascending, at least one. `one_host`: all ranks of the group run on this host.
+TcpExchange exchange_tcp(const Session& session, const std::vector<int>& peers, bool one_host);
+
+}  // namespace ringdp::comm

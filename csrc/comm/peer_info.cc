@@ -1,0 +1,97 @@
+#include "comm/peer_info.h"
+
+#include <charconv>
+#include <sstream>
+
+#include "transport/hello.h"
+#include "transport/unix_socket.h"
+
+namespace ringdp::comm {
+namespace {
+
+constexpr char kNoSocket[] = "-";
+constexpr char kTitle[] = "ringdp";
+constexpr size_t kLongestInfo = 2048;
+
+template <class Integer>
+std::optional<Integer> whole_number(const std::string& text) {
+  Integer number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end && number >= 0 ? std::optional<Integer>(number) : std::nullopt;
+}
+
+constexpr int kMostStreams = 64;
+
+std::optional<int> number_from_text(const std::string& text, int most) {
+  int number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, failure] = std::from_chars(text.data(), end, number);
+  if (failure != std::errc() || stop != end || number < 1 || number > most) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+std::string shared_settings(const Settings& settings) {
+  std::string text;
+  for (const char* field : {"transport", "algorithm", "order", "wire", "check", "segment_bytes", "slot_bytes",
+                            "link_bytes", "heap_bytes", "window_bytes", "tcp_streams"}) {
+    text += (text.empty() ? "" : " ") + std::string(field) + "=" + get_field(settings, field);
+  }
+  // The files may differ between hosts.
+  return text + " tls=" + (settings.asks_for_tls() ? "on" : "off");
+}
+
+std::string to_text(const PeerInfo& info) {
+  return std::string(kTitle) + " " + std::to_string(transport::kProtocolVersion) + " " + std::to_string(info.world) +
+         "\n" + transport::to_line(info.identity) + "\n" + (info.socket_name.empty() ? kNoSocket : info.socket_name) +
+         "\n" + std::to_string(info.heap_bytes) + "\n" + ringdp::to_text(info.thresholds) + "\n" + info.settings;
+}
+
+std::optional<PeerInfo> peer_info_from_text(const std::string& text) {
+  if (text.size() > kLongestInfo || protocol_of_peer_info(text) != transport::kProtocolVersion) return std::nullopt;
+  std::istringstream lines(text);
+  std::string first, line, socket_name, heap, limits, settings;
+  for (std::string* part : {&first, &line, &socket_name, &heap, &limits}) {
+    if (!std::getline(lines, *part)) return std::nullopt;
+  }
+  const auto world = whole_number<int>(first.substr(first.rfind(' ') + 1));
+  const auto identity = transport::identity_from_line(line);
+  if (!world || !identity || (socket_name != kNoSocket && !transport::is_socket_name(socket_name))) return std::nullopt;
+  const auto heap_bytes = whole_number<int64_t>(heap);
+  const auto thresholds = thresholds_from_text(limits);
+  if (!heap_bytes || !thresholds) return std::nullopt;
+  std::getline(lines, settings, '\0');
+  const PeerInfo info{*identity, socket_name == kNoSocket ? "" : socket_name, settings, *thresholds, *heap_bytes,
+                      *world};
+  // "007" parses but is not what to_text() writes.
+  return to_text(info) == text ? std::optional(info) : std::nullopt;
+}
+
+std::optional<uint32_t> protocol_of_peer_info(const std::string& text) {
+  std::istringstream words(text.substr(0, kLongestInfo));
+  std::string title, protocol;
+  words >> title >> protocol;
+  return title == kTitle ? whole_number<uint32_t>(protocol) : std::nullopt;
+}
+
+std::string to_text(const TcpEndpoint& endpoint) {
+  return endpoint.address.host() + " " + std::to_string(endpoint.address.port()) + " " +
+         std::to_string(endpoint.streams);
+}
+
+std::optional<TcpEndpoint> tcp_endpoint_from_text(const std::string& text) {
+  const size_t first = text.find(' ');
+  const size_t second = first == std::string::npos ? first : text.find(' ', first + 1);
+  if (second == std::string::npos) return std::nullopt;
+  const auto port = number_from_text(text.substr(first + 1, second - first - 1), 65535);
+  const auto streams = number_from_text(text.substr(second + 1), kMostStreams);
+  const auto address = port ? transport::SocketAddress::parse(text.substr(0, first), *port) : std::nullopt;
+  if (!address || !streams) return std::nullopt;
+  const TcpEndpoint endpoint{*address, *streams};
+  // "007" parses but is not what to_text() writes.
+  return to_text(endpoint) == text ? std::optional(endpoint) : std::nullopt;
+}
+
+}  // namespace ringdp::comm

@@ -1,0 +1,7 @@
+#include "device/cuda/plan_kernel.h"
+
+namespace ringdp::gpu {
+
+KernelsByWorld bfloat16_sums() { return plan_kernels<BFloat16, Sum>(); }
+
+}  // namespace ringdp::gpu

@@ -1,0 +1,103 @@
+// How a failure inside libringdp_gpu.so becomes a number and a sentence: the call, what CUDA says, and the way out.
+//
+// Inside the library failures are thrown; every function of the C interface runs its text in guarded().
+#pragma once
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <exception>
+#include <stdexcept>
+#include <string>
+
+namespace ringdp::gpu {
+
+constexpr int kRefused = -1;  // a bad argument: nothing was done
+
+class Failure : public std::runtime_error {
+ public:
+  Failure(int code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
+  int code() const { return code_; }  // a cudaError_t, a CUresult, or kRefused
+
+ private:
+  const int code_;
+};
+
+// Returns when `result` is success. `way_out`: what to do about it.
+void check(const std::string& call, cudaError_t result, const char* way_out = "");
+void check(const std::string& call, CUresult result, const char* way_out = "");
+
+[[noreturn]] void refuse(const std::string& sentence);
+void refuse_null(const char* function, const char* argument, const void* value);
+
+// What rd_gpu_error() returns on this thread.
+void set_sentence(const std::string& sentence) noexcept;
+
+template <class Text>
+int guarded(Text text) noexcept {
+  try {
+    text();
+    return 0;
+  } catch (const Failure& failure) {
+    set_sentence(failure.what());
+    return failure.code();
+  } catch (const std::exception& error) {
+    set_sentence(error.what());
+    return kRefused;
+  }
+}
+
+// Functions of the CUDA driver by name, looked up when they are wanted, so that the library loads without a driver.
+//
+// Keep what driver_function returns in a static local, if anywhere: where there is no driver it throws, and a static
+// whose initialiser throws is initialised again by the next call.
+
+// Throws Failure where the driver is absent or lacks the function.
+void* driver_entry(const char* name);
+
+template <class Function>
+Function driver_function(const char* name) {
+  return reinterpret_cast<Function>(driver_entry(name));
+}
+
+// Whether it is there. Never throws.
+bool driver_has(const char* name);
+
+// Makes a device the calling thread's current one, and puts the former back.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    check("cudaGetDevice", cudaGetDevice(&before_), "rd_gpu_count says whether there is a device");
+    check("cudaSetDevice(" + std::to_string(device) + ")", cudaSetDevice(device),
+          "rd_gpu_count says how many there are");
+  }
+  ~OnDevice() { cudaSetDevice(before_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+// Lets the calling thread take, map and free memory while another thread captures a graph: such calls would end every
+// capture of the process that was begun in CUDA's global mode, which is torch's default.
+class BesideCaptures {
+ public:
+  BesideCaptures() { exchange(); }
+  ~BesideCaptures() { exchange(); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  void exchange() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then the thread's former one, then this again
+};
+
+// guarded(), beside captures.
+template <class Text>
+int guarded_beside_captures(Text text) noexcept {
+  const BesideCaptures relaxed;
+  return guarded(text);
+}
+
+}  // namespace ringdp::gpu

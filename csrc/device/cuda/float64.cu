@@ -1,0 +1,7 @@
+#include "device/cuda/plan_kernel.h"
+
+namespace ringdp::gpu {
+
+KernelsByWorld float64_sums() { return plan_kernels<double, Sum>(); }
+
+}  // namespace ringdp::gpu

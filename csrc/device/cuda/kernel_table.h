@@ -1,0 +1,64 @@
+// Which kernel serves which element type, reduce op and number of ranks.
+//
+// Sums have kernels, and moves of any type run on float32's; all other reductions go through host memory.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "device/cuda/driver.h"
+#include "device/plan/step.h"
+
+namespace ringdp::gpu {
+
+constexpr int kThreads = 512;  // of a block of every kernel
+
+using KernelsByWorld = std::array<const void*, plan::kMaxDeviceRanks>;  // of 1 rank first
+
+template <class Argument>
+const void* address_of(void (*kernel)(Argument)) {
+  return reinterpret_cast<const void*>(kernel);
+}
+
+// A .cu file each, so that they compile side by side.
+KernelsByWorld float32_sums();
+KernelsByWorld float16_sums();
+KernelsByWorld bfloat16_sums();
+KernelsByWorld float64_sums();
+KernelsByWorld int32_sums();
+KernelsByWorld int64_sums();
+KernelsByWorld adam_kernels();
+KernelsByWorld poison_kernels();                            // one for all
+const void* codec_kernel_for(DType element, bool encodes);  // of float32, float16, bfloat16, float64
+
+struct NamedKernels {
+  std::string name;
+  std::vector<const void*> kernels;
+};
+const std::vector<NamedKernels>& all_kernels();
+
+// Whether there is a kernel that reduces so.
+bool reduces(DType element, ReduceOp reduce);
+
+// Throws Failure, naming what there is, for what has no kernel.
+const void* plan_kernel_for(DType element, ReduceOp reduce, int world);
+
+// Puts one kernel on a stream.
+template <class Argument>
+void launch(const char* what, const void* kernel, int blocks, const Argument& argument, cudaStream_t stream) {
+  void* arguments[] = {const_cast<Argument*>(&argument)};
+  const auto typed = reinterpret_cast<void (*)(Argument)>(const_cast<void*>(kernel));
+  check(std::string("launching ") + what, cudaLaunchKernel(typed, dim3(blocks), dim3(kThreads), arguments, 0, stream),
+        "the stream must be of the thread's current device");
+}
+
+// As many blocks as the current device can hold at once.
+int blocks_of_device(const void* kernel);
+
+// Whether the stream records a graph instead of running.
+bool is_capturing(cudaStream_t stream);
+
+}  // namespace ringdp::gpu

@@ -1,0 +1,165 @@
+#include "device/cuda/shared_memory.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "device/cuda/driver.h"
+
+namespace ringdp::gpu {
+namespace {
+
+bool is_within(const Allocation& allocation, const void* memory) {
+  const auto* const at = static_cast<const char*>(memory);
+  return at >= allocation.base && at < allocation.base + allocation.bytes;
+}
+
+// On a stream of its own: the default stream would wait for kernels that may be waiting for this rank.
+void fill_with_zeros(const Allocation& allocation) {
+  const OnDevice here(allocation.device);
+  cudaStream_t stream = nullptr;
+  check("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  cudaError_t result = cudaMemsetAsync(allocation.base, 0, allocation.bytes, stream);
+  if (result == cudaSuccess) result = cudaStreamSynchronize(stream);
+  cudaStreamDestroy(stream);
+  check("cudaMemsetAsync(" + std::to_string(allocation.bytes) + " bytes)", result);
+}
+
+Allocation allocated(int device, size_t bytes, int sharing) {
+  if (sharing == RD_GPU_SHARE_AUTO) {
+    const Allocation legacy = allocate_legacy(device, bytes);
+    if (legacy.base != nullptr) return legacy;
+  }
+  return allocate_by_fd(device, bytes);
+}
+
+void give_back(const Allocation& allocation) { allocation.by_fd ? free_by_fd(allocation) : free_legacy(allocation); }
+
+// Descriptors have no name that two processes agree on, so the exporter draws one.
+std::string drawn_key() {
+  rd_gpu_handle handle;
+  if (getrandom(handle.key, sizeof handle.key, 0) != sizeof handle.key) refuse("rd_gpu_export: no random numbers");
+  return std::string(handle.key, handle.key + sizeof handle.key);
+}
+
+std::string key_of(const Allocation& allocation) {
+  if (allocation.by_fd) return drawn_key();
+  const LegacyKey key = export_legacy(allocation);
+  return std::string(key.bytes, key.bytes + sizeof key.bytes);
+}
+
+Allocation opened(int device, const rd_gpu_handle& handle, int fd) {
+  if (handle.needs_fd) return open_fd(device, handle.bytes, fd);
+  LegacyKey key;
+  std::memcpy(key.bytes, handle.key, sizeof key.bytes);
+  return open_legacy(device, handle.bytes, key);
+}
+
+}  // namespace
+
+SharedMemory::Own* SharedMemory::own_around(const void* memory) {
+  const auto found = std::find_if(own_.begin(), own_.end(),
+                                  [&](const auto& entry) { return is_within(entry.second.allocation, memory); });
+  return found == own_.end() ? nullptr : &found->second;
+}
+
+auto SharedMemory::mapping_around(const void* memory) -> std::map<MappingKey, Mapping>::iterator {
+  return std::find_if(mappings_.begin(), mappings_.end(),
+                      [&](const auto& entry) { return is_within(entry.second.allocation, memory); });
+}
+
+void* SharedMemory::allocate(int device, size_t bytes, int sharing) {
+  if (sharing != RD_GPU_SHARE_AUTO && sharing != RD_GPU_SHARE_FD) {
+    refuse("rd_gpu_alloc: sharing " + std::to_string(sharing) + "; it is RD_GPU_SHARE_AUTO or RD_GPU_SHARE_FD");
+  }
+  if (bytes == 0 || bytes > std::numeric_limits<size_t>::max() - kBlockBytes) {
+    refuse("rd_gpu_alloc: " + std::to_string(bytes) + " bytes; ask for at least 1, and no more than a device has");
+  }
+  const size_t whole = (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  const std::lock_guard lock(mutex_);
+  const Allocation allocation = allocated(device, whole, sharing);
+  try {
+    fill_with_zeros(allocation);
+    own_[allocation.base].allocation = allocation;
+  } catch (...) {
+    give_back(allocation);
+    throw;
+  }
+  return allocation.base;
+}
+
+void SharedMemory::free(void* memory) {
+  const std::lock_guard lock(mutex_);
+  const auto found = own_.find(static_cast<char*>(memory));
+  if (found == own_.end()) refuse("rd_gpu_free: not the first byte of memory that rd_gpu_alloc gave and nobody freed");
+  if (found->second.imports != 0) {
+    refuse("rd_gpu_free: this process still has it imported " + std::to_string(found->second.imports) +
+           " times; rd_gpu_unimport comes first");
+  }
+  give_back(found->second.allocation);
+  own_.erase(found);  // not where CUDA has kept it
+}
+
+rd_gpu_handle SharedMemory::exported(void* memory, int* fd) {
+  const std::lock_guard lock(mutex_);
+  Own* const own = own_around(memory);
+  if (own == nullptr) {
+    refuse(
+        "rd_gpu_export: this memory is not of rd_gpu_alloc, and what others allocate cannot always be shared; copy it "
+        "to memory of rd_gpu_alloc");
+  }
+  const Allocation& allocation = own->allocation;
+  if (own->key.empty()) own->key = key_of(allocation);
+  rd_gpu_handle handle{};
+  std::memcpy(handle.key, own->key.data(), sizeof handle.key);
+  handle.bytes = allocation.bytes;
+  handle.offset = static_cast<uint64_t>(static_cast<char*>(memory) - allocation.base);
+  handle.needs_fd = allocation.by_fd;
+  *fd = allocation.by_fd ? export_fd(allocation) : -1;
+  return handle;
+}
+
+void* SharedMemory::import(int device, const rd_gpu_handle& handle, int fd) {
+  if (handle.offset >= handle.bytes) {
+    refuse("rd_gpu_import: offset " + std::to_string(handle.offset) + " in an allocation of " +
+           std::to_string(handle.bytes) + " bytes; the handle did not arrive as it was sent");
+  }
+  if (handle.needs_fd && fd < 0) refuse("rd_gpu_import: this handle needs the descriptor that came with it");
+  const std::string key(handle.key, handle.key + sizeof handle.key);
+  const std::lock_guard lock(mutex_);
+  for (auto& [base, own] : own_) {
+    if (own.key != key) continue;
+    ++own.imports;
+    return base + handle.offset;
+  }
+  Mapping& mapping = mappings_[{device, key}];
+  if (mapping.imports == 0) {
+    try {
+      mapping.allocation = opened(device, handle, fd);
+    } catch (...) {
+      mappings_.erase({device, key});
+      throw;
+    }
+  }
+  ++mapping.imports;
+  return mapping.allocation.base + handle.offset;
+}
+
+void SharedMemory::unimport(void* memory) {
+  const std::lock_guard lock(mutex_);
+  if (Own* const own = own_around(memory); own != nullptr && own->imports > 0) {
+    --own->imports;
+    return;
+  }
+  const auto found = mapping_around(memory);
+  if (found == mappings_.end()) refuse("rd_gpu_unimport: not memory that rd_gpu_import gave, or given back already");
+  if (--found->second.imports > 0) return;
+  const Allocation allocation = found->second.allocation;
+  mappings_.erase(found);
+  allocation.by_fd ? free_by_fd(allocation) : close_legacy(allocation);
+}
+
+}  // namespace ringdp::gpu

@@ -1,0 +1,43 @@
+// What this process has allocated for others to map, and what it has mapped of others, each mapping once with a count.
+//
+// Thread-safe: one lock, held during the driver's calls, which happen when groups are made and ended. Throws Failure.
+#pragma once
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "device/cuda/allocation.h"
+#include "device/runtime/ringdp_gpu.h"
+
+namespace ringdp::gpu {
+
+class SharedMemory {
+ public:
+  void* allocate(int device, size_t bytes, int sharing);
+  void free(void* memory);
+  rd_gpu_handle exported(void* memory, int* fd);
+  void* import(int device, const rd_gpu_handle& handle, int fd);
+  void unimport(void* memory);
+
+ private:
+  struct Own {
+    Allocation allocation;
+    std::string key;  // empty until it is exported
+    int imports = 0;  // in this very process, which opens nothing: ranks that are threads
+  };
+  struct Mapping {
+    Allocation allocation;
+    int imports = 0;
+  };
+  using MappingKey = std::pair<int, std::string>;  // device, key
+
+  Own* own_around(const void* memory);
+  std::map<MappingKey, Mapping>::iterator mapping_around(const void* memory);
+
+  std::mutex mutex_;
+  std::map<char*, Own> own_;
+  std::map<MappingKey, Mapping> mappings_;
+};
+
+}  // namespace ringdp::gpu

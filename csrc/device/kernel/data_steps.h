@@ -1,0 +1,124 @@
+// The verbs that touch tensors, over a block's share of a step: kSum, kAdd, kCopy.
+//
+// A thread has the packs of all ranks in flight before it adds the first, and enough of them to hide a remote load.
+// Stores to everybody begin with the next rank, lest all write to rank 0 at once.
+#pragma once
+#include "device/kernel/address.h"
+
+namespace ringdp::gpu {
+
+constexpr int kPacksInFlight = 8;  // per thread
+
+// The share of block `Prim::block()` of `blocks`.
+template <class Prim, class T>
+__device__ PackRange own_share(const plan::DeviceStep& step, int blocks) {
+  return share_of_block(step.count / kLanes<T>, blocks, Prim::block());
+}
+
+template <class Prim, class T, int kRanks>
+struct Targets {
+  Pack* to[kRanks];
+  int count;
+
+  __device__ Targets(const Work& work, const plan::DeviceRef& ref)
+      : to{}, count(ref.rank == plan::kEverybody ? kRanks : 1) {
+    for (int k = 0; k < kRanks; ++k) {
+      to[k] = packs_at<T>(work, ref, count == 1 ? work.rank : (work.rank + 1 + k) % kRanks);
+    }
+  }
+  __device__ void store(int64_t i, Pack pack) const {
+    for (int k = 0; k < kRanks; ++k) {
+      if (k < count) Prim::store(to[k] + i, pack);
+    }
+  }
+};
+
+template <class Prim, class T, class Op, int kRanks>
+__device__ void sum_step(const Work& work, const plan::DeviceStep& step) {
+  constexpr int kBatch = kRanks < kPacksInFlight ? kPacksInFlight / kRanks : 1;
+  const Targets<Prim, T, kRanks> targets(work, step.to);
+  const Pack* from[kRanks] = {};
+  for (int r = 0; r < kRanks; ++r) from[r] = packs_at<T>(work, step.from, r);
+  const PackRange share = own_share<Prim, T>(step, work.blocks);
+  const int64_t stride = Prim::threads();
+  for (int64_t i = share.begin + Prim::thread(); i < share.end; i += stride * kBatch) {
+    Pack packs[kBatch][kRanks] = {};
+    for (int b = 0; b < kBatch; ++b) {
+      for (int r = 0; r < kRanks; ++r) {
+        if (i + b * stride < share.end) packs[b][r] = Prim::load(from[r] + i + b * stride);
+      }
+    }
+    for (int b = 0; b < kBatch; ++b) {
+      if (i + b * stride >= share.end) break;
+      Values<T> sum = unpack<Prim, T>(packs[b][0]);
+      for (int r = 1; r < kRanks; ++r) fold_into<Op, T>(sum, unpack<Prim, T>(packs[b][r]));
+      finish<T>(sum, work.divisor);
+      targets.store(i + b * stride, pack_rounded<Prim, T>(sum));
+    }
+  }
+}
+
+template <class Prim, class T, int kRanks>
+__device__ void copy_step(const Work& work, const plan::DeviceStep& step) {
+  const Targets<Prim, T, kRanks> targets(work, step.to);
+  const Pack* const from = packs_at<T>(work, step.from, work.rank);
+  const PackRange share = own_share<Prim, T>(step, work.blocks);
+  const int64_t stride = Prim::threads();
+  for (int64_t i = share.begin + Prim::thread(); i < share.end; i += stride * kPacksInFlight) {
+    Pack packs[kPacksInFlight] = {};
+    for (int b = 0; b < kPacksInFlight; ++b) {
+      if (i + b * stride < share.end) packs[b] = Prim::load(from + i + b * stride);
+    }
+    for (int b = 0; b < kPacksInFlight; ++b) {
+      if (i + b * stride < share.end) targets.store(i + b * stride, packs[b]);
+    }
+  }
+}
+
+// Wide elements of pack `i`, counted in packs of raw ones.
+template <class Prim, class T>
+__device__ Values<T> load_wide(const Pack* from, int64_t i) {
+  if constexpr (kWidePacks<T> == 1) {
+    return unpack<Prim, T>(Prim::load(from + i));
+  } else {
+    struct Packs {
+      Pack of[kWidePacks<T>];
+    } packs{};
+    for (int k = 0; k < kWidePacks<T>; ++k) packs.of[k] = Prim::load(from + i * kWidePacks<T> + k);
+    return bits_as<Values<T>>(packs);
+  }
+}
+
+template <class Prim, class T>
+__device__ void store_wide(Pack* to, int64_t i, const Values<T>& values) {
+  if constexpr (kWidePacks<T> == 1) {
+    Prim::store(to + i, pack_rounded<Prim, T>(values));
+  } else {
+    struct Packs {
+      Pack of[kWidePacks<T>];
+    };
+    const auto packs = bits_as<Packs>(values);
+    for (int k = 0; k < kWidePacks<T>; ++k) Prim::store(to + i * kWidePacks<T> + k, packs.of[k]);
+  }
+}
+
+template <class Prim, class T, class Op, bool kFromWide>
+__device__ void add_step(const Work& work, const plan::DeviceStep& step) {
+  const Pack* const from = packs_at<T>(work, step.from, work.rank);
+  const Pack* const addend = packs_at<T>(work, step.addend, work.rank);
+  Pack* const to = packs_at<T>(work, step.to, work.rank);
+  const PackRange share = own_share<Prim, T>(step, work.blocks);
+  for (int64_t i = share.begin + Prim::thread(); i < share.end; i += Prim::threads()) {
+    const Pack own = Prim::load(addend + i);
+    Values<T> sum = kFromWide ? load_wide<Prim, T>(from, i) : unpack<Prim, T>(Prim::load(from + i));
+    fold_into<Op, T>(sum, unpack<Prim, T>(own));
+    finish<T>(sum, step.finish ? work.divisor : 0);
+    if (step.finish) {
+      Prim::store(to + i, pack_rounded<Prim, T>(sum));
+    } else {
+      store_wide<Prim, T>(to, i, sum);
+    }
+  }
+}
+
+}  // namespace ringdp::gpu

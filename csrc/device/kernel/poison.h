@@ -1,0 +1,38 @@
+// What a collective that was aborted leaves behind: NaN, never a number that is not the sum.
+//
+// Runs in the stream's order after the copy of a result to the caller's tensor: peers that have not aborted yet may
+// still write into this rank's window. Into tensors in a segment, too, but only what is the sum
+// (device/torch/queued_call.h). All bits one are a NaN of every floating type but the two 8-bit ones without a negative
+// zero (e4m3fnuz, e5m2fnuz).
+#pragma once
+#include "device/kernel/element.h"
+
+namespace ringdp::gpu {
+
+// Plain data: the argument of a kernel.
+struct PoisonWork {
+  char* memory;  // of any alignment
+  int64_t bytes;
+  const uint32_t* abort;  // host-mapped: not 0: the memory becomes NaN; 0: it stays
+};
+
+// One thread of a block looks: the word lies behind PCIe.
+template <class Prim>
+__device__ void run_poison(const PoisonWork& work) {
+  const bool aborted = Prim::thread() == 0 && Prim::load_acquire(work.abort) != 0;
+  if (!Prim::sync_or(aborted)) return;
+  constexpr int64_t kPack = sizeof(Pack);
+  const int64_t past = reinterpret_cast<int64_t>(work.memory) % kPack;
+  const int64_t to_first = (kPack - past) % kPack;
+  const int64_t head = to_first < work.bytes ? to_first : work.bytes;
+  const int64_t packs = (work.bytes - head) / kPack, tail = head + packs * kPack;
+  const int64_t self = int64_t{Prim::block()} * Prim::threads() + Prim::thread();
+  const int64_t stride = int64_t{Prim::blocks()} * Prim::threads();
+  const Pack nan = {{~0u, ~0u, ~0u, ~0u}};
+  Pack* const aligned = reinterpret_cast<Pack*>(work.memory + head);
+  for (int64_t i = self; i < packs; i += stride) Prim::store(aligned + i, nan);
+  for (int64_t i = self; i < head; i += stride) work.memory[i] = static_cast<char>(~0);
+  for (int64_t i = tail + self; i < work.bytes; i += stride) work.memory[i] = static_cast<char>(~0);
+}
+
+}  // namespace ringdp::gpu

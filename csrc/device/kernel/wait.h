@@ -1,0 +1,69 @@
+// Waiting that never hangs: polls, and now and then looks at the clock and the abort word.
+//
+// Both lie far away (a host-mapped word costs a trip over PCIe), so only one poll in kPollsPerLook pays for them. At
+// the deadline, which counts from the first look, the first thread of the group to get there fills the Expired record;
+// it and everybody after it set the abort word. A thread that aborts says so and goes on to its block's next sync,
+// where all leave together.
+#pragma once
+#include "device/kernel/work.h"
+
+namespace ringdp::gpu {
+
+constexpr int kPollsPerLook = 1024;
+
+// What a thread waits for: `seen` to reach `wanted`.
+struct Wanted {
+  int step, peer;
+  uint32_t slot;
+  uint64_t epoch, value;
+};
+
+template <class Prim>
+__device__ void expire(const Work& work, const Wanted& wanted, uint64_t seen) {
+  Expired* const record = work.expired;
+  if (Prim::compare_and_swap(&record->set, 0u, 1u) == 0u) {
+    record->rank = work.rank;
+    record->block = Prim::block();
+    record->step = wanted.step;
+    record->peer = wanted.peer;
+    record->slot = wanted.slot;
+    record->epoch = wanted.epoch;
+    record->wanted = wanted.value;
+    record->seen = seen;
+    record->launch = work.stream_epoch;
+    Prim::store_release(&record->set, 2u);
+  }
+  Prim::store_release(work.abort, 1u);
+}
+
+// Until poll(&seen) is true; false: aborted.
+template <class Prim, class Poll>
+__device__ bool wait_until(const Work& work, const Wanted& wanted, Poll poll) {
+  uint64_t started = 0, seen = 0;
+  for (int polls = 0; !poll(&seen);) {
+    if (++polls < kPollsPerLook) continue;
+    polls = 0;
+    if (Prim::load_acquire(work.abort) != 0) return false;
+    const uint64_t now = Prim::clock_ns();
+    if (started == 0) started = now;
+    if (now - started > work.deadline_ns) {
+      expire<Prim>(work, wanted, seen);
+      return false;
+    }
+  }
+  return true;
+}
+
+// A flag of `peer` for this rank.
+template <class Prim>
+struct FlagPoll {
+  const uint64_t* flag;
+  uint64_t wanted;
+
+  __device__ bool operator()(uint64_t* seen) const {
+    *seen = Prim::load_acquire(flag);
+    return *seen >= wanted;
+  }
+};
+
+}  // namespace ringdp::gpu

@@ -1,0 +1,37 @@
+#include "device/nccl/host_share.h"
+
+#include <chrono>
+
+namespace ringdp::gpu {
+namespace {
+
+constexpr uint64_t kPatienceNs = std::chrono::nanoseconds(std::chrono::seconds(2)).count();  // beyond grace()
+
+}  // namespace
+
+HostShare::HostShare(const Functions& functions, std::unique_ptr<PeerMemory> host, int first, char* words)
+    : functions_(functions), host_(std::move(host)), first_(first), words_(words) {}
+
+std::shared_ptr<const Work> HostShare::barrier(bool last, uint64_t deadline_ns, void* stream) const {
+  return host_->launch_barrier(deadline_ns + (last ? kPatienceNs : 0), stream, /*ends_all=*/true);
+}
+
+// Words stay what they became: a rank that has aborted never takes it back.
+void HostShare::speak(void* stream) const { host_->poison(own_word(), kWordBytes, stream); }
+
+void HostShare::listen(int peer, void* stream) const {
+  const auto* const heard = reinterpret_cast<const uint32_t*>(heard_word(peer));
+  require(functions_, functions_.poison(host_->abort_on_device(), sizeof(uint32_t), heard, stream));
+}
+
+// Every piece has two barriers, and nothing else is launched there.
+std::optional<Expired> HostShare::expired() const {
+  std::optional<Expired> record = host_->expired();
+  if (!record) return std::nullopt;
+  record->rank += first_;
+  record->peer += first_;
+  record->launch += record->launch % 2;
+  return record;
+}
+
+}  // namespace ringdp::gpu

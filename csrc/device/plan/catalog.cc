@@ -1,0 +1,178 @@
+#include "device/plan/catalog.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "device/plan/lower.h"
+#include "plan/arena.h"
+#include "plan/catalog.h"
+#include "plan/direct.h"
+#include "plan/hierarchy.h"
+#include "plan/pipeline.h"
+#include "plan/ring.h"
+#include "plan/validate.h"
+
+namespace ringdp::plan {
+namespace {
+
+// Of ring/rank: six steps each, and the flags at the end of a reduce_scatter.
+constexpr int64_t kMostSegments = (kMaxDeviceSteps - 2 * (kMaxDeviceRanks - 1)) / 6;
+
+bool has_ring(Collective what) { return what == Collective::kAllReduce || what == Collective::kReduceScatter; }
+
+bool has_one_shot(Collective what) { return what == Collective::kAllReduce || what == Collective::kReduce; }
+
+void require_elements(const Problem& problem) {
+  const std::string dtype = name_of(problem.dtype);
+  require(is_number(problem.dtype) || problem.dtype == DType::kBool,
+          "dtype=" + dtype + " has no device plan: move it as uint8, sum complex numbers as their parts");
+  require(!is_sum(problem.what) || can_reduce(problem.dtype, problem.op),
+          std::string(name_of(problem.op)) + " has no meaning on " + dtype);
+  require_count(problem.count, problem.world, problem.dtype);
+  require(problem.what != Collective::kBarrier || problem.count == 0,
+          "count=" + std::to_string(problem.count) + " must be 0: a barrier moves nothing");
+  const int64_t pack = pack_elements(problem.dtype);
+  require(problem.count % pack == 0, "count=" + std::to_string(problem.count) + " of " + dtype + " is no multiple of " +
+                                         std::to_string(pack) +
+                                         ", a pack of 16 bytes: pad the tensor, or each of its parts");
+  require_segment_bytes(problem.segment_bytes);
+}
+
+void validate(DeviceAlgorithm algorithm, const Problem& problem) {
+  require(problem.world >= 1 && problem.world <= kMaxDeviceRanks,
+          "world=" + std::to_string(problem.world) + " must be in [1, " + std::to_string(kMaxDeviceRanks) +
+              "]: no more ranks reach each other's memory; join hosts or groups of GPUs by a plan on links");
+  require_rank("rank", problem.rank, problem.world);
+  require_rank("root", problem.root, problem.world);
+  require(can_plan(algorithm, problem.what), std::string("algorithm=") + name_of(algorithm) +
+                                                 " has no device plan for " + name_of(problem.what) +
+                                                 ": use direct, or the plans on links");
+  require_elements(problem);
+}
+
+// As plan/ has it: kernels know no other sizes than the tensor's, and ranks only meet where there is nothing to move.
+Problem in_kernels(DeviceAlgorithm algorithm, Problem problem) {
+  const bool in_one_shot = algorithm == DeviceAlgorithm::kOneShot;
+  if (problem.count == 0 && problem.world > 1) problem.what = Collective::kBarrier;
+  problem.on_device = true;
+  problem.in_heaps = !in_one_shot || problem.what != Collective::kAllReduce;  // others read copies of its tensors
+  problem.slot_bytes = std::numeric_limits<int64_t>::max();
+  problem.one_shot_bytes = in_one_shot ? problem.slot_bytes : 0;
+  problem.most_segments = kMostSegments;
+  return problem;
+}
+
+// ---- messages
+
+// ring/rank, hierarchy: enough segments to keep all ranks busy, each of which is worth a round's start on the device.
+constexpr int64_t kSegments = 8, kLeastSegment = 64 << 10, kMostSegment = 1 << 20;  // bytes
+
+// Direct sends each slice at once.
+constexpr int64_t kUncut = int64_t{1} << 62;
+
+// Of a pipeline of so many packs.
+int64_t pipeline_segment(int64_t packs) {
+  return std::clamp(ceil_div(packs, kSegments) * kDevicePackBytes, kLeastSegment, kMostSegment);
+}
+
+int64_t bytes_of_segment(DeviceAlgorithm algorithm, const Problem& problem) {
+  const bool scatter = problem.what == Collective::kReduceScatter;
+  const int64_t packs = ceil_div(problem.count, pack_elements(problem.dtype));  // of a part
+  if (algorithm == DeviceAlgorithm::kDirect) return kUncut;
+  // One group of segments: else a round's number would come again.
+  if (algorithm == DeviceAlgorithm::kRotatedRing) {
+    const int64_t chunk = scatter ? packs : ceil_div(packs, problem.world);
+    return std::max<int64_t>(ceil_div(chunk, kWindow), 1) * kDevicePackBytes;
+  }
+  const int64_t wanted = pipeline_segment(packs);
+  const int64_t most = std::max<int64_t>(problem.most_segments / (scatter ? problem.world : 1), 1);
+  return std::max(wanted, ceil_div(packs, most) * kDevicePackBytes);
+}
+
+Problem asked_of(Problem problem, WireType wire) {
+  problem.wire = wire;
+  problem.on_device = true;
+  return problem;
+}
+
+Plan hierarchy_of(Problem asked, const std::vector<int>& hosts) {
+  asked.hosts = hosts;
+  const int64_t chunk = ceil_div(asked.count, HostPlace(asked).smallest);
+  asked.segment_bytes = pipeline_segment(ceil_div(chunk, pack_elements(asked.dtype)));
+  asked.in_heaps = true;
+  return hierarchy(asked);
+}
+
+}  // namespace
+
+const char* name_of(DeviceAlgorithm algorithm) {
+  static constexpr const char* kNames[kDeviceAlgorithmCount] = {"direct",    "one_shot",     "push",
+                                                                "ring/rank", "ring/rotated", "hierarchy"};
+  return kNames[static_cast<int>(algorithm)];
+}
+
+bool can_plan(DeviceAlgorithm algorithm, Collective what) {
+  if (traits_of(what).is(kStaged)) return false;
+  switch (algorithm) {
+    case DeviceAlgorithm::kDirect:
+      return true;
+    case DeviceAlgorithm::kOneShot:
+      return has_one_shot(what);
+    case DeviceAlgorithm::kPush:
+      return what == Collective::kAllReduce;
+    case DeviceAlgorithm::kRankRing:
+    case DeviceAlgorithm::kRotatedRing:
+      return has_ring(what);
+    case DeviceAlgorithm::kHierarchy:
+      return false;
+  }
+  return false;
+}
+
+Plan make_memory_plan(DeviceAlgorithm algorithm, const Problem& problem) {
+  validate(algorithm, problem);
+  const Problem asked = in_kernels(algorithm, problem);
+  if (asked.what == Collective::kBarrier) return make_plan(AlgorithmChoice::kArena, Order::kRank, asked);
+  switch (algorithm) {
+    case DeviceAlgorithm::kRankRing:
+      return make_plan(AlgorithmChoice::kRing, Order::kRank, asked);
+    case DeviceAlgorithm::kRotatedRing:
+      return make_plan(AlgorithmChoice::kRing, Order::kRotated, asked);
+    case DeviceAlgorithm::kPush:
+      if (asked.world > 1) return push(asked);
+      [[fallthrough]];
+    default:
+      return make_plan(AlgorithmChoice::kArena, Order::kRank, asked);
+  }
+}
+
+DevicePlan make_device_plan(DeviceAlgorithm algorithm, const Problem& problem) {
+  DevicePlan plan = lower(problem, [&](const Problem& own) { return make_memory_plan(algorithm, own); });
+  if (problem.world > 1) plan.algorithm = name_of(problem.count > 0 ? algorithm : DeviceAlgorithm::kDirect);
+  plan.what = problem.what;
+  return plan;
+}
+
+bool travels_encoded(const LinkWish& wish, const Problem& problem) {
+  return asked_of(problem, wish.wire).travels_encoded();
+}
+
+// The first rank has the longest slice, the second of a ring passes sums on and in, hosts pass them on or in or both,
+// and a root sums alone.
+std::set<int> most_in_need(const Problem& problem, const LinkWish& wish) {
+  std::set<int> ranks = {0, std::min(1, problem.world - 1), problem.root};
+  ranks.insert(wish.hosts.begin(), wish.hosts.end());
+  return ranks;
+}
+
+Plan make_link_plan(DeviceAlgorithm algorithm, const Problem& problem, const LinkWish& wish) {
+  Problem asked = asked_of(problem, wish.wire);
+  asked.segment_bytes = bytes_of_segment(algorithm, problem);
+  validate(asked);
+  if (algorithm == DeviceAlgorithm::kHierarchy) return hierarchy_of(asked, wish.hosts);
+  if (algorithm == DeviceAlgorithm::kRankRing) return ring(asked, Order::kRank);
+  if (algorithm == DeviceAlgorithm::kRotatedRing) return ring(asked, Order::kRotated);
+  return direct(asked);
+}
+
+}  // namespace ringdp::plan

@@ -1,0 +1,83 @@
+#include "device/runtime/peer_info.h"
+
+#include <unistd.h>
+
+#include <cstring>
+
+#include "device/kernel/work.h"
+
+namespace ringdp::gpu {
+namespace {
+
+// Whatever changes what ranks do to each other's memory changes one of these.
+constexpr uint32_t kBuild =
+    RD_GPU_ABI << 24 ^ static_cast<uint32_t>(sizeof(PeerInfo) << 12) ^ sizeof(Work) ^ sizeof(Flags);
+
+PeerInfo blank() {
+  PeerInfo info;
+  info.build = kBuild;
+  info.pid = static_cast<uint64_t>(::getpid());
+  return info;
+}
+
+}  // namespace
+
+PeerInfo peer_info_of(const Functions& functions, int device) {
+  rd_gpu_device facts{};
+  require(functions, functions.describe(device, &facts));
+  PeerInfo info = blank();
+  info.usable = 1;
+  info.multiprocessors = facts.multiprocessors;
+  info.waits_on_streams = facts.waits_on_streams;
+  std::memcpy(info.uuid, facts.uuid, sizeof info.uuid);
+  return info;
+}
+
+PeerInfo peer_info_without(const std::string& why_not) {
+  PeerInfo info = blank();
+  put(info.why_not, why_not);
+  return info;
+}
+
+std::vector<PeerInfo> peer_infos_from(const std::vector<std::string>& bytes) {
+  auto infos = checked_infos<PeerInfo>(bytes, kBuild, "its device's card is none");
+  for (PeerInfo& info : infos) end_text(info.socket);
+  return infos;
+}
+
+std::string why_not(const std::vector<PeerInfo>& infos) {
+  for (size_t rank = 0; rank < infos.size(); ++rank) {
+    if (!infos[rank].usable) return "rank " + std::to_string(rank) + ": " + infos[rank].why_not;
+  }
+  return "";
+}
+
+MappingReport report_on(const std::vector<char*>& memory, const std::string& failure) {
+  MappingReport report;
+  for (size_t rank = 0; rank < memory.size(); ++rank) {
+    if (memory[rank] != nullptr) report.reached |= 1u << rank;
+  }
+  put(report.failure, failure);
+  return report;
+}
+
+MappingReports reports_from(const std::vector<std::string>& bytes) {
+  MappingReports all;
+  for (size_t rank = 0; rank < bytes.size(); ++rank) {
+    MappingReport report = from_bytes<MappingReport>(bytes[rank]);
+    end_text(report.failure);
+    all.reached.push_back(report.reached);
+    if (all.first_failure.empty() && report.failure[0] != '\0') {
+      all.first_failure = "rank " + std::to_string(rank) + ": " + report.failure;
+    }
+  }
+  return all;
+}
+
+std::vector<std::string> sockets_of(const std::vector<PeerInfo>& infos) {
+  std::vector<std::string> names;
+  for (const PeerInfo& info : infos) names.push_back(info.memory.needs_fd ? info.socket : "");
+  return names;
+}
+
+}  // namespace ringdp::gpu

@@ -1,0 +1,366 @@
+#include "device/runtime/peer_memory.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "base/error.h"
+#include "device/runtime/launch.h"
+#include "device/runtime/peer_info.h"
+
+namespace ringdp::gpu {
+namespace {
+
+// Where only neighbours on a ring reach each other.
+bool has_ring(plan::Collective what) { return plan::can_plan(plan::DeviceAlgorithm::kRankRing, what); }
+
+// What somebody may still look at stays to the process's end, where a leak checker sees it.
+struct Kept {
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<OwnPage> page;
+  std::unique_ptr<Segments> segments;
+  std::unique_ptr<MappedPages> mapped;
+};
+
+void keep(Kept one) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<Kept>;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(one));
+}
+
+bool all_by_fd(const std::vector<PeerInfo>& infos) {
+  return std::all_of(infos.begin(), infos.end(), [](const PeerInfo& info) { return info.memory.needs_fd != 0; });
+}
+
+plan::DeviceTopology topology_of(const ArenaLayout& layout, int world, int executor, Reach reach) {
+  plan::DeviceTopology topology;
+  topology.world = world;
+  topology.full_mesh = reach == Reach::kAll;
+  topology.can_push = executor == RD_GPU_SPIN;
+  topology.stage_bytes = layout.stage_bytes;
+  topology.pushed_bytes = layout.pushed_bytes;
+  return topology;
+}
+
+}  // namespace
+
+PeerMemory::PeerMemory(const Functions& functions, int device, const BootstrapContext& context)
+    : functions_(functions),
+      device_(device),
+      rank_(context.rank),
+      world_(context.world),
+      layout_(ArenaLayout::of(context.window_bytes, context.world)) {}
+
+PeerMemory::~PeerMemory() {
+  if (!stays_) teardown();
+  if (!arena_ || (!stays_ && is_alone())) return;
+  keep({std::move(arena_), std::move(page_), std::move(segments_), std::move(mapped_pages_)});
+}
+
+std::string PeerMemory::description() const {
+  if (!why_not_.empty()) return "collectives run on the host: " + why_not_;
+  return placement_.why +
+         (reach_ == Reach::kAll ? "; everybody reaches everybody" : "; ring neighbours reach each other");
+}
+
+std::string PeerMemory::why_not(const plan::Problem& problem) const {
+  if (!why_not_.empty()) return why_not_;
+  if (plan::is_sum(problem.what)) {
+    int reduces = 0;
+    require(functions_, functions_.reduces(static_cast<int>(problem.dtype), static_cast<int>(problem.op), &reduces));
+    if (!reduces) return std::string("no kernel for ") + name_of(problem.op) + " on " + name_of(problem.dtype);
+  }
+  if (reach_ == Reach::kAll || has_ring(problem.what)) return "";
+  return std::string(plan::name_of(problem.what)) + " needs every pair of devices to reach each other";
+}
+
+plan::DeviceChoice PeerMemory::choose(const plan::Problem& problem) const {
+  return plan::select_device_plan(topology_, problem.what, problem.count * size_of(problem.dtype));
+}
+
+Pieces PeerMemory::cut(const plan::Problem& problem) const {
+  return gpu::cut(choose(problem).algorithm, problem, {layout_.window, layout_.stage_bytes});
+}
+
+std::optional<Pieces> PeerMemory::cut_in_segment(const plan::Problem& problem) const {
+  return gpu::cut_in_segment(choose(problem).algorithm, problem, layout_.stage_bytes);
+}
+
+std::string PeerMemory::why_no_step() const {
+  if (!why_not_.empty()) return why_not_;
+  return reach_ == Reach::kAll ? "" : "it needs every pair of devices to reach each other";
+}
+
+std::string PeerMemory::why_no_common_end() const { return world_ == 1 || pages_serve_ ? "" : why_no_pages_; }
+
+Pieces PeerMemory::cut_step(int64_t count) const { return gpu::cut_step(world_, count, layout_.window); }
+
+Addresses PeerMemory::addresses() const {
+  Addresses found;
+  for (int rank = 0; rank < world_; ++rank) {
+    char* const memory = memory_[static_cast<size_t>(rank)];
+    if (on_streams() && mapped_pages_) found.flags[rank] = &mapped_pages_->on_device(rank)->flags;
+    if (memory == nullptr) continue;
+    found.window[rank] = memory;
+    found.stage[rank] = memory + layout_.stage;
+    found.pushed[rank] = memory + layout_.pushed;
+    if (found.flags[rank] == nullptr) found.flags[rank] = reinterpret_cast<Flags*>(memory + layout_.flags);
+  }
+  found.pushed_bytes = layout_.pushed_bytes;
+  found.epoch = reinterpret_cast<Epoch*>(arena_->memory() + layout_.epoch);
+  found.abort = abort_on_device(rank_);
+  found.expired = arena_->expired_on_device();
+  return found;
+}
+
+// Peers write there what nobody copies: so all learn it when one aborts.
+Addresses PeerMemory::addresses_in(const SegmentRef& segment) const {
+  Addresses found = addresses();
+  const std::vector<char*> memory = segments_->addresses(segment.number);
+  for (int rank = 0; rank < world_; ++rank) {
+    found.window[rank] = memory[static_cast<size_t>(rank)] + segment.at;
+    found.aborts[rank] = abort_on_device(rank);
+  }
+  return found;
+}
+
+std::shared_ptr<const Work> PeerMemory::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
+  return launch_at(piece.segment.number == 0 ? addresses() : addresses_in(piece.segment), piece, choice, stream);
+}
+
+std::shared_ptr<const Work> PeerMemory::launch_at(const Addresses& found, const Piece& piece,
+                                                  const plan::DeviceChoice& choice, void* stream) {
+  const plan::DevicePlan plan = plan::make_device_plan(choice.algorithm, piece.problem);
+  const LaunchFacts facts = {piece.input_at,    piece.output_at, piece.divisor,  piece.deadline_ns,
+                             placement_.blocks, launches_ + 1,   piece.captured, piece.input_step};
+  auto work = std::make_shared<const Work>(work_of(plan, found, facts));
+  require(functions_, functions_.run(work.get(), sizeof(Work), static_cast<int>(plan.dtype), static_cast<int>(plan.op),
+                                     placement_.executor, stream));
+  ++launches_;
+  return work;
+}
+
+std::shared_ptr<const Work> PeerMemory::launch_barrier(uint64_t deadline_ns, void* stream, bool ends_all) {
+  Piece nothing;
+  nothing.problem.what = plan::Collective::kBarrier;
+  nothing.problem.rank = rank_;
+  nothing.problem.world = world_;
+  nothing.deadline_ns = deadline_ns;
+  Addresses found = addresses();
+  for (int rank = 0; rank < world_ && ends_all; ++rank) found.aborts[rank] = abort_on_device(rank);
+  return launch_at(found, nothing, choose(nothing.problem), stream);
+}
+
+void PeerMemory::step(const StepFacts& facts, void* stream) const {
+  const AdamWork work = adam_work_of(rank_, world_, addresses(), facts);
+  require(functions_, functions_.adam_step(&work, sizeof work, stream));
+}
+
+void PeerMemory::await_checked(uint32_t number, void* stream) const {
+  require(functions_, functions_.await(&arena_->signals().checked, number, stream));
+}
+
+void PeerMemory::poison(void* memory, int64_t bytes, void* stream) const {
+  require(functions_, functions_.poison(memory, static_cast<size_t>(bytes), abort_on_device(rank_), stream));
+}
+
+void PeerMemory::checked(uint32_t number) { __atomic_store_n(&arena_->signals().checked, number, __ATOMIC_RELEASE); }
+
+// All ranks' results are void before a stream whose waits were released goes on and tells them that its part is done,
+// and before a caller has memory back that peers may still read.
+void PeerMemory::abort() {
+  __atomic_store_n(&arena_->signals().abort, 1u, __ATOMIC_RELEASE);
+  for (HostPage* const page : pages_) __atomic_store_n(&page->abort, 1u, __ATOMIC_RELEASE);
+  if (on_streams() && page_) release_waits(page_->page().flags);
+}
+
+bool PeerMemory::aborted() const {
+  const uint32_t& word = pages_serve_ ? page_->page().abort : arena_->signals().abort;
+  return __atomic_load_n(&word, __ATOMIC_ACQUIRE) != 0;
+}
+
+uint32_t* PeerMemory::abort_on_device(int rank) const {
+  return pages_serve_ ? &mapped_pages_->on_device(rank)->abort : arena_->abort_on_device();
+}
+
+std::optional<Expired> PeerMemory::expired() const {
+  const Expired& record = arena_->signals().expired;
+  if (__atomic_load_n(&record.set, __ATOMIC_ACQUIRE) != 2) return std::nullopt;
+  return record;
+}
+
+std::optional<Expired> PeerMemory::waits_for(const Work& work) const {
+  if (!on_streams() || !page_) return std::nullopt;
+  const auto waits = waited_for(work, page_->page().flags);
+  if (!waits || !has_posted(work, waits->step)) return std::nullopt;
+  return waits;
+}
+
+// Whether this rank's stream has come to that step: what it posts before has arrived.
+bool PeerMemory::has_posted(const Work& work, int step) const {
+  for (int s = 0; s < step; ++s) {
+    const plan::DeviceStep& post = work.step[s];
+    if (post.verb != plan::DeviceVerb::kPost) continue;
+    const Flag& flag = pages_[static_cast<size_t>(post.peer)]->flags.of[post.slot][0][rank_];
+    if (__atomic_load_n(&flag.value, __ATOMIC_ACQUIRE) < work.stream_epoch * kValuesPerEpoch + post.value) return false;
+  }
+  return true;
+}
+
+// How the ranks of a host come to share memory on their devices, and how they unmapped it.
+
+std::unique_ptr<PeerMemory> PeerMemory::bootstrap(const Functions& functions, int device,
+                                                  const BootstrapContext& context) {
+  std::unique_ptr<PeerMemory> peer_memory(new PeerMemory(functions, device, context));
+  for (const int sharing : {RD_GPU_SHARE_AUTO, RD_GPU_SHARE_FD}) {
+    if (peer_memory->try_sharing(sharing, context)) break;
+  }
+  return peer_memory;
+}
+
+bool PeerMemory::try_sharing(int sharing, const BootstrapContext& context) {
+  why_not_.clear();
+  UniqueFd own;
+  const PeerInfo info = offer(sharing, context, &own);
+  const std::vector<PeerInfo> infos = peer_infos_from(context.all_gather(to_bytes(info)));
+  why_not_ = gpu::why_not(infos);
+  if (why_not_.empty()) {
+    placement_ = place(infos);
+    why_not_ = placement_.why_not;
+  }
+  if (!why_not_.empty()) {  // all ranks see the same, and none has mapped anything
+    drop_own();
+    return true;
+  }
+  const std::string failure = map_all(infos, context.pass_fds(sockets_of(infos), own.get()), context);
+  const MappingReports reports = reports_from(context.all_gather(to_bytes(report_on(memory_, failure))));
+  settle(reports.reached, reports.first_failure, sharing);
+  if (why_not_.empty()) return true;
+  take_down(context);
+  return all_by_fd(infos) || sharing == RD_GPU_SHARE_FD;
+}
+
+// What this rank tells the others, with memory where it can be had.
+PeerInfo PeerMemory::offer(int sharing, const BootstrapContext& context, UniqueFd* fd) {
+  try {
+    PeerInfo info = peer_info_of(functions_, device_);
+    load_kernels(functions_);
+    arena_ = std::make_unique<Arena>(functions_, device_, layout_, sharing);
+    if (world_ == 1) return info;
+    const auto own = static_cast<size_t>(rank_);
+    page_ = std::make_unique<OwnPage>(context.heap, context.heaps[own]);
+    info.page = page_->offset();
+    info.memory = arena_->handle(fd);
+    put(info.socket, context.socket);
+    return info;
+  } catch (const Error& error) {
+    drop_own();
+    return peer_info_without(error.what());
+  }
+}
+
+// "" or why some of it is missing.
+std::string PeerMemory::map_all(const std::vector<PeerInfo>& infos, std::vector<UniqueFd> fds,
+                                const BootstrapContext& context) {
+  memory_.assign(static_cast<size_t>(world_), nullptr);
+  memory_[static_cast<size_t>(rank_)] = arena_->memory();
+  pages_.clear();
+  std::string failure;
+  for (int rank = 0; rank < world_ && world_ > 1; ++rank) {
+    const auto at = static_cast<size_t>(rank);
+    try {
+      pages_.push_back(page_of(rank, infos[at], context));
+      if (rank != rank_) map(rank, infos[at], fds[at].get());
+    } catch (const Error& error) {
+      if (failure.empty()) failure = "memory of rank " + std::to_string(rank) + ": " + error.what();
+    }
+  }
+  if (!failure.empty() && pages_.size() < infos.size()) unmap();
+  if (world_ == 1 || pages_.size() < infos.size()) return failure;
+  map_pages();
+  if (pages_serve_ || !on_streams()) return failure;
+  unmap();  // a rank that cannot post to all reaches none
+  return failure.empty() ? why_no_pages_ : failure;
+}
+
+void PeerMemory::map_pages() {
+  why_no_pages_.clear();
+  try {
+    mapped_pages_ = std::make_unique<MappedPages>(functions_, pages_);
+    pages_serve_ = true;
+  } catch (const Error& error) {
+    why_no_pages_ = error.what();
+  }
+}
+
+// Infos come from other processes: no page that leaves its heap is followed.
+HostPage* PeerMemory::page_of(int rank, const PeerInfo& info, const BootstrapContext& context) {
+  if (info.page < 0 || info.page % alignof(Flags) != 0 || info.page > context.heap_bytes - OwnPage::bytes()) {
+    throw Error(ErrorKind::kInternal, "its shared page at " + std::to_string(info.page) + " is not in its heap");
+  }
+  return reinterpret_cast<HostPage*>(context.heaps[static_cast<size_t>(rank)] + info.page);
+}
+
+void PeerMemory::map(int rank, const PeerInfo& info, int fd) {
+  void* memory = nullptr;
+  require(functions_, functions_.import_memory(device_, &info.memory, fd, &memory));
+  memory_[static_cast<size_t>(rank)] = static_cast<char*>(memory);
+}
+
+void PeerMemory::settle(const std::vector<uint32_t>& reached, const std::string& first_failure, int sharing) {
+  reach_ = reach_of(reached);
+  topology_ = topology_of(layout_, world_, placement_.executor, reach_);
+  if (reach_ == Reach::kTooFew) why_not_ = first_failure.empty() ? "devices do not reach each other" : first_failure;
+  if (reach_ != Reach::kAll || world_ == 1) return;
+  segments_ = std::make_unique<Segments>(functions_, device_, rank_, sharing, why_no_pages_);
+}
+
+void PeerMemory::take_down(const BootstrapContext& context) {
+  mapped_pages_.reset();
+  unmap();
+  context.all_gather(std::string(1, '\0'));  // importers close before exporters free
+  drop_own();
+}
+
+// Peers' pages may be reused from here on: this rank does not touch them.
+void PeerMemory::drop_own() {
+  pages_serve_ = false;
+  pages_.clear();
+  arena_.reset();
+  page_.reset();
+}
+
+void PeerMemory::unmap() {
+  for (size_t rank = 0; rank < memory_.size(); ++rank) {
+    if (memory_[rank] == nullptr || static_cast<int>(rank) == rank_) continue;
+    functions_.unimport_memory(memory_[rank]);
+    memory_[rank] = nullptr;
+  }
+}
+
+// Once: a page may be reused as soon as its owner has heard from all ranks.
+void PeerMemory::teardown() {
+  if (std::exchange(is_torn_down_, true)) return;
+  mapped_pages_.reset();
+  if (segments_) segments_->unmap();
+  unmap();
+  for (HostPage* const page : pages_) __atomic_store_n(&page->unmapped[rank_], 1u, __ATOMIC_RELEASE);
+}
+
+// Of this rank alone: peers may not have come as far.
+void PeerMemory::stay() {
+  __atomic_store_n(&arena_->signals().abort, 1u, __ATOMIC_RELEASE);
+  if (page_) __atomic_store_n(&page_->page().abort, 1u, __ATOMIC_RELEASE);
+  stays_ = true;
+}
+
+bool PeerMemory::is_alone() const {
+  if (!page_) return true;
+  for (int rank = 0; rank < world_; ++rank) {
+    if (__atomic_load_n(&page_->page().unmapped[rank], __ATOMIC_ACQUIRE) == 0) return false;
+  }
+  return true;
+}
+
+}  // namespace ringdp::gpu

@@ -1,0 +1,96 @@
+#include "device/runtime/placement.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "device/kernel/work.h"
+
+namespace ringdp::gpu {
+namespace {
+
+constexpr int kMostBlocks = 24;  // of one rank: enough for NVLink 4, and most of a device is left to its computation
+constexpr int kShare = 2;  // plans take at most one block in so many that a device holds: other groups' run beside
+
+bool same_device(const PeerInfo& a, const PeerInfo& b) { return std::memcmp(a.uuid, b.uuid, sizeof a.uuid) == 0; }
+
+struct Sharing {
+  int most = 1;              // ranks on one device
+  bool processes = false;    // some of which are different processes
+  int first = 0, other = 0;  // of whom that is so, or who share at all
+};
+
+Sharing sharing_of(const std::vector<PeerInfo>& infos) {
+  Sharing found;
+  for (size_t a = 0; a < infos.size(); ++a) {
+    int ranks = 0;
+    for (size_t b = 0; b < infos.size(); ++b) {
+      if (!same_device(infos[a], infos[b])) continue;
+      ++ranks;
+      const bool apart = infos[a].pid != infos[b].pid;
+      if (a < b && (apart || found.most == 1) && !found.processes) {
+        found.first = static_cast<int>(a);
+        found.other = static_cast<int>(b);
+      }
+      found.processes |= apart;
+    }
+    found.most = std::max(found.most, ranks);
+  }
+  return found;
+}
+
+int fewest_multiprocessors(const std::vector<PeerInfo>& infos) {
+  int fewest = kMaxBlocks * kShare;
+  for (const PeerInfo& info : infos) fewest = std::min(fewest, info.multiprocessors);
+  return fewest;
+}
+
+std::string ranks(int a, int b) { return "ranks " + std::to_string(a) + " and " + std::to_string(b); }
+
+Placement on_streams(const std::vector<PeerInfo>& infos, const std::string& reason) {
+  Placement placement;
+  placement.executor = RD_GPU_STREAM;
+  placement.why = "STREAM: " + reason + ", so waits are operations of streams";
+  for (size_t rank = 0; rank < infos.size(); ++rank) {
+    if (infos[rank].waits_on_streams) continue;
+    placement.why_not = reason + ", and the device of rank " + std::to_string(rank) + " cannot wait on streams";
+  }
+  return placement;
+}
+
+}  // namespace
+
+int blocks_for(int multiprocessors, int ranks) {
+  return std::clamp(multiprocessors / (kShare * ranks), 1, kMostBlocks);
+}
+
+Placement place(const std::vector<PeerInfo>& infos) {
+  const Sharing sharing = sharing_of(infos);
+  if (sharing.processes) {
+    return on_streams(infos, ranks(sharing.first, sharing.other) + " are processes that share a device");
+  }
+  Placement placement;
+  placement.blocks = blocks_for(fewest_multiprocessors(infos), sharing.most);
+  const bool fit = std::all_of(infos.begin(), infos.end(), [&](const PeerInfo& info) {
+    return placement.blocks * sharing.most <= info.multiprocessors;
+  });
+  if (!fit) {
+    return on_streams(infos, std::to_string(sharing.most) + " ranks share a device that holds fewer kernels at once");
+  }
+  placement.why = sharing.most == 1 ? "SPIN: every rank has a device of its own"
+                                    : "SPIN: ranks that share a device are threads, whose kernels fit side by side";
+  placement.why += ", " + std::to_string(placement.blocks) + " blocks each";
+  return placement;
+}
+
+Reach reach_of(const std::vector<uint32_t>& reached) {
+  const int world = static_cast<int>(reached.size());
+  const auto reaches = [&](int rank, int peer) { return (reached[static_cast<size_t>(rank)] >> peer & 1u) != 0; };
+  bool all = true, neighbours = true;
+  for (int rank = 0; rank < world; ++rank) {
+    for (int peer = 0; peer < world; ++peer) all &= reaches(rank, peer);
+    neighbours &= reaches(rank, (rank + 1) % world) && reaches(rank, (rank + world - 1) % world);
+  }
+  return all ? Reach::kAll : neighbours ? Reach::kNeighbours : Reach::kTooFew;
+}
+
+}  // namespace ringdp::gpu

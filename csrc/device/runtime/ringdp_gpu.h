@@ -1,0 +1,92 @@
+/* The C interface of libringdp_gpu.so: memory that ranks share, and plans that run on it. No torch, C types only.
+ *
+ * Functions return 0, or a number that is not 0 and leave a sentence in rd_gpu_error() (of the calling thread).
+ * Pointers are device memory unless their name says host. Streams are cudaStream_t, of the calling thread's current
+ * device. Nothing here synchronises a device, except that memory is zero when an allocation returns, and freeing waits
+ * as cudaFree does. Thread-safe.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "device/runtime/nccl_functions.h"
+
+extern "C" {
+
+enum { RD_GPU_ABI = 4 };
+int rd_gpu_abi(void);
+const char* rd_gpu_error(void);
+
+/* Without a driver or a device: 0, *count is 0, and rd_gpu_error() says why. */
+int rd_gpu_count(int* count);
+
+typedef struct {
+  char name[64];
+  unsigned char uuid[16];
+  int32_t multiprocessors, major, minor;
+  int32_t waits_on_streams, shares_fds; /* 1: can */
+  uint64_t memory_bytes;
+} rd_gpu_device;
+int rd_gpu_describe(int device, rd_gpu_device* out);
+
+/* Memory that other processes can map. Whole multiples of 2 MiB are taken; zero-filled. RD_GPU_SHARE_AUTO: as the
+ * driver allows, legacy IPC first; RD_GPU_SHARE_FD: by file descriptor, for where importing the former was refused. */
+enum { RD_GPU_SHARE_AUTO = 0, RD_GPU_SHARE_FD = 1 };
+int rd_gpu_alloc(int device, size_t bytes, int sharing, void** out);
+int rd_gpu_free(void* memory); /* its first byte */
+
+/* A handle travels as bytes, and with `needs_fd` a descriptor beside it, over a unix socket. Descriptors stay the
+ * caller's: *fd is new, or -1 where none is needed, and importing does not close it. The same allocation opened twice
+ * in a process, or in its own, is one mapping with a count; an importer closes before the exporter frees. */
+typedef struct {
+  unsigned char key[64]; /* of the allocation */
+  uint64_t bytes;        /* of the allocation */
+  uint64_t offset;       /* of the exported byte in it */
+  int32_t needs_fd;
+} rd_gpu_handle;
+int rd_gpu_export(void* memory, rd_gpu_handle* out, int* fd);
+int rd_gpu_import(int device, const rd_gpu_handle* handle, int fd, void** out);
+int rd_gpu_unimport(void* memory);
+
+/* Pinned host memory that the device maps at *device_address; zero-filled. */
+int rd_gpu_host_alloc(size_t bytes, void** host, void** device_address);
+int rd_gpu_host_free(void* host);
+int rd_gpu_host_map(void* host, size_t bytes, void** device_address); /* memory that exists, e.g. shared by processes */
+int rd_gpu_host_unmap(void* host);
+
+/* In the order of a stream. */
+int rd_gpu_copy(void* to, const void* from, size_t bytes, void* stream); /* any of host (pinned) and device */
+int rd_gpu_call(void* stream, void (*call)(void*), void* argument);      /* on a host thread; must not call CUDA */
+/* The stream goes on once the word, in memory of rd_gpu_host_alloc, is `value` or beyond, compared cyclically. */
+int rd_gpu_await(const uint32_t* host_word, uint32_t value, void* stream);
+int rd_gpu_is_capturing(void* stream, int* out); /* 1: it records a graph instead of running */
+
+/* `work`: a ringdp::gpu::Work (device/kernel/work.h), copied. element: a ringdp::DType. reduce: a ringdp::ReduceOp. Any
+ * type is moved; sums (SUM, and AVG by Work::divisor) are of float32, float16, bfloat16, float64, int32 and int64.
+ * RD_GPU_SPIN: one kernel, whose waits poll; the blocks of all ranks must be on their devices at once. RD_GPU_STREAM:
+ * waits and posts are operations of the stream, between short kernels; flags lie in host memory that all ranks map. */
+enum { RD_GPU_SPIN = 0, RD_GPU_STREAM = 1 };
+int rd_gpu_run(const void* work, size_t work_bytes, int element, int reduce, int executor, void* stream);
+
+/* *out is 1 when rd_gpu_run has a kernel that reduces so, else 0. Moves need no asking. */
+int rd_gpu_reduces(int element, int reduce, int* out);
+
+/* In the order of the stream: when *abort, a device's address of host memory, is not 0, this memory becomes NaN of
+ * whatever floating type it holds; else it stays. */
+int rd_gpu_poison(void* memory, size_t bytes, const uint32_t* abort, void* stream);
+
+/* `work`: a ringdp::gpu::AdamWork (device/kernel/work.h), copied. Waits for nobody: barriers go before and after. */
+int rd_gpu_adam_step(const void* work, size_t work_bytes, void* stream);
+
+/* `work`: a ringdp::gpu::CodecWork (device/kernel/work.h), copied: to a wire type and back, with the CPU's bits. On
+ * this rank's own memory; waits for nobody. */
+int rd_gpu_recode(const void* work, size_t work_bytes, void* stream);
+
+/* Registers, spilled bytes and blocks per multiprocessor of the kernels on this device, a line for each kind. Loads
+ * them all: done before the first SPIN run, no launch has to load one later, which would wait for kernels that poll. */
+int rd_gpu_kernels(char* text, size_t bytes);
+
+/* NCCL as this process has loaded it, else the library at `path`, or with null or "" by its name. Where there is none:
+ * 0, *version is 0, *functions null, and rd_gpu_error() says what was tried. */
+int rd_gpu_nccl(const char* path, int* version, const rd_gpu_nccl_functions** functions);
+}

@@ -1,7 +1,0 @@
-#include "gpu/cuda/plan_kernel.h"
-
-namespace ringdp::gpu {
-
-KernelsByWorld bfloat16_sums() { return plan_kernels<BFloat16, Sum>(); }
-
-}  // namespace ringdp::gpu

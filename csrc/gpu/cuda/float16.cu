@@ -1,7 +1,0 @@
-#include "gpu/cuda/plan_kernel.h"
-
-namespace ringdp::gpu {
-
-KernelsByWorld float16_sums() { return plan_kernels<Half, Sum>(); }
-
-}  // namespace ringdp::gpu

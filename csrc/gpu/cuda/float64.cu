@@ -1,7 +1,0 @@
-#include "gpu/cuda/plan_kernel.h"
-
-namespace ringdp::gpu {
-
-KernelsByWorld float64_sums() { return plan_kernels<double, Sum>(); }
-
-}  // namespace ringdp::gpu

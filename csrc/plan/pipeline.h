@@ -1,0 +1,58 @@
+// What pipelines on links share: segments, the slots that they pass through, and channels to all peers.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "base/bytes.h"
+#include "plan/builder.h"
+
+namespace ringdp::plan {
+
+// Elements per segment of up to `count`: the whole units that segment_bytes holds, more where the plan's `pipelines`
+// would have over most_segments together; at least a unit.
+int64_t segment_elements(const Problem& problem, int64_t count, int64_t pipelines = 1);
+
+// Elements of the longest one.
+int64_t longest(const std::vector<Extent>& extents);
+
+// Segment `k` of `whole`; empty beyond its end.
+inline Extent segment(Extent whole, int64_t elements, int64_t k) {
+  return {std::min(whole.begin + k * elements, whole.end), std::min(whole.begin + (k + 1) * elements, whole.end)};
+}
+
+// Segments in flight per stream: enough to receive, fold and send at the same time with one to spare.
+constexpr int kWindow = 4;
+
+// A few slots of scratch used in turn: bounds the memory of a pipeline, whatever the length of the message. A slot is
+// written again only after its last reader; take() says what that is.
+class Window {
+ public:
+  struct Slot {
+    int index = 0;
+    int64_t offset = 0;       // bytes into scratch
+    std::vector<After> free;  // what has to be over before the slot is written
+  };
+
+  Window(Builder& builder, int slots, int64_t slot_bytes);
+
+  Slot take();
+  void release_after(int index, After reader) { readers_[index] = {reader}; }
+
+ private:
+  std::vector<int64_t> offsets_;
+  std::vector<std::vector<After>> readers_;  // of the latest use; empty before the first
+  size_t next_ = 0;
+};
+
+// Of plans in which every rank talks to every other: a channel per peer and direction, and one for own memory. A slow
+// peer then holds no other back.
+struct PeerChannels {
+  PeerChannels(Builder& builder, const Problem& problem);
+
+  std::vector<int> peers;       // starting with the next rank, so that no rank is everyone's first target
+  std::vector<int> send, recv;  // channels by peer
+  int own = 0;                  // channel of folds and copies
+};
+
+}  // namespace ringdp::plan

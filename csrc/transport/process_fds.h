@@ -1,0 +1,60 @@
+// Descriptors with a life beyond one owner: shared by all groups of a process, of other processes, kept from children.
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/unique_fd.h"
+
+namespace ringdp::transport {
+
+// Descriptors that all groups of a process share, each under a key; closed with the last holder. Any thread.
+class SharedFds {
+ public:
+  using Shared = std::shared_ptr<const UniqueFd>;
+
+  // The descriptor that is held under `key`, if it is still `valid`; else the one that `open` makes. Both run under a
+  // lock. Null when open() gives none.
+  Shared share(uint64_t key, const std::function<bool(int fd)>& valid, const std::function<UniqueFd()>& open);
+
+ private:
+  std::mutex mutex_;
+  std::map<uint64_t, std::weak_ptr<const UniqueFd>> held_;
+};
+
+// A descriptor of another process, readable once that process has ended; shared by all groups of this process. Null
+// when there is no such process, or the kernel has no pidfd_open.
+std::shared_ptr<const UniqueFd> open_pidfd(pid_t pid);
+
+bool has_ended(const UniqueFd& pidfd);
+
+// Whether there is a process with that pid, including other users' processes and those that are not reaped yet.
+bool exists(pid_t pid);
+
+// Keeps the sockets between ranks from forked children. Peers on other hosts notice a dead rank by its closed sockets,
+// and a child with copies of them (a DataLoader's worker) would hide that for as long as it lives.
+//
+// While it exists, fork() replaces these descriptors in the child by a dead one: their numbers stay taken until the
+// child's copies of their owners close them. Any thread.
+class ForkShield {
+ public:
+  ForkShield() = default;
+  explicit ForkShield(std::vector<int> fds);
+  ForkShield(ForkShield&& other) noexcept : fds_(std::exchange(other.fds_, {})) {}
+  ForkShield& operator=(ForkShield&& other) noexcept {
+    std::swap(fds_, other.fds_);
+    return *this;
+  }
+  ~ForkShield();
+
+ private:
+  std::vector<int> fds_;
+};
+
+}  // namespace ringdp::transport

@@ -1,5 +1,0 @@
-"""Recorded plans, played back step by step on small tensors: what `ringdp ring` and its page show.
-
-No schedule is written here: plans come from the recorder (csrc/collective/recorder.h), and playing them follows their
-own rounds, orders and barriers.
-"""

@@ -1,0 +1,95 @@
+"""What is measured: microbenchmarks of several ways to do the same all_reduce, and how a threshold follows from one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from statistics import mean, median
+
+KIB, MIB = 1 << 10, 1 << 20
+_NEVER, _ALWAYS = 0, 1 << 30
+_DEMAND = {"algorithm": "auto", "order": "rank", "wire": "fp32", "transport": "shm"}  # whatever the environment says
+_WORTH = 0.03  # a value other than the default has to be faster by so much
+
+# Seconds by size: one list per round, with one time per candidate.
+Times = Mapping[int, Sequence[Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class Microbenchmark:
+    """Candidates for one field, each a group with these options; `shared`: tensors that need no copy.
+
+    With `crossing` the first candidate is meant for small sizes and the second for large ones, and the field's value is
+    the largest size that is still small. Otherwise it is one of `values`, the first of which is the default.
+    """
+
+    field: str
+    ranks: int
+    candidates: tuple[Mapping[str, object], ...]
+    sizes: tuple[int, ...]
+    shared: bool = False
+    crossing: bool = True
+    values: tuple[int, ...] = ()
+
+
+def _ratio(times: Times, size: int, candidate: int, against: int) -> float:
+    """Median over rounds of candidate's time over the other's."""
+    return median(row[candidate] / row[against] for row in times[size])
+
+
+def crossing_of(times: Times) -> int:
+    """Up to where the first candidate is the better choice: no other limit loses less, over all sizes by ratio."""
+    sizes = sorted(times)
+    limit = sizes[0] // 2
+    best = loss = 0.0
+    for size in sizes:
+        loss += log(_ratio(times, size, 0, 1))
+        if loss < best:
+            best, limit = loss, size
+    return limit
+
+
+def fastest_of(times: Times, values: Sequence[int]) -> int:
+    """The value of the fastest candidate; the first unless another is faster by _WORTH."""
+    losses = [mean(log(_ratio(times, size, i, 0)) for size in times) for i in range(len(values))]
+    fastest = min(range(len(values)), key=losses.__getitem__)
+    return values[fastest] if losses[fastest] < -_WORTH else values[0]
+
+
+def decide(benchmark: Microbenchmark, times: Times) -> int:
+    """The field's value."""
+    return crossing_of(times) if benchmark.crossing else fastest_of(times, benchmark.values)
+
+
+def _doublings(first: int, last: int) -> tuple[int, ...]:
+    return tuple(first << i for i in range((last // first).bit_length()))
+
+
+def _candidates(field: str, values: tuple[int, ...], more: Mapping[str, object]) -> tuple[Mapping[str, object], ...]:
+    return tuple({**_DEMAND, **more, field: value} for value in values)
+
+
+def microbenchmarks(ranks: int, defaults: Mapping[str, int], spin: bool) -> list[Microbenchmark]:
+    """All for this number of ranks; `spin`: with the one that does not depend on it. `defaults` by field."""
+    suffix = "of_two" if ranks == 2 else "of_more"
+    one_shot, one_pass, slot = (f"{name}_bytes_{suffix}" for name in ("one_shot", "one_pass", "slot"))
+    slots = tuple(dict.fromkeys((defaults[slot], *_doublings(256 * KIB, 2 * MIB))))
+    found = [
+        Microbenchmark(
+            one_shot, ranks, _candidates(one_shot, (_ALWAYS, _NEVER), {"slot_bytes": MIB}), _doublings(4 * KIB, MIB)
+        ),
+        Microbenchmark(
+            one_pass, ranks, _candidates(one_pass, (_ALWAYS, _NEVER), {}), _doublings(4 * KIB, MIB), shared=True
+        ),
+        Microbenchmark(
+            slot, ranks, _candidates("slot_bytes", slots, {}), (MIB, 4 * MIB, 16 * MIB), crossing=False, values=slots
+        ),
+    ]
+    if spin:
+        waits = tuple(dict.fromkeys((defaults["spin_us"], 10, 50, 200)))
+        candidates = _candidates("spin_us", waits, {})
+        found.append(
+            Microbenchmark("spin_us", ranks, candidates, (4 * KIB, 64 * KIB, MIB), crossing=False, values=waits)
+        )
+    return found

@@ -1,0 +1,206 @@
+"""In-flight all_gathers of stepped buckets: step() waits for them, or the forward pass of modules that need them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._compile import _disable_dynamo
+
+from ringdp import _native
+from ringdp.zero.flat import FlatParameters
+from ringdp.zero.units import units_of
+
+_C = _native.load()
+
+
+class InFlightBucket:
+    """An all_gather of one bucket of parameters while the program continues.
+
+    Between `start()` and `wait()` the parameters, and views of them that were kept, have no memory. Reading one
+    raises a RuntimeError that names the parameter, or for an older view the first parameter of the bucket.
+    """
+
+    def __init__(self, flat: FlatParameters, bucket: int, names: Mapping[torch.Tensor, str]) -> None:
+        self._flat, self._bucket = flat, bucket
+        self._views = flat.views(bucket)
+        self.parameters = list(self._views)
+        texts = [_too_early(f"parameter {names[p]} is read") for p in self.parameters]
+        self._stand_ins = [_C.without_memory(v, t) for v, t in zip(self._views.values(), texts, strict=True)]
+        first = names[self.parameters[0]]
+        self._absent = _too_early(f"a view that was kept of {first}, or of a parameter in its bucket, is used")
+        self._memory: torch.Tensor | None = None
+        self._work: object = None
+
+    def start(self) -> None:
+        """Starts to send all ranks what this rank has stepped."""
+        self._flat.round_to_parameters(self._bucket)
+        whole = self._flat.whole(self._bucket)
+        self._memory = _C.take_memory(whole, self._absent)
+        try:
+            self._work = self._flat.gather_in(self._memory[: whole.nbytes].view(whole.dtype))
+        except BaseException:
+            self._come_back()
+            raise
+        _C.set_values(self.parameters, self._stand_ins)
+
+    def wait(self) -> None:
+        """Waits for all of it. When a rank is lost, this raises at every call: half a bucket is never read."""
+        self._flat.check_unchanged(self._bucket)  # strides of a stand-in would be lost
+        self._work.wait()
+        self._come_back()
+        # What was assigned to .data meanwhile is newer.
+        here = [(p, self._views[p]) for p, s in zip(self.parameters, self._stand_ins, strict=True) if _shares(p, s)]
+        _C.set_values([p for p, _ in here], [view for _, view in here])
+
+    def _come_back(self) -> None:
+        _C.give_memory(self._flat.whole(self._bucket), self._memory)
+        self._memory = self._work = None
+
+
+def _shares(parameter: torch.Tensor, stand_in: torch.Tensor) -> bool:
+    return parameter.untyped_storage()._cdata == stand_in.untyped_storage()._cdata
+
+
+def _too_early(what: str) -> str:
+    return (
+        f'{what} before it has come from the ranks that stepped it (ZeroOptimizer with gather="forward"), outside the '
+        "forward of the module it belongs to: call optimizer.wait() first"
+    )
+
+
+class InFlightGathers:
+    """The all_gathers of one optimizer whose step ends when all of them have ended.
+
+    exposed: seconds of waiting for them so far.
+    """
+
+    def __init__(self) -> None:
+        self.exposed = 0.0
+        self._works: list[Any] = []
+
+    def order(self, flats: Sequence[FlatParameters]) -> list[tuple[int, int]]:
+        """(flat, bucket) as they are stepped, the same on all ranks."""
+        return [(number, bucket) for number, flat in enumerate(flats) for bucket in range(len(flat))]
+
+    def start(self, flat: FlatParameters, bucket: int) -> None:
+        """This rank has stepped its part."""
+        work = flat.gather_stepped(bucket)
+        if work is not None:
+            self.follow(work)
+
+    def follow(self, work: Any) -> None:
+        """Adds work that already sends a bucket to all ranks."""
+        self._works.append(work)
+
+    def wait(self) -> None:
+        """Waits for all of them. The error of a gather is raised at every call."""
+        with self._timed():
+            while self._works:
+                self._works[-1].wait()
+                self._works.pop()
+
+    def end_step(self) -> None:
+        """All buckets have been started."""
+        self.wait()
+
+    def forget(self) -> None:
+        """Drops the gathers: their parameters have been overwritten."""
+        self._works.clear()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.exposed += time.perf_counter() - began
+
+
+class GathersInForward(InFlightGathers):
+    """Gathers that outlive the step: the forward pass of a unit's modules (zero/units.py) waits for its parameters.
+
+    When the model's forward pass returns, none is in flight. Parameters in no unit are waited for when it begins.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        named = dict(module.named_parameters())
+        self._names = {parameter: name for name, parameter in named.items()}
+        self._places = {parameter: place for place, parameter in enumerate(named.values())}
+        self._made: dict[tuple[FlatParameters, int], InFlightBucket] = {}
+        self._in_flight: dict[torch.Tensor, InFlightBucket] = {}
+        rest = dict(named)
+        for unit in units_of(module):
+            needs = tuple(rest.pop(name) for name in unit.parameters)
+            for name in unit.modules:
+                module.get_submodule(name).register_forward_pre_hook(WaitHook(self.wait_for, needs), prepend=True)
+        module.register_forward_pre_hook(WaitHook(self.wait_for, tuple(rest.values())), prepend=True)
+        module.register_forward_hook(WaitHook(self.wait))
+        for part in module.modules():
+            part.register_state_dict_pre_hook(WaitHook(self.wait))
+            part.register_load_state_dict_pre_hook(WaitHook(self.wait))
+
+    def order(self, flats: Sequence[FlatParameters]) -> list[tuple[int, int]]:
+        """What the model has first is needed first."""
+
+        def place(number: int, bucket: int) -> int:
+            return min(self._places[flats[number].parameters[i]] for i in flats[number].layout.buckets[bucket])
+
+        return sorted(super().order(flats), key=lambda which: place(*which))
+
+    def start(self, flat: FlatParameters, bucket: int) -> None:
+        """See InFlightGathers."""
+        if not flat.travels(bucket):
+            flat.gather_stepped(bucket)
+            return
+        gather = self._made.get((flat, bucket))
+        if gather is None:
+            gather = self._made[flat, bucket] = InFlightBucket(flat, bucket, self._names)
+        gather.start()
+        self._in_flight.update(dict.fromkeys(gather.parameters, gather))
+
+    def wait_for(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Until these can be read."""
+        for parameter in parameters:
+            gather = self._in_flight.get(parameter)
+            if gather is not None:
+                with self._timed():
+                    gather.wait()
+                for other in gather.parameters:
+                    del self._in_flight[other]
+
+    def wait(self) -> None:
+        """See InFlightGathers."""
+        super().wait()
+        self.wait_for(list(self._in_flight))
+
+    def end_step(self) -> None:
+        """Nothing: gathers continue."""
+
+    def forget(self) -> None:
+        """Memory must be back before it is used again."""
+        super().forget()
+        self.wait()
+
+
+class WaitHook:
+    """A module's hook. A copied or unpickled module's hook does nothing: its parameters are its own."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, wait: Callable[..., None] | None = None, *arguments: Any) -> None:
+        self._call = (wait, *arguments) if wait is not None else None
+
+    @_disable_dynamo
+    def __call__(self, *_: object) -> None:
+        if self._call is not None:
+            wait, *arguments = self._call
+            wait(*arguments)
+
+    def __reduce__(self) -> tuple[type[WaitHook], tuple[()]]:
+        return WaitHook, ()

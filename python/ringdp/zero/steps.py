@@ -1,0 +1,322 @@
+"""Steps of flat parameters: bucket by bucket, all of them in step(), or each inside the backward pass.
+
+Inside the backward pass one sweep reduces a bucket, steps it, and writes its parameters. Where the kernels have the
+step and the backend sums in shared memory, blocks are stepped while they are in the cache; where devices share memory,
+one call of theirs sums, steps and sends the parameters to all ranks; elsewhere a bucket is reduced, then stepped.
+Between the first bucket and the last one parameters are neither old nor new. A step that fails there leaves them torn,
+which is remembered: neither step() nor a checkpoint takes them for a state of the training.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.optim import Optimizer
+
+from ringdp.zero import native
+from ringdp.zero.flat import FlatParameters
+from ringdp.zero.gradients import Gradients, ShardedGradients
+from ringdp.zero.in_flight import InFlightGathers, WaitHook
+from ringdp.zero.native import DeviceSteps
+
+
+class BucketSteps:
+    """Steps flat parameters bucket by bucket, by an optimizer of the pieces that this rank owns.
+
+    begin: gives the optimizer the settings of a step; called before every bucket, as a class may change them.
+    fuses: gradients are float32. on_device: the steps to use if `flat` is on a device.
+    """
+
+    def __init__(
+        self,
+        flat: FlatParameters,
+        optimizer: Optimizer,
+        begin: Callable[[], None],
+        *,
+        fuses: bool = False,
+        on_device: DeviceSteps | None = None,
+    ) -> None:
+        self._flat, self._optimizer, self._begin = flat, optimizer, begin
+        self._fuses = fuses
+        self._on_device = on_device if on_device is not None and flat.device.type != "cpu" else None
+        self._parts: dict[int, tuple[Any, int]] | None = None  # of pieces that are in a group, once foreseen
+
+    def sinks(self) -> list[Any]:
+        """What steps each bucket as its gradients come; None where a bucket is stepped when all of it has come."""
+        self._begin()  # settings say how
+        if self._why_apart():
+            self._flat.check_unchanged()  # before the first of them is stepped
+            return [None] * len(self._flat)
+        self._take_back()
+        if self._on_device is not None:
+            return self._on_device.sinks()
+        return native.sinks(self._optimizer, self._flat.places(), len(self._flat))
+
+    def describe(self) -> str:
+        """How buckets are stepped inside the backward pass, and why not in one sweep. Collective as sinks() is."""
+        why_apart = self._why_apart()
+        if why_apart:
+            return f"a bucket is reduced, then stepped by torch, then gathered: {why_apart}"
+        where = "by one call of the device" if self._on_device is not None else "while it is in the cache"
+        return f"a bucket is reduced and stepped by ringdp's kernel {where}"
+
+    def _why_apart(self) -> str:
+        if self._on_device is not None:
+            return self._on_device.why_not()
+        served = self._fuses and native.serves(self._optimizer)
+        return "" if served else "kernels are of SGD, Adam and AdamW of float32 with plain settings"
+
+    def foresee(self, numbers: Collection[int]) -> None:
+        """Prepares a step whose pieces with gradients are known, so that less is done between its buckets."""
+        self._begin()  # settings say how
+        if not native.serves(self._optimizer):
+            return
+        self._take_back()
+        tensors = self._flat.tensors
+        parts = native.begin(self._optimizer, {tensors[number] for number in numbers})
+        self._parts = {number: parts[tensors[number]] for number in numbers if tensors[number] in parts}
+
+    @torch.no_grad()
+    def step_bucket(self, bucket: int, gradients: Mapping[int, torch.Tensor], **arguments: Any) -> None:
+        """gradients: of pieces; those without one are not stepped. arguments: of the class's step."""
+        tensors = self._flat.tensors
+        typed = {number: gradient.to(tensors[number].dtype) for number, gradient in gradients.items()}
+        if self._parts is not None:
+            native.run([(*self._parts[n], gradient) for n, gradient in typed.items() if n in self._parts])
+            return
+        self._flat.restore_views(bucket)
+        if not gradients:
+            return
+        self._begin()
+        for number, gradient in typed.items():
+            tensors[number].grad = gradient
+        try:
+            native.step(self._optimizer, **arguments)
+        finally:
+            for number in gradients:
+                tensors[number].grad = None
+
+    def step_nothing(self) -> None:
+        """A class that counts its steps counts on all ranks, also where there are no pieces."""
+        self._begin()
+        native.step(self._optimizer)
+
+    def _take_back(self) -> None:
+        for bucket in range(len(self._flat)):
+            self._flat.restore_views(bucket)
+
+
+class WholeStep:
+    """A step of all buckets in step(): one is gathered while the next is stepped. A step that fails is remembered.
+
+    `flats` and `sources` go together; both may grow. `begin`: as BucketSteps takes it.
+    """
+
+    def __init__(
+        self,
+        flats: Sequence[FlatParameters],
+        sources: Sequence[Gradients],
+        optimizer: Optimizer,
+        in_flight: InFlightGathers,
+        begin: Callable[[], None],
+    ) -> None:
+        self._flats, self._sources, self._optimizer = flats, sources, optimizer
+        self._gathers_in_flight, self._begin = in_flight, begin
+        self._halfway = False
+
+    def describe(self) -> str:
+        """How buckets are stepped."""
+        how = "ringdp's kernels" if native.serves(self._optimizer) else "torch"
+        return f"gradients are reduced in the backward pass; step() steps bucket by bucket by {how}, and gathers each"
+
+    def run(self, **arguments: Any) -> None:
+        """The step. RuntimeError before anything moves when a gradient cannot be stepped, or the state is torn."""
+        self.check()
+        self._gathers_in_flight.wait()
+        for flat, source in zip(self._flats, self._sources, strict=True):
+            source.check(flat)
+        self._halfway = True
+        steps = [BucketSteps(flat, self._optimizer, self._begin) for flat in self._flats]
+        gradients: list[list[dict[int, torch.Tensor]]] = []  # of flats, of their buckets
+        for flat, source in zip(self._flats, self._sources, strict=True):
+            gradients.append([*map(source.by_bucket(flat), range(len(flat)))])
+        if not arguments:
+            for one, found in zip(steps, gradients, strict=True):
+                one.foresee([*itertools.chain.from_iterable(found)])
+        for number, bucket in self._gathers_in_flight.order(self._flats):
+            steps[number].step_bucket(bucket, gradients[number][bucket], **arguments)
+            self._gathers_in_flight.start(self._flats[number], bucket)
+        if not any(itertools.chain.from_iterable(gradients)):  # a class that counts its steps counts on all ranks
+            self._begin()
+            native.step(self._optimizer, **arguments)
+        self._gathers_in_flight.end_step()
+        self._halfway = False
+
+    def begin_forward(self) -> None:
+        """Nothing: gradients wait for step()."""
+
+    def check(self) -> None:
+        """RuntimeError unless parameters and state are those of a complete step."""
+        if self._halfway:
+            raise RuntimeError(
+                "ZeroOptimizer: the parameters are torn: an earlier step() failed on its way. Load a checkpoint into "
+                "the model and the optimizer"
+            )
+
+    def quiet(self) -> None:
+        """Before values are loaded: nothing steps outside run()."""
+
+    def forget(self) -> None:
+        """A whole state has been loaded."""
+        self._halfway = False
+
+
+class Stepping(Protocol):
+    """What an optimizer does in a pass."""
+
+    def sinks(self) -> list[Any]:
+        """For each bucket, what steps it as it is reduced, or None."""
+
+    def step_bucket(self, bucket: int, gradients: Mapping[int, torch.Tensor]) -> None:
+        """Where there was no sink."""
+
+    def describe(self) -> str:
+        """How buckets are stepped."""
+
+    def step_nothing(self) -> None:
+        """For a rank without pieces: a class that counts its steps counts on all ranks."""
+
+
+class StepsInBackward:
+    """Steps inside the backward pass of one reducer."""
+
+    def __init__(
+        self,
+        flat: FlatParameters,
+        source: ShardedGradients,
+        reducer: Any,
+        stepping: Stepping,
+        in_flight: InFlightGathers,
+        module: torch.nn.Module,
+    ) -> None:
+        self._flat, self._source, self._reducer = flat, source, reducer
+        self._stepping, self._gathers_in_flight = stepping, in_flight
+        self._buckets = sum(flat.layout.padded(bucket) > 0 for bucket in range(len(flat)))
+        self._begun = False
+        self._stepped = 0
+        self._sinks: list[Any] = []
+        # Weakly: a cycle through the reducer would keep an optimizer that was dropped, and its wrapper.
+        begin, take = weakref.WeakMethod(self._begin), weakref.WeakMethod(self._take)
+        reducer.set_on_shard(lambda: begin()(), lambda bucket, part: take()(bucket, part))
+        quiet = WaitHook(_call, weakref.WeakMethod(self.quiet))
+        hooks = [part.register_load_state_dict_pre_hook(quiet) for part in module.modules()]
+        weakref.finalize(self, _undo, reducer, hooks).atexit = False
+
+    def describe(self) -> str:
+        """See Stepping."""
+        return self._stepping.describe()
+
+    def run(self, **arguments: Any) -> None:
+        """Ends the step that the pass has made. RuntimeError when the pass ended on the way."""
+        if arguments:
+            raise TypeError(
+                f"ZeroOptimizer: step({', '.join(arguments)}=...): overlap_with_ddp=True has stepped already"
+            )
+        if self._stepped < self._buckets:
+            self.check()
+        self._source.check(self._flat)
+        self._check_gradients()
+        if not self._flat.pieces:
+            self._stepping.step_nothing()
+        self._gathers_in_flight.end_step()
+        self._end()
+
+    def begin_forward(self) -> None:
+        """RuntimeError when the last pass has stepped what this one reads, or left gradients that this one adds to."""
+        self.check()
+        if torch.is_grad_enabled() and any(self._source.kept()):
+            raise RuntimeError(
+                "ZeroOptimizer: the gradients of the last step would add up with those of this pass, and "
+                "overlap_with_ddp=True keeps none: call zero_grad() after each step(), and add up micro-batches under "
+                "no_sync() before the last one"
+            )
+
+    def _check_gradients(self) -> None:
+        """RuntimeError unless this step is of all gradients of one pass."""
+        used, kept = self._reducer.used(), self._source.kept()
+        if self._begun and not (any(used) and used == kept):
+            raise RuntimeError(
+                "ZeroOptimizer: gradients were dropped after the backward pass, which has stepped them already "
+                "(overlap_with_ddp=True): call zero_grad() after step(), and skip no parameters with overlap_with_ddp"
+            )
+        if not self._begun and any(kept):
+            raise RuntimeError(
+                "ZeroOptimizer: step() again with the gradients of the last pass, which overlap_with_ddp=True has not "
+                "kept: call zero_grad(), and step() once after each backward pass"
+            )
+
+    def check(self) -> None:
+        """RuntimeError unless parameters and state are those of a complete step."""
+        if not self._begun:
+            return
+        if self._stepped == self._buckets:
+            raise RuntimeError(
+                "ZeroOptimizer: the last backward pass has stepped the parameters, and optimizer.step() has not been "
+                "called since, which waits until all ranks have them: call it after every synchronised backward pass"
+            )
+        raise RuntimeError(
+            f"ZeroOptimizer: the parameters are torn: the last backward pass ended when {self._stepped} of "
+            f"{self._buckets} buckets had been stepped here. Load a checkpoint into the model and the optimizer"
+        )
+
+    def quiet(self) -> None:
+        """Before values are loaded: a pass that has ended on its way may still be stepping a bucket."""
+        if self._begun and self._stepped < self._buckets:
+            self._reducer.reset()
+
+    def forget(self) -> None:
+        """A whole state has been loaded."""
+        self._reducer.reset()  # it may still wait for the rest of a pass
+        self._end()
+        self._gathers_in_flight.forget()
+
+    def _end(self) -> None:
+        self._begun, self._stepped = False, 0
+        self._sinks = []  # which hold the state
+
+    def _begin(self) -> list[Any]:
+        """Called by the reducer before it launches the first bucket of a pass."""
+        self.check()
+        self._gathers_in_flight.wait()
+        self._sinks = self._stepping.sinks()
+        self._begun = True
+        return self._sinks
+
+    def _take(self, bucket: int, part: torch.Tensor) -> None:
+        """Called by the reducer, for bucket after bucket."""
+        sink = self._sinks[bucket]
+        if sink is None:
+            pieces = {number: part[self._flat.pieces[number].place] for number in self._flat.in_bucket(bucket)}
+            self._stepping.step_bucket(bucket, pieces)
+        if sink is not None and sink.on_device:
+            self._flat.round_to_parameters(bucket)
+            self._gathers_in_flight.follow(sink)
+        else:
+            self._gathers_in_flight.start(self._flat, bucket)
+        self._stepped += 1
+
+
+def _call(method: weakref.WeakMethod[Any]) -> None:
+    found = method()
+    if found is not None:
+        found()
+
+
+def _undo(reducer: Any, hooks: Sequence[Any]) -> None:
+    reducer.keep_shards()
+    for hook in hooks:
+        hook.remove()

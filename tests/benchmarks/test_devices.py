@@ -1,0 +1,261 @@
+"""benchmarks/devices over devices of host threads: structures, layouts and launches, ranks as streams and as processes.
+
+tests/gpu runs the same on a GPU, with every type and size.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from devices.core import (
+    EPOCH_BYTES,
+    FLAGS_BYTES,
+    MAX_BLOCKS,
+    MAX_STEPS,
+    SHARE_AUTO,
+    SHARE_FD,
+    SPIN,
+    STREAM,
+    Core,
+    CoreError,
+    Work,
+    open_core,
+    sizes,
+)
+from devices.one_process import OneProcess
+from devices.one_rank import OneRank
+from devices.plan import ALIGNMENT, Launch, Layout, Problem, plan_of, plans_of
+from ranks import HERE
+from ringdp import _native
+from stand_in import loaded
+
+PAGE = 1 << 20  # an address that is never read: every case is refused before
+PLAN = plans_of(Problem(algorithm="one_shot", count=64))[1]
+PUSH = plans_of(Problem(algorithm="push", count=64))[1]
+
+
+@pytest.fixture(scope="module")
+def core() -> Core:
+    path = _native.load().gpu_report()["library"]
+    if path is None:
+        pytest.skip("the CUDA part is not built here")
+    return Core(path)
+
+
+def sound(plan=PLAN) -> Work:
+    """Work that only lacks a device."""
+    work = Work(rank=1, world=2, blocks=1, steps=plan.steps, epoch=PAGE, deadline_ns=1, abort=PAGE, expired=PAGE)
+    for rank in range(2):
+        for pointers in (work.input, work.output, work.stage, work.pushed, work.flags):
+            pointers[rank] = PAGE
+    work.pushed_bytes, work.stream_epoch = 1 << 10, 1
+    ctypes.memmove(work.step, plan.packed, len(plan.packed))
+    return work
+
+
+def spoil(name: str, value: int | None, rank: int | None = None) -> Callable[[Work], None]:
+    """Sets a field, or one rank's."""
+
+    def change(work: Work) -> None:
+        if rank is None:
+            setattr(work, name, value)
+        else:
+            getattr(work, name)[rank] = value
+
+    return change
+
+
+CASES = [
+    ("invalid value 9 for world", spoil("world", 9), PLAN),
+    ("invalid value 2 for rank", spoil("rank", 2), PLAN),
+    (f"invalid value {MAX_BLOCKS + 1} for blocks", spoil("blocks", MAX_BLOCKS + 1), PLAN),
+    (f"invalid value {MAX_STEPS + 1} for steps", spoil("steps", MAX_STEPS + 1), PLAN),
+    ("invalid value 0 for deadline_ns", spoil("deadline_ns", 0), PLAN),
+    ("epoch is null", spoil("epoch", None), PLAN),
+    ("abort is null", spoil("abort", None), PLAN),
+    ("expired is null", spoil("expired", None), PLAN),
+    ("flags[1] is null", spoil("flags", None, 1), PLAN),
+    ("from of rank 1 is null", spoil("input", None, 1), PLAN),
+    ("to of rank 1 is null", spoil("output", None, 1), PLAN),
+    ("of rank 0 is null", spoil("stage", None, 0), PLAN),
+    ("pushed[0] is null", spoil("pushed", None, 0), PUSH),
+    ("invalid value 511 for step 0: pushed_bytes", spoil("pushed_bytes", 511), PUSH),
+]
+
+
+def test_every_structure_has_the_size_of_the_extension():
+    assert sizes() == _native.load().device_sizes()
+
+
+@pytest.mark.parametrize(("sentence", "change", "plan"), CASES, ids=[sentence for sentence, *_ in CASES])
+def test_every_field_of_work_lies_where_the_library_looks(core, sentence, change, plan):
+    work = sound(plan)
+    change(work)
+    with pytest.raises(CoreError) as refusal:
+        core.run(work, plan.element, plan.reduce, SPIN)
+    assert sentence in str(refusal.value)
+
+
+def test_the_launch_number_of_streams_lies_where_the_library_looks(core):
+    work = sound()
+    work.stream_epoch = 0
+    with pytest.raises(CoreError, match="stream_epoch is 0"):
+        core.run(work, PLAN.element, PLAN.reduce, STREAM)
+
+
+def test_a_library_that_does_not_open_is_named():
+    with pytest.raises(CoreError, match=r"/nowhere/gpu\.so does not open"):
+        Core("/nowhere/gpu.so")
+
+
+PROBLEMS = [Problem(algorithm=a, world=4, count=1000) for a in ("direct", "one_shot", "push", "ring/rank")]
+
+
+def test_parts_follow_one_another_and_hold_what_every_plan_needs():
+    plans = [plan for problem in PROBLEMS for plan in plans_of(problem)]
+    layout = Layout.of(4, plans)
+    starts = [layout.epoch, layout.flags, layout.pushed, layout.stage, layout.input, layout.output, layout.total]
+    spaces = [end - begin for begin, end in pairwise(starts)]
+    most = [max(getattr(plan, f"{part}_bytes") for plan in plans) for part in ("pushed", "stage", "input", "output")]
+    assert all(start % ALIGNMENT == 0 for start in starts)
+    needs = [EPOCH_BYTES, FLAGS_BYTES, 2 * 4 * most[0], *most[1:]]
+    assert all(need <= space < need + ALIGNMENT for need, space in zip(needs, spaces, strict=True))
+    assert most[0] > 0 and most[1] > 0 and layout.pushed_bytes == most[0]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_launch_names_the_parts_of_all_ranks(in_place):
+    problem = PROBLEMS[2]
+    plan = plan_of(problem, 2)
+    layout = Layout.of(4, plans_of(problem))
+    bases = [0x100000 * (rank + 1) for rank in range(4)]
+    launch = Launch(layout, bases, [7000 + r for r in range(4)], abort=64, expired=128, blocks=5, deadline_s=0.25)
+    work = launch.at(in_place=in_place).work(plan, divisor=4.0, stream_epoch=9)
+    assert (work.rank, work.world, work.blocks, work.steps) == (2, 4, 5, plan.steps)
+    assert (work.deadline_ns, work.divisor, work.stream_epoch) == (250_000_000, 4.0, 9)
+    assert work.epoch == bases[2] + layout.epoch and (work.abort, work.expired) == (64, 128)
+    part = layout.input if in_place else layout.output
+    assert list(work.output)[:4] == [base + part for base in bases]
+    assert list(work.pushed)[:4] == [base + layout.pushed for base in bases]
+    assert list(work.flags)[:4] == [7000, 7001, 7002, 7003] and work.flags[4] is None
+    assert bytes(work.step).startswith(plan.packed)
+
+
+COUNT = 4 * 101
+SUMS = ["direct", "one_shot", "ring/rank"]
+
+
+class StandInPlace:
+    """The first device's streams."""
+
+    def __init__(self, library: str) -> None:
+        self._functions = loaded(library)
+        self._used = 0
+
+    def streams(self, count: int) -> list[int]:
+        """The tests' streams, 1 to 7."""
+        self._used = max(self._used, count)
+        return [self._functions.stand_in_numbered(number + 1) for number in range(count)]
+
+    def synchronize(self) -> None:
+        """Waits for those that were asked for."""
+        for number in range(self._used):
+            self._functions.stand_in_synchronize(number + 1)
+
+
+def inputs_of(world: int) -> list[torch.Tensor]:
+    return [torch.randn(COUNT, generator=torch.Generator().manual_seed(rank)) for rank in range(world)]
+
+
+def folded(inputs: list[torch.Tensor]) -> bytes:
+    """Their sum in rank order."""
+    total = inputs[0].clone()
+    for one in inputs[1:]:
+        total += one
+    return total.numpy().tobytes()
+
+
+def as_streams(library: str, world: int, executor: int) -> list[str]:
+    """In one process: every algorithm and rank whose bytes are wrong, plans following one another."""
+    place = StandInPlace(library)
+    algorithms = [*SUMS, *(["push"] if executor == SPIN else [])] * 2
+    problems = [Problem(algorithm=name, world=world, count=COUNT) for name in algorithms]
+    inputs, wrong = inputs_of(world), []
+    with OneProcess(open_core(), place, world, problems, executor) as ranks:
+        for rank, tensor in enumerate(inputs):
+            ranks.put(ranks.input(rank), tensor.numpy().tobytes())
+        for problem in problems:
+            for rank in range(world):
+                ranks.put(ranks.output(rank), bytes(4 * COUNT))
+            ranks.launch(problem)
+            for rank in range(world):
+                if ranks.get(ranks.output(rank), 4 * COUNT) != folded(inputs) or ranks.expired(rank).set:
+                    wrong.append(f"rank {rank}: {problem.algorithm}")
+    return wrong
+
+
+def refusal_of(call: Callable[[], None]) -> str:
+    """The sentence of a CoreError."""
+    try:
+        call()
+    except CoreError as error:
+        return str(error)
+    return ""
+
+
+def without_one(library: str) -> tuple[int, list[str]]:
+    """In one process: what a rank says that waited in vain, whether an aborted wait leaves a record, and a refusal."""
+    problem, said = Problem(world=2, count=COUNT), []
+    with OneProcess(open_core(), StandInPlace(library), 2, [problem]) as ranks:
+        ranks.launch(problem, [0], deadline_s=0.05)
+        ranks.place.synchronize()
+        said.append(refusal_of(ranks.check))
+    with OneProcess(open_core(), StandInPlace(library), 2, [problem]) as ranks:
+        ranks.launch(problem, [0], deadline_s=100)
+        ranks.abort(0)
+        ranks.place.synchronize()
+        ranks.check()
+        said.append(refusal_of(lambda: ranks.launch(problem, blocks=65)))
+        return ranks.expired(0).set, said
+
+
+def as_processes(library: str, sharing: int) -> list[str]:
+    """On a rank: every algorithm whose bytes are wrong here."""
+    place, core = StandInPlace(library), open_core()
+    problems = [Problem(algorithm=name, world=HERE.size, count=COUNT) for name in SUMS]
+    inputs, wrong = inputs_of(HERE.size), []
+    with OneRank(core, place, problems, STREAM, sharing) as rank:
+        pinned = core.host_alloc(4 * COUNT)
+        memory = torch.frombuffer((ctypes.c_char * (4 * COUNT)).from_address(pinned.host), dtype=torch.float32)
+        for problem in problems:
+            memory.copy_(inputs[HERE.rank])
+            core.copy(rank.input(), pinned.host, 4 * COUNT, rank.stream)
+            rank.launch(problem)
+            core.copy(pinned.host, rank.output(), 4 * COUNT, rank.stream)
+            place.synchronize()
+            if memory.numpy().tobytes() != folded(inputs) or rank.expired().set:
+                wrong.append(problem.algorithm)
+        core.host_free(pinned)
+    return wrong
+
+
+@pytest.mark.parametrize("executor", [SPIN, STREAM], ids=["SPIN", "STREAM"])
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_streams_of_one_process(world_of, stand_in, world, executor):
+    assert world_of(1).run(as_streams, stand_in, world, executor) == [[]]
+
+
+def test_a_missing_rank_is_named_and_bad_work_is_refused(world_of, stand_in):
+    [(aborted, said)] = world_of(1).run(without_one, stand_in)
+    assert aborted == 0
+    assert "rank 0 waited in vain for rank 1 in step" in said[0] and "invalid value 65 for blocks" in said[1]
+
+
+@pytest.mark.parametrize("sharing", [SHARE_AUTO, SHARE_FD], ids=["IPC", "descriptors"])
+@pytest.mark.parametrize("world", [2, 3])
+def test_processes_that_share_a_device(world_of, stand_in, world, sharing):
+    assert world_of(world).run(as_processes, stand_in, sharing) == [[]] * world

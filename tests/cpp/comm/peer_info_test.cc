@@ -1,0 +1,106 @@
+#include "comm/peer_info.h"
+
+#include <gtest/gtest.h>
+
+#include "transport/hello.h"
+#include "transport/unix_socket.h"
+
+namespace ringdp::comm {
+namespace {
+
+PeerInfo sample_info() {
+  return {transport::local_identity(), transport::UnixListener::open().name, shared_settings(Settings{}), {}, 0, 3};
+}
+
+TEST(PeerInfo, SurvivesTheStore) {
+  for (const bool with_socket : {true, false}) {
+    PeerInfo info = sample_info();
+    if (!with_socket) info.socket_name.clear();
+    info.thresholds.direct_bytes += with_socket;
+    info.heap_bytes = with_socket ? int64_t{1} << 40 : 0;
+    const auto copy = peer_info_from_text(to_text(info));
+    ASSERT_TRUE(copy);
+    EXPECT_EQ(to_line(copy->identity), to_line(info.identity));
+    EXPECT_EQ(copy->socket_name, info.socket_name);
+    EXPECT_EQ(copy->settings, info.settings);
+    EXPECT_EQ(copy->heap_bytes, info.heap_bytes);
+    EXPECT_EQ(copy->world, info.world);
+    EXPECT_EQ(copy->thresholds.direct_bytes, info.thresholds.direct_bytes);
+  }
+}
+
+TEST(PeerInfo, MalformedTextIsRefused) {
+  const PeerInfo info = sample_info();
+  const std::string good = to_text(info), title = good.substr(0, good.find('\n')),
+                    limits = to_text(info.thresholds) + "\n";
+  const std::string line = title + "\n" + to_line(info.identity), untitled = good.substr(title.size() + 1);
+  PeerInfo foreign_socket = info;
+  foreign_socket.socket_name = "/tmp/elsewhere";
+  for (const std::string& bad : {std::string(),
+                                 line,
+                                 line + "\n",
+                                 line + "\n" + info.socket_name,
+                                 "\n" + good,
+                                 line + "\n\n" + info.settings,
+                                 line + "\n-\n" + info.settings,
+                                 line + "\n-\n-4096\n" + limits + info.settings,
+                                 line + "\n-\n4k\n" + limits + info.settings,
+                                 line + "\n-\n0\n" + info.settings,
+                                 line + "\n-\n0\ntree_bytes=1\n" + info.settings,
+                                 "x" + good,
+                                 to_text(foreign_socket),
+                                 untitled,
+                                 title + "x\n" + untitled,
+                                 "ringdp " + untitled,
+                                 "ringdp x 3\n" + untitled,
+                                 "ringdp 1000000 3\n" + untitled,
+                                 good + std::string(4096, 'x'),
+                                 std::string(100, '\n'),
+                                 std::string(50, '\0')}) {
+    EXPECT_FALSE(peer_info_from_text(bad)) << bad;
+  }
+}
+
+TEST(PeerInfo, TheProtocolOfAnotherBuildCanBeRead) {
+  EXPECT_EQ(protocol_of_peer_info(to_text(sample_info())), transport::kProtocolVersion);
+  EXPECT_EQ(protocol_of_peer_info("ringdp 1000000 whatever\nit writes"), 1000000u);
+  for (const char* other : {"", "ringdp", "ringdp x", "ringdp -1 3", "identity-1 host"})
+    EXPECT_FALSE(protocol_of_peer_info(other)) << other;
+}
+
+TEST(PeerInfo, SettingsThatMustAgreeChangeTheText) {
+  const std::string plain = shared_settings(Settings{});
+  std::vector<Settings> changed(7);
+  changed[0].transport = TransportChoice::kTcp;
+  changed[1].algorithm = AlgorithmChoice::kRing;
+  changed[2].order = Order::kRotated;
+  changed[3].segment_bytes *= 2;
+  changed[4].slot_bytes = 4096;
+  changed[5].link_bytes *= 2;
+  changed[6].heap_bytes *= 2;
+  for (const Settings& settings : changed) EXPECT_NE(shared_settings(settings), plain);
+  Settings own_affair;
+  own_affair.spin_us += 1;
+  own_affair.thresholds.direct_bytes += 1;
+  own_affair.socket_ifname = "eth0";
+  EXPECT_EQ(shared_settings(own_affair), plain) << "these may differ between ranks";
+}
+
+TEST(TcpEndpoint, SurvivesTheStore) {
+  for (const char* text : {"10.0.0.1 4711 4", "fd00::1 65535 64", "127.0.0.1 1 1"}) {
+    const auto offer = tcp_endpoint_from_text(text);
+    ASSERT_TRUE(offer) << text;
+    EXPECT_EQ(to_text(*offer), text);
+  }
+}
+
+TEST(TcpEndpoint, WhatNoRankWritesIsRefused) {
+  for (const char* text :
+       {"", "10.0.0.1", "10.0.0.1 4711", "10.0.0.1 4711 0", "10.0.0.1 4711 65", "10.0.0.1 0 4", "10.0.0.1 65536 4",
+        "a.host 4711 4", "10.0.0.1 4711 4 ", "10.0.0.1 04711 4", "10.0.0.1 4711 04", "fd00:0::1 1 1"}) {
+    EXPECT_FALSE(tcp_endpoint_from_text(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace ringdp::comm

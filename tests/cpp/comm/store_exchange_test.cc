@@ -1,0 +1,213 @@
+#include "comm/store_exchange.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "comm/memory_store.h"
+#include "comm/rank_threads.h"
+
+namespace ringdp::comm {
+namespace {
+
+Deadline in_ms(int ms) { return Deadline::after(std::chrono::milliseconds(ms)); }
+
+std::vector<int> nobody() { return {}; }
+std::vector<int> rank_zero() { return {0}; }
+
+TEST(ReportSchedule, AfterFiveSecondsThenEveryTen) {
+  const auto start = Deadline::Clock::now();
+  ReportSchedule schedule(start);
+  std::vector<int> reported;
+  for (int second = 0; second <= 40; ++second) {
+    if (schedule.due(start + std::chrono::seconds(second))) reported.push_back(second);
+    EXPECT_FALSE(schedule.due(start + std::chrono::seconds(second))) << "twice at " << second << " s";
+  }
+  EXPECT_EQ(reported, (std::vector<int>{5, 15, 25, 35}));
+}
+
+TEST(NameRanks, ReadsLikeASentence) {
+  EXPECT_EQ(name_ranks({3}), "rank 3");
+  EXPECT_EQ(name_ranks({3, 4}), "ranks 3 and 4");
+  EXPECT_EQ(name_ranks({3, 4, 7}), "ranks 3, 4 and 7");
+}
+
+TEST(StoreExchange, GenerationsCountPerStoreAndSeparateKeys) {
+  MemoryStore store, other;
+  const StoreExchange first(store, 1, 2, Deadline::never()), second(store, 1, 2, Deadline::never());
+  const StoreExchange elsewhere(other, 1, 2, Deadline::never());
+  EXPECT_EQ(first.generation(), 1u);
+  EXPECT_EQ(second.generation(), 2u);
+  EXPECT_EQ(elsewhere.generation(), 1u);
+  EXPECT_EQ(second.key("peer_info", 0), "2/peer_info/0");
+}
+
+TEST(StoreExchange, GathersInTheOrderAsked) {
+  MemoryStore store;
+  run_ranks(4, [&](int rank) {
+    StoreExchange store_exchange(store, rank, 4, Deadline::never());
+    store_exchange.publish("peer_info", "of " + std::to_string(rank));
+    EXPECT_EQ(store_exchange.gather("peer_info", {2, 0, 3}), (std::vector<std::string>{"of 2", "of 0", "of 3"}));
+  });
+}
+
+// A store that is so far away that no answer comes within any time that one might wait for it at first.
+class DistantStore : public MemoryStore {
+ public:
+  bool has(const std::vector<std::string>& keys) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    return MemoryStore::has(keys);
+  }
+};
+
+TEST(StoreExchange, TheStoreMayBeFarAway) {
+  DistantStore store;
+  run_ranks(2, [&](int rank) {
+    StoreExchange store_exchange(store, rank, 2, Deadline::after(std::chrono::seconds(30)));
+    for (const char* what : {"peer_info", "verdict"}) {
+      store_exchange.publish(what, what);
+      EXPECT_EQ(store_exchange.gather(what, {0, 1}), (std::vector<std::string>{what, what}));
+    }
+  });
+}
+
+TEST(StoreExchange, TheDeadlineNamesWhoIsMissing) {
+  MemoryStore store;
+  StoreExchange one(store, 1, 4, in_ms(20)), zero(store, 0, 4, in_ms(20));
+  one.publish("peer_info", "here");
+  try {
+    zero.gather("peer_info", {1, 2, 3});
+    FAIL() << "ranks 2 and 3 never came";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+    EXPECT_EQ(error.culprit(), 2);
+    expect_message(error, {"rank 0/4", "for ranks 2 and 3 to publish peer_info", "generation 1"});
+  }
+}
+
+TEST(StoreExchange, LookingAroundIsSilentWhileThereIsTime) {
+  MemoryStore store;
+  StoreExchange store_exchange(store, 0, 2, Deadline::never());
+  EXPECT_NO_THROW(store_exchange.check_progress("come", rank_zero));
+}
+
+TEST(StoreExchange, AFailureDoesNotStopARankThatMissesNobody) {
+  MemoryStore store;
+  StoreExchange zero(store, 0, 2, Deadline::never()), one(store, 1, 2, Deadline::never());
+  one.give_up(Error(ErrorKind::kMismatch, "settings differ"));
+  EXPECT_NO_THROW(zero.check_progress("come", nobody));
+  EXPECT_THROW(zero.check_progress("come", rank_zero), Error);
+}
+
+TEST(StoreExchange, AFailedRankEndsTheWaitOfTheOthers) {
+  MemoryStore store;
+  StoreExchange zero(store, 0, 3, Deadline::never()), two(store, 2, 3, Deadline::never());
+  two.give_up(Error(ErrorKind::kInvalidArgument, "no interface eth7"));
+  try {
+    zero.gather("peer_info", {1, 2});
+    FAIL() << "rank 2 gave up";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kAborted);
+    EXPECT_EQ(error.culprit(), 2);
+    expect_message(error, {"rank 2", "no interface eth7"});
+  }
+}
+
+TEST(StoreExchange, TheFirstFailureIsTheOneToldAbout) {
+  MemoryStore store;
+  StoreExchange zero(store, 0, 3, Deadline::never()), one(store, 1, 3, Deadline::never());
+  one.give_up(Error(ErrorKind::kInternal, "the cause"));
+  zero.give_up(Error(ErrorKind::kAborted, "a consequence"));
+  StoreExchange two(store, 2, 3, Deadline::never());
+  try {
+    two.check_progress("come", rank_zero);
+    FAIL() << "two ranks failed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.culprit(), 1);
+    expect_message(error, {"the cause"});
+  }
+}
+
+Losses lost(int member, const transport::HostIdentity& process) {
+  return [=] { return std::vector<Loss>{{member, process, kDied}}; };
+}
+
+TEST(StoreExchange, ALostRankEndsTheWaitOfAll) {
+  MemoryStore store;
+  const auto errors = errors_of_ranks(2, [&](int rank) {
+    StoreExchange store_exchange(store, rank, 3, Deadline::never());
+    if (rank == 0) store_exchange.set_losses(lost(2, transport::local_identity()));
+    try {
+      store_exchange.gather("peer_info", {2});
+    } catch (const Error& error) {
+      store_exchange.give_up(error);
+      throw;
+    }
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kPeerLost);
+    EXPECT_EQ(error->culprit(), 2);
+    expect_message(*error, {"rank 2 (pid " + std::to_string(::getpid()), kDied});
+  }
+}
+
+TEST(StoreExchange, OthersThatAreLostAreNamedBesideTheOneWaitedFor) {
+  MemoryStore store;
+  StoreExchange store_exchange(store, 2, 3, Deadline::never());
+  const auto self = transport::local_identity();
+  const std::vector<Loss> losses{{1, self, "left"}, {/*of another group*/ 3, self, kDied}, {0, self, kDied}};
+  store_exchange.set_losses([&] { return losses; });
+  try {
+    store_exchange.check_progress("come", rank_zero);
+    FAIL() << "a rank is lost";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.culprit(), 0);
+    expect_message(error, {"rank 0 (pid", kDied, "; rank 1 (pid", "left"});
+    EXPECT_EQ(std::string(error.what()).find("rank 3"), std::string::npos);
+  }
+}
+
+TEST(StoreExchange, ALossOfARankThatIsNotWaitedForIsNone) {
+  MemoryStore store;
+  StoreExchange store_exchange(store, 0, 3, Deadline::never());
+  store_exchange.set_losses(lost(2, transport::local_identity()));
+  EXPECT_NO_THROW(store_exchange.check_progress("come", rank_zero));
+  EXPECT_NO_THROW(store_exchange.check_progress("come", nobody));
+}
+
+TEST(StoreExchange, AProcessInALostOnesPlaceIsWaitedFor) {
+  MemoryStore store;
+  StoreExchange one(store, 1, 2, Deadline::never()), zero(store, 0, 2, Deadline::never());
+  PeerInfo info;
+  info.identity = transport::local_identity();
+  auto before = info.identity;
+  before.pid += 1;
+  zero.publish_info(info);
+  one.set_losses(lost(0, before));
+  EXPECT_NO_THROW(one.check_progress("come", rank_zero));
+  one.set_losses(lost(0, info.identity));
+  EXPECT_THROW(one.check_progress("come", rank_zero), Error);
+}
+
+TEST(StoreExchange, AFailureOfAnEarlierGenerationIsForgotten) {
+  MemoryStore store;
+  StoreExchange first(store, 0, 2, Deadline::never());
+  first.give_up(Error(ErrorKind::kInternal, "old"));
+  StoreExchange second(store, 0, 2, Deadline::never());
+  EXPECT_NO_THROW(second.check_progress("come", rank_zero));
+}
+
+TEST(StoreExchange, PatienceLooksAroundWithItsOwnWords) {
+  MemoryStore store;
+  StoreExchange store_exchange(store, 0, 2, in_ms(0));
+  const transport::WaitPolicy patience = store_exchange.wait_policy("dance", [] { return std::vector<int>{1}; });
+  try {
+    patience.on_idle();
+    FAIL() << "the deadline has passed";
+  } catch (const Error& error) {
+    expect_message(error, {"for rank 1 to dance"});
+  }
+}
+
+}  // namespace
+}  // namespace ringdp::comm

@@ -1,0 +1,140 @@
+// Memory that ranks share: what is given, who may map it, how often, and in which order it goes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "device/cpp/cuda/ranks.h"
+
+namespace ringdp::gpu::testing {
+
+namespace {
+
+void* allocated(size_t bytes, int sharing) {
+  void* memory = nullptr;
+  succeed(gpu().alloc(0, bytes, sharing, &memory));
+  return memory;
+}
+
+class BothWays : public ::testing::TestWithParam<int> {};
+
+TEST_P(BothWays, MemoryIsZeroAndOfItsDevice) {
+  char* const memory = static_cast<char*>(allocated(5000, GetParam()));
+  EXPECT_TRUE(std::all_of(memory, memory + 5000, [](char byte) { return byte == 0; }));
+  std::fill_n(memory, 5000, 'x');
+  succeed(gpu().free(memory));
+  char* const again = static_cast<char*>(allocated(5000, GetParam()));
+  EXPECT_TRUE(std::all_of(again, again + 5000, [](char byte) { return byte == 0; }));
+  succeed(gpu().free(again));
+}
+
+TEST_P(BothWays, InItsOwnProcessAnImportIsCountedAndHoldsTheMemory) {
+  char* const memory = static_cast<char*>(allocated(1 << 22, GetParam()));
+  rd_gpu_handle handle;
+  int fd = -1;
+  succeed(gpu().export_memory(memory + 4096, &handle, &fd));
+  EXPECT_EQ(handle.needs_fd != 0, GetParam() == RD_GPU_SHARE_FD);
+  void *first = nullptr, *second = nullptr;
+  succeed(gpu().import_memory(1, &handle, fd, &first));
+  succeed(gpu().import_memory(0, &handle, fd, &second));
+  EXPECT_EQ(first, memory + 4096);
+  EXPECT_EQ(second, memory + 4096);
+  succeed(gpu().unimport_memory(first));
+  EXPECT_NE(refused(gpu().free(memory)).find("imported 1 times"), std::string::npos);
+  succeed(gpu().unimport_memory(second));
+  EXPECT_NE(refused(gpu().unimport_memory(second)).find("given back already"), std::string::npos);
+  succeed(gpu().free(memory));
+  if (fd >= 0) close(fd);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sharing, BothWays, ::testing::Values(RD_GPU_SHARE_AUTO, RD_GPU_SHARE_FD));
+
+TEST(SharedMemory, MoreThanADeviceHasIsRefusedWithTheWayOut) {
+  void* memory = nullptr;
+  EXPECT_NE(refused(gpu().alloc(0, size_t{1} << 40, RD_GPU_SHARE_AUTO, &memory)).find("out of memory"),
+            std::string::npos);
+  EXPECT_NE(refused(gpu().alloc(7, 1, RD_GPU_SHARE_AUTO, &memory)).find("invalid device ordinal"), std::string::npos);
+}
+
+// Rank 1 maps what rank 0 has, twice; rank 0 may not free it before.
+void lend(ProcessExchange& exchange, int sharing) {
+  char* const memory = static_cast<char*>(allocated(1 << 22, sharing));
+  Share share{};
+  succeed(gpu().export_memory(memory + 512, &share.handle, &share.fd));
+  std::fill_n(memory + 512, 100, 'a');
+  exchange.all(share);
+  exchange.bootstrap();
+  EXPECT_EQ(memory[512], 'b');
+  if (sharing == RD_GPU_SHARE_AUTO) {
+    EXPECT_NE(refused(gpu().free(memory)).find("cannot be performed"), std::string::npos);
+  }
+  exchange.bootstrap();
+  exchange.bootstrap();
+  succeed(gpu().free(memory));
+}
+
+void borrow(ProcessExchange& exchange) {
+  const Share share = exchange.all({{}, -1})[0];
+  void *first = nullptr, *second = nullptr;
+  succeed(gpu().import_memory(0, &share.handle, share.fd, &first));
+  succeed(gpu().import_memory(0, &share.handle, share.fd, &second));
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(static_cast<char*>(first)[99], 'a');
+  static_cast<char*>(first)[0] = 'b';
+  exchange.bootstrap();
+  exchange.bootstrap();
+  succeed(gpu().unimport_memory(first));
+  EXPECT_EQ(static_cast<char*>(second)[0], 'b');
+  succeed(gpu().unimport_memory(second));
+  exchange.bootstrap();
+}
+
+TEST(SharedMemory, AnotherProcessMapsItUntilItGivesItBack) {
+  if (const auto birth = birth_of_this_process()) {
+    ProcessExchange exchange(*birth);
+    return birth->rank == 0 ? lend(exchange, birth->one.sharing) : borrow(exchange);
+  }
+  for (const int sharing : {RD_GPU_SHARE_AUTO, RD_GPU_SHARE_FD}) {
+    RankCase one;
+    one.sharing = sharing;
+    Processes both(one, "SharedMemory.AnotherProcessMapsItUntilItGivesItBack");
+    EXPECT_EQ(both.statuses(), (std::vector<int>{0, 0})) << sharing;
+  }
+}
+
+}  // namespace
+
+// Plans run by ranks that are processes, over memory that they share both ways.
+
+namespace {
+
+constexpr char kItself[] = "Processes.GiveTheBitsOfTheSerialFold";
+
+TEST(Processes, GiveTheBitsOfTheSerialFold) {
+  if (const auto birth = birth_of_this_process()) {
+    ProcessExchange exchange(*birth);
+    StreamFlags flags(birth->flags);
+    GpuRank rank(birth->one, birth->rank, exchange, flags);
+    EXPECT_EQ(rank.run(), "");
+    return;
+  }
+  using plan::DeviceAlgorithm;
+  for (const int world : {1, 2, 4}) {
+    for (const auto& [algorithm, executor, sharing] :
+         {std::tuple(DeviceAlgorithm::kDirect, RD_GPU_STREAM, RD_GPU_SHARE_AUTO),
+          std::tuple(DeviceAlgorithm::kRankRing, RD_GPU_STREAM, RD_GPU_SHARE_FD),
+          std::tuple(DeviceAlgorithm::kOneShot, RD_GPU_SPIN, RD_GPU_SHARE_FD),
+          std::tuple(DeviceAlgorithm::kPush, RD_GPU_SPIN, RD_GPU_SHARE_AUTO)}) {
+      RankCase one;
+      one.world = world;
+      one.algorithm = algorithm;
+      one.executor = executor;
+      one.sharing = sharing;
+      one.one_device = executor == RD_GPU_STREAM;
+      EXPECT_EQ(Processes(one, kItself).statuses(), std::vector<int>(world)) << world << " " << name_of(algorithm);
+    }
+  }
+}
+
+}  // namespace
+
+}  // namespace ringdp::gpu::testing

@@ -1,0 +1,93 @@
+#include "device/kernel/element.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "device/cpp/kernel/host_run.h"
+
+namespace ringdp::gpu::testing {
+namespace {
+
+constexpr int kWorld = 3;
+constexpr DType kSummed[] = {DType::kU8,  DType::kI8,  DType::kU16,  DType::kI16, DType::kU32, DType::kI32, DType::kU64,
+                             DType::kI64, DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kBool};
+
+RunKernel kernel_of_three(DType dtype, ReduceOp op) {
+  return visit_dtype(dtype == DType::kBool ? DType::kU8 : dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return visit_op<T>(op, dtype == DType::kBool,
+                       [](auto apply) -> RunKernel { return run_steps<HostPrim, T, decltype(apply), kWorld>; });
+  });
+}
+
+// Any bits at all, infinities, NaNs and subnormals among them; bools are 0 or 1.
+std::vector<char> any_bits(DType dtype, int64_t bytes, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<char> bits(bytes);
+  for (char& byte : bits) byte = static_cast<char>(dtype == DType::kBool ? random() % 2 : random());
+  return bits;
+}
+
+// direct sums three packs, the ring adds to wide prefixes; both must have the bits of kernels/fold.h.
+TEST(Element, EveryTypeAndOpHasTheBitsOfTheCpu) {
+  for (const DType dtype : kSummed) {
+    for (int o = 0; o < kReduceOpCount; ++o) {
+      const auto op = static_cast<ReduceOp>(o);
+      if (!can_reduce(dtype, op) || (op == ReduceOp::kAvg && !is_floating(dtype)))
+        continue;  // the host's, of whole numbers
+      for (const auto algorithm : {plan::DeviceAlgorithm::kDirect, plan::DeviceAlgorithm::kRankRing}) {
+        Collected one;
+        one.kind.algorithm = algorithm;
+        one.packs = 40;
+        one.dtype = dtype;
+        one.op = op;
+        HostLayout layout;
+        layout.world = kWorld;
+        Launch launch = launch_of(layout, one);
+        launch.kernel = kernel_of_three(dtype, op);
+        Inputs inputs;
+        for (int r = 0; r < kWorld; ++r) inputs.push_back(any_bits(dtype, one.packs * kPackBytes, o * 10 + r));
+        HostGroup group(layout, {launch});
+        group.before = [&](int rank, int i) {
+          std::copy(inputs[rank].begin(), inputs[rank].end(), group.input(rank, i));
+        };
+        group.run();
+        const std::vector<char> right = expected(launch.plans[0], inputs, 0, launch.divisor);
+        for (int r = 0; r < kWorld; ++r) {
+          EXPECT_EQ(std::memcmp(group.output(r, 0), right.data(), right.size()), 0)
+              << name_of(dtype) << " " << name_of(op) << " " << name_of(algorithm) << " rank " << r;
+        }
+      }
+    }
+  }
+}
+
+TEST(Element, EveryHalfComesBackFromItsFloat) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const Half half = {static_cast<uint16_t>(bits)};
+    const float wide = widen<HostPrim>(half);
+    const uint16_t back = round_to<HostPrim, Half>(wide).bits;
+    EXPECT_EQ(back, std::isnan(wide) ? 0x7e00 : bits);
+  }
+}
+
+TEST(Element, BFloat16RoundsToNearestEven) {
+  const auto rounded = [](uint32_t bits) { return round_to<HostPrim, BFloat16>(bits_as<float>(bits)).bits; };
+  EXPECT_EQ(rounded(0x3f808000), 0x3f80);  // a tie goes to the even one
+  EXPECT_EQ(rounded(0x3f818000), 0x3f82);
+  EXPECT_EQ(rounded(0x3f808001), 0x3f81);
+  EXPECT_EQ(rounded(0x7f7fffff), 0x7f80);  // infinity
+  EXPECT_EQ(rounded(0x00000001), 0x0000);
+  EXPECT_EQ(rounded(0x80018000), 0x8002);  // subnormals are kept
+}
+
+TEST(Element, ComputedNansAreOneNan) {
+  Values<float> sum = {{bits_as<float>(0xffc12345u), INFINITY - INFINITY, 1, -1}};
+  finish<float>(sum, 0);
+  EXPECT_EQ(bits_as<uint32_t>(sum.of[0]), 0x7fc00000u);
+  EXPECT_EQ(bits_as<uint32_t>(sum.of[1]), 0x7fc00000u);
+}
+
+}  // namespace
+}  // namespace ringdp::gpu::testing

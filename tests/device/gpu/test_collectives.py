@@ -1,0 +1,110 @@
+"""Collectives of torch.distributed on CUDA tensors of ranks that share one GPU: the bits of the serial fold."""
+
+from __future__ import annotations
+
+import one_gpu as gpu
+import pytest
+import torch
+import torch.distributed as dist
+from oracle import COMMON, FLOAT8, NUMBERS, bytes_of, fold, ops_of, values
+from ranks import HERE
+
+gpu.require()
+DEVICE = "cuda"
+SIZES = [0, 1, 4099, 300_001]
+
+
+def put(tensor: torch.Tensor, device: str, shift: int = 0) -> torch.Tensor:
+    """A copy on the device; with a shift it does not start at a multiple of 16 bytes."""
+    room = torch.empty(tensor.numel() + shift, dtype=tensor.dtype, device=device)
+    room[shift:].copy_(tensor)
+    return room[shift:].view(tensor.shape)
+
+
+def inputs_of(label: str, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    return [values(label, rank, count, dtype) for rank in range(HERE.size)]
+
+
+def differs(found: torch.Tensor, right: torch.Tensor) -> bool:
+    return bytes_of(found.cpu()) != bytes_of(right)
+
+
+def reduced(device: str, dtype: torch.dtype, sizes: list[int]) -> list[str]:
+    """On a rank: every all_reduce that was wrong here."""
+    wrong = []
+    for op in ops_of(dtype):
+        for count in sizes:
+            for shift in (0, 1):
+                inputs = inputs_of(op, count, dtype)
+                tensor = put(inputs[HERE.rank], device, shift)
+                dist.all_reduce(tensor, op=getattr(dist.ReduceOp, op))
+                if differs(tensor, fold(inputs, op)):
+                    wrong.append(f"{op} of {count} {dtype}, shifted by {shift}")
+    return wrong
+
+
+def moved(device: str, dtype: torch.dtype, count: int) -> list[str]:
+    """On a rank: every other collective that was wrong here."""
+    n, me = HERE.size, HERE.rank
+    parts, wholes = inputs_of("part", count, dtype), inputs_of("whole", n * count, dtype)
+    whole, part = put(wholes[me], device, 1), put(parts[me], device, 1)
+    gathered, swapped, sent = (torch.empty_like(whole) for _ in range(3))
+    dist.all_gather_into_tensor(gathered, part)
+    dist.all_to_all_single(swapped, whole)
+    sent.copy_(whole)
+    dist.broadcast(sent, src=n - 1)
+    listed = [torch.empty_like(part) for _ in range(n)]
+    dist.all_gather(listed, part)
+    results = {
+        "all_gather": (gathered, torch.cat(parts)),
+        "all_gather of a list": (torch.cat(listed), torch.cat(parts)),
+        "all_to_all": (swapped, torch.cat([one.chunk(n)[me] for one in wholes])),
+        "broadcast": (sent, wholes[n - 1]),
+    }
+    if dtype not in FLOAT8:
+        scattered = torch.empty_like(part)
+        dist.reduce_scatter_tensor(scattered, whole)
+        results["reduce_scatter"] = (scattered, fold([one.chunk(n)[me] for one in wholes], "SUM"))
+        target = part.clone() if me == 0 else part
+        dist.reduce(target, dst=0)
+        if me == 0:
+            results["reduce"] = (target, fold(parts, "SUM"))
+    return [f"{name} of {count} {dtype}" for name, (found, right) in results.items() if differs(found, right)]
+
+
+def messages(device: str, count: int) -> bool:
+    """On a rank: what came round a ring of sends is the neighbour's."""
+    inputs = inputs_of("message", count, torch.float32)
+    got = put(torch.zeros(count), device)
+    work = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, put(inputs[HERE.rank], device), (HERE.rank + 1) % HERE.size),
+            dist.P2POp(dist.irecv, got, (HERE.rank - 1) % HERE.size),
+        ]
+    )
+    for one in work:
+        one.wait()
+    return not differs(got, inputs[(HERE.rank - 1) % HERE.size])
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=gpu.name_of)
+def test_every_reduction_of_every_dtype(world_of, dtype):
+    assert world_of(2).run(reduced, DEVICE, dtype, [1, 4099]) == [[]] * 2
+
+
+@pytest.mark.parametrize("dtype", COMMON, ids=gpu.name_of)
+@pytest.mark.parametrize("world", gpu.WORLDS)
+def test_reductions_of_every_size_on_any_number_of_ranks(world_of, world, dtype):
+    assert world_of(world).run(reduced, DEVICE, dtype, SIZES) == [[]] * world
+
+
+@pytest.mark.parametrize("dtype", [*COMMON, FLOAT8[0]], ids=gpu.name_of)
+@pytest.mark.parametrize("world", gpu.WORLDS)
+def test_moves(world_of, world, dtype):
+    for count in (1, 4099):
+        assert world_of(world).run(moved, DEVICE, dtype, count) == [[]] * world
+
+
+@pytest.mark.parametrize("count", [1, 300_001])
+def test_messages(world_of, count):
+    assert world_of(4).run(messages, DEVICE, count) == [True] * 4

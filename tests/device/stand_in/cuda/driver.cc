@@ -1,0 +1,235 @@
+// The driver interface, found by name.
+#include <cuda.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "cuda/answered.h"
+#include "stand_in/memory.h"
+
+using namespace stand_in;
+
+namespace {
+
+struct Entry {
+  const char* name;
+  void* function;
+};
+
+template <class Function>
+Entry entry(const char* name, Function* function) {
+  return {name, reinterpret_cast<void*>(function)};
+}
+
+const Entry kEntries[] = {
+    entry("cuGetErrorString", cuGetErrorString),
+    entry("cuDeviceGetAttribute", cuDeviceGetAttribute),
+    entry("cuPointerGetAttribute", cuPointerGetAttribute),
+    entry("cuStreamWaitValue32", cuStreamWaitValue32),
+    entry("cuStreamWaitValue64", cuStreamWaitValue64),
+    entry("cuStreamWriteValue64", cuStreamWriteValue64),
+    entry("cuMemCreate", cuMemCreate),
+    entry("cuMemRelease", cuMemRelease),
+    entry("cuMemExportToShareableHandle", cuMemExportToShareableHandle),
+    entry("cuMemImportFromShareableHandle", cuMemImportFromShareableHandle),
+    entry("cuMemAddressReserve", cuMemAddressReserve),
+    entry("cuMemAddressFree", cuMemAddressFree),
+    entry("cuMemMap", cuMemMap),
+    entry("cuMemUnmap", cuMemUnmap),
+    entry("cuMemSetAccess", cuMemSetAccess),
+};
+
+CUresult result_of(cudaError_t error) { return static_cast<CUresult>(error); }
+
+template <class Word>
+Word* word_at(CUdeviceptr address) {
+  auto* const word = reinterpret_cast<Word*>(address);
+  if (address % sizeof(Word) == 0 && is_device_memory(word, sizeof(Word))) return word;
+  throw Refusal(cudaErrorInvalidValue, "no word that devices reach");
+}
+
+}  // namespace
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  return answered([&] {
+    *found = cudaDriverEntryPointSymbolNotFound;
+    for (const Entry& one : kEntries) {
+      if (std::strcmp(one.name, name) != 0) continue;
+      *function = one.function;
+      *found = cudaDriverEntryPointSuccess;
+    }
+  });
+}
+
+CUresult cuGetErrorString(CUresult result, const char** text) {
+  *text = cudaGetErrorString(static_cast<cudaError_t>(result));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, int) {
+  const bool waits = attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
+  return result_of(answered([&] { *value = waits ? machine().stream_waits : machine().fd; }));
+}
+
+CUresult cuPointerGetAttribute(void* value, CUpointer_attribute, CUdeviceptr memory) {
+  return result_of(answered([&] {
+    const bool known = is_device_memory(reinterpret_cast<void*>(memory), 1);
+    if (!known) throw Refusal(cudaErrorInvalidValue, "not device memory");
+    *static_cast<int*>(value) = machine().ipc;
+  }));
+}
+
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr word, uint32_t value, unsigned) {
+  return result_of(answered([&] { wait_value(known(stream), word_at<uint32_t>(word), value); }));
+}
+
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr word, uint64_t value, unsigned) {
+  return result_of(answered([&] {
+    if (!machine().stream_waits) throw Refusal(cudaErrorNotSupported, "STAND_IN_LACKS has stream_waits");
+    wait_value(known(stream), word_at<uint64_t>(word), value);
+  }));
+}
+
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr word, uint64_t value, unsigned) {
+  return result_of(answered([&] {
+    if (!machine().stream_waits) throw Refusal(cudaErrorNotSupported, "STAND_IN_LACKS has stream_waits");
+    write_value(known(stream), word_at<uint64_t>(word), value);
+  }));
+}
+
+// Memory by descriptor: every cuMemCreate is a file in memory, which lives as long as a handle, a mapping or a
+// descriptor of it does.
+
+namespace {
+
+constexpr size_t kGranularity = size_t{2} << 20;
+
+struct VirtualMemory {
+  std::mutex mutex;                                   // guards what follows
+  std::map<CUmemGenericAllocationHandle, int> files;  // descriptors of physical memory
+  std::map<CUdeviceptr, size_t> reserved, mapped;     // bytes
+  CUmemGenericAllocationHandle next = 1;
+};
+
+VirtualMemory& virtual_memory() {
+  static auto* const instance = new VirtualMemory;
+  return *instance;
+}
+
+template <class Text>
+CUresult locked(Text text) {
+  return static_cast<CUresult>(answered([&] {
+    VirtualMemory& all = virtual_memory();
+    const std::lock_guard lock(all.mutex);
+    text(all);
+  }));
+}
+
+void require(bool holds, const char* what) {
+  if (!holds) throw Refusal(cudaErrorInvalidValue, what);
+}
+
+void require_fd() {
+  if (!machine().fd) throw Refusal(cudaErrorNotSupported, "STAND_IN_LACKS has fd");
+}
+
+int file_of(VirtualMemory& all, CUmemGenericAllocationHandle handle) {
+  const auto found = all.files.find(handle);
+  require(found != all.files.end(), "no handle, or released already");
+  return found->second;
+}
+
+// At its place; `fd` -1: address space alone.
+void* map_at(CUdeviceptr address, size_t bytes, int fd, int protection) {
+  const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED;
+  void* const wish = reinterpret_cast<void*>(address);
+  void* const at = mmap(wish, bytes, protection, flags | (address != 0 ? MAP_FIXED : 0), fd, 0);
+  if (at == MAP_FAILED) throw Refusal(cudaErrorMemoryAllocation, "mmap");
+  return at;
+}
+
+}  // namespace
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* kind,
+                     unsigned long long) {
+  return locked([&](VirtualMemory& all) {
+    require_fd();
+    require(bytes > 0 && bytes % kGranularity == 0, "not whole multiples of the granularity");
+    require(kind->location.id >= 0 && kind->location.id < machine().devices, "no such device");
+    if (bytes > kDeviceBytes) throw Refusal(cudaErrorMemoryAllocation, "more than a device has");
+    const int fd = memfd_create("stand-in-physical", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw Refusal(cudaErrorMemoryAllocation, "memfd");
+    all.files[*handle = all.next++] = fd;
+  });
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  return locked([&](VirtualMemory& all) {
+    close(file_of(all, handle));
+    all.files.erase(handle);
+  });
+}
+
+CUresult cuMemExportToShareableHandle(void* fd, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType,
+                                      unsigned long long) {
+  return locked([&](VirtualMemory& all) { *static_cast<int*>(fd) = fcntl(file_of(all, handle), F_DUPFD_CLOEXEC, 0); });
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* fd, CUmemAllocationHandleType) {
+  return locked([&](VirtualMemory& all) {
+    require_fd();
+    const int own = fcntl(static_cast<int>(reinterpret_cast<intptr_t>(fd)), F_DUPFD_CLOEXEC, 0);
+    require(own >= 0, "no descriptor");
+    all.files[*handle = all.next++] = own;
+  });
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+  return locked([&](VirtualMemory& all) {
+    *address = reinterpret_cast<CUdeviceptr>(map_at(0, bytes, -1, PROT_NONE));
+    all.reserved[*address] = bytes;
+  });
+}
+
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  return locked([&](VirtualMemory& all) {
+    require(all.reserved.count(address) && all.reserved[address] == bytes, "not what was reserved");
+    require(!all.mapped.count(address), "still mapped");
+    munmap(reinterpret_cast<void*>(address), bytes);
+    all.reserved.erase(address);
+  });
+}
+
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
+  return locked([&](VirtualMemory& all) {
+    require(all.reserved.count(address) && !all.mapped.count(address), "not reserved, or mapped already");
+    struct stat facts {};
+    fstat(file_of(all, handle), &facts);
+    require(static_cast<size_t>(facts.st_size) == bytes, "not the size of the physical memory");
+    map_at(address, bytes, file_of(all, handle), PROT_NONE);
+    all.mapped[address] = bytes;
+  });
+}
+
+CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc*, size_t) {
+  return locked([&](VirtualMemory& all) {
+    require(all.mapped.count(address), "not mapped");
+    require(mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE) == 0, "mprotect");
+    add_reachable(reinterpret_cast<void*>(address), bytes);
+  });
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  return locked([&](VirtualMemory& all) {
+    require(all.mapped.count(address) && all.mapped[address] == bytes, "not what was mapped");
+    remove_reachable(reinterpret_cast<void*>(address));
+    map_at(address, bytes, -1, PROT_NONE);
+    all.mapped.erase(address);
+  });
+}

@@ -1,0 +1,184 @@
+// Devices, errors and kernels of the runtime interface.
+#include <cstdio>
+#include <cstring>
+
+#include "cuda/answered.h"
+#include "stand_in/kernel.h"
+#include "stand_in/memory.h"
+
+using namespace stand_in;
+
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice:
+      return "invalid device ordinal";
+    case cudaErrorDeviceUninitialized:
+      return "invalid device context";
+    case cudaErrorMapBufferObjectFailed:
+      return "mapping of buffer object failed";
+    case cudaErrorAlreadyMapped:
+      return "resource already mapped";
+    case cudaErrorInvalidResourceHandle:
+      return "invalid resource handle";
+    case cudaErrorIllegalState:
+      return "the operation cannot be performed in the present state";
+    case cudaErrorSymbolNotFound:
+      return "named symbol not found";
+    case cudaErrorHostMemoryAlreadyRegistered:
+      return "part or all of the requested memory range is already mapped";
+    case cudaErrorHostMemoryNotRegistered:
+      return "pointer does not correspond to a registered memory region";
+    case cudaErrorNotPermitted:
+      return "operation not permitted";
+    case cudaErrorNotSupported:
+      return "operation not supported";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureIsolation:
+      return "dependency created on uncaptured work in another stream";
+    default:
+      return "unrecognized error code";
+  }
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  return answered([&] { *count = machine().devices; });
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  return answered([&] { *device = current_device(); });
+}
+
+cudaError_t cudaSetDevice(int device) {
+  return answered([&] { set_device(device); });
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* facts, int device) {
+  return answered([&] {
+    const int before = current_device();
+    set_device(device);
+    set_device(before);
+    *facts = {};
+    std::snprintf(facts->name, sizeof facts->name, "stand-in %d", device);
+    std::snprintf(facts->uuid.bytes, sizeof facts->uuid.bytes, "stand-in %d", device);
+    facts->totalGlobalMem = kDeviceBytes;
+    facts->multiProcessorCount = machine().multiprocessors;
+    facts->major = 9;
+  });
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  return answered([&] { *value = machine().multiprocessors; });
+}
+
+// Host threads have neither registers nor spills.
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  return answered([&] { *attributes = {}; });
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
+  return answered([&] { *blocks = kBlocksOfMultiprocessor; });
+}
+
+cudaError_t launch_on_host_threads(unsigned blocks, unsigned, std::function<void()> body, cudaStream_t stream) {
+  return answered([&] { launch(known(stream), static_cast<int>(blocks), body); });
+}
+
+// Memory of the runtime interface.
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  return answered_outside_captures([&] { *memory = allocate(current_device(), bytes); });
+}
+
+cudaError_t cudaFree(void* memory) {
+  return answered_outside_captures([&] { free_memory(memory); });
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
+  return answered([&] {
+    const IpcHandle exported = export_memory(memory);
+    static_assert(sizeof exported <= sizeof *handle);
+    *handle = {};
+    std::memcpy(handle, &exported, sizeof exported);
+  });
+}
+
+cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned) {
+  return answered_outside_captures([&] {
+    IpcHandle exported;
+    std::memcpy(&exported, &handle, sizeof exported);
+    *memory = import_memory(current_device(), exported);
+  });
+}
+
+cudaError_t cudaIpcCloseMemHandle(void* memory) {
+  return answered_outside_captures([&] { close_import(memory); });
+}
+
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  return answered_outside_captures([&] { *memory = allocate_host(bytes); });
+}
+
+cudaError_t cudaFreeHost(void* memory) {
+  return answered_outside_captures([&] { free_host(memory); });
+}
+
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
+  return answered_outside_captures([&] { register_host(memory, bytes); });
+}
+
+cudaError_t cudaHostUnregister(void* memory) {
+  return answered_outside_captures([&] { unregister_host(memory); });
+}
+
+cudaError_t cudaHostGetDevicePointer(void** address, void* memory, unsigned) {
+  return answered([&] { *address = device_address_of(memory); });
+}
+
+// Streams of the runtime interface.
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return answered([&] {
+    if (flags != cudaStreamNonBlocking) throw Refusal(cudaErrorNotSupported, "a stream that the null stream waits for");
+    *stream = create_stream(current_device());
+  });
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return answered([&] { destroy_stream(stream); });
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return answered([&] { known(stream).synchronize(); });
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return answered([&] { exchange_capture_mode(*mode); });
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return answered(
+      [&] { *status = known(stream).capture() ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone; });
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  return answered([&] { copy(known(stream), to, from, bytes); });
+}
+
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
+  return answered([&] { known(stream).push([=] { std::memset(memory, value, bytes); }); });
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument) {
+  return answered([&] { call_on_host(known(stream), function, argument); });
+}

@@ -1,0 +1,87 @@
+#include "stand_in/kernel.h"
+
+#include <array>
+
+#include "device/cuda/cuda_primitives.h"
+#include "stand_in/machine.h"
+
+namespace stand_in {
+namespace {
+
+using ringdp::gpu::testing::HostBlock;
+using ringdp::gpu::testing::HostThread;
+
+class Device {
+ public:
+  void run(int blocks, const std::function<void()>& body) {
+    std::vector<std::thread> running;
+    {
+      const std::lock_guard first_come(placing_);
+      for (int b = 0; b < blocks; ++b) {
+        take_place();
+        running.emplace_back([this, b, blocks, &body] {
+          run_block(b, blocks, body);
+          leave();
+        });
+      }
+    }
+    for (std::thread& block : running) block.join();
+  }
+
+ private:
+  static void run_thread(HostBlock& its_block, int thread, int block, int blocks, const std::function<void()>& body) {
+    HostThread self;
+    self.thread = thread;
+    self.threads = kThreadsOfBlock;
+    self.block = block;
+    self.its_block = &its_block;
+    self.hostility.keeps_stores = false;
+    self.hostility.one_yield_in = 0;
+    ringdp::gpu::testing::this_thread = &self;
+    ringdp::gpu::blocks_of_grid = blocks;
+    body();
+    ringdp::gpu::testing::this_thread = nullptr;
+  }
+  static void run_block(int block, int blocks, const std::function<void()>& body) {
+    HostBlock here(kThreadsOfBlock);
+    std::vector<std::thread> others;
+    for (int t = 1; t < kThreadsOfBlock; ++t) {
+      others.emplace_back([&, t] { run_thread(here, t, block, blocks, body); });
+    }
+    run_thread(here, 0, block, blocks, body);
+    for (std::thread& thread : others) thread.join();
+  }
+
+  void take_place() {
+    std::unique_lock lock(mutex_);
+    left_.wait(lock, [this] { return resident_ < machine().multiprocessors * kBlocksOfMultiprocessor; });
+    ++resident_;
+  }
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    --resident_;
+    left_.notify_all();
+  }
+
+  std::mutex placing_;
+  std::mutex mutex_;  // guards resident_
+  std::condition_variable left_;
+  int resident_ = 0;
+};
+
+// Never destroyed, as streams are not.
+Device& device_at(int number) {
+  static auto* const all = new std::array<Device, 8>;
+  return all->at(number);
+}
+
+}  // namespace
+
+void launch(Stream& stream, int blocks, const std::function<void()>& body) {
+  if (stream.device != current_device()) {
+    throw Refusal(cudaErrorInvalidResourceHandle, "a launch on a stream of another device than the current one");
+  }
+  stream.push([device = stream.device, blocks, body] { device_at(device).run(blocks, body); });
+}
+
+}  // namespace stand_in

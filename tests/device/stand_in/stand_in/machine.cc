@@ -1,0 +1,94 @@
+#include "stand_in/machine.h"
+
+#include <cstdlib>
+#include <sstream>
+
+#include "stand_in/memory.h"
+#include "stand_in/stream.h"
+
+namespace stand_in {
+namespace {
+
+thread_local int device_of_thread = 0;
+
+std::string text_of(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+int number_of(const char* name, int otherwise, int low, int high) {
+  const std::string text = text_of(name);
+  if (text.empty()) return otherwise;
+  char* end = nullptr;
+  const long value = std::strtol(text.c_str(), &end, 10);
+  if (*end == '\0' && value >= low && value <= high) return static_cast<int>(value);
+  const std::string expected = std::to_string(low) + ".." + std::to_string(high);
+  throw Refusal(cudaErrorInvalidValue, "invalid value '" + text + "' for " + name + " (expected " + expected + ")");
+}
+
+Machine by_environment() {
+  Machine machine;
+  machine.devices = number_of("STAND_IN_DEVICES", machine.devices, 0, 8);
+  machine.multiprocessors = number_of("STAND_IN_MULTIPROCESSORS", machine.multiprocessors, 1, 64);
+  std::istringstream lacks(text_of("STAND_IN_LACKS"));
+  for (std::string what; std::getline(lacks, what, ',');) {
+    if (what != "ipc" && what != "fd" && what != "stream_waits") {
+      throw Refusal(cudaErrorInvalidValue,
+                    "invalid value '" + what + "' for STAND_IN_LACKS (expected one of: ipc, fd, stream_waits)");
+    }
+    (what == "ipc" ? machine.ipc : what == "fd" ? machine.fd : machine.stream_waits) = false;
+  }
+  return machine;
+}
+
+}  // namespace
+
+const Machine& machine() {
+  static const Machine instance = by_environment();
+  return instance;
+}
+
+void set_device(int device) {
+  if (machine().devices == 0) throw Refusal(cudaErrorNoDevice, "STAND_IN_DEVICES is 0");
+  if (device < 0 || device >= machine().devices) {
+    throw Refusal(cudaErrorInvalidDevice, "there is no device " + std::to_string(device));
+  }
+  device_of_thread = device;
+}
+
+int current_device() {
+  set_device(device_of_thread);
+  return device_of_thread;
+}
+
+}  // namespace stand_in
+
+// What tests do that the interface of libringdp_gpu.so leaves to its caller: devices, streams and captures.
+
+using namespace stand_in;
+
+extern "C" {
+
+void stand_in_set_device(int device) { set_device(device); }
+int stand_in_device() { return current_device(); }
+size_t stand_in_pinned_bytes() { return pinned_bytes(); }
+size_t stand_in_copied_bytes() { return copied_bytes(); }
+
+Stream* stand_in_create_stream() { return create_stream(current_device()); }
+void stand_in_destroy_stream(Stream* stream) { destroy_stream(stream); }
+void stand_in_synchronize_stream(Stream* stream) { known(stream).synchronize(); }
+
+void stand_in_begin_capture(Stream* stream) { known(stream).begin_capture(); }
+// What the stream was given since: to be replayed any number of times, and ended once. Null when there is no graph.
+void* stand_in_end_capture(Stream* stream) {
+  try {
+    return new std::shared_ptr<Capture>(known(stream).end_capture());
+  } catch (const Refusal&) {
+    return nullptr;
+  }
+}
+void stand_in_replay(void* graph, Stream* stream) {
+  for (const Job& job : (*static_cast<std::shared_ptr<Capture>*>(graph))->jobs()) known(stream).push(job);
+}
+void stand_in_end_graph(void* graph) { delete static_cast<std::shared_ptr<Capture>*>(graph); }
+}

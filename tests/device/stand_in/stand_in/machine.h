@@ -1,0 +1,36 @@
+// Why a call fails: a number of cudaError_t (the driver interface has the same), and what was wrong.
+#pragma once
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+
+#include "cuda_runtime.h"
+
+namespace stand_in {
+
+class Refusal : public std::runtime_error {
+ public:
+  Refusal(cudaError_t code, const std::string& why) : std::runtime_error(why), code(code) {}
+  const cudaError_t code;
+};
+
+// The devices there are, by the environment, read once:
+//   STAND_IN_DEVICES=2          how many; the same number is the same device in every process of the machine
+//   STAND_IN_MULTIPROCESSORS=4  blocks that a device holds at once, of all kernels of a process
+//   STAND_IN_LACKS=ipc,fd,stream_waits   what they cannot do: legacy IPC, sharing by descriptor, 64-bit stream waits
+// Every process has all of a device's multiprocessors: contexts of processes are time slices, here the host's.
+
+constexpr size_t kDeviceBytes = size_t{1} << 30;
+constexpr int kThreadsOfBlock = 2;  // host threads, however many a launch asks for
+
+struct Machine {
+  int devices = 2, multiprocessors = 4;
+  bool ipc = true, fd = true, stream_waits = true;
+};
+const Machine& machine();  // throws Refusal for a value that is none
+
+// Throws Refusal when there is no such device; of the calling thread.
+void set_device(int device);
+int current_device();
+
+}  // namespace stand_in

@@ -1,0 +1,168 @@
+"""When a run has been long enough, where it stands still, and what of its output is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from ringdp.tools.attach.assignment import Assignment
+from ringdp.tools.attach.records import Reader
+from ringdp.tools.doctor import run
+from ringdp.tools.doctor.checks.failure import HANGS
+from ringdp.tools.doctor.evidence import Stand
+from ringdp.tools.doctor.probes.errors import stack_file
+from ringdp.tools.doctor.run import DONE, OUTPUT, SILENT, Watch, examine, last_lines, stacks_of
+
+HERE = socket.gethostname()
+STUCK = """
+import faulthandler, signal, sys, time
+faulthandler.register(signal.SIGUSR1, file=open(sys.argv[1], "w"))
+def stuck():
+    print("ready", flush=True); time.sleep(600)  # on one line: the signal may come before the sleep
+stuck()
+"""
+
+
+def write(folder, rank, *kinds, pid=0, host=HERE):
+    with (folder / f"rank{rank}.jsonl").open("a") as stream:
+        if stream.tell() == 0:
+            header = {"kind": "rank", "rank": rank, "world": 2, "restart": 0, "time": 0, "pid": pid, "host": host}
+            stream.write(json.dumps(header) + "\n")
+        for kind in kinds:
+            stream.write(json.dumps({"kind": kind}) + "\n")
+
+
+def test_it_ends_when_all_ranks_have_made_their_steps(tmp_path):
+    watch = Watch(Reader(tmp_path), tmp_path, 2, 60.0)
+    write(tmp_path, 0, "step", "step")
+    assert watch.tick() == ""
+    write(tmp_path, 1, "step")
+    assert watch.tick() == ""
+    write(tmp_path, 1, "step")
+    assert watch.tick() == DONE
+
+
+def test_it_ends_when_nothing_has_come_for_so_long(tmp_path):
+    watch = Watch(Reader(tmp_path), tmp_path, 2, 0.0)
+    write(tmp_path, 0, "step")
+    assert [watch.tick(), watch.tick()][-1] == HANGS
+    assert watch.idle.keys() == {0} and watch.idle[0] > 0
+
+
+def test_a_job_that_never_begins_is_ended(tmp_path):
+    watch = Watch(Reader(tmp_path), tmp_path, 2, 0.001)
+    while not (reason := watch.tick()):
+        pass
+    assert reason == SILENT
+
+
+def test_ranks_that_write_elsewhere_are_not_waited_for(tmp_path):
+    watch = Watch(Reader(tmp_path), tmp_path, 2, 60.0)
+    write(tmp_path, 0, "step", "step", "step")
+    assert watch.tick() == ""
+    write(tmp_path, 0, "step")
+    assert watch.tick() == DONE
+
+
+def test_a_process_of_another_host_is_not_signalled(tmp_path, monkeypatch):
+    signalled = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: signalled.append((pid, number)))
+    monkeypatch.setattr(run, "_belongs_to", lambda folder, pid: True)
+    for rank, host in enumerate((HERE, "elsewhere")):
+        stack_file(tmp_path, 70 + rank).touch()
+        write(tmp_path, rank, pid=70 + rank, host=host)
+    assert stacks_of(Reader(tmp_path).read(), tmp_path) == {}
+    assert signalled == [(70, signal.SIGUSR1)]
+
+
+def test_a_rank_that_is_stuck_says_where(tmp_path):
+    pipe = {"stdout": subprocess.PIPE, "text": True}
+    pipe["env"] = {**os.environ, **Assignment("doctor", tmp_path).environment}
+    process = subprocess.Popen([sys.executable, "-c", STUCK, str(tmp_path / "stack")], **pipe)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        (tmp_path / "stack").rename(tmp_path / f"stack-{process.pid}.txt")
+        write(tmp_path, 1, pid=process.pid)
+        write(tmp_path, 0, pid=os.getpid())  # which has no handler, and must not be signalled
+        assert stacks_of(Reader(tmp_path).read(), tmp_path) == {1: Stand("<string>, line 5 in stuck")}
+    finally:
+        process.kill()
+        process.communicate()
+
+
+TORCH = "/v/lib/python3.11/site-packages/torch"
+FRAMES = {
+    "backward": f"{TORCH}/autograd/graph.py",
+    "all_reduce": f"{TORCH}/distributed/distributed_c10d.py",
+    "": "/v/lib/python3.11/threading.py",
+}
+
+
+@pytest.mark.parametrize(("call", "file"), FRAMES.items())
+def test_a_stack_says_what_a_rank_waits_in(tmp_path, monkeypatch, call, file):
+    """Below the script's line: a call in which ranks meet, or anything else."""
+    monkeypatch.setattr(run, "_belongs_to", lambda folder, pid: False)
+    write(tmp_path, 0, pid=7)
+    frames = [f'  File "{file}", line 9 in _{call}', '  File "/home/me/train.py", line 31 in main']
+    stack_file(tmp_path, 7).write_text("\n".join(["Current thread 0x1 (most recent call first):", *frames, ""]))
+    assert stacks_of(Reader(tmp_path).read(), tmp_path) == {0: Stand("train.py, line 31 in main", call)}
+
+
+def test_a_stranger_who_has_a_rank_s_number_now_is_not_signalled(tmp_path):
+    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        stack_file(tmp_path, stranger.pid).touch()
+        write(tmp_path, 0, pid=stranger.pid)
+        assert stacks_of(Reader(tmp_path).read(), tmp_path) == {}
+        assert stranger.poll() is None
+    finally:
+        stranger.communicate(b"\n")
+
+
+def test_the_job_s_output_is_kept_with_its_evidence(tmp_path):
+    command = [sys.executable, "-c", "import sys; print('out'); sys.exit('err')"]
+    evidence = examine(command, Assignment("doctor", tmp_path), 5, 60.0, None)
+    assert (evidence.status, evidence.stopped, evidence.ranks) == (1, "", {})
+    assert sorted((tmp_path / OUTPUT).read_text().split()) == ["err", "out"]
+
+
+# As torch 2.13 prints it, shortened.
+RANKS = [
+    "[rank1]: Traceback (most recent call last):",
+    '[rank1]:   File "/home/me/train.py", line 4, in <module>',
+    "[rank1]: RuntimeError: bad sample",
+]
+LOGGED = "E1123 09:51:32.59 13257 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1)"
+TORCHRUN = [
+    "Traceback (most recent call last):",
+    '  File "/v/site-packages/torch/distributed/run.py", line 1028, in main',
+    '  File "/v/site-packages/torch/distributed/launcher/api.py", line 383, in launch_agent',
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    *["  rank      : 0 (local_rank: 0)"] * 100,
+]
+
+
+def said(*lines):
+    return last_lines("\n".join(lines))
+
+
+def test_ranks_come_before_torchrun_whatever_its_length():
+    shown = said(*RANKS[:1], LOGGED, *RANKS[1:], *TORCHRUN)
+    assert shown[:3] == RANKS
+    assert set(shown[3:]) == {TORCHRUN[-1]}  # its last lines
+
+
+def test_a_short_end_is_shown_whole():
+    assert said("step 1", LOGGED, *RANKS, *TORCHRUN[:4]) == ["step 1", *RANKS, LOGGED, *TORCHRUN[:4]]
+
+
+def test_without_torchrun_the_last_lines_are_shown_as_they_are():
+    lines = ["Traceback (most recent call last):", *map(str, range(1000))]
+    shown = said(*lines)
+    assert shown == lines[-len(shown) :] and len(shown) < 100
+    assert said() == []

@@ -1,0 +1,74 @@
+"""Ranks played one after the other in this process: real loaders and samplers, drawn through the real hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from ringdp.tools.feed.exchange import records_of
+from ringdp.tools.feed.hooks import Watcher, unwatch, watch
+from ringdp.tools.feed.judge import Report, judge
+from ringdp.tools.feed.recorder import Recorder
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+
+def numbered(length: int = 64) -> TensorDataset:
+    """Sample i is the numbers i and i % 10."""
+    return TensorDataset(torch.arange(float(length)), torch.arange(length) % 10)
+
+
+def played(draw_as: Callable[[int], object], world: int) -> dict[int, list[dict[str, Any]]]:
+    """draw_as(rank) iterates what that rank would; the records by rank."""
+    rows: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(world)}
+    for rank in range(world):
+        watcher = Watcher(Recorder(rows[rank].append), lambda source: True)
+        watch(watcher, DistributedSampler)
+        try:
+            draw_as(rank)
+        finally:
+            unwatch(watcher)
+        assert not watcher.failed
+    return rows
+
+
+def judged(draw_as: Callable[[int], object], world: int) -> Report:
+    """The report on it."""
+    rows = played(draw_as, world)
+    return judge({rank: records_of(rank, world, rows[rank]) for rank in rows}, only_training=False)
+
+
+def epochs_of(
+    loader: Any, epochs: int = 1, steps: int | None = None, *, told: bool = True, trained: bool = True
+) -> None:
+    """Draws, a backward pass after each; `steps` ends each epoch early; told=False forgets set_epoch()."""
+    for epoch in range(epochs):
+        if told and isinstance(getattr(loader, "sampler", None), DistributedSampler):
+            loader.sampler.set_epoch(epoch)
+        for step, _ in enumerate(loader):
+            if trained:
+                torch.ones(1, requires_grad=True).sum().backward()
+            if step + 1 == steps:
+                break
+
+
+def sharded(dataset: Dataset[Any], rank: int, world: int, batch: int = 8, **options: Any) -> DataLoader[Any]:
+    """As it should be done."""
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset, num_replicas=world, rank=rank, **options)
+    return DataLoader(dataset, batch_size=batch, sampler=sampler)
+
+
+def shuffled(dataset: Dataset[Any], seed: int, batch: int = 8) -> DataLoader[Any]:
+    """A plain DataLoader."""
+    return DataLoader(dataset, batch_size=batch, shuffle=True, generator=torch.Generator().manual_seed(seed))
+
+
+def fixed(dataset: Dataset[Any], batches: Iterable[list[int]]) -> DataLoader[Any]:
+    """Exactly these batches."""
+    return DataLoader(dataset, batch_sampler=list(batches))
+
+
+def checks(report: Report) -> list[str]:
+    """The names of what was found."""
+    return [finding.check for finding in report.findings]

@@ -1,0 +1,196 @@
+"""Files that ranks wrote are read or refused, and their events put together to collectives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from made_up import MS, Run, as_file
+from ringdp.tools.observe.traces import Event, Group, TraceError, collectives, missing_ranks, read, read_folder
+
+ANALYSER = "torch.distributed.flight_recorder.fr_trace"
+
+
+def analyse(folder, *options):
+    """What torch's own tool makes of it."""
+    command = [sys.executable, "-m", ANALYSER, folder, *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_file_gives_back_the_dump(tmp_path):
+    dumps = Run(ranks=2, steps=3).dumps()
+    for dump in dumps:
+        as_file(dump, tmp_path)
+    (tmp_path / "trace.json").write_text("{}")
+    assert read_folder(tmp_path) == dumps
+    assert missing_ranks(dumps) == []
+    assert missing_ranks(dumps[1:]) == [0]
+
+
+def test_nothing_there_says_how_to_get_it(tmp_path):
+    with pytest.raises(TraceError, match=r"RINGDP_TRACE="):
+        read_folder(tmp_path)
+    with pytest.raises(TraceError, match=r"there is no folder .*absent"):
+        read_folder(tmp_path / "absent")
+
+
+class Harm:
+    def __reduce__(self):
+        return os.system, ("touch harmed",)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.write_bytes(file.read_bytes()[:-40]),
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(pickle.dumps({"entries": []})),
+        lambda file: file.write_bytes(pickle.dumps({"ringdp": {"format": 9}})),
+        lambda file: file.write_bytes(pickle.dumps({"ringdp": Harm()})),
+        lambda file: (file.unlink(), file.mkdir()),
+    ],
+    ids=["cut", "empty", "another recorder's", "newer format", "code", "folder"],
+)
+def test_a_damaged_file_is_named_and_nothing_runs(tmp_path, damage, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = as_file(Run(ranks=2, steps=2).dumps()[1], tmp_path)
+    damage(file)
+    with pytest.raises(TraceError, match=r"rank_1"):
+        read(file)
+    assert not (tmp_path / "harmed").exists()
+
+
+def changed(event=None, **head):
+    """A dump of rank 1 with another value in its head, or in its second event."""
+    dump = Run(ranks=2, steps=2).dumps()[1]
+    events = list(dump.events)
+    events[1] = events[1]._replace(**(event or {}))
+    return replace(dump, events=tuple(events), **head)
+
+
+WRONG = [
+    changed({"group": 7}),
+    changed({"group": "0"}),
+    changed({"kind": "blocked", "group": 0, "peer": 2}),
+    changed({"time": 10**400}),
+    changed({"name": None}),
+    changed(wall="now"),
+    changed(groups=(Group("0", 1, (0, 5)),)),
+    changed(groups=(Group("0", 9, (0, 1)),)),
+]
+
+
+@pytest.mark.parametrize("dump", WRONG)
+def test_values_that_no_rank_writes_are_refused_when_they_are_read(tmp_path, dump):
+    with pytest.raises(TraceError, match=r"rank_1 is not a trace of ringdp"):
+        read(as_file(dump, tmp_path))
+
+
+def train(steps):
+    import torch
+    import torch.distributed as dist
+
+    for _ in range(steps):
+        dist.all_reduce(torch.ones(1000))
+    out = [torch.empty(3) for _ in range(dist.get_world_size())]
+    dist.all_gather(out, torch.ones(3))
+    dist.barrier()
+
+
+def disagree():
+    import torch
+    import torch.distributed as dist
+
+    with contextlib.suppress(Exception):
+        dist.all_reduce(torch.ones(4 + dist.get_rank()))
+
+
+def test_ranks_that_leave_have_written_what_they_did(run_on_fresh_ranks, tmp_path):
+    world = run_on_fresh_ranks(2, trace=tmp_path / "new")
+    world.join()
+    world.run(train, 5)
+    world.leave()
+    dumps = read_folder(tmp_path / "new")
+    assert [dump.rank for dump in dumps] == [0, 1]
+    assert [dump.pid for dump in dumps] == [world.pid(0), world.pid(1)]
+    for dump in dumps:
+        group = dump.groups[0]
+        assert (group.rank, group.members) == (dump.rank, (0, 1))
+        kinds = [event.kind for event in dump.events if event.group == 0]
+        assert [kinds.count(kind) for kind in ("enqueued", "started", "arrived", "finished")] == [7] * 4
+        called = [(e.name, e.bytes, e.dtype) for e in dump.events if e.kind == "enqueued"]
+        assert called[0] == ("all_reduce", 4000, "float32") and called[5] == ("all_gather", 24, "float32")
+        assert dump.events == tuple(sorted(dump.events, key=lambda event: event.time))
+        assert not dump.overwritten and dump.lost == 0
+    analysed = analyse(tmp_path / "new", "-o", tmp_path / "db")
+    assert analysed.returncode == 0, analysed.stderr
+    _, database = pickle.loads((tmp_path / "db").read_bytes())
+    found = [(c.collective_name, c.pass_check, c.collective_state) for c in database.collectives]
+    assert found == [("gloo:all_reduce", True, "completed")] * 5 + [
+        ("gloo:all_gather", True, "completed"),
+        ("gloo:barrier", True, "completed"),
+    ]
+
+
+def test_a_failure_is_dumped_at_once_and_torch_s_analyser_names_the_culprit(run_on_fresh_ranks, tmp_path):
+    world = run_on_fresh_ranks(2, trace=tmp_path / "failed")
+    world.join()
+    world.run(train, 1)
+    world.run(disagree)  # and no rank leaves
+    dumps = read_folder(tmp_path / "failed")
+    assert [[e.seq for e in dump.events if e.kind == "failed"] for dump in dumps] == [[4], [4]]
+    analysed = analyse(tmp_path / "failed")
+    assert analysed.returncode == 0, analysed.stderr
+    assert "SIZE_OR_SYNTAX_MISMATCH" in analysed.stdout + analysed.stderr
+
+
+def test_a_small_ring_keeps_the_latest(run_on_fresh_ranks, tmp_path):
+    world = run_on_fresh_ranks(2, trace=tmp_path / "small", trace_events=64)
+    world.join()
+    world.run(train, 40)
+    world.leave()
+    for dump in read_folder(tmp_path / "small"):
+        assert dump.overwritten and len(dump.events) <= 64
+        assert max(event.seq for event in dump.events) == 42
+
+
+def test_waits_and_transfers_are_those_that_were_made_up():
+    run = Run(3, 4, compute=lambda rank, step: 10.0 + 7 * (rank == 1), transfer=2.5, zero=lambda rank: 10**12 * rank)
+    rows = collectives(run.dumps())
+    assert [row.seq for row in rows] == [1, 2, 3, 4]
+    for row in rows:
+        assert (row.group, row.name, row.dtype, row.op) == ("0", "all_reduce", "float32", "SUM")
+        assert row.algorithm == "direct"
+        assert row.whole and row.bytes == run.size
+        assert {rank: side.wait for rank, side in row.sides.items()} == {0: 7 * MS, 1: 0, 2: 7 * MS}
+        assert all(side.transfer == pytest.approx(2.5 * MS, abs=2) for side in row.sides.values())
+
+
+def test_what_a_rank_has_not_seen_or_failed_is_not_whole():
+    dumps = Run(ranks=2, steps=3).dumps()
+    cut = replace(dumps[1], events=tuple(e for e in dumps[1].events if (e.kind, e.seq) != ("arrived", 2)))
+    fails = {("finished", 3): "failed"}
+    failed = replace(cut, events=tuple(e._replace(kind=fails.get((e.kind, e.seq), e.kind)) for e in cut.events))
+    assert [row.whole for row in collectives([dumps[0], failed])] == [True, False, False]
+    assert [row.whole for row in collectives(dumps[:1])] == [False] * 3
+
+
+def test_groups_of_one_name_are_told_apart():
+    dump = Run(ranks=1, steps=2).dumps()[0]
+    again = Event("enqueued", 10**9, group=1, seq=1, name="barrier")
+    both = replace(dump, groups=(*dump.groups, Group("0", 0, (0,))), events=(*dump.events, again))
+    rows = [(row.seq, row.name) for row in collectives([both])]
+    assert rows == [(1, "all_reduce"), (2, "all_reduce"), (1, "barrier")]
+
+
+def test_full_links_name_ranks_of_the_job():
+    run = Run(ranks=2, steps=1, full=lambda rank, peer: 4.0 if rank == 0 else 0)
+    dumps = [replace(d, groups=(Group("0", d.groups[0].rank, (0, 1)),)) for d in run.dumps()]
+    row = collectives(dumps)[0]
+    assert row.sides[0].backlogs == {1: (run.size, 4 * MS)}
+    assert row.sides[1].backlogs == {}
