@@ -55,7 +55,7 @@ def test_elements_can_be_counted_in_the_order_of_memory():
 
 
 def test_an_order_that_is_no_permutation_is_refused():
-    with pytest.raises(CheckpointError, match=r"has the order \[0, 0\], no permutation"):
+    with pytest.raises(CheckpointError, match=r"has the order \[0, 0\], not a permutation"):
         _ = Piece("parameter", "w", (2, 3), 0, torch.zeros(6), (0, 0)).stretch
 
 
