@@ -109,7 +109,7 @@ class Mean:
 
     @property
     def name(self) -> str:
-        """One of "fused" (by the backend), "exchanged" (shards, summed here) and "summed" (in the backend's own order)."""
+        """Which kind: "fused", "exchanged" or "summed"; see csrc/reducer/mean.h."""
 
 class ReducerOptions:
     """How a reducer works; csrc/reducer/reducer.h explains the fields."""

@@ -226,7 +226,7 @@ class DistributedDataParallel(Sharding, _Stock):
         return {**super().__getstate__(), "_delayed_mean": None, "_optimizer": None, "_is_copy": True}
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        if not self._delay_all_reduce_all_params:  # if so, there is no reducer
+        if not self._delay_all_reduce_all_params:  # otherwise there is no reducer
             self.reducer.stop_shared_allocation()
             if torch.is_grad_enabled():
                 self._check_frozen()
