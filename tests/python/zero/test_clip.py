@@ -124,7 +124,7 @@ def test_a_piece_has_the_sums_of_the_whole(dtype):
 
 
 def test_pieces_are_flat():
-    with pytest.raises(RuntimeError, match="must be flat"):
+    with pytest.raises(RuntimeError, match="must be a contiguous 1-D tensor"):
         _C.block_squares(torch.ones(2, 2))
 
 
