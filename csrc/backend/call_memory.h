@@ -1,8 +1,8 @@
-// Where the tensors of one call lie while it runs (contiguous memory), and how results get back to the tensors.
+// The contiguous memory that one call works on, and how its results get back to the tensors.
 //
-// CPU tensors are used in place or copied at once; those of a device get pinned memory, to which they
-// are copied in the order of streams once the call starts, or stay there when the device runs the collective
-// (device/torch/device_collectives.h). A call's tensors are on one device.
+// CPU tensors are used in place or copied at once. Those of a device are copied to pinned memory, in stream order, when
+// the call starts, unless the device runs the collective itself (device/torch/device_collectives.h). A call's tensors
+// are on one device.
 #pragma once
 #include <functional>
 #include <mutex>
@@ -17,11 +17,11 @@ class CallMemory {
  public:
   explicit CallMemory(DeviceCollectives& devices) : devices_(&devices) {}
 
-  // Before anything is read or written: the call runs on its device. `used`: its tensors, where it is not a plain
+  // Before anything is read or written: the call runs on its device. `used`: its tensors, unless it is a plain
   // collective.
   void stay_on(DeviceCallPtr call, std::vector<at::Tensor> used = {});
 
-  // Contiguous memory that holds the elements of `from`; whose contents are written to `to`; or both.
+  // Contiguous memory that holds the elements of `from`, or whose contents are later written to `to`, or both.
   at::Tensor read(const at::Tensor& from);
   // Does not overlap memory that was read so far, except for `in_place`, a result of read().
   at::Tensor write(const at::Tensor& to, const char* call, const at::Tensor& in_place = {});

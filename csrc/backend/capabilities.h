@@ -21,8 +21,8 @@ class Capabilities {
   // The sum over ranks divided once by `divisor` (equal on all ranks, not 0), as one operation: rank order, reduced and
   // divided in float32 for 16-bit floats, rounded once. A SUM rounded to 16 bits and divided afterwards differs in
   // 3 to 5 % of the elements. Floating-point and complex tensors; in place.
-  // `digests` (comm/pending.h), unless null, travel with it: a checksum of each rank's, known to all when it is done.
-  // A tensor that lies in memory of share_memory() is reduced there; all ranks then bring the same place of the same.
+  // `digests` (comm/pending.h), unless null, carry a checksum from each rank to all ranks; valid when the work is done.
+  // A tensor in memory of share_memory() is reduced there; all ranks must then pass the same part of the same memory.
   using Digests = comm::Digests;
   using DigestsPtr = std::shared_ptr<Digests>;
   virtual c10::intrusive_ptr<c10d::Work> reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous,
@@ -43,19 +43,19 @@ class Capabilities {
   // Collective; all ranks pass equal arguments. A flat tensor of zeros in device memory that all ranks map, for tensors
   // that outlive many collectives; undefined, on all ranks, where devices share no memory. Never on the CPU.
   virtual at::Tensor share_memory(int64_t elements, const at::TensorOptions& options) = 0;
-  // Collective: frees such memory whose tensors are gone on all ranks. Waits for the device.
+  // Frees such memory if its tensors are gone on all ranks. Collective. Waits for the device.
   virtual void reclaim_memory(c10::Device device) = 0;
-  virtual bool shares(const at::Tensor& tensor) const = 0;  // whether it lies in such memory
+  virtual bool shares(const at::Tensor& tensor) const = 0;  // whether it is in such memory
 
   // Fused reduce_scatter_div and Adam on this rank's part of the parameters, in one call of the device; `step` says
-  // which ranks get the updated parameters. `gradients` are read. why_no_step(): "" where this device can do it; equal
-  // on all ranks.
+  // which ranks get the updated parameters. `gradients` are only read. why_no_step(): why this device cannot do it, or
+  // ""; equal on all ranks.
   virtual std::string why_no_step(c10::Device device) = 0;
   virtual c10::intrusive_ptr<c10d::Work> reduce_scatter_step(const at::Tensor& gradients, double divisor,
                                                              ShardStep step, DigestsPtr digests) = 0;
 
-  // While the scope lives, collectives need not copy tensors of these sizes that this thread makes (in a backward pass:
-  // the gradients). Null where the group has no shared memory.
+  // While the scope lives, tensors of these sizes in bytes that this thread allocates (in a backward pass: gradients)
+  // are in memory that collectives need not copy. Null if the group has no shared memory.
   virtual std::unique_ptr<SizedScope> share_tensors_of(std::vector<size_t> sizes) = 0;
 };
 

@@ -17,14 +17,14 @@ struct ShardStep {
     std::vector<at::Tensor> state;  // as kernels::StepArrays has it, of as many elements as the piece
     kernels::AdamScalars scalars = {};
   };
-  // Either the whole bucket: then all ranks get all of it, stepped, and elements that no rank's pieces cover become
-  // their gradient, so they must be padding. Or this rank's part: then no other rank gets it, and elements that no
-  // piece covers keep their value.
+  // Either the whole bucket: all ranks receive all of it, stepped; elements in no rank's pieces are overwritten by
+  // their gradient, so they must be padding. Or this rank's part: no other rank receives it, and elements in no piece
+  // keep their value.
   at::Tensor parameters;
   std::vector<Piece> pieces;  // in order
 };
 
-// DistBackendError names what does not fit gradients of the whole bucket, of `world` equal parts.
+// DistBackendError names a tensor that does not match `world` equal parts of the bucket's gradients.
 void check(const ShardStep& step, const at::Tensor& gradients, int world);
 
 }  // namespace ringdp::backend

@@ -1,5 +1,5 @@
 // From torch's tensors and reduce operations to ringdp's element types, operations and flat memory, with the checks
-// before anything moves.
+// that come before any data is sent.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>

@@ -16,10 +16,10 @@ using reducer::Reducer;
 using reducer::Reduction;
 
 reducer::Layout make_layout(const std::vector<std::tuple<int64_t, int64_t, bool>>& parts,
-                            const std::vector<size_t>& order, const std::vector<int64_t>& limits, bool never_beyond) {
+                            const std::vector<size_t>& order, const std::vector<int64_t>& limits, bool hard_limits) {
   std::vector<reducer::Part> known;
-  for (const auto& [bytes, kind, alone] : parts) known.push_back({bytes, kind, alone});
-  return reducer::make_layout(known, order, limits, never_beyond);
+  for (const auto& [bytes, kind, own_bucket] : parts) known.push_back({bytes, kind, own_bucket});
+  return reducer::make_layout(known, order, limits, hard_limits);
 }
 
 // The fields by name; an unknown name is an AttributeError.
@@ -42,7 +42,7 @@ py::dict bucket_dict(const Reducer::BucketInfo& info) {
   return d;
 }
 
-// A copy taken without the GIL: the reducer's lock may be held by a thread that waits for it.
+// Calls `copy` without the GIL, because a thread that holds the reducer's lock may be waiting for the GIL.
 template <class Copy>
 auto unlocked(Copy copy) {
   const py::gil_scoped_release release;
@@ -83,7 +83,7 @@ py::dict timeline_dict(const Reducer& self) {
 void bind_reducer(py::module_& m) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   m.def("make_layout", &make_layout, py::arg("parts"), py::arg("order"), py::arg("limits"),
-        py::arg("never_beyond") = false);
+        py::arg("hard_limits") = false);
   m.def("came_late", &reducer::came_late, py::arg("name"));
   m.def("odd_ranks", &reducer::odd_ranks, py::arg("by_rank"));
 
@@ -113,7 +113,7 @@ void bind_reducer(py::module_& m) {
       .def_readwrite("shard_block", &Options::shard_block)
       .def_readwrite("rank_order", &Options::rank_order)
       .def_readwrite("check_drift", &Options::check_drift)
-      .def_readwrite("alone", &Options::alone)
+      .def_readwrite("made_locally", &Options::made_locally)
       .def_readwrite("layout", &Options::layout);
   py::class_<Reducer, std::shared_ptr<Reducer>>(m, "Reducer")
       .def(py::init<std::vector<at::Tensor>, std::vector<std::string>, std::vector<bool>, Reducer::GroupPtr, Options>(),
@@ -149,15 +149,15 @@ void bind_reducer(py::module_& m) {
       .def("delay_all_reduce", &Reducer::delay_all_reduce, no_gil)
       .def("backward_without_loss", &Reducer::backward_without_loss, no_gil)
       .def("check_finished", &Reducer::check_finished, no_gil)
-      .def("learns", &Reducer::learns, no_gil)
-      .def("stop_sharing", &Reducer::stop_sharing, no_gil)
+      .def("is_static_graph_first_pass", &Reducer::is_static_graph_first_pass, no_gil)
+      .def("stop_shared_allocation", &Reducer::stop_shared_allocation, no_gil)
       .def("keep_gradients", &Reducer::keep_gradients, no_gil)
       .def("passes", &Reducer::passes, no_gil)
       .def("may_be_unaveraged", &Reducer::may_be_unaveraged, no_gil)
       .def("unaveraged", &unaveraged, no_gil)
       .def("expects_gradients", &Reducer::expects_gradients, no_gil)
       .def("shadow_backward", &Reducer::shadow_backward, no_gil)
-      .def("ask_divisor", &Reducer::ask_divisor, no_gil)
+      .def("set_divisor_work", &Reducer::set_divisor_work, no_gil)
       .def("set_divisor", &Reducer::set_divisor, no_gil)
       .def("rebuild_buckets", &Reducer::rebuild_buckets, no_gil)
       .def("assume_arrival", &Reducer::assume_arrival, no_gil)
@@ -175,7 +175,7 @@ void bind_reducer(py::module_& m) {
           "keep_shards", [](Reducer& self) { self.set_on_shard({}, {}); }, no_gil)
       .def("arrival_order", &Reducer::arrival_order, no_gil)
       .def("unused", &Reducer::unused, no_gil)
-      .def("numbers", &Reducer::numbers, no_gil)
+      .def("stats", &Reducer::stats, no_gil)
       .def("mean_name", &Reducer::mean_name, no_gil)
       .def("error", &Reducer::error, no_gil);
 }

@@ -33,11 +33,11 @@ zero::Steps sgd_steps(Pieces parameters, Pieces buffers, std::vector<bool> first
                          {lr, momentum, dampening, weight_decay, nesterov, maximize}, fastest);
 }
 
-zero::Steps adam_steps(Pieces parameters, Pieces means, Pieces squares, Pieces largest, std::vector<double> numbers,
-                       double lr, double beta1, double beta2, double eps, double weight_decay, bool decoupled,
-                       bool amsgrad, bool maximize, bool fastest) {
-  return zero::adam_steps(std::move(parameters), std::move(means), std::move(squares), std::move(largest),
-                          std::move(numbers), {lr, beta1, beta2, eps, weight_decay, decoupled, amsgrad, maximize},
+zero::Steps adam_steps(Pieces parameters, Pieces exp_avg, Pieces exp_avg_sq, Pieces max_exp_avg_sq,
+                       std::vector<double> step_numbers, double lr, double beta1, double beta2, double eps,
+                       double weight_decay, bool decoupled, bool amsgrad, bool maximize, bool fastest) {
+  return zero::adam_steps(std::move(parameters), std::move(exp_avg), std::move(exp_avg_sq), std::move(max_exp_avg_sq),
+                          std::move(step_numbers), {lr, beta1, beta2, eps, weight_decay, decoupled, amsgrad, maximize},
                           fastest);
 }
 
@@ -47,7 +47,7 @@ std::shared_ptr<reducer::ShardSink> step_sink(const std::vector<std::tuple<int64
   return zero::step_sink(std::move(placed));
 }
 
-// Each piece: its offset in the shard, its state, the number of its step, and settings as adam_steps() has them.
+// Each piece: its offset in the shard, its state, its step number, and the settings in the order of adam_steps().
 using AdamTuple = std::tuple<double, double, double, double, double, bool, bool, bool>;
 using DevicePieceTuple = std::tuple<int64_t, Pieces, double, AdamTuple>;
 
@@ -94,7 +94,7 @@ void bind_zero(py::module_& m) {
   m.def("watch_backward", &watch_backward, py::arg("outputs"), py::arg("since"), py::arg("enter"), py::arg("leave"));
   m.def("block_squares", &zero::block_squares, py::arg("piece"), no_gil);
   py::class_<zero::PieceSteps, std::shared_ptr<zero::PieceSteps>>(m, "PieceSteps")
-      .def("run", &zero::PieceSteps::run, py::arg("numbers"), py::arg("gradients"), no_gil);
+      .def("run", &zero::PieceSteps::run, py::arg("pieces"), py::arg("gradients"), no_gil);
   py::class_<reducer::ShardSink, std::shared_ptr<reducer::ShardSink>>(m, "ShardSink")
       .def("take", &take, py::arg("begin"), py::arg("means"), no_gil)
       .def("wait", &reducer::ShardSink::wait, no_gil)
@@ -104,9 +104,10 @@ void bind_zero(py::module_& m) {
   m.def("sgd_steps", &sgd_steps, py::arg("parameters"), py::arg("buffers"), py::arg("first"), py::kw_only(),
         py::arg("lr"), py::arg("momentum"), py::arg("dampening"), py::arg("weight_decay"), py::arg("nesterov"),
         py::arg("maximize"), py::arg("fastest"));
-  m.def("adam_steps", &adam_steps, py::arg("parameters"), py::arg("means"), py::arg("squares"), py::arg("largest"),
-        py::arg("numbers"), py::kw_only(), py::arg("lr"), py::arg("beta1"), py::arg("beta2"), py::arg("eps"),
-        py::arg("weight_decay"), py::arg("decoupled"), py::arg("amsgrad"), py::arg("maximize"), py::arg("fastest"));
+  m.def("adam_steps", &adam_steps, py::arg("parameters"), py::arg("exp_avg"), py::arg("exp_avg_sq"),
+        py::arg("max_exp_avg_sq"), py::arg("step_numbers"), py::kw_only(), py::arg("lr"), py::arg("beta1"),
+        py::arg("beta2"), py::arg("eps"), py::arg("weight_decay"), py::arg("decoupled"), py::arg("amsgrad"),
+        py::arg("maximize"), py::arg("fastest"));
 }
 
 }  // namespace ringdp::bindings

@@ -1,4 +1,4 @@
-// Reducer: one step, from the end of a forward pass to gradients in their places.
+// Reducer: one step, from the end of a forward pass to averaged gradients in .grad.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/ScopeExit.h>
@@ -20,7 +20,7 @@ void Reducer::prepare_for_forward() {
   }
   ++timeline_.step;
   timeline_.forward = now_ns();
-  note(trace::Kind::kForward, timeline_.forward);
+  record(trace::Kind::kForward, timeline_.forward);
 }
 
 void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
@@ -32,11 +32,11 @@ void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
   next_ = 0;
   launched_ = 0;
   readiness_.begin();
-  if (learning()) readiness_.forget_firings();
+  if (static_graph_first_pass()) readiness_.forget_firings();
   for (Bucket& bucket : buckets_) {
     bucket.pending = bucket.indices.size();
     bucket.uncopied.clear();
-    let_go(bucket);
+    release_memory(bucket);
     renew_views(bucket);
   }
   wait_for_running();
@@ -45,20 +45,20 @@ void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
   running_.resize(buckets_.size());
   if (drift_) drift_->begin(buckets_.size());
   timeline_.begin_backward(now_ns(), buckets_.size());
-  note(trace::Kind::kBackward, timeline_.backward);
-  share_gradients();
+  record(trace::Kind::kBackward, timeline_.backward);
+  start_shared_allocation();
   if (searches()) search_unused(outputs);
 }
 
 // Gradients that are reduced in place should lie in shared memory.
-void Reducer::share_gradients() {
+void Reducer::start_shared_allocation() {
   std::vector<size_t> sizes;
   for (const Bucket& bucket : buckets_) {
     const size_t bytes = bucket.elements * bucket.options.dtype().itemsize();
     const bool large = bucket.in_place && !bucket.sparse && bytes >= backend::kSmallestInScope;
     if (large && std::count(sizes.begin(), sizes.end(), bytes) == 0) sizes.push_back(bytes);
   }
-  gradients_shared_ = share_gradients_of(*group_, parameters_[0].device(), std::move(sizes));
+  shared_allocation_ = share_gradients_of(*group_, parameters_[0].device(), std::move(sizes));
 }
 
 void Reducer::search_unused(const std::vector<at::Tensor>& outputs) {
@@ -99,7 +99,7 @@ void Reducer::autograd_hook(size_t index, const at::Tensor& arrived) {
 
 // Returns whether this firing completes the gradient.
 bool Reducer::count_in_static_graph(size_t index) {
-  if (learning()) {
+  if (static_graph_first_pass()) {
     unfinished_ = true;  // until delay_all_reduce()
     readiness_.count_firing(index);
     return false;
@@ -117,8 +117,8 @@ void Reducer::mark_ready(size_t index, Gradient gradient, const at::Tensor& arri
   if (--buckets_[number].pending == 0) bucket_ready(number);
 }
 
-// Copies the gradient into the bucket, unless it lies there already or may stay where it is. A gradient that possibly
-// no rank has used stays untouched.
+// Copies the gradient into the bucket, unless it is there already or can be reduced in place. The .grad of a parameter
+// that perhaps no rank has used is not changed.
 void Reducer::take(size_t index, Gradient kind, const at::Tensor& arrived) {
   Bucket& bucket = buckets_[places_[index].bucket];
   const at::Tensor& parameter = parameters_[index];
@@ -145,10 +145,10 @@ void Reducer::take(size_t index, Gradient kind, const at::Tensor& arrived) {
         "will not be synchronized across ranks.");
   }
   bucket.uncopied.push_back(position);
-  if (!options_.batched_copy) flush(bucket);
+  if (!options_.batched_copy) copy_waiting(bucket);
 }
 
-void Reducer::flush(Bucket& bucket) {
+void Reducer::copy_waiting(Bucket& bucket) {
   std::vector<at::Tensor> views, gradients;
   for (const size_t position : bucket.uncopied) {
     views.push_back(bucket.views[position]);
@@ -171,13 +171,13 @@ void Reducer::flush(Bucket& bucket) {
 }
 
 void Reducer::bucket_ready(size_t number) {
-  flush(buckets_[number]);
+  copy_waiting(buckets_[number]);
   timeline_.buckets[number].ready = now_ns();
-  note(trace::Kind::kReady, timeline_.buckets[number].ready, static_cast<int>(number));
+  record(trace::Kind::kReady, timeline_.buckets[number].ready, static_cast<int>(number));
   if (number != next_) return;  // not its turn: ranks launch in the same order
   for (; next_ < buckets_.size() && buckets_[next_].pending == 0; ++next_) {
     if (!options_.overlap) continue;
-    if (sharded() && next_ > 0) settle(next_ - 1);  // at most one bucket travels while another one fills
+    if (sharded() && next_ > 0) finish_bucket(next_ - 1);  // at most one bucket travels while another one fills
     launch(next_);
   }
 }
@@ -187,7 +187,7 @@ void Reducer::launch(size_t number) {
   const auto is_unused = [&](size_t index) { return std::count(unused_.begin(), unused_.end(), index) > 0; };
   if (options_.skip_unused && std::all_of(bucket.indices.begin(), bucket.indices.end(), is_unused)) return;
   timeline_.buckets[number].launched = now_ns();
-  note(trace::Kind::kLaunched, timeline_.buckets[number].launched, static_cast<int>(number));
+  record(trace::Kind::kLaunched, timeline_.buckets[number].launched, static_cast<int>(number));
   running_[number] = for_bucket(number, [&] {
     return start(bucket, bucket.memory, number,
                  carries_digests(bucket) ? drift_->take(number, bucket, bucket.memory) : nullptr);
@@ -195,7 +195,7 @@ void Reducer::launch(size_t number) {
   ++launched_;
 }
 
-// `flat`: the bucket's memory, or a stand-in of the same size.
+// `flat`: the bucket's memory, or another tensor of the same size.
 std::unique_ptr<Reduction> Reducer::start(const Bucket& bucket, const at::Tensor& flat, size_t number,
                                           Mean::DigestsPtr digests) {
   if (hook_) {
@@ -208,16 +208,16 @@ std::unique_ptr<Reduction> Reducer::start(const Bucket& bucket, const at::Tensor
   return mean_->start(as_reals(flat), divisor_.get(), std::move(digests));
 }
 
-void Reducer::settle(size_t number) {
+void Reducer::finish_bucket(size_t number) {
   Bucket& bucket = buckets_[number];
   if (auto running = std::move(running_[number])) {
     const at::Tensor result = for_bucket(number, [&] { return running->finish(); });
     timeline_.buckets[number].done = running->ended_ns();
-    note(trace::Kind::kDone, timeline_.buckets[number].done, static_cast<int>(number));
+    record(trace::Kind::kDone, timeline_.buckets[number].done, static_cast<int>(number));
     if (drift_) drift_->check(number, bucket, timeline_.step, *group_);
     bucket.sharded ? take_part(number, result) : write_back(bucket, result);
   }
-  let_go(bucket);
+  release_memory(bucket);
 }
 
 void Reducer::write_back(Bucket& bucket, const at::Tensor& result) {
@@ -272,29 +272,29 @@ void Reducer::backward_without_loss() {
 void Reducer::finish() {
   const auto forget_divisor = c10::make_scope_exit([this] { divisor_.reset(); });
   expecting_ = unfinished_ = false;
-  gradients_shared_.reset();
+  shared_allocation_.reset();
   timeline_.computed = now_ns();
-  note(trace::Kind::kComputed, timeline_.computed);
+  record(trace::Kind::kComputed, timeline_.computed);
   start_usage();
   for (size_t number = 0; number < buckets_.size(); ++number) {
     if (!options_.overlap) launch(number);
-    settle(number);
+    finish_bucket(number);
   }
   if (drift_) drift_->check_sums(buckets_, timeline_.step, *group_);
   if (sharded()) note_used();
-  unaveraged_.settle(parameters_);
+  unaveraged_.mark_averaged(parameters_);
   usage_.wait();
   if (searches()) usage_.forget();
-  learned_ = static_graph_;
+  static_graph_known_ = static_graph_;
   arrival_ = readiness_.order();
   complete_arrival();
   timeline_.finished = now_ns();
-  note(trace::Kind::kStepped, timeline_.finished);
+  record(trace::Kind::kStepped, timeline_.finished);
 }
 
 void Reducer::start_usage() {
-  if (!searches() && !(learning() && !shadowed_first_)) return;
-  if (hook_) hook_->settle();
+  if (!searches() && !(static_graph_first_pass() && !shadowed_first_)) return;
+  if (hook_) hook_->wait();
   usage_.start(*group_);
 }
 
@@ -308,14 +308,14 @@ void Reducer::check_finished() const {
   if (unfinished_) refuse(unfinished_text() + "\n" + kAfterAnException);
 }
 
-bool Reducer::learns() const {
+bool Reducer::is_static_graph_first_pass() const {
   const std::lock_guard lock(mutex_);
-  return learning();
+  return static_graph_first_pass();
 }
 
-void Reducer::stop_sharing() {
+void Reducer::stop_shared_allocation() {
   const std::lock_guard lock(mutex_);
-  gradients_shared_.reset();
+  shared_allocation_.reset();
 }
 
 // A joined rank calls the same collectives in the same order as launch() and finish() on the other ranks, and in the
@@ -359,10 +359,10 @@ void Reducer::shadow_backward(double divisor) {
 // Sharded gradients (ZeRO stage 2).
 
 std::unique_ptr<Reduction> Reducer::start_scatter(const at::Tensor& flat, size_t number, Mean::DigestsPtr digests) {
-  const double divisor = divisor_.get();  // may throw: before anything counts as stepped
+  const double divisor = divisor_.get();  // first, as it may throw: nothing counts as stepped yet
   if (make_sinks_ && sinks_.empty()) sinks_ = make_sinks_();
   if (number >= sinks_.size() || !sinks_[number]) return mean_->start_scatter(flat, divisor, std::move(digests));
-  // Parameters change from here on: what autograd has saved of them in this pass must not be used.
+  // Parameters change from here on: autograd must not use what it saved of them in this pass.
   for (const at::Tensor& parameter : buckets_[number].parameters) parameter.unsafeGetTensorImpl()->bump_version();
   return mean_->start_scatter_into(flat, divisor, std::move(sinks_[number]), std::move(digests));
 }
@@ -381,7 +381,7 @@ void Reducer::take_part(size_t number, const at::Tensor& part) {
   }
 }
 
-// After a pass that has failed: returns when no sink will step anything any more.
+// After a pass that failed: returns when no sink steps anything any more.
 void Reducer::wait_for_running() {
   for (const auto& running : running_) {
     if (!make_sinks_ || !running) continue;
@@ -398,7 +398,7 @@ void Reducer::set_on_shard(std::function<Sinks()> sinks, OnShard on_shard) {
   on_shard_ = std::move(on_shard);
 }
 
-// A gradient that no rank has had in any pass stays absent, so that an optimizer skips it.
+// A parameter that no rank has used in any pass has no gradient, so an optimizer skips it.
 void Reducer::note_used() {
   const bool may_be_unused = options_.find_unused || static_graph_;
   for (size_t index = 0; index < used_.size(); ++index) {
@@ -430,7 +430,7 @@ void Reducer::drop_shards() {
 // Errors.
 
 std::string Reducer::unfinished_text() const {
-  if (learning()) return never_learned();
+  if (static_graph_first_pass()) return first_static_pass_unfinished();
   const std::vector<size_t> missing = readiness_.missing();
   std::vector<std::string> names;
   for (const size_t index : missing) names.push_back(names_[index]);

@@ -20,8 +20,9 @@ at::Tensor view_of(const at::Tensor& flat, const at::Tensor& parameter, size_t o
   return flat.narrow(0, static_cast<int64_t>(offset), static_cast<int64_t>(length)).view(parameter.sizes());
 }
 
-// How many of autograd's own tensors share the memory of a gradient that it has just produced: the one that it gave the
-// hook, and the base of that view (e.g. the transposed product of a linear layer) unless something else holds the base.
+// How many of autograd's own tensors share the memory of a gradient that it has just produced: the one given to the
+// hook, and, if that is a view (e.g. the transposed product of a linear layer), its base unless something else holds
+// it.
 size_t held_by_autograd(const at::Tensor& arrived, const at::Tensor& gradient) {
   if (!arrived.defined() || arrived.is_same(gradient) || !arrived.is_alias_of(gradient)) return 0;
   return arrived.is_view() && arrived._base().use_count() == 1 ? 2 : 1;
@@ -48,7 +49,7 @@ Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<si
   const at::Tensor& first = bucket.parameters.front();
   bucket.options = at::device(first.device()).dtype(shape.dtype.value_or(first.scalar_type()));
   bucket.in_place = sparse || (bucket.indices.size() == 1 && !shape.gradients_are_views);
-  const bool pads = bucket.sharded || !bucket.in_place;  // a gradient that is reduced where it lies has no padding
+  const bool pads = bucket.sharded || !bucket.in_place;  // a gradient that is reduced in place has no padding
   const Extent extent = place(lengths, bucket.sharded ? shape.shard_block : 1, pads ? shape.granularity : 1);
   bucket.offsets.assign(extent.offsets.begin(), extent.offsets.end());
   bucket.lengths.assign(lengths.begin(), lengths.end());
@@ -88,7 +89,7 @@ void renew_views(Bucket& bucket) {
   }
 }
 
-void let_go(Bucket& bucket) {
+void release_memory(Bucket& bucket) {
   if (bucket.keeps_memory()) return;
   bucket.memory.reset();
   bucket.views.clear();

@@ -17,7 +17,7 @@ class HookReduction final : public Reduction {
   at::Tensor finish() override {
     future_->wait();
     end_.get();
-    const at::Tensor result = hook_.parseHookResult(future_->value());  // throws what the Future failed with
+    const at::Tensor result = hook_.parseHookResult(future_->value());  // throws the error of the Future
     TORCH_CHECK(result.numel() == elements_, "Communication hook: its Future holds ", result.numel(),
                 " elements, the bucket has ", elements_);
     return result;
@@ -34,24 +34,24 @@ class HookReduction final : public Reduction {
 }  // namespace
 
 std::unique_ptr<Reduction> CommHook::start(const Bucket& bucket, const at::Tensor& flat, size_t number, size_t count) {
-  settle();
+  wait();
   c10d::GradBucket shown = as_grad_bucket(bucket, flat, number, count);
   latest_ = hook_->runHook(shown);
   return std::make_unique<HookReduction>(*hook_, latest_, flat.numel());
 }
 
 // An error of the Future is thrown by its reduction, not here.
-void CommHook::settle() {
+void CommHook::wait() {
   const auto latest = std::move(latest_);
   if (!latest || latest->completed()) return;
   const auto end = std::make_shared<std::promise<void>>();
   latest->addCallback([end](c10::ivalue::Future&) { end->set_value(); }, /*uses_future=*/false);
   TORCH_CHECK(
       end->get_future().wait_for(kPatience) == std::future_status::ready,
-      "DistributedDataParallel: the communication hook's Future of the bucket before is not done after ",
+      "DistributedDataParallel: the communication hook's Future for the previous bucket is not done after ",
       kPatience.count(),
-      " s. A hook is called for a bucket when it has ended for the one before, so that what its "
-      "callbacks communicate comes in the same order on all ranks: its Futures must not wait for later buckets");
+      " s. A hook is called for a bucket only when its Future for the previous bucket is done, so that collectives in "
+      "its callbacks have the same order on all ranks: its Futures must not wait for later buckets");
 }
 
 }  // namespace ringdp::reducer

@@ -22,7 +22,7 @@ class CommHook {
   // For bucket `number` of `count`; `flat` as as_grad_bucket() takes it. Blocks until the latest Future is done.
   std::unique_ptr<Reduction> start(const Bucket& bucket, const at::Tensor& flat, size_t number, size_t count);
 
-  void settle();  // blocks until the latest Future is done
+  void wait();  // for the latest Future
 
  private:
   const std::unique_ptr<c10d::CommHookInterface> hook_;

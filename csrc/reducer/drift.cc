@@ -63,8 +63,8 @@ std::vector<int> odd_ranks(const std::vector<uint64_t>& by_rank) {
   return all;
 }
 
-Drift::OfBucket& Drift::begin_bucket(size_t number, const at::Tensor& flat) {
-  OfBucket& own = buckets_.at(number);
+Drift::BucketChecksums& Drift::begin_bucket(size_t number, const at::Tensor& flat) {
+  BucketChecksums& own = buckets_.at(number);
   const at::Tensor reals = as_reals(flat);  // as they are summed
   const auto size = static_cast<int64_t>(reals.itemsize());
   own = {std::make_shared<backend::Capabilities::Digests>(), {}, 0, reals.numel()};
@@ -73,7 +73,7 @@ Drift::OfBucket& Drift::begin_bucket(size_t number, const at::Tensor& flat) {
 }
 
 Mean::DigestsPtr Drift::take(size_t number, const Bucket& bucket, const at::Tensor& flat) {
-  OfBucket& own = begin_bucket(number, flat);
+  BucketChecksums& own = begin_bucket(number, flat);
   for (const at::Tensor& parameter : bucket.parameters) {
     own.sums.push_back(checksum_of(parameter));
     own.digests->own = kernels::combine(own.digests->own, own.sums.back());
@@ -82,13 +82,13 @@ Mean::DigestsPtr Drift::take(size_t number, const Bucket& bucket, const at::Tens
 }
 
 Mean::DigestsPtr Drift::abstain(size_t number, const Bucket& bucket, const at::Tensor& flat) {
-  OfBucket& own = begin_bucket(number, flat);
+  BucketChecksums& own = begin_bucket(number, flat);
   own.sums.resize(bucket.indices.size());
   return own.digests;
 }
 
 void Drift::check(size_t number, const Bucket& bucket, int64_t step, c10d::ProcessGroup& group) {
-  OfBucket& own = buckets_.at(number);
+  BucketChecksums& own = buckets_.at(number);
   if (!own.digests || odd_ranks(own.digests->all).empty()) return;
   const auto sums = gathered(own.sums, group);
   for (size_t position = 0; position < bucket.indices.size(); ++position) {
@@ -107,8 +107,9 @@ void Drift::check(size_t number, const Bucket& bucket, int64_t step, c10d::Proce
               number, " changed on its way: its memory is damaged");
 }
 
-// Per bucket a table of three rows with one number per rank: sums, elements, and the checksum of what was given. Each
-// rank adds its share of the first two rows for all ranks, and its own number in the last.
+// The table has three rows per bucket, with one column per rank: the checksum of what was summed, the number of
+// elements summed, and the checksum of what was given. A rank fills the first two rows for what it has summed of every
+// rank, and its own column of the last row; the all_reduce adds up the tables.
 void Drift::check_sums(const std::vector<Bucket>& buckets, int64_t step, c10d::ProcessGroup& group) {
   const size_t ranks = group.getSize(), rows = 3;
   std::vector<size_t> taken;
@@ -133,7 +134,7 @@ void Drift::check_sums(const std::vector<Bucket>& buckets, int64_t step, c10d::P
   for (const size_t number : taken) {
     const int64_t elements = buckets_[number].elements;
     for (size_t rank = 0; rank < ranks; ++rank) {
-      // Plans that sum on all ranks read what each rank gives that many times.
+      // If several ranks compute the same sum, each rank's elements are counted that many times.
       const int64_t times = row[ranks + rank] / elements;
       const bool all = times > 0 && row[ranks + rank] == times * elements;
       const auto given = static_cast<uint64_t>(times) * static_cast<uint64_t>(row[2 * ranks + rank]);

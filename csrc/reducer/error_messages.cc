@@ -27,8 +27,8 @@ std::string unused_hint(const Circumstances& now) {
 }  // namespace
 
 const char* const kAfterAnException =
-    "Where the backward pass ended with an exception, on all ranks, ddp.abandon_backward() forgets it, and the next "
-    "forward pass begins anew";
+    "If the backward pass ended with an exception on all ranks, call ddp.abandon_backward(), and go on with the next "
+    "forward pass";
 
 std::string listed(const std::vector<std::string>& names, size_t most) {
   std::string text;
@@ -51,15 +51,15 @@ std::string unfinished(const Circumstances& now, const std::vector<std::string>&
        << "\nParameters which did not receive grad for rank " << now.rank << ": " << listed(names)
        << "\nParameter indices which did not receive grad for rank " << now.rank << ":";
   for (size_t i = 0; i < std::min(indices.size(), kMostNames); ++i) text << " " << indices[i];
-  // torch's own reducer names parameters only then; tools that know its message look for this sentence.
-  text << "\nThe names are here without it; for more about the group, set the environment variable "
+  // torch's reducer names parameters only in that mode; tools that know its message look for this sentence.
+  text << "\nFor more about the group than these names, set the environment variable "
           "TORCH_DISTRIBUTED_DEBUG to either INFO or DETAIL";
   return text.str();
 }
 
-std::string never_learned() {
+std::string first_static_pass_unfinished() {
   return "Expected to have finished reduction in the prior iteration before starting a new one: static_graph=True "
-         "learns the graph from the first synchronised backward pass, which has not come to its end. Either it has "
+         "learns the graph from the first synchronised backward pass, which has not completed. Either it has "
          "failed, or no output of `forward` was a tensor that needs a gradient: return tensors in lists, tuples, "
          "dicts or dataclasses that torch knows as pytrees, or leave static_graph out.";
 }
@@ -76,7 +76,8 @@ std::string marked_twice(const std::string& name, size_t index) {
 
 std::string came_late(const std::string& name) {
   return "the gradient of " + name +
-         " holds what no other rank has averaged: it was added to outside of a synchronised pass. Likely causes: 1) "
+         " has not been averaged with the other ranks: it was added to outside of a synchronised pass. Likely causes: "
+         "1) "
          "backward ran twice on one forward pass, or several forward passes came before the first of their backward "
          "passes: only the first backward is averaged, so add the losses and call backward once, or run all pairs of "
          "passes but the last under no_sync(); 2) the model was called as ddp.module(...) and not as ddp(...).";
@@ -84,7 +85,7 @@ std::string came_late(const std::string& name) {
 
 std::string graph_changed(const std::string& name) {
   return "Your training graph has changed from the first iteration: the gradient of " + name +
-         " was computed more often than then. This is not compatible with static_graph set to True.";
+         " was computed more often than in that iteration. This is not compatible with static_graph set to True.";
 }
 
 }  // namespace ringdp::reducer

@@ -13,7 +13,7 @@ struct Circumstances {
   bool find_unused = false;
 };
 
-// "a.weight, a.bias and 12 more"; at most `most` are named.
+// "a.weight, a.bias and 12 more": names at most `most`.
 constexpr size_t kMostNames = 50;
 std::string listed(const std::vector<std::string>& names, size_t most = kMostNames);
 
@@ -24,17 +24,16 @@ std::string gradients_of(const std::vector<std::string>& names, const std::vecto
 std::string unfinished(const Circumstances& now, const std::vector<std::string>& names,
                        const std::vector<size_t>& indices);
 
-// The first pass of a static graph has not come to its end.
-std::string never_learned();
+// The first pass of a static graph has not completed.
+std::string first_static_pass_unfinished();
 
-// Appended to errors about a backward pass that is still open: what to do after an exception.
+// What to do after an exception: appended to errors about a backward pass that has not ended.
 extern const char* const kAfterAnException;
 
 // A gradient arrived a second time.
 std::string marked_twice(const std::string& name, size_t index);
 
-// A gradient was added to .grad outside of every synchronised pass, and an optimizer would step, or has stepped, with
-// it.
+// A gradient was added to .grad outside of a synchronised pass, and an optimizer is about to use it or has used it.
 std::string came_late(const std::string& name);
 
 // A parameter's hook fired more often than in the first pass of a static graph.

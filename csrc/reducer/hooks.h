@@ -1,4 +1,4 @@
-// Autograd hooks that are called after each parameter's gradient was accumulated into .grad.
+// Autograd hooks that are called when a parameter's gradient has been accumulated into .grad.
 //
 // The hook sits on the parameter's AccumulateGrad node, behind users' tensor hooks and post-accumulate hooks. It is
 // called by whichever thread runs the backward pass, without the GIL. Removing hooks while a backward pass runs is not
@@ -24,7 +24,7 @@ class GradientHooks {
 
   void remove();  // idempotent
 
-  // Parameters to which no path leads from these outputs: their hooks will not be called. Empty when all are reached.
+  // Parameters that a backward pass from these outputs does not reach, so that their hooks are not called.
   std::vector<size_t> unreachable_from(const std::vector<at::Tensor>& outputs) const;
 
  private:

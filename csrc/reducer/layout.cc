@@ -20,7 +20,7 @@ int64_t rounded_up(int64_t count, int64_t multiple) { return (count + multiple -
 }  // namespace
 
 Layout make_layout(const std::vector<Part>& parts, const std::vector<size_t>& order, const std::vector<int64_t>& limits,
-                   bool never_beyond) {
+                   bool hard_limits) {
   std::map<int64_t, Open> open;                                // by kind
   std::vector<std::pair<size_t, std::vector<size_t>>> closed;  // position of the last member, members
   const auto close = [&](Open& bucket) {
@@ -31,7 +31,7 @@ Layout make_layout(const std::vector<Part>& parts, const std::vector<size_t>& or
   const auto limit_of = [&](const Open& bucket) { return limits[std::min(bucket.closed, limits.size() - 1)]; };
   for (size_t position = 0; position < order.size(); ++position) {
     const Part& part = parts[order[position]];
-    if (part.alone) {
+    if (part.own_bucket) {
       closed.push_back({position, {order[position]}});
       continue;
     }
@@ -41,7 +41,7 @@ Layout make_layout(const std::vector<Part>& parts, const std::vector<size_t>& or
       ++bucket.closed;
       continue;
     }
-    if (never_beyond && !bucket.members.empty() && bucket.bytes + part.bytes > limit_of(bucket)) close(bucket);
+    if (hard_limits && !bucket.members.empty() && bucket.bytes + part.bytes > limit_of(bucket)) close(bucket);
     bucket.members.push_back(order[position]);
     bucket.bytes += part.bytes;
     bucket.last_position = position;

@@ -26,7 +26,7 @@ class Feed {
     sink_->take(begin, count, first + begin * static_cast<int64_t>(part_.itemsize()));
     taken_ += count;
   }
-  // Once the part is there. An algorithm reports all elements or none.
+  // Call when the part is complete. An algorithm has reported all of its elements or none.
   void take_rest() {
     if (taken_ == 0 && part_.numel() > 0) take(0, part_.numel());
     TORCH_INTERNAL_ASSERT(taken_ == part_.numel());
@@ -40,7 +40,7 @@ class Feed {
 
 class FedReduction final : public Reduction {
  public:
-  // `feed` is null where the result is not known before the end.
+  // `feed` is null if no part of the result is known before the end.
   FedReduction(std::unique_ptr<Reduction> reduction, std::shared_ptr<ShardSink> sink, std::shared_ptr<Feed> feed)
       : reduction_(std::move(reduction)), sink_(std::move(sink)), feed_(std::move(feed)) {}
   at::Tensor finish() override {
@@ -118,7 +118,7 @@ class FusedMean final : public Mean {
   backend::Capabilities& capabilities_;
 };
 
-// A sum that is divided when it is there.
+// A sum that is divided when it has arrived.
 class SummedReduction final : public Reduction {
  public:
   SummedReduction(at::Tensor sum, double divisor, WorkPtr work)
@@ -262,12 +262,12 @@ at::Tensor padded(const at::Tensor& flat, int64_t multiple) {
   return missing == 0 ? flat : at::constant_pad_nd(flat, {0, missing});
 }
 
-// The mean over a backend that has no fused one: an all_to_all takes shard r of every rank to rank r, which reduces
-// them in rank order and divides; an all_gather takes the results to all ranks.
+// The mean over a backend without a fused one: an all_to_all takes shard r of every rank to rank r, which sums them in
+// rank order and divides; an all_gather takes the results to all ranks.
 //
-// Bytes travel, not numbers, so the backend need not know the dtype. The gather of one tensor is started right after
-// the all_to_all of the next one, or when it is waited for: an order that depends on the starts and finishes only, and
-// so is the same on all ranks.
+// Tensors are sent as bytes, so the backend need not support their dtype. The gather of one tensor is started right
+// after the all_to_all of the next one, or when it is waited for. This order depends only on the calls of start() and
+// finish(), so it is the same on all ranks.
 class ExchangedMean final : public Mean {
  public:
   explicit ExchangedMean(GroupPtr group) : group_(std::move(group)) {}

@@ -1,12 +1,12 @@
-// The mean of a flat tensor over a group's ranks: summed in rank order (16-bit floats in float32), divided once by one
-// number, rounded once - whatever backend the group has.
+// The mean of a flat tensor over a group's ranks, on any backend: summed in rank order (16-bit floats in float32),
+// divided once, rounded once.
 //
 //   fused      the backend sums and divides in one operation (backend/capabilities.h)
 //   exchanged  any other backend moves raw shards to their owners, which reduce them with ringdp's own kernel
-//   summed     order "rotated": the backend's own all_reduce in its own order, then one division
+//   summed     order "rotated": the backend's all_reduce, which sums in its own order, then one division
 //
-// Each moves 2 (N-1)/N of the tensor per rank, and half of that where each rank needs its part only (scatter). Starts
-// are collective and come in the same order on all ranks.
+// Each rank sends 2 (N-1)/N of the tensor, and half of that if each rank needs only its part (scatter). The start
+// methods are collective: call them in the same order on all ranks.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -28,12 +28,11 @@ class Mean {
   virtual std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor, DigestsPtr digests) = 0;
   virtual bool carries_digests() const { return false; }
 
-  // The result is this rank's part only. The length of `flat` is a multiple of the number of ranks; part r begins at r
-  // / N of it. `flat` is read until the end and not written.
+  // The result is this rank's part only. `flat` has N equal parts, of which rank r gets the r-th. It is read until the
+  // reduction has finished, and not written.
   virtual std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, double divisor, DigestsPtr digests) = 0;
 
-  // The same; when the reduction has finished, `sink` has taken the part. Where the mean is fused, it takes it
-  // piecewise.
+  // The same; when the reduction has finished, `sink` has taken the whole part. A fused mean gives it piece by piece.
   virtual std::unique_ptr<Reduction> start_scatter_into(const at::Tensor& flat, double divisor,
                                                         std::shared_ptr<ShardSink> sink, DigestsPtr digests);
 
@@ -43,7 +42,7 @@ class Mean {
   virtual const char* name() const = 0;
 };
 
-// `rank_order`: false asks for "summed" where the backend has no fused mean; a fused one follows its group's settings.
+// `rank_order`: false selects "summed" for backends without a fused mean; a fused mean follows its group's settings.
 std::unique_ptr<Mean> make_mean(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const at::Device& device,
                                 bool rank_order);
 

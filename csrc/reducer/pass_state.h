@@ -1,5 +1,5 @@
-// What a reducer notes during one backward pass: which gradients have arrived, which parameters take part, and the
-// divisor. All of it is guarded by the reducer's lock.
+// The state of one backward pass: which gradients have arrived, which parameters are used, and the divisor. Guarded by
+// the reducer's lock.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -18,9 +18,9 @@ class Readiness {
   explicit Readiness(size_t parameters) : arrived_(parameters, false), firings_(parameters, 0), left_(parameters, 0) {}
 
   void begin();             // a backward pass begins
-  bool mark(size_t index);  // false when it had arrived already
+  bool mark(size_t index);  // as arrived; false if it already was
   std::vector<size_t> missing() const;
-  std::vector<size_t> order() const;  // this pass's gradients in the order in which they were complete
+  std::vector<size_t> order() const;  // gradients of this pass by when each was complete
 
   // Static graphs: the first pass counts, later ones count down.
   void forget_firings() { std::fill(firings_.begin(), firings_.end(), 0); }
@@ -37,15 +37,15 @@ class Readiness {
   std::vector<size_t> firings_, left_;
 };
 
-// Which parameters took part in a step: on this rank by its own gradients, on any rank by one all_reduce of the maps.
+// Which parameters were used in a step: on this rank, from its own gradients; on any rank, from one all_reduce.
 //
-// A parameter that no rank has used keeps its .grad as it is, so an optimizer skips it as it would in one process. The
-// all_reduce is waited for only when this rank has not used a parameter.
+// A parameter that no rank has used keeps its .grad as it is, so an optimizer skips it as it would in one process. Only
+// a rank that has not used some parameter waits for the all_reduce.
 class Usage {
  public:
   Usage(size_t parameters, const at::Device& device);
 
-  void mark(size_t index) { of_this_rank_[index] = 1; }  // also in steps that are not synchronised yet
+  void mark(size_t index) { of_this_rank_[index] = 1; }  // also under no_sync()
   void start(c10d::ProcessGroup& group);                 // collective
   bool anywhere(size_t index);                           // after start(); may block
   void wait();                                           // before the next start()
@@ -60,21 +60,21 @@ class Usage {
 // What the sum over ranks is divided by in the next reduction: the number of ranks, the number of ranks that still have
 // inputs (join), or the sum of all ranks' weights; equal on all ranks.
 //
-// A number that has to be agreed on first is asked for before the backward pass and waited for when the first bucket is
-// complete, so it travels while gradients are computed.
+// A divisor that is a sum over ranks is all-reduced while gradients are computed; the first complete bucket waits for
+// it.
 class Divisor {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   explicit Divisor(int ranks) : ranks_(ranks) {}
 
   // `work`: the all_reduce of one number per rank, whose sum is the divisor of the next reduction.
-  void ask(WorkPtr work) {
+  void set_work(WorkPtr work) {
     reset();
     work_ = std::move(work);
   }
-  void set(double divisor) { value_ = divisor; }  // for the next reduction, known already
+  void set(double divisor) { value_ = divisor; }  // of the next reduction
 
-  // Waits if it must; the same until reset(). RuntimeError when the sum is not a number to divide by.
+  // Waits for the sum if there is one; the same value until reset(). RuntimeError if it is not finite and positive.
   double get();
   void reset();
 

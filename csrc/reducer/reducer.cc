@@ -18,7 +18,7 @@ std::vector<size_t> reversed_indices(size_t count) {
   return order;
 }
 
-// A .grad that exists moves into the new bucket; one that does not stays absent, as no rank may have used it.
+// Moves each existing .grad into the new bucket. An absent one stays absent, as perhaps no rank has used its parameter.
 void adopt(const Bucket& bucket) {
   for (size_t position = 0; position < bucket.views.size(); ++position) {
     at::Tensor& gradient = bucket.parameters[position].mutable_grad();
@@ -28,9 +28,8 @@ void adopt(const Bucket& bucket) {
   }
 }
 
-// Rank 0's layout of all parameters, as gradients may arrive in another order on each rank. One broadcast of two
-// numbers per parameter: every index in launch order, and the bucket it is in. `device`: one that the group's
-// collectives serve.
+// Returns rank 0's layout, as gradients may arrive in a different order on each rank. One broadcast of two numbers per
+// parameter: every index in launch order, and its bucket. `device`: one that the group's collectives serve.
 Layout agree_on(const Layout& own, size_t parameters, c10d::ProcessGroup& group, const at::Device& device) {
   std::vector<int64_t> numbers;
   for (size_t bucket = 0; bucket < own.size(); ++bucket) {
@@ -39,7 +38,8 @@ Layout agree_on(const Layout& own, size_t parameters, c10d::ProcessGroup& group,
       numbers.push_back(static_cast<int64_t>(bucket));
     }
   }
-  TORCH_CHECK(numbers.size() == 2 * parameters, "a layout of ", numbers.size() / 2, " of ", parameters, " parameters");
+  TORCH_CHECK(numbers.size() == 2 * parameters, "a bucket layout has ", numbers.size() / 2, " of ", parameters,
+              " parameters");
   std::vector<at::Tensor> tensors{at::tensor(numbers, at::kLong).to(device)};
   group.broadcast(tensors)->wait();
   const at::Tensor agreed = tensors[0].cpu();
@@ -73,7 +73,7 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
   TORCH_CHECK(!sharded() || std::count(sparse_.begin(), sparse_.end(), true) == 0,
               "DistributedDataParallel: sparse gradients have no shards: use zero_stage=1 or a dense gradient");
   check_carries_digests();
-  unaveraged_.take_for_averaged(parameters_);  // .grad may be set before the wrapper is made
+  unaveraged_.assume_averaged(parameters_);  // .grad may be set before the wrapper is made
   if (options_.check_drift) drift_.emplace(names_);
   const auto by_size = [&] {
     return make_layout(parts(), reversed_indices(parameters_.size()), options_.bucket_limits, sharded());
@@ -85,9 +85,9 @@ void Reducer::check_carries_digests() const {
   if (!options_.check_drift) return;
   TORCH_CHECK(mean_->carries_digests() && parameters_[0].is_cpu(),
               "DistributedDataParallel: check_drift=True needs "
-              "parameters on the CPU, which are on ",
+              "parameters on the CPU (they are on ",
               parameters_[0].device(),
-              ", and a group of backend ringdp, whose "
+              ") and a group of backend ringdp, whose "
               "collectives carry checksums: leave it out, and call ringdp.check_replicas(model) now and then");
 }
 
@@ -121,9 +121,9 @@ void Reducer::set_after_backward(std::function<void()> after_backward) {
   after_backward_ = std::move(after_backward);
 }
 
-void Reducer::ask_divisor(WorkPtr work) {
+void Reducer::set_divisor_work(WorkPtr work) {
   const std::lock_guard lock(mutex_);
-  divisor_.ask(std::move(work));
+  divisor_.set_work(std::move(work));
 }
 
 void Reducer::set_divisor(double divisor) {
@@ -131,7 +131,7 @@ void Reducer::set_divisor(double divisor) {
   divisor_.set(divisor);
 }
 
-// Which bucket holds what, and when that changes.
+// The layout of buckets, and when it changes.
 
 std::vector<Part> Reducer::parts() const {
   std::vector<Part> parts;
@@ -148,7 +148,7 @@ std::vector<Part> Reducer::parts() const {
 void Reducer::set_buckets(const Layout& layout) {
   const c10::AutoGradMode no_grad(false);
   layout_ = layout;
-  const bool anew = !buckets_.empty(), together = !options_.alone || rebuilt_;
+  const bool anew = !buckets_.empty(), together = !options_.made_locally || rebuilt_;
   buckets_.clear();
   try {
     make_buckets(together);
@@ -178,8 +178,8 @@ void Reducer::make_buckets(bool together) {
 void Reducer::check_laid_out() const {
   if (!buckets_.empty()) return;
   backend::refuse(
-      "DistributedDataParallel: its buckets could not be made, see the error before; make the wrapper anew, "
-      "or give it a new process group");
+      "DistributedDataParallel: its buckets could not be allocated, see the previous error: wrap the model again, "
+      "or give the wrapper a new process group");
 }
 
 bool Reducer::rebuild_buckets() {
@@ -213,7 +213,7 @@ void Reducer::reset() {
   arrival_.clear();
   running_.clear();
   unaveraged_.forget();
-  gradients_shared_.reset();
+  shared_allocation_.reset();
   divisor_.reset();
   if (searches()) usage_.forget();
 }
@@ -255,7 +255,7 @@ std::vector<Reducer::BucketInfo> Reducer::buckets() const {
   return all;
 }
 
-void Reducer::note(trace::Kind kind, int64_t time_ns, int bucket) const {
+void Reducer::record(trace::Kind kind, int64_t time_ns, int bucket) const {
   trace::Event event;
   event.kind = kind;
   event.time_ns = time_ns;
@@ -268,7 +268,7 @@ void Reducer::note(trace::Kind kind, int64_t time_ns, int bucket) const {
   trace::recorder().note(event);
 }
 
-std::map<std::string, int64_t> Reducer::numbers() const {
+std::map<std::string, int64_t> Reducer::stats() const {
   const std::lock_guard lock(mutex_);
   return {{"rebuilt", rebuilt_}, {"unused_changed", unused_changed_}, {"launched", launched_}};
 }

@@ -1,14 +1,15 @@
-// Averages gradients over the ranks of a group while the backward pass still computes others.
+// Averages gradients over the ranks of a group while the backward pass still computes other gradients.
 //
 // Gradients are collected in buckets; a bucket whose last gradient has arrived is launched as soon as all buckets
-// before it are, so every rank launches in the same order. When the backward pass ends, results are waited for and
-// written back to .grad. The bits are those of one process that sums the ranks' gradients in rank order and divides
-// once (mean.h).
+// before it are, so every rank launches in the same order. When the backward pass ends, finish() waits for the results
+// and writes them back to .grad. The bits are those of one process that sums the ranks' gradients in rank order and
+// divides once (mean.h).
 //
 //   prepare_for_forward  rebuild_buckets  prepare_for_backward  [autograd: one hook per gradient]  finish
 //
-// Methods may come from any thread, without the GIL; one lock guards everything. Errors are RuntimeErrors that name
-// parameters, or those of the group's backend. python/ringdp/ddp/reducer.py adds the names of torch's own reducer.
+// Methods may be called from any thread, without the GIL; one lock guards everything. They throw RuntimeErrors that
+// name parameters, or the errors of the group's backend. python/ringdp/ddp/reducer.py adds the method names of torch's
+// reducer.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -32,35 +33,36 @@
 
 namespace ringdp::reducer {
 
-// How a reducer works; fixed when it is made, equal on all ranks.
+// How a reducer works: fixed at construction, equal on all ranks.
 struct Options {
-  std::vector<int64_t> bucket_limits;    // bytes, as make_layout() takes them; never exceeded with shards
+  std::vector<int64_t> bucket_limits;    // bytes, see make_layout(); hard limits if shard_block is set
   bool find_unused = false;              // walk the graph before each backward pass
   bool gradient_as_bucket_view = false;  // .grad is the view in the bucket: one copy of the gradients
   bool batched_copy = false;             // copy a bucket's gradients together when the last one has arrived
   bool skip_unused = false;              // do not reduce buckets of unused parameters: all ranks must agree on them
   bool overlap = true;                   // false: after the backward pass, one blocking collective per bucket
-  int64_t shard_block = 0;   // > 0: ZeRO stage 2; ranks own parts of buckets in multiples of so many elements
-  bool rank_order = true;    // false: the backend's own order, where it has no fused mean
-  bool check_drift = false;  // every rank's parameters are compared in every pass (drift.h)
-  bool alone = false;        // made by this rank alone: nothing collective before a rebuild
-  Layout layout;             // never changes; each parameter once; empty: bucket_limits decide
+  int64_t shard_block = 0;    // > 0: ZeRO stage 2; shards cut gradients only at multiples of this many elements
+  bool rank_order = true;     // false: a backend without a fused mean sums in its own order
+  bool check_drift = false;   // compare the parameters of all ranks in every pass (drift.h)
+  bool made_locally = false;  // a copy made on this rank only: buckets are allocated without a collective
+  Layout layout;              // a fixed one with each parameter once; if empty, one is computed from bucket_limits
 };
 
-// When things happened in the latest step, in steady_clock nanoseconds: what overlap is computed from. 0 means "not in
-// this step". Written under the reducer's lock, read as a copy.
+// When things happened in the latest step, in steady_clock nanoseconds; overlap is computed from it. 0 means "not in
+// this step".
 struct Timeline {
-  struct OfBucket {
+  struct BucketTimes {
     int64_t ready = 0;     // its last gradient arrived
     int64_t launched = 0;  // its collective was started
     int64_t done = 0;      // its collective ended
   };
 
-  int64_t step = 0;                   // forward passes that were synchronised, this one included
-  int64_t forward = 0, backward = 0;  // began; backward: when forward ended
-  int64_t computed = 0;               // the backward pass had nothing left but to wait
-  int64_t finished = 0;               // every .grad was in place
-  std::vector<OfBucket> buckets;
+  int64_t step = 0;      // number of synchronised forward passes, including this one
+  int64_t forward = 0;   // the forward pass began
+  int64_t backward = 0;  // the forward pass ended
+  int64_t computed = 0;  // the last gradient was computed; from here on the reducer only waits
+  int64_t finished = 0;  // every .grad was in place
+  std::vector<BucketTimes> buckets;
 
   void begin_backward(int64_t now, size_t count) {
     backward = now;
@@ -83,29 +85,32 @@ class Reducer {
   void register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook);  // once
   void set_static_graph();
   void set_gradient_dtype(at::ScalarType dtype);                  // mixed precision
-  void set_optimizer_in_backward();                               // a hook steps; .grad is left alone
-  void set_after_backward(std::function<void()> after_backward);  // called without the lock when all is written back
+  void set_optimizer_in_backward();                               // a hook runs the optimizer; .grad is not written
+  void set_after_backward(std::function<void()> after_backward);  // called without the lock after write-back
 
   // backward.cc
   void prepare_for_forward();
   void prepare_for_backward(const std::vector<at::Tensor>& outputs);
-  void autograd_hook(size_t index, const at::Tensor& arrived = {});  // `arrived`: as take_in_place() takes it
-  void delay_all_reduce();       // at the end of the first pass of a static graph: everything at once
+  // `arrived`: the gradient as autograd gave it to the hook, which may share memory with .grad; may be undefined.
+  void autograd_hook(size_t index, const at::Tensor& arrived = {});
+  void delay_all_reduce();       // at the end of the first pass of a static graph: reduces all buckets
   void backward_without_loss();  // a rank without samples takes part in a synchronised step
   void keep_gradients();         // no_sync(): until the next synchronised forward pass gradients stay on this rank
-  void check_finished() const;   // RuntimeError names the gradients that the last pass left open
+  void check_finished() const;   // RuntimeError names gradients that did not arrive in the last pass
   bool expects_gradients() const { return copy_of(expecting_); }
-  bool learns() const;  // the first synchronised pass of a static graph is still to come
-  void stop_sharing();  // gradients of a backward pass that never came get ordinary memory again
+  bool is_static_graph_first_pass() const;  // no synchronised pass of the static graph has ended yet
+  void stop_shared_allocation();            // if no backward pass followed the forward pass: see shared_allocation_
 
-  // A rank that has run out of inputs (join) takes part in the backward pass of the others.
+  // For a rank that has run out of inputs (join): takes part in the backward pass of the others.
   void shadow_backward(double divisor);
 
-  // What the next reduction is divided by (pass_state.h); default: the number of ranks.
-  void ask_divisor(WorkPtr work);
+  // What the next reduction is divided by, by default the number of ranks. `work`: an all_reduce whose sum is the
+  // divisor; the first bucket waits for it (pass_state.h).
+  void set_divisor_work(WorkPtr work);
   void set_divisor(double divisor);
 
-  // Once, after the first synchronised pass: buckets by order of arrival on rank 0. Collective; whether it did so.
+  // After the first synchronised pass: lays buckets out in the order in which gradients arrived on rank 0. Returns
+  // whether it did; later calls do nothing. Collective.
   bool rebuild_buckets();
   void assume_arrival();  // on a rank that had no backward pass: gradients count as arrived in the order of the buckets
   void reset();           // forget a step that failed, and lay out buckets anew after the next one
@@ -118,10 +123,11 @@ class Reducer {
   std::vector<bool> used() const { return copy_of(used_); }  // by parameter: a rank had a gradient since drop_shards()
   void drop_shards();
   void zero_shards();  // what zero_grad(set_to_none=False) does to .grad
-  // Replaces shards by a step inside the backward pass. `sinks` is called when the first bucket of a pass is launched
-  // and gives a sink, or null, per bucket; `on_shard` is called when this rank's part of a bucket's mean is there and
-  // its sink has taken it (the part is empty where a device has stepped). Both are called on the thread of the backward
-  // pass, in the order of buckets, under the lock: they must not call the reducer.
+  // Steps inside the backward pass instead of keeping shards. `sinks` is called when the first bucket of a pass is
+  // launched and returns per bucket a ShardSink, which steps parameters as the mean arrives (reduction.h), or null.
+  // `on_shard` is called with this rank's part of a bucket's mean once it is complete and its sink has taken it (an
+  // empty part if a device has stepped it). Both are called on the thread of the backward pass, in bucket order, under
+  // the lock: they must not call the reducer.
   using Sinks = std::vector<std::shared_ptr<ShardSink>>;
   using OnShard = std::function<void(size_t bucket, const at::Tensor& part)>;
   void set_on_shard(std::function<Sinks()> sinks, OnShard on_shard);
@@ -129,7 +135,8 @@ class Reducer {
   // Introspection; results are copies.
   struct BucketInfo {
     std::vector<size_t> indices;
-    int64_t bytes = 0, memory_bytes = 0;  // of gradients; of memory in addition to them, with padding
+    int64_t bytes = 0;         // of its gradients
+    int64_t memory_bytes = 0;  // of the memory that it keeps between steps, padding included
     std::string dtype, device;
     bool sparse = false, shared = false;
   };
@@ -138,13 +145,13 @@ class Reducer {
   Layout layout() const { return copy_of(layout_); }
   std::vector<size_t> arrival_order() const { return copy_of(arrival_); }  // in the latest synchronised pass
   std::vector<size_t> unused() const { return copy_of(unused_); }          // on this rank in the latest pass
-  std::map<std::string, int64_t> numbers() const;
+  std::map<std::string, int64_t> stats() const;                            // rebuilt, unused_changed, launched
   std::string mean_name() const;
   // These never wait: hooks of a running pass may ask, while the lock is held.
-  int64_t passes() const { return unaveraged_.passes(); }  // synchronised backward passes that came to their end
-  // Whether a gradient came outside of such passes; its .grad may have changed since.
+  int64_t passes() const { return unaveraged_.passes(); }  // synchronised backward passes that have completed
+  // Whether a gradient arrived outside of synchronised passes. Its .grad may have been cleared since.
   bool may_be_unaveraged() const { return unaveraged_.any(); }
-  // Gradients that lie in .grad without having been averaged; empty while a pass runs.
+  // Gradients in .grad that were not averaged; empty while a pass runs.
   std::vector<Unaveraged::Found> unaveraged() const;
   // The latest error that a method or a hook has thrown because the training loop breaks a rule; "" without one.
   std::string error() const { return copy_of(error_); }
@@ -165,18 +172,18 @@ class Reducer {
   void make_buckets(bool together);  // of layout_
   void check_laid_out() const;
   std::vector<Part> parts() const;
-  void complete_arrival();  // adds what did not arrive, in the order of the buckets
+  void complete_arrival();  // appends the gradients that did not arrive, in bucket order
   void check_carries_digests() const;
-  void note(trace::Kind kind, int64_t time_ns, int bucket = -1) const;  // for the recorder
+  void record(trace::Kind kind, int64_t time_ns, int bucket = -1) const;
 
   // backward.cc; the lock is held
-  void share_gradients();
+  void start_shared_allocation();
   void search_unused(const std::vector<at::Tensor>& outputs);
   bool count_in_static_graph(size_t index);
-  enum class Gradient { kFresh, kAsItIs };  // this pass's, or whatever .grad holds without one
+  enum class Gradient { kFresh, kAsItIs };  // computed in this pass; or not, and .grad is taken as it is
   void mark_ready(size_t index, Gradient gradient, const at::Tensor& arrived = {});
   void take(size_t index, Gradient kind, const at::Tensor& arrived);
-  void flush(Bucket& bucket);
+  void copy_waiting(Bucket& bucket);  // the gradients in bucket.uncopied
   void bucket_ready(size_t number);
   void launch(size_t number);
   std::unique_ptr<Reduction> start(const Bucket& bucket, const at::Tensor& flat, size_t number,
@@ -184,7 +191,7 @@ class Reducer {
   bool carries_digests(const Bucket& bucket) const { return drift_ && !hook_ && !bucket.sparse && bucket.elements > 0; }
   void finish();
   void start_usage();
-  void settle(size_t number);  // waits for the bucket's reduction, if it runs
+  void finish_bucket(size_t number);  // waits for its reduction, if there is one, and writes it back
   void write_back(Bucket& bucket, const at::Tensor& result);
   std::unique_ptr<Reduction> start_scatter(const at::Tensor& flat, size_t number, Mean::DigestsPtr digests);
   void take_part(size_t number, const at::Tensor& part);
@@ -192,9 +199,9 @@ class Reducer {
   void note_used();
   bool sharded() const { return options_.shard_block > 0; }
   bool all_ready() const { return next_ == buckets_.size(); }
-  bool learning() const { return static_graph_ && !learned_; }  // the first pass of a static graph
+  bool static_graph_first_pass() const { return static_graph_ && !static_graph_known_; }
   bool searches() const { return options_.find_unused && !static_graph_; }
-  bool tracks_usage() const { return searches() || learning(); }
+  bool tracks_usage() const { return searches() || static_graph_first_pass(); }
   std::string unfinished_text() const;
   // Returns what `call` returns; adds the bucket and its parameters to an error of the group.
   template <class Call>
@@ -219,7 +226,7 @@ class Reducer {
   std::unique_ptr<CommHook> hook_;
   std::function<void()> after_backward_;
   std::optional<at::ScalarType> gradient_dtype_;
-  bool static_graph_ = false, learned_ = false, optimizer_in_backward_ = false;
+  bool static_graph_ = false, static_graph_known_ = false, optimizer_in_backward_ = false;
   bool shadowed_first_ = false;  // this rank had no inputs in the first pass of a static graph
 
   Layout layout_;
@@ -237,20 +244,20 @@ class Reducer {
   Usage usage_;
   Unaveraged unaveraged_;
   Divisor divisor_;
-  bool expecting_ = false;   // hooks count: between a synchronised forward and finish()
+  bool expecting_ = false;   // from the end of a synchronised forward pass to finish()
   bool unfinished_ = false;  // a gradient has arrived, the last one has not
   bool unused_marked_ = false;
   size_t next_ = 0;  // the bucket to be launched next
   std::vector<std::unique_ptr<Reduction>> running_;
   std::vector<size_t> unused_;
-  bool unused_changed_ = false;                            // between passes
-  int64_t launched_ = 0;                                   // buckets in the latest pass
-  std::unique_ptr<backend::SizedScope> gradients_shared_;  // between forward and finish()
+  bool unused_changed_ = false;                             // from one pass to another
+  int64_t launched_ = 0;                                    // number of buckets, in the latest pass
+  std::unique_ptr<backend::SizedScope> shared_allocation_;  // from forward to finish(): gradients get shared memory
   Timeline timeline_;
   std::optional<Drift> drift_;
   mutable std::string error_;
 
-  GradientHooks hooks_;  // last: autograd may call once they are there
+  GradientHooks hooks_;  // declared last: autograd may call as soon as it is constructed
 };
 
 }  // namespace ringdp::reducer

@@ -1,7 +1,7 @@
-// One bucket's collective in flight, when it ended, and what may use its result while it arrives.
+// One bucket's collective in flight, the time when it ended, and sinks that use its result while it arrives.
 //
-// Collectives of a group run in the order of their starts on every rank, so reductions are started, and finished, in
-// the same order everywhere. One thread at a time.
+// Collectives of a group run in the order in which they are started, so all ranks must start, and finish, reductions in
+// the same order. One thread at a time.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -25,7 +25,7 @@ class Reduction {
  public:
   virtual ~Reduction() = default;
 
-  // Blocks until the result is there and returns the tensor that holds it; called once. Throws the collective's error.
+  // Waits for the collective and returns its result; called once. Throws the collective's error.
   virtual at::Tensor finish() = 0;
 
   // steady_clock nanoseconds at which the collective ended; valid after finish().
@@ -39,18 +39,18 @@ class EndTime {
   explicit EndTime(c10d::Work& work);
   explicit EndTime(c10::ivalue::Future& future);
 
-  // now_ns() at the end, or at the first call of get() where the end was not seen: for collectives of a device, which
-  // end on a stream, and for works without a Future.
+  // When the collective ended; or, if that is not known, the time of the first get(): for collectives of a device,
+  // which end on a stream, and for works without a Future.
   int64_t get() const;
 
  private:
   std::shared_ptr<std::atomic<int64_t>> ns_ = std::make_shared<std::atomic<int64_t>>(0);
 };
 
-// Uses parts of a bucket's mean while they are still in the cache (ZeRO's step).
+// Consumes a bucket's mean piece by piece while it is still in the cache; ZeRO's optimizer step is one.
 //
-// Elements are counted from the beginning of this rank's part. Every element is taken once; only some of them when the
-// reduction fails on the way. Calls come one after the other, from any thread.
+// Elements are counted from the beginning of this rank's part. Every element is taken once, or only some of them if the
+// reduction fails. Calls come one after the other, from any thread.
 class ShardSink {
  public:
   virtual ~ShardSink() = default;
@@ -58,9 +58,9 @@ class ShardSink {
   // `means`: elements begin..begin+count in the bucket's type, valid during the call. Must not throw.
   virtual void take(int64_t begin, int64_t count, const void* means) = 0;
 
-  // Not null: a device reduces and steps in one call, and nothing is taken. Only for a group whose backend can. Once
-  // begun, that call is waited for like any Work: the caller's stream waits for it, and a failure that is known is
-  // thrown at every call.
+  // If not null, a device reduces and steps in one call, and take() is not called; only for a group whose backend
+  // supports that. begun() gets the Work of that call. wait() makes the caller's stream wait for it, and throws a known
+  // failure every time.
   virtual const backend::ShardStep* on_device() const { return nullptr; }
   virtual void begun(c10::intrusive_ptr<c10d::Work>) {}
   virtual void wait() {}

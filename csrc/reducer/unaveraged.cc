@@ -14,13 +14,13 @@ void Unaveraged::add(size_t index, const at::Tensor& parameter) {
   causes_[index] = Cause::kLate;
 }
 
-void Unaveraged::settle(const std::vector<at::Tensor>& parameters) {
+void Unaveraged::mark_averaged(const std::vector<at::Tensor>& parameters) {
   ++passes_;
   forget();
-  take_for_averaged(parameters);
+  assume_averaged(parameters);
 }
 
-void Unaveraged::take_for_averaged(const std::vector<at::Tensor>& parameters) {
+void Unaveraged::assume_averaged(const std::vector<at::Tensor>& parameters) {
   for (size_t index = 0; index < parameters.size(); ++index) {
     const at::Tensor& gradient = parameters[index].grad();
     std::optional<Weak>& known = averaged_[index];

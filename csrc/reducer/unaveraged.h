@@ -1,7 +1,7 @@
-// Which gradients lie in .grad without a synchronised pass having averaged them.
+// Which gradients in .grad no synchronised pass has averaged.
 //
-// Pure bookkeeping, guarded by the reducer's lock but for passes() and any(). What was averaged is known by its tensor:
-// a weak reference keeps the address from being used again, not the memory.
+// Guarded by the reducer's lock, except passes() and any(). An averaged gradient is recognised by the identity of its
+// tensor; a weak reference keeps that address from being reused without keeping the memory.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -28,16 +28,16 @@ class Unaveraged {
 
   void begin_synchronised() { keeps_ = false; }
   void begin_kept() { keeps_ = true; }
-  void add(size_t index, const at::Tensor& parameter);                // a gradient that belongs to no synchronised pass
-  void settle(const std::vector<at::Tensor>& parameters);             // a synchronised pass has averaged what there is
-  void take_for_averaged(const std::vector<at::Tensor>& parameters);  // .grad as it is now
+  void add(size_t index, const at::Tensor& parameter);              // a gradient that belongs to no synchronised pass
+  void mark_averaged(const std::vector<at::Tensor>& parameters);    // a synchronised pass has averaged every .grad
+  void assume_averaged(const std::vector<at::Tensor>& parameters);  // every .grad, as it is now
   void forget();
 
-  int64_t passes() const { return passes_; }  // synchronised passes that came to their end
+  int64_t passes() const { return passes_; }  // synchronised passes that have completed
   bool any() const { return any_; }           // kept or late gradients, which may have been zeroed since
-  std::vector<Found> of(const std::vector<at::Tensor>& parameters) const;  // by .grad as it is now
+  std::vector<Found> of(const std::vector<at::Tensor>& parameters) const;  // compares each .grad as it is now
 
-  // A parameter that was changed after a late gradient was added: an optimizer has stepped with it.
+  // A parameter that has changed since a late gradient was added to it: an optimizer has stepped with that gradient.
   std::optional<size_t> stepped(const std::vector<at::Tensor>& parameters) const;
 
  private:
@@ -51,7 +51,7 @@ class Unaveraged {
   std::atomic<bool> any_{false};
   std::atomic<int64_t> passes_{0};
   std::vector<Cause> causes_;
-  std::vector<std::optional<Weak>> averaged_;  // .grad as the latest pass has left it
+  std::vector<std::optional<Weak>> averaged_;  // the .grad that the latest pass left
   std::vector<Late> late_;
 };
 

@@ -15,9 +15,10 @@ using torch::autograd::variable_list;
 
 constexpr uint64_t kAccumulates = UINT64_MAX;  // the number of every node that writes a .grad
 
-// The nodes of one call.
+// The nodes at both ends of one call.
 struct Part {
-  std::vector<Node*> first, last;  // behind its outputs; leading to no other node of the call
+  std::vector<Node*> first;  // of its outputs
+  std::vector<Node*> last;   // lead to no other node of the call
 };
 
 class Walk {

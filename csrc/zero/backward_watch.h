@@ -1,11 +1,12 @@
-// Says when the backward pass enters and leaves the part of the graph that one call of a module has made.
+// Reports when the backward pass enters and leaves the part of the autograd graph that one call of a module created.
 //
-// Nodes are numbered in the order in which they are made (per thread), and run in the reverse order: the nodes of a
-// call are those that its outputs reach, down to the number that was next when it began. Nothing is added to the graph,
-// so gradients are summed in the same order as without a watch. Entered: before the first node behind an output runs.
-// Left: when every node has run that leads to no other node of the call; gradients of its parameters may not have
-// reached .grad yet, which needs no values. A pass that runs only some of the nodes never leaves; the next pass enters
-// again. Callbacks run on the thread of the backward pass, without the GIL. Hooks live as long as the graph.
+// Autograd numbers nodes in the order of their creation (per thread) and runs them in reverse. The nodes of a call are
+// those reachable from its outputs whose number is at least the one that was next when the call began. Only hooks are
+// added, no nodes, so gradients are summed in the same order as without a watch. A pass enters before the first node of
+// an output runs. It leaves when all nodes have run that lead to no other node of the call; gradients of the call's
+// parameters may still be on their way to .grad then, which needs no parameter values. A pass that runs only some of
+// the nodes never leaves; the next pass enters again. Callbacks run on the thread of the backward pass, without the
+// GIL. Hooks live as long as the graph.
 #pragma once
 #include <torch/csrc/autograd/variable.h>
 
@@ -17,15 +18,14 @@
 
 namespace ringdp::zero {
 
-// The number of the node that this thread makes next.
+// The number of the autograd node that this thread creates next.
 uint64_t next_node();
 
 class BackwardWatch {
  public:
   using Callback = std::function<void()>;
 
-  // Watches what the outputs of a call reach, from node `since` on. False where the call has made no node: no
-  // callbacks.
+  // Watches the nodes that these outputs reach, from number `since` on. False if there are none: no callbacks.
   static bool over(const std::vector<at::Tensor>& outputs, uint64_t since, Callback enter, Callback leave);
 
  private:

@@ -28,8 +28,8 @@ at::Tensor of_reals(const at::Tensor& values) {
 }  // namespace
 
 at::Tensor block_squares(const at::Tensor& piece) {
-  TORCH_CHECK(piece.dim() == 1 && piece.is_contiguous(), "clip_grad_norm_: a piece must be flat, has shape ",
-              piece.sizes());
+  TORCH_CHECK(piece.dim() == 1 && piece.is_contiguous(),
+              "clip_grad_norm_: a piece must be a contiguous 1-D tensor, but has shape ", piece.sizes());
   if (!piece.is_complex()) return of_reals(piece);
   // Two blocks of real numbers are one of complex ones.
   const at::Tensor halves = of_reals(at::view_as_real(piece).flatten());

@@ -67,7 +67,7 @@ std::shared_ptr<reducer::ShardSink> step_sink(std::vector<PlacedPiece> pieces) {
 std::shared_ptr<reducer::ShardSink> device_sink(at::Tensor parameters, const std::vector<DevicePiece>& pieces) {
   backend::ShardStep step{std::move(parameters), {}};
   for (const DevicePiece& piece : pieces) {
-    step.pieces.push_back({piece.offset, piece.state, kernels::scalars_of(piece.settings, piece.number)});
+    step.pieces.push_back({piece.offset, piece.state, kernels::scalars_of(piece.settings, piece.step_number)});
   }
   std::sort(step.pieces.begin(), step.pieces.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
   return std::make_shared<DeviceSink>(std::move(step));

@@ -15,7 +15,7 @@
 namespace ringdp::zero {
 namespace {
 
-// As MKL declares it, and the mode in which ATen calls it (aten/src/ATen/cpu/vml.h).
+// The declaration in MKL, and the mode in which ATen calls it (aten/src/ATen/cpu/vml.h).
 using VmsSqrt = void (*)(int count, const float* values, float* roots, long long mode);
 constexpr long long kHighAccuracy = 0x2, kErrorsIgnored = 0x100, kSubnormalsKept = 0x140000;
 constexpr int64_t kMost = INT_MAX;
@@ -35,7 +35,7 @@ void root_by_aten(const float* values, float* roots, int64_t count) {
   at::sqrt_out(to, from);
 }
 
-// From the library that contains torch's operators, whatever else is loaded.
+// From the library that contains torch's operators, not from any other MKL in the process.
 VmsSqrt find_vms_sqrt() {
   Dl_info library{};
   if (dladdr(reinterpret_cast<const void*>(&at::get_cpu_capability), &library) == 0) return nullptr;
@@ -81,7 +81,7 @@ float* place_in(const Pieces& pieces, size_t i, int64_t begin) {
   return i < pieces.size() ? pieces[i].mutable_data_ptr<float>() + begin : nullptr;
 }
 
-// The fastest math has IEEE roots in one pass; multiply-add as torch_math() has it.
+// The fastest step computes IEEE square roots in the same pass; it fuses multiply-add if torch does.
 kernels::StepMath math_of(bool fastest) {
   return fastest ? kernels::StepMath{nullptr, torch_math().fma} : torch_math();
 }
@@ -114,33 +114,33 @@ class SgdSteps final : public PieceSteps {
 
 class AdamSteps final : public PieceSteps {
  public:
-  AdamSteps(Pieces parameters, Pieces means, Pieces squares, Pieces largest, std::vector<double> numbers,
-            const kernels::AdamSettings& settings, bool fastest)
+  AdamSteps(Pieces parameters, Pieces exp_avg, Pieces exp_avg_sq, Pieces max_exp_avg_sq,
+            std::vector<double> step_numbers, const kernels::AdamSettings& settings, bool fastest)
       : PieceSteps(std::move(parameters)),
-        means_(std::move(means)),
-        squares_(std::move(squares)),
-        largest_(std::move(largest)),
-        numbers_(std::move(numbers)),
+        exp_avg_(std::move(exp_avg)),
+        exp_avg_sq_(std::move(exp_avg_sq)),
+        max_exp_avg_sq_(std::move(max_exp_avg_sq)),
+        step_numbers_(std::move(step_numbers)),
         settings_(settings),
         math_(math_of(fastest)) {
-    check_like(means_, this->parameters(), "means");
-    check_like(squares_, this->parameters(), "squares");
-    if (settings.amsgrad) check_like(largest_, this->parameters(), "largest squares");
-    TORCH_CHECK(numbers_.size() == this->parameters().size(), "optimizer step: ", numbers_.size(), " step numbers for ",
-                this->parameters().size(), " parameters");
+    check_like(exp_avg_, this->parameters(), "exp_avg");
+    check_like(exp_avg_sq_, this->parameters(), "exp_avg_sq");
+    if (settings.amsgrad) check_like(max_exp_avg_sq_, this->parameters(), "max_exp_avg_sq");
+    TORCH_CHECK(step_numbers_.size() == this->parameters().size(), "optimizer step: ", step_numbers_.size(),
+                " step numbers for ", this->parameters().size(), " parameters");
   }
   void step(size_t piece, int64_t begin, int64_t count, const float* gradients) const override {
-    const kernels::StepArrays arrays{
-        place_in(parameters(), piece, begin),
-        gradients,
-        {place_in(means_, piece, begin), place_in(squares_, piece, begin), place_in(largest_, piece, begin)},
-        count};
-    kernels::adam_step(settings_, arrays, numbers_[piece], math_);
+    const kernels::StepArrays arrays{place_in(parameters(), piece, begin),
+                                     gradients,
+                                     {place_in(exp_avg_, piece, begin), place_in(exp_avg_sq_, piece, begin),
+                                      place_in(max_exp_avg_sq_, piece, begin)},
+                                     count};
+    kernels::adam_step(settings_, arrays, step_numbers_[piece], math_);
   }
 
  private:
-  const Pieces means_, squares_, largest_;
-  const std::vector<double> numbers_;
+  const Pieces exp_avg_, exp_avg_sq_, max_exp_avg_sq_;
+  const std::vector<double> step_numbers_;
   const kernels::AdamSettings settings_;
   const kernels::StepMath math_;
 };
@@ -151,16 +151,16 @@ PieceSteps::PieceSteps(Pieces parameters) : parameters_(std::move(parameters)) {
   check_like(parameters_, parameters_, "parameters");
 }
 
-void PieceSteps::run(const std::vector<size_t>& numbers, const Pieces& gradients) const {
+void PieceSteps::run(const std::vector<size_t>& pieces, const Pieces& gradients) const {
   Pieces stepped;
-  for (const size_t number : numbers) {
-    TORCH_CHECK(number < parameters_.size(), "optimizer step: piece ", number, " of ", parameters_.size());
-    stepped.push_back(parameters_[number]);
+  for (const size_t piece : pieces) {
+    TORCH_CHECK(piece < parameters_.size(), "optimizer step: piece ", piece, " of ", parameters_.size());
+    stepped.push_back(parameters_[piece]);
   }
   check_like(gradients, stepped, "gradients");
   backend::guarded([&] {
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      step(numbers[i], 0, gradients[i].numel(), gradients[i].const_data_ptr<float>());
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      step(pieces[i], 0, gradients[i].numel(), gradients[i].const_data_ptr<float>());
     }
   });
 }
@@ -170,10 +170,10 @@ Steps sgd_steps(Pieces parameters, Pieces buffers, std::vector<bool> first, cons
   return std::make_shared<SgdSteps>(std::move(parameters), std::move(buffers), std::move(first), settings, fastest);
 }
 
-Steps adam_steps(Pieces parameters, Pieces means, Pieces squares, Pieces largest, std::vector<double> numbers,
-                 const kernels::AdamSettings& settings, bool fastest) {
-  return std::make_shared<AdamSteps>(std::move(parameters), std::move(means), std::move(squares), std::move(largest),
-                                     std::move(numbers), settings, fastest);
+Steps adam_steps(Pieces parameters, Pieces exp_avg, Pieces exp_avg_sq, Pieces max_exp_avg_sq,
+                 std::vector<double> step_numbers, const kernels::AdamSettings& settings, bool fastest) {
+  return std::make_shared<AdamSteps>(std::move(parameters), std::move(exp_avg), std::move(exp_avg_sq),
+                                     std::move(max_exp_avg_sq), std::move(step_numbers), settings, fastest);
 }
 
 }  // namespace ringdp::zero

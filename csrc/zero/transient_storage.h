@@ -1,8 +1,8 @@
-// Tensors whose memory is freed and given back while they, and views of them that autograd has saved, stay valid.
+// Frees the memory of a tensor and gives it back while the tensor, and views of it that autograd has saved, stay valid.
 //
-// A tensor without memory keeps sizes, strides, dtype and device; reading or writing it, or a view of it, throws a
-// RuntimeError with the message given here. Memory moves between tensors as a flat tensor of bytes, never copied.
-// Callers make sure that a tensor is not used while its memory is taken.
+// A tensor without memory keeps its sizes, strides, dtype and device; reading or writing it, or a view of it, throws a
+// RuntimeError with the given message. Memory is handed over as a flat tensor of bytes, without a copy. No other thread
+// may use the tensor during a call.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -14,13 +14,13 @@ namespace ringdp::zero {
 // A tensor like `like`, without memory.
 at::Tensor without_memory(const at::Tensor& like, const std::string& message);
 
-// Takes the whole memory of a tensor's storage, as bytes; the tensor has none afterwards.
+// Takes the memory of a tensor's whole storage, and returns it as a 1-D uint8 tensor.
 at::Tensor take_memory(const at::Tensor& tensor, const std::string& message);
 
-// Gives `memory`, which is empty afterwards, to a tensor without memory. RuntimeError if it is too small.
+// Gives `memory` to a tensor without memory, and leaves `memory` empty. RuntimeError if it is too small.
 void give_memory(const at::Tensor& tensor, const at::Tensor& memory);
 
-// parameter.data = value for each; autograd's saved tensors stay valid.
+// parameter.data = value for each; tensors that autograd has saved stay valid.
 void set_values(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& values);
 
 }  // namespace ringdp::zero

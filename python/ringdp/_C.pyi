@@ -40,13 +40,13 @@ class Backend:
     def __init__(self, store: Store, rank: int, size: int, name: str, options: Options) -> None: ...
     @staticmethod
     def decline(store: Store, rank: int, size: int, why: str) -> None:
-        """Instead of the constructor, on a rank that cannot come: those who wait for it are told at once."""
+        """Instead of the constructor, on a rank that cannot join: tells the ranks that wait for it at once."""
 
     def counters(self) -> dict[str, int]:
         """Collectives, plan steps, rounds, payload bytes on links, bytes read and written in memory; since creation."""
 
     def enter_allocation_scope(self) -> None:
-        """From here on CPU tensors that this thread makes lie in the group's shared memory. Scopes nest."""
+        """From here on CPU tensors that this thread allocates are in the group's shared memory. Scopes nest."""
 
     @staticmethod
     def leave_allocation_scope() -> None:
@@ -62,7 +62,7 @@ class Backend:
         """The same, of which this rank gets its part; `input` has N times the elements of `output`."""
 
     def gather_whole(self, whole: Tensor, async_op: bool = True) -> Work:
-        """Every rank gets each other's part of `whole`, of which its own is there already."""
+        """All-gathers `whole` in place; this rank's part is there already."""
 
     def share_memory(self, elements: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
         """A flat tensor of zeros in memory that the devices of all ranks map; None, on all ranks, where there is none.
@@ -72,10 +72,10 @@ class Backend:
         """
 
     def reclaim_memory(self, device: torch.device) -> None:
-        """Collective: gives back such memory whose tensors are gone on all ranks."""
+        """Frees such memory if its tensors are gone on all ranks. Collective."""
 
     def shares(self, tensor: Tensor) -> bool:
-        """Whether it lies in such memory."""
+        """Whether a tensor is in such memory."""
 
     def why_no_step(self, device: object) -> str:
         """Why reduce_scatter_step() cannot have tensors of this device; "" where it can. As with any first call on a
@@ -83,7 +83,7 @@ class Backend:
         """
 
     def reduce_scatter_step(self, gradients: Tensor, divisor: float, sink: ShardSink) -> Work:
-        """reduce_scatter_div() and the step of a device_sink(), which gets this rank's part, in one call."""
+        """reduce_scatter_div() and the step of a device_sink() on this rank's part, in one call."""
 
     def perform_nocolor_split(self, device: object) -> None:
         """Nothing: a rank outside a new group has no part in making it."""
@@ -95,21 +95,21 @@ class Reduction:
     """A collective in flight."""
 
     def finish(self) -> Tensor:
-        """Waits; the tensor with the result. Once, and in the order of the starts."""
+        """Waits and returns the result. Call once, in the order of the starts."""
 
 class Mean:
-    """How a group averages a flat tensor: in rank order, divided once, whatever its backend."""
+    """The mean of a flat tensor over a group of any backend: summed in rank order, divided once."""
 
     def __init__(self, group: ProcessGroup, device: torch.device, rank_order: bool = True) -> None: ...
     def start(self, flat: Tensor, divisor: float) -> Reduction:
         """In place of a contiguous 1-D tensor; collective. `divisor` is equal on all ranks."""
 
     def start_scatter(self, flat: Tensor, divisor: float) -> Reduction:
-        """This rank's part only, as a tensor of its own; `flat` is a multiple of the ranks long."""
+        """This rank's part only, as a new tensor; the length of `flat` is a multiple of the number of ranks."""
 
     @property
     def name(self) -> str:
-        """fused (by the backend), exchanged (shards, folded here) or summed (the backend's own order)."""
+        """Which kind: "fused", "exchanged" or "summed"; see csrc/reducer/mean.h."""
 
 class ReducerOptions:
     """How a reducer works; csrc/reducer/reducer.h explains the fields."""
@@ -126,12 +126,15 @@ class ReducerOptions:
         rank_order: bool = True,
         shard_block: int = 0,
         check_drift: bool = False,
-        alone: bool = False,
+        made_locally: bool = False,
         layout: Sequence[Sequence[int]] = ...,
     ) -> None: ...
 
 class Reducer:
-    """Averages gradients in buckets while the backward pass goes on. csrc/reducer/reducer.h says how."""
+    """Averages gradients in buckets while the backward pass runs; see csrc/reducer/reducer.h.
+
+    Any thread. RuntimeErrors name parameters.
+    """
 
     def __init__(
         self,
@@ -145,7 +148,7 @@ class Reducer:
         """Parameters by bucket."""
 
     def shards(self) -> list[Tensor | None]:
-        """By bucket: this rank's part of the mean, added up since drop_shards(). With a shard_block."""
+        """By bucket: this rank's part of the means, summed since drop_shards(); flat. With a shard_block."""
 
     def used(self) -> list[bool]:
         """By parameter: whether any rank had a gradient since drop_shards(). With a shard_block."""
@@ -159,15 +162,17 @@ class Reducer:
     def set_on_shard(
         self, sinks: Callable[[], Sequence[ShardSink | None]], on_shard: Callable[[int, Tensor], None]
     ) -> None:
-        """In place of shards. sinks: called once per pass, one per bucket; they take its mean as it comes. on_shard:
-        called with (bucket, this rank's part of its mean) when its sink has all of it. Neither may call the reducer.
+        """Steps inside the backward pass instead of keeping shards.
+
+        sinks: called once per pass; returns one sink or None per bucket, which takes its mean as it arrives.
+        on_shard: called with (bucket, this rank's part of its mean) when that is complete. Neither may use the reducer.
         """
 
     def keep_shards(self) -> None:
         """Undoes set_on_shard()."""
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
-        """In place of the mean; once."""
+        """Replaces the mean. RuntimeError if there is a hook already."""
 
     def set_static_graph(self) -> None:
         """Before the first step."""
@@ -176,19 +181,19 @@ class Reducer:
         """Buckets of this dtype instead of the parameters'."""
 
     def set_optimizer_in_backward(self) -> None:
-        """Leave .grad alone: a hook has stepped already."""
+        """A hook runs the optimizer: .grad is not written."""
 
     def set_after_backward(self, call: Callable[[], None]) -> None:
         """Called at the end of each synchronised backward pass."""
 
     def prepare_for_forward(self) -> None:
-        """A synchronised forward pass begins."""
+        """Call before a synchronised forward pass."""
 
     def rebuild_buckets(self) -> bool:
-        """Once, after the first synchronised pass: by order of arrival on rank 0. Collective; whether it did so."""
+        """After the first synchronised pass, by order of arrival on rank 0. Returns whether it did. Collective."""
 
     def prepare_for_backward(self, outputs: Sequence[Tensor]) -> None:
-        """The forward pass is over; `outputs` are searched for unused parameters where that was asked for."""
+        """Call after a synchronised forward pass; with find_unused, `outputs` are searched for unused parameters."""
 
     def autograd_hook(self, index: int) -> None:
         """The gradient of this parameter is in .grad."""
@@ -202,34 +207,34 @@ class Reducer:
     def check_finished(self) -> None:
         """RuntimeError names the parameters whose gradients did not arrive."""
 
-    def learns(self) -> bool:
+    def is_static_graph_first_pass(self) -> bool:
         """Whether the first synchronised pass of a static graph is still to come."""
 
-    def stop_sharing(self) -> None:
-        """Gradients of a backward pass that never came get ordinary memory again."""
+    def stop_shared_allocation(self) -> None:
+        """Gradients get ordinary memory again, if no backward pass followed the forward pass."""
 
     def expects_gradients(self) -> bool:
-        """Between a synchronised forward pass and the end of its backward pass."""
+        """Whether a synchronised forward pass has ended, and its backward pass has not."""
 
     def keep_gradients(self) -> None:
-        """Until the next synchronised forward pass gradients are meant to stay this rank's: no_sync()."""
+        """no_sync(): until the next synchronised forward pass, gradients stay on this rank."""
 
     def passes(self) -> int:
-        """Synchronised backward passes that came to their end."""
+        """Number of synchronised backward passes that have completed."""
 
     def may_be_unaveraged(self) -> bool:
-        """Whether a gradient came outside of them; its .grad may have been zeroed since."""
+        """Whether a gradient arrived outside of synchronised passes; its .grad may have been cleared since."""
 
     def unaveraged(self) -> list[tuple[int, str]]:
-        """Parameters with a .grad that no pass has averaged: "kept" (no_sync), "late" or "foreign" (put there by hand).
+        """Parameters with a .grad that was not averaged: "kept" (no_sync), "late" or "foreign" (assigned by hand).
 
-        Nothing while a pass runs.
+        Empty while a pass runs.
         """
 
     def shadow_backward(self, divisor: float) -> None:
-        """What a rank that has joined does while others run a backward pass."""
+        """On a joined rank: takes part in the collectives of the others' backward pass."""
 
-    def ask_divisor(self, work: Work) -> None:
+    def set_divisor_work(self, work: Work) -> None:
         """The sum of this all_reduce divides the next reduction."""
 
     def set_divisor(self, divisor: float) -> None:
@@ -242,10 +247,10 @@ class Reducer:
         """Forgets a step that failed; buckets are rebuilt after the next one."""
 
     def set_group(self, group: ProcessGroup) -> None:
-        """Goes on with another group."""
+        """Continues with another group, which makes new buckets. Collective."""
 
     def remove_hooks(self) -> None:
-        """Autograd no longer calls; for good."""
+        """Removes the autograd hooks for good."""
 
     def buckets(self) -> list[dict[str, Any]]:
         """In launch order: indices, bytes, memory_bytes, dtype, device, sparse, shared."""
@@ -254,30 +259,30 @@ class Reducer:
         """Of the latest step, in nanoseconds: forward, backward, computed, finished, buckets."""
 
     def arrival_order(self) -> list[int]:
-        """Of the gradients of the latest synchronised pass."""
+        """Indices of parameters by arrival of their gradients in the latest synchronised pass."""
 
     def unused(self) -> list[int]:
         """Parameters without a path from the latest outputs."""
 
-    def numbers(self) -> dict[str, int]:
+    def stats(self) -> dict[str, int]:
         """rebuilt, unused_changed (between passes), launched (buckets in the latest pass)."""
 
     def mean_name(self) -> str:
-        """Mean.name of what it uses."""
+        """Mean.name of the mean that it uses."""
 
     def error(self) -> str:
-        """The latest that it has thrown because the training loop does not fit; or ""."""
+        """The latest error about a wrong training loop, or ""."""
 
 def came_late(name: str) -> str:
-    """What is said of a gradient that came outside of a synchronised pass."""
+    """The error message for a gradient that arrived outside of a synchronised pass."""
 
 def make_layout(
-    parts: Sequence[tuple[int, int, bool]], order: Sequence[int], limits: Sequence[int], never_beyond: bool = False
+    parts: Sequence[tuple[int, int, bool]], order: Sequence[int], limits: Sequence[int], hard_limits: bool = False
 ) -> list[list[int]]:
-    """Buckets of parameters (bytes, kind, alone), which arrive in `order`; see csrc/reducer/layout.h."""
+    """Divides parameters (bytes, kind, own_bucket), which arrive in `order`, into buckets; csrc/reducer/layout.h."""
 
 class ShardLayout:
-    """Which elements of which parameters a rank owns: a value. csrc/zero/shard_layout.h says how."""
+    """Which elements of which parameters a rank owns; see csrc/zero/shard_layout.h. Immutable."""
 
     def __init__(self, lengths: Sequence[int], buckets: Sequence[Sequence[int]], ranks: int) -> None: ...
     @property
@@ -287,7 +292,7 @@ class ShardLayout:
         """Parameters by bucket."""
 
     def padded(self, bucket: int) -> int:
-        """Elements of a bucket."""
+        """Elements of a bucket, padding included."""
 
     def shard(self, bucket: int) -> int:
         """Elements of a rank's part of it."""
@@ -305,59 +310,58 @@ def shard_block() -> int:
     """Elements: shards cut parameters at multiples of it only."""
 
 def without_memory(like: Tensor, message: str) -> Tensor:
-    """A tensor with everything of `like` but memory: whoever touches it gets RuntimeError(message)."""
+    """A tensor like `like` without memory: reading or writing it raises RuntimeError(message)."""
 
 def take_memory(tensor: Tensor, message: str) -> Tensor:
-    """The memory of its storage, as bytes; it and its views then are without."""
+    """Takes the memory of a tensor's storage, and returns it as a 1-D uint8 tensor."""
 
 def give_memory(tensor: Tensor, memory: Tensor) -> None:
-    """Ends that; `memory` is empty afterwards."""
+    """Gives memory to a tensor without memory, and leaves `memory` empty. RuntimeError if it is too small."""
 
 def set_values(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     """parameter.data = value for each."""
 
 def next_node() -> int:
-    """The number of the autograd node that this thread makes next."""
+    """The number of the autograd node that this thread creates next."""
 
 def watch_backward(
     outputs: Sequence[Tensor], since: int, enter: Callable[[], object], leave: Callable[[], object]
 ) -> bool:
-    """Tells when backward passes enter and leave the nodes from `since` on behind outputs; csrc/zero/backward_watch.h.
+    """Calls enter() and leave() when a backward pass enters and leaves the nodes of `outputs` from `since` on.
 
-    False where there is no such node.
+    False if there is no such node. See csrc/zero/backward_watch.h.
     """
 
 def block_squares(piece: Tensor) -> Tensor:
-    """The sum of squares of every block of a flat tensor, in float64."""
+    """The sum of squares of every block of shard_block() elements of a flat tensor, as a float64 tensor."""
 
 class PieceSteps:
-    """One step over pieces, made ready."""
+    """One prepared optimizer step over pieces; csrc/zero/steps.h."""
 
-    def run(self, numbers: Sequence[int], gradients: Sequence[Tensor]) -> None:
-        """Steps these pieces, each with its gradient."""
+    def run(self, pieces: Sequence[int], gradients: Sequence[Tensor]) -> None:
+        """Steps these pieces, given by index, each with its gradient. RuntimeError before anything is written."""
 
 class ShardSink:
-    """Takes a part of a bucket's mean, stretch by stretch; csrc/reducer/reduction.h."""
+    """Consumes this rank's part of a bucket's mean as it arrives; csrc/reducer/reduction.h."""
 
     on_device: bool
-    """Whether it takes nothing: a device reduces and steps in one call."""
+    """Whether a device reduces and steps in one call, so that take() is not called."""
 
     def take(self, begin: int, means: Tensor) -> None:
-        """Elements from `begin` on; each once."""
+        """Takes the means (float32) of the elements from `begin` on; each element once."""
 
     def wait(self) -> None:
-        """As a Work's, of the device's call once it has begun; else nothing."""
+        """Waits for the device's call like a Work, if one has begun."""
 
 def step_sink(pieces: Sequence[tuple[int, PieceSteps, int]]) -> ShardSink:
-    """Steps the pieces of one bucket, each given as (offset in the shard, steps, number of the piece there)."""
+    """Steps the pieces of one bucket, each given as (offset in the shard, steps, index of the piece in steps)."""
 
 def device_sink(
     parameters: Tensor, pieces: Sequence[tuple[int, Sequence[Tensor], float, tuple[object, ...]]]
 ) -> ShardSink:
-    """Adam on one bucket's pieces, each given as (offset in the shard, state, number of this step, settings).
+    """Adam on one bucket's pieces, each given as (offset in the shard, state, step number, settings).
 
-    settings: as adam_steps() has them, in that order. parameters: of the whole bucket, which then all ranks get; or of
-    this rank's shard.
+    settings: in the order of adam_steps(). parameters: the whole bucket, which all ranks receive; or this rank's shard.
     """
 
 def sgd_steps(
@@ -377,10 +381,10 @@ def sgd_steps(
 
 def adam_steps(
     parameters: Sequence[Tensor],
-    means: Sequence[Tensor],
-    squares: Sequence[Tensor],
-    largest: Sequence[Tensor],
-    numbers: Sequence[float],
+    exp_avg: Sequence[Tensor],
+    exp_avg_sq: Sequence[Tensor],
+    max_exp_avg_sq: Sequence[Tensor],
+    step_numbers: Sequence[float],
     *,
     lr: float,
     beta1: float,
@@ -392,7 +396,7 @@ def adam_steps(
     maximize: bool,
     fastest: bool,
 ) -> PieceSteps:
-    """torch.optim.Adam's and AdamW's, likewise; `fastest`: ringdp's own, with IEEE square roots."""
+    """torch.optim.Adam's or AdamW's, bit for bit; with `fastest` ringdp's fastest step, with IEEE square roots."""
 
 def stats() -> dict[str, Any]:
     """Of this process: groups (name, rank, world, submitted, counters, delays_ns by rank, error or None), and

@@ -81,7 +81,7 @@ def autoload() -> None:
 
 
 def _attach() -> None:
-    """`ringdp audit` and `ringdp doctor` watch the processes that they start; nobody else has the variable."""
+    """`ringdp audit` and `ringdp doctor` watch the processes that they start, which have this variable."""
     if not os.environ.get("RINGDP_ATTACH"):
         return
     try:

@@ -22,12 +22,12 @@ def empty(
 ) -> torch.Tensor:
     """An uninitialised CPU tensor in shared memory of `group` (default: the world), which must be a ringdp group.
 
-    When all ranks bring such tensors, a large collective reads and writes them where they lie, in one pass; otherwise
-    it copies, and the result is the same. Nobody else takes part in an allocation. The tensor outlives the group.
-    Forked children do not have it; tensors of another group are copied.
+    If all ranks pass such tensors to a large collective, it reads and writes them in place, in one pass; otherwise it
+    copies, with the same result. Not collective. The tensor stays valid after the group is gone. Forked children must
+    not touch it. Collectives of other groups copy it.
 
-    Where a group has no shared memory (transport=tcp, heap_bytes=0) DistBackendError says so, or with `fallback` the
-    tensor is an ordinary one. It always is in a group of one rank.
+    Raises DistBackendError if the group has no shared memory (transport=tcp, heap_bytes=0) or it is full. With
+    `fallback`, a group without shared memory gives ordinary memory; a group of one rank always does.
     """
     group, backend = _resolved(group)
     shape = (size,) if isinstance(size, int) else tuple(size)
@@ -39,13 +39,13 @@ def empty(
 
 @contextmanager
 def in_shared_memory(group: Any = None, *, fallback: bool = False) -> Iterator[None]:
-    """CPU tensors of 4 KiB and more that this thread makes inside lie in shared memory of `group` (default: the world).
+    """Inside, CPU tensors of 4 KiB or more that this thread allocates are in shared memory of `group`.
 
     with ringdp.in_shared_memory():
-        model = Model()  # parameters; and whatever torch allocates: buckets, results, copies
+        model = Model()  # parameters, and all else that torch allocates: buckets, results, copies
 
-    They are what `ringdp.empty` gives: of full value to every operator, resizable, alive after the group. `group` and
-    `fallback` as there. What is made outside, by other threads (a backward pass) or over existing memory is as ever.
+    They are like those of `ringdp.empty`, and can be resized; `group` and `fallback` are the same. Tensors that are
+    allocated outside or by other threads (a backward pass), and views of existing memory, are not affected.
     """
     group, backend = _resolved(group)
     if group.size() == 1 or (fallback and not backend.supports_tensor_alloc(_CPU)):

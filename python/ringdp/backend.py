@@ -20,8 +20,8 @@ class Options(_C.Options):
     """Settings of one process group, for ``pg_options=``.
 
     Keyword arguments and attributes are the fields that ``ringdp info`` lists (``transport``, ``algorithm``, ``order``,
-    ...); they outrank the environment. A field or value that does not exist raises ``DistBackendError`` naming what is
-    accepted.
+    ...); they take precedence over the environment. An unknown field or a bad value raises ``DistBackendError``, which
+    names the accepted ones.
     """
 
     def __init__(self, timeout: timedelta = timedelta(minutes=30), **fields: object) -> None:
@@ -74,11 +74,11 @@ def create_backend(dist_opts: Any, pg_options: object) -> Any:
 
 
 def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-    """A barrier that says who did not come: `torch.distributed.monitored_barrier` serves backends named gloo only.
+    """A barrier that names missing ranks, as `torch.distributed.monitored_barrier` does for gloo only.
 
-    Every rank of `group` (default: the world) calls it. When `timeout` (default: the group's) passes, the ranks that
-    came raise DistBackendError naming the first of those that did not, or with `wait_all_ranks` all of them, and the
-    group has failed, as after any other error.
+    Collective over `group` (default: the world). After `timeout` (default: the group's) the ranks that have called
+    raise a DistBackendError that names the first rank that has not, or with `wait_all_ranks` all such ranks. The group
+    can then no longer be used, as after any other error.
     """
     import torch.distributed as dist
 

@@ -1,7 +1,7 @@
-"""Looks over a pickle before it is read: what makes the interpreter reserve memory that no value needs is refused.
+"""Checks a pickle before it is read: refuses one that makes the interpreter allocate memory that no value needs.
 
-A pickle may say at which place of its memo a value is kept, and CPython makes room for all places before that one: a
-file of eleven bytes costs 64 GiB. So does, in address space, a length that goes beyond the file.
+A pickle may name any index of its memo, and CPython allocates all entries before that index: a file of eleven bytes can
+take 64 GiB. A length that goes beyond the file takes address space in the same way.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import pickletools
 from collections.abc import Iterable
 
 _BY_NAME = {row.name: row for row in pickletools.opcodes}
-_LINES = {"GLOBAL": 2, "INST": 2}  # arguments that end with their line; one for the others
-_COUNTED = {  # bytes of a length that stands before what it counts
+_LINES = {"GLOBAL": 2, "INST": 2}  # how many lines; other arguments that end with a line have one
+_COUNTED = {  # bytes of the length in front of a counted argument
     pickletools.TAKEN_FROM_ARGUMENT1: 1,
     pickletools.TAKEN_FROM_ARGUMENT4: 4,
     pickletools.TAKEN_FROM_ARGUMENT4U: 4,
@@ -54,5 +54,5 @@ def check(content: bytes, allowed: Iterable[str] = _BY_NAME) -> None:
             place = int(text[:20]) if lines else int.from_bytes(content[start:at], "little")
             if place > end:
                 raise pickle.UnpicklingError(f"keeps a value at place {place} of its memo, and has {end} bytes")
-        if code == 0x2E:  # STOP: nobody reads what follows
+        if code == 0x2E:  # STOP: what follows is not read
             return

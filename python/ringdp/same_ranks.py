@@ -1,4 +1,4 @@
-"""A further process group of the ranks of a group."""
+"""Makes another process group of the same ranks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch.distributed import distributed_c10d
 
 
 def another_group(group: dist.ProcessGroup, **options: Any) -> dist.ProcessGroup:
-    """dist.new_group(**options) of the same ranks, with the group's timeout. Collective for these ranks alone.
+    """dist.new_group(**options) of the same ranks, with the group's timeout. Collective for these ranks only.
 
-    torch names a group of some ranks after how many groups each of them is in, so ranks that are in different numbers
-    of groups would wait for each other under different names until the timeout: RuntimeError on all of them.
+    torch names such a group by the number of groups that a rank is in. Ranks that are in different numbers of groups
+    would wait for each other under different names until the timeout, so all of them raise a RuntimeError.
     """
     # torch's own default is half an hour, whatever the group's.
     options.setdefault("timeout", group._get_backend(group._device_types[0]).options._timeout)
@@ -25,7 +25,7 @@ def another_group(group: dist.ProcessGroup, **options: Any) -> dist.ProcessGroup
         of_each = ", ".join(f"rank {rank} in {count}" for rank, count in zip(members, counts, strict=True))
         raise RuntimeError(
             f"ringdp needs another process group of ranks {members}, and torch cannot make one where these ranks are "
-            f"in different numbers of groups ({of_each}). Make the groups that only some of them are in later, or "
-            "give every rank as many."
+            f"in different numbers of groups ({of_each}). Create groups of only some of these ranks later, or put "
+            "every rank into equally many."
         )
     return dist.new_group(members, use_local_synchronization=True, **options)

@@ -3,8 +3,8 @@
     losses = one_process(model, optimizer, loss_of, ranks=4, steps=20)
     assert parameters_hash(model) == hash_of_the_same_training_on_four_ranks
 
-Everything runs on one intra-op thread, because the order of a sum inside a kernel may depend on their number.
-The run to compare with must do so too: `torch.set_num_threads(1)`.
+Everything runs on one intra-op thread, because the order of a sum inside a kernel may depend on the number of threads.
+The run on N ranks must use one thread too: `torch.set_num_threads(1)`.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def one_process(
     loss_of(model, rank, step, micro): the scalar on which that rank calls backward(); micro: 0..accumulate-1.
     divide: "once" folds ((g0 + g1) + g2) + ... and divides the sum by `ranks`; "first" multiplies each
         gradient by 1 / ranks in its own type before the fold, as torch's DistributedDataParallel does.
-        16-bit gradients are folded in fp32 and rounded once. A NaN of the fold is the positive quiet one.
+        16-bit gradients are folded in fp32 and rounded once. A NaN in the result is always the positive quiet one.
     weights(rank, step): that rank's sample count in that step, for losses that are SUMS over samples. "once"
         divides by the step's total instead of `ranks`; "first" scales every loss by ranks / total.
-    sync_each: fold and divide after every micro-batch and add up those means. Default: each rank's partial
-        sum of its micro-batches first (as under no_sync), then one fold of the partial sums.
+    sync_each: fold and divide after every micro-batch and add up those means. Default: each rank first adds up
+        its micro-batches (as under no_sync), then the partial sums are folded once.
     seeds: one torch seed per rank, for dropout. Default: every rank starts from the caller's RNG state.
     on_gradients(step): called with the mean gradients in place, before the optimizer (clipping, schedules).
 
     Returns each step's loss, summed over micro-batches and divided as the gradients are.
-    A parameter used by some ranks only gets the fold of those; used by none, its grad stays None.
-    RNG state and number of threads are the caller's again afterwards. Raises ValueError on bad arguments.
+    A parameter that only some ranks use gets the fold of their gradients; the grad of one that none uses stays None.
+    The RNG state and the number of threads are restored at the end. Raises ValueError on bad arguments.
     """
     _check(ranks, steps, accumulate, divide, seeds)
     losses = []

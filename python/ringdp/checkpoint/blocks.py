@@ -1,9 +1,8 @@
 """The blocks of a checkpoint, written, read and verified through torch.distributed.checkpoint: one file per rank.
 
-The folder is a checkpoint of DCP as well: its tensors are our keys, flat, and torch's own tools read it. Reading makes
-new tensors, and changes nothing of the running state: every block that a rank needs is read whole, hashed, then cut. In
-addition to them a rank needs memory for one block; a tensor that is needed in another order than the stored one is read
-whole.
+The folder is also a checkpoint of DCP, with flat tensors under our keys, which torch's own tools can read. Reading
+makes new tensors and does not change the running state: every block that a rank needs is read whole, hashed, then cut,
+which takes memory for one block in addition to the result. A tensor stored in another memory order is read whole.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ INDEX = ".metadata"
 
 @dataclass(frozen=True)
 class Written:
-    """What a rank tells the others about its part."""
+    """What a rank has written, for the other ranks."""
 
     results: list[WriteResult]
     hashes: dict[Stretch, str]
@@ -65,7 +64,7 @@ class _Blocks(DefaultSavePlanner):
 
 
 def blocks_of(pieces: Sequence[Piece], written: Sequence[Stretch]) -> dict[Stretch, Tensor]:
-    """The views of the pieces that this rank writes. Every such stretch lies inside one piece."""
+    """The tensor of each stretch that this rank writes, as a view of the piece that contains it."""
     by_key: dict[str, list[tuple[Stretch, Tensor]]] = {}
     for piece in pieces:
         by_key.setdefault(piece.stretch.spec.key, []).append((piece.stretch, piece.tensor))
@@ -93,24 +92,24 @@ def write_blocks(folder: Path, rank: int, blocks: Mapping[Stretch, Tensor]) -> W
     return Written(results, hashes, files)
 
 
-def write_index(folder: Path, everyones: Sequence[Written]) -> None:
-    """Rank 0, when all have written: checks that their files can be seen from here, and writes DCP's index."""
-    for rank, written in enumerate(everyones):
+def write_index(folder: Path, by_rank: Sequence[Written]) -> None:
+    """On rank 0, when all ranks have written: checks that their files are visible here, and writes DCP's index."""
+    for rank, written in enumerate(by_rank):
         for name, length in written.files.items():
             path = folder / name
             if not path.exists() or path.stat().st_size != length:
                 raise CheckpointError(
-                    f"{path}, which rank {rank} has written, is not there for rank 0: "
+                    f"{path}, which rank {rank} has written, is not visible to rank 0: "
                     "the folder must be on a file system that all ranks share"
                 )
-    _, metadata = create_default_global_save_plan(_plans([list(written.hashes) for written in everyones]))
+    _, metadata = create_default_global_save_plan(_plans([list(written.hashes) for written in by_rank]))
     writer = _writer(folder)
     writer.set_up_storage_writer(True, rank=0, use_collectives=True)
-    writer.finish(metadata, [written.results for written in everyones])
+    writer.finish(metadata, [written.results for written in by_rank])
 
 
 def index_of(stretch: Stretch) -> MetadataIndex:
-    """What DCP calls a block."""
+    """The key of a block in DCP's index."""
     return MetadataIndex(stretch.spec.key, [stretch.offset])
 
 
@@ -131,14 +130,14 @@ def _write_item(stretch: Stretch) -> WriteItem:
 
 @dataclass(frozen=True)
 class _Landing:
-    """Where the elements of a wanted stretch go."""
+    """The tensor that receives a wanted stretch."""
 
     stretch: Stretch
     tensor: Tensor
 
 
 class _Verifier(DefaultLoadPlanner):
-    """Takes each block from the reader, compares its hash, and copies what is wanted of it."""
+    """Takes each block from the reader, compares its hash, and copies the wanted part."""
 
     def __init__(self, hashes: dict[Stretch, str], landings: dict[Stretch, list[_Landing]]) -> None:
         super().__init__()
@@ -161,7 +160,7 @@ class _Verifier(DefaultLoadPlanner):
             landing.tensor[to : to + stop - start] = tensor[of : of + stop - start]
 
 
-# What an index is made of. layouts are written as a call of torch's own function.
+# The classes in an index. Layouts are pickled as a call of torch's function.
 _CLASSES = {
     *(getattr(metadata, name) for name in metadata.__all__),
     metadata._MEM_FORMAT_ENCODING,
@@ -172,17 +171,17 @@ _CLASSES = {
 
 
 class _IndexReader(pickle.Unpickler):
-    """DCP's index is a pickle; this one makes DCP's own values and runs nothing else that a file may name."""
+    """Unpickles DCP's index: creates DCP's own classes only, and runs no other code that a file may name."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module.startswith("pathlib"):  # where it was saved, which is not used
+        if module.startswith("pathlib"):  # the folder at the time of saving, not used
             return _Path
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         for known in _CLASSES:
             if (module, name) == (known.__module__, known.__qualname__):
                 return known
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of an index")
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which is not part of an index")
 
 
 class _Path:
@@ -195,7 +194,7 @@ class _Path:
 def read_pieces(folder: Path, manifest: Manifest, wanted: Iterable[Stretch]) -> list[Piece]:
     """The wanted stretches with their saved values, on the CPU, in the order of `wanted`.
 
-    Raises CheckpointError, naming the file, when a block cannot be read or its hash is another one.
+    Raises CheckpointError, naming the file, if a block cannot be read or its hash differs.
     """
     wanted = list(wanted)
     stored = {spec.key: spec for spec in manifest.specs}
@@ -213,7 +212,7 @@ def read_pieces(folder: Path, manifest: Manifest, wanted: Iterable[Stretch]) -> 
             reader.read_data(LoadPlan([_read_item(block) for block in blocks]), planner)
         except CheckpointError as error:
             raise CheckpointError(f"{path}: {error}; take an older checkpoint") from error
-        except Exception as error:  # whatever torch.load makes of damaged bytes
+        except Exception as error:  # torch.load may raise anything on damaged bytes
             raise CheckpointError(f"{path} is corrupted ({type(error).__name__}: {error})") from error
     return [_piece(place, landings[place], stretch) for place, stretch in zip(places, wanted, strict=True)]
 
@@ -224,7 +223,7 @@ def whole_of(specs: Sequence[Spec]) -> list[Stretch]:
 
 
 def _place(folder: Path, stored: Spec | None, wanted: Stretch) -> Stretch:
-    """What must be read for a stretch: itself, or the whole tensor if it is stored in another order."""
+    """What must be read for a stretch: the stretch, or the whole tensor if it is stored in another order."""
     spec = wanted.spec
     if stored is None or stored.row_major != spec.row_major or wanted.offset < 0 or wanted.stop > spec.elements:
         raise CheckpointError(f"{folder} does not hold {wanted}")
@@ -244,7 +243,7 @@ def _landings_by_block(manifest: Manifest, landings: Mapping[Stretch, Tensor]) -
 
 
 def _reader(folder: Path, manifest: Manifest) -> FileSystemReader:
-    """A reader whose index has its hash, and is read without running code: a forger would forge the hash, too."""
+    """A reader with a verified index, unpickled without running code, because hashes can be forged too."""
     path = folder / INDEX
     try:
         content = path.read_bytes()
@@ -256,8 +255,10 @@ def _reader(folder: Path, manifest: Manifest) -> FileSystemReader:
     try:
         bounded_pickle.check(content)
         reader.set_up_storage_reader(_IndexReader(io.BytesIO(content)).load(), is_coordinator=False)
-    except Exception as error:  # whatever a forged pickle makes of itself
-        raise CheckpointError(f"{path} is no index ({type(error).__name__}: {error}); nothing of it was run") from error
+    except Exception as error:  # a forged pickle may raise anything
+        raise CheckpointError(
+            f"{path} is not an index ({type(error).__name__}: {error}); nothing of it was run"
+        ) from error
     return reader
 
 
@@ -266,12 +267,12 @@ def _file_of(folder: Path, reader: FileSystemReader, index: MetadataIndex, manif
         raise CheckpointError(f"{folder / INDEX} does not know where {index.fqn} from {index.offset} on is stored")
     name = reader.storage_data[index].relative_path
     if name not in manifest.files or Path(name).name != name:
-        raise CheckpointError(f"{folder / INDEX} names {name}, which is no file of this checkpoint")
+        raise CheckpointError(f"{folder / INDEX} names {name}, which is not a file of this checkpoint")
     return name
 
 
 def _read_item(block: Stretch) -> ReadItem:
-    """The whole block: a part of it could not be hashed."""
+    """Reads the whole block, as its hash covers all of it."""
     start, length = torch.Size([0]), torch.Size([block.length])
     index = index_of(block)
     return ReadItem(LoadItemType.TENSOR, index, start, index, start, length)

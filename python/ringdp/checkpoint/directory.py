@@ -1,9 +1,9 @@
-"""The directory of a run's checkpoints: one numbered folder each, and what makes a save all or nothing.
+"""The directory of a run's checkpoints: one numbered folder each. A save is all or nothing.
 
-A save works in `.unfinished-...` next to them and becomes `checkpoint-000007` by one rename, so the highest number is
-the latest complete one and no pointer to it can be wrong. Old ones are renamed to `.removed-...` before they are
-deleted. The next save deletes what a dead one left; a lock that dies with its process keeps two savers apart. Only
-rank 0 changes the directory; other ranks write their files into the unfinished folder.
+A save writes into a folder `.unfinished-...`, which one rename turns into `checkpoint-000007`; so the highest number is
+the latest complete checkpoint. Old checkpoints are renamed to `.removed-...` before they are deleted. The next save
+deletes what an interrupted one left. A lock, which the kernel releases when its process dies, excludes a second saver.
+Only rank 0 changes the directory; other ranks write their files into the unfinished folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ringdp.checkpoint.piece import CheckpointError
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Writes a file; its bytes are on the disk, its name is when its folder is synced."""
+    """Writes a file and syncs its content; its name is durable only after sync_folder()."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -27,7 +27,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Puts the folder's list of names on the disk."""
+    """Syncs the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -36,7 +36,7 @@ def sync_folder(path: Path) -> None:
 
 
 def rename_durably(source: Path, target: Path) -> None:
-    """Renames inside one folder: after a crash there is the old name or the new one, never both or half of one."""
+    """Renames inside one folder, and syncs it: after a crash there is either the old name or the new one."""
     source.rename(target)
     sync_folder(target.parent)
 
@@ -54,7 +54,7 @@ def numbered(directory: Path) -> list[Path]:
 
 
 def find(folder: Path) -> Path:
-    """The checkpoint that a user means: the folder itself, or the latest one in that directory."""
+    """The checkpoint to load: the folder itself, or the latest one in it. CheckpointError if there is none."""
     if (folder / FILE).exists() or _NAME.fullmatch(folder.name):
         return folder
     found = numbered(folder) if folder.is_dir() else []
@@ -65,10 +65,10 @@ def find(folder: Path) -> Path:
 
 
 class Slot:
-    """The place of one save in a directory, from the lock to the rename. Owned by rank 0."""
+    """The unfinished folder of one save, from the lock to the rename. On rank 0 only."""
 
     def __init__(self, directory: Path) -> None:
-        """Locks the directory, clears away leftovers and makes the unfinished folder."""
+        """Locks the directory, deletes leftovers and makes the unfinished folder. CheckpointError if it is locked."""
         if (directory / FILE).exists():
             raise CheckpointError(f"{directory} is a checkpoint itself: save into the folder above it")
         directory.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ class Slot:
             found = numbered(directory)
             number = int(_NAME.fullmatch(found[-1].name)[1]) + 1 if found else 1
             self._target = directory / f"checkpoint-{number:06d}"
-            # A name of its own: a rank of a dead save that still writes must not write into this one.
+            # A unique name: a surviving rank of an interrupted save may still be writing into its folder.
             self.unfinished = directory / f".unfinished-{number:06d}-{uuid.uuid4().hex}"
             self.unfinished.mkdir()
         except BaseException:
@@ -108,7 +108,7 @@ class Slot:
 def _lock(directory: Path) -> int:
     descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        # Not flock: forked DataLoader workers that outlive a dead rank would keep that one.
+        # Not flock(): forked DataLoader workers that outlive a dead rank would keep the lock.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)

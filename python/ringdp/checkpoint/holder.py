@@ -1,9 +1,9 @@
-"""What save and load ask of the owner of a state: the protocol that sharded optimizers implement.
+"""The Holder protocol between save/load and the owner of a state, such as a sharded optimizer.
 
-A holder knows which pieces of which tensors this rank has. `save` asks every rank, finds out who holds what, and
-writes each element once; pieces that several ranks hold (replicas, a step count) must have the same bits there.
-A sharded optimizer offers the parameters as well ("parameter"); the module's adapter then holds the buffers only. As it
-may not know what they are called, it need not be a Holder itself: `holder(names)` makes one (HasHolder).
+A holder knows which pieces of which tensors this rank has. `save` collects this from all ranks and writes each element
+once; pieces that several ranks hold (replicas, a step count) must have equal bits. A sharded optimizer holds the
+parameters too (kind "parameter"); the holder of the module then has only the buffers. An optimizer that does not know
+the parameters' names implements HasHolder instead: `holder(names)` returns its Holder.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from ringdp.checkpoint.piece import Piece, Spec, Stretch
 OPTIMIZER = "optimizer"
 
 PARAMETER, BUFFER, MASTER = "parameter", "buffer", "master"
-# Every other kind is a word of the optimizer's state.
+# Every other kind is a key of the optimizer's state.
 OF_MODULES = (PARAMETER, BUFFER)
 
 
 @runtime_checkable
 class Holder(Protocol):
-    """The state that a checkpoint is made of, as far as this rank has it."""
+    """This rank's part of the state that a checkpoint stores."""
 
     def pieces(self) -> Iterable[Piece]:
         """The pieces this rank holds now. All ranks together hold every element of every tensor.
 
-        Raises when the state is not fit to be saved (torn by a death in the middle of a step).
+        Raises if the state cannot be saved (e.g. torn by an error in the middle of a step).
         """
         ...
 
     def settings(self) -> Mapping[str, Any]:
-        """All that is no tensor, of plain Python values; the optimizer's under OPTIMIZER.
+        """All state that is not a tensor, as plain Python values; the optimizer's under OPTIMIZER.
 
-        Equal on all ranks, but for "values", of which a rank may have those of its own pieces only.
+        Equal on all ranks, except "values", where a rank may have only those of its own pieces.
         """
         ...
 
@@ -51,17 +51,17 @@ class Holder(Protocol):
         ...
 
     def adopt(self, pieces: Sequence[Piece], settings: Mapping[str, Any]) -> None:
-        """Takes over what `wants` asked for, one verified piece per stretch; called when all ranks have theirs.
+        """Loads the pieces, verified, one per stretch of `wants`; called when all ranks have theirs.
 
-        The pieces are on the CPU and the holder's to keep. Must not fail: what can be wrong, `wants` has refused.
+        The pieces are on the CPU, and the holder may keep them. Must not fail: `wants` has checked everything.
         """
         ...
 
 
 @runtime_checkable
 class HasHolder(Protocol):
-    """An optimizer whose state is sharded, and which can say so when it is told the parameters' names."""
+    """A sharded optimizer that returns a Holder when it is given the parameters' names."""
 
     def holder(self, names: Mapping[Tensor, str]) -> Holder:
-        """The holder of its parameters and state; `names` is by identity, and has every parameter of the model."""
+        """The holder of its parameters and state. `names`: the name of every parameter of the model."""
         ...

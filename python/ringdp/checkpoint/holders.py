@@ -1,6 +1,6 @@
 """Holders of a plain module and of a stock torch.optim optimizer, and of a model and its optimizer together.
 
-Every rank has all of such a state, whole. Names are the module's own, without the prefixes of DistributedDataParallel
+Every rank has all of such a state. Names are the module's own, without the prefixes of DistributedDataParallel
 and torch.compile, so wrapped and plain models share checkpoints. Buffers are those of rank 0, which
 DistributedDataParallel gives to the others too. Tensors of the optimizer's state become tensors of the checkpoint; its
 other values and the groups become settings.
@@ -24,7 +24,7 @@ from ringdp.checkpoint.piece import CheckpointError, Piece, Spec, Stretch, dtype
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The user's own module."""
+    """The user's module, without wrappers."""
     # Naming torch._dynamo imports it, which takes seconds: a module is compiled only if that has happened.
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     while True:
@@ -83,14 +83,14 @@ class ModuleHolder:
                     tensors[piece.stretch.spec.key].copy_(piece.tensor.view(piece.shape))
 
     def _tensors(self) -> Iterator[tuple[str, str, Tensor]]:
-        """(kind, name, tensor); a tensor with several names under its first."""
+        """(kind, name, tensor); a tensor with several names has its first."""
         if PARAMETER in self._kinds:
             for name, parameter in self._module.named_parameters():
                 yield PARAMETER, name, parameter
         saved = self._module.state_dict(keep_vars=True)
         for name, value in saved.items():
             if not isinstance(value, Tensor):
-                raise CheckpointError(f"{name} is extra state of a module, which is no tensor: hand it in as `extra`")
+                raise CheckpointError(f"{name} is extra state of a module, which is not a tensor: pass it as `extra`")
         for name, buffer in self._module.named_buffers():
             if name in saved:
                 yield BUFFER, name, buffer
@@ -156,7 +156,7 @@ class OptimizerHolder:
                 yield self._names[parameter], key, value
 
     def _check_present(self, spec: Spec, parameter: Tensor) -> None:
-        """Raises CheckpointError when the state that is there is of another shape or dtype."""
+        """Raises CheckpointError if existing state has another shape or dtype."""
         present = self._optimizer.state.get(parameter, {}).get(spec.kind)
         if isinstance(present, Tensor):
             here = spec_of(spec.kind, spec.name, present)
@@ -166,7 +166,7 @@ class OptimizerHolder:
 
 
 def placed(value: Tensor, parameter: Tensor, group: Mapping[str, Any]) -> Tensor:
-    """On the parameter's device, but counts stay on the CPU where torch.optim keeps them there."""
+    """Moves a value to the parameter's device, except step counts that torch.optim keeps on the CPU."""
     on_device = value.dim() > 0 or group.get("capturable") or group.get("fused")
     return value.to(parameter.device if on_device else torch.device("cpu"))
 
@@ -194,7 +194,7 @@ class Combined:
 
 
 def holder_of(model: nn.Module | Holder, optimizer: Optimizer | HasHolder | Holder | None, rank: int) -> Holder:
-    """The holder of what was given to save or load on this rank.
+    """The holder of the model and optimizer that were given to save or load on this rank.
 
     A model or an optimizer that is a Holder itself speaks for itself; a sharded optimizer for the parameters too.
     """

@@ -1,4 +1,4 @@
-"""Loading: every rank reads and verifies all it needs; only when all ranks have, the running state is changed."""
+"""Loading: every rank reads and verifies all it needs; when all ranks have done so, the running state is changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ringdp.checkpoint.saving import Folder
 
 @dataclass(frozen=True)
 class Loaded:
-    """Where the state came from, and what was handed in as `extra` by every rank that saved, in rank order.
+    """The folder that was loaded, and the `extra` of every rank that saved, in rank order.
 
     rank, size: of the ranks that have loaded. alike: whether all saving ranks handed in the same.
     """
@@ -39,7 +39,7 @@ class Loaded:
 
     @property
     def extra(self) -> Any:
-        """This rank's own, when as many ranks load as saved; else the same value that all of them have saved.
+        """This rank's own `extra` if as many ranks load as saved; otherwise the value that all ranks have saved.
 
         Raises CheckpointError when the number differs and the values do too: choose from `extras`.
         """
@@ -55,7 +55,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class _Verified:
-    """All that a rank needs, read and verified."""
+    """All that this rank needs of a checkpoint, read and verified."""
 
     manifest: Manifest
     holder: Holder
@@ -110,7 +110,7 @@ def _verify(path: Path, holder: Holder, allow_pickle: bool) -> _Verified:
 
 
 def _check_same(path: Path, manifest: Manifest, ranks: Ranks) -> None:
-    """The index of every save is another one, so its hash tells whether all ranks see the same folder."""
+    """Every save has a different index, so its hash tells whether all ranks see the same folder."""
     seen = ranks.agree("loading a checkpoint", lambda: manifest.index_sha256)
     for rank, digest in enumerate(seen):
         if digest != seen[0]:

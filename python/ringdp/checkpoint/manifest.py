@@ -65,7 +65,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = _from(content)
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} lacks what its format promises: {type(error).__name__} {error}") from error
+        raise CheckpointError(f"{path} lacks a part of its format: {type(error).__name__} {error}") from error
     for entry in content["tensors"]:
         _check_tensor(path, entry)
     for name, length in manifest.files.items():
@@ -103,11 +103,11 @@ def _spec_in(entry: dict[str, Any]) -> Spec:
 
 
 def _checked_content(path: Path) -> dict[str, Any]:
-    """The content after format, version and hash have been checked, in that order."""
+    """The content of the file, after checks of format, version and hash."""
     try:
         whole = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise CheckpointError(f"{path.parent} is no complete checkpoint of ringdp: it has no {FILE}") from None
+        raise CheckpointError(f"{path.parent} is not a complete checkpoint of ringdp: it has no {FILE}") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     except ValueError as error:

@@ -44,7 +44,7 @@ class Groups:
         return {name for group in self._groups for name in self._names_in(group)}
 
     def settings(self, state: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
-        """What holder.py describes. state: (parameter name, key, value); tensors are passed over.
+        """The settings described in holder.py. state: (parameter name, key, value); tensors are skipped.
 
         Raises CheckpointError for a value that is neither a tensor nor plain.
         """
@@ -65,7 +65,7 @@ class Groups:
         return {OPTIMIZER: {"algorithm": self._algorithm, "groups": groups, "values": values}}
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raises CheckpointError when they are not those of an optimizer like this one."""
+        """Raises CheckpointError if they were saved from a different optimizer or different groups."""
         saved = settings.get(OPTIMIZER)
         if saved is None:
             raise CheckpointError("the checkpoint has no optimizer's state: load it without an optimizer")
@@ -81,7 +81,7 @@ class Groups:
                 raise CheckpointError(f"parameter group {number} has {odd[0]} only in {where}")
 
     def adopt(self, settings: Mapping[str, Any]) -> None:
-        """Takes over what `check` has passed."""
+        """Loads settings that `check` has accepted."""
         for group, theirs in zip(self._groups, settings[OPTIMIZER]["groups"], strict=True):
             for key, value in theirs.items():
                 if key != "names":
@@ -92,7 +92,7 @@ class Groups:
 
 
 def merged(of_ranks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Every rank's settings with the values that any rank has: a rank with shards knows only the values of its own.
+    """Every rank's settings with the values of all ranks: a rank with shards has only the values of its own pieces.
 
     Raises CheckpointError when ranks differ in a value.
     """
@@ -111,7 +111,7 @@ def merged(of_ranks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _like(present: Any, saved: Any) -> Any:
-    """The saved value in the form that the group has now: a learning rate may be a tensor on a device."""
+    """The saved value in the form of the group's present one: a learning rate may be a tensor on a device."""
     if isinstance(present, Tensor):
         return present.fill_(saved)
     return saved.item() if isinstance(saved, Tensor) else saved
@@ -127,23 +127,23 @@ class Stepped:
         self._dtypes |= {spec.name: spec.torch_dtype for spec in saved if spec.kind == MASTER}
 
     def dtype_for(self, saved: Spec, stepped: torch.dtype) -> torch.dtype:
-        """The dtype of a saved tensor of the state, in a run that steps its parameter in the dtype `stepped`."""
+        """The dtype that a saved state tensor gets in a run that steps its parameter in dtype `stepped`."""
         name = saved.name
         if name not in self._shapes or not is_per_element(saved.kind, saved.shape, self._shapes[name]):
             return saved.torch_dtype
         return stepped if saved.torch_dtype == self._dtypes[name] else saved.torch_dtype
 
     def fitted(self, piece: Piece, stepped: torch.dtype) -> Tensor:
-        """The values of a piece of the state in that dtype."""
+        """The values of a piece of state in that dtype."""
         return piece.tensor.to(self.dtype_for(piece.stretch.spec, stepped))
 
 
 def say_left_out(names: Sequence[str]) -> None:
-    """Warns that the fp32 copies of these parameters are in the checkpoint, and not in this run."""
+    """Warns that the checkpoint has fp32 copies of these parameters, which this run does not use."""
     if names:
         warnings.warn(
             f"ringdp.checkpoint: the checkpoint has float32 masters of {len(names)} parameters ({names[0]}, ...), this "
-            "optimizer none: it goes on from the parameters, and rounds its state to their dtype. To keep every bit, "
+            "optimizer none: it continues from the parameters and rounds its state to their dtype. To keep every bit, "
             "load it into a ringdp.ZeroOptimizer with master_dtype=torch.float32",
             stacklevel=2,
         )

@@ -1,7 +1,7 @@
-"""The words of the format: a tensor of the state, a stretch of its flattened elements, and a piece that has values.
+"""The terms of the format: a tensor of the state (Spec), a range of its elements (Stretch), and its values (Piece).
 
-Elements are counted in row-major order, or in that of the tensor with its dimensions permuted as `order` says: so the
-shards of a channels_last parameter, order (0, 2, 3, 1), are stretches of its memory. () is row-major.
+Elements are counted in row-major order, or in that of the tensor with its dimensions permuted by `order`. So the shards
+of a channels_last parameter, order (0, 2, 3, 1), are stretches in memory. () is row-major.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CheckpointError(RuntimeError):
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Around what only a damaged or forged file makes fail: whatever that raises is a CheckpointError naming it."""
+    """Turns any exception inside, which means a damaged or forged file, into a CheckpointError that names the file."""
     try:
         yield
     except CheckpointError as error:
@@ -38,7 +38,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, order=True)
 class Spec:
-    """A tensor of the state. `kind`: "parameter", "buffer", "master", or the optimizer's word ("exp_avg", "step")."""
+    """A tensor of the state. `kind`: "parameter", "buffer", "master", or a key of the optimizer's state ("exp_avg")."""
 
     kind: str
     name: str
@@ -53,17 +53,17 @@ class Spec:
 
     @property
     def key(self) -> str:
-        """What the tensor is called in a checkpoint; no two tensors share one."""
+        """The unique name of the tensor in a checkpoint."""
         return f"{self.kind}/{self.name}"
 
     @property
     def elements(self) -> int:
-        """How many elements all pieces together have."""
+        """The number of elements of the whole tensor."""
         return math.prod(self.shape)
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype; CheckpointError when this torch has none of that name."""
+        """The dtype; CheckpointError if this torch has none of that name."""
         found = getattr(torch, self.dtype, None)
         if not isinstance(found, torch.dtype):
             raise CheckpointError(f"{self.key} has the dtype {self.dtype}, unknown to torch {torch.__version__}")
@@ -79,7 +79,7 @@ def spec_of(kind: str, name: str, tensor: Tensor) -> Spec:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As a checkpoint writes it: "float32"."""
+    """The name of a dtype in a checkpoint: "float32"."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -118,14 +118,14 @@ class Piece:
 
     @property
     def stretch(self) -> Stretch:
-        """Where it lies. CheckpointError for a tensor that is not flat or too long."""
+        """Its range of elements. CheckpointError for a tensor that is not flat or too long."""
         spec = Spec(self.kind, self.name, tuple(self.shape), dtype_name(self.tensor.dtype), tuple(self.order))
         if spec.order and sorted(spec.order) != list(range(len(spec.shape))):
-            raise CheckpointError(f"{spec} has the order {list(spec.order)}, no permutation of its dimensions")
+            raise CheckpointError(f"{spec} has the order {list(spec.order)}, not a permutation of its dimensions")
         found = Stretch(spec, self.offset, self.tensor.numel())
         if self.tensor.dim() != 1 or found.offset < 0 or found.stop > spec.elements:
             raise CheckpointError(
-                f"a piece of shape {list(self.tensor.shape)} at offset {self.offset} is no flat piece of {spec}"
+                f"a piece of shape {list(self.tensor.shape)} at offset {self.offset} is not a flat piece of {spec}"
             )
         return found
 
@@ -136,7 +136,7 @@ def whole(kind: str, name: str, tensor: Tensor) -> Piece:
 
 
 def reordered(flat: Tensor, spec: Spec, order: tuple[int, ...]) -> Tensor:
-    """All elements of `spec`, which lie in its own order, in another one."""
+    """All elements of `spec`, given in its own order, in another order."""
     if spec.order == order:
         return flat
     tensor = flat.view(spec.shape)
@@ -147,7 +147,7 @@ def reordered(flat: Tensor, spec: Spec, order: tuple[int, ...]) -> Tensor:
 
 
 def sha256_of(tensor: Tensor) -> str:
-    """The hash of a flat tensor's bytes as they lie in memory."""
+    """The sha256 of a flat tensor's bytes."""
     flat = tensor.detach().cpu().contiguous()
     if not flat.nbytes:
         return hashlib.sha256().hexdigest()

@@ -1,8 +1,8 @@
-"""Python values as JSON that gives back the same values: types, -0.0, NaN and all.
+"""Python values as JSON, without loss: types, -0.0 and NaN are kept.
 
-What JSON has no word for is written as {"~": type, "is": value}: tuples, sets, bytes, dicts with other keys than
+Values that JSON does not have are written as {"~": type, "is": value}: tuples, sets, bytes, dicts whose keys are not
 strings, OrderedDict, Counter, complex numbers, tensors, numpy arrays and scalars. Anything else is pickled, and read
-only by who allows it: a pickle can run any code when it is read.
+only with allow_pickle=True, because a pickle can run any code when it is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TAG, _IS = "~", "is"
 
 
 def encode(value: Any) -> Any:
-    """A value for json.dumps. Raises CheckpointError, naming the type, for what cannot even be pickled."""
+    """A value for json.dumps. CheckpointError names the type of a value that cannot be pickled."""
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
@@ -47,7 +47,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any, *, allow_pickle: bool = False) -> Any:
-    """What was given to `encode`. CheckpointError for a pickle that is not allowed and for an unknown tag."""
+    """The value that was given to `encode`. CheckpointError for a pickle that is not allowed, or an unknown tag."""
     if isinstance(value, list):
         return [decode(item, allow_pickle=allow_pickle) for item in value]
     if not isinstance(value, dict):
@@ -59,7 +59,7 @@ def decode(value: Any, *, allow_pickle: bool = False) -> Any:
         if not allow_pickle:
             raise CheckpointError(
                 "a value in it was stored as a pickle, which runs code when it is read: pass allow_pickle=True if you "
-                "trust the file, or hand in plain Python values, tensors or numpy arrays when saving"
+                "trust the file, or save plain Python values, tensors or numpy arrays instead"
             )
         return pickle.loads(base64.b64decode(inner))
     if tag not in _READERS:
@@ -117,5 +117,5 @@ def _pickled(value: Any) -> bytes:
         return pickle.dumps(value)
     except Exception as error:
         raise CheckpointError(
-            f"a {type(value).__qualname__} cannot be stored ({error}): hand in plain Python values"
+            f"a {type(value).__qualname__} cannot be stored ({error}): use plain Python values"
         ) from error

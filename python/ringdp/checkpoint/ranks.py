@@ -1,4 +1,4 @@
-"""Doing a step on all ranks: either every rank has every rank's result, or every rank raises the same error.
+"""Runs a step on all ranks: either every rank gets the results of all, or every rank raises the same error.
 
 Without a process group there is one rank, and nothing is exchanged.
 """
@@ -20,14 +20,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class _Failure:
-    """What went wrong on a rank, as text: an exception itself may not survive the journey."""
+    """The error of a rank, as text, because not every exception can be pickled."""
 
-    said: str
+    text: str
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks that save or load together; `group` is None for a process alone."""
+    """The ranks that save or load together; `group` is None for a single process."""
 
     group: dist.ProcessGroup | None
     rank: int
@@ -36,7 +36,7 @@ class Ranks:
     def agree(self, step: str, action: Callable[[], Any]) -> list[Any]:
         """Collective: the results of `action` on every rank, in rank order.
 
-        Raises CheckpointError on every rank, naming the rank and the step, when it failed on one.
+        If it fails on any rank, every rank raises a CheckpointError that names that rank and the step.
         """
         cause: Exception | None = None
         try:
@@ -45,28 +45,28 @@ class Ranks:
             cause = error
             # A CheckpointError explains itself; other types are part of the explanation.
             mine = _Failure(str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}")
-        everyones = self._gather(mine)
-        failures = [(rank, its.said) for rank, its in enumerate(everyones) if isinstance(its, _Failure)]
+        by_rank = self._gather(mine)
+        failures = [(rank, its.text) for rank, its in enumerate(by_rank) if isinstance(its, _Failure)]
         if failures:
             raise CheckpointError(self._sentence(step, failures)) from cause
-        return everyones
+        return by_rank
 
     def keep(self, step: str, action: Callable[[], Result]) -> Result:
-        """Collective: this rank's own result, which may be large or not fit to travel, when all ranks have theirs."""
+        """Collective: as agree(), but returns only this rank's result, which is not sent and may be large."""
         own: list[Result] = []
         self.agree(step, lambda: own.append(action()))
         return own[0]
 
     def on_first(self, step: str, action: Callable[[], Any]) -> Any:
-        """Collective: what `action` gives on rank 0; an error there is raised on every rank."""
+        """Collective: the result of `action` on rank 0; its error is raised on every rank."""
         return self.agree(step, lambda: action() if self.rank == 0 else None)[0]
 
     def _gather(self, mine: object) -> list[Any]:
         if self.group is None:
             return [mine]
-        everyones: list[Any] = [None] * self.size
-        dist.all_gather_object(everyones, mine, group=self.group)
-        return everyones
+        by_rank: list[Any] = [None] * self.size
+        dist.all_gather_object(by_rank, mine, group=self.group)
+        return by_rank
 
     def _sentence(self, step: str, failures: list[tuple[int, str]]) -> str:
         if self.group is None:
@@ -78,7 +78,7 @@ class Ranks:
 
 
 def ranks_of(group: dist.ProcessGroup | None) -> Ranks:
-    """The ranks of `group`, by default of the default group; this process alone when there is none."""
+    """The ranks of `group`, or of the default group; a single process if there is none."""
     if group is None:
         if not (dist.is_available() and dist.is_initialized()):
             return Ranks(None, 0, 1)
@@ -90,9 +90,9 @@ _async_groups: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKey
 
 
 def async_group_of(ranks: Ranks) -> Ranks:
-    """The same ranks in a group for the thread of a save: a group takes collectives from one thread at a time.
+    """The same ranks in a group for the background thread, as a group serves one thread at a time.
 
-    Collective at the first call for a group; the new group is kept as long as that one.
+    Collective at the first call for a group; the new group is kept as long as that group.
     """
     group = ranks.group
     if group is None:

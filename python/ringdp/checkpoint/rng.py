@@ -1,7 +1,7 @@
 """The random number generators of a rank: Python's, numpy's if it is loaded, torch's on the CPU and on CUDA devices.
 
-A checkpoint has every rank's. With the same number of ranks each takes its own up again; with another number there is
-no state to take up, and rank r of N starts afresh from sha256 of (all saved states, N, r): the same in every resume.
+A checkpoint has those of every rank. With the same number of ranks, each rank restores its own. With another number,
+rank r of N seeds its generators with the sha256 of (all saved states, N, r), which is the same in every resume.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NUMPY_SEEDS = 1 << 32
 
 
 def capture() -> dict[str, Any]:
-    """This rank's generators, for JSON."""
+    """The state of this rank's generators, as JSON values."""
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if "numpy" in sys.modules:
         states["numpy"] = sys.modules["numpy"].random.get_state()
@@ -39,7 +39,7 @@ def resume(saved: Sequence[dict[str, Any]], rank: int, size: int) -> None:
 
 
 def seed_of(saved: Sequence[dict[str, Any]], rank: int, size: int) -> int:
-    """What rank `rank` of `size` seeds its generators with when the checkpoint is from another number of ranks."""
+    """The seed of rank `rank` of `size` if the checkpoint was saved by another number of ranks."""
     text = json.dumps([list(saved), size, rank], sort_keys=True)
     # torch.manual_seed takes 64 bits, signed.
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1

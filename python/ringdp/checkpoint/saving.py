@@ -1,8 +1,8 @@
 """Saving: ranks agree on a save plan, each element is written by one rank, and one rename makes it a checkpoint.
 
-The write plan is a pure function of what every rank holds, computed on every rank. What one rank holds alone, it
-writes; what several hold is cut into blocks and dealt to the rank that has least so far, largest block first (Graham's
-LPT rule: within 4/3 of the best balance).
+The write plan is a pure function of what every rank holds, computed on every rank. What only one rank holds, it writes.
+What several hold is cut into blocks, and each block, the largest first, goes to the rank that has least to write so far
+(Graham's LPT rule: within 4/3 of the best balance).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ringdp.checkpoint import rng
-from ringdp.checkpoint.background import Pending, settle
+from ringdp.checkpoint.background import Pending, finish_latest
 from ringdp.checkpoint.blocks import INDEX, Written, blocks_of, write_blocks, write_index
 from ringdp.checkpoint.directory import Slot
 from ringdp.checkpoint.holder import HasHolder, Holder
@@ -32,13 +32,12 @@ from ringdp.checkpoint.piece import CheckpointError, Piece, Spec, Stretch
 from ringdp.checkpoint.plain import encode
 from ringdp.checkpoint.ranks import Ranks, async_group_of, ranks_of
 
-# No stored block is larger: the unit in which replicas are divided, and the memory that reading needs besides its
-# result.
+# The largest stored block: replicas are divided into these, and reading needs memory for one beside its result.
 BLOCK_BYTES = 16 << 20
 
 
 def write_plan(held: Sequence[Sequence[Stretch]]) -> list[list[Stretch]]:
-    """held[r]: what rank r holds. Result[r]: what it writes, sorted; together every element exactly once.
+    """Which stretches each rank writes, sorted: every element exactly once. held[r]: what rank r holds.
 
     Raises CheckpointError for elements that no rank holds and for tensors whose ranks disagree on shape or dtype.
     """
@@ -50,7 +49,7 @@ def write_plan(held: Sequence[Sequence[Stretch]]) -> list[list[Stretch]]:
     ]
     written: list[list[Stretch]] = [[] for _ in held]
     load = [0] * len(held)
-    # Blocks without a choice first, so that the choices can level what they leave.
+    # First the blocks that only one rank holds; the others then balance the load.
     for block, owners in sorted(blocks, key=lambda entry: (len(entry[1]) > 1, -entry[0].bytes)):
         rank = min(owners, key=lambda r: (load[r], r))
         written[rank].append(block)
@@ -100,7 +99,7 @@ def _parts(spec: Spec, stretches: list[tuple[int, Stretch]]) -> Iterator[tuple[S
 
 
 def _cut(part: Stretch) -> Iterator[Stretch]:
-    """The part in blocks of at most BLOCK_BYTES."""
+    """Cuts a part into blocks of at most BLOCK_BYTES."""
     step = max(1, BLOCK_BYTES // part.spec.torch_dtype.itemsize)
     for offset in range(part.offset, part.stop, step):
         yield Stretch(part.spec, offset, min(step, part.stop - offset))
@@ -111,7 +110,7 @@ _BRIEF = 200
 
 @dataclass(frozen=True)
 class _Offer:
-    """What a rank tells the others before a save."""
+    """What each rank sends to the others before a save."""
 
     folder: Path
     keep: int | None
@@ -134,7 +133,7 @@ class SavePlan:
     rng: list[Any]
 
     def copy(self) -> SavePlan:
-        """The same with blocks of its own, on the CPU."""
+        """A plan with copies of the blocks, on the CPU."""
         own = {stretch: tensor.detach().to("cpu", copy=True) for stretch, tensor in self.blocks.items()}
         return replace(self, blocks=own)
 
@@ -147,16 +146,16 @@ def plan_save(
     keep: int | None,
     ranks: Ranks,
 ) -> SavePlan:
-    """Collective: ends the save before this one and divides the work.
+    """Collective: finishes the previous save and divides the work.
 
     Raises CheckpointError on every rank when one cannot offer its part or they do not fit together.
     """
     pieces: list[Piece] = []
 
     def offer() -> _Offer:
-        settle()
+        finish_latest()
         if keep is not None and keep < 1:
-            raise CheckpointError(f"keep is {keep}: at least the new checkpoint stays, so 1 or more, or None for all")
+            raise CheckpointError(f"keep is {keep}, must be 1 or more, or None to keep all checkpoints")
         holder = holder_of(model, optimizer, ranks.rank)
         pieces.extend(holder.pieces())
         held = [piece.stretch for piece in pieces]
@@ -205,7 +204,7 @@ def save(
     group: dist.ProcessGroup | None = None,
     keep: int | None = 2,
 ) -> Path:
-    """Collective: writes `folder`/checkpoint-NNNNNN and removes all but the `keep` latest (None: none); its path.
+    """Collective: writes `folder`/checkpoint-NNNNNN and removes all but the `keep` latest (None: keeps all); its path.
 
     extra: any small value of this rank - loader position, schedulers' state_dict(), the step - which `load` gives back.
     Raises CheckpointError on every rank, naming the rank that failed; the checkpoints before it stay as they are.
@@ -223,7 +222,7 @@ def save_async(
     group: dist.ProcessGroup | None = None,
     keep: int | None = 2,
 ) -> Pending:
-    """Collective: as `save`, but returns when what this rank writes has been copied; a thread does the rest.
+    """Collective: as `save`, but returns when this rank's data have been copied; a thread does the rest.
 
     Errors of the thread are raised by `wait()` of the result, or else by the next save, which waits for this one.
     """
@@ -235,7 +234,7 @@ def save_async(
 
 
 def _finish(agreed: SavePlan, ranks: Ranks) -> Path:
-    """Collective: writes, and makes it a checkpoint when all have written."""
+    """Collective: writes this rank's blocks; when all ranks have written, rank 0 completes the checkpoint."""
     slot: Slot | None = None
 
     def begin() -> Path:
@@ -243,10 +242,10 @@ def _finish(agreed: SavePlan, ranks: Ranks) -> Path:
         slot = Slot(agreed.folder)
         return slot.unfinished
 
-    def commit(everyones: Sequence[Written]) -> Path:
+    def commit(by_rank: Sequence[Written]) -> Path:
         assert slot is not None
-        write_index(slot.unfinished, everyones)
-        _manifest(agreed, slot.unfinished, everyones).write(slot.unfinished)
+        write_index(slot.unfinished, by_rank)
+        _manifest(agreed, slot.unfinished, by_rank).write(slot.unfinished)
         return slot.commit(agreed.keep)
 
     try:
@@ -258,11 +257,11 @@ def _finish(agreed: SavePlan, ranks: Ranks) -> Path:
             slot.close()
 
 
-def _manifest(agreed: SavePlan, folder: Path, everyones: Sequence[Written]) -> Manifest:
+def _manifest(agreed: SavePlan, folder: Path, by_rank: Sequence[Written]) -> Manifest:
     index = (folder / INDEX).read_bytes()
-    files = {name: length for written in everyones for name, length in written.files.items()}
+    files = {name: length for written in by_rank for name, length in written.files.items()}
     return Manifest(
-        hashes={stretch: digest for written in everyones for stretch, digest in written.hashes.items()},
+        hashes={stretch: digest for written in by_rank for stretch, digest in written.hashes.items()},
         specs=agreed.specs,
         files={**files, INDEX: len(index)},
         index_sha256=hashlib.sha256(index).hexdigest(),

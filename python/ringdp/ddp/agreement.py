@@ -1,6 +1,6 @@
-"""All ranks have been given the same model and arguments - or every rank says where the first difference is.
+"""Checks that all ranks were given the same model and arguments; if not, every rank names the first difference.
 
-One exchange of 64 bytes when they agree; only when they do not, descriptions travel too.
+One all_gather of 64 bytes per rank; only if these differ, the descriptions are gathered too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def check_models(
 ) -> None:
     """Collective. RuntimeError on every rank names the first difference in settings, names, dtypes, shapes or strides.
 
-    `settings`: one line each. `compare_values`: warn on every rank where initial values differ, as nobody repairs them.
+    `settings`: one line each. `compare_values`: warn on every rank if initial values differ.
     """
     lines = [*settings, *(_line(index, n, p) for index, (n, p) in enumerate(zip(names, parameters, strict=True)))]
     values = [f"{n} {_hash_of(p)}" for n, p in zip(names, parameters, strict=True)] if compare_values else []
@@ -51,7 +51,7 @@ def check_models(
 
 
 def check_order(group: dist.ProcessGroup, device: torch.device, names: Sequence[str]) -> None:
-    """Collective. RuntimeError on every rank names the first unit that was not gathered by all."""
+    """Collective. RuntimeError on every rank names the first unit that not all ranks have gathered."""
     if group.size() > 1:
         orders, _ = _gather_digests(group, device, [_digest(names), _digest([])])
         if len(set(orders)) > 1:
@@ -82,19 +82,19 @@ def _gather_digests(
 ) -> tuple[list[bytes], list[bytes]]:
     """Every rank's first and second digest, in one all_gather."""
     own = torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.uint8).to(device)
-    everyones = [torch.empty_like(own) for _ in range(group.size())]
-    dist.all_gather(everyones, own, group=group)
-    both = [bytes(t.cpu().tolist()) for t in everyones]
+    by_rank = [torch.empty_like(own) for _ in range(group.size())]
+    dist.all_gather(by_rank, own, group=group)
+    both = [bytes(t.cpu().tolist()) for t in by_rank]
     return [b[:_DIGEST_BYTES] for b in both], [b[_DIGEST_BYTES:] for b in both]
 
 
 def _first_difference(group: dist.ProcessGroup, lines: Sequence[str]) -> str:
-    """Collective: the first line that is not equal everywhere, by ranks."""
-    everyones: list[list[str]] = [[]] * group.size()
-    dist.all_gather_object(everyones, list(lines), group=group)
-    for number in range(max(map(len, everyones))):
+    """Collective: the first line that is not equal on all ranks, with the ranks that have it."""
+    by_rank: list[list[str]] = [[]] * group.size()
+    dist.all_gather_object(by_rank, list(lines), group=group)
+    for number in range(max(map(len, by_rank))):
         ranks_of: dict[str, list[int]] = {}
-        for rank, theirs in enumerate(everyones):
+        for rank, theirs in enumerate(by_rank):
             ranks_of.setdefault(theirs[number] if number < len(theirs) else _NOTHING, []).append(rank)
         if len(ranks_of) > 1:
             return "First difference: " + "; ".join(f"{_ranks(ranks)}: {line}" for line, ranks in ranks_of.items())

@@ -26,7 +26,7 @@ _GLOO_THREADS = 2
 
 
 class Logger:
-    """Of one wrapper. `sample_rate`: of run-time figures, after the first ten steps."""
+    """The log of one wrapper. After ten steps, run-time figures are taken in one of `sample_rate` steps."""
 
     def __init__(self, reducer: Reducer, group: dist.ProcessGroup) -> None:
         self.sample_rate = DEFAULT_SAMPLE_RATE
@@ -47,7 +47,7 @@ class Logger:
         static_graph: bool,
         **settings: int,
     ) -> None:
-        """What is known from the beginning; `settings` are further numbers."""
+        """What is known at construction; `settings`: further numbers."""
         parameters = self._reducer.parameters
         self._strings |= {
             "module_name": module_name,
@@ -72,11 +72,11 @@ class Logger:
             self._numbers["gloo_num_threads"] = _GLOO_THREADS
 
     def set_runtime_stats_and_log(self) -> None:
-        """At the beginning of each synchronised forward pass: the figures of the step before, when it is sampled."""
+        """At the beginning of each synchronised forward pass: the figures of the previous step, if it is sampled."""
         step = self._reducer.timeline()["step"]
         if step == 0 or (step > _ALWAYS_SAMPLED and step % self.sample_rate):
             return
-        numbers = self._reducer.numbers()
+        numbers = self._reducer.stats()
         unused = self._reducer.unused()
         self._numbers |= {
             "iteration": step,
@@ -98,7 +98,7 @@ class Logger:
         self._strings["rebuilt_per_bucket_param_indices"] = ", ".join(indices)
 
     def _note_times(self) -> None:
-        """Nanoseconds, as torch's; communication begins with the first launch and ends with the last gradient."""
+        """Nanoseconds, as torch's; communication lasts from the first launch until every .grad is in place."""
         raw = self._reducer.timeline()
         launches = [launched for _, launched, _ in raw["buckets"] if launched]
         if not (launches and raw["finished"]):

@@ -1,4 +1,4 @@
-"""What `ringdp.DistributedDataParallel` takes beside the arguments of torch's own, and what it refuses by name."""
+"""The arguments of `ringdp.DistributedDataParallel` that torch's class does not have, and what it refuses by name."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _OF_ONE_RANK = ("device_ids", "output_device")  # need not be equal
 
 @dataclass(frozen=True)
 class Modes:
-    """How gradients travel. Equal on all ranks.
+    """How gradients are averaged and sharded. Equal on all ranks.
 
-    overlap: buckets are launched while the backward pass computes; False: after it, one blocking collective each.
-    order: of the sum: "rank" has the bits of one process; "rotated" is the textbook ring's, or the backend's own;
-        None: the group's setting where it is a ringdp group, else "rank".
+    overlap: launch buckets while the backward pass computes; False: after it, one blocking collective each.
+    order: of the sum: "rank" has the bits of one process; "rotated" is that of the textbook ring, or of the backend;
+        None: the setting of a ringdp group, "rank" for other groups.
     zero_stage: 0, 1, 2 or 3: what is sharded.
     grad_dtype: torch.float32 averages and keeps 16-bit gradients in float32, from stage 2 on.
-    prefetch: of stage 3: the next unit is gathered while one is in use.
-    check_drift: every rank's parameters are compared in every synchronised pass.
+    prefetch: at stage 3, gather the next unit while one is in use.
+    check_drift: compare the parameters of all ranks in every synchronised pass.
     """
 
     overlap: bool = True
@@ -67,9 +67,9 @@ class Modes:
 def check_arguments(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], modes: Modes
 ) -> dict[str, Any]:
-    """The plain ones (flags, numbers, lists of numbers) of the arguments for torch's class, by name.
+    """Those arguments of torch's class that are flags, numbers or lists of numbers, by name.
 
-    TypeError or NotImplementedError names an argument that this torch or this release does not have.
+    TypeError names an argument that the installed torch does not have, NotImplementedError one that ringdp does not.
     """
     for name in kwargs:
         if name not in STOCK_ARGUMENTS:
@@ -130,9 +130,9 @@ def _is_plain(value: object) -> bool:
 
 
 def group_for(group: dist.ProcessGroup, device: torch.device, order: Order | None) -> dist.ProcessGroup:
-    """The group whose collectives sum in this order: `group`, or one of the same ranks made for it (collective).
+    """A group whose collectives sum in this order: `group`, or a new one of the same ranks (collective).
 
-    ValueError where a ringdp group was made for another order than the one that is asked for.
+    ValueError if order="rank" is asked of a ringdp group that was made with order="rotated".
     """
     options = ring_options(group, device)
     if options is None or order is None or group.size() == 1:
@@ -145,7 +145,7 @@ def group_for(group: dist.ProcessGroup, device: torch.device, order: Order | Non
 
 
 def ring_options(group: dist.ProcessGroup, device: torch.device) -> Any:
-    """The options of a ringdp backend; None for others, and for groups written in Python."""
+    """The options of a group's ringdp backend; None for other backends, and for groups written in Python."""
     from ringdp.backend import Options
 
     try:

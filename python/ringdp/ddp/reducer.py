@@ -1,4 +1,4 @@
-"""ringdp's reducer under the names by which torch's DistributedDataParallel calls its own."""
+"""ringdp's reducer with the method names that torch's DistributedDataParallel calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ringdp.ddp.modes import Modes, group_for
 from ringdp.zero.gradients import StandIns
 
 _C = _native.load()
-_SHARDED_CAP = 8 << 20  # by default: buckets from stage 2 on take memory on their way, and there are two at a time
+_SHARDED_CAP = 8 << 20  # default from stage 2 on, where two buckets at a time need memory beside the gradients
 
 
 def bucket_limits(ddp: Any, *, sharded: bool = False) -> list[int]:
@@ -30,12 +30,12 @@ def bucket_limits(ddp: Any, *, sharded: bool = False) -> list[int]:
 
 
 def mean_over(group: dist.ProcessGroup, device: torch.device, modes: Modes) -> Any:
-    """How a reducer of these modes averages one flat tensor: `start(flat, divisor).finish()`."""
+    """The mean over ranks as a reducer with these modes computes it: `start(flat, divisor).finish()`."""
     return _C.Mean(group_for(group, device, modes.order), device, modes.order != "rotated")
 
 
 class Reducer(_C.Reducer):
-    """One per wrapper; its docstrings are in _C.pyi. What is defined here is called by torch's class."""
+    """One per wrapper. Inherited methods are documented in _C.pyi; those defined here are called by torch's class."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Reducer(_C.Reducer):
         sparse: Sequence[bool],
         modes: Modes,
         *,
-        alone: bool,
+        made_locally: bool,
     ) -> None:
         self._group_for = functools.partial(group_for, device=ddp.device, order=modes.order)
         options = _C.ReducerOptions(
@@ -57,7 +57,7 @@ class Reducer(_C.Reducer):
             overlap=modes.overlap,
             rank_order=modes.order != "rotated",
             check_drift=modes.check_drift,
-            alone=alone,
+            made_locally=made_locally,
             shard_block=_C.shard_block() if modes.zero_stage >= 2 else 0,
             layout=ddp.sharded_model.trainable[0].plan.layout.buckets if ddp.sharded_model is not None else [],
         )
@@ -70,25 +70,25 @@ class Reducer(_C.Reducer):
         self.zero_stage = modes.zero_stage
         self._ddp = weakref.ref(ddp)
         self._futures: list[torch.futures.Future[Any]] = []
-        self.stand_ins = StandIns(self.parameters, self.names, modes.zero_stage)  # for gradients in shards
+        self.stand_ins = StandIns(self.parameters, self.names, modes.zero_stage)  # for gradients that are in shards
         self.set_after_backward(functools.partial(_end_pass, weakref.ref(self)))
-        if ddp.process_group.size() > 1 and self.zero_stage < 2:  # what is not averaged cannot get into shards
+        if ddp.process_group.size() > 1 and self.zero_stage < 2:  # shards hold averaged gradients only
             unaveraged.watch(self)
 
     @functools.cached_property
     def shard_layout(self) -> Any:
-        """Which elements of which gradient each rank has; from stage 2 on, where the layout never changes."""
+        """Which elements of which gradient each rank owns; from stage 2 on, where the layout never changes."""
         return _C.ShardLayout([p.numel() for p in self.parameters], self.layout(), self._ddp().process_group.size())
 
     def set_logger(self, logger: Any) -> None:
-        """Whom torch's class tells about sampling; it reads the rest itself.
+        """The logger to which torch's class sets a sample rate, through the reducer.
 
-        Held weakly: a cycle would keep the hooks of a wrapper that was dropped on the parameters of its successor.
+        Held weakly: a cycle would keep a dropped wrapper alive, with its hooks on the parameters of the next wrapper.
         """
         self._logger = weakref.ref(logger)
 
     def register_comm_hook(self, state: object, hook: Any) -> None:
-        """Once."""
+        """As torch's. RuntimeError if there is a hook already."""
         super().register_comm_hook(state, hook)
         self.has_hook = True
 
@@ -96,14 +96,14 @@ class Reducer(_C.Reducer):
         self._logger().sample_rate = sample_rate
 
     def drop_shards(self) -> None:
-        """With what stands for them in .grad."""
+        """Also removes their stand-ins from .grad."""
         super().drop_shards()
         self.stand_ins.drop()
 
     def begin_pass(self) -> None:
-        """Of stage 2 and 3: a forward pass begins whose gradients add up with those in shards that nobody has dropped.
+        """At stages 2 and 3, before a forward pass: its gradients add up with those in shards that were not dropped.
 
-        RuntimeError where it could not be known later which they are.
+        RuntimeError if some were dropped and, with unused parameters, it could not be known later which.
         """
         used = self.used()
         dropped = self.stand_ins.begin_pass(used)
@@ -120,14 +120,14 @@ class Reducer(_C.Reducer):
             self._clear_pieces(dropped)
 
     def _clear_pieces(self, numbers: Collection[int]) -> None:
-        """Of these parameters' gradients in shards: -0.0, to which every value adds up as it is."""
+        """Sets these parameters' gradients in shards to -0.0, the identity of IEEE addition."""
         shards = self.shards()
         for parameter, _, length, bucket, offset in self.shard_layout.pieces(self._ddp().process_group.rank()):
             if parameter in numbers and shards[bucket] is not None:
                 piece = shards[bucket][offset : offset + length]
                 (torch.view_as_real(piece) if piece.is_complex() else piece).fill_(-0.0)
 
-    # The names of torch's own reducer.
+    # The method names of torch's reducer.
     _rebuild_buckets = _C.Reducer.rebuild_buckets
     _push_all_rebuilt_params = _C.Reducer.assume_arrival
     _autograd_hook = _C.Reducer.autograd_hook
@@ -145,29 +145,29 @@ class Reducer(_C.Reducer):
         self.steps_in_backward = True
 
     def _set_forward_pass_work_handle(self, work: dist.Work, use_static_world_size: bool) -> None:
-        """`work`: how many ranks still have inputs."""
+        """`work`: an all_reduce that counts the ranks that still have inputs."""
         if not use_static_world_size:
-            self.ask_divisor(work)
+            self.set_divisor_work(work)
 
     def _delay_all_reduce(self) -> None:
-        """At the end of a static graph's first backward pass; one under no_sync is not the first that counts."""
+        """At the end of a static graph's first backward pass; passes under no_sync do not count as the first."""
         if self.expects_gradients():
             self.delay_all_reduce()
         else:
             self._ddp()._static_graph_delay_allreduce_enqueued = False
 
     def _install_post_backward_futures(self, futures: Iterable[torch.futures.Future[Any]]) -> None:
-        """Waited for at the end of the next backward pass."""
+        """The end of the next backward pass waits for them."""
         self._futures.extend(futures)
 
     def _run_allreduce_hook(self, bucket: dist.GradBucket) -> torch.futures.Future[Any]:
-        """What hooks that wrap the default one call: the sum, undivided."""
+        """Called by hooks that wrap the default one: the sum, undivided."""
         return dist.all_reduce(bucket.buffer(), group=self._ddp().process_group, async_op=True).get_future()
 
     def _set_sparse_metadata(self, global_unique_ids: object) -> None:
         raise NotImplementedError(
-            "DistributedDataParallel: _set_sparse_metadata belongs to an all_reduce of sparse CUDA tensors with known "
-            "indices, which ringdp's class does not have: leave it out, indices are exchanged then"
+            "DistributedDataParallel: _set_sparse_metadata is for an all_reduce of sparse CUDA tensors with known "
+            "indices, which ringdp does not have: leave it out, and indices are exchanged with the gradients"
         )
 
 

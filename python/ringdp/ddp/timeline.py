@@ -1,4 +1,4 @@
-"""What a wrapper knows about the latest step: when its buckets were launched and reduced, and what slowed it down."""
+"""The latest step of a wrapper: when its buckets were launched and reduced, and how much communication was hidden."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BucketTimes:
 class StepTimes:
     """The latest synchronised step on this rank, in seconds.
 
-    forward: the forward pass. backward: computing gradients. wait: from there until every gradient was in place.
+    forward: the forward pass. backward: computing gradients. wait: from then until every .grad was in place.
     """
 
     step: int
@@ -35,22 +35,22 @@ class StepTimes:
 
     @property
     def communication(self) -> float:
-        """While at least one collective was on its way."""
+        """Seconds during which at least one collective was in flight."""
         return union((b.launched, b.done) for b in self.buckets)
 
     @property
     def exposed(self) -> float:
-        """The part of it during which nothing was left to compute."""
+        """The part of `communication` during which nothing was left to compute."""
         return union((max(b.launched, self.backward), b.done) for b in self.buckets)
 
     @property
     def overlap(self) -> float:
-        """The part of communication that the backward pass has hidden, 0 to 1; 1 where there was none."""
+        """The share of communication that the backward pass has hidden, 0 to 1; 1 if there was none."""
         return 1 - self.exposed / self.communication if self.communication else 1.0
 
     @property
     def verdict(self) -> str:
-        """One plain sentence."""
+        """How much was hidden, in one sentence."""
         if not self.buckets:
             return "No step has been synchronised yet."
         if not self.communication:
@@ -75,7 +75,7 @@ class StepTimes:
 
 
 def step_times(raw: Mapping[str, Any]) -> StepTimes:
-    """From what the reducer has noted, in nanoseconds; buckets that did not travel are left out."""
+    """From Reducer.timeline(), in nanoseconds; buckets that were not reduced are left out."""
     start = raw["backward"]
     buckets = tuple(BucketTimes(*((t - start) * _NS for t in times)) for times in raw["buckets"] if all(times))
     computed = raw["computed"] or start
@@ -89,7 +89,7 @@ def step_times(raw: Mapping[str, Any]) -> StepTimes:
 
 
 def union(intervals: Iterable[tuple[float, float]]) -> float:
-    """The length of what the intervals cover together; those that end before they begin count nothing."""
+    """The total length covered by the intervals; those that end before they begin are ignored."""
     length, reached = 0.0, float("-inf")
     for begin, end in sorted(intervals):
         if end > max(begin, reached):
@@ -108,9 +108,10 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """One bucket, in launch order. memory_bytes: what it holds beside the gradients, with padding.
+    """One bucket, in launch order.
 
-    0 for a bucket of one gradient that is no view: it is reduced where it lies.
+    bytes: of its gradients. memory_bytes: of the memory that it keeps between steps, padding included; 0 for a bucket
+    of one gradient that is not a view: it is reduced in place.
     """
 
     parameters: tuple[str, ...]
@@ -126,13 +127,13 @@ class BucketPlan:
         if len(self.parameters) > _SHOWN:
             names += f", ... ({len(self.parameters)} parameters)"
         memory = "shared memory" if self.shared else "ordinary memory"
-        place = "sparse" if self.sparse else memory if self.memory_bytes else f"where it lies, {memory}"
+        place = "sparse" if self.sparse else memory if self.memory_bytes else f"in place, {memory}"
         return f"{self.bytes:,} bytes of {self.dtype} on {self.device}, {place}: {names}"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Buckets, where their memory is, how the mean is made, and the times of the latest step."""
+    """The buckets, where their memory is, how the mean is computed, and the times of the latest step."""
 
     buckets: tuple[BucketPlan, ...]
     rebuilt: bool
@@ -143,7 +144,7 @@ class Explanation:
 
     @property
     def buffer_bytes(self) -> int:
-        """Memory of all buckets on this rank; their gradients have a copy in .grad unless gradients are views."""
+        """Bytes of all buckets on this rank; .grad is a second copy unless gradients are views."""
         return sum(bucket.memory_bytes for bucket in self.buckets)
 
     def __str__(self) -> str:
@@ -162,14 +163,14 @@ class Explanation:
 
 
 def explanation(reducer: Any, *, gradients_are_views: bool, overlap: bool) -> Explanation:
-    """What this reducer is about to do."""
+    """Of this reducer, as it is now."""
     plans = []
     for facts in reducer.buckets():
         names = tuple(reducer.names[index] for index in facts.pop("indices"))
         plans.append(BucketPlan(names, **facts))
     return Explanation(
         buckets=tuple(plans),
-        rebuilt=bool(reducer.numbers()["rebuilt"]),
+        rebuilt=bool(reducer.stats()["rebuilt"]),
         gradients_are_views=gradients_are_views,
         overlap=overlap,
         mean=reducer.mean_name(),

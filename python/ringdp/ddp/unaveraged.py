@@ -1,7 +1,7 @@
-"""Gradients that nobody averaged: no optimizer may step with them.
+"""Refuses optimizer steps with gradients that were not averaged over the ranks.
 
-A wrapper averages what a synchronised pass leaves; what is added later, or put into `.grad` by hand, is one rank's
-only. At stage 0 replicas would drift apart; sharded, they would stay alike and be wrong.
+A wrapper averages the gradients of a synchronised pass. What is added later, or assigned to `.grad` by hand, belongs to
+one rank only: at stage 0 replicas would drift apart; with shards they would stay equal and be wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _stepped: weakref.WeakKeyDictionary[Optimizer, weakref.WeakKeyDictionary[Any, in
 
 
 def watch(reducer: Any) -> None:
-    """From now on, as long as it lives."""
+    """Checks every optimizer step that uses parameters of this reducer, as long as it lives."""
     _install()
     _reducers.add(reducer)
 
@@ -34,7 +34,7 @@ def _install() -> None:
 
 
 def check(optimizer: Optimizer, *_: object) -> None:
-    """Before every step of every optimizer: RuntimeError names a gradient that nobody averaged."""
+    """Before every step of every optimizer: RuntimeError names a gradient that was not averaged."""
     if torch.compiler.is_compiling():
         return
     for reducer in list(_reducers):
@@ -54,18 +54,18 @@ def _refuse(optimizer: Optimizer, reducer: Any) -> None:
     stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]} if found else set()
     for index, cause in found:
         if id(reducer.parameters[index]) in stepped:
-            reducer.check_finished()  # a pass that is still open says which gradients it waits for
+            reducer.check_finished()  # if a pass has not ended, its error names the gradients that are missing
             raise RuntimeError(explained(reducer, index, cause))
 
 
 def _may_step(reducer: Any, cause: str) -> bool:
     if cause == "kept":
-        return reducer.zero_stage == 0  # ranks that go their own way for some steps, or average by themselves
+        return reducer.zero_stage == 0  # ranks that train separately for some steps, or average by themselves
     return cause == "foreign" and (reducer.has_hook or reducer.steps_in_backward)  # hooks step before the pass is over
 
 
 def explained(reducer: Any, index: int, cause: str) -> str:
-    """What to say of a gradient that nobody averaged."""
+    """The error message for a gradient that was not averaged."""
     name = reducer.names[index]
     if cause == "late":
         return "DistributedDataParallel: " + _C.came_late(name)

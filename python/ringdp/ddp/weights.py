@@ -1,4 +1,4 @@
-"""Uneven shards: gradients of summed losses, divided once by the number of samples (or tokens) of all ranks."""
+"""Unequal numbers of samples: gradients of summed losses, divided once by all ranks' samples (or tokens)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# Weighted backward passes that this process has begun, for those who watch it.
+# Number of weighted backward passes that this process has begun; `ringdp audit` reads it.
 passes = 0
 
 
 class Weights:
-    """How many samples this rank's micro-batches have had since the last synchronised step."""
+    """Counts the samples of this rank's micro-batches since the last synchronised step."""
 
     def __init__(self) -> None:
         self._pending = 0.0
 
     def backward(self, ddp: Any, loss: torch.Tensor | None, weight: float) -> None:
-        """`loss`: summed over `weight` samples; None where the rank has none. Under no_sync nothing travels yet."""
+        """`loss`: summed over `weight` samples; None if the rank has none. Under no_sync nothing is communicated."""
         global passes
         passes += 1
         if ddp._delay_all_reduce_params:
             raise ValueError("DistributedDataParallel.backward: no weight with delay_all_reduce_named_params")
-        synchronised = ddp.reducer.expects_gradients()  # as the forward pass was, which the reducer goes by
+        synchronised = ddp.reducer.expects_gradients()  # whether the forward pass was
         if loss is None:
             synchronised |= ddp.require_backward_grad_sync
         _check(ddp, loss, weight, synchronised)
@@ -32,26 +32,26 @@ class Weights:
             self._pending = 0.0  # gradients that were thrown away take their samples with them
         total = self._pending + weight
         if synchronised:
-            self._ask(ddp, loss, total)
+            self._start_weight_sum(ddp, loss, total)
         if loss is not None:
             loss.backward()
         elif synchronised:
             ddp.reducer.backward_without_loss()
         self._pending = 0.0 if synchronised else total
 
-    def _ask(self, ddp: Any, loss: torch.Tensor | None, own: float) -> None:
-        """All ranks' weights travel while gradients are computed; the first complete bucket waits for them."""
+    def _start_weight_sum(self, ddp: Any, loss: torch.Tensor | None, own: float) -> None:
+        """Sums all ranks' weights while gradients are computed; the first complete bucket waits for the sum."""
         if loss is None and not ddp.reducer.expects_gradients():
             _match_forward(ddp)
         total = torch.tensor([own], dtype=torch.float64, device=ddp.device)
-        ddp.reducer.ask_divisor(dist.all_reduce(total, group=ddp.process_group, async_op=True))
+        ddp.reducer.set_divisor_work(dist.all_reduce(total, group=ddp.process_group, async_op=True))
 
 
 def _check(ddp: Any, loss: torch.Tensor | None, weight: float, synchronised: bool) -> None:
     if not (weight >= 0 and math.isfinite(weight)):
         raise ValueError(f"DistributedDataParallel.backward: weight={weight}, must be the number of samples, 0 or more")
     if loss is None and weight != 0:
-        raise ValueError(f"DistributedDataParallel.backward: weight={weight} without a loss; a rank without one has 0")
+        raise ValueError(f"DistributedDataParallel.backward: weight={weight} without a loss, must be 0")
     if ddp.reducer.has_hook:
         raise ValueError("DistributedDataParallel.backward: a communication hook divides by itself: no weight with it")
     if ddp._join_config.enable:
@@ -64,13 +64,13 @@ def _check(ddp: Any, loss: torch.Tensor | None, weight: float, synchronised: boo
 
 
 def _check_without_loss(ddp: Any) -> None:
-    """Before anything of the others' step is matched."""
+    """Before this rank takes part in any collective of the step."""
     if ddp.sharded_model is not None:
         raise NotImplementedError(
-            "DistributedDataParallel.backward: no loss at zero_stage=3, where every rank's passes gather parameters "
-            "for the others: run the model on a batch of 0 samples, and call backward(loss, weight=0)"
+            "DistributedDataParallel.backward: no loss at zero_stage=3, where all ranks must take part in gathering "
+            "parameters: run the model on a batch of 0 samples, and call backward(loss, weight=0)"
         )
-    if ddp.reducer.learns():
+    if ddp.reducer.is_static_graph_first_pass():
         raise RuntimeError(
             "DistributedDataParallel.backward: static_graph=True learns the graph from the first synchronised backward "
             "pass: in that step every rank needs a loss"
@@ -83,10 +83,10 @@ def _check_without_loss(ddp: Any) -> None:
 
 
 def _match_forward(ddp: Any) -> None:
-    """The collectives of the others' forward pass, on a rank that has nothing to run it on."""
+    """Takes part in the collectives of the others' forward pass, on a rank without inputs."""
     optimizer = ddp._live_optimizer()
     if optimizer is not None:
-        optimizer.wait()  # as modules do that are run
+        optimizer.wait()  # as a forward pass does
     devices, ddp.device_ids = ddp.device_ids, None  # there are no inputs to move
     try:
         ddp._pre_forward()

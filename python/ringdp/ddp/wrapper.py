@@ -25,34 +25,35 @@ from ringdp.zero.sharding import Sharding
 
 
 class DistributedDataParallel(Sharding, _Stock):
-    """torch's DistributedDataParallel with the bits of one process, whatever the backend, buckets and overlap.
+    """torch's DistributedDataParallel, with the bits of one process whatever the backend, buckets and overlap.
 
     Takes every argument of torch's class (those of the installed release) and eight more:
         overlap: False launches buckets after the backward pass, one blocking collective each.
         order: "rank" (default), or "rotated" for the textbook ring's order, whose bits depend on the layout.
-        zero_stage: 1 shards the optimizer's state, 2 gradients too, 3 parameters too: a memory setting, the bits stay.
-            All want `ringdp.ZeroOptimizer`, and refuse others by name. From stage 2 on a backward pass leaves this
-            rank's shard in `optimizer.shard_grads()`, and in .grad a tensor without memory: who reads or changes it
-            gets an error, None leaves the parameter out of the step; clip with `ringdp.clip_grad_norm_`. Synchronised
-            passes without zero_grad() between them add up their means there; at stages 0 and 1 the sum is averaged
-            again, as by torch. Under no_sync() gradients are whole until the next synchronised pass, as at stage 0. At
-            stage 3 the model is divided into units, each gathered for its forward and again for its backward pass; a
-            parameter has its shape at all times and values in between only (see `gathered()`). Gradients travel by unit
-            there: bucket_cap_mb does not apply. A model on the meta device is sharded unit by unit. The cost of
-            no_sync(): all gradients. torch.compile() leaves it uncompiled.
-        units: of stage 3: modules, or classes of modules, that are a unit each (zero/units.py says what is by default).
-        prefetch: of stage 3: False gathers units when they are needed, and not while another one is in use.
-        init: of stage 3: called with every module that has parameters or buffers of its own on the meta device, to give
-            them values; default: its reset_parameters().
-        check_drift: True compares the parameters of all ranks in every synchronised pass, by checksums that ride on the
-            collectives of their gradients: a bit that flips in a parameter, in an optimizer's state or in a gradient
-            after it was averaged is an error by the next step, on every rank, that names rank, bucket, parameter and
-            step. A gradient that changes after its bucket's launch and before the sum is an error in the same step.
-            Not seen: frozen parameters, buffers, sparse gradients and buckets of a communication hook. Wants parameters
-            on the CPU and a group of backend ringdp. Reads all parameters once per step, and all gradients twice.
+        zero_stage: 1 shards the optimizer's state, 2 gradients too, 3 parameters too. It changes memory, not results.
+            From stage 1 on the parameters must be stepped by a `ringdp.ZeroOptimizer`; other optimizers are refused.
+            From stage 2 on a backward pass leaves this rank's part of the gradients in `optimizer.shard_grads()`. .grad
+            is then a tensor without memory: reading or changing it is an error, and setting it to None leaves the
+            parameter out of the step. Clip with `ringdp.clip_grad_norm_`. The means of several synchronised passes
+            without zero_grad() between them add up; at stages 0 and 1, as in torch, .grad is averaged again as a whole.
+            Under no_sync() each rank keeps whole gradients until the next synchronised pass. At stage 3 the model is
+            divided into units, each gathered for its forward and again for its backward pass; a parameter always has
+            its shape, but values only while its unit is gathered (see `gathered()`). Gradients are reduced unit by unit
+            there, so bucket_cap_mb has no effect. A model on the meta device is built unit by unit. torch.compile()
+            does not compile the forward pass of stage 3.
+        units: for stage 3: modules, or classes of modules, each of which becomes a unit; default: see zero/units.py.
+        prefetch: for stage 3: False gathers a unit only when it is needed and no other one is in use.
+        init: for stage 3: called with every module that has parameters or buffers of its own on the meta device, to set
+            their values; default: the module's reset_parameters().
+        check_drift: True compares the parameters of all ranks in every synchronised pass, by checksums that travel with
+            the collectives of their gradients. If a bit flips in a parameter, in an optimizer's state or in an averaged
+            gradient, every rank raises a RuntimeError in the next step that names step, rank, bucket and parameter; if
+            a gradient changes between its bucket's launch and the sum, in the same step. Not checked: frozen
+            parameters, buffers, sparse gradients and buckets of a communication hook. Needs parameters on the CPU and
+            a group of backend ringdp. Reads all parameters once per step, and all gradients twice.
         grad_dtype: torch.float32 keeps the gradients of 16-bit parameters in float32; from stage 2 on.
-    Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their size
-    from the first step on, and lie in shared memory where the backend offers it.
+    Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their final
+    size from the first step on, and are in shared memory if the backend offers it.
 
     Beyond torch's: `backward(loss_sum, weight=n)`, `explain()`, `times()`, `memory()`, `full_state_dict()`,
     `gathers()`, `gathered()`, `abandon_backward()`. Collective: the constructor, forward in synchronised
@@ -73,7 +74,7 @@ class DistributedDataParallel(Sharding, _Stock):
         init: Callable[[torch.nn.Module], object] | None = None,
         **kwargs: Any,
     ) -> None:
-        """See the class. TypeError, ValueError or NotImplementedError names what is refused, before anything moves."""
+        """See the class. TypeError, ValueError or NotImplementedError names what is refused; nothing is changed."""
         self._modes = Modes(bool(overlap), order, zero_stage, grad_dtype, bool(prefetch), bool(check_drift))
         given = check_arguments(module, args, kwargs, self._modes)
         self._settings = [f"{name} {value}" for name, value in (*given.items(), *vars(self._modes).items())]
@@ -99,23 +100,24 @@ class DistributedDataParallel(Sharding, _Stock):
     def backward(self, loss: torch.Tensor | None, weight: float | None = None) -> None:
         """`loss.backward()`; with `weight`, the exact mean over samples also where ranks have unequal numbers of them.
 
-        loss: then SUMMED over this rank's `weight` samples (or tokens); gradients are divided once by the sum of all
-        ranks' weights since the last synchronised step. A rank that has none calls `backward(None, weight=0)`, with or
-        without a forward pass. All ranks pass weights, or none does. ValueError on a bad weight.
+        With a weight, `loss` is the SUM over this rank's `weight` samples (or tokens), and gradients are divided once
+        by the sum of all ranks' weights since the last synchronised step. A rank without samples calls
+        `backward(None, weight=0)`, with or without a forward pass. Either all ranks pass a weight or none does. Raises
+        ValueError for a weight that is negative or not finite.
         """
         if weight is not None:
             self._weights.backward(self, loss, float(weight))
         elif loss is not None:
             loss.backward()
         else:
-            raise ValueError("DistributedDataParallel.backward: no loss; a rank without samples says so with weight=0")
+            raise ValueError("DistributedDataParallel.backward: no loss; a rank without samples passes weight=0")
 
     def explain(self) -> Explanation:
-        """Buckets with their parameters, bytes and memory, how they travel, and the latest step's times. Print it."""
+        """The buckets with their parameters, bytes and memory, and the latest step's times. Print it."""
         return explanation(self.reducer, gradients_are_views=self.gradient_as_bucket_view, overlap=self._modes.overlap)
 
     def times(self) -> StepTimes:
-        """When each bucket of the latest step was ready, launched and done; exposed communication and overlap."""
+        """When each bucket of the latest step was ready, launched and done; exposed communication; overlap."""
         return step_times(self.reducer.timeline())
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
@@ -142,15 +144,15 @@ class DistributedDataParallel(Sharding, _Stock):
         try:
             super()._check_comm_hook(hook)
         except TypeError as error:
-            # torch wants CUDA and NCCL for them; ringdp's backend sums bfloat16 on the CPU.
+            # torch restricts bf16 hooks to CUDA and NCCL; ringdp's backend sums bfloat16 on the CPU.
             if self.device_type != "cpu" or "BF16" not in str(error):
                 raise
 
     def _build_params_for_reducer(self) -> tuple[list[torch.Tensor], list[bool]]:
-        # torch looks for the outermost module's under ".name", and so would average them.
+        # torch looks up the ignored parameters of the outermost module as ".name", and so would average them.
         self.parameters_to_ignore |= {f".{name}" for name in self.parameters_to_ignore if "." not in name}
         parameters, sparse = super()._build_params_for_reducer()
-        if not self._models_checked:  # before anything of the ranks' models is exchanged
+        if not self._models_checked:  # before the models' values are synchronised
             self._models_checked = True
             names = self._names_of(parameters)
             check_models(
@@ -179,8 +181,8 @@ class DistributedDataParallel(Sharding, _Stock):
             for index, parameter in enumerate(parameters):
                 parameter._idx = index
         names = self._names_of(parameters)
-        self.reducer = Reducer(self, parameters, names, expect_sparse_gradient, self._modes, alone=self._is_copy)
-        self._static_graph_delay_allreduce_enqueued = False  # a copy's reducer has learned nothing yet
+        self.reducer = Reducer(self, parameters, names, expect_sparse_gradient, self._modes, made_locally=self._is_copy)
+        self._static_graph_delay_allreduce_enqueued = False  # a copy's reducer has not seen a pass yet
         if self._delay_all_reduce_params and self._delayed_mean is None:
             self._delayed_mean = mean_over(self.process_group, self.device, self._modes)
         self.logger = Logger(self.reducer, self.process_group)
@@ -201,7 +203,7 @@ class DistributedDataParallel(Sharding, _Stock):
         self._register_shards()
 
     def _frozen_parameters(self) -> list[tuple[str, torch.Tensor]]:
-        """What nobody averages, because it needs no gradient now."""
+        """Parameters that are not averaged, because they need no gradient when the model is wrapped."""
         known = {id(parameter) for parameter in self.averaged_parameters()}
         left = self.module.named_parameters()
         return [(n, p) for n, p in left if id(p) not in known and n not in self.parameters_to_ignore]
@@ -211,7 +213,7 @@ class DistributedDataParallel(Sharding, _Stock):
             if parameter.requires_grad:
                 raise RuntimeError(
                     f"DistributedDataParallel: parameter {name} was frozen when the model was wrapped and needs a "
-                    "gradient now, which nobody would average: wrap the model again after requires_grad has changed"
+                    "gradient now, which would not be averaged: wrap the model again after requires_grad has changed"
                 )
 
     def _register_delay_all_reduce_hook(self, *args: Any, **kwargs: Any) -> None:
@@ -224,8 +226,8 @@ class DistributedDataParallel(Sharding, _Stock):
         return {**super().__getstate__(), "_delayed_mean": None, "_optimizer": None, "_is_copy": True}
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        if not self._delay_all_reduce_all_params:  # else there is no reducer
-            self.reducer.stop_sharing()
+        if not self._delay_all_reduce_all_params:  # otherwise there is no reducer
+            self.reducer.stop_shared_allocation()
             if torch.is_grad_enabled():
                 self._check_frozen()
                 if not self.require_backward_grad_sync:
@@ -241,14 +243,14 @@ class DistributedDataParallel(Sharding, _Stock):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """As torch's: passes that begin in it leave this rank's gradients."""
+        """As torch's: passes that begin inside add up this rank's own gradients in .grad and communicate nothing."""
         with super().no_sync():
             if not self._delay_all_reduce_all_params:
                 self.reducer.keep_gradients()
             yield
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """The module's, between what torch's class does before and after it."""
+        """As torch's; at stage 3 not compiled."""
         run = super().forward if self.sharded_model is None else self._forward_uncompiled
         return run(*inputs, **kwargs)
 
@@ -257,13 +259,13 @@ class DistributedDataParallel(Sharding, _Stock):
         return super().forward(*inputs, **kwargs)
 
     def _delayed_all_reduce_hook(self, grad: torch.Tensor) -> torch.Tensor:
-        """The mean of the delayed parameters' gradients, waited for at the end of the backward pass."""
+        """Starts the mean of the delayed parameters' gradients; the end of the backward pass waits for it."""
         reduction = self._delayed_mean.start(self._delay_grad_buffer, float(self.process_group.size()))
         Variable._execution_engine.queue_callback(reduction.finish)
         return grad
 
     def join(self, *args: Any, **kwargs: Any) -> Any:
-        """As torch's, at stage 0."""
+        """As torch's; NotImplementedError from stage 1 on."""
         if self.zero_stage:
             raise NotImplementedError(
                 f"DistributedDataParallel.join: with zero_stage={self.zero_stage} every rank steps its part: "
@@ -276,12 +278,12 @@ class DistributedDataParallel(Sharding, _Stock):
             )
         return super().join(*args, **kwargs)
 
-    # join(): what a rank without inputs does while others have some.
+    # join(): what a rank without inputs does while others still have some.
 
     def _check_global_requires_backward_grad_sync(self, is_joined_rank: bool) -> bool | None:
-        """torch's, but a joined rank keeps the sum: how many ranks the next mean is over."""
-        wants = not is_joined_rank and self.require_backward_grad_sync
-        ranks = torch.ones(1, device=self.device) if wants else torch.zeros(1, device=self.device)
+        """As torch's, but a joined rank keeps the sum, the number of ranks that still have inputs, as the divisor."""
+        synchronises = not is_joined_rank and self.require_backward_grad_sync
+        ranks = torch.ones(1, device=self.device) if synchronises else torch.zeros(1, device=self.device)
         work = dist.all_reduce(ranks, group=self.process_group, async_op=True)
         if not is_joined_rank:
             return None
@@ -294,4 +296,4 @@ class DistributedDataParallel(Sharding, _Stock):
         self.reducer.shadow_backward(float(ranks))
 
     def _match_unused_params_allreduce(self) -> None:
-        """Part of shadow_backward()."""
+        """Nothing: shadow_backward() has done it."""

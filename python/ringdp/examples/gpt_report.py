@@ -1,9 +1,9 @@
 """What a run of train_gpt shows: its progress, where a step's time and bytes go, the proof, a picture and a table.
 
-The comparison runs the same steps by the run's wrapper and backend and by others, in alternation, so that all see the
-same machine. Lanes take turns, in another order each round: the run's own; stock DDP over the run's backend, where that
-is another one; stock DDP over gloo; no communication at all. All work on copies of the trained model. Communication is
-what a lane's backward takes beyond the one without.
+The comparison runs the same steps with several configurations (lanes), which take turns in a different order each
+round, so that all see the same machine: the run's own; stock DDP over the run's backend, if the run uses another
+wrapper; stock DDP over gloo; and no communication. All use copies of the trained model. The communication time of a
+lane is its backward time minus that of the lane without communication.
 """
 
 from __future__ import annotations
@@ -223,9 +223,9 @@ class Split:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Medians over the rounds, as rank 0 sees them. Ratios: step time over ours, round by round.
+    """Medians over the rounds, measured on rank 0. Ratios: step time divided by ours, per round.
 
-    stock: stock DDP over our backend; None where that is what the run uses.
+    stock: stock DDP over our backend; None if the run uses that itself.
     """
 
     ours: Split
@@ -290,7 +290,7 @@ class _Lane:
         self._rounds: list[tuple[float, float, float]] = []
 
     def run_round(self, micro_batches: list[Tensor]) -> None:
-        """Some steps; keeps the mean seconds of forward, backward and optimizer."""
+        """Runs some steps; keeps the mean seconds of forward, backward and optimizer."""
         steps = [self._one_step(windows) for windows in micro_batches]
         forward, backward, optimizer = (sum(phase) / len(steps) for phase in zip(*steps, strict=True))
         self._rounds.append((forward, backward, optimizer))
@@ -305,7 +305,7 @@ class _Lane:
         return forward, backward, optimizer
 
     def split(self, alone: float) -> Split:
-        """The phases, with backward split by what it takes without communication."""
+        """The phases, with backward split into computing and communication. alone: backward without communication."""
         forward, backward, optimizer = self.median_phases()
         hidden = min(alone, backward)
         return Split(forward, hidden, backward - hidden, optimizer)
@@ -380,7 +380,7 @@ def draw_picture(
 
 
 def smooth(losses: list[float], keep: float = 0.9) -> list[float]:
-    """An exponential mean, corrected for its start at nothing."""
+    """An exponential moving average, corrected for its start at 0."""
     means, mean = [], 0.0
     for step, loss in enumerate(losses, 1):
         mean = keep * mean + (1 - keep) * loss
@@ -442,7 +442,7 @@ Row = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Report:
-    """Everything a run has found out. final_hashes: of the trained parameters, one per rank."""
+    """All results of a run. final_hashes: of the trained parameters, one per rank."""
 
     backend: str
     world: int

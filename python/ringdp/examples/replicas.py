@@ -38,11 +38,11 @@ DATA_SEED, PARAMETER_SEED = 7, 0
 
 @dataclass(frozen=True)
 class Trained:
-    """What all ranks know at the end.
+    """The result on all ranks.
 
-    parameters: rank 0's, flat. losses: every rank's over all samples. drift: the largest distance of any two ranks at
-    any step. offset: rank 1's distance from rank 0 at the start; offset_change: by how much the differences of all
-    ranks from rank 0 have changed at most. warning: what the wrapper said of the starts, or "".
+    parameters: rank 0's, flat. losses: every rank's over all samples. drift: the largest distance between any two ranks
+    at any step. offset: the distance of rank 1 from rank 0 at the start; offset_change: the largest change of a rank's
+    difference from rank 0. warning: the wrapper's warning about different starts, or "".
     """
 
     parameters: Tensor
@@ -89,7 +89,7 @@ def flat(model: nn.Module) -> Tensor:
 
 
 def distance(one: Tensor, other: Tensor) -> float:
-    """The largest difference of two places."""
+    """The largest absolute difference of two vectors."""
     return float((one - other).abs().max())
 
 
@@ -118,7 +118,7 @@ def train(sizes: list[int], how: str, different_starts: bool = False) -> Trained
         # With init_sync all ranks would start from the parameters of rank 0.
         ddp = ringdp.DistributedDataParallel(model, init_sync=not different_starts)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=RATE)
-    before = after = everyones(model)
+    before = after = parameters_by_rank(model)
     drift = spread(before)
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -128,7 +128,7 @@ def train(sizes: list[int], how: str, different_starts: bool = False) -> Trained
         else:
             (total / sizes[rank]).backward()
         optimizer.step()
-        after = everyones(model)
+        after = parameters_by_rank(model)
         drift = max(drift, spread(after))
     offsets, in_the_end = before - before[0], after - after[0]
     return Trained(
@@ -141,7 +141,7 @@ def train(sizes: list[int], how: str, different_starts: bool = False) -> Trained
     )
 
 
-def everyones(model: nn.Module) -> Tensor:
+def parameters_by_rank(model: nn.Module) -> Tensor:
     """Every rank's parameters: [ranks, parameters]. Collective."""
     mine = flat(model)
     gathered = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
@@ -150,7 +150,7 @@ def everyones(model: nn.Module) -> Tensor:
 
 
 def spread(of_ranks: Tensor) -> float:
-    """The largest distance of any two rows."""
+    """The largest distance between any two rows."""
     return float((of_ranks.amax(0) - of_ranks.amin(0)).max())
 
 
@@ -268,7 +268,7 @@ def render(report: dict[str, Any]) -> str:
 
 
 def problem_of(options: argparse.Namespace, ranks: int) -> str | None:
-    """What in the options does not fit this number of ranks."""
+    """A sentence about options that are invalid for this number of ranks, or None."""
     if options.all and (options.sizes or options.how or options.starts):
         return "--all runs four cases of its own: leave it out, or --sizes, --how and --starts"
     if options.all and ranks < 2:

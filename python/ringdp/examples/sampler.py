@@ -25,10 +25,10 @@ Feed = Callable[[int, int], list[int]]  # (rank, epoch) -> the samples of that r
 
 @dataclass(frozen=True)
 class Shares:
-    """distinct_in_a_step: of the samples that all ranks take in a step, those that are not taken twice (mean).
+    """distinct_in_a_step: the share of distinct samples among those that all ranks take in a step (mean).
 
-    seen_in_an_epoch: of the data, what any rank takes in 1/N of the data per rank. fresh_order: whether the next epoch
-    has another order.
+    seen_in_an_epoch: the share of the data that is taken by any rank when each takes 1/N of it. fresh_order: whether
+    the next epoch has another order.
     """
 
     distinct_in_a_step: float
@@ -37,7 +37,7 @@ class Shares:
 
 
 def feeds(samples: int, ranks: int, seed: int = 0) -> dict[str, Feed]:
-    """The ways to feed ranks by name."""
+    """By name, ways to feed ranks."""
     dataset = TensorDataset(torch.empty(samples, 0))
 
     def shuffled(seed_of_rank: int, epoch: int) -> list[int]:

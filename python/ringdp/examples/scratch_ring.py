@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 4 -m ringdp.examples.scratch_ring        (or without torchrun: python -m ...)
 
 Every rank fits y = w x + b to points of its own, from w = b = 0. The mean of the ranks' gradients is the gradient of
-all points together, so one step with it is the step that one machine takes with the whole batch. The ring that makes
-the mean is written out over send and recv; ringdp's all_reduce of the same numbers stands beside it.
+all points together, so one step with it is the step that one machine takes with the whole batch. The mean is computed
+by a ring written out with send and recv, and compared with ringdp's all_reduce of the same numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def ring_all_reduce(mine: Tensor) -> Tensor:
 
 
 def pass_on(leaving: Tensor, arriving: Tensor) -> Tensor:
-    """Sends to the next rank and receives from the one before, at once: else all would wait for one another."""
+    """Sends to the next rank and receives from the one before, at once; otherwise all would wait for one another."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     sending = dist.isend(leaving, (rank + 1) % ranks)
     dist.recv(arriving, (rank - 1) % ranks)
@@ -76,14 +76,14 @@ def gradient(x: Tensor, y: Tensor) -> Tensor:
 def work() -> dict[str, Any]:
     """One step on this rank, and what it is compared with. Collective."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    everyones = shards(ranks)
-    mine = gradient(*everyones[rank]).float()
+    by_rank = shards(ranks)
+    mine = gradient(*by_rank[rank]).float()
     mean = ring_all_reduce(mine) / ranks
-    whole = gradient(torch.cat([x for x, _ in everyones]), torch.cat([y for _, y in everyones]))
+    whole = gradient(torch.cat([x for x, _ in by_rank]), torch.cat([y for _, y in by_rank]))
     w, b = (-RATE * mean).tolist()
     return {
         "ranks": ranks,
-        "local_gradients": [gradient(*shard).tolist() for shard in everyones],
+        "local_gradients": [gradient(*shard).tolist() for shard in by_rank],
         "mean_gradient": mean.tolist(),
         "big_batch_gradient": whole.tolist(),
         "w": w,

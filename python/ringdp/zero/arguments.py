@@ -1,4 +1,4 @@
-"""What a `ZeroOptimizer` is asked for, and what of it is refused by name, before anything moves."""
+"""The arguments of a `ZeroOptimizer`, and what is refused by name, before anything is changed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch.optim import Optimizer
 
 from ringdp.zero import registry
 from ringdp.zero.element_wise import check_class
-from ringdp.zero.refusals import check_apart, why_opaque
+from ringdp.zero.refusals import check_no_aliases, why_opaque
 
 
 def check_choices(optimizer_class: type[Optimizer], master_dtype: torch.dtype | None) -> None:
-    """ValueError names a class that cannot run on shards, or a master_dtype that there is not."""
+    """ValueError names a class that cannot run on shards, or a master_dtype other than float32."""
     check_class(optimizer_class)
     if master_dtype not in (None, torch.float32):
         raise ValueError(f"ZeroOptimizer: master_dtype={master_dtype}, must be torch.float32 or None")
 
 
 def check_overlap(overlap_with_ddp: bool, wrapper: Any | None) -> None:
-    """ValueError when this wrapper (or none) has no shards to step inside the backward pass."""
+    """ValueError if overlap_with_ddp is set and this wrapper (None: none) cannot step inside the backward pass."""
     if not overlap_with_ddp:
         return
     stage = wrapper.zero_stage if wrapper is not None else 1
@@ -40,7 +40,7 @@ def check_overlap(overlap_with_ddp: bool, wrapper: Any | None) -> None:
 
 
 def check_gather(gather: str, wrapper: Any | None) -> None:
-    """ValueError or NotImplementedError when no forward pass of this wrapper (or none) can wait for parameters."""
+    """ValueError or NotImplementedError if gather="forward" and this wrapper's forward pass cannot wait for gathers."""
     if gather not in ("step", "forward"):
         raise ValueError(f'ZeroOptimizer: gather={gather!r}, must be "step" or "forward"')
     if gather == "step":
@@ -48,7 +48,7 @@ def check_gather(gather: str, wrapper: Any | None) -> None:
     if wrapper is None:
         raise ValueError(
             'ZeroOptimizer: gather="forward" without a ringdp.DistributedDataParallel of zero_stage=1 or 2: the '
-            "modules of its model wait for their parameters. Wrap the model so, or leave it out"
+            "modules of its model wait for their parameters. Wrap the model, or leave gather out"
         )
     if wrapper.zero_stage > 2:
         raise ValueError(
@@ -63,7 +63,7 @@ def check_gather(gather: str, wrapper: Any | None) -> None:
 
 
 def check_group(param_group: dict[str, Any], wrapper: Any | None) -> dict[str, Any]:
-    """The group with its parameters in a list. ValueError names what another wrapper's optimizer has to step."""
+    """The group with its parameters in a list. ValueError if they do not belong to this wrapper."""
     given = param_group["params"]
     listed = [given] if torch.is_tensor(given) else list(given)
     parameters = [p[1] if isinstance(p, tuple) else p for p in listed]
@@ -77,9 +77,9 @@ def check_group(param_group: dict[str, Any], wrapper: Any | None) -> dict[str, A
 
 
 def check_parameters(parameters: Sequence[torch.Tensor], wrapper: Any | None) -> None:
-    """ValueError names parameters whose gradients have no shards, or that are given twice.
+    """ValueError names a parameter that has no sharded gradient, or that is given twice.
 
-    NotImplementedError names those that share memory with others: of the wrapper's module, or else of these.
+    NotImplementedError names one that shares memory with another one of the wrapper's module, or of `parameters`.
     """
     sparse = next((p for p in parameters if p.layout != torch.strided), None)
     if sparse is not None:
@@ -100,14 +100,14 @@ def check_parameters(parameters: Sequence[torch.Tensor], wrapper: Any | None) ->
 
 
 def _check_memory(parameters: Sequence[torch.Tensor], wrapper: Any | None) -> None:
-    """Before they move into buckets; those of stage 3 have done so."""
+    """Before parameters are moved into buckets; at stage 3 that has happened already."""
     if wrapper is None:
         named = [(f"parameter {number} of shape {list(p.shape)}", p) for number, p in enumerate(parameters)]
-        check_apart(parameters, named, "ZeroOptimizer")
+        check_no_aliases(parameters, named, "ZeroOptimizer")
     elif wrapper.sharded_model is None:
         moving = wrapper.reducer.parameters if wrapper.zero_stage == 2 else parameters
         named = [*wrapper.module.named_parameters(), *wrapper.module.named_buffers()]
-        check_apart(moving, named, "ZeroOptimizer")
+        check_no_aliases(moving, named, "ZeroOptimizer")
 
 
 def check_averaged(parameters: Sequence[torch.Tensor], wrapper: Any | None) -> None:
@@ -132,7 +132,7 @@ def _foreign(parameters: Sequence[torch.Tensor], wrapper: Any | None) -> list[to
 
 
 def group_for(process_group: dist.ProcessGroup | None, wrapper: Any | None) -> dist.ProcessGroup:
-    """The group over which is sharded. ValueError when it is not that of the wrapper."""
+    """The group over which state is sharded. ValueError if `process_group` is not the wrapper's."""
     if wrapper is None:
         return process_group if process_group is not None else dist.group.WORLD
     if process_group not in (None, wrapper.process_group):

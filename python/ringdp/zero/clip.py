@@ -1,8 +1,8 @@
 """`ringdp.clip_grad_norm_`: the same bits at every number of ranks, at every stage, and in one process.
 
-A parameter is cut into blocks of fixed size as it lies in memory; a block's squares are added up in double in a fixed
-order (off the CPU: in torch's), and the blocks' sums exactly, rounded once (math.fsum). Shards cut parameters between
-blocks only.
+A parameter is cut into blocks of fixed size in memory order. A block's squares are added up in float64 in a fixed order
+(on devices: in torch's), and the sums of all blocks exactly, rounded once (math.fsum). Shards cut parameters only
+between blocks.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ def clip_grad_norm_(
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
 ) -> torch.Tensor:
-    """torch.nn.utils.clip_grad_norm_ for any zero_stage; the norm before clipping.
+    """torch.nn.utils.clip_grad_norm_ for any zero_stage; returns the norm before clipping (0-dim, float32, CPU).
 
-    From stage 2 on it is collective, and works on the shards; torch's own gets an error from .grad there. ValueError: a
-    norm other than 2. RuntimeError: a norm that is not finite, when `error_if_nonfinite`, before anything is written.
+    Collective from stage 2 on, where it scales the shards. ValueError if norm_type is not 2. RuntimeError if the norm
+    is not finite and `error_if_nonfinite` is set, before anything is written.
     """
     if float(norm_type) != 2.0:
-        raise ValueError(f"clip_grad_norm_: norm_type={norm_type}, must be 2; others: torch.nn.utils.clip_grad_norm_")
+        raise ValueError(
+            f"clip_grad_norm_: norm_type={norm_type}, must be 2; for others use torch.nn.utils.clip_grad_norm_"
+        )
     whole, wrappers = _sorted_out([parameters] if torch.is_tensor(parameters) else list(parameters))
     terms: list[float] = []
     for gradient in whole:
@@ -43,7 +45,7 @@ def clip_grad_norm_(
     shards: list[torch.Tensor] = []
     for wrapper, wanted in wrappers:
         mine = _own_gradients(wrapper, wanted)
-        terms.extend(_everyones_terms(wrapper, mine))
+        terms.extend(_terms_of_all_ranks(wrapper, mine))
         shards.extend(mine)
     norm = _root(terms)
     if error_if_nonfinite and not math.isfinite(norm):
@@ -60,7 +62,7 @@ def clip_grad_norm_(
 def _sorted_out(
     parameters: list[torch.Tensor],
 ) -> tuple[list[torch.Tensor], list[tuple[Any, set[int]]]]:
-    """Flat views of gradients that are whole; and wrappers whose gradients are in shards, with the ids of theirs."""
+    """Flat views of whole gradients; and wrappers with sharded gradients, with the ids of their parameters."""
     whole: list[torch.Tensor] = []
     wrappers: dict[int, tuple[Any, set[int]]] = {}
     for parameter in dict.fromkeys(parameters):
@@ -74,7 +76,7 @@ def _sorted_out(
 
 
 def _flat_view(parameter: torch.Tensor) -> torch.Tensor:
-    """A flat view of its gradient in memory order; a gradient with another layout is copied first."""
+    """A flat view of a parameter's gradient in the parameter's memory order, after a copy if its layout differs."""
     flat = in_memory_order(parameter.grad, parameter)
     if flat.data_ptr() != parameter.grad.data_ptr():
         laid_out = torch.empty_strided(
@@ -99,17 +101,17 @@ def _own_gradients(wrapper: Any, wanted: set[int]) -> list[torch.Tensor]:
     ]
 
 
-def _everyones_terms(wrapper: Any, mine: list[torch.Tensor]) -> list[float]:
-    """The sums of all ranks' blocks; in any order, as they are added up exactly."""
+def _terms_of_all_ranks(wrapper: Any, mine: list[torch.Tensor]) -> list[float]:
+    """The block sums of all ranks, in any order, because they are added up exactly."""
     group, device = wrapper.process_group, wrapper.device  # the group may have no backend for others
     own = torch.cat([torch.empty(0, dtype=torch.float64, device=device), *map(_C.block_squares, mine)])
     most = torch.tensor([own.numel()], device=device)
     dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
     padded = torch.zeros(int(most), dtype=torch.float64, device=device)
     padded[: own.numel()] = own
-    everyones = [torch.empty_like(padded) for _ in range(group.size())]
-    dist.all_gather(everyones, padded, group=group)
-    return torch.cat(everyones).tolist()
+    by_rank = [torch.empty_like(padded) for _ in range(group.size())]
+    dist.all_gather(by_rank, padded, group=group)
+    return torch.cat(by_rank).tolist()
 
 
 def _root(terms: list[float]) -> float:

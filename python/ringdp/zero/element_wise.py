@@ -20,7 +20,7 @@ _OTHERS = {
 def check_class(optimizer_class: type[Optimizer]) -> None:
     """ValueError names the class and the reason when it cannot run on shards.
 
-    A class that is not torch.optim's says that it is element-wise with a class attribute `element_wise = True`.
+    A class outside of torch.optim declares that it is element-wise by a class attribute `element_wise = True`.
     """
     name = optimizer_class.__name__
     of_torch = optimizer_class.__module__.startswith("torch.optim")
@@ -39,10 +39,10 @@ _OF_PARAMETERS = ("step", "eta", "mu", "mu_product")  # one number per parameter
 
 
 def is_per_element(key: str, shape: Sequence[int], of: Sequence[int]) -> bool:
-    """Whether tensor `key` of the state of a parameter (or piece) of shape `of` has an element for each of its."""
+    """Whether state tensor `key` of a parameter (or piece) of shape `of` has one value per element."""
     return key not in _OF_PARAMETERS and tuple(shape) == tuple(of)
 
 
 def is_number(key: str, shape: Sequence[int]) -> bool:
-    """Whether tensor `key` of the state of a parameter is one number for all its elements."""
+    """Whether state tensor `key` of a parameter is one number for all of its elements."""
     return key in _OF_PARAMETERS or not shape

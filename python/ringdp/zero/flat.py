@@ -1,4 +1,4 @@
-"""Parameters in flat buckets, of which this rank owns a part: one piece per parameter that the part touches."""
+"""Parameters in flat buckets. A rank owns an equal part (shard) of each: one piece per parameter that it overlaps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_te
 
 @dataclass(frozen=True)
 class Piece:
-    """Elements begin..begin+length of a parameter, at `offset` of this rank's shard of a bucket."""
+    """Elements begin..begin+length of a parameter in memory order, at `offset` in this rank's shard of a bucket."""
 
     parameter: int
     begin: int
@@ -28,17 +28,17 @@ class Piece:
 
     @property
     def part(self) -> slice:
-        """Its place in the parameter's elements as they lie in memory."""
+        """Its elements of the flat parameter."""
         return slice(self.begin, self.begin + self.length)
 
     @property
     def place(self) -> slice:
-        """Its place in the shard."""
+        """Its elements of the shard."""
         return slice(self.offset, self.offset + self.length)
 
 
 def bucketed(parameters: Sequence[torch.Tensor], limit: int, ranks: int) -> Any:
-    """The layout of parameters that no reducer lays out: buckets of one dtype and device, of about `limit` bytes."""
+    """A layout without a reducer: buckets of one dtype and device, of about `limit` bytes."""
     kinds: dict[object, int] = {}
     parts = [(p.nbytes, kinds.setdefault((p.dtype, p.device), len(kinds)), False) for p in parameters]
     buckets = _C.make_layout(parts, list(range(len(parts))), [limit])
@@ -46,7 +46,7 @@ def bucketed(parameters: Sequence[torch.Tensor], limit: int, ranks: int) -> Any:
 
 
 def in_memory_order(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The elements of `tensor` as a flat tensor in the order in which those of `like` lie: a view if it lies so too."""
+    """The elements of `tensor`, flat, in the memory order of `like`: a view if the strides are equal, else a copy."""
     if not is_dense(like):
         return tensor.contiguous().view(-1)
     if tensor.stride() != like.stride():
@@ -55,7 +55,7 @@ def in_memory_order(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def order_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Its dimensions from the one that varies slowest in memory order; () where that is row-major order."""
+    """The dimensions of a tensor from the slowest to the fastest in memory; () for row-major order."""
     if not is_dense(tensor):
         return ()
     order = sorted(range(tensor.dim()), key=lambda dimension: -tensor.stride(dimension))
@@ -74,7 +74,7 @@ def shaped(flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def laid_out(flat: torch.Tensor, parameters: Sequence[torch.Tensor], offsets: Sequence[int]) -> list[torch.Tensor]:
-    """Where parameters of these shapes lie in a bucket's memory, as views; zeros between and behind them."""
+    """Views for parameters of these shapes into a bucket's memory; writes zeros between and behind them."""
     views, end = [], 0
     for parameter, offset in zip(parameters, offsets, strict=True):
         flat[end:offset].zero_()
@@ -88,12 +88,12 @@ TensorLayout = tuple[torch.dtype, torch.device, torch.Size, tuple[int, ...]]
 
 
 def tensor_layout(tensor: torch.Tensor) -> TensorLayout:
-    """Its dtype, device, shape and strides, which those of its gradient and its state must fit."""
+    """The dtype, device, shape and strides of a parameter, which its gradient and its state must match."""
     return tensor.dtype, tensor.device, tensor.shape, tensor.stride()
 
 
 def check_tensor_layout(parameter: torch.Tensor, known: TensorLayout, name: str = "") -> None:
-    """RuntimeError names a parameter whose layout is not that of when it was sharded."""
+    """RuntimeError names the parameter if its layout has changed since it was sharded."""
     if tensor_layout(parameter) == known:
         return
     which = f"parameter {name}" if name else registry.described(parameter)
@@ -112,7 +112,7 @@ def check_tensor_layout(parameter: torch.Tensor, known: TensorLayout, name: str 
 
 
 def restore_view(parameter: torch.Tensor, view: torch.Tensor) -> None:
-    """Moves a value that was put elsewhere (`.data = ...`) to its place in the bucket."""
+    """Copies a value that was assigned by `.data = ...` into the bucket."""
     if parameter.data_ptr() != view.data_ptr() and view.numel():
         view.copy_(parameter.data)
         parameter.data = view
@@ -140,22 +140,22 @@ class FlatParameters:
         self.tensors = [self._tensor(piece) for piece in self.pieces]
 
     def __len__(self) -> int:
-        """Buckets."""
+        """The number of buckets."""
         return len(self.layout.buckets)
 
     @property
     def padded_bytes(self) -> int:
-        """Memory of parameters on this rank, padding included."""
+        """Bytes of parameters on this rank, padding included."""
         return sum(flat.nbytes for flat in self._flats)
 
     @property
     def useful_bytes(self) -> int:
-        """The part of it that holds parameters."""
+        """Bytes of parameters on this rank without padding."""
         return sum(p.nbytes for p in self.parameters)
 
     @property
     def device(self) -> torch.device:
-        """Where all of it is."""
+        """The device of all buckets."""
         return self.own(0).device
 
     def places(self) -> dict[torch.Tensor, tuple[int, int]]:
@@ -163,7 +163,7 @@ class FlatParameters:
         return {tensor: (piece.bucket, piece.offset) for piece, tensor in zip(self.pieces, self.tensors, strict=True)}
 
     def kept(self, bucket: int) -> torch.Tensor:
-        """What of a bucket stays on this rank between passes: all of it."""
+        """The part of a bucket that stays on this rank between passes: all of it."""
         return self._flats[bucket]
 
     def own(self, bucket: int) -> torch.Tensor:
@@ -176,14 +176,14 @@ class FlatParameters:
         return self._numbers[bucket]
 
     def check_unchanged(self, bucket: int | None = None) -> None:
-        """RuntimeError names a parameter (of a bucket) with another dtype, device, shape or strides than at first."""
+        """RuntimeError names a parameter (of a bucket) whose dtype, device, shape or strides have changed."""
         for index in range(len(self.parameters)) if bucket is None else self.layout.buckets[bucket]:
             check_tensor_layout(self.parameters[index], self._tensor_layouts[index])
 
     def restore_views(self, bucket: int) -> None:
-        """Values that were put elsewhere (`.data = ...`) move into the bucket; fp32 copies follow what others wrote.
+        """Copies values that were assigned by `.data = ...` into the bucket, and changed values into the fp32 copy.
 
-        RuntimeError as in check_unchanged, before anything moves.
+        RuntimeError as in check_unchanged, before anything is copied.
         """
         self.check_unchanged(bucket)
         for index in self.layout.buckets[bucket]:
@@ -199,20 +199,20 @@ class FlatParameters:
                 fp32_copy.copy_(torch.where(stale, own.to(fp32_copy.dtype), fp32_copy))
 
     def gather_stepped(self, bucket: int) -> Any | None:
-        """Starts to send all ranks what this rank has stepped; the work to wait for."""
+        """Starts the all_gather of a bucket that was stepped; returns its work, or None on one rank."""
         self.round_to_parameters(bucket)
         return self.gather(bucket)
 
     def gather(self, bucket: int) -> Any | None:
-        """Starts to send all ranks this rank's part of the parameters as it is; the work to wait for."""
+        """Starts the all_gather of a bucket of parameters as it is; returns its work, or None on one rank."""
         return self.gather_in(self._flats[bucket]) if self.travels(bucket) else None
 
     def travels(self, bucket: int) -> bool:
-        """Whether others have a part of it."""
+        """Whether other ranks own parts of this bucket, so that it must be gathered."""
         return self._group.size() > 1 and self._flats[bucket].numel() > 0
 
     def gather_in(self, memory: torch.Tensor) -> Any:
-        """As `gather`, in a bucket's whole memory, of its type."""
+        """As `gather`, in the given memory of a whole bucket."""
         backend = sharing(memory.device, self._group)
         if backend is not None and backend.shares(memory):
             return backend.gather_whole(memory)
@@ -222,15 +222,15 @@ class FlatParameters:
         return all_gather(whole, part, group=self._group, async_op=True)
 
     def whole(self, bucket: int) -> torch.Tensor:
-        """A bucket of parameters."""
+        """The memory of a whole bucket."""
         return self._flats[bucket]
 
     def views(self, bucket: int) -> dict[torch.Tensor, torch.Tensor]:
-        """Where each parameter of a bucket lies in it."""
+        """The view of each parameter into this bucket."""
         return {self.parameters[index]: self._views[index] for index in self.layout.buckets[bucket]}
 
     def round_to_parameters(self, bucket: int) -> None:
-        """Rounds the fp32 copy to this rank's part, and tells autograd that the parameters have changed."""
+        """Rounds the fp32 copy into this rank's part, and tells autograd that the parameters have changed."""
         fp32_copy = self.fp32_copies[bucket]
         if fp32_copy is not None:
             self.own(bucket).copy_(fp32_copy)
@@ -262,20 +262,20 @@ class FlatParameters:
 
 
 def lasting_memory(elements: int, dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup) -> torch.Tensor:
-    """As `flat_memory`, for what outlives many gathers: also shared by devices that run them. Collective."""
+    """As `flat_memory`, for memory that many gathers use: on devices that run gathers, they share it. Collective."""
     backend = sharing(device, group)
     shared = backend.share_memory(elements, dtype, device) if backend and elements and dtype.is_floating_point else None
     return flat_memory(elements, dtype, device, group) if shared is None else shared
 
 
 def sharing(device: torch.device, group: dist.ProcessGroup) -> Any | None:
-    """The backend whose devices may share memory of that kind; None for the CPU, and for other backends."""
+    """The backend if its devices may share memory; None for the CPU, and for other backends."""
     backend = None if device.type == "cpu" or group.size() == 1 else group._get_backend(device)
     return backend if hasattr(backend, "share_memory") else None
 
 
 def flat_memory(elements: int, dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup) -> torch.Tensor:
-    """Shared by the ranks of a host where the group has such memory and room in it, so that gathers copy nothing."""
+    """A flat tensor in shared memory, so that gathers copy nothing; in ordinary memory if the group has none left."""
     if device.type == "cpu" and not dtype.is_complex and elements and group.size() > 1:
         try:
             return allocate.empty(elements, dtype=dtype, group=group, fallback=True)

@@ -1,4 +1,4 @@
-"""Where gradients are: in .grad, or from stage 2 on in shards, where .grad is a stand-in without memory."""
+"""Where gradients are: in .grad, or from stage 2 on in shards, with a tensor without memory (stand-in) in .grad."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ class Gradients(Protocol):
     """The gradients of one set of flat parameters."""
 
     def check(self, flat: FlatParameters) -> None:
-        """RuntimeError, the same on all ranks, names a gradient that cannot be stepped."""
+        """RuntimeError names a gradient that cannot be stepped; the same on all ranks."""
 
     def by_bucket(self, flat: FlatParameters) -> Callable[[int], dict[int, torch.Tensor]]:
-        """Bucket -> piece -> its gradient, a flat view; pieces without one are left out. Until the next pass."""
+        """A function from bucket to {piece: its gradient, a flat view}, without pieces that have none.
+
+        Valid until the next pass.
+        """
 
     def drop(self, set_to_none: bool) -> None:
         """What zero_grad() does in addition to .grad."""
 
 
 class WholeGradients:
-    """Every rank has every mean in .grad: stage 1, stock DDP, no wrapper."""
+    """Every rank has whole means in .grad: stage 1, stock DDP, or no wrapper."""
 
     def check(self, flat: FlatParameters) -> None:
         """See Gradients."""
@@ -58,14 +61,14 @@ class WholeGradients:
 
 
 class ShardedGradients:
-    """The reducer has reduced them to shards, and .grad stands for them."""
+    """The reducer holds shards of the means; .grad holds stand-ins."""
 
     def __init__(self, reducer: Any) -> None:
         self._reducer = reducer
 
     def check(self, flat: FlatParameters) -> None:
         """See Gradients."""
-        flat.check_unchanged()  # which takes the reducer's hooks away
+        flat.check_unchanged()  # first: a converted parameter has lost the reducer's hook
         self._reducer.check_finished()
         self._reducer.stand_ins.check()
 
@@ -83,11 +86,11 @@ class ShardedGradients:
         return of_bucket
 
     def kept(self) -> list[bool]:
-        """By parameter, whether it has a gradient: one that any rank had, and that has not been dropped."""
+        """By parameter, whether any rank had a gradient and it has not been dropped."""
         return self._reducer.stand_ins.kept(self._reducer.used())
 
     def drop(self, set_to_none: bool) -> None:
-        """Shards go, or become zeros."""
+        """Drops or zeroes the shards."""
         self._reducer.drop_shards() if set_to_none else self._reducer.zero_shards()
 
 
@@ -95,22 +98,23 @@ _C = _native.load()
 
 
 class StandIns:
-    """One for each parameter whose gradient is in shards, from the end of a backward pass to the next forward pass.
+    """Tensors without memory in .grad of parameters whose gradients are in shards.
 
-    Reading or changing .grad raises an error that names it. Setting it to None drops the gradient, so that the
+    They are there from the end of a backward pass to the next forward pass. Reading or changing one raises an error
+    that names the parameter. Setting it to None drops the gradient, so that the
     parameter is not stepped, as in torch. `used`: by parameter, whether there is a gradient in shards.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], names: Sequence[str], stage: int) -> None:
         self._parameters, self._names, self._stage = list(parameters), list(names), stage
-        self._made: dict[int, tuple[torch.Tensor, int]] = {}  # by parameter: it, and its storage
-        self._in_pass = False  # they are put aside: autograd adds to what is in .grad
-        self._dropped: set[int] = set()  # of those put aside
-        # Code that uses the parameters after the wrapper is gone must not find them.
+        self._made: dict[int, tuple[torch.Tensor, int]] = {}  # by parameter: the stand-in, and its storage
+        self._in_pass = False  # stand-ins are removed, as autograd would add to them
+        self._dropped: set[int] = set()  # gradients that were dropped before the running pass
+        # Code that uses the parameters after the wrapper is gone must not find stand-ins.
         weakref.finalize(self, _remove, self._parameters, self._made).atexit = False
 
     def show(self, used: Sequence[bool]) -> None:
-        """A pass has ended."""
+        """Call when a pass has ended: puts stand-ins into .grad."""
         for number, parameter in enumerate(self._parameters):
             if used[number] and parameter.grad is None:
                 parameter.grad = self._stand_in(number)
@@ -118,7 +122,7 @@ class StandIns:
         self._dropped.clear()
 
     def begin_pass(self, used: Sequence[bool]) -> set[int]:
-        """Puts them aside. The numbers of gradients that have been dropped since the pass before.
+        """Removes stand-ins from .grad. Returns the parameters whose gradients were dropped since the previous pass.
 
         RuntimeError names a gradient that was assigned by hand.
         """
@@ -138,7 +142,7 @@ class StandIns:
         return [there and p.grad is not None for there, p in zip(used, self._parameters, strict=True)]
 
     def check(self) -> None:
-        """RuntimeError names a gradient that is in .grad itself."""
+        """RuntimeError names a parameter whose .grad is not a stand-in."""
         for number, parameter in enumerate(self._parameters):
             if parameter.grad is not None and not self._is_shown(number):
                 raise RuntimeError(
@@ -148,12 +152,12 @@ class StandIns:
                 )
 
     def shown(self) -> set[int]:
-        """Ids of those that are in .grad."""
+        """Ids of the stand-ins that are in .grad."""
         return {id(stand_in) for number, (stand_in, _) in self._made.items() if self._is_shown(number)}
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Inside, they are not there."""
+    def hidden(self) -> Iterator[None]:
+        """Inside, .grad holds no stand-ins."""
         shown = [number for number in self._made if self._is_shown(number)]
         _remove(self._parameters, self._made)
         try:
@@ -163,13 +167,13 @@ class StandIns:
                 self._parameters[number].grad = self._made[number][0]
 
     def drop(self) -> None:
-        """All gradients in shards are gone."""
+        """Call when all gradients in shards have been dropped: removes stand-ins from .grad."""
         self._in_pass = False
         self._dropped.clear()
         _remove(self._parameters, self._made)
 
     def _is_shown(self, number: int) -> bool:
-        """Whether it is in .grad, as it was made: its own .data can be assigned, too."""
+        """Whether .grad is the stand-in, and nothing was assigned to the stand-in's .data."""
         made = self._made.get(number)
         grad = self._parameters[number].grad
         return made is not None and grad is made[0] and grad.untyped_storage()._cdata == made[1]

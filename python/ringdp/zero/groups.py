@@ -1,4 +1,4 @@
-"""What users see of a `ZeroOptimizer`'s inner optimizer: param groups of whole parameters, and the state by piece."""
+"""What users see of a ZeroOptimizer's inner optimizer: param groups of whole parameters, and the state by piece."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringdp.zero.flat import FlatParameters
 
 Group = dict[str, Any]
 _OWN_KEYS = ("params", "param_names")
-_WAY_OUT = ", where shards do not follow: add_param_group() adds parameters; for fewer make a new ZeroOptimizer"
+_WAY_OUT = ", but its shards are fixed: add_param_group() adds parameters; to have fewer, make a new ZeroOptimizer"
 
 
 def of_pieces(group: Group, flats: Sequence[FlatParameters]) -> Group:
@@ -30,7 +30,7 @@ def of_pieces(group: Group, flats: Sequence[FlatParameters]) -> Group:
 
 
 def check_members(groups: Sequence[Group], members: Sequence[Sequence[torch.Tensor]]) -> None:
-    """RuntimeError names what was put into groups, or taken out of them, since their pieces were made."""
+    """RuntimeError names a parameter that was added to a group's list or removed from it by hand."""
     if len(groups) != len(members):
         counts = f"it has {len(groups)} param groups, and was made with {len(members)}"
         raise RuntimeError(f"ZeroOptimizer: {counts}{_WAY_OUT}")
@@ -44,7 +44,7 @@ def check_members(groups: Sequence[Group], members: Sequence[Sequence[torch.Tens
 
 
 def numbered(groups: Sequence[Group]) -> list[Group]:
-    """As torch's state dicts have them: numbers for parameters."""
+    """The groups as in torch's state dicts: with numbers instead of parameters."""
     count = itertools.count()
     return [
         {**{k: v for k, v in group.items() if k != "params"}, "params": [next(count) for _ in group["params"]]}
@@ -53,24 +53,23 @@ def numbered(groups: Sequence[Group]) -> list[Group]:
 
 
 def settings(group: Group) -> Group:
-    """All but its parameters."""
+    """A group without its parameters."""
     return {key: value for key, value in group.items() if key not in _OWN_KEYS}
 
 
-def hand_on(givers: Sequence[Group], takers: Sequence[Group]) -> None:
-    """Group by group, the settings."""
-    for giver, taker in zip(givers, takers, strict=True):
-        taker.update(settings(giver))
+def copy_settings(sources: Sequence[Group], targets: Sequence[Group]) -> None:
+    """Copies the settings of each group into the corresponding one."""
+    for source, target in zip(sources, targets, strict=True):
+        target.update(settings(source))
 
 
 Entry = dict[str, Any]
 
 
 class PieceState(MutableMapping[Any, Entry]):
-    """The state of `optimizer`, by piece: entries can be read, changed and cleared, and steps go by them.
+    """The state of `optimizer`, by piece: entries can be read, changed and cleared, which affects the next step.
 
-    RuntimeError for a parameter as the key, whose state is in shards, and for the question whether there is any, which
-    ranks may answer differently.
+    RuntimeError for a parameter as the key, because its state is in shards, and for bool(), because ranks may differ.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -78,7 +77,7 @@ class PieceState(MutableMapping[Any, Entry]):
         self._pieces = {id(piece) for group in optimizer.param_groups for piece in group["params"]}
 
     def take(self, values: Mapping[Any, Entry]) -> None:
-        """Becomes a mapping of pieces."""
+        """Replaces the state by this mapping of pieces."""
         for key in values:
             self._check(key)
         held = dict(values)

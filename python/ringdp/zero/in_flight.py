@@ -1,4 +1,4 @@
-"""In-flight all_gathers of stepped buckets: step() waits for them, or the forward pass of modules that need them."""
+"""In-flight all_gathers of stepped buckets: step() waits for them, or the modules that need them wait in forward."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _C = _native.load()
 class InFlightBucket:
     """An all_gather of one bucket of parameters while the program continues.
 
-    Between `start()` and `wait()` the parameters, and views of them that were kept, have no memory. Reading one
-    raises a RuntimeError that names the parameter, or for an older view the first parameter of the bucket.
+    Between `start()` and `wait()` the parameters, and older views of them, have no memory. Reading one raises a
+    RuntimeError that names the parameter, or for an older view the first parameter of the bucket.
     """
 
     def __init__(self, flat: FlatParameters, bucket: int, names: Mapping[torch.Tensor, str]) -> None:
@@ -37,7 +37,7 @@ class InFlightBucket:
         self._work: object = None
 
     def start(self) -> None:
-        """Starts to send all ranks what this rank has stepped."""
+        """Starts the all_gather."""
         self._flat.round_to_parameters(self._bucket)
         whole = self._flat.whole(self._bucket)
         self._memory = _C.take_memory(whole, self._absent)
@@ -49,11 +49,11 @@ class InFlightBucket:
         _C.set_values(self.parameters, self._stand_ins)
 
     def wait(self) -> None:
-        """Waits for all of it. When a rank is lost, this raises at every call: half a bucket is never read."""
+        """Waits for the all_gather. If it fails, every call raises: half a bucket is never read."""
         self._flat.check_unchanged(self._bucket)  # strides of a stand-in would be lost
         self._work.wait()
         self._come_back()
-        # What was assigned to .data meanwhile is newer.
+        # A value assigned to .data since start() is newer, and stays.
         here = [(p, self._views[p]) for p, s in zip(self.parameters, self._stand_ins, strict=True) if _shares(p, s)]
         _C.set_values([p for p, _ in here], [view for _, view in here])
 
@@ -68,15 +68,15 @@ def _shares(parameter: torch.Tensor, stand_in: torch.Tensor) -> bool:
 
 def _too_early(what: str) -> str:
     return (
-        f'{what} before it has come from the ranks that stepped it (ZeroOptimizer with gather="forward"), outside the '
-        "forward of the module it belongs to: call optimizer.wait() first"
+        f'{what} before it has arrived from the ranks that stepped it (ZeroOptimizer with gather="forward"), outside '
+        "the forward of the module it belongs to: call optimizer.wait() first"
     )
 
 
 class InFlightGathers:
-    """The all_gathers of one optimizer whose step ends when all of them have ended.
+    """The all_gathers of an optimizer whose step() waits for all of them.
 
-    exposed: seconds of waiting for them so far.
+    exposed: seconds of waiting so far.
     """
 
     def __init__(self) -> None:
@@ -84,17 +84,17 @@ class InFlightGathers:
         self._works: list[Any] = []
 
     def order(self, flats: Sequence[FlatParameters]) -> list[tuple[int, int]]:
-        """(flat, bucket) as they are stepped, the same on all ranks."""
+        """(index into flats, bucket) in the order of stepping, equal on all ranks."""
         return [(number, bucket) for number, flat in enumerate(flats) for bucket in range(len(flat))]
 
     def start(self, flat: FlatParameters, bucket: int) -> None:
-        """This rank has stepped its part."""
+        """Starts the gather of a bucket that this rank has stepped."""
         work = flat.gather_stepped(bucket)
         if work is not None:
             self.follow(work)
 
     def follow(self, work: Any) -> None:
-        """Adds work that already sends a bucket to all ranks."""
+        """Adds the work of a gather that was started elsewhere."""
         self._works.append(work)
 
     def wait(self) -> None:
@@ -105,11 +105,11 @@ class InFlightGathers:
                 self._works.pop()
 
     def end_step(self) -> None:
-        """All buckets have been started."""
+        """Call when all buckets of a step have been started."""
         self.wait()
 
     def forget(self) -> None:
-        """Drops the gathers: their parameters have been overwritten."""
+        """Drops the gathers, because their parameters have been overwritten."""
         self._works.clear()
 
     @contextmanager
@@ -122,9 +122,9 @@ class InFlightGathers:
 
 
 class GathersInForward(InFlightGathers):
-    """Gathers that outlive the step: the forward pass of a unit's modules (zero/units.py) waits for its parameters.
+    """Gathers that continue after step(): modules wait in forward for the parameters of their unit (zero/units.py).
 
-    When the model's forward pass returns, none is in flight. Parameters in no unit are waited for when it begins.
+    The model waits for parameters in no unit when its forward pass begins, and for all gathers when it ends.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -146,7 +146,7 @@ class GathersInForward(InFlightGathers):
             part.register_load_state_dict_pre_hook(WaitHook(self.wait))
 
     def order(self, flats: Sequence[FlatParameters]) -> list[tuple[int, int]]:
-        """What the model has first is needed first."""
+        """In the order of the model's parameters, as the first are needed first."""
 
         def place(number: int, bucket: int) -> int:
             return min(self._places[flats[number].parameters[i]] for i in flats[number].layout.buckets[bucket])
@@ -165,7 +165,7 @@ class GathersInForward(InFlightGathers):
         self._in_flight.update(dict.fromkeys(gather.parameters, gather))
 
     def wait_for(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Until these can be read."""
+        """Waits until these parameters can be read."""
         for parameter in parameters:
             gather = self._in_flight.get(parameter)
             if gather is not None:
@@ -183,13 +183,13 @@ class GathersInForward(InFlightGathers):
         """Nothing: gathers continue."""
 
     def forget(self) -> None:
-        """Memory must be back before it is used again."""
+        """Waits, because parameters must have their memory back before they are used again."""
         super().forget()
         self.wait()
 
 
 class WaitHook:
-    """A module's hook. A copied or unpickled module's hook does nothing: its parameters are its own."""
+    """A module's hook that calls wait(*arguments). On a copied or unpickled module it does nothing."""
 
     __slots__ = ("_call",)
 

@@ -1,4 +1,4 @@
-"""Bytes that training holds on this rank, by kind, counted from the tensors that are there."""
+"""Bytes that training holds on this rank, by kind, counted from the existing tensors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ringdp.zero.flat import FlatParameters
 class Memory:
     """Bytes on this rank.
 
-    parameters, gradients, state, master: without padding. padding: of all of them, and of buckets' ends.
-    gathered: the two largest units of stage 3, which live during forward and backward only.
+    parameters, gradients, state, master (fp32 copies): without padding. padding: of all of these.
+    gathered: the two largest units of stage 3, which exist during forward and backward only.
     buckets: gradients in flight, in addition to .grad; at stage 2 the two largest buckets, during backward only.
     """
 
@@ -31,7 +31,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all kinds."""
         return sum(getattr(self, field.name) for field in fields(self))
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ def memory_of(flats: Sequence[FlatParameters], optimizer: Optimizer | None, wrap
 
 
 def _of_parameters(flats: Sequence[FlatParameters], wrapper: Any | None) -> tuple[int, int]:
-    """Bytes of parameters without padding, and with it. Parameters in no bucket and no unit are whole."""
+    """Bytes of parameters without padding, and with it. Parameters in no bucket and no unit count whole."""
     named = dict(wrapper.module.named_parameters()) if wrapper is not None else {}
     if wrapper is not None and wrapper.sharded_model is not None:
         sharded = wrapper.sharded_model

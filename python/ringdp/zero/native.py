@@ -1,6 +1,6 @@
 """SGD, Adam and AdamW by ringdp's kernels, on the state of torch's classes.
 
-On the CPU they are steps of their own; on devices they run inside the call that sums a bucket's gradients.
+On the CPU they are separate steps; on devices they run inside the call that sums a bucket's gradients.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ringdp.zero.flat import FlatParameters
 
 _C = _native.load()
 Group = dict[str, Any]
-Ready = tuple[Any, list[torch.Tensor]]  # a step made ready, and its pieces
+Ready = tuple[Any, list[torch.Tensor]]  # a prepared PieceSteps, and its pieces
 _NUMBERS = ("lr", "weight_decay", "eps", "momentum", "dampening")
 
 
 def step(optimizer: Optimizer, **arguments: Any) -> None:
-    """One step of every piece that has a gradient: by ringdp's kernels where they serve, else by torch.
+    """One step of every piece that has a gradient: by ringdp's kernels if they support it, else by torch.
 
-    The bits are those of torch's single-tensor step; with fused=True those of ringdp's fastest. arguments: of the
-    class's own step.
+    The bits are those of torch's single-tensor step; with fused=True those of ringdp's fastest. arguments: for the
+    class's own step(), which is used if there are any.
     """
     if arguments or not serves(optimizer):
         optimizer.step(**arguments)
@@ -37,14 +37,14 @@ def step(optimizer: Optimizer, **arguments: Any) -> None:
 
 
 def serves(optimizer: Optimizer) -> bool:
-    """Whether ringdp's kernels have this class's step of these pieces."""
+    """Whether ringdp's kernels support this class, these settings and these pieces."""
     return type(optimizer) in _READY and all(map(_is_served, optimizer.param_groups))
 
 
 def begin(optimizer: Optimizer, pieces: Collection[torch.Tensor]) -> dict[torch.Tensor, tuple[Any, int]]:
-    """A step of these pieces, whose gradients will come: for each its part of the step, as run() takes it.
+    """Prepares a step of these pieces before their gradients arrive: per piece, a PieceSteps and its index there.
 
-    It counts as this step from now on. Only where `serves`.
+    Increments step counts, so it must be followed by run(). Only if serves().
     """
     found: dict[torch.Tensor, tuple[Any, int]] = {}
     for group in optimizer.param_groups:
@@ -56,7 +56,7 @@ def begin(optimizer: Optimizer, pieces: Collection[torch.Tensor]) -> dict[torch.
 
 @contextmanager
 def gradients_for(group: Group, pieces: Collection[torch.Tensor]) -> Iterator[None]:
-    """Inside, these pieces of a group look as if they had their gradients: torch skips what has none."""
+    """Inside, these pieces of a group have a .grad, because torch's _init_group() skips pieces without one."""
     for piece in group["params"]:
         piece.grad = piece.detach() if piece in pieces else None
     try:
@@ -67,9 +67,9 @@ def gradients_for(group: Group, pieces: Collection[torch.Tensor]) -> Iterator[No
 
 
 def sinks(optimizer: Optimizer, places: Mapping[torch.Tensor, tuple[int, int]], buckets: int) -> list[Any]:
-    """For each bucket, what steps its pieces with their gradients as they come. As begin().
+    """Per bucket, a ShardSink that steps its pieces as their gradients arrive. Prepares a step, as begin().
 
-    places: of every piece, its bucket and its offset in the shard.
+    places: the bucket of every piece, and its offset in the shard.
     """
     placed: list[list[tuple[int, Any, int]]] = [[] for _ in range(buckets)]
     for piece, (steps, number) in begin(optimizer, places).items():
@@ -79,7 +79,7 @@ def sinks(optimizer: Optimizer, places: Mapping[torch.Tensor, tuple[int, int]], 
 
 
 def run(parts: Iterable[tuple[Any, int, torch.Tensor]]) -> None:
-    """Steps pieces: what begin() gave for each, and its gradient."""
+    """Steps pieces: (PieceSteps, index) from begin(), and the gradient."""
     by_steps: dict[Any, tuple[list[int], list[torch.Tensor]]] = {}
     for steps, number, gradient in parts:
         numbers, gradients = by_steps.setdefault(steps, ([], []))
@@ -90,10 +90,10 @@ def run(parts: Iterable[tuple[Any, int, torch.Tensor]]) -> None:
 
 
 def is_unusual(group: Group) -> bool:
-    """Whether its settings ask for what only torch's step does."""
+    """Whether its settings need torch's own step."""
     betas = group.get("betas", ())
     in_tensors = any(map(torch.is_tensor, betas))
-    if not group.get("fused"):  # torch's own arithmetic, which rounds otherwise in tensors and in numpy's scalars
+    if not group.get("fused"):  # torch's arithmetic rounds differently with tensors and numpy scalars
         in_tensors |= not all(isinstance(n, (int, float)) for n in (*betas, *(group.get(key, 0) for key in _NUMBERS)))
     return bool(in_tensors or group.get("capturable") or group.get("differentiable"))
 
@@ -128,24 +128,24 @@ def _sgd(optimizer: Any, group: Group) -> Ready:
 
 @dataclass
 class AdamState:
-    """The state of the pieces of a group that have gradients, list by list; made where there was none."""
+    """The state of the pieces of a group that have gradients, one entry per piece; created if there was none."""
 
     pieces: list[torch.Tensor] = field(default_factory=list)
-    means: list[torch.Tensor] = field(default_factory=list)
-    squares: list[torch.Tensor] = field(default_factory=list)
-    largest: list[torch.Tensor] = field(default_factory=list)  # with amsgrad
-    numbers: list[torch.Tensor] = field(default_factory=list)  # of steps so far
+    exp_avg: list[torch.Tensor] = field(default_factory=list)
+    exp_avg_sq: list[torch.Tensor] = field(default_factory=list)
+    max_exp_avg_sq: list[torch.Tensor] = field(default_factory=list)  # with amsgrad
+    steps: list[torch.Tensor] = field(default_factory=list)  # so far, one number per piece
 
 
 def adam_state(optimizer: Any, group: Group) -> AdamState:
-    """What torch's own step would work on."""
+    """The state that torch's own step would use."""
     found = AdamState()
-    optimizer._init_group(group, found.pieces, [], found.means, found.squares, found.largest, found.numbers)
+    optimizer._init_group(group, found.pieces, [], found.exp_avg, found.exp_avg_sq, found.max_exp_avg_sq, found.steps)
     return found
 
 
 def adam_settings(group: Group) -> dict[str, Any]:
-    """As the kernels take them, in their order."""
+    """The settings of a group, in the order in which the kernels take them."""
     beta1, beta2 = group["betas"]
     return {
         "lr": float(group["lr"]),
@@ -161,14 +161,14 @@ def adam_settings(group: Group) -> dict[str, Any]:
 
 def _adam(optimizer: Any, group: Group) -> Ready:
     state = adam_state(optimizer, group)
-    for number in state.numbers:
-        number += 1
+    for count in state.steps:
+        count += 1
     steps = _C.adam_steps(
         state.pieces,
-        state.means,
-        state.squares,
-        state.largest,
-        [float(n) for n in state.numbers],
+        state.exp_avg,
+        state.exp_avg_sq,
+        state.max_exp_avg_sq,
+        [float(count) for count in state.steps],
         **adam_settings(group),
         fastest=bool(group["fused"]),
     )
@@ -178,33 +178,33 @@ def _adam(optimizer: Any, group: Group) -> Ready:
 _READY: dict[type[Optimizer], Callable[[Any, Group], Ready]] = {SGD: _sgd, Adam: _adam, AdamW: _adam}
 
 
-Numbers = dict[torch.Tensor, tuple[int, float]]  # of steps so far: the tensor's version, and what it held then
+StepCounts = dict[torch.Tensor, tuple[int, float]]  # state["step"] -> its version, and the value that it had then
 
 
 class DeviceSteps:
     """Adam and AdamW of one set of flat parameters on a device, inside the call that sums a bucket's gradients.
 
-    optimizer: steps this rank's pieces. whole: returns the ZeroOptimizer. in_float32: gradients are float32.
+    optimizer: the inner one. whole: returns the ZeroOptimizer. in_float32: gradients are float32.
     """
 
     def __init__(
         self, flat: FlatParameters, optimizer: Optimizer, whole: Callable[[], Any], *, in_float32: bool
     ) -> None:
         self._flat, self._optimizer, self._whole, self._in_float32 = flat, optimizer, whole, in_float32
-        self._numbers: Numbers = {}
+        self._counts: StepCounts = {}
 
     def why_not(self) -> str:
-        """Why buckets are stepped another way, the same on all ranks; "" if they are stepped so.
+        """Why the device cannot step buckets, equal on all ranks; "" if it can.
 
-        Collective before the first call of the group on the device.
+        Collective if it is the group's first call on the device.
         """
         kind, groups = type(self._optimizer), self._optimizer.param_groups
         if kind not in (Adam, AdamW):
-            return f"{kind.__name__} has no kernel there, only Adam and AdamW have"
+            return f"{kind.__name__} has no kernel on devices, only Adam and AdamW have"
         if not all(group["fused"] for group in groups):
             return "without fused=True steps have the bits of torch's own on that device"
         if any(map(is_unusual, groups)):
-            return "tensors as betas, capturable and differentiable are torch's own"
+            return "betas in tensors, capturable and differentiable need torch's step"
         if not self._in_float32 or any(p.dtype != torch.float32 for p in self._flat.parameters):
             return "not all parameters and gradients are float32"
         stepped = {id(p) for group in self._whole().param_groups for p in group["params"]}
@@ -217,27 +217,27 @@ class DeviceSteps:
         return str(backend.why_no_step(device))
 
     def sinks(self) -> list[Any]:
-        """For each bucket, what steps it. Only without why_not(). It counts as this step from now on."""
+        """Per bucket, the sink that steps it. Increments step counts. Only if why_not() is ""."""
         places = self._flat.places()
         entries: list[list[tuple[Any, ...]]] = [[] for _ in range(len(self._flat))]
-        known, self._numbers = self._numbers, {}
+        known, self._counts = self._counts, {}
         for group in self._optimizer.param_groups:
             with gradients_for(group, places):
                 state = adam_state(self._optimizer, group)
             settings = tuple(adam_settings(group).values())
-            lists = [state.means, state.squares, *([state.largest] if group["amsgrad"] else [])]
-            for piece, number, *own in zip(state.pieces, self._count(state.numbers, known), *lists, strict=True):
+            lists = [state.exp_avg, state.exp_avg_sq, *([state.max_exp_avg_sq] if group["amsgrad"] else [])]
+            for piece, number, *own in zip(state.pieces, self._count(state.steps, known), *lists, strict=True):
                 bucket, offset = places[piece]
                 entries[bucket].append((offset, own, number, settings))
         return [_C.device_sink(self._flat.kept(bucket), pieces) for bucket, pieces in enumerate(entries)]
 
-    def _count(self, numbers: Sequence[torch.Tensor], known: Numbers) -> list[float]:
-        """The numbers of this step. Read from the device only where other code has written them."""
+    def _count(self, steps: Sequence[torch.Tensor], known: StepCounts) -> list[float]:
+        """Increments the step counts; returns them without reading the device, unless other code has changed them."""
         values = []
-        for number in numbers:
-            version, value = known.get(number, (-1, 0.0))
-            values.append((value if version == number._version else float(number)) + 1)
-        if numbers:
-            torch._foreach_add_(list(numbers), 1)
-        self._numbers.update((n, (n._version, value)) for n, value in zip(numbers, values, strict=True))
+        for step in steps:
+            version, value = known.get(step, (-1, 0.0))
+            values.append((value if version == step._version else float(step)) + 1)
+        if steps:
+            torch._foreach_add_(list(steps), 1)
+        self._counts.update((step, (step._version, value)) for step, value in zip(steps, values, strict=True))
         return values

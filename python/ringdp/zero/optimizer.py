@@ -1,4 +1,4 @@
-"""`ringdp.ZeroOptimizer`: torch's ZeroRedundancyOptimizer, with equal shards and the bits of the optimizer alone."""
+"""`ringdp.ZeroOptimizer`: torch's ZeroRedundancyOptimizer with equal shards and the unsharded optimizer's bits."""
 
 from __future__ import annotations
 
@@ -40,27 +40,28 @@ _BUCKET_BYTES = 25 << 20
 
 
 class ZeroOptimizer(Optimizer):
-    """Each rank has the state of an equal part of the parameters and steps it; then all ranks gather the rest.
+    """Each rank holds the optimizer state of 1/N of the parameters' elements, steps these, and gathers the rest.
 
     params, optimizer_class, process_group, **defaults: as for torch's ZeroRedundancyOptimizer. The class must be
     element-wise; others are refused by name. SGD, Adam and AdamW of float32 parameters on the CPU run in C++ with the
-    bits of torch's single-tensor step; `fused=True` takes ringdp's fastest step, whose bits do not depend on the
-    number of ranks either: there, and with overlap_with_ddp for Adam and AdamW on devices whose ranks share memory.
-    Everything else runs through torch, on the pieces that this rank owns. `describe()` says what does.
+    bits of torch's single-tensor step. `fused=True` selects ringdp's fastest step, whose bits do not depend on the
+    number of ranks either: on the CPU, and for Adam and AdamW with overlap_with_ddp on devices whose ranks share
+    memory. Everything else is stepped by torch, piece by piece: a piece is the part of one parameter that this rank
+    owns. `describe()` says which step is used.
     parameters_as_bucket_view: accepted; parameters always are views of flat buckets.
-    overlap_with_ddp: from stage 2 on, steps bucket by bucket inside the backward pass, with the settings that groups
-        have when it begins; step() waits for the last gathers. Every synchronised pass is a step, so accumulate under
-        no_sync(). Clipping and loss scaling, which need all gradients first, are refused; so is shard_grads().
+    overlap_with_ddp: from stage 2 on, steps bucket by bucket inside the backward pass, with the settings that the param
+        groups have when it begins; step() waits for the last gathers. Every synchronised pass is a step, so accumulate
+        under no_sync(). Clipping and loss scaling, which need all gradients first, are refused; so is shard_grads().
     master_dtype: torch.float32 keeps and steps a float32 copy of this rank's part of 16-bit parameters.
     gather: "step" waits in step() until this rank has all parts: a bucket is gathered while the next is stepped.
-        "forward" leaves the gathers in flight: the next forward pass waits module by module; reading a parameter
-        before raises an error that names it, unless `wait()` has been called. For stages 1 and 2.
+        "forward" returns while buckets are being gathered: the next forward pass waits module by module. Reading a
+        parameter before then raises an error that names it, unless `wait()` has been called. For stages 1 and 2.
 
     Over a `ringdp.DistributedDataParallel` it works at that wrapper's zero_stage; over torch's, or no wrapper at all,
     it is stage 1. Collective: the constructor, step, add_param_group, consolidate_state_dict.
     """
 
-    steps_shards = True  # registry.py lets it pass
+    steps_shards = True  # so that registry.py does not refuse it
 
     def __init__(
         self,
@@ -74,10 +75,10 @@ class ZeroOptimizer(Optimizer):
         gather: Literal["step", "forward"] = "step",
         **defaults: Any,
     ) -> None:
-        """See the class. ValueError, TypeError or NotImplementedError names what is refused, before anything moves."""
+        """See the class. ValueError, TypeError or NotImplementedError names what is refused; nothing is changed."""
         del parameters_as_bucket_view
         check_choices(optimizer_class, master_dtype)
-        # Of a throw-away optimizer: its defaults, complete and checked.
+        # A throw-away optimizer checks the defaults and completes them.
         complete = optimizer_class([torch.nn.Parameter(torch.empty(0))], **defaults).defaults
         self._ready = False
         super().__init__(params, complete)
@@ -87,7 +88,7 @@ class ZeroOptimizer(Optimizer):
         self._flats: list[FlatParameters] = []
         self._sources: list[Gradients] = []
         self._consolidated: dict[str, Any] | None = None
-        self._unstepped: dict[int, dict[str, Any]] = {}  # loaded state of parameters without pieces
+        self._unstepped: dict[int, dict[str, Any]] = {}  # loaded state of parameters that no rank steps
         check_overlap(overlap_with_ddp, self._wrapper)
         check_gather(gather, self._wrapper)
         self._start()
@@ -97,17 +98,17 @@ class ZeroOptimizer(Optimizer):
 
     @property
     def stage(self) -> int:
-        """1; or that of the wrapper."""
+        """The wrapper's zero_stage; 1 without a ringdp wrapper."""
         return self._wrapper.zero_stage if self._wrapper is not None else 1
 
     @property
     def optim(self) -> Optimizer:
-        """The optimizer of `optimizer_class` that steps this rank's pieces, by torch's name for it."""
+        """The optimizer of `optimizer_class` that steps this rank's pieces; the name is torch's."""
         return self._optimizer
 
     @property
     def state(self) -> PieceState:
-        """The state of the pieces that this rank steps. The next step uses what is changed there, or assigned."""
+        """The state of the pieces that this rank steps. Changes, and a new value, take effect in the next step."""
         return PieceState(self._optimizer)
 
     @state.setter
@@ -117,12 +118,12 @@ class ZeroOptimizer(Optimizer):
             self._consolidated = None
 
     def describe(self) -> str:
-        """How buckets are stepped. With overlap_with_ddp on a device collective before the first pass."""
+        """How buckets are stepped. Before the first pass it is collective if a device steps them (overlap_with_ddp)."""
         return self._stepping.describe()
 
     @property
     def exposed(self) -> float:
-        """Seconds that this rank has waited for stepped parameters so far, in step() or in forward passes."""
+        """Seconds that this rank has waited so far for other ranks' parameters, in step() or in forward passes."""
         return self._gathers_in_flight.exposed
 
     def wait(self) -> None:
@@ -139,7 +140,7 @@ class ZeroOptimizer(Optimizer):
             unaveraged.check(self)
         self._check_wrapper()
         self._stepping.run(**kwargs)
-        groups.hand_on(self._optimizer.param_groups, self.param_groups)  # a class may change them in its step
+        groups.copy_settings(self._optimizer.param_groups, self.param_groups)  # some classes change settings in step()
         return loss
 
     def __getstate__(self) -> dict[str, Any]:
@@ -149,19 +150,19 @@ class ZeroOptimizer(Optimizer):
         )
 
     def join_hook(self, **_: Any) -> None:
-        """What torch's Join asks for: refused."""
+        """NotImplementedError: torch's Join is not supported."""
         raise NotImplementedError(
             "ZeroOptimizer: torch's Join shadows the steps of ranks without inputs, but every rank steps its part: "
             "such ranks call ddp.backward(None, weight=0) and optimizer.step() instead"
         )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's; from stage 2 on it drops all shards of gradients that this rank has."""
+        """As torch's; from stage 2 on it also drops this rank's shards of gradients, or zeroes them."""
         if set_to_none or self.stage < 2:
             super().zero_grad(set_to_none)
         else:
             self.check_keeps_gradients("zero_grad(set_to_none=False)")
-            with self._wrapper.reducer.stand_ins.aside():
+            with self._wrapper.reducer.stand_ins.hidden():
                 super().zero_grad(set_to_none=False)
         for source in self._sources:
             source.drop(set_to_none)
@@ -175,12 +176,15 @@ class ZeroOptimizer(Optimizer):
         self._consolidated = None
         group = self.param_groups[-1]
         if self.stage < 2:
-            self._adopt(group["params"])
+            self._make_flat_buckets(group["params"])
         self._optimizer.add_param_group(groups.of_pieces(group, self._flats))
         self._members.append(list(group["params"]))
 
     def shard_grads(self) -> list[torch.Tensor]:
-        """Gradients of the pieces that this rank owns, as flat views: what clipping and loss scaling work on."""
+        """Gradients of the pieces that this rank owns, as 1-D views to clip, scale or change in place.
+
+        Valid until the next pass or zero_grad(). RuntimeError with overlap_with_ddp, which keeps no gradients.
+        """
         self.check_keeps_gradients("shard_grads()")
         found: list[torch.Tensor] = []
         for flat, source in zip(self._flats, self._sources, strict=True):
@@ -189,7 +193,7 @@ class ZeroOptimizer(Optimizer):
         return found
 
     def check_keeps_gradients(self, wanted_by: str) -> None:
-        """RuntimeError when gradients are gone as soon as they are there."""
+        """RuntimeError with overlap_with_ddp, which keeps no gradients. `wanted_by`: named in the message."""
         if isinstance(self._stepping, StepsInBackward):
             raise RuntimeError(
                 f"ZeroOptimizer: {wanted_by} needs the gradients of all parameters before the step, and with "
@@ -197,18 +201,18 @@ class ZeroOptimizer(Optimizer):
             )
 
     def begin_forward(self) -> None:
-        """From stage 2 on the wrapper's forward pass begins. RuntimeError where it would not be that of one process."""
+        """Called before the wrapper's forward pass, from stage 2 on. RuntimeError if the last step is incomplete."""
         for flat in self._flats:
             flat.check_unchanged()
         self._stepping.begin_forward()
 
     def check_whole(self) -> None:
-        """RuntimeError when the latest step has not come to its end: parameters and state are no state of training."""
+        """RuntimeError unless the latest step is complete on this rank; waits for gathers in flight."""
         self._stepping.check()
         self.wait()
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Collective: `state_dict()` on rank `to` then is that of `optimizer_class` on whole parameters."""
+        """Collective: makes `state_dict()` of rank `to` that of `optimizer_class` on whole parameters."""
         self.check_whole()
         self._pass_settings_on()
         state = consolidated(self._flats, self._optimizer, self._indices(), self.process_group, to)
@@ -217,7 +221,7 @@ class ZeroOptimizer(Optimizer):
             self._consolidated = {"state": state, "param_groups": groups.numbered(self.param_groups)}
 
     def state_dict(self) -> dict[str, Any]:
-        """What `consolidate_state_dict` has collected on this rank. RuntimeError when it has not been called since."""
+        """What `consolidate_state_dict` has collected on this rank. RuntimeError unless called since the last step."""
         if self._consolidated is None:
             raise RuntimeError(
                 "ZeroOptimizer: the state has not been consolidated on this rank since the last step: call "
@@ -226,30 +230,35 @@ class ZeroOptimizer(Optimizer):
         return self._consolidated
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """A whole state dict, this class's or `optimizer_class`'s own; each rank takes its part."""
+        """Loads a whole state dict, of this class or of `optimizer_class`; each rank takes its part. Not collective.
+
+        ValueError if groups or shapes differ, before anything is changed.
+        """
         state = numbered(state_dict, self.param_groups)
-        self._stepping.quiet()
+        self._stepping.before_load()
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
-        self._take_up()
+        self._after_load()
         whole = {number for parameter, number in self._indices().items() if parameter in self._without_pieces()}
         self._unstepped = {number: copy.deepcopy(entry) for number, entry in state.items() if number in whole}
         restored(state, self._flats, self._optimizer, self._indices())
 
     def holder(self, names: Mapping[torch.Tensor, str]) -> Holder:
-        """For ringdp.checkpoint: this rank's pieces of parameters, fp32 copies and state. Collective when it adopts."""
-        # torch.distributed.checkpoint takes long to import; who calls this has done so.
+        """For ringdp.checkpoint: this rank's pieces of parameters, fp32 copies and state; adopt() is collective."""
+        # torch.distributed.checkpoint takes long to import; callers have imported it already.
         from ringdp.zero.stored import stored
 
-        self._stepping.quiet()
+        self._stepping.before_load()
         self.wait()
         sharded = self._wrapper.sharded_model if self._wrapper is not None else None
         frozen = (
             [ShardedParameters(sharded.frozen, self.process_group)] if sharded is not None and sharded.frozen else []
         )
-        return stored(self._flats, frozen, self._optimizer, self.param_groups, names, self.check_whole, self._take_up)
+        return stored(
+            self._flats, frozen, self._optimizer, self.param_groups, names, self.check_whole, self._after_load
+        )
 
     def memory(self) -> Memory:
-        """Bytes on this rank by kind, padding apart. Print it."""
+        """Bytes on this rank by kind, with padding as a kind of its own. Print it."""
         return memory_of(self._flats, self._optimizer, self._wrapper)
 
     def _start(self) -> None:
@@ -258,9 +267,9 @@ class ZeroOptimizer(Optimizer):
         if self._wrapper is not None:
             self._wrapper.take_optimizer(self)
         if self.stage < 2:
-            self._adopt(parameters)
+            self._make_flat_buckets(parameters)
         else:
-            self._share_buckets(parameters)
+            self._use_wrapper_buckets(parameters)
         self._optimizer = self._class(
             [groups.of_pieces(group, self._flats) for group in self.param_groups], **self._arguments
         )
@@ -280,7 +289,7 @@ class ZeroOptimizer(Optimizer):
         return set(self._parameters()) - stepped
 
     def _first_state(self) -> dict[int, dict[str, Any]]:
-        """The initial state of those parameters (Adagrad's sums)."""
+        """The initial state of parameters that no rank steps (e.g. Adagrad's sums)."""
         unstepped = self._without_pieces()
         given = [{**g, "params": [p for p in g["params"] if p in unstepped]} for g in self.param_groups]
         given = [{k: v for k, v in g.items() if k != "param_names"} for g in given if g["params"]]
@@ -291,12 +300,12 @@ class ZeroOptimizer(Optimizer):
             if parameter in state
         }
 
-    def _adopt(self, parameters: list[torch.Tensor]) -> None:
+    def _make_flat_buckets(self, parameters: list[torch.Tensor]) -> None:
         layout = bucketed(parameters, _BUCKET_BYTES, self.process_group.size())
         self._flats.append(FlatParameters(parameters, layout, self.process_group, self._master_dtype))
         self._sources.append(WholeGradients())
 
-    def _share_buckets(self, parameters: list[torch.Tensor]) -> None:
+    def _use_wrapper_buckets(self, parameters: list[torch.Tensor]) -> None:
         reducer = self._wrapper.reducer
         group, dtype = self.process_group, self._master_dtype
         sharded = self._wrapper.sharded_model
@@ -312,7 +321,7 @@ class ZeroOptimizer(Optimizer):
         if wrapper is not None and wrapper is not self._wrapper:
             raise RuntimeError(
                 f"ZeroOptimizer: the model was wrapped with zero_stage={wrapper.zero_stage} after this optimizer was "
-                "made, which does not know where gradients are now: make it from ddp.parameters() after the wrapper"
+                "made, so it does not know where the gradients are: make it from ddp.parameters() after wrapping"
             )
         groups.check_members(self.param_groups, self._members)
         check_averaged(self._parameters(), self._wrapper)
@@ -322,17 +331,17 @@ class ZeroOptimizer(Optimizer):
         if self.stage == 3:
             self._wrapper.sharded_model.check_unpinned("a step")
 
-    def _take_up(self) -> None:
-        """After groups and state have been loaded."""
+    def _after_load(self) -> None:
+        """Called when groups and state have been loaded."""
         self._consolidated = None
         self._unstepped = {}
         self._pass_settings_on()
-        self._stepping.forget()
+        self._stepping.after_load()
 
     def _pass_settings_on(self) -> None:
-        """Schedulers and users change the groups of this optimizer."""
+        """Passes settings to the inner optimizer: schedulers and users change the groups of this one."""
         groups.check_members(self.param_groups, self._members)
-        groups.hand_on(self.param_groups, self._optimizer.param_groups)
+        groups.copy_settings(self.param_groups, self._optimizer.param_groups)
 
     def _steps_in_backward(self) -> StepsInBackward:
         (flat,), (source,) = self._flats, self._sources
@@ -346,7 +355,7 @@ class ZeroOptimizer(Optimizer):
         return WholeStep(self._flats, self._sources, self._optimizer, self._gathers_in_flight, self._weak_begin())
 
     def _weak_begin(self) -> Callable[[], None]:
-        """Without a cycle: an optimizer that is dropped goes at once, and its wrapper may get another one."""
+        """Avoids a reference cycle: a dropped optimizer is freed at once, so its wrapper can take another one."""
         begin = weakref.WeakMethod(self._begin_step)
         return lambda: begin()()
 

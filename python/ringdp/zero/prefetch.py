@@ -24,8 +24,8 @@ from ringdp.zero.unit_storage import UnitStorage
 class PassGathers:
     """One forward or backward pass on this rank. Print it.
 
-    order: names of units as they were needed; several times where they were. ahead: how many of them were on their way
-    by then. bytes: received from other ranks. exposed: seconds of waiting, while nothing was computed.
+    order: names of units in the order of use, with repetitions. ahead: how many of these had been prefetched. bytes:
+    received from other ranks. exposed: seconds of waiting, while nothing was computed.
     """
 
     order: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Gathered:
 
 
 class _Pass:
-    """What the running pass has needed so far, and where that is in the order of the pass before."""
+    """The units that the running pass has used so far, and its position in the expected order."""
 
     def __init__(self, expected: Sequence[int]) -> None:
         self.order: list[int] = []
@@ -67,7 +67,7 @@ class _Pass:
         self._expected = expected
 
     def next_after(self, unit: int) -> int | None:
-        """What will be needed after this unit, which is needed now; None if that is unknown."""
+        """Notes that `unit` is used now; returns the unit expected next, or None if that is unknown."""
         self.order.append(unit)
         try:
             self._place = self._expected.index(unit, self._place) + 1
@@ -77,10 +77,10 @@ class _Pass:
 
 
 class PrefetchSchedule:
-    """Gathers and frees all units of a model, in the same order on all ranks, since all ranks call it in that order.
+    """Gathers and frees the units of a model. All ranks must call it in the same order.
 
-    Units in use have memory, and so have at most one that is prefetched and at most one that lingers: recomputed in a
-    backward pass, which is about to need it.
+    Units in use have memory. In addition at most one unit is prefetched, and at most one lingers: it was recomputed
+    (activation checkpointing), and its backward pass follows.
     """
 
     def __init__(self, units: Sequence[UnitStorage], ranks: int, prefetch: bool) -> None:
@@ -94,7 +94,7 @@ class PrefetchSchedule:
         self._latest = {False: PassGathers(), True: PassGathers()}
 
     def acquire(self, unit: UnitStorage) -> None:
-        """Gathers the unit unless it is there; it stays until it has been released as often as acquired."""
+        """Gathers the unit if it is not gathered; it stays until it has been released as often as acquired."""
         unit.holders += 1
         if unit is self._lingering:
             self._lingering = None
@@ -116,7 +116,7 @@ class PrefetchSchedule:
             self._start(self._ahead)
 
     def release(self, unit: UnitStorage, *, linger: bool = False) -> None:
-        """Frees the unit after its last release; with `linger`, only when another unit is needed."""
+        """Frees the unit at its last release; with `linger`, only when another unit is acquired."""
         unit.holders -= 1
         if unit.holders > 0:
             return
@@ -127,7 +127,7 @@ class PrefetchSchedule:
             unit.free()
 
     def pin(self, unit: UnitStorage) -> None:
-        """Gathers it outside of any pass."""
+        """Gathers a unit outside of any pass, until unpin()."""
         unit.pins += 1
         unit.holders += 1
         if not unit.has_memory:
@@ -140,7 +140,7 @@ class PrefetchSchedule:
         self.release(unit)
 
     def begin(self, *, backward: bool) -> None:
-        """A pass begins, and the one before has ended. Nothing is held then, but by a pass that was broken off."""
+        """Begins a pass, after the previous one has ended. Frees what an interrupted pass still holds."""
         self.end()
         for unit in self._units if not backward else ():
             unit.holders = unit.pins
@@ -153,7 +153,7 @@ class PrefetchSchedule:
         self._pass = _Pass(known or ())
 
     def end(self) -> None:
-        """Frees what was prefetched in vain; the next such pass is expected in this order."""
+        """Ends a pass: frees units that were not used, and expects the same order in the next pass of this kind."""
         self._drop_linger()
         self._drop_ahead()
         if self._pass.order:
@@ -162,11 +162,11 @@ class PrefetchSchedule:
             self._pass = _Pass(())
 
     def running_order(self) -> list[int]:
-        """Units that the running pass has needed, so far."""
+        """Numbers of the units that the running pass has used so far."""
         return list(self._pass.order)
 
     def latest(self) -> Gathered:
-        """Facts of the latest passes."""
+        """The latest forward and backward pass."""
         return Gathered(self._latest[False], self._latest[True])
 
     def _facts(self) -> PassGathers:
@@ -206,14 +206,16 @@ class UnitHooks:
         end_of_pass: Callable[[], None],
     ) -> None:
         self._schedule, self._end_of_pass = schedule, end_of_pass
-        self._calls: list[tuple[nn.Module, int]] = []  # that run: with the first node of the graph that each may make
-        self._passes: dict[int, list[Units]] = {}  # backward passes that run, inner ones too: what each holds
+        self._calls: list[tuple[nn.Module, int]] = []  # running calls, each with the number of its first autograd node
+        self._passes: dict[
+            int, list[Units]
+        ] = {}  # running backward passes, nested ones included: the units that each holds
         for module, units in needed_by.items():
             module.register_forward_pre_hook(functools.partial(self._before, tuple(units)), prepend=True)
             module.register_forward_hook(functools.partial(self._after, tuple(units)), always_call=True)
 
     def begin_forward(self) -> None:
-        """The model is called: whatever an earlier pass has left behind is dropped."""
+        """Call before the model is called: drops what an earlier pass has left."""
         if _task() == _NO_TASK:
             self._calls.clear()
             self._passes.clear()
@@ -225,7 +227,7 @@ class UnitHooks:
         return _task() == _NO_TASK and not self._calls
 
     def drop_leftovers(self) -> None:
-        """Outside of any pass: units that a pass has left gathered (one that was broken off, or went another way)."""
+        """Outside of any pass: frees units that an interrupted pass has left gathered."""
         if self.idle:
             self.begin_forward()
 
@@ -240,7 +242,7 @@ class UnitHooks:
     def _after(self, units: Units, module: nn.Module, _: object, output: Any) -> None:
         since = self._since(module)
         if since is None:
-            return  # the call did not get as far as gathering
+            return  # the call failed before it gathered
         if torch.is_grad_enabled():
             outputs = [t for t in _find_tensors(output) if t.requires_grad]
             _C.watch_backward(
@@ -251,7 +253,7 @@ class UnitHooks:
             self._schedule.release(unit, linger=recomputed)
 
     def _since(self, module: nn.Module) -> int | None:
-        """Takes this call, and those inside that have not ended, off the stack."""
+        """Pops this call, and calls inside it that have not ended, off the stack; None if it is not there."""
         if all(running is not module for running, _ in self._calls):
             return None
         while True:
@@ -273,7 +275,7 @@ class UnitHooks:
                 self._schedule.release(unit)
 
     def _note_backward(self) -> None:
-        """Registers a callback that releases at the end of a backward pass what the pass still holds."""
+        """At the first use in a backward pass: registers a callback that releases what it still holds at its end."""
         task = _task()
         if task == _NO_TASK or task in self._passes:
             return
@@ -292,5 +294,5 @@ class UnitHooks:
 
 
 def _task() -> int:
-    """Which backward pass runs on this thread; -1: none."""
+    """The id of the backward pass that runs on this thread; -1: none."""
     return torch._C._current_graph_task_id()

@@ -1,4 +1,4 @@
-"""What cannot be sharded, by name, before anything moves: most of it at stage 3, shared memory at every stage."""
+"""Refuses by name what cannot be sharded: shared memory at any stage, the rest at stage 3. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Init = Callable[[nn.Module], object]
 
 
 def check_module(module: nn.Module, init: Init | None, ignored: frozenset[str]) -> None:
-    """ValueError or NotImplementedError names the first module or parameter that does not fit."""
+    """ValueError or NotImplementedError names the first module or parameter that stage 3 does not support."""
     for name, part in module.named_modules():
         _check_part(f"module {name}" if name else "the model", part)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -32,7 +32,9 @@ def check_module(module: nn.Module, init: Init | None, ignored: frozenset[str]) 
     if not any(p.requires_grad for p in named.values()):
         _refuse("no parameter requires a gradient: there is nothing to average; use zero_stage=0 without a wrapper")
     moving = [p for p in named.values() if is_sharded(p)]
-    check_apart(moving, (*module.named_parameters(), *module.named_buffers()), "DistributedDataParallel: zero_stage=3")
+    check_no_aliases(
+        moving, (*module.named_parameters(), *module.named_buffers()), "DistributedDataParallel: zero_stage=3"
+    )
     devices = {p.device for p in moving if not p.is_meta}
     if len(devices) > 1:
         _refuse(f"parameters are on {len(devices)} devices ({', '.join(sorted(map(str, devices)))}): use one")
@@ -41,13 +43,16 @@ def check_module(module: nn.Module, init: Init | None, ignored: frozenset[str]) 
             kind = type(part).__name__
             raise ValueError(
                 f"DistributedDataParallel: {name or 'the model'} ({kind}) is on the meta device and has no "
-                "reset_parameters(), so nothing says what its parameters or buffers begin with: give it one, or pass "
+                "reset_parameters(), so its parameters or buffers cannot be initialized: give it one, or pass "
                 "init=function, which is called with each such module"
             )
 
 
-def check_apart(moving: Iterable[torch.Tensor], named: Iterable[tuple[str, torch.Tensor]], who: str) -> None:
-    """NotImplementedError names two tensors that share memory, which one of them would leave without the other."""
+def check_no_aliases(moving: Iterable[torch.Tensor], named: Iterable[tuple[str, torch.Tensor]], who: str) -> None:
+    """NotImplementedError names two tensors that share memory, if sharding would move only one of them.
+
+    moving: the tensors that get memory of their own. who: begins the message.
+    """
     movers = {id(tensor) for tensor in moving}
     known = {id(tensor): (name, tensor) for name, tensor in named if tensor.layout == torch.strided and tensor.numel()}
     spans = sorted((_span(name, tensor) for name, tensor in known.values()), key=lambda span: (span.where, span.begin))
@@ -64,12 +69,12 @@ def check_apart(moving: Iterable[torch.Tensor], named: Iterable[tuple[str, torch
 
 
 def has_meta(module: nn.Module) -> bool:
-    """Whether parameters or buffers of its own are on the meta device."""
+    """Whether the module itself, without its children, has parameters or buffers on the meta device."""
     return any(t.is_meta for t in (*module.parameters(recurse=False), *module.buffers(recurse=False)))
 
 
 def why_opaque(part: nn.Module) -> str:
-    """Why hooks of what is inside do not run when they must; "" where they do."""
+    """Why hooks of the modules inside do not run; "" if they do."""
     if isinstance(part, torch._dynamo.OptimizedModule) or part._compiled_call_impl is not None:
         return "is compiled, and its graph knows nothing of gathers: wrap the model uncompiled"
     if isinstance(part, torch.jit.ScriptModule):
@@ -78,7 +83,7 @@ def why_opaque(part: nn.Module) -> str:
 
 
 def refuse_copy(self: object, protocol: object) -> None:
-    """As the __reduce_ex__ of hooks: copies and pickles of their modules would have no parameters."""
+    """The __reduce_ex__ of hooks: copies and pickles of their modules would have no parameters."""
     raise NotImplementedError(
         "DistributedDataParallel: a model with zero_stage=3, whose parameters are in shards, cannot be copied or "
         "pickled: take ddp.full_state_dict(), or save with ringdp.checkpoint"
@@ -101,7 +106,7 @@ def _refuse(what: str) -> None:
 
 @dataclass(frozen=True)
 class _Span:
-    """The bytes between the first and the last of a tensor, by device, and on the meta device by storage."""
+    """The bytes from the first to the last of a tensor: addresses of a device, or offsets in a meta storage."""
 
     name: str
     tensor: torch.Tensor

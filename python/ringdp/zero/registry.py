@@ -1,4 +1,4 @@
-"""Which wrapper shards which parameter: how an optimizer and clipping find it, and how others are refused."""
+"""Which wrapper shards which parameter, for ZeroOptimizer and clipping, and to refuse other optimizers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 _wrappers = WeakTensorKeyDictionary()  # parameter -> weak reference to its wrapper
-# Optimizers that have passed, with the sizes that their groups had then.
+# Optimizers that were not refused, with the sizes that their groups had then.
 _passed: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
 
 
 def add(wrapper: Any, parameters: Iterable[torch.Tensor]) -> None:
-    """From now on these parameters are stepped by a `ZeroOptimizer` only, as long as `wrapper` lives."""
+    """From now on only a `ZeroOptimizer` may step these parameters, as long as `wrapper` lives."""
     _install()
-    _passed.clear()  # some may step these
+    _passed.clear()  # they may contain these parameters
     reference = weakref.ref(wrapper)
     for parameter in parameters:
         _wrappers[parameter] = reference
@@ -33,7 +33,7 @@ def wrapper_of(parameter: torch.Tensor) -> Any | None:
 
 
 def one_wrapper_of(parameters: Iterable[torch.Tensor]) -> Any | None:
-    """The wrapper of all these parameters, or None where none has one. ValueError when they are not together."""
+    """The wrapper of all these parameters, or None. ValueError if they belong to several, or only some to one."""
     wrappers: dict[int, Any] = {}
     loose: list[torch.Tensor] = []
     for parameter in parameters:
@@ -57,7 +57,7 @@ def one_wrapper_of(parameters: Iterable[torch.Tensor]) -> Any | None:
 
 
 def described(parameter: torch.Tensor) -> str:
-    """For errors: by its name where a wrapper knows it, else by its shape."""
+    """For messages: the parameter's name if a wrapper knows it, otherwise its shape."""
     wrapper = wrapper_of(parameter)
     return _described(parameter, wrapper.module) if wrapper is not None else f"a parameter {_shape(parameter)}"
 

@@ -1,4 +1,4 @@
-"""`ringdp.GradScaler`: torch's loss scaling where gradients are in shards."""
+"""`ringdp.GradScaler`: torch's loss scaling for sharded gradients."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from ringdp.zero.optimizer import ZeroOptimizer
 
 
 class GradScaler(torch.amp.GradScaler):
-    """torch.amp.GradScaler, which at stage 2 unscales and checks shards, and tells all ranks what one has found.
+    """torch.amp.GradScaler for any zero_stage: from stage 2 on it unscales shards, and all ranks skip a step together.
 
-    At stages 0 and 1 torch's own serves as well: .grad is whole there, and equal on all ranks.
+    unscale_() and step() are collective from stage 2 on. At stages 0 and 1 torch's own does the same, as .grad is whole
+    and equal on all ranks.
     """
 
     def _unscale_grads_(
@@ -23,7 +24,7 @@ class GradScaler(torch.amp.GradScaler):
         if not isinstance(optimizer, ZeroOptimizer) or optimizer.stage < 2:
             return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
         wrapper: Any = registry.one_wrapper_of(p for group in optimizer.param_groups for p in group["params"])
-        # Not from the gradients: a rank may have no piece of some dtype, and no piece at all.
+        # From the buckets, not the gradients: a rank may have no piece of some dtype, or no piece at all.
         if torch.float16 in wrapper.bucket_dtypes() and not allow_fp16:
             raise ValueError("GradScaler: float16 gradients are not unscaled: keep parameters or grad_dtype in float32")
         by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}

@@ -1,4 +1,4 @@
-"""A model whose parameters are in shards: built unit by unit, whole again on demand, saved and loaded by torch."""
+"""Stage 3: a model whose parameters are in shards, built unit by unit, gathered on demand, saved and loaded."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ringdp.zero.units import Unit
 
 
 class Construction:
-    """Goes through a model's modules in their order. A unit's shards are made once the last of its parameters is there.
+    """Visits a model's modules in their order, and shards a unit when it has visited the last of its parameters.
 
     Parameters and buffers on the meta device get memory on `device`, and the values that `init` or reset_parameters()
-    gives them. That is called for one module after the other as constructors would, so the same seed gives the same
-    values. A parameter that a second module shares keeps those of the first.
+    gives them. Modules are initialized in the order of their constructors, so the same seed gives the same values. A
+    parameter that a second module shares keeps the values of the first.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class Construction:
         self._open: dict[int, dict[BucketPlan, Bucket]] = {}
         self._blocks = Blocks(group)
         self._storages: dict[int, UnitStorage] = {}
-        self._made: dict[torch.Tensor, torch.Tensor] = {}  # what a module has had -> what it has instead
+        self._made: dict[torch.Tensor, torch.Tensor] = {}  # parameter or buffer of the given model -> its replacement
 
     @torch.no_grad()
     def run(self) -> list[UnitStorage]:
-        """The units, freed."""
+        """All units, sharded and with their memory freed."""
         for module in list(self._module.modules()):
             self._take(module)
         return [self._storages[number] for number in range(len(self._units))]
 
     def _take(self, module: nn.Module) -> None:
-        begins = has_meta(module)
+        needs_values = has_meta(module)
         shared = []
         for key, parameter in list(module._parameters.items()):
             if parameter is None:
@@ -71,12 +71,12 @@ class Construction:
                 if made is None:
                     made = self._made[buffer] = torch.empty_like(buffer, device=self._device)
                 setattr(module, key, made)
-        if begins:
-            self._begin(module, shared)
+        if needs_values:
+            self._initialize(module, shared)
         self._shard_complete_units()
 
     def _place(self, module: nn.Module, key: str, parameter: torch.Tensor) -> None:
-        """At its first encounter."""
+        """Moves a parameter that is met for the first time into its bucket."""
         name = self._name_of[parameter]
         if name not in self._plan_of:  # stays whole
             if parameter.is_meta:
@@ -100,8 +100,8 @@ class Construction:
         setattr(module, key, new)
         return new
 
-    def _begin(self, module: nn.Module, shared: list[tuple[str, torch.Tensor]]) -> None:
-        """Gives a module its first values; what it shares with an earlier one is replaced meanwhile."""
+    def _initialize(self, module: nn.Module, shared: list[tuple[str, torch.Tensor]]) -> None:
+        """Initializes a module; scratch tensors stand in for parameters that it shares with an earlier one."""
         for key, known in shared:
             scratch = torch.empty_strided(known.shape, known.stride(), dtype=known.dtype, device=known.device)
             setattr(module, key, nn.Parameter(scratch))
@@ -133,20 +133,24 @@ Place = tuple[Bucket, int]
 
 
 class StateHooks:
-    """Hooks on the modules of one model.
+    """The state dict hooks on the modules of one model.
 
-    state_dict() is refused while parameters are freed; with keep_vars=True it has the parameters, freed as they are.
-    settle: called with what is about to write parameters; raises where they must stay as they are.
-    load_state_dict() of a whole dict works as ever: a parameter has memory of its own while its module loads, and every
-    rank keeps its part. Not collective.
+    state_dict() is refused while parameters are freed; with keep_vars=True it contains the freed parameters themselves.
+    load_state_dict() of a whole dict works as usual: a parameter gets memory of its own while its module loads, and
+    every rank keeps its part. Not collective.
+    prepare_write: called with the name of what is about to write parameters; raises if they must not be written now.
     """
 
     __reduce_ex__ = refuse_copy
 
     def __init__(
-        self, module: nn.Module, buckets: Sequence[Bucket], is_whole: Callable[[], bool], settle: Callable[[str], None]
+        self,
+        module: nn.Module,
+        buckets: Sequence[Bucket],
+        is_whole: Callable[[], bool],
+        prepare_write: Callable[[str], None],
     ) -> None:
-        self._is_whole, self._settle = is_whole, settle
+        self._is_whole, self._prepare_write = is_whole, prepare_write
         self._place_of: dict[int, Place] = {id(p): (b, n) for b in buckets for n, p in enumerate(b.parameters)}
         self._loans: dict[nn.Module, list[Place]] = {}
         module.register_state_dict_pre_hook(self._before_saving)
@@ -165,7 +169,7 @@ class StateHooks:
     def _before_loading(
         self, module: nn.Module, state: Mapping[str, Any], prefix: str, metadata: Mapping[str, Any], *_: object
     ) -> None:
-        self._settle("load_state_dict()")
+        self._prepare_write("load_state_dict()")
         if metadata.get("assign_to_params_buffers"):
             raise NotImplementedError(
                 "DistributedDataParallel: load_state_dict(assign=True) at zero_stage=3 would replace parameters that "
@@ -186,15 +190,16 @@ class StateHooks:
 
 
 def _fits(value: torch.Tensor, parameter: torch.Tensor) -> bool:
-    """Whether torch will copy it; it refuses other shapes, and that parameter stays as it is."""
+    """Whether torch will copy this value into this parameter; it refuses other shapes."""
     return value.shape == parameter.shape or (parameter.dim() == 0 and value.dim() == 1)
 
 
 class ShardedModel:
-    """Shards the parameters of `module` when it is made. Collective, as all its methods but those that only report.
+    """Shards the parameters of `module` at construction, which is collective.
 
-    root: the rank whose values count; None: each rank's. `trainable`: buckets of the parameters that get gradients,
-    in about the order in which those are complete; `frozen`: of the others. Each kind has one layout.
+    root: the rank whose values all ranks get; None: each rank keeps its own. Attributes `trainable`: buckets of the
+    parameters that get gradients, in about the order in which these are complete; `frozen`: of the other parameters.
+    All buckets of a kind share one layout.
     """
 
     def __init__(
@@ -224,36 +229,36 @@ class ShardedModel:
                 if storage not in storages:
                     storages.append(storage)
         self._hooks = UnitHooks(needed_by, self._schedule, self.check_order)
-        StateHooks(module, buckets, self.is_whole, self._settle_for_writing)  # which the module keeps
+        StateHooks(module, buckets, self.is_whole, self._prepare_write)  # kept alive by the module
 
     def begin_forward(self) -> None:
-        """The model is about to be called."""
+        """Call before the model is called."""
         self._hooks.begin_forward()
 
     def check_order(self) -> None:
-        """Collective, when a pass ends. RuntimeError on every rank when they have gathered different units."""
+        """Collective; call when a pass ends. RuntimeError on every rank if ranks have gathered different units."""
         check_order(self._group, self._device, [self.units[n].name for n in self._schedule.running_order()])
 
     def end_forward(self) -> None:
-        """The model has returned. As check_order(); then units that were prefetched in vain are freed."""
+        """Call when the model has returned. As check_order(); then frees units that were prefetched but not used."""
         self.check_order()
         if self._hooks.idle:
             self._schedule.end()
 
     def check_unpinned(self, what: str) -> None:
-        """RuntimeError inside gathered(): parameters are read from there, not from the shards that `what` writes."""
+        """RuntimeError inside gathered(): whole parameters would not follow the shards that `what` writes."""
         pinned = next((unit.name for unit in self.units if unit.pins), None)
         if pinned is not None:
             raise RuntimeError(
                 f"DistributedDataParallel: {what} while unit {pinned} is gathered(): leave the context first"
             )
 
-    def _settle_for_writing(self, what: str) -> None:
+    def _prepare_write(self, what: str) -> None:
         self.check_unpinned(what)
         self._hooks.drop_leftovers()
 
     def gathers(self) -> Gathered:
-        """Facts about the latest passes."""
+        """What the latest forward and backward pass have gathered."""
         return self._schedule.latest()
 
     def is_whole(self) -> bool:
@@ -262,7 +267,10 @@ class ShardedModel:
 
     @contextmanager
     def gathered(self, part: nn.Module | None = None, *, writes: bool = False) -> Iterator[None]:
-        """Inside, the parameters of `part` (default: of the model) can be read; with `writes` rank 0's are kept."""
+        """Inside, the parameters of `part` (default: of the model) can be read. Collective.
+
+        With `writes`, all ranks keep the values that rank 0 has at the end; otherwise what was written is lost.
+        """
         wanted = {id(p) for p in (self._module if part is None else part).parameters()}
         units = [u for u in self.units if any(id(p) in wanted for b in u.buckets for p in b.parameters)]
         self._hooks.drop_leftovers()
@@ -278,7 +286,7 @@ class ShardedModel:
                 self._schedule.unpin(unit)
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """The module's state dict with whole tensors; only one unit is whole at a time."""
+        """The module's state dict with copies of whole tensors. Collective; one unit is gathered at a time."""
         self._hooks.drop_leftovers()
         found = self._module.state_dict(keep_vars=True)
         whole: dict[int, torch.Tensor] = {}
@@ -291,15 +299,15 @@ class ShardedModel:
         return {name: whole[id(v)] if id(v) in whole else _copy(v) for name, v in found.items()}
 
     def gathered_bytes(self) -> int:
-        """Memory of the largest unit and of one more on its way."""
+        """Bytes of the two largest units: one in use, and one that is being gathered."""
         return sum(sorted((unit.nbytes for unit in self.units), reverse=True)[:2])
 
     def shard_bytes(self) -> int:
-        """Memory of this rank's shards, padding included."""
+        """Bytes of this rank's shards, padding included."""
         return sum(bucket.shard.nbytes for unit in self.units for bucket in unit.buckets)
 
     def useful_bytes(self) -> int:
-        """The part of it that holds parameters."""
+        """Bytes of this rank's shards without padding."""
         return sum(bucket.useful_bytes for unit in self.units for bucket in unit.buckets)
 
 

@@ -1,4 +1,4 @@
-"""What a wrapper with a zero_stage has in addition to averaging: its shards, and their memory."""
+"""The part of the wrapper that shards: ZeRO stages, shards, and memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SYNC_BYTES = 250 << 20  # torch's
 
 
 class Sharding:
-    """Mixed into DistributedDataParallel (which has module, reducer, process_group, _modes)."""
+    """A mixin of DistributedDataParallel, which provides module, reducer, process_group and _modes."""
 
     _optimizer: weakref.ref[Any] | None = None
     sharded_model: ShardedModel | None = None  # at stage 3
@@ -35,9 +35,9 @@ class Sharding:
         return self._modes.zero_stage
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's, also for this rank's shards of gradients from stage 2 on.
+        """As torch's; from stage 2 on it also drops this rank's shards of gradients, or zeroes them.
 
-        `module.zero_grad()` drops those before a forward pass; between that and its backward pass it does not.
+        `module.zero_grad()` of the inner module does so before a forward pass, but not between that and its backward.
         """
         if self.zero_stage < 2:
             super().zero_grad(set_to_none)
@@ -46,20 +46,20 @@ class Sharding:
             self.reducer.drop_shards()
         else:
             self.check_keeps_gradients("zero_grad(set_to_none=False)")
-            with self.reducer.stand_ins.aside():
+            with self.reducer.stand_ins.hidden():
                 super().zero_grad(set_to_none=False)
             self.reducer.zero_shards()
 
     def abandon_backward(self) -> None:
-        """After a backward pass that ended with an exception on all ranks: forgets it, and drops all gradients.
+        """After a backward pass that ended with an exception on all ranks: discards it, and drops all gradients.
 
-        The next forward pass begins anew. Collective. RuntimeError where the pass has stepped parameters already
-        (overlap_with_ddp).
+        Training can go on with the next forward pass. Collective. RuntimeError if the pass has already stepped
+        parameters (overlap_with_ddp).
         """
         optimizer = self._live_optimizer()
         if optimizer is not None:
             optimizer.check_whole()
-        dist.barrier(group=self.process_group)  # what the pass has started is over on every rank
+        dist.barrier(group=self.process_group)  # the pass's collectives are over on every rank
         self.reducer.reset()
         self.zero_grad()
 
@@ -70,27 +70,27 @@ class Sharding:
         return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
 
     def memory(self) -> Memory:
-        """Bytes on this rank by kind; with the optimizer's, where a `ZeroOptimizer` has been made. Print it."""
+        """Bytes on this rank by kind, with the state of the wrapper's `ZeroOptimizer` if there is one. Print it."""
         optimizer = self._live_optimizer()
         return memory_of([], None, self) if optimizer is None else optimizer.memory()
 
     def gathers(self) -> Gathered:
-        """The units that the latest passes of stage 3 have gathered, in order, and how long they waited. Print it."""
+        """The units that the latest passes gathered, and seconds of waiting. Print it. ValueError below stage 3."""
         return self._sharded("gathers").gathers()
 
     def gathered(self, part: torch.nn.Module | None = None, writes: bool = False) -> AbstractContextManager[None]:
-        """At stage 3: inside, the parameters of `part` (default: of the model) are whole and can be read. Collective.
+        """Inside, the parameters of `part` (default: of the model) are whole and can be read. Collective.
 
-        What is written to them is lost; with `writes=True` rank 0's values are kept, on all ranks.
+        Changes are lost, unless `writes=True`: then all ranks take the values of rank 0. ValueError below stage 3.
         """
         return self._sharded("gathered").gathered(part, writes=writes)
 
     def gathered_bytes(self) -> int:
-        """Memory of gathered units at stage 3: of one in use and one on its way, the two largest."""
+        """Bytes of gathered units at stage 3: the two largest, one in use and one being gathered."""
         return self.sharded_model.gathered_bytes() if self.sharded_model is not None else 0
 
     def take_optimizer(self, optimizer: Any) -> None:
-        """A `ZeroOptimizer` says that it steps this model. From stage 2 on there is one: it lays out the parameters."""
+        """Registers the `ZeroOptimizer` of this model. From stage 2 on there can be only one (ValueError)."""
         if self.zero_stage >= 2 and self._live_optimizer() is not None:
             raise ValueError(
                 f"ZeroOptimizer: this wrapper (zero_stage={self.zero_stage}) has one already: put all parameters into "
@@ -99,31 +99,31 @@ class Sharding:
         self._optimizer = weakref.ref(optimizer)
 
     def check_keeps_gradients(self, wanted_by: str) -> None:
-        """RuntimeError when the optimizer steps inside the backward pass, which leaves no gradients."""
+        """RuntimeError if the optimizer steps inside the backward pass, which keeps no gradients."""
         optimizer = self._live_optimizer()
         if optimizer is not None:
             optimizer.check_keeps_gradients(wanted_by)
 
     def averaged_parameters(self) -> list[torch.Tensor]:
-        """Those whose gradients are averaged: the reducer's, and those that torch's class averages later."""
+        """Parameters whose gradients are averaged: the reducer's, and those of delay_all_reduce_named_params."""
         return [*self.reducer.parameters, *self._delay_all_reduce_params]
 
     def shard_layout(self) -> Any:
-        """Which elements of which gradient this rank has from stage 2 on."""
+        """Which elements of which gradient each rank owns, from stage 2 on."""
         return self.reducer.shard_layout
 
     def bucket_bytes(self) -> list[int]:
-        """Memory of each bucket from stage 2 on while it is filled and reduced."""
+        """Bytes of each bucket while it is filled and reduced, from stage 2 on."""
         layout = self.shard_layout()
         return [layout.padded(bucket) * dtype.itemsize for bucket, dtype in enumerate(self.bucket_dtypes())]
 
     def bucket_dtypes(self) -> list[torch.dtype]:
-        """The dtype of each bucket's gradients from stage 2 on: the same on all ranks, whatever their shards hold."""
+        """The dtype of each bucket's gradients, from stage 2 on; equal on all ranks."""
         wide, parameters = self._modes.grad_dtype, self.reducer.parameters
         return [wide or parameters[members[0]].dtype for members in self.reducer.layout()]
 
     def _update_process_group(self, new_process_group: dist.ProcessGroup) -> None:
-        """As torch's, at stage 0."""
+        """As torch's; NotImplementedError from stage 1 on."""
         if self.zero_stage:
             raise NotImplementedError(
                 f"DistributedDataParallel._update_process_group: with zero_stage={self.zero_stage} the shards are cut "
@@ -158,7 +158,7 @@ class Sharding:
         if self.sharded_model is None:
             raise ValueError(
                 f"DistributedDataParallel.{method}: with zero_stage={self.zero_stage} parameters are not in shards: "
-                "it belongs to zero_stage=3"
+                "it is for zero_stage=3"
             )
         return self.sharded_model
 
@@ -170,7 +170,7 @@ class Sharding:
         units: Sequence[Any] | None,
         init: Init | None,
     ) -> None:
-        """Before torch's class looks at the model. `arguments`: all of that class."""
+        """Before the constructor of torch's class. `arguments`: all of its arguments."""
         group = arguments["process_group"]
         if group is None:
             mesh = arguments.get("device_mesh")
@@ -181,9 +181,9 @@ class Sharding:
         named = {n: p for n, p in module.named_parameters() if n not in ignored and is_sharded(p)}
         real = {n: p for n, p in named.items() if not p.is_meta}
         device = _device_for(real, arguments["device_ids"])
-        everyone = [*settings, *(f"unit {unit}" for unit in plan)]
+        described = [*settings, *(f"unit {unit}" for unit in plan)]
         values_stay = not arguments["init_sync"] and len(real) == len(named)
-        check_models(group, device, list(named), list(named.values()), everyone, compare_values=values_stay)
+        check_models(group, device, list(named), list(named.values()), described, compare_values=values_stay)
         root = 0 if arguments["init_sync"] else None
         prefetch = self._modes.prefetch
         self.sharded_model = ShardedModel(module, plan, group, device, root=root, init=init, prefetch=prefetch)
@@ -196,7 +196,7 @@ class Sharding:
 
 
 def _device_for(real: dict[str, torch.Tensor], device_ids: Sequence[Any] | None) -> torch.device:
-    """Where shards live."""
+    """The device of shards."""
     if real:
         return next(iter(real.values())).device
     if not device_ids:

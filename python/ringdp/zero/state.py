@@ -1,4 +1,4 @@
-"""Optimizer state between shards and the whole form that torch's own optimizers save and load."""
+"""Converts optimizer state between shards and the whole form that torch's own optimizers save and load."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Entry = dict[str, Any]
 def consolidated(
     flats: Sequence[FlatParameters], optimizer: Optimizer, indices: Indices, group: dist.ProcessGroup, to: int
 ) -> dict[int, Entry] | None:
-    """Collective: on rank `to` the state by the parameters' numbers, on the CPU; None elsewhere.
+    """Collective: on rank `to` the state by parameter number, on the CPU; None on other ranks.
 
-    At most one bucket of one kind of state is whole at a time.
+    At most one bucket of one kind of state is gathered at a time. ValueError if `to` is not a rank.
     """
     if not 0 <= to < group.size():
         raise ValueError(f"consolidate_state_dict: to={to}, must be a rank of 0..{group.size() - 1}")
@@ -40,9 +40,9 @@ def consolidated(
 
 
 def numbered(state_dict: Mapping[str, Any], groups: Sequence[Entry]) -> dict[int, Entry]:
-    """The saved state by the parameters' numbers here. As in torch the place in the groups counts, not the key.
+    """The saved state by the numbers of this optimizer's parameters, matched by position in the groups as in torch.
 
-    ValueError, before anything changes, when groups have other sizes or a tensor of the state another shape.
+    ValueError if the sizes of groups or the shapes of state tensors differ.
     """
     saved, own = ([len(group["params"]) for group in side] for side in (state_dict["param_groups"], groups))
     if saved != own:
@@ -75,7 +75,7 @@ def _check_shapes(entry: Entry, parameter: torch.Tensor, which: str) -> None:
 def restored(
     state: Mapping[int, Entry], flats: Sequence[FlatParameters], optimizer: Optimizer, indices: Indices
 ) -> None:
-    """Gives every piece its part of a whole state."""
+    """Loads into every piece its part of a whole state."""
     number_of = {t: n for n, t in enumerate(t for group in optimizer.param_groups for t in group["params"])}
     mine: dict[int, Entry] = {}
     for flat in flats:
@@ -111,7 +111,7 @@ def _entry(flat: FlatParameters, optimizer: Optimizer, number: int) -> Entry:
 def _agreed(
     flat: FlatParameters, optimizer: Optimizer, indices: Indices, group: dist.ProcessGroup
 ) -> tuple[list[tuple[int, str, torch.dtype, tuple[int, ...]]], dict[int, Entry]]:
-    """What per-element state any bucket has (bucket, key, dtype, parameters), and all that is not per element."""
+    """Collective: which per-element state exists (bucket, key, dtype, parameters), and all other state by parameter."""
     own: list[tuple[int, int, int, dict[str, torch.dtype], Entry]] = []
     for number, piece in enumerate(flat.pieces):
         entry = _entry(flat, optimizer, number)
@@ -122,11 +122,11 @@ def _agreed(
         dtypes = {k: v.dtype for k, v in tensors.items() if is_per_element(k, v.shape, shape)}
         rest = {k: v.cpu() if torch.is_tensor(v) else v for k, v in entry.items() if k not in dtypes}
         own.append((piece.bucket, piece.parameter, indices[flat.parameters[piece.parameter]], dtypes, rest))
-    everyones: list[Any] = [None] * group.size()
-    dist.all_gather_object(everyones, own, group=group)
+    by_rank: list[Any] = [None] * group.size()
+    dist.all_gather_object(by_rank, own, group=group)
     holders: dict[tuple[int, str, torch.dtype], set[int]] = {}
     numbers: dict[int, Entry] = {}
-    for bucket, parameter, index, dtypes, rest in (said for theirs in everyones for said in theirs):
+    for bucket, parameter, index, dtypes, rest in (said for theirs in by_rank for said in theirs):
         numbers[index] = rest
         for key, dtype in dtypes.items():
             holders.setdefault((bucket, key, dtype), set()).add(parameter)

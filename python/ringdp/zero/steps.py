@@ -1,10 +1,9 @@
-"""Steps of flat parameters: bucket by bucket, all of them in step(), or each inside the backward pass.
+"""Steps flat parameters bucket by bucket: all buckets in step(), or each one inside the backward pass.
 
-Inside the backward pass one sweep reduces a bucket, steps it, and writes its parameters. Where the kernels have the
-step and the backend sums in shared memory, blocks are stepped while they are in the cache; where devices share memory,
-one call of theirs sums, steps and sends the parameters to all ranks; elsewhere a bucket is reduced, then stepped.
-Between the first bucket and the last one parameters are neither old nor new. A step that fails there leaves them torn,
-which is remembered: neither step() nor a checkpoint takes them for a state of the training.
+Inside the backward pass, if ringdp's kernels support the step and the backend sums in shared memory, blocks are stepped
+while they are in the cache. If devices share memory, one call of the device sums a bucket, steps it, and sends the
+parameters to all ranks. Otherwise a bucket is reduced, then stepped. A step that fails between the first bucket and the
+last leaves parameters torn: some old, some new. This is remembered, and step() and checkpoints refuse to use them.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from ringdp.zero.native import DeviceSteps
 
 
 class BucketSteps:
-    """Steps flat parameters bucket by bucket, by an optimizer of the pieces that this rank owns.
+    """Steps flat parameters bucket by bucket. optimizer: the inner one, of the pieces that this rank owns.
 
-    begin: gives the optimizer the settings of a step; called before every bucket, as a class may change them.
+    begin: gives the optimizer the settings of the step; called before every bucket, as some classes change them.
     fuses: gradients are float32. on_device: the steps to use if `flat` is on a device.
     """
 
@@ -43,46 +42,46 @@ class BucketSteps:
         self._flat, self._optimizer, self._begin = flat, optimizer, begin
         self._fuses = fuses
         self._on_device = on_device if on_device is not None and flat.device.type != "cpu" else None
-        self._parts: dict[int, tuple[Any, int]] | None = None  # of pieces that are in a group, once foreseen
+        self._parts: dict[int, tuple[Any, int]] | None = None  # by piece, after prepare()
 
     def sinks(self) -> list[Any]:
-        """What steps each bucket as its gradients come; None where a bucket is stepped when all of it has come."""
-        self._begin()  # settings say how
-        if self._why_apart():
+        """Per bucket, a sink that steps it as its gradients arrive; None to step it when it is complete."""
+        self._begin()  # which kernel depends on the settings
+        if self._why_not_fused():
             self._flat.check_unchanged()  # before the first of them is stepped
             return [None] * len(self._flat)
-        self._take_back()
+        self._restore_views()
         if self._on_device is not None:
             return self._on_device.sinks()
         return native.sinks(self._optimizer, self._flat.places(), len(self._flat))
 
     def describe(self) -> str:
-        """How buckets are stepped inside the backward pass, and why not in one sweep. Collective as sinks() is."""
-        why_apart = self._why_apart()
-        if why_apart:
-            return f"a bucket is reduced, then stepped by torch, then gathered: {why_apart}"
+        """How buckets are stepped inside the backward pass, and why not fused. Collective if sinks() is."""
+        why_not = self._why_not_fused()
+        if why_not:
+            return f"a bucket is reduced, then stepped by torch, then gathered: {why_not}"
         where = "by one call of the device" if self._on_device is not None else "while it is in the cache"
         return f"a bucket is reduced and stepped by ringdp's kernel {where}"
 
-    def _why_apart(self) -> str:
+    def _why_not_fused(self) -> str:
         if self._on_device is not None:
             return self._on_device.why_not()
         served = self._fuses and native.serves(self._optimizer)
-        return "" if served else "kernels are of SGD, Adam and AdamW of float32 with plain settings"
+        return "" if served else "ringdp's kernels are for SGD, Adam and AdamW of float32 with plain settings"
 
-    def foresee(self, numbers: Collection[int]) -> None:
-        """Prepares a step whose pieces with gradients are known, so that less is done between its buckets."""
-        self._begin()  # settings say how
+    def prepare(self, numbers: Collection[int]) -> None:
+        """Prepares a step of these pieces, all that have gradients, so that less is done between buckets."""
+        self._begin()
         if not native.serves(self._optimizer):
             return
-        self._take_back()
+        self._restore_views()
         tensors = self._flat.tensors
         parts = native.begin(self._optimizer, {tensors[number] for number in numbers})
         self._parts = {number: parts[tensors[number]] for number in numbers if tensors[number] in parts}
 
     @torch.no_grad()
     def step_bucket(self, bucket: int, gradients: Mapping[int, torch.Tensor], **arguments: Any) -> None:
-        """gradients: of pieces; those without one are not stepped. arguments: of the class's step."""
+        """Steps the pieces of a bucket that have gradients. gradients: by piece. arguments: for the class's step()."""
         tensors = self._flat.tensors
         typed = {number: gradient.to(tensors[number].dtype) for number, gradient in gradients.items()}
         if self._parts is not None:
@@ -101,19 +100,19 @@ class BucketSteps:
                 tensors[number].grad = None
 
     def step_nothing(self) -> None:
-        """A class that counts its steps counts on all ranks, also where there are no pieces."""
+        """On a rank without pieces, so that a class that counts its steps counts on all ranks."""
         self._begin()
         native.step(self._optimizer)
 
-    def _take_back(self) -> None:
+    def _restore_views(self) -> None:
         for bucket in range(len(self._flat)):
             self._flat.restore_views(bucket)
 
 
 class WholeStep:
-    """A step of all buckets in step(): one is gathered while the next is stepped. A step that fails is remembered.
+    """Steps all buckets in step(): one is gathered while the next is stepped. Remembers a step that fails.
 
-    `flats` and `sources` go together; both may grow. `begin`: as BucketSteps takes it.
+    `flats` and `sources` have corresponding entries; both may grow. `begin`: see BucketSteps.
     """
 
     def __init__(
@@ -134,19 +133,19 @@ class WholeStep:
         return f"gradients are reduced in the backward pass; step() steps bucket by bucket by {how}, and gathers each"
 
     def run(self, **arguments: Any) -> None:
-        """The step. RuntimeError before anything moves when a gradient cannot be stepped, or the state is torn."""
+        """The step. RuntimeError, before anything is changed, if a gradient cannot be stepped or the state is torn."""
         self.check()
         self._gathers_in_flight.wait()
         for flat, source in zip(self._flats, self._sources, strict=True):
             source.check(flat)
         self._halfway = True
         steps = [BucketSteps(flat, self._optimizer, self._begin) for flat in self._flats]
-        gradients: list[list[dict[int, torch.Tensor]]] = []  # of flats, of their buckets
+        gradients: list[list[dict[int, torch.Tensor]]] = []  # [flat][bucket]: by piece
         for flat, source in zip(self._flats, self._sources, strict=True):
             gradients.append([*map(source.by_bucket(flat), range(len(flat)))])
         if not arguments:
             for one, found in zip(steps, gradients, strict=True):
-                one.foresee([*itertools.chain.from_iterable(found)])
+                one.prepare([*itertools.chain.from_iterable(found)])
         for number, bucket in self._gathers_in_flight.order(self._flats):
             steps[number].step_bucket(bucket, gradients[number][bucket], **arguments)
             self._gathers_in_flight.start(self._flats[number], bucket)
@@ -163,32 +162,32 @@ class WholeStep:
         """RuntimeError unless parameters and state are those of a complete step."""
         if self._halfway:
             raise RuntimeError(
-                "ZeroOptimizer: the parameters are torn: an earlier step() failed on its way. Load a checkpoint into "
+                "ZeroOptimizer: the parameters are torn: an earlier step() failed halfway. Load a checkpoint into "
                 "the model and the optimizer"
             )
 
-    def quiet(self) -> None:
-        """Before values are loaded: nothing steps outside run()."""
+    def before_load(self) -> None:
+        """Nothing: no step runs outside run()."""
 
-    def forget(self) -> None:
-        """A whole state has been loaded."""
+    def after_load(self) -> None:
+        """Call when a whole state has been loaded."""
         self._halfway = False
 
 
 class Stepping(Protocol):
-    """What an optimizer does in a pass."""
+    """How StepsInBackward steps buckets; see BucketSteps."""
 
     def sinks(self) -> list[Any]:
-        """For each bucket, what steps it as it is reduced, or None."""
+        """Per bucket, a sink that steps it as it is reduced, or None."""
 
     def step_bucket(self, bucket: int, gradients: Mapping[int, torch.Tensor]) -> None:
-        """Where there was no sink."""
+        """Steps a bucket whose sink is None."""
 
     def describe(self) -> str:
         """How buckets are stepped."""
 
     def step_nothing(self) -> None:
-        """For a rank without pieces: a class that counts its steps counts on all ranks."""
+        """On a rank without pieces, counts the step."""
 
 
 class StepsInBackward:
@@ -212,8 +211,8 @@ class StepsInBackward:
         # Weakly: a cycle through the reducer would keep an optimizer that was dropped, and its wrapper.
         begin, take = weakref.WeakMethod(self._begin), weakref.WeakMethod(self._take)
         reducer.set_on_shard(lambda: begin()(), lambda bucket, part: take()(bucket, part))
-        quiet = WaitHook(_call, weakref.WeakMethod(self.quiet))
-        hooks = [part.register_load_state_dict_pre_hook(quiet) for part in module.modules()]
+        before_load = WaitHook(_call, weakref.WeakMethod(self.before_load))
+        hooks = [part.register_load_state_dict_pre_hook(before_load) for part in module.modules()]
         weakref.finalize(self, _undo, reducer, hooks).atexit = False
 
     def describe(self) -> str:
@@ -221,7 +220,7 @@ class StepsInBackward:
         return self._stepping.describe()
 
     def run(self, **arguments: Any) -> None:
-        """Ends the step that the pass has made. RuntimeError when the pass ended on the way."""
+        """Ends the step that the pass has made. RuntimeError if the pass did not step all buckets."""
         if arguments:
             raise TypeError(
                 f"ZeroOptimizer: step({', '.join(arguments)}=...): overlap_with_ddp=True has stepped already"
@@ -236,7 +235,7 @@ class StepsInBackward:
         self._end()
 
     def begin_forward(self) -> None:
-        """RuntimeError when the last pass has stepped what this one reads, or left gradients that this one adds to."""
+        """RuntimeError if step() was not called after the last pass, or zero_grad() after the last step()."""
         self.check()
         if torch.is_grad_enabled() and any(self._source.kept()):
             raise RuntimeError(
@@ -246,7 +245,7 @@ class StepsInBackward:
             )
 
     def _check_gradients(self) -> None:
-        """RuntimeError unless this step is of all gradients of one pass."""
+        """RuntimeError unless this step uses all gradients of exactly one pass."""
         used, kept = self._reducer.used(), self._source.kept()
         if self._begun and not (any(used) and used == kept):
             raise RuntimeError(
@@ -255,8 +254,8 @@ class StepsInBackward:
             )
         if not self._begun and any(kept):
             raise RuntimeError(
-                "ZeroOptimizer: step() again with the gradients of the last pass, which overlap_with_ddp=True has not "
-                "kept: call zero_grad(), and step() once after each backward pass"
+                "ZeroOptimizer: a second step() with the gradients of the last pass, which overlap_with_ddp=True has "
+                "not kept: call zero_grad(), and step() once after each backward pass"
             )
 
     def check(self) -> None:
@@ -266,27 +265,27 @@ class StepsInBackward:
         if self._stepped == self._buckets:
             raise RuntimeError(
                 "ZeroOptimizer: the last backward pass has stepped the parameters, and optimizer.step() has not been "
-                "called since, which waits until all ranks have them: call it after every synchronised backward pass"
+                "called since; it waits until all ranks have them. Call it after every synchronised backward pass"
             )
         raise RuntimeError(
             f"ZeroOptimizer: the parameters are torn: the last backward pass ended when {self._stepped} of "
             f"{self._buckets} buckets had been stepped here. Load a checkpoint into the model and the optimizer"
         )
 
-    def quiet(self) -> None:
-        """Before values are loaded: a pass that has ended on its way may still be stepping a bucket."""
+    def before_load(self) -> None:
+        """Call before values are loaded: stops a failed pass, which may still be stepping a bucket."""
         if self._begun and self._stepped < self._buckets:
             self._reducer.reset()
 
-    def forget(self) -> None:
-        """A whole state has been loaded."""
-        self._reducer.reset()  # it may still wait for the rest of a pass
+    def after_load(self) -> None:
+        """Call when a whole state has been loaded."""
+        self._reducer.reset()  # discards an incomplete pass
         self._end()
         self._gathers_in_flight.forget()
 
     def _end(self) -> None:
         self._begun, self._stepped = False, 0
-        self._sinks = []  # which hold the state
+        self._sinks = []  # they hold the state
 
     def _begin(self) -> list[Any]:
         """Called by the reducer before it launches the first bucket of a pass."""
@@ -297,7 +296,7 @@ class StepsInBackward:
         return self._sinks
 
     def _take(self, bucket: int, part: torch.Tensor) -> None:
-        """Called by the reducer, for bucket after bucket."""
+        """Called by the reducer for each bucket, in order."""
         sink = self._sinks[bucket]
         if sink is None:
             pieces = {number: part[self._flat.pieces[number].place] for number in self._flat.in_bucket(bucket)}

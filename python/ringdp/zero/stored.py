@@ -1,4 +1,4 @@
-"""What `ringdp.checkpoint` saves and loads of a `ZeroOptimizer`: parameters, fp32 copies, state and groups."""
+"""The checkpoint Holder of a `ZeroOptimizer`: parameters, fp32 copies, state and groups."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ringdp.zero.flat import Piece as Own
 class StoredParameters:
     """A Holder of `flats`, of their fp32 copies, and of every other parameter in `names`.
 
-    Parameters that are in no bucket (frozen ones at stage 2, those the optimizer does not step) and those without
-    elements are offered and taken whole by every rank.
+    Every rank saves and loads whole parameters if they are in no bucket (frozen ones at stage 2, those the optimizer
+    does not step) or have no elements.
     """
 
     def __init__(self, flats: Sequence[FlatParameters], names: Mapping[Tensor, str]) -> None:
@@ -35,7 +35,7 @@ class StoredParameters:
                 if parameter not in names:
                     raise CheckpointError(
                         f"a parameter of shape {list(parameter.shape)} that the optimizer shards is not in the model: "
-                        "hand in the whole model"
+                        "pass the whole model"
                     )
 
     def pieces(self) -> Iterator[Piece]:
@@ -76,7 +76,7 @@ class StoredParameters:
             flat.restore_views(bucket)
             for kind, number, part in self._parts(flat, bucket):
                 name = self._spec(flat, number).name
-                # Without a saved fp32 copy it is the parameter, widened.
+                # Without a saved fp32 copy, the copy is the parameter, widened.
                 part.copy_(found.get((kind, name), found[PARAMETER, name]))
             works.append(flat.gather(bucket))
         for work in works:
@@ -91,7 +91,7 @@ class StoredParameters:
                 yield flat, bucket
 
     def _parts(self, flat: FlatParameters, bucket: int) -> Iterator[tuple[str, int, Tensor]]:
-        """(kind, number of the piece, its elements) of what this rank owns of a bucket."""
+        """(kind, number of the piece, its elements) for all pieces of a bucket that this rank owns."""
         own, fp32_copy = flat.own(bucket), flat.fp32_copies[bucket]
         for number in flat.in_bucket(bucket):
             place = flat.pieces[number].place
@@ -100,7 +100,7 @@ class StoredParameters:
                 yield MASTER, number, fp32_copy[place]
 
     def _spec(self, flat: FlatParameters, number: int) -> Spec:
-        """The description of a piece's parameter, in the order of its memory."""
+        """The description of a piece's parameter, in memory order."""
         parameter = flat.parameters[flat.pieces[number].parameter]
         return replace(spec_of(PARAMETER, self._names[parameter], parameter), order=order_of(parameter))
 
@@ -114,7 +114,7 @@ class StoredParameters:
 class StoredState:
     """A Holder of the state of `optimizer`, which steps the pieces of `flats`, and of its groups.
 
-    Parameters without elements have no pieces, so their state (a step count) is neither offered nor taken.
+    Parameters without elements have no pieces, so their state (a step count) is neither saved nor loaded.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class StoredState:
                 }
 
     def _own(self) -> Iterator[tuple[str, Own, Tensor, Tensor]]:
-        """(name, piece, its whole parameter, what the optimizer steps) of all that this rank owns."""
+        """(name, piece, its whole parameter, the tensor that the optimizer steps) for all pieces of this rank."""
         for flat in self._flats:
             for own, tensor in zip(flat.pieces, flat.tensors, strict=True):
                 parameter = flat.parameters[own.parameter]
@@ -219,7 +219,7 @@ def stored(
     """optimizer: steps the pieces of `flats`; frozen: parameters in shards that no rank steps.
 
     groups: of whole parameters; names: of every parameter of the model.
-    check_whole: raises where there is no whole state to save.
+    check_whole: called before saving; raises if the state is not complete. taken_over: called after loading.
     """
     whole = Groups(type(optimizer).__name__, groups, names)
     parameters = StoredParameters([*flats, *frozen], names)

@@ -28,7 +28,7 @@ _C = _native.load()
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """Bucket `number` of a layout, which holds these parameters of a unit."""
+    """Bucket `number` of a layout: these parameters of one unit."""
 
     unit: int
     names: tuple[str, ...]
@@ -38,7 +38,7 @@ class BucketPlan:
 
 
 def bucket_plans(units: Sequence[Unit], named: Mapping[str, torch.Tensor], ranks: int) -> list[BucketPlan]:
-    """Trainable parameters have a layout of their own, numbered as in `named`. Last units come first."""
+    """The buckets of all units, the last unit first. Trainable and frozen parameters have separate layouts."""
     return [plan for trainable in (True, False) for plan in _of_kind(units, named, ranks, trainable)]
 
 
@@ -60,18 +60,18 @@ def _of_kind(units: Sequence[Unit], named: Mapping[str, torch.Tensor], ranks: in
     return [BucketPlan(unit, tuple(names), layout, n, trainable) for n, (unit, names) in enumerate(members)]
 
 
-_KEPT = 2  # blocks of memory: one unit in use, one on its way
+_KEPT = 2  # blocks of memory: of one unit in use and one being gathered
 
 
 class Blocks:
-    """Memory of units that are not gathered, for the next ones of the same size."""
+    """Reuses the memory of freed units for units of the same size."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
         self._free: list[torch.Tensor] = []
 
     def take(self, nbytes: int, device: torch.device) -> torch.Tensor:
-        """As bytes."""
+        """A flat uint8 tensor of `nbytes`, not initialized."""
         for number, block in enumerate(self._free):
             if block.nbytes == nbytes:
                 return self._free.pop(number)
@@ -79,14 +79,14 @@ class Blocks:
         return flat_memory(nbytes, torch.uint8, device, self._group)
 
     def put(self, block: torch.Tensor) -> None:
-        """It may be taken again."""
+        """Gives a block back."""
         self._free = [block, *self._free][:_KEPT]
 
 
 class Bucket:
-    """Parameters of one unit, one dtype, and one kind (trainable or frozen). On the meta device, they are stand-ins.
+    """Parameters of one unit, one dtype, and one kind (trainable or frozen).
 
-    Its memory is there from the construction to the first `free()`, then between `start()` and `free()`.
+    They have memory from construction to the first `free()`, then between `start()` and `free()`.
     """
 
     def __init__(
@@ -112,27 +112,27 @@ class Bucket:
 
     @property
     def nbytes(self) -> int:
-        """While it is gathered."""
+        """Bytes when gathered, padding included."""
         return int(self._flat.nbytes)
 
     @property
     def useful_bytes(self) -> int:
-        """What the shard holds of parameters."""
+        """Bytes of this rank's shard without padding."""
         pieces = self.plan.layout.pieces(self._group.rank())
         return sum(length for _, _, length, n, _ in pieces if n == self.plan.number) * self.dtype.itemsize
 
     def view(self, position: int) -> torch.Tensor:
-        """Where the parameter at this position lies in the bucket's memory."""
+        """The view of the parameter at this position into the bucket's memory."""
         return self._views[position]
 
     def restore_views(self) -> None:
-        """Values that were put elsewhere (`.data = ...`) move into its memory. RuntimeError if they do not fit."""
+        """Copies values that were assigned by `.data = ...` into its memory. RuntimeError if their layout differs."""
         for name, parameter, view in zip(self.plan.names, self.parameters, self._views, strict=True):
             check_tensor_layout(parameter, tensor_layout(view), name)
             restore_view(parameter, view)
 
     def write_shard(self, root: int | None) -> None:
-        """The values in its memory - those of rank `root`, if it is given - become the shards of all ranks."""
+        """Copies this rank's part of the bucket into its shard, after a broadcast from rank `root` if that is given."""
         if root is not None and self._group.size() > 1 and self._flat.numel():
             dist.broadcast(self._flat.view(torch.uint8), group_src=root, group=self._group)
         own = self._flat[self._group.rank() * self.shard_elements :][: self.shard_elements]
@@ -141,7 +141,7 @@ class Bucket:
         self.shard.copy_(own)
 
     def start(self, blocks: Blocks) -> Any | None:
-        """Starts to gather it; the work to wait for."""
+        """Starts the all_gather of the bucket; returns its work, or None if there is nothing to receive."""
         _C.give_memory(self._flat, blocks.take(self._flat.nbytes, self._flat.device))
         _C.set_values(self.parameters, self._views)
         if self._group.size() == 1 or not self._flat.numel():
@@ -161,12 +161,12 @@ class Bucket:
                 )
 
     def free(self, blocks: Blocks) -> None:
-        """From now on, reading a parameter raises an error that names it."""
+        """Gives the memory back. From now on, reading a parameter raises an error that names it."""
         _C.set_values(self.parameters, self._stand_ins)
         blocks.put(_C.take_memory(self._flat, self._absent))
 
     def lend_memory(self, position: int) -> torch.Tensor:
-        """Memory of its own for one parameter, for a while: for a value that is whole on every rank."""
+        """Gives one parameter memory of its own, for a value that is whole on every rank, until keep_part()."""
         parameter = self.parameters[position]
         parameter.data = torch.empty_strided(
             parameter.shape, parameter.stride(), dtype=parameter.dtype, device=parameter.device
@@ -174,7 +174,7 @@ class Bucket:
         return parameter.data
 
     def keep_part(self, position: int) -> None:
-        """Ends a loan: this rank keeps its part of the value."""
+        """Ends lend_memory(): copies this rank's part of the value into the shard, and frees the rest."""
         parameter, stand_in = self.parameters[position], self._stand_ins[position]
         begin, first = self._offsets[position], self._group.rank() * self.shard_elements
         low, high = max(first, begin), min(first + self.shard_elements, begin + parameter.numel())
@@ -185,22 +185,22 @@ class Bucket:
 
 
 class UnitStorage:
-    """The buckets of one unit, and how many passes and contexts need them now."""
+    """The buckets of one unit, and how many passes and gathered() contexts use them."""
 
     def __init__(self, number: int, name: str, buckets: Sequence[Bucket], blocks: Blocks) -> None:
         self.number, self.name, self.buckets = number, name, list(buckets)
-        self.holders = self.pins = 0  # in passes and contexts; in contexts alone
-        self.has_memory = True  # as its buckets, when they are new
+        self.holders = self.pins = 0  # passes and contexts; contexts only
+        self.has_memory = True  # new buckets have
         self._blocks = blocks
         self._works: list[Any] = []
 
     @property
     def nbytes(self) -> int:
-        """While it is gathered."""
+        """Bytes when gathered, padding included."""
         return sum(bucket.nbytes for bucket in self.buckets)
 
     def start(self) -> None:
-        """Starts to gather it. RuntimeError as in Bucket.check_free, before that."""
+        """Starts the all_gathers of the unit, after Bucket.check_free() of all buckets."""
         for bucket in self.buckets:
             bucket.check_free()
         with self._named():
@@ -209,14 +209,14 @@ class UnitStorage:
         self.has_memory = True
 
     def wait(self) -> None:
-        """Until it is gathered."""
+        """Waits until the unit is gathered."""
         works, self._works = self._works, []
         with self._named():
             for work in works:
                 work.wait()
 
     def free(self) -> None:
-        """Drops all but the shards."""
+        """Frees the memory of the gathered unit."""
         if self.has_memory:
             self.wait()
             self.has_memory = False
@@ -225,7 +225,7 @@ class UnitStorage:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Adds this rank's unit to the error that ranks get when they gather different units."""
+        """Adds the unit's name to an error of its gather, and advice if ranks gather different units."""
         try:
             yield
         except dist.DistBackendError as error:
@@ -237,8 +237,8 @@ class UnitStorage:
 
 
 _WAY_OUT = (
-    "read it inside `with ddp.gathered():`, take ddp.full_state_dict(), or make what reads it and what owns it one "
-    "unit with units=[...]"
+    "read it inside `with ddp.gathered():`, use ddp.full_state_dict(), or put the module that reads it and the module "
+    "that owns it into one unit with units=[...]"
 )
 
 
@@ -252,13 +252,13 @@ def _absent(name: str, unit: str) -> str:
 def _gone(unit: str) -> str:
     return (
         f"autograd, or a view that was kept, reads parameters of unit {unit} after they were freed "
-        "(zero_stage=3): a module must return what depends on its parameters, in tuples, lists, dicts or dataclasses; "
-        "second derivatives (create_graph) need zero_stage=2"
+        "(zero_stage=3): a module must return all that depends on its parameters in tuples, lists, dicts or "
+        "dataclasses; second derivatives (create_graph) need zero_stage=2"
     )
 
 
 class ShardedParameters(FlatParameters):
-    """What an optimizer steps and a checkpoint stores at stage 3: this rank's shards of one layout's buckets.
+    """FlatParameters at stage 3: this rank's shards of all buckets of one layout.
 
     Other ranks get stepped values when units are gathered.
     """
@@ -292,7 +292,7 @@ class ShardedParameters(FlatParameters):
         return self.own(bucket)
 
     def restore_views(self, bucket: int) -> None:
-        """The fp32 copy follows what was loaded."""
+        """Copies loaded values into the fp32 copy."""
         self._renew_fp32_copy(bucket)
 
     def gather(self, bucket: int) -> None:

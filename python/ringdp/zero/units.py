@@ -1,4 +1,4 @@
-"""Which parameters of a model are gathered together at stage 3, and whose forward needs them: a pure function."""
+"""Divides a model into the units of stage 3: parameters that are gathered together, and modules that need them."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class Unit:
 
 
 def is_sharded(parameter: torch.Tensor) -> bool:
-    """Whether stage 3 shards it: integers stay whole."""
+    """Whether stage 3 shards it; integer parameters stay whole."""
     return parameter.is_floating_point() or parameter.is_complex()
 
 
 def units_of(
     module: nn.Module, chosen: Sequence[nn.Module | type] | None = None, ignored: Collection[str] = ()
 ) -> list[Unit]:
-    """In the order of the model, enclosing ones first. A parameter belongs to the nearest unit around its first name.
+    """The units in module order, enclosing ones first. A shared parameter belongs to the unit of its first name.
 
-    chosen: modules, or classes of modules, that are a unit each; the rest of the model is one more. Default: the
-        children of a model's lists and Sequentials, and what is next to those. A module below is divided likewise when
-        it has no forward of its own, or more than half of the elements.
-    ignored: names of parameters that stay whole. ValueError or TypeError names what is wrong in `chosen`.
+    chosen: modules, or classes of modules, each of which becomes a unit; the rest of the model is one more. Default:
+        each child of the model's ModuleLists, ModuleDicts and Sequentials, and each sibling of these containers. A
+        child is divided in the same way if it has no forward, or more than half of the model's elements.
+    ignored: names of parameters that stay whole. ValueError or TypeError names a wrong entry of `chosen`.
     """
     seats = _chosen(module, chosen) if chosen is not None else list(_divided(module, ignored))
     by_identity = {id(seat): name for name, seat in reversed(seats)}
@@ -70,7 +70,7 @@ def units_of(
 
 
 def _around(module: nn.Module, parameter: str) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that a parameter is in, the nearest first."""
+    """The modules that contain a parameter, the innermost first."""
     path = parameter.split(".")[:-1]
     while path:
         name = ".".join(path)
@@ -100,12 +100,12 @@ def _elements(module: nn.Module, ignored: Collection[str], prefix: str = "") -> 
 
 
 def _is_forwardless(module: nn.Module) -> bool:
-    """A list, or another module that is never called, so that none of its hooks runs."""
+    """Whether it is a ModuleList, or another module that is never called, so that its hooks do not run."""
     return type(module).forward is nn.Module.forward
 
 
 def _has_containers(module: nn.Module) -> bool:
-    """Whether it is, or has below, a container with parameters."""
+    """Whether it is, or contains, a container with parameters."""
     return any(isinstance(m, _CONTAINERS) and any(True for _ in m.parameters()) for m in module.modules())
 
 
@@ -125,8 +125,8 @@ def _chosen(module: nn.Module, chosen: Sequence[Any]) -> list[tuple[str, nn.Modu
         for name in named:
             if name and _is_forwardless(module.get_submodule(name)):
                 raise ValueError(
-                    f"DistributedDataParallel: units: {name} has no forward, so nothing says when its parameters are "
-                    "needed: name the modules in it"
+                    f"DistributedDataParallel: units: {name} has no forward, so it is not known when its "
+                    "parameters are needed: name the modules in it"
                 )
         wanted.update(named)
     return [(name, m) for name, m in module.named_modules() if name == "" or name in wanted]

@@ -55,7 +55,7 @@ def test_torch_reads_what_ranks_have_written(tmp_path):
 def test_a_file_that_rank_0_cannot_see_is_named(tmp_path):
     everyones = written(tmp_path)
     (tmp_path / "__2_0.distcp").unlink()
-    with pytest.raises(CheckpointError, match=r"__2_0\.distcp, which rank 2 has written, is not there for rank 0"):
+    with pytest.raises(CheckpointError, match=r"__2_0\.distcp, which rank 2 has written, is not visible to rank 0"):
         write_index(tmp_path, everyones)
     assert not (tmp_path / INDEX).exists()
 
@@ -157,7 +157,7 @@ def test_a_forged_index_runs_nothing(saved, function, tmp_path, monkeypatch):
     size = (saved / INDEX).stat().st_size
     index = pickle.dumps(Call(harm, function))
     manifest = forged(saved, index + bytes(size - len(index)))  # as long as the manifest says
-    with pytest.raises(CheckpointError, match=r"\.metadata is no index .*names .*nothing of it was run"):
+    with pytest.raises(CheckpointError, match=r"\.metadata is not an index .*names .*nothing of it was run"):
         read_whole(saved, manifest)
     assert not (tmp_path / "harm").exists()
 
@@ -170,7 +170,7 @@ def test_an_index_that_names_a_file_of_others_is_refused(saved, tmp_path):
     manifest = read_manifest(saved)
     index = pickle.dumps(real)
     (saved / INDEX).write_bytes(index)
-    with pytest.raises(CheckpointError, match="names ../secret, which is no file of this checkpoint"):
+    with pytest.raises(CheckpointError, match="names ../secret, which is not a file of this checkpoint"):
         read_whole(saved, replace(manifest, index_sha256=hashlib.sha256(index).hexdigest()))
 
 

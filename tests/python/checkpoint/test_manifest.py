@@ -37,7 +37,7 @@ def flip(path: Path, old: bytes, new: bytes) -> None:
 
 
 BREAKS = {
-    "no complete checkpoint": lambda folder: (folder / FILE).unlink(),
+    "not a complete checkpoint": lambda folder: (folder / FILE).unlink(),
     "truncated or corrupted": lambda folder: (folder / FILE).write_bytes((folder / FILE).read_bytes()[:-9]),
     "not written by ringdp.checkpoint": lambda folder: (folder / FILE).write_text('{"model": 1}'),
     f"format version {VERSION + 1}, this ringdp reads up to {VERSION}": lambda folder: flip(

@@ -38,7 +38,7 @@ def test_a_whole_contiguous_tensor_is_not_copied():
     ("offset", "tensor"), [(0, torch.zeros(2, 3)), (5, torch.zeros(2)), (-1, torch.zeros(2)), (0, torch.zeros(7))]
 )
 def test_what_is_no_flat_piece_of_the_tensor_is_refused(offset, tensor):
-    with pytest.raises(CheckpointError, match=r"no flat piece of parameter/w \(float32 \[2, 3\]\)"):
+    with pytest.raises(CheckpointError, match=r"not a flat piece of parameter/w \(float32 \[2, 3\]\)"):
         _ = Piece("parameter", "w", (2, 3), offset, tensor).stretch
 
 
@@ -55,7 +55,7 @@ def test_elements_can_be_counted_in_the_order_of_memory():
 
 
 def test_an_order_that_is_no_permutation_is_refused():
-    with pytest.raises(CheckpointError, match=r"has the order \[0, 0\], no permutation"):
+    with pytest.raises(CheckpointError, match=r"has the order \[0, 0\], not a permutation"):
         _ = Piece("parameter", "w", (2, 3), 0, torch.zeros(6), (0, 0)).stretch
 
 

@@ -11,7 +11,7 @@ import ringdp
 import torch
 from ranks import HERE
 from ringdp.checkpoint import CheckpointError, Spec, Stretch, saving
-from ringdp.checkpoint.background import Pending, join_latest, settle
+from ringdp.checkpoint.background import Pending, finish_latest, join_latest
 from ringdp.checkpoint.manifest import read_manifest
 from ringdp.checkpoint.ranks import ranks_of
 from ringdp.checkpoint.saving import BLOCK_BYTES, plan_save, specs_of, write_plan
@@ -262,29 +262,29 @@ def test_wait_gives_the_path():
     gate.set()
     assert pending.wait() == Path("here")
     assert pending.done()
-    settle()
+    finish_latest()
 
 
 def test_wait_raises_the_error_and_the_next_save_does_not_repeat_it():
     pending = Pending(failing)
     with pytest.raises(OSError, match="disk full"):
         pending.wait()
-    settle()
+    finish_latest()
 
 
 def test_the_next_save_raises_what_nobody_has_seen():
     Pending(failing)
     join_latest()  # a load waits and leaves the error alone
     with pytest.raises(OSError, match="disk full"):
-        settle()
-    settle()
+        finish_latest()
+    finish_latest()
 
 
 def test_the_next_save_waits():
     gate = threading.Event()
     pending = Pending(lambda: Path("x") if gate.wait(60) else Path("late"))
     threading.Timer(0.01, gate.set).start()
-    settle()
+    finish_latest()
     assert pending.done()
 
 

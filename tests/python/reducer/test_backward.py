@@ -124,7 +124,7 @@ def skipped() -> tuple[int, bool]:
     parameters = [torch.zeros(10, requires_grad=True) for _ in range(2)]
     reducer = reducer_of(parameters, bucket_limits=[1], find_unused=True, skip_unused=True)
     backward(reducer, parameters, [torch.full((10,), float(HERE.rank)), None])
-    return reducer.numbers()["launched"], parameters[0].grad.tolist() == [1.0] * 10 and parameters[1].grad is None
+    return reducer.stats()["launched"], parameters[0].grad.tolist() == [1.0] * 10 and parameters[1].grad is None
 
 
 def test_buckets_of_unused_parameters_can_stay_home(trio):

@@ -40,16 +40,16 @@ def test_buckets_stand_in_the_order_in_which_they_are_complete(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_gradients_that_share_a_bucket_may_have_to_stay_within_its_limit(seed, limit):
     parts = random_parts(seed)
-    layout = make_layout(parts, range(len(parts)), [limit], never_beyond=True)
+    layout = make_layout(parts, range(len(parts)), [limit], hard_limits=True)
     assert sorted(index for bucket in layout for index in bucket) == list(range(len(parts)))
     assert all(len(bucket) == 1 or sum(parts[index][0] for index in bucket) <= limit for bucket in layout)
     open_at: dict[int, tuple[int, int]] = {}  # kind -> bucket, bytes; greedy: what fits goes in
     number_of = {index: number for number, bucket in enumerate(layout) for index in bucket}
-    for index, (size, kind, alone) in enumerate(parts):
+    for index, (size, kind, own_bucket) in enumerate(parts):
         number, filled = open_at.get(kind, (-1, limit))
-        if not alone and size < limit and filled < limit and filled + size <= limit:
+        if not own_bucket and size < limit and filled < limit and filled + size <= limit:
             assert number_of[index] == number
-        if not alone and size < limit:
+        if not own_bucket and size < limit:
             open_at[kind] = (number_of[index], filled + size if number_of[index] == number else size)
 
 

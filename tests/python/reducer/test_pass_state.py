@@ -155,7 +155,7 @@ def divided_by(own: float, backend: str) -> bool:
     reducer = reducer_of([parameter], backend)
     inputs = [gradients(rank, [[50]])[0] for rank in range(HERE.size)]
     number = torch.tensor([own * (HERE.rank + 1)], dtype=torch.float64)
-    reducer.ask_divisor(dist.all_reduce(number, group=group_of(backend), async_op=True))
+    reducer.set_divisor_work(dist.all_reduce(number, group=group_of(backend), async_op=True))
     backward(reducer, [parameter], [inputs[HERE.rank]])
     first = same_bits(parameter.grad, folded(inputs, own * 6))
     parameter.grad = None
@@ -172,7 +172,7 @@ def test_an_agreed_number_divides_once(trio, own, backend):
 def refused(own: float) -> str:
     parameter = torch.zeros(5, requires_grad=True)
     reducer = reducer_of([parameter])
-    reducer.ask_divisor(dist.all_reduce(torch.tensor([own], dtype=torch.float64), async_op=True))
+    reducer.set_divisor_work(dist.all_reduce(torch.tensor([own], dtype=torch.float64), async_op=True))
     try:
         backward(reducer, [parameter], [torch.ones(5)])
     except RuntimeError as error:

@@ -196,7 +196,7 @@ def facts(backend: str) -> tuple[list[tuple[int, int]], dict[str, int], list[int
     reducer = reducer_of(parameters, backend, bucket_limits=[40])
     backward(reducer, parameters, [torch.ones(5), torch.ones(7), torch.ones(6)])
     sizes = [(bucket["bytes"], bucket["memory_bytes"]) for bucket in reducer.buckets()]
-    return sizes, reducer.numbers(), sorted(reducer.arrival_order()), reducer.mean_name()
+    return sizes, reducer.stats(), sorted(reducer.arrival_order()), reducer.mean_name()
 
 
 def test_bytes_are_those_of_the_gradients_and_of_the_memory(trio):
@@ -216,7 +216,7 @@ def changing_graph() -> list[int]:
         reducer.prepare_for_forward()
         reducer.prepare_for_backward([loss])
         loss.backward()
-        changed.append(reducer.numbers()["unused_changed"])
+        changed.append(reducer.stats()["unused_changed"])
     return changed
 
 

@@ -11,7 +11,7 @@ from ranks import HERE
 from ringdp import _native
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
-from ringdp.zero.clip import _everyones_terms as everyones_terms
+from ringdp.zero.clip import _terms_of_all_ranks as terms_of_all_ranks
 from ringdp.zero.clip import clip_grad_norm_
 from ringdp.zero.optimizer import ZeroOptimizer
 from ringdp.zero.scaler import GradScaler
@@ -89,7 +89,7 @@ def test_ranks_talk_on_the_device_of_the_wrapper(monkeypatch):
     monkeypatch.setattr(torch.distributed, "all_reduce", on)
     wrapper = SimpleNamespace(process_group=None, device=torch.device("meta"))
     with pytest.raises(RuntimeError, match="all_reduce on meta"):
-        everyones_terms(wrapper, [])
+        terms_of_all_ranks(wrapper, [])
 
 
 def test_other_norms_are_refused():
@@ -124,7 +124,7 @@ def test_a_piece_has_the_sums_of_the_whole(dtype):
 
 
 def test_pieces_are_flat():
-    with pytest.raises(RuntimeError, match="must be flat"):
+    with pytest.raises(RuntimeError, match="must be a contiguous 1-D tensor"):
         _C.block_squares(torch.ones(2, 2))
 
 

@@ -256,7 +256,7 @@ def test_they_are_put_aside_and_come_back():
     stand_ins = StandIns(own, "abc", 2)
     stand_ins.show([True, True, False])
     assert stand_ins.kept([True, True, False]) == [True, True, False] and len(stand_ins.shown()) == 2
-    with stand_ins.aside():
+    with stand_ins.hidden():
         assert all(p.grad is None for p in own)
     own[0].grad = None
     assert stand_ins.kept([True, True, False]) == [False, True, False]

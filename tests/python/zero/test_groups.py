@@ -12,7 +12,7 @@ import pytest
 import torch
 from ranks import HERE
 from ringdp.testing import one_process
-from ringdp.zero.groups import PieceState, check_members, hand_on, numbered, of_pieces, settings
+from ringdp.zero.groups import PieceState, check_members, copy_settings, numbered, of_pieces, settings
 from ringdp.zero.optimizer import ZeroOptimizer
 from small_models import loss_of
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict
@@ -31,7 +31,7 @@ def test_a_group_of_pieces_has_the_pieces_of_its_parameters_and_all_settings():
 
 def test_settings_are_handed_on_and_parameters_stay():
     outer, inner = [{"params": [1], "lr": 0.1, "initial_lr": 0.2}], [{"params": [2], "lr": 0.3}]
-    hand_on(outer, inner)
+    copy_settings(outer, inner)
     assert inner == [{"params": [2], "lr": 0.1, "initial_lr": 0.2}]
     assert settings(inner[0]) == {"lr": 0.1, "initial_lr": 0.2}
 

@@ -219,7 +219,7 @@ def out_of_turn(stage: int) -> list[str]:
 @pytest.mark.parametrize("stage", [2, 3])
 def test_what_would_add_up_or_step_twice_is_refused(pair, stage):
     wanted = ["step() has not been called since"] * 2 + ["which has stepped them already"] * 2
-    wanted += ["step() again with the gradients of the last pass"] + ["call zero_grad() after each step()"] * 2
+    wanted += ["a second step() with the gradients of the last pass"] + ["call zero_grad() after each step()"] * 2
     wanted += ["zero_grad(set_to_none=False) needs"] * 2
     for said in pair.run(out_of_turn, stage):
         assert len(said) == len(wanted) + 3 and said[len(wanted) :] == [""] * 3

@@ -13,7 +13,7 @@ from ranks import HERE
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.arguments import check_choices, check_gather, check_parameters
 from ringdp.zero.optimizer import ZeroOptimizer
-from ringdp.zero.refusals import check_apart, check_module, has_meta
+from ringdp.zero.refusals import check_module, check_no_aliases, has_meta
 from small_models import group_of, loss_of
 from torch import nn
 from torch.nn.utils import parametrizations
@@ -221,12 +221,12 @@ def test_shared_memory_is_named_where_elements_are_shared():
         for moving in ([first], [second], [first, second]):
             found = ""
             try:
-                check_apart(moving, [("a", first), ("b", second)], "somebody")
+                check_no_aliases(moving, [("a", first), ("b", second)], "somebody")
             except NotImplementedError as error:
                 found = str(error)
             assert ("and" in found) == shared, (first.shape, second.shape)
-    check_apart([torch.ones(2)], [("a", BASE), ("b", BASE[:1])], "nobody moves")
-    check_apart([BASE], [("a", BASE), ("the same", BASE)], "tied")
+    check_no_aliases([torch.ones(2)], [("a", BASE), ("b", BASE[:1])], "nobody moves")
+    check_no_aliases([BASE], [("a", BASE), ("the same", BASE)], "tied")
 
 
 def tied_by_memory() -> nn.Module:

@@ -21,7 +21,7 @@ from stand_in import error_of
 from zero_rig import ADAMW, differences, reference, steps, wrapped
 
 
-def stepped(fuses: bool, foreseen: bool) -> tuple[list[bool], int, list[bool]]:
+def stepped(fuses: bool, prepared: bool) -> tuple[list[bool], int, list[bool]]:
     """On a rank: which parameters have moved as SGD moves them, how often settings were asked for, which have sinks."""
     own = [torch.nn.Parameter(torch.ones(1500)) for _ in range(3)]
     flat = FlatParameters(own, bucketed(own, 1500 * 4, HERE.size), dist.group.WORLD)
@@ -30,8 +30,8 @@ def stepped(fuses: bool, foreseen: bool) -> tuple[list[bool], int, list[bool]]:
     steps = BucketSteps(flat, optimizer, lambda: asked.append(1), fuses=fuses)
     sinks = steps.sinks()
     if not fuses:
-        if foreseen:
-            steps.foresee([*flat.in_bucket(0), *flat.in_bucket(2)])
+        if prepared:
+            steps.prepare([*flat.in_bucket(0), *flat.in_bucket(2)])
         for bucket in (0, 2):
             steps.step_bucket(bucket, {n: torch.ones(flat.pieces[n].length) for n in flat.in_bucket(bucket)})
             flat.gather_stepped(bucket).wait()
@@ -39,9 +39,9 @@ def stepped(fuses: bool, foreseen: bool) -> tuple[list[bool], int, list[bool]]:
     return moved, len(asked), [sink is not None for sink in sinks]
 
 
-@pytest.mark.parametrize("foreseen", [False, True])
-def test_buckets_are_stepped_one_by_one(pair, foreseen):
-    assert pair.run(stepped, False, foreseen) == [([True] * 3, 2 if foreseen else 3, [False] * 3)] * 2
+@pytest.mark.parametrize("prepared", [False, True])
+def test_buckets_are_stepped_one_by_one(pair, prepared):
+    assert pair.run(stepped, False, prepared) == [([True] * 3, 2 if prepared else 3, [False] * 3)] * 2
 
 
 def with_a_setting_that_has_changed(fuses: bool) -> bool:
@@ -59,7 +59,7 @@ def with_a_setting_that_has_changed(fuses: bool) -> bool:
     if fuses:
         assert steps.sinks() == [None]
     else:
-        steps.foresee(flat.in_bucket(0))
+        steps.prepare(flat.in_bucket(0))
     parts = {n: own[0].grad[flat.pieces[n].part] for n in flat.in_bucket(0)}
     steps.step_bucket(0, parts)
     flat.gather_stepped(0).wait()
@@ -85,7 +85,7 @@ def test_how_buckets_are_stepped_is_said(pair):
     assert pair.run(described, True, "SGD") == [one_sweep] * 2
     for fuses, kind in ((False, "SGD"), (True, "Adagrad")):
         for said in pair.run(described, fuses, kind):
-            assert "then stepped by torch, then gathered: kernels are of SGD" in said
+            assert "then stepped by torch, then gathered: ringdp's kernels are for SGD" in said
 
 
 def test_sinks_stand_for_one_step_of_all_buckets(pair):
@@ -290,7 +290,7 @@ def said(library: str, kind: str, given: dict[str, Any], groups: int) -> tuple[s
 @pytest.mark.parametrize(
     ("kind", "given", "groups", "window", "why"),
     [
-        ("SGD", {"lr": 0.1}, 2, 1 << 20, "SGD has no kernel there, only Adam and AdamW have"),
+        ("SGD", {"lr": 0.1}, 2, 1 << 20, "SGD has no kernel on devices, only Adam and AdamW have"),
         ("AdamW", ADAMW, 2, 1 << 20, "without fused=True"),
         ("AdamW", FUSED, 1, 1 << 20, "parameters of the wrapper are missing"),
         ("AdamW", FUSED, 2, 0, "window_bytes is 0"),
