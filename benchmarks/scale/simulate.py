@@ -98,9 +98,9 @@ class Graph:
         elif verb == "recv":
             node = self._add(Node(NOTHING, rank))
             self._received[step["peer"], rank].append(node)
-        elif verb in ("signal", "wait"):
+        elif verb in ("arrive", "wait"):
             node = self._add(Node(NOTHING, rank))
-            which = ("signal", "wait").index(verb)
+            which = ("arrive", "wait").index(verb)
             (self._signals, self._waits)[which][host, barrier[which]].append(node)
             barrier[which] += 1
         else:

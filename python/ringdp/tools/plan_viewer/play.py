@@ -203,7 +203,7 @@ class Player:
         elif step["verb"] == "wait":
             if passed[rank] < self._signals[rank]:
                 return False
-        elif step["verb"] == "signal":
+        elif step["verb"] == "arrive":
             self._signals[rank] += 1
         else:
             self._combine(rank, step)
