@@ -25,7 +25,7 @@ constexpr uint64_t kTurnBytes = 16 << 20;
 // A block of a result fits in L2 together with its sources, or with what on_result() reads and writes for its elements.
 constexpr int64_t kBlockBytes = 64 << 10;
 
-bool signals(const plan::Plan& plan) {
+bool has_barriers(const plan::Plan& plan) {
   for (const plan::Channel& channel : plan.channels) {
     for (const Step& step : channel.steps) {
       if (step.verb == Verb::kArrive) return true;
@@ -56,7 +56,7 @@ Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric
       workspace_(workspace),
       headers_(std::move(headers)),
       observer_(std::move(observer)),
-      has_barriers_(signals(plan)),
+      has_barriers_(has_barriers(plan)),
       channels_(plan.channels.size()),
       stage_base_(workspace.stages) {
   if (workspace_.scratch.size() < static_cast<size_t>(plan.scratch_bytes)) {
@@ -303,7 +303,7 @@ void Executor::fold(const Step& step) {
   // Folds use ordinary stores; a slot that is to get non-temporal stores is copied from the first destination.
   const bool copies = args.n_dsts == 2 && stages_nontemporal(step.dsts[1]);
   if (copies) args.n_dsts = 1;
-  const SlotTimer watch(workspace_.slot_stores, step, bytes_of(step.dsts[0]));
+  const SlotTimer timer(workspace_.slot_stores, step, bytes_of(step.dsts[0]));
   const bool reports = buffers_.on_result && step.finish && !copies && step.dsts[0].space == Space::kOutput;
   if (reports || reader_) {
     fold_in_blocks(step, args, reports);
@@ -347,7 +347,7 @@ void Executor::copy(const Step& step) {
   const size_t size = bytes_of(step.srcs[0]);
   if (src == dst || size == 0) return;  // all_gather into a tensor that already holds this rank's part
   const bool nontemporal = step.nontemporal || stages_nontemporal(step.dsts[0]);
-  const SlotTimer watch(workspace_.slot_stores, step, size);
+  const SlotTimer timer(workspace_.slot_stores, step, size);
   (nontemporal ? kernels::copy_nontemporal : kernels::copy)(src, dst, static_cast<int64_t>(size));
   totals_.memory_bytes_read += size;
   totals_.memory_bytes_written += size;

@@ -147,7 +147,7 @@ class Mailbox {
   bool is_gone(const Peer& peer, Time quiet_since) const;
 
   Matcher matcher_;
-  std::vector<Peer> peers_;  // by group rank
+  std::vector<Peer> peers_;                                  // by group rank
   std::map<uint64_t, std::shared_ptr<Message>> unfinished_;  // in order of post(); other members point to them
   uint64_t posted_ = 0;
   Messages finished_;

@@ -44,7 +44,6 @@ enum class Root : uint8_t {
 enum Trait : unsigned {
   kReduces = 1,
   kDirectOnly = 2,  // on links only `direct` has a plan: the other algorithms fall back to it
-  kStaged = 4,      // kernels have no plan: tensors on devices go through host memory
 };
 
 // All that validation, fingerprints, selection, placement, staging and traces know of a collective.

@@ -112,7 +112,6 @@ const char* name_of(DeviceAlgorithm algorithm) {
 }
 
 bool can_plan(DeviceAlgorithm algorithm, Collective what) {
-  if (traits_of(what).is(kStaged)) return false;
   switch (algorithm) {
     case DeviceAlgorithm::kDirect:
       return true;

@@ -196,8 +196,6 @@ DeviceDispatcher::QueuePtr DeviceDispatcher::queue_for_step(c10::Device device, 
 std::string DeviceDispatcher::why_staged(c10::Device device, const comm::OpDesc& desc) const {
   if (!queue_) return why_not_;
   if (device != *device_) return "its tensors are not on " + device_->str();
-  const plan::Traits& traits = plan::traits_of(desc.what);
-  if (traits.is(plan::kStaged)) return std::string("there is no plan on devices for ") + traits.name;
   if (is_number_of_ones(desc.dtype)) return std::string("a failure would leave a number in ") + name_of(desc.dtype);
   return queue_->ranks().why_not(problem_of(desc));
 }

@@ -76,7 +76,7 @@ TEST(SlotTimer, OnlyLargeStepsOnSlotsAreTold) {
         stores.begin(kLong);
         for (int k = 0; k < 4; ++k) {
           if (!stores.nontemporal()) stores.measured(SlotStores::Work::kCopyIn, 1, std::chrono::seconds(1));
-          if (stores.nontemporal()) const SlotTimer watch(stores, step, SlotStores::kLarge - !large);
+          if (stores.nontemporal()) const SlotTimer timer(stores, step, SlotStores::kLarge - !large);
         }
       }
       EXPECT_EQ(stores.nontemporal(), large && on_slots);
