@@ -46,6 +46,7 @@ class Engine {
   Engine();
   ~Engine();  // joins the progress thread; must not run with a lock that a completion needs (the GIL)
 
+  // Any thread may call the following.
   const transport::Doorbell& doorbell() const { return doorbell_; }
 
   void add(std::shared_ptr<Drivable> group);
@@ -53,7 +54,6 @@ class Engine {
 
   // Drives, or waits while another thread does, until done() or the deadline; returns done().
   bool wait(const std::function<bool()>& done, Deadline deadline);
-  // Any thread.
   void kick();      // there is work that no thread may be waiting for: wakes the progress thread
   void announce();  // work has finished: waiters check again
   bool any_active();

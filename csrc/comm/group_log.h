@@ -18,7 +18,7 @@ int64_t bytes_of(const OpDesc& desc, int world);
 
 class GroupLog {
  public:
-  // `members`: the global rank of each group rank.
+  // `members`: the global rank of each group rank. `recorder` must outlive the log.
   GroupLog(trace::Recorder& recorder, const std::string& name, int rank, std::vector<int> members);
   ~GroupLog() { recorder_.close(number_); }
   GroupLog(const GroupLog&) = delete;

@@ -1,4 +1,5 @@
 // A key-value store that all ranks of a group can reach, for the bootstrap. The backend adapts c10d's; tests use a map.
+// One caller at a time; calls may block and throw what the implementation throws.
 #pragma once
 #include <cstdint>
 #include <functional>
