@@ -81,8 +81,8 @@ constexpr bool is_reduction(Collective what) { return traits_of(what).is(kReduce
 enum class Verb : uint8_t {
   kSend,    // srcs[0] -> link to `peer`
   kRecv,    // link from `peer` -> dsts[0]
-  kFold,    // dsts = srcs reduced in the order listed; `finish`: divide (AVG) and round to the tensor's type. Either
-            // only srcs[0] may be wide, or all srcs and dsts are, and the wide type is what is reduced
+  kFold,    // dsts = srcs reduced in the order listed; `finish`: divide (AVG) and round to the tensor's type. Of the
+            // srcs only the first may be wide, unless all srcs and dsts are: that is a fold in the wide type
   kCopy,    // dsts[0] = srcs[0]
   kEncode,  // dsts[0] (encoded) = srcs[0], rounded to the wire type
   kDecode,  // dsts[0] = srcs[0] (encoded)
