@@ -48,15 +48,15 @@ class Graph:
         self._local = local
         self._sent: dict[tuple[int, int], list[int]] = defaultdict(list)
         self._received: dict[tuple[int, int], list[int]] = defaultdict(list)
-        self._signals: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self._arrivals: dict[tuple[int, int], list[int]] = defaultdict(list)
         self._waits: dict[tuple[int, int], list[int]] = defaultdict(list)
         for plan in plans:
             self._add_plan(plan)
         self._join(self._sent, self._received)
         for key, waits in self._waits.items():
-            for signal in self._signals[key]:
+            for arrival in self._arrivals[key]:
                 for wait in waits:
-                    self._edge(signal, wait)
+                    self._edge(arrival, wait)
 
     def _add(self, node: Node) -> int:
         self.nodes.append(node)
@@ -79,7 +79,7 @@ class Graph:
     def _add_plan(self, plan: dict[str, Any]) -> None:
         rank = plan["rank"]
         nodes: list[list[int]] = []
-        barrier = [0, 0]  # signals and waits so far: the k-th wait is for the k-th signal of every rank
+        barrier = [0, 0]  # arrivals and waits so far: the k-th wait is for the k-th arrival of every rank
         for channel in plan["channels"]:
             nodes.append([self._add_step(rank, step, barrier) for step in channel["steps"]])
         for channel, own in zip(plan["channels"], nodes, strict=True):
@@ -98,10 +98,10 @@ class Graph:
         elif verb == "recv":
             node = self._add(Node(NOTHING, rank))
             self._received[step["peer"], rank].append(node)
-        elif verb in ("signal", "wait"):
+        elif verb in ("arrive", "wait"):
             node = self._add(Node(NOTHING, rank))
-            which = ("signal", "wait").index(verb)
-            (self._signals, self._waits)[which][host, barrier[which]].append(node)
+            which = ("arrive", "wait").index(verb)
+            (self._arrivals, self._waits)[which][host, barrier[which]].append(node)
             barrier[which] += 1
         else:
             node = self._add(Node(COMPUTE, rank, sum(ref["bytes"] for ref in step["srcs"])))

@@ -36,7 +36,7 @@ inline Extent balanced_part(int64_t count, int parts, int index) {
   return {begin, begin + base + (index < extra ? 1 : 0)};
 }
 
-// The same in whole units of `unit`, but for the last one, which may be shorter.
+// The same, cut at multiples of `unit` elements; only the last part may end elsewhere.
 inline Extent balanced_part(int64_t count, int parts, int index, int64_t unit) {
   const Extent units = balanced_part(ceil_div(count, unit), parts, index);
   return {units.begin * unit < count ? units.begin * unit : count, units.end * unit < count ? units.end * unit : count};

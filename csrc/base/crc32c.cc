@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kPolynomial = 0x82f63b78;
 
-// [k][b]: the sum of byte b with k bytes of zeros behind it.
+// [k][b]: the checksum of byte b followed by k zero bytes.
 using Table = std::array<std::array<uint32_t, 256>, 8>;
 
 constexpr Table make_table() {

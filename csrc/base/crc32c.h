@@ -7,11 +7,11 @@
 
 namespace ringdp {
 
-// Of bytes that follow others whose sum is `before` (0: there are none). Any change within 32 neighbouring bits changes
-// it; others go unnoticed with a chance of 2^-32. Needs no alignment; thread-safe.
+// The checksum of bytes that follow others whose checksum is `before` (0: there are none). It detects any change within
+// 32 neighbouring bits, and misses others with a probability of 2^-32. Needs no alignment; thread-safe.
 uint32_t crc32c(uint32_t before, const void* bytes, size_t size);
 
-// All the ways of this machine, the one in use first; each is a crc32c().
+// All implementations that this machine can run, the one in use first.
 struct Crc32cMethod {
   const char* name;  // "avx512", "sse4.2", "armv8" or "table"
   uint32_t (*sum)(uint32_t before, const void* bytes, size_t size);

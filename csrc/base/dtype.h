@@ -6,7 +6,7 @@
 namespace ringdp {
 
 enum class DType : uint8_t {
-  kU8,
+  kU8,  // up to kF64: numbers, which kernels compute in
   kI8,
   kU16,
   kI16,
@@ -17,15 +17,15 @@ enum class DType : uint8_t {
   kF16,
   kBF16,
   kF32,
-  kF64,  // numbers: what kernels compute in
-  kC64,
+  kF64,
+  kC64,  // up to kBool: reduced by the kernels of numbers
   kC128,
-  kBool,  // computed in terms of numbers
-  kF8E4M3FN,
+  kBool,
+  kF8E4M3FN,  // fp8: moved, never reduced
   kF8E5M2,
   kF8E4M3FNUZ,
   kF8E5M2FNUZ,
-  kF8E8M0FNU,  // moved, never computed in
+  kF8E8M0FNU,
 };
 constexpr int kNumberCount = 12;
 constexpr int kDTypeCount = 20;
@@ -47,7 +47,7 @@ const char* name_of(DType dtype);  // torch's spelling: "float32", "bfloat16", "
 const char* name_of(ReduceOp op);  // "SUM", "AVG", ...
 bool is_number(DType dtype);
 bool is_floating(DType dtype);  // a number with a fraction
-bool is_whole(DType dtype);     // an integer type; not bool
+bool is_whole(DType dtype);     // an integer; not bool
 
 // Whether `op` has a meaning on `dtype`: AVG and PREMUL_SUM need fractions, bit operations need bits, complex numbers
 // have no order, and fp8 is only moved.
@@ -95,7 +95,7 @@ auto visit_dtype(DType dtype, Visitor&& visitor) {
 
 // Wire types: in how many bytes the elements of a sum travel on links, and which sums a wire type applies to.
 //
-// kFp32 is the default and stands for "as it is". Anything else is lossy on purpose: each contribution is rounded once
+// kFp32 is the default and means "not encoded". The others are lossy on purpose: each contribution is rounded once
 // before it is sent, and the result once more (the bits are defined in kernels/codec.h). kFp8 (e4m3) and kInt8 come in
 // blocks: one float32 scale, then a byte for each of its elements.
 enum class WireType : uint8_t { kFp32, kBf16, kFp16, kFp8, kInt8 };
@@ -107,7 +107,7 @@ constexpr int64_t kWireBlock = 256;
 
 const char* name_of(WireType wire);  // as in the settings: "bf16"
 
-// Bytes of `count` elements, which start a block, scales included.
+// Bytes of `count` encoded elements that begin at a block, scales included.
 int64_t encoded_bytes(WireType wire, int64_t count);
 
 // Whether sums of `dtype` by `op` travel encoded: real floating types that are wider than the wire type's elements.

@@ -1,4 +1,4 @@
-// The six ways a call can fail. Every message says what, which rank/op/bytes, the likely cause and what to do.
+// The six ways a call can fail. Every message names the operation, ranks and bytes, the likely cause and what to do.
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -10,13 +10,13 @@ enum class ErrorKind {
   kMismatch,         // ranks disagree; names both sides
   kTimeout,          // a deadline passed; names the rank that was waited for
   kPeerLost,         // a rank died or its link broke; names rank and pid
-  kAborted,          // this rank (or a peer) gave the group up on purpose
+  kAborted,          // this rank or a peer called abort(), or destroyed the group with work in flight
   kInternal,         // a broken invariant or a failed system call
 };
 
 const char* name_of(ErrorKind kind);
 
-// Except for kInvalidArgument the group that threw it can only be destroyed.
+// After any kind but kInvalidArgument the group can only be destroyed.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message, int culprit = -1)

@@ -1,4 +1,4 @@
-// Lines on stderr for people: "[ringdp rank 2/4] warning: ...". Threshold from RINGDP_LOG.
+// Log lines on stderr: "[ringdp rank 2/4] warning: ...". Threshold from RINGDP_LOG.
 #pragma once
 #include <string>
 

@@ -144,24 +144,24 @@ const std::vector<SettingRow>& setting_table() {
       {"unreachable_ms", "RINGDP_UNREACHABLE_MS", "5000", "100..86400000",
        "TCP data not acknowledged for this long: the peer is lost, at most a second later"},
       {"one_shot_bytes_of_two", "RINGDP_ONE_SHOT_BYTES_OF_TWO", "131072", kBytes,
-       "shared memory, 2 ranks: sums up to here are one shot, beyond in stages"},
+       "shared memory, 2 ranks: sums up to this size are one shot, larger ones run in stages"},
       {"one_shot_bytes_of_more", "RINGDP_ONE_SHOT_BYTES_OF_MORE", "32768", kBytes, "the same, more ranks"},
       {"one_pass_bytes_of_two", "RINGDP_ONE_PASS_BYTES_OF_TWO", "4096", kBytes,
-       "2 ranks: beyond here tensors of ringdp.empty are not copied"},
+       "2 ranks: larger tensors of ringdp.empty are not copied"},
       {"one_pass_bytes_of_more", "RINGDP_ONE_PASS_BYTES_OF_MORE", "16384", kBytes, "the same, more ranks"},
       {"slot_bytes_of_two", "RINGDP_SLOT_BYTES_OF_TWO", "524288", kSlotBytes,
        "slot_bytes=0 means this for 2 ranks on one host"},
       {"slot_bytes_of_more", "RINGDP_SLOT_BYTES_OF_MORE", "1048576", kSlotBytes, "the same, more ranks"},
       {"slot_bytes_across_hosts", "RINGDP_SLOT_BYTES_ACROSS_HOSTS", "1048576", kSlotBytes,
        "the same, ranks on several hosts"},
-      {"past_caches_bytes", "RINGDP_PAST_CACHES_BYTES", "25165824", kBytes,
-       "shared memory: moves whose outputs on all ranks are more are written past the caches"},
+      {"nontemporal_bytes", "RINGDP_NONTEMPORAL_BYTES", "25165824", kBytes,
+       "shared memory: moves with more output on all ranks together use non-temporal stores"},
       {"direct_ranks", "RINGDP_DIRECT_RANKS", "16", "1..1048576",
-       "links: up to so many ranks all talk to each other, whatever the size"},
+       "links: up to this many ranks, every rank talks to every other, whatever the size"},
       {"direct_bytes", "RINGDP_DIRECT_BYTES", "1048576", kBytes,
-       "links: direct up to here, also beyond direct_ranks and instead of hierarchy"},
+       "links: up to this size direct, also with more than direct_ranks ranks and instead of hierarchy"},
       {"tree_bytes", "RINGDP_TREE_BYTES", "262144", kBytes,
-       "links: broadcasts beyond direct_ranks are a tree up to here, beyond a ring"},
+       "links: with more than direct_ranks ranks, broadcasts up to this size are a tree, larger ones a ring"},
       {"", "RINGDP_TUNE", "auto", "auto, off or a file",
        "where `ringdp tune` keeps its thresholds; auto: a file per host in the user's cache"},
       {"", "RINGDP_LOG", "warning", kLogLevels, "what is written to stderr"},
@@ -201,7 +201,7 @@ void set_field(Settings& s, const std::string& field, const std::string& value) 
   } else if (field == "check") {
     s.check = parse_choice<Check>("check", kChecks, value);
   } else if (const auto* text = find_field(kTextFields, field)) {
-    if (value.find('\0') != std::string::npos) refuse(field, value.c_str(), "a text without a zero byte");
+    if (value.find('\0') != std::string::npos) refuse(field, value.c_str(), "text without a zero byte");
     s.*text->member = value;
   } else if (const auto* f = find_field(kIntFields, field)) {
     s.*f->member = parse_int(*f, value);

@@ -12,17 +12,17 @@
 
 namespace ringdp {
 
-// Where one way of doing a collective takes over from another: sizes in bytes, which `ringdp tune` measures.
+// Sizes at which one algorithm takes over from another, measured by `ringdp tune`; in bytes unless the name says ranks.
 //
 // All ranks of a group use rank 0's (see comm/bootstrap.h), so they can never choose differently. None changes a
-// result: everything they choose between sums in rank order. "of_two": groups of two ranks, where there is one other
-// tensor to read; "of_more": larger ones. The defaults were measured on 2 cores (N = 2, 4, 8), or computed by
+// result: every algorithm that they choose sums in rank order. "of_two": for groups of two ranks, where there is one
+// other tensor to read; "of_more": for larger ones. The defaults were measured on 2 cores (N = 2, 4, 8), or computed by
 // benchmarks/scale_model.py where several hosts are needed.
 struct Thresholds {
-  // Arena: sums up to here are one shot; beyond, a second barrier costs less than reading the tensors of all ranks.
+  // Arena: sums up to this size are one shot; for larger ones a second barrier costs less than reading all tensors.
   int64_t one_shot_bytes_of_two = 128 << 10;
   int64_t one_shot_bytes_of_more = 32 << 10;
-  // Arena: tensors in heaps are worked on where they lie beyond here; below, headers and slots share one barrier.
+  // Arena: larger tensors in heaps are accessed in place; for smaller ones, headers and slots share one barrier.
   int64_t one_pass_bytes_of_two = 4 << 10;
   int64_t one_pass_bytes_of_more = 16 << 10;
   // Staging slot of slot_bytes=0. All slots have to stay in cache, and a stage has to be worth its barrier, which costs
@@ -30,15 +30,15 @@ struct Thresholds {
   int64_t slot_bytes_of_two = 512 << 10;
   int64_t slot_bytes_of_more = 1 << 20;
   int64_t slot_bytes_across_hosts = 1 << 20;
-  // Moves (no sums) whose outputs on all ranks together are more than this are written past the caches: about the last
-  // level of one host. Measured with 32 MiB of it: 0.8 of the time from 32 MiB on, 1.1 to 1.35 at 16 MiB.
-  int64_t past_caches_bytes = 24 << 20;
-  // Links: up to so many ranks an owner can receive from all others at once, whatever the size.
+  // Moves (no sums) with more output than this on all ranks together use non-temporal stores: about the size of one
+  // host's last-level cache. Measured with 32 MiB of it: 0.8 of the time from 32 MiB on, 1.1 to 1.35 at 16 MiB.
+  int64_t nontemporal_bytes = 24 << 20;
+  // Links: up to this many ranks, an owner can receive from all others at once, whatever the size.
   int64_t direct_ranks = 16;
-  // Links: beyond direct_ranks, and instead of hierarchy, direct up to here. A hierarchy is one stage then, whose hops
-  // from host to host do not overlap; and what flows into one port at once fits into a switch.
+  // Links: with more than direct_ranks ranks, and instead of hierarchy, direct up to this size. A hierarchy is one
+  // stage then, whose hops from host to host do not overlap; and what flows into one port at once fits into a switch.
   int64_t direct_bytes = 1 << 20;
-  // Links: broadcasts beyond direct_ranks are a tree up to here: one segment, which a ring would pass on N-1 times.
+  // Links: with more than direct_ranks ranks, broadcasts up to this size are a tree: a ring would pass it on N-1 times.
   int64_t tree_bytes = 256 << 10;
 
   int64_t one_shot_bytes(int ranks) const { return ranks <= 2 ? one_shot_bytes_of_two : one_shot_bytes_of_more; }
@@ -48,7 +48,7 @@ struct Thresholds {
   }
 };
 
-// A field of Owner that holds a whole number from low to high, or 0 where or_zero is set.
+// A field of Owner that holds an integer from low to high, or 0 where or_zero is set.
 template <class Owner>
 struct IntField {
   const char* field;
@@ -66,7 +66,7 @@ inline constexpr IntField<Thresholds> kThresholdFields[] = {
     {"slot_bytes_of_two", &Thresholds::slot_bytes_of_two, 4096, 1 << 30},
     {"slot_bytes_of_more", &Thresholds::slot_bytes_of_more, 4096, 1 << 30},
     {"slot_bytes_across_hosts", &Thresholds::slot_bytes_across_hosts, 4096, 1 << 30},
-    {"past_caches_bytes", &Thresholds::past_caches_bytes, 0, kMostBytes},
+    {"nontemporal_bytes", &Thresholds::nontemporal_bytes, 0, kMostBytes},
     {"direct_ranks", &Thresholds::direct_ranks, 1, 1 << 20},
     {"direct_bytes", &Thresholds::direct_bytes, 0, kMostBytes},
     {"tree_bytes", &Thresholds::tree_bytes, 0, kMostBytes},
@@ -82,12 +82,12 @@ enum class AlgorithmChoice { kAuto, kArena, kDirect, kRing, kHierarchy, kTree, k
 enum class Order { kRank, kRotated };
 enum class Check { kCrc32c, kOff };
 
-// The values in force for one group.
+// The settings of one group. Sizes in bytes.
 struct Settings {
   TransportChoice transport = TransportChoice::kAuto;
   AlgorithmChoice algorithm = AlgorithmChoice::kAuto;
   Order order = Order::kRank;
-  WireType wire = WireType::kFp32;        // of sums of wider floats, on links
+  WireType wire = WireType::kFp32;        // of sums of wider floats on links
   Check check = Check::kCrc32c;           // of what TCP links carry
   std::string socket_ifname;              // empty: the interface that routes to the master
   std::string tls_cert, tls_key, tls_ca;  // PEM files; of this host
@@ -95,12 +95,12 @@ struct Settings {
   int64_t slot_bytes = 0;          // staging slot per rank in the arena (two of them); 0: by thresholds and ranks
   int64_t link_bytes = 512 << 10;  // capacity of one shared-memory link direction
   int64_t heap_bytes = int64_t{64} << 30;  // address space per rank for tensors in shared memory; 0: none
-  int64_t window_bytes = 64 << 20;         // of each rank on its device, through which collectives there go; 0: none do
+  int64_t window_bytes = 64 << 20;         // staging memory per rank on its device; 0: collectives run on the host
   int64_t tcp_streams = 0;                 // connections per peer; 0: by the speed of the interface
   int64_t spin_us = 50;                    // how long a wait polls before it sleeps
   int64_t late_ms = 1000;                  // a peer that keeps others waiting this long is reported
   int64_t unreachable_ms = 5000;           // unacknowledged TCP data for this long: the peer's host is lost
-  Thresholds thresholds;                   // rank 0's are in force
+  Thresholds thresholds;                   // all ranks use rank 0's
 
   bool asks_for_tls() const { return !tls_cert.empty() || !tls_key.empty() || !tls_ca.empty(); }
 };

@@ -34,13 +34,13 @@ bool move_to(const std::vector<int>& cores) {
   return ::sched_setaffinity(0, sizeof before, &before) == 0;
 }
 
-// Shared with the thread, which may stay behind.
+// Shared with the thread, which may be detached.
 struct HelperThread::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::function<void()> call;  // to be made
-  bool is_under_way = false;   // from begin() until it has come back
-  std::exception_ptr error;    // of the last one
+  bool is_under_way = false;   // from begin() until the call has returned
+  std::exception_ptr error;    // of the last call
   bool stop = false;
   std::thread thread;
 
@@ -57,7 +57,7 @@ struct HelperThread::State {
       } catch (...) {
         error = std::current_exception();
       }
-      call = nullptr;  // what it owns dies outside the lock
+      call = nullptr;  // what it owns is destroyed without the lock
       lock.lock();
       state->error = std::move(error);
       state->is_under_way = false;
@@ -97,7 +97,7 @@ bool HelperThread::begin(std::function<void()> call) {
 
 bool HelperThread::wait(Deadline deadline) {
   std::unique_lock lock(state_->mutex);
-  // In slices: the end of time is beyond what a condition variable can wait for.
+  // In slices, because a condition variable cannot wait until time_point::max().
   while (state_->is_under_way && !deadline.passed()) {
     state_->changed.wait_until(lock, earlier(deadline, Deadline::after(std::chrono::seconds(1))).at());
   }

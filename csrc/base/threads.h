@@ -1,4 +1,4 @@
-// Where a thread runs, and a thread for calls that may never come back.
+// Where a thread runs, and a thread for calls that may never return.
 #pragma once
 #include <functional>
 #include <memory>
@@ -15,20 +15,19 @@ int current_core();               // -1 when the system does not say
 // refuses, or when this thread may run on none of `cores`.
 bool move_to(const std::vector<int>& cores);
 
-// A thread that makes calls which may never come back, for a caller that waits for none of them beyond a deadline. One
-// caller at a time.
+// Makes calls that may never return, for a caller that waits with a deadline. One caller at a time.
 class HelperThread {
  public:
   HelperThread();
-  ~HelperThread();  // joins, unless a call has not come back: then the thread is left behind
+  ~HelperThread();  // joins, unless a call has not returned: then the thread is detached
 
   HelperThread(const HelperThread&) = delete;
   HelperThread& operator=(const HelperThread&) = delete;
 
-  // Has the thread make the call, which owns all that it uses: it may outlive the caller. False when an earlier
-  // call has not come back.
+  // Starts the call, which must own all that it uses, because it may outlive the caller. False when an earlier call has
+  // not returned.
   bool begin(std::function<void()> call);
-  // True once it has come back; what it has thrown is thrown here. False when the deadline has passed first.
+  // True once the call has returned; rethrows its exception. False when the deadline passed first.
   bool wait(Deadline deadline);
 
  private:

@@ -35,7 +35,7 @@ int ContributionReader::rank_of(const Ref& ref) const {
     case Space::kSlot:
     case Space::kPeerInput:
       return members_[ref.index];
-    case Space::kScratch:  // raw values that arrive are the sender's own: sums travel wide
+    case Space::kScratch:  // raw values that arrive are the sender's contribution: partial sums travel wide
       if (const auto sender = senders_.find(ref.offset); sender != senders_.end()) return sender->second;
       break;
     default:

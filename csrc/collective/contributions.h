@@ -1,8 +1,8 @@
-// What a rank has summed of every rank's contribution, as checksums. Added up over the ranks they are what each rank
-// says it gave, unless a contribution has changed between its owner's memory and the sum.
+// Checksums of what a rank has summed of every rank's contribution. Added up over the ranks they equal the checksum
+// that each owner took, unless a contribution has changed between its owner's memory and the sum.
 //
-// Every contribution is read raw by some rank in every algorithm, as often as it is summed: a source of a fold that is
-// not a partial sum, or what is encoded for the wire. Partial sums and encoded bytes are not looked at again.
+// In every algorithm some rank reads each contribution raw, once for each time it is summed: as a source of a fold that
+// is not a partial sum, or of an encoding. Partial sums and encoded bytes are not checksummed.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -14,16 +14,16 @@ namespace ringdp::collective {
 
 struct Contributions {
   std::vector<uint64_t> sums;     // by rank: kernels::unordered_checksum of its elements that were read here
-  std::vector<int64_t> elements;  // by rank: how many; a plan that sums on all ranks reads each on all
+  std::vector<int64_t> elements;  // by rank: how many elements those are
 };
 
 // Reads the sources of one plan's steps as it runs.
 class ContributionReader {
  public:
-  // `members`: ranks of the arena's members. Both must outlive the reader, and `into` the plan's run.
+  // `members`: group ranks of the arena's members. All three must outlive the reader. Driver only.
   ContributionReader(const plan::Plan& plan, const std::vector<int>& members, Contributions& into);
 
-  // `at`: where `count` elements of source `ref` of a fold or an encoding lie, which happens next.
+  // Call right before a fold or encoding: `at` holds `count` elements of its source `ref`.
   void read(const plan::Ref& ref, const void* at, int64_t count);
 
  private:

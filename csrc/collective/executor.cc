@@ -20,22 +20,21 @@ using plan::Space;
 using plan::Step;
 using plan::Verb;
 
-// After so much work the driver looks at failures, deadlines and other groups.
+// After this much work the driver checks for failures, deadlines and other groups.
 constexpr uint64_t kTurnBytes = 16 << 20;
-// A block of a result fits a second-level cache together with its sources, or with what a receiver has of these
-// elements.
+// A block of a result fits in L2 together with its sources, or with what on_result() reads and writes for its elements.
 constexpr int64_t kBlockBytes = 64 << 10;
 
-bool signals(const plan::Plan& plan) {
+bool has_barriers(const plan::Plan& plan) {
   for (const plan::Channel& channel : plan.channels) {
     for (const Step& step : channel.steps) {
-      if (step.verb == Verb::kSignal) return true;
+      if (step.verb == Verb::kArrive) return true;
     }
   }
   return false;
 }
 
-// Slot stages a plan goes through: the next plan must start at the other slot.
+// How many stages of slots a plan has: the next plan starts with the slot after its last.
 uint64_t stages_of(const plan::Plan& plan) {
   int32_t last = -1;
   for (const plan::Channel& channel : plan.channels) {
@@ -57,7 +56,7 @@ Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric
       workspace_(workspace),
       headers_(std::move(headers)),
       observer_(std::move(observer)),
-      has_barriers_(signals(plan)),
+      has_barriers_(has_barriers(plan)),
       channels_(plan.channels.size()),
       stage_base_(workspace.stages) {
   if (workspace_.scratch.size() < static_cast<size_t>(plan.scratch_bytes)) {
@@ -66,13 +65,13 @@ Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric
   if (buffers_.contributions) reader_.emplace(plan, fabric.members, *buffers_.contributions);
   const uint64_t stages = stages_of(plan);
   workspace_.stages += stages;
-  workspace_.slot_path.begin(stages);
+  workspace_.slot_stores.begin(stages);
   for (const plan::Channel& channel : plan.channels) channels_left_ += !channel.steps.empty();
   totals_.collectives = 1;
 }
 
 bool Executor::advance() {
-  if (!has_barriers_) headers_.show();
+  if (!has_barriers_) headers_.publish();
   turn_end_ = memory_bytes() + kTurnBytes;
   bool any = !headers_.done() && headers_.advance();
   for (size_t channel = 0; channel < channels_.size(); ++channel) any |= advance_channel(channel);
@@ -88,7 +87,7 @@ bool Executor::advance_channel(size_t index) {
     moved_ = false;
     if (!run(step, state)) return any || moved_;
     finish_step(step);
-    state.bytes = state.header = 0;
+    state.bytes = state.announcement = 0;
     any = true;
     if (++state.step == steps.size()) --channels_left_;
     if (memory_bytes() >= turn_end_) break;
@@ -119,9 +118,9 @@ bool Executor::run(const Step& step, ChannelState& state) {
     case Verb::kDecode:
       recode(step);
       return true;
-    case Verb::kSignal:
-      // The first arrival of a collective shows the header: it is complete before anyone can pass the barrier.
-      headers_.post();
+    case Verb::kArrive:
+      // Published before the first arrival, so that every rank that passes the barrier sees the header.
+      headers_.publish_before_arrival();
       fabric_.arena->arrive();
       state.barrier = fabric_.arena->arrived(fabric_.arena->index());
       return true;
@@ -140,14 +139,14 @@ bool Executor::run(const Step& step, ChannelState& state) {
 bool Executor::send(const Step& step, ChannelState& state) {
   if (!headers_.sent_to(step.peer)) return false;
   const uint64_t size = bytes_of(step.srcs[0]);
-  if (step.announce && !send_bytes(step.peer, &size, sizeof size, state.header, totals_.header_bytes_sent))
+  if (step.announce && !send_bytes(step.peer, &size, sizeof size, state.announcement, totals_.header_bytes_sent))
     return false;
   const bool sent = send_bytes(step.peer, resolve(step.srcs[0]), size, state.bytes, totals_.wire_bytes_sent);
   note_backlog(step, state, sent, size);
   return sent;
 }
 
-// The clock is looked at only where a link is full.
+// Reads the clock only when a link is full.
 void Executor::note_backlog(const Step& step, ChannelState& state, bool sent, size_t size) {
   if (sent && state.full_since == 0) return;
   if (state.full_since == 0) state.full_since = trace::now_ns();
@@ -161,8 +160,8 @@ void Executor::note_backlog(const Step& step, ChannelState& state, bool sent, si
 bool Executor::receive(const Step& step, ChannelState& state) {
   if (!headers_.checked(step.peer)) return false;
   const size_t size = bytes_of(step.dsts[0]);
-  if (step.announce && state.header < sizeof state.length) {
-    if (!receive_bytes(step.peer, &state.length, sizeof state.length, state.header)) return false;
+  if (step.announce && state.announcement < sizeof state.length) {
+    if (!receive_bytes(step.peer, &state.length, sizeof state.length, state.announcement)) return false;
     check_announced(step.peer, state.length, size);
   }
   const size_t before = state.bytes;
@@ -199,7 +198,7 @@ void Executor::check_announced(int peer, uint64_t announced, size_t expected) co
               "ranks disagree in collective #" + std::to_string(headers_.seq()) + " (splits of " +
                   plan::name_of(plan_.what) + "): " + them + " sends " + std::to_string(announced) + " bytes to " + me +
                   ", which expects " + std::to_string(expected) +
-                  ". What one rank sends to another must be what that one expects from it.",
+                  ". The size that a rank sends must equal the size that the receiver expects.",
               peer);
 }
 
@@ -292,7 +291,7 @@ void Executor::fold(const Step& step) {
   args.dsts = dsts.data();
   args.n_dsts = static_cast<int>(dsts.size());
   args.count = step.dsts[0].count;
-  // Partial sums only: to the kernels these are tensors of the wide type.
+  // If all are partial sums, the kernels see plain tensors of the wide type.
   const auto is_wide = [](const Ref& ref) { return ref.form == Form::kWide; };
   const bool partial = is_wide(step.dsts[0]) && std::all_of(step.srcs.begin(), step.srcs.end(), is_wide);
   args.dtype = partial ? wide_of(plan_.dtype) : plan_.dtype;
@@ -301,21 +300,21 @@ void Executor::fold(const Step& step) {
   args.wide_dst = step.dsts[0].form == Form::kWide;
   const double divisor = buffers_.divisor != 0 ? buffers_.divisor : plan_.world;
   args.divisor = step.finish && plan_.op == ReduceOp::kAvg ? divisor : 0;
-  // Sums are stored through the caches: what goes past them is copied from the first destination.
-  const bool copies = args.n_dsts == 2 && is_staged_past_caches(step.dsts[1]);
+  // Folds use ordinary stores; a slot that is to get non-temporal stores is copied from the first destination.
+  const bool copies = args.n_dsts == 2 && stages_nontemporal(step.dsts[1]);
   if (copies) args.n_dsts = 1;
-  const SlotWatch watch(workspace_.slot_path, step, bytes_of(step.dsts[0]));
-  const bool tells = buffers_.on_result && step.finish && !copies && step.dsts[0].space == Space::kOutput;
-  if (tells || reader_) {
-    fold_in_blocks(step, args, tells);
+  const SlotTimer timer(workspace_.slot_stores, step, bytes_of(step.dsts[0]));
+  const bool reports = buffers_.on_result && step.finish && !copies && step.dsts[0].space == Space::kOutput;
+  if (reports || reader_) {
+    fold_in_blocks(step, args, reports);
   } else {
     kernels::fold(args);
   }
-  if (copies) kernels::copy_past_caches(dsts[0], dsts[1], static_cast<int64_t>(bytes_of(step.dsts[1])));
+  if (copies) kernels::copy_nontemporal(dsts[0], dsts[1], static_cast<int64_t>(bytes_of(step.dsts[1])));
 }
 
-// So that what is read before, or told of behind, stays in a cache.
-void Executor::fold_in_blocks(const Step& step, const kernels::FoldArgs& args, bool tells) {
+// Block by block, so that sources that were just checksummed, and results that on_result() reads, are still cached.
+void Executor::fold_in_blocks(const Step& step, const kernels::FoldArgs& args, bool reports) {
   const auto bytes_per_element = [&](const Ref& ref) { return static_cast<int64_t>(bytes_of(ref)) / ref.count; };
   const int64_t block = kBlockBytes / bytes_per_element(step.dsts[0]);
   std::vector<const void*> srcs(args.n_srcs);
@@ -334,22 +333,22 @@ void Executor::fold_in_blocks(const Step& step, const kernels::FoldArgs& args, b
     part.srcs = srcs.data();
     part.dsts = dsts.data();
     kernels::fold(part);
-    if (tells) buffers_.on_result(step.dsts[0].offset / size_of(plan_.dtype) + begin, part.count);
+    if (reports) buffers_.on_result(step.dsts[0].offset / size_of(plan_.dtype) + begin, part.count);
   }
 }
 
-bool Executor::is_staged_past_caches(const Ref& ref) const {
-  return ref.space == Space::kSlot && bytes_of(ref) >= SlotPath::kLarge && workspace_.slot_path.past_caches();
+bool Executor::stages_nontemporal(const Ref& ref) const {
+  return ref.space == Space::kSlot && bytes_of(ref) >= SlotStores::kLarge && workspace_.slot_stores.nontemporal();
 }
 
 void Executor::copy(const Step& step) {
   const std::byte* src = resolve(step.srcs[0]);
   std::byte* dst = resolve(step.dsts[0]);
   const size_t size = bytes_of(step.srcs[0]);
-  if (src == dst || size == 0) return;  // all_gather into a tensor that already holds the own part
-  const bool past_caches = step.past_caches || is_staged_past_caches(step.dsts[0]);
-  const SlotWatch watch(workspace_.slot_path, step, size);
-  (past_caches ? kernels::copy_past_caches : kernels::copy)(src, dst, static_cast<int64_t>(size));
+  if (src == dst || size == 0) return;  // all_gather into a tensor that already holds this rank's part
+  const bool nontemporal = step.nontemporal || stages_nontemporal(step.dsts[0]);
+  const SlotTimer timer(workspace_.slot_stores, step, size);
+  (nontemporal ? kernels::copy_nontemporal : kernels::copy)(src, dst, static_cast<int64_t>(size));
   totals_.memory_bytes_read += size;
   totals_.memory_bytes_written += size;
 }

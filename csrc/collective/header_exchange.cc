@@ -22,19 +22,19 @@ HeaderExchange::HeaderExchange(const Fabric& fabric, int rank, int world, Openin
   peers_[rank].checked = true;
 }
 
-bool HeaderExchange::publish() {
+bool HeaderExchange::post_once() {
   if (!in_arena_ || posted_) return false;
   posted_ = true;
   fabric_.arena->post_header(opening_.seq, opening_.header);
   return true;
 }
 
-void HeaderExchange::post() {
-  if (publish() && completes_headers_awaited()) fabric_.arena->wake();
+void HeaderExchange::publish_before_arrival() {
+  if (post_once() && completes_headers_awaited()) fabric_.arena->wake();
 }
 
-void HeaderExchange::show() {
-  if (publish()) fabric_.arena->wake();
+void HeaderExchange::publish() {
+  if (post_once()) fabric_.arena->wake();
 }
 
 // Of two members that post at the same time, the later one sees the other's header: posting and looking are seq_cst.

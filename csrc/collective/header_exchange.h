@@ -1,5 +1,5 @@
-// How a collective opens: every rank shows its header to all others, in the arena that holds them all or else as the
-// first bytes on every link, and checks theirs. Never blocks. Owned and called by the driver thread.
+// How a collective begins: every rank sends its header to all others, through the arena if it holds all ranks, else as
+// the first bytes on every link, and checks theirs. Never blocks. Owned and called by the driver thread.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,12 +12,12 @@ namespace ringdp::collective {
 
 // What the plans of one group run on. Owns nothing.
 struct Fabric {
-  std::vector<transport::Link*> links;  // by group rank; the own entry is null
-  transport::Arena* arena = nullptr;    // of the ranks of this host
+  std::vector<transport::Link*> links;  // by group rank; null for this rank
+  transport::Arena* arena = nullptr;    // of the ranks of this host; null: this rank is alone
   std::vector<int> members;             // group ranks of the arena's members, ascending
 };
 
-// One collective's side of the exchange.
+// This rank's side of the exchange for one collective.
 struct Opening {
   uint64_t seq = 0;  // 1, 2, ... per group
   transport::Header header{};
@@ -31,34 +31,35 @@ class HeaderExchange {
 
   uint64_t seq() const { return opening_.seq; }
 
-  // In the arena: makes the own header visible and wakes all, or only if a member that has not arrived at the next
-  // barrier may be waiting for this last header: an arrival wakes the others. Nothing on links, or the second time.
-  void show();
-  void post();
+  // Posts this rank's header in the arena, once; does nothing on links. The first wakes all members. The second is for
+  // callers that arrive at a barrier next, which wakes members itself: it wakes only those that may be waiting for this
+  // header, the last one missing, before they arrive.
+  void publish();
+  void publish_before_arrival();
 
-  // Sends and looks; true when anything moved. In the arena it looks only once the own header is posted: a check that
-  // throws must not keep the others from learning of the mismatch.
+  // Sends, receives and checks headers; true when anything moved. In the arena it checks only once this rank's header
+  // is posted: a check that throws must not keep the others from detecting the mismatch.
   bool advance();
   bool all_checked() const { return left_ == 0; }
   bool done() const { return left_ + unsent_ == 0; }
 
   bool checked(int rank) const { return peers_[rank].checked; }
   bool sent_to(int rank) const { return in_arena_ || peers_[rank].sent == sizeof(transport::Header); }
-  std::vector<int> silent_ranks() const;  // whose header has not come: they have not entered this collective
+  std::vector<int> silent_ranks() const;  // their headers have not arrived: they have not entered this collective
   uint64_t bytes_sent() const { return bytes_sent_; }
 
-  // What to poll(2) of each rank's link, added to `events` by rank.
+  // Adds to `events`, by rank, the poll(2) events that each rank's link waits for.
   void add_events(std::vector<short>& events) const;
 
  private:
   struct PeerState {
-    size_t sent = 0;  // bytes of my header
+    size_t sent = 0;  // bytes of this rank's header
     size_t received = 0;
     bool checked = false;
     transport::Header header{};
   };
 
-  bool publish();  // true once, in the arena
+  bool post_once();  // true if it has posted the header just now
   bool send(int rank);
   bool receive(int rank);
   bool look_at(int rank);

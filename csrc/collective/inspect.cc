@@ -23,7 +23,7 @@ using plan::Verb;
 
 const char* name_of(Verb verb) {
   static constexpr const char* kNames[] = {"send",   "recv", "fold", "copy",  "encode", "decode",
-                                           "signal", "wait", "post", "await", "push"};
+                                           "arrive", "wait", "post", "await", "push"};
   return kNames[static_cast<int>(verb)];
 }
 
@@ -38,7 +38,7 @@ int64_t bytes_of(const Plan& plan, const std::vector<Ref>& refs) {
   return sum;
 }
 
-// The bytes that a step is about: one of its buffers, as they are all of the same count.
+// The bytes of a step: those of one of its buffers, which all have the same count.
 int64_t bytes_moved(const Plan& plan, const Step& step) {
   if (!step.dsts.empty()) return plan::bytes_of(plan, step.dsts[0]);
   return step.srcs.empty() ? 0 : plan::bytes_of(plan, step.srcs[0]);
@@ -63,7 +63,7 @@ std::string movement(const Plan& plan, const Step& step) {
     text += text_of(plan, step.dsts[i]);
   }
   if (step.finish) text += " (finish)";
-  if (step.past_caches) text += " (past caches)";
+  if (step.nontemporal) text += " (non-temporal)";
   return step.announce ? text + " (announced)" : text;
 }
 
@@ -130,7 +130,7 @@ std::string json_of(const Plan& plan, const Step& step) {
       << ", \"peer\": " << step.peer << ", \"round\": " << step.round
       << ", \"finish\": " << (step.finish ? "true" : "false")
       << ", \"announce\": " << (step.announce ? "true" : "false")
-      << ", \"past_caches\": " << (step.past_caches ? "true" : "false") << ", \"srcs\": " << list(step.srcs, ref)
+      << ", \"nontemporal\": " << (step.nontemporal ? "true" : "false") << ", \"srcs\": " << list(step.srcs, ref)
       << ", \"dsts\": " << list(step.dsts, ref) << ", \"after\": " << list(step.after, after) << "}";
   return out.str();
 }

@@ -1,4 +1,4 @@
-// Plans made visible: as a table for people, as JSON for tools, as totals that counters must equal, and walked through.
+// Prints plans as tables and as JSON, computes the totals that counters must equal, and walks through a ring.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ struct PlanTotals {
   int64_t rounds = 0;  // highest round + 1; 0 when nothing is sent or received
   int64_t sends = 0;
   int64_t bytes_sent = 0, bytes_received = 0;
-  int64_t memory_read = 0, memory_written = 0;  // by folds and copies, also by copies that turn out to be in place
+  int64_t memory_read = 0, memory_written = 0;  // by folds and copies, including copies that turn out to be in place
 };
 
 PlanTotals totals(const plan::Plan& plan);
@@ -27,7 +27,7 @@ std::string to_text(const plan::Plan& plan);
 // One object: plan fields, totals, and channels with their steps.
 std::string to_json(const plan::Plan& plan);
 
-// What walk_ring() saw: which elements a rank has just summed or received.
+// One event of walk_ring(): the elements that a rank has just summed or received.
 struct RingEvent {
   enum class Kind { kPartialSum, kFinalSum, kCopy };
   Kind kind = Kind::kCopy;
@@ -44,8 +44,8 @@ struct Walkthrough {
 };
 
 // Runs a real ring all-reduce of small float vectors, all ranks in one thread, and records what each rank holds when.
-// The plan, the executor and the shared-memory links are the product's own; for teaching and for tests. One input
-// vector per rank, all of one length. InvalidArgument on none, unequal ones, or more than 64 ranks.
+// It uses the real plan, executor and shared-memory links; for teaching and for tests. One input vector per rank, all
+// of one length. InvalidArgument on none, unequal ones, or more than 64 ranks.
 Walkthrough walk_ring(const std::vector<std::vector<float>>& inputs, Order order);
 
 }  // namespace ringdp::collective

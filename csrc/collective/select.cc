@@ -55,7 +55,7 @@ bool are_hosts_many(const Topology& topology) {
 std::string up_to(int64_t bytes) { return "up to " + std::to_string(bytes) + " bytes"; }
 std::string beyond(int64_t bytes) { return "beyond " + std::to_string(bytes) + " bytes"; }
 
-// Links that are all of one kind.
+// For ranks that are all connected by links.
 Choice select_flat(const Thresholds& limits, const Topology& topology, plan::Collective what, int64_t bytes) {
   const std::string ranks = std::to_string(topology.world) + " ranks over links";
   if (topology.world <= limits.direct_ranks) {
@@ -89,7 +89,7 @@ Choice select_layered(const Thresholds& limits, const Topology& topology, plan::
           hosts + ", " + beyond(limits.direct_bytes) + ": one copy per host on the wire, in rank order"};
 }
 
-// Everybody's sum is one shot or staged by plan/arena.h, and in one pass by the placement of the tensors.
+// An all_reduce is one shot or staged by plan/arena.h, and one pass by the placement of its tensors.
 Choice select_arena(const Thresholds& limits, const Topology& topology) {
   const std::string one_shot = std::to_string(limits.one_shot_bytes(topology.world));
   const std::string one_pass = std::to_string(limits.one_pass_bytes(topology.world));
@@ -109,7 +109,7 @@ Choice select_plan(const Settings& settings, const Topology& topology, plan::Col
   return select_flat(settings.thresholds, topology, what, bytes);
 }
 
-// Other plans than direct would round partial sums, some at every hop.
+// Plans other than direct would round partial sums, some at every hop.
 Choice select_for_wire(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes) {
   const std::string wire = "wire=" + get_field(settings, "wire");
   Choice choice = select_plan(settings, topology, what, bytes);
@@ -138,7 +138,7 @@ Choice select(const Settings& settings, const Topology& topology, plan::Collecti
 
 std::string describe_choices(const Settings& settings, const Topology& topology) {
   std::string text, last;
-  for (const int64_t bytes : {int64_t{0}, settings.thresholds.direct_bytes + 1}) {  // the only size that counts here
+  for (const int64_t bytes : {int64_t{0}, settings.thresholds.direct_bytes + 1}) {  // no other threshold matters
     const Choice choice = select(settings, topology, plan::Collective::kAllReduce, bytes);
     const std::string line = std::string("plan: ") + plan::name_of(choice.algorithm) + " (" + choice.why + ")";
     if (line != last) text += (last.empty() ? "" : "\n") + line;

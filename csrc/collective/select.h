@@ -1,9 +1,9 @@
 // Which plan runs: from the settings, the group's topology and the problem, with a reason that can be printed.
 //
 // All ranks choose the same, because a choice depends only on what all of them know: shared settings, rank 0's
-// thresholds, the topology, and what is called with how many bytes. Whatever is chosen unless a user forces it sums in
-// rank order, so no threshold changes a result; that is why `tree`, whose sum has the tree's order, is chosen for
-// broadcasts only.
+// thresholds, the topology, the collective and its bytes. Unless a user forces an algorithm, the choice sums in rank
+// order, so no threshold changes a result; that is why `tree`, whose sum has the tree's order, is chosen for broadcasts
+// only.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -24,11 +24,11 @@ struct Choice {
   AlgorithmChoice algorithm = AlgorithmChoice::kDirect;  // never kAuto
   Order order = Order::kRank;
   std::string why;
-  WireType wire = WireType::kFp32;  // in force: fp32 where no payload is on a link
+  WireType wire = WireType::kFp32;  // fp32 where no payload is on a link
 };
 
-// `bytes`: Problem::shared_bytes(). Settings and their thresholds: those in force, see comm/bootstrap.h.
-// InvalidArgument when the settings force an algorithm that this group cannot run; names the way out.
+// `bytes`: Problem::total_bytes(). `settings`: those that all ranks agreed on, see comm/bootstrap.h. InvalidArgument
+// when the settings force an algorithm that this group cannot run; names the way out.
 Choice select(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes);
 
 // "plan: direct (...)", one line for each range of sizes of an all_reduce, ascending.

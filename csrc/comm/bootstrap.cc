@@ -260,7 +260,7 @@ Mesh connect_by(const std::function<HostIdentity()>& who, transport::Store& stor
   try {
     return bootstrap(store_exchange, settings, who(), doorbell, losses);
   } catch (const Error& error) {
-    const Error named = store_exchange.named(error);
+    const Error named = store_exchange.with_names(error);
     store_exchange.give_up(named);
     throw named;
   }

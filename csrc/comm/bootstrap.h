@@ -32,7 +32,7 @@ struct Peer {
   int pid = 0;
   std::string host;  // host name, for messages
   transport::HostIdentity identity;
-  std::string address;  // of its host, if connected over TCP; else empty
+  std::string address;  // of its host if connected over TCP, else empty
   bool same_host = false;
   std::string why;            // "shm: same boot id and namespaces, mapping probed", "tcp: network namespaces differ"
   transport::Socket control;  // unix or TCP, for heartbeats, abort and goodbye
@@ -44,11 +44,11 @@ struct Peer {
 
 struct Mesh {
   int rank = 0, world = 1;
-  Settings settings;        // in force: with rank 0's thresholds and a slot_bytes that is equal on all ranks
-  uint64_t generation = 0;  // how many groups these ranks have made on this store prefix
-  std::vector<Peer> peers;  // by group rank; the own entry has no sockets
-  std::vector<int> locals;  // group ranks that share the arena, ascending, own rank included
-  std::vector<int> hosts;   // first rank of each, see contiguous_hosts(); empty on one host
+  Settings settings;                        // with rank 0's thresholds, and a slot_bytes that is equal on all ranks
+  uint64_t generation = 0;                  // how many groups these ranks have made on this store prefix
+  std::vector<Peer> peers;                  // by group rank; this rank's entry has no sockets
+  std::vector<int> locals;                  // group ranks that share the arena, ascending, including this one
+  std::vector<int> hosts;                   // first rank of each host, see contiguous_hosts(); empty on one host
   std::unique_ptr<transport::Arena> arena;  // null unless at least two ranks share memory
   std::string address;                      // "10.0.0.1 (eth0)" that TCP is bound to; empty without TCP
 };

@@ -100,8 +100,8 @@ void Exchange::connect(int listener) {
   }
 }
 
-// Empty while the rank does not listen: if it has died or failed, the store exchange will throw. Otherwise it is on
-// another machine: one that was restored from the same image has the same boot id.
+// Empty while the rank does not listen. If it has died or failed, the store exchange will throw; otherwise it is on
+// another machine, as one restored from the same image has the same boot id.
 UniqueFd Exchange::open(int rank) {
   try {
     return transport::connect_unix(info_of(rank).socket_name);
@@ -270,7 +270,7 @@ std::vector<int> contiguous_hosts(const std::vector<PeerInfo>& infos) {
   for (size_t rank = 0; rank < infos.size(); ++rank) {
     if (rank > 0 && same(rank - 1, rank)) continue;
     const auto seen = [&](int first) { return same(static_cast<size_t>(first), rank); };
-    if (std::any_of(hosts.begin(), hosts.end(), seen)) return {};  // a host has come back
+    if (std::any_of(hosts.begin(), hosts.end(), seen)) return {};  // the ranks of a host are not contiguous
     hosts.push_back(static_cast<int>(rank));
   }
   return hosts;

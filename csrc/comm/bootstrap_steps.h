@@ -47,7 +47,7 @@ using Admit = transport::Acceptor::Admit;
 
 // Connects to `peer` and exchanges hellos. A connection that the other side closes is opened again: its listener may
 // have been flooded. Errors are those of the store exchange; Error(kMismatch) when TLS with the peer fails. `stream`:
-// which of the purpose's connections.
+// index among the connections of that purpose.
 transport::Socket connect_to_peer(const Session& session, int peer, transport::Purpose purpose, const Open& open,
                                   const Admit& admit, uint32_t stream = 0);
 

@@ -10,7 +10,7 @@ namespace {
 
 using Clock = Deadline::Clock;
 
-// How often a sleeping driver looks at deadlines, late peers and mismatching headers.
+// How often a sleeping driver checks deadlines, late peers and mismatching headers.
 constexpr int kSleepMs = 50;
 
 // Peers on cores of their own usually answer within this time.
@@ -183,7 +183,7 @@ std::vector<int> free_cores(const std::vector<int>& usable, int here, const std:
 }
 
 void leave_shared_core(transport::Arena& arena) {
-  arena.show_core();
+  arena.publish_core();
   const int here = current_core();
   std::vector<int> of_peers;
   for (int member = 0; member < arena.size(); ++member) {
@@ -191,7 +191,7 @@ void leave_shared_core(transport::Arena& arena) {
   }
   if (here < 0 || !has(of_peers, here)) return;
   const std::vector<int> cores = free_cores(usable_cores(), here, of_peers);
-  if (!cores.empty() && move_to(cores)) arena.show_core();
+  if (!cores.empty() && move_to(cores)) arena.publish_core();
 }
 
 }  // namespace ringdp::comm

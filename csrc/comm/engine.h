@@ -24,7 +24,7 @@ namespace ringdp::comm {
 // How a driver waits before it sleeps.
 struct SpinPolicy {
   std::chrono::microseconds polls{0};  // how long it polls
-  bool yields = false;                 // the core after every look, because peers may need it
+  bool yields = false;                 // whether it yields its core after every poll, because peers may need it
 };
 
 // What the engine drives. All calls come from the driving thread, one at a time.
@@ -37,7 +37,7 @@ class Drivable {
   // Before and after the driver sleeps; adds the descriptors that must wake it.
   virtual void set_asleep(bool asleep, std::vector<pollfd>& polls) = 0;
   virtual SpinPolicy spin_policy() const = 0;
-  // The driver begins to wait: its thread should leave a core that a peer uses.
+  // The driver begins to wait: moves its thread away from a core that a peer uses.
   virtual void leave_shared_core() = 0;
 };
 
@@ -46,6 +46,7 @@ class Engine {
   Engine();
   ~Engine();  // joins the progress thread; must not run with a lock that a completion needs (the GIL)
 
+  // Any thread may call the following.
   const transport::Doorbell& doorbell() const { return doorbell_; }
 
   void add(std::shared_ptr<Drivable> group);
@@ -54,7 +55,7 @@ class Engine {
   // Drives, or waits while another thread does, until done() or the deadline; returns done().
   bool wait(const std::function<bool()>& done, Deadline deadline);
   void kick();      // there is work that no thread may be waiting for: wakes the progress thread
-  void announce();  // work has finished: waiters look again
+  void announce();  // work has finished: waiters check again
   bool any_active();
 
  private:
@@ -66,8 +67,8 @@ class Engine {
 
   transport::Doorbell doorbell_;
   std::mutex mutex_;
-  std::condition_variable changed_;  // driver left, op finished
-  std::condition_variable kicked_;   // progress thread's
+  std::condition_variable changed_;  // the driver has returned, or work has finished
+  std::condition_variable kicked_;   // wakes the progress thread
   Groups groups_;
   std::atomic<uint64_t> version_{0};  // of groups_
   int waiters_ = 0;
@@ -77,11 +78,11 @@ class Engine {
   std::thread progress_;
 };
 
-// The usable cores that no peer uses, when a peer is on `here`; empty when this thread can stay.
+// The cores in `usable` that no peer uses, if a peer is on `here`; empty when this thread can stay.
 std::vector<int> free_cores(const std::vector<int>& usable, int here, const std::vector<int>& of_peers);
 
 // Called by a driver that begins to wait. Moves its thread to another core when a member of the arena was last seen on
-// this one, and shows the new core, so that the other rank does not move as well.
+// this one, and publishes the new core, so that the other rank does not move as well.
 //
 // The kernel often wakes a thread on the waker's core, and separates two ranks that take turns there only every few
 // milliseconds: on 2 cores, one all_reduce of 16 MiB in ten took 5 to 10 ms instead of 1.7. The thread's affinity is

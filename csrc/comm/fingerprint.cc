@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x72646e31;  // "rdn1"
 
-constexpr size_t kShownCounts = 6;  // of uneven parts, in messages; the hash covers all
+constexpr size_t kShownCounts = 6;  // counts of uneven parts that messages name; the hash covers all
 
 // The bytes of a header: fixed width, no padding, host byte order, which the magic number checks.
 struct Wire {
@@ -84,7 +84,7 @@ std::string in_words(const Wire& w) {
   if (traits.inputs != plan::Tensors::kNone) {
     if (traits.is(plan::kReduces)) text += std::string(name_of(static_cast<ReduceOp>(w.op))) + ", ";
     text += name_of(static_cast<DType>(w.dtype));
-    const bool counted = !traits.has_pairs() || is_on_devices(place);
+    const bool counted = !traits.has_splits() || is_on_devices(place);
     if (counted) text += " x " + (w.parts ? in_list(w) : std::to_string(w.count));
     if (traits.root != plan::Root::kNone) text += ", root " + std::to_string(w.root);
     double divisor = 0;

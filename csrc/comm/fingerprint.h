@@ -15,9 +15,9 @@ namespace ringdp::comm {
 enum class Place : uint8_t {
   kHost,
   kDevices,
-  kMeeting,   // on the host, when ranks set up collectives on devices
-  kSharing,   // on the host, when they allocate or free more shared device memory
-  kStepping,  // on devices, which step parameters with the sum
+  kMeeting,   // on the host, while ranks set up collectives on devices
+  kSharing,   // on the host, while they allocate or free shared device memory
+  kStepping,  // on devices, which also step parameters with the sum
 };
 constexpr int kPlaceCount = 5;
 inline bool is_on_devices(Place place) { return place == Place::kDevices || place == Place::kStepping; }
@@ -31,10 +31,10 @@ struct OpDesc {
   int64_t count = 0;                  // as in plan::Problem
   std::vector<int64_t> counts;        // as in plan::Problem: equal on all ranks
   std::vector<int64_t> sends, recvs;  // as in plan::Problem: different on each rank, so not in its header
-  double divisor = 0;                 // of an AVG; 0: the number of ranks
+  double divisor = 0;                 // AVG divides by it; 0: by the number of ranks
   int64_t segment = 0,
           segment_at = 0;   // on devices: where tensors lie (device/runtime/segments.h); 0: in the ranks' windows
-  bool gives = false;       // of a step: all ranks get all parameters
+  bool gives = false;       // kStepping: all ranks get all parameters
   uint64_t seq = 0;         // position in the group's sequence of collectives, from 1
   uint64_t group = 0;       // hash of the group's name
   uint64_t generation = 0;  // of the group's bootstrap
@@ -43,10 +43,10 @@ struct OpDesc {
 // "all_reduce(SUM, float32 x 1024)"; "broadcast(float32 x 4, root 0)"; "all_gather(float32 x [3, 5])"; "barrier()".
 std::string describe(const OpDesc& desc);
 
-// Further values in a header, which may differ between ranks.
+// Further values in a header, which may differ between ranks and are not compared.
 struct Remarks {
   uint64_t digest = 0;     // a checksum of memory that should be equal on all ranks; 0: none
-  int64_t waited_ns = -1;  // for the last rank to enter the previous collective; -1: there was none
+  int64_t waited_ns = -1;  // how long this rank waited for the last one in the previous collective; -1: unknown
 };
 
 // A header also contains the placement of this rank's tensors, which may differ between ranks.

@@ -34,7 +34,7 @@ SpinPolicy choose_spin_policy(const Settings& settings, const Mesh& mesh) {
   return {std::chrono::microseconds(crowded ? std::min(settings.spin_us, kCrowdedUs) : settings.spin_us), crowded};
 }
 
-// As connect(); its errors also give the culprit's rank in the job.
+// As connect(); its errors also give the culprit's global rank.
 Mesh connect_ranks(Runtime& runtime, transport::Store& store, const GroupConfig& config, Deadline deadline,
                    const Losses& losses) {
   try {
@@ -115,7 +115,7 @@ void Group::refuse_in_child() const {
 }
 
 void Group::refuse_after_end(const Pending& call) const {
-  if (error_) throw seen_here(*error_, "called", call);
+  if (error_) throw with_activity(*error_, "called", call);
   if (left_) throw Error(ErrorKind::kInvalidArgument, "process group " + config_.name + " was destroyed on this rank");
 }
 
@@ -166,11 +166,11 @@ bool Group::advance() {
   }
   const bool mail_moved = advance_messages();
   try {
-    if (someone_left_.load(std::memory_order_relaxed)) check_departures();
+    if (any_peer_left_.load(std::memory_order_relaxed)) check_departures();
     return (!broken_link_ && advance_front()) || mail_moved;
   } catch (const Error& error) {
     const auto op = front();
-    const Error explained = op ? explain(error, *op) : error;
+    const Error explained = op ? with_work(error, *op) : error;
     // The watch may know why the link broke: a killed process, a mismatch, a goodbye. check_time() waits for that.
     if (error.kind() == ErrorKind::kPeerLost && !broken_link_) {
       broken_link_.emplace(explained, Deadline::after(kGrace));
@@ -235,14 +235,14 @@ bool Group::finish_all_failed() {
   log_failed();
   const char* did = "was in";
   while (const auto op = front()) {
-    finish(std::make_exception_ptr(seen_here(error, std::exchange(did, "had queued"), *op)));
+    finish(std::make_exception_ptr(with_activity(error, std::exchange(did, "had queued"), *op)));
   }
   finish_messages_failed(error);
   return true;
 }
 
 void Group::fail(const Error& unnamed) {
-  const Error error = named(unnamed);
+  const Error error = with_names(unnamed);
   const ControlMessage words{ControlKind::kAbort, error.kind(), error.culprit(), 0, error.what(), config_.rank};
   if (latch(error, words)) send_to_all(words);
 }
@@ -351,7 +351,7 @@ void Group::start(Op& op) {
   headers_.emplace(fabric_, config_.rank, config_.world, std::move(opening));
   if (large && allows_heaps(problem, config_.rank, own, mesh_.arena->heap_bytes())) {
     fence_.expose(problem, own);
-    headers_->post();  // the plan depends on the headers of all ranks
+    headers_->publish_before_arrival();  // the plan depends on the headers of all ranks
   } else {
     run_plan(op, problem);
   }
@@ -394,7 +394,7 @@ std::vector<std::byte*> Group::heaps() const {
   return heaps;
 }
 
-bool Group::is_process_of(int socket, int rank) const {
+bool Group::is_peer_process(int socket, int rank) const {
   return transport::is_process(socket, mesh_.peers[rank].identity, mesh_.peers[config_.rank].identity);
 }
 

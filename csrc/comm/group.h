@@ -1,4 +1,4 @@
-// One process group on one rank: its peers, its collectives and messages, how it fails and how it ends.
+// One process group on one rank: its peers, its collectives and messages, its failure and its end.
 //
 // submit(), send(), recv(), fail() and leave() may be called by any thread; everything else runs on the driver
 // (engine.h) or the watch. Collectives run one at a time in the order of their submission, messages concurrently with
@@ -39,7 +39,7 @@ struct GroupConfig {
   std::string name;
   int rank = 0, world = 1;
   Settings settings;
-  std::vector<int> members = {};  // the rank in the job of each rank of the group; empty: the same
+  std::vector<int> members = {};  // global rank of each group rank; empty: they are equal
 };
 std::vector<int> members_of(const GroupConfig& config);
 
@@ -57,34 +57,34 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   // Drives until `work` is done and throws its error if it failed; false when `deadline` passed first.
   bool wait(const Pending& work, Deadline deadline);
 
-  // The heap for tensors of this rank that collectives of this group need not copy. It outlives the group.
+  // This rank's heap: collectives of this group access tensors there without copying. It outlives the group.
   // InvalidArgument when no rank of this host shares memory with this one, or in a forked child.
   std::shared_ptr<transport::Heap> heap() const;
   bool has_heap() const { return mesh_.arena && mesh_.arena->heap(); }
 
-  // For ranks that will share memory of devices:
+  // For ranks that set up shared device memory:
   std::string why_no_shared_heaps() const;  // "" when all ranks map each other's heaps
-  std::vector<std::byte*> heaps() const;    // the addresses here of the heaps of this host's ranks; while heap() lives
+  std::vector<std::byte*> heaps() const;    // where this process maps the heap of each arena member; while heap() lives
   int64_t heap_bytes() const { return has_heap() ? mesh_.arena->heap_bytes() : 0; }
-  bool is_process_of(int socket, int rank) const;  // whether that rank is at the other end of a unix socket
+  bool is_peer_process(int socket, int rank) const;  // whether `rank` is at the other end of this unix socket
   const std::vector<int>& hosts() const { return mesh_.hosts; }  // see Mesh::hosts
   int ranks_on_host() const { return static_cast<int>(mesh_.locals.size()); }
-  // The algorithm on the CPU.
+  // The algorithm for CPU tensors of `bytes` together, as in Problem::total_bytes().
   collective::Choice choice(plan::Collective what, int64_t bytes) const { return plans_.choice(what, bytes); }
   int rank() const { return config_.rank; }
   int world() const { return config_.world; }
-  const Settings& settings() const { return mesh_.settings; }  // in force
+  const Settings& settings() const { return mesh_.settings; }  // as agreed on by all ranks
 
   void fail(const Error& error);
   // Ends unfinished work with kAborted and sends goodbye to all peers. Idempotent; takes about a second at most.
-  // `last_words`: the exception with which this rank leaves, "ValueError: no data", in UTF-8; or "".
+  // `last_words`: the exception that ends this rank, for its peers' errors: "ValueError: no data", in UTF-8; or "".
   void leave(const std::string& last_words = "");
 
   std::optional<Error> error() const;
-  // The error of a collective on devices whose headers have been compared. `peer`: the rank that a step of its plan
-  // waits for; -1: unknown.
+  // The kTimeout error of a collective on devices, after headers were compared. `peer`: the rank for which step `step`
+  // of its plan waits; -1: unknown.
   Error timed_out_on_device(const std::string& what, int peer, double seconds, int step) const;
-  std::string stopped_peers() const;  // the peers whose processes are stopped, in words
+  std::string stopped_peers() const;  // names the peers whose processes are stopped (SIGSTOP, debugger); "": none
   std::vector<int> absent() const;    // after a collective timed out here: the ranks that had not called it
   uint64_t sequence() const;          // collectives submitted so far
   trace::Totals counters() const { return counters_.totals(); }
@@ -104,7 +104,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   void peer_aborted(int rank, const ControlMessage& message) override;
   void peer_left(int rank, const ControlMessage& goodbye) override;
   void peer_lost(int rank, const std::string& how) override;
-  void unwatched(const std::string& why) override;
+  void watch_failed(const std::string& why) override;
   std::vector<Loss> losses() const override;
 
  private:
@@ -137,16 +137,17 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   void finish_message(Message& message, std::exception_ptr error);
   void finish_messages_failed(const Error& error);
   void check_messages();  // deadlines, lateness, and peers that left or were lost
-  void check_stranded();
+  void check_stranded();  // fails the group when a message can no longer complete
 
   // Failures: group_failures.cc.
   void log_failed();
   bool fence_off_peers();
   void check_departures();  // fails the group when a peer left before it finished the front op
   std::string name_of_peer(int rank) const;
-  Error named(const Error& error) const;  // with the full name of the culprit, for a Mismatch of both sides
-  // With what this rank did when it failed: "was in", "had queued", "called" `work`, unless the text names `work`.
-  Error seen_here(const Error& error, const char* did, const Pending& work) const;
+  // Copies of an error with more context. With pid and host of the culprit; of a Mismatch, of both sides:
+  Error with_names(const Error& error) const;
+  // With what this rank was doing ("was in", "had queued" or "called" `work`), unless the text names `work`:
+  Error with_activity(const Error& error, const char* did, const Pending& work) const;
   std::string state_of_peer(const Peer& peer) const;  // "running", "stopped by ..."; "" when unknown
   struct Suspicion {
     std::string text;
@@ -158,7 +159,8 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   Error timed_out(const Pending& work, Deadline::Clock::time_point since, const Suspicion& suspicion) const;
   bool is_late(const Pending& work, Deadline::Clock::time_point last_moved) const;
   void report_late(Pending& work, Deadline::Clock::time_point last_moved, const Suspicion& suspicion);
-  Error explain(const Error& error, const Pending& work) const;
+  // With the collective or message in which a link broke:
+  Error with_work(const Error& error, const Pending& work) const;
 
   Runtime& runtime_;
   const GroupConfig config_;
@@ -170,13 +172,13 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   const int owner_pid_;
   GroupLog log_;
 
-  // How long bytes or the reason may still arrive once a link broke or a peer left.
+  // After a link broke or a peer left: how long to wait for bytes in flight, or for the reason.
   static constexpr std::chrono::milliseconds kGrace{250};
 
   mutable std::mutex mutex_;  // guards the next block
   std::deque<std::shared_ptr<Op>> queue_;
   std::deque<std::shared_ptr<Message>> posted_;  // not yet in the mailbox: new, or held back
-  int messages_ = 0;                             // not done
+  int messages_ = 0;                             // that are not done
   uint64_t next_seq_ = 1;
   uint64_t finished_ = 0;
   std::optional<Error> error_;
@@ -184,7 +186,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   std::optional<ControlMessage> last_words_;  // the message about error_ that peers get
   bool left_ = false;
   struct Departure {
-    uint64_t finished = 0;   // collectives
+    uint64_t finished = 0;   // collectives that it had finished
     std::string last_words;  // "" or printable
   };
   static std::string how_it_left(const Departure& departure);
@@ -193,7 +195,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
 
   std::atomic<int> pending_{0};
   std::atomic<bool> failed_{false};
-  std::atomic<bool> someone_left_{false};
+  std::atomic<bool> any_peer_left_{false};
   std::atomic<bool> mail_posted_{false};
 
   // Driver only.

@@ -30,7 +30,7 @@ std::string Group::name_of_peer(int rank) const {
   return comm::name_of_peer(rank, members_of(config_)[rank], peer.identity, peer.address);
 }
 
-Error Group::named(const Error& error) const {
+Error Group::with_names(const Error& error) const {
   const int culprit = error.culprit();
   if (culprit < 0 || culprit >= config_.world || culprit == config_.rank) return error;
   const Peer& peer = mesh_.peers[culprit];
@@ -45,7 +45,7 @@ Error Group::named(const Error& error) const {
   return error.kind() == ErrorKind::kMismatch ? with_name(found, config_.rank, name_of_peer(config_.rank)) : found;
 }
 
-Error Group::seen_here(const Error& error, const char* did, const Pending& work) const {
+Error Group::with_activity(const Error& error, const char* did, const Pending& work) const {
   const std::string text = error.what(), what = work.describe();
   const bool of_calls = error.kind() == ErrorKind::kMismatch || error.kind() == ErrorKind::kInvalidArgument;
   if (of_calls || names(text, what)) return error;
@@ -63,7 +63,7 @@ Group::Suspicion Group::suspect() const {
   int culprit = -1;
   const std::vector<int> silent = executor_ ? executor_->silent_ranks() : headers_->silent_ranks();
   for (const int rank : silent.empty() && executor_ ? executor_->awaited_ranks() : std::vector<int>{}) {
-    said[rank] = " has called it, but its part does not come";
+    said[rank] = " has called it, but its data does not arrive";
     culprit = rank;
   }
   for (const int rank : silent) {
@@ -85,7 +85,8 @@ Group::Suspicion Group::suspect() const {
 }
 
 Group::Suspicion Group::not_ready() const {
-  return {"it never began, as the device of this rank has not come so far as to give its tensors", config_.rank};
+  return {"it never began, because the device of this rank has not finished the work that produces its tensors",
+          config_.rank};
 }
 
 Error Group::timed_out(const Pending& work, Deadline::Clock::time_point since, const Suspicion& suspicion) const {
@@ -99,10 +100,10 @@ Error Group::timed_out(const Pending& work, Deadline::Clock::time_point since, c
 Error Group::timed_out_on_device(const std::string& what, int peer, double seconds, int step) const {
   std::string text = stopped_peers();
   if (peer < 0 && text.empty()) {
-    text = "the device of this rank, or one that it waits for, has not come so far, or has not been let on";
+    text = "the device of this rank, or one that it waits for, has not reached it or is blocked";
   } else if (peer >= 0) {
     const std::string state = state_of_peer(mesh_.peers[peer]);
-    text = name_of_peer(peer) + " has called it, but its device does not come to what step " + std::to_string(step) +
+    text = name_of_peer(peer) + " has called it, but its device has not reached what step " + std::to_string(step) +
            " waits for" + (state.empty() ? "" : ", its process is " + state);
   }
   return Error(
@@ -177,7 +178,7 @@ void Group::peer_left(int rank, const ControlMessage& goodbye) {
     const std::lock_guard lock(mutex_);
     peers_left_[rank] = {goodbye.seq, printable(goodbye.text.substr(0, goodbye.text.find('\n')), kMaxLastWords)};
   }
-  someone_left_.store(true, std::memory_order_relaxed);
+  any_peer_left_.store(true, std::memory_order_relaxed);
   if (active()) runtime_.engine.kick();
 }
 
@@ -191,7 +192,7 @@ void Group::peer_lost(int rank, const std::string& how) {
              rank));
 }
 
-void Group::unwatched(const std::string& why) {
+void Group::watch_failed(const std::string& why) {
   fail(Error(ErrorKind::kInternal, "peers of process group " + config_.name + " cannot be watched any more (" + why +
                                        "): a rank that dies would go unnoticed"));
 }
@@ -237,7 +238,7 @@ void Group::check_departures() {
   if (culprit >= 0) fail(Error(ErrorKind::kPeerLost, who, culprit));
 }
 
-Error Group::explain(const Error& error, const Pending& work) const {
+Error Group::with_work(const Error& error, const Pending& work) const {
   const bool of_a_link = error.kind() == ErrorKind::kPeerLost || error.kind() == ErrorKind::kInternal;
   if (!of_a_link || error.culprit() < 0) return error;
   return Error(error.kind(), std::string(error.what()) + " (in " + work.describe() + ")", error.culprit());

@@ -18,7 +18,7 @@ int64_t bytes_of(const OpDesc& d, int world) {
   const plan::Traits& traits = plan::traits_of(d.what);
   int64_t elements = traits.has_parts() ? d.count * world : d.count;
   if (!d.counts.empty()) elements = sum(d.counts);
-  if (traits.has_pairs()) elements = sum(d.sends);
+  if (traits.has_splits()) elements = sum(d.sends);
   return elements * size_of(d.dtype);
 }
 
@@ -91,8 +91,8 @@ void GroupLog::all_entered(int last) {
 }
 
 void GroupLog::running(const std::string& algorithm) {
-  if (algorithm != lasting_) lasting_ = trace::lasting(algorithm);
-  algorithm_ = lasting_;
+  if (algorithm != latest_algorithm_) latest_algorithm_ = trace::interned(algorithm);
+  algorithm_ = latest_algorithm_;
 }
 
 void GroupLog::ended(const OpDesc& desc, const std::vector<collective::Backlog>& backlogs, bool failed) const {

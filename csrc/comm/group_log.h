@@ -1,7 +1,7 @@
 // Records a group's collectives in the process's trace, and which rank made others wait.
 //
-// Any thread may call enqueued(), waited() and delays(), only the driver the rest. How long a rank waited in a
-// collective is sent in its next header, so every rank knows it of all ranks.
+// Any thread may call enqueued(), waited() and delays(), only the driver the rest. A rank sends the time that it waited
+// in a collective in its next header, so every rank knows the waiting times of all ranks.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,12 +13,12 @@
 
 namespace ringdp::comm {
 
-// The bytes of the tensor, or of all parts together; of an all_to_all those that this rank sends.
+// The bytes of the tensor, or of all parts together; for an all_to_all, the bytes that this rank sends.
 int64_t bytes_of(const OpDesc& desc, int world);
 
 class GroupLog {
  public:
-  // `members`: the rank in the job of each rank of the group.
+  // `members`: the global rank of each group rank. `recorder` must outlive the log.
   GroupLog(trace::Recorder& recorder, const std::string& name, int rank, std::vector<int> members);
   ~GroupLog() { recorder_.close(number_); }
   GroupLog(const GroupLog&) = delete;
@@ -30,7 +30,7 @@ class GroupLog {
   void started(const OpDesc& desc, int64_t now_ns);
   Remarks remarks(uint64_t digest) const { return {digest, waited_ns_}; }  // for its header
   void entered(int rank, const Remarks& theirs);                           // that rank has entered it
-  void looked() { is_first_look_ = false; }  // ranks that enter from now on were waited for
+  void looked() { is_first_look_ = false; }  // this rank waits for ranks that enter from now on
   void running(const std::string& algorithm);
   void ended(const OpDesc& desc, const std::vector<collective::Backlog>& backlogs, bool failed) const;
 
@@ -49,10 +49,10 @@ class GroupLog {
   int64_t started_ns_ = 0;
   bool is_first_look_ = false;
   int missing_ = 0;                     // ranks that have not entered it
-  std::vector<int64_t> earlier_waits_;  // in the previous one, by rank
-  int64_t waited_ns_ = -1;              // by this rank, in the previous one until all ranks have entered
+  std::vector<int64_t> earlier_waits_;  // ns in the previous one, by rank
+  int64_t waited_ns_ = -1;              // by this rank; that of the previous one until all ranks have entered
   const char* algorithm_ = "";          // of its plan; "" before there is one
-  const char* lasting_ = "";            // of the latest plan
+  const char* latest_algorithm_ = "";   // of the latest plan
 };
 
 }  // namespace ringdp::comm

@@ -39,7 +39,7 @@ std::shared_ptr<Message> Group::post(Direction direction, MessageRequest request
   return message;
 }
 
-// A send that may not begin holds back later ones, which must not overtake it. After a failure all are taken.
+// A send whose input is not ready holds back later sends, which must not overtake it. After a failure all are taken.
 std::shared_ptr<Message> Group::take_posted() {
   const std::lock_guard lock(mutex_);
   bool sends_wait = false;
@@ -107,7 +107,7 @@ void Group::finish_message(Message& message, std::exception_ptr error) {
 void Group::finish_messages_failed(const Error& error) {
   finish_messages();
   const auto end = [&](Message& message) {
-    finish_message(message, std::make_exception_ptr(seen_here(error, "was in", message)));
+    finish_message(message, std::make_exception_ptr(with_activity(error, "was in", message)));
   };
   for (const auto& message : mailbox_.abandon()) end(*message);
   while (const auto message = take_posted()) end(*message);
@@ -144,7 +144,7 @@ void Group::check_messages() {
 void Group::check_stranded() {
   const auto now = Deadline::Clock::now();
   std::map<int, Departure> left;
-  if (someone_left_.load(std::memory_order_relaxed)) {
+  if (any_peer_left_.load(std::memory_order_relaxed)) {
     const std::lock_guard lock(mutex_);
     left = peers_left_;
   }
@@ -153,7 +153,7 @@ void Group::check_stranded() {
   if (!message || failed_.load(std::memory_order_acquire)) return;
   const int partner = message->partner();
   if (partner != kAnySource && left.count(partner) == 0) {
-    return fail(explain(*mailbox_.link_error(partner), *message));
+    return fail(with_work(*mailbox_.link_error(partner), *message));
   }
   const std::string who = partner == kAnySource ? "every other rank " + how_it_left({})
                                                 : name_of_peer(partner) + " " + how_it_left(left[partner]);

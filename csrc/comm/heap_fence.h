@@ -1,7 +1,7 @@
-// Protects tensors in heaps when a collective fails while other ranks are still in a pass over them: this rank's
-// tensors from their writes, and their results from what this rank's tensors hold afterwards.
+// Protects tensors in heaps when a collective fails while other ranks still access them in one pass: this rank's
+// tensors from the peers' writes, and the peers' results from later changes of this rank's tensors.
 //
-// A peer has stopped once it has ended the pass, has retired (Arena::retire), or is dead. One that has not stopped
+// A peer has stopped once it has finished the pass, has retired (Arena::retire), or is dead. One that has not stopped
 // after a grace period, because it is suspended or starved, is cut off: its writes go to memory that no rank reads.
 // Driver only, except retire().
 #pragma once
@@ -23,14 +23,14 @@ class HeapFence {
   void begin();  // a collective starts
   // Before this rank's header is posted: peers may write into its tensor from then on, if the plan does.
   void expose(const plan::Problem& problem, const Placement& own);
-  void decide(bool in_heaps);  // whether the collective runs on the tensors where they lie
+  void decide(bool in_heaps);  // whether the collective accesses the tensors in the heaps
   void end();                  // it has ended
 
   // Any thread, when the group has failed or is left. Only the first call counts.
   void retire() const;
 
-  // After the last barrier of a pass: whether a peer gave the pass up, and may have used its tensors for something else
-  // since. That peer's error is on its way; otherwise the deadline ends the collective.
+  // After the last barrier of a pass: whether a peer has abandoned it, and may have changed its tensors since. That
+  // peer's error will arrive; if it does not, the deadline ends the collective.
   bool may_be_overwritten() const;
 
   // After a failure: the ranks that may still write into this rank's tensor. The first call that finds any starts the

@@ -99,7 +99,7 @@ class Mailbox {
   trace::Totals take_totals();  // since the last call
   void add_polls(std::vector<pollfd>& polls) const;
 
-  void peer_left(int rank, Time now);  // it said goodbye: it sends no new bytes, but some may still arrive
+  void peer_left(int rank, Time now);  // sends nothing new after its goodbye, but earlier bytes may still arrive
   // The oldest message that cannot complete: all its possible partners have left or lost their link, and no byte has
   // arrived from them since `quiet_since`. Null when there is none.
   const Message* stranded(Time quiet_since) const;
@@ -114,10 +114,10 @@ class Mailbox {
   };
   struct Peer {
     transport::Link* link = nullptr;
-    int open = 0;                           // unfinished messages with this peer
+    int open = 0;                           // number of unfinished messages with this peer
     std::deque<Outgoing> frames, payloads;  // to write; frames first, because they are short
     std::optional<Outgoing> writing;
-    FrameBytes frame{};  // that is being read
+    FrameBytes frame{};  // the frame that is being read
     size_t frame_bytes = 0;
     Message* reading = nullptr;  // whose payload comes next; null: a frame comes next
     uint64_t offers_made = 0, offers_seen = 0;
@@ -148,7 +148,7 @@ class Mailbox {
 
   Matcher matcher_;
   std::vector<Peer> peers_;                                  // by group rank
-  std::map<uint64_t, std::shared_ptr<Message>> unfinished_;  // by order; owns what the other members point to
+  std::map<uint64_t, std::shared_ptr<Message>> unfinished_;  // in order of post(); other members point to them
   uint64_t posted_ = 0;
   Messages finished_;
   trace::Totals totals_;

@@ -10,14 +10,14 @@
 
 namespace ringdp::comm {
 
-// For all ranks: its process, where it listens, and the settings that must agree.
+// Read by all ranks: its process, where it listens, and the settings that must be equal.
 struct PeerInfo {
   transport::HostIdentity identity;
   std::string socket_name;  // abstract unix socket; empty without one
   std::string settings;     // "transport=auto algorithm=auto ..."
-  Thresholds thresholds;    // rank 0's are in force
-  int64_t heap_bytes = 0;   // for which this process has address space; the minimum of a host's ranks is in force
-  int world = 0;            // the number of ranks that it was started with
+  Thresholds thresholds;    // all ranks use rank 0's
+  int64_t heap_bytes = 0;   // the heap for which this process has address space; a host's ranks use their minimum
+  int world = 0;            // the group's number of ranks, as this rank was told
 };
 
 // The settings that must be equal on all ranks, as text to compare and to print.
@@ -28,10 +28,10 @@ std::string to_text(const PeerInfo& info);
 // nullopt unless `text` is what to_text() writes.
 std::optional<PeerInfo> peer_info_from_text(const std::string& text);
 
-// The protocol version (hello.h) of the build that wrote a PeerInfo; nullopt when `text` is none.
+// The protocol version (hello.h) of the build that wrote a PeerInfo; nullopt when `text` is no PeerInfo.
 std::optional<uint32_t> protocol_of_peer_info(const std::string& text);
 
-// For the ranks that connect to it over TCP: where it listens, and how many streams it wants.
+// Read by ranks that connect over TCP: where it listens, and how many streams it wants.
 struct TcpEndpoint {
   transport::SocketAddress address;
   int streams = 1;

@@ -12,8 +12,8 @@ namespace ringdp::comm {
 // "pid 77 on host a".
 std::string process_of(const transport::HostIdentity& identity);
 
-// "rank 1 (pid 77 on a)"; "rank 1 (rank 3 of the job, pid 77 on a at 10.0.0.2)" with an address, and where `member`,
-// its rank in the job, differs from its rank in the group.
+// "rank 1 (pid 77 on a)"; with an address, and where `member`, its global rank, differs from `rank`, its group rank:
+// "rank 1 (rank 3 of the job, pid 77 on a at 10.0.0.2)".
 std::string name_of_peer(int rank, int member, const transport::HostIdentity& process, const std::string& address = "");
 
 // `error` with `name` in place of the first "rank 1" that means `rank`, unless it is named there already.
@@ -25,9 +25,9 @@ std::string process_state(int pid);
 
 constexpr char kDied[] = "died: its process is gone";
 
-// A lost process. The groups of a process report theirs to the groups that are being made.
+// A lost process. Existing groups report theirs to groups that are being created.
 struct Loss {
-  int member = -1;  // its rank in the job, or in the group that asks
+  int member = -1;  // its global rank; in the argument of connect(), its group rank
   transport::HostIdentity process;
   std::string how;  // kDied, "closed its connection without a goodbye: ..."
 };

@@ -1,4 +1,4 @@
-// What a caller waits for: a collective or a point-to-point message, from its submission to its end.
+// The work that a caller waits for: a collective or a point-to-point message, from its submission to its end.
 //
 // Any thread may read it; only the group's driver completes it. error(), seconds() and results are valid once done().
 #pragma once
@@ -18,10 +18,10 @@
 
 namespace ringdp::comm {
 
-// What the driver calls at the end of the work, in this order. Each may be empty and must not block.
+// Callbacks of the driver at the end of the work, in this order. Each may be empty and must not block.
 struct Ending {
   std::function<void()> epilogue;                       // after success, before done()
-  std::function<void(std::exception_ptr)> before_done;  // must have run before a waiter returns
+  std::function<void(std::exception_ptr)> before_done;  // runs before any waiter returns
   std::function<void(std::exception_ptr)> on_done;      // after done()
 };
 
@@ -40,7 +40,7 @@ class Pending {
   Deadline::Clock::time_point submitted() const { return submitted_; }
   double seconds() const { return std::chrono::duration<double>(finished_ - submitted_).count(); }
 
-  // When a caller began to wait for it; in the far future before that. Without a waiter nothing counts as late: a
+  // When a caller began to wait for it; time_point::max() before that. Work is reported late only if a caller waits: a
   // receive may be posted long before its message is due.
   Deadline::Clock::time_point waited_since() const {
     return Deadline::Clock::time_point(Deadline::Clock::duration(waited_since_.load(std::memory_order_relaxed)));
@@ -98,7 +98,7 @@ struct Request {
   collective::Buffers buffers;
   Deadline deadline = Deadline::never();
   bool asynchronous = true;  // false: the caller waits at once and drives it itself
-  Ready ready;               // later collectives of the group wait as well
+  Ready ready;               // later collectives of the group wait for it too
   Ending ending;
   std::shared_ptr<Digests> digests;  // may be null
 };
@@ -129,7 +129,7 @@ struct MessageRequest {
   int64_t count = 0;       // elements
   void* memory = nullptr;  // a send only reads it
   Deadline deadline = Deadline::never();
-  Ready ready;  // of a send; later sends of the group wait as well
+  Ready ready;  // sends only; later sends of the group wait for it too
   Ending ending;
 };
 
@@ -151,13 +151,13 @@ class Message final : public Pending {
   size_t bytes() const { return static_cast<size_t>(count() * size_of(dtype())); }
 
   // The rank at the other end: peer(), or the one that a receive from any source was matched with; kAnySource before.
-  // Other threads than the driver may call it once done().
+  // Threads other than the driver may call it once done().
   int partner() const { return partner_; }
 
   std::string describe() const override;
-  // By the driver: what its partner has not done, "has not posted a matching receive (tag 5)".
+  // Driver only. What its partner has not done: "has not posted a matching receive (tag 5)".
   std::string waits_for() const;
-  Deadline::Clock::time_point last_moved() const { return last_moved_; }  // by the driver
+  Deadline::Clock::time_point last_moved() const { return last_moved_; }  // driver only
 
  private:
   friend class Mailbox;  // the only writer of what follows
@@ -165,7 +165,7 @@ class Message final : public Pending {
   const MessageRequest request_;
   int partner_;
   bool matched_ = false;  // the payload may move
-  uint64_t order_ = 0;    // in which the mailbox's messages were posted
+  uint64_t order_ = 0;    // its number among the messages posted to the mailbox
   uint64_t id_ = 0;       // of the offer, as its sender numbered it
   size_t moved_ = 0;      // payload bytes
   Deadline::Clock::time_point last_moved_;

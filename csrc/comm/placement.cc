@@ -43,7 +43,7 @@ Placement place(const Problem& problem, const collective::Buffers& buffers, cons
   const std::byte* heap = arena.heap_at(arena.index());
   const plan::Reached reached = plan::reached_by_others(problem, problem.rank);
   Placement found;
-  if (problem.traits().has_pairs()) found.part = problem.count;
+  if (problem.traits().has_splits()) found.part = problem.count;
   if (reached.inputs) {
     const std::byte* inputs = joined_inputs(problem, buffers.inputs);
     found.inputs = offset_in(heap, arena.heap_bytes(), inputs, input_bytes(problem, problem.rank));
@@ -56,7 +56,7 @@ Placement place(const Problem& problem, const collective::Buffers& buffers, cons
 
 bool allows_heaps(const Problem& problem, int rank, const Placement& placement, int64_t heap_bytes) {
   const plan::Reached reached = plan::reached_by_others(problem, rank);
-  if (problem.traits().has_pairs() && placement.part != problem.count) return false;
+  if (problem.traits().has_splits() && placement.part != problem.count) return false;
   if (reached.inputs && !lies_inside(placement.inputs, input_bytes(problem, rank), heap_bytes)) return false;
   return !reached.outputs || lies_inside(placement.output, problem.count * size_of(problem.dtype), heap_bytes);
 }

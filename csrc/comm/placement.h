@@ -1,5 +1,5 @@
-// Which collectives run on tensors where they lie. Each rank's header contains the place of its tensors in its heap,
-// and one rule over all headers decides, so all ranks decide the same. Ranks may allocate in any order.
+// Which collectives access tensors in the heaps without copying. Each rank's header contains the offsets of its tensors
+// in its heap, and all ranks apply one rule to all headers, so they decide the same. Ranks may allocate in any order.
 #pragma once
 #include <optional>
 #include <vector>
@@ -21,12 +21,12 @@ struct Placement {
 // The placement of this rank's tensors. Buffers are in the order of plan.h.
 Placement place(const plan::Problem& problem, const collective::Buffers& buffers, const transport::Arena& arena);
 
-// Whether the collective can run in heaps as far as `rank` is concerned. If not, the rank need not wait for the others'
-// headers.
+// Whether the placement of `rank` allows the collective to run in heaps. If not, that rank need not wait for the
+// others' headers. `heap_bytes`: of each heap.
 bool allows_heaps(const plan::Problem& problem, int rank, const Placement& placement, int64_t heap_bytes);
 
-// The addresses of all ranks' tensors in this process, by rank; nullopt when a rank's placement rules that out.
-// Placements come from other processes, so those outside the heap are refused.
+// Where this process maps the tensors of all ranks, by rank; nullopt unless every placement allows it. Placements come
+// from other processes, so those outside the heap are refused.
 std::optional<std::vector<collective::PeerTensors>> locate(const plan::Problem& problem,
                                                            const std::vector<Placement>& placements,
                                                            const transport::Arena& arena);

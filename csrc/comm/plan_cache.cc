@@ -13,7 +13,7 @@ constexpr size_t kMaxPlans = 128;
 
 // The elements of each part of an all_to_all as this rank called it; nullopt when parts differ.
 std::optional<int64_t> equal_part(const OpDesc& d) {
-  if (!plan::traits_of(d.what).has_pairs() || d.sends.empty()) return std::nullopt;
+  if (!plan::traits_of(d.what).has_splits() || d.sends.empty()) return std::nullopt;
   const auto all_are_first = [&](const std::vector<int64_t>& parts) {
     return std::count(parts.begin(), parts.end(), d.sends[0]) == static_cast<std::ptrdiff_t>(parts.size());
   };
@@ -53,7 +53,7 @@ plan::Problem PlanCache::problem_of(const OpDesc& d) const {
     problem.recvs = d.recvs;
   }
   problem.one_shot_bytes = mesh_.settings.thresholds.one_shot_bytes(mesh_.world);
-  problem.past_caches_bytes = mesh_.settings.thresholds.past_caches_bytes;
+  problem.nontemporal_bytes = mesh_.settings.thresholds.nontemporal_bytes;
   problem.one_pass_bytes = mesh_.settings.thresholds.one_pass_bytes(mesh_.world);
   return problem;
 }
@@ -62,7 +62,7 @@ std::shared_ptr<const plan::Plan> PlanCache::plan_for(const plan::Problem& p) {
   const Key key{p.what, p.dtype, p.op, p.root, p.count, p.counts, p.sends, p.recvs, p.in_heaps};
   if (const auto known = plans_.find(key); known != plans_.end()) return known->second;
   if (plans_.size() >= kMaxPlans) plans_.clear();
-  const collective::Choice choice = this->choice(p.what, p.shared_bytes());
+  const collective::Choice choice = this->choice(p.what, p.total_bytes());
   plan::Problem problem = p;
   problem.wire = choice.wire;
   auto plan = std::make_shared<const plan::Plan>(plan::make_plan(choice.algorithm, choice.order, problem));

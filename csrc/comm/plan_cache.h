@@ -1,4 +1,4 @@
-// Which plan runs a collective of a group. A plan is made once and kept.
+// The plans of a group's collectives. A plan is made once and kept.
 //
 // choice() and description() may be called by any thread, the rest only by the driver.
 #pragma once
@@ -23,7 +23,7 @@ class PlanCache {
     return collective::select(mesh_.settings, topology_, what, bytes);
   }
   std::string description() const { return collective::describe_choices(mesh_.settings, topology_); }
-  bool always_uses_arena() const { return always_uses_arena_; }  // for every size
+  bool always_uses_arena() const { return always_uses_arena_; }  // for every collective and size
 
   plan::Problem problem_of(const OpDesc& desc) const;
   std::shared_ptr<const plan::Plan> plan_for(const plan::Problem& problem);

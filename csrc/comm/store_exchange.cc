@@ -124,7 +124,7 @@ transport::WaitPolicy StoreExchange::wait_policy(std::string act, Missing missin
 void StoreExchange::check_progress(const std::string& act, const Missing& missing) {
   check_losses(missing);
   if (look_) look_(missing());
-  // A rank that misses nothing goes on, and meets the failure itself.
+  // A rank that misses nothing continues, and encounters the failure itself.
   if (store_.has({failed_key(generation_)}) && !missing().empty()) throw_failure_of_other();
   const bool late = deadline_.passed();
   if (!late && !schedule_.due(Deadline::Clock::now())) return;
@@ -229,7 +229,7 @@ void StoreExchange::give_up(const Error& error) noexcept {
   }
 }
 
-Error StoreExchange::named(const Error& error) const noexcept {
+Error StoreExchange::with_names(const Error& error) const noexcept {
   const int culprit = error.culprit();
   if (culprit < 0 || culprit >= world_ || culprit == rank_) return error;
   Error found = error;

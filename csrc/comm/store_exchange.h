@@ -45,12 +45,12 @@ class StoreExchange {
   std::string who() const { return "rank " + std::to_string(rank_) + "/" + std::to_string(world_); }
   std::string key(const std::string& what, int rank) const { return key_of(generation_, what, rank); }
 
-  // What a rank has published; nullopt if nothing so far.
+  // What a rank has published; nullopt: nothing yet.
   std::optional<std::string> peek(const std::string& what, int rank) const;
   void publish(const std::string& what, const std::string& value);
   // Publishes this rank's PeerInfo. Error(kMismatch) when another running process has the same rank.
   void publish_info(const PeerInfo& own);
-  // The values of `ranks`, in their order. Error(kTimeout) names the missing ones, with what is known of them.
+  // The values of `ranks`, in their order. Error(kTimeout) names the missing ones and what is known of them.
   std::vector<std::string> gather(const std::string& what, const std::vector<int>& ranks);
 
   // For waits on sockets, reported as "has waited 5 s for <missing ranks> to <act>".
@@ -66,8 +66,8 @@ class StoreExchange {
   // Sets a function that check_progress() calls with the missing ranks; it may throw. Empty: none.
   void on_look(std::function<void(const std::vector<int>&)> look) { look_ = std::move(look); }
 
-  // The error with pid and host of the culprit, for a Mismatch of both sides, as far as the store knows them.
-  Error named(const Error& error) const noexcept;
+  // A copy of the error with pid and host of the culprit; of a Mismatch, of both sides; as far as the store knows them.
+  Error with_names(const Error& error) const noexcept;
 
   // Publishes that this rank has failed, and why. Never throws.
   void give_up(const Error& error) noexcept;
@@ -95,7 +95,7 @@ class StoreExchange {
   uint64_t generation_;
   Losses losses_;
   std::function<void(const std::vector<int>&)> look_;
-  std::string duplicate_;  // the process that had this rank in the previous generation, if it was another one
+  std::string duplicate_;  // the other process that had this rank in the previous generation; empty: there was none
 };
 
 }  // namespace ringdp::comm

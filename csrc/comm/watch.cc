@@ -241,7 +241,7 @@ void Watch::look_at(int fd) {
 }
 
 void Watch::fail(const std::string& why) {
-  for (const auto& group : groups()) group->unwatched(why);
+  for (const auto& group : groups()) group->watch_failed(why);
   std::this_thread::sleep_for(std::chrono::milliseconds(kTickMs));
 }
 

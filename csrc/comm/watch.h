@@ -32,7 +32,7 @@ struct ControlMessage {
 };
 
 constexpr size_t kMaxText = 1500;
-constexpr size_t kMaxLastWords = 200;  // of a goodbye's text are shown
+constexpr size_t kMaxLastWords = 200;  // bytes of a goodbye's text that errors quote
 
 std::string encode(const ControlMessage& message);
 
@@ -53,14 +53,14 @@ enum class Drained { kOpen, kClosed, kUnreachable };  // kUnreachable: the conne
 // Reads what has arrived and appends its messages. Never blocks. Error(kInternal) as from feed().
 Drained drain_control(transport::SocketView socket, ControlParser& parser, std::vector<ControlMessage>& messages);
 
-// What the watch notifies: a group.
+// Notified by the watch; a group. Called by the watch thread.
 class Watched {
  public:
   virtual ~Watched() = default;
   virtual void peer_aborted(int rank, const ControlMessage& message) = 0;
   virtual void peer_left(int rank, const ControlMessage& goodbye) = 0;
   virtual void peer_lost(int rank, const std::string& how) = 0;  // gone without a goodbye
-  virtual void unwatched(const std::string& why) = 0;            // the watch itself has failed
+  virtual void watch_failed(const std::string& why) = 0;         // the watch itself has failed
   virtual std::vector<Loss> losses() const { return {}; }        // any thread
 };
 
@@ -79,7 +79,7 @@ class Watch {
   explicit Watch(std::function<void()> tick);  // also called about ten times a second
   ~Watch();                                    // joins the thread
 
-  // Error(kInternal) when the kernel will not watch that many.
+  // Any thread. Error(kInternal) when the kernel refuses to watch that many.
   void add(std::shared_ptr<Watched> group, const std::vector<WatchedPeer>& peers);
   void remove(const Watched* group);
   std::vector<Loss> losses();  // of all groups

@@ -16,8 +16,8 @@ constexpr uint64_t kPrime = 0x9e3779b185ebca87u;  // odd, so that multiplying lo
 constexpr size_t kLanes = 8;                      // chains that run side by side hide the latency of each
 constexpr size_t kBlock = kLanes * sizeof(uint64_t);
 
-// One to one in `state` and in `word`: what has differed keeps differing. The turn carries high bits down, where the
-// next multiplication spreads them.
+// A bijection of `state` and of `word`, so states that differ stay different. The rotation moves high bits down, where
+// the next multiplication spreads them.
 inline uint64_t mixed(uint64_t state, uint64_t word) { return std::rotl((state ^ word) * kPrime, 29); }
 
 inline uint64_t word_at(const unsigned char* at) {

@@ -6,8 +6,8 @@
 namespace ringdp::kernels {
 namespace {
 
-// One to one: the low half of the product has all of the word, as the factor is odd. Folding the high half down makes
-// it no linear function, so that changes which cancel in a sum of the words do not cancel here.
+// A bijection of the word: the factor is odd, so the low half of the product determines it. The shift makes it
+// non-linear, so changes that cancel in a sum of words do not cancel here.
 template <class Word>
 uint64_t sum_of_mixed(const unsigned char* at, int64_t words) {
   uint64_t sum = 0;

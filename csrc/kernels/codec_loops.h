@@ -1,4 +1,4 @@
-// The one text of all codec kernels; kernels_<instruction set>.cc compiles it with its own Isa (see vectors.h).
+// The source of all codec kernels; kernels_<instruction set>.cc compiles it with its own Isa (see vectors.h).
 //
 // No intermediate value is a subnormal float that matters, so flush-to-zero modes change no decoded bit.
 #pragma once
@@ -26,7 +26,8 @@ struct Int8Code {
   static Values decode(Ints code) { return __builtin_convertvector(code, Values); }
 };
 
-// e4m3fn by integer arithmetic: sign, exponent with bias 7, fraction; 0x7f (NaN) is never made, the scale says it.
+// e4m3fn by integer arithmetic: sign, exponent with bias 7, fraction; 0x7f (NaN) is never produced, because the scale
+// is NaN then.
 template <class Isa>
 struct Fp8Code {
   using Values = typename Floats<Isa>::Values;
@@ -131,7 +132,7 @@ struct CodecLoops {
     return __builtin_bit_cast(float, (__builtin_bit_cast(int32_t, scale) + 0x7fffff) & 0x7f800000);
   }
 
-  // Looks at a few vectors at a time: most blocks are through after the first.
+  // A few vectors at a time, because most blocks fail in the first.
   template <class Code>
   static bool is_exact(const float* block, float scale) {
     constexpr int64_t kLook = 64;

@@ -7,7 +7,7 @@ namespace ringdp::kernels {
 namespace {
 
 constexpr uintptr_t kShortBytes = 2048;  // glibc's own vector loops copy these
-constexpr uintptr_t kApartBytes = 16;    // multiples of it are no trouble
+constexpr uintptr_t kApartBytes = 16;    // multiples of it are not slow
 
 bool suits_memmove(const void* src, const void* dst, int64_t bytes) {
   const auto a = reinterpret_cast<uintptr_t>(src), b = reinterpret_cast<uintptr_t>(dst);
@@ -28,7 +28,7 @@ void copy(const void* src, void* dst, int64_t bytes) {
   const char* const end = from + bytes;
   for (; end - from >= static_cast<int64_t>(sizeof(Unaligned)); from += sizeof(Unaligned), to += sizeof(Unaligned)) {
     *reinterpret_cast<Unaligned*>(to) = *reinterpret_cast<const Unaligned*>(from);
-    asm volatile("" ::: "memory");  // else compilers see a memcpy in this loop, and call it
+    asm volatile("" ::: "memory");  // keeps compilers from turning this loop into a call of memcpy
   }
   std::memcpy(to, from, static_cast<size_t>(end - from));
 }

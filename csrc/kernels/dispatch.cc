@@ -24,12 +24,12 @@ std::vector<InstructionSet> detect() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    sets.push_back({"avx512", pick_avx512_kernel, avx512_codec(), avx2_copy_past_caches, avx512_step_kernels(),
+    sets.push_back({"avx512", pick_avx512_kernel, avx512_codec(), avx2_copy_nontemporal, avx512_step_kernels(),
                     avx2_unordered_checksum});
   }
   if (avx2) {
     sets.push_back(
-        {"avx2", pick_avx2_kernel, avx2_codec(), avx2_copy_past_caches, avx2_step_kernels(), avx2_unordered_checksum});
+        {"avx2", pick_avx2_kernel, avx2_codec(), avx2_copy_nontemporal, avx2_step_kernels(), avx2_unordered_checksum});
   }
 #endif
 #if defined(__aarch64__)
@@ -53,8 +53,8 @@ const char* instruction_set() { return supported_instruction_sets().front().name
 
 void fold(const FoldArgs& args) { fold_with(supported_instruction_sets().front().pick, args); }
 
-void copy_past_caches(const void* src, void* dst, int64_t bytes) {
-  supported_instruction_sets().front().copy_past_caches(src, dst, bytes);
+void copy_nontemporal(const void* src, void* dst, int64_t bytes) {
+  supported_instruction_sets().front().copy_nontemporal(src, dst, bytes);
 }
 
 }  // namespace ringdp::kernels

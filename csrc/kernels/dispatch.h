@@ -1,7 +1,7 @@
 // The kernels of one instruction set, and which sets this binary holds and this machine runs.
 //
-// fold(), encode(), decode(), sgd_step() and adam_step() check their arguments and cut the work into what kernels take;
-// a kernel does it on one instruction set. All kernels of a set are compiled in one file, kernels_<set>.cc.
+// fold(), encode(), decode(), sgd_step() and adam_step() check their arguments and cut the work into calls of kernels,
+// each for one instruction set. All kernels of a set are compiled in one file, kernels_<set>.cc.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -99,7 +99,7 @@ void adam_step_with(const StepKernels& kernels, const AdamSettings& settings, co
 // --- copies and checksums ---
 
 using CopyKernel = void (*)(const void* src, void* dst, int64_t bytes);
-void avx2_copy_past_caches(const void* src, void* dst, int64_t bytes);
+void avx2_copy_nontemporal(const void* src, void* dst, int64_t bytes);
 
 // unordered_checksum() without its check of sizes.
 using UnorderedChecksum = uint64_t (*)(const void* elements, int64_t count, int64_t element_bytes);
@@ -112,12 +112,12 @@ struct InstructionSet {
   const char* name;  // "avx512", "avx2", "neon" or "scalar"
   KernelPicker pick;
   const Codec& codec;
-  CopyKernel copy_past_caches;
+  CopyKernel copy_nontemporal;
   const StepKernels& step;
   UnorderedChecksum unordered_checksum;
 };
 
-// Best first, never empty; the last one is the compiler's baseline. Found once; thread-safe.
+// Best first, never empty; the last one is the compiler's baseline. Detected once; thread-safe.
 const std::vector<InstructionSet>& supported_instruction_sets();
 
 }  // namespace ringdp::kernels

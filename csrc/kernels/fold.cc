@@ -41,7 +41,7 @@ void check(const FoldArgs& args) {
   }
 }
 
-// The same fold in terms of the dtypes that have kernels.
+// The same fold with the dtype of a kernel.
 FoldArgs in_numbers(FoldArgs args) {
   if (args.dtype == DType::kC64 || args.dtype == DType::kC128) {
     args.dtype = args.dtype == DType::kC64 ? DType::kF32 : DType::kF64;
@@ -59,7 +59,7 @@ const char* at_element(const void* buffer, int64_t index, int64_t size) {
 }
 char* at_element(void* buffer, int64_t index, int64_t size) { return static_cast<char*>(buffer) + index * size; }
 
-// One kernel call: the kernel works on a multiple of kTile elements, this on any number up to kTile as well.
+// Calls a kernel, which needs a multiple of kTile elements, for any number of them.
 struct Step {
   const void* srcs[kMaxToAll];
   int n_srcs = 0;

@@ -1,4 +1,4 @@
-// Arithmetic on memory: fold N buffers element by element in the order given, then round once.
+// Reduces N buffers element by element in the order given, and rounds once.
 //
 // dst[i] = finish(((src0[i] op src1[i]) op src2[i]) ...). 16-bit floats are folded in float32 and rounded to
 // nearest even once; all other types fold in their own type (integers wrap). MIN and MAX propagate NaN as

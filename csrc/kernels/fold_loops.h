@@ -1,4 +1,4 @@
-// The one text of all fold kernels; kernels_<instruction set>.cc compiles it with its own Isa (see vectors.h).
+// The source of all fold kernels; kernels_<instruction set>.cc compiles it with its own Isa (see vectors.h).
 #pragma once
 #include <limits>
 #include <type_traits>

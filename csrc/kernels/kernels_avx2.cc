@@ -52,7 +52,7 @@ const Codec& avx2_codec() { return CodecLoops<Avx2>::kCodec; }
 
 const StepKernels& avx2_step_kernels() { return kKernels; }
 
-void avx2_copy_past_caches(const void* src, void* dst, int64_t bytes) {
+void avx2_copy_nontemporal(const void* src, void* dst, int64_t bytes) {
   constexpr int64_t kLine = 64, kVector = sizeof(__m256i);
   const auto* from = static_cast<const char*>(src);
   auto* to = static_cast<char*>(dst);

@@ -1,7 +1,7 @@
 // One step of SGD, Adam or AdamW on flat float32 arrays, with the bits of torch.optim's single-tensor step on the CPU.
 //
-// torch runs a step as a row of element-wise operators, each of which rounds; these are their roundings (torch 2.13,
-// torch/optim/sgd.py and adam.py, aten/src/ATen/native/cpu), [x] being a value rounded to float32:
+// torch runs a step as a sequence of element-wise operators, each of which rounds; these are their roundings
+// (torch 2.13, torch/optim/sgd.py and adam.py, aten/src/ATen/native/cpu), [x] being a value rounded to float32:
 //   lerp      m = fma(w, [g - m], m) for w = 1 - beta1 below 0.5, else fma([w - 1], [g - m], g)
 //   addcmul   v = fma([(1 - beta2) * g], g, [v * beta2])
 //   addcdiv   p = [[p * (1 - lr * decay)] + [[-lr / (1 - beta1^t) * m] / [[root(v) / root(1 - beta2^t)] + eps]]]
@@ -39,7 +39,7 @@ struct AdamSettings {
   bool amsgrad = false, maximize = false;
 };
 
-// What the settings come to in float32, as the kernels of the CPU and of devices take them.
+// The settings in float32, as the kernels for the CPU and for devices use them.
 struct SgdScalars {
   float minus_lr, momentum, share, weight_decay;  // share: 1 - dampening
   bool decays, has_momentum, first, nesterov, maximize;

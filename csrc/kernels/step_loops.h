@@ -1,4 +1,4 @@
-// The one text of all step kernels; kernels_<instruction set>.cc compiles it with its own Isa.
+// The source of all step kernels; kernels_<instruction set>.cc compiles it with its own Isa.
 //
 // An Isa (vectors.h) here also has fma(a, b, c), a * b + c as torch rounds it, and root(v), the IEEE square root.
 #pragma once

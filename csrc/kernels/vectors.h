@@ -26,7 +26,7 @@ struct Floats {
   using ShortBits = Vector<uint16_t, kLanes>;
 };
 
-// What memory holds (Pack) and what is added up (WidePack) of an element type.
+// An element type in memory (Pack) and in arithmetic (WidePack).
 template <class Isa, class T>
 struct Element {
   using Wide = T;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kCacheLine = 64;
 
-// What only moves. One barrier per stage; the root's own part never goes through a slot.
+// Collectives that only move tensors. One barrier per stage; the root's own part never goes through a slot.
 class ArenaMove {
  public:
   ArenaMove(const Problem& problem, const Builder& builder, ArenaChannel& channel)
@@ -29,7 +29,7 @@ class ArenaMove {
       case Collective::kScatter:
         return scatter();
       default:
-        return;  // barrier: every plan has one
+        return;  // barrier: every plan on the arena has one
     }
   }
 
@@ -42,7 +42,7 @@ class ArenaMove {
     for (int k = 0; k < ceil_div(problem_.largest_part(), elements); ++k) {
       const Extent mine = stage_of(rank_, k, elements);
       channel_.copy(builder_.input(0, mine), channel_.slot(rank_, k, mine.count()));
-      channel_.signal();
+      channel_.arrive();
       channel_.copy(builder_.input(0, mine), builder_.output(rank_, mine));  // instead of waiting idly
       channel_.wait();
       copy_out_others(k, elements);
@@ -51,7 +51,7 @@ class ArenaMove {
 
   void copy_out_others(int k, int64_t elements) {
     for (int i = 1; i < problem_.world; ++i) {
-      const int q = (rank_ + i) % problem_.world;  // not everyone at the same slot at once
+      const int q = (rank_ + i) % problem_.world;  // not all ranks at the same slot at once
       const Extent theirs = stage_of(q, k, elements);
       channel_.copy(channel_.slot(q, k, theirs.count()), builder_.output(q, theirs));
     }
@@ -116,8 +116,7 @@ class ArenaReduce {
   bool gets_result() const { return problem_.what == Collective::kAllReduce || rank_ == problem_.root; }
   bool others_read_mine() const { return problem_.what == Collective::kAllReduce || rank_ != problem_.root; }
 
-  // Kernels have one slot, and read their own copy as they read the others': the next plan waits for the slowest
-  // reader.
+  // Kernels have one slot, and read their own input from it too: the next plan waits for the slowest reader.
   void one_shot() {
     const Extent whole = {0, problem_.count};
     const Ref input = builder_.input(0, whole), copied = channel_.slot(rank_, 0, whole.count());
@@ -128,9 +127,9 @@ class ArenaReduce {
     if (problem_.on_device) channel_.barrier();
   }
 
-  // One barrier per stage and one more. copy_in(k+1) can run while others still copy_out(k-1) from the same slot:
-  // they read only my own piece, which copy_in leaves alone and which lies at the same place in every stage.
-  // fold(k+1), which does write it, comes after a barrier at which all arrived after copy_out(k-1).
+  // One barrier per stage and one more. copy_in(k+1) can run while others still copy_out(k-1) from the same slot: they
+  // read only my own piece, which copy_in does not write and which lies at the same place in every stage. fold(k+1),
+  // which does write it, comes after a barrier at which all arrived after copy_out(k-1).
   void stages() {
     const int64_t stage_elements = problem_.world * channel_.piece_elements();
     const int stages = static_cast<int>(ceil_div(problem_.count, stage_elements));
@@ -169,7 +168,7 @@ class ArenaReduce {
 
   void copy_out(Extent stage, int k) {
     for (int i = 1; i < problem_.world; ++i) {
-      const int q = (rank_ + i) % problem_.world;  // not everyone at the same slot at once
+      const int q = (rank_ + i) % problem_.world;  // not all ranks at the same slot at once
       const Extent theirs = piece(stage, q);
       if (theirs.count() == 0) continue;
       channel_.copy(channel_.piece(q, k, q, theirs.count()), builder_.output(0, theirs));
@@ -214,15 +213,15 @@ ArenaChannel::ArenaChannel(Builder& builder, const Problem& problem, int member,
                                                std::to_string(pieces * kCacheLine));
 }
 
-void ArenaChannel::signal() {
-  builder_.signal(channel_);
+void ArenaChannel::arrive() {
+  builder_.arrive(channel_);
   has_barrier_ = true;
 }
 
 void ArenaChannel::wait() { builder_.wait(channel_); }
 
 void ArenaChannel::barrier() {
-  signal();
+  arrive();
   wait();
 }
 
@@ -249,7 +248,7 @@ bool is_one_shot(const Problem& problem) {
 
 Plan arena(const Problem& problem) {
   if (problem.in_heaps) return one_pass(problem);
-  if (problem.traits().has_pairs()) return direct(problem);
+  if (problem.traits().has_splits()) return direct(problem);
   Builder builder("arena", problem);
   ArenaChannel channel(builder, problem, problem.rank, problem.world, problem.world);
   if (problem.traits().is(kReduces)) {

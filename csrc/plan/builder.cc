@@ -10,7 +10,7 @@ constexpr int64_t kCacheLine = 64;
 }  // namespace
 
 Builder::Builder(const std::string& algorithm, const Problem& problem)
-    : outputs_past_caches_(problem.overflows_caches()), line_bytes_(problem.in_kernels() ? kPackBytes : kCacheLine) {
+    : outputs_nontemporal_(problem.overflows_caches()), line_bytes_(problem.in_kernels() ? kPackBytes : kCacheLine) {
   plan_.algorithm = algorithm;
   plan_.what = problem.what;
   plan_.dtype = problem.dtype;
@@ -53,8 +53,8 @@ After Builder::fold(int channel, std::vector<Ref> srcs, std::vector<Ref> dsts, b
 }
 
 After Builder::copy(int channel, const Ref& src, const Ref& dst, std::vector<After> after) {
-  const bool past_caches = outputs_past_caches_ && dst.space == Space::kOutput;
-  return append(channel, {Verb::kCopy, false, false, -1, -1, {src}, {dst}, std::move(after), past_caches});
+  const bool nontemporal = outputs_nontemporal_ && dst.space == Space::kOutput;
+  return append(channel, {Verb::kCopy, false, false, -1, -1, {src}, {dst}, std::move(after), nontemporal});
 }
 
 After Builder::copy_to_all(int channel, const Ref& src, std::vector<Ref> dsts) {
@@ -69,7 +69,7 @@ After Builder::decode(int channel, const Ref& src, const Ref& dst, std::vector<A
   return append(channel, {Verb::kDecode, false, false, -1, -1, {src}, {dst}, std::move(after)});
 }
 
-After Builder::signal(int channel) { return append(channel, {Verb::kSignal, false, false, -1, -1, {}, {}, {}}); }
+After Builder::arrive(int channel) { return append(channel, {Verb::kArrive, false, false, -1, -1, {}, {}, {}}); }
 
 After Builder::wait(int channel) { return append(channel, {Verb::kWait, false, false, -1, -1, {}, {}, {}}); }
 

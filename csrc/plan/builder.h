@@ -28,7 +28,7 @@ class Builder {
   After copy_to_all(int channel, const Ref& src, std::vector<Ref> dsts);  // kernels only: loads once
   After encode(int channel, const Ref& src, const Ref& dst, std::vector<After> after = {});
   After decode(int channel, const Ref& src, const Ref& dst, std::vector<After> after = {});
-  After signal(int channel);
+  After arrive(int channel);
   After wait(int channel);
   After post(int channel, int peer, int round);
   After await(int channel, int peer, int round);
@@ -42,7 +42,7 @@ class Builder {
   Ref pushed(int member, Extent elements) const { return user(Space::kPushed, member, elements); }
   static Ref scratch(int64_t byte_offset, Form form, int64_t count);
 
-  // Offset of `bytes` more of scratch, aligned so that slots share no cache line.
+  // Reserves `bytes` more of scratch and returns their offset, aligned so that no two share a cache line.
   int64_t reserve_scratch(int64_t bytes);
 
   Plan finish() { return std::move(plan_); }
@@ -52,7 +52,7 @@ class Builder {
   Ref user(Space space, int tensor, Extent elements) const;
 
   Plan plan_;
-  bool outputs_past_caches_;
+  bool outputs_nontemporal_;
   int64_t line_bytes_;
   int32_t written_ = 0;  // steps
 };

@@ -15,10 +15,10 @@ namespace {
 Plan local(const Problem& problem) {
   Builder builder("local", problem);
   const int channel = builder.add_channel("own");
-  const Extent whole = {0, problem.traits().has_pairs() ? problem.sent_to(0) : problem.part(0)};
+  const Extent whole = {0, problem.traits().has_splits() ? problem.sent_to(0) : problem.part(0)};
   if (problem.what == Collective::kBarrier || whole.count() == 0) return builder.finish();
   const Ref input = builder.input(0, whole), output = builder.output(0, whole);
-  if (is_sum(problem.what) && problem.op == ReduceOp::kAvg) {
+  if (is_reduction(problem.what) && problem.op == ReduceOp::kAvg) {
     builder.fold(channel, {input}, {output}, true);
   } else {
     builder.copy(channel, input, output);

@@ -12,7 +12,7 @@ namespace {
 constexpr int kRawRound = 0;
 constexpr int kResultRound = 1;
 
-// By owner: its part of a reduce_scatter, or its share of the tensor in whole units of `unit` elements.
+// The slice of each owner: its part of a reduce_scatter, else its share of the tensor, cut at multiples of `unit`.
 std::vector<Extent> slices_of(const Problem& problem, int64_t unit) {
   std::vector<Extent> slices;
   for (int owner = 0; owner < problem.world; ++owner) {
@@ -22,14 +22,14 @@ std::vector<Extent> slices_of(const Problem& problem, int64_t unit) {
   return slices;
 }
 
-// What each owner sums, cut into segments of so many elements.
+// The slice that each owner reduces, cut into segments.
 struct Slices {
-  int64_t segments(int owner) const { return ceil_div(of[owner].count(), elements); }
-  int64_t longest_segment(int owner) const { return std::min(elements, of[owner].count()); }
-  Extent piece(int owner, int64_t s) const { return segment(of[owner], elements, s); }
+  int64_t segments(int owner) const { return ceil_div(by_owner[owner].count(), segment_elements); }
+  int64_t longest_segment(int owner) const { return std::min(segment_elements, by_owner[owner].count()); }
+  Extent segment(int owner, int64_t s) const { return plan::segment(by_owner[owner], segment_elements, s); }
 
-  std::vector<Extent> of;  // by owner
-  int64_t elements;
+  std::vector<Extent> by_owner;
+  int64_t segment_elements;
 };
 
 // Every rank sends each owner its slice, and the owner folds in rank order.
@@ -51,27 +51,29 @@ class OwnerFold {
     }
     fold_own_slice();
     for (int owner : channels_.peers) {
-      for (int64_t s = 0; gets(problem_.rank, owner) && s < slices_.segments(owner); ++s) {
-        builder_.recv(channels_.recv[owner], owner, kResultRound, builder_.output(0, slices_.piece(owner, s)));
+      for (int64_t s = 0; gets_result(problem_.rank, owner) && s < slices_.segments(owner); ++s) {
+        builder_.recv(channels_.recv[owner], owner, kResultRound, builder_.output(0, slices_.segment(owner, s)));
       }
     }
     return builder_.finish();
   }
 
  private:
-  // Where a result is written: user memory, or on its way to the root a slot that has to be free first.
+  // Where a result is written: the output tensor, or, if only the root keeps it, a scratch slot that must be free
+  // first.
   struct Place {
     Ref ref;
     std::vector<After> free;
     int slot = 0;
   };
 
-  bool gets(int rank, int owner) const {
+  // Whether `rank` gets the result of `owner`'s slice.
+  bool gets_result(int rank, int owner) const {
     if (problem_.what == Collective::kReduceScatter) return rank == owner;
     return problem_.what == Collective::kAllReduce || rank == problem_.root;
   }
   Ref raw(int owner, int64_t s) const {
-    return builder_.input(problem_.what == Collective::kReduceScatter ? owner : 0, slices_.piece(owner, s));
+    return builder_.input(problem_.what == Collective::kReduceScatter ? owner : 0, slices_.segment(owner, s));
   }
 
   void fold_own_slice() {
@@ -82,16 +84,16 @@ class OwnerFold {
     for (int peer = 0; peer < problem_.world; ++peer) {
       received_.emplace_back(builder_, peer == me ? 0 : slots, slot_bytes);
     }
-    if (!gets(me, me)) passing_.emplace(builder_, slots, slot_bytes);
+    if (!gets_result(me, me)) for_root_.emplace(builder_, slots, slot_bytes);
     for (int64_t s = 0; s < slices_.segments(me); ++s) {
-      const Place place = place_for_result(slices_.piece(me, s));
+      const Place place = place_for_result(slices_.segment(me, s));
       share(place, fold(s, place));
     }
   }
 
   Place place_for_result(Extent mine) {
-    if (!passing_) return {builder_.output(0, mine), {}};
-    const Window::Slot slot = passing_->take();
+    if (!for_root_) return {builder_.output(0, mine), {}};
+    const Window::Slot slot = for_root_->take();
     return {Builder::scratch(slot.offset, Form::kRaw, mine.count()), slot.free, slot.index};
   }
 
@@ -112,9 +114,9 @@ class OwnerFold {
 
   void share(const Place& place, After folded) {
     for (int peer : channels_.peers) {
-      if (!gets(peer, problem_.rank)) continue;
+      if (!gets_result(peer, problem_.rank)) continue;
       const After sent = builder_.send(channels_.send[peer], peer, kResultRound, place.ref, {folded});
-      if (passing_) passing_->release_after(place.slot, sent);  // the root is its only reader
+      if (for_root_) for_root_->release_after(place.slot, sent);  // the root is its only reader
     }
   }
 
@@ -122,16 +124,16 @@ class OwnerFold {
   const Slices slices_;
   Builder builder_;
   const PeerChannels channels_;
-  std::vector<Window> received_;   // by peer: raw segments of the own slice
-  std::optional<Window> passing_;  // results that only the root gets
+  std::vector<Window> received_;    // by peer: raw segments of this rank's slice
+  std::optional<Window> for_root_;  // results that this rank does not keep
 };
 
-// Over a wire type. A slice's owner quantises its own contribution as well, decodes all of them, folds in
-// wide_of(dtype) and divides. In an all_reduce it then encodes the result, sends that, and adopts what it decodes to,
-// as all ranks do: the same bits everywhere. In a reduce_scatter the result stays with its owner and is not quantised.
-// Slices and segments are cut at multiples of kWireBlock from the start of the tensor (of the part, in a
-// reduce_scatter), so which rank owns a block, and in which segment it travels, changes nothing. In-place safety: as in
-// OwnerFold, and what is sent has been encoded into scratch before.
+// In a wire type. A slice's owner quantises its own contribution as well, decodes all of them, folds in wide_of(dtype)
+// and divides. In an all_reduce it then encodes the result, sends that, and adopts what it decodes to, as all ranks do:
+// the same bits everywhere. In a reduce_scatter the result stays with its owner and is not quantised. Slices and
+// segments are cut at multiples of kWireBlock from the start of the tensor (of the part, in a reduce_scatter), so which
+// rank owns a block, and in which segment it travels, changes nothing. In-place safety: as in OwnerFold, and what is
+// sent has been encoded into scratch before.
 class EncodedFold {
  public:
   explicit EncodedFold(const Problem& problem)
@@ -155,22 +157,22 @@ class EncodedFold {
     return {slices, align_up(segment_elements(problem, longest(slices)), kWireBlock)};
   }
   Ref contribution(int owner, int64_t s) const {
-    return builder_.input(shares_result() ? 0 : owner, slices_.piece(owner, s));
+    return builder_.input(shares_result() ? 0 : owner, slices_.segment(owner, s));
   }
 
-  // For `count` elements in wire bytes, and as partial sums.
+  // Scratch for `count` elements, encoded and as partial sums.
   int64_t reserve_encoded(int64_t count) { return builder_.reserve_scratch(encoded_bytes(problem_.wire, count)); }
   int64_t reserve_wide(int64_t count) { return builder_.reserve_scratch(count * size_of(wide_of(problem_.dtype))); }
   static Ref encoded(int64_t at, int64_t count) { return Builder::scratch(at, Form::kEncoded, count); }
   static Ref wide(int64_t at, int64_t count) { return Builder::scratch(at, Form::kWide, count); }
 
-  // One slot will do: the channel encodes the next segment when the link has taken the last one.
+  // One slot is enough: the channel encodes the next segment once the link has accepted the previous one.
   void send_contribution(int owner) {
     if (slices_.segments(owner) == 0) return;
     const int channel = channels_.send[owner];
     const int64_t slot = reserve_encoded(slices_.longest_segment(owner));
     for (int64_t s = 0; s < slices_.segments(owner); ++s) {
-      const Ref bytes = encoded(slot, slices_.piece(owner, s).count());
+      const Ref bytes = encoded(slot, slices_.segment(owner, s).count());
       builder_.encode(channel, contribution(owner, s), bytes);
       builder_.send(channel, owner, kRawRound, bytes);
     }
@@ -181,9 +183,9 @@ class EncodedFold {
     const int channel = channels_.recv[owner];
     const int64_t slot = reserve_encoded(slices_.longest_segment(owner));
     for (int64_t s = 0; s < slices_.segments(owner); ++s) {
-      const Ref bytes = encoded(slot, slices_.piece(owner, s).count());
+      const Ref bytes = encoded(slot, slices_.segment(owner, s).count());
       builder_.recv(channel, owner, kResultRound, bytes);
-      builder_.decode(channel, bytes, builder_.output(0, slices_.piece(owner, s)));
+      builder_.decode(channel, bytes, builder_.output(0, slices_.segment(owner, s)));
     }
   }
 
@@ -196,21 +198,21 @@ class EncodedFold {
       received_.emplace_back(builder_, rank == me_ ? 0 : slots, encoded_bytes(problem_.wire, most));
       sums_.push_back(reserve_wide(most));
     }
-    // Results wait for the link behind all contributions, so as many as there are may have to be kept.
-    if (shares_result()) results_ = reserve_encoded(slices_.of[me_].count());
+    // Results are queued behind all contributions on each link, so all of them may have to be buffered.
+    if (shares_result()) results_ = reserve_encoded(slices_.by_owner[me_].count());
     for (int64_t s = 0; s < slices_.segments(me_); ++s) {
       const Ref sum = fold(s);
       if (shares_result()) {
         share(s, sum);
       } else {
-        builder_.fold(channels_.own, {sum}, {builder_.output(0, slices_.piece(me_, s))}, true);
+        builder_.fold(channels_.own, {sum}, {builder_.output(0, slices_.segment(me_, s))}, true);
       }
     }
   }
 
-  // The sum of everyone's decoded segment; divided only if it is to be encoded.
+  // The sum of all ranks' decoded segments; divided only if it will be encoded.
   Ref fold(int64_t s) {
-    const int64_t count = slices_.piece(me_, s).count();
+    const int64_t count = slices_.segment(me_, s).count();
     std::vector<Ref> srcs;
     for (int rank = 0; rank < problem_.world; ++rank) srcs.push_back(wide(sums_[rank], count));
     builder_.encode(channels_.own, contribution(me_, s), encoded(own_, count));
@@ -226,8 +228,8 @@ class EncodedFold {
   }
 
   void share(int64_t s, const Ref& sum) {
-    const Extent mine = slices_.piece(me_, s);
-    const Ref result = encoded(results_ + encoded_bytes(problem_.wire, s * slices_.elements), mine.count());
+    const Extent mine = slices_.segment(me_, s);
+    const Ref result = encoded(results_ + encoded_bytes(problem_.wire, s * slices_.segment_elements), mine.count());
     const After ready = builder_.encode(channels_.own, sum, result);
     for (int peer : channels_.peers) builder_.send(channels_.send[peer], peer, kResultRound, result, {ready});
     builder_.decode(channels_.own, result, builder_.output(0, mine));
@@ -238,9 +240,9 @@ class EncodedFold {
   const Slices slices_;
   Builder builder_;
   const PeerChannels channels_;
-  std::vector<Window> received_;   // by peer: encoded segments of the own slice
-  std::vector<int64_t> sums_;      // scratch by rank: its decoded segment
-  int64_t own_ = 0, results_ = 0;  // scratch: the own encoded segment, all encoded results
+  std::vector<Window> received_;   // by peer: encoded segments of this rank's slice
+  std::vector<int64_t> sums_;      // scratch, by rank: that rank's decoded segment
+  int64_t own_ = 0, results_ = 0;  // scratch: this rank's encoded segment, all encoded results
 };
 
 // The collectives that only move tensors. A transfer is one step whatever its size: links stream it piece by piece.
@@ -267,7 +269,7 @@ class DirectMoves {
         all_to_all();
         break;
       default:
-        break;  // barrier: executors exchange headers with every peer first, which is one
+        break;  // barrier: executors exchange headers with every peer first, and that is the barrier
     }
     return builder_.finish();
   }
@@ -351,7 +353,7 @@ Plan server(const Problem& problem) {
     case Collective::kReduce:
       return fold_at(problem.root, problem);
     case Collective::kBroadcast: {
-      Plan plan = direct(problem);  // the root serving everyone is what direct does anyway
+      Plan plan = direct(problem);  // direct already has the root send to all ranks
       plan.algorithm = "server";
       return plan;
     }

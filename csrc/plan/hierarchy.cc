@@ -35,10 +35,10 @@ class Hierarchy {
   }
 
  private:
-  // Why no slot is overwritten under a reader: copy_in(k+1) shares its slot with stage k-1. It leaves my own piece
-  // alone, and the others were read in fold_and_pass(k-1), before the last barrier. show(k-1) writes my own piece,
-  // where stage k-3 was; copy_out(k-3) was over everywhere before the last barrier.
-  // Two stages are under way between the hosts: results of one come back while the next is folded.
+  // Why no slot is overwritten while it is read: copy_in(k+1) shares its slot with stage k-1. It does not write my own
+  // piece, and the others were read in fold_and_pass(k-1), before the last barrier. publish_result(k-1) writes my own
+  // piece over that of stage k-3; copy_out(k-3) was done on all ranks before the last barrier. Two stages are in flight
+  // between the hosts: results of one come back while the next is folded.
   void reduce_slots() {
     if (stages_ == 0) return;
     copy_in(0);
@@ -46,15 +46,15 @@ class Hierarchy {
     for (int k = 0; k <= stages_; ++k) {
       copy_in(k + 1);
       for (int64_t s = 0; k < stages_ && s < segments(k); ++s) fold_and_pass(k, s);
-      if (k > 0) show(k - 1);
+      if (k > 0) publish_result(k - 1);
       barrier();
       if (k > 0) copy_out(k - 1);
     }
   }
 
-  // All inputs are there after the first barrier. Until the second, no rank but a piece's owner touches it on a host,
-  // so that a result may be where the input was. Both ends of a link name the prefix of segment s before the result of
-  // segment s - H, which goes in the same round.
+  // All inputs are ready after the first barrier. Until the second, only its owner accesses a piece on a host, so a
+  // result may overwrite the input. Both ends of a link name the prefix of segment s before the result of segment s -
+  // H, which goes in the same round.
   void reduce_tensors() {
     barrier();
     for (int64_t s = 0; segments(0) > 0 && s < segments(0) + at_.hosts; ++s) {
@@ -80,7 +80,7 @@ class Hierarchy {
     if (!alone()) arena_.barrier();
   }
 
-  // Which is its own partial sum; no kernel only widens.
+  // A lone rank's input is its host's partial sum; it is sent raw, as no kernel only converts to the wide type.
   bool passes_input() const { return problem_.on_device && at_.host == 0 && alone(); }
   Form form_of_prefix() const {
     const bool is_input = problem_.on_device && at_.host == 1 && problem_.hosts[1] == 1;
@@ -95,7 +95,7 @@ class Hierarchy {
   Extent mine(int k) const { return piece(k, at_.member); }
   Extent part(int k, int64_t s) const { return segment(mine(k), elements_, s); }
   int64_t segments(int k) const { return owns_ ? ceil_div(mine(k).count(), elements_) : 0; }
-  // Round in which segment `s` of stage `k` leaves the first host; in that before, kernels reduce it.
+  // Round in which segment `s` of stage `k` leaves the first host; kernels reduce it in the round before.
   int round(int k, int64_t s) const {
     return static_cast<int>(k * ceil_div(piece_elements_, elements_) + s) + (problem_.in_kernels() ? 1 : 0);
   }
@@ -116,7 +116,7 @@ class Hierarchy {
     }
   }
 
-  // What this host's ranks bring, in rank order.
+  // The inputs of this host's ranks, in rank order.
   std::vector<Ref> contributions(int k, int64_t s) const {
     const Ref own = builder_.input(0, part(k, s));
     if (!problem_.in_kernels()) return arena_.in_rank_order(own, k, at_.member, s * elements_);
@@ -160,7 +160,7 @@ class Hierarchy {
     return folded;
   }
 
-  // From the host before, and on to the next.
+  // Receives from the previous host and sends on to the next.
   After take_result(int k, int64_t s) {
     const Ref result = builder_.output(0, part(k, s));
     const int arrival = round(k, s) + last_ + at_.host;
@@ -169,8 +169,8 @@ class Hierarchy {
     return came;
   }
 
-  // Both ends of a link name partial sums of stage k before results of stage k-1: so they agree on the stream.
-  void show(int k) {
+  // Both ends of a link list partial sums of stage k before results of stage k-1, so they agree on their order.
+  void publish_result(int k) {
     if (!owns_) return;
     std::vector<After> ready;
     for (int64_t s = 0; at_.host < last_ && s < segments(k); ++s) ready = {take_result(k, s)};
@@ -178,7 +178,7 @@ class Hierarchy {
     arena_.copy(builder_.output(0, mine(k)), arena_.piece(at_.member, k, at_.member, mine(k).count()), ready);
   }
 
-  // Into the outputs of the host's ranks. Beginning with the next member, lest all write to the first at once.
+  // Copies to the outputs of the host's ranks, beginning with the next one, so that they do not all write to the same.
   void give(Extent part, const std::vector<After>& ready) {
     for (int i = 1; i < at_.members; ++i) {
       const int member = (at_.member + i) % at_.members;
@@ -188,14 +188,14 @@ class Hierarchy {
 
   const Problem& problem_;
   const HostPlace at_;
-  const int last_;   // host
-  const bool owns_;  // pieces
+  const int last_;   // the last host
+  const bool owns_;  // this rank owns a piece of each stage
   Builder builder_;
   ArenaChannel arena_;
   const int64_t stage_elements_;
   const int stages_;
-  const int64_t piece_elements_, elements_;   // of the largest piece, per segment
-  int next_ = 0, previous_ = 0;               // ranks: the owners of my pieces on the hosts around
+  const int64_t piece_elements_, elements_;   // elements of the largest piece and of a segment
+  int next_ = 0, previous_ = 0;               // ranks that own my pieces on the neighbouring hosts
   int send_ = 0, recv_ = 0;                   // channels
   std::optional<Window> received_, partial_;  // prefixes in, prefixes out
 };

@@ -5,12 +5,12 @@
 // and results go once round the hosts. Per host S is sent for 2 hosts, at most 2S for more (S: bytes of the tensor;
 // partial sums of 16-bit floats are float32). Arena member index = place within the host.
 //
-// A stage is one filling of a slot. Of tensors that a host's ranks reach, as kernels have them (in_kernels()), it is
-// all of the tensor: a piece's owner reads inputs and writes outputs where they are, between a barrier at the beginning
-// and one at the end. Segment s is then reduced on host h in round s + h, so that all hosts are at work; there are S +
+// A stage is one filling of a slot. In kernels that access peers' tensors directly (in_kernels()) there is one stage,
+// the whole tensor: a piece's owner reads inputs and writes outputs in place, between a barrier at the beginning and
+// one at the end. Segment s is then reduced on host h in round s + h, so that all hosts are at work; there are S +
 // 2(H-1) rounds, the first without messages. A lone rank of the first host sends its input as it is.
 //
-// One host: arena's plan. One rank on each: ring's. Other collectives: direct's. The plan says which it is.
+// With one host it is arena's plan, with one rank per host ring's, for other collectives direct's, under that name.
 #pragma once
 #include "plan/plan.h"
 
@@ -20,16 +20,16 @@ namespace ringdp::plan {
 struct HostPlace {
   explicit HostPlace(const Problem& problem);
 
-  // The rank at this rank's place on that host, counted round the hosts.
+  // The rank with this rank's place on host `on` (modulo the number of hosts).
   int counterpart(const Problem& problem, int on) const { return problem.hosts[(on + hosts) % hosts] + member; }
 
   int hosts, host = 0;          // how many, and this rank's
   int member = 0, members = 0;  // this rank's place on its host, and how many are there
-  int smallest;                 // host, in ranks
+  int smallest;                 // number of ranks of the smallest host
 };
 
 // A valid problem with world > 1. InvalidArgument when it has no hosts, because the ranks of some host are not
-// contiguous (collective/select falls back to direct then), or when slot_bytes has no cache line for each piece.
+// contiguous (collective/select falls back to direct then), or when a slot is too small for a cache line per piece.
 Plan hierarchy(const Problem& problem);
 
 }  // namespace ringdp::plan

@@ -9,9 +9,9 @@
 namespace ringdp::plan {
 namespace {
 
-constexpr int kEntry = 0, kExit = 1;      // rounds of flags: a rank's tensors are there, or they are done with
+constexpr int kEntry = 0, kExit = 1;      // rounds of flags: a rank's tensors are ready; they are no longer accessed
 constexpr int64_t kLinePairBytes = 128;   // slices share no cache line, and vectors are aligned if the tensor is
-constexpr int64_t kPieceBytes = 4 << 20;  // of one step: between steps executors look at failures and at other groups
+constexpr int64_t kPieceBytes = 4 << 20;  // per step: between steps the driver checks for failures and other groups
 
 int64_t parts_before(const Problem& problem, int rank) {
   int64_t elements = 0;
@@ -19,7 +19,7 @@ int64_t parts_before(const Problem& problem, int rank) {
   return elements;
 }
 
-// Of an all_to_all; 0 when parts differ: then only a pair knows where its parts begin.
+// Input bytes of an all_to_all; 0 when parts differ, because only a pair then knows where its parts begin.
 int64_t equal_parts_bytes(const Problem& problem) {
   return problem.sends.empty() && problem.recvs.empty() ? problem.world * problem.count * size_of(problem.dtype) : 0;
 }
@@ -59,7 +59,7 @@ class OnePass {
         break;
       case Collective::kBarrier:
         require_kernels();
-        return builder_.finish();  // all have entered
+        return builder_.finish();  // enter() was the barrier
     }
     leave();
     return builder_.finish();
@@ -74,14 +74,14 @@ class OnePass {
 
   bool is_root() const { return rank_ == problem_.root; }
   bool has_root() const { return problem_.what == Collective::kGather || problem_.what == Collective::kScatter; }
-  // In kernels, where a rank that moves needs one flag of each other rank, and none from it.
+  // In kernels: only the root copies, and exchanges one flag with each other rank instead of a barrier.
   bool root_moves() const {
     const bool in_one_shot = problem_.what == Collective::kReduce && is_one_shot(problem_);
     return problem_.on_device && (has_root() || in_one_shot);
   }
   bool roots_broadcast() const { return problem_.on_device && problem_.what == Collective::kBroadcast; }
 
-  // Beginning with the next, so that not all ranks are at the same tensor at once.
+  // Beginning with the next rank, so that ranks do not all access the same tensor at once.
   std::vector<int> peers() const {
     std::vector<int> ranks;
     for (int i = 1; i < problem_.world; ++i) ranks.push_back((rank_ + i) % problem_.world);
@@ -89,11 +89,11 @@ class OnePass {
   }
 
   void barrier() {
-    builder_.signal(channel_);
+    builder_.arrive(channel_);
     builder_.wait(channel_);
   }
 
-  // All ranks' tensors are there once all have entered; a root tells that to those it sends to.
+  // Waits until the tensors that this rank accesses are ready.
   void enter() {
     if (!problem_.on_device) return;
     if (!root_moves() && !roots_broadcast()) return barrier();
@@ -109,13 +109,13 @@ class OnePass {
     if (!is_root()) builder_.await(channel_, problem_.root, kExit);
   }
 
-  // Of the tensor: a slice for each rank.
+  // The slice of the tensor that `owner` of `owners` ranks reduces or forwards.
   Extent slice(int owner, int owners) const {
     const int64_t lines = std::max<int64_t>(1, kLinePairBytes / size_of(problem_.dtype));
     return balanced_part(problem_.count, owners, owner, problem_.on_device ? problem_.unit() : lines);
   }
 
-  // Of a slice or part of `count` elements, from its begin; none of an empty one. A kernel's step is not cut.
+  // Cuts a slice or part of `count` elements into steps; extents are relative to its begin. Kernels take it whole.
   std::vector<Extent> pieces(int64_t count) const {
     const int64_t elements = problem_.on_device ? std::max<int64_t>(count, 1) : kPieceBytes / size_of(problem_.dtype);
     std::vector<Extent> all;
@@ -127,14 +127,14 @@ class OnePass {
     return rank == rank_ ? builder_.output(0, elements) : builder_.peer_output(rank, elements);
   }
 
-  // `own` at its place, `elements` of the inputs of the others.
+  // Sources of a fold: `own` at this rank's position, `elements` of the inputs of all others.
   std::vector<Ref> in_rank_order(const Ref& own, Extent elements) const {
     std::vector<Ref> refs;
     for (int q = 0; q < problem_.world; ++q) refs.push_back(q == rank_ ? own : builder_.peer_input(q, elements));
     return refs;
   }
 
-  // Only its owner reads a slice, so its result may lie where the inputs were.
+  // Only its owner reads a slice, so its result may overwrite the inputs.
   void reduce_slice() {
     const Extent mine = slice(rank_, problem_.world);
     for (const Extent piece : pieces(mine.count())) {
@@ -150,8 +150,8 @@ class OnePass {
   void reduce_part() {
     const int64_t begin = parts_before(problem_, rank_);
     for (const Extent piece : pieces(problem_.part(rank_))) {
-      const std::vector<Ref> everyones = in_rank_order(builder_.input(rank_, piece), behind(begin, piece));
-      builder_.fold(channel_, everyones, {builder_.output(0, piece)}, true);
+      const std::vector<Ref> parts = in_rank_order(builder_.input(rank_, piece), behind(begin, piece));
+      builder_.fold(channel_, parts, {builder_.output(0, piece)}, true);
     }
   }
 
@@ -162,7 +162,7 @@ class OnePass {
     for (const int peer : peers()) builder_.post(channel_, peer, kExit);
   }
 
-  // Every part that this rank moves: its own for others in kernels, else those for itself. A root tells who is served.
+  // Copies what this rank has for its peers (kernels, but for a gather), or else what its peers have for it.
   void move() {
     const bool stores = problem_.on_device && problem_.what != Collective::kGather;
     for (int i = 0; i < problem_.world; ++i) {
@@ -185,10 +185,10 @@ class OnePass {
     return true;
   }
 
-  // What `from` has for `to`: a part of its input or one of its inputs, to be one of the outputs there or in its one.
+  // Copies what `from` has for `to`: its input or one of its inputs, into the output of `to` or one of its outputs.
   void move(int from, int to) {
     if (!goes(from, to)) return;
-    const auto one_for_each = [](Tensors held) { return held == Tensors::kParts || held == Tensors::kPairs; };
+    const auto one_for_each = [](Tensors held) { return held == Tensors::kParts || held == Tensors::kSplits; };
     const bool for_each = one_for_each(problem_.traits().inputs), from_each = one_for_each(problem_.traits().outputs);
     const int64_t before_input = for_each ? parts_before(problem_, to) : 0;
     const int64_t before_output = from_each ? parts_before(problem_, from) : 0;
@@ -211,12 +211,12 @@ class OnePass {
     builder_.copy_to_all(channel_, builder_.input(0, mine), targets);
   }
 
-  // The slice that a rank other than the root gets first, and stores to the others.
+  // The slice that `receiver`, which is not the root, gets from the root and stores to the others.
   Extent first_slice(int receiver) const {
     return slice(wrap(receiver - problem_.root - 1, problem_.world), problem_.world - 1);
   }
 
-  // The root has heard all before it sends, so a rank that has its slice knows that all have entered.
+  // The root awaits all ranks before it sends, so a rank that has its slice knows that all tensors are ready.
   void broadcast_slices() {
     if (is_root()) {
       for (const int peer : peers()) {
@@ -266,13 +266,13 @@ bool is_for_one_pass(const Problem& problem) {
   const int another = (problem.root + 1) % problem.world;
   const bool reaches = reached_by_others(problem, problem.root).inputs || reached_by_others(problem, another).inputs;
   return reaches &&
-         (problem.traits().has_pairs() ? equal_parts_bytes(problem) : problem.shared_bytes()) > problem.one_pass_bytes;
+         (problem.traits().has_splits() ? equal_parts_bytes(problem) : problem.total_bytes()) > problem.one_pass_bytes;
 }
 
 int64_t input_elements(const Problem& problem, int rank) {
   switch (problem.traits().inputs) {
     case Tensors::kParts:
-    case Tensors::kPairs:
+    case Tensors::kSplits:
       return parts_before(problem, problem.world);
     case Tensors::kPart:
       return problem.part(rank);

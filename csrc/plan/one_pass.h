@@ -1,37 +1,37 @@
 // One pass: plans over tensors that lie in memory that all ranks map, heaps of a host's ranks or memory of devices. No
 // slots: every input byte is read where it lies and every output byte is written once.
 //
-// all_reduce, reduce: rank r owns slice r, reduces it from all tensors in rank order and stores it to all who get it.
+// all_reduce, reduce: rank r owns slice r, reduces it from all tensors in rank order and stores it to all receivers.
 // reduce_scatter: every rank reduces its part from all. all_gather, broadcast, gather, scatter, all_to_all: each part
 // goes from its owner's tensor to the tensor of each rank that gets it.
 //
 // On a host the rank that gets a part copies it. Executors begin such a plan when all ranks have entered the
 // collective, because only their headers say where the tensors lie; so no barrier is needed ahead. The one at the end
-// says that no rank touches another's tensors any more. In an all_to_all all parts are equal: where they differ only a
-// part's sender knows where it is.
+// ensures that no rank accesses another's tensors any more. An all_to_all has such a plan only with equal parts:
+// otherwise only a part's sender knows its offset.
 //
-// Kernels begin by themselves, so their plans begin with a barrier. The owner of a part stores it, because stores need
-// not wait for an answer; the root of a broadcast stores a slice to each other rank, which stores it to the rest, so
-// the root sends every element once. In a gather, a scatter and a reduce in one shot the root alone moves, and each
-// other rank exchanges one flag with it.
+// Kernels begin without that exchange, so their plans begin with a barrier. The owner of a part stores it, because
+// stores need not wait for an answer; the root of a broadcast stores a slice to each other rank, which stores it to the
+// rest, so the root sends every element once. In a gather, a scatter and a reduce in one shot the root alone moves, and
+// each other rank exchanges one flag with it.
 #pragma once
 #include "plan/plan.h"
 
 namespace ringdp::plan {
 
-// The tensors of one rank that others reach into, so that they must lie in its heap.
+// Which tensors of one rank its peers access, so that they must lie in its heap.
 struct Reached {
   bool inputs = false;  // all of them, laid end to end
   bool outputs = false;
 };
 Reached reached_by_others(const Problem& problem, int rank);
 
-// Whether a one-pass plan exists and the tensors are so large that it beats slots, whose first barrier shows the
-// headers as well. Equal on all ranks, but for an all_to_all, whose counts are a pair's affair: one rank that says no
-// decides.
+// Whether a one-pass plan exists and the tensors are large enough that it beats slots, which need no exchange of
+// headers ahead of their first barrier. Equal on all ranks, except for an all_to_all, whose counts differ: there all
+// must agree.
 bool is_for_one_pass(const Problem& problem);
 
-// Elements of all input tensors of a rank that has some. Output tensors that others reach into have problem.count.
+// Elements of all input tensors together of a rank that has inputs. Outputs that peers access have problem.count.
 int64_t input_elements(const Problem& problem, int rank);
 
 // InvalidArgument for a collective without such a plan; kernels have one for each, with equal parts.

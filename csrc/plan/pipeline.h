@@ -1,4 +1,4 @@
-// What pipelines on links share: segments, the slots that they pass through, and channels to all peers.
+// Shared by the pipelines on links: segments, the scratch slots that they pass through, and channels to all peers.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace ringdp::plan {
 
-// Elements per segment of up to `count`: the whole units that segment_bytes holds, more where the plan's `pipelines`
-// would have over most_segments together; at least a unit.
+// Elements per segment of an extent of up to `count` elements: as many whole units as segment_bytes holds, at least
+// one; more where the plan's `pipelines` extents together would have more than most_segments.
 int64_t segment_elements(const Problem& problem, int64_t count, int64_t pipelines = 1);
 
-// Elements of the longest one.
+// Elements of the longest extent.
 int64_t longest(const std::vector<Extent>& extents);
 
 // Segment `k` of `whole`; empty beyond its end.
@@ -24,14 +24,14 @@ inline Extent segment(Extent whole, int64_t elements, int64_t k) {
 // Segments in flight per stream: enough to receive, fold and send at the same time with one to spare.
 constexpr int kWindow = 4;
 
-// A few slots of scratch used in turn: bounds the memory of a pipeline, whatever the length of the message. A slot is
-// written again only after its last reader; take() says what that is.
+// A few slots of scratch used in turn, so that a pipeline's memory does not grow with the message. A slot is written
+// again only after its last reader, which take() returns.
 class Window {
  public:
   struct Slot {
     int index = 0;
     int64_t offset = 0;       // bytes into scratch
-    std::vector<After> free;  // what has to be over before the slot is written
+    std::vector<After> free;  // steps that must be done before the slot is written
   };
 
   Window(Builder& builder, int slots, int64_t slot_bytes);
@@ -45,12 +45,12 @@ class Window {
   size_t next_ = 0;
 };
 
-// Of plans in which every rank talks to every other: a channel per peer and direction, and one for own memory. A slow
-// peer then holds no other back.
+// For plans in which every rank talks to every other: a channel per peer and direction, and one for local steps, so
+// that a slow peer does not hold back the others.
 struct PeerChannels {
   PeerChannels(Builder& builder, const Problem& problem);
 
-  std::vector<int> peers;       // starting with the next rank, so that no rank is everyone's first target
+  std::vector<int> peers;       // starting with the next rank, so that ranks do not all send to the same peer first
   std::vector<int> send, recv;  // channels by peer
   int own = 0;                  // channel of folds and copies
 };

@@ -34,19 +34,19 @@ int64_t Problem::largest_part() const {
   return counts.empty() ? count : *std::max_element(counts.begin(), counts.end());
 }
 
-int64_t Problem::shared_bytes() const {
-  if (traits().has_pairs() || traits().inputs == Tensors::kNone) return 0;
+int64_t Problem::total_bytes() const {
+  if (traits().has_splits() || traits().inputs == Tensors::kNone) return 0;
   int64_t elements = has_parts() ? world * count : count;
   if (!counts.empty()) elements = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   return elements * size_of(dtype);
 }
 
 bool Problem::overflows_caches() const {
-  if (traits().is(kReduces)) return false;  // sums write where they have read
+  if (traits().is(kReduces)) return false;  // reductions write memory that they have just read
   const bool once = traits().outputs == Tensors::kPart || traits().root == Root::kWrites;
-  int64_t written = once ? shared_bytes() : world * shared_bytes();
-  for (int q = 0; traits().has_pairs() && q < world; ++q) written += world * received_from(q) * size_of(dtype);
-  return written > past_caches_bytes;
+  int64_t written = once ? total_bytes() : world * total_bytes();
+  for (int q = 0; traits().has_splits() && q < world; ++q) written += world * received_from(q) * size_of(dtype);
+  return written > nontemporal_bytes;
 }
 
 int64_t bytes_of(const Plan& plan, const Ref& ref) {

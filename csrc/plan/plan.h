@@ -1,8 +1,9 @@
 // A plan is a value: what one rank does in one collective, as channels of steps over named buffers.
 //
-// No sockets, no torch, no threads. Executors (collective/) run it on links and arena; the recorder prints and counts
-// it. Steps of one channel run in order; channels run side by side, held back only by `after`. A channel is e.g.
-// "everything I send to rank 2". Buffers are named by Ref, so the same plan runs on any memory.
+// No sockets, no torch, no threads. An executor (collective/executor.h) runs it on links and arena;
+// collective/inspect.h prints it and counts its bytes. Steps of one channel run in order; channels run concurrently,
+// held back only by `after`. One channel is, for example, everything that this rank sends to rank 2. Buffers are named
+// by Ref, so the same plan runs on any memory.
 #pragma once
 #include <cstdint>
 #include <iterator>
@@ -28,18 +29,21 @@ enum class Collective : uint8_t {
 // The tensors of one rank that a collective reads, or those that it writes.
 enum class Tensors : uint8_t {
   kNone,
-  kWhole,  // one tensor, as large on all ranks
-  kPart,   // one tensor, this rank's part
-  kParts,  // one for each rank, that rank's part
-  kPairs,  // one for each rank, whose size only that rank and this one know
+  kWhole,   // one tensor, of the same size on all ranks
+  kPart,    // one tensor: this rank's part of the whole
+  kParts,   // one tensor for each rank: that rank's part of the whole
+  kSplits,  // one tensor for each rank, whose size only that rank and this one know
 };
 
-enum class Root : uint8_t { kNone, kReads, kWrites };  // kReads, kWrites: only the root has inputs, or outputs
+enum class Root : uint8_t {
+  kNone,
+  kReads,   // only the root has inputs
+  kWrites,  // only the root has outputs
+};
 
 enum Trait : unsigned {
   kReduces = 1,
-  kDirectOnly = 2,  // on links no algorithm but direct has a plan of its own: the others use that
-  kStaged = 4,      // kernels have no plan: tensors on devices go through host memory
+  kDirectOnly = 2,  // on links only `direct` has a plan: the other algorithms fall back to it
 };
 
 // All that validation, fingerprints, selection, placement, staging and traces know of a collective.
@@ -52,7 +56,7 @@ struct Traits {
 
   constexpr bool is(Trait trait) const { return (flags & trait) != 0; }
   constexpr bool has_parts() const { return inputs == Tensors::kPart || outputs == Tensors::kPart; }
-  constexpr bool has_pairs() const { return inputs == Tensors::kPairs; }
+  constexpr bool has_splits() const { return inputs == Tensors::kSplits; }
 };
 
 // In the order of Collective. Output 0 of an all_reduce and of a broadcast is input 0; of a reduce it may be.
@@ -65,27 +69,28 @@ inline constexpr Traits kCollectives[] = {
     {Collective::kReduce, "reduce", Tensors::kWhole, Tensors::kWhole, Root::kWrites, kReduces},
     {Collective::kGather, "gather", Tensors::kPart, Tensors::kParts, Root::kWrites, kDirectOnly},
     {Collective::kScatter, "scatter", Tensors::kParts, Tensors::kPart, Root::kReads, kDirectOnly},
-    {Collective::kAllToAll, "all_to_all", Tensors::kPairs, Tensors::kPairs, Root::kNone, kDirectOnly},
+    {Collective::kAllToAll, "all_to_all", Tensors::kSplits, Tensors::kSplits, Root::kNone, kDirectOnly},
 };
 constexpr int kCollectiveCount = static_cast<int>(std::size(kCollectives));
 constexpr const Traits& traits_of(Collective what) { return kCollectives[static_cast<int>(what)]; }
 const char* name_of(Collective what);
 Collective collective_named(const std::string& name);  // InvalidArgument lists the known names
-constexpr bool is_sum(Collective what) { return traits_of(what).is(kReduces); }  // the others only move
+// Whether it combines elements, by SUM, MAX or another ReduceOp; the other collectives only move tensors.
+constexpr bool is_reduction(Collective what) { return traits_of(what).is(kReduces); }
 
 enum class Verb : uint8_t {
   kSend,    // srcs[0] -> link to `peer`
   kRecv,    // link from `peer` -> dsts[0]
-  kFold,    // dsts = srcs folded in the order listed; `finish`: divide (AVG) and round to the tensor's type.
-            // Either at most srcs[0] is wide, or all srcs and dsts are: then the fold is one in the wide type
+  kFold,    // dsts = srcs reduced in the order listed; `finish`: divide (AVG) and round to the tensor's type. Of the
+            // srcs only the first may be wide, unless all srcs and dsts are: that is a fold in the wide type
   kCopy,    // dsts[0] = srcs[0]
   kEncode,  // dsts[0] (encoded) = srcs[0], rounded to the wire type
   kDecode,  // dsts[0] = srcs[0] (encoded)
-  kSignal,  // arrive at the arena's next barrier
-  kWait,    // until the arena's last barrier that this channel signalled has passed
-  kPost,    // tells `peer` that the steps written before this one are over; only in kernels, as the next two
-  kAwait,   // until the next post of `peer`
-  kPush,    // srcs[0] -> what all others see of this rank in kPushed; every word brings a mark, so no flag is needed
+  kArrive,  // arrive at the arena's next barrier (does not wait)
+  kWait,    // until the barrier at which this channel arrived last has passed
+  kPost,    // kernels only: signals `peer` that all steps with a smaller `number` are done
+  kAwait,   // kernels only: waits for the next kPost of `peer`
+  kPush,    // kernels only: srcs[0] -> this rank's kPushed buffer on all peers; each word has its flag, as NCCL's LL
 };
 
 enum class Space : uint8_t {
@@ -95,13 +100,13 @@ enum class Space : uint8_t {
   kSlot,        // staging slot of arena member `index`, of pipeline stage `stage`
   kPeerInput,   // input tensors of arena member `index`, laid end to end in its heap (read)
   kPeerOutput,  // its output tensors, in its heap (written)
-  kPushed,      // what arena member `index` pushes to this rank (read)
+  kPushed,      // what arena member `index` has pushed to this rank (read)
 };
 
 // Raw: the tensor's own type. Wide: wide_of(dtype), a partial sum. Encoded: in the plan's wire type, see codec.h.
 enum class Form : uint8_t { kRaw, kWide, kEncoded };
 
-constexpr int64_t kPackBytes = 16;  // what a thread of a kernel loads and stores at once
+constexpr int64_t kPackBytes = 16;  // what one thread of a kernel loads or stores in one instruction
 
 struct Ref {
   Space space = Space::kInput;
@@ -121,14 +126,14 @@ struct After {
 struct Step {
   Verb verb = Verb::kCopy;
   bool finish = false;
-  // kSend, kRecv: the payload's length goes ahead of it, and a receiver that expects another is told of a mismatch.
+  // kSend, kRecv: the payload's length goes ahead of it; a receiver that expects another length throws kMismatch.
   bool announce = false;
   int32_t peer = -1;
   int32_t round = -1;  // communication round (0-based) of a send, receive, post or await, -1 elsewhere
   std::vector<Ref> srcs, dsts;
   std::vector<After> after;
-  bool past_caches = false;  // kCopy: caches cannot hold what all ranks write, so the destination leaves them alone
-  int32_t number = 0;        // in the order in which the plan was written: one channel alone could run all steps in it
+  bool nontemporal = false;  // kCopy: non-temporal stores, because the caches cannot hold what all ranks write
+  int32_t number = 0;        // position in the plan as written: running all steps in this order, one by one, is correct
 };
 
 struct Channel {
@@ -141,56 +146,57 @@ struct Plan {
   Collective what = Collective::kBarrier;
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
-  WireType wire = WireType::kFp32;  // of what is encoded; fp32: nothing is
+  WireType wire = WireType::kFp32;  // of kEncoded buffers; fp32: there are none
   int rank = 0, world = 1;
   int64_t scratch_bytes = 0;
   std::vector<Channel> channels;
 };
 
-// What is asked of a plan. Flat and list forms are the same: tensor i is buffer i. Counts are in elements.
+// The collective to plan. all_gather_into_tensor and all_gather are the same here: tensor i is buffer i. Counts are in
+// elements.
 struct Problem {
   Collective what = Collective::kAllReduce;
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
-  WireType wire = WireType::kFp32;  // applies to the sums that is_encoded() names, on links
+  WireType wire = WireType::kFp32;  // on links, see travels_encoded()
   int rank = 0, world = 1;
-  int root = 0;                          // of a collective that has one
-  int64_t count = 0;                     // of the whole tensor, or of every rank's part
-  std::vector<int64_t> counts;           // uneven parts: of each rank's; empty: all are of `count`
-  std::vector<int64_t> sends, recvs;     // pairs: of the tensor for, and from, each rank, known to this rank only;
-                                         // empty: all are of `count`
-  std::vector<int> hosts;                // first rank of every host, ascending, when each host's ranks are contiguous
-  int64_t segment_bytes = 256 << 10;     // pipelining unit of link plans
-  int64_t slot_bytes = 1 << 20;          // staging slot of arena plans
-  int64_t one_shot_bytes = 32 << 10;     // arena plans: sums up to here take one barrier, see Thresholds
-  int64_t one_pass_bytes = 16 << 10;     // arena plans: beyond here tensors in heaps are worked on where they lie
-  int64_t past_caches_bytes = 24 << 20;  // moves whose outputs are more than this go past the caches
-  bool in_heaps = false;         // the tensors that others reach into lie in memory that all map, see one_pass.h
-  bool on_device = false;        // kernels run the steps, which are whole packs of 16 bytes (device/plan/lower.h)
-  int64_t most_segments = 4096;  // of a pipeline: a plan of more costs more to build than larger ones in overlap
+  int root = 0;                          // of the collectives that have one
+  int64_t count = 0;                     // elements of the whole tensor, or of each rank's part
+  std::vector<int64_t> counts;           // elements of each rank's part, by rank; empty: `count` each
+  std::vector<int64_t> sends, recvs;     // splits: elements that this rank sends to, and receives from, each rank;
+                                         // empty: `count` each
+  std::vector<int> hosts;                // first rank of every host, ascending; empty unless each host's are contiguous
+  int64_t segment_bytes = 256 << 10;     // pipelining unit of plans on links
+  int64_t slot_bytes = 1 << 20;          // staging slot of plans on the arena
+  int64_t one_shot_bytes = 32 << 10;     // arena: reductions up to this size take one barrier, see Thresholds
+  int64_t one_pass_bytes = 16 << 10;     // arena: larger tensors in heaps are not copied to slots, see one_pass.h
+  int64_t nontemporal_bytes = 24 << 20;  // moves with more output than this use non-temporal stores
+  bool in_heaps = false;                 // peers access these tensors directly: they lie in memory that all ranks map
+  bool on_device = false;                // kernels run the steps, in whole packs of kPackBytes (device/plan/lower.h)
+  int64_t most_segments = 4096;          // per plan: beyond this, planning costs more time than smaller segments save
 
-  // Kernels that reach into the memory of all ranks: a message is a store and a flag there.
+  // Kernels that load from and store to the memory of peers: a message is a store followed by a flag.
   bool in_kernels() const { return on_device && in_heaps; }
-  // Elements that slices and segments do not part.
+  // Slices and segments are multiples of this many elements.
   int64_t unit() const { return on_device ? kPackBytes / size_of(dtype) : 1; }
 
   const Traits& traits() const { return traits_of(what); }
-  bool has_parts() const { return traits().has_parts(); }  // only then there may be counts
+  bool has_parts() const { return traits().has_parts(); }  // only then may `counts` be given
 
-  // A reduction without a root whose wire type applies to its dtype and op.
+  // Whether it is sent in the wire type: a reduction without a root, of a dtype and op for which is_encoded().
   bool travels_encoded() const;
 
   // Elements of rank `owner`'s part.
   int64_t part(int owner) const { return counts.empty() ? count : counts[owner]; }
   int64_t largest_part() const;
 
-  // Bytes of the whole tensor, or of all parts together: what all ranks know. 0 for a barrier, and for pairs.
-  int64_t shared_bytes() const;
+  // Bytes of the whole tensor, or of all parts together; equal on all ranks. 0 for a barrier, and for splits.
+  int64_t total_bytes() const;
 
-  // A collective that only moves, and whose outputs on all ranks together are more than past_caches_bytes.
+  // A collective that only moves tensors, and whose outputs on all ranks together are more than nontemporal_bytes.
   bool overflows_caches() const;
 
-  // Pairs: elements of the tensor for, and from, `peer`.
+  // Splits: the elements that this rank sends to, and receives from, `peer`.
   int64_t sent_to(int peer) const { return sends.empty() ? count : sends[peer]; }
   int64_t received_from(int peer) const { return recvs.empty() ? count : recvs[peer]; }
 };

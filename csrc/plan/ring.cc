@@ -25,7 +25,7 @@ struct RingWay {
   int send, recv;      // channels
 };
 
-// The pass in which every rank forwards what it received.
+// The last pass of a ring, in which every rank forwards what it received.
 struct RingGather {
   explicit RingGather(const RingWay& links) : way(links) {}
 
@@ -34,13 +34,13 @@ struct RingGather {
   int direction = kUp;  // the next rank holds chunk first + direction
   int base_round = 0;
   int64_t segments = 0;                        // per chunk
-  bool sends_nothing = false;                  // empty segments have their messages too
+  bool sends_nothing = false;                  // empty segments are sent too, as messages without payload
   std::function<Ref(int chunk, int64_t)> own;  // where the held chunk is sent from
   std::function<Ref(int chunk, int64_t)> ref;  // where the other chunks are received and forwarded from
   std::vector<std::vector<After>> held;        // by segment: what the next send of it waits for
 };
 
-// N-1 rounds: send what you hold, then what you received last. Both ends of a link leave out the same segments.
+// N-1 rounds: each rank sends the chunk it holds, then the one it received last. Both ends skip the same segments.
 void gather_round_the_ring(Builder& builder, int world, std::vector<RingGather> ways) {
   for (RingGather& pass : ways) pass.held.resize(pass.segments);
   for (int s = 0; s < world - 1; ++s) {
@@ -59,9 +59,9 @@ void gather_round_the_ring(Builder& builder, int world, std::vector<RingGather> 
   }
 }
 
-// What a rank's neighbours still read and write is over once they say so; rank 0's stage is empty in rank order.
+// Waits until the neighbours have signalled their last access to this rank's memory; with Order::kRank rank 0 has none.
 void part_from_neighbours(Builder& builder, int channel, const Problem& problem, bool first_has_stage) {
-  constexpr int kLast = 1;  // round of flags
+  constexpr int kLast = 1;  // the round of the flags
   std::vector<int> neighbours = {wrap(problem.rank + 1, problem.world)};
   if (problem.world > 2) neighbours.push_back(wrap(problem.rank - 1, problem.world));
   for (const int peer : neighbours) {
@@ -91,7 +91,7 @@ Plan all_gather(const Problem& problem) {
   return builder.finish();
 }
 
-// A chain from the root: hop h of segment m in round m + h.
+// A chain from the root: segment m takes hop h in round m + h.
 Plan broadcast(const Problem& problem) {
   Builder builder("ring", problem);
   const RingWay way(builder, problem);
@@ -141,7 +141,7 @@ class RankRing {
     if (rank_ > 0 && rank_ < last_) partial_.emplace(builder_, slots, wide);
   }
 
-  // Both ends of a link list its messages by round, prefix before result: so they agree on the order of the stream.
+  // Both ends of a link list its messages by round, prefix before result, so they agree on their order.
   Plan build() {
     const int64_t rounds = segments_ == 0 ? 0 : 2 * last_ + segments_ - 1;
     const int hop = hop_of(rank_);
@@ -157,13 +157,13 @@ class RankRing {
   }
 
  private:
-  // A segment of what is summed: part of input `tensor`, of which `owner` keeps the result.
+  // A segment of input `tensor`; `owner` keeps the result.
   struct Piece {
     int tensor = 0;
     int owner = kAllRanks;
     Extent extent;
   };
-  // A segment in memory: complete after `after`; `slot` of a window, or kNoSlot in user memory.
+  // Where a segment lies, complete after `after`: in `slot` of a window, or in user memory (kNoSlot).
   struct Held {
     Ref ref;
     std::vector<After> after;
@@ -190,7 +190,7 @@ class RankRing {
   int64_t count(int64_t m) const { return pieces_[m].extent.count(); }
   Ref own(int64_t m) const { return builder_.input(pieces_[m].tensor, pieces_[m].extent); }
 
-  // How far a rank is from the last one on the way of results: last -> 0 -> 1 ... or back down.
+  // Hops of a result from the last rank to `rank`: last -> 0 -> 1 ..., or in kernels last -> last - 1 ...
   int hop_of(int rank) const { return problem_.in_kernels() ? last_ - rank : wrap(rank + 1, problem_.world); }
   // The hop at which a result stops.
   int end_of(int64_t m) const { return pieces_[m].owner == kAllRanks ? last_ : hop_of(pieces_[m].owner); }
@@ -231,7 +231,7 @@ class RankRing {
                                        results_[m].after)};
   }
 
-  // Where a segment is written; `after` is then what must be over before that.
+  // Where a segment is written; its `after` are the steps that must be done before.
   Held place_for_result(int64_t m) {
     const int owner = pieces_[m].owner;
     if (owner == kAllRanks || owner == rank_) return {builder_.output(0, pieces_[m].extent), {}};
@@ -247,18 +247,18 @@ class RankRing {
   Builder builder_;
   const RingWay prefix_way_, result_way_;
   const int channel_, rank_, last_;
-  const std::vector<Piece> pieces_;  // in the order in which they set out
+  const std::vector<Piece> pieces_;  // in the order in which they start
   const int64_t segments_;
   std::vector<Held> prefixes_, results_;                // by segment
   std::optional<Window> received_, partial_, passing_;  // prefixes in, prefixes out, results on their way to others
 };
 
 // Chunks longer than the window go round in groups of kWindow segments: partial sums wait for their next round in
-// scratch, so a whole chunk must never be in flight. In-place safety: a chunk's result is written here only after
-// this rank's own part of it was folded or sent.
+// scratch, so a whole chunk must never be in flight. In-place safety: a chunk's result is written on a rank only after
+// its own input for that chunk was folded or sent.
 //
 // Kernels have a segment for each half of a chunk: halves of the elements, not of the blocks, so a step is the same for
-// any number of blocks. Two ranks have one neighbour, and one way.
+// any number of blocks. With two ranks both neighbours are the same rank, and there is one direction.
 class RotatedRing {
  public:
   explicit RotatedRing(const Problem& problem)
@@ -311,10 +311,10 @@ class RotatedRing {
 
   int64_t slot_bytes() const { return std::min(elements_, largest_) * size_of(wide_of(problem_.dtype)); }
 
-  // No kernel only widens.
+  // Not in kernels: none of them only converts to the wide type.
   bool starts_wide() const { return !problem_.on_device && wide_of(problem_.dtype) != problem_.dtype; }
 
-  // What goes this way of a chunk, of its tensor.
+  // The half of chunk `c` that goes in `direction`, relative to its tensor; the whole chunk if there is one direction.
   Extent chunk(int direction, int c) const {
     const Extent whole =
         scatter_ ? Extent{0, problem_.part(c)} : balanced_part(problem_.count, world_, c, problem_.unit());
@@ -344,7 +344,7 @@ class RotatedRing {
       builder_.send(way.links.send, way.links.next, s, mine);
       return;
     }
-    // Every hop of a chunk then has the same bytes.
+    // Widened first, so that every hop of a chunk has the same bytes.
     if (s == 0) fold_partial(way, {mine}, {}, k);
     const Held& held = way.held[k];
     way.partial->release_after(held.slot, builder_.send(way.links.send, way.links.next, s, held.ref, {held.after}));
@@ -367,7 +367,7 @@ class RotatedRing {
     way.received->release_after(in.index, held.after);
   }
 
-  // Into the slot from which segment `k` is sent next.
+  // Folds into the slot from which segment `k` is sent next.
   void fold_partial(Way& way, const std::vector<Ref>& srcs, std::vector<After> after, int64_t k) {
     const Window::Slot slot = way.partial->take();
     after.insert(after.end(), slot.free.begin(), slot.free.end());
@@ -379,7 +379,7 @@ class RotatedRing {
     std::vector<RingGather> passes;
     for (const Way& way : ways_) {
       RingGather pass(way.links);
-      pass.first = problem_.rank + way.direction;  // the chunk whose sum ended here
+      pass.first = problem_.rank + way.direction;  // the chunk whose sum this rank has completed
       pass.direction = way.direction;
       pass.base_round = world_ - 1;
       pass.segments = segments_;
@@ -395,8 +395,8 @@ class RotatedRing {
   Builder builder_;
   const int world_;
   const bool scatter_;
-  const int parts_;                              // of a chunk: one for each way
-  const int64_t largest_, elements_, segments_;  // of the largest part, per segment, of the largest part
+  const int parts_;                              // per chunk: one for each direction
+  const int64_t largest_, elements_, segments_;  // elements of the largest part and of a segment; segments per part
   const int shift_;
   int channel_ = 0;
   std::vector<Way> ways_;
@@ -412,7 +412,7 @@ Plan ring(const Problem& problem, Order order) {
     case Collective::kBroadcast:
       return broadcast(problem);
     case Collective::kBarrier:
-      return Builder("ring", problem).finish();  // the executors' opening exchange is one
+      return Builder("ring", problem).finish();  // the executor's exchange of headers is the barrier
     case Collective::kReduce:
       return RankRing(problem).build();
     default:

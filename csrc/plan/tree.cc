@@ -45,7 +45,7 @@ class Tree {
   };
   struct Child {
     Edge edge;
-    Form form = Form::kRaw;  // of what it sends up: a leaf has nothing to fold
+    Form form = Form::kRaw;  // of its partial sum; a leaf sends its input as it is
   };
 
   int rank_of(int node) const { return (node + root_) % problem_.world; }
@@ -68,7 +68,7 @@ class Tree {
     if (!children_.empty()) sum_.emplace(builder_, kWindow, wide);
   }
 
-  // Returns what the result waits for where it is made, at the root.
+  // Returns the steps that the result waits for, at the root.
   std::vector<After> reduce(int64_t m) {
     const int round = static_cast<int>(m) + up_;
     if (children_.empty()) {
@@ -99,7 +99,7 @@ class Tree {
     return done;
   }
 
-  // `ready`: what the root waits for; everyone else waits for its parent.
+  // `ready`: what the root waits for; all others wait for their parent.
   void broadcast(int64_t m, int base_round, std::vector<After> ready) {
     const int top = base_round + static_cast<int>(m) + levels_ - 1;  // round of level 0
     Ref held = problem_.what == Collective::kBroadcast ? input(m) : output(m);
@@ -115,9 +115,9 @@ class Tree {
 
   const Problem& problem_;
   Builder builder_;
-  const int root_, node_;  // a rank, and this rank's number counted from there
+  const int root_, node_;  // the root's rank, and this rank's number counted from it
   const int64_t elements_;
-  int levels_ = 0, up_ = 0;      // of the tree, and the one at which this rank sends up
+  int levels_ = 0, up_ = 0;      // levels of the tree, and the level at which this rank sends up
   std::vector<Child> children_;  // by level
   Edge parent_;
   int own_ = 0;

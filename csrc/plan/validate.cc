@@ -69,7 +69,7 @@ void validate(const Problem& problem) {
   validate_parts("recvs", problem.recvs, problem);
   validate_hosts(problem);
   const int me = problem.rank;
-  require(!problem.traits().has_pairs() || problem.sent_to(me) == problem.received_from(me),
+  require(!problem.traits().has_splits() || problem.sent_to(me) == problem.received_from(me),
           entry("sends", me, problem.sent_to(me)) + " must equal " + entry("recvs", me, problem.received_from(me)) +
               ": it is the part that this rank keeps");
 }

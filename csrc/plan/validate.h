@@ -9,10 +9,10 @@ namespace ringdp::plan {
 // InvalidArgument names the field, its value and what is accepted.
 void validate(const Problem& problem);
 
-// What problems of all kinds are asked. InvalidArgument with the message unless it holds.
+// Checks shared by all kinds of problems, on the CPU and on devices. InvalidArgument with the message unless it holds.
 void require(bool holds, const std::string& message);
 void require_rank(const std::string& field, int rank, int world);
-// All ranks' elements together, as sums hold them, can be addressed.
+// Requires that the elements of all ranks together, in wide_of(dtype), fit into an address space.
 void require_count(int64_t count, int world, DType dtype);
 void require_segment_bytes(int64_t bytes);
 

@@ -1,4 +1,4 @@
-// What a group has done so far, and which rank made the others wait. Written by the driver thread, read by any.
+// What a group has done so far, and which rank made the others wait. Written by the driver, read by any thread.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -7,19 +7,19 @@
 
 namespace ringdp::trace {
 
-// A plain copy, for reading.
+// A plain copy of Counters. Bytes are counted once, when they have moved.
 struct Totals {
   uint64_t collectives = 0;
   uint64_t steps = 0;            // plan steps executed
   uint64_t rounds = 0;           // communication rounds: the sum over collectives of (highest round + 1)
-  uint64_t wire_bytes_sent = 0;  // payload handed to links to other ranks
+  uint64_t wire_bytes_sent = 0;  // payload handed to links
   uint64_t wire_bytes_received = 0;
   uint64_t header_bytes_sent = 0;  // on links: fingerprints, announced lengths, frames of messages
   uint64_t memory_bytes_read = 0;  // by folds and copies
   uint64_t memory_bytes_written = 0;
 };
 
-// Counted where it happens.
+// The running totals of a group.
 class Counters {
  public:
   void add(const Totals& t) {
@@ -48,16 +48,16 @@ class Counters {
       header_bytes_sent_{0}, memory_bytes_read_{0}, memory_bytes_written_{0};
 };
 
-// What a collective would have gained had its last rank come with the one before it. It follows from how long each rank
-// waited; clocks of different ranks are not compared: the rank that waits least came last, and the wait of the next one
-// says by how much.
+// The time that a collective would have saved had its last rank entered together with the one before it. It is computed
+// from how long each rank waited, so clocks of different ranks are not compared: the rank that waited least was last,
+// and the shortest wait of the others is the delay.
 struct Delay {
-  int rank = -1;   // the last to come
+  int rank = -1;   // the last to enter
   int64_t ns = 0;  // 0: no rank was last, or not all ranks' waits are known
 };
-Delay delay_of(const std::vector<int64_t>& waits_ns);  // by rank; negative: unknown
+Delay delay_of(const std::vector<int64_t>& waits_ns);  // by rank, ns; negative: unknown
 
-// Sums over a group's collectives.
+// Delays summed over a group's collectives, by rank that was last. Any thread.
 class Delays {
  public:
   explicit Delays(int world) : world_(world), ns_(new std::atomic<int64_t>[world]()) {}

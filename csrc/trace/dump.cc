@@ -20,7 +20,7 @@
 namespace ringdp::trace {
 namespace {
 
-// One collective, from its events.
+// One collective, put together from its events.
 struct Entry {
   Event call;  // its kEnqueued
   int64_t started_ns = 0, ended_ns = 0;
@@ -28,7 +28,7 @@ struct Entry {
   const char* state() const { return finished ? "completed" : started_ns != 0 ? "started" : "scheduled"; }
 };
 
-using Entries = std::map<std::pair<int32_t, uint64_t>, Entry>;  // by group and number
+using Entries = std::map<std::pair<int32_t, uint64_t>, Entry>;  // by group number and seq
 
 Entries entries_of(const std::vector<Event>& events) {
   Entries entries;
@@ -48,20 +48,20 @@ Entries entries_of(const std::vector<Event>& events) {
 
 struct Group {
   GroupFacts facts;
-  // One that was made anew under the name of an earlier one counts from 1 again: tools must not see both.
+  // A later group of the same name counts from 1 again, so tools must see only that one.
   bool is_latest_of_its_name = true;
 };
 using Groups = std::vector<Group>;
 
-// Events name groups by their places in a dump.
+// The groups of a recorder, and their events, whose `group` is an index into `groups`.
 struct Known {
   explicit Known(const Recorder& recorder);
   Groups groups;
-  std::vector<Event> events;  // but those of groups that are forgotten
+  std::vector<Event> events;  // without those of groups that the recorder has dropped
 };
 
 Known::Known(const Recorder& recorder) {
-  std::vector<Event> all = recorder.ring().read();  // first: whatever has events has been opened
+  std::vector<Event> all = recorder.ring().read();  // first, so that every group with events is known
   std::map<int, int32_t> place_of;
   std::map<std::string, size_t> latest;
   for (auto& [number, facts] : recorder.groups()) {
@@ -155,7 +155,7 @@ void add_config(Pickle& out, const Groups& groups) {
   out.end_dict();
 }
 
-// The number of the latest collective of each group that has come so far.
+// By group, the number of the latest collective that has got so far.
 void add_status(Pickle& out, const Groups& groups, const Entries& entries) {
   struct Latest {
     int64_t enqueued = -1, started = -1, completed = -1;
@@ -240,7 +240,7 @@ fs::path file_of(int rank, const std::string& folder) { return fs::path(folder) 
 
 // Neither follows a link nor opens any other file that another user may have put there.
 void write_new(const fs::path& file, const std::string& bytes) {
-  ::unlink(file.c_str());  // of a process of the same number that was killed
+  ::unlink(file.c_str());  // left by a killed process with the same pid
   const UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd) throw_errno("cannot make it");
   for (size_t at = 0; at < bytes.size();) {
@@ -250,8 +250,8 @@ void write_new(const fs::path& file, const std::string& bytes) {
   }
 }
 
-// The folder may be on a server that is away, and a driver or a group's first call must not wait for that for long:
-// what does not come back is left behind, and the folder is not touched again.
+// The folder may be on a server that does not answer, and a driver or a group's first call must not wait for it long: a
+// call that does not return in time is abandoned, and the folder is not used again.
 void in_time(const std::function<void()>& task) {
   constexpr auto kPatience = std::chrono::seconds(2);
   static std::mutex* const mutex = new std::mutex;  // groups may fail at the same time
@@ -327,7 +327,7 @@ void clear_dump_if_asked() noexcept {
   static std::once_flag first;
   const auto folder = read_env("RINGDP_TRACE");
   if (!folder) return;
-  // What cannot be removed cannot be replaced either, which dump_if_asked() says.
+  // A file that cannot be removed cannot be replaced either, and then dump_if_asked() warns.
   const auto clear = [folder = *folder] {
     std::error_code ignored;
     fs::remove(file_of(recorder().rank(), folder), ignored);

@@ -1,4 +1,4 @@
-// What happens in this process, one event at a time, and the ring that keeps the latest of them.
+// Events of this process, and the ring buffer that keeps the latest of them.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -21,12 +21,12 @@ inline int64_t now_ns() { return in_ns(std::chrono::steady_clock::now()); }
 enum class Kind : uint8_t {
   // A collective, number `seq` of its group.
   kEnqueued,  // called here; `name` is the collective
-  kStarted,   // its turn has come, and its inputs are there
-  kArrived,   // every rank has entered it; `peer`: whose note came last, the own rank when all others' were there
-  kBlocked,   // as it ended: `peer` was sent `bytes` for which its link had no room at first, in `ns` altogether
+  kStarted,   // the earlier ones have ended, and its inputs are ready
+  kArrived,   // every rank has entered it; `peer`: whose header came last, this rank if all others were already there
+  kBlocked,   // at its end: sending `bytes` to `peer` took `ns`, because the link had no room for them at first
   kFinished,  // `name` is the plan's algorithm
   kFailed,
-  // A thread of the caller was held by a wait for a collective or message of this group for `ns` until now.
+  // A calling thread has waited `ns`, until now, for a collective or message of this group.
   kWaited,
   // A step of DistributedDataParallel; `seq` counts synchronised steps, `peer` is a bucket where there is one.
   kForward,   // began
@@ -40,30 +40,30 @@ enum class Kind : uint8_t {
 constexpr int kKindCount = 14;
 const char* name_of(Kind kind);  // "enqueued", "started", ...
 
-// Which side of a collective is one rank's part of the tensor; the other side is all of it.
+// Whether the input or the output of a collective is one rank's part of the whole tensor.
 enum class Part : uint8_t { kNeither, kInput, kOutput };
 
-// One thing that happened in this process: what the recorder keeps and dumps are made of.
+// One event, as the recorder keeps it and dumps contain it.
 struct Event {
   Kind kind = Kind::kEnqueued;
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
   Part part = Part::kNeither;  // of kEnqueued
   int32_t peer = -1;
-  int32_t group = -1;   // number that Recorder::open() gave; -1: of no group
-  int32_t thread = 0;   // the system's id; Recorder::note() fills it in
+  int32_t group = -1;   // the number from Recorder::open(); -1: of no group
+  int32_t thread = 0;   // gettid(); set by Recorder::note()
   int64_t time_ns = 0;  // steady_clock
   uint64_t seq = 0;
-  int64_t bytes = 0;  // of the tensor, or of all parts together; of a bucket: its gradients
+  int64_t bytes = 0;  // of the whole tensor, or of a bucket's gradients
   int64_t ns = 0;
-  const char* name = nullptr;  // lives as long as the process
+  const char* name = nullptr;  // static or interned()
 };
 
 // The latest events of a process, in a ring of fixed size. Any thread writes and reads; none waits.
 //
-// A writer draws a ticket, claims that ticket's slot by its stamp, fills it and stamps it again. A slot that another
-// writer still fills is left to that one, and the event counts as lost: the ring went round while a thread was stopped.
-// A reader takes slots whose stamp is the same before and after.
+// A writer draws a ticket, claims that ticket's slot by its stamp, fills it and stamps it again (a seqlock). If another
+// writer is still filling the slot, because the ring wrapped while its thread was stopped, the event counts as lost. A
+// reader accepts slots whose stamp is the same before and after.
 class Ring {
  public:
   explicit Ring(size_t capacity) : capacity_(capacity), slots_(new Slot[capacity]) {}  // 0: keeps nothing
@@ -72,13 +72,13 @@ class Ring {
   std::vector<Event> read() const;  // oldest first, by time
 
   size_t capacity() const { return capacity_; }
-  uint64_t written() const { return tickets_.load(std::memory_order_relaxed); }  // those that were overwritten included
+  uint64_t written() const { return tickets_.load(std::memory_order_relaxed); }  // including overwritten ones
   uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr size_t kWords = (sizeof(Event) + 7) / 8;
   struct alignas(64) Slot {
-    std::atomic<uint64_t> stamp{0};  // 2 * ticket + 2 of what is in it; odd: being filled; 0: nothing yet
+    std::atomic<uint64_t> stamp{0};  // 2 * ticket + 2 of the event in it; odd: being filled; 0: empty
     std::atomic<uint64_t> words[kWords];
   };
   static_assert(sizeof(Slot) == 64);

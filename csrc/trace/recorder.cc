@@ -49,7 +49,7 @@ Recorder& recorder() {
   return *instance;
 }
 
-const char* lasting(const std::string& text) {
+const char* interned(const std::string& text) {
   static std::mutex* const mutex = new std::mutex;
   static std::set<std::string>* const known = new std::set<std::string>;
   const std::lock_guard lock(*mutex);

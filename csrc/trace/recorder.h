@@ -1,4 +1,4 @@
-// The recorder of a process: its ring of events, and the groups that they are of. Any thread.
+// The recorder of a process: its ring of events, and the groups to which they belong. Any thread.
 #pragma once
 #include <map>
 #include <mutex>
@@ -13,7 +13,7 @@ namespace ringdp::trace {
 struct GroupFacts {
   std::string name;
   int rank = 0;              // of this process in the group
-  std::vector<int> members;  // of each rank of the group: its rank in the job
+  std::vector<int> members;  // global rank of each group rank
 };
 
 class Recorder {
@@ -22,10 +22,10 @@ class Recorder {
 
   explicit Recorder(size_t capacity) : ring_(capacity) {}
 
-  int open(GroupFacts facts);                // the number by which its events name the group
-  void close(int number);                    // it has ended: its facts are kept until many others have, too
+  int open(GroupFacts facts);                // returns the number for Event::group
+  void close(int number);                    // the group has ended; it is dropped after kMostClosed others have
   std::map<int, GroupFacts> groups() const;  // by number
-  int rank() const;                          // of this process in the job: as its first group says
+  int rank() const;                          // the global rank of this process, from its first group
 
   void note(Event event);
   const Ring& ring() const { return ring_; }
@@ -33,9 +33,9 @@ class Recorder {
  private:
   Ring ring_;
   mutable std::mutex mutex_;  // guards the rest
-  // In one piece: nodes that stay where tensors come and go would keep the freed memory in pieces.
+  // Not a map: its long-lived nodes among freed tensors would fragment the heap.
   std::vector<std::pair<int, GroupFacts>> groups_;  // by number
-  std::vector<int> closed_;                         // the oldest first
+  std::vector<int> closed_;                         // oldest first
   int opened_ = 0, rank_ = 0;
 };
 
@@ -43,7 +43,8 @@ class Recorder {
 // Never destroyed.
 Recorder& recorder();
 
-// The same text for as long as the process lives; for names of events. A handful of different ones.
-const char* lasting(const std::string& text);
+// Returns a copy of the text that lives as long as the process, the same for equal texts; for Event::name. Never freed,
+// so only for few different texts.
+const char* interned(const std::string& text);
 
 }  // namespace ringdp::trace

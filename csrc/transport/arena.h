@@ -1,9 +1,9 @@
 // Memory that all ranks of one host map, with a barrier that does not block.
 //
-// Each local rank owns one segment (memfd): a control block, two staging slots, one outgoing stream per peer, and a
-// heap in which its tensors can live. The heap is reserved once, so an allocation in it involves no other rank. Every
-// rank maps all segments. Members are numbered 0..size-1 in the order of their group ranks. Except for what concerns
-// the heap, only the driver thread calls these functions.
+// Each local rank owns one segment (memfd): a control block, two staging slots, the byte rings of its outgoing links,
+// and a heap in which its tensors can live. The heap is reserved once, so an allocation in it involves no other rank.
+// Every rank maps all segments. Members are numbered 0..size-1 in the order of their group ranks. Except for what
+// concerns the heap, only the driver thread calls these functions.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace ringdp::transport {
 
 constexpr size_t kHeaderBytes = 128;
 
-// A fixed-size message that every rank shows to all others: the fingerprint of the collective it has entered.
+// A fixed-size message from every rank to all others: the fingerprint of the collective that it has entered.
 struct Header {
   std::byte bytes[kHeaderBytes];
 };
@@ -36,7 +36,7 @@ class Arena {
   virtual int64_t heap_bytes() const = 0;
   virtual const std::shared_ptr<Heap>& heap() const = 0;  // this rank's, outlives the arena; null when there is none
 
-  // Headers: the owner posts number `seq` (growing); a header stays readable until its owner posts seq + 2. Posting
+  // Headers: the owner posts number `seq` (increasing); a header stays readable until its owner posts seq + 2. Posting
   // does not wake sleeping members: arrive() and wake() do.
   virtual void post_header(uint64_t seq, const Header& header) = 0;
   virtual void wake() const = 0;                       // rings the doorbells of sleeping members
@@ -49,18 +49,19 @@ class Arena {
   virtual bool passed(uint64_t barrier) const = 0;  // acquire
   virtual uint64_t arrived(int member) const = 0;   // how often that member has arrived
 
-  // The core on which a member's driver was last seen, at arrive() or show_core(); -1 before.
+  // The core on which a member's driver was last seen, at arrive() or publish_core(); -1 before.
   virtual int core(int member) const = 0;
-  virtual void show_core() = 0;
+  virtual void publish_core() = 0;
 
-  // Any thread, when a group has failed or is left: this member touches no peer's tensors any more, and what its own
-  // tensors hold is not meant for collectives from `barrier` on, the first barrier that it has not passed. Rings
-  // sleeping members.
+  // Any thread, when a group has failed or is left: this member accesses no peer's tensors from now on, and peers must
+  // not use its own tensors in collectives from `barrier` on, the first barrier that it has not passed. Rings the
+  // doorbells of sleeping members.
   virtual void retire(uint64_t barrier) = 0;
   virtual uint64_t retired(int member) const = 0;  // that barrier; 0: the member has not retired
 
-  // Cuts `bytes` at `offset` of this rank's heap off from all other members by putting private pages at the same
-  // address. Those bytes are lost; what else lies in the first and last page is kept. Error(kInternal).
+  // Replaces `bytes` bytes at `offset` of this rank's heap by private pages at the same address, so that writes of
+  // other members do not reach them. Those bytes become 0; the rest of the first and last page is kept.
+  // Error(kInternal).
   virtual void fence(int64_t offset, int64_t bytes) = 0;
 
   // The driver sets this before its last look and poll(2), and clears it afterwards; peers ring only sleeping members.

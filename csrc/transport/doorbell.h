@@ -11,7 +11,7 @@ class Doorbell {
  public:
   Doorbell();  // a new eventfd (non-blocking, close-on-exec)
   explicit Doorbell(UniqueFd fd) : fd_(std::make_shared<const UniqueFd>(std::move(fd))) {}
-  // A peer's, received over a unix socket; all copies of one eventfd share one descriptor in this process.
+  // The doorbell of a peer, received over a unix socket; a process keeps one descriptor per eventfd.
   static Doorbell of_peer(UniqueFd fd);
 
   void ring() const;   // async-signal-safe, thread-safe, never blocks

@@ -1,9 +1,9 @@
 // Allocates one rank's shared tensors from a range of memory that all ranks of its host map.
 //
 // A block of a page or more shares its pages with no other block, so that it can be cut off from the other ranks
-// (Arena::fence). Any thread may take and release. First fit from the lowest address: the system provides pages when
-// they are first touched, and later tensors reuse them. Forked children do not have the range: take() throws there, and
-// release() does nothing.
+// (Arena::fence). Thread-safe. First fit from the lowest address: the system provides pages when they are first
+// touched, and later tensors reuse them. Forked children do not have the range: take() throws there, and release() does
+// nothing.
 #pragma once
 #include <cstddef>
 #include <cstdint>

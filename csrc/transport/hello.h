@@ -16,7 +16,7 @@
 namespace ringdp::transport {
 
 // A frame has a fixed size and no length field: decoding allocates nothing and trusts no number it reads. Every failure
-// has the same answer: the socket is closed. Numbers travel little-endian.
+// closes the socket. Numbers are little-endian.
 constexpr uint32_t kProtocolVersion = 5;
 constexpr size_t kTokenBytes = 32;
 constexpr size_t kHelloBytes = 92;
@@ -28,11 +28,11 @@ enum class Purpose : uint32_t { kControl = 1, kBulk = 2, kMessages = 3 };
 
 struct Hello {
   uint64_t group = 0;       // random, one per group
-  uint64_t generation = 0;  // refuses a rank that belongs to an earlier start of the group
+  uint64_t generation = 0;  // a rank of an earlier start of the group is refused by it
   int32_t from = 0, to = 0, world = 0;
   Purpose purpose = Purpose::kControl;
   Token token{};
-  uint32_t stream = 0;  // which of the purpose's connections
+  uint32_t stream = 0;  // index among the connections of that purpose
 };
 
 HelloFrame encode(const Hello& hello);

@@ -14,10 +14,10 @@ class Link {
  public:
   virtual ~Link() = default;
 
-  // Takes up to `size` bytes and returns how many; 0 when the stream is full.
+  // Copies as many of `size` bytes as fit into the stream, and returns how many; 0 when it is full.
   virtual size_t try_send(const void* bytes, size_t size) = 0;
 
-  // Gives up to `size` bytes and returns how many; 0 when none has arrived.
+  // Copies out what has arrived, `size` bytes at most, and returns how many; 0 when nothing has arrived.
   virtual size_t try_recv(void* bytes, size_t size) = 0;
 
   // Adds what a sleeping driver must poll(2) for these events (POLLIN, POLLOUT); nothing when the peer rings the

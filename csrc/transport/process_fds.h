@@ -1,4 +1,4 @@
-// Descriptors with a life beyond one owner: shared by all groups of a process, of other processes, kept from children.
+// File descriptors that all groups share, that refer to other processes, or that forked children must not keep.
 #pragma once
 #include <sys/types.h>
 

@@ -8,7 +8,7 @@
 namespace ringdp::transport {
 namespace {
 
-// After the deadline, for a rank that publishes its failure.
+// Time after the deadline for a rank to publish its failure.
 constexpr std::chrono::seconds kLastWords{1};
 constexpr std::chrono::seconds kReportEvery{10};
 

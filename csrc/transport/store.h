@@ -1,4 +1,5 @@
 // A key-value store that all ranks of a group can reach, for the bootstrap. The backend adapts c10d's; tests use a map.
+// One caller at a time; calls may block and throw what the implementation throws.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,8 +20,8 @@ class Store {
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
   // True when all keys exist; does not wait for them.
   virtual bool has(const std::vector<std::string>& keys) = 0;
-  // The values of these keys, in their order. Called once has() is true: with a distant store, a wait that is ended and
-  // begun again would discard answers on their way.
+  // The values of these keys, in their order. Call it once has() is true: cancelling and repeating a wait on a distant
+  // store would discard answers on their way.
   virtual std::vector<std::string> get(const std::vector<std::string>& keys) = 0;
 };
 

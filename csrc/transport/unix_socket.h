@@ -40,11 +40,11 @@ struct FdParcel {
   bool open = false;  // false: the peer is gone
   std::byte mark{};
   std::vector<UniqueFd> fds;
-  bool cut = false;  // this process may not open as many descriptors as were sent
+  bool cut = false;  // descriptors are missing: this process may not open as many as were sent
 };
 FdParcel recv_fds(int fd, const WaitPolicy& policy);
 
-// After their group was made, the ranks of one host pass each other one descriptor each, over temporary sockets.
+// The ranks of one host, after their group was created, pass each other one descriptor each over temporary sockets.
 class FdExchange {
  public:
   FdExchange() : listener_(UnixListener::open()) {}
@@ -54,10 +54,10 @@ class FdExchange {
   // Whether the process at the other end of a socket is that rank.
   using Admit = std::function<bool(int socket, int rank)>;
 
-  // Collective. `names`: of all ranks, empty for a rank that gives nothing. `own` is passed to every other rank and
-  // stays the caller's. Returns descriptors by rank, empty for this rank and for those without a name. Error(kTimeout)
-  // at the deadline; Error(kPeerLost) names a rank that went away. `look` is called while it waits; it throws to end
-  // the wait.
+  // Collective. `names`: of all ranks, empty for a rank that passes nothing. `own` is passed to every other rank and
+  // remains the caller's. Returns descriptors by rank, empty for this rank and for those without a name.
+  // Error(kTimeout) at the deadline; Error(kPeerLost) names a rank that went away. `look` is called while it waits; it
+  // throws to end the wait.
   std::vector<UniqueFd> run(
       int rank, const std::vector<std::string>& names, int own, const Admit& admit, Deadline deadline,
       const std::function<void()>& look = [] {});

@@ -37,7 +37,7 @@ class Heaps final : public transport::Arena {
   bool passed(uint64_t) const override { return true; }
   uint64_t arrived(int) const override { return 0; }
   int core(int) const override { return -1; }
-  void show_core() override {}
+  void publish_core() override {}
   void retire(uint64_t) override {}
   uint64_t retired(int) const override { return 0; }
   void fence(int64_t, int64_t) override {}

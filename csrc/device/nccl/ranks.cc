@@ -119,7 +119,7 @@ std::string NcclRanks::sums() const {
 std::string NcclRanks::why_not(const plan::Problem& problem) const {
   if (!why_not_.empty()) return why_not_;
   const std::string why = why_no_link_plan(wish_, problem);
-  if (!why.empty() || !plan::is_sum(problem.what)) return why;
+  if (!why.empty() || !plan::is_reduction(problem.what)) return why;
   int reduces = 0;
   require(functions_, functions_.reduces(static_cast<int>(problem.dtype), static_cast<int>(problem.op), &reduces));
   if (reduces) return "";
@@ -184,7 +184,7 @@ void NcclRanks::exchange(const plan::Plan& plan, const plan::LinkRound& round, c
 
 // An arrival has been told of with what is waited for.
 void NcclRanks::run(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream) {
-  if (step.verb == plan::Verb::kSignal) return;
+  if (step.verb == plan::Verb::kArrive) return;
   if (only_rounds(plan, step)) return round(plan, step, piece, stream);
   if (step.verb == plan::Verb::kFold) return fold(plan, step, piece, stream);
   if (step.verb != plan::Verb::kCopy) return recode(plan, step, piece, stream);

@@ -26,7 +26,7 @@ void require_elements(const Problem& problem) {
   const std::string dtype = name_of(problem.dtype);
   require(is_number(problem.dtype) || problem.dtype == DType::kBool,
           "dtype=" + dtype + " has no device plan: move it as uint8, sum complex numbers as their parts");
-  require(!is_sum(problem.what) || can_reduce(problem.dtype, problem.op),
+  require(!is_reduction(problem.what) || can_reduce(problem.dtype, problem.op),
           std::string(name_of(problem.op)) + " has no meaning on " + dtype);
   require_count(problem.count, problem.world, problem.dtype);
   require(problem.what != Collective::kBarrier || problem.count == 0,
@@ -112,7 +112,6 @@ const char* name_of(DeviceAlgorithm algorithm) {
 }
 
 bool can_plan(DeviceAlgorithm algorithm, Collective what) {
-  if (traits_of(what).is(kStaged)) return false;
   switch (algorithm) {
     case DeviceAlgorithm::kDirect:
       return true;

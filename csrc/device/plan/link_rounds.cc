@@ -12,7 +12,7 @@ constexpr int kUnknown = -2;
 constexpr int kBefore = -1;  // all rounds
 
 bool is_recoding(const Step& step) { return step.verb == Verb::kEncode || step.verb == Verb::kDecode; }
-bool is_meeting(const Step& step) { return step.verb == Verb::kSignal || step.verb == Verb::kWait; }
+bool is_meeting(const Step& step) { return step.verb == Verb::kArrive || step.verb == Verb::kWait; }
 
 // Of an arena, which devices have not.
 bool uses_slots(const Step& step) {
@@ -40,7 +40,7 @@ std::string words_of(const Plan& plan, const Step& step) {
       return "encode " + std::to_string(step.srcs[0].count);
     case Verb::kDecode:
       return "decode " + std::to_string(step.dsts[0].count);
-    case Verb::kSignal:
+    case Verb::kArrive:
       return "arrive";
     case Verb::kWait:
       return "await the host's ranks";

@@ -62,7 +62,7 @@ struct Sequence {
 // All outputs of a rank, end to end.
 int64_t output_elements(const Problem& problem) {
   const Tensors outputs = problem.traits().outputs;
-  const bool has_many = outputs == Tensors::kParts || outputs == Tensors::kPairs;
+  const bool has_many = outputs == Tensors::kParts || outputs == Tensors::kSplits;
   return has_many ? problem.world * problem.count : problem.count;
 }
 
@@ -110,7 +110,7 @@ class Lowering {
         return send(one);
       case Verb::kRecv:
         return expect(step);
-      case Verb::kSignal:
+      case Verb::kArrive:
         return for_all_peers(DeviceVerb::kPost, ++barriers_);
       case Verb::kWait:
         return for_all_peers(DeviceVerb::kAwait, barriers_);

@@ -63,7 +63,7 @@ int64_t push_limit(const DeviceTopology& topology) {
 
 DeviceChoice select_device_plan(const DeviceTopology& topology, Collective what, int64_t bytes) {
   if (topology.world == 1) return {DeviceAlgorithm::kDirect, "one rank: nothing moves"};
-  if (!is_sum(what))
+  if (!is_reduction(what))
     return {DeviceAlgorithm::kDirect, std::string("a device's ") + name_of(what) + " is always direct"};
   if (what == Collective::kReduce) return select_reduce(topology, bytes);
   if (!topology.full_mesh) {
@@ -76,7 +76,7 @@ DeviceChoice select_device_plan(const DeviceTopology& topology, Collective what,
 
 std::string why_no_link_plan(const LinkWish& wish, const Problem& problem) {
   if (problem.what == Collective::kBarrier) return "barrier has no plan between hosts on devices";
-  if (!is_sum(problem.what)) return "";
+  if (!is_reduction(problem.what)) return "";
   const bool encoded = travels_encoded(wish, problem);
   if (encoded && !wishes_direct(wish)) {
     const bool by_order = wish.algorithm == AlgorithmChoice::kAuto;

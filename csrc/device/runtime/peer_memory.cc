@@ -66,7 +66,7 @@ std::string PeerMemory::description() const {
 
 std::string PeerMemory::why_not(const plan::Problem& problem) const {
   if (!why_not_.empty()) return why_not_;
-  if (plan::is_sum(problem.what)) {
+  if (plan::is_reduction(problem.what)) {
     int reduces = 0;
     require(functions_, functions_.reduces(static_cast<int>(problem.dtype), static_cast<int>(problem.op), &reduces));
     if (!reduces) return std::string("no kernel for ") + name_of(problem.op) + " on " + name_of(problem.dtype);

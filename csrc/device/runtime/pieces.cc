@@ -11,9 +11,9 @@ using plan::Collective;
 Pieces parts_of(Collective what, int world) {
   const plan::Traits& traits = plan::traits_of(what);
   const auto tensors = [world](plan::Tensors held) {
-    return held == plan::Tensors::kParts || held == plan::Tensors::kPairs ? world : 1;
+    return held == plan::Tensors::kParts || held == plan::Tensors::kSplits ? world : 1;
   };
-  const bool in_place = !traits.has_parts() && !traits.has_pairs();
+  const bool in_place = !traits.has_parts() && !traits.has_splits();
   return {tensors(traits.inputs), tensors(traits.outputs), in_place, {}};
 }
 

@@ -196,8 +196,6 @@ DeviceDispatcher::QueuePtr DeviceDispatcher::queue_for_step(c10::Device device, 
 std::string DeviceDispatcher::why_staged(c10::Device device, const comm::OpDesc& desc) const {
   if (!queue_) return why_not_;
   if (device != *device_) return "its tensors are not on " + device_->str();
-  const plan::Traits& traits = plan::traits_of(desc.what);
-  if (traits.is(plan::kStaged)) return std::string("there is no plan on devices for ") + traits.name;
   if (is_number_of_ones(desc.dtype)) return std::string("a failure would leave a number in ") + name_of(desc.dtype);
   return queue_->ranks().why_not(problem_of(desc));
 }
@@ -263,13 +261,13 @@ bool DeviceDispatcher::shares(const at::Tensor& tensor) const {
 plan::Problem DeviceDispatcher::problem_of(const comm::OpDesc& desc) const {
   plan::Problem problem;
   problem.what = desc.what;
-  problem.dtype = plan::is_sum(desc.what) ? desc.dtype : DType::kU8;
-  problem.op = plan::is_sum(desc.what) ? sum_of(desc.op) : ReduceOp::kSum;
+  problem.dtype = plan::is_reduction(desc.what) ? desc.dtype : DType::kU8;
+  problem.op = plan::is_reduction(desc.what) ? sum_of(desc.op) : ReduceOp::kSum;
   problem.rank = group_->rank();
   problem.world = group_->world();
   problem.root = desc.root;
   const int64_t count = desc.counts.empty() ? desc.count : *std::max_element(desc.counts.begin(), desc.counts.end());
-  problem.count = plan::is_sum(desc.what) ? count : checked_mul(count, size_of(desc.dtype));
+  problem.count = plan::is_reduction(desc.what) ? count : checked_mul(count, size_of(desc.dtype));
   return problem;
 }
 
@@ -343,7 +341,7 @@ gpu::BootstrapContext DeviceDispatcher::context_of(int first, int world, Deadlin
   const auto sockets = std::make_shared<transport::FdExchange>();
   context.socket = sockets->name();
   context.pass_fds = [this, sockets, first, deadline](const std::vector<std::string>& names, int own) {
-    const auto admit = [this, first](int socket, int rank) { return group_->is_process_of(socket, first + rank); };
+    const auto admit = [this, first](int socket, int rank) { return group_->is_peer_process(socket, first + rank); };
     const auto still_there = [this] {
       if (const auto error = group_->error()) throw *error;
     };

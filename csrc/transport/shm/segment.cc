@@ -19,7 +19,7 @@ namespace ringdp::transport {
 namespace {
 
 constexpr int kMaxMembers = 4096;
-constexpr int64_t kMaxPartBytes = int64_t{1} << 40;  // times all streams it still fits an int64_t
+constexpr int64_t kMaxPartBytes = int64_t{1} << 40;  // times the number of streams it still fits into an int64_t
 constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kSlotAlignment = 64;
 

@@ -10,7 +10,7 @@
 
 namespace ringdp::transport {
 
-// What a stream carries. Messages have streams of their own, so they never mix with collectives.
+// What a stream, a ring of bytes to one member, carries. Messages never share a stream with collectives.
 enum class Traffic { kCollectives, kMessages };
 constexpr int kTrafficCount = 2;
 
@@ -59,9 +59,9 @@ class Segment {
   size_t size_ = 0;
 };
 
-// How large the heap of each of `ranks` can be, so that most of this process's address space and file size limit stays
-// free: `wanted` bytes, halved until all heaps would fit several times; 0 when less than 64 MiB would be left. Whole
-// pages. Reserves nothing.
+// Bytes, in whole pages, that the heap of each of `ranks` can have while most of this process's address space and file
+// size limit stays free: `wanted`, halved until all heaps would fit several times; 0 if that is less than 64 MiB.
+// Reserves nothing.
 int64_t reservable_heap(int64_t wanted, int ranks);
 
 }  // namespace ringdp::transport

@@ -54,7 +54,7 @@ class MappedArena final : public ShmArena {
   }
   uint64_t arrived(int member) const override { return block(member).arrivals.load(std::memory_order_acquire); }
   int core(int member) const override { return block(member).core_after.load(std::memory_order_relaxed) - 1; }
-  void show_core() override { block(index_).core_after.store(current_core() + 1, std::memory_order_relaxed); }
+  void publish_core() override { block(index_).core_after.store(current_core() + 1, std::memory_order_relaxed); }
   void retire(uint64_t barrier) override {
     block(index_).retired.store(barrier, std::memory_order_seq_cst);
     wake();
@@ -93,7 +93,7 @@ void MappedArena::post_header(uint64_t seq, const Header& header) {
 
 // Each member counts its own arrivals, so an early arrival at the next barrier never counts as a late one at this.
 void MappedArena::arrive() {
-  show_core();
+  publish_core();
   block(index_).arrivals.store(++arrived_, std::memory_order_seq_cst);
   if (all_arrived() && raise_generation()) wake();
 }

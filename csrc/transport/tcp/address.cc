@@ -56,7 +56,7 @@ const Interface* find(const std::vector<Interface>& interfaces, const InterfaceP
     return first(interfaces, [&](const Interface& entry) { return entry.name == preference.name; });
   }
   const Interface* found = preference.one_host ? first_of_kind(interfaces, true) : nullptr;
-  // A master that resolves to loopback (127.0.1.1 in /etc/hosts) does not show how other hosts reach this one.
+  // A master that resolves to loopback (127.0.1.1 in /etc/hosts) does not say how other hosts reach this one.
   if (found == nullptr && preference.route && !preference.route->is_loopback()) {
     found = first(interfaces, [&](const Interface& entry) { return entry.address.host() == preference.route->host(); });
   }

@@ -41,7 +41,7 @@ std::vector<Interface> list_interfaces();
 
 struct InterfacePreference {
   std::string name;                    // empty: none
-  std::optional<SocketAddress> route;  // this host's address on the way to the master
+  std::optional<SocketAddress> route;  // this host's source address for packets to the master
   bool one_host = false;
 };
 

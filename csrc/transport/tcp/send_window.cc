@@ -61,7 +61,7 @@ void SendWindow::update(const PathStats& stats) {
 }
 
 // A round trip that stays long is caused by this socket's own queue or by a longer route. A trial, in which the kernel
-// sizes the buffer, shows which: only on a longer route the rate grows. True while the kernel sizes it.
+// sizes the buffer, tells the two apart: the rate grows only on a longer route. True while the kernel sizes it.
 bool SendWindow::try_larger(const PathStats& stats) {
   const bool stays_long = stats.round_trip_us > std::max(kLongUs, 4 * stats.shortest_us);
   if (trial_ < 0 || (trial_ == 0 && !stays_long)) {

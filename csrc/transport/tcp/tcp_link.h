@@ -19,7 +19,7 @@ namespace ringdp::transport {
 class TcpLink : public Link {
  public:
   struct Options {
-    int sharing = 0;       // connections of this rank that share a network whose queues are kept short; 0: on one host
+    int sharing = 0;       // connections of this rank that share the network, for SendWindow; 0: on one host
     bool checked = false;  // bytes travel in records (record.h); the same at both ends
     int rank = -1;         // this rank, for messages
   };

@@ -232,7 +232,7 @@ TlsContext::TlsContext(const std::string& certificate, const std::string& key, c
 
 TlsContext::~TlsContext() { ssl_.SSL_CTX_free(context_); }
 
-// So the rank itself reports that its certificate has expired or is from another authority.
+// So that the rank itself reports a certificate that has expired or is from another authority.
 void TlsContext::check_with_itself(const std::string& files) const {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) throw_errno("socketpair");

@@ -53,7 +53,7 @@ class Exchanges {
 TEST(HeaderExchange, EverybodyChecksEverybodyOnce) {
   for (const bool in_arena : {true, false}) {
     Exchanges world(in_arena);
-    for (HeaderExchange& headers : world.headers) headers.show();
+    for (HeaderExchange& headers : world.headers) headers.publish();
     for (int turn = 0; turn < 3; ++turn) {
       for (HeaderExchange& headers : world.headers) headers.advance();
     }
@@ -68,7 +68,7 @@ TEST(HeaderExchange, EverybodyChecksEverybodyOnce) {
 TEST(HeaderExchange, NamesWhoIsSilent) {
   for (const bool in_arena : {true, false}) {
     Exchanges world(in_arena);
-    for (const int r : {0, 2}) world.headers[r].show();
+    for (const int r : {0, 2}) world.headers[r].publish();
     for (int turn = 0; turn < 3; ++turn) {
       for (const int r : {0, 2}) world.headers[r].advance();
     }
@@ -94,11 +94,11 @@ TEST(HeaderExchange, PollsOnlyForWhatIsMissing) {
 TEST(HeaderExchange, TheLastPosterWakesThoseWhoWaitForHeaders) {
   Exchanges world(true);
   for (const int r : {0, 1}) {
-    world.headers[r].post();
+    world.headers[r].publish_before_arrival();
     world.arenas[r]->set_asleep(true);
   }
   EXPECT_FALSE(world.woken(0)) << "rank 1's header was not the last";
-  world.headers[2].post();
+  world.headers[2].publish_before_arrival();
   EXPECT_TRUE(world.woken(0));
   EXPECT_TRUE(world.woken(1));
 }
@@ -106,11 +106,11 @@ TEST(HeaderExchange, TheLastPosterWakesThoseWhoWaitForHeaders) {
 TEST(HeaderExchange, ThoseWhoArrivedAreLeftToTheBarrier) {
   Exchanges world(true);
   for (const int r : {0, 1}) {
-    world.headers[r].post();
+    world.headers[r].publish_before_arrival();
     world.arenas[r]->arrive();
     world.arenas[r]->set_asleep(true);
   }
-  world.headers[2].post();
+  world.headers[2].publish_before_arrival();
   EXPECT_FALSE(world.woken(0));
   world.arenas[2]->arrive();
   EXPECT_TRUE(world.woken(0));
@@ -119,7 +119,7 @@ TEST(HeaderExchange, ThoseWhoArrivedAreLeftToTheBarrier) {
 TEST(HeaderExchange, ShowingWakesAtOnce) {
   Exchanges world(true);
   world.arenas[1]->set_asleep(true);
-  world.headers[0].show();
+  world.headers[0].publish();
   EXPECT_TRUE(world.woken(1));
 }
 

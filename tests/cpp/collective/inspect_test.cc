@@ -100,7 +100,7 @@ TEST(Recorder, TotalsAreTheSumsOfTheSteps) {
   builder.recv(recv, 0, 6, builder.output(0, {0, 7}));
   builder.fold(fold, {wide, builder.input(0, {0, 3})}, {builder.output(0, {0, 3}), wide}, true);
   builder.copy(fold, builder.input(0, {0, 10}), builder.output(0, {0, 10}));
-  builder.signal(fold);
+  builder.arrive(fold);
   const PlanTotals sums = totals(builder.finish());
   EXPECT_EQ(sums.steps, 6);
   EXPECT_EQ(sums.sends, 2);

@@ -107,7 +107,7 @@ class Listener : public Watched {
     say("left " + std::to_string(rank) + " " + std::to_string(m.seq) + (m.text.empty() ? "" : " " + m.text));
   }
   void peer_lost(int rank, const std::string& how) override { say("lost " + std::to_string(rank) + " " + how); }
-  void unwatched(const std::string& why) override { say("unwatched " + why); }
+  void watch_failed(const std::string& why) override { say("watch_failed " + why); }
 
   std::string wait_for_word() {
     std::unique_lock lock(mutex_);
@@ -236,7 +236,7 @@ TEST_F(WatchTest, WhenItCannotWatchEveryGroupIsTold) {
     ASSERT_GE(::dup2(dead, std::stoi(entry.path().filename().string())), 0);
   }
   ::close(dead);
-  EXPECT_EQ(group->wait_for_word().rfind("unwatched ", 0), 0u);
+  EXPECT_EQ(group->wait_for_word().rfind("watch_failed ", 0), 0u);
 }
 
 TEST_F(WatchTest, HeartbeatsArriveWhereAskedFor) {

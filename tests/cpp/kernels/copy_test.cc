@@ -51,7 +51,7 @@ TEST(CopyPastCaches, AnySizeAtAnyPlace) {
       for (const int64_t from : {0, 1, 16, 100}) {
         for (const int64_t to : {10'000, 10'001, 10'016, 10'063}) {
           std::vector<unsigned char> ours = start, theirs = start;
-          set.copy_past_caches(ours.data() + from, ours.data() + to, bytes);
+          set.copy_nontemporal(ours.data() + from, ours.data() + to, bytes);
           std::memcpy(theirs.data() + to, theirs.data() + from, static_cast<size_t>(bytes));
           ASSERT_EQ(ours, theirs) << set.name << ": " << from << " -> " << to << ", " << bytes << " bytes";
         }

@@ -44,14 +44,14 @@ TEST(Builder, OnlyCopiesIntoOutputsGoPastCaches) {
   problem.what = Collective::kAllGather;
   problem.count = 4;
   for (const bool large : {false, true}) {
-    problem.past_caches_bytes = problem.world * problem.world * 4 * 8 - large;
+    problem.nontemporal_bytes = problem.world * problem.world * 4 * 8 - large;
     Builder builder("test", problem);
     const int channel = builder.add_channel("arena");
     builder.copy(channel, builder.input(0, {0, 4}), builder.slot(0, 0, 0, 4));
     builder.copy(channel, builder.slot(1, 0, 0, 4), builder.output(1, {0, 4}));
     const std::vector<Step> steps = builder.finish().channels[channel].steps;
-    EXPECT_FALSE(steps[0].past_caches);
-    EXPECT_EQ(steps[1].past_caches, large);
+    EXPECT_FALSE(steps[0].nontemporal);
+    EXPECT_EQ(steps[1].nontemporal, large);
   }
 }
 

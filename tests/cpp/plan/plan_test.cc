@@ -38,10 +38,10 @@ TEST(Problem, SharedBytesAreWhatAllRanksKnow) {
     problem.world = 3;
     problem.count = 7;
     const bool moves_pairwise = problem.what == Collective::kAllToAll || problem.what == Collective::kBarrier;
-    EXPECT_EQ(problem.shared_bytes(), moves_pairwise ? 0 : problem.has_parts() ? 3 * 7 * 8 : 7 * 8) << i;
+    EXPECT_EQ(problem.total_bytes(), moves_pairwise ? 0 : problem.has_parts() ? 3 * 7 * 8 : 7 * 8) << i;
     if (!problem.has_parts()) continue;
     problem.counts = {1, 0, 5};
-    EXPECT_EQ(problem.shared_bytes(), (1 + 0 + 5) * 8) << i;
+    EXPECT_EQ(problem.total_bytes(), (1 + 0 + 5) * 8) << i;
   }
 }
 
@@ -57,9 +57,9 @@ TEST(Problem, MovesOverflowCachesByWhatAllRanksWrite) {
     const bool moves = all_write_all || problem.what == Collective::kBroadcast || problem.what == Collective::kGather ||
                        problem.what == Collective::kScatter;
     const int64_t written = (all_write_all ? world * world : world) * problem.count * 4;
-    problem.past_caches_bytes = written;
+    problem.nontemporal_bytes = written;
     EXPECT_FALSE(problem.overflows_caches()) << i;
-    --problem.past_caches_bytes;
+    --problem.nontemporal_bytes;
     EXPECT_EQ(problem.overflows_caches(), moves) << i;
   }
 }
@@ -134,7 +134,7 @@ TEST(Simulator, BarriersEndAtTheHost) {
   const auto waiting = [] {
     Builder builder("test", pair(0));
     const int channel = builder.add_channel("arena");
-    builder.signal(channel);
+    builder.arrive(channel);
     builder.wait(channel);
     return builder.finish();
   };
@@ -155,7 +155,7 @@ TEST(Simulator, SeesASlotWrittenUnderItsReader) {
     Builder builder("test", pair(r));
     const int channel = builder.add_channel("arena");
     builder.copy(channel, builder.input(0, {0, 2}), builder.slot(r, 0, 0, 2));
-    builder.signal(channel);
+    builder.arrive(channel);
     builder.wait(channel);
     builder.copy(channel, builder.slot(1 - r, 0, 0, 2), builder.output(0, {2, 4}));
     builder.copy(channel, builder.input(0, {0, 2}), builder.slot(r, 2, 0, 2));

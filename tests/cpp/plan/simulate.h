@@ -195,7 +195,7 @@ class Simulator {
       case Verb::kDecode:
         recode(r, step);
         return true;
-      case Verb::kSignal:
+      case Verb::kArrive:
         state.barrier = ++mine.arrived;
         return true;
       case Verb::kPost:

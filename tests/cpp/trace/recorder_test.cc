@@ -56,11 +56,11 @@ TEST(Recorder, LastingTextsAreKeptOnce) {
   const char* first = nullptr;
   {
     const std::string text = "a plan";
-    first = lasting(text);
+    first = interned(text);
   }
   EXPECT_STREQ(first, "a plan");
-  EXPECT_EQ(lasting("a plan"), first);
-  EXPECT_NE(lasting("another"), first);
+  EXPECT_EQ(interned("a plan"), first);
+  EXPECT_NE(interned("another"), first);
 }
 
 }  // namespace

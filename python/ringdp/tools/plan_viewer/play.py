@@ -123,7 +123,7 @@ class Player:
             for number, channel in enumerate(plan["channels"])
         }
         self._done = dict.fromkeys(self._steps, 0)
-        self._signals = [0] * self._ranks
+        self._arrivals = [0] * self._ranks
         self._on_links: dict[tuple[int, int], list[list[Cell]]] = {}
         self._sent, self._touched = [0] * self._ranks, [0] * self._ranks
         self._best = {(r, c): (r,) for r, row in enumerate(given) for c in range(len(row))}
@@ -172,7 +172,7 @@ class Player:
 
     def _barriers_passed(self) -> list[int]:
         """For each rank the barriers that all ranks of its host have reached."""
-        reached = {rank: min(self._signals[r] for r in host) for host in self._hosts for rank in host}
+        reached = {rank: min(self._arrivals[r] for r in host) for host in self._hosts for rank in host}
         return [reached[rank] for rank in range(self._ranks)]
 
     def _is_due(self, channel: Channel, step: Step, done: dict[Channel, int]) -> bool:
@@ -201,10 +201,10 @@ class Player:
                 return False
             self._store(rank, step["dsts"][0], waiting.pop(0))
         elif step["verb"] == "wait":
-            if passed[rank] < self._signals[rank]:
+            if passed[rank] < self._arrivals[rank]:
                 return False
-        elif step["verb"] == "signal":
-            self._signals[rank] += 1
+        elif step["verb"] == "arrive":
+            self._arrivals[rank] += 1
         else:
             self._combine(rank, step)
         self._done[channel] += 1

@@ -64,7 +64,7 @@ TEST(DeviceCatalog, OneRankCopiesOrDivides) {
     EXPECT_EQ(copy.steps.size(), kind.what == Collective::kBarrier ? 0u : 1u) << text_of(kind);
     for (const DeviceStep& step : copy.steps) EXPECT_EQ(step.verb, DeviceVerb::kCopy);
     problem.op = ReduceOp::kAvg;
-    const bool sums = is_sum(kind.what);
+    const bool sums = is_reduction(kind.what);
     for (const DeviceStep& step : make_device_plan(kind.algorithm, problem).steps) {
       EXPECT_EQ(step.verb, sums ? DeviceVerb::kSum : DeviceVerb::kCopy);
     }

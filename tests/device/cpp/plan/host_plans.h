@@ -49,7 +49,7 @@ class HostPlan {
         if (sends_result) builder.copy(channel, message.srcs[0], message.srcs[0]);
       }
       for (const Step& step : round.steps) {
-        if (step.verb == Verb::kSignal) builder.signal(channel);
+        if (step.verb == Verb::kArrive) builder.arrive(channel);
         if (step.verb == Verb::kWait) builder.wait(channel);
         if (step.verb == Verb::kFold || step.verb == Verb::kCopy) move(step);
       }

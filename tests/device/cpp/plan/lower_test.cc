@@ -306,7 +306,7 @@ TEST(Lower, FlagsGrowPerSlotAndPair) {
     builder.post(channel, 2, 0);
     builder.post(channel, 0, 1);
     builder.await(channel, 2, 1);
-    builder.signal(channel);
+    builder.arrive(channel);
     builder.wait(channel);
   });
   EXPECT_EQ(steps_of(plan),
