@@ -237,8 +237,8 @@ class UnitStorage:
 
 
 _WAY_OUT = (
-    "read it inside `with ddp.gathered():`, take ddp.full_state_dict(), or make what reads it and what owns it one "
-    "unit with units=[...]"
+    "read it inside `with ddp.gathered():`, take ddp.full_state_dict(), or put the module that reads it and "
+    "the module that owns it into one unit with units=[...]"
 )
 
 
