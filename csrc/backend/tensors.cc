@@ -74,7 +74,8 @@ ReduceOp known_op(const c10d::ReduceOp& op, const char* call) {
 }
 
 std::string way_out(DType dtype) {
-  if (!can_reduce(dtype, ReduceOp::kSum)) return "it can be moved, not computed in: convert it to bfloat16 or float32";
+  if (!can_reduce(dtype, ReduceOp::kSum))
+    return "this dtype can be sent but not reduced; convert to bfloat16 or float32";
   return "use SUM, or another dtype";
 }
 
@@ -201,8 +202,7 @@ void check_divisor(double divisor, const char* call) {
 ReduceOp checked_op(const c10d::ReduceOp& op, DType dtype, const char* call) {
   const ReduceOp known = known_op(op, call);
   if (can_reduce(dtype, known)) return known;
-  refuse(std::string(call) + ": " + name_of(known) + " of " + name_of(dtype) +
-         " has no meaning here: " + way_out(dtype));
+  refuse(std::string(call) + ": " + name_of(known) + " of " + name_of(dtype) + " is not supported: " + way_out(dtype));
 }
 
 at::Tensor premultiplied(const at::Tensor& tensor, const c10d::ReduceOp& op, const char* call) {

@@ -43,8 +43,8 @@ py::dict device_plan(const std::string& collective, const std::string& algorithm
   d["output_bytes"] = plan.output * size_of(plan.dtype);
   d["stage_bytes"] = plan.stage_bytes;
   d["pushed_bytes"] = plan.pushed_bytes;
-  d["read_bytes"] = traffic.read_here + traffic.read_there;
-  d["written_bytes"] = traffic.written_here + traffic.written_there;
+  d["read_bytes"] = traffic.read_local + traffic.read_remote;
+  d["written_bytes"] = traffic.written_local + traffic.written_remote;
   d["steps"] = plan.steps.size();
   d["packed"] = bytes_of(plan.steps.data(), plan.steps.size() * sizeof(plan::DeviceStep));
   d["text"] = plan::text_of(plan);

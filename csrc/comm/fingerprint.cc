@@ -22,9 +22,10 @@ struct Wire {
   int64_t count;
   uint64_t seq, group, generation;
   uint64_t counts_hash, divisor_bits;
-  uint32_t counts[kShownCounts];       // UINT32_MAX: at least that many
-  int64_t inputs_at, output_at, part;  // a placement; on devices the segment and the offset in it, which must be equal
-  uint64_t digest;                     // this and the next: Remarks
+  uint32_t counts[kShownCounts];  // UINT32_MAX: at least that many
+  int64_t inputs_at, output_at,
+      part;         // a placement; on devices the symmetric buffer and the offset in it, which must be equal
+  uint64_t digest;  // this and the next: Remarks
   int64_t waited_ns;
 };
 static_assert(sizeof(Wire) <= transport::kHeaderBytes);
@@ -52,8 +53,8 @@ Wire to_wire(const OpDesc& d) {
   w.counts_hash = hash_bytes(d.counts.data(), d.counts.size() * sizeof(int64_t));
   std::memcpy(&w.divisor_bits, &d.divisor, sizeof d.divisor);
   if (d.place == Place::kDevices) {
-    w.inputs_at = d.segment;
-    w.output_at = d.segment_at;
+    w.inputs_at = d.buffer;
+    w.output_at = d.buffer_at;
   }
   if (d.place == Place::kStepping) w.output_at = d.gives ? 1 : 0;
   for (size_t i = 0; i < std::min(d.counts.size(), kShownCounts); ++i) {
@@ -93,7 +94,8 @@ std::string in_words(const Wire& w) {
   }
   if (place == Place::kHost) return text + ")";
   text += place == Place::kStepping ? ") on devices with a step" : ") on devices";
-  if (w.inputs_at != 0) text += " in segment " + std::to_string(w.inputs_at) + " at " + std::to_string(w.output_at);
+  if (w.inputs_at != 0)
+    text += " in symmetric buffer " + std::to_string(w.inputs_at) + " at " + std::to_string(w.output_at);
   return text;
 }
 

@@ -32,11 +32,11 @@ struct OpDesc {
   std::vector<int64_t> counts;        // as in plan::Problem: equal on all ranks
   std::vector<int64_t> sends, recvs;  // as in plan::Problem: different on each rank, so not in its header
   double divisor = 0;                 // AVG divides by it; 0: by the number of ranks
-  int64_t segment = 0,
-          segment_at = 0;   // on devices: where tensors lie (device/runtime/segments.h); 0: in the ranks' windows
-  bool gives = false;       // kStepping: all ranks get all parameters
-  uint64_t seq = 0;         // position in the group's sequence of collectives, from 1
-  uint64_t group = 0;       // hash of the group's name
+  // On devices: where tensors lie (device/runtime/symmetric_buffers.h); 0: in the ranks' windows.
+  int64_t buffer = 0, buffer_at = 0;
+  bool gives = false;  // kStepping: all ranks get all parameters
+  uint64_t seq = 0;    // position in the group's sequence of collectives, from 1
+  uint64_t group = 0;  // hash of the group's name
   uint64_t generation = 0;  // of the group's bootstrap
 };
 

@@ -105,12 +105,13 @@ void Matcher::check_same(const Message& receive, const Offer& offer) const {
   const bool same_dtype = receive.dtype() == offer.frame.dtype, same_count = receive.count() == offer.frame.count;
   if (same_dtype && same_count) return;
   const std::string differing = same_count ? "dtype" : same_dtype ? "element count" : "dtype, element count";
-  throw Error(ErrorKind::kMismatch,
-              "a send and its receive disagree (" + differing + "): " + name_of_rank(offer.from) + " called send(" +
-                  describe_payload(offer.frame.dtype, offer.frame.count) + " to " + name_of_rank(rank_) + ", tag " +
-                  std::to_string(offer.frame.tag) + "), " + name_of_rank(rank_) + " called " + receive.describe() +
-                  ". Give both the same dtype and size, and messages that are in flight together different tags.",
-              offer.from);
+  throw Error(
+      ErrorKind::kMismatch,
+      "a send and its receive disagree (" + differing + "): " + name_of_rank(offer.from) + " called send(" +
+          describe_payload(offer.frame.dtype, offer.frame.count) + " to " + name_of_rank(rank_) + ", tag " +
+          std::to_string(offer.frame.tag) + "), " + name_of_rank(rank_) + " called " + receive.describe() +
+          ". Use the same dtype and size on both sides, and different tags for messages that are in flight at once.",
+      offer.from);
 }
 
 std::string Matcher::waiting_offer(int source) const {

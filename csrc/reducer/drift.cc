@@ -40,7 +40,7 @@ std::string in_words(const std::vector<int>& odd, const std::vector<uint64_t>& b
   for (size_t i = 0; i < odd.size(); ++i) {
     text += (i == 0 ? "" : i + 1 < odd.size() ? ", " : " and ") + std::to_string(odd[i]);
   }
-  if (odd.size() == voters) return text + " hold different bits, and no value has a majority,";
+  if (odd.size() == voters) return text + " (no majority) hold different bits";
   return text + (odd.size() == 1 ? " holds" : " hold") + " other bits than most";
 }
 
@@ -139,10 +139,10 @@ void Drift::check_sums(const std::vector<Bucket>& buckets, int64_t step, c10d::P
       const bool all = times > 0 && row[ranks + rank] == times * elements;
       const auto given = static_cast<uint64_t>(times) * static_cast<uint64_t>(row[2 * ranks + rank]);
       TORCH_CHECK(
-          all && static_cast<uint64_t>(row[rank]) == given, "DistributedDataParallel: at step ", step, " what rank ",
-          rank, " gave to ", gradients_of(names_, buckets[number].indices), " (bucket ", number,
-          "), changed before it was summed, so all ranks have the same wrong mean: a memory error on rank ", rank,
-          " or on the ranks it gave it to, or a link without a checksum. Do not step: restart from a checkpoint");
+          all && static_cast<uint64_t>(row[rank]) == given, "DistributedDataParallel: at step ", step,
+          " the contribution of rank ", rank, " to ", gradients_of(names_, buckets[number].indices), " (bucket ",
+          number, ") changed before it was summed, so all ranks have the same wrong mean: a memory error on rank ",
+          rank, " or on the ranks it gave it to, or a link without a checksum. Do not step: restart from a checkpoint");
     }
     row += rows * ranks;
   }

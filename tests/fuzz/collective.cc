@@ -60,7 +60,7 @@ OpDesc any_op(Input& input) {
   op.count = input.number<uint16_t>();
   if (input.up_to(3) == 0) op.counts = {input.number<uint8_t>(), input.number<uint8_t>()};
   op.divisor = input.number<uint8_t>();
-  op.segment = input.up_to(1);
+  op.buffer = input.up_to(1);
   op.gives = input.up_to(1) != 0;
   op.seq = 1 + input.number<uint32_t>();
   return op;

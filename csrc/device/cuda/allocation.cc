@@ -46,7 +46,7 @@ void allow(CUdeviceptr address, size_t bytes, int device) {
   check("cuMemSetAccess", driver_function<decltype(&cuMemSetAccess)>("cuMemSetAccess")(address, bytes, &access, 1));
 }
 
-// Gives `physical` an address; takes it over also when that fails.
+// Maps `physical`; takes ownership of it even when that fails.
 Allocation placed(int device, size_t bytes, CUmemGenericAllocationHandle physical) {
   CUdeviceptr address = 0;
   bool mapped = false;
@@ -99,7 +99,7 @@ Allocation open_fd(int device, size_t bytes, int fd) {
   const OnDevice here(device);
   CUmemGenericAllocationHandle physical = 0;
   const auto call = driver_function<decltype(&cuMemImportFromShareableHandle)>("cuMemImportFromShareableHandle");
-  // The interface takes the descriptor itself in place of a pointer.
+  // The API takes the descriptor itself, cast to a pointer.
   check("cuMemImportFromShareableHandle(descriptor " + std::to_string(fd) + ")",
         call(&physical, reinterpret_cast<void*>(static_cast<intptr_t>(fd)), kFd),
         "give the descriptor that came with the handle");

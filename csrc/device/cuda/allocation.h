@@ -1,4 +1,4 @@
-// Device memory that processes can share, by each of the two ways: legacy IPC handles, and file descriptors.
+// Device memory that processes can share, either by legacy IPC handles or by file descriptors.
 //
 // Functions throw Failure. Sizes are whole multiples of kBlockBytes, so that an allocation shares no block with
 // another: exporting one shows the whole block to the importer. The caller owns what it is given.
@@ -22,14 +22,14 @@ struct LegacyKey {
   unsigned char bytes[64];
 };
 
-// cudaMalloc. `base` is null where what it gave cannot be exported.
+// cudaMalloc. `base` is null when the memory cannot be exported.
 Allocation allocate_legacy(int device, size_t bytes);
 void free_legacy(const Allocation& allocation);
 LegacyKey export_legacy(const Allocation& allocation);
 Allocation open_legacy(int device, size_t bytes, const LegacyKey& key);
 void close_legacy(const Allocation& allocation);
 
-// cuMemCreate, mapped where `device` reads and writes it. Freed and closed alike.
+// cuMemCreate, mapped on `device`. Freeing and closing are the same.
 Allocation allocate_by_fd(int device, size_t bytes);
 int export_fd(const Allocation& allocation);  // a new descriptor
 Allocation open_fd(int device, size_t bytes, int fd);

@@ -48,7 +48,7 @@ void describe(int device, rd_gpu_device* out) {
   check("cudaGetDeviceProperties(" + std::to_string(device) + ")", cudaGetDeviceProperties(&facts, device),
         "rd_gpu_count says how many devices there are");
   *out = {};
-  std::strncpy(out->name, facts.name, sizeof out->name - 1);  // *out is zeros: what is too long still ends
+  std::strncpy(out->name, facts.name, sizeof out->name - 1);  // *out is zeroed, so a truncated name is still terminated
   static_assert(sizeof out->uuid == sizeof facts.uuid);
   std::memcpy(out->uuid, &facts.uuid, sizeof out->uuid);
   out->multiprocessors = facts.multiProcessorCount;

@@ -33,7 +33,7 @@ void set_sentence(const std::string& sentence) noexcept {
 
 void check(const std::string& call, cudaError_t result, const char* way_out) {
   if (result == cudaSuccess) return;
-  cudaGetLastError();  // else the next launch on this thread would report it again
+  cudaGetLastError();  // clears it, else the next launch on this thread would report it again
   fail(call, cudaGetErrorString(result), result, way_out);
 }
 

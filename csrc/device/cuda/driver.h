@@ -1,6 +1,6 @@
-// How a failure inside libringdp_gpu.so becomes a number and a sentence: the call, what CUDA says, and the way out.
+// How a failure inside libringdp_gpu.so becomes an error code and a message: the call, CUDA's error, and the way out.
 //
-// Inside the library failures are thrown; every function of the C interface runs its text in guarded().
+// Inside the library failures are exceptions; every function of the C interface runs its body in guarded().
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@
 
 namespace ringdp::gpu {
 
-constexpr int kRefused = -1;  // a bad argument: nothing was done
+constexpr int kRefused = -1;  // a bad argument; nothing was done
 
 class Failure : public std::runtime_error {
  public:
@@ -22,7 +22,7 @@ class Failure : public std::runtime_error {
   const int code_;
 };
 
-// Returns when `result` is success. `way_out`: what to do about it.
+// Throws Failure unless `result` is success. `way_out`: advice for the user.
 void check(const std::string& call, cudaError_t result, const char* way_out = "");
 void check(const std::string& call, CUresult result, const char* way_out = "");
 
@@ -46,10 +46,10 @@ int guarded(Text text) noexcept {
   }
 }
 
-// Functions of the CUDA driver by name, looked up when they are wanted, so that the library loads without a driver.
+// Functions of the CUDA driver, looked up by name at their first use, so that the library loads without a driver.
 //
-// Keep what driver_function returns in a static local, if anywhere: where there is no driver it throws, and a static
-// whose initialiser throws is initialised again by the next call.
+// Cache the result of driver_function in a static local only: without a driver it throws, and a static whose
+// initialiser throws is initialised again by the next call.
 
 // Throws Failure where the driver is absent or lacks the function.
 void* driver_entry(const char* name);
@@ -59,10 +59,10 @@ Function driver_function(const char* name) {
   return reinterpret_cast<Function>(driver_entry(name));
 }
 
-// Whether it is there. Never throws.
+// Whether the driver has the function. Never throws.
 bool driver_has(const char* name);
 
-// Makes a device the calling thread's current one, and puts the former back.
+// Sets the calling thread's current device, and restores the previous one.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
@@ -78,8 +78,8 @@ class OnDevice {
   int before_ = 0;
 };
 
-// Lets the calling thread take, map and free memory while another thread captures a graph: such calls would end every
-// capture of the process that was begun in CUDA's global mode, which is torch's default.
+// Lets the calling thread allocate, map and free memory while another thread captures a graph: such calls would
+// otherwise invalidate every capture in CUDA's global mode, which is torch's default.
 class BesideCaptures {
  public:
   BesideCaptures() { exchange(); }
@@ -90,10 +90,10 @@ class BesideCaptures {
  private:
   void exchange() { cudaThreadExchangeStreamCaptureMode(&mode_); }
 
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then the thread's former one, then this again
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // swapped with the thread's previous mode
 };
 
-// guarded(), beside captures.
+// guarded(), with captures allowed on other threads.
 template <class Text>
 int guarded_beside_captures(Text text) noexcept {
   const BesideCaptures relaxed;

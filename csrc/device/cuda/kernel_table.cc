@@ -65,7 +65,7 @@ Facts facts_of(const void* kernel) {
   return {attributes.numRegs, static_cast<int>(attributes.localSizeBytes), blocks};
 }
 
-// Over all that have the name: the most of what is short, the fewest of what is wanted.
+// Over all kernels of that name: the most registers and spilled bytes, the fewest blocks.
 std::string line_of(const NamedKernels& kernels) {
   Facts worst = facts_of(kernels.kernels[0]);
   for (const void* const kernel : kernels.kernels) {

@@ -1,6 +1,6 @@
 // Which kernel serves which element type, reduce op and number of ranks.
 //
-// Sums have kernels, and moves of any type run on float32's; all other reductions go through host memory.
+// There are kernels for sums; moves of any type use float32's; all other reductions go through host memory.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -14,7 +14,7 @@
 
 namespace ringdp::gpu {
 
-constexpr int kThreads = 512;  // of a block of every kernel
+constexpr int kThreads = 512;  // per block, in every kernel
 
 using KernelsByWorld = std::array<const void*, plan::kMaxDeviceRanks>;  // of 1 rank first
 
@@ -23,7 +23,7 @@ const void* address_of(void (*kernel)(Argument)) {
   return reinterpret_cast<const void*>(kernel);
 }
 
-// A .cu file each, so that they compile side by side.
+// One .cu file each, so that they compile in parallel.
 KernelsByWorld float32_sums();
 KernelsByWorld float16_sums();
 KernelsByWorld bfloat16_sums();
@@ -31,7 +31,7 @@ KernelsByWorld float64_sums();
 KernelsByWorld int32_sums();
 KernelsByWorld int64_sums();
 KernelsByWorld adam_kernels();
-KernelsByWorld poison_kernels();                            // one for all
+KernelsByWorld poison_kernels();                            // the same for all types
 const void* codec_kernel_for(DType element, bool encodes);  // of float32, float16, bfloat16, float64
 
 struct NamedKernels {
@@ -40,13 +40,13 @@ struct NamedKernels {
 };
 const std::vector<NamedKernels>& all_kernels();
 
-// Whether there is a kernel that reduces so.
+// Whether there is a kernel for this reduction.
 bool reduces(DType element, ReduceOp reduce);
 
-// Throws Failure, naming what there is, for what has no kernel.
+// Throws Failure, which lists the supported types, when there is no kernel.
 const void* plan_kernel_for(DType element, ReduceOp reduce, int world);
 
-// Puts one kernel on a stream.
+// Launches one kernel on a stream.
 template <class Argument>
 void launch(const char* what, const void* kernel, int blocks, const Argument& argument, cudaStream_t stream) {
   void* arguments[] = {const_cast<Argument*>(&argument)};
@@ -55,7 +55,7 @@ void launch(const char* what, const void* kernel, int blocks, const Argument& ar
         "the stream must be of the thread's current device");
 }
 
-// As many blocks as the current device can hold at once.
+// The number of blocks that the current device can run at once.
 int blocks_of_device(const void* kernel);
 
 // Whether the stream records a graph instead of running.

@@ -1,4 +1,4 @@
-// The C face of the memory that ranks share.
+// The C interface of the memory that ranks share.
 #include <cstring>
 
 #include "device/cuda/driver.h"
@@ -46,7 +46,7 @@ void map(void* host, size_t bytes, void** device_address) {
 
 namespace {
 
-// Never destroyed: the driver may be gone before static objects are, and takes its memory along.
+// Never destroyed: the driver may be unloaded before static destructors run, and frees its memory itself.
 ringdp::gpu::SharedMemory& shared_memory() {
   static auto* const instance = new ringdp::gpu::SharedMemory;
   return *instance;
@@ -97,7 +97,7 @@ int rd_gpu_host_alloc(size_t bytes, void** host, void** device_address) {
 
 int rd_gpu_host_free(void* host) {
   return guarded_beside_captures(
-      [&] { check("cudaFreeHost", cudaFreeHost(host), "free what rd_gpu_host_alloc gave, once"); });
+      [&] { check("cudaFreeHost", cudaFreeHost(host), "free memory from rd_gpu_host_alloc, once"); });
 }
 
 int rd_gpu_host_map(void* host, size_t bytes, void** device_address) {
@@ -106,5 +106,5 @@ int rd_gpu_host_map(void* host, size_t bytes, void** device_address) {
 
 int rd_gpu_host_unmap(void* host) {
   return guarded_beside_captures(
-      [&] { check("cudaHostUnregister", cudaHostUnregister(host), "unmap what rd_gpu_host_map mapped, once"); });
+      [&] { check("cudaHostUnregister", cudaHostUnregister(host), "unmap memory from rd_gpu_host_map, once"); });
 }

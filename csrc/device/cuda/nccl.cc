@@ -13,7 +13,7 @@ namespace {
 constexpr char kByName[] = "libnccl.so.2";
 
 struct Nccl {
-  std::mutex mutex;  // until it is found; then nothing changes
+  std::mutex mutex;  // guards the rest until NCCL is found, then it is constant
   bool found = false;
   rd_gpu_nccl_functions functions{};
 };
@@ -51,7 +51,7 @@ rd_gpu_nccl_functions functions_of(void* library) {
   return f;
 }
 
-// False where there is none. Not remembered then: torch may load one later.
+// False when there is none. That is not cached: torch may load NCCL later.
 bool find_nccl(Nccl& table, const std::string& path) {
   const std::lock_guard lock(table.mutex);
   if (table.found) return true;

@@ -7,7 +7,7 @@
 
 namespace ringdp::gpu {
 
-// One block a multiprocessor: its 512 threads then have 128 registers each, for the loads in flight.
+// One block per multiprocessor: its 512 threads then have 128 registers each, for the loads in flight.
 template <class T, class Op, int kRanks>
 __global__ void __launch_bounds__(kThreads, 1) plan_kernel(const __grid_constant__ Work work) {
   run_steps<CudaPrimitives, T, Op, kRanks>(work);

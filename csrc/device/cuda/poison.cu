@@ -1,4 +1,4 @@
-// Results that were aborted become NaN.
+// The kernel that overwrites aborted results with NaN.
 #include <algorithm>
 
 #include "device/cuda/cuda_primitives.h"

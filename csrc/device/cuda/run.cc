@@ -17,7 +17,7 @@ namespace {
 using plan::DeviceStep;
 using plan::DeviceVerb;
 
-// A replay would wait for values that the first run has written.
+// A replay would wait for values that the first run has already written.
 void refuse_capture(cudaStream_t stream) {
   if (!is_capturing(stream)) return;
   refuse(
@@ -72,11 +72,11 @@ void run_on_stream(const void* kernel, const Work& work, cudaStream_t stream) {
   StreamRun(kernel, work, stream).run();
 }
 
-// The C face of everything that runs kernels. What is given is checked first: nothing of bad work is queued.
+// The C interface of everything that runs kernels. Arguments are checked first, so bad work queues nothing.
 
 namespace {
 
-constexpr int kWarps = kThreads / 32;  // of a block: each encodes or decodes a block of elements
+constexpr int kWarps = kThreads / 32;  // per thread block: each encodes or decodes blocks of elements
 
 template <class Argument>
 Argument copied(const char* function, const void* work, size_t bytes) {
@@ -100,7 +100,7 @@ ReduceOp reduce_of(int reduce) {
   refuse("reduce " + std::to_string(reduce) + " is no ringdp::ReduceOp");
 }
 
-// What only moves is counted anew for the kernel that moves everything.
+// Work that only moves is converted for the one kernel that moves every type.
 const void* kernel_for(Work& work, DType element, ReduceOp reduce) {
   if (!only_moves(work)) return plan_kernel_for(element, reduce, work.world);
   count_as_float32(work, element);

@@ -38,7 +38,7 @@ Allocation allocated(int device, size_t bytes, int sharing) {
 
 void give_back(const Allocation& allocation) { allocation.by_fd ? free_by_fd(allocation) : free_legacy(allocation); }
 
-// Descriptors have no name that two processes agree on, so the exporter draws one.
+// A descriptor has no identity across processes, so the exporter draws a random key.
 std::string drawn_key() {
   rd_gpu_handle handle;
   if (getrandom(handle.key, sizeof handle.key, 0) != sizeof handle.key) refuse("rd_gpu_export: no random numbers");
@@ -94,13 +94,13 @@ void* SharedMemory::allocate(int device, size_t bytes, int sharing) {
 void SharedMemory::free(void* memory) {
   const std::lock_guard lock(mutex_);
   const auto found = own_.find(static_cast<char*>(memory));
-  if (found == own_.end()) refuse("rd_gpu_free: not the first byte of memory that rd_gpu_alloc gave and nobody freed");
+  if (found == own_.end()) refuse("rd_gpu_free: not the start of memory from rd_gpu_alloc, or freed already");
   if (found->second.imports != 0) {
     refuse("rd_gpu_free: this process still has it imported " + std::to_string(found->second.imports) +
            " times; rd_gpu_unimport comes first");
   }
   give_back(found->second.allocation);
-  own_.erase(found);  // not where CUDA has kept it
+  own_.erase(found);  // kept when CUDA failed to free it
 }
 
 rd_gpu_handle SharedMemory::exported(void* memory, int* fd) {
@@ -155,7 +155,7 @@ void SharedMemory::unimport(void* memory) {
     return;
   }
   const auto found = mapping_around(memory);
-  if (found == mappings_.end()) refuse("rd_gpu_unimport: not memory that rd_gpu_import gave, or given back already");
+  if (found == mappings_.end()) refuse("rd_gpu_unimport: not memory from rd_gpu_import, or unmapped already");
   if (--found->second.imports > 0) return;
   const Allocation allocation = found->second.allocation;
   mappings_.erase(found);

@@ -1,4 +1,4 @@
-// What this process has allocated for others to map, and what it has mapped of others, each mapping once with a count.
+// Memory that this process has allocated to share, and memory of others that it has mapped, with a count per mapping.
 //
 // Thread-safe: one lock, held during the driver's calls, which happen when groups are made and ended. Throws Failure.
 #pragma once
@@ -23,8 +23,8 @@ class SharedMemory {
  private:
   struct Own {
     Allocation allocation;
-    std::string key;  // empty until it is exported
-    int imports = 0;  // in this very process, which opens nothing: ranks that are threads
+    std::string key;  // empty until exported
+    int imports = 0;  // by this process itself, whose ranks may be threads
   };
   struct Mapping {
     Allocation allocation;

@@ -1,7 +1,8 @@
-// The fused step of one thread: means of its packs from all ranks, Adam on them, the parameters to all ranks.
+// The fused step, as one thread runs it: averages its packs over all ranks, applies Adam, stores parameters to all
+// ranks.
 //
-// The roundings are those of kernels/step.h with fused multiply-add and IEEE roots, so the bits are the CPU's
-// (adam_step without a root of torch's) and depend neither on the number of blocks nor on where a shard is cut. Prim
+// The roundings are those of kernels/step.h with fused multiply-add and IEEE square roots, so the bits are the CPU's
+// (adam_step without torch's root) and depend neither on the number of blocks nor on where a shard is cut. Prim
 // has, beside what device/kernel/run_steps.h asks for, blocks(), fma(a, b, c) and root(v), the last two rounded once.
 // The last pack may hold fewer elements than lanes: state ends there, and parameters behind them stay as they are.
 #pragma once
@@ -16,7 +17,7 @@ __device__ float lerp(float from, float to, float weight) {
   return weight < 0.5f ? Prim::fma(weight, distance, from) : Prim::fma(weight - 1, distance, to);
 }
 
-// One element: what it reads, and what it leaves there.
+// The values of one element, read and written.
 struct AdamElement {
   float parameter, mean, square, largest;
 };
@@ -44,7 +45,7 @@ __device__ void put_values(float* array, int64_t i, const Values<float>& values)
   Prim::store(static_cast<Pack*>(start) + i, pack_rounded<Prim, float>(values));
 }
 
-// `lanes`: of them that there are.
+// `lanes`: how many of them are valid.
 template <class Prim>
 __device__ Values<float> state_at(const float* array, int64_t i, int lanes) {
   if (lanes == kLanes<float>) return values_at<Prim>(array, i);

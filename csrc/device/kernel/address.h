@@ -16,7 +16,7 @@ __device__ inline char* buffer_of(const Work& work, plan::DeviceSpace space, int
   }
 }
 
-// The pack at which `ref` starts; `rank` stands for kOwnRank and kEverybody.
+// The pack at which `ref` starts, with `rank` in place of kOwnRank and kAllRanks.
 template <class T>
 __device__ Pack* packs_at(const Work& work, const plan::DeviceRef& ref, int rank) {
   const int64_t bytes = ref.offset * static_cast<int64_t>(ref.wide ? sizeof(Wide<T>) : sizeof(T));

@@ -1,10 +1,10 @@
-// Encoding and decoding of one thread: its elements of blocks on which the threads of a warp work together.
+// Encoding and decoding, as one thread of a warp runs it; a warp shares each block of elements.
 //
 // The format and the bits are those of kernels/codec.h: the same operations on float32, each of which rounds once. Prim
 // has, beside what device/kernel/element.h asks for, thread(), threads(), block(), blocks(), and
-//   kWarp                                  threads that share a block, at most 64; threads() is a multiple of it
-//   largest_of_warp(v), any_of_warp(flag)  of uint32_t and bool, the same for all of a warp; all of it ask
-// Elements behind the end of the last block count as zeros, which change no scale, and nothing is written there.
+//   kWarp                                  threads that share a block, at most 64; divides threads()
+//   largest_of_warp(v), any_of_warp(flag)  reductions over a warp (uint32_t, bool), called by all of its threads
+// Elements past the end are taken as zeros, which change no scale, and nothing is written there.
 #pragma once
 #include <cfloat>
 
@@ -48,7 +48,7 @@ struct Fp8Code {
   }
 };
 
-// What memory holds for a number: an element of T, or a code that a scale goes with.
+// How memory stores a number: an element of T, or a code relative to a scale.
 template <class Prim, class T>
 struct Plain {
   using Storage = T;
@@ -63,14 +63,14 @@ struct Scaled {
   __device__ uint8_t storage(float value) const { return Code::encode(value / scale); }
 };
 
-// What a thread moves at a time.
+// What a thread loads or stores at a time.
 constexpr int kFour = 4;
 template <class T>
 struct alignas(sizeof(T) * kFour < kPackBytes ? sizeof(T) * kFour : kPackBytes) Four {
   T of[kFour];
 };
 
-// This thread's numbers of a block: one four of each row, which is as wide as the warp.
+// This thread's numbers of a block: four of each row, where a row has four per thread of the warp.
 template <class Prim>
 struct Share {
   static constexpr int kRows = static_cast<int>(kWireBlock) / (kFour * Prim::kWarp);
@@ -114,7 +114,7 @@ __device__ void store_share(const Format& format, const Share<Prim>& share, char
   }
 }
 
-// As an integer, in which infinities and NaN are larger than every number.
+// As an integer that orders infinities and NaN above every number.
 template <class Prim>
 __device__ uint32_t largest_magnitude(const Share<Prim>& share) {
   uint32_t largest = 0;
@@ -138,7 +138,7 @@ __device__ inline float power_above(float scale) {
   return bits_as<float>((bits_as<uint32_t>(scale) + 0x7fffffu) & 0x7f800000u);
 }
 
-// Whether nothing of the block is lost.
+// Whether encoding the block with this scale is exact.
 template <class Prim, class Code>
 __device__ bool is_exact(const Share<Prim>& share, float scale) {
   const Scaled<Code> format = {scale};

@@ -1,7 +1,7 @@
 // The verbs that touch tensors, over a block's share of a step: kSum, kAdd, kCopy.
 //
-// A thread has the packs of all ranks in flight before it adds the first, and enough of them to hide a remote load.
-// Stores to everybody begin with the next rank, lest all write to rank 0 at once.
+// A thread loads packs of all ranks before it adds the first, and enough of them to hide the latency of remote loads.
+// Stores to all ranks start with the next rank, so that not all ranks write to rank 0 at once.
 #pragma once
 #include "device/kernel/address.h"
 
@@ -21,7 +21,7 @@ struct Targets {
   int count;
 
   __device__ Targets(const Work& work, const plan::DeviceRef& ref)
-      : to{}, count(ref.rank == plan::kEverybody ? kRanks : 1) {
+      : to{}, count(ref.rank == plan::kAllRanks ? kRanks : 1) {
     for (int k = 0; k < kRanks; ++k) {
       to[k] = packs_at<T>(work, ref, count == 1 ? work.rank : (work.rank + 1 + k) % kRanks);
     }
@@ -75,7 +75,7 @@ __device__ void copy_step(const Work& work, const plan::DeviceStep& step) {
   }
 }
 
-// Wide elements of pack `i`, counted in packs of raw ones.
+// The wide elements that belong to raw pack `i`.
 template <class Prim, class T>
 __device__ Values<T> load_wide(const Pack* from, int64_t i) {
   if constexpr (kWidePacks<T> == 1) {

@@ -11,7 +11,7 @@
 
 namespace ringdp::gpu {
 
-// kLanes numbers: one pack of raw elements, or as many packs of wide ones as they take.
+// kLanes numbers: one pack of raw elements, or the wide elements that belong to it.
 template <class T>
 struct Values {
   Wide<T> of[kLanes<T>];
@@ -38,7 +38,7 @@ __device__ Wide<T> widen(T element) {
 template <class Prim, class T>
 __device__ T round_to(Wide<T> value) {
   if constexpr (std::is_same_v<T, Half>) {
-    // The device's own conversion has another NaN.
+    // The device's own conversion produces another NaN.
     return {value == value ? Prim::float_to_half(value) : uint16_t{0x7e00}};
   } else if constexpr (std::is_same_v<T, BFloat16>) {
     const uint32_t bits = bits_as<uint32_t>(value);
@@ -82,7 +82,7 @@ __device__ void finish(Values<T>& sum, double divisor) {
   }
 }
 
-// What two elements become under a reduce op, and which op and type serve a dtype: the rules of kernels/fold.h.
+// How a reduce op combines two elements, and which op and type a dtype uses: the rules of kernels/fold.h.
 
 // Small integers are promoted to int, in which the product of two uint16_t overflows: they are computed as uint64_t.
 template <class V>

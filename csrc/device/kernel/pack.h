@@ -1,4 +1,4 @@
-// Packs, what a thread moves at a time, and how a step's packs are shared among blocks.
+// Packs, which a thread loads and stores as a whole, and how the packs of a step are divided among blocks.
 //
 // Everything in this folder is header-only and compiled twice: by nvcc for kernels, and for tests on host threads by a
 // host compiler that is told to read __device__ as nothing (-D__device__=).
@@ -36,7 +36,7 @@ struct WideOf<BFloat16> {
 template <class T>
 using Wide = typename WideOf<T>::type;
 
-// The same bits as another type; std::bit_cast is C++20.
+// Like std::bit_cast, which is C++20.
 template <class To, class From>
 __device__ To bits_as(const From& from) {
   static_assert(sizeof(To) == sizeof(From));
@@ -49,8 +49,8 @@ struct PackRange {
   int64_t begin, end;
 };
 
-// Block `block`'s share of `packs`: sizes differ by at most one. It depends on nothing else, so what block b of one
-// rank has written under a step is what block b of another reads under a step of as many elements.
+// Block `block`'s share of `packs`; sizes differ by at most one. It depends on nothing else, so block b of one rank
+// reads what block b of another has written in a step of the same number of elements.
 __device__ inline PackRange share_of_block(int64_t packs, int blocks, int block) {
   const int64_t base = packs / blocks, extra = packs % blocks;
   const int64_t begin = base * block + (block < extra ? block : extra);

@@ -1,7 +1,7 @@
-// What a collective that was aborted leaves behind: NaN, never a number that is not the sum.
+// Overwrites the results of an aborted collective with NaN, so that no wrong number is left behind.
 //
 // Runs in the stream's order after the copy of a result to the caller's tensor: peers that have not aborted yet may
-// still write into this rank's window. Into tensors in a segment, too, but only what is the sum
+// still write into this rank's window. Into tensors in a buffer, too, but only what is the sum
 // (device/torch/queued_call.h). All bits one are a NaN of every floating type but the two 8-bit ones without a negative
 // zero (e4m3fnuz, e5m2fnuz).
 #pragma once

@@ -1,21 +1,21 @@
-// Small tensors travel with their flags: every 4 bytes in one word of 8, whose other half is the epoch's mark.
+// Small tensors are pushed together with flags, as in NCCL's LL protocol: an 8-byte word holds 4 bytes of data and a
+// mark derived from the epoch.
 //
-// A word of 8 bytes is stored and seen as a whole wherever it lies (a vector of 16 is not: the memory model takes it
-// apart), so a mark that has come says that its data has, without a fence. Two parts, by the parity of the epoch: a
-// writer that is one epoch ahead writes where nobody reads. It cannot be two ahead, for its last launch has heard from
-// everybody.
+// An 8-byte store is atomic (a 16-byte vector is not, in the memory model), so data has arrived when its mark has,
+// without a fence. There are two buffers, chosen by the parity of the epoch: a writer that is one epoch ahead writes to
+// the one that is not being read. It cannot be two ahead, because its last launch has waited for all ranks.
 #pragma once
 #include "device/kernel/data_steps.h"
 #include "device/kernel/wait.h"
 
 namespace ringdp::gpu {
 
-// Two marked words; how a pack travels in two.
+// Two marked words. A pack takes two of these.
 struct alignas(16) MarkedWords {
   uint64_t of[2];
 };
 
-// Never 0, what fresh memory holds. The same mark in the same part comes again after 2^33 epochs.
+// Never 0, which fresh memory holds. A mark repeats in the same buffer only after 2^33 epochs.
 __device__ inline uint32_t mark_of(uint64_t epoch) { return static_cast<uint32_t>(epoch % 0xffffffffu) + 1; }
 
 __device__ inline uint64_t marked(uint32_t word, uint32_t mark) { return uint64_t{mark} << 32 | word; }
@@ -42,7 +42,7 @@ __device__ void push_step(const Work& work, const plan::DeviceStep& step, uint64
   }
 }
 
-// One pushed pack on its way.
+// Waits for one pushed pack.
 template <class Prim>
 struct PushedPoll {
   const MarkedWords* from;

@@ -1,23 +1,23 @@
-// What one thread block runs: a rank's steps in order, on its share of every one.
+// What one thread block runs: its share of each of a rank's steps, in order.
 //
-// Prim, the primitives of a place to run, has static members:
-//   thread(), threads(), block()           this thread's number and how many the block has; this block's number
-//   sync(), sync_or(flag)                  the block's barrier; the same, true for all if it was for one
-//   load_acquire(p), store_release(p, v)   of uint32_t and uint64_t, for all the system
-//   load(p), store(p, pack)                of a Pack, relaxed, for all the system: never from a stale cache
-//   load_words(p), store_words(p, words)   the same of MarkedWords, each word of 8 bytes as a whole
-//   compare_and_swap(p, old, new)          of uint32_t, for all the system; what was there
-//   add_one(p)                             of uint32_t, acquiring and releasing, for the device; what was there
-//   clock_ns()                             of one clock for all threads of a block
-//   half_to_float(bits), float_to_half(f)  the latter to nearest even
-// A post is a sync and then one thread's release: what the block did before is carried along, as it is by a barrier and
-// a release in the memory models of C++ and PTX. An await is one thread's acquire and then a sync.
+// Prim, the primitives of a device or of host threads, has static members:
+//   thread(), threads(), block()           index of this thread in its block, threads per block, index of this block
+//   sync(), sync_or(flag)                  barrier of the block; the same, returns whether any thread's flag is true
+//   load_acquire(p), store_release(p, v)   uint32_t and uint64_t, system scope
+//   load(p), store(p, pack)                a Pack, relaxed, system scope: never from a stale cache
+//   load_words(p), store_words(p, words)   MarkedWords, likewise; each 8-byte word is atomic
+//   compare_and_swap(p, old, new)          uint32_t, system scope; returns the previous value
+//   add_one(p)                             uint32_t, acquire-release, device scope; returns the previous value
+//   clock_ns()                             one clock for all threads of a block
+//   half_to_float(bits), float_to_half(f)  rounds to nearest even
+// A post is a sync and then one thread's release, which publishes all earlier accesses of the block (cumulativity, in
+// the memory models of C++ and PTX). An await is one thread's acquire and then a sync.
 #pragma once
 #include "device/kernel/push.h"
 
 namespace ringdp::gpu {
 
-// The step does nothing but move or add. False: this thread has aborted waiting for pushed packs.
+// A step that moves or sums. False: this thread aborted while it waited for pushed packs.
 template <class Prim, class T, class Op, int kRanks>
 __device__ bool run_data_step(const Work& work, const plan::DeviceStep& step, int index, uint64_t epoch) {
   switch (step.verb) {
@@ -45,7 +45,7 @@ __device__ bool run_data_step(const Work& work, const plan::DeviceStep& step, in
   return true;
 }
 
-// How many steps from `first` on have its verb: flags of several peers are posted, and awaited, by as many threads.
+// How many steps from `first` on have the same verb: one thread per flag posts or awaits the flags of several peers.
 __device__ inline int run_length(const Work& work, int first) {
   int end = first + 1;
   while (end < work.steps && work.step[end].verb == work.step[first].verb) ++end;
@@ -62,7 +62,7 @@ __device__ void post_flags(const Work& work, int first, int count, uint64_t epoc
   }
 }
 
-// False, for all threads alike: aborted.
+// False on all threads: aborted.
 template <class Prim>
 __device__ bool await_flags(const Work& work, int first, int count, uint64_t epoch) {
   bool came = true;
@@ -75,7 +75,7 @@ __device__ bool await_flags(const Work& work, int first, int count, uint64_t epo
   return !Prim::sync_or(!came);
 }
 
-// False, for all threads alike: aborted. Moves `*next` beyond what it has run.
+// False on all threads: aborted. Advances `*next` past the steps that it has run.
 template <class Prim, class T, class Op, int kRanks>
 __device__ bool run_next(const Work& work, int* next, uint64_t epoch) {
   const int first = *next;
@@ -92,7 +92,7 @@ __device__ bool run_next(const Work& work, int* next, uint64_t epoch) {
   return step.verb == plan::DeviceVerb::kSumPushed ? !Prim::sync_or(!done) : true;
 }
 
-// The launch is over for this block; the last one counts it, also after a failure.
+// Ends the launch for this block; the last block increments the epoch, also after a failure.
 template <class Prim>
 __device__ void finish_epoch(const Work& work, uint64_t epoch) {
   Prim::sync();
@@ -102,17 +102,16 @@ __device__ void finish_epoch(const Work& work, uint64_t epoch) {
   Prim::store_release(&work.epoch->launches, epoch);
 }
 
-// False, for all threads alike: the group is over. Asked where somebody else's memory may be touched by then: in a
-// replay, whose ranks may have gone, and on callers' own memory, where results are that nobody copies, by a stream
-// whose waits were released or by ranks that have not called the same.
+// False on all threads: the group has failed or ended. Checked in replays, whose peers may be gone, and in work on the
+// callers' own memory, which a stream whose waits were released, or ranks that made another call, must not write.
 template <class Prim>
 __device__ bool may_begin(const Work& work) {
   if (!work.captured && work.aborts[work.rank] == nullptr) return true;
   return !Prim::sync_or(Prim::thread() == 0 && Prim::load_acquire(work.abort) != 0);
 }
 
-// A caller does as it likes with memory that was aborted, and so does what comes next on the stream with a window,
-// while a peer may still read it: so everybody's results are void before it can.
+// After an abort the caller, or later work on the stream, may overwrite memory that a peer still reads: so the results
+// of all ranks must be marked as aborted first.
 template <class Prim>
 __device__ void end_for_all(const Work& work) {
   for (int r = Prim::thread(); r < work.world; r += Prim::threads()) {
@@ -120,15 +119,15 @@ __device__ void end_for_all(const Work& work) {
   }
 }
 
-// kRanks: work.world. T: the storage type of the elements. Op: of element.h. After a wait that was aborted nothing
-// more is touched: tensors and arena are then torn, and the group is over.
+// kRanks: work.world. T: the storage type of the elements. Op: see element.h. After an aborted wait nothing more is
+// written; tensors and arena are left half written, and the group has failed.
 template <class Prim, class T, class Op, int kRanks>
 __device__ void run_steps(const Work& work) {
   const uint64_t epoch = Prim::load_acquire(&work.epoch->launches) + 1;
   const bool begins = may_begin<Prim>(work);
   bool alive = begins;
   for (int next = 0; next < work.steps && alive;) alive = run_next<Prim, T, Op, kRanks>(work, &next, epoch);
-  if (!alive && (begins || !work.captured)) end_for_all<Prim>(work);  // a replay may come long after its group
+  if (!alive && (begins || !work.captured)) end_for_all<Prim>(work);  // a replay may run long after its group has ended
   finish_epoch<Prim>(work, epoch);
 }
 

@@ -1,9 +1,8 @@
-// Waiting that never hangs: polls, and now and then looks at the clock and the abort word.
+// Waits that never hang: they poll, and every kPollsPerLook polls check the clock and the abort word.
 //
-// Both lie far away (a host-mapped word costs a trip over PCIe), so only one poll in kPollsPerLook pays for them. At
-// the deadline, which counts from the first look, the first thread of the group to get there fills the Expired record;
-// it and everybody after it set the abort word. A thread that aborts says so and goes on to its block's next sync,
-// where all leave together.
+// Checking is slow (a host-mapped word costs a trip over PCIe). At the deadline, which counts from the first check, the
+// first thread of this rank fills the Expired record; it and all later ones set the abort word. A thread that aborts
+// returns false and goes on to its block's next sync, where all threads exit together.
 #pragma once
 #include "device/kernel/work.h"
 
@@ -11,7 +10,7 @@ namespace ringdp::gpu {
 
 constexpr int kPollsPerLook = 1024;
 
-// What a thread waits for: `seen` to reach `wanted`.
+// What a thread waits for.
 struct Wanted {
   int step, peer;
   uint32_t slot;
@@ -36,7 +35,7 @@ __device__ void expire(const Work& work, const Wanted& wanted, uint64_t seen) {
   Prim::store_release(work.abort, 1u);
 }
 
-// Until poll(&seen) is true; false: aborted.
+// Waits until poll(&seen) is true. False: aborted.
 template <class Prim, class Poll>
 __device__ bool wait_until(const Work& work, const Wanted& wanted, Poll poll) {
   uint64_t started = 0, seen = 0;
@@ -54,7 +53,6 @@ __device__ bool wait_until(const Work& work, const Wanted& wanted, Poll poll) {
   return true;
 }
 
-// A flag of `peer` for this rank.
 template <class Prim>
 struct FlagPoll {
   const uint64_t* flag;

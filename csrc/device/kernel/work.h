@@ -1,4 +1,4 @@
-// What one launch runs on one rank: its steps, and where everybody's memory is. Plain data: the argument of a kernel.
+// What one launch runs on one rank: its steps, and the addresses of all ranks' memory. Plain data: a kernel's argument.
 #pragma once
 #include <cstdint>
 
@@ -9,11 +9,11 @@
 namespace ringdp::gpu {
 
 constexpr int kMaxBlocks = 64;
-// A flag holds epoch * this + value and only grows. 64 bits, because a kind of flag can rest for any number of
-// launches, after which a 32-bit one would look as if it lay ahead.
+// A flag holds epoch * this + value and only increases. It has 64 bits because a slot may be unused for any number of
+// launches, after which a 32-bit counter would have wrapped around.
 constexpr uint64_t kValuesPerEpoch = 1024;
 
-// One word per (slot, block, writer), each in a line of its own, in the memory of the rank that waits.
+// One word per (slot, block, writer), each in its own cache line, in the memory of the rank that waits.
 struct alignas(128) Flag {
   uint64_t value;
 };
@@ -21,78 +21,77 @@ struct Flags {
   Flag of[plan::kMaxDeviceSlots][kMaxBlocks][plan::kMaxDeviceRanks];
 };
 
-// In device memory, of this rank, zero at first. Every launch is an epoch, counted from 1; its last block counts it
-// here, so that a graph can be replayed.
+// The number of launches so far, in this rank's device memory, zero at first. The last block of each launch increments
+// it, so that a graph can be replayed.
 struct Epoch {
-  uint64_t launches;         // that are over
-  uint32_t finished_blocks;  // of the launch under way
+  uint64_t launches;         // that have finished
+  uint32_t finished_blocks;  // of the current launch
 };
 
-// The first wait that ended at its deadline; host memory that the device maps, so that it can be read at any time.
+// The first wait that reached its deadline; in host memory that the device maps, so that the host can always read it.
 struct Expired {
-  uint32_t set;  // 0: none; 1: the rest is being written; 2: it is written
+  uint32_t set;  // 0: none; 1: being written; 2: complete
   int32_t rank, block, step, peer;
-  uint32_t slot;                 // of the flag; kPushedData: what `peer` pushes
-  uint64_t epoch, wanted, seen;  // wanted and seen: what the flag holds
+  uint32_t slot;                 // of the flag; kPushedData: a wait for data that `peer` pushes
+  uint64_t epoch, wanted, seen;  // wanted, seen: values of the flag
   uint64_t launch;               // stream_epoch of its Work
 };
 constexpr uint32_t kPushedData = plan::kMaxDeviceSlots;
 
 struct Work {
   int32_t rank, world, blocks, steps;
-  int32_t captured;  // not 0: in a graph, which may be replayed when the group is over
+  int32_t captured;  // not 0: in a graph, which may be replayed after the group has ended
   Epoch* epoch;
-  uint64_t stream_epoch;  // the launch's number, from 1, counted by the host; STREAM: its epoch: streams cannot count
-  uint64_t deadline_ns;   // per wait
-  double divisor;         // of sums that are finished; 0: none
+  uint64_t
+      stream_epoch;  // number of the launch, from 1, counted by the host; the epoch with STREAM, where no kernel counts
+  uint64_t deadline_ns;  // per wait
+  double divisor;        // of finished sums; 0: none
   char* input[plan::kMaxDeviceRanks];
   char* output[plan::kMaxDeviceRanks];
   char* stage[plan::kMaxDeviceRanks];
   char* pushed[plan::kMaxDeviceRanks];  // zero at first
-  int64_t pushed_bytes;                 // of one writer's part for one parity: twice what it brings
+  int64_t pushed_bytes;                 // per writer and epoch parity: twice the bytes of its data
   Flags* flags[plan::kMaxDeviceRanks];  // zero at first
-  uint32_t* abort;                      // host-mapped: not 0 ends every wait
-  // Everybody's, by rank, of work on callers' own memory and of what else must end for all at once; else null.
+  uint32_t* abort;                      // host-mapped; not 0 ends every wait
+  // By rank, for work whose abort must reach all ranks, such as work on the callers' own memory; else null.
   uint32_t* aborts[plan::kMaxDeviceRanks];
   Expired* expired;
   plan::DeviceStep step[plan::kMaxDeviceSteps];
 };
 
-// STREAM: what the flag of this post or await holds.
+// STREAM: the flag value of this post or await.
 inline uint64_t stream_value(const Work& work, const plan::DeviceStep& step) {
   return work.stream_epoch * kValuesPerEpoch + step.value;
 }
 
-// What one launch of the fused step works on, on one rank: gradients are summed over all ranks, Adam or AdamW steps
-// this rank's shard, and the new parameters go to the ranks that want them. Plain data: the argument of a kernel.
+// One launch of the fused step on one rank: it sums the gradients of all ranks, steps this rank's shard by Adam or
+// AdamW, and stores the new parameters to the other ranks. Plain data: a kernel's argument.
 //
-// Everything is float32 and 16-byte aligned. gradients[r] and parameters[r]: where this rank's shard lies in rank r's
-// memory, whole packs; they may be the same memory where r is another rank. State is `count` elements long. Nothing
-// waits: by a barrier before it everybody's gradients are there and nobody reads parameters; by one after it parameters
-// may be read and gradients be overwritten.
-
+// Everything is float32 and 16-byte aligned. gradients[r] and parameters[r]: this rank's shard in rank r's memory, in
+// whole packs; for another rank they may be the same memory. State has `count` elements. The kernel does not
+// synchronise: a barrier before it ensures that all gradients are there and no rank reads parameters, a barrier after
+// it that parameters may be read and gradients overwritten.
 struct AdamWork {
   int32_t rank, world;
   int64_t count;
   double divisor;  // of the sum; 0: none
   float* gradients[plan::kMaxDeviceRanks];
-  float* parameters[plan::kMaxDeviceRanks];  // the own one is read; another may be null: that rank gets none
-  float* state[3];                           // as StepArrays; the last with amsgrad only
+  float* parameters[plan::kMaxDeviceRanks];  // this rank's is read; null for a rank that gets none
+  float* state[3];                           // as in StepArrays; the last with amsgrad only
   kernels::AdamScalars scalars;
-  uint32_t* abort;  // host-mapped: not 0, and nothing is stepped
+  uint32_t* abort;  // host-mapped; not 0: nothing is stepped
 };
 
-// What one launch encodes or decodes, on one rank: elements of a floating type, and their blocks in a wire type, in the
-// format of kernels/codec.h. Plain data: the argument of a kernel.
-
+// One launch that encodes floating-point elements to blocks of a wire type, or decodes them, in the format of
+// kernels/codec.h. Plain data: a kernel's argument.
 struct CodecWork {
-  const char* from;  // 16-byte aligned, both; they do not overlap
+  const char* from;  // both 16-byte aligned; they do not overlap
   char* to;
   int64_t count;  // elements
-  int64_t held;   // encoding: elements that there are; the rest of `count` counts as zeros
+  int64_t held;   // encoding: valid elements; the rest of `count` are taken as zeros
   DType element;  // float32, float64, float16 or bfloat16
   WireType wire;  // not fp32, which encodes nothing
-  bool encodes;   // else it decodes
+  bool encodes;   // else: decodes
 };
 
 }  // namespace ringdp::gpu

@@ -9,14 +9,14 @@ namespace ringdp::gpu {
 namespace {
 
 constexpr uint32_t kBuild =
-    RD_GPU_ABI << 24 ^ static_cast<uint32_t>(sizeof(NcclPeerInfo) << 8) ^ 1u;  // the last: plans
+    RD_GPU_ABI << 24 ^ static_cast<uint32_t>(sizeof(NcclPeerInfo) << 8) ^ 1u;  // the last: version of the plans
 
 std::string rank(size_t number) { return "rank " + std::to_string(number); }
 
 constexpr int64_t kGreeting = 16;  // bytes of the first message
 constexpr std::chrono::milliseconds kGlance{20};
 constexpr std::chrono::milliseconds kTurn{1};
-constexpr std::chrono::seconds kPatience{1};  // of an abort with who queues
+constexpr std::chrono::seconds kPatience{1};  // of abort(), with a thread that is queueing
 
 std::vector<NcclCommunicator::Message> greetings(int rank, int world, char* memory) {
   std::vector<NcclCommunicator::Message> messages;
@@ -28,24 +28,24 @@ std::vector<NcclCommunicator::Message> greetings(int rank, int world, char* memo
   return messages;
 }
 
-// What the joining thread and who waits for it share; it may outlive the latter.
+// State shared by the joining thread and its waiter; the thread may outlive the waiter.
 class Joining {
  public:
   Joining(const NcclCommunicator::Place& place, NcclCommunicator::Means means)
       : place_(place), keeps_(std::move(means.keeps)), means_(std::move(means)) {}
 
-  // On the thread.
+  // The joining thread.
   static void run(const std::shared_ptr<Joining>& self) {
     std::string error;
     try {
       self->means_.with_device([&] {
         error = join(self);
-        self->keeps_.reset();  // here, where memory of the device may be freed
+        self->keeps_.reset();  // here, because this may free device memory
       });
     } catch (const std::exception& thrown) {
       error = thrown.what();
     }
-    std::unique_ptr<NcclCommunicator> unwanted;  // its end may take a while
+    std::unique_ptr<NcclCommunicator> unwanted;  // destroyed without the lock, because that may take a while
     const std::lock_guard lock(self->mutex_);
     self->error_ = error;
     self->over_ = true;
@@ -53,7 +53,7 @@ class Joining {
     self->changed_.notify_all();
   }
 
-  // The other side.
+  // The waiter.
   std::unique_ptr<NcclCommunicator> wait(Deadline deadline) {
     std::unique_lock lock(mutex_);
     while (!over_) {
@@ -69,7 +69,7 @@ class Joining {
       if (!over_ && deadline.passed()) {
         left_ = true;
         changed_.notify_all();
-        throw NcclFailure("joining has not come back in time: a rank cannot be reached or is late", true);
+        throw NcclFailure("joining did not finish in time: a rank cannot be reached or is late", true);
       }
     }
     if (!error_.empty()) throw NcclFailure(error_, false);
@@ -83,7 +83,7 @@ class Joining {
     changed_.notify_all();
   }
 
-  // "" or what NCCL says. Who has left wants no communicator any more: its end ends what waits on the device.
+  // "" or NCCL's error. If the waiter has left, the communicator is destroyed, which ends its kernels.
   static std::string join(const std::shared_ptr<Joining>& self) {
     rd_gpu_nccl_comm comm = nullptr;
     const NcclCommunicator::Place& place = self->place_;
@@ -119,7 +119,7 @@ class Joining {
   }
 
   const NcclCommunicator::Place place_;
-  std::shared_ptr<const void> keeps_;  // of the thread
+  std::shared_ptr<const void> keeps_;  // of the joining thread
   const NcclCommunicator::Means means_;
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
@@ -198,8 +198,8 @@ std::string NcclCommunicator::failure() {
   return nccl_.get_error_string(error);
 }
 
-// Who queues waits for the device when that takes no more, and the device waits for this: so not for long. By turns,
-// because the thread sanitizer does not know the clock of a timed mutex.
+// A thread that queues may block on a full device, which in turn waits for this abort: so wait for the lock only
+// briefly. It polls because the thread sanitizer does not support a timed mutex.
 void NcclCommunicator::abort() {
   const Deadline patience = Deadline::after(kPatience);
   std::unique_lock lock(mutex_, std::try_to_lock);

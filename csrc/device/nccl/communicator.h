@@ -1,6 +1,4 @@
-// What a rank tells the others of its device and its NCCL, where they share no memory.
-//
-// Plain bytes of one size, which travel through a collective of the host.
+// An NCCL communicator of ranks that share no memory, with a deadline for joining it and an end whatever happens.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -17,11 +15,12 @@
 
 namespace ringdp::gpu {
 
+// What a rank tells the others about its device and its NCCL, as bytes through a collective on the host.
 struct NcclPeerInfo {
-  uint32_t build = 0;   // of this struct; equal where ranks can work together
-  int32_t version = 0;  // of NCCL, e.g. 22907; 0: why_not says why this rank takes no part
+  uint32_t build = 0;   // of this struct; must be equal on all ranks
+  int32_t version = 0;  // of NCCL, e.g. 22907; 0: NCCL cannot be used here, see why_not
   unsigned char uuid[16] = {};
-  rd_gpu_nccl_id id = {};  // of the group to be; rank 0's counts
+  rd_gpu_nccl_id id = {};  // of the communicator; only rank 0's is used
   char why_not[200] = {};
 };
 
@@ -30,20 +29,19 @@ NcclPeerInfo nccl_peer_info_without(const std::string& why_not);
 // Error(kMismatch) names the rank that was built from other sources.
 std::vector<NcclPeerInfo> nccl_peer_infos_from(const std::vector<std::string>& bytes);
 
-// Why these ranks cannot form a group of NCCL, or "": it takes a device for each, and one version.
+// Why these ranks cannot form a communicator, or "": each needs its own device, and all the same version.
 std::string why_not(const std::vector<NcclPeerInfo>& infos);
 
-// A rank's part of a group of NCCL: sends and receives in the order of a stream, and their end whatever happens.
-//
-// NCCL's kernels wait without end, and so does its first step; abort() ends the former, a deadline the latter.
-
-// What NCCL says; or `late`: it has not come back in time.
+// An error of NCCL; `late`: it has not returned by the deadline.
 class NcclFailure : public Error {
  public:
   NcclFailure(const std::string& what, bool is_late) : Error(ErrorKind::kInternal, "NCCL: " + what), late(is_late) {}
   const bool late;
 };
 
+// Sends and receives in the order of a stream.
+//
+// NCCL has no timeouts: abort() ends its kernels, and join() stops waiting at a deadline.
 class NcclCommunicator {
  public:
   struct Place {
@@ -51,20 +49,21 @@ class NcclCommunicator {
     rd_gpu_nccl_id id = {};
     int rank = 0, world = 1;
   };
-  // What joining uses meanwhile.
+  // What the joining thread uses.
   struct Means {
     const Functions* functions = nullptr;
-    void* stream = nullptr;                                         // of the device, on which nothing waits
-    char* memory = nullptr;                                         // of the device: bytes_to_join(world)
-    std::shared_ptr<const void> keeps;                              // that memory, for as long as NCCL may write there
-    std::function<void(const std::function<void()>&)> with_device;  // runs it with the device as the current one
-    std::function<void()> still_there;                              // throws when the group has failed
+    void* stream = nullptr;             // of the device; no work on it may wait for other ranks
+    char* memory = nullptr;             // of the device, bytes_to_join(world)
+    std::shared_ptr<const void> keeps;  // keeps `memory` alive while NCCL may write to it
+    std::function<void(const std::function<void()>&)>
+        with_device;                    // calls the function with the device as the current one
+    std::function<void()> still_there;  // throws when the group has failed
   };
   static int64_t bytes_to_join(int world);
 
-  // Collective: returns once this rank has exchanged a message with every other, so that no later call connects and
-  // waits. NCCL blocks there, on a thread of its own, which is left behind at the deadline. Throws NcclFailure, or what
-  // still_there() throws.
+  // Collective: returns when this rank has exchanged a message with every peer, so that no later call has to connect.
+  // NCCL blocks in this, so it runs on a thread of its own, which is abandoned at the deadline. Throws NcclFailure, or
+  // what still_there() throws.
   static std::unique_ptr<NcclCommunicator> join(const Place& place, const Means& means, Deadline deadline);
 
   NcclCommunicator(const rd_gpu_nccl_functions& nccl, rd_gpu_nccl_comm comm) : nccl_(nccl), comm_(comm) {}
@@ -78,14 +77,14 @@ class NcclCommunicator {
     int64_t bytes = 0;
     int peer = 0;
   };
-  // All of these side by side. "" or what NCCL says. After an end nothing is queued.
+  // Queues all messages as one NCCL group. Returns "" or NCCL's error. After abort() or leave() it does nothing.
   std::string exchange(const std::vector<Message>& messages, void* stream);
 
-  std::string failure();  // what has gone wrong since, "" if nothing; asks no thread that is busy
+  std::string failure();  // NCCL's asynchronous error, or ""; never blocks
 
-  // Ends what is under way, and everything later: any thread; may wait for the device.
+  // Ends all messages in flight and refuses later ones; any thread; may wait for the device.
   void abort();
-  void leave();  // when nothing is under way
+  void leave();  // when no message is in flight
 
  private:
   std::string refused(const char* function, int result) const;

@@ -19,19 +19,19 @@ bool fits_one_sum(const Fold& fold) {
   return fold.finish && is_raw && fold.sources.size() <= static_cast<size_t>(plan::kMaxDeviceRanks);
 }
 
-// As if each source were a rank's.
+// In one step, as if each source were the tensor of a rank.
 void sum_at_once(const Fold& fold, Work& work) {
   work.world = static_cast<int32_t>(fold.sources.size());
   for (size_t r = 0; r < fold.sources.size(); ++r) work.input[r] = fold.sources[r].at;
   work.output[0] = fold.result.at;
   DeviceStep& step = work.step[work.steps++];
   step.verb = DeviceVerb::kSum;
-  step.from = {DeviceSpace::kInput, plan::kEverybody, false, 0};
+  step.from = {DeviceSpace::kInput, plan::kAllRanks, false, 0};
   step.to = {DeviceSpace::kOutput, plan::kOwnRank, false, 0};
   step.count = fold.count;
 }
 
-// One after the other; every element is one thread's all the way.
+// One source after the other; every element stays with one thread, so no barrier is needed.
 void sum_in_turn(const Fold& fold, Work& work) {
   const auto lower = [](const Fold::Operand& a, const Fold::Operand& b) { return a.at < b.at; };
   char* const base = std::min_element(fold.sources.begin(), fold.sources.end(), lower)->at;

@@ -1,4 +1,4 @@
-// A fold of a plan on links as work of one device: its kernels sum what this rank's device reaches.
+// Turns a fold of a link plan into work for this rank's kernels, which sum memory that its device can access.
 #pragma once
 #include <functional>
 #include <vector>
@@ -8,32 +8,32 @@
 
 namespace ringdp::gpu {
 
-// Operands of a fold, whole packs: in this rank's memory, or where others of its host have theirs.
+// A fold of whole packs, whose operands are in this rank's memory or in that of other ranks of its host.
 struct Fold {
   struct Operand {
     char* at = nullptr;
     bool wide = false;
   };
   DType dtype = DType::kF32;
-  std::vector<Operand> sources;  // only the first may be wide; one alone is divided
-  Operand result;                // raw when finished, else wide
-  char* spare = nullptr;         // spare_bytes() of it
+  std::vector<Operand> sources;  // only the first may be wide; a single one is only divided
+  Operand result;                // raw if `finish`, else wide
+  char* spare = nullptr;         // temporary memory of spare_bytes()
   int64_t count = 0;             // elements
   bool finish = false;
 };
 
-// Whether the step sums partial sums to another one: a fold in that type, where they are raw.
+// Whether the step sums partial sums to a partial sum: then it is a fold in the wide type, as if that were raw.
 bool is_all_wide(const plan::Step& step);
-// Of a step, but for the room to spare.
+// The fold of a step, without `spare`.
 Fold fold_of(const plan::Plan& plan, const plan::Step& step, const std::function<char*(const plan::Ref&)>& address_of);
-// Whether it makes a result of a partial sum alone, which is of another type: no fold here.
+// Whether the step only rounds one partial sum to the tensor's type, which is not a fold.
 bool only_rounds(const plan::Plan& plan, const plan::Step& step);
 
-// What sums need beside their operands that are not one step, which eight raw sources and a finished result are, or
-// two.
+// Temporary memory of a sum that takes more than one step. Up to eight raw sources with a finished result, or any two
+// sources, take one.
 int64_t spare_bytes(const plan::Plan& plan, const plan::Step& step);
 
-// Steps and operands; the rest of the work is the caller's. InvalidArgument for a fold that no kernel does.
+// Sets steps and operands; the caller sets the rest. InvalidArgument for a fold that no kernel supports.
 Work work_of(const Fold& fold);
 
 }  // namespace ringdp::gpu

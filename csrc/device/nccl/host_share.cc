@@ -16,15 +16,15 @@ std::shared_ptr<const Work> HostShare::barrier(bool last, uint64_t deadline_ns, 
   return host_->launch_barrier(deadline_ns + (last ? kPatienceNs : 0), stream, /*ends_all=*/true);
 }
 
-// Words stay what they became: a rank that has aborted never takes it back.
-void HostShare::speak(void* stream) const { host_->poison(own_word(), kWordBytes, stream); }
+// Words are never cleared: an abort is final.
+void HostShare::write_own_word(void* stream) const { host_->poison(own_word(), kWordBytes, stream); }
 
-void HostShare::listen(int peer, void* stream) const {
-  const auto* const heard = reinterpret_cast<const uint32_t*>(heard_word(peer));
-  require(functions_, functions_.poison(host_->abort_on_device(), sizeof(uint32_t), heard, stream));
+void HostShare::check_word(int peer, void* stream) const {
+  const auto* const received = reinterpret_cast<const uint32_t*>(word(peer));
+  require(functions_, functions_.poison(host_->abort_on_device(), sizeof(uint32_t), received, stream));
 }
 
-// Every piece has two barriers, and nothing else is launched there.
+// Every piece launches exactly two barriers on this memory, and nothing else.
 std::optional<Expired> HostShare::expired() const {
   std::optional<Expired> record = host_->expired();
   if (!record) return std::nullopt;

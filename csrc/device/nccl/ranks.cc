@@ -12,7 +12,7 @@
 namespace ringdp::gpu {
 namespace {
 
-// A rank that dies breaks NCCL's connections at once; the group, which names it, learns of it within a second.
+// NCCL reports a dead rank's connection at once, but only the group can name the rank, which takes it up to a second.
 constexpr std::chrono::seconds kGroupKnows{2};
 
 int64_t scratch_of(const plan::Plan& plan) {
@@ -23,15 +23,15 @@ int64_t scratch_of(const plan::Plan& plan) {
   return plan.scratch_bytes + spare;
 }
 
-// What description() adds.
-std::string encoding_of(const plan::LinkWish& wish) {
-  if (wish.wire == WireType::kFp32) return "";
-  const std::string bytes = std::to_string(encoded_bytes(wish.wire, kWireBlock));
-  return std::string("; wider floats travel as ") + name_of(wish.wire) + ": " + bytes + " bytes for " +
+// The end of sums().
+std::string encoding_of(const plan::LinkSettings& link_settings) {
+  if (link_settings.wire == WireType::kFp32) return "";
+  const std::string bytes = std::to_string(encoded_bytes(link_settings.wire, kWireBlock));
+  return std::string("; wider floats travel as ") + name_of(link_settings.wire) + ": " + bytes + " bytes for " +
          std::to_string(kWireBlock) + " elements";
 }
 
-// With that peer in that direction: both ends know it, as rounds hold both ends of messages.
+// Whether it is the first message of its round with this peer and direction; both ends agree on that.
 bool is_first_of_its_kind(const std::vector<plan::Step>& messages, size_t number) {
   const auto is_alike = [&](const plan::Step& step) {
     return step.verb == messages[number].verb && step.peer == messages[number].peer;
@@ -45,9 +45,9 @@ std::string text_of_version(int version) {
   return part(10000) + "." + part(100) + "." + part(1);
 }
 
-constexpr int64_t kLine = 128;  // bytes: what an epoch is aligned to
+constexpr int64_t kLine = 128;  // bytes: the alignment of the parts
 
-// Scratch of a quarter more than the window: what direct sums of a full one receive, and its odd packs.
+// Scratch is a quarter larger than the window, for what direct sums of a full window receive, and its padding.
 ArenaLayout layout_of(int64_t window_bytes, int world) {
   ArenaLayout layout;
   layout.window = align_up(window_bytes, kLine);
@@ -59,13 +59,13 @@ ArenaLayout layout_of(int64_t window_bytes, int world) {
   return layout;
 }
 
-// What a rank says after it has tried to join.
+// What a rank reports after it has tried to join.
 struct JoinReport {
-  int32_t late = 0;        // 1: it has only waited, so another may know more
+  int32_t late = 0;        // 1: it reached the deadline, so another rank may know the cause
   char failure[252] = {};  // "": it has joined
 };
 
-// Of the first rank that says more than that it has waited, if one does.
+// The failure of the first rank that did not just reach the deadline, else of the first that did, else "".
 std::string failure_of(const std::vector<std::string>& reports) {
   std::string failure;
   bool late = false;
@@ -79,7 +79,7 @@ std::string failure_of(const std::vector<std::string>& reports) {
   return failure;
 }
 
-// Half of the time for joining: then all still can tell each other that it has failed.
+// Joining gets half of the time, so that afterwards all ranks can still tell each other that it failed.
 Deadline half_of(Deadline whole) { return Deadline::after((whole.at() - Deadline::Clock::now()) / 2); }
 
 }  // namespace
@@ -92,10 +92,10 @@ std::string NcclRanks::description() const {
   sum.world = world_;
   const std::string start =
       "NCCL " + text_of_version(version_) + ": a device for each of " + std::to_string(world_) + " ranks, ";
-  const std::string how = share_
-                              ? "which share memory within each of " + std::to_string(wish_.hosts.size()) + " hosts; "
-                              : "which share no memory; ";
-  const std::string why = why_no_link_plan(wish_, sum);
+  const std::string how =
+      share_ ? "which share memory within each of " + std::to_string(link_settings_.hosts.size()) + " hosts; "
+             : "which share no memory; ";
+  const std::string why = why_no_link_plan(link_settings_, sum);
   return start + how + (why.empty() ? sums() : "sums on the host, as " + why) +
          (why_no_hierarchy_.empty() ? "" : "; no hierarchy on devices: " + why_no_hierarchy_);
 }
@@ -107,18 +107,19 @@ std::string NcclRanks::sums() const {
     const plan::DeviceChoice choice = choose(sum);
     return std::string("by ") + name_of(choice.algorithm) + " (" + choice.why + ")";
   };
-  if (!share_) return "sums " + by() + ", in our kernels" + encoding_of(wish_);
+  if (!share_) return "sums " + by() + ", in our kernels" + encoding_of(link_settings_);
   std::string text = "all_reduces ";
-  if (wish_.hierarchy_beyond >= 0) text += "of more than " + std::to_string(wish_.hierarchy_beyond) + " bytes ";
-  sum.count = wish_.hierarchy_beyond + 1;
+  if (link_settings_.hierarchy_beyond >= 0)
+    text += "of more than " + std::to_string(link_settings_.hierarchy_beyond) + " bytes ";
+  sum.count = link_settings_.hierarchy_beyond + 1;
   text += by();
   sum.what = plan::Collective::kReduceScatter;
-  return text + ", other sums " + by() + ", in our kernels" + encoding_of(wish_);
+  return text + ", other sums " + by() + ", in our kernels" + encoding_of(link_settings_);
 }
 
 std::string NcclRanks::why_not(const plan::Problem& problem) const {
   if (!why_not_.empty()) return why_not_;
-  const std::string why = why_no_link_plan(wish_, problem);
+  const std::string why = why_no_link_plan(link_settings_, problem);
   if (!why.empty() || !plan::is_reduction(problem.what)) return why;
   int reduces = 0;
   require(functions_, functions_.reduces(static_cast<int>(problem.dtype), static_cast<int>(problem.op), &reduces));
@@ -126,16 +127,18 @@ std::string NcclRanks::why_not(const plan::Problem& problem) const {
   return std::string("no kernel for ") + name_of(problem.op) + " on " + name_of(problem.dtype);
 }
 
-plan::DeviceChoice NcclRanks::choose(const plan::Problem& problem) const { return select_link_plan(wish_, problem); }
+plan::DeviceChoice NcclRanks::choose(const plan::Problem& problem) const {
+  return select_link_plan(link_settings_, problem);
+}
 
 Pieces NcclRanks::cut(const plan::Problem& problem) const {
   const plan::DeviceAlgorithm algorithm = choose(problem).algorithm;
-  const int64_t block = plan::travels_encoded(wish_, problem) ? kWireBlock : 0;
+  const int64_t block = plan::travels_encoded(link_settings_, problem) ? kWireBlock : 0;
   const auto stage_of = [&](plan::Problem piece) {
     int64_t most = 0;
-    for (const int rank : plan::most_in_need(problem, wish_)) {
+    for (const int rank : plan::ranks_with_most_scratch(problem, link_settings_)) {
       piece.rank = rank;
-      most = std::max(most, scratch_of(plan::make_link_plan(algorithm, piece, wish_)));
+      most = std::max(most, scratch_of(plan::make_link_plan(algorithm, piece, link_settings_)));
     }
     return most;
   };
@@ -143,7 +146,7 @@ Pieces NcclRanks::cut(const plan::Problem& problem) const {
 }
 
 std::shared_ptr<const Work> NcclRanks::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
-  const plan::Plan plan = plan::make_link_plan(choice.algorithm, piece.problem, wish_);
+  const plan::Plan plan = plan::make_link_plan(choice.algorithm, piece.problem, link_settings_);
   std::shared_ptr<const Work> meeting;
   for (const plan::LinkRound& round : plan::rounds_of(plan)) {
     for (const plan::Step& step : round.ahead) run(plan, step, piece, stream);
@@ -162,27 +165,27 @@ std::shared_ptr<const Work> NcclRanks::launch(const Piece& piece, const plan::De
 void NcclRanks::exchange(const plan::Plan& plan, const plan::LinkRound& round, const Piece& piece, void* stream) {
   if (aborted()) return;
   std::vector<NcclCommunicator::Message> messages;
-  std::vector<int> heard;  // peers
+  std::vector<int> received;  // peers
   for (size_t k = 0; k < round.messages.size(); ++k) {
     const plan::Step& step = round.messages[k];
     const bool sends = step.verb == plan::Verb::kSend;
     const plan::Ref& ref = sends ? step.srcs[0] : step.dsts[0];
     messages.push_back({sends, address_of(plan, ref, piece), bytes_of(plan, ref), step.peer});
     if (!share_ || !is_first_of_its_kind(round.messages, k)) continue;
-    char* const word = sends ? share_->own_word() : share_->heard_word(step.peer);
+    char* const word = sends ? share_->own_word() : share_->word(step.peer);
     messages.push_back({sends, word, HostShare::kWordBytes, step.peer});
-    if (!sends) heard.push_back(step.peer);
+    if (!sends) received.push_back(step.peer);
   }
-  if (share_ && !messages.empty()) share_->speak(stream);
+  if (share_ && !messages.empty()) share_->write_own_word(stream);
   const std::string error = communicator_->exchange(messages, stream);
-  for (const int peer : heard) share_->listen(peer, stream);
+  for (const int peer : received) share_->check_word(peer, stream);
   if (error.empty()) return;
-  abort();  // before the host lets the results on
+  abort();  // before the host releases the results
   const std::lock_guard lock(mutex_);
   if (refusal_.empty()) refusal_ = error;
 }
 
-// An arrival has been told of with what is waited for.
+// A signal needs no work here: kWait launches the whole barrier.
 void NcclRanks::run(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream) {
   if (step.verb == plan::Verb::kArrive) return;
   if (only_rounds(plan, step)) return round(plan, step, piece, stream);
@@ -208,7 +211,7 @@ void NcclRanks::fold(const plan::Plan& plan, const plan::Step& step, const Piece
                                      RD_GPU_SPIN, stream));
 }
 
-// Parts of a piece lie in the window one after another, as device/runtime/pieces.h says.
+// The parts of a piece are contiguous in the window, see device/runtime/pieces.h.
 char* NcclRanks::address_of(const plan::Plan& plan, const plan::Ref& ref, const Piece& piece) const {
   const int64_t part = ref.index * Pieces::padded_bytes(piece.problem.count, plan.dtype);
   switch (ref.space) {
@@ -225,20 +228,20 @@ char* NcclRanks::address_of(const plan::Plan& plan, const plan::Ref& ref, const 
   }
 }
 
-void NcclRanks::await_checked(uint32_t number, void* stream) const {
-  require(functions_, functions_.await(&arena_->signals().checked, number, stream));
+void NcclRanks::await_release(uint32_t number, void* stream) const {
+  require(functions_, functions_.await(&arena_->signals().released, number, stream));
 }
 
 void NcclRanks::poison(void* memory, int64_t bytes, void* stream) const {
   require(functions_, functions_.poison(memory, static_cast<size_t>(bytes), abort_on_device(), stream));
 }
 
-// One word for all, whoever aborts first: the host's ranks, a kernel, or what a message has brought.
+// One word, whichever aborts first: a rank of this host, a kernel, or a received abort word.
 uint32_t* NcclRanks::abort_on_device() const {
   return share_ ? share_->host().abort_on_device() : arena_->abort_on_device();
 }
 
-void NcclRanks::checked(uint32_t number) { __atomic_store_n(&arena_->signals().checked, number, __ATOMIC_RELEASE); }
+void NcclRanks::release(uint32_t number) { __atomic_store_n(&arena_->signals().released, number, __ATOMIC_RELEASE); }
 
 void NcclRanks::abort() {
   if (share_) return share_->host().abort();
@@ -249,7 +252,7 @@ bool NcclRanks::aborted() const {
   return share_ ? share_->host().aborted() : __atomic_load_n(&arena_->signals().abort, __ATOMIC_ACQUIRE) != 0;
 }
 
-std::string NcclRanks::look() {
+std::string NcclRanks::poll() {
   const std::lock_guard lock(mutex_);
   if (!communicator_) return refusal_;
   if (aborted()) {
@@ -259,12 +262,12 @@ std::string NcclRanks::look() {
   }
   const std::string failure = communicator_->failure();
   if (failure.empty()) return "";
-  if (!ailing_) ailing_since_ = Deadline::Clock::now();
-  ailing_ = true;
-  return Deadline::Clock::now() - ailing_since_ < kGroupKnows ? "" : failure;
+  if (!failing_) failing_since_ = Deadline::Clock::now();
+  failing_ = true;
+  return Deadline::Clock::now() - failing_since_ < kGroupKnows ? "" : failure;
 }
 
-// Others may still look.
+// Other threads may still poll().
 void NcclRanks::teardown() {
   std::unique_ptr<NcclCommunicator> communicator;
   std::thread ending;
@@ -278,7 +281,7 @@ void NcclRanks::teardown() {
   if (share_) share_->host().teardown();
 }
 
-// Steps of plans whose sums travel encoded, on this rank's device.
+// Steps of plans whose sums are sent encoded.
 
 void NcclRanks::recode(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream) {
   const plan::Ref &from = step.srcs[0], &to = step.dsts[0];
@@ -292,7 +295,7 @@ void NcclRanks::recode(const plan::Plan& plan, const plan::Step& step, const Pie
   require(functions_, functions_.recode(&work, sizeof work, stream));
 }
 
-// Divided where it lies, then rounded to the tensor's type as to the wire type that has its bits.
+// Divides in place, then rounds by encoding: the tensor's type has the bits of a wire type.
 void NcclRanks::round(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream) {
   const plan::Ref &sum = step.srcs[0], &result = step.dsts[0];
   plan::Step divides = step;
@@ -304,15 +307,14 @@ void NcclRanks::round(const plan::Plan& plan, const plan::Step& step, const Piec
   require(functions_, functions_.recode(&work, sizeof work, stream));
 }
 
-// How ranks that do not all share memory come to a group of NCCL, or all alike to none; and hosts of them to a
-// hierarchy.
+// How ranks join an NCCL communicator, or all of them none; and then their hosts a hierarchy.
 
 NcclRanks::NcclRanks(const Functions& functions, int device, const NcclBootstrapContext& context)
     : functions_(functions),
       device_(device),
       rank_(context.rank),
       world_(context.world),
-      wish_(context.wish),
+      link_settings_(context.link_settings),
       layout_(layout_of(context.window_bytes, context.world)) {}
 
 std::unique_ptr<NcclRanks> NcclRanks::bootstrap(const Functions& functions, int device,
@@ -327,7 +329,7 @@ std::unique_ptr<NcclRanks> NcclRanks::bootstrap(const Functions& functions, int 
     try {
       ranks->bootstrap_hosts(context);
     } catch (...) {
-      ranks->abort();  // NCCL is aborted: leaving would wait for the others
+      ranks->abort();  // abort, because leaving would wait for the peers
       throw;
     }
     return ranks;
@@ -338,10 +340,10 @@ std::unique_ptr<NcclRanks> NcclRanks::bootstrap(const Functions& functions, int 
   return ranks;
 }
 
-// Who has joined NCCL has a device of its own, so that kernels which wait for the host's ranks run side by side (SPIN).
+// Ranks that have joined NCCL have a device each, so kernels that wait for each other run at the same time (SPIN).
 void NcclRanks::bootstrap_hosts(const NcclBootstrapContext& context) {
-  if (wish_.hosts.empty()) return;
-  HostAllGather gather(context.all_gather, wish_.hosts, rank_, world_);
+  if (link_settings_.hosts.empty()) return;
+  HostAllGather gather(context.all_gather, link_settings_.hosts, rank_, world_);
   std::unique_ptr<PeerMemory> host;
   std::string why = context.why_not_on_host;
   if (why.empty()) {
@@ -355,7 +357,7 @@ void NcclRanks::bootstrap_hosts(const NcclBootstrapContext& context) {
     share_ = std::make_unique<HostShare>(functions_, std::move(host), gather.first(), words);
     return;
   }
-  wish_.hosts.clear();
+  link_settings_.hosts.clear();
   if (host) host->teardown();
   gather.agree("");  // importers close before exporters free
 }
@@ -382,7 +384,7 @@ NcclPeerInfo NcclRanks::offer(const NcclBootstrapContext& context) {
   }
 }
 
-// The report. Who leaves because the group has failed says nothing more to anybody.
+// Returns the JoinReport. A rank whose group has failed throws instead, and reports nothing.
 std::string NcclRanks::join(const NcclBootstrapContext& context, const rd_gpu_nccl_id& id) {
   NcclCommunicator::Means means;
   means.functions = &functions_;

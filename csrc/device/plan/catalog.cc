@@ -15,7 +15,7 @@
 namespace ringdp::plan {
 namespace {
 
-// Of ring/rank: six steps each, and the flags at the end of a reduce_scatter.
+// Segments of ring/rank: six steps each, and the flags at the end of a reduce_scatter.
 constexpr int64_t kMostSegments = (kMaxDeviceSteps - 2 * (kMaxDeviceRanks - 1)) / 6;
 
 bool has_ring(Collective what) { return what == Collective::kAllReduce || what == Collective::kReduceScatter; }
@@ -50,12 +50,12 @@ void validate(DeviceAlgorithm algorithm, const Problem& problem) {
   require_elements(problem);
 }
 
-// As plan/ has it: kernels know no other sizes than the tensor's, and ranks only meet where there is nothing to move.
+// The problem as plan/ takes it: slots of any size, and a barrier when there is nothing to move.
 Problem in_kernels(DeviceAlgorithm algorithm, Problem problem) {
   const bool in_one_shot = algorithm == DeviceAlgorithm::kOneShot;
   if (problem.count == 0 && problem.world > 1) problem.what = Collective::kBarrier;
   problem.on_device = true;
-  problem.in_heaps = !in_one_shot || problem.what != Collective::kAllReduce;  // others read copies of its tensors
+  problem.in_heaps = !in_one_shot || problem.what != Collective::kAllReduce;  // else others read copies
   problem.slot_bytes = std::numeric_limits<int64_t>::max();
   problem.one_shot_bytes = in_one_shot ? problem.slot_bytes : 0;
   problem.most_segments = kMostSegments;
@@ -64,13 +64,13 @@ Problem in_kernels(DeviceAlgorithm algorithm, Problem problem) {
 
 // ---- messages
 
-// ring/rank, hierarchy: enough segments to keep all ranks busy, each of which is worth a round's start on the device.
+// ring/rank, hierarchy: enough segments to keep all ranks busy, each large enough to be worth a kernel launch.
 constexpr int64_t kSegments = 8, kLeastSegment = 64 << 10, kMostSegment = 1 << 20;  // bytes
 
-// Direct sends each slice at once.
+// Direct sends each slice in one message.
 constexpr int64_t kUncut = int64_t{1} << 62;
 
-// Of a pipeline of so many packs.
+// The segment size of a pipeline of so many packs.
 int64_t pipeline_segment(int64_t packs) {
   return std::clamp(ceil_div(packs, kSegments) * kDevicePackBytes, kLeastSegment, kMostSegment);
 }
@@ -79,7 +79,7 @@ int64_t bytes_of_segment(DeviceAlgorithm algorithm, const Problem& problem) {
   const bool scatter = problem.what == Collective::kReduceScatter;
   const int64_t packs = ceil_div(problem.count, pack_elements(problem.dtype));  // of a part
   if (algorithm == DeviceAlgorithm::kDirect) return kUncut;
-  // One group of segments: else a round's number would come again.
+  // One group of segments: else round numbers would repeat.
   if (algorithm == DeviceAlgorithm::kRotatedRing) {
     const int64_t chunk = scatter ? packs : ceil_div(packs, problem.world);
     return std::max<int64_t>(ceil_div(chunk, kWindow), 1) * kDevicePackBytes;
@@ -152,23 +152,23 @@ DevicePlan make_device_plan(DeviceAlgorithm algorithm, const Problem& problem) {
   return plan;
 }
 
-bool travels_encoded(const LinkWish& wish, const Problem& problem) {
-  return asked_of(problem, wish.wire).travels_encoded();
+bool travels_encoded(const LinkSettings& link_settings, const Problem& problem) {
+  return asked_of(problem, link_settings.wire).travels_encoded();
 }
 
-// The first rank has the longest slice, the second of a ring passes sums on and in, hosts pass them on or in or both,
-// and a root sums alone.
-std::set<int> most_in_need(const Problem& problem, const LinkWish& wish) {
+// The first rank has the longest slice, the second rank of a ring both receives and sends partial sums, hosts do either
+// or both, and a root sums alone.
+std::set<int> ranks_with_most_scratch(const Problem& problem, const LinkSettings& link_settings) {
   std::set<int> ranks = {0, std::min(1, problem.world - 1), problem.root};
-  ranks.insert(wish.hosts.begin(), wish.hosts.end());
+  ranks.insert(link_settings.hosts.begin(), link_settings.hosts.end());
   return ranks;
 }
 
-Plan make_link_plan(DeviceAlgorithm algorithm, const Problem& problem, const LinkWish& wish) {
-  Problem asked = asked_of(problem, wish.wire);
+Plan make_link_plan(DeviceAlgorithm algorithm, const Problem& problem, const LinkSettings& link_settings) {
+  Problem asked = asked_of(problem, link_settings.wire);
   asked.segment_bytes = bytes_of_segment(algorithm, problem);
   validate(asked);
-  if (algorithm == DeviceAlgorithm::kHierarchy) return hierarchy_of(asked, wish.hosts);
+  if (algorithm == DeviceAlgorithm::kHierarchy) return hierarchy_of(asked, link_settings.hosts);
   if (algorithm == DeviceAlgorithm::kRankRing) return ring(asked, Order::kRank);
   if (algorithm == DeviceAlgorithm::kRotatedRing) return ring(asked, Order::kRotated);
   return direct(asked);

@@ -40,11 +40,11 @@ class PlanCheck {
 
   void movement(const DeviceStep& step) const {
     require(step.count > 0 && step.count % pack_elements(plan_.dtype) == 0, "its count is no whole pack");
-    const bool everybody_reads = step.verb == DeviceVerb::kSum;
-    const bool everybody_writes = everybody_reads || step.verb == DeviceVerb::kCopy || step.verb == DeviceVerb::kPush;
-    buffer(step.from, step.count, everybody_reads);
+    const bool may_read_all = step.verb == DeviceVerb::kSum;
+    const bool may_write_all = may_read_all || step.verb == DeviceVerb::kCopy || step.verb == DeviceVerb::kPush;
+    buffer(step.from, step.count, may_read_all);
     if (step.verb == DeviceVerb::kAdd) buffer(step.addend, step.count, false);
-    buffer(step.to, step.count, everybody_writes);
+    buffer(step.to, step.count, may_write_all);
     const bool adds = step.verb == DeviceVerb::kAdd;
     require(adds || (!step.from.wide && !step.to.wide), "only an addition has wide sums");
     const bool has_wide = wide_of(plan_.dtype) != plan_.dtype;
@@ -53,9 +53,9 @@ class PlanCheck {
     require(pushes == (step.to.space == DeviceSpace::kPushed), "only a push goes to pushed memory");
   }
 
-  void buffer(const DeviceRef& ref, int64_t count, bool may_be_everybody) const {
-    const bool known = ref.rank == kOwnRank || (ref.rank >= 0 && ref.rank < plan_.world) ||
-                       (ref.rank == kEverybody && may_be_everybody);
+  void buffer(const DeviceRef& ref, int64_t count, bool may_be_all) const {
+    const bool known =
+        ref.rank == kOwnRank || (ref.rank >= 0 && ref.rank < plan_.world) || (ref.rank == kAllRanks && may_be_all);
     require(known, "there is no rank " + std::to_string(ref.rank) + " there");
     require(ref.offset >= 0 && ref.offset % pack_elements(plan_.dtype, ref.wide) == 0, "it starts within a pack");
     const int64_t end = bytes_of(plan_, ref, ref.offset + count);
@@ -101,7 +101,8 @@ void check_pair(const DevicePlan& writer, const DevicePlan& reader) {
   }
 }
 
-// Every rank goes on while its flags are there. Flags only grow, so the order in which ranks go on does not matter.
+// Each rank advances while its flags are posted. Flags only increase, so the order in which ranks advance is
+// irrelevant.
 class FlagRun {
  public:
   explicit FlagRun(const std::vector<DevicePlan>& plans) : plans_(plans), next_(plans.size()) {}
@@ -113,7 +114,7 @@ class FlagRun {
     }
     for (size_t r = 0; r < plans_.size(); ++r) {
       if (next_[r] == plans_[r].steps.size()) continue;
-      refuse(plans_[r], "rank " + std::to_string(r) + " waits for ever at step " + std::to_string(next_[r]) + " (" +
+      refuse(plans_[r], "rank " + std::to_string(r) + " never gets past step " + std::to_string(next_[r]) + " (" +
                             text_of(plans_[r].steps[next_[r]]) + ")");
     }
   }

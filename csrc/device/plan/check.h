@@ -1,4 +1,4 @@
-// Says whether device plans can run at all: buffers, packs, and flags that come. What they race for is device_race.h's.
+// Checks that device plans can run: buffers, packs, and flags that are posted. Data races: device/plan/race.h.
 #pragma once
 #include <vector>
 
@@ -6,12 +6,11 @@
 
 namespace ringdp::plan {
 
-// Internal, naming the step: a rank out of range, a count or place that is no whole pack, a buffer left, flags of a
-// slot and pair that do not grow, more steps or ranks than a kernel takes.
+// Error(kInternal) names the step: a rank out of range, a count or offset that is not a multiple of a pack, an access
+// outside a buffer, flag values of a slot and pair that do not increase, more steps or ranks than a kernel takes.
 void check(const DevicePlan& plan);
 
-// The same of the plans of all ranks, in their order, and: what one posts is what the other awaits, value by value; and
-// all of them come to an end.
+// Checks the plans of all ranks, by rank, and that each posted flag value is awaited by its peer and all plans finish.
 void check_together(const std::vector<DevicePlan>& plans);
 
 }  // namespace ringdp::plan

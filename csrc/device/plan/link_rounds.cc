@@ -14,7 +14,7 @@ constexpr int kBefore = -1;  // all rounds
 bool is_recoding(const Step& step) { return step.verb == Verb::kEncode || step.verb == Verb::kDecode; }
 bool is_meeting(const Step& step) { return step.verb == Verb::kArrive || step.verb == Verb::kWait; }
 
-// Of an arena, which devices have not.
+// Verbs over an arena, which these devices do not have.
 bool uses_slots(const Step& step) {
   const auto is_slot = [](const Ref& ref) { return ref.space == Space::kSlot; };
   return std::any_of(step.srcs.begin(), step.srcs.end(), is_slot) ||
@@ -69,7 +69,7 @@ class Rounds {
   }
 
  private:
-  // Places the channel's next step, once all that it waits for has its place.
+  // Assigns the channel's next step to a round, once everything that it waits for has one.
   bool advance(size_t channel) {
     const std::vector<Step>& steps = plan_.channels[channel].steps;
     if (when_[channel].size() == steps.size()) return false;
@@ -83,7 +83,7 @@ class Rounds {
     return true;
   }
 
-  // The last round of what the step waits for.
+  // The last round among the steps that this one waits for.
   int ready_after(const Step& step) const {
     int last = kBefore;
     for (const After& after : step.after) {
@@ -108,7 +108,7 @@ class Rounds {
     return step.round;
   }
 
-  // What needs no message has its place in the first round too: it may run any time. Unless it is what messages send.
+  // Steps that need no message go into the first round, or before it when messages send what they make.
   int place_step(const Step& step, int number) {
     const bool computes = step.verb == Verb::kFold || step.verb == Verb::kCopy || is_recoding(step);
     require((computes || is_meeting(step)) && !uses_slots(step),

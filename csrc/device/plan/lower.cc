@@ -15,51 +15,51 @@ bool is_same(const Ref& a, const Ref& b) {
          a.count == b.count;
 }
 
-// A step of a plan, with the handle that says that it is over.
-struct Written {
+// A step of a plan, with the handle that other steps wait for.
+struct OrderedStep {
   const Step* step;
-  After over;
+  After done;
 };
 
-std::vector<Written> in_order(const Plan& plan) {
-  std::vector<Written> steps;
+std::vector<OrderedStep> in_order(const Plan& plan) {
+  std::vector<OrderedStep> steps;
   for (size_t channel = 0; channel < plan.channels.size(); ++channel) {
     int32_t done = 0;
     for (const Step& step : plan.channels[channel].steps)
       steps.push_back({&step, {static_cast<int32_t>(channel), ++done}});
   }
   std::sort(steps.begin(), steps.end(),
-            [](const Written& a, const Written& b) { return a.step->number < b.step->number; });
+            [](const OrderedStep& a, const OrderedStep& b) { return a.step->number < b.step->number; });
   return steps;
 }
 
-bool waits_for(const Step& step, const After& over) {
+bool waits_for(const Step& step, const After& done) {
   return std::any_of(step.after.begin(), step.after.end(),
-                     [&](const After& after) { return after.channel == over.channel && after.steps == over.steps; });
+                     [&](const After& after) { return after.channel == done.channel && after.steps == done.steps; });
 }
 
-// A plan in the order in which one channel would run it.
+// All steps of a plan, in the order in which they were added to it.
 struct Sequence {
   explicit Sequence(Plan written) : plan(std::move(written)), steps(in_order(plan)) {}
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
 
-  std::vector<Written> find(Verb verb, int peer) const {
-    std::vector<Written> found;
-    for (const Written& one : steps) {
+  std::vector<OrderedStep> find(Verb verb, int peer) const {
+    std::vector<OrderedStep> found;
+    for (const OrderedStep& one : steps) {
       if (one.step->verb == verb && one.step->peer == peer) found.push_back(one);
     }
     return found;
   }
-  bool is_used(const After& over) const {
-    return std::any_of(steps.begin(), steps.end(), [&](const Written& one) { return waits_for(*one.step, over); });
+  bool is_awaited(const After& done) const {
+    return std::any_of(steps.begin(), steps.end(), [&](const OrderedStep& one) { return waits_for(*one.step, done); });
   }
 
   const Plan plan;
-  const std::vector<Written> steps;
+  const std::vector<OrderedStep> steps;
 };
 
-// All outputs of a rank, end to end.
+// The number of elements of all outputs of a rank together.
 int64_t output_elements(const Problem& problem) {
   const Tensors outputs = problem.traits().outputs;
   const bool has_many = outputs == Tensors::kParts || outputs == Tensors::kSplits;
@@ -69,7 +69,7 @@ int64_t output_elements(const Problem& problem) {
 class Lowering {
  public:
   Lowering(const Problem& problem, const std::function<Plan(const Problem&)>& plan_of)
-      : problem_(problem), plan_of_(plan_of), own_(plan_of(problem)), ways_(own_.plan.channels.size()) {
+      : problem_(problem), plan_of_(plan_of), own_(plan_of(problem)), awaited_receives_(own_.plan.channels.size()) {
     lowered_.algorithm = own_.plan.algorithm;
     lowered_.what = own_.plan.what;
     lowered_.dtype = own_.plan.dtype;
@@ -81,11 +81,11 @@ class Lowering {
   }
 
   DevicePlan build() {
-    for (const Written& one : own_.steps) {
+    for (const OrderedStep& one : own_.steps) {
       for (const After& after : one.step->after) await_message(after);
       run(one);
     }
-    for (const Written& one : own_.steps) await_last(one);
+    for (const OrderedStep& one : own_.steps) await_last(one);
     if (has_messages()) require_stage_of_all();
     if (lowered_.steps.size() <= static_cast<size_t>(kMaxDeviceSteps)) return std::move(lowered_);
     throw Error(ErrorKind::kInvalidArgument, lowered_.algorithm + " needs " + std::to_string(lowered_.steps.size()) +
@@ -97,7 +97,7 @@ class Lowering {
  private:
   // ---- steps
 
-  void run(const Written& one) {
+  void run(const OrderedStep& one) {
     const Step& step = *one.step;
     switch (step.verb) {
       case Verb::kFold:
@@ -122,11 +122,11 @@ class Lowering {
       case Verb::kDecode:
         break;
     }
-    refuse("wire types, which kernels do not know");
+    refuse("wire types, which kernels do not support");
   }
 
-  // In one step all ranks' tensors, what all have pushed, or a partial sum and this rank's own.
-  void reduce(const Written& one) {
+  // Sums the tensors of all ranks, the data that all ranks have pushed, or a partial sum and this rank's tensor.
+  void reduce(const OrderedStep& one) {
     const Step& step = *one.step;
     const auto is_pushed = [](const Ref& ref) { return ref.space == Space::kPushed; };
     const Ref& result = step.dsts[0];
@@ -135,7 +135,7 @@ class Lowering {
     }
     const bool adds = step.srcs.size() == 2 && step.srcs[0].space == Space::kScratch;
     if (!adds) return append(DeviceVerb::kSum, true, ref_of(step.srcs), {}, ref_of(step.dsts), result);
-    const Written* const sent = sender_of(one);
+    const OrderedStep* const sent = message_of(one);
     const DeviceRef to = sent ? arrival_of(*sent->step) : ref_of(step.dsts);
     append(DeviceVerb::kAdd, step.finish, ref_of(step.srcs[0]), ref_of(step.srcs[1]), to, result);
     if (sent) post_message(*sent->step);
@@ -144,7 +144,7 @@ class Lowering {
   void copy(const Ref& src, const DeviceRef& to) { append(DeviceVerb::kCopy, false, ref_of(src), {}, to, src); }
 
   void push(const Ref& src) {
-    const DeviceRef to = {DeviceSpace::kPushed, kEverybody, false, 0};
+    const DeviceRef to = {DeviceSpace::kPushed, kAllRanks, false, 0};
     lowered_.pushed_bytes = std::max(lowered_.pushed_bytes, 2 * plan::bytes_of(own_.plan, src));
     append(DeviceVerb::kPush, false, ref_of(src), {}, to, src);
   }
@@ -161,7 +161,7 @@ class Lowering {
   // ---- flags
 
   static DeviceSlot slot_of(bool first_round) { return first_round ? kEntrySlot : kExitSlot; }
-  // Of messages. What travels towards higher ranks and what travels towards lower ones goes at its own pace.
+  // The slot of a message. Each direction of a ring has its own, because the two advance independently.
   DeviceSlot slot_towards(int from, int to) const { return to == wrap(from + 1, lowered_.world) ? kUpSlot : kDownSlot; }
 
   void flag(DeviceVerb verb, int peer, DeviceSlot slot) {
@@ -173,7 +173,7 @@ class Lowering {
     lowered_.steps.push_back(step);
   }
 
-  // Beginning with the next rank.
+  // Starts with the next rank.
   void for_all_peers(DeviceVerb verb, int barrier) {
     for (int k = 1; k < lowered_.world; ++k) {
       flag(verb, wrap(lowered_.rank + k, lowered_.world), slot_of(barrier == 1));
@@ -189,10 +189,11 @@ class Lowering {
     return others_.try_emplace(rank, plan_of_(problem)).first->second;
   }
 
-  // The receive of the peer that belongs to this send; they come in the same order.
-  Written receive_of(const Step& send) {
-    const std::vector<Written> sends = own_.find(Verb::kSend, send.peer);
-    const auto number = std::find_if(sends.begin(), sends.end(), [&](const Written& one) { return one.step == &send; });
+  // The peer's receive that matches this send: sends and receives of a pair are in the same order.
+  OrderedStep receive_of(const Step& send) {
+    const std::vector<OrderedStep> sends = own_.find(Verb::kSend, send.peer);
+    const auto number =
+        std::find_if(sends.begin(), sends.end(), [&](const OrderedStep& one) { return one.step == &send; });
     return sequence_of(send.peer).find(Verb::kRecv, lowered_.rank).at(static_cast<size_t>(number - sends.begin()));
   }
 
@@ -202,19 +203,19 @@ class Lowering {
     return to;
   }
 
-  // The message in which a partial sum goes, which nothing else reads.
-  const Written* sender_of(const Written& sum) const {
+  // The message that sends this partial sum, if no other step reads the sum.
+  const OrderedStep* message_of(const OrderedStep& sum) const {
     if (sum.step->dsts[0].space != Space::kScratch) return nullptr;
-    const Written* found = nullptr;
-    for (const Written& one : own_.steps) {
-      if (!waits_for(*one.step, sum.over)) continue;
+    const OrderedStep* found = nullptr;
+    for (const OrderedStep& one : own_.steps) {
+      if (!waits_for(*one.step, sum.done)) continue;
       if (found || one.step->verb != Verb::kSend || !is_same(one.step->srcs[0], sum.step->dsts[0])) return nullptr;
       found = &one;
     }
     return found;
   }
 
-  void send(const Written& one) {
+  void send(const OrderedStep& one) {
     const Step& step = *one.step;
     if (std::find(sent_.begin(), sent_.end(), &step) != sent_.end()) return;
     copy(step.srcs[0], arrival_of(step));
@@ -224,53 +225,53 @@ class Lowering {
   void post_message(const Step& step) {
     sent_.push_back(&step);
     const bool is_last = own_.find(Verb::kSend, step.peer).back().step == &step;
-    const bool says_more = !is_last || !own_.find(Verb::kPost, step.peer).empty();
-    if (says_more && !sequence_of(step.peer).is_used(receive_of(step).over)) return;
+    const bool is_implied = !is_last || !own_.find(Verb::kPost, step.peer).empty();  // by a later flag
+    if (is_implied && !sequence_of(step.peer).is_awaited(receive_of(step).done)) return;
     flag(DeviceVerb::kPost, step.peer, slot_towards(lowered_.rank, step.peer));
   }
 
-  // Each message has room of its own, so there is no other flag back.
+  // Every message has memory of its own to arrive in, so a sender never waits for room.
   void expect(const Step& step) {
     if (!step.after.empty()) refuse("messages that wait for room");
   }
 
-  // A rank waits where it first uses a message.
+  // Called before the first step that uses the message.
   void await_message(const After& after) {
     if (after.steps == 0) return;
     const Step& step = own_.plan.channels[after.channel].steps[after.steps - 1];
-    if (step.verb != Verb::kRecv || ways_[after.channel] >= after.steps) return;
-    ways_[after.channel] = after.steps;
+    if (step.verb != Verb::kRecv || awaited_receives_[after.channel] >= after.steps) return;
+    awaited_receives_[after.channel] = after.steps;
     flag(DeviceVerb::kAwait, step.peer, slot_towards(step.peer, lowered_.rank));
   }
 
-  // The last message of a sender, if it has a flag and no step has waited for it.
-  void await_last(const Written& one) {
+  // Waits for the last message of a sender, if it has a flag and no step waits for it.
+  void await_last(const OrderedStep& one) {
     const Step& step = *one.step;
-    if (step.verb != Verb::kRecv || own_.is_used(one.over) || !own_.find(Verb::kAwait, step.peer).empty()) return;
-    if (own_.find(Verb::kRecv, step.peer).back().step == &step) await_message(one.over);
+    if (step.verb != Verb::kRecv || own_.is_awaited(one.done) || !own_.find(Verb::kAwait, step.peer).empty()) return;
+    if (own_.find(Verb::kRecv, step.peer).back().step == &step) await_message(one.done);
   }
 
   bool has_messages() const {
-    return std::any_of(own_.steps.begin(), own_.steps.end(), [](const Written& one) {
+    return std::any_of(own_.steps.begin(), own_.steps.end(), [](const OrderedStep& one) {
       return one.step->verb == Verb::kSend || one.step->verb == Verb::kRecv;
     });
   }
 
   // ---- memory
 
-  // In the same place on each rank; all ranks' at once are everybody's.
+  // One reference for refs[r] on every rank r, which must be the same place there; a single ref stays itself.
   DeviceRef ref_of(const std::vector<Ref>& refs) const {
     DeviceRef ref = ref_of(refs[0]);
     if (refs.size() == 1) return ref;
-    if (refs.size() != static_cast<size_t>(lowered_.world)) refuse("steps on some ranks' tensors");
+    if (refs.size() != static_cast<size_t>(lowered_.world)) refuse("steps on the tensors of some ranks only");
     for (int rank = 0; rank < lowered_.world; ++rank) {
       const DeviceRef other = ref_of(refs[static_cast<size_t>(rank)]);
       const int owner = other.rank == kOwnRank ? lowered_.rank : other.rank;
       if (owner != rank || other.space != ref.space || other.offset != ref.offset) {
-        refuse("steps on different places of ranks' tensors");
+        refuse("steps on different places in the tensors of different ranks");
       }
     }
-    ref.rank = kEverybody;
+    ref.rank = kAllRanks;
     return ref;
   }
 
@@ -296,16 +297,16 @@ class Lowering {
       case Space::kPushed:
         break;
     }
-    refuse("what is pushed, outside of a sum of it");
+    refuse("pushed data outside a sum");
   }
 
   void require_stage(int64_t bytes) { lowered_.stage_bytes = std::max(lowered_.stage_bytes, bytes); }
 
-  // Ranks cut tensors by what plans need, and have to cut them in the same way.
+  // All ranks must cut tensors into the same pieces, so each needs the largest stage that any rank's plan needs.
   void require_stage_of_all() {
     for (int rank = 0; rank < lowered_.world; ++rank) {
       const Plan& plan = sequence_of(rank).plan;
-      for (const Written& one : sequence_of(rank).steps) {
+      for (const OrderedStep& one : sequence_of(rank).steps) {
         if (one.step->verb != Verb::kRecv || one.step->dsts[0].space != Space::kScratch) continue;
         require_stage(one.step->dsts[0].offset + plan::bytes_of(plan, one.step->dsts[0]));
       }
@@ -314,17 +315,17 @@ class Lowering {
 
   [[noreturn]] void refuse(const std::string& what) const {
     throw Error(ErrorKind::kInternal,
-                "plan " + own_.plan.algorithm + " has " + what + ": it cannot become kernels' steps");
+                "plan " + own_.plan.algorithm + " has " + what + ": it cannot be lowered to the steps of a kernel");
   }
 
   const Problem& problem_;
   const std::function<Plan(const Problem&)>& plan_of_;
   const Sequence own_;
-  std::map<int, Sequence> others_;  // plans of other ranks
+  std::map<int, Sequence> others_;  // by rank, without this one
   DevicePlan lowered_;
   int barriers_ = 0;
-  std::vector<int32_t> ways_;      // by channel: up to which of its receives this rank has waited
-  std::vector<const Step*> sent_;  // messages whose data is on its way
+  std::vector<int32_t> awaited_receives_;  // by channel: up to which step this rank has awaited receives
+  std::vector<const Step*> sent_;          // messages whose data has been stored
   uint16_t posted_[kMaxDeviceRanks][kMaxDeviceSlots] = {}, awaited_[kMaxDeviceRanks][kMaxDeviceSlots] = {};
 };
 

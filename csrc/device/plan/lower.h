@@ -1,12 +1,13 @@
-// From a plan (plan/plan.h) to what one rank's kernels run: one list of steps, and flags between ranks.
+// Lowers a plan (plan/plan.h) to what one rank's kernels run: one list of steps, and flags between ranks.
 //
-// All channels' steps go into one list, in the order in which the plan was written. A barrier is a flag to and from
-// every other rank, a post and an await one flag. A message is a store into the receiver's memory and a flag: a partial
-// sum that is only sent is written there at once. A rank waits for a message where it first uses it. Of messages that
-// it does not use, only the last of a sender has a flag, unless a later post says the same.
+// The steps of all channels go into one list, in the order in which they were added to the plan. A barrier becomes a
+// flag to and from every other rank, a post and an await one flag. A message becomes a store into the receiver's memory
+// and a flag; a partial sum that is only sent is stored there directly. A rank waits for a message before the first
+// step that uses it. Of messages that no step uses only the last of each sender has a flag, unless a later post implies
+// it.
 //
-// A stage holds what plans have in slots and scratch. Data steps of nothing are left out, flags never are: which ranks
-// hear from which must not depend on the size.
+// The stage replaces the slots and scratch of a plan. Data steps without elements are dropped, flags never are: which
+// ranks synchronise must not depend on the size.
 #pragma once
 #include <functional>
 
@@ -14,7 +15,7 @@
 
 namespace ringdp::plan {
 
-// `plan_of`: of problem.on_device, for any rank; asked for other ranks' plans only where there are messages.
+// `plan_of` returns the plan of any rank; it is called for other ranks only when the plan has messages.
 // InvalidArgument when there are more steps than a kernel takes.
 DevicePlan lower(const Problem& problem, const std::function<Plan(const Problem&)>& plan_of);
 

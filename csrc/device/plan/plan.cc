@@ -3,10 +3,10 @@
 namespace ringdp::plan {
 namespace {
 
-int ranks_behind(const DevicePlan& plan, const DeviceRef& ref) { return ref.rank == kEverybody ? plan.world : 1; }
+int ranks_behind(const DevicePlan& plan, const DeviceRef& ref) { return ref.rank == kAllRanks ? plan.world : 1; }
 
 bool includes_own(const DevicePlan& plan, const DeviceRef& ref) {
-  return ref.rank == kEverybody || ref.rank == kOwnRank || ref.rank == plan.rank;
+  return ref.rank == kAllRanks || ref.rank == kOwnRank || ref.rank == plan.rank;
 }
 
 void count(const DevicePlan& plan, const DeviceRef& ref, int64_t elements, int64_t* here, int64_t* there) {
@@ -18,13 +18,13 @@ void count(const DevicePlan& plan, const DeviceRef& ref, int64_t elements, int64
 
 std::string text_of(const DeviceRef& ref) {
   std::string text = name_of(ref.space);
-  if (ref.rank == kEverybody) text += " of all";
+  if (ref.rank == kAllRanks) text += " of all";
   if (ref.rank >= 0) text += " of " + std::to_string(ref.rank);
   if (ref.wide) text += ", wide,";
   return ref.offset == 0 && !ref.wide ? text : text + " at " + std::to_string(ref.offset);
 }
 
-// A broken plan is printed, too.
+// Also for invalid steps: a broken plan can be printed.
 template <size_t kCount>
 const char* name_in(const char* const (&names)[kCount], size_t number) {
   return number < kCount ? names[number] : "unknown";
@@ -43,13 +43,13 @@ DeviceTraffic traffic_of(const DevicePlan& plan) {
   for (const DeviceStep& step : plan.steps) {
     if (is_flag(step)) continue;
     const int64_t pushed = 2 * (plan.world - 1) * bytes_of(plan, step.from, step.count);
-    count(plan, step.from, step.count, &sums.read_here, &sums.read_there);
-    if (step.verb == DeviceVerb::kAdd) count(plan, step.addend, step.count, &sums.read_here, &sums.read_there);
-    if (step.verb == DeviceVerb::kSumPushed) sums.read_here += pushed;
+    count(plan, step.from, step.count, &sums.read_local, &sums.read_remote);
+    if (step.verb == DeviceVerb::kAdd) count(plan, step.addend, step.count, &sums.read_local, &sums.read_remote);
+    if (step.verb == DeviceVerb::kSumPushed) sums.read_local += pushed;
     if (step.verb == DeviceVerb::kPush) {
-      sums.written_there += pushed;
+      sums.written_remote += pushed;
     } else {
-      count(plan, step.to, step.count, &sums.written_here, &sums.written_there);
+      count(plan, step.to, step.count, &sums.written_local, &sums.written_remote);
     }
   }
   return sums;

@@ -9,7 +9,7 @@
 namespace ringdp::plan {
 namespace {
 
-using Clock = std::vector<uint32_t>;  // by thread of execution: what of it is known to be over
+using Clock = std::vector<uint32_t>;  // by thread of execution: up to which time its accesses happened before
 
 void join(Clock& into, const Clock& from) {
   for (size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], from[i]);
@@ -20,8 +20,8 @@ struct Access {
   Extent bytes;
   bool writes;
   const DevicePlan* plan;
-  int step;           // kCaller: what its streams do
-  uint32_t time = 0;  // of its thread
+  int step;           // kCaller: an access of the caller's streams
+  uint32_t time = 0;  // on the clock of its thread
 };
 constexpr int kCaller = -1;
 
@@ -54,7 +54,7 @@ class RaceSearch {
   }
 
  private:
-  // Buffers that others reach; pushed memory is one per writer and parity.
+  // A buffer that other ranks can access; pushed memory has one part per writer and epoch parity.
   struct Place {
     int space, rank, part;
     bool operator<(const Place& other) const {
@@ -165,7 +165,7 @@ class RaceSearch {
     }
   }
 
-  // That the data has come says that its writer's launch has begun, and no more.
+  // Pushed data that has arrived shows that its writer's launch has started, and nothing else.
   void take_pushed(const DevicePlan& plan, int t, int at) {
     const Extent bytes = share(plan, plan.steps[at].from, plan.steps[at].count, t);
     for (int writer = 0; writer < world_; ++writer) {
@@ -180,12 +180,12 @@ class RaceSearch {
   void refer(const DevicePlan& plan, int t, int at, const DeviceRef& ref, bool writes) {
     const Extent bytes = share(plan, ref, plan.steps[at].count, t);
     for (int rank = 0; rank < world_; ++rank) {
-      const bool meant = ref.rank == kEverybody || rank == (ref.rank == kOwnRank ? plan.rank : ref.rank);
+      const bool meant = ref.rank == kAllRanks || rank == (ref.rank == kOwnRank ? plan.rank : ref.rank);
       if (meant) note(place(plan, ref.space, rank), {t, bytes, writes, &plan, at});
     }
   }
 
-  // What a block touches: its share of the packs.
+  // The bytes that a block accesses: its share of the packs.
   Extent share(const DevicePlan& plan, const DeviceRef& ref, int64_t count, int t) const {
     const Extent part = balanced_part(count, blocks_, t % blocks_, pack_elements(plan.dtype));
     return {bytes_of(plan, ref, ref.offset + part.begin), bytes_of(plan, ref, ref.offset + part.end)};

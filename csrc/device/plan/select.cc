@@ -23,7 +23,7 @@ DeviceChoice select_all_reduce(const DeviceTopology& topology, int64_t bytes) {
   const int64_t one_shot = std::min(crossover, topology.stage_bytes);
   if (bytes <= one_shot) {
     const std::string limit = one_shot < crossover ? up_to(one_shot) + ", what the stage holds" : up_to(one_shot);
-    return {DeviceAlgorithm::kOneShot, ranks + limit + ": everybody sums everything"};
+    return {DeviceAlgorithm::kOneShot, ranks + limit + ": every rank sums everything"};
   }
   return {DeviceAlgorithm::kDirect,
           ranks + "beyond " + std::to_string(one_shot) + " bytes: each rank sums its slice for all, two barriers"};
@@ -39,14 +39,14 @@ DeviceChoice select_reduce(const DeviceTopology& topology, int64_t bytes) {
 
 constexpr int kMostDirect = 16;  // ranks: beyond, slices get small and messages many
 
-bool wishes_direct(const LinkWish& wish) {
-  return wish.algorithm == AlgorithmChoice::kDirect ||
-         (wish.algorithm == AlgorithmChoice::kAuto && wish.order == Order::kRank);
+bool wishes_direct(const LinkSettings& link_settings) {
+  return link_settings.algorithm == AlgorithmChoice::kDirect ||
+         (link_settings.algorithm == AlgorithmChoice::kAuto && link_settings.order == Order::kRank);
 }
 
-bool goes_by_hierarchy(const LinkWish& wish, const Problem& problem) {
-  return !wish.hosts.empty() && problem.what == Collective::kAllReduce &&
-         problem.count * size_of(problem.dtype) > wish.hierarchy_beyond;
+bool goes_by_hierarchy(const LinkSettings& link_settings, const Problem& problem) {
+  return !link_settings.hosts.empty() && problem.what == Collective::kAllReduce &&
+         problem.count * size_of(problem.dtype) > link_settings.hierarchy_beyond;
 }
 
 }  // namespace
@@ -67,60 +67,62 @@ DeviceChoice select_device_plan(const DeviceTopology& topology, Collective what,
     return {DeviceAlgorithm::kDirect, std::string("a device's ") + name_of(what) + " is always direct"};
   if (what == Collective::kReduce) return select_reduce(topology, bytes);
   if (!topology.full_mesh) {
-    return {DeviceAlgorithm::kRankRing,
-            "not all of " + std::to_string(topology.world) + " ranks are linked alike: neighbours only, in rank order"};
+    return {DeviceAlgorithm::kRankRing, "not all of " + std::to_string(topology.world) +
+                                            " ranks are connected to each other: neighbours only, in rank order"};
   }
   if (what == Collective::kAllReduce) return select_all_reduce(topology, bytes);
   return {DeviceAlgorithm::kDirect, "full mesh: each rank reads its part from all and sums it"};
 }
 
-std::string why_no_link_plan(const LinkWish& wish, const Problem& problem) {
+std::string why_no_link_plan(const LinkSettings& link_settings, const Problem& problem) {
   if (problem.what == Collective::kBarrier) return "barrier has no plan between hosts on devices";
   if (!is_reduction(problem.what)) return "";
-  const bool encoded = travels_encoded(wish, problem);
-  if (encoded && !wishes_direct(wish)) {
-    const bool by_order = wish.algorithm == AlgorithmChoice::kAuto;
-    const std::string asked = by_order ? "order=rotated" : std::string("algorithm=") + name_of(wish.algorithm);
-    return asked + " has no plan for wire=" + name_of(wish.wire) + ": only direct rounds each contribution once";
+  const bool encoded = travels_encoded(link_settings, problem);
+  if (encoded && !wishes_direct(link_settings)) {
+    const bool by_order = link_settings.algorithm == AlgorithmChoice::kAuto;
+    const std::string asked = by_order ? "order=rotated" : std::string("algorithm=") + name_of(link_settings.algorithm);
+    return asked + " has no plan for wire=" + name_of(link_settings.wire) +
+           ": only direct rounds each contribution once";
   }
   const bool scatters_as_hierarchy =
-      wish.algorithm == AlgorithmChoice::kHierarchy && problem.what == Collective::kReduceScatter;
-  const bool direct = encoded || wish.algorithm == AlgorithmChoice::kDirect || scatters_as_hierarchy ||
+      link_settings.algorithm == AlgorithmChoice::kHierarchy && problem.what == Collective::kReduceScatter;
+  const bool direct = encoded || link_settings.algorithm == AlgorithmChoice::kDirect || scatters_as_hierarchy ||
                       !can_plan(DeviceAlgorithm::kRankRing, problem.what);
   if (direct && problem.world > kMaxDeviceSteps) {
     return "direct of " + std::to_string(problem.world) + " ranks is a sum of more than one kernel takes";
   }
-  switch (wish.algorithm) {
+  switch (link_settings.algorithm) {
     case AlgorithmChoice::kAuto:
     case AlgorithmChoice::kRing:
     case AlgorithmChoice::kDirect:
       return "";
     case AlgorithmChoice::kHierarchy:
-      if (!wish.hosts.empty()) return "";
+      if (!link_settings.hosts.empty()) return "";
       [[fallthrough]];
     default:
-      return std::string("algorithm=") + name_of(wish.algorithm) + " has no plan between hosts on devices";
+      return std::string("algorithm=") + name_of(link_settings.algorithm) + " has no plan between hosts on devices";
   }
 }
 
-DeviceChoice select_link_plan(const LinkWish& wish, const Problem& problem) {
+DeviceChoice select_link_plan(const LinkSettings& link_settings, const Problem& problem) {
   if (!can_plan(DeviceAlgorithm::kRankRing, problem.what)) {
     return {DeviceAlgorithm::kDirect, std::string(name_of(problem.what)) + " is always direct"};
   }
-  if (travels_encoded(wish, problem)) {
-    const std::string wire = std::string("wire=") + name_of(wish.wire);
+  if (travels_encoded(link_settings, problem)) {
+    const std::string wire = std::string("wire=") + name_of(link_settings.wire);
     return {DeviceAlgorithm::kDirect, wire + ": each contribution is rounded once"};
   }
-  if (goes_by_hierarchy(wish, problem)) {
-    return {DeviceAlgorithm::kHierarchy, std::to_string(wish.hosts.size()) +
+  if (goes_by_hierarchy(link_settings, problem)) {
+    return {DeviceAlgorithm::kHierarchy, std::to_string(link_settings.hosts.size()) +
                                              " hosts of several ranks: one copy per host between them, in rank order"};
   }
-  const DeviceAlgorithm ring = wish.order == Order::kRank ? DeviceAlgorithm::kRankRing : DeviceAlgorithm::kRotatedRing;
-  if (wish.algorithm == AlgorithmChoice::kDirect) return {DeviceAlgorithm::kDirect, "algorithm=direct"};
-  if (wish.algorithm == AlgorithmChoice::kHierarchy) {
+  const DeviceAlgorithm ring =
+      link_settings.order == Order::kRank ? DeviceAlgorithm::kRankRing : DeviceAlgorithm::kRotatedRing;
+  if (link_settings.algorithm == AlgorithmChoice::kDirect) return {DeviceAlgorithm::kDirect, "algorithm=direct"};
+  if (link_settings.algorithm == AlgorithmChoice::kHierarchy) {
     return {DeviceAlgorithm::kDirect, std::string(name_of(problem.what)) + " has no hierarchy"};
   }
-  if (wish.algorithm == AlgorithmChoice::kRing) return {ring, "algorithm=ring"};
+  if (link_settings.algorithm == AlgorithmChoice::kRing) return {ring, "algorithm=ring"};
   if (problem.world <= kMostDirect) {
     return {DeviceAlgorithm::kDirect, "up to " + std::to_string(kMostDirect) + " ranks: two rounds"};
   }

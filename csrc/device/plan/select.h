@@ -1,8 +1,8 @@
-// Which device plan a collective takes, with a reason that can be printed: over memory by size, number of ranks and
-// which ranks reach which, between hosts by what the group's settings ask.
+// Chooses the device plan of a collective, with a reason that can be printed: over memory by size, number of ranks and
+// topology, between hosts by the group's settings.
 //
-// All ranks choose alike, because a choice depends only on what all of them know. Sizes are bytes of one rank's tensor.
-// What is chosen over memory sums in rank order, so no threshold changes a result.
+// All ranks make the same choice, because it depends only on what all of them know. Sizes are bytes of one rank's
+// tensor. Every plan chosen over memory sums in rank order, so no threshold changes a result.
 #pragma once
 #include <string>
 
@@ -12,12 +12,12 @@ namespace ringdp::plan {
 
 struct DeviceTopology {
   int world = 1;
-  bool full_mesh = true;            // every pair is linked alike; else neighbours in rank order are
-  bool can_push = true;             // kernels of all ranks run side by side, so data can be waited for inside them
-  double bytes_per_second = 370e9;  // each way, of one rank: NVLink 4 of an H100 after protocol
+  bool full_mesh = true;  // every pair of ranks is connected; else only neighbours in rank order
+  bool can_push = true;   // the kernels of all ranks run at the same time, so they can wait for each other's data
+  double bytes_per_second = 370e9;  // of one rank, each way: payload of an H100's NVLink 4
   double barrier_seconds = 3e-6;    // a round of flags between all ranks
-  int64_t stage_bytes = 0;          // of each rank's arena
-  int64_t pushed_bytes = 0;         // the same, for one writer and one parity
+  int64_t stage_bytes = 0;          // in each rank's arena
+  int64_t pushed_bytes = 0;         // the same, per writer and epoch parity
 };
 
 struct DeviceChoice {
@@ -25,25 +25,25 @@ struct DeviceChoice {
   std::string why;
 };
 
-// `bytes`: of the tensor. On a partial mesh all_reduce and reduce_scatter go round the ring; nothing else has a plan
-// for one. Moves are always direct.
+// On a partial mesh all_reduce and reduce_scatter take the ring; no other collective has a plan for one. Collectives
+// that only move data are always direct.
 DeviceChoice select_device_plan(const DeviceTopology& topology, Collective what, int64_t bytes);
 
-// Up to here one_shot beats direct: it receives (N-1)S instead of 2(N-1)/N S, but nobody waits at its exit until stores
-// have arrived, which is worth a t_b: t_b B N/((N-1)(N-2)). With two ranks that is any size that the stage holds. The
-// same of a reduce, whose root receives as much either way; it needs no stage.
+// The largest size at which one_shot beats direct: it receives (N-1)S instead of 2(N-1)/N S, but saves one t_b, because
+// no rank waits at the end for stores to arrive: t_b B N/((N-1)(N-2)). With two ranks that is any size that the stage
+// holds. A reduce has the same limit; its root receives as much either way, and it needs no stage.
 int64_t one_shot_limit(const DeviceTopology& topology);
 
-// Up to here push beats one_shot: it saves the barriers' t_b and carries a flag for every 4 bytes, in accesses of which
-// half is data, twice per byte (written by one, polled by the other): t_b B / (4 (N-1)).
+// The largest size at which push beats one_shot: it saves one t_b but moves each byte twice (a store and a poll), in
+// words of which half is a flag: t_b B / (4 (N-1)).
 int64_t push_limit(const DeviceTopology& topology);
 
-// ---- of devices that reach each other by messages only
+// ---- devices that only exchange messages
 
 // Why this collective has no such plan, or "".
-std::string why_no_link_plan(const LinkWish& wish, const Problem& problem);
+std::string why_no_link_plan(const LinkSettings& link_settings, const Problem& problem);
 
-// direct, or for sums ring/rank, ring/rotated or hierarchy. Precondition: why_no_link_plan() is "".
-DeviceChoice select_link_plan(const LinkWish& wish, const Problem& problem);
+// direct; for sums also ring/rank, ring/rotated or hierarchy. Precondition: why_no_link_plan() is "".
+DeviceChoice select_link_plan(const LinkSettings& link_settings, const Problem& problem);
 
 }  // namespace ringdp::plan

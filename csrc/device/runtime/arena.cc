@@ -10,9 +10,9 @@
 namespace ringdp::gpu {
 namespace {
 
-constexpr int64_t kPageBytes = 4096;  // devices map whole ones
+constexpr int64_t kPageBytes = 4096;  // a device maps whole pages
 
-constexpr int64_t kLine = 128;                     // bytes: what flags are aligned to
+constexpr int64_t kLine = 128;                     // bytes: the alignment of flags
 constexpr int64_t kLeastStage = int64_t{4} << 20;  // bytes: one-shot sums of two ranks, ring segments of more
 
 int64_t stage_for(int64_t window_bytes) { return std::min(std::max(window_bytes / 8, kLeastStage), window_bytes); }
@@ -25,7 +25,7 @@ OwnPage::OwnPage(std::shared_ptr<transport::Heap> heap, const std::byte* base)
     : heap_(std::move(heap)), block_(heap_->take(bytes() + kPageBytes)) {
   offset_ = align_up(block_ - base, kPageBytes);
   std::byte* const start = block_ + (offset_ - (block_ - base));
-  std::memset(start, 0, static_cast<size_t>(bytes()));  // a block may have been used before
+  std::memset(start, 0, static_cast<size_t>(bytes()));  // the heap may have used the block before
   page_ = new (start) HostPage;
   static_assert(std::is_trivially_default_constructible_v<HostPage>, "the zeros stay");
 }

@@ -1,7 +1,7 @@
-// Pages of host memory that all ranks of a host share, one rank's each: STREAM's flags, which a watchdog can end, and
-// who has unmapped whose device memory.
+// Host memory that all ranks of a host share, one page per rank: STREAM's flags, whose waits a watchdog can end, the
+// abort word, and which peers have unmapped the rank's device memory.
 //
-// They lie in the ranks' heaps (transport/heap.h), which all map. Thread-safe after construction.
+// The pages are in the ranks' heaps (transport/heap.h). Thread-safe after construction.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 #include "device/kernel/work.h"
 #include "device/runtime/library.h"
-#include "device/runtime/segments.h"
+#include "device/runtime/symmetric_buffers.h"
 #include "transport/heap.h"
 
 namespace ringdp::gpu {
 
 struct HostPage {
   Flags flags;
-  uint32_t abort;                            // not 0: results of this rank's device from now on are void
+  uint32_t abort;                            // not 0: this rank has aborted, and its later results are NaN
   uint32_t unmapped[plan::kMaxDeviceRanks];  // by peer: 1 once it has unmapped this rank's device memory
 };
 
 // This rank's page, taken from its heap.
 class OwnPage {
  public:
-  // Error(kInvalidArgument) when the heap is full or closed. `base`: where the heap begins in this process.
+  // Error(kInvalidArgument) when the heap is full or closed. `base`: the heap's address in this process.
   OwnPage(std::shared_ptr<transport::Heap> heap, const std::byte* base);
   ~OwnPage();
   OwnPage(const OwnPage&) = delete;
@@ -42,7 +42,7 @@ class OwnPage {
   int64_t offset_;
 };
 
-// Everybody's pages as this rank's device reaches them.
+// The pages of all ranks, mapped on this rank's device.
 class MappedPages {
  public:
   MappedPages(const Functions& functions, const std::vector<HostPage*>& pages);  // by rank; Error(kInternal)
@@ -60,29 +60,29 @@ class MappedPages {
   std::vector<HostPage*> on_device_;
 };
 
-// One rank's memory on its device, which its peers map, and the words through which device and host talk.
+// One rank's device memory, which its peers map, and host memory through which the device and its host communicate.
 //
-// Its parts lie at places that all ranks compute alike. Everything is zero at first. Not thread-safe.
+// The layout is the same on all ranks. Everything is zero-filled. Not thread-safe.
 struct ArenaLayout {
-  int64_t window = 0;                                              // bytes of tensors under way; at 0
-  int64_t stage_bytes = 0, pushed_bytes = 0;                       // pushed: of one writer and one parity
-  int64_t stage = 0, pushed = 0, flags = 0, epoch = 0, bytes = 0;  // where they begin; of all
+  int64_t window = 0;                                              // bytes of staged tensors; at offset 0
+  int64_t stage_bytes = 0, pushed_bytes = 0;                       // pushed: per writer and epoch parity
+  int64_t stage = 0, pushed = 0, flags = 0, epoch = 0, bytes = 0;  // offsets; `bytes`: of all
 
   static ArenaLayout of(int64_t window_bytes, int world);
 };
 
 // Host memory that the device maps.
 struct Signals {
-  uint32_t checked;  // calls whose notes all ranks have compared, or that were aborted; counted from 1
-  uint32_t abort;    // not 0: the group is over
+  uint32_t released;  // the last call, from 1, whose headers all ranks have compared, or that was aborted
+  uint32_t abort;     // not 0: the group has failed or ended
   Expired expired;
 };
 
 class Arena {
  public:
-  // `sharing`: RD_GPU_SHARE_*. Error(kInternal) when the device has not so much memory.
+  // `sharing`: RD_GPU_SHARE_*. Error(kInternal) when the device is out of memory.
   Arena(const Functions& functions, int device, const ArenaLayout& layout, int sharing);
-  ~Arena();  // no peer may have it mapped any more
+  ~Arena();  // precondition: no peer has it mapped any more
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 

@@ -9,7 +9,7 @@
 namespace ringdp::gpu {
 namespace {
 
-constexpr uint32_t kLastWord = ~0u;  // what follows is why not, for all
+constexpr uint32_t kLastWord = ~0u;  // marks the bytes of agree()
 
 struct Message {
   uint32_t bytes = 0;
@@ -27,7 +27,8 @@ HostAllGather::HostAllGather(AllGather all_gather, const std::vector<int>& hosts
 
 std::vector<std::string> HostAllGather::gather(const std::string& own) {
   if (own.size() > kMostBytes) {
-    throw Error(ErrorKind::kInternal, std::to_string(own.size()) + " bytes are more than ranks of a host tell at once");
+    throw Error(ErrorKind::kInternal,
+                std::to_string(own.size()) + " bytes are more than the ranks of a host can exchange at once");
   }
   Message mine;
   mine.bytes = static_cast<uint32_t>(own.size());

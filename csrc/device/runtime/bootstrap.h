@@ -1,4 +1,4 @@
-// What ranks need of their group while they set up shared memory of their devices.
+// What a rank needs from its group while it sets up shared device memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,36 +15,37 @@ namespace ringdp::gpu {
 struct BootstrapContext {
   int rank = 0, world = 1;
   int64_t window_bytes = 0;
-  // Collective: the bytes of all ranks, by rank; all bring equally many.
+  // Collective: the bytes of all ranks, by rank; all pass the same number of bytes.
   std::function<std::vector<std::string>(const std::string&)> all_gather;
-  // Collective: hands `own` round where names say so (transport/fd_exchange.h).
+  // Collective: passes `own` to all ranks when names[rank] is not empty (transport/fd_exchange.h).
   std::function<std::vector<UniqueFd>(const std::vector<std::string>& names, int own)> pass_fds;
-  std::string socket;                     // on which pass_fds() hands out
+  std::string socket;                     // of pass_fds()
   std::shared_ptr<transport::Heap> heap;  // this rank's; null in a world of one
-  std::vector<std::byte*> heaps;          // all ranks', by rank, where they begin in this process
-  int64_t heap_bytes = 0;                 // of each
-  std::function<void()> wait_for_device;  // until nothing is under way there
+  std::vector<std::byte*> heaps;          // by rank, their addresses in this process
+  int64_t heap_bytes = 0;                 // of each heap
+  std::function<void()> wait_for_device;  // until it is idle
 };
 
-// An all-gather among the ranks of each host, built on the global one: all ranks join each round until all hosts are
-// done.
+// An all-gather among the ranks of each host, built on the global one: all ranks take part in each round until all
+// hosts have finished.
 //
-// For one thread. Only the ranks of the sender's host read its bytes.
+// Not thread-safe.
 class HostAllGather {
  public:
-  using AllGather = std::function<std::vector<std::string>(const std::string&)>;  // collective: everybody's, by rank
+  using AllGather =
+      std::function<std::vector<std::string>(const std::string&)>;  // collective: the bytes of all ranks, by rank
 
   // `hosts`: first rank of each, ascending.
   HostAllGather(AllGather all_gather, const std::vector<int>& hosts, int rank, int world);
 
-  int first() const { return first_; }      // rank of this rank's host
-  int members() const { return members_; }  // of it
+  int first() const { return first_; }      // rank of this host
+  int members() const { return members_; }  // of this host
 
-  // Collective on this rank's host, by member; at most kMostBytes. Throws what all_gather() throws.
+  // Collective on this host; the result is by member. At most kMostBytes. Throws what all_gather() throws.
   std::vector<std::string> gather(const std::string& own);
   static constexpr size_t kMostBytes = 1020;
 
-  // Collective over all ranks, once this rank's host has told all: "rank 2: why not" of the first that has a reason.
+  // Collective over all ranks, after the last gather(): "rank 2: why not" of the first rank that has a reason, or "".
   std::string agree(const std::string& why_not);
 
  private:

@@ -98,7 +98,7 @@ class StepCheck {
     if (ref.rank >= 0) check_range(field + " rank", ref.rank, 0, work_.world - 1);
     const int own = ref.rank == plan::kOwnRank ? work_.rank : ref.rank;
     for (int r = 0; r < work_.world && step_.count > 0; ++r) {
-      if (own == r || own == plan::kEverybody) {
+      if (own == r || own == plan::kAllRanks) {
         check_address(field + " of rank " + std::to_string(r), buffer_of(work_, ref.space, r));
       }
     }
@@ -108,7 +108,7 @@ class StepCheck {
     check_ref("from", from);
     check_ref("to", to);
   }
-  // Two words of 8 bytes for every 8 of the tensor, twice.
+  // Marked words take twice the tensor's bytes, once per epoch parity.
   void check_pushed() const {
     check_range(named_ + "pushed_bytes", work_.pushed_bytes, 2 * step_.count * size_of(element_), INT64_MAX);
     for (int r = 0; r < work_.world; ++r) check_address("pushed[" + std::to_string(r) + "]", work_.pushed[r]);

@@ -1,7 +1,6 @@
-// Ranks whose devices run collectives together, however they reach each other: by shared memory (peer_memory.h), or
-// by messages of NCCL (nccl/ranks.h).
+// The ranks of a group whose devices run collectives, over shared memory (peer_memory.h) or over NCCL (nccl/ranks.h).
 //
-// launch() and teardown() are called by one thread at a time; all others by any.
+// launch() and teardown() are called by one thread at a time, the other functions by any thread.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -12,7 +11,7 @@
 #include "device/kernel/work.h"
 #include "device/plan/select.h"
 #include "device/runtime/pieces.h"
-#include "device/runtime/segments.h"
+#include "device/runtime/symmetric_buffers.h"
 
 namespace ringdp::gpu {
 
@@ -22,54 +21,54 @@ class DeviceRanks {
  public:
   virtual ~DeviceRanks() = default;
 
-  virtual const std::string& why_not() const = 0;  // empty: collectives can run here; alike on all ranks
+  virtual const std::string& why_not() const = 0;  // "" when devices can run collectives; the same on all ranks
   virtual std::string description() const = 0;
 
-  // Why this one cannot run here, or "". Depends only on what all ranks know.
+  // Why the devices cannot run this collective, or "". Depends only on what all ranks know.
   virtual std::string why_not(const plan::Problem& problem) const = 0;
   virtual plan::DeviceChoice choose(const plan::Problem& problem) const = 0;
   virtual Pieces cut(const plan::Problem& problem) const = 0;
 
-  virtual char* window() const = 0;  // this rank's
-  // What only ranks can do that share memory of their devices; null: these do not.
+  virtual char* window() const = 0;  // of this rank
+  // The operations of ranks that share device memory; null when these do not.
   virtual PeerMemory* sharing() { return nullptr; }
-  // For how long after a call's deadline its kernels may still say more exactly which rank they waited for.
+  // How long after a call's deadline to wait for its kernels to report the rank that they waited for.
   virtual std::chrono::milliseconds grace() const = 0;
 
-  // One piece, in the order of the stream. Error(kInternal) when the device takes it no more. Null: it is not
-  // known which rank it waits for.
   struct Piece {
     plan::Problem problem;                // whole packs
-    int64_t input_at = 0, output_at = 0;  // in the window, or behind segment.at
+    int64_t input_at = 0, output_at = 0;  // bytes from the start of the window, or from buffer.at
     double divisor = 0;
     uint64_t deadline_ns = 0;
-    // Elements of each part of the input; behind them anything may lie in the window. None: the parts are whole.
+    // How many elements of each input part are valid; the window holds garbage behind them. Empty: all are.
     std::vector<int64_t> held = {};
-    // The rest is of ranks that share memory. Captured: into a graph, it runs when that is replayed; SPIN only.
+    // The rest is only for ranks that share memory. `captured`: the launch goes into a CUDA graph; SPIN only.
     bool captured = false;
-    SegmentRef segment = {};
-    int64_t input_step = 0;  // bytes by which the input of a rank lies behind that of the rank before
+    BufferRef buffer = {};
+    int64_t input_stride = 0;  // bytes between the inputs of consecutive ranks
   };
+  // Launches a piece on the stream. Error(kInternal) when the device no longer accepts work. Returns null when
+  // waits_for() cannot know which rank the piece waits for.
   virtual std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) = 0;
-  // The stream goes on once checked(number) was called.
-  virtual void await_checked(uint32_t number, void* stream) const = 0;
-  // Memory of this rank's device is void if the group is over by then.
+  // Makes the stream wait until release(number).
+  virtual void await_release(uint32_t number, void* stream) const = 0;
+  // Fills memory of this rank's device with NaN if the group has failed by the time the stream gets there.
   virtual void poison(void* memory, int64_t bytes, void* stream) const = 0;
 
-  virtual void checked(uint32_t number) = 0;
-  // Ends every wait of this rank's device, now or with the next look(); results that are not there by then are void.
+  virtual void release(uint32_t number) = 0;  // of calls whose headers all ranks have compared
+  // Ends every wait of this rank's device, now or with the next poll(); unfinished results become NaN.
   virtual void abort() = 0;
   virtual bool aborted() const = 0;
-  // Again and again while something is under way: does what must not be done where abort() may be called. What has
-  // failed beside the group, or "".
-  virtual std::string look() { return ""; }
-  // Whom this rank's device has waited for too long; or, of a launch, waits for now that it has come so far.
+  // Called repeatedly while work is in flight: does what abort() must not do itself. Returns a failure that the group
+  // does not know yet, or "".
+  virtual std::string poll() { return ""; }
+  // The wait of this rank's device that reached its deadline; or the wait that a launch is in now.
   virtual std::optional<Expired> expired() const = 0;
   virtual std::optional<Expired> waits_for(const Work& work) const = 0;
 
-  // Lets go of the others, once nothing of this rank is under way. No launch after it.
+  // Disconnects from the peers, once no work of this rank is in flight. No launch may follow.
   virtual void teardown() = 0;
-  virtual bool is_alone() const = 0;  // all others have unmapped this rank's memory
+  virtual bool is_unmapped_by_peers() const = 0;
 };
 
 }  // namespace ringdp::gpu

@@ -5,7 +5,7 @@
 namespace ringdp::gpu {
 namespace {
 
-constexpr uint64_t kBeyond = uint64_t{1} << 62;  // every epoch, also for streams, which compare cyclically
+constexpr uint64_t kBeyond = uint64_t{1} << 62;  // greater than every epoch, also in the cyclic comparison of streams
 
 }  // namespace
 
@@ -38,7 +38,7 @@ Work work_of(const plan::DevicePlan& plan, const Addresses& addresses, const Lau
   work.divisor = facts.divisor;
   for (int rank = 0; rank < plan.world; ++rank) {
     if (addresses.window[rank] == nullptr) continue;
-    work.input[rank] = addresses.window[rank] + facts.input_at + rank * facts.input_step;
+    work.input[rank] = addresses.window[rank] + facts.input_at + rank * facts.input_stride;
     work.output[rank] = addresses.window[rank] + facts.output_at;
     work.stage[rank] = addresses.stage[rank];
     work.pushed[rank] = addresses.pushed[rank];

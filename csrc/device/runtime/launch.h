@@ -1,4 +1,4 @@
-// From a device plan and everybody's addresses to what a kernel takes.
+// Turns a device plan and the addresses of all ranks' memory into a kernel's argument.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace ringdp::gpu {
 
-// Where everybody's memory is for one rank's device, by rank; null where it reaches none.
+// Addresses of the ranks' memory on one rank's device, by rank; null where it is not mapped.
 struct Addresses {
   char* window[plan::kMaxDeviceRanks] = {};
   char* stage[plan::kMaxDeviceRanks] = {};
@@ -17,29 +17,29 @@ struct Addresses {
   int64_t pushed_bytes = 0;
   Epoch* epoch = nullptr;
   uint32_t* abort = nullptr;
-  uint32_t* aborts[plan::kMaxDeviceRanks] = {};  // of what ends for all at once; else null
+  uint32_t* aborts[plan::kMaxDeviceRanks] = {};  // where an abort must reach all ranks; else null
   Expired* expired = nullptr;
 };
 
-// Of one launch.
+// The parameters of one launch.
 struct LaunchFacts {
-  int64_t input_at = 0, output_at = 0;  // bytes in everybody's window
+  int64_t input_at = 0, output_at = 0;  // offsets in the windows
   double divisor = 0;                   // of a sum; 0: none
-  uint64_t deadline_ns = 0;             // of every wait
+  uint64_t deadline_ns = 0;             // per wait
   int blocks = 1;
   uint64_t stream_epoch = 0;  // counted by the host
   bool captured = false;
-  int64_t input_step = 0;  // bytes by which the input of a rank lies behind that of the rank before
+  int64_t input_stride = 0;  // bytes between the inputs of consecutive ranks
 };
 
-// Of the fused step of a run of elements of this rank's shard.
+// The parameters of the fused step of a contiguous part of this rank's shard.
 struct StepFacts {
-  int64_t at = 0;     // bytes in everybody's window: gradients, in whose place others get the new parameters
-  bool gives = true;  // whether they do
+  int64_t at = 0;     // offset in all windows: of gradients, which the new parameters replace in other ranks' windows
+  bool gives = true;  // whether other ranks get the parameters
   int64_t count = 0;
   double divisor = 0;           // of the sum of the gradients
-  float* parameters = nullptr;  // this rank's own, to the end of their last pack
-  float* state[3] = {};         // as StepArrays
+  float* parameters = nullptr;  // of this rank, up to the end of the last pack
+  float* state[3] = {};         // as in StepArrays
   kernels::AdamScalars scalars = {};
 };
 
@@ -47,15 +47,15 @@ AdamWork adam_work_of(int rank, int world, const Addresses& addresses, const Ste
 
 Work work_of(const plan::DevicePlan& plan, const Addresses& addresses, const LaunchFacts& facts);
 
-// What the host does about a STREAM launch whose waits do not end: says whom it waits for, and releases it.
+// STREAM launches whose waits do not end: the host finds the rank that is waited for, and ends the waits.
 //
-// Such waits are operations of a stream, which nothing on the device can interrupt. Their flags lie in host memory that
-// all ranks map, so a watchdog of any rank can end them. Thread-safe against launches.
+// Such waits are stream operations, which nothing on the device can interrupt. Their flags are in host memory that all
+// ranks map, so the watchdog of any rank can end them. May run concurrently with launches.
 
-// The first wait of the launch that has not come, `flags` being this rank's at their host address.
+// The first wait of the launch that has not ended. `flags`: this rank's, at their host address.
 std::optional<Expired> waited_for(const Work& work, const Flags& flags);
 
-// Ends every wait for one of these flags, now and in all later launches: the group is over.
+// Ends every wait for these flags, in this and all later launches, because the group has failed.
 void release_waits(Flags& flags);
 
 }  // namespace ringdp::gpu

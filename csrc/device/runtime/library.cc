@@ -36,7 +36,7 @@ class Symbols {
   std::string missing_;
 };
 
-// The name of a function that is not there, or nothing.
+// The name of the first missing function, or nothing.
 std::string fill(void* handle, Functions& f) {
   Symbols symbols(handle);
   symbols.find("rd_gpu_error", f.error);

@@ -1,6 +1,6 @@
-// libringdp_gpu.so, opened at run time: a table of its functions, or a sentence that says how to have one.
+// libringdp_gpu.so, opened at run time: a table of its functions, or a message that says how to get one.
 //
-// RINGDP_GPU_LIBRARY names another file than the one beside this extension. A library once opened stays open.
+// RINGDP_GPU_LIBRARY names another file than the one beside this extension. An opened library is never closed.
 #pragma once
 #include <string>
 
@@ -34,23 +34,23 @@ struct Functions {
   decltype(&rd_gpu_nccl) nccl;
 };
 
-// Throws Error(kInternal) with the sentence that the function has left, unless `result` is 0.
+// Throws Error(kInternal) with the library's last error message, unless `result` is 0.
 void require(const Functions& functions, int result);
 
-// All kernels, on the current device: no launch may have to load one later, as loading waits for kernels that wait.
+// Loads all kernels on the current device. Loading one at its first launch would wait for running kernels, which poll.
 void load_kernels(const Functions& functions);
 
 struct Library {
   std::string path;
   bool opened = false;
-  Functions functions = {};  // complete when opened
-  std::string why_not;       // when not
+  Functions functions = {};  // set when opened
+  std::string why_not;       // else
 };
 
 // The library of this process, opened by the first call. Thread-safe; never throws.
 const Library& library();
 
-// The same for a file. What has another ABI number, or lacks a function, is not opened.
+// Opens the library at a path. Refuses one with another ABI number or without a required function.
 Library open_library(const std::string& path);
 
 }  // namespace ringdp::gpu

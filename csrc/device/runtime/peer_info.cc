@@ -9,7 +9,7 @@
 namespace ringdp::gpu {
 namespace {
 
-// Whatever changes what ranks do to each other's memory changes one of these.
+// Every change of a layout that ranks share must change one of these.
 constexpr uint32_t kBuild =
     RD_GPU_ABI << 24 ^ static_cast<uint32_t>(sizeof(PeerInfo) << 12) ^ sizeof(Work) ^ sizeof(Flags);
 

@@ -1,4 +1,4 @@
-// Plain values of one size that ranks tell each other through a collective of the host: as bytes, and back.
+// Fixed-size values that ranks exchange as bytes, through a collective on the host.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@ std::string to_bytes(const Value& value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// Blank where these bytes are none of a Value.
+// Default-initialised when the size does not match.
 template <class Value>
 Value from_bytes(const std::string& bytes) {
   static_assert(std::is_trivially_copyable_v<Value>);
@@ -27,7 +27,7 @@ Value from_bytes(const std::string& bytes) {
   return value;
 }
 
-// A text that may be cut off.
+// Copies a text, truncated to fit.
 template <size_t kSize>
 void put(char (&to)[kSize], const std::string& text) {
   std::strncpy(to, text.c_str(), kSize - 1);
@@ -37,8 +37,8 @@ void end_text(char (&text)[kSize]) {
   text[kSize - 1] = '\0';
 }
 
-// Everybody's, whose field `build` says that it means the same there; else Error(kMismatch) names the rank and `what`
-// is wrong with it.
+// The values of all ranks. Error(kMismatch) names the first rank whose field `build` differs; `what` says what that
+// means.
 template <class PeerInfo>
 std::vector<PeerInfo> checked_infos(const std::vector<std::string>& bytes, uint32_t build, const std::string& what) {
   std::vector<PeerInfo> infos;
@@ -57,25 +57,23 @@ std::vector<PeerInfo> checked_infos(const std::vector<std::string>& bytes, uint3
   return infos;
 }
 
-// What a rank tells the others of its host of its device: who it is, and how to map its memory there.
-//
-// Plain bytes of one size, which travel through a collective of the host.
+// What a rank tells the others of its host about its device: its identity, and how to map its memory.
 struct PeerInfo {
-  uint32_t build = 0;  // of this struct and of what it leads to; equal where ranks can work together
-  int32_t usable = 0;  // 0: why_not says why this rank shares nothing
+  uint32_t build = 0;  // of this struct and all shared layouts; must be equal on all ranks
+  int32_t usable = 0;  // 0: this rank shares nothing, see why_not
   int32_t multiprocessors = 0, waits_on_streams = 0;
   uint64_t pid = 0;
   unsigned char uuid[16] = {};
-  rd_gpu_handle memory = {};  // the arena, or one segment
-  int64_t bytes = 0;          // of the segment, as asked for
-  int64_t page = 0;           // of the shared page in this rank's heap, in bytes
-  char socket[48] = {};       // where descriptors are handed out, when memory.needs_fd
+  rd_gpu_handle memory = {};  // the arena, or one symmetric buffer
+  int64_t bytes = 0;          // requested for the symmetric buffer
+  int64_t page = 0;           // offset of the shared page in this rank's heap
+  char socket[48] = {};       // that passes descriptors, when memory.needs_fd
   char why_not[200] = {};
 };
 
-// Without memory yet. Error(kInternal) when the device cannot be described.
+// Without memory yet. Error(kInternal) when the device cannot be queried.
 PeerInfo peer_info_of(const Functions& functions, int device);
-// Of a rank that cannot share.
+// The info of a rank that cannot share.
 PeerInfo peer_info_without(const std::string& why_not);
 
 // Error(kMismatch) names the rank that was built from other sources.
@@ -84,13 +82,13 @@ std::vector<PeerInfo> peer_infos_from(const std::vector<std::string>& bytes);
 // "rank 2: why it shares nothing" of the first such rank; "" when all share.
 std::string why_not(const std::vector<PeerInfo>& infos);
 
-// What ranks say to one another after each has tried to map the others' memory: whom it reaches, and why not all.
+// What a rank reports after it has tried to map its peers' memory: which it has mapped, and the first failure.
 struct MappingReport {
-  uint32_t reached = 0;  // bit by rank
+  uint32_t reached = 0;  // one bit per rank
   char failure[252] = {};
 };
 
-// `memory`: by rank, null where none is mapped. `failure`: the first, or "".
+// `memory`: by rank, null where it is not mapped. `failure`: the first, or "".
 MappingReport report_on(const std::vector<char*>& memory, const std::string& failure);
 
 struct MappingReports {
@@ -99,7 +97,7 @@ struct MappingReports {
 };
 MappingReports reports_from(const std::vector<std::string>& bytes);
 
-// On which sockets descriptors are handed out; "" of ranks whose memory needs none.
+// By rank: the socket that passes its descriptor, or "" when its memory needs none.
 std::vector<std::string> sockets_of(const std::vector<PeerInfo>& infos);
 
 }  // namespace ringdp::gpu

@@ -14,11 +14,11 @@ namespace {
 // Where only neighbours on a ring reach each other.
 bool has_ring(plan::Collective what) { return plan::can_plan(plan::DeviceAlgorithm::kRankRing, what); }
 
-// What somebody may still look at stays to the process's end, where a leak checker sees it.
+// Keeps what peers may still access until the process ends, reachable for leak checkers.
 struct Kept {
   std::unique_ptr<Arena> arena;
   std::unique_ptr<OwnPage> page;
-  std::unique_ptr<Segments> segments;
+  std::unique_ptr<SymmetricBuffers> buffers;
   std::unique_ptr<MappedPages> mapped;
 };
 
@@ -54,14 +54,14 @@ PeerMemory::PeerMemory(const Functions& functions, int device, const BootstrapCo
 
 PeerMemory::~PeerMemory() {
   if (!stays_) teardown();
-  if (!arena_ || (!stays_ && is_alone())) return;
-  keep({std::move(arena_), std::move(page_), std::move(segments_), std::move(mapped_pages_)});
+  if (!arena_ || (!stays_ && is_unmapped_by_peers())) return;
+  keep({std::move(arena_), std::move(page_), std::move(buffers_), std::move(mapped_pages_)});
 }
 
 std::string PeerMemory::description() const {
   if (!why_not_.empty()) return "collectives run on the host: " + why_not_;
   return placement_.why +
-         (reach_ == Reach::kAll ? "; everybody reaches everybody" : "; ring neighbours reach each other");
+         (reach_ == Reach::kAll ? "; all ranks reach each other" : "; ring neighbours reach each other");
 }
 
 std::string PeerMemory::why_not(const plan::Problem& problem) const {
@@ -83,8 +83,8 @@ Pieces PeerMemory::cut(const plan::Problem& problem) const {
   return gpu::cut(choose(problem).algorithm, problem, {layout_.window, layout_.stage_bytes});
 }
 
-std::optional<Pieces> PeerMemory::cut_in_segment(const plan::Problem& problem) const {
-  return gpu::cut_in_segment(choose(problem).algorithm, problem, layout_.stage_bytes);
+std::optional<Pieces> PeerMemory::cut_in_buffer(const plan::Problem& problem) const {
+  return gpu::cut_in_buffer(choose(problem).algorithm, problem, layout_.stage_bytes);
 }
 
 std::string PeerMemory::why_no_step() const {
@@ -114,26 +114,26 @@ Addresses PeerMemory::addresses() const {
   return found;
 }
 
-// Peers write there what nobody copies: so all learn it when one aborts.
-Addresses PeerMemory::addresses_in(const SegmentRef& segment) const {
+// Peers write results there directly, without a copy that could be poisoned: so an abort of one rank must reach all.
+Addresses PeerMemory::addresses_in(const BufferRef& buffer) const {
   Addresses found = addresses();
-  const std::vector<char*> memory = segments_->addresses(segment.number);
+  const std::vector<char*> memory = buffers_->addresses(buffer.number);
   for (int rank = 0; rank < world_; ++rank) {
-    found.window[rank] = memory[static_cast<size_t>(rank)] + segment.at;
+    found.window[rank] = memory[static_cast<size_t>(rank)] + buffer.at;
     found.aborts[rank] = abort_on_device(rank);
   }
   return found;
 }
 
 std::shared_ptr<const Work> PeerMemory::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
-  return launch_at(piece.segment.number == 0 ? addresses() : addresses_in(piece.segment), piece, choice, stream);
+  return launch_at(piece.buffer.number == 0 ? addresses() : addresses_in(piece.buffer), piece, choice, stream);
 }
 
 std::shared_ptr<const Work> PeerMemory::launch_at(const Addresses& found, const Piece& piece,
                                                   const plan::DeviceChoice& choice, void* stream) {
   const plan::DevicePlan plan = plan::make_device_plan(choice.algorithm, piece.problem);
   const LaunchFacts facts = {piece.input_at,    piece.output_at, piece.divisor,  piece.deadline_ns,
-                             placement_.blocks, launches_ + 1,   piece.captured, piece.input_step};
+                             placement_.blocks, launches_ + 1,   piece.captured, piece.input_stride};
   auto work = std::make_shared<const Work>(work_of(plan, found, facts));
   require(functions_, functions_.run(work.get(), sizeof(Work), static_cast<int>(plan.dtype), static_cast<int>(plan.op),
                                      placement_.executor, stream));
@@ -157,18 +157,18 @@ void PeerMemory::step(const StepFacts& facts, void* stream) const {
   require(functions_, functions_.adam_step(&work, sizeof work, stream));
 }
 
-void PeerMemory::await_checked(uint32_t number, void* stream) const {
-  require(functions_, functions_.await(&arena_->signals().checked, number, stream));
+void PeerMemory::await_release(uint32_t number, void* stream) const {
+  require(functions_, functions_.await(&arena_->signals().released, number, stream));
 }
 
 void PeerMemory::poison(void* memory, int64_t bytes, void* stream) const {
   require(functions_, functions_.poison(memory, static_cast<size_t>(bytes), abort_on_device(rank_), stream));
 }
 
-void PeerMemory::checked(uint32_t number) { __atomic_store_n(&arena_->signals().checked, number, __ATOMIC_RELEASE); }
+void PeerMemory::release(uint32_t number) { __atomic_store_n(&arena_->signals().released, number, __ATOMIC_RELEASE); }
 
-// All ranks' results are void before a stream whose waits were released goes on and tells them that its part is done,
-// and before a caller has memory back that peers may still read.
+// Sets the abort words of all ranks before it releases this stream, which then posts to its peers as if it had
+// finished, and before the caller gets back memory that peers may still read.
 void PeerMemory::abort() {
   __atomic_store_n(&arena_->signals().abort, 1u, __ATOMIC_RELEASE);
   for (HostPage* const page : pages_) __atomic_store_n(&page->abort, 1u, __ATOMIC_RELEASE);
@@ -197,7 +197,7 @@ std::optional<Expired> PeerMemory::waits_for(const Work& work) const {
   return waits;
 }
 
-// Whether this rank's stream has come to that step: what it posts before has arrived.
+// Whether this rank's stream has reached that step: its earlier posts have arrived.
 bool PeerMemory::has_posted(const Work& work, int step) const {
   for (int s = 0; s < step; ++s) {
     const plan::DeviceStep& post = work.step[s];
@@ -208,7 +208,7 @@ bool PeerMemory::has_posted(const Work& work, int step) const {
   return true;
 }
 
-// How the ranks of a host come to share memory on their devices, and how they unmapped it.
+// How the ranks of a host share device memory, and how they unmap it.
 
 std::unique_ptr<PeerMemory> PeerMemory::bootstrap(const Functions& functions, int device,
                                                   const BootstrapContext& context) {
@@ -229,7 +229,7 @@ bool PeerMemory::try_sharing(int sharing, const BootstrapContext& context) {
     placement_ = place(infos);
     why_not_ = placement_.why_not;
   }
-  if (!why_not_.empty()) {  // all ranks see the same, and none has mapped anything
+  if (!why_not_.empty()) {  // the same on all ranks, none of which has mapped anything
     drop_own();
     return true;
   }
@@ -241,7 +241,7 @@ bool PeerMemory::try_sharing(int sharing, const BootstrapContext& context) {
   return all_by_fd(infos) || sharing == RD_GPU_SHARE_FD;
 }
 
-// What this rank tells the others, with memory where it can be had.
+// This rank's info, with memory where it could be allocated.
 PeerInfo PeerMemory::offer(int sharing, const BootstrapContext& context, UniqueFd* fd) {
   try {
     PeerInfo info = peer_info_of(functions_, device_);
@@ -260,7 +260,7 @@ PeerInfo PeerMemory::offer(int sharing, const BootstrapContext& context, UniqueF
   }
 }
 
-// "" or why some of it is missing.
+// "", or why some of it could not be mapped.
 std::string PeerMemory::map_all(const std::vector<PeerInfo>& infos, std::vector<UniqueFd> fds,
                                 const BootstrapContext& context) {
   memory_.assign(static_cast<size_t>(world_), nullptr);
@@ -280,7 +280,7 @@ std::string PeerMemory::map_all(const std::vector<PeerInfo>& infos, std::vector<
   if (world_ == 1 || pages_.size() < infos.size()) return failure;
   map_pages();
   if (pages_serve_ || !on_streams()) return failure;
-  unmap();  // a rank that cannot post to all reaches none
+  unmap();  // a rank that cannot post to all peers uses none of them
   return failure.empty() ? why_no_pages_ : failure;
 }
 
@@ -294,7 +294,7 @@ void PeerMemory::map_pages() {
   }
 }
 
-// Infos come from other processes: no page that leaves its heap is followed.
+// Infos come from other processes, so pages outside the heap are rejected.
 HostPage* PeerMemory::page_of(int rank, const PeerInfo& info, const BootstrapContext& context) {
   if (info.page < 0 || info.page % alignof(Flags) != 0 || info.page > context.heap_bytes - OwnPage::bytes()) {
     throw Error(ErrorKind::kInternal, "its shared page at " + std::to_string(info.page) + " is not in its heap");
@@ -313,7 +313,7 @@ void PeerMemory::settle(const std::vector<uint32_t>& reached, const std::string&
   topology_ = topology_of(layout_, world_, placement_.executor, reach_);
   if (reach_ == Reach::kTooFew) why_not_ = first_failure.empty() ? "devices do not reach each other" : first_failure;
   if (reach_ != Reach::kAll || world_ == 1) return;
-  segments_ = std::make_unique<Segments>(functions_, device_, rank_, sharing, why_no_pages_);
+  buffers_ = std::make_unique<SymmetricBuffers>(functions_, device_, rank_, sharing, why_no_pages_);
 }
 
 void PeerMemory::take_down(const BootstrapContext& context) {
@@ -323,7 +323,7 @@ void PeerMemory::take_down(const BootstrapContext& context) {
   drop_own();
 }
 
-// Peers' pages may be reused from here on: this rank does not touch them.
+// From here on peers may reuse their pages, so this rank no longer touches them.
 void PeerMemory::drop_own() {
   pages_serve_ = false;
   pages_.clear();
@@ -339,23 +339,23 @@ void PeerMemory::unmap() {
   }
 }
 
-// Once: a page may be reused as soon as its owner has heard from all ranks.
+// At most once: a page may be reused as soon as all ranks have told its owner.
 void PeerMemory::teardown() {
   if (std::exchange(is_torn_down_, true)) return;
   mapped_pages_.reset();
-  if (segments_) segments_->unmap();
+  if (buffers_) buffers_->unmap();
   unmap();
   for (HostPage* const page : pages_) __atomic_store_n(&page->unmapped[rank_], 1u, __ATOMIC_RELEASE);
 }
 
-// Of this rank alone: peers may not have come as far.
+// Frees only this rank's resources: peers may still be running.
 void PeerMemory::stay() {
   __atomic_store_n(&arena_->signals().abort, 1u, __ATOMIC_RELEASE);
   if (page_) __atomic_store_n(&page_->page().abort, 1u, __ATOMIC_RELEASE);
   stays_ = true;
 }
 
-bool PeerMemory::is_alone() const {
+bool PeerMemory::is_unmapped_by_peers() const {
   if (!page_) return true;
   for (int rank = 0; rank < world_; ++rank) {
     if (__atomic_load_n(&page_->page().unmapped[rank], __ATOMIC_ACQUIRE) == 0) return false;

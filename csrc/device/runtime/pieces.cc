@@ -69,8 +69,8 @@ Pieces cut(plan::DeviceAlgorithm algorithm, const plan::Problem& problem, const 
   return cut(stage_of(algorithm), problem, room);
 }
 
-std::optional<Pieces> cut_in_segment(plan::DeviceAlgorithm algorithm, const plan::Problem& problem,
-                                     int64_t stage_bytes) {
+std::optional<Pieces> cut_in_buffer(plan::DeviceAlgorithm algorithm, const plan::Problem& problem,
+                                    int64_t stage_bytes) {
   const bool gathers = problem.what == Collective::kAllGather;
   if (!gathers && problem.what != Collective::kAllReduce) return std::nullopt;
   if (gathers && problem.count * size_of(problem.dtype) % plan::kDevicePackBytes != 0) return std::nullopt;

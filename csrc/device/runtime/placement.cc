@@ -8,15 +8,15 @@
 namespace ringdp::gpu {
 namespace {
 
-constexpr int kMostBlocks = 24;  // of one rank: enough for NVLink 4, and most of a device is left to its computation
-constexpr int kShare = 2;  // plans take at most one block in so many that a device holds: other groups' run beside
+constexpr int kMostBlocks = 24;  // of one rank: enough for NVLink 4, and leaves most of the device for computation
+constexpr int kShare = 2;  // plans use at most this fraction of a device's blocks, so that other groups run beside
 
 bool same_device(const PeerInfo& a, const PeerInfo& b) { return std::memcmp(a.uuid, b.uuid, sizeof a.uuid) == 0; }
 
 struct Sharing {
   int most = 1;              // ranks on one device
-  bool processes = false;    // some of which are different processes
-  int first = 0, other = 0;  // of whom that is so, or who share at all
+  bool processes = false;    // whether some of them are different processes
+  int first = 0, other = 0;  // two ranks of which that is so, else two that share a device
 };
 
 Sharing sharing_of(const std::vector<PeerInfo>& infos) {

@@ -1,6 +1,6 @@
 /* The C interface of libringdp_gpu.so: memory that ranks share, and plans that run on it. No torch, C types only.
  *
- * Functions return 0, or a number that is not 0 and leave a sentence in rd_gpu_error() (of the calling thread).
+ * Functions return 0, or an error code, with a message in rd_gpu_error() of the calling thread.
  * Pointers are device memory unless their name says host. Streams are cudaStream_t, of the calling thread's current
  * device. Nothing here synchronises a device, except that memory is zero when an allocation returns, and freeing waits
  * as cudaFree does. Thread-safe.
@@ -29,15 +29,15 @@ typedef struct {
 } rd_gpu_device;
 int rd_gpu_describe(int device, rd_gpu_device* out);
 
-/* Memory that other processes can map. Whole multiples of 2 MiB are taken; zero-filled. RD_GPU_SHARE_AUTO: as the
- * driver allows, legacy IPC first; RD_GPU_SHARE_FD: by file descriptor, for where importing the former was refused. */
+/* Memory that other processes can map; zero-filled, rounded up to multiples of 2 MiB. RD_GPU_SHARE_AUTO: legacy IPC if
+ * the driver allows it, else by file descriptor; RD_GPU_SHARE_FD: by file descriptor, for when importing IPC failed. */
 enum { RD_GPU_SHARE_AUTO = 0, RD_GPU_SHARE_FD = 1 };
 int rd_gpu_alloc(int device, size_t bytes, int sharing, void** out);
 int rd_gpu_free(void* memory); /* its first byte */
 
-/* A handle travels as bytes, and with `needs_fd` a descriptor beside it, over a unix socket. Descriptors stay the
- * caller's: *fd is new, or -1 where none is needed, and importing does not close it. The same allocation opened twice
- * in a process, or in its own, is one mapping with a count; an importer closes before the exporter frees. */
+/* A handle is sent as bytes; with `needs_fd` a descriptor goes with it over a unix socket. The caller owns descriptors:
+ * *fd is new, or -1 where none is needed, and importing does not close it. Importing an allocation twice, or in its own
+ * process, counts references to one mapping; importers must close before the exporter frees. */
 typedef struct {
   unsigned char key[64]; /* of the allocation */
   uint64_t bytes;        /* of the allocation */
@@ -57,7 +57,7 @@ int rd_gpu_host_unmap(void* host);
 /* In the order of a stream. */
 int rd_gpu_copy(void* to, const void* from, size_t bytes, void* stream); /* any of host (pinned) and device */
 int rd_gpu_call(void* stream, void (*call)(void*), void* argument);      /* on a host thread; must not call CUDA */
-/* The stream goes on once the word, in memory of rd_gpu_host_alloc, is `value` or beyond, compared cyclically. */
+/* Makes the stream wait until the word, in memory of rd_gpu_host_alloc, is at least `value`, compared cyclically. */
 int rd_gpu_await(const uint32_t* host_word, uint32_t value, void* stream);
 int rd_gpu_is_capturing(void* stream, int* out); /* 1: it records a graph instead of running */
 
@@ -68,25 +68,26 @@ int rd_gpu_is_capturing(void* stream, int* out); /* 1: it records a graph instea
 enum { RD_GPU_SPIN = 0, RD_GPU_STREAM = 1 };
 int rd_gpu_run(const void* work, size_t work_bytes, int element, int reduce, int executor, void* stream);
 
-/* *out is 1 when rd_gpu_run has a kernel that reduces so, else 0. Moves need no asking. */
+/* Sets *out to 1 when rd_gpu_run has a kernel for this reduction, else to 0. Moves always have one. */
 int rd_gpu_reduces(int element, int reduce, int* out);
 
-/* In the order of the stream: when *abort, a device's address of host memory, is not 0, this memory becomes NaN of
- * whatever floating type it holds; else it stays. */
+/* In the order of the stream: if *abort (host memory, at its device address) is not 0, fills the memory with bytes that
+ * are NaN in every floating type. */
 int rd_gpu_poison(void* memory, size_t bytes, const uint32_t* abort, void* stream);
 
-/* `work`: a ringdp::gpu::AdamWork (device/kernel/work.h), copied. Waits for nobody: barriers go before and after. */
+/* `work`: a ringdp::gpu::AdamWork (device/kernel/work.h), copied. It does not synchronise: put barriers before and
+ * after. */
 int rd_gpu_adam_step(const void* work, size_t work_bytes, void* stream);
 
-/* `work`: a ringdp::gpu::CodecWork (device/kernel/work.h), copied: to a wire type and back, with the CPU's bits. On
- * this rank's own memory; waits for nobody. */
+/* `work`: a ringdp::gpu::CodecWork (device/kernel/work.h), copied: encodes to a wire type or decodes, with the
+ * CPU's bits, in this rank's own memory. It does not synchronise. */
 int rd_gpu_recode(const void* work, size_t work_bytes, void* stream);
 
-/* Registers, spilled bytes and blocks per multiprocessor of the kernels on this device, a line for each kind. Loads
- * them all: done before the first SPIN run, no launch has to load one later, which would wait for kernels that poll. */
+/* Registers, spilled bytes and blocks per multiprocessor of the kernels on this device, one line per kind. This loads
+ * all kernels; call it before the first SPIN run, because loading one later would wait for kernels that poll. */
 int rd_gpu_kernels(char* text, size_t bytes);
 
-/* NCCL as this process has loaded it, else the library at `path`, or with null or "" by its name. Where there is none:
- * 0, *version is 0, *functions null, and rd_gpu_error() says what was tried. */
+/* The NCCL that this process has loaded, else the library at `path`, or with null or "" by its name. Where there is
+ * none: 0, *version is 0, *functions null, and rd_gpu_error() says what was tried. */
 int rd_gpu_nccl(const char* path, int* version, const rd_gpu_nccl_functions** functions);
 }

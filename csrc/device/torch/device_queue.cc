@@ -8,11 +8,11 @@
 namespace ringdp::backend {
 namespace {
 
-double seconds_of(const UnderWay& call) { return seconds_since(call.since); }
+double seconds_of(const InFlight& call) { return seconds_since(call.since); }
 
-// The call to whose launch a record belongs; null when it is over.
-const UnderWay* call_of(const std::list<UnderWay>& calls, const gpu::Expired& record) {
-  for (const UnderWay& call : calls) {
+// The call whose launch wrote the record; null when it has finished.
+const InFlight* call_of(const std::list<InFlight>& calls, const gpu::Expired& record) {
+  for (const InFlight& call : calls) {
     for (const auto& launch : call.launches) {
       if (launch->stream_epoch == record.launch) return &call;
     }
@@ -30,18 +30,18 @@ DeviceQueue::DeviceQueue(std::shared_ptr<StreamPool> pool, std::shared_ptr<comm:
       stream_(c10::impl::VirtualGuardImpl(pool_->device().type())
                   .getStreamFromGlobalPool(pool_->device(), /*isHighPriority=*/true)) {}
 
-gpu::Segments* DeviceQueue::segments() const {
+gpu::SymmetricBuffers* DeviceQueue::buffers() const {
   const gpu::PeerMemory* const sharing = ranks_->sharing();
-  return sharing ? sharing->segments() : nullptr;
+  return sharing ? sharing->buffers() : nullptr;
 }
 
 bool DeviceQueue::shares(const at::Tensor& tensor) const {
-  return segments() != nullptr && segments()->holds(tensor.const_data_ptr());
+  return buffers() != nullptr && buffers()->holds(tensor.const_data_ptr());
 }
 
-gpu::SegmentRef DeviceQueue::segment_of(const at::Tensor& tensor, const plan::Problem& problem) const {
-  if (segments() == nullptr || !tensor.is_contiguous() || !ranks_->sharing()->cut_in_segment(problem)) return {};
-  return segments()->find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())).value_or(gpu::SegmentRef{});
+gpu::BufferRef DeviceQueue::buffer_of(const at::Tensor& tensor, const plan::Problem& problem) const {
+  if (buffers() == nullptr || !tensor.is_contiguous() || !ranks_->sharing()->cut_in_buffer(problem)) return {};
+  return buffers()->find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())).value_or(gpu::BufferRef{});
 }
 
 const c10::Stream& DeviceQueue::captures() {
@@ -52,10 +52,10 @@ const c10::Stream& DeviceQueue::captures() {
   return *captures_;
 }
 
-void DeviceQueue::watch(UnderWay call) {
+void DeviceQueue::watch(InFlight call) {
   const std::lock_guard lock(mutex_);
-  let_go();
-  under_way_.push_back(std::move(call));
+  drop_finished();
+  in_flight_.push_back(std::move(call));
 }
 
 void DeviceQueue::keep(Captured call) {
@@ -63,38 +63,38 @@ void DeviceQueue::keep(Captured call) {
   captured_.push_back(std::move(call));
 }
 
-void DeviceQueue::let_go() {
-  under_way_.remove_if([](const UnderWay& call) { return call.done->query(); });
+void DeviceQueue::drop_finished() {
+  in_flight_.remove_if([](const InFlight& call) { return call.done->query(); });
 }
 
-bool DeviceQueue::look() {
-  const c10::DeviceGuard device(pool_->device());  // asking for an event needs its device
-  look_at_record();
-  look_at_deadlines();
-  look_at_stopped_peers();
-  look_at_group();
-  look_at_failure();
+bool DeviceQueue::poll() {
+  const c10::DeviceGuard device(pool_->device());  // querying an event needs its device
+  check_record();
+  check_deadlines();
+  check_stopped_peers();
+  check_group();
+  check_failure();
   const std::lock_guard lock(mutex_);
-  if (left_) let_go();
-  return queueing_ > 0 || !under_way_.empty() || (!captured_.empty() && !left_);
+  if (left_) drop_finished();
+  return queueing_ > 0 || !in_flight_.empty() || (!captured_.empty() && !left_);
 }
 
-// A peer that aborts releases its own streams' waits only.
-void DeviceQueue::look_at_group() {
+// Also when a peer has aborted, which ends only the waits of its own streams.
+void DeviceQueue::check_group() {
   if (group_->error() || ranks_->aborted()) ranks_->abort();
 }
 
-// NCCL, which fails by itself.
-void DeviceQueue::look_at_failure() {
-  const std::string failure = ranks_->look();
+// NCCL may fail before the group does.
+void DeviceQueue::check_failure() {
+  const std::string failure = ranks_->poll();
   if (failure.empty() || group_->error()) return;
   group_->fail(Error(ErrorKind::kInternal, "group " + group_->name() + ": a collective on devices failed: NCCL: " +
-                                               failure + "; NCCL_DEBUG=WARN makes it say more"));
+                                               failure + "; NCCL_DEBUG=WARN prints more"));
   ranks_->abort();
 }
 
-// SPIN: a kernel has waited for too long, and has told its own device to abort.
-void DeviceQueue::look_at_record() {
+// SPIN: a kernel has reached its deadline, and has aborted its own device.
+void DeviceQueue::check_record() {
   const auto record = ranks_->expired();
   if (record && !group_->error()) group_->fail(timed_out(*record));
 }
@@ -104,7 +104,7 @@ Error DeviceQueue::timed_out(const gpu::Expired& record) const {
   double seconds = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (const UnderWay* const call = call_of(under_way_, record)) {
+    if (const InFlight* const call = call_of(in_flight_, record)) {
       what = call->what;
       seconds = seconds_of(*call);
     }
@@ -117,21 +117,21 @@ Error DeviceQueue::timed_out(const gpu::Expired& record) const {
   return group_->timed_out_on_device(what, record.peer, seconds, record.step);
 }
 
-// STREAM, and what never came to its turn.
-void DeviceQueue::look_at_deadlines() {
+// STREAM, and calls that have not started.
+void DeviceQueue::check_deadlines() {
   std::optional<Error> error;
   {
     const std::lock_guard lock(mutex_);
-    under_way_.remove_if([](const UnderWay& call) { return call.deadline.passed() && call.done->query(); });
-    if (under_way_.empty() || !under_way_.front().deadline.passed()) return;
-    error = timed_out(under_way_.front());
+    in_flight_.remove_if([](const InFlight& call) { return call.deadline.passed() && call.done->query(); });
+    if (in_flight_.empty() || !in_flight_.front().deadline.passed()) return;
+    error = timed_out(in_flight_.front());
   }
   group_->fail(*error);
-  ranks_->abort();  // a group that was left fails no more
+  ranks_->abort();  // also for a destroyed group, which cannot fail any more
 }
 
 // Under mutex_.
-Error DeviceQueue::timed_out(const UnderWay& call) const {
+Error DeviceQueue::timed_out(const InFlight& call) const {
   std::optional<gpu::Expired> waits;
   for (const auto& launch : call.launches) {
     if (!waits) waits = ranks_->waits_for(*launch);
@@ -139,21 +139,21 @@ Error DeviceQueue::timed_out(const UnderWay& call) const {
   return group_->timed_out_on_device(call.what, waits ? waits->peer : -1, seconds_of(call), waits ? waits->step : -1);
 }
 
-// A device may be busy for as long as it likes; a peer whose process is stopped is reported.
-void DeviceQueue::look_at_stopped_peers() {
+// A slow device is not reported before the deadline; a peer whose process is stopped is.
+void DeviceQueue::check_stopped_peers() {
   std::string what;
   {
     const std::lock_guard lock(mutex_);
-    if (reported_late_ || under_way_.empty()) return;
-    const UnderWay& oldest = under_way_.front();
+    if (reported_late_ || in_flight_.empty()) return;
+    const InFlight& oldest = in_flight_.front();
     if (seconds_of(oldest) * 1000 < static_cast<double>(group_->settings().late_ms)) return;
     what = oldest.what;
   }
   const std::string stopped = group_->stopped_peers();
   if (stopped.empty()) return;
   const std::lock_guard lock(mutex_);
-  let_go();
-  if (under_way_.empty() || reported_late_) return;
+  drop_finished();
+  if (in_flight_.empty() || reported_late_) return;
   reported_late_ = true;
   log_line(LogLevel::kWarning, "rank " + std::to_string(group_->rank()) + "/" + std::to_string(group_->world()),
            what + " waits on the device: " + stopped);
@@ -169,7 +169,7 @@ void DeviceQueue::teardown() {
     const std::lock_guard lock(mutex_);
     has_stayed_ = !captured_.empty();
   }
-  has_stayed_ ? ranks_->sharing()->stay() : ranks_->teardown();  // only ranks that share memory capture
+  has_stayed_ ? ranks_->sharing()->stay() : ranks_->teardown();  // only ranks that share memory can capture
 }
 
 }  // namespace ringdp::backend

@@ -1,7 +1,7 @@
-// One group's collectives on one device that run there: their stream, their order, and what of them is under way.
+// The collectives of one group that its device runs: their stream, their order, and the calls in flight.
 //
-// A call goes on the stream in the order in which the group numbers it, so that all ranks' devices run the same one.
-// Any thread; the one that queues a call holds order().
+// Calls are enqueued in the order of their numbers in the group, so that the devices of all ranks run the same one.
+// Thread-safe; the thread that queues a call holds order().
 #pragma once
 #include <atomic>
 #include <list>
@@ -19,7 +19,7 @@
 namespace ringdp::backend {
 
 // A call that the device may still run.
-struct UnderWay {
+struct InFlight {
   std::string what;  // "all_reduce(SUM, float32 x 4) on devices #3"
   Deadline deadline;
   Deadline::Clock::time_point since;
@@ -27,12 +27,12 @@ struct UnderWay {
   std::vector<std::shared_ptr<const gpu::Work>> launches;
 };
 
-// A call that graphs may run again and again for as long as the group lives.
+// A call that graphs may replay for as long as the group lives.
 struct Captured {
   std::string what;
-  uint64_t first_launch, last_launch;         // by their numbers
-  std::chrono::milliseconds timeout;          // of every wait
-  std::shared_ptr<gpu::DeviceMemory> memory;  // of the segment in which it runs; or null
+  uint64_t first_launch, last_launch;         // numbers of its launches
+  std::chrono::milliseconds timeout;          // per wait
+  std::shared_ptr<gpu::DeviceMemory> memory;  // of the symmetric buffer in which it runs, or null
 };
 
 class DeviceQueue {
@@ -42,20 +42,20 @@ class DeviceQueue {
 
   const std::shared_ptr<StreamPool>& pool() const { return pool_; }
   const c10::Stream& stream() const { return stream_; }
-  // Under order(): another one, which joins captures of callers' streams; what is not captured goes on meanwhile.
+  // Under order(): a second stream, which joins captures of callers' streams; other calls continue on the first.
   const c10::Stream& captures();
   gpu::DeviceRanks& ranks() const { return *ranks_; }
 
-  gpu::Segments* segments() const;  // null where there is no memory to share
-  // Whether it lies in a segment, which ends after the device has passed it: torch's allocator knows nothing of it.
+  gpu::SymmetricBuffers* buffers() const;  // null where ranks share no memory
+  // Whether it is in a symmetric buffer, which torch's allocator does not manage.
   bool shares(const at::Tensor& tensor) const;
-  // Where a tensor lies in memory that devices share, when the problem can run there; else in none.
-  gpu::SegmentRef segment_of(const at::Tensor& tensor, const plan::Problem& problem) const;
+  // The place of a tensor in a symmetric buffer, if the collective can run there; else none.
+  gpu::BufferRef buffer_of(const at::Tensor& tensor, const plan::Problem& problem) const;
 
-  std::mutex& order() { return order_; }         // from a call's number to its end on the stream
-  uint32_t next_number() { return ++numbers_; }  // under order(): of calls on this device, from 1
+  std::mutex& order() { return order_; }         // from taking a call's number until it is enqueued
+  uint32_t next_number() { return ++numbers_; }  // under order(); from 1
 
-  // While a call is being queued, before it is watched: a device that takes no more may hold its caller.
+  // Held while a call is being queued, before watch(): a device whose queue is full may block the caller.
   class Queueing {
    public:
     explicit Queueing(DeviceQueue& queue) : queue_(queue) { ++queue_.queueing_; }
@@ -67,28 +67,28 @@ class DeviceQueue {
     DeviceQueue& queue_;
   };
 
-  void watch(UnderWay call);
+  void watch(InFlight call);
   void keep(Captured call);
 
-  // Any thread, the watchdog every few milliseconds: fails the group when a call's time is over, and ends what is under
-  // way when the group has failed. False when there is nothing to look after any more.
-  bool look();
-  // The group was left: look() is false as soon as what is under way has ended.
+  // Called by the watchdog every few milliseconds: fails the group when a call has passed its deadline, and aborts the
+  // calls in flight when the group has failed. False when there is nothing left to watch. Any thread may call.
+  bool poll();
+  // The group was destroyed: poll() returns false as soon as the calls in flight have ended.
   void leave();
-  // Then: unmaps the peers' memory. Waits for the device. A queue with captured calls keeps it for good, and lets no
-  // replay begin any more.
+  // After that: unmaps the peers' memory, and waits for the device. A queue with captured calls keeps the memory for
+  // good, and lets no later replay begin.
   void teardown();
-  bool is_alone() const { return has_stayed_ || ranks_->is_alone(); }  // they have unmapped this rank's
+  bool is_unmapped_by_peers() const { return has_stayed_ || ranks_->is_unmapped_by_peers(); }
 
  private:
-  void look_at_group();
-  void look_at_failure();
-  void look_at_record();
-  void look_at_deadlines();
-  void look_at_stopped_peers();
-  Error timed_out(const UnderWay& call) const;
+  void check_group();
+  void check_failure();
+  void check_record();
+  void check_deadlines();
+  void check_stopped_peers();
+  Error timed_out(const InFlight& call) const;
   Error timed_out(const gpu::Expired& record) const;
-  void let_go();  // of calls that are over; asks the device
+  void drop_finished();  // forgets calls that the device has finished
 
   const std::shared_ptr<StreamPool> pool_;
   const std::shared_ptr<comm::Group> group_;
@@ -100,12 +100,12 @@ class DeviceQueue {
   std::optional<c10::Stream> captures_;
 
   mutable std::mutex mutex_;  // guards the next three
-  std::list<UnderWay> under_way_;
+  std::list<InFlight> in_flight_;
   std::vector<Captured> captured_;
   bool left_ = false, reported_late_ = false;
 
   std::atomic<int> queueing_{0};
-  bool has_stayed_ = false;  // of the thread that tears down
+  bool has_stayed_ = false;  // only used by the thread that tears down
 };
 
 }  // namespace ringdp::backend

@@ -24,14 +24,14 @@ void DeviceWork::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm
     call_->enqueue(after_, this->pending().describe());
     complete_future();
   } catch (const std::exception& error) {
-    this->group().fail(Error(ErrorKind::kInternal, std::string("the device takes no more work: ") + error.what()));
+    this->group().fail(Error(ErrorKind::kInternal, std::string("the device accepts no more work: ") + error.what()));
     throw;
   }
 }
 
 void DeviceWork::complete_future() {
   const c10::DeviceGuard device(call_->device());
-  const c10::StreamGuard guard(call_->stream());  // to which callbacks' streams are tied
+  const c10::StreamGuard guard(call_->stream());  // callbacks run on streams that wait for this one
   future_->markCompleted(value().value);
 }
 
@@ -48,7 +48,7 @@ std::exception_ptr DeviceWork::exception() const {
   return call_->aborted() ? to_torch(std::make_exception_ptr(why_aborted())) : Work::exception();
 }
 
-// Another rank may have aborted, whose reason is on its way.
+// Another rank may have aborted; waits briefly for its reason to arrive.
 Error DeviceWork::why_aborted() const {
   const Deadline patience = Deadline::after(std::chrono::seconds(1));
   while (!group().error() && !patience.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -61,11 +61,11 @@ void DeviceWork::throw_if_aborted() const {
 }
 
 bool DeviceWork::host_learns_something() const {
-  // A graph is replayed without a look at the host: that all ranks have captured the same is settled before.
+  // A replay compares no headers, so the capture must make sure that all ranks have captured the same call.
   return opType_ == c10d::OpType::BARRIER || opType_ == c10d::OpType::RECVANYSOURCE || call_->is_captured();
 }
 
-// A caller that goes on after an error finds NaN, too, not what the device has not come to yet.
+// Blocks the stream after an error, too: a caller that continues then finds NaN, not unfinished results.
 void DeviceWork::wait_on_host(std::chrono::milliseconds timeout) {
   try {
     Work::wait(timeout);
@@ -84,14 +84,15 @@ bool DeviceWork::wait(std::chrono::milliseconds timeout) {
   while (host_waits && !call_->done()) {
     throw_if_aborted();
     if (limit.passed()) {
-      throw_torch(Error(ErrorKind::kTimeout, "wait(timeout) gave up after " + std::to_string(timeout.count()) +
-                                                 " ms: " + pending().describe() +
-                                                 " is over, but the device has not brought its result yet"));
+      throw_torch(
+          Error(ErrorKind::kTimeout, "wait(timeout) gave up after " + std::to_string(timeout.count()) +
+                                         " ms: " + pending().describe() +
+                                         " has finished on the host, but the device has not delivered its result yet"));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   throw_if_aborted();
-  std::vector<at::Tensor> unlocked;  // their end may take the GIL
+  std::vector<at::Tensor> unlocked;  // freed without the lock, because that may take the GIL
   {
     const std::lock_guard lock(tensors_mutex_);
     tensors_.swap(unlocked);

@@ -1,8 +1,8 @@
-// c10d::Work over a collective of tensors of a device: as NCCL's, wait() makes the caller's stream wait, not the host.
+// c10d::Work of a collective on device tensors: like NCCL's, wait() makes the caller's stream wait, not the host.
 //
-// An error that is known is thrown by wait(), one that comes later by every later call of the group. The host waits
-// where it was given a timeout, and where it learns something: barriers, receives from any source, and calls that are
-// captured into a graph, which all ranks have to have called alike.
+// wait() throws an error that is already known; every later call of the group throws one that comes later. The host
+// waits only with a timeout, for barriers, for receives from any source, and for captured calls, whose headers all
+// ranks must have compared.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -17,8 +17,8 @@ namespace ringdp::backend {
 
 class DeviceWork final : public Work {
  public:
-  // `on_host`: memory that the collective of the host uses. `used`: tensors that the device uses, which are kept until
-  // the work is waited for. `after`: as DeviceTensors has it.
+  // `on_host`: memory that the collective uses on the host. `used`: tensors that the device uses, kept alive until
+  // wait(). `after`: as in DeviceTensors.
   DeviceWork(WorkFacts facts, std::vector<at::Tensor> on_host, std::vector<at::Tensor> used,
              std::function<void()> after, std::unique_ptr<RunningCall> call);
 
@@ -29,7 +29,7 @@ class DeviceWork final : public Work {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout) override;
-  // Completed at once: what callbacks queue comes behind the results.
+  // Completed at once: work that callbacks queue runs after the results.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 
  private:
@@ -48,7 +48,7 @@ class DeviceWork final : public Work {
   std::vector<at::Tensor> tensors_;
 };
 
-// A call before it starts: staged over a pool's streams, or one that a queue's device runs.
+// A call before it starts: staged over the streams of a pool, or run by the device of a queue.
 class PreparedCall final : public DeviceCall {
  public:
   using Make = std::function<std::unique_ptr<RunningCall>(DeviceTensors)>;

@@ -18,10 +18,10 @@
 namespace ringdp::backend {
 namespace {
 
-// Of these all bits one, which is what a failure leaves behind (device/kernel/poison.h), is no NaN.
+// In these types the bytes of poisoned memory (device/kernel/poison.h) are not NaN.
 bool is_number_of_ones(DType dtype) { return dtype == DType::kF8E4M3FNUZ || dtype == DType::kF8E5M2FNUZ; }
 
-// A premultiplied tensor is summed.
+// PREMUL_SUM is a sum of tensors that are multiplied before.
 ReduceOp sum_of(ReduceOp op) { return op == ReduceOp::kPremulSum ? ReduceOp::kSum : op; }
 
 std::string too_many(int ranks) {
@@ -34,19 +34,18 @@ struct Holder {
   c10::Device device;
 
   ~Holder() {
-    if (memory.use_count() > 1) return;  // the group gives it back
+    if (memory.use_count() > 1) return;  // the group frees it
     const ReleaseGil release;
     try {
       c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
-    } catch (
-        const std::exception& error) {  // at the end of the process, or whoever broke the device is told so elsewhere
-      log_line(LogLevel::kDebug, "ringdp", std::string("the device of a tensor serves no more: ") + error.what());
+    } catch (const std::exception& error) {  // at process exit, or the device is broken, which is reported elsewhere
+      log_line(LogLevel::kDebug, "ringdp", std::string("the device of a tensor no longer works: ") + error.what());
     }
   }
 };
 
-// Flat, of the zeros that the memory holds. Its end, on any thread, releases the memory; the last to do so waits for
-// the device, as nothing else orders the end of the memory after what streams still do with it.
+// A flat tensor of zeros. Freeing it, on any thread, releases the memory; the last release waits for the device,
+// because nothing else orders it after the work of streams that still use the memory.
 at::Tensor tensor_in(std::shared_ptr<gpu::DeviceMemory> memory, int64_t elements, at::ScalarType dtype,
                      c10::Device device) {
   char* const data = memory->data();
@@ -66,13 +65,13 @@ DeviceDispatcher::~DeviceDispatcher() {
   if (queue_) Watchdog::instance().teardown(std::move(queue_));
 }
 
-// What all ranks know without meeting.
+// Depends only on what all ranks know.
 std::string DeviceDispatcher::why_no_shared_memory() const {
   if (group_->world() > plan::kMaxDeviceRanks) return too_many(group_->world());
   return group_->world() > 1 ? group_->why_no_shared_heaps() : "";
 }
 
-// Of a group of several hosts, as far as this rank knows.
+// For a group of several hosts; only what this rank knows.
 std::string DeviceDispatcher::why_no_sharing_on_host() const {
   const int members = group_->ranks_on_host();
   if (members > plan::kMaxDeviceRanks) return too_many(members);
@@ -84,7 +83,7 @@ void DeviceDispatcher::bootstrap(c10::Device device, std::chrono::milliseconds t
 }
 
 void DeviceDispatcher::bootstrap(const PoolPtr& pool, std::chrono::milliseconds timeout) {
-  const ReleaseGil release;  // peers may need it to come as far
+  const ReleaseGil release;  // peers that are threads may need it to get here
   const std::lock_guard lock(mutex_);
   if (device_) return;
   if (group_->settings().window_bytes == 0) {
@@ -107,7 +106,7 @@ std::unique_ptr<gpu::DeviceRanks> DeviceDispatcher::bootstrap_peers(const Stream
   if (apart.empty()) {
     ranks = gpu::PeerMemory::bootstrap(functions, device, context(timeout, comm::Place::kMeeting));
   } else if (group_->settings().asks_for_tls()) {
-    why_not_ = apart + "; TLS is asked for, and NCCL would connect in plain";
+    why_not_ = apart + "; TLS is on, and NCCL's connections would not be encrypted";
     return nullptr;
   } else {
     ranks = gpu::NcclRanks::bootstrap(functions, device, context_of_nccl(pool, timeout));
@@ -130,20 +129,20 @@ DeviceCallPtr DeviceDispatcher::try_run(c10::Device device, comm::OpDesc& desc, 
                                         const at::Tensor& alike) {
   const PoolPtr pool = pools_.of(device);
   const bool averages = desc.op == ReduceOp::kAvg;
-  if (!pool || (averages && is_whole(desc.dtype))) return nullptr;  // no kernel has the mean of whole numbers
-  CollectiveQuestion question;
-  question.captured = pool->is_capturing();
-  const QueuePtr queue = question.captured ? queue_in_capture(*pool, desc) : queue_for(pool, desc, timeout);
+  if (!pool || (averages && is_whole(desc.dtype))) return nullptr;  // no kernel averages integers
+  CollectiveRequest request;
+  request.captured = pool->is_capturing();
+  const QueuePtr queue = request.captured ? queue_in_capture(*pool, desc) : queue_for(pool, desc, timeout);
   if (!queue) return nullptr;
-  question.problem = problem_of(desc);
-  question.divisor = desc.divisor != 0 ? desc.divisor : averages ? group_->world() : 0;
-  question.timeout = timeout;
-  if (alike.defined()) question.segment = queue->segment_of(alike, question.problem);
+  request.problem = problem_of(desc);
+  request.divisor = desc.divisor != 0 ? desc.divisor : averages ? group_->world() : 0;
+  request.timeout = timeout;
+  if (alike.defined()) request.buffer = queue->buffer_of(alike, request.problem);
   desc.place = comm::Place::kDevices;
-  desc.segment = question.segment.number;
-  desc.segment_at = question.segment.at;
-  return std::make_shared<PreparedCall>(queue, [queue, question](DeviceTensors tensors) {
-    return std::make_unique<QueuedCollective>(queue, question, std::move(tensors));
+  desc.buffer = request.buffer.number;
+  desc.buffer_at = request.buffer.at;
+  return std::make_shared<PreparedCall>(queue, [queue, request](DeviceTensors tensors) {
+    return std::make_unique<QueuedCollective>(queue, request, std::move(tensors));
   });
 }
 
@@ -211,7 +210,7 @@ DeviceDispatcher::QueuePtr DeviceDispatcher::queue_in_capture(const StreamPool& 
 // Under mutex_.
 std::string DeviceDispatcher::why_not_in_graph(c10::Device device, const comm::OpDesc& desc) const {
   if (!device_) {
-    return "the first call on a device makes the ranks of this group meet there, which takes memory; make one before "
+    return "the first call on a device is collective and allocates memory; make one before "
            "the capture";
   }
   const std::string outside = "; call it outside the capture";
@@ -236,26 +235,26 @@ at::Tensor DeviceDispatcher::share(c10::Device device, int64_t elements, at::Sca
   bootstrap(pool, timeout);
   const ReleaseGil release;
   const std::lock_guard lock(mutex_);
-  if (segments() == nullptr || device != *device_) return {};
+  if (buffers() == nullptr || device != *device_) return {};
   const c10::DeviceGuard current(device);
   const int64_t bytes = checked_mul(elements, static_cast<int64_t>(c10::elementSize(dtype)));
-  auto memory = segments()->make(bytes, context(timeout, comm::Place::kSharing));
+  auto memory = buffers()->make(bytes, context(timeout, comm::Place::kSharing));
   return memory ? tensor_in(std::move(memory), elements, dtype, device) : at::Tensor();
 }
 
 void DeviceDispatcher::reclaim(std::chrono::milliseconds timeout) {
   const ReleaseGil release;
   const std::lock_guard lock(mutex_);
-  if (segments() == nullptr) return;
+  if (buffers() == nullptr) return;
   const c10::DeviceGuard current(*device_);
-  segments()->reclaim(context(timeout, comm::Place::kSharing));
+  buffers()->reclaim(context(timeout, comm::Place::kSharing));
 }
 
 bool DeviceDispatcher::shares(const at::Tensor& tensor) const {
   const ReleaseGil release;  // a rank that shares memory holds the lock, and may need it
   const std::lock_guard lock(mutex_);
-  if (segments() == nullptr || tensor.device() != *device_) return false;
-  return segments()->find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())).has_value();
+  if (buffers() == nullptr || tensor.device() != *device_) return false;
+  return buffers()->find(tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes())).has_value();
 }
 
 plan::Problem DeviceDispatcher::problem_of(const comm::OpDesc& desc) const {
@@ -279,7 +278,7 @@ gpu::NcclBootstrapContext DeviceDispatcher::context_of_nccl(const StreamPool& po
   context.rank = group_->rank();
   context.world = group_->world();
   context.window_bytes = settings.window_bytes;
-  context.wish = wish();
+  context.link_settings = link_settings();
   context.library = read_env("RINGDP_NCCL").value_or("");
   context.stream = pool.native(pool.inputs());
   context.deadline = deadline;
@@ -298,21 +297,21 @@ gpu::NcclBootstrapContext DeviceDispatcher::context_of_nccl(const StreamPool& po
   return context;
 }
 
-// With hosts where the CPU goes by hierarchy, too: at once, or beyond direct_bytes (collective/select.h).
-plan::LinkWish DeviceDispatcher::wish() const {
+// With hosts where the CPU uses the hierarchy, too: at any size, or above direct_bytes (collective/select.h).
+plan::LinkSettings DeviceDispatcher::link_settings() const {
   const Settings& settings = group_->settings();
   const WireType wire = group_->choice(plan::Collective::kAllReduce, 0).wire;  // in force
-  plan::LinkWish wish = {settings.algorithm, settings.order, wire, {}, -1};
+  plan::LinkSettings link_settings = {settings.algorithm, settings.order, wire, {}, -1};
   const size_t hosts = group_->hosts().size();
-  if (hosts < 2 || hosts == static_cast<size_t>(group_->world())) return wish;
+  if (hosts < 2 || hosts == static_cast<size_t>(group_->world())) return link_settings;
   for (const int64_t bytes : {int64_t{0}, settings.thresholds.direct_bytes + 1}) {
     const collective::Choice choice = group_->choice(plan::Collective::kAllReduce, bytes);
     if (choice.algorithm != AlgorithmChoice::kHierarchy) continue;
-    wish.hosts = group_->hosts();
-    wish.hierarchy_beyond = bytes - 1;
+    link_settings.hosts = group_->hosts();
+    link_settings.hierarchy_beyond = bytes - 1;
     break;
   }
-  return wish;
+  return link_settings;
 }
 
 gpu::BootstrapContext DeviceDispatcher::context(std::chrono::milliseconds timeout, comm::Place place) const {
@@ -328,7 +327,7 @@ gpu::BootstrapContext DeviceDispatcher::context_on_host(gpu::HostAllGather& gath
   return context;
 }
 
-// Of `world` ranks of one host, from rank `first` on.
+// The context of `world` ranks of one host, from rank `first` on.
 gpu::BootstrapContext DeviceDispatcher::context_of(int first, int world, Deadline deadline) const {
   gpu::BootstrapContext context;
   context.rank = group_->rank() - first;
@@ -375,12 +374,12 @@ std::vector<std::string> DeviceDispatcher::all_gather(const std::string& own, co
 
 // Under mutex_.
 std::string DeviceDispatcher::describe_sharing() const {
-  if (segments() == nullptr) return "";
-  const std::string why_not = segments()->why_not();
-  if (segments()->count() == 0 && why_not.empty()) return "";
-  return "; " + std::to_string(segments()->bytes()) + " bytes of each device, in " +
-         std::to_string(segments()->count()) + " segments, are shared and not copied" +
-         (why_not.empty() ? "" : " (one more could not be made: " + why_not + ")");
+  if (buffers() == nullptr) return "";
+  const std::string why_not = buffers()->why_not();
+  if (buffers()->count() == 0 && why_not.empty()) return "";
+  return "; " + std::to_string(buffers()->bytes()) + " bytes of each device, in " + std::to_string(buffers()->count()) +
+         " symmetric buffers, are shared and not copied" +
+         (why_not.empty() ? "" : " (another could not be allocated: " + why_not + ")");
 }
 
 std::string DeviceDispatcher::describe() const {
@@ -390,7 +389,7 @@ std::string DeviceDispatcher::describe() const {
   const std::string where = "tensors on " + device_->str() + ": ";
   if (!queue_) return where + "collectives run on the host, through pinned memory: " + why_not_;
   return where + queue_->ranks().description() + describe_sharing() +
-         "; through pinned memory go all_to_all of lists or with sizes, messages, and what has no kernel";
+         "; all_to_all of lists or with sizes, messages, and calls without a kernel go through pinned memory";
 }
 
 }  // namespace ringdp::backend

@@ -1,4 +1,4 @@
-// Which collectives of a backend its devices run themselves, and how their ranks came to do so.
+// Decides which collectives of a backend its devices run, and sets the devices up.
 #pragma once
 #include <functional>
 #include <memory>
@@ -35,14 +35,16 @@ class DeviceDispatcher final : public DeviceCollectives {
   using QueuePtr = std::shared_ptr<DeviceQueue>;
   using PoolPtr = std::shared_ptr<StreamPool>;
 
-  // The queue on which a collective or a step runs; null: it is staged, or `why_not` says why there is none. Not in a
-  // capture, in which nothing may be set up; there, DistBackendError says why the call cannot be replayed.
+  // The queue on which a collective or a step runs; null when it must be staged, or with the reason in `why_not`. In a
+  // capture nothing can be set up: queue_in_capture() throws a DistBackendError that says why a call cannot be
+  // replayed.
   QueuePtr queue_for(const PoolPtr& pool, const comm::OpDesc& desc, std::chrono::milliseconds timeout);
   QueuePtr queue_in_capture(const StreamPool& pool, const comm::OpDesc& desc) const;
   QueuePtr queue_for_step(c10::Device device, std::chrono::milliseconds timeout, std::string* why_not);
-  std::string why_staged(c10::Device device, const comm::OpDesc& desc) const;  // "" when it is not; after bootstrap()
+  std::string why_staged(c10::Device device,
+                         const comm::OpDesc& desc) const;  // "" when it is not; call after bootstrap()
   std::string why_not_in_graph(c10::Device device, const comm::OpDesc& desc) const;
-  // The same as the device's plans see it: what only moves is bytes, and uneven parts are as large as the largest.
+  // The collective as device plans see it: moves are of bytes, and all parts are as large as the largest.
   plan::Problem problem_of(const comm::OpDesc& desc) const;
 
   void bootstrap(const PoolPtr& pool, std::chrono::milliseconds timeout);
@@ -53,10 +55,10 @@ class DeviceDispatcher final : public DeviceCollectives {
   gpu::BootstrapContext context_on_host(gpu::HostAllGather& gather, Deadline deadline) const;
   gpu::BootstrapContext context_of(int first, int world, Deadline deadline) const;
   gpu::NcclBootstrapContext context_of_nccl(const StreamPool& pool, std::chrono::milliseconds timeout) const;
-  plan::LinkWish wish() const;
+  plan::LinkSettings link_settings() const;
   std::vector<std::string> all_gather(const std::string& own, comm::Place place, Deadline deadline) const;
 
-  gpu::Segments* segments() const { return queue_ ? queue_->segments() : nullptr; }
+  gpu::SymmetricBuffers* buffers() const { return queue_ ? queue_->buffers() : nullptr; }
   std::string describe_sharing() const;
 
   const std::shared_ptr<comm::Group> group_;

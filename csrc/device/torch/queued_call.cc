@@ -37,8 +37,8 @@ void QueuedCall::enqueue(const std::function<void()>& after, const std::string& 
   callers.record(pool_->callers_stream());
   const c10::StreamGuard guard(stream_);
   callers.block(stream_);
-  const DeviceQueue::Queueing queueing(*queue_);  // the queue is looked after from here on, and while it is watched
-  Watchdog::instance().look_after(queue_);
+  const DeviceQueue::Queueing queueing(*queue_);  // keeps the watchdog on the queue until watch() below
+  Watchdog::instance().watch(queue_);
   queue();
   if (after) after();
   done_->record(stream_);
@@ -55,8 +55,8 @@ uint64_t QueuedCall::deadline_ns() const {
   return static_cast<uint64_t>(std::max<int64_t>(std::chrono::nanoseconds(timeout_).count(), 1));
 }
 
-void QueuedCall::await_checked() const {
-  if (!captured_) ranks().await_checked(number_, stream());
+void QueuedCall::await_release() const {
+  if (!captured_) ranks().await_release(number_, stream());
 }
 
 void QueuedCall::copy(void* to, const void* from, int64_t bytes) const {
@@ -69,13 +69,13 @@ void QueuedCall::record(const std::vector<at::Tensor>& tensors) const {
   }
 }
 
-// Asked in this order: what is over while nothing has failed was not poisoned. What is captured is never over.
+// done() is read first: a call that is done while nothing has failed was not poisoned. A captured call is never done.
 bool QueuedCall::aborted() const {
   if (captured_) return ranks().aborted();
   if (is_good_.load(std::memory_order_acquire)) return false;
   const bool over = done();
   if (ranks().aborted()) {
-    queue_->look();  // a kernel may have aborted, which the group does not know yet
+    queue_->poll();  // a kernel may have aborted, which the group does not know yet
     return true;
   }
   if (over) is_good_.store(true, std::memory_order_release);
@@ -84,35 +84,35 @@ bool QueuedCall::aborted() const {
 
 void QueuedCall::collective_ended(bool failed) {
   if (failed) ranks().abort();
-  ranks().checked(number_);
+  ranks().release(number_);
 }
 
-QueuedCollective::QueuedCollective(std::shared_ptr<DeviceQueue> queue, const CollectiveQuestion& question,
+QueuedCollective::QueuedCollective(std::shared_ptr<DeviceQueue> queue, const CollectiveRequest& request,
                                    DeviceTensors tensors)
-    : QueuedCall(std::move(queue), question.timeout, question.captured),
-      question_(question),
+    : QueuedCall(std::move(queue), request.timeout, request.captured),
+      request_(request),
       tensors_(std::move(tensors)),
       pieces_(cut()),
-      choice_(ranks().choose(question.problem)),
+      choice_(ranks().choose(request.problem)),
       can_be_nan_(any_with_nan(tensors_.results)) {}
 
 gpu::Pieces QueuedCollective::cut() const {
-  if (question_.segment.number == 0) return ranks().cut(question_.problem);
-  return ranks().sharing()->cut_in_segment(question_.problem).value();
+  if (request_.buffer.number == 0) return ranks().cut(request_.problem);
+  return ranks().sharing()->cut_in_buffer(request_.problem).value();
 }
 
 void QueuedCollective::queue() {
   record_tensors();
   for (size_t i = 0; i < pieces_.elements.size(); ++i) {
-    question_.segment.number == 0 ? run(pieces_.elements[i], i == 0) : run_in_segment(pieces_.elements[i], i == 0);
+    request_.buffer.number == 0 ? run(pieces_.elements[i], i == 0) : run_in_buffer(pieces_.elements[i], i == 0);
   }
   for (const auto& result : tensors_.results) copy_back(result.memory, result.tensor);
 }
 
-// The window is this rank's again when its part of a plan is over, so pieces follow one another freely. Of uneven parts
-// the shorter ones end in what the window held before, which belongs to no result.
+// When a rank has finished a plan, no peer uses its window any more, so pieces need no barrier between them. Shorter
+// parts are padded with what the window held before, which no result contains.
 void QueuedCollective::run(const Extent& elements, bool first) {
-  const DType dtype = question_.problem.dtype;
+  const DType dtype = request_.problem.dtype;
   const int64_t count = elements.count(), bytes = count * size_of(dtype), from = elements.begin * size_of(dtype);
   char* const window = ranks().window();
   const auto at = [&](const at::Tensor& part) { return static_cast<char*>(part.data_ptr()) + from; };
@@ -127,7 +127,7 @@ void QueuedCollective::run(const Extent& elements, bool first) {
   }
   piece.output_at = pieces_.output_at(0, count, dtype);
   launched(ranks().launch(piece, choice_, stream()));
-  if (first) await_checked();
+  if (first) await_release();
   for (size_t i = 0; i < tensors_.results.size(); ++i) {
     char* const output = at(tensors_.results[i].memory);
     const int64_t wanted = held(tensors_.results[i].memory);
@@ -136,16 +136,16 @@ void QueuedCollective::run(const Extent& elements, bool first) {
   }
 }
 
-// Of an all_gather, this rank's input is its part of the output.
-void QueuedCollective::run_in_segment(const Extent& elements, bool first) {
-  const DType dtype = question_.problem.dtype;
+// The input of an all_gather is this rank's part of the output.
+void QueuedCollective::run_in_buffer(const Extent& elements, bool first) {
+  const DType dtype = request_.problem.dtype;
   const int64_t count = elements.count(), from = elements.begin * size_of(dtype);
   gpu::DeviceRanks::Piece piece = piece_of(elements);
-  piece.segment = question_.segment;
+  piece.buffer = request_.buffer;
   piece.input_at = piece.output_at = from;
-  if (pieces_.outputs > 1) piece.input_step = pieces_.output_at(1, count, dtype);
-  if (first && question_.captured) needs(ranks().sharing()->segments()->memory(piece.segment.number));
-  if (first) await_checked();
+  if (pieces_.outputs > 1) piece.input_stride = pieces_.output_at(1, count, dtype);
+  if (first && request_.captured) needs(ranks().sharing()->buffers()->memory(piece.buffer.number));
+  if (first) await_release();
   launched(ranks().launch(piece, choice_, stream()));
   for (const auto& result : tensors_.results) {
     void* const memory = static_cast<char*>(result.memory.data_ptr()) + from;
@@ -155,9 +155,9 @@ void QueuedCollective::run_in_segment(const Extent& elements, bool first) {
 
 gpu::DeviceRanks::Piece QueuedCollective::piece_of(const Extent& elements) const {
   gpu::DeviceRanks::Piece piece;
-  piece.problem = gpu::problem_of(question_.problem, elements);
-  piece.divisor = question_.divisor;
-  piece.captured = question_.captured;
+  piece.problem = gpu::problem_of(request_.problem, elements);
+  piece.divisor = request_.divisor;
+  piece.captured = request_.captured;
   piece.deadline_ns = deadline_ns();
   return piece;
 }
@@ -186,11 +186,11 @@ void QueuedStep::queue() {
   peer_memory().poison(step_.parameters.data_ptr(), step_.parameters.numel() * kSize, stream());
 }
 
-// `elements`: of every rank's part.
+// `elements`: the range in every rank's part.
 void QueuedStep::run(const Extent& elements, bool first) {
   bring(elements);
   launched(peer_memory().launch_barrier(deadline_ns(), stream()));
-  if (first) await_checked();
+  if (first) await_release();
   for (const ShardStep::Piece& piece : step_.pieces) step(piece, elements);
   launched(peer_memory().launch_barrier(deadline_ns(), stream()));
   if (gives()) fetch(elements);
@@ -200,7 +200,7 @@ int64_t QueuedStep::window_at(int rank, const Extent& elements) const {
   return pieces_.input_at(rank, elements.count(), DType::kF32);
 }
 
-// What all ranks reach of this rank's gradients: a copy in its window.
+// Copies this rank's gradients to its window, for all ranks to read.
 void QueuedStep::bring(const Extent& elements) const {
   for (int r = 0; r < world_; ++r) {
     copy(peer_memory().window() + window_at(r, elements), floats(gradients_, r * part_ + elements.begin),
@@ -223,7 +223,7 @@ void QueuedStep::step(const ShardStep::Piece& piece, const Extent& elements) con
   peer_memory().step(facts, stream());
 }
 
-// What other ranks have stepped.
+// Copies the parts that other ranks have stepped from the window to the parameters.
 void QueuedStep::fetch(const Extent& elements) const {
   for (int r = 0; r < world_; ++r) {
     if (r == rank_) continue;

@@ -91,10 +91,10 @@ StreamPool::StreamPool(c10::Device device, DeviceCore& core)
 StreamPool::~StreamPool() {
   const Deadline patience = Deadline::after(std::chrono::seconds(1));
   try {
-    for (let_go(); !held_.empty() && !patience.passed(); let_go()) {
+    for (release_passed(); !held_.empty() && !patience.passed(); release_passed()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-  } catch (const std::exception& error) {  // the device's context is broken, and whoever broke it is told so elsewhere
+  } catch (const std::exception& error) {  // the device's context is broken, which is reported where it broke
     log_line(LogLevel::kDebug, "ringdp", std::string("pinned memory is kept: ") + error.what());
   }
   if (!held_.empty()) new std::list<Held>(std::move(held_));
@@ -116,7 +116,7 @@ c10::Stream StreamPool::results_from(int source) {
 }
 
 at::Tensor StreamPool::pinned(at::IntArrayRef sizes, at::ScalarType dtype) {
-  let_go();
+  release_passed();
   const c10::DeviceGuard device(device_);
   return cache_.empty(sizes, dtype);
 }
@@ -126,10 +126,10 @@ void StreamPool::hold(std::shared_ptr<c10::Event> passed, std::vector<at::Tensor
   held_.push_back({std::move(passed), std::move(pinned)});
 }
 
-void StreamPool::let_go() {
+void StreamPool::release_passed() {
   const std::lock_guard lock(mutex_);
   held_.remove_if([](const Held& held) { return held.passed->query(); });
-  // Freeing waits for the device, and so perhaps for the host to end what is under way.
+  // Only when idle: freeing waits for the device, which may wait for the host to finish collectives.
   if (held_.empty()) cache_.trim();
 }
 
@@ -206,7 +206,7 @@ struct PinnedCache::Blocks {
 
   DeviceCore& core;
   std::mutex mutex;                             // guards the next two
-  std::map<size_t, std::vector<void*>> unused;  // by their size
+  std::map<size_t, std::vector<void*>> unused;  // by block size
   size_t unused_bytes = 0;
 };
 

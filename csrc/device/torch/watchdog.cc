@@ -13,15 +13,15 @@ namespace ringdp::backend {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{20};
-constexpr std::chrono::seconds kPatience{10};  // with peers that still map a rank's memory
+constexpr std::chrono::seconds kPatience{10};  // for peers that still map a rank's memory
 
-// Whether the device's runtime still serves: not at the end of the process.
+// Returns false when the device's runtime no longer works, as at process exit.
 template <class F>
 bool serves(F&& f) {
   try {
     return f();
   } catch (const std::exception& error) {
-    log_line(LogLevel::kDebug, "ringdp", std::string("a device is looked after no more: ") + error.what());
+    log_line(LogLevel::kDebug, "ringdp", std::string("no longer watching a device: ") + error.what());
     return false;
   }
 }
@@ -30,12 +30,12 @@ void add(std::vector<std::shared_ptr<DeviceQueue>>& queues, std::shared_ptr<Devi
   if (std::find(queues.begin(), queues.end(), queue) == queues.end()) queues.push_back(std::move(queue));
 }
 
-// With its device as the thread's current one: else the runtime would make itself at home on the first device.
+// Sets the thread's current device: else the runtime would create a context on the first device.
 bool teardown(std::shared_ptr<DeviceQueue> queue) {
   const c10::DeviceGuard device(queue->pool()->device());
   queue->teardown();
   const Deadline patience = Deadline::after(kPatience);
-  while (!queue->is_alone() && !patience.passed()) std::this_thread::sleep_for(kPause);
+  while (!queue->is_unmapped_by_peers() && !patience.passed()) std::this_thread::sleep_for(kPause);
   queue.reset();
   return true;
 }
@@ -48,11 +48,11 @@ Watchdog& Watchdog::instance() {
 }
 
 Watchdog::Watchdog() {
-  std::thread([this] { look(); }).detach();
+  std::thread([this] { run(); }).detach();
   std::thread([this] { tear_down(); }).detach();
 }
 
-void Watchdog::look_after(QueuePtr queue) {
+void Watchdog::watch(QueuePtr queue) {
   const std::lock_guard lock(mutex_);
   add(queues_, std::move(queue));
   more_.notify_one();
@@ -66,31 +66,31 @@ void Watchdog::teardown(QueuePtr queue) {
   more_.notify_one();
 }
 
-void Watchdog::look() {
+void Watchdog::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     more_.wait(lock, [this] { return !queues_.empty(); });
-    look_at_all(lock);
+    poll_all(lock);
     lock.unlock();
     std::this_thread::sleep_for(kPause);
     lock.lock();
   }
 }
 
-// A queue that was given again meanwhile stays: what it has under way was not seen.
-void Watchdog::look_at_all(std::unique_lock<std::mutex>& lock) {
+// A queue that was added again meanwhile stays, because its new calls were not seen.
+void Watchdog::poll_all(std::unique_lock<std::mutex>& lock) {
   auto queues = std::move(queues_);
   queues_.clear();
   for (QueuePtr& queue : queues) {
     lock.unlock();
-    const bool goes_on = serves([&] { return queue->look(); });
+    const bool goes_on = serves([&] { return queue->poll(); });
     lock.lock();
     const auto leaving = std::find(leaving_.begin(), leaving_.end(), queue);
     if (goes_on) {
       add(queues_, queue);
     } else if (leaving != leaving_.end()) {
       leaving_.erase(leaving);
-      ended_.push_back(std::move(queue));  // whose end waits for the device
+      ended_.push_back(std::move(queue));  // destroying it waits for the device
       teardown_.notify_one();
     }
   }

@@ -1,9 +1,9 @@
-// Looks after collectives that devices run: what waits there for too long, or for a rank that is gone, is ended.
+// Watches the collectives that devices run: ends waits that pass a deadline or are for a failed rank.
 //
-// Two threads per process, made with the first such collective, never destroyed. The one that looks asks the device
-// nothing but at a deadline and at a group's end: it reads memory of the host, so it disturbs no graph that is being
-// captured. The other tears down groups that were left: to unmap peers' memory the driver waits until the device
-// has nothing to do, perhaps until the first one has ended something.
+// Two threads per process, started with the first such collective, never destroyed. The polling thread reads only host
+// memory, except at a deadline and at a group's end, so it does not disturb captures. The other one tears down groups
+// that were destroyed: unmapping peers' memory blocks in the driver until the device is idle, which may need the first
+// thread to end a wait.
 #pragma once
 #include <condition_variable>
 #include <memory>
@@ -17,17 +17,17 @@ namespace ringdp::backend {
 class Watchdog {
  public:
   static Watchdog& instance();
-  // Looks at the queue until it has nothing under way, nor a graph that may be replayed; again and again, any thread.
-  void look_after(std::shared_ptr<DeviceQueue> queue);
-  // The same for the last time: then tears it down, and frees its memory once its peers have unmapped it too.
+  // Polls the queue until it has no call in flight and no captured call. May be called repeatedly, by any thread.
+  void watch(std::shared_ptr<DeviceQueue> queue);
+  // Polls the queue for the last time, then tears it down, and frees its memory once its peers have unmapped it.
   void teardown(std::shared_ptr<DeviceQueue> queue);
 
  private:
   using QueuePtr = std::shared_ptr<DeviceQueue>;
   Watchdog();
-  void look();
+  void run();
   void tear_down();
-  void look_at_all(std::unique_lock<std::mutex>& lock);
+  void poll_all(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;  // guards the rest
   std::condition_variable more_, teardown_;

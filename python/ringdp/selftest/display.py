@@ -21,11 +21,11 @@ class Display(Protocol):
     def __enter__(self) -> Display: ...
     def __exit__(self, *exception: object) -> None: ...
     def show(self, event: Event) -> None:
-        """One more event."""
+        """Shows an event."""
 
 
 def display_for(results: Results, quiet: bool) -> Display:
-    """What suits standard output; quiet: nothing."""
+    """The display that suits standard output; none when quiet."""
     if quiet:
         return Silent()
     if in_terminal():
@@ -54,7 +54,7 @@ class Plain(Silent):
         self._current: tuple[str, str] | None = None
 
     def show(self, event: Event) -> None:
-        """A line when rank 0 has come to another op."""
+        """Prints a line when rank 0 begins another op."""
         if event.case is None or event.rank != 0:
             return
         cases = self._tally.cases

@@ -1,4 +1,4 @@
-"""What a call must give: element types and operations that have a meaning, inputs, serial references, comparison.
+"""The expected results of calls: valid element types and operations, inputs, serial references, comparison.
 
 A reference is computed in one process from the inputs of all ranks, in rank order. 16-bit floats are folded in float32;
 AVG divides once, whole numbers toward zero; there is one rounding, at the end.
@@ -109,7 +109,7 @@ _FOLDS_OF_BOOL = {**_FOLDS, "SUM": torch.logical_or, "PRODUCT": torch.logical_an
 
 
 def fold(inputs: list[Tensor], reduce: str) -> Tensor:
-    """What every rank must end with, to the bit."""
+    """The expected result on every rank, to the bit."""
     dtype = inputs[0].dtype
     if dtype in _SIGNED:
         return _fold_unsigned(inputs, reduce, _SIGNED[dtype])

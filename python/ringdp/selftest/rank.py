@@ -82,7 +82,7 @@ def first_line(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What every rank is told. `folder` holds the rendezvous files; times in seconds."""
+    """The arguments of every rank. `folder` holds the rendezvous files; times in seconds."""
 
     size: int
     transports: tuple[str, ...]

@@ -20,7 +20,7 @@ _RANKING = (WRONG, NOT_RUN, EXACT, REFUSED)
 
 @dataclass(frozen=True)
 class Failure:
-    """What these ranks complain of; `case` None: about the ranks as a whole."""
+    """A failure on these ranks; `case` None: one that belongs to no case."""
 
     ranks: tuple[int, ...]
     transport: str
@@ -42,7 +42,7 @@ class Results:
         self._verdicts: dict[tuple[str, int], list[Verdict]] = {}
 
     def add(self, event: Event) -> None:
-        """One more report."""
+        """Adds a report."""
         if event.case is not None:
             self._verdicts.setdefault((event.transport, event.case), []).append(event.verdict)
         if event.verdict.kind == WRONG:
@@ -51,11 +51,11 @@ class Results:
 
     @property
     def failures(self) -> list[Failure]:
-        """In the order in which they were first heard; equal ones of several ranks are one."""
+        """In the order of their first report; equal failures of several ranks are merged."""
         return [Failure(tuple(sorted(ranks)), *complaint) for complaint, ranks in self._complaints.items()]
 
     def outcome(self, transport: str, number: int) -> str:
-        """WRONG when one rank says so, NOT_RUN until all have spoken."""
+        """WRONG when one rank reports it, NOT_RUN until all ranks have reported."""
         verdicts = self._verdicts.get((transport, number), [])
         if any(verdict.kind == WRONG for verdict in verdicts):
             return WRONG

@@ -1,4 +1,4 @@
-"""Starts the ranks of a self-test, passes on what they report, names who dies or hangs, leaves nothing behind."""
+"""Starts the ranks of a self-test, passes on their reports, names ranks that die or hang, leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Event:
 
 
 class Session:
-    """`stall_s`: when no rank reports for so long, those that are not done are named and killed."""
+    """`stall_s`: when no rank reports for so long, the unfinished ones are named and killed."""
 
     def __init__(self, assignment: Assignment, stall_s: float, entry: Entry = main) -> None:
         self._folder = TemporaryDirectory(prefix="ringdp-selftest-")
@@ -64,7 +64,7 @@ class Session:
         return [process.pid for process in self._processes]
 
     def events(self) -> Iterator[Event]:
-        """Until every rank is done, dead or given up."""
+        """Yields until every rank has finished, died or been killed."""
         heard = time.monotonic()
         while self._running:
             ready = wait(list(self._running), max(0.0, heard + self._stall_s - time.monotonic()))

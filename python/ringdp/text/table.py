@@ -17,7 +17,7 @@ def columns(rows: Sequence[Row]) -> list[str]:
 
 
 def print_table(title: str, heads: Row | None, rows: Sequence[Row]) -> None:
-    """As suits standard output; without heads where they are None."""
+    """Prints a table in the form that suits standard output; without heads where they are None."""
     if in_terminal():
         print_rich_table(title, heads, rows)
         return
@@ -27,7 +27,7 @@ def print_table(title: str, heads: Row | None, rows: Sequence[Row]) -> None:
 
 
 def print_rich_table(title: str, heads: Row | None, rows: Sequence[Row]) -> None:
-    """As wide as it must be; the terminal wraps it."""
+    """Prints a table at full width, which the terminal wraps."""
     from rich.console import Console
 
     Console(highlight=False).print(rich_table(title, heads, rows))

@@ -1,4 +1,4 @@
-"""What standard output is, and lines of styled text for it. Text is never taken for rich's markup."""
+"""Styled lines for standard output, a terminal or not. Text is never interpreted as rich's markup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Piece = tuple[str, str]  # text, and its style in rich's words; "" for none
 
 
 def in_terminal() -> bool:
-    """Whether standard output is a terminal and rich is there to draw on it; else plain lines are printed."""
+    """Whether standard output is a terminal and rich is installed; else plain lines are printed."""
     return sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
 
 

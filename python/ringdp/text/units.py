@@ -32,5 +32,5 @@ def seconds(value: float) -> str:
 
 
 def ms(value: float) -> str:
-    """Seconds as 1234.50 ms: for numbers that stand below each other."""
+    """Seconds as 1234.50 ms, for columns of numbers."""
     return f"{1e3 * value:.2f} ms"

@@ -93,8 +93,8 @@ def _refuse_others(optimizer: Optimizer, *_: object) -> None:
                 if wrapper is not None:
                     kind = type(optimizer).__name__
                     raise RuntimeError(
-                        f"{kind} steps parameters of a DistributedDataParallel with zero_stage={wrapper.zero_stage}, "
-                        f"which only ringdp.ZeroOptimizer does: write ringdp.ZeroOptimizer(ddp.parameters(), "
-                        f"optimizer_class={kind}, ...), or use zero_stage=0"
+                        f"{kind} cannot step parameters of a DistributedDataParallel with zero_stage="
+                        f"{wrapper.zero_stage}; only ringdp.ZeroOptimizer can: write ringdp.ZeroOptimizer("
+                        f"ddp.parameters(), optimizer_class={kind}, ...), or use zero_stage=0"
                     )
     _passed[optimizer] = sizes

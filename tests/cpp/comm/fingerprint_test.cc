@@ -111,7 +111,7 @@ TEST(Fingerprint, WhereACollectiveRunsIsComparedAndSaid) {
   stepping.place = Place::kStepping;
   EXPECT_EQ(describe(stepping), describe(devices) + " with a step");
   EXPECT_NE(mismatch(devices, stepping).find("(step)"), std::string::npos);
-  EXPECT_EQ(mismatch(devices, stepping).find("segment"), std::string::npos);
+  EXPECT_EQ(mismatch(devices, stepping).find("buffer"), std::string::npos);
   OpDesc giving = stepping;
   giving.gives = true;
   EXPECT_NE(mismatch(stepping, giving).find("(who gets the parameters)"), std::string::npos);
@@ -119,18 +119,18 @@ TEST(Fingerprint, WhereACollectiveRunsIsComparedAndSaid) {
 }
 
 TEST(Fingerprint, WhereTensorsLieOnDevicesIsComparedAndSaid) {
-  OpDesc window = sample_call(), segment = sample_call(), further = sample_call(), sharing = sample_call();
-  window.place = segment.place = further.place = Place::kDevices;
+  OpDesc window = sample_call(), buffer = sample_call(), further = sample_call(), sharing = sample_call();
+  window.place = buffer.place = further.place = Place::kDevices;
   sharing.place = Place::kSharing;
-  segment.segment = further.segment = 2;
-  further.segment_at = 64;
+  buffer.buffer = further.buffer = 2;
+  further.buffer_at = 64;
   for (const OpDesc& other : {window, further}) {
-    const std::string text = mismatch(segment, other);
+    const std::string text = mismatch(buffer, other);
     EXPECT_NE(text.find("(place in shared memory)"), std::string::npos) << text;
     EXPECT_NE(text.find("rank 5 called " + describe(other)), std::string::npos) << text;
   }
-  EXPECT_EQ(describe(further), describe(window) + " in segment 2 at 64");
-  EXPECT_EQ(mismatch(segment, segment), "");
+  EXPECT_EQ(describe(further), describe(window) + " in symmetric buffer 2 at 64");
+  EXPECT_EQ(mismatch(buffer, buffer), "");
   EXPECT_NE(mismatch(sharing, window).find("rank 0 called what makes or gives back memory"), std::string::npos);
 }
 

@@ -60,7 +60,7 @@ def test_what_runs_on_devices_is_said(native_pair, stand_in, executor):
         device = rank if executor == "SPIN" else 0
         assert before == ""
         assert after.startswith(f"tensors on privateuseone:{device}: {executor}: ")
-        assert "through pinned memory go all_to_all of lists or with sizes, messages" in after
+        assert "; all_to_all of lists or with sizes, messages, and calls without" in after
         assert total == 2.0
 
 

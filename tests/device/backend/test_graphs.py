@@ -115,7 +115,7 @@ def without_a_rank(library: str) -> tuple[bool, bool, str, bool, bool]:
     return good, void, error, is_void(tensor), work.is_success()
 
 
-def in_a_segment(library: str) -> tuple[list[float], bool]:
+def in_a_buffer(library: str) -> tuple[list[float], bool]:
     """On a rank: replays in memory that devices share, one without its tensor; whether the memory is still there."""
     gpu, _ = arrive(library, "SPIN")
     group = gpu.new_group()
@@ -229,9 +229,9 @@ def test_a_replay_without_a_rank_ends_at_the_deadline(native_pair, stand_in):
     assert first[3:] == second[3:] == (True, False)
 
 
-def test_a_segment_stays_for_what_was_captured_in_it(world_of, stand_in):
+def test_a_buffer_stays_for_what_was_captured_in_it(world_of, stand_in):
     world = world_of(2, window_bytes=WINDOW_BYTES)
-    assert world.run(in_a_segment, stand_in) == [([2.0, 6.0], True)] * 2
+    assert world.run(in_a_buffer, stand_in) == [([2.0, 6.0], True)] * 2
 
 
 def test_a_graph_that_outlives_its_group_leaves_no_number(native_pair, stand_in):

@@ -132,7 +132,7 @@ def disagreeing(library: str, executor: str, how: str) -> tuple[str, bool, bool]
     dist.barrier()  # who is slower would find the group failed
     brought = tensor
     if HERE.rank == 1:
-        brought = {"segment": other, "window": gpu.put(torch.ones(1000)), "offset": tensor[8:]}[how]
+        brought = {"buffer": other, "window": gpu.put(torch.ones(1000)), "offset": tensor[8:]}[how]
     if how == "offset" and HERE.rank != 1:
         brought = tensor[:992]
     work = backend_of(group).reduce_div(brought, 1.0)
@@ -201,7 +201,8 @@ def test_the_bits_are_the_cpus_and_nothing_is_copied(world_of, stand_in, executo
     for same, copied, text in world_of(size, window_bytes=1 << 20).run(in_place, stand_in, executor, dtype):
         assert same == [True, True]
         assert copied == 0
-        assert f"; {(COUNT + 1024 * size) * dtype.itemsize} bytes of each device, in 2 segments, are shared" in text
+        bytes_held = (COUNT + 1024 * size) * dtype.itemsize
+        assert f"; {bytes_held} bytes of each device, in 2 symmetric buffers, are shared" in text
 
 
 def test_what_users_call_goes_through_the_window(native_pair, stand_in, executor):
@@ -226,20 +227,20 @@ def test_memory_comes_back_with_groups(native_pair, stand_in, executor):
     assert native_pair.run(groups_one_after_the_other, stand_in, executor) == [[True] * 6] * 2
 
 
-@pytest.mark.parametrize("how", ["segment", "window", "offset"])
+@pytest.mark.parametrize("how", ["buffer", "window", "offset"])
 def test_another_place_is_a_mismatch_that_touches_nothing_else(native_pair, stand_in, executor, how):
     for error, void, untouched in native_pair.run(disagreeing, stand_in, executor, how):
         assert "Mismatch: " in error
         assert "(place in shared memory)" in error
-        assert " on devices in segment 1 at 0" in error
+        assert " on devices in symmetric buffer 1 at 0" in error
         assert void
         assert untouched
 
 
 def test_sizes_that_differ_are_named(native_pair, stand_in):
     first, second = native_pair.run(different_sizes, stand_in, "STREAM")
-    assert "Mismatch: rank 0 makes a segment of 400 bytes, rank 1 one of 404: " in first
-    assert "Mismatch: rank 1 makes a segment of 404 bytes, rank 0 one of 400: " in second
+    assert "Mismatch: rank 0 allocates a symmetric buffer of 400 bytes, rank 1 one of 404: " in first
+    assert "Mismatch: rank 1 allocates a symmetric buffer of 404 bytes, rank 0 one of 400: " in second
 
 
 def test_who_does_something_else_is_named(native_pair, stand_in):
@@ -263,8 +264,8 @@ def test_a_rank_that_dies_is_named_and_leaves_nan(run_on_fresh_ranks, stand_in, 
 def test_without_memory_on_the_device_windows_serve(native_pair, stand_in, executor):
     for none, text, value in native_pair.run(without_memory, stand_in, executor):
         assert none
-        assert "; 0 bytes of each device, in 0 segments" in text
-        assert "(one more could not be made: rank 0: CUDA: " in text
+        assert "; 0 bytes of each device, in 0 symmetric buffers" in text
+        assert "(another could not be allocated: rank 0: CUDA: " in text
         assert value == 2.0
 
 

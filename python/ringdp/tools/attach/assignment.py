@@ -1,4 +1,4 @@
-"""What the processes of a watched job are told through the environment: which tool watches, and where records go."""
+"""Tells the processes of a watched job, through the environment, which tool watches and where records go."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Assignment:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the job's processes find."""
+        """The environment variables for the job's processes."""
         return {VARIABLE: str(self)}
 
     def write_options(self, options: Mapping[str, Any]) -> None:
-        """Before the job starts: what its ranks are to do."""
+        """Writes the options for the ranks; call it before the job starts."""
         (self.folder / _OPTIONS).write_text(json.dumps(options))
 
     def note_attached(self) -> None:

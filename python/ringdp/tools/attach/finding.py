@@ -13,7 +13,7 @@ Severity = Literal["problem", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """`check`: the check's name. A "note" is intended or harmless, and said all the same.
+    """`check`: the check's name. A "note" is intended or harmless, but reported.
 
     `ranks`: those it is about, empty for all. `numbers`: the figures in `seen`, for programs.
     """
@@ -41,7 +41,7 @@ def problems(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def names(ranks: Iterable[int]) -> str:
-    """'rank 3' or 'ranks 0, 1, 2'; many are cut short."""
+    """'rank 3' or 'ranks 0, 1, 2'; a long list is truncated."""
     listed = sorted(ranks)
     shown = ", ".join(map(str, listed[:8])) + (f", ... ({len(listed)} of them)" if len(listed) > 8 else "")
     return ("rank " if len(listed) == 1 else "ranks ") + shown

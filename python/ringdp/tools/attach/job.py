@@ -1,4 +1,4 @@
-"""Runs a user's command with something to know for its ranks, and ends it with every process that it left."""
+"""Runs a user's command with an assignment for its ranks, and ends it with all processes that it has started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VARIABLE = "RINGDP_JOB"
 
 _TICK_S = 0.2
 _GRACE_S = 10.0
-_KILL_S = 5.0  # for processes that the kernel does not let go at once
+_KILL_S = 5.0  # for processes that take long to die
 
 
 @dataclass(frozen=True)

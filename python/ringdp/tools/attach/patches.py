@@ -21,10 +21,10 @@ class Patches:
         self._undo.append(lambda: setattr(owner, name, original) if own else delattr(owner, name))
 
     def on_undo(self, function: Callable[[], object]) -> None:
-        """What else has to be taken back: a hook's remove()."""
+        """Registers another undo function, such as a hook's remove()."""
         self._undo.append(function)
 
     def undo(self) -> None:
-        """Puts everything back."""
+        """Restores everything."""
         while self._undo:
             self._undo.pop()()

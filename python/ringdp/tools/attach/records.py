@@ -25,7 +25,7 @@ def identity() -> tuple[int, int]:
 
 
 def plain(value: Any) -> Any:
-    """What json cannot write: numpy's and torch's numbers as numbers, anything else as text."""
+    """Converts what json cannot write: numpy's and torch's numbers to numbers, anything else to text."""
     try:
         return value.item()
     except (AttributeError, TypeError, ValueError, RuntimeError):
@@ -66,7 +66,7 @@ class RankFile:
         return stream
 
 
-_MOST_RANKS = 1 << 20  # more are no job, and would take as long to look through
+_MOST_RANKS = 1 << 20  # no job has more, and looking through more would take long
 
 
 @dataclass
@@ -88,7 +88,7 @@ class RankRecords:
 
 
 class Reader:
-    """Reads on where it stopped the last time. A line that is not complete yet waits for the next call.
+    """Continues reading where it stopped. An incomplete line is left for the next call.
 
     A rank that was restarted counts with its latest life.
     """

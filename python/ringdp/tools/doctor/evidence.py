@@ -1,4 +1,4 @@
-"""What the checks look at: the ranks' records, what the user has said, and how the job ended."""
+"""What the checks examine: the ranks' records, the user's baseline, and how the job ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ringdp.tools.attach.records import RankRecords, world_of
 
-WARM_UP = 5  # steps whose times say little: buffers are made, buckets laid out anew, kernels chosen
+WARM_UP = 5  # steps whose times are not typical: buffers are allocated, buckets rebuilt, kernels chosen
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Stand:
-    """Where a rank stood: the line of its script; the call of torch's or ringdp's in which it waited, '' for none."""
+    """Where a rank was: the line of its script, and the call of torch or ringdp in which it waited, or ''."""
 
     line: str
     call: str = ""
@@ -30,7 +30,7 @@ class Stand:
 
 @dataclass(frozen=True)
 class Evidence:
-    """`stopped`: why the doctor ended the job, '' where it ended itself.
+    """`stopped`: why the doctor ended the job, or '' when it ended by itself.
 
     Of a job that hung, by rank: `stacks`, where it stood, and `idle`, for how many seconds it had written nothing.
     """

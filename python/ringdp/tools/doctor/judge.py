@@ -37,7 +37,7 @@ NOT_JUDGED: tuple[Callable[[Evidence], Iterable[str]], ...] = (
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`steps`: of the rank that made fewest. `not_judged`: sentences about what could not be, and what to give."""
+    """`steps`: the fewest that a rank made. `not_judged`: what could not be checked, and what would help."""
 
     world: int
     steps: int
@@ -68,9 +68,9 @@ def _not_judged(evidence: Evidence) -> list[str]:
     if missing := absent(evidence.ranks):
         said.append(f"{names(missing)} of {evidence.world} left no records: on another host, or without ringdp")
     if evidence.world == 1:
-        said.append("most: the job has one rank, and the checks compare several")
+        said.append("most checks: the job has one rank, and they compare several")
     elif idle := [rank for rank, records in evidence.ranks.items() if not records.of("step")]:
-        said.append(f"most: {names(idle)} made no step of a torch.optim optimizer after a backward pass")
+        said.append(f"most checks: {names(idle)} did not step a torch.optim optimizer after a backward pass")
     return [*said, *(sentence for not_judged in NOT_JUDGED for sentence in not_judged(evidence))]
 
 
@@ -81,7 +81,7 @@ def show(diagnosis: Diagnosis) -> None:
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """One line."""
+    """A summary in one line: the number of problems, ranks and steps, and the time per step."""
     found = len(problems(diagnosis.findings))
     seconds = f" of {1e3 * diagnosis.step_seconds:.1f} ms" if diagnosis.step_seconds else ""
     ran = f"{counted(diagnosis.world, 'rank')}, {counted(diagnosis.steps, 'step')}{seconds}"

@@ -1,4 +1,4 @@
-"""Runs the job until every rank has made its steps, or none comes any further, and gathers the evidence."""
+"""Runs the job until every rank has made its steps or no rank makes progress, and gathers the evidence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def last_lines(text: str) -> list[str]:
-    """torchrun's traceback comes after the ranks' own and is as long as a screen: alone it would hide theirs."""
+    """torchrun's traceback follows the ranks' own and fills a screen, so it would hide theirs."""
     lines = text.splitlines()
     begin = _launcher_begins(lines)
     ranks = [line for line in lines[:begin] if not _LOGGED.match(line)]
@@ -66,7 +66,7 @@ def examine(
 
 
 class Watch:
-    """Decides when the run has been long enough. `stacks`, `idle`: of ranks that came no further, as in Evidence."""
+    """Decides when the run has been long enough. `stacks`, `idle`: of ranks without progress, as in Evidence."""
 
     def __init__(self, reader: Reader, folder: Path, steps: int, patience_s: float) -> None:
         self.reader = reader

@@ -46,7 +46,7 @@ def check_rank_arguments(feed: Feed) -> Iterator[Finding]:
 
 _DUPLICATES_WHY = (
     "ranks that train on the same samples do the same work: the gradient's mean has fewer distinct samples than "
-    "the batch size says, and the run is not the one that a single process would make"
+    "the batch size says, and the result differs from that of a single process"
 )
 _SHARDED = (
     "sampler = DistributedSampler(dataset); DataLoader(dataset, batch_size, sampler=sampler); "
@@ -83,7 +83,7 @@ def _unintended(feed: Feed, epoch: Epoch) -> list[Finding]:
         "step_1_distinct_share": distinct / drawn if drawn else 1.0,
     }
     at_step = f"at step 1 {distinct} of {drawn} samples are distinct ({distinct / max(drawn, 1):.1%})"
-    of_data = f", {len(epoch.counts) / feed.samples:.1%} of the data set's {feed.samples}" if feed.samples else ""
+    of_data = f" ({len(epoch.counts) / feed.samples:.1%} of the data set's {feed.samples})" if feed.samples else ""
     so_far = "" if epoch.ended(feed.world) else " so far"
     seen = (
         f"{feed.name}, epoch {epoch.number + 1}: {at_step}; in the epoch{so_far} {len(epoch.counts)} of {epoch.drawn}"
@@ -126,7 +126,7 @@ def cause(feed: Feed, epoch: Epoch) -> str:
     orders = [draws.order for draws in epoch.draws.values()]
     if None in feed.fact("replicas") and feed.by != "content":
         if len(orders) > 1 and all(_same_start(orders[0], other) for other in orders[1:]):
-            return "All ranks draw the same samples in the same order: nothing divides the data set between ranks"
+            return "All ranks draw the same samples in the same order: no sampler divides the data set between them"
         if any(_repeats_itself(draws) for draws in epoch.draws.values()):
             return "The sampler gives a rank the same sample again"
         return "Each rank shuffles the whole data set by itself, or its shards overlap"

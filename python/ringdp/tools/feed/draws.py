@@ -1,4 +1,4 @@
-"""What all ranks of a job have drawn, put side by side: one Feed per loader that trains, one Epoch per pass over it."""
+"""The draws of all ranks of a job: one Feed per loader that trains, one Epoch per pass over it."""
 
 from __future__ import annotations
 

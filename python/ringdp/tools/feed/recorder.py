@@ -1,4 +1,4 @@
-"""What one rank draws, as records: which loader, which epoch, which samples, and what writing that down has cost.
+"""Records what one rank draws: which loader, which epoch, which samples, and the cost of recording.
 
 Records by kind: loader (feed/facts.py), epoch, batch, trained (a backward pass came after a draw; weighted: by
 the number of samples), end, cost. An iterator that is dropped after one batch, without a backward pass, was a look into
@@ -28,7 +28,7 @@ def innermost(source: Any) -> Any:
     sampler = source
     if isinstance(source, DataLoader):
         sampler = source.batch_sampler if source.batch_sampler is not None else source.sampler
-    for _ in range(8):  # deeper than anyone nests them; a sampler that names itself ends too
+    for _ in range(8):  # deeper than they are ever nested; also ends for a sampler that contains itself
         below = next((getattr(sampler, name) for name in ("sampler", "batch_sampler") if hasattr(sampler, name)), None)
         if below is None or below is sampler:
             break
@@ -281,7 +281,7 @@ class Recorder:
 
 
 def _weak(dataset: Any) -> Callable[[], Any]:
-    """A reference that does not keep it alive; to nothing where it is a list or the like."""
+    """A weak reference, or one to nothing for types that have none, such as lists."""
     try:
         return weakref.ref(dataset)
     except TypeError:

@@ -1,1 +1,1 @@
-"""What training did, and why it was slow or wrong: traces of all ranks, statistics, who made others wait, replicas."""
+"""What training did, and why it was slow or wrong: traces, statistics, which rank made others wait, replicas."""

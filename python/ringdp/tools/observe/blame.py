@@ -25,7 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-FAIR_PART = 0.05  # of the time: what costs less is not blamed
+FAIR_PART = 0.05  # of the time; causes that cost less are not blamed
 MOST = 0.6  # of all delays, for a rank; of the time, for a link that has nothing to be compared with
 CHANCE = 0.001  # that a rank is last so often by chance
 STANDS_OUT = 3.0  # times the median of the other links
@@ -41,7 +41,7 @@ class Work:
 
 @dataclass
 class Table:
-    """What the judge looks at. Ranks are ranks in the job.
+    """The input of the analysis. Ranks are ranks in the job.
 
     seconds: how long the traces are. waits: of each collective, by rank: seconds until the last rank came; within: the
     number of the step that it belongs to, -1 for none. steps: of each step, by rank. full: of each link (from, to):
@@ -73,7 +73,7 @@ class Blame:
 
 
 def judge(table: Table) -> list[Blame]:
-    """What is to blame, the costliest first; nothing when nothing is."""
+    """The causes, the costliest first; empty when there are none."""
     found = [*_late(table), *_links(table)]
     return sorted(found, key=lambda blame: -blame.seconds)
 

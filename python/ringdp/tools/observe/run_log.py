@@ -1,4 +1,4 @@
-"""`ringdp.RunLog`: what a training run did, as a file that `ringdp report` makes a page of."""
+"""`ringdp.RunLog`: records a training run in a file, of which `ringdp report` makes a page."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class RunLog:
 
     @property
     def history(self) -> History:
-        """So far, on this rank."""
+        """The history so far, on this rank."""
         self._history.losses += map(float, self._pending)
         self._pending.clear()
         return self._history
@@ -241,7 +241,7 @@ def links_of(group: dist.ProcessGroup, device: torch.device) -> list[str]:
 
 
 def write_json(report: Mapping[str, Any], file: Path) -> None:
-    """Writes the file in one piece: a reader sees all of it, or what was there before."""
+    """Writes the file atomically: a reader sees all of it, or the previous one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f"{file.name}.draft")
     draft.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -249,7 +249,7 @@ def write_json(report: Mapping[str, Any], file: Path) -> None:
 
 
 def _finite(value: float) -> float | None:
-    """None for what JSON has no word for."""
+    """None for numbers that JSON cannot represent."""
     return value if math.isfinite(value) else None
 
 

@@ -41,7 +41,7 @@ _HELP = {
 
 
 def render(found: Mapping[str, Any]) -> str:
-    """The text of one request, from `ringdp.stats()`."""
+    """The text of a /metrics response, from `ringdp.stats()`."""
     samples: dict[str, list[str]] = {name: [] for name in _HELP}
     for group in found["groups"]:
         for name, labels, value in _samples(group):
@@ -72,7 +72,7 @@ def _escaped(text: str) -> str:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = 5  # seconds: a client that says nothing holds a thread and a descriptor no longer
+    timeout = 5  # seconds, after which a silent client no longer holds a thread and a descriptor
 
     def do_GET(self) -> None:
         """Answers /metrics."""
@@ -87,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Training's output stays as it is."""
+        """Logs nothing, so that training's output is unchanged."""
 
 
 class _Server(ThreadingHTTPServer):

@@ -25,7 +25,7 @@ _NAME = re.compile(r"rank_(\d+)")
 
 
 class TraceError(ValueError):
-    """A folder or file that holds no trace; the text names it, and what to do."""
+    """A folder or file without a trace; the message names it, and says what to do."""
 
 
 class Event(NamedTuple):
@@ -108,12 +108,12 @@ def read(file: Path) -> Dump:
         raise TraceError(f"{file} cannot be read: {error.strerror}") from None
     except TraceError:
         raise
-    except Exception as error:  # whatever a damaged pickle makes of itself
+    except Exception as error:  # a damaged pickle can raise anything
         raise TraceError(f"{file} is not a trace of ringdp ({type(error).__name__}: {error})") from None
 
 
 def _check(dump: Dump) -> None:
-    """What the readers rely on. ValueError says what is wrong."""
+    """Checks what the readers rely on. ValueError says what is wrong."""
     own = (dump.rank, dump.pid, dump.host, dump.boot, dump.wall, dump.steady, dump.lost)
     if tuple(map(type, own)) != (int, int, str, str, int, int, int):
         raise ValueError("its head has values of other types")
@@ -168,7 +168,7 @@ class Seen:
 
     @property
     def whole(self) -> bool:
-        """Whether all of it is known."""
+        """Whether all its times are known."""
         return bool(self.started and self.arrived and self.ended) and not self.failed
 
 

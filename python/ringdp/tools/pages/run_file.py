@@ -239,7 +239,7 @@ def _traffic(counted: Run | None) -> dict[str, int] | None:
 
 
 def _bits(run: Run) -> dict[str, Any] | None:
-    """Only train_gpt proves them."""
+    """The bits that a run has proved; only train_gpt does."""
     if "proof" not in run:
         return None
     return {

@@ -27,7 +27,7 @@ Candidate = tuple[dist.ProcessGroup, torch.Tensor]
 
 @dataclass(frozen=True)
 class Assignment:
-    """What every rank is told. `folder` holds the rendezvous file; `seconds` is for one benchmark."""
+    """The arguments of every rank. `folder` holds the rendezvous file; `seconds` is for one benchmark."""
 
     size: int
     benchmarks: tuple[Microbenchmark, ...]

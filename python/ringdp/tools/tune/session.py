@@ -21,7 +21,7 @@ class TuneError(Exception):
 
 
 def measured(assignment: Assignment, entry: Entry = main) -> Iterator[tuple[Microbenchmark, Times]]:
-    """The benchmarks with their times, in order, each as soon as it is over."""
+    """The benchmarks with their times, in order, each as soon as it has finished."""
     spawner = multiprocessing.get_context("forkserver")
     spawner.set_forkserver_preload(["ringdp.tools.tune.rank"])
     with TemporaryDirectory(prefix="ringdp-tune-") as folder:

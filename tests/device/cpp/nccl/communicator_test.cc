@@ -123,7 +123,7 @@ TEST_F(Communicator, WhoDoesNotComeBackIsLeftBehind) {
   fake_nccl.blocks = true;
   keeps_ = std::make_shared<int>(1);
   const std::weak_ptr<const void> kept = keeps_;
-  EXPECT_NE(why_not_joined(std::chrono::milliseconds(50)).find("joining has not come back in time"), std::string::npos);
+  EXPECT_NE(why_not_joined(std::chrono::milliseconds(50)).find("joining did not finish in time"), std::string::npos);
   EXPECT_FALSE(kept.expired());  // NCCL may still write there
   fake_nccl.unblock();
   wait_for_abort();

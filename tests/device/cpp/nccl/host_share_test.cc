@@ -25,7 +25,7 @@ plan::Problem sum_of(int64_t count, int rank) {
 // Ranks 0 and 1 on one host, rank 2 on another.
 class HostShareTest : public ::testing::Test {
  protected:
-  HostShareTest() { parties_.wish.hosts = {0, 2}; }
+  HostShareTest() { parties_.link_settings.hosts = {0, 2}; }
 
   Met bootstrap() {
     Met met = parties_.bootstrap();

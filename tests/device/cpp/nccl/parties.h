@@ -132,7 +132,7 @@ class Parties {
     for (std::byte* const base : bases_) std::free(base);
   }
 
-  plan::LinkWish wish;  // with hosts, these share memory within
+  plan::LinkSettings link_settings;  // with hosts, these share memory within
   std::function<std::string(int rank)> why_not_on_host = [](int) { return ""; };
 
   std::vector<std::unique_ptr<NcclRanks>> bootstrap() {
@@ -152,7 +152,7 @@ class Parties {
     around.rank = rank;
     around.world = world_;
     around.window_bytes = kPartyWindow;
-    around.wish = wish;
+    around.link_settings = link_settings;
     around.deadline = Deadline::after(std::chrono::seconds(20));
     around.all_gather = [this, rank](const std::string& own) { return table_.all_gather(rank, own); };
     around.with_device = [](const std::function<void()>& run) { run(); };

@@ -143,16 +143,16 @@ TEST_F(NcclRanksTest, WhatNcclRefusesMakesResultsVoidAndIsSaid) {
   launch(problem(Collective::kAllReduce, 8, 0));
   EXPECT_TRUE(met_[0]->aborted());
   EXPECT_FALSE(met_[1]->aborted());
-  EXPECT_EQ(met_[0]->look(), "ncclSend: remote error");
+  EXPECT_EQ(met_[0]->poll(), "ncclSend: remote error");
 }
 
 TEST_F(NcclRanksTest, AnErrorThatComesLaterIsSaidOnceTheGroupHadItsTime) {
-  EXPECT_EQ(met_[0]->look(), "");
+  EXPECT_EQ(met_[0]->poll(), "");
   fake_nccl.fails = "async";
-  EXPECT_EQ(met_[0]->look(), "") << "a rank that has died is named by the group";
+  EXPECT_EQ(met_[0]->poll(), "") << "a rank that has died is named by the group";
   RINGDP_LONG_TEST();  // the group has two seconds
   std::string said;
-  while (said.empty()) said = met_[0]->look();
+  while (said.empty()) said = met_[0]->poll();
   EXPECT_EQ(said, "remote error");
   EXPECT_FALSE(met_[0]->aborted());
 }
@@ -161,8 +161,8 @@ TEST_F(NcclRanksTest, GivingUpAbortsOnceAndQueuesNoMoreMessages) {
   met_[0]->abort();
   launch(problem(Collective::kAllReduce, 8, 0));
   EXPECT_TRUE(fake_nccl.calls.empty()) << "who gives up may be anybody: it asks no device";
-  met_[0]->look();
-  met_[0]->look();
+  met_[0]->poll();
+  met_[0]->poll();
   met_[0]->teardown();
   EXPECT_EQ(fake_nccl.calls, (std::vector<std::string>{"abort"}));
 }
@@ -170,12 +170,12 @@ TEST_F(NcclRanksTest, GivingUpAbortsOnceAndQueuesNoMoreMessages) {
 TEST_F(NcclRanksTest, PartingInPeaceDestroys) {
   met_[1]->teardown();
   EXPECT_EQ(fake_nccl.calls, (std::vector<std::string>{"destroy"}));
-  EXPECT_TRUE(met_[1]->is_alone());
+  EXPECT_TRUE(met_[1]->is_unmapped_by_peers());
 }
 
 TEST_F(NcclRanksTest, TheHostsWordIsWaitedForAndPoisonKnowsTheEnd) {
   char memory[16] = {};
-  met_[0]->await_checked(7, nullptr);
+  met_[0]->await_release(7, nullptr);
   met_[0]->poison(memory, 16, nullptr);
   EXPECT_EQ(devices.awaited, (std::vector<uint32_t>{7}));
   EXPECT_EQ(devices.poisoned.size(), 1u);
@@ -202,7 +202,7 @@ class WireSteps : public ::testing::Test {
  protected:
   void bootstrap(int world, WireType wire) {
     parties_ = std::make_unique<Parties>(world);
-    parties_->wish.wire = wire;
+    parties_->link_settings.wire = wire;
     met_ = parties_->bootstrap();
     fake_nccl.calls.clear();
   }
@@ -294,9 +294,9 @@ TEST_F(WireSteps, PiecesEndBetweenBlocksAndFitTheirScratch) {
       for (const Extent& piece : pieces.elements) EXPECT_EQ(piece.begin % kWireBlock, 0);
       EXPECT_EQ(pieces.elements.back().end, 1'000'001);
       const plan::Problem first = problem_of(problem(what, 0, dtype, 4), pieces.elements[0]);
-      plan::LinkWish wish;
-      wish.wire = WireType::kBf16;
-      EXPECT_LE(plan::make_link_plan(plan::DeviceAlgorithm::kDirect, first, wish).scratch_bytes,
+      plan::LinkSettings link_settings;
+      link_settings.wire = WireType::kBf16;
+      EXPECT_LE(plan::make_link_plan(plan::DeviceAlgorithm::kDirect, first, link_settings).scratch_bytes,
                 testing::kPartyWindow + testing::kPartyWindow / 4);
     }
   }

@@ -18,10 +18,10 @@ struct Asked {
   std::vector<Plan> plans;
 };
 
-LinkWish over(WireType wire) {
-  LinkWish wish;
-  wish.wire = wire;
-  return wish;
+LinkSettings over(WireType wire) {
+  LinkSettings link_settings;
+  link_settings.wire = wire;
+  return link_settings;
 }
 
 Asked ask(DeviceAlgorithm algorithm, Problem problem, uint64_t seed, WireType wire = WireType::kFp32) {
@@ -92,22 +92,23 @@ TEST(DeviceLinks, SumsHaveTheBitsOfTheSerialFold) {
 }
 
 // The most that any of these ranks needs.
-int64_t most_scratch(DeviceAlgorithm algorithm, Problem problem, const LinkWish& wish, const std::set<int>& ranks) {
+int64_t most_scratch(DeviceAlgorithm algorithm, Problem problem, const LinkSettings& link_settings,
+                     const std::set<int>& ranks) {
   int64_t most = 0;
   for (const int rank : ranks) {
     problem.rank = rank;
-    most = std::max(most, make_link_plan(algorithm, problem, wish).scratch_bytes);
+    most = std::max(most, make_link_plan(algorithm, problem, link_settings).scratch_bytes);
   }
   return most;
 }
 
-void expect_no_other_needs_more(DeviceAlgorithm algorithm, const Problem& problem, const LinkWish& wish) {
+void expect_no_other_needs_more(DeviceAlgorithm algorithm, const Problem& problem, const LinkSettings& link_settings) {
   std::set<int> all;
   for (int rank = 0; rank < problem.world; ++rank) all.insert(rank);
-  EXPECT_EQ(most_scratch(algorithm, problem, wish, most_in_need(problem, wish)),
-            most_scratch(algorithm, problem, wish, all))
+  EXPECT_EQ(most_scratch(algorithm, problem, link_settings, ranks_with_most_scratch(problem, link_settings)),
+            most_scratch(algorithm, problem, link_settings, all))
       << name_of(algorithm) << " " << name_of(problem.what) << " of " << problem.count << " " << name_of(problem.dtype)
-      << ", " << problem.world << " ranks, " << name_of(wish.wire);
+      << ", " << problem.world << " ranks, " << name_of(link_settings.wire);
 }
 
 TEST(DeviceLinks, NobodyNeedsMoreScratchThanThoseWhoAreAsked) {
@@ -137,11 +138,11 @@ TEST(DeviceLinks, NobodyNeedsMoreScratchInAHierarchy) {
   for (const std::vector<int>& hosts : {std::vector<int>{0, 2}, {0, 1}, {0, 3}, {0, 1, 3}, {0, 2, 3}, {0, 2, 4}}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       for (const int64_t packs : {1, 2, 7, 64, 4999}) {
-        LinkWish wish;
-        wish.hosts = hosts;
+        LinkSettings link_settings;
+        link_settings.hosts = hosts;
         const int world = hosts.back() + 2;
         expect_no_other_needs_more(DeviceAlgorithm::kHierarchy,
-                                   linked_problem(Collective::kAllReduce, dtype, world, packs), wish);
+                                   linked_problem(Collective::kAllReduce, dtype, world, packs), link_settings);
       }
     }
   }
@@ -229,62 +230,63 @@ TEST(DeviceLinks, SendWhatTheirAlgorithmSays) {
 TEST(DeviceLinks, TheWishIsFollowedOrRefusedByName) {
   const Problem few = linked_problem(Collective::kAllReduce, DType::kF32, 16, 4);
   const Problem many = linked_problem(Collective::kAllReduce, DType::kF32, 17, 4);
-  LinkWish wish;
-  EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kDirect);
-  EXPECT_EQ(select_link_plan(wish, many).algorithm, DeviceAlgorithm::kRankRing);
-  wish.algorithm = AlgorithmChoice::kRing;
-  EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kRankRing);
-  EXPECT_EQ(select_link_plan(wish, linked_problem(Collective::kReduce, DType::kF32, 4, 4)).algorithm,
+  LinkSettings link_settings;
+  EXPECT_EQ(select_link_plan(link_settings, few).algorithm, DeviceAlgorithm::kDirect);
+  EXPECT_EQ(select_link_plan(link_settings, many).algorithm, DeviceAlgorithm::kRankRing);
+  link_settings.algorithm = AlgorithmChoice::kRing;
+  EXPECT_EQ(select_link_plan(link_settings, few).algorithm, DeviceAlgorithm::kRankRing);
+  EXPECT_EQ(select_link_plan(link_settings, linked_problem(Collective::kReduce, DType::kF32, 4, 4)).algorithm,
             DeviceAlgorithm::kDirect);
-  wish.order = Order::kRotated;
-  EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kRotatedRing);
-  EXPECT_EQ(select_link_plan(wish, linked_problem(Collective::kAllGather, DType::kF32, 4, 4)).algorithm,
+  link_settings.order = Order::kRotated;
+  EXPECT_EQ(select_link_plan(link_settings, few).algorithm, DeviceAlgorithm::kRotatedRing);
+  EXPECT_EQ(select_link_plan(link_settings, linked_problem(Collective::kAllGather, DType::kF32, 4, 4)).algorithm,
             DeviceAlgorithm::kDirect);
-  wish.algorithm = AlgorithmChoice::kDirect;
-  EXPECT_EQ(select_link_plan(wish, many).algorithm, DeviceAlgorithm::kDirect);
-  EXPECT_EQ(why_no_link_plan(wish, many), "");
-  wish.algorithm = AlgorithmChoice::kTree;
-  EXPECT_EQ(why_no_link_plan(wish, few), "algorithm=tree has no plan between hosts on devices");
-  EXPECT_EQ(why_no_link_plan(wish, linked_problem(Collective::kAllGather, DType::kF32, 4, 4)), "");
-  EXPECT_NE(why_no_link_plan(wish, linked_problem(Collective::kReduce, DType::kF32, 4, 4)), "");
+  link_settings.algorithm = AlgorithmChoice::kDirect;
+  EXPECT_EQ(select_link_plan(link_settings, many).algorithm, DeviceAlgorithm::kDirect);
+  EXPECT_EQ(why_no_link_plan(link_settings, many), "");
+  link_settings.algorithm = AlgorithmChoice::kTree;
+  EXPECT_EQ(why_no_link_plan(link_settings, few), "algorithm=tree has no plan between hosts on devices");
+  EXPECT_EQ(why_no_link_plan(link_settings, linked_problem(Collective::kAllGather, DType::kF32, 4, 4)), "");
+  EXPECT_NE(why_no_link_plan(link_settings, linked_problem(Collective::kReduce, DType::kF32, 4, 4)), "");
   EXPECT_EQ(why_no_link_plan({}, linked_problem(Collective::kReduce, DType::kF32, 192, 4)), "");
   EXPECT_NE(why_no_link_plan({}, linked_problem(Collective::kReduce, DType::kF32, 193, 4)), "");
   EXPECT_NE(why_no_link_plan({}, linked_problem(Collective::kBarrier, DType::kF32, 4, 0)), "");
-  wish = {};
-  wish.hosts = {0, 2};
-  wish.hierarchy_beyond = 63;  // bytes
-  EXPECT_EQ(select_link_plan(wish, few).algorithm, DeviceAlgorithm::kHierarchy);
-  EXPECT_EQ(select_link_plan(wish, linked_problem(Collective::kAllReduce, DType::kF32, 4, 3)).algorithm,
+  link_settings = {};
+  link_settings.hosts = {0, 2};
+  link_settings.hierarchy_beyond = 63;  // bytes
+  EXPECT_EQ(select_link_plan(link_settings, few).algorithm, DeviceAlgorithm::kHierarchy);
+  EXPECT_EQ(select_link_plan(link_settings, linked_problem(Collective::kAllReduce, DType::kF32, 4, 3)).algorithm,
             DeviceAlgorithm::kDirect);
-  wish.algorithm = AlgorithmChoice::kHierarchy;
-  EXPECT_EQ(why_no_link_plan(wish, few), "");
-  EXPECT_EQ(select_link_plan(wish, linked_problem(Collective::kReduceScatter, DType::kF32, 4, 4)).algorithm,
+  link_settings.algorithm = AlgorithmChoice::kHierarchy;
+  EXPECT_EQ(why_no_link_plan(link_settings, few), "");
+  EXPECT_EQ(select_link_plan(link_settings, linked_problem(Collective::kReduceScatter, DType::kF32, 4, 4)).algorithm,
             DeviceAlgorithm::kDirect);
-  EXPECT_NE(why_no_link_plan(wish, linked_problem(Collective::kReduceScatter, DType::kF32, 193, 4)), "");
-  wish.hosts.clear();
-  EXPECT_EQ(why_no_link_plan(wish, few), "algorithm=hierarchy has no plan between hosts on devices");
+  EXPECT_NE(why_no_link_plan(link_settings, linked_problem(Collective::kReduceScatter, DType::kF32, 193, 4)), "");
+  link_settings.hosts.clear();
+  EXPECT_EQ(why_no_link_plan(link_settings, few), "algorithm=hierarchy has no plan between hosts on devices");
 }
 
 TEST(DeviceLinks, AWireTypeIsTheDirectOnes) {
   const Problem many = linked_problem(Collective::kAllReduce, DType::kF32, 17, 4);
-  LinkWish wish;
-  wish.hosts = {0, 8};  // whose hierarchy would round partial sums
-  wish.wire = WireType::kBf16;
-  EXPECT_TRUE(travels_encoded(wish, many));
-  EXPECT_EQ(why_no_link_plan(wish, many), "");
-  EXPECT_EQ(select_link_plan(wish, many).algorithm, DeviceAlgorithm::kDirect);
-  EXPECT_EQ(select_link_plan(wish, many).why, "wire=bf16: each contribution is rounded once");
-  EXPECT_FALSE(travels_encoded(wish, linked_problem(Collective::kReduce, DType::kF32, 17, 4)));
-  EXPECT_FALSE(travels_encoded(wish, linked_problem(Collective::kAllReduce, DType::kBF16, 17, 4))) << "no shorter";
-  EXPECT_NE(why_no_link_plan(wish, linked_problem(Collective::kAllReduce, DType::kF32, 193, 4)), "");
-  wish.order = Order::kRotated;
+  LinkSettings link_settings;
+  link_settings.hosts = {0, 8};  // whose hierarchy would round partial sums
+  link_settings.wire = WireType::kBf16;
+  EXPECT_TRUE(travels_encoded(link_settings, many));
+  EXPECT_EQ(why_no_link_plan(link_settings, many), "");
+  EXPECT_EQ(select_link_plan(link_settings, many).algorithm, DeviceAlgorithm::kDirect);
+  EXPECT_EQ(select_link_plan(link_settings, many).why, "wire=bf16: each contribution is rounded once");
+  EXPECT_FALSE(travels_encoded(link_settings, linked_problem(Collective::kReduce, DType::kF32, 17, 4)));
+  EXPECT_FALSE(travels_encoded(link_settings, linked_problem(Collective::kAllReduce, DType::kBF16, 17, 4)))
+      << "no shorter";
+  EXPECT_NE(why_no_link_plan(link_settings, linked_problem(Collective::kAllReduce, DType::kF32, 193, 4)), "");
+  link_settings.order = Order::kRotated;
   const std::string why = " has no plan for wire=bf16: only direct rounds each contribution once";
-  EXPECT_EQ(why_no_link_plan(wish, many), "order=rotated" + why);
-  EXPECT_EQ(why_no_link_plan(wish, linked_problem(Collective::kAllReduce, DType::kI32, 17, 4)), "");
-  wish.algorithm = AlgorithmChoice::kDirect;
-  EXPECT_EQ(why_no_link_plan(wish, many), "") << "as on the host";
-  wish.algorithm = AlgorithmChoice::kRing;
-  EXPECT_EQ(why_no_link_plan(wish, many), "algorithm=ring" + why);
+  EXPECT_EQ(why_no_link_plan(link_settings, many), "order=rotated" + why);
+  EXPECT_EQ(why_no_link_plan(link_settings, linked_problem(Collective::kAllReduce, DType::kI32, 17, 4)), "");
+  link_settings.algorithm = AlgorithmChoice::kDirect;
+  EXPECT_EQ(why_no_link_plan(link_settings, many), "") << "as on the host";
+  link_settings.algorithm = AlgorithmChoice::kRing;
+  EXPECT_EQ(why_no_link_plan(link_settings, many), "algorithm=ring" + why);
 }
 
 }  // namespace

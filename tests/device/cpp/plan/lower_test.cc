@@ -39,9 +39,9 @@ TEST(DeviceDirect, AllReduceMovesTheTextbookBytes) {
     const int64_t slice = 10 * kPackBytes;
     for (const DevicePlan& plan : direct_plans(Collective::kAllReduce, world, 10 * world)) {
       const DeviceTraffic sums = traffic_of(plan);
-      EXPECT_EQ(sums.read_there, (world - 1) * slice);
-      EXPECT_EQ(sums.written_there, (world - 1) * slice);
-      EXPECT_EQ(sums.read_here + sums.written_here, 2 * slice);
+      EXPECT_EQ(sums.read_remote, (world - 1) * slice);
+      EXPECT_EQ(sums.written_remote, (world - 1) * slice);
+      EXPECT_EQ(sums.read_local + sums.written_local, 2 * slice);
       EXPECT_EQ(plan.steps.size(), 4u * (world - 1) + 1);
       EXPECT_EQ(plan.stage_bytes, 0);
     }
@@ -51,8 +51,8 @@ TEST(DeviceDirect, AllReduceMovesTheTextbookBytes) {
 TEST(DeviceDirect, ReduceScatterReadsEveryPartOnce) {
   for (int world = 2; world <= 8; ++world) {
     for (const DevicePlan& plan : direct_plans(Collective::kReduceScatter, world, 10)) {
-      EXPECT_EQ(traffic_of(plan).read_there, (world - 1) * 10 * kPackBytes);
-      EXPECT_EQ(traffic_of(plan).written_there, 0);
+      EXPECT_EQ(traffic_of(plan).read_remote, (world - 1) * 10 * kPackBytes);
+      EXPECT_EQ(traffic_of(plan).written_remote, 0);
       EXPECT_EQ(plan.steps.size(), 4u * (world - 1) + 1);
     }
   }
@@ -86,8 +86,8 @@ TEST(DeviceDirect, IsPrinted) {
 TEST(DeviceOneShot, ReadsEverythingFromAllRanksOnce) {
   for (int world = 2; world <= 8; ++world) {
     for (const DevicePlan& plan : plans_of(kOneShotSum, world, 10)) {
-      EXPECT_EQ(traffic_of(plan).read_there, (world - 1) * 10 * kPackBytes);
-      EXPECT_EQ(traffic_of(plan).written_there, 0);
+      EXPECT_EQ(traffic_of(plan).read_remote, (world - 1) * 10 * kPackBytes);
+      EXPECT_EQ(traffic_of(plan).written_remote, 0);
       EXPECT_EQ(plan.stage_bytes, 10 * kPackBytes);
       EXPECT_EQ(plan.steps.size(), 4u * (world - 1) + 2);
     }
@@ -112,8 +112,8 @@ TEST(DeviceOneShot, TouchesNoOtherRanksTensors) {
 TEST(DevicePush, SendsEverythingTwiceAsLongToAllRanks) {
   for (int world = 2; world <= 8; ++world) {
     for (const DevicePlan& plan : plans_of(kPushedSum, world, 10)) {
-      EXPECT_EQ(traffic_of(plan).written_there, 2 * (world - 1) * 10 * kPackBytes);
-      EXPECT_EQ(traffic_of(plan).read_there, 0);
+      EXPECT_EQ(traffic_of(plan).written_remote, 2 * (world - 1) * 10 * kPackBytes);
+      EXPECT_EQ(traffic_of(plan).read_remote, 0);
       EXPECT_EQ(plan.pushed_bytes, 2 * 10 * kPackBytes);
       EXPECT_EQ(plan.steps.size(), 2u);
     }
@@ -142,9 +142,9 @@ TEST(DeviceMoves, EveryPartIsWrittenOnceToAllOthers) {
     for (const Collective what : {Collective::kAllGather, Collective::kAllToAll}) {
       for (const DevicePlan& plan : direct_plans(what, world, kPacks)) {
         const int64_t part = kPacks * kPackBytes;
-        EXPECT_EQ(traffic_of(plan).written_there, (world - 1) * part);
-        EXPECT_EQ(traffic_of(plan).written_here, part);
-        EXPECT_EQ(traffic_of(plan).read_there, 0);
+        EXPECT_EQ(traffic_of(plan).written_remote, (world - 1) * part);
+        EXPECT_EQ(traffic_of(plan).written_local, part);
+        EXPECT_EQ(traffic_of(plan).read_remote, 0);
         EXPECT_EQ(plan.steps.size(), 4u * (world - 1) + (what == Collective::kAllGather ? 1 : world));
       }
     }
@@ -157,8 +157,8 @@ TEST(DeviceMoves, BroadcastSharesTheWorkOfTheRoot) {
     const int64_t tensor = kPacks * kPackBytes;
     for (const DevicePlan& plan : direct_plans(Collective::kBroadcast, world, kPacks)) {
       const bool is_root = plan.rank == world / 2;
-      EXPECT_EQ(traffic_of(plan).written_there, is_root ? tensor : (world - 2) * (tensor / (world - 1)));
-      EXPECT_EQ(traffic_of(plan).written_here, 0);
+      EXPECT_EQ(traffic_of(plan).written_remote, is_root ? tensor : (world - 2) * (tensor / (world - 1)));
+      EXPECT_EQ(traffic_of(plan).written_local, 0);
       EXPECT_EQ(plan.steps.size(), is_root ? 3u * (world - 1) : 2 + 3u * (world - 2));
     }
   }
@@ -210,8 +210,8 @@ TEST(DeviceRooted, OnlyTheRootMovesAndEveryPartOnce) {
       for (const DevicePlan& plan : plans_of(kind, world, 10, 1)) {
         const DeviceTraffic sums = traffic_of(plan);
         const int64_t expected = plan.rank == 1 ? (world - 1) * 10 * kPackBytes : 0;
-        EXPECT_EQ(sums.read_there + sums.written_there, expected) << text_of(kind);
-        EXPECT_EQ(kind.what == Collective::kScatter ? sums.read_there : sums.written_there, 0) << text_of(kind);
+        EXPECT_EQ(sums.read_remote + sums.written_remote, expected) << text_of(kind);
+        EXPECT_EQ(kind.what == Collective::kScatter ? sums.read_remote : sums.written_remote, 0) << text_of(kind);
       }
     }
   }
@@ -223,9 +223,9 @@ TEST(DeviceRooted, OwnersShareAReduce) {
     const int64_t tensor = 10 * world * kPackBytes;
     int64_t written_to_root = 0;
     for (const DevicePlan& plan : plans_of(kRooted[0], world, 10 * world, 1)) {
-      EXPECT_EQ(traffic_of(plan).read_there, (world - 1) * tensor / world);
-      written_to_root += traffic_of(plan).written_there;
-      EXPECT_EQ(traffic_of(plan).written_here, plan.rank == 1 ? tensor / world : 0);
+      EXPECT_EQ(traffic_of(plan).read_remote, (world - 1) * tensor / world);
+      written_to_root += traffic_of(plan).written_remote;
+      EXPECT_EQ(traffic_of(plan).written_local, plan.rank == 1 ? tensor / world : 0);
     }
     EXPECT_EQ(written_to_root, (world - 1) * tensor / world);
   }

@@ -22,14 +22,14 @@ DeviceRef output(int64_t at, int8_t rank = kOwnRank) { return {DeviceSpace::kOut
 DeviceRef stage(int64_t at, int8_t rank, bool wide) { return {DeviceSpace::kStage, rank, wide, at}; }
 
 TEST(DevicePlan, PrintsALineForEachStep) {
-  const DeviceRef pushed = {DeviceSpace::kPushed, kEverybody, false, 0};
+  const DeviceRef pushed = {DeviceSpace::kPushed, kAllRanks, false, 0};
   const DevicePlan plan = of_bfloat16({
       {DeviceVerb::kPost, false, 2, kEntrySlot, 1, {}, {}, {}, 0},
       {DeviceVerb::kAwait, false, 0, kExitSlot, 1, {}, {}, {}, 0},
       {DeviceVerb::kCopy, false, 0, 0, 0, input(8), {}, stage(32, 2, false), 8},
       {DeviceVerb::kAdd, false, 0, 0, 0, stage(32, kOwnRank, false), input(16), stage(0, 2, true), 8},
       {DeviceVerb::kAdd, true, 0, 0, 0, stage(16, kOwnRank, true), input(0), output(0), 8},
-      {DeviceVerb::kSum, true, 0, 0, 0, input(8, kEverybody), {}, output(8, kEverybody), 16},
+      {DeviceVerb::kSum, true, 0, 0, 0, input(8, kAllRanks), {}, output(8, kAllRanks), 16},
       {DeviceVerb::kPush, false, 0, 0, 0, input(0), {}, pushed, 64},
       {DeviceVerb::kSumPushed, true, 0, 0, 0, input(0), {}, output(0), 64},
   });
@@ -48,13 +48,13 @@ TEST(DevicePlan, PrintsALineForEachStep) {
 TEST(DevicePlan, CountsWhatEachRefMoves) {
   const DeviceTraffic sums = traffic_of(of_bfloat16({
       {DeviceVerb::kPost, false, 2, kEntrySlot, 1, {}, {}, {}, 0},
-      {DeviceVerb::kSum, true, 0, 0, 0, input(0, kEverybody), {}, output(0, kEverybody), 8},          // 16 bytes
+      {DeviceVerb::kSum, true, 0, 0, 0, input(0, kAllRanks), {}, output(0, kAllRanks), 8},            // 16 bytes
       {DeviceVerb::kAdd, false, 0, 0, 0, stage(0, kOwnRank, true), input(0), stage(0, 2, true), 16},  // 64, 32, 64
   }));
-  EXPECT_EQ(sums.read_here, 16 + 64 + 32);
-  EXPECT_EQ(sums.read_there, 2 * 16);
-  EXPECT_EQ(sums.written_here, 16);
-  EXPECT_EQ(sums.written_there, 2 * 16 + 64);
+  EXPECT_EQ(sums.read_local, 16 + 64 + 32);
+  EXPECT_EQ(sums.read_remote, 2 * 16);
+  EXPECT_EQ(sums.written_local, 16);
+  EXPECT_EQ(sums.written_remote, 2 * 16 + 64);
 }
 
 TEST(DevicePlan, APackIsSixteenBytes) {

@@ -31,8 +31,8 @@ TEST_P(DeviceRing, AllReduceMovesTheTextbookBytes) {
         const int64_t up = plan.rank == 0 ? raw : plan.rank < world - 1 ? wide : 0;
         const int64_t written = in_rank_order() ? up + (plan.rank > 0 ? raw : 0)
                                                 : raw / world + (world - 2) * wide / world + (world - 1) * raw / world;
-        EXPECT_EQ(traffic_of(plan).written_there, written);
-        EXPECT_EQ(traffic_of(plan).read_there, 0);
+        EXPECT_EQ(traffic_of(plan).written_remote, written);
+        EXPECT_EQ(traffic_of(plan).read_remote, 0);
         EXPECT_LE(plan.stage_bytes, wide);
       }
     }
@@ -45,7 +45,7 @@ TEST_P(DeviceRing, ReduceScatterSendsResultsToTheirOwnersOnly) {
     const int64_t part = 10 * kPackBytes;
     for (const DevicePlan& plan : plans(problem(Collective::kReduceScatter, world, 10))) {
       const int64_t up = plan.rank < world - 1 ? world * part : 0;
-      EXPECT_EQ(traffic_of(plan).written_there, in_rank_order() ? up + plan.rank * part : (world - 1) * part);
+      EXPECT_EQ(traffic_of(plan).written_remote, in_rank_order() ? up + plan.rank * part : (world - 1) * part);
     }
   }
 }

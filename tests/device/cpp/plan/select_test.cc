@@ -40,7 +40,7 @@ TEST(DeviceSelect, TheArenaMustHoldIt) {
   EXPECT_EQ(choose(topology, 1040).algorithm, DeviceAlgorithm::kOneShot);
   topology.stage_bytes = 4096;
   EXPECT_EQ(choose(topology, 4096).why,
-            "4 ranks on a full mesh, up to 4096 bytes, what the stage holds: everybody sums everything");
+            "4 ranks on a full mesh, up to 4096 bytes, what the stage holds: every rank sums everything");
   EXPECT_EQ(choose(topology, 4112).algorithm, DeviceAlgorithm::kDirect);
 }
 
@@ -51,7 +51,7 @@ TEST(DeviceSelect, SaysWhy) {
   EXPECT_EQ(choose(mesh(8), 64).why,
             "8 ranks on a full mesh, up to 39642 bytes: flags travel with the data, no barrier");
   EXPECT_EQ(choose(mesh(2), int64_t{1} << 30).why,
-            "2 ranks on a full mesh, up to 1099511627776 bytes, what the stage holds: everybody sums everything");
+            "2 ranks on a full mesh, up to 1099511627776 bytes, what the stage holds: every rank sums everything");
 }
 
 TEST(DeviceSelect, PushNeedsKernelsSideBySide) {

@@ -62,7 +62,7 @@ struct Good {
       work.flags[r] = flags.get();
     }
     const DeviceStep steps[] = {flag(DeviceVerb::kPost, 0), flag(DeviceVerb::kAwait, 0),
-                                move(DeviceVerb::kSum, plan::kEverybody, plan::kEverybody),
+                                move(DeviceVerb::kSum, plan::kAllRanks, plan::kAllRanks),
                                 move(DeviceVerb::kCopy, 0, plan::kOwnRank)};
     for (const DeviceStep& step : steps) work.step[work.steps++] = step;
   }

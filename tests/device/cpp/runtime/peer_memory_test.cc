@@ -20,7 +20,7 @@ void expect_all_say(const std::vector<std::unique_ptr<PeerMemory>>& met, const s
 
 void part(std::vector<std::unique_ptr<PeerMemory>>& met) {
   for (const auto& one : met) one->teardown();
-  for (const auto& one : met) EXPECT_TRUE(one->is_alone());
+  for (const auto& one : met) EXPECT_TRUE(one->is_unmapped_by_peers());
   met.clear();
 }
 
@@ -31,7 +31,7 @@ TEST(Meeting, AllReachAll) {
     for (const auto& one : met) {
       EXPECT_EQ(one->why_not(), "");
       EXPECT_NE(one->description().find("SPIN"), std::string::npos);
-      EXPECT_NE(one->description().find("everybody reaches everybody"), std::string::npos);
+      EXPECT_NE(one->description().find("all ranks reach each other"), std::string::npos);
     }
     part(met);
     EXPECT_TRUE(devices.all_is_given_back());
@@ -271,10 +271,10 @@ TEST_F(PeerMemoryTest, SmallSumsArePushedAndLargeOnesDirect) {
 }
 
 TEST_F(PeerMemoryTest, TheHostsWordAndPoisonAreWhereTheDeviceLooks) {
-  met_[0]->await_checked(7, nullptr);
+  met_[0]->await_release(7, nullptr);
   EXPECT_EQ(devices.awaited, std::vector<uint32_t>{7});
-  met_[0]->checked(7);
-  EXPECT_EQ(met_[0]->signals().checked, 7u);
+  met_[0]->release(7);
+  EXPECT_EQ(met_[0]->signals().released, 7u);
   met_[0]->poison(met_[0]->window() + 16, 32, nullptr);
   ASSERT_EQ(devices.poisoned.size(), 1u);
   EXPECT_EQ(devices.poisoned[0].first, met_[0]->window() + 16);
@@ -286,17 +286,17 @@ TEST_F(PeerMemoryTest, WhenOneGivesUpAllDo) {
   EXPECT_TRUE(met_[1]->aborted()) << "a caller of rank 0 has its memory back, which rank 1 may still read";
 }
 
-TEST_F(PeerMemoryTest, WorkInASegmentKnowsEverybodysAddressesAndAborts) {
+TEST_F(PeerMemoryTest, WorkInABufferKnowsEverybodysAddressesAndAborts) {
   std::vector<std::shared_ptr<DeviceMemory>> memory(2);
   neighbours_.together([&](int r) {
-    memory[static_cast<size_t>(r)] = met_[static_cast<size_t>(r)]->segments()->make(4096, neighbours_.around(r));
+    memory[static_cast<size_t>(r)] = met_[static_cast<size_t>(r)]->buffers()->make(4096, neighbours_.around(r));
   });
   const auto asked = problem(Collective::kAllGather, 256);
   PeerMemory::Piece piece;
   piece.problem = asked;
   piece.deadline_ns = 1000;
-  piece.segment = {1, 1024};
-  piece.input_step = 1024;
+  piece.buffer = {1, 1024};
+  piece.input_stride = 1024;
   const auto work = met_[0]->launch(piece, met_[0]->choose(asked), nullptr);
   check_work(*work, DType::kF32);
   for (int r = 0; r < 2; ++r) {

@@ -114,28 +114,27 @@ TEST(Pieces, BlocksAreNotParted) {
   EXPECT_THROW(cut(DeviceAlgorithm::kDirect, problem(Collective::kReduceScatter, 3, 4), {4000, 1 << 20, 256}), Error);
 }
 
-TEST(Pieces, InASegmentTensorsAreWhole) {
-  const auto sum = cut_in_segment(DeviceAlgorithm::kDirect, problem(Collective::kAllReduce, 4, 100001), 1 << 14);
+TEST(Pieces, InABufferTensorsAreWhole) {
+  const auto sum = cut_in_buffer(DeviceAlgorithm::kDirect, problem(Collective::kAllReduce, 4, 100001), 1 << 14);
   ASSERT_TRUE(sum);
   EXPECT_TRUE(sum->in_place);
   ASSERT_EQ(sum->elements.size(), 1u) << "no window bounds it";
   EXPECT_EQ(sum->elements[0].count(), 100001);
-  const auto gather = cut_in_segment(DeviceAlgorithm::kDirect, problem(Collective::kAllGather, 4, 1000), 0);
+  const auto gather = cut_in_buffer(DeviceAlgorithm::kDirect, problem(Collective::kAllGather, 4, 1000), 0);
   ASSERT_TRUE(gather);
   EXPECT_EQ(gather->elements.size(), 1u);
   for (int part = 0; part < 4; ++part) EXPECT_EQ(gather->output_at(part, 1000, DType::kF32), part * 4000);
 }
 
-TEST(Pieces, InASegmentAStageStillBounds) {
+TEST(Pieces, InABufferAStageStillBounds) {
   const auto asked = problem(Collective::kAllReduce, 4, 100000);
-  EXPECT_GT(cut_in_segment(DeviceAlgorithm::kRankRing, asked, 1 << 14)->elements.size(), 1u);
+  EXPECT_GT(cut_in_buffer(DeviceAlgorithm::kRankRing, asked, 1 << 14)->elements.size(), 1u);
 }
 
-TEST(Pieces, WhatCannotRunInASegmentHasNone) {
-  EXPECT_FALSE(cut_in_segment(DeviceAlgorithm::kDirect, problem(Collective::kAllGather, 4, 1001), 0))
-      << "inside a pack";
+TEST(Pieces, WhatCannotRunInABufferHasNone) {
+  EXPECT_FALSE(cut_in_buffer(DeviceAlgorithm::kDirect, problem(Collective::kAllGather, 4, 1001), 0)) << "inside a pack";
   for (const Collective what : {Collective::kReduceScatter, Collective::kBroadcast, Collective::kAllToAll}) {
-    EXPECT_FALSE(cut_in_segment(DeviceAlgorithm::kDirect, problem(what, 4, 1000), 0));
+    EXPECT_FALSE(cut_in_buffer(DeviceAlgorithm::kDirect, problem(what, 4, 1000), 0));
   }
 }
 

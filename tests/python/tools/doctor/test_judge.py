@@ -34,7 +34,7 @@ def test_jobs_that_cannot_be_compared_are_said():
     partly = evidence(3)
     assert "rank 2 of 3 left no records" in diagnose(Evidence({r: partly.ranks[r] for r in (0, 1)})).not_judged[0]
     idle = diagnose(evidence(more=lambda rank: {"step": []} if rank else {}))
-    assert "most: rank 1 made no step of a torch.optim optimizer" in idle.not_judged[0]
+    assert "most checks: rank 1 did not step a torch.optim optimizer" in idle.not_judged[0]
     assert diagnose(Evidence({})).findings == ()
 
 

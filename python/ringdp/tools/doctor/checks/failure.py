@@ -1,4 +1,4 @@
-"""A job that fails or hangs: which rank said what, and where the others were."""
+"""A job that fails or hangs: the error of each rank, and where the others were."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ringdp.tools.doctor.evidence import Evidence
 
 HANGS = "hangs"
 _SHOWN = 400
-# What a rank is told when another one has failed or left: ringdp's kinds, and gloo's words.
+# What a rank raises when another one has failed or left: ringdp's kinds of error, and gloo's messages.
 _FOLLOWS = ("PeerLost:", "Aborted:", "Connection closed by peer", "Connection reset by peer")
 _ADVICE = {
     "Mismatch": "look for an `if rank == ...` around calls; ranks whose buffers differ in size often have unequal last "
@@ -29,7 +29,7 @@ _OWN = "mend that line: the whole traceback is in the job's output, on standard 
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
-    """The first error, the place at which each rank stands, or that the job has ended badly without a word."""
+    """The first error, the place at which each rank hangs, or that the job has failed without a message."""
     errors = {rank: records.of("error")[0] for rank, records in evidence.ranks.items() if records.of("error")}
     if errors:
         yield _failed(errors)
@@ -48,7 +48,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _failed(errors: Mapping[int, dict[str, Any]]) -> Finding:
-    """What others raise because a rank has failed comes last; of the rest the earliest is the cause."""
+    """Errors that only report another rank's failure come last; of the rest the earliest is the cause."""
     rank = min(errors, key=lambda r: (any(word in errors[r]["message"] for word in _FOLLOWS), errors[r]["time"]))
     error = errors[rank]
     place = f" at {error['place']}" if error["place"] else ""
@@ -64,7 +64,7 @@ def _failed(errors: Mapping[int, dict[str, Any]]) -> Finding:
 
 
 def _hang(evidence: Evidence) -> Finding:
-    """Ranks that stand in their own code are what the others wait for; where all wait, their calls do not match."""
+    """The others wait for ranks that are in their own code; when all ranks wait, their calls do not match."""
     calls = {rank: _call(evidence, records) for rank, records in evidence.ranks.items()}
     waiting = [rank for rank, call in calls.items() if call]
     standing = [rank for rank, call in calls.items() if not call and rank in evidence.stacks]
@@ -97,7 +97,7 @@ def _open_call(records: RankRecords) -> dict[str, Any] | None:
 
 
 def _call(evidence: Evidence, records: RankRecords) -> str:
-    """What this rank waits in; '' where it does not wait, or where that is not known."""
+    """The call in which this rank waits, or '' when it does not wait or that is unknown."""
     if call := _open_call(records):
         return call["op"]
     stand = evidence.stacks.get(records.rank)
@@ -105,7 +105,7 @@ def _call(evidence: Evidence, records: RankRecords) -> str:
 
 
 def _where(evidence: Evidence, ranks: list[int]) -> str:
-    """Where these ranks stand; a single one has just been named."""
+    """Where these ranks are, without the name of a single one, which the sentence has just named."""
     return _place(evidence, evidence.ranks[ranks[0]]) if len(ranks) == 1 else _places(evidence, ranks)
 
 

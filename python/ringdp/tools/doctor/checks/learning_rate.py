@@ -1,4 +1,4 @@
-"""The learning rate against the scaling rule: N ranks have N times the batch, and want a larger step."""
+"""The learning rate against the scaling rule: N ranks have N times the batch, and need a larger step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
 
 
 def not_judged(evidence: Evidence) -> Iterator[str]:
-    """Without a baseline, what to give; while it rises, that it does."""
+    """Without a baseline: the option to pass. During a warm-up: that the rate still rises."""
     if not evidence.complete:
         return
     rates, batch, optimizer = _seen(evidence)

@@ -95,7 +95,7 @@ def check_layers(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _rows(evidence: Evidence) -> dict[int, dict[int, set[str]]]:
-    """By step and rank: parameters without a gradient. A last step that the doctor has cut short says nothing."""
+    """By step and rank: parameters without a gradient. A last step that the doctor interrupted is left out."""
     done = evidence.by_step("step") if evidence.stopped not in ("", HANGS) else None
     rows: dict[int, dict[int, set[str]]] = {}
     for rank, records in evidence.ranks.items():

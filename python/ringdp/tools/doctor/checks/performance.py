@@ -1,4 +1,4 @@
-"""Communication that nothing hides, a rank that others wait for, and a link that all of them wait for."""
+"""Exposed communication, a rank that others wait for, and a link that all ranks wait for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIRST_BUCKET = 1 << 20  # bytes: a model that small is one bucket, and has noth
 
 
 def check_overlap(evidence: Evidence) -> Iterator[Finding]:
-    """Where the median overlap of the warm steps is nothing, and what is exposed is worth having."""
+    """When the median overlap of the warm steps is zero, and the exposed time matters."""
     model, steps = evidence.model(), evidence.warm("ddp")
     if not steps or not model or model["bytes"] <= _FIRST_BUCKET:
         return
@@ -59,7 +59,7 @@ _FEWEST_STEPS = 8  # after the warm-up
 _CHANCE = 0.01  # that a rank is last so often by chance: jitter wanders, a straggler stays
 _SHARE = 0.2  # of a step
 _LINK_SHARE = 0.3
-_LEAST_S = 0.015  # a few time slices: what a busy machine does to anyone
+_LEAST_S = 0.015  # a few time slices, which any rank loses on a busy machine
 _LINK_BYTES = 1 << 20
 _DATA, _FORWARD, _BACKWARD = "in its data loader", "in the forward pass", "in the backward pass"
 _ELSEWHERE = "outside of forward, backward and loader"
@@ -82,7 +82,7 @@ def check_stragglers(evidence: Evidence) -> Iterator[Finding]:
 
 
 def stragglers_not_judged(evidence: Evidence) -> Iterator[str]:
-    """A verdict takes several steps."""
+    """A verdict needs several steps."""
     if evidence.complete and len(evidence.waits()) < _FEWEST_STEPS:
         yield f"stragglers and links: that takes {WARM_UP + _FEWEST_STEPS + 1} steps; give more --steps"
 

@@ -75,7 +75,7 @@ def check_kernels(evidence: Evidence) -> Iterator[Finding]:
 
 
 def kernels_not_judged(evidence: Evidence) -> Iterator[str]:
-    """Only wrappers are looked into, and not every model can be run twice."""
+    """Only wrapped models are checked, and not every model can be run twice."""
     rows = [row for records in evidence.ranks.values() for row in records.of("kernels")]
     if unable := [row["unable"] for row in rows if "unable" in row]:
         yield f"kernels: the model cannot be run a second time on the side: {unable[0]}"

@@ -1,4 +1,4 @@
-"""What is looked at in a rank of `ringdp doctor`: one subject per file, each a function install(ProbeContext)."""
+"""What `ringdp doctor` observes in a rank: one subject per file, each a function install(ProbeContext)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _LIBRARY = re.compile(r"/lib(64)?/python3|/(site|dist)-packages/|^<frozen ")
 
 
 def install(context: ProbeContext, folder: Path) -> None:
-    """Adds to what the script does with its exceptions, and replaces nothing."""
+    """Chains to the script's own exception hooks instead of replacing them."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -40,7 +40,7 @@ def install(context: ProbeContext, folder: Path) -> None:
 
 
 def _is_rank() -> bool:
-    """The launcher is none: it fails because a rank has."""
+    """False in the launcher, which fails only because a rank has failed."""
     return "RANK" in os.environ or (dist.is_available() and dist.is_initialized())
 
 

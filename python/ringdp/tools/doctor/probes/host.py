@@ -20,7 +20,7 @@ _PEER = re.compile(r"^rank (\d+) \(.*?\): (.*)$", re.MULTILINE)
 
 
 def install(context: ProbeContext) -> None:
-    """Looked at once, in the second step: by then the script has set what it sets."""
+    """Read once, in the second step, when the script has made its settings."""
 
     def look() -> None:
         if context.step == 1:

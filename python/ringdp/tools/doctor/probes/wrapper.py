@@ -24,7 +24,7 @@ _LAID_OUT_ANEW = 2  # the step by which buckets have their final layout
 
 
 def install(context: ProbeContext) -> None:
-    """For every wrapper that is made from now on."""
+    """Watches every wrapper that is created from now on."""
     context.patches.around(DistributedDataParallel, "__init__", lambda original: _watched_init(context, original))
     context.patches.around(DistributedDataParallel, "_sync_buffers", lambda original: _timed_buffers(context, original))
 
@@ -76,7 +76,7 @@ class _Watch:
             self._context.write({"kind": "unused", "step": self._context.step, "names": missing})
 
     def _times(self) -> None:
-        """The figures of the step before: torch's class notes them as the next forward pass begins."""
+        """The figures of the previous step: torch's class records them when the next forward pass begins."""
         data = self._wrapper._get_ddp_logging_data()
         if self._context.step == _LAID_OUT_ANEW:
             listed = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes", "")

@@ -201,7 +201,7 @@ function drawMoves(list, playback) {
     drawPicture(at("picture"), playback);
     drawTable(at("held"), playback);
     drawMoves(at("moves"), playback);
-    // Not `disabled`, which would drop the focus of who steps by keyboard.
+    // Not `disabled`, which would drop the keyboard focus.
     for (const id of ["back", "reset"]) at(id).setAttribute("aria-disabled", String(playback.number === 0));
     at("step").setAttribute("aria-disabled", String(playback.number === playback.last));
   }

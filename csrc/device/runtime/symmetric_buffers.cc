@@ -1,4 +1,4 @@
-#include "device/runtime/segments.h"
+#include "device/runtime/symmetric_buffers.h"
 
 #include <algorithm>
 
@@ -16,8 +16,9 @@ void check_equal(const std::vector<PeerInfo>& infos, int rank) {
   for (size_t other = 0; other < infos.size(); ++other) {
     if (infos[other].bytes == infos[own].bytes) continue;
     throw Error(ErrorKind::kMismatch,
-                "rank " + std::to_string(rank) + " makes a segment of " + std::to_string(infos[own].bytes) +
-                    " bytes, rank " + std::to_string(other) + " one of " + std::to_string(infos[other].bytes) +
+                "rank " + std::to_string(rank) + " allocates a symmetric buffer of " +
+                    std::to_string(infos[own].bytes) + " bytes, rank " + std::to_string(other) + " one of " +
+                    std::to_string(infos[other].bytes) +
                     ": tensors that devices share must be equally large on all ranks",
                 static_cast<int>(other));
   }
@@ -41,16 +42,16 @@ rd_gpu_handle DeviceMemory::handle(UniqueFd* fd) const {
   return handle;
 }
 
-Segments::Segments(const Functions& functions, int device, int rank, int sharing, std::string why_never)
+SymmetricBuffers::SymmetricBuffers(const Functions& functions, int device, int rank, int sharing, std::string why_never)
     : functions_(functions), device_(device), rank_(rank), sharing_(sharing), why_never_(std::move(why_never)) {}
 
-std::shared_ptr<DeviceMemory> Segments::make(int64_t bytes, const BootstrapContext& context) {
+std::shared_ptr<DeviceMemory> SymmetricBuffers::make(int64_t bytes, const BootstrapContext& context) {
   reclaim(context);
   Place place;
   {
     const std::lock_guard lock(mutex_);
-    place =
-        segments_.insert(segments_.end(), {++made_, bytes, nullptr, {}});  // also if a peer dies below, who may map it
+    place = buffers_.insert(buffers_.end(),
+                            {++made_, bytes, nullptr, {}});  // kept also if a peer that may have mapped it dies below
   }
   UniqueFd fd;
   const std::vector<PeerInfo> infos = peer_infos_from(context.all_gather(to_bytes(offer(*place, context, &fd))));
@@ -65,37 +66,37 @@ std::shared_ptr<DeviceMemory> Segments::make(int64_t bytes, const BootstrapConte
   return refuse(place, reports.first_failure);
 }
 
-PeerInfo Segments::offer(Segment& segment, const BootstrapContext& context, UniqueFd* fd) const {
+PeerInfo SymmetricBuffers::offer(Buffer& buffer, const BootstrapContext& context, UniqueFd* fd) const {
   try {
     if (!why_never_.empty()) throw Error(ErrorKind::kInternal, why_never_);
     PeerInfo info = peer_info_of(functions_, device_);
-    const int64_t whole = align_up(std::max<int64_t>(segment.bytes, 1), plan::kDevicePackBytes);
+    const int64_t whole = align_up(std::max<int64_t>(buffer.bytes, 1), plan::kDevicePackBytes);
     auto own = std::make_shared<DeviceMemory>(functions_, device_, whole, sharing_);
-    info.bytes = segment.bytes;
+    info.bytes = buffer.bytes;
     info.memory = own->handle(fd);
     put(info.socket, context.socket);
     const std::lock_guard lock(mutex_);
-    segment.own = std::move(own);
+    buffer.own = std::move(own);
     return info;
   } catch (const Error& error) {
     return peer_info_without(error.what());
   }
 }
 
-// "" or why some of it is missing.
-std::string Segments::map(Segment& segment, const std::vector<PeerInfo>& infos,
-                          const std::vector<UniqueFd>& fds) const {
+// "", or why some of it could not be mapped.
+std::string SymmetricBuffers::map(Buffer& buffer, const std::vector<PeerInfo>& infos,
+                                  const std::vector<UniqueFd>& fds) const {
   std::string failure;
-  segment.memory.assign(infos.size(), nullptr);
+  buffer.memory.assign(infos.size(), nullptr);
   for (size_t rank = 0; rank < infos.size(); ++rank) {
     if (static_cast<int>(rank) == rank_) {
-      segment.memory[rank] = segment.own->data();
+      buffer.memory[rank] = buffer.own->data();
       continue;
     }
     try {
       void* memory = nullptr;
       require(functions_, functions_.import_memory(device_, &infos[rank].memory, fds[rank].get(), &memory));
-      segment.memory[rank] = static_cast<char*>(memory);
+      buffer.memory[rank] = static_cast<char*>(memory);
     } catch (const Error& error) {
       if (failure.empty()) failure = "memory of rank " + std::to_string(rank) + ": " + error.what();
     }
@@ -103,23 +104,23 @@ std::string Segments::map(Segment& segment, const std::vector<PeerInfo>& infos,
   return failure;
 }
 
-void Segments::unmap(Segment& segment) const {
-  for (size_t rank = 0; rank < segment.memory.size(); ++rank) {
-    if (segment.memory[rank] == nullptr || static_cast<int>(rank) == rank_) continue;
-    functions_.unimport_memory(segment.memory[rank]);
-    segment.memory[rank] = nullptr;
+void SymmetricBuffers::unmap(Buffer& buffer) const {
+  for (size_t rank = 0; rank < buffer.memory.size(); ++rank) {
+    if (buffer.memory[rank] == nullptr || static_cast<int>(rank) == rank_) continue;
+    functions_.unimport_memory(buffer.memory[rank]);
+    buffer.memory[rank] = nullptr;
   }
 }
 
-// Nobody has it mapped.
-std::shared_ptr<DeviceMemory> Segments::refuse(Place place, const std::string& why) {
+// Precondition: no peer has it mapped.
+std::shared_ptr<DeviceMemory> SymmetricBuffers::refuse(Place place, const std::string& why) {
   const std::lock_guard lock(mutex_);
-  segments_.erase(place);
+  buffers_.erase(place);
   why_not_ = why;
   return nullptr;
 }
 
-void Segments::reclaim(const BootstrapContext& context) {
+void SymmetricBuffers::reclaim(const BootstrapContext& context) {
   const std::vector<Place> ended = unused(context);
   if (ended.empty()) return;
   context.wait_for_device();
@@ -129,16 +130,16 @@ void Segments::reclaim(const BootstrapContext& context) {
   }
   context.all_gather(std::string(1, '\0'));  // importers close before exporters free
   const std::lock_guard lock(mutex_);
-  for (const Place place : ended) segments_.erase(place);
+  for (const Place place : ended) buffers_.erase(place);
 }
 
-// On all ranks. Whoever holds memory may unmapped it at any time, and nobody takes it up again.
-std::vector<Segments::Place> Segments::unused(const BootstrapContext& context) {
+// Those that no rank uses. A rank may drop its memory at any time, and never uses it again.
+std::vector<SymmetricBuffers::Place> SymmetricBuffers::unused(const BootstrapContext& context) {
   std::vector<Place> places;
   std::string held;
   {
     const std::lock_guard lock(mutex_);
-    for (Place place = segments_.begin(); place != segments_.end(); ++place) {
+    for (Place place = buffers_.begin(); place != buffers_.end(); ++place) {
       places.push_back(place);
       held += place->own.use_count() > 1 ? '1' : '0';
     }
@@ -153,66 +154,66 @@ std::vector<Segments::Place> Segments::unused(const BootstrapContext& context) {
   return ended;
 }
 
-std::optional<SegmentRef> Segments::find(const void* memory, int64_t bytes) const {
+std::optional<BufferRef> SymmetricBuffers::find(const void* memory, int64_t bytes) const {
   const std::lock_guard lock(mutex_);
-  for (const Segment& segment : segments_) {
-    if (!segment.own) continue;
-    const int64_t at = static_cast<const char*>(memory) - segment.own->data();
-    if (at < 0 || at + bytes > segment.bytes) continue;
-    const bool ends_at_pack = bytes % plan::kDevicePackBytes == 0 || at + bytes == segment.bytes;
+  for (const Buffer& buffer : buffers_) {
+    if (!buffer.own) continue;
+    const int64_t at = static_cast<const char*>(memory) - buffer.own->data();
+    if (at < 0 || at + bytes > buffer.bytes) continue;
+    const bool ends_at_pack = bytes % plan::kDevicePackBytes == 0 || at + bytes == buffer.bytes;
     if (at % plan::kDevicePackBytes != 0 || !ends_at_pack) return std::nullopt;
-    return SegmentRef{segment.number, at};
+    return BufferRef{buffer.number, at};
   }
   return std::nullopt;
 }
 
-bool Segments::holds(const void* memory) const {
+bool SymmetricBuffers::holds(const void* memory) const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(segments_.begin(), segments_.end(), [memory](const Segment& segment) {
-    if (!segment.own) return false;
-    const int64_t at = static_cast<const char*>(memory) - segment.own->data();
-    return at >= 0 && at < segment.bytes;
+  return std::any_of(buffers_.begin(), buffers_.end(), [memory](const Buffer& buffer) {
+    if (!buffer.own) return false;
+    const int64_t at = static_cast<const char*>(memory) - buffer.own->data();
+    return at >= 0 && at < buffer.bytes;
   });
 }
 
-std::vector<char*> Segments::addresses(int64_t number) const {
+std::vector<char*> SymmetricBuffers::addresses(int64_t number) const {
   const std::lock_guard lock(mutex_);
   return numbered(number).memory;
 }
 
-std::shared_ptr<DeviceMemory> Segments::memory(int64_t number) const {
+std::shared_ptr<DeviceMemory> SymmetricBuffers::memory(int64_t number) const {
   const std::lock_guard lock(mutex_);
   return numbered(number).own;
 }
 
 // Under mutex_.
-const Segments::Segment& Segments::numbered(int64_t number) const {
-  for (const Segment& segment : segments_) {
-    if (segment.number == number) return segment;
+const SymmetricBuffers::Buffer& SymmetricBuffers::numbered(int64_t number) const {
+  for (const Buffer& buffer : buffers_) {
+    if (buffer.number == number) return buffer;
   }
-  throw Error(ErrorKind::kInternal, "segment " + std::to_string(number) + " is not there");
+  throw Error(ErrorKind::kInternal, "symmetric buffer " + std::to_string(number) + " is not there");
 }
 
-int64_t Segments::bytes() const {
+int64_t SymmetricBuffers::bytes() const {
   const std::lock_guard lock(mutex_);
   int64_t sum = 0;
-  for (const Segment& segment : segments_) sum += segment.bytes;
+  for (const Buffer& buffer : buffers_) sum += buffer.bytes;
   return sum;
 }
 
-size_t Segments::count() const {
+size_t SymmetricBuffers::count() const {
   const std::lock_guard lock(mutex_);
-  return segments_.size();
+  return buffers_.size();
 }
 
-std::string Segments::why_not() const {
+std::string SymmetricBuffers::why_not() const {
   const std::lock_guard lock(mutex_);
   return why_not_;
 }
 
-void Segments::unmap() {
+void SymmetricBuffers::unmap() {
   const std::lock_guard lock(mutex_);
-  for (Segment& segment : segments_) unmap(segment);
+  for (Buffer& buffer : buffers_) unmap(buffer);
 }
 
 }  // namespace ringdp::gpu

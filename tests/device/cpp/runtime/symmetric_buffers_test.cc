@@ -1,5 +1,5 @@
 // Memory that peers map is taken and given back, and what cannot be had leaves nothing behind.
-#include "device/runtime/segments.h"
+#include "device/runtime/symmetric_buffers.h"
 
 #include <gtest/gtest.h>
 
@@ -42,25 +42,25 @@ TEST(DeviceMemory, SaysWhyThereIsNone) {
 
 }  // namespace
 
-// Segments: all ranks have one or none has; they end together, once nobody needs them; nothing is freed that others
-// map.
+// SymmetricBuffers: all ranks have one or none has; they end together, once nobody needs them; nothing is freed that
+// others map.
 
 namespace {
 
 using testing::Neighbours;
 
-class SegmentsTest : public ::testing::Test {
+class SymmetricBuffersTest : public ::testing::Test {
  protected:
   using Held = std::vector<std::shared_ptr<DeviceMemory>>;  // by rank
 
-  SegmentsTest() { arenas_ = count(); }
-  ~SegmentsTest() override {
+  SymmetricBuffersTest() { arenas_ = count(); }
+  ~SymmetricBuffersTest() override {
     for (const auto& one : met_) one->teardown();
     met_.clear();
     EXPECT_TRUE(devices.all_is_given_back());
   }
 
-  Segments& of(int rank) { return *met_[static_cast<size_t>(rank)]->segments(); }
+  SymmetricBuffers& of(int rank) { return *met_[static_cast<size_t>(rank)]->buffers(); }
   Held make(int64_t bytes) {
     Held held(kWorld);
     neighbours_.together([&](int r) { held[static_cast<size_t>(r)] = of(r).make(bytes, neighbours_.around(r)); });
@@ -87,7 +87,7 @@ class SegmentsTest : public ::testing::Test {
   size_t arenas_ = 0;
 };
 
-TEST_F(SegmentsTest, AllKnowEverybodysMemoryAndWhereTensorsLie) {
+TEST_F(SymmetricBuffersTest, AllKnowEverybodysMemoryAndWhereTensorsLie) {
   const Held first = make(1000), second = make(64);
   for (int r = 0; r < kWorld; ++r) {
     EXPECT_EQ(of(r).bytes(), 1064);
@@ -100,20 +100,20 @@ TEST_F(SegmentsTest, AllKnowEverybodysMemoryAndWhereTensorsLie) {
   }
 }
 
-TEST_F(SegmentsTest, OnlyWholePacksAndTheEndOfASegmentAreFound) {
+TEST_F(SymmetricBuffersTest, OnlyWholePacksAndTheEndOfABufferAreFound) {
   const Held held = make(1000);
   const char* const data = held[0]->data();
   EXPECT_TRUE(of(0).find(data, 1000)) << "its last pack is nobody else's";
   EXPECT_TRUE(of(0).find(data + 992, 8));
   EXPECT_FALSE(of(0).find(data, 1001));
-  EXPECT_FALSE(of(0).find(data, 1008)) << "whole packs, and the last one ends behind the segment";
+  EXPECT_FALSE(of(0).find(data, 1008)) << "whole packs, and the last one ends behind the buffer";
   EXPECT_FALSE(of(0).find(data, 8)) << "the pack holds something else, too";
   EXPECT_FALSE(of(0).find(data + 8, 992));
   EXPECT_FALSE(of(0).find(data - 16, 16));
   EXPECT_FALSE(of(0).find(met_[0]->window(), 16));
 }
 
-TEST_F(SegmentsTest, WhatNobodyHoldsIsGivenBackOnceAllSaySo) {
+TEST_F(SymmetricBuffersTest, WhatNobodyHoldsIsGivenBackOnceAllSaySo) {
   Held first = make(1000), second = make(1000);
   first[0].reset();
   reclaim();
@@ -129,14 +129,14 @@ TEST_F(SegmentsTest, WhatNobodyHoldsIsGivenBackOnceAllSaySo) {
   EXPECT_EQ(of(1).addresses(2)[2], second[2]->data());
 }
 
-TEST_F(SegmentsTest, MakingReclaims) {
+TEST_F(SymmetricBuffersTest, MakingReclaims) {
   make(1000);
   const Held held = make(500);
   EXPECT_EQ(made(), 3u);
   EXPECT_EQ(of(0).find(held[0]->data(), 500)->number, 2) << "numbers are not used again";
 }
 
-TEST_F(SegmentsTest, WithoutMemoryOnOneRankNobodyHasAny) {
+TEST_F(SymmetricBuffersTest, WithoutMemoryOnOneRankNobodyHasAny) {
   neighbours_.forge = [](int rank, PeerInfo& info) {
     if (rank == 1) info = peer_info_without("CUDA: out of memory");
   };
@@ -145,12 +145,12 @@ TEST_F(SegmentsTest, WithoutMemoryOnOneRankNobodyHasAny) {
   EXPECT_NE(make(1000)[1], nullptr) << "smaller, or later, there may be some";
 }
 
-TEST_F(SegmentsTest, WhatOneCannotMapNobodyUses) {
+TEST_F(SymmetricBuffersTest, WhatOneCannotMapNobodyUses) {
   devices.refuses_import = [](int device, const rd_gpu_handle&) { return device == 2; };
   expect_refused(1000, "rank 2: memory of rank 0: CUDA: importing is refused here");
 }
 
-TEST_F(SegmentsTest, DifferentSizesAreNamed) {
+TEST_F(SymmetricBuffersTest, DifferentSizesAreNamed) {
   std::vector<std::string> errors(kWorld);
   neighbours_.together([&](int r) {
     try {
@@ -159,11 +159,13 @@ TEST_F(SegmentsTest, DifferentSizesAreNamed) {
       errors[static_cast<size_t>(r)] = error.what();
     }
   });
-  EXPECT_NE(errors[0].find("rank 0 makes a segment of 128 bytes, rank 2 one of 64"), std::string::npos) << errors[0];
-  EXPECT_NE(errors[2].find("rank 2 makes a segment of 64 bytes, rank 0 one of 128"), std::string::npos) << errors[2];
+  EXPECT_NE(errors[0].find("rank 0 allocates a symmetric buffer of 128 bytes, rank 2 one of 64"), std::string::npos)
+      << errors[0];
+  EXPECT_NE(errors[2].find("rank 2 allocates a symmetric buffer of 64 bytes, rank 0 one of 128"), std::string::npos)
+      << errors[2];
 }
 
-TEST_F(SegmentsTest, ATensorOutlivesItsGroup) {
+TEST_F(SymmetricBuffersTest, ATensorOutlivesItsGroup) {
   Held held = make(1000);
   for (const auto& one : met_) one->teardown();
   met_.clear();
@@ -171,10 +173,10 @@ TEST_F(SegmentsTest, ATensorOutlivesItsGroup) {
   held[0]->data()[999] = 1;
 }
 
-TEST(Segments, MemoryThatAPeerMayStillMapIsKept) {
+TEST(SymmetricBuffers, MemoryThatAPeerMayStillMapIsKept) {
   Neighbours neighbours(2);
   auto met = neighbours.bootstrap();
-  neighbours.together([&](int r) { met[static_cast<size_t>(r)]->segments()->make(1000, neighbours.around(r)); });
+  neighbours.together([&](int r) { met[static_cast<size_t>(r)]->buffers()->make(1000, neighbours.around(r)); });
   met[0].reset();  // rank 1 has not let go
   {
     const std::lock_guard<std::mutex> lock(devices.mutex);
@@ -190,15 +192,15 @@ TEST(Segments, MemoryThatAPeerMayStillMapIsKept) {
 }
 
 // Its device could not be told that the group is over, so nobody reads callers' memory there.
-TEST(Segments, ARankWhosePageIsNotMappedHasNone) {
+TEST(SymmetricBuffers, ARankWhosePageIsNotMappedHasNone) {
   Neighbours neighbours(2);
   devices.fails = "host_map";
   auto met = neighbours.bootstrap();
   for (const auto& one : met) EXPECT_EQ(one->why_not(), "") << "windows serve";
   devices.fails.clear();
   neighbours.together(
-      [&](int r) { EXPECT_EQ(met[static_cast<size_t>(r)]->segments()->make(1000, neighbours.around(r)), nullptr); });
-  EXPECT_EQ(met[1]->segments()->why_not(), "rank 0: CUDA: host_map fails here");
+      [&](int r) { EXPECT_EQ(met[static_cast<size_t>(r)]->buffers()->make(1000, neighbours.around(r)), nullptr); });
+  EXPECT_EQ(met[1]->buffers()->why_not(), "rank 0: CUDA: host_map fails here");
   for (const auto& one : met) one->teardown();
   met.clear();
   EXPECT_TRUE(devices.all_is_given_back());
