@@ -98,13 +98,13 @@ TEST(Element, ComputedNansAreOneNan) {
 // The text of the kernel that makes NaN of what was aborted, on host threads.
 
 // What the first of a block has seen all have seen.
-struct PoisonPrimitives : testing::InTurn {
+struct PoisonPrimitives : InTurn {
   inline static bool any = false;
   static bool sync_or(bool flag) { return any = flag || (at_thread > 0 && any); }
 };
 
-void run(const PoisonWork& work) {
-  testing::run_in_turn([&] { run_poison<PoisonPrimitives>(work); });
+void run_by_threads(const PoisonWork& work) {
+  run_in_turn([&] { run_poison<PoisonPrimitives>(work); });
 }
 
 template <class T>
@@ -115,7 +115,8 @@ void expect_nan_exactly_when_aborted(bool (*is_nan)(T)) {
       const size_t end = std::min(begin + count, memory.size() - 1);
       for (const uint32_t abort : {0u, 1u}) {
         std::memset(memory.data(), 0x11, memory.size() * sizeof(T));
-        run({reinterpret_cast<char*>(memory.data() + begin), static_cast<int64_t>((end - begin) * sizeof(T)), &abort});
+        const int64_t bytes = static_cast<int64_t>((end - begin) * sizeof(T));
+        run_by_threads({reinterpret_cast<char*>(memory.data() + begin), bytes, &abort});
         for (size_t i = 0; i < memory.size(); ++i) {
           EXPECT_EQ(is_nan(memory[i]), abort != 0 && begin <= i && i < end) << i << " of " << begin << " to " << end;
         }
