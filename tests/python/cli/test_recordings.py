@@ -166,6 +166,6 @@ def test_a_page_or_figures(file: Path, capsys: Any) -> None:
 
 
 def test_torch_is_not_needed(file: Path, run_python: Any) -> None:
-    code = f"import sys; sys.modules['torch'] = None\nfrom ringdp.cli import main\nmain(['report', {str(file)!r}])"
+    code = f"import sys; sys.modules['torch'] = None\nfrom ringdp.cli import main\nmain.main(['report', {str(file)!r}])"
     result = run_python(code)
     assert result.returncode == 0, result.stderr
