@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import importlib.util
 import os
 import sys
@@ -14,7 +15,7 @@ import torch
 from runner.cell import OPS, Cell, parse_size, seed_of, size_name
 from runner.coordinator import Coordinator, Team, TeamLost
 from runner.limits import probe_bytes, shared_bytes, sweep_bytes
-from runner.native import DTYPES, Block, make_shared
+from runner.native import DTYPES, SOURCE, Block, compile_native, load_native, make_shared
 from runner.peers import PEERS, commands, why_missing
 from runner.rounds import CellRun, Entry, Length, entries_of
 from runner.session import refusal
@@ -88,7 +89,20 @@ def test_probe_moves_what_must_enter_a_host():
     assert probe_bytes(Cell("all_gather", "float32", 8, 4096), hosts=4) == 3072
 
 
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SEEDS = [11, 222, 3333]
+
+
+@pytest.fixture(scope="session")
+def native():
+    """The library of native.c, compiled once for all workers and sessions."""
+    # Another text has another folder.
+    folder = BENCHMARKS.parent / "build" / f"runner-native-{SOURCE.stat().st_mtime_ns}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        library = folder / "native.so"
+        return load_native(library if library.exists() else compile_native(folder))
 
 
 def filled(native, dtype, count, seed, first=0):
@@ -251,7 +265,6 @@ def test_a_candidate_that_refuses_does_not_take_part():
     assert [(entry.candidate, entry.index) for entry in took_part] == [("ringdp", 0), ("sweep", 2)]
 
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 MPIS = ("openmpi", "mpich", "intelmpi")
 
 

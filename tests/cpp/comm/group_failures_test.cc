@@ -229,7 +229,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values("shm", "tcp"),
                          [](const auto& p) { return std::string(p.param); });
 
 // Tensors in heaps after a failure stay shared if every peer has stopped. A peer that is suspended in the middle of its
-// pass needs a process of its own: tests/faults/test_fence.py.
+// pass needs a process of its own: tests/faults/test_death.py.
 
 constexpr int64_t kElements = 1'000'003;
 

@@ -1,8 +1,16 @@
+// What a recorder keeps: groups, events of several threads, counters and delays.
 #include "trace/recorder.h"
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <set>
+#include <string>
 #include <thread>
+#include <vector>
+
+#include "trace/counters.h"
+#include "trace/events.h"
 
 namespace ringdp::trace {
 namespace {
@@ -61,6 +69,122 @@ TEST(Recorder, LastingTextsAreKeptOnce) {
   EXPECT_STREQ(first, "a plan");
   EXPECT_EQ(interned("a plan"), first);
   EXPECT_NE(interned("another"), first);
+}
+
+TEST(Event, EveryKindHasANameOfItsOwn) {
+  std::set<std::string> names;
+  for (int kind = 0; kind < kKindCount; ++kind) names.insert(name_of(static_cast<Kind>(kind)));
+  EXPECT_EQ(names.size(), static_cast<size_t>(kKindCount));
+  EXPECT_STREQ(name_of(Kind::kEnqueued), "enqueued");
+  EXPECT_STREQ(name_of(Kind::kStepped), "stepped");
+}
+
+// Every field depends on `number`: a torn event is seen.
+Event numbered(int64_t number) {
+  Event event;
+  event.peer = static_cast<int32_t>(number);
+  event.time_ns = event.bytes = event.ns = number;
+  event.seq = static_cast<uint64_t>(number);
+  return event;
+}
+
+void expect_untorn(const Event& event) {
+  EXPECT_EQ(event.peer, event.time_ns);
+  EXPECT_EQ(event.bytes, event.time_ns);
+  EXPECT_EQ(event.ns, event.time_ns);
+  EXPECT_EQ(event.seq, static_cast<uint64_t>(event.time_ns));
+}
+
+TEST(Ring, GivesBackWhatWasWritten) {
+  Ring ring(4);
+  EXPECT_TRUE(ring.read().empty());
+  Event event = numbered(7);
+  event.kind = Kind::kBlocked;
+  event.dtype = DType::kBF16;
+  event.op = ReduceOp::kAvg;
+  event.group = 3;
+  event.thread = 99;
+  event.name = "all_reduce";
+  ring.write(event);
+  const auto events = ring.read();
+  ASSERT_EQ(events.size(), 1u);
+  expect_untorn(events[0]);
+  EXPECT_EQ(events[0].kind, Kind::kBlocked);
+  EXPECT_EQ(events[0].dtype, DType::kBF16);
+  EXPECT_EQ(events[0].op, ReduceOp::kAvg);
+  EXPECT_EQ(events[0].group, 3);
+  EXPECT_EQ(events[0].thread, 99);
+  EXPECT_STREQ(events[0].name, "all_reduce");
+}
+
+TEST(Ring, KeepsTheLatestInOrderOfTime) {
+  Ring ring(8);
+  for (int64_t number = 20; number > 0; --number) ring.write(numbered(number));
+  const auto events = ring.read();
+  ASSERT_EQ(events.size(), 8u);
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(events[i].time_ns, i + 1);
+  EXPECT_EQ(ring.written(), 20u);
+  EXPECT_EQ(ring.lost(), 0u);
+}
+
+TEST(Ring, OfNoSizeKeepsNothing) {
+  Ring ring(0);
+  ring.write(numbered(1));
+  EXPECT_TRUE(ring.read().empty());
+  EXPECT_EQ(ring.written(), 0u);
+}
+
+// Writers overtake each other in a ring of few slots while a reader looks; what is lost is counted.
+TEST(Ring, ManyThreadsWriteAndOneReadsWithoutTornEvents) {
+  constexpr int kThreads = 4;
+  constexpr int64_t kEvents = 20'000;
+  Ring ring(16);
+  std::atomic<bool> done{false};
+  std::thread reader([&] {
+    while (!done) {
+      for (const Event& event : ring.read()) expect_untorn(event);
+    }
+  });
+  std::vector<std::thread> writers;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    writers.emplace_back([&, thread] {
+      for (int64_t i = 0; i < kEvents; ++i) ring.write(numbered(thread * kEvents + i));
+    });
+  }
+  for (auto& writer : writers) writer.join();
+  done = true;
+  reader.join();
+  EXPECT_EQ(ring.written(), static_cast<uint64_t>(kThreads * kEvents));
+  EXPECT_LT(ring.lost(), ring.written());
+  const auto events = ring.read();
+  EXPECT_FALSE(events.empty());
+  for (const Event& event : events) expect_untorn(event);
+}
+
+TEST(Delays, WhoWaitsLeastCameLast) {
+  const Delay delay = delay_of({200, 190, 3, 210});
+  EXPECT_EQ(delay.rank, 2);
+  EXPECT_EQ(delay.ns, 187);  // had rank 2 come with rank 1
+}
+
+TEST(Delays, WhoeverCameTogetherDelaysNobody) {
+  EXPECT_EQ(delay_of({50, 0, 0}).ns, 0);
+  EXPECT_EQ(delay_of({0, 0}).ns, 0);
+}
+
+TEST(Delays, WhatIsNotKnownOfAllIsOfNone) {
+  EXPECT_EQ(delay_of({100, -1, 5}).ns, 0);
+  EXPECT_EQ(delay_of({100}).ns, 0);
+  EXPECT_EQ(delay_of({}).ns, 0);
+}
+
+TEST(Delays, AddUpByRank) {
+  Delays delays(3);
+  delays.add(delay_of({10, 0, 30}));
+  delays.add(delay_of({0, 5, 9}));
+  delays.add(delay_of({20, 0, 30}));
+  delays.add(delay_of({-1, -1, -1}));
+  EXPECT_EQ(delays.by_rank(), (std::vector<int64_t>{5, 30, 0}));
 }
 
 }  // namespace

@@ -244,8 +244,7 @@ TEST(CallersMemory, WhatIsNotOverHasTheBitsOfTheSerialFold) {
 
 // What these tests would miss if they were blind: each thing that keeps plans right is taken away, and must show as
 // wrong bits, or as a wait without end. Chance decides when, so a mutant runs again with other seeds until it is
-// caught. Flags one by one are taken away in tests/device/cpp/plan/check_test.cc and race_test.cc, where no
-// chance is needed.
+// caught. Flags one by one are taken away in tests/device/cpp/plan/check_test.cc, where no chance is needed.
 
 namespace {
 

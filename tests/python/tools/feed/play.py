@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from ringdp.tools.attach.records import RankRecords
 from ringdp.tools.feed.exchange import records_of
 from ringdp.tools.feed.hooks import Watcher, unwatch, watch
 from ringdp.tools.feed.judge import Report, judge
@@ -33,10 +34,14 @@ def played(draw_as: Callable[[int], object], world: int) -> dict[int, list[dict[
     return rows
 
 
+def ranks_of(draw_as: Callable[[int], object], world: int) -> dict[int, RankRecords]:
+    """The same as rank 0 reads them."""
+    return {rank: records_of(rank, world, rows) for rank, rows in played(draw_as, world).items()}
+
+
 def judged(draw_as: Callable[[int], object], world: int) -> Report:
     """The report on it."""
-    rows = played(draw_as, world)
-    return judge({rank: records_of(rank, world, rows[rank]) for rank in rows}, only_training=False)
+    return judge(ranks_of(draw_as, world), only_training=False)
 
 
 def epochs_of(

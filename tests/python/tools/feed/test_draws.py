@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from play import epochs_of, fixed, judged, numbered, played, sharded
+from play import epochs_of, fixed, judged, numbered, played, ranks_of, sharded
 from ringdp.tools.attach.finding import problems
 from ringdp.tools.feed.draws import feeds_of, unwatched
 from ringdp.tools.feed.exchange import records_of
 from ringdp.tools.feed.judge import judge
 from torch.utils.data import DataLoader
-
-
-def ranks_of(draw_as, world):
-    return {rank: records_of(rank, world, rows) for rank, rows in played(draw_as, world).items()}
 
 
 def test_epochs_by_rank_and_index():

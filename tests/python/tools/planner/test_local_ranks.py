@@ -1,15 +1,21 @@
-"""Reports of measuring ranks come back, a failed or late rank is named, nothing stays."""
+"""Ranks of this machine: how they are started and ended, what they report, what they run."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from ringdp.tools.planner import local_ranks
+import torch
+from ringdp.tools.planner import local_ranks, workload
 from ringdp.tools.planner.local_ranks import MeasurementFailed, ProbeJob, run_probe
+from ringdp.tools.planner.prediction import calibrated, memory
+from ringdp.tools.planner.probe import counted, held
+from ringdp.tools.planner.question import InputError
+from ringdp.tools.planner.workload import mlp
 
 
 def test_a_job_survives_json():
@@ -18,14 +24,10 @@ def test_a_job_survives_json():
     assert ProbeJob(**{**told, "sizes": tuple(told["sizes"])}) == job
 
 
-@pytest.fixture(autouse=True)
-def fakes(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-
-
 @pytest.fixture
 def started(monkeypatch):
-    """Every process that is started."""
+    """Every process that is started; reporting_rank is a module that it finds."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     processes = []
 
     class Watched(local_ranks.subprocess.Popen):
@@ -79,3 +81,98 @@ def test_a_late_rank_is_named(started):
     with pytest.raises(MeasurementFailed, match="rank 0 has not ended in time"):
         run_probe(job("sleeps"), 1, limit_s=0.2, module="reporting_rank")
     assert all(process.poll() is not None for process in started)
+
+
+# Two real ranks, whose memory is that of the formulas, also where nothing was calibrated.
+
+JOB = ProbeJob("mlp", 4, 3, (4096, 1 << 20), bucket_mb=2.0, seconds=0.5)
+
+
+@pytest.fixture(scope="module")
+def reports():
+    """Reports of two ranks of this machine."""
+    return run_probe(JOB, 2)
+
+
+def test_two_ranks_report_all_that_a_calibration_needs(reports):
+    sizes = counted(mlp(), 4)
+    for report in reports:
+        assert 2 <= len(report["step"]) <= 3 and len(report["forward"]) == len(report["optimizer"])
+        assert [size for size, _, _ in report["collectives"]] == [4096, 1 << 20]
+        assert all(seconds > 0 for _, seconds, _ in report["collectives"])
+        assert report["sizes"] == sizes
+        assert sum(report["buckets"]) == sizes["gradients"] and len(report["buckets"]) > 2
+        assert all(0 < ready <= 1.01 for row in report["ready"] for ready in row)
+        whole = sum(size for name, size in sizes.items() if name != "two_units")
+        assert report["peak"] == pytest.approx(report["base"] + whole, rel=0.03)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("micro_batch", "stage"), [(1024, 3), (4096, 0), (4, 3)])
+def test_memory_of_what_no_calibration_has_seen(reports, micro_batch, stage):
+    found = calibrated(reports, JOB, 2, None)
+    expected = memory(replace(found, **counted(mlp(), micro_batch)), 2, stage)
+    unseen = replace(JOB, micro_batch=micro_batch, zero_stage=stage, steps=2, sizes=(), alone=False)
+    assert max(report["peak"] for report in run_probe(unseen, 2)) == pytest.approx(expected, rel=0.03)
+
+
+def test_memory_of_this_process_grows_by_what_it_holds():
+    before = held()
+    kept = bytearray(64 << 20)
+    assert held() - before == pytest.approx(len(kept), rel=0.1)
+
+
+# Workloads: those built in train; others are found by name, or refused in one line.
+
+
+@pytest.mark.parametrize("name", workload.BUILT_IN)
+def test_a_step_lowers_the_loss(name):
+    chosen = workload.load(name)
+    model, batch = chosen.model(), chosen.batch(4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(3):
+        loss = chosen.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[2] < losses[0]
+
+
+def test_models_of_all_ranks_are_equal():
+    one, other = (workload.load("mlp").model() for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+FILE = (
+    "from ringdp.tools.planner.workload import mlp\ndef small():\n    return mlp(2, 8)\ndef nothing():\n    return 3\n"
+)
+
+
+@pytest.fixture
+def own_file(tmp_path, monkeypatch):
+    (tmp_path / "my_own_workload.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield "my_own_workload"
+    sys.modules.pop("my_own_workload", None)
+
+
+def test_one_s_own(own_file):
+    assert sum(p.numel() for p in workload.load(f"{own_file}:small").model().parameters()) == 2 * 72
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("gtp", "type gpt, mlp or module:function"),
+        ("no_such_module:f", "ModuleNotFoundError"),
+        ("my_own_workload:gone", "AttributeError"),
+        ("my_own_workload:nothing", "returned int"),
+    ],
+)
+def test_what_is_wrong_is_one_line(own_file, name, named):
+    with pytest.raises(InputError) as refusal:
+        workload.load(name)
+    assert named in str(refusal.value) and f"'{name}'" in str(refusal.value) and "\n" not in str(refusal.value)

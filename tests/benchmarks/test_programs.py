@@ -1,0 +1,298 @@
+"""Programs of benchmarks/ from end to end, on tiny models: what is right passes, what is broken is seen."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+import zero
+import zero_memory
+import zero_step
+from ablation import rows_of, text_of, verdict
+from programs import read, run
+from runner.cell import OPS
+from runner.hosts import why_impossible
+from runner.program import Bar
+from sharding.memory import Row, Sampler, pss
+from sharding.model import MasteredAdamW
+from sharding.stages import BF16, FP32, bytes_per_parameter, passes_per_step
+from torch import nn
+
+QUICK = ("--ranks", 2, "--rounds", 2, "--seconds", 0)
+
+
+def test_every_collective_is_measured_and_right(tmp_path):
+    out, picture = tmp_path / "r.json", tmp_path / "r.png"
+    said = run(
+        *("collectives.py", *QUICK, "--sizes", "4KiB", "--ops", "all", "--dtypes", "all"),
+        *("--peers", "all", "--peers-folder", tmp_path, "--json", out, "--plot", picture),
+    )
+    result = read(out)
+    assert picture.stat().st_size > 10_000
+    assert result["machine"]["cores"] >= 1
+    for op in OPS:
+        for dtype in ("float32", "bfloat16"):
+            rows = {row["candidate"]: row for row in result["rows"] if (row["op"], row["type"]) == (op, dtype)}
+            assert {"ringdp", "gloo", "sweep", "barrier"} <= set(rows)
+            assert ("shuffle" in rows) == (op == "all_reduce")
+            assert all(row["wrong"] == 0 and row["rounds"] == 2 and row["time_us"] > 0 for row in rows.values())
+            assert rows["ringdp"]["of_sweep"]["median"] > 0
+            assert rows["ringdp"]["over_gloo"]["p10"] <= rows["ringdp"]["over_gloo"]["p90"]
+    for peer in ("openmpi", "mpich", "intelmpi", "deepspeed"):
+        assert f"{peer}, 2 ranks: not installed" in said
+
+
+def test_one_wrong_element_makes_the_status_one(tmp_path):
+    out = tmp_path / "r.json"
+    run(
+        *("collectives.py", *QUICK, "--sizes", "4KiB", "--backend", "broken:broken_backend", "--json", out),
+        status=1,
+    )
+    wrong = {row["candidate"]: row["wrong"] for row in read(out)["rows"]}
+    rounds, ranks = 2 + 2, 2  # with the warm-up
+    assert wrong.pop("broken") == rounds * ranks
+    assert set(wrong.values()) == {0}
+
+
+def test_a_backend_that_cannot_start_is_reported_and_nothing_hangs():
+    said = run("collectives.py", *QUICK, "--sizes", "64", "--backend", "absent:no_such_module", status=1)
+    assert "no_such_module" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--sizes", "4x"], "no size"),
+        (["--ranks", "1"], "2 to 64 ranks"),
+        (["--ops", "all_sum"], "'all_sum' is none of"),
+        (["--ranks", "3", "--hosts", "2"], "does not divide evenly"),
+        (["--json", "/no/such/folder/r.json"], "there is no folder"),
+        (["--backend", "nccl"], "NAME:MODULE"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(arguments, words):
+    assert words in run("collectives.py", *arguments, status=2)
+
+
+def test_over_hosts_the_limit_is_a_pair_of_sockets(tmp_path):
+    if reason := why_impossible():
+        pytest.skip(reason)
+    out = tmp_path / "r.json"
+    run("collectives.py", *QUICK, "--sizes", "64KiB", "--hosts", 2, "--rate", 1, "--json", out)
+    rows = {row["candidate"]: row for row in read(out)["rows"]}
+    assert set(rows) == {"ringdp", "gloo", "probe"}
+    assert rows["ringdp"]["of_probe"]["median"] > 0
+    assert sum(row["wrong"] for row in rows.values()) == 0
+
+
+# benchmarks/ablation.py from end to end, on a tiny model; its arithmetic on samples with known medians.
+
+MODES = ["naive", "overlap per parameter", "bucketed", "bucketed + overlap", "alone"]
+TINY = ("--rounds", 2, "--layers", 3, "--width", 32, "--rows", 4, "--bucket-mb", 0.004)
+
+
+@pytest.mark.parametrize("backend", ["ringdp", pytest.param("gloo", marks=pytest.mark.long)])
+def test_four_modes_in_one_run(tmp_path, backend):
+    out = tmp_path / "r.json"
+    said = run("ablation.py", *TINY, "--backend", backend, "--json", out)
+    rows = {row["mode"]: row for row in read(out)["rows"]}
+    assert list(rows) == MODES and all(mode in said for mode in MODES)
+    assert rows["naive"]["collectives"] == rows["overlap per parameter"]["collectives"] == 6
+    assert rows["bucketed"]["collectives"] == rows["bucketed + overlap"]["collectives"] == 3
+    for mode in ("naive", "bucketed"):
+        assert rows[mode]["exposed"] == pytest.approx(rows[mode]["communication"])
+
+
+def sample(step: float, communication: float = 0.0, exposed: float = 0.0, last: float = 1.0) -> dict[str, float]:
+    return {"step": step, "communication": communication, "exposed": exposed, "last": last, "collectives": 2}
+
+
+def test_rows_are_medians_of_the_rank_that_computed_longest():
+    ranks = [
+        {
+            "samples": {
+                "naive": [sample(4.0), sample(6.0), sample(8.0)],
+                "bucketed + overlap": [sample(2.0, 4.0, 2.0)] * 3,
+            }
+        },
+        {
+            "samples": {
+                "naive": [sample(4.0), sample(6.0), sample(8.0)],
+                "bucketed + overlap": [sample(3.0, 4.0, 3.0)] * 3,
+            }
+        },
+    ]
+    naive, best = rows_of(ranks)
+    assert (naive.step, naive.speedup, best.step, best.speedup, best.exposed, best.hidden) == (6, 1, 2, 3, 2, 0.5)
+    assert verdict([naive, best])[0] is False and "MORE" in verdict([naive, best])[1]
+    assert "50%" in text_of([naive, best])
+
+
+def test_the_bar_is_the_last_bucket_plus_a_tenth():
+    def judged(exposed: float) -> bool:
+        samples = {"naive": [sample(1.0)], "bucketed + overlap": [sample(1.0, 3.0, exposed, 1.0)]}
+        return verdict(rows_of([{"samples": samples}]))[0]
+
+    assert judged(1.09) and not judged(1.11)
+
+
+def test_bad_input_of_the_ablation_is_refused():
+    assert "--rounds is 0" in run("ablation.py", "--rounds", 0, status=2)
+    assert "do not divide evenly" in run("ablation.py", "--ranks", 3, "--hosts", 2, status=2)
+
+
+# benchmarks/zero.py, zero_memory.py and zero_step.py from end to end on tiny models; their arithmetic and checks.
+
+
+def test_every_stage_races_torchs_program_and_ends_with_the_same_bits(tmp_path):
+    out = tmp_path / "r.json"
+    tiny = ("--rounds", 2, "--layers", 2, "--width", 48, "--rows", 4)
+    said = run("zero.py", *tiny, "--json", out)
+    names = [row["training"] for row in read(out)["rows"]]
+    assert names == [
+        "ringdp stage 1",
+        "ringdp stage 1, gather=forward",
+        "DDP + ZeroRedundancyOptimizer",
+        "ringdp stage 2",
+        "ringdp stage 2, gather=forward",
+        "FSDP2, parameters kept",
+        "ringdp stage 3",
+        "ringdp stage 3, prefetch off",
+        "FSDP2",
+    ]
+    assert "parameters of ringdp's trainings: equal" in said
+    assert "ringdp stage 2 / ringdp stage 2, gather=forward: " in said
+    assert [bar["least"] for bar in read(out)["bars"]] == [1.5, 2.0, 1.0]
+    waited = {row["training"]: row["exposed gathers"] for row in read(out)["rows"]}
+    assert [name for name in names if waited[name]] == [name for name in names if name.startswith("ringdp")]
+
+
+def test_a_round_takes_as_long_as_its_slowest_rank():
+    ranks = [{"seconds": {"a": [1.0, 5.0]}}, {"seconds": {"a": [2.0, 3.0]}}]
+    assert zero.by_round(ranks, "seconds", max) == {"a": [2.0, 5.0]}
+
+
+def test_a_bar_is_held_from_its_value_on():
+    assert Bar("x", 1.5, 1.5).held and not Bar("x", 1.49, 1.5).held
+    assert "NOT HELD: x 1.49" in str(Bar("x", 1.49, 1.5))
+
+
+def test_bad_input_of_zero_is_refused():
+    assert "--stages has '4'" in run("zero.py", "--stages", "1,4", status=2)
+    assert "do not divide evenly" in run("zero.py", "--ranks", 3, "--hosts", 2, status=2)
+
+
+def test_a_run_reports_memory_bytes_sent_and_bits(tmp_path):
+    out = tmp_path / "r.json"
+    small = ("--ranks", 2, "--layers", 2, "--width", 256, "--stages", "2", "--micro-batches", 2)
+    said = run("zero_memory.py", *small, "--slack", 1000, "--json", out)  # so small a model is less than the noise
+    (row,) = read(out)["rows"]
+    assert "right at every stage" in said and len(row["digest"]) == 64
+    assert row["sent_formula"] == 3 * 2 * 256**2 * 4 / 2 <= row["sent"]
+    assert row["account"]["parameters"] == 4 and row["account"]["gradients"] == 2 and row["account"]["state"] >= 4
+
+
+def test_stages_are_compared_where_they_have_the_same_sums():
+    rows = [replace(RIGHT, stage=stage, digest=digest) for stage, digest in ((0, "a"), (1, "a"), (2, "b"), (3, "b"))]
+    assert [zero_memory.expected_digest(row, rows, 1) for row in rows] == ["a"] * 4
+    assert [zero_memory.expected_digest(row, rows, 2) for row in rows] == ["a", "a", "b", "b"]
+
+
+def test_bad_input_of_zero_memory_is_refused():
+    assert "--stages is '0,4'" in run("zero_memory.py", "--stages", "0,4", status=2)
+    assert "--ranks is 1, must be at least 2" in run("zero_memory.py", "--ranks", 1, status=2)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
+def test_formulas_are_those_of_the_paper(n):
+    assert [bytes_per_parameter(s, n, FP32) for s in range(4)] == pytest.approx([16, 8 + 8 / n, 4 + 12 / n, 16 / n])
+    assert [bytes_per_parameter(s, n, BF16) for s in range(4)] == pytest.approx([16, 4 + 12 / n, 2 + 14 / n, 16 / n])
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_passes_are_gathers_and_reductions(k):
+    gathers, reductions = (0, 1, 1, 2 * k), (2 * k, 2 * k, k, k)
+    assert [passes_per_step(stage, k) for stage in range(4)] == list(map(sum, zip(gathers, reductions, strict=True)))
+
+
+RIGHT = Row(2, 4, 7.0, 7.5, 0.1, {}, {"buckets": 0.5, "padding": 0.0}, 600.0, 600.0, "a")
+
+
+def test_what_is_right_is_not_complained_about():
+    assert RIGHT.wrong(1.03, "a") == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"measured": 16.0}, "memory 16.00"),  # a stage that silently keeps everything
+        ({"measured": 4.0}, "memory 4.00"),  # or has not measured all of it
+        ({"sent": 900.0}, "900 bytes sent"),  # or all-reduces
+        ({"sent": 0.0}, "0 bytes sent"),
+        ({"digest": "b"}, "parameters b"),
+    ],
+)
+def test_each_of_the_three_is_found_wrong_alone(changed, word):
+    (said,) = replace(RIGHT, **changed).wrong(1.03, "a")
+    assert said.startswith(word)
+
+
+def test_stage_0_may_have_torchs_temporaries_and_others_may_not():
+    held = replace(RIGHT, formula=16.0, measured=16.7, account={"buckets": 0.0, "padding": 0.0})
+    assert replace(held, stage=0).wrong(1.03, "a") == []
+    assert replace(held, stage=1).wrong(1.03, "a")
+
+
+def test_what_a_process_holds_is_seen_and_seen_to_go():
+    size = 64 << 20
+    with Sampler() as sampler:
+        sampler.start([os.getpid()])
+        begin, before = time.monotonic(), pss()
+        block = bytearray(size)
+        full = pss()
+        while sampler.peak(os.getpid(), begin, time.monotonic()) < before + 0.9 * size:
+            pass
+        del block
+    assert full - before == pytest.approx(size, rel=0.1)
+    assert pss() - before < size / 2
+    assert sampler.peak(os.getpid(), begin - 2, begin - 1) == 0 and pss(2**30) == 0
+
+
+def test_stage_0_in_bfloat16_steps_float32_copies():
+    torch.manual_seed(0)
+    module = nn.Linear(3, 2).bfloat16()
+    masters = [p.detach().float().requires_grad_() for p in module.parameters()]
+    plain, ours = torch.optim.AdamW(masters, lr=0.1), MasteredAdamW(module, 0.1)
+    for _ in range(2):
+        for p, master in zip(module.parameters(), masters, strict=True):
+            p.grad = torch.full_like(p, 0.3)
+            master.grad = p.grad.float()
+        ours.step()
+        plain.step()
+    assert all(torch.equal(p, m.bfloat16()) for p, m in zip(module.parameters(), masters, strict=True))
+    ours.zero_grad()
+    assert all(p.grad is None for p in module.parameters())
+
+
+def test_four_optimizers_in_one_run_with_torchs_bits(tmp_path):
+    out = tmp_path / "r.json"
+    said = run("zero_step.py", "--parameters", 10_001, "--tensors", 3, "--rounds", 2, "--json", out)
+    result = read(out)
+    assert [row["optimizer"] for row in result["rows"]] == ["torch", "torch fused", "ringdp", "ringdp fused"]
+    assert all(row["seconds"] > 0 for row in result["rows"])
+    assert "equal to torch's bits" in said
+    assert [bar["least"] for bar in result["bars"]] == [3.0, 0.4, 0.95]
+    assert sum(f"held: {bar['what']}" in said.lower() for bar in result["bars"]) == 3
+
+
+def test_a_ratio_is_the_median_of_those_of_the_rounds():
+    seconds = {"ringdp": [1.0, 2.0, 4.0], "torch": [2.0, 2.0, 2.0]}
+    assert zero_step.ratio(seconds, "ringdp", "torch") == 1.0
+
+
+def test_bad_input_of_zero_step_is_refused():
+    assert "--rounds is 0" in run("zero_step.py", "--rounds", 0, status=2)
+    assert "more than --parameters 3" in run("zero_step.py", "--parameters", 3, status=2)
