@@ -330,7 +330,7 @@ REFUSALS = {
     "sparse": Refusal((2, 3), "sparse", kind="sparse"),
     "same memory": Refusal((1, 2, 3), "share memory", kind="same memory"),
     "unused": Refusal((0, 1, 2, 3), "did not receive grad for rank", kind="never"),
-    "an optimizer of torch": Refusal((1, 2, 3), "steps parameters"),
+    "an optimizer of torch": Refusal((1, 2, 3), "cannot step parameters"),
     "two backward passes": Refusal((0, 1, 2, 3), "backward ran twice on one|A further backward pass needs a forward"),
     "clipped by torch": Refusal((2, 3), "is averaged and in shards"),
     "unfrozen": Refusal((0, 1, 2, 3), "was frozen when the model was wrapped"),

@@ -92,7 +92,7 @@ def split_six(received: list[int]) -> None:
 
 # what is called -> what the error must say
 REFUSED = {
-    "float8": (lambda: dist.all_reduce(torch.ones(2).to(torch.float8_e5m2)), "SUM of float8_e5m2 has no meaning"),
+    "float8": (lambda: dist.all_reduce(torch.ones(2).to(torch.float8_e5m2)), "SUM of float8_e5m2 is not supported"),
     "AVG of bool": (lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG), "AVG of bool"),
     "expanded sum": (lambda: dist.all_reduce(torch.ones(1).expand(3)), "share memory"),
     "expanded part": (lambda: dist.scatter(torch.ones(1).expand(3), three_lists(3)), "share memory"),

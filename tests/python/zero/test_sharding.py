@@ -46,7 +46,7 @@ def refused(what: str) -> None:
 
 @pytest.mark.parametrize(
     ("what", "says"),
-    [("hook", "zero_stage=2 keeps shards"), ("join", "zero_stage=1"), ("optimizer", "AdamW steps parameters")],
+    [("hook", "zero_stage=2 keeps shards"), ("join", "zero_stage=1"), ("optimizer", "AdamW cannot step parameters")],
 )
 def test_what_does_not_go_with_shards_is_named(pair, what, says):
     for outcome in pair.attempt(refused, what):
