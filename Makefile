@@ -8,7 +8,8 @@ PIP_ARGS ?=
 NPROC    ?= 2
 ARGS     ?=
 PACKAGES := 'setuptools>=70' 'wheel>=0.43' 'ninja>=1.11' 'cmake>=3.24' 'numpy>=1.26' 'pytest>=7.4' \
-            'pytest-xdist>=3.5' 'coverage>=7.10' 'expecttest>=0.2' 'rich>=13' 'matplotlib>=3.7'
+            'pytest-xdist>=3.5' 'coverage>=7.10' 'expecttest>=0.2' 'rich>=13' 'matplotlib>=3.7' \
+            'clang-format==14.0.6' 'ruff==0.17.6'
 # Trainers that some tests run ringdp under; those tests are skipped where pip cannot get them.
 INTEGRATIONS := 'lightning>=2.4' 'accelerate>=1.0'
 # What operates the pages in a browser; likewise.

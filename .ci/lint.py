@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CLANG_FORMAT = "clang-format-14"  # releases differ in details
+CLANG_FORMAT = "clang-format 14"  # releases differ in details
 CPP = (".cc", ".h", ".cu", ".cuh")
 
 
@@ -25,15 +25,19 @@ def cpp_files(root: Path = ROOT) -> list[str]:
     return [path.relative_to(root).as_posix() for path in sorted(files)]
 
 
+def tool_named(*names: str) -> str | None:
+    """The path of a tool: that of this interpreter's environment, or the first one on the path."""
+    own = (Path(sys.executable).parent / name for name in names)
+    return next((str(path) for path in own if path.exists()), None) or next(
+        filter(None, map(shutil.which, names)), None
+    )
+
+
 def clang_format() -> str | None:
     """The release of clang-format with which the code is formatted, where it is installed."""
-    return CLANG_FORMAT if shutil.which(CLANG_FORMAT) else None
-
-
-def ruff() -> str | None:
-    """The path of ruff: that of this interpreter's environment, or one on the path."""
-    own = Path(sys.executable).parent / "ruff"
-    return str(own) if own.exists() else shutil.which("ruff")
+    tool = tool_named("clang-format-14", "clang-format")
+    said = subprocess.run([tool, "--version"], capture_output=True, text=True).stdout if tool else ""
+    return tool if " version 14." in said else None
 
 
 def run(tool: str, *arguments: str, root: Path = ROOT) -> bool:
@@ -57,7 +61,7 @@ def format_cpp(apply: bool, root: Path = ROOT) -> bool:
 
 def format_python(apply: bool, root: Path = ROOT) -> bool:
     """Checks or rewrites the Python code."""
-    tool = ruff()
+    tool = tool_named("ruff")
     if tool is None:
         print("skipped: no ruff")
         return True

@@ -29,7 +29,7 @@ def tree(tmp_path):
 
 def test_cpp_is_checked_and_formatted(lint, tree, capsys):
     if lint.clang_format() is None:
-        pytest.skip("no clang-format")
+        pytest.skip("no clang-format 14")
     (tree / "csrc/good.h").write_text("#pragma once\nint f(int x);\n")
     assert lint.format_cpp(apply=False, root=tree)
     (tree / "csrc/bad.cc").write_text("int f( int x ) {return x;\n}\n")
@@ -39,14 +39,15 @@ def test_cpp_is_checked_and_formatted(lint, tree, capsys):
     assert (tree / "csrc/bad.cc").read_text() == "int f(int x) { return x; }\n"
 
 
-def test_this_repository_is_formatted(lint):
-    if lint.clang_format() is None:
-        pytest.skip("no clang-format-14")
-    assert lint.format_cpp(apply=False)
+@pytest.mark.parametrize("language", ["cpp", "python"])
+def test_this_repository_is_formatted(lint, language):
+    if (lint.clang_format() if language == "cpp" else lint.tool_named("ruff")) is None:
+        pytest.skip("no clang-format 14" if language == "cpp" else "no ruff")
+    assert getattr(lint, f"format_{language}")(apply=False)
 
 
 def test_python_is_checked_and_formatted(lint, tree):
-    if lint.ruff() is None:
+    if lint.tool_named("ruff") is None:
         pytest.skip("no ruff")
     bad = tree / "tests/bad.py"
     bad.write_text("x=1\n")
@@ -55,11 +56,22 @@ def test_python_is_checked_and_formatted(lint, tree):
     assert bad.read_text() == "x = 1\n"
 
 
+def test_another_release_of_clang_format_is_none(lint, tree, monkeypatch):
+    (tree / "bin").mkdir()
+    other = tree / "bin/clang-format"
+    other.write_text("#!/bin/sh\necho clang-format version 19.1.0\n")
+    other.chmod(0o755)
+    monkeypatch.setattr(lint.sys, "executable", str(tree / "bin/python"))
+    assert lint.clang_format() is None
+    other.write_text("#!/bin/sh\necho clang-format version 14.0.6\n")
+    assert lint.clang_format() == str(other)
+
+
 def test_what_is_not_installed_is_skipped_by_name(lint, tree, monkeypatch, capsys):
     monkeypatch.setattr(lint.shutil, "which", lambda _: None)
     monkeypatch.setattr(lint.sys, "executable", str(tree / "bin/python"))
     assert lint.format_cpp(apply=False, root=tree) and lint.format_python(apply=False, root=tree)
-    assert capsys.readouterr().out == "skipped: no clang-format-14\nskipped: no ruff\n"
+    assert capsys.readouterr().out == "skipped: no clang-format 14\nskipped: no ruff\n"
 
 
 def test_other_commands_are_refused(lint, capsys):

@@ -34,9 +34,9 @@ struct OpDesc {
   double divisor = 0;                 // AVG divides by it; 0: by the number of ranks
   // On devices: where tensors lie (device/runtime/symmetric_buffers.h); 0: in the ranks' windows.
   int64_t buffer = 0, buffer_at = 0;
-  bool gives = false;  // kStepping: all ranks get all parameters
-  uint64_t seq = 0;    // position in the group's sequence of collectives, from 1
-  uint64_t group = 0;  // hash of the group's name
+  bool gives = false;       // kStepping: all ranks get all parameters
+  uint64_t seq = 0;         // position in the group's sequence of collectives, from 1
+  uint64_t group = 0;       // hash of the group's name
   uint64_t generation = 0;  // of the group's bootstrap
 };
 
