@@ -27,10 +27,8 @@ def cpp_files(root: Path = ROOT) -> list[str]:
 
 def tool_named(*names: str) -> str | None:
     """The path of a tool: that of this interpreter's environment, or the first one on the path."""
-    own = (Path(sys.executable).parent / name for name in names)
-    return next((str(path) for path in own if path.exists()), None) or next(
-        filter(None, map(shutil.which, names)), None
-    )
+    own = [str(Path(sys.executable).parent / name) for name in names]
+    return next(filter(None, map(shutil.which, [*own, *names])), None)
 
 
 def clang_format() -> str | None:
