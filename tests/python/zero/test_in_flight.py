@@ -288,7 +288,7 @@ def reached(before: bool, waits: bool) -> None:
 
 def test_a_forward_that_reads_what_belongs_to_another_unit_is_told_so(pair):
     for outcome in pair.attempt(reached, True, False):
-        assert "parameter layers.3.weight is read before it has come" in outcome.error
+        assert "parameter layers.3.weight is read before it has arrived" in outcome.error
     for before, waits in ((False, False), (True, True)):
         assert pair.run(reached, before, waits) == [None] * 2
 
