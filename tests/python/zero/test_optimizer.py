@@ -282,7 +282,7 @@ def made_too_early() -> None:
 
 def test_an_optimizer_that_is_older_than_the_wrapper_is_refused(pair):
     for outcome in pair.attempt(made_too_early):
-        assert "after this optimizer was made" in outcome.error
+        assert "after wrapping" in outcome.error
 
 
 def test_ranks_are_more_than_blocks(world_of):
