@@ -172,6 +172,9 @@ const std::vector<SettingRow>& setting_table() {
       {"", "RINGDP_PROMETHEUS_PORT", "", "a port, 1..65535",
        "serves ringdp.stats() to Prometheus on 127.0.0.1, at this port + LOCAL_RANK; empty: not"},
       {"", "RINGDP_AUTOLOAD", "1", "0|1", "0: do not register the backend at `import torch`"},
+      {"", "RINGDP_AS", "", "gloo|cpu-default",
+       "which groups are ringdp's without naming it: those that name gloo, or those on the CPU that name no backend; "
+       "empty: none"},
       {"", "RINGDP_ATTACH", "", "audit:FOLDER or doctor:FOLDER",
        "set by `ringdp audit` and `ringdp doctor`: what a rank writes down, and where"},
       {"", "RINGDP_JOB", "", "words",

@@ -1,7 +1,8 @@
 """Makes "ringdp" a backend name of torch.distributed: a lazy door, an eager door and register().
 
 Registering names a creator and nothing else; the extension is loaded when the first group is made. Neither door
-may ever make `import torch` fail. RINGDP_AUTOLOAD=0 shuts the eager door.
+may ever make `import torch` fail. RINGDP_AUTOLOAD=0 shuts the eager door. What RINGDP_ATTACH and RINGDP_AS ask for
+starts here, too.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def autoload() -> None:
     except Exception as error:  # whatever it is, `import torch` goes on
         _warn_once(f"ringdp did not register itself: {error}; call ringdp.register() to see why")
     _attach()
+    _choose()
 
 
 def _attach() -> None:
@@ -90,3 +92,15 @@ def _attach() -> None:
         assignment.start()
     except Exception as error:  # whatever it is, `import torch` goes on
         _warn_once(f"ringdp does not watch this process: {error}")
+
+
+def _choose() -> None:
+    """RINGDP_AS makes ringdp the backend of programs that do not name it."""
+    if not os.environ.get("RINGDP_AS"):
+        return
+    try:
+        from ringdp import backend_choice
+
+        backend_choice.install()
+    except Exception as error:  # whatever it is, `import torch` goes on
+        _warn_once(f"RINGDP_AS has no effect: {error}")

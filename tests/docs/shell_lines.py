@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ringdp
+from ringdp.cli import run
 from ringdp.cli.main import parse as parse_ringdp
 from torch.distributed import DistBackendError
 from torch.distributed.run import get_args_parser as torchrun_parser
@@ -37,7 +38,7 @@ def problem(command: str) -> str | None:
     if not words:
         return None
     known: dict[str, Callable[[list[str]], str | None]] = {
-        "ringdp": lambda rest: _refusal(parse_ringdp, rest),
+        "ringdp": _ringdp_problem,
         "torchrun": _torchrun_problem,
         "python": _python_problem,
         "make": _make_problem,
@@ -68,6 +69,12 @@ def _refusal(parse: Callable[[list[str]], object], words: list[str]) -> str | No
     except SystemExit as ended:
         return said.getvalue().strip().splitlines()[-1] if ended.code else None
     return None
+
+
+def _ringdp_problem(words: list[str]) -> str | None:
+    if words[:1] == ["run"]:
+        return _refusal(run.parser().parse_args, words[1:])
+    return _refusal(parse_ringdp, words)
 
 
 def _torchrun_problem(words: list[str]) -> str | None:

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import ringdp
-from ringdp.cli import audit, blame, doctor, info, plan, report, ring, selftest, trace, tune
+from ringdp.cli import audit, blame, doctor, info, plan, report, ring, run, selftest, trace, tune
 from ringdp.cli.arguments import OneLineParser
 
-COMMANDS = (info, plan, ring, report, audit, doctor, trace, blame, selftest, tune)  # in the order of the help
+COMMANDS = (info, run, plan, ring, report, audit, doctor, trace, blame, selftest, tune)  # in the order of the help
 _SIGPIPE_STATUS = 141  # as a shell has it of a program that SIGPIPE ended
 
 
@@ -33,11 +33,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options. What follows a `--` is a command to run: a list in `command`, not looked at.
+    """The options. What follows a `--` is a command to run: a list in `command`, not looked at. `run` reads its own.
 
     argparse ends the process with status 2 when the command line is wrong.
     """
     given = list(arguments)
+    if given[:1] == ["run"]:  # a -- may be the script's
+        return argparse.Namespace(run=run.run, arguments=given[1:])
     own, command = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
     top = parser()
     options = top.parse_args(own)

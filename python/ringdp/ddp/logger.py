@@ -35,7 +35,7 @@ class Logger:
         self._numbers: dict[str, int] = {"world_size": group.size(), "rank": group.rank()}
         self._samples = 0
         self._sums: dict[str, int] = {}
-        self._strings["backend_name"] = dist.get_backend(group)
+        self._strings["backend_name"] = group._get_backend(reducer.parameters[0].device).name()
 
     def set_construction_data_and_log(
         self,

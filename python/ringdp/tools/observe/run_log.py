@@ -171,7 +171,7 @@ class RunLog:
         history = {**self.state_dict(), "losses": self._mean_losses(), "validation": validation}
         group = self._ddp.process_group
         return {
-            "backend": dist.get_backend(group),
+            "backend": group._get_backend(self._ddp.device).name(),
             "world": group.size(),
             "items_per_step": self._items,
             "unit": self._unit,

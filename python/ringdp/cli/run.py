@@ -1,0 +1,105 @@
+"""`ringdp run [--as gloo] --nproc-per-node 2 train.py`: torchrun, with ringdp in each of its ranks."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ringdp import backend_choice
+from ringdp.cli import worker
+
+_DESCRIPTION = """torchrun with ringdp in every rank. All of torchrun's arguments are accepted, and --as, which makes
+ringdp the backend of a program that does not name it."""
+_EXAMPLE = """example: ringdp run --as gloo --nproc-per-node 2 train.py
+status: torchrun's; 2 where a value is wrong"""
+
+
+def add_command(commands: Any) -> None:
+    """Adds `run` to argparse's sub-commands: for the help, as torchrun's own parser reads its arguments."""
+    commands.add_parser("run", add_help=False, help="torchrun, whose programs need not name ringdp")
+
+
+def run(options: argparse.Namespace) -> int:
+    """See the status in the command's help; argparse ends the process with 2, torchrun by an exception."""
+    try:
+        from torch.distributed import run as torchrun
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        arguments = parser().parse_args(options.arguments)
+        _choose(arguments.choice)
+        _check_script(arguments)
+        if not _torch_loads_ringdp():
+            _start_by_worker(arguments)
+    except (ValueError, ImportError) as error:
+        print(f"ringdp run: {error}", file=sys.stderr)
+        return 2
+    record(torchrun.run)(arguments)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """torchrun's, with --as. ImportError where there is no torch, or none with torch.distributed."""
+    from torch.distributed import run as torchrun
+
+    parser = torchrun.get_args_parser()
+    parser.prog = "ringdp run"
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLE
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "--as",
+        dest="choice",
+        type=_choice,
+        metavar="|".join(backend_choice.CHOICES),
+        help="gloo: ringdp is meant where the program says gloo; cpu-default: where it names no backend and runs on "
+        f"the CPU. Sets {backend_choice.VARIABLE} for the ranks",
+    )
+    return parser
+
+
+def _choice(text: str) -> str:
+    try:
+        return backend_choice.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).replace(f" for {backend_choice.VARIABLE}", "")) from None
+
+
+def _choose(given: str | None) -> None:
+    """Ranks inherit the environment. The argument outranks it, as everywhere."""
+    exported = os.environ.get(backend_choice.VARIABLE)
+    if given:
+        if exported and exported != given:
+            print(f"ringdp run: --as {given} replaces {backend_choice.VARIABLE}={exported}", file=sys.stderr)
+        os.environ[backend_choice.VARIABLE] = given
+    backend_choice.from_environment()
+
+
+def _check_script(arguments: argparse.Namespace) -> None:
+    script = Path(arguments.training_script)
+    if script.name == "torchrun" and not arguments.module and not script.exists():
+        raise ValueError(
+            "this command takes torchrun's place: ringdp run --nproc-per-node 2 train.py (for programs that call "
+            f"torchrun themselves, set {backend_choice.VARIABLE} instead)"
+        )
+
+
+def _torch_loads_ringdp() -> bool:
+    """Whether `import torch` calls ringdp's entry point in the ranks."""
+    allowed = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1"
+    return allowed and any(point.name == "ringdp" for point in metadata.entry_points(group="torch.backends"))
+
+
+def _start_by_worker(arguments: argparse.Namespace) -> None:
+    """Ranks run the script by ringdp.cli.worker. ValueError where torchrun would not start Python for them."""
+    for option in ("no_python", "run_path"):
+        if getattr(arguments, option):
+            raise ValueError(
+                f"--{option.replace('_', '-')} works only where torch loads ringdp by itself: ringdp must be installed "
+                "(PYTHONPATH is not enough), and TORCH_DEVICE_BACKEND_AUTOLOAD must not be 0"
+            )
+    script = [arguments.training_script, *arguments.training_script_args]
+    arguments.training_script_args = ["-m", *script] if arguments.module else script
+    arguments.training_script, arguments.module = worker.__name__, True
