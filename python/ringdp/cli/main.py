@@ -11,10 +11,22 @@ from contextlib import contextmanager
 from typing import Any
 
 import ringdp
-from ringdp.cli import audit, blame, doctor, info, plan, report, ring, selftest, trace, tune
+from ringdp.cli import audit, blame, check_hosts, doctor, info, plan, report, ring, selftest, trace, tune
 from ringdp.cli.arguments import OneLineParser
 
-COMMANDS = (info, plan, ring, report, audit, doctor, trace, blame, selftest, tune)  # in the order of the help
+COMMANDS = (
+    info,
+    plan,
+    ring,
+    check_hosts,
+    report,
+    audit,
+    doctor,
+    trace,
+    blame,
+    selftest,
+    tune,
+)  # in the order of the help
 _SIGPIPE_STATUS = 141  # as a shell has it of a program that SIGPIPE ended
 
 
