@@ -46,14 +46,14 @@ INTEGRATIONS_STAMP := $(VENV)/integrations-$(call key,$(TORCH) $(PIP_ARGS) $(INT
 SITE_STAMP := $(VENV)/docs-$(call key,$(PIP_ARGS) $(SITE))
 BUILT := $(STAMPS)/installed
 endif
-# Kernels are compiled for the devices that are here, and for all that are supported where everything is tested.
-ifneq ($(filter test-all,$(MAKECMDGOALS)),)
+# Kernels are compiled for the devices that are here; for all that are supported where everything is tested or shipped.
+ifneq ($(filter test-all wheels,$(MAKECMDGOALS)),)
 export RINGDP_CUDA_ARCHS ?= all
 endif
 # An extension works with one interpreter and one torch; these, and how it is compiled, are in the name of its stamp.
 COMPILED := $(STAMPS)/compiled-$(call key,$(PY) $(PYTHON) $(FOUND) $(CXXFLAGS) $(LDFLAGS) $(RINGDP_CUDA) $(RINGDP_CUDA_ARCHS))
 
-.PHONY: demo test test-all mutants coverage fuzz conformance gpu-check soak bench docs build lint format clean help
+.PHONY: demo test test-all mutants coverage fuzz conformance gpu-check soak bench docs build wheels lint format clean help
 .DELETE_ON_ERROR:
 
 demo: build  ## train a small GPT on 2 ranks of this machine (NPROC=4, ARGS="--steps 50", VENV=none)
@@ -92,6 +92,9 @@ bench: build  ## collectives against gloo and the limits of this machine (ARGS="
 
 docs: build $(SITE_STAMP)  ## the documents and the API reference as a site, in build/docs
 	$(PY) -m sphinx -q -W --keep-going -c docs . $(BUILD)/docs
+
+wheels: $(PACKAGES_STAMP) | $(MACHINE)  ## an sdist, and from it a manylinux wheel for this torch, in dist/torch-MINOR
+	@$(PY) .ci/wheels.py
 
 build: $(BUILT)  ## environment and extension, as far as they changed
 

@@ -2,7 +2,8 @@
 
 The CUDA part is a library of its own: setup_cuda.py.
 
-`pip install --no-build-isolation .`, the same with `-e`, or `python setup.py build_ext --inplace`.
+`pip install --no-build-isolation .`, the same with `-e`, or `python setup.py build_ext --inplace`. A wheel needs the
+minor release of torch that it was compiled against; an sdist needs no torch to be made.
 Environment: CXX (compiler), CXXFLAGS and LDFLAGS (added to our own), MAX_JOBS (default: every core),
 RINGDP_CUDA=auto|on|off, RINGDP_CUDA_ARCHS=auto|all|80;90.
 Compiled files are kept under build/ and compiled again only when they or what they include changed; ccache is used
@@ -22,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # pip runs this file from elsewhere
 import setup_cuda  # noqa: E402
 
+SUPPORTED_TORCH = "torch>=2.11,<2.16"  # of the sources; a compiled extension fits one minor release
 CSRC = setup_cuda.CSRC
 MODULES, FLAGS = setup_cuda.MODULES["modules"], setup_cuda.MODULES["flags"]
 
@@ -50,6 +53,14 @@ X86_64 = platform.machine() in ("x86_64", "AMD64")
 def say(line: str) -> None:
     """Progress goes to stderr, so that stdout can be a log."""
     print(f"ringdp: {line}", file=sys.stderr, flush=True)
+
+
+def announce(line: str) -> None:
+    """Says what takes long from now on. pip without -v hides output, so under pip the terminal has the line, too."""
+    say(line)
+    if "PIP_BUILD_TRACKER" in os.environ and not sys.stderr.isatty():
+        with suppress(OSError), open("/dev/tty", "w") as terminal:  # OSError: nobody is watching
+            terminal.write(f"\nringdp: {line}\n")
 
 
 def compiler() -> list[str]:
@@ -77,16 +88,13 @@ def jobs() -> int:
     return int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
 
 
-def require_torch() -> None:
-    """Exits with what to type when torch is not in this environment."""
+def torch_minor() -> str | None:
+    """Of the torch in this environment: 2.13; None where there is none."""
     try:
-        import torch  # noqa: F401
+        import torch
     except ImportError:
-        sys.exit(
-            "ringdp is compiled against the torch that is installed, and there is none here. Type:\n"
-            "    pip install torch==2.13.0\n"
-            "    pip install --no-build-isolation ."
-        )
+        return None
+    return ".".join(torch.__version__.split(".")[:2])
 
 
 def compiler_of(source: Path) -> str:
@@ -140,7 +148,7 @@ def compile_objects(name: str, key: object, files: list[Path], command: Callable
         output.with_suffix(".log").write_text(result.stderr)
         return result
 
-    say(f"{name}: {len(stale)} of {len(outputs)} files to compile, {jobs()} at a time")
+    (announce if stale else say)(f"{name}: {len(stale)} of {len(outputs)} files to compile, {jobs()} at a time")
     with ThreadPoolExecutor(jobs()) as pool:
         for number, (source, result) in enumerate(zip(stale, pool.map(compile_one, stale), strict=True), 1):
             if result.returncode != 0 or "warning" in result.stderr:
@@ -171,7 +179,7 @@ def precompiled(flags: list[str], folder: Path) -> list[str]:
         shutil.rmtree(folder, ignore_errors=True)  # it is large
         copy.parent.mkdir(parents=True)
         shutil.copy(source, copy)
-        say("torch's headers, once for all files")
+        announce("torch's headers, once for all files")
         command = [*compiler(), *flags, "-w", "-x", "c++-header", str(copy), "-o", str(output)]
         if subprocess.run(command, cwd=ROOT).returncode != 0:
             return []  # each file parses them for itself
@@ -205,9 +213,8 @@ def extension_and_command() -> tuple[object, type]:
 
         def finalize_options(self) -> None:
             super().finalize_options()
-            minor = ".".join(torch.__version__.split(".")[:2])
             # pip gives editable builds a throw-away folder, which would compile everything again.
-            self.build_temp = str(ROOT / "build" / f"torch-{minor}-{sys.implementation.cache_tag}")
+            self.build_temp = str(ROOT / "build" / f"torch-{torch_minor()}-{sys.implementation.cache_tag}")
 
         def run(self) -> None:
             os.environ.setdefault("MAX_JOBS", str(jobs()))  # torch's build uses ccache by itself
@@ -215,7 +222,10 @@ def extension_and_command() -> tuple[object, type]:
             for ext in self.extensions:
                 ext.extra_objects = objects
                 ext.depends = [*objects, *headers()]
-            say(f"torch side: {len(sources('torch'))} files, of which those that changed are compiled")
+            files = sources("torch")
+            new = sum(not (Path(self.build_temp) / file.with_suffix(".o")).exists() for file in files)
+            (announce if new else say)(f"torch side: {len(files)} files, {new} of them new; others if they changed")
+            self.force = True  # ninja knows what changed; setuptools would keep another torch's library in build/lib
             super().run()
             folder = Path(self.get_ext_fullpath("ringdp._C")).parent
             write_build_record(folder, setup_cuda.build(folder, say, compile_objects))
@@ -241,13 +251,24 @@ def extension_and_command() -> tuple[object, type]:
     return extension, BuildRingdp
 
 
+NO_TORCH = """ringdp is compiled against the torch that is installed, and this build sees none.
+pip builds in an empty environment unless it is told otherwise. Type:
+    pip install torch==2.13.0 'setuptools>=70.1'        (or another torch from 2.11 to 2.15)
+    pip install --no-build-isolation ."""
+
+
 def main() -> None:
-    """Metadata commands (egg_info, sdist) need no compiler, but do need the extension's list of sources."""
+    """An sdist and metadata need neither torch nor a compiler. Exits with what to type where torch is needed."""
     setup_cuda.choice()  # a bad value is refused before anything is compiled
     setup_cuda.asked_architectures()
-    require_torch()
-    extension, command = extension_and_command()
-    setup(ext_modules=[extension], cmdclass={"build_ext": command})
+    minor = None if "sdist" in sys.argv else torch_minor()
+    if minor is not None:
+        extension, command = extension_and_command()
+        setup(install_requires=[f"torch=={minor}.*"], ext_modules=[extension], cmdclass={"build_ext": command})
+    elif {"sdist", "egg_info", "dist_info"}.isdisjoint(sys.argv):
+        sys.exit(NO_TORCH)
+    else:
+        setup(install_requires=[SUPPORTED_TORCH])
 
 
 if __name__ == "__main__":

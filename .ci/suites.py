@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import time
+import venv
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,10 @@ WITH_MEMORY = (*(name for name in MODULES if "address" in _TESTED[name]), "fuzz"
 # One thread, whose functions keep no address of a variable: fake stacks would only take half of their time.
 WITHOUT_FAKE_STACKS = ("plan", "kernels")
 SUPPRESSIONS = ROOT / "tests/cpp/sanitizers.supp"
+OTHER_TORCH = "2.14.1"
+OTHER_PACKAGES = ("setuptools>=70.1", "wheel", "ninja>=1.11", "numpy>=1.26", "pytest>=7.4", "pytest-xdist>=3.5")
+OTHER_PACKAGES += ("expecttest>=0.2", "rich>=13", "matplotlib>=3.7")
+OTHER_TESTS = ("tests/parity", "tests/python/backend", "tests/python/reducer")
 PROGRAM_LIMIT_S = 900
 PYTEST_LIMIT_S = 3600
 JOBS = 2
@@ -242,6 +247,49 @@ def pytest(*arguments: str) -> Callable[[Outcome], None]:
     return run
 
 
+def other_torch(outcome: Outcome) -> None:
+    """Builds the sources for OTHER_TORCH in an environment of its own, and runs there what shows its bits."""
+    folder = BUILD / f"torch-{OTHER_TORCH}"
+    python = folder / "bin/python"
+    log = BUILD / f"{outcome.name}.log"
+    log.parent.mkdir(exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # with VENV=none: ours
+
+    def succeeds(*arguments: str) -> bool:
+        with log.open("a") as stream:
+            command = [str(python), "-m", *arguments]
+            return subprocess.run(command, cwd=ROOT, env=environment, stdout=stream, stderr=stream).returncode == 0
+
+    start = time.monotonic()
+    log.unlink(missing_ok=True)
+    if not (folder / "complete").exists():
+        venv.create(folder, with_pip=True, clear=True)
+        if not succeeds("pip", "install", "-q", f"torch=={OTHER_TORCH}", *OTHER_PACKAGES):
+            raise Missing(f"torch {OTHER_TORCH} from pip ({log.relative_to(ROOT)})")
+        (folder / "complete").touch()
+    if not succeeds("pip", "install", "--no-build-isolation", "--no-deps", "--force-reinstall", "-v", str(ROOT)):
+        print(tail(log), flush=True)
+        raise Broken(f"does not build against torch {OTHER_TORCH}")
+    built = time.monotonic()
+    outcome.build_s = built - start
+    for command in (("ringdp", "selftest"), ("tests.conformance", "--world-size", "2")):
+        if succeeds(*command):
+            outcome.passed += 1
+        else:
+            outcome.failed += 1
+            print(f"FAILED {' '.join(command)}\n{tail(log)}", flush=True)
+    report = BUILD / f"{outcome.name}.xml"
+    report.unlink(missing_ok=True)
+    succeeds("pytest", "-q", f"--junit-xml={report}", "-n", str(JOBS), "--dist", "worksteal", *OTHER_TESTS)
+    try:
+        if add_report(outcome, report):
+            print(tail(log), flush=True)
+    except (OSError, ElementTree.ParseError) as error:
+        print(tail(log), flush=True)
+        raise Broken(f"no report of pytest: {error}") from None
+    outcome.tests_s = time.monotonic() - built
+
+
 SUITES = (
     Suite("plain", "C++ tests of modules that compute, as they ship", cpp("plain", AS_SHIPPED)),
     Suite("thread", "C++ tests of modules with threads, under the thread sanitizer", cpp("thread", WITH_THREADS)),
@@ -258,6 +306,7 @@ PARTS = (
     Suite("address", "the same under the address and UB sanitizers", cpp("address", (*MODULES, "fuzz"), long=True)),
     Suite("python", "Python tests with the long ones", pytest("tests", "-m", "", "--ignore=tests/parity")),
     Suite("parity", "N ranks against one process, every cell", pytest("tests/parity", "-m", "")),
+    Suite("torch-2.14", f"the sources against torch {OTHER_TORCH}: selftest, torch's tests, parity", other_torch),
 )
 
 
@@ -325,7 +374,7 @@ def main(arguments: list[str]) -> int:
     sets = {"test": SUITES, "all": PARTS}
     if arguments == ["list"]:
         for word, suites in sets.items():
-            print(f"suites.py {word}", *(f"  {suite.name:9}{suite.what}" for suite in suites), sep="\n")
+            print(f"suites.py {word}", *(f"  {suite.name:11}{suite.what}" for suite in suites), sep="\n")
         return 0
     if not arguments or arguments[0] not in sets:
         print(__doc__, file=sys.stderr)

@@ -29,7 +29,7 @@ include_patterns = [
 ]
 exclude_patterns = [".*", "build", "python", "tests", "shared", "benchmarks/results"]
 PAGES = {
-    "Guides": "install launch support ddp zero checkpoint shared-memory devices wire-types tools tuning",
+    "Guides": "install launch multi-host support ddp zero checkpoint shared-memory devices wire-types tools tuning",
     "Background": "numerics errors footguns errata security limits why-synchronous",
     "Reference": "api settings index",
 }

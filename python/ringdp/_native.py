@@ -32,7 +32,10 @@ def mismatch(built: str, found: str) -> str | None:
     if _minor(built) == _minor(found):
         return None
     wanted = ".".join(_minor(built))
-    return f"ringdp was built for torch {wanted} but torch {found} is installed: {_REBUILD}"
+    return (
+        f"ringdp was built for torch {wanted} but torch {found} is installed: install ringdp's wheel for this torch or "
+        f"`pip install 'torch=={wanted}.*'`; from source, {_REBUILD}"
+    )
 
 
 def load() -> ModuleType:

@@ -75,7 +75,8 @@ def test_releases_fit_by_their_minor(built, found, fits):
 
 def test_the_sentence_names_both_releases_and_the_way_out():
     sentence = _native.mismatch("2.13.0+cpu", "2.14.1")
-    assert sentence.startswith("ringdp was built for torch 2.13 but torch 2.14.1 is installed: run `pip install")
+    assert sentence.startswith("ringdp was built for torch 2.13 but torch 2.14.1 is installed: install ringdp's wheel")
+    assert "`pip install 'torch==2.13.*'`" in sentence and "--no-build-isolation --force-reinstall ." in sentence
 
 
 def test_another_torch_is_refused_before_the_library_is_opened(record, monkeypatch):

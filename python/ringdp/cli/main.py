@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import ringdp
-from ringdp.cli import audit, blame, doctor, info, plan, report, ring, run, selftest, trace, tune
+from ringdp.cli import audit, blame, check_hosts, doctor, info, plan, report, ring, run, selftest, trace, tune
 from ringdp.cli.arguments import OneLineParser
 
-COMMANDS = (info, run, plan, ring, report, audit, doctor, trace, blame, selftest, tune)  # in the order of the help
+# In the order of the help.
+COMMANDS = (info, run, plan, ring, check_hosts, report, audit, doctor, trace, blame, selftest, tune)
 _SIGPIPE_STATUS = 141  # as a shell has it of a program that SIGPIPE ended
 
 

@@ -135,7 +135,10 @@ def test_what_follows_two_dashes_is_a_command_to_run(monkeypatch, capsys):
     assert "leave out -- torchrun x" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["", *(module.__name__.rpartition(".")[2] for module in command_line.COMMANDS)])
+NAMES = [module.__name__.rpartition(".")[2].replace("_", "-") for module in command_line.COMMANDS]
+
+
+@pytest.mark.parametrize("command", ["", *NAMES])
 def test_help_fits_a_screen_and_has_an_example(command, capsys):
     with pytest.raises(SystemExit):
         command_line.main([*command.split(), "--help"])
