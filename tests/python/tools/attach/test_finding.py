@@ -6,7 +6,7 @@ import json
 
 import pytest
 from ringdp.tools.attach import finding
-from ringdp.tools.attach.finding import Finding, names, problems
+from ringdp.tools.attach.finding import Finding, problems
 
 PROBLEM = Finding("duplicates", "seen twice", "counts twice", "shard it", (0, 3), numbers={"repeated": 2})
 NOTE = Finding("padding", "3 of 9", "weighs twice", "nothing", severity="note")
@@ -27,12 +27,6 @@ def test_json_has_everything():
 
 def test_notes_are_no_problems():
     assert problems([NOTE, PROBLEM]) == [PROBLEM]
-
-
-def test_names_of_ranks():
-    assert names([3]) == "rank 3"
-    assert names({2, 1}) == "ranks 1, 2"
-    assert names(range(20)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, ... (20 of them)"
 
 
 FINDING = Finding("duplicates", "[seen] twice", "counts twice", "shard it")
