@@ -245,7 +245,8 @@ class Player:
 
     def _stuck(self) -> str:
         channel = next(channel for channel in self._steps if self._current(channel))
-        return f"rank {channel[0]}, channel {channel[1]}, step {self._done[channel] + 1} ({self._current(channel)['verb']})"
+        step = f"step {self._done[channel] + 1} ({self._current(channel)['verb']})"
+        return f"rank {channel[0]}, channel {channel[1]}, {step}"
 
 
 def execute(given: list[list[float]], order: str) -> dict[str, Any]:
