@@ -50,7 +50,7 @@ const IntField<Settings> kIntFields[] = {
     {"window_bytes", &Settings::window_bytes, 1 << 20, int64_t{1} << 40, true},
     {"tcp_streams", &Settings::tcp_streams, 0, 64},
     {"spin_us", &Settings::spin_us, 0, 1000000},
-    {"late_ms", &Settings::late_ms, 10, 86400000},
+    {"late_ms", &Settings::late_ms, 10, 86400000, true},
     {"unreachable_ms", &Settings::unreachable_ms, 100, 86400000},
 };
 
@@ -140,7 +140,9 @@ const std::vector<SettingRow>& setting_table() {
        "TCP connections that carry a pair's collectives; 0: 1, from 25 Gb/s 4, from 100 Gb/s 8"},
       {"spin_us", "RINGDP_SPIN_US", "50", "0..1000000",
        "how long a wait polls before it sleeps (at most 15 where ranks outnumber cores)"},
-      {"late_ms", "RINGDP_LATE_MS", "1000", "10..86400000", "a rank that keeps others waiting this long is reported"},
+      {"late_ms", "RINGDP_LATE_MS", "0", "0, 10..86400000",
+       "a rank that keeps others waiting this long is reported; 0: one whose process is stopped within a second, "
+       "others after 10 s or 20 times what that call usually waits, once for each call"},
       {"unreachable_ms", "RINGDP_UNREACHABLE_MS", "5000", "100..86400000",
        "TCP data not acknowledged for this long: the peer is lost, at most a second later"},
       {"one_shot_bytes_of_two", "RINGDP_ONE_SHOT_BYTES_OF_TWO", "131072", kBytes,

@@ -88,6 +88,7 @@ Group::Group(Runtime& runtime, const GroupConfig& config, Mesh mesh)
       spin_policy_(choose_spin_policy(config.settings, mesh_)),
       owner_pid_(::getpid()),
       log_(trace::recorder(), config.name, config.rank, members_of(config)),
+      lateness_(config.settings.late_ms),
       mailbox_(config.rank, message_links(mesh_)) {
   for (const Peer& peer : mesh_.peers) fabric_.links.push_back(peer.link.get());
   fabric_.arena = mesh_.arena.get();
@@ -221,6 +222,7 @@ void Group::finish(std::exception_ptr error) {
 
 void Group::complete(Pending& work, std::exception_ptr error) {
   const auto on_done = work.finish(error);
+  if (!error && !lateness_.is_short(work.seconds())) lateness_.took(work.call(), work.seconds());
   pending_.fetch_sub(1, std::memory_order_release);
   runtime_.engine.announce();
   if (on_done) on_done(std::move(error));

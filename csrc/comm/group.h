@@ -7,6 +7,7 @@
 #pragma once
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,7 @@
 #include "comm/engine.h"
 #include "comm/group_log.h"
 #include "comm/heap_fence.h"
+#include "comm/lateness.h"
 #include "comm/mailbox.h"
 #include "comm/pending.h"
 #include "comm/placement.h"
@@ -84,6 +86,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   // The kTimeout error of a collective on devices, after headers were compared. `peer`: the rank for which step `step`
   // of its plan waits; -1: unknown.
   Error timed_out_on_device(const std::string& what, int peer, double seconds, int step) const;
+  bool is_short(double seconds) const { return lateness_.is_short(seconds); }  // a wait that is never reported
   std::string stopped_peers() const;  // names the peers whose processes are stopped (SIGSTOP, debugger); "": none
   std::vector<int> absent() const;    // after a collective timed out here: the ranks that had not called it
   uint64_t sequence() const;          // collectives submitted so far
@@ -149,6 +152,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   // With what this rank was doing ("was in", "had queued" or "called" `work`), unless the text names `work`:
   Error with_activity(const Error& error, const char* did, const Pending& work) const;
   std::string state_of_peer(const Peer& peer) const;  // "running", "stopped by ..."; "" when unknown
+  bool is_stopped(const Peer& peer) const;
   struct Suspicion {
     std::string text;
     int culprit = -1;
@@ -157,7 +161,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   Suspicion suspect(const Message& message) const;
   Suspicion not_ready() const;
   Error timed_out(const Pending& work, Deadline::Clock::time_point since, const Suspicion& suspicion) const;
-  bool is_late(const Pending& work, Deadline::Clock::time_point last_moved) const;
+  bool is_late(const Pending& work, Deadline::Clock::time_point last_moved, const std::function<bool()>& stopped);
   void report_late(Pending& work, Deadline::Clock::time_point last_moved, const Suspicion& suspicion);
   // With the collective or message in which a link broke:
   Error with_work(const Error& error, const Pending& work) const;
@@ -200,6 +204,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
 
   // Driver only.
   bool failure_logged_ = false;
+  Lateness lateness_;
   Mailbox mailbox_;
   std::shared_ptr<const plan::Plan> plan_;
   std::vector<Placement> placements_;                  // of the front op, by rank; empty when heaps are not considered

@@ -56,6 +56,10 @@ Error Group::with_activity(const Error& error, const char* did, const Pending& w
 
 std::string Group::state_of_peer(const Peer& peer) const { return peer.pidfd ? process_state(peer.pid) : ""; }
 
+bool Group::is_stopped(const Peer& peer) const {
+  return peer.rank != config_.rank && state_of_peer(peer).rfind("stopped", 0) == 0;
+}
+
 // Blames stopped processes first, then ranks that have not called. Ranks whose bytes do not arrive come last, because
 // they may be waiting for another rank.
 Group::Suspicion Group::suspect() const {
@@ -116,9 +120,8 @@ Error Group::timed_out_on_device(const std::string& what, int peer, double secon
 std::string Group::stopped_peers() const {
   std::string text;
   for (const Peer& peer : mesh_.peers) {
-    const std::string state = peer.rank == config_.rank ? "" : state_of_peer(peer);
-    if (state.rfind("stopped", 0) != 0) continue;
-    text += (text.empty() ? "" : "; ") + name_of_peer(peer.rank) + ", its process is " + state;
+    if (!is_stopped(peer)) continue;
+    text += (text.empty() ? "" : "; ") + name_of_peer(peer.rank) + ", its process is " + state_of_peer(peer);
   }
   return text;
 }
@@ -137,7 +140,7 @@ void Group::check_time() {
       absent_ = executor_ ? executor_->silent_ranks() : headers_->silent_ranks();
     }
     fail(timed_out(*op, started_, suspect()));
-  } else if (is_late(*op, last_moved_)) {
+  } else if (is_late(*op, last_moved_, [this] { return !stopped_peers().empty(); })) {
     report_late(*op, last_moved_, suspect());
   }
 }
@@ -147,8 +150,9 @@ std::vector<int> Group::absent() const {
   return absent_;
 }
 
-bool Group::is_late(const Pending& work, Deadline::Clock::time_point last_moved) const {
-  return !work.reported_late_ && seconds_since(last_moved) * 1000 >= config_.settings.late_ms;
+bool Group::is_late(const Pending& work, Deadline::Clock::time_point last_moved, const std::function<bool()>& stopped) {
+  const double waited = seconds_since(last_moved);
+  return !work.reported_late_ && !lateness_.is_short(waited) && lateness_.due(work.call(), waited, stopped);
 }
 
 // A late peer is not dead: a collective or message is reported once and goes on until its deadline.

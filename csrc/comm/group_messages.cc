@@ -134,9 +134,12 @@ void Group::check_messages() {
     if (failed_.load(std::memory_order_acquire)) return;
     if (message->deadline().passed()) {
       fail(timed_out(*message, message->submitted(), suspect(*message)));
-    } else if (const auto since = std::max(message->last_moved(), message->waited_since()); is_late(*message, since)) {
-      report_late(*message, since, suspect(*message));
+      continue;
     }
+    const int partner = message->partner();
+    const auto stopped = [&] { return partner != kAnySource && is_stopped(mesh_.peers[partner]); };
+    const auto since = std::max(message->last_moved(), message->waited_since());
+    if (is_late(*message, since, stopped)) report_late(*message, since, suspect(*message));
   }
 }
 

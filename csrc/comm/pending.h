@@ -48,6 +48,8 @@ class Pending {
 
   // "all_reduce(SUM, float32 x 4) #3", "recv(float32 x 4 from rank 1, tag 7)".
   virtual std::string describe() const = 0;
+  // The same without its number.
+  virtual std::string call() const { return describe(); }
 
  protected:
   Pending(Deadline deadline, Ready ready, Ending ending)
@@ -110,7 +112,8 @@ class Op final : public Pending {
       : Pending(request.deadline, std::move(request.ready), std::move(request.ending)), request_(std::move(request)) {}
 
   const OpDesc& desc() const { return request_.desc; }
-  std::string describe() const override { return comm::describe(desc()) + " #" + std::to_string(desc().seq); }
+  std::string describe() const override { return call() + " #" + std::to_string(desc().seq); }
+  std::string call() const override { return comm::describe(desc()); }
 
  private:
   friend class Group;  // the only writer

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from ringdp.text.units import counted
 from ringdp.zero import registry
 
 LossOf = Callable[[nn.Module, int, int, int], Tensor]
@@ -198,4 +199,6 @@ def _check(ranks: int, steps: int, accumulate: int, divide: str, seeds: Sequence
     if divide not in ("once", "first"):
         raise ValueError(f"one_process: divide={divide!r}, must be 'once' or 'first'")
     if seeds is not None and len(seeds) != ranks:
-        raise ValueError(f"one_process: {len(seeds)} seeds for {ranks} ranks, must be one per rank")
+        raise ValueError(
+            f"one_process: {counted(len(seeds), 'seed')} for {counted(ranks, 'rank')}, must be one per rank"
+        )

@@ -138,7 +138,7 @@ def test_every_setting_has_one_row(settings_generator):
         ("68719476736", "heap_bytes", "`68719476736` (64 GiB)"),
         ("0", "slot_bytes", "`0`"),
         ("50000", "direct_bytes", "`50000`"),
-        ("1000", "late_ms", "`1000`"),
+        ("5000", "unreachable_ms", "`5000`"),
         ("", "socket_ifname", "none"),
     ],
 )

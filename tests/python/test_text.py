@@ -8,7 +8,7 @@ import sys
 import pytest
 from ringdp.text import table
 from ringdp.text.terminal import in_terminal, print_styled
-from ringdp.text.units import byte_size, counted, ms, scaled, seconds
+from ringdp.text.units import agreeing, byte_size, counted, ms, names, plural, scaled, seconds
 
 ROWS = [("[a]", "17"), ("longer", "3")]
 
@@ -78,6 +78,20 @@ def test_a_style_is_one_in_a_terminal(monkeypatch, capsys):
 
 def test_one_of_a_thing_is_not_several():
     assert [counted(number, "rank") for number in (0, 1, 2, 1234)] == ["0 ranks", "1 rank", "2 ranks", "1,234 ranks"]
+
+
+def test_words_that_end_in_a_hiss_have_a_syllable_more():
+    assert [plural(noun) for noun in ("step", "batch", "pass", "box")] == ["steps", "batches", "passes", "boxes"]
+
+
+def test_names_of_ranks():
+    assert names([3]) == "rank 3"
+    assert names({2, 1}) == "ranks 1, 2"
+    assert names(range(20)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, ... (20 of them)"
+
+
+def test_words_agree_with_their_subjects():
+    assert [agreeing(ranks, "has", "have") for ranks in ([3], [1, 2])] == ["has", "have"]
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ void DeviceQueue::check_stopped_peers() {
     const std::lock_guard lock(mutex_);
     if (reported_late_ || in_flight_.empty()) return;
     const InFlight& oldest = in_flight_.front();
-    if (seconds_of(oldest) * 1000 < static_cast<double>(group_->settings().late_ms)) return;
+    if (group_->is_short(seconds_of(oldest))) return;
     what = oldest.what;
   }
   const std::string stopped = group_->stopped_peers();

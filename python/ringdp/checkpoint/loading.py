@@ -22,6 +22,7 @@ from ringdp.checkpoint.piece import CheckpointError, Piece, reading
 from ringdp.checkpoint.plain import decode
 from ringdp.checkpoint.ranks import Ranks, ranks_of
 from ringdp.checkpoint.saving import Folder
+from ringdp.text.units import counted
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class Loaded:
             return self.extras[self.rank]
         if not self.alike:
             raise CheckpointError(
-                f"{self.path} was saved by {len(self.extras)} ranks with different `extra`, and {self.size} load it: "
-                "choose from .extras"
+                f"{self.path} was saved by {counted(len(self.extras), 'rank')} with different `extra`, and "
+                f"{self.size} load it: choose from .extras"
             )
         return self.extras[0]
 

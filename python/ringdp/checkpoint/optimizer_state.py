@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ringdp.checkpoint.holder import MASTER, OPTIMIZER, PARAMETER
 from ringdp.checkpoint.piece import CheckpointError, Piece, Spec
+from ringdp.text.units import counted
 from ringdp.zero.element_wise import is_per_element
 
 _OF_THE_RUN = ("params", "param_names", "foreach", "fused", "capturable", "differentiable")
@@ -142,8 +143,8 @@ def say_left_out(names: Sequence[str]) -> None:
     """Warns that the checkpoint has fp32 copies of these parameters, which this run does not use."""
     if names:
         warnings.warn(
-            f"ringdp.checkpoint: the checkpoint has float32 masters of {len(names)} parameters ({names[0]}, ...), this "
-            "optimizer none: it continues from the parameters and rounds its state to their dtype. To keep every bit, "
-            "load it into a ringdp.ZeroOptimizer with master_dtype=torch.float32",
+            f"ringdp.checkpoint: the checkpoint has float32 masters of {counted(len(names), 'parameter')} "
+            f"({names[0]}, ...), this optimizer none: it continues from the parameters and rounds its state to their "
+            "dtype. To keep every bit, load it into a ringdp.ZeroOptimizer with master_dtype=torch.float32",
             stacklevel=2,
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from ringdp.cli.arguments import positive
 from ringdp.cli.jobs import add_watching_command, assignment_in, job_of, no_records, refuse_old_records
+from ringdp.text.units import counted
 from ringdp.tools.attach import job
 from ringdp.tools.attach.assignment import Assignment
 from ringdp.tools.attach.finding import problems
@@ -140,7 +141,7 @@ class _Watch:
             if found := problems(judge(ranks).findings):
                 return f"{found[0].check} was found"
         if self._steps and ranks and self._all_drew(ranks):
-            return f"every rank has drawn {self._steps} batches"
+            return f"every rank has drawn {counted(self._steps, 'batch')}"
         return ""
 
     def _all_drew(self, ranks: dict[int, RankRecords]) -> bool:

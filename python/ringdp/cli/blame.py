@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from ringdp.cli.jobs import add_traces_command, status_of_command
+from ringdp.text.units import counted
 from ringdp.tools.observe.blame import Blame, Table, judge
 from ringdp.tools.observe.traces import TraceError
 
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 def render(table: Table, found: list[Blame]) -> str:
     """The findings as text for a person."""
-    seen = f"{len(table.waits)} collectives and {len(table.steps)} steps in {table.seconds:.1f} s"
+    seen = f"{counted(len(table.waits), 'collective')} and {counted(len(table.steps), 'step')} in {table.seconds:.1f} s"
     if not found:
         return f"Nothing to blame in {seen}."
     return "\n".join([f"In {seen}:", *(f"  {finding.cause:<8} {finding}" for finding in found)])

@@ -1,4 +1,4 @@
-"""`ringdp info [--json]`: what this ringdp was built for, what it finds, and the settings in force."""
+"""`ringdp info [--all | --json]`: what this ringdp was built for, what it finds, and the settings in force."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import os
 import platform
 import socket
 import sys
+import textwrap
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import ringdp
 from ringdp import _native
+from ringdp.text.units import counted
 from ringdp.tools.tune import cache
 
 
@@ -61,9 +64,11 @@ def transports(choice: str) -> list[dict[str, object]]:
 def add_command(commands: Any) -> None:
     """Adds `info` to argparse's sub-commands."""
     command = commands.add_parser(
-        "info", help="what was built, what is found, which settings are in force", epilog="example: ringdp info --json"
+        "info", help="what was built, what is found, which settings are in force", epilog="example: ringdp info --all"
     )
-    command.add_argument("--json", action="store_true", help="print JSON")
+    shown = command.add_mutually_exclusive_group()
+    shown.add_argument("--all", action="store_true", help="every setting, its value and its meaning; wide lines")
+    shown.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=run)
 
 
@@ -110,17 +115,31 @@ def _version(nccl: int) -> str:
     return f"{nccl // 10000}.{nccl % 10000 // 100}.{nccl % 100}" if nccl else "none"
 
 
+_DEVICE_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))  # of NVIDIA's driver, and of its way through WSL
+
+
+def _why_no_device(said: str) -> str:
+    """What CUDA says of a machine without a GPU is about its driver."""
+    if any(file.exists() for file in _DEVICE_FILES):
+        return said
+    return f"none: this machine has no NVIDIA GPU, or shows none here (there is no {_DEVICE_FILES[0]})"
+
+
+def _device(device: dict[str, Any]) -> str:
+    facts = f"{device['multiprocessors']} multiprocessors, {device['memory_bytes'] >> 30} GiB"
+    return f"{device['name']}, sm_{device['architecture'].replace('.', '')}, {facts}"
+
+
 def _cuda_lines(built_with: str | None, cuda: dict[str, Any]) -> list[str]:
     if cuda["library"] is None:
         return [f"CUDA part        not built or not found: {cuda['why_none']}"]
     lines = [f"CUDA part        {cuda['library']}" + (f", of CUDA {built_with}" if built_with else "")]
     lines.append(f"  NCCL           {_version(cuda['nccl'])}")
     if cuda["why_none"]:
-        lines.append(f"  devices        {cuda['why_none']}")
+        lines.append(f"  devices        {_why_no_device(cuda['why_none'])}")
     for number, device in enumerate(cuda["devices"]):
-        facts = f"{device['multiprocessors']} multiprocessors, {device['memory_bytes'] >> 30} GiB"
         waits = "can" if device["waits_on_streams"] else "cannot"
-        lines.append(f"  device {number:<7} {device['name']}, sm_{device['architecture'].replace('.', '')}, {facts}")
+        lines.append(f"  device {number:<7} {_device(device)}")
         lines.append(f"                 {waits} wait on streams; shares memory by descriptor: {device['shares_fds']}")
     if cuda["devices"]:
         lines.append(
@@ -131,7 +150,9 @@ def _cuda_lines(built_with: str | None, cuda: dict[str, Any]) -> list[str]:
 
 
 def _setting_lines(settings: list[dict[str, str]]) -> list[str]:
-    lines = []
+    lines = [
+        "settings in force (a call wins over ringdp.Options, Options over the environment, that over tuned values)"
+    ]
     for row in settings:
         name = row["variable"] + (f" ({row['field']})" if row["field"] else "")
         value = f"{row['value'] or '-'} [{row['source']}]"
@@ -139,8 +160,7 @@ def _setting_lines(settings: list[dict[str, str]]) -> list[str]:
     return lines
 
 
-def render(report: dict[str, Any]) -> str:
-    """The report as text for a person."""
+def _head(report: dict[str, Any]) -> list[str]:
     built, found = report["built_for"], report["found"]
     lines = [f"ringdp           {report['ringdp']}"]
     if built:
@@ -148,22 +168,49 @@ def render(report: dict[str, Any]) -> str:
         lines.append(f"built by         {built['compiler']}, {built['date']}")
     lines.append(f"found            torch {found['torch'] or 'none'}, Python {found['python']}")
     if report["error"]:
-        return "\n".join([*lines, f"cannot run       {report['error']}"])
+        return [*lines, f"cannot run       {report['error']}"]
     lines.append(f"instruction set  {report['instruction_set']}")
     lines.append("transports")
     for row in report["transports"]:
-        lines.append(f"  {row['name']:<8} {'yes' if row['available'] else 'no':<4} {row['why']}")
-    lines += _cuda_lines(built.get("cuda"), report["cuda"])
-    lines.append(
-        "settings in force (a call wins over ringdp.Options, Options over the environment, that over tuned values)"
-    )
-    return "\n".join([*lines, *_setting_lines(report["settings"])])
+        lines.append(f"  {row['name']:<14} {'yes' if row['available'] else 'no'}: {row['why']}")
+    return lines
+
+
+def render(report: dict[str, Any]) -> str:
+    """The whole report as text for a person."""
+    if report["error"]:
+        return "\n".join(_head(report))
+    cuda = _cuda_lines(report["built_for"].get("cuda"), report["cuda"])
+    return "\n".join([*_head(report), *cuda, *_setting_lines(report["settings"])])
+
+
+_WIDTH, _INDENT = 80, 17
+
+
+def summary(report: dict[str, Any]) -> str:
+    """What fits a terminal: devices in a line each, and the settings that somebody has set."""
+    lines = _head(report)
+    if not report["error"]:
+        cuda = report["cuda"]
+        devices = [_device(device) for device in cuda["devices"]] or [_why_no_device(cuda["why_none"] or "none")]
+        none = f"not built or not found: {cuda['why_none']}"
+        lines += [f"CUDA devices     {text}" for text in (devices if cuda["library"] else [none])]
+        changed = [row for row in report["settings"] if row["source"] != "default"]
+        lines += [f"setting          {row['variable']}={row['value']} ({row['source']})" for row in changed]
+        others = counted(len(report["settings"]) - len(changed), "setting")
+        lines.append(f"settings         {others} as by default: ringdp info --all lists every one")
+    return "\n".join(part for line in lines for part in _wrapped(line))
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=" " * _INDENT)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the report; 1 when the extension cannot be used."""
     report = collect()
-    print(json.dumps(report, indent=2) if options.json else render(report))
+    text = render if options.all else summary
+    print(json.dumps(report, indent=2) if options.json else text(report))
     if report["error"] and options.json:
         print(report["error"], file=sys.stderr)
     return 1 if report["error"] else 0

@@ -29,7 +29,7 @@ MARKS = {RAW: " ", PARTIAL: "+", DONE: "*"}
 def introduction(trace: Trace) -> list[Line]:
     """What is shown, how to read it, and what every rank contributes."""
     scheme = SCHEMES[trace.scheme]
-    size = f"{counted(trace.ranks, 'rank')}, {counted(trace.chunks, 'chunk')} of {trace.chunk_bytes} bytes"
+    size = f"{counted(trace.ranks, 'rank')}, {counted(trace.chunks, 'chunk')} of {counted(trace.chunk_bytes, 'byte')}"
     legend: Line = [("raw", RAW), (", ", ""), ("partial sum+", PARTIAL), (", ", ""), ("done*", DONE)]
     return [[(f"{scheme.title}: {size}", "head")], [(scheme.note, "")], legend, *_grid(trace, 0)]
 

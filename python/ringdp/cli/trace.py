@@ -66,5 +66,5 @@ def _write(dumps: list[Dump], output: Path) -> int:
 
 def _render(report: dict[str, Any]) -> str:
     missing = f"; no trace of ranks {report['missing']}" if report["missing"] else ""
-    what = f"{report['events']} events of {counted(len(report['ranks']), 'rank')}{missing}"
+    what = f"{counted(report['events'], 'event')} of {counted(len(report['ranks']), 'rank')}{missing}"
     return f"{report['output']}: {what}; open it at ui.perfetto.dev"

@@ -6,9 +6,13 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from ringdp import _native
+from ringdp.text.units import counted
 from ringdp.tools.tune import cache
 
 
@@ -71,8 +75,43 @@ def render(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+_SURE = 0.8  # a value with less confidence is not stored
+_BUSY_LOAD, _BUSY_SPREAD = 0.5, 0.5  # processes per core before the measurement; of rounds
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one benchmark has found; `sure`: confidence()."""
+
+    field: str
+    value: int
+    ranks: int
+    rounds: int
+    sure: float
+    at_the_edge: bool
+    spread: float
+
+    @property
+    def stored(self) -> bool:
+        """Whether it is worth relying on."""
+        return self.sure >= _SURE
+
+    def __str__(self) -> str:
+        found = f"{self.field:<24} {self.value:>8}  {counted(self.ranks, 'rank')}, {counted(self.rounds, 'round')}"
+        edge = ", at the edge of what was tried: the best may lie beyond" if self.at_the_edge else ""
+        return f"{found}, {self.sure:.0%} sure{edge}{'' if self.stored else ': not stored'}"
+
+
+def _busy(load: float, found: Sequence[Measured]) -> str:
+    """Why these measurements are to be doubted; '' for no reason."""
+    cores, apart = os.cpu_count() or 1, median([row.spread for row in found] or [0.0])
+    reasons = [f"a load of {load:.1f} on {counted(cores, 'core')} before the measurement"] * (load > _BUSY_LOAD * cores)
+    reasons += [f"rounds that differ by {apart:.0%}"] * (apart > _BUSY_SPREAD)
+    return " and ".join(reasons)
+
+
 def _tune(options: argparse.Namespace, core: Any) -> int:
-    from ringdp.tools.tune.microbenchmark import decide, microbenchmarks
+    from ringdp.tools.tune.microbenchmark import at_the_edge, confidence, decide, microbenchmarks, spread
     from ringdp.tools.tune.rank import Assignment
     from ringdp.tools.tune.session import TuneError, measured
 
@@ -84,20 +123,34 @@ def _tune(options: argparse.Namespace, core: Any) -> int:
     sizes = (options.ranks,) if options.ranks else (2, several)
     batches = [microbenchmarks(ranks, defaults, spin=ranks == sizes[0]) for ranks in sizes]
     seconds = options.seconds / sum(map(len, batches))
-    values: dict[str, int] = {}
+    load = os.getloadavg()[0]
+    found: list[Measured] = []
     try:
         for ranks, batch in zip(sizes, batches, strict=True):
             for benchmark, times in measured(Assignment(ranks, tuple(batch), seconds)):
-                values[benchmark.field] = decide(benchmark, times)
+                value, rounds = decide(benchmark, times), min(map(len, times.values()))
+                judged = confidence(benchmark, times), at_the_edge(benchmark, value), spread(times)
+                found.append(Measured(benchmark.field, value, ranks, rounds, *judged))
                 if not options.json:
-                    rounds = min(map(len, times.values()))
-                    print(
-                        f"{benchmark.field:<24} {values[benchmark.field]:>8}  {ranks} ranks, {rounds} rounds",
-                        flush=True,
-                    )
+                    print(found[-1], flush=True)
+        values = {row.field: row.value for row in found if row.stored}
         file = cache.save(values)
     except (TuneError, OSError) as error:
         print(f"ringdp tune: {error}", file=sys.stderr)
         return 1
-    print(json.dumps({**report(core), "measured": values}) if options.json else f"written to {file}")
+    busy = _busy(load, found)
+    if options.json:
+        rows = {row.field: {**asdict(row), "stored": row.stored} for row in found}
+        print(json.dumps({**report(core), "measured": rows, "busy": busy}))
+        return 0
+    if busy:
+        print(f"this machine is busy: {busy}; run it again when nothing else runs")
+    left = len(found) - len(values)
+    if left:
+        print(
+            f"not stored: {counted(left, 'value')} of {len(found)}, whose confidence is below {_SURE:.0%}; "
+            "more --seconds make them surer"
+        )
+    if values:
+        print(f"written to {file}")
     return 0

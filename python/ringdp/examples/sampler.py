@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler, RandomSampler, TensorDataset
 
+from ringdp.text.units import counted
+
 MODULE = "ringdp.examples.sampler"
 Feed = Callable[[int, int], list[int]]  # (rank, epoch) -> the samples of that rank in their order
 
@@ -97,7 +99,8 @@ def report_of(samples: int, ranks: int, batch: int) -> dict[str, Any]:
 def render(report: dict[str, Any]) -> str:
     """The report as text."""
     lines = [
-        f"{report['samples']} samples, {report['ranks']} ranks, {report['batch_per_rank']} samples per rank and step",
+        f"{counted(report['samples'], 'sample')}, {counted(report['ranks'], 'rank')}, "
+        f"{counted(report['batch_per_rank'], 'sample')} per rank and step",
         f"{'':34}{'distinct in a step':>20}{'seen in an epoch':>20}  next epoch",
     ]
     for name, row in report["feeds"].items():

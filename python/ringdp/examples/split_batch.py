@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ringdp.examples import launch
+from ringdp.text.units import counted
 
 MODULE = "ringdp.examples.split_batch"
 ROWS, INPUTS, OUTPUTS = 5120, 2048, 1024
@@ -80,7 +81,7 @@ def render(report: dict[str, Any]) -> str:
 
 def problem_of(ranks: int) -> str | None:
     """Equal parts only: with others the mean of the parts' means is not the whole batch's."""
-    return f"{ROWS} rows do not come out even on {ranks} ranks; take 2, 4, 5 or 8" if ROWS % ranks else None
+    return f"{ROWS} rows do not come out even on {counted(ranks, 'rank')}; take 2, 4, 5 or 8" if ROWS % ranks else None
 
 
 def parser() -> argparse.ArgumentParser:

@@ -479,12 +479,12 @@ def introduction(options: Options, text: Corpus, trainer: Trainer) -> str:
     wrapper = f"{name_of(options.ddp, options.zero_stage)} over {options.backend}"
     peak, warm_up = options.lr * trainer.world, warm_up_steps(options.steps)
     return (
-        f"text: {text.files} files of {options.corpus}, {len(text.train) / 1e6:.1f} MB to train on, "
+        f"text: {counted(text.files, 'file')} of {options.corpus}, {len(text.train) / 1e6:.1f} MB to train on, "
         f"{len(text.validation) / 1e6:.1f} MB to validate (sha256 {text.digest[:12]})\n"
         f"model: {parameters / 1e6:.2f} million parameters; {counted(trainer.world, 'rank')}, "
         f"{wrapper}, one thread each (so that the bits can be compared)\n"
         f"learning rate: {options.lr:g} x {trainer.world} = {peak:g}, "
-        f"warm-up {warm_up} of {options.steps} steps; starting after step {trainer.step}"
+        f"warm-up {warm_up} of {counted(options.steps, 'step')}; starting after step {trainer.step}"
     )
 
 
@@ -505,7 +505,7 @@ def compare_with_gloo(options: Options, trainer: Trainer, model: GPT) -> Compari
     """The same steps over gloo; None where --rounds 0 leaves it out."""
     if not options.rounds:
         return None
-    say(f"the same steps over {options.backend} and gloo in alternation, {options.rounds} rounds ...")
+    say(f"the same steps over {options.backend} and gloo in alternation, {counted(options.rounds, 'round')} ...")
     micro_batches = trainer.feed.starting_at(trainer.step)
     return compare(model, micro_batches, options.rounds, options.ddp, options.zero_stage)
 
@@ -531,7 +531,7 @@ def verdict(report: Report, ddp: str) -> int:
     if report.proof.equal:
         return 0
     if not promises_rank_order(report.backend, report.world, ddp):
-        say(f"{report.backend} does not add up in rank order on {report.world} ranks: expected of it")
+        say(f"{report.backend} does not add up in rank order on {counted(report.world, 'rank')}: expected of it")
         return 0
     say("FAILED: the ranks must have the bits of one process", sys.stderr)
     return 1

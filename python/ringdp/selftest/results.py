@@ -11,6 +11,7 @@ from ringdp.selftest.cases import Case
 from ringdp.selftest.oracle import COLUMNS
 from ringdp.selftest.rank import EXACT, REFUSED, WRONG, Verdict
 from ringdp.selftest.session import Event
+from ringdp.text.units import names
 
 NOT_RUN = "not run"
 MARKS = {EXACT: "✓", REFUSED: "-", WRONG: "✗", NOT_RUN: "·"}
@@ -29,8 +30,7 @@ class Failure:
 
     def __str__(self) -> str:
         where = " ".join(part for part in (self.transport, str(self.case or "")) if part)
-        who = f"rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
-        return f"{who}: {where + ': ' if where else ''}{self.why}"
+        return f"{names(self.ranks)}: {where + ': ' if where else ''}{self.why}"
 
 
 class Results:

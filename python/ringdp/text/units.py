@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sized
+
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def counted(number: int, noun: str) -> str:
-    """1 rank, 2 ranks."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """1 rank, 2 ranks, 1,024 batches."""
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Of a regular noun: ranks, batches, passes."""
+    return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
+
+
+def names(numbers: Iterable[int], noun: str = "rank") -> str:
+    """'rank 3' or 'ranks 0, 1, 2'; many are cut short."""
+    listed = sorted(numbers)
+    shown = ", ".join(map(str, listed[:8])) + (f", ... ({len(listed)} of them)" if len(listed) > 8 else "")
+    return f"{noun if len(listed) == 1 else plural(noun)} {shown}"
+
+
+def agreeing(subjects: Sized, one: str, several: str) -> str:
+    """The word that fits so many subjects: has or have, it or them."""
+    return one if len(subjects) == 1 else several
 
 
 def scaled(value: float, unit: str) -> str:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
+from ringdp.text.units import agreeing, counted
 from ringdp.zero import registry
 from ringdp.zero.element_wise import check_class
 from ringdp.zero.refusals import check_no_aliases, why_opaque
@@ -69,7 +70,8 @@ def check_group(param_group: dict[str, Any], wrapper: Any | None) -> dict[str, A
     parameters = [p[1] if isinstance(p, tuple) else p for p in listed]
     if parameters and registry.one_wrapper_of(parameters) is not wrapper:
         raise ValueError(
-            f"ZeroOptimizer.add_param_group: {len(parameters)} parameters do not belong to the wrapper of the others: "
+            f"ZeroOptimizer.add_param_group: {counted(len(parameters), 'parameter')} "
+            f"{agreeing(parameters, 'does', 'do')} not belong to the wrapper of the others: "
             "give them an optimizer of their own"
         )
     check_parameters(parameters, wrapper)

@@ -7,6 +7,7 @@ import os
 import platform
 import socket
 import types
+from pathlib import Path
 
 import pytest
 import ringdp
@@ -105,7 +106,7 @@ def unusable(monkeypatch):
 
 
 def test_text_has_every_part(usable, capsys):
-    assert command_line.main(["info"]) == 0
+    assert command_line.main(["info", "--all"]) == 0
     text = capsys.readouterr().out
     for part in [*BUILT.values(), ringdp.__version__, platform.python_version(), "avx9"]:
         assert part in text
@@ -126,7 +127,7 @@ def test_json_has_the_same_parts(usable, capsys):
 
 
 def test_text_tells_what_the_cuda_part_has(usable, capsys):
-    assert command_line.main(["info"]) == 0
+    assert command_line.main(["info", "--all"]) == 0
     text = capsys.readouterr().out
     for part in ("/x/gpu.so, of CUDA 13.0", "2.28.9", "H9000, sm_90, 132 multiprocessors, 141 GiB", "99 registers"):
         assert part in text
@@ -134,17 +135,36 @@ def test_text_tells_what_the_cuda_part_has(usable, capsys):
 
 
 @pytest.mark.parametrize("library", [None, "/x/gpu.so"])
-def test_text_tells_why_there_is_no_device(usable, report_of_cuda, capsys, library):
+def test_text_tells_why_there_is_no_device(usable, report_of_cuda, capsys, library, monkeypatch):
     report_of_cuda.update(library=library, why_none="build it or buy one", devices=[], kernels="", nccl=0)
-    assert command_line.main(["info"]) == 0
+    monkeypatch.setattr(module, "_DEVICE_FILES", (Path("/dev/null"),))
+    assert command_line.main(["info", "--all"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if "build it or buy one" in line)
     assert line.startswith("CUDA part        not built" if library is None else "  devices")
 
 
-def test_an_unusable_extension_is_one_line_and_status_1(unusable, capsys):
+@pytest.mark.parametrize("how", [[], ["--all"]])
+def test_a_machine_without_a_gpu_is_not_told_of_its_driver(usable, report_of_cuda, capsys, monkeypatch, how):
+    report_of_cuda.update(why_none="CUDA driver version is insufficient (35)", devices=[], kernels="", nccl=0)
+    monkeypatch.setattr(module, "_DEVICE_FILES", (Path("/dev/no-such"),))
+    assert command_line.main(["info", *how]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "no NVIDIA GPU" in text and "35" not in text
+
+
+def test_the_summary_fits_a_terminal_and_names_what_is_set(usable, monkeypatch, capsys):
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(n, f"interface{n}") for n in range(40)])
+    assert command_line.main(["info"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for part in ("RINGDP_TRANSPORT=tcp (environment)", "0 settings as by default", "H9000, sm_90", "--all"):
+        assert part in text
+
+
+def test_an_unusable_extension_is_said_and_status_1(unusable, capsys):
     assert command_line.main(["info"]) == 1
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("cannot run") and "torch 2.14.1" in last
+    last = capsys.readouterr().out.partition("cannot run")[2]
+    assert "torch 2.14.1" in " ".join(last.split())
     assert command_line.main(["info", "--json"]) == 1
     captured = capsys.readouterr()
     assert "torch 2.14.1" in json.loads(captured.out)["error"]

@@ -78,8 +78,8 @@ def test_bits_and_bytes_differ_by_eight(capsys):
         (["step", *STEP], "either --micro-batch"),
         (["step", *STEP, "--micro-batch", "1", "--global-tokens", "4M"], "either --micro-batch"),
         (["wall", "--global-tokens", "1M", "--bandwidth", "400", "--peak-tflops", "989"], "400GB/s"),
-        (["lr", "--base-lr", "3e-4"], "lr needs --ranks, --steps; for example: ringdp plan lr"),
-        (["lr", "--base-lr", "", "--ranks", "2", "--steps", "9"], "--base-lr: a value is needed"),
+        (["lr", "--base-lr", "3e-4"], "lr needs --ranks, --total-steps; for example: ringdp plan lr"),
+        (["lr", "--base-lr", "", "--ranks", "2", "--total-steps", "9"], "--base-lr: a value is needed"),
         (["fit", "--params", "7B", "--device-gb", "-3"], "'-3' must be above 0"),
         (["comm", "--params", "1e308", "--ranks", "8"], "'1e308' must be from 1e-30 to 1e+30"),
         (["step", *STEP, "--micro-batch", "1e300"], "'1e300' must be from"),
@@ -100,7 +100,7 @@ def test_what_is_wrong_is_one_line(arguments, named, capsys):
 @pytest.fixture
 def file(tmp_path) -> Path:
     path = tmp_path / "plan.json"
-    tables = {"lr": {"base_lr": 3e-4, "ranks": 8, "steps": "20K"}, "fit": {"params": "7B", "device-gb": 24}}
+    tables = {"lr": {"base_lr": 3e-4, "ranks": 8, "total_steps": "20K"}, "fit": {"params": "7B", "device-gb": 24}}
     path.write_text(json.dumps(tables))
     return path
 
@@ -124,7 +124,7 @@ def test_the_largest_numbers_give_finite_ones(capsys):
         ["memory", "--params", most, "--ranks", most, *shape],
         ["step", "--params", most, "--ranks", most, "--micro-batch", most, "--seq", most, *slow],
         ["comm", "--params", most, "--ranks", most, "--bandwidth", "1e-30B/s"],
-        ["batch", "--global-tokens", most, "--seq", "1", "--micro-batch", most, "--dp", most],
+        ["batch", "--global-tokens", most, "--seq", "1", "--micro-batch", most, "--ranks", most],
     ):
         assert main.main(["plan", *arguments, "--json"]) == 0
         assert "Infinity" not in (text := capsys.readouterr().out) and "NaN" not in text

@@ -14,7 +14,7 @@ import pytest
 import torch
 from ringdp.tools.attach import finding, job
 from ringdp.tools.attach.assignment import VARIABLE, Assignment, from_environment, parse
-from ringdp.tools.attach.finding import Finding, names, problems
+from ringdp.tools.attach.finding import Finding, problems
 from ringdp.tools.attach.patches import Patches
 from ringdp.tools.attach.records import RankFile, Reader, absent, identity, world_of
 
@@ -241,12 +241,6 @@ def test_json_has_everything():
 
 def test_notes_are_no_problems():
     assert problems([NOTE, PROBLEM]) == [PROBLEM]
-
-
-def test_names_of_ranks():
-    assert names([3]) == "rank 3"
-    assert names({2, 1}) == "ranks 1, 2"
-    assert names(range(20)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, ... (20 of them)"
 
 
 @pytest.mark.parametrize("terminal", [False, True])

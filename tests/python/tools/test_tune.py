@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 from ringdp import _native
 from ringdp.tools.tune import cache
-from ringdp.tools.tune.microbenchmark import Microbenchmark, crossing_of, decide, fastest_of, microbenchmarks
+from ringdp.tools.tune.microbenchmark import (
+    Microbenchmark,
+    at_the_edge,
+    confidence,
+    crossing_of,
+    decide,
+    fastest_of,
+    microbenchmarks,
+    spread,
+)
 from ringdp.tools.tune.rank import Assignment
 from ringdp.tools.tune.rank import main as rank_main
 from ringdp.tools.tune.session import TuneError, measured
@@ -198,6 +207,29 @@ def test_every_field_of_these_ranks_has_its_benchmark(ranks):
         for options in benchmark.candidates:
             for field, value in options.items():
                 _native.load().Options().set(field, str(value))
+
+
+def limits(*sizes):
+    return Microbenchmark("one_shot_bytes_of_two", 2, ({}, {}), sizes)
+
+
+def test_confidence_falls_with_rounds_that_disagree():
+    clear = {size: [[1.0, 1.5] if size < 16384 else [1.5, 1.0]] * 20 for size in SIZES}
+    noisy = {size: [[1.0, 1.5], [1.5, 1.0]] * 10 for size in SIZES}
+    assert confidence(limits(*SIZES), clear) == 1 > confidence(limits(*SIZES), noisy)
+    assert confidence(limits(*SIZES), {size: rows[:2] for size, rows in clear.items()}) == 0  # too few
+
+
+def test_limits_at_an_edge_are_known():
+    found = {value: at_the_edge(limits(*SIZES), value) for value in (SIZES[0] // 2, *SIZES)}
+    assert [value for value, edge in found.items() if edge] == [SIZES[0] // 2, SIZES[-1]]
+    waits = Microbenchmark("spin_us", 2, ({},) * 3, (4096,), crossing=False, values=(50, 10, 200))
+    assert [value for value in waits.values if at_the_edge(waits, value)] == [10, 200]  # the default is none
+
+
+def test_the_spread_is_that_of_most_rounds():
+    assert spread({4096: [[1.0, 2.0]] * 9 + [[90.0, 90.0]]}) == 0
+    assert spread({4096: [[1.0 + i % 2, 1.0 + i % 2] for i in range(10)]}) > 0.5
 
 
 # Real ranks run their benchmarks, or say what keeps them from it.

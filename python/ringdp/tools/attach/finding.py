@@ -40,13 +40,6 @@ def problems(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.severity == "problem"]
 
 
-def names(ranks: Iterable[int]) -> str:
-    """'rank 3' or 'ranks 0, 1, 2'; a long list is truncated."""
-    listed = sorted(ranks)
-    shown = ", ".join(map(str, listed[:8])) + (f", ... ({len(listed)} of them)" if len(listed) > 8 else "")
-    return ("rank " if len(listed) == 1 else "ranks ") + shown
-
-
 _COLOURS = {"problem": "red", "note": "yellow"}
 
 

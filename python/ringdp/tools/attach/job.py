@@ -113,3 +113,10 @@ def _jobs_of(process: Path) -> list[str]:
 def environment_of(process: Path) -> list[bytes]:
     """NAME=value as it was given, of a folder of /proc. OSError when the process is gone, or is another user's."""
     return (process / "environ").read_bytes().split(b"\0")
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped the process, so that it answers nobody."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    return False

@@ -22,17 +22,22 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Stand:
-    """Where a rank was: the line of its script, and the call of torch or ringdp in which it waited, or ''."""
+    """Where a rank was: the line of its script, and the call of torch or ringdp in which it waited, or ''.
+
+    A process that is stopped does not say its line: `stopped`.
+    """
 
     line: str
     call: str = ""
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
 class Evidence:
     """`stopped`: why the doctor ended the job, or '' when it ended by itself.
 
-    Of a job that hung, by rank: `stacks`, where it stood, and `idle`, for how many seconds it had written nothing.
+    `died`: the rank that ended first and how, as the launcher said it: "exit code 3", "signal 9". Of a job that hung,
+    by rank: `stacks`, where it stood, and `idle`, for how many seconds it had written nothing.
     """
 
     ranks: Mapping[int, RankRecords]
@@ -41,6 +46,7 @@ class Evidence:
     status: int = 0
     stacks: Mapping[int, Stand] = field(default_factory=dict)
     idle: Mapping[int, float] = field(default_factory=dict)
+    died: tuple[int, str] | None = None
 
     @property
     def world(self) -> int:

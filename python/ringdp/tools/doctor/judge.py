@@ -6,17 +6,28 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ringdp.text.units import counted
-from ringdp.tools.attach.finding import Finding, names, problems, show_findings
+from ringdp.text.units import counted, names
+from ringdp.tools.attach.finding import Finding, problems, show_findings
 from ringdp.tools.attach.records import absent
-from ringdp.tools.doctor.checks import failure, feed, learning_rate, mismatch, performance, placement, reproducibility
+from ringdp.tools.doctor.checks import (
+    failure,
+    feed,
+    learning_rate,
+    mismatch,
+    performance,
+    placement,
+    replicas,
+    reproducibility,
+)
 from ringdp.tools.doctor.evidence import Evidence
 
 CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (  # the most serious first
     failure.check,
     mismatch.check_calls,
     mismatch.check_layers,
+    replicas.check_replicas,
     feed.check,
+    replicas.check_same_work,
     reproducibility.check_dropout,
     reproducibility.check_kernels,
     learning_rate.check,
@@ -26,6 +37,7 @@ CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (  # the most seri
     placement.check_topology,
 )
 NOT_JUDGED: tuple[Callable[[Evidence], Iterable[str]], ...] = (
+    replicas.not_judged,
     feed.not_judged,
     reproducibility.kernels_not_judged,
     learning_rate.not_judged,
@@ -85,4 +97,4 @@ def verdict(diagnosis: Diagnosis) -> str:
     found = len(problems(diagnosis.findings))
     seconds = f" of {1e3 * diagnosis.step_seconds:.1f} ms" if diagnosis.step_seconds else ""
     ran = f"{counted(diagnosis.world, 'rank')}, {counted(diagnosis.steps, 'step')}{seconds}"
-    return f"{found or 'no'} problem{'s' if found != 1 else ''}: {ran}"
+    return f"{counted(found, 'problem') if found else 'no problems'}: {ran}"

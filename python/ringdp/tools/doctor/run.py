@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ringdp.tools.attach import job
 from ringdp.tools.attach.assignment import Assignment
@@ -57,19 +58,40 @@ def examine(
     patience_s: without a new record of any rank for so long, once there were some, the job hangs; ten times as long
     is waited for the first one.
     """
-    assignment.write_options({"folder": str(assignment.folder)})
+    assignment.write_options({"folder": str(assignment.folder), "steps": steps})
     watch = Watch(Reader(assignment.folder), assignment.folder, steps, patience_s)
     with (assignment.folder / OUTPUT).open("wb") as output:
         ended = job.run(command, assignment.environment, watch.tick, output, output)
-    ranks = watch.reader.read()
-    return Evidence(ranks, baseline, ended.stopped, ended.status, watch.stacks, watch.idle)
+    # What ranks say while they are ended is about their end: one is gone before the other.
+    ranks = watch.ranks if ended.stopped else watch.reader.read()
+    said = (assignment.folder / OUTPUT).read_text(errors="replace")
+    died = None if ended.stopped else died_first(said)
+    return Evidence(ranks, baseline, ended.stopped, ended.status, watch.stacks, watch.idle, died)
+
+
+_TORCHRUN = re.compile(r"Root Cause \(first observed failure\):.*?rank +: (\d+) .*?exitcode +: (-?\d+)", re.DOTALL)
+_SPAWN = re.compile(r"process (\d+) terminated with (exit code \d+|signal \w+)")
+
+
+def died_first(output: str) -> tuple[int, str] | None:
+    """The rank that ended first, and how, as torchrun or torch.multiprocessing.spawn says it; None where none does."""
+    if found := _TORCHRUN.search(output):
+        code = int(found[2])
+        return int(found[1]), f"signal {-code}" if code < 0 else f"exit code {code}"
+    if found := _SPAWN.search(output):
+        return int(found[1]), found[2]
+    return None
 
 
 class Watch:
-    """Decides when the run has been long enough. `stacks`, `idle`: of ranks without progress, as in Evidence."""
+    """Decides when the run has been long enough. `ranks`: their records so far.
+
+    `stacks`, `idle`: of ranks without progress, as in Evidence.
+    """
 
     def __init__(self, reader: Reader, folder: Path, steps: int, patience_s: float) -> None:
         self.reader = reader
+        self.ranks: dict[int, RankRecords] = {}
         self.stacks: dict[int, Stand] = {}
         self.idle: dict[int, float] = {}
         self._folder = folder
@@ -80,7 +102,7 @@ class Watch:
 
     def tick(self) -> str:
         """Why to end the job now; '' for no reason."""
-        ranks = self.reader.read()
+        ranks = self.ranks = self.reader.read()
         now = time.monotonic()
         for rank, records in ranks.items():
             if records.lines != self._moved.get(rank, (0, 0.0))[0]:
@@ -111,8 +133,16 @@ def stacks_of(ranks: Mapping[int, RankRecords], folder: Path) -> dict[int, Stand
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGUSR1)
     time.sleep(_STACKS_WITHIN_S)
-    found = {rank: _stand_in(stack_file(folder, records.header["pid"])) for rank, records in ranks.items()}
+    found = {rank: _stand_of(records.header, folder) for rank, records in ranks.items()}
     return {rank: stand for rank, stand in found.items() if stand}
+
+
+def _stand_of(header: Mapping[str, Any], folder: Path) -> Stand | None:
+    pid = header["pid"]
+    here = header["host"] == socket.gethostname() and _belongs_to(folder, pid)
+    if here and job.is_stopped(pid):
+        return Stand("", stopped=True)
+    return _stand_in(stack_file(folder, pid))
 
 
 def _belongs_to(folder: Path, pid: int) -> bool:

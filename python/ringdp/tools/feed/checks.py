@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
-from ringdp.tools.attach.finding import Finding, names
+from ringdp.text.units import counted, names
+from ringdp.tools.attach.finding import Finding
 from ringdp.tools.feed.draws import Draws, Epoch, Feed, dropped, repeats
 from ringdp.tools.feed.naming import Key
 
@@ -32,7 +33,7 @@ def check_rank_arguments(feed: Feed) -> Iterator[Finding]:
     wrong = tuple(rank for rank, facts in feed.facts.items() if facts["replicas"] != feed.world)
     if wrong:
         given = sorted(feed.fact("replicas"))
-        seen = f"{feed.name}: a DistributedSampler for {given[0]} ranks in a job of {feed.world}"
+        seen = f"{feed.name}: a DistributedSampler for {counted(given[0], 'rank')} in a job of {feed.world}"
         yield Finding("wrong rank", seen, _RANK_WHY, _RANK_FIX, wrong, numbers={"replicas": given, "world": feed.world})
         return
     given = {rank: facts["sampler_rank"] for rank, facts in feed.facts.items()}
@@ -82,7 +83,7 @@ def _unintended(feed: Feed, epoch: Epoch) -> list[Finding]:
         "step_1_distinct": distinct,
         "step_1_distinct_share": distinct / drawn if drawn else 1.0,
     }
-    at_step = f"at step 1 {distinct} of {drawn} samples are distinct ({distinct / max(drawn, 1):.1%})"
+    at_step = f"at step 1 {distinct} of {counted(drawn, 'sample')} are distinct ({distinct / max(drawn, 1):.1%})"
     of_data = f" ({len(epoch.counts) / feed.samples:.1%} of the data set's {feed.samples})" if feed.samples else ""
     so_far = "" if epoch.ended(feed.world) else " so far"
     seen = (
@@ -181,7 +182,8 @@ def check_missing(feed: Feed) -> Iterator[Finding]:
 
 
 def _left_out(feed: Feed, epoch: Epoch, missing: int) -> Finding:
-    seen = f"{feed.name}, epoch {epoch.number + 1}: {missing} of {feed.samples} samples ({missing / feed.samples:.1%})"
+    part = f"{missing} of {counted(feed.samples, 'sample')} ({missing / feed.samples:.1%})"
+    seen = f"{feed.name}, epoch {epoch.number + 1}: {part}"
     numbers = {"epoch": epoch.number + 1, "missing": missing, "samples": feed.samples}
     numbers["seen_share"] = len(epoch.counts) / feed.samples
     if missing <= dropped(feed):
@@ -264,7 +266,7 @@ def _counts(feed: Feed, epoch: Epoch) -> list[Finding]:
         return []
     short = [rank for rank, count in counts.items() if count == fewest]
     seen = (
-        f"{feed.name}, epoch {epoch.number + 1}: {names(short)} had {fewest} batches, "
+        f"{feed.name}, epoch {epoch.number + 1}: {names(short)} had {counted(fewest, 'batch')}, "
         f"{names(ahead)} had {max(ahead.values())}"
     )
     why = "a rank without a batch does not take part in the others' gradients: they hang, or pair steps wrongly"
@@ -281,8 +283,8 @@ def _sizes(feed: Feed, epoch: Epoch) -> list[Finding]:
             least, most = min(present), max(present)
             small = [rank for rank, size in zip(epoch.draws, sizes, strict=True) if size == least]
             seen = (
-                f"{feed.name}, epoch {epoch.number + 1}, step {step + 1}: {names(small)} had {least} samples, "
-                f"others up to {most}"
+                f"{feed.name}, epoch {epoch.number + 1}, step {step + 1}: {names(small)} had "
+                f"{counted(least, 'sample')}, others up to {most}"
             )
             why = "a mean over ranks gives every rank the same weight, so samples of small batches count for more"
             numbers = {"epoch": epoch.number + 1, "step": step + 1, "least": least, "most": most}

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ringdp.tools.attach.finding import Finding, names
+from ringdp.text.units import names
+from ringdp.tools.attach.finding import Finding
 from ringdp.tools.attach.records import RankRecords, plain
 
 _audits = count()

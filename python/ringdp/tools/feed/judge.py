@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ringdp.text.table import print_table
-from ringdp.text.units import counted
-from ringdp.tools.attach.finding import Finding, names, problems, show_findings
+from ringdp.text.units import counted, names
+from ringdp.tools.attach.finding import Finding, problems, show_findings
 from ringdp.tools.attach.records import RankRecords, absent, world_of
 from ringdp.tools.feed import checks
 from ringdp.tools.feed.draws import Epoch, Feed, feeds_of, repeats, unwatched
@@ -193,4 +193,4 @@ def verdict(report: Report) -> str:
     watching = f"; writing it down took {cost.share:.2%} of the run between draws" if cost.span else ""
     if not report.rows:
         return f"nothing was judged{watching}"
-    return f"{found or 'no'} problem{'s' if found != 1 else ''}{watching}"
+    return f"{counted(found, 'problem') if found else 'no problems'}{watching}"

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ringdp import _native
+from ringdp.text.units import counted, names
 
 BLOCK = 1 << 16  # bytes that are looked for together, and exchanged at the end
 
@@ -29,11 +30,10 @@ class Difference:
     values: tuple[float | complex | int | bool, ...] | None = None
 
     def __str__(self) -> str:
-        who = "rank" if len(self.ranks) == 1 else "ranks"
         where = ""
         if self.values is not None:
             where = f"; first at element {self.element}, by rank: {', '.join(map(repr, self.values))}"
-        return f"{self.name} differs on {who} {', '.join(map(str, self.ranks))}{where}"
+        return f"{self.name} differs on {names(self.ranks)}{where}"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Replicas:
         return not self.differences
 
     def __str__(self) -> str:
-        head = f"{self.tensors} tensors of {self.bytes} bytes"
+        head = f"{counted(self.tensors, 'tensor')} of {counted(self.bytes, 'byte')}"
         if self:
             return f"{head} are the same on all ranks"
         return "\n".join([f"{len(self.differences)} of {head} differ:", *map(str, self.differences)])
@@ -143,7 +143,9 @@ def _check_same_tensors(everyone: Sequence[Sequence[object]]) -> None:
     """RuntimeError names the first tensor that another rank does not have."""
     for rank, rows in enumerate(everyone):
         if len(rows) != len(everyone[0]):
-            raise RuntimeError(f"check_replicas: rank 0 has {len(everyone[0])} tensors, rank {rank} has {len(rows)}")
+            raise RuntimeError(
+                f"check_replicas: rank 0 has {counted(len(everyone[0]), 'tensor')}, rank {rank} has {len(rows)}"
+            )
         for own, other in zip(everyone[0], rows, strict=True):
             if own != other:
                 raise RuntimeError(f"check_replicas: rank 0 has {own} where rank {rank} has {other}")

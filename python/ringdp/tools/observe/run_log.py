@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+import socket
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +121,7 @@ class RunLog:
         self._history = History()
         self._pending: list[torch.Tensor | float] = []
         self._memory: Memory | None = None
+        self._origin = origin()
         optimizer.register_step_post_hook(self._count_memory)
         self._step_seen = self._step_now()
         self.leave_out()
@@ -171,6 +176,7 @@ class RunLog:
         history = {**self.state_dict(), "losses": self._mean_losses(), "validation": validation}
         group = self._ddp.process_group
         return {
+            "origin": self._origin,
             "backend": group._get_backend(self._ddp.device).name(),
             "world": group.size(),
             "items_per_step": self._items,
@@ -232,6 +238,12 @@ class RunLog:
     def _count_memory(self, *_: Any) -> None:
         if self._memory is None:  # a hook cannot take itself away while torch goes through them
             self._memory = memory_of(self._ddp, self._optimizer)
+
+
+def origin() -> dict[str, str]:
+    """Of this process: the time now, its host, and the command that started it."""
+    now = datetime.now().astimezone().isoformat(" ", "seconds")
+    return {"began": now, "host": socket.gethostname(), "command": shlex.join(sys.orig_argv)}
 
 
 def links_of(group: dist.ProcessGroup, device: torch.device) -> list[str]:

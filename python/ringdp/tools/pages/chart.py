@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import html
+import math
 from dataclasses import dataclass
+from fractions import Fraction
+
+from ringdp.text.units import scaled
 
 WIDTH, HEIGHT, ROW = 1000, 300, 34
 LEFT, RIGHT, TOP, BOTTOM = 150, 980, 40, 265
+_SLACK = Fraction(1, 10**9)  # of a step: a bound that was rounded has its tick
+_LONG = 1e9  # numbers from here on have a prefix: 1.50 G
 COLOURS = ("var(--link)", "var(--good)", "var(--bad)", "var(--memory)")
 
 
@@ -30,7 +36,7 @@ class Span:
 
 
 def lines(series: list[Series], described: str, x_name: str) -> str:
-    """Lines over linear axes that begin at the smallest values."""
+    """Lines over linear axes that begin at the smallest values, with ticks at round numbers."""
     points = [point for one in series for point in one.points]
     x_low, x_high = _range([x for x, _ in points])
     y_low, y_high = _range([y for _, y in points])
@@ -42,9 +48,10 @@ def lines(series: list[Series], described: str, x_name: str) -> str:
             BOTTOM - (BOTTOM - TOP) * (y - y_low) / (y_high - y_low),
         )
 
-    drawn = [_y_tick(place((x_low, y))[1], y) for y in _ticks(y_low, y_high)]
-    drawn += [_text(place((x, y_low))[0], BOTTOM + 20, f"{x:g}", "middle") for x in (x_low, x_high)]
-    drawn.append(_text((LEFT + RIGHT) / 2, BOTTOM + 20, x_name, "middle"))
+    drawn = [_y_tick(place((x_low, y))[1], label) for y, label in _ticks(y_low, y_high)]
+    whole = all(x == int(x) for x, _ in points)
+    drawn += [_text(place((x, y_low))[0], BOTTOM + 20, label, "middle") for x, label in _ticks(x_low, x_high, whole)]
+    drawn.append(_text((LEFT + RIGHT) / 2, BOTTOM + 36, x_name, "middle"))
     for number, one in enumerate(series):
         placed = [place(point) for point in one.points]
         drawn.append(_line(placed, number) if one.line else _markers(placed, number))
@@ -71,19 +78,32 @@ def bars(rows: list[str], spans: list[Span], keys: dict[str, int], described: st
         drawn.append(_rule(x_of(value), TOP + 14, x_of(value), height - 30, "var(--ink)"))
         after = value <= end / 2
         drawn.append(_text(x_of(value) + (6 if after else -6), TOP + 12, name, "start" if after else "end"))
-    ends = {0.0: "start", 0.5: "middle", 1.0: "end"}
-    drawn += [_text(x_of(s * end), height - 10, f"{1e3 * s * end:.3g} ms", anchor) for s, anchor in ends.items()]
+    drawn += [_text(x_of(x / 1e3), height - 10, f"{label} ms", "middle") for x, label in _ticks(0.0, 1e3 * end)]
     drawn += [_key(place, name, colour) for place, (name, colour) in enumerate(keys.items())]
     return _svg(drawn, height, described)
 
 
 def _range(values: list[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
+    largest = max(abs(low), abs(high))
+    if high - low > 1e-9 * largest + 1e-300:
+        return low, high
+    return low - max(0.5, largest / 100), high + max(0.5, largest / 100)
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    return [low + (high - low) * share / 4 for share in range(5)]
+def _ticks(low: float, high: float, whole: bool = False) -> list[tuple[float, str]]:
+    """Two to six round numbers between them, each with its label: 80,000 and 85,000, or 4.2 and 4.4."""
+    least = (high - low) / 5
+    power = math.floor(math.log10(least))
+    digit = next((digit for digit in (1, 2, 5) if digit * 10.0**power >= least), 0)
+    if digit == 0:
+        power, digit = power + 1, 1
+    if whole and power < 0:
+        power, digit = 0, 1
+    step = Fraction(10) ** power * digit
+    numbers = range(math.ceil(Fraction(low) / step - _SLACK), math.floor(Fraction(high) / step + _SLACK) + 1)
+    values = [float(number * step) for number in numbers]
+    return [(x, f"{x:,.{max(0, -power)}f}" if abs(x) < _LONG else scaled(x, "")) for x in values]
 
 
 def _svg(drawn: list[str], height: float, described: str) -> str:
@@ -99,8 +119,8 @@ def _rule(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
 
 
-def _y_tick(y: float, value: float) -> str:
-    return _rule(LEFT, y, RIGHT, y, "var(--line)") + _text(LEFT - 8, y + 4, f"{value:.4g}", "end")
+def _y_tick(y: float, label: str) -> str:
+    return _rule(LEFT, y, RIGHT, y, "var(--line)") + _text(LEFT - 8, y + 4, label, "end")
 
 
 def _line(points: list[tuple[float, float]], number: int) -> str:

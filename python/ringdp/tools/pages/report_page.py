@@ -18,8 +18,9 @@ TRAVELS, WAITS = 0, 3  # colours of a bucket's bar
 def page(run: Run) -> str:
     """The whole file, from a report that run_file.check() has passed."""
     found = figures(run)
-    title = f"A run of {found['steps']} steps on {counted(found['ranks'], 'rank')} over {found['backend']}"
+    title = f"A run of {counted(found['steps'], 'step')} on {counted(found['ranks'], 'rank')} over {found['backend']}"
     sections = [
+        _origin(found["origin"]),
         *([_bits(found["bits"])] if found["bits"] else []),
         _loss(found),
         _throughput(run, found["throughput"]),
@@ -28,7 +29,7 @@ def page(run: Run) -> str:
         _overlap(found),
         _memory(found["memory"]),
         _links(found),
-        *([_settings(run)] if run["settings"] else []),
+        _settings(run),
     ]
     return document(title, [Tab("report", title, "\n".join(sections))], [])
 
@@ -55,6 +56,12 @@ def table(caption: str, head: list[str], rows: list[list[str]]) -> str:
         f"<table><caption>{html.escape(caption)}</caption><thead><tr>{top}</tr></thead>"
         f"<tbody>{''.join(lines_of)}</tbody></table></div>"
     )
+
+
+def _origin(origin: Found) -> str:
+    """When, where and by what."""
+    began = f"<p>Began {html.escape(origin['began'])} on {html.escape(origin['host'])}, by"
+    return f"{began} <code>{html.escape(origin['command'])}</code></p>"
 
 
 def _bits(bits: Found) -> str:
@@ -173,4 +180,6 @@ def _links(found: Found) -> str:
 
 def _settings(run: Run) -> str:
     rows = [[name, str(value)] for name, value in run["settings"].items() if value is not None]
+    if not rows:
+        return _section("Settings", _paragraph("RunLog was given none: RunLog(..., settings={...}) lists them here."))
     return _section("Settings", table("Options of the run", ["", "value"], rows))

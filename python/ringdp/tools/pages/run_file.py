@@ -11,6 +11,9 @@ from typing import Any
 Number = (int, float)
 # Where a report needs what: a path of keys, and the types that are possible there.
 NEEDED: dict[tuple[str, ...], Any] = {
+    ("origin", "began"): str,
+    ("origin", "host"): str,
+    ("origin", "command"): str,
     ("backend",): str,
     ("world",): int,
     ("items_per_step",): Number,
@@ -169,6 +172,7 @@ def figures(run: Run) -> dict[str, Any]:
     """The figures of a report that check() has passed. Seconds and bytes; None: the run has not measured it."""
     history, observed = run["history"], run["observed"]
     return {
+        "origin": run["origin"],
         "backend": run["backend"],
         "ranks": run["world"],
         "steps": len(history["losses"]),

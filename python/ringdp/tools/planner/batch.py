@@ -18,31 +18,31 @@ def nearest_power_of_two(samples: int) -> int:
     return below if samples - below < 2 * below - samples else 2 * below
 
 
-def batch(global_tokens: float, seq: int, micro_batch: int, dp: int) -> Answer:
+def batch(global_tokens: float, seq: int, micro_batch: int, ranks: int) -> Answer:
     """From tokens to samples to micro-batches per rank and step."""
     raw = floor(global_tokens / seq)
     if raw < 1:
         raise InputError(f"--global-tokens {global_tokens:g} is less than one sequence of --seq {seq}: raise it")
-    fits = raw % (micro_batch * dp) == 0
+    fits = raw % (micro_batch * ranks) == 0
     samples = raw if fits else nearest_power_of_two(raw)
-    how = "samples_raw" if fits else "the nearest power of two: micro_batch * dp does not divide samples_raw"
-    accumulation = formulas.grad_acc(samples, micro_batch, dp)
+    how = "samples_raw" if fits else "the nearest power of two: micro_batch * ranks does not divide samples_raw"
+    accumulation = formulas.grad_acc(samples, micro_batch, ranks)
     figures = (
         Figure("samples_raw", raw, "samples", "global_tokens / seq, whole sequences only"),
         Figure("samples", samples, "samples", how),
         Figure("rounded_global_tokens", samples * seq, "tokens", "samples * seq"),
-        Figure("grad_acc", accumulation, "micro-batches per step", "samples / (micro_batch * dp)"),
+        Figure("grad_acc", accumulation, "micro-batches per step", "samples / (micro_batch * ranks)"),
         Figure("too_many_ranks", accumulation < 1, "", "grad_acc < 1"),
         Figure("most_ranks", samples // micro_batch, "ranks", "grad_acc = 1: prefer ranks over accumulation"),
     )
-    return Answer(figures, (_by_ranks(samples, micro_batch, dp),), _advice(raw, samples, micro_batch, dp, seq))
+    return Answer(figures, (_by_ranks(samples, micro_batch, ranks),), _advice(raw, samples, micro_batch, ranks, seq))
 
 
-def _by_ranks(samples: int, micro_batch: int, dp: int) -> Table:
+def _by_ranks(samples: int, micro_batch: int, ranks: int) -> Table:
     rows = []
-    for ranks in sorted({*_SHOWN_RANKS, dp}):
-        accumulation = formulas.grad_acc(samples, micro_batch, ranks)
-        rows.append((ranks, accumulation, _verdict(accumulation)))
+    for number in sorted({*_SHOWN_RANKS, ranks}):
+        accumulation = formulas.grad_acc(samples, micro_batch, number)
+        rows.append((number, accumulation, _verdict(accumulation)))
     columns = (("ranks", "ranks"), ("grad_acc", ""), ("", ""))
     return Table("the same batch on other numbers of ranks", columns, tuple(rows))
 
@@ -53,43 +53,55 @@ def _verdict(accumulation: float) -> str:
     return "works" if accumulation == int(accumulation) else "not a whole number"
 
 
-def _advice(raw: int, samples: int, micro_batch: int, dp: int, seq: int) -> tuple[str, ...]:
-    accumulation = formulas.grad_acc(samples, micro_batch, dp)
+def _advice(raw: int, samples: int, micro_batch: int, ranks: int, seq: int) -> tuple[str, ...]:
+    accumulation = formulas.grad_acc(samples, micro_batch, ranks)
     if accumulation < 1:
-        most, smaller = samples // micro_batch, samples // dp
-        bigger = micro_batch * dp
+        most, smaller = samples // micro_batch, samples // ranks
+        bigger = micro_batch * ranks
         lower = f"lower --micro-batch to {smaller}; " if smaller else ""
-        fewer = f"; or use {counted(most, 'rank')} and leave {dp - most} idle" if most else ""
+        fewer = f"; or use {counted(most, 'rank')} and leave {ranks - most} idle" if most else ""
         return (
-            f"{dp} ranks are too many for {samples} samples: {lower}raise the global batch to {bigger} samples"
-            f" ({bigger * seq:,} tokens){fewer}",
+            f"{counted(ranks, 'rank')} are too many for {counted(samples, 'sample')}: {lower}raise "
+            f"the global batch to {bigger} samples ({bigger * seq:,} tokens){fewer}",
         )
     if accumulation == int(accumulation):
-        return (f"{micro_batch} x {accumulation:g} x {dp} = {samples} samples per step",)
-    steps = max(1, floor(formulas.grad_acc(raw, micro_batch, dp)))
+        return (f"{micro_batch} x {accumulation:g} x {ranks} = {samples} samples per step",)
+    steps = max(1, floor(formulas.grad_acc(raw, micro_batch, ranks)))
     return (
-        f"{micro_batch} x {accumulation:.3f} x {dp}: accumulation must be whole: take {steps} "
-        f"micro-batch{'' if steps == 1 else 'es'} ({micro_batch * steps * dp} samples) or {steps + 1} "
-        f"({micro_batch * (steps + 1) * dp})",
+        f"{micro_batch} x {accumulation:.3f} x {ranks}: accumulation must be whole: take "
+        f"{counted(steps, 'micro-batch')} ({micro_batch * steps * ranks} samples) or {steps + 1} "
+        f"({micro_batch * (steps + 1) * ranks})",
     )
 
 
-def lr(base_lr: float, ranks: int, steps: float, warmup_share: float) -> Answer:
-    """Linear scaling of a learning rate that was found on one rank, and its warm-up."""
+def lr(
+    base_lr: float, base_batch: int | None, micro_batch: int | None, ranks: int, total_steps: float, warmup_share: float
+) -> Answer:
+    """Linear scaling of a learning rate that is known to be good, and its warm-up."""
+    if (base_batch is None) != (micro_batch is None):
+        raise InputError(
+            "--base-batch and --micro-batch belong together: give both, or neither where each rank keeps it"
+        )
+    if base_batch is None or micro_batch is None:
+        factor, how = float(ranks), "base_lr * ranks: each rank keeps the batch of base_lr"
+    else:
+        factor, how = micro_batch * ranks / base_batch, "base_lr * micro_batch * ranks / base_batch"
     return Answer(
         (
-            Figure("scaled_lr", formulas.scaled_lr(base_lr, ranks), "", "base_lr * ranks (Goyal et al., 2017)"),
-            Figure("warmup_steps", formulas.warmup_steps(steps, warmup_share), "steps", "steps * warmup_share"),
+            Figure("scaled_lr", formulas.scaled_lr(base_lr, factor), "", f"{how} (Goyal et al., 2017)"),
+            Figure(
+                "warmup_steps", formulas.warmup_steps(total_steps, warmup_share), "steps", "total_steps * warmup_share"
+            ),
         ),
-        advice=("a starting point, not a law: it assumes that the global batch grew by the number of ranks",),
+        advice=("a starting point, not a law: the rate grows with the global batch",),
     )
 
 
-def feed(ranks: int, samples: int, batch_per_rank: int) -> Answer:
+def feed(ranks: int, samples: int, micro_batch: int) -> Answer:
     """Expected shares when a DistributedSampler is forgotten: with one seed, and with a shuffle per rank."""
-    if batch_per_rank > samples:
-        raise InputError(f"--batch-per-rank {batch_per_rank} is more than all --samples {samples}: lower it")
-    step = formulas.independent_distinct_share_per_step(ranks, samples, batch_per_rank)
+    if micro_batch > samples:
+        raise InputError(f"--micro-batch {micro_batch} is more than all --samples {samples}: lower it")
+    step = formulas.independent_distinct_share_per_step(ranks, samples, micro_batch)
     epoch = formulas.independent_seen_share_per_epoch(ranks)
     figures = (
         Figure("same_seed_distinct_share", formulas.same_seed_distinct_share(ranks), "share", "1/N"),
@@ -107,22 +119,24 @@ KINDS = (
             Input("global_tokens", count, "tokens per step, as 4M"),
             Input("seq", whole, "tokens per sample", "4096"),
             Input("micro_batch", whole, "samples per rank and backward pass"),
-            Input("dp", whole, "data-parallel ranks"),
+            Input("ranks", whole, "data-parallel ranks"),
         ),
         batch,
-        "batch --global-tokens 4M --seq 4096 --micro-batch 2 --dp 128",
+        "batch --global-tokens 4M --seq 4096 --micro-batch 2 --ranks 128",
     ),
     Kind(
         "lr",
         "learning rate and warm-up when ranks are added",
         (
-            Input("base_lr", amount, "learning rate on one rank"),
+            Input("base_lr", amount, "a rate that is known to be good"),
+            Input("base_batch", whole, "the global batch size of that rate, in samples", ""),
+            Input("micro_batch", whole, "samples per rank and step, with --base-batch", ""),
             Input("ranks", whole, "data-parallel ranks"),
-            Input("steps", count, "steps of the whole run"),
+            Input("total_steps", count, "steps of the whole run"),
             Input("warmup_share", share, "part of the steps", "5%"),
         ),
         lr,
-        "lr --base-lr 3e-4 --ranks 8 --steps 20000",
+        "lr --base-lr 3e-4 --ranks 8 --total-steps 20000",
     ),
     Kind(
         "feed",
@@ -130,9 +144,9 @@ KINDS = (
         (
             Input("ranks", whole, "data-parallel ranks"),
             Input("samples", whole, "in the data set"),
-            Input("batch_per_rank", whole, "samples per rank and step"),
+            Input("micro_batch", whole, "samples per rank and step"),
         ),
         feed,
-        "feed --ranks 8 --samples 4096 --batch-per-rank 64",
+        "feed --ranks 8 --samples 4096 --micro-batch 64",
     ),
 )

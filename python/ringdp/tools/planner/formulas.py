@@ -275,9 +275,9 @@ def grad_acc(samples: float, micro_batch: float, dp: float) -> float:
     return samples / (micro_batch * dp)
 
 
-def scaled_lr(base_lr: float, ranks: float) -> float:
-    """Linear scaling of the learning rate with the global batch (Goyal et al., 2017)."""
-    return base_lr * ranks
+def scaled_lr(base_lr: float, factor: float) -> float:
+    """Linear scaling of the learning rate with a global batch `factor` times as large (Goyal et al., 2017)."""
+    return base_lr * factor
 
 
 def warmup_steps(steps: float, share: float) -> float:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ringdp.text.units import counted
 from ringdp.tools.planner.memory import STAGES
 from ringdp.tools.planner.presets import device_gigabytes
 from ringdp.tools.planner.question import Answer, Figure, Input, InputError, Kind, Table
@@ -140,7 +141,7 @@ def predict(calibration: Path, ranks: tuple[int, ...], bandwidth: float | None) 
         figures.append(Figure(f"step_{n}", p.step, "s", "played bucket by bucket"))
         figures.append(Figure(f"memory_{n}", p.memory, "bytes", "base + counted"))
         held.append((n, *(memory(found, n, stage) for stage in STAGES)))
-    title = f"{found.workload}, micro-batch {found.micro_batch}, calibrated on {found.ranks} ranks"
+    title = f"{found.workload}, micro-batch {found.micro_batch}, calibrated on {counted(found.ranks, 'rank')}"
     by_stage = Table("memory by ZeRO stage", _BY_STAGE, tuple(held))
     return Answer(tuple(figures), (Table(title, _PREDICTED, tuple(rows)), by_stage))
 

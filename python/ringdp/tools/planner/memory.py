@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ringdp.text.units import counted
 from ringdp.tools.planner import formulas
 from ringdp.tools.planner.presets import device_gigabytes
 from ringdp.tools.planner.question import Answer, Figure, Input, InputError, Kind, Table
@@ -184,7 +185,9 @@ def fit_sentence(fewest: dict[int, float | None]) -> str:
     """Which stage and how many ranks fit."""
     if fewest[0] is not None:
         return "fits without ZeRO"
-    fitting = [f"stage {stage} from {fewest[stage]} ranks" for stage in STAGES[1:] if fewest[stage] is not None]
+    fitting = [
+        f"stage {stage} from {counted(fewest[stage], 'rank')}" for stage in STAGES[1:] if fewest[stage] is not None
+    ]
     if not fitting:
         return "fits at no stage: take a larger device, or divide the model itself (tensor or pipeline parallelism)"
     return "fits with ZeRO " + ", ".join(fitting)

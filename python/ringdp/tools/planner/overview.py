@@ -17,7 +17,7 @@ _ASSUMED = "llama-70b"
 def overview(
     model: presets.Model | None, params: float | None, device: presets.Device, ranks: int, seq: int,
     micro_batch: int | None, global_tokens: float | None, wire: str, bandwidth: float, mfu: float,
-    base_lr: float | None, steps: float,
+    base_lr: float | None, total_steps: float,
 ) -> Answer:  # fmt: skip
     """Does it fit, which batch, how long is a step, how far does it scale, what is data parallelism here?"""
     if model is not None and params is not None:
@@ -45,7 +45,11 @@ def overview(
         ("How long is a step?", step(size, ranks, None, seq, tokens, wire, bandwidth, device.bf16_tflops, mfu)),
         ("How far does it scale at this batch?", wall(tokens, wire, bandwidth, device.bf16_tflops, mfu)),
         ("How efficient is it at this batch?", efficiency(size, others, None, tokens, *link)),
-        *((("Which learning rate?", lr(base_lr, ranks, steps, 0.05)),) if base_lr is not None else ()),
+        *(
+            (("Which learning rate?", lr(base_lr, None, None, ranks, total_steps, 0.05)),)
+            if base_lr is not None
+            else ()
+        ),
         ("What is data parallelism at this size?", regime(ranks, size, figures[0].value)),
     )
     assumed = () if model or params else (f"assumed --model {_ASSUMED}; give --model or --params",)
@@ -58,7 +62,7 @@ def _smallest_stage(held: Answer, ranks: int, room: float) -> tuple[tuple[Figure
     known = {figure.name: figure.value for figure in held.figures}
     sizes = {s: known.get(f"stage{s}_total_bytes", known[f"stage{s}_bytes"]) for s in STAGES}
     stage = next((s for s in STAGES if sizes[s] <= room), None)
-    figure = Figure("smallest_stage_that_fits", stage, "", f"on {ranks} ranks, of what is counted below")
+    figure = Figure("smallest_stage_that_fits", stage, "", f"on {counted(ranks, 'rank')}, of what is counted below")
     if stage is None:
         way_out = "use more, or larger devices, or divide the model itself"
         return (figure,), f"no ZeRO stage fits {counted(ranks, 'rank')}: {way_out}"
@@ -81,8 +85,8 @@ KINDS = (
             WIRE,
             Input(BANDWIDTH.name, BANDWIDTH.parse, BANDWIDTH.help, "400GB/s"),
             MFU,
-            Input("base_lr", amount, "learning rate on one rank, to be scaled", ""),
-            Input("steps", count, "of the whole run, for the warm-up of --base-lr", "10K"),
+            Input("base_lr", amount, "a rate that is known to be good on one rank, to be scaled", ""),
+            Input("total_steps", count, "of the whole run, for the warm-up of --base-lr", "10K"),
         ),
         overview,
         "--model llama-70b --device h100 --ranks 256 --bandwidth 400GB/s",

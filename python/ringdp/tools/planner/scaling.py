@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ringdp.text.units import counted
 from ringdp.tools.planner import formulas
 from ringdp.tools.planner.presets import peak_tflops
 from ringdp.tools.planner.question import Answer, Figure, Input, InputError, Kind, Table
@@ -65,7 +66,7 @@ def _step_warnings(tokens: float, ranks: int, seq: int, per_rank: float, least: 
     said = []
     if not formulas.whole_sequences(tokens, ranks, seq):
         most = int(tokens // seq)
-        fewer = f"use at most {most} ranks, or " if most else ""
+        fewer = f"use at most {counted(most, 'rank')}, or " if most else ""
         way_out = f"{fewer}raise the global batch to {ranks * seq:,} tokens"
         if per_rank > seq:
             way_out = "make the global batch a multiple of ranks * seq"
@@ -162,7 +163,7 @@ def regime(ranks: int, params: float | None, stage: int | None = 0) -> Answer:
     if stage is None:
         advice = "no ZeRO stage fits: more ranks or other axes (tensor, pipeline, expert)"
     elif stage > usual:
-        advice = f"nothing below ZeRO-{stage} fits here, whatever is usual on {ranks} ranks"
+        advice = f"nothing below ZeRO-{stage} fits here, whatever is usual on {counted(ranks, 'rank')}"
     warnings = []
     if params is not None and params >= 200e9:
         warnings.append("200B parameters and more do not fit whole on any device: ZeRO-3 and other axes at any size")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
-from statistics import mean, median
+from random import Random
+from statistics import mean, median, quantiles
 
 KIB, MIB = 1 << 10, 1 << 20
 _NEVER, _ALWAYS = 0, 1 << 30
@@ -60,6 +61,44 @@ def fastest_of(times: Times, values: Sequence[int]) -> int:
 def decide(benchmark: Microbenchmark, times: Times) -> int:
     """The field's value."""
     return crossing_of(times) if benchmark.crossing else fastest_of(times, benchmark.values)
+
+
+_FEWEST_ROUNDS, _RESAMPLES = 5, 100
+
+
+def confidence(benchmark: Microbenchmark, times: Times) -> float:
+    """Share of resamplings of the rounds (a bootstrap) that decide alike, of limits within a factor of two.
+
+    0 where there were too few rounds to tell.
+    """
+    rounds = min(map(len, times.values()))
+    if rounds < _FEWEST_ROUNDS:
+        return 0.0
+    chosen, draw = decide(benchmark, times), Random(0)
+    factor = 2 if benchmark.crossing else 1
+    alike = 0
+    for _ in range(_RESAMPLES):
+        rows = draw.choices(range(rounds), k=rounds)
+        value = decide(benchmark, {size: [those[row] for row in rows] for size, those in times.items()})
+        alike += max(value, chosen) <= factor * min(value, chosen)
+    return alike / _RESAMPLES
+
+
+def at_the_edge(benchmark: Microbenchmark, value: int) -> bool:
+    """Whether the best may lie beyond what was tried: a limit below or at the last size, the least or largest value."""
+    tried = (benchmark.sizes[0] // 2, benchmark.sizes[-1]) if benchmark.crossing else sorted(benchmark.values)
+    return value in (tried[0], tried[-1]) and (benchmark.crossing or value != benchmark.values[0])
+
+
+def spread(times: Times) -> float:
+    """How far rounds are apart: the distance of their quartiles, by their median, of the middle size and candidate."""
+    found = []
+    for rows in times.values():
+        for column in zip(*rows, strict=True):
+            if len(column) >= _FEWEST_ROUNDS:
+                low, middle, high = quantiles(column, n=4)
+                found.append((high - low) / middle)
+    return median(found) if found else 0.0
 
 
 def _doublings(first: int, last: int) -> tuple[int, ...]:

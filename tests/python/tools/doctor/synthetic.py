@@ -11,7 +11,16 @@ from ringdp.tools.doctor.evidence import Evidence
 STEPS = 20
 MODEL = {"bytes": 8 << 20, "buckets": 3}
 PLACE = {"host": "here", "cores": list(range(8)), "host_cores": 8, "threads": 2}
-STEP = {"optimizer": "SGD", "lr": 0.1, "samples": 32, "seconds": 0.1, "data": 0.001, "called": 0.0, "buffers": 0.0}
+STEP = {
+    "optimizer": "SGD",
+    "lr": 0.1,
+    "samples": 32,
+    "seconds": 0.1,
+    "data": 0.001,
+    "called": 0.0,
+    "buffers": 0.0,
+    "backwards": 1,
+}
 DDP = {"forward": 0.03, "backward": 0.05, "communication": 0.02, "overlap": 0.015}
 SHARED = "shm: same boot id, network namespace and user, mapping probed"
 

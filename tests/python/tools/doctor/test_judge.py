@@ -42,7 +42,11 @@ def test_a_clean_run_has_no_findings():
     diagnosis = diagnose(evidence())
     assert diagnosis.findings == ()
     assert (diagnosis.world, diagnosis.steps, diagnosis.step_seconds) == (2, 20, 0.1)
-    assert [sentence.split(":")[0] for sentence in diagnosis.not_judged] == ["data feed", "learning rate"]
+    assert [sentence.split(":")[0] for sentence in diagnosis.not_judged] == [
+        "replicas",
+        "data feed",
+        "learning rate",
+    ]
 
 
 def test_several_faults_are_all_found_and_survive_json():
@@ -67,7 +71,7 @@ def test_jobs_that_cannot_be_compared_are_said():
 def test_every_check_is_run():
     modules = [import_module(f"{checks.__name__}.{found.name}") for found in iter_modules(checks.__path__)]
     there = {function for module in modules for name, function in vars(module).items() if name.startswith("check")}
-    assert set(CHECKS) == there and len(CHECKS) == len(there) == 11
+    assert set(CHECKS) == there and len(CHECKS) == len(there) == 13
     unjudged = {function for module in modules for name, function in vars(module).items() if "not_judged" in name}
     assert set(NOT_JUDGED) == unjudged and len(NOT_JUDGED) == len(unjudged)
 
@@ -75,7 +79,7 @@ def test_every_check_is_run():
 def test_findings_and_a_last_line(capsys):
     show(diagnose(evidence(place=lambda rank, _: {"threads": 8})))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "PROBLEM threads: 2 ranks on here have 16 threads between them for 8 cores"
+    assert lines[0] == "PROBLEM threads: 2 ranks on here have 16 threads for 8 cores"
     assert lines[1].startswith("  why it matters: ") and lines[2].startswith("  what to do: OMP_NUM_THREADS=4")
     assert lines[-1] == "1 problem: 2 ranks, 20 steps of 100.0 ms"
 

@@ -50,7 +50,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 from ringdp.tools.doctor.probes import attach
 rows = []
-attach(rows.append, {"folder": sys.argv[1]})
+attach(rows.append, {"folder": sys.argv[1], "steps": 30})
 model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
 for x, in DataLoader(TensorDataset(torch.ones(6, 2)), batch_size=2):
@@ -65,7 +65,11 @@ def test_one_training_is_written_down(run_warm, tmp_path):
     result = run_warm("-c", TRAINING, str(tmp_path))
     assert result.returncode == 0, result.stderr
     kinds, steps = map(ast.literal_eval, result.stdout.splitlines())
-    assert kinds == {"loader", "epoch", "batch", "trained", "end", "cost", "step", "dropout", "place"}
+    assert kinds == {"loader", "epoch", "batch", "trained", "end", "cost", "step", "dropout", "place"} | {
+        "parameters",
+        "replicas",
+        "share",
+    }
     assert steps == [("AdamW", 2)] * 3
 
 

@@ -37,6 +37,11 @@ def write(folder, rank, *kinds, pid=0, host=HERE):
             stream.write(json.dumps({"kind": kind}) + "\n")
 
 
+def told(folder):
+    """The environment of a process of the job."""
+    return {**os.environ, **Assignment("doctor", folder).environment}
+
+
 def test_it_ends_when_all_ranks_have_made_their_steps(tmp_path):
     watch = Watch(Reader(tmp_path), tmp_path, 2, 60.0)
     write(tmp_path, 0, "step", "step")
@@ -81,8 +86,7 @@ def test_a_process_of_another_host_is_not_signalled(tmp_path, monkeypatch):
 
 
 def test_a_rank_that_is_stuck_says_where(tmp_path):
-    pipe = {"stdout": subprocess.PIPE, "text": True}
-    pipe["env"] = {**os.environ, **Assignment("doctor", tmp_path).environment}
+    pipe = {"stdout": subprocess.PIPE, "text": True, "env": told(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", STUCK, str(tmp_path / "stack")], **pipe)
     try:
         assert process.stdout.readline() == "ready\n"
@@ -129,6 +133,50 @@ def test_the_job_s_output_is_kept_with_its_evidence(tmp_path):
     evidence = examine(command, Assignment("doctor", tmp_path), 5, 60.0, None)
     assert (evidence.status, evidence.stopped, evidence.ranks) == (1, "", {})
     assert sorted((tmp_path / OUTPUT).read_text().split()) == ["err", "out"]
+
+
+def test_what_ranks_say_while_they_are_ended_is_no_evidence(tmp_path, monkeypatch):
+    """One of them is gone before the other, which raises."""
+
+    def ended(command, told, tick, *streams):
+        write(tmp_path, 0, "step")
+        write(tmp_path, 1, "step")
+        reason = tick()
+        write(tmp_path, 1, "error")
+        return run.job.Ended(1, reason)
+
+    monkeypatch.setattr(run.job, "run", ended)
+    evidence = examine(["train"], Assignment("doctor", tmp_path), 1, 60.0, None)
+    assert evidence.stopped == DONE and not evidence.ranks[1].of("error")
+
+
+def test_a_stopped_rank_is_found_stopped(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=told(tmp_path))
+    try:
+        write(tmp_path, 1, pid=process.pid)
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        assert stacks_of(Reader(tmp_path).read(), tmp_path) == {1: Stand("", stopped=True)}
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("output", "died"),
+    [
+        (
+            "Root Cause (first observed failure):\n[0]:\n  time      : now\n  host      : here\n"
+            "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 77)\n",
+            (1, "signal 9"),
+        ),
+        ("process 0 terminated with exit code 3", (0, "exit code 3")),
+        ("process 2 terminated with signal SIGKILL", (2, "signal SIGKILL")),
+        ("all is well", None),
+    ],
+)
+def test_the_launcher_says_who_died_first(output, died):
+    assert run.died_first(output) == died
 
 
 # As torch 2.13 prints it, shortened.

@@ -20,12 +20,14 @@ from ringdp import _register, backend  # noqa: E402, F401
 def main(ranks: int, command: list[str]) -> int:
     """The status, 1 when that of a rank is not 0: then the others are ended. Ranks come back with their own."""
     reading, writing = os.pipe()
-    running = []
+    running: list[int] = []
+    started: list[int] = []
     for rank in range(ranks):
         pid = os.fork()
         if not pid:
             return as_rank(rank, ranks, reading, command)
         running.append(pid)
+        started.append(pid)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     os.write(writing, b"%05d" % store.port * ranks)
     while running:
@@ -34,6 +36,10 @@ def main(ranks: int, command: list[str]) -> int:
         if status:
             for other in running:
                 os.kill(other, signal.SIGKILL)
+            rank, code = started.index(pid), os.waitstatus_to_exitcode(status)
+            print(
+                f"Root Cause (first observed failure):\n  rank      : {rank} (local)\n  exitcode  : {code} (pid: {pid})"
+            )
             return 1
     return 0
 

@@ -7,6 +7,7 @@ from typing import Any
 
 SPLIT = {"forward": 0.02, "backward": 0.03, "communication": 0.004, "optimizer": 0.006}
 RUN: dict[str, Any] = {
+    "origin": {"began": "2026-05-04 13:02:01+02:00", "host": "node-a", "command": "python train.py --lr 1e-3"},
     "backend": "ringdp",
     "world": 2,
     "items_per_step": 1000,

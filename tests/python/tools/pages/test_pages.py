@@ -35,6 +35,7 @@ def test_the_numbers_of_a_run(opened: Any) -> None:
         "plan: arena (all ranks share memory)",
         "Per step, over all ranks: 0 bytes over links, 12,345 bytes in memory.",
         "<text> & more",
+        "Began 2026-05-04 13:02:01+02:00 on node-a, by python train.py --lr 1e-3",
     ):
         assert sentence in text, sentence
     assert "nproc" not in text
@@ -89,10 +90,11 @@ def test_one_step_and_no_buckets_still_make_a_page(opened: Any) -> None:
 def test_a_run_of_any_loop_has_a_page() -> None:
     page = report_page.page({**plain_run(), "unit": "steps", "items_per_step": 1, "settings": {}})
     step = "Where a step&#x27;s time goes"
-    for heading in ("Loss", "Throughput", step, "Overlap", "Memory of rank 0", "Links, and why"):
+    for heading in ("Loss", "Throughput", step, "Overlap", "Memory of rank 0", "Links, and why", "Settings"):
         assert f"<h2>{heading}</h2>" in page
-    for heading in ("Bits", "Beside other", "Settings"):
+    for heading in ("Bits", "Beside other"):
         assert f"<h2>{heading}" not in page
+    assert "RunLog was given none" in page
     assert "3.00 steps per second over all ranks and steps.<" in page
 
 

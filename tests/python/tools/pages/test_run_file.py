@@ -46,6 +46,7 @@ def test_a_run_need_not_prove_or_compare() -> None:
     [
         ({"world": "two"}, 'world is "two"'),
         ({"world": True}, "world is true"),
+        ({"origin": {"began": "", "host": ""}}, "it has no origin.command"),
         ({"items_per_step": float("nan")}, "items_per_step is nan"),
         ({"history": {}}, "it has no history.losses"),
         ({"history__losses": []}, "history.losses has no numbers"),
@@ -89,7 +90,7 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], named: str) -> None:
         (b"9" * 5000, "is not JSON: "),
         (rb'"\ud800"', "is not JSON: "),
         (b"[" * 100000, "is not JSON: "),
-        (b"[1]", "is not a report of a run: it has no backend; ringdp.RunLog writes one "),
+        (b"[1]", "is not a report of a run: it has no origin.began; ringdp.RunLog writes one "),
     ],
 )
 def test_other_files_are_one_line(content: bytes | None, named: str, tmp_path: Path) -> None:

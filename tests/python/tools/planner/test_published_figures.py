@@ -15,7 +15,7 @@ RELATIVE, TIGHT = 1e-6, 1e-4
 NUMBERS: list[tuple[str, float, dict[str, Any]]] = [
     ("fit --params 40e9 --device-gb 40", 0, {"stage0_fits": False, "stage0_min_ranks": None}),
     (
-        "lr --base-lr 0.0003 --ranks 8 --steps 20000",
+        "lr --base-lr 0.0003 --ranks 8 --total-steps 20000",
         1e-9,
         {"scaled_lr": 0.0024, "warmup_steps": 1000},
     ),
@@ -118,7 +118,7 @@ NUMBERS: list[tuple[str, float, dict[str, Any]]] = [
     ),
     *(
         (
-            f"batch --global-tokens 4000000 --seq 4096 --micro-batch 2 --dp {dp}",
+            f"batch --global-tokens 4000000 --seq 4096 --micro-batch 2 --ranks {dp}",
             1e-9,
             {
                 "samples_raw": 976,
@@ -167,7 +167,7 @@ NUMBERS: list[tuple[str, float, dict[str, Any]]] = [
         },
     ),
     (
-        "feed --ranks 8 --samples 4096 --batch-per-rank 64",
+        "feed --ranks 8 --samples 4096 --micro-batch 64",
         TIGHT,
         {
             "same_seed_distinct_share": 0.125,

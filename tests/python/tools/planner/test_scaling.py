@@ -120,7 +120,7 @@ def test_sections_are_the_kinds_own_answers():
 
 def test_a_learning_rate_is_scaled_when_it_is_given():
     sections = dict(OVERVIEW.ask({"base_lr": "3e-4", "ranks": "8"}).sections)
-    assert sections["Which learning rate?"] == LR.ask({"base_lr": "3e-4", "ranks": "8", "steps": "10K"})
+    assert sections["Which learning rate?"] == LR.ask({"base_lr": "3e-4", "ranks": "8", "total_steps": "10K"})
     assert "Which learning rate?" not in dict(OVERVIEW.ask({}).sections)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ringdp.tools.attach.finding import Finding, names
+from ringdp.text.units import agreeing, counted, names
+from ringdp.tools.attach.finding import Finding
 from ringdp.tools.attach.records import RankRecords
 from ringdp.tools.doctor.evidence import Evidence
 
@@ -31,25 +32,33 @@ _OWN = "mend that line: the whole traceback is in the job's output, on standard 
 def check(evidence: Evidence) -> Iterator[Finding]:
     """The first error, the place at which each rank hangs, or that the job has failed without a message."""
     errors = {rank: records.of("error")[0] for rank, records in evidence.ranks.items() if records.of("error")}
-    if errors:
+    silent = evidence.died is not None and evidence.died[0] not in errors
+    if errors and not (silent and all(_follows(error) for error in errors.values())):
         yield _failed(errors)
     elif evidence.stopped == HANGS:
         yield _hang(evidence)
     elif evidence.status and not evidence.stopped:
         how = f"status {evidence.status}" if evidence.status > 0 else f"signal {-evidence.status}"
+        who, how = ("the job", how) if evidence.died is None else (f"rank {evidence.died[0]}", evidence.died[1])
+        others = f" ({names(errors)} failed because of it)" if errors else ""
         yield Finding(
             "failed",
-            f"the job ended with {how} after {evidence.steps} steps, and no rank has written down an exception",
+            f"{who} ended with {how} after {counted(evidence.steps, 'step')}, without a word of an exception{others}",
             "a rank that is killed or leaves by os._exit() ends the training of all",
             "the job's last lines of output, on standard error, name who it was; status 137 and signal 9 are often the "
             "system's, short of memory: dmesg says so",
+            () if evidence.died is None else (evidence.died[0],),
             numbers={"status": evidence.status, "steps": evidence.steps},
         )
 
 
+def _follows(error: Mapping[str, Any]) -> bool:
+    return any(word in error["message"] for word in _FOLLOWS)
+
+
 def _failed(errors: Mapping[int, dict[str, Any]]) -> Finding:
     """Errors that only report another rank's failure come last; of the rest the earliest is the cause."""
-    rank = min(errors, key=lambda r: (any(word in errors[r]["message"] for word in _FOLLOWS), errors[r]["time"]))
+    rank = min(errors, key=lambda r: (_follows(errors[r]), errors[r]["time"]))
     error = errors[rank]
     place = f" at {error['place']}" if error["place"] else ""
     others = f" ({names(r for r in errors if r != rank)} failed too)" if len(errors) > 1 else ""
@@ -78,17 +87,14 @@ def _hang(evidence: Evidence) -> Finding:
         why, fix = "every rank stands in code of its own, and waits for no other", f"look at these lines: {_HELD}"
     else:
         idle = min((evidence.idle[rank] for rank in standing if rank in evidence.idle), default=0.0)
-        late = f"{names(standing)} {_verb(standing, 'has', 'have')} not called for {idle:.0f} s"
-        wait = f"{names(waiting)} {_verb(waiting, 'waits', 'wait')} for {_verb(standing, 'it', 'them')}"
+        late = f"{names(standing)} {agreeing(standing, 'has', 'have')} not called for {idle:.0f} s"
+        wait = f"{names(waiting)} {agreeing(waiting, 'waits', 'wait')} for {agreeing(standing, 'it', 'them')}"
         seen, about = f"{late} ({_where(evidence, standing)}); {wait} ({_where(evidence, waiting)})", tuple(standing)
         why = "a collective ends when every rank has called it"
-        fix = f"look at what {names(standing)} {_verb(standing, 'does', 'do')} there: {_HELD}, work that only some have"
+        do = agreeing(standing, "does", "do")
+        fix = f"look at what {names(standing)} {do} there: {_HELD}, work that only some have"
     numbers = {"steps": {rank: len(r.of("step")) for rank, r in evidence.ranks.items()}}
     return Finding("hang", seen, why, f"{fix}; {_SLOW}", about, numbers=numbers)
-
-
-def _verb(ranks: list[int], one: str, several: str) -> str:
-    return one if len(ranks) == 1 else several
 
 
 def _open_call(records: RankRecords) -> dict[str, Any] | None:
@@ -98,9 +104,11 @@ def _open_call(records: RankRecords) -> dict[str, Any] | None:
 
 def _call(evidence: Evidence, records: RankRecords) -> str:
     """The call in which this rank waits, or '' when it does not wait or that is unknown."""
+    stand = evidence.stacks.get(records.rank)
+    if stand and stand.stopped:
+        return ""
     if call := _open_call(records):
         return call["op"]
-    stand = evidence.stacks.get(records.rank)
     return stand.call if stand else ""
 
 
@@ -114,10 +122,12 @@ def _places(evidence: Evidence, ranks: Iterable[int]) -> str:
 
 
 def _place(evidence: Evidence, records: RankRecords) -> str:
-    said = f"after {len(records.of('step'))} steps"
+    said = f"after {counted(len(records.of('step')), 'step')}"
     stand = evidence.stacks.get(records.rank)
     if call := _open_call(records):
-        said += f" in {call['op']} of {call['count']} elements on ranks {call['group']}"
+        said += f" in {call['op']} of {counted(call['count'], 'element')} on ranks {call['group']}"
     elif stand and stand.call:
         said += f" in {stand.call}"
+    if stand and stand.stopped:
+        return f"{said}, its process is stopped by a signal"
     return f"{said}, at {stand.line}" if stand else said

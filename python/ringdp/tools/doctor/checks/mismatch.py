@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from ringdp.tools.attach.finding import Finding, names
+from ringdp.text.units import counted, names
+from ringdp.tools.attach.finding import Finding
 from ringdp.tools.doctor.checks.failure import HANGS
 from ringdp.tools.doctor.evidence import Evidence
 
@@ -55,7 +56,7 @@ def _call_finding(check_name: str, one: int, a: Any, other: int, b: Any, place: 
 
 
 def _said(call: dict[str, Any]) -> str:
-    return f"{call['op']} of {call['count']} elements on group {call['name']} (ranks {call['group']})"
+    return f"{call['op']} of {counted(call['count'], 'element')} on group {call['name']} (ranks {call['group']})"
 
 
 def _members(call: dict[str, Any]) -> set[int]:
@@ -84,7 +85,8 @@ def check_layers(evidence: Evidence) -> Iterator[Finding]:
     shown = ", ".join(sorted(lacking)[:_SHOWN]) + more
     yield Finding(
         "partial layer",
-        f"{names(ranks)} computed no gradient for {shown}, which other ranks did, in {steps} of {len(all_rows)} steps",
+        f"{names(ranks)} computed no gradient for {shown}, which other ranks did, in {steps} of "
+        f"{counted(len(all_rows), 'step')}",
         "without find_unused_parameters the others wait for those gradients, or the next forward pass fails; with it "
         "the mean is over all ranks, though fewer had a share in it",
         "run the layer on all ranks, if need be on a batch of 0 samples or multiplied by 0; or "

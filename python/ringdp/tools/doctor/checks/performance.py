@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from ringdp.tools.attach.finding import Finding, names
+from ringdp.text.units import names
+from ringdp.tools.attach.finding import Finding
 from ringdp.tools.doctor.evidence import WARM_UP, Evidence
 from ringdp.tools.observe.blame import MOST, chance, delay
 
@@ -63,6 +64,7 @@ _LEAST_S = 0.015  # a few time slices, which any rank loses on a busy machine
 _LINK_BYTES = 1 << 20
 _DATA, _FORWARD, _BACKWARD = "in its data loader", "in the forward pass", "in the backward pass"
 _ELSEWHERE = "outside of forward, backward and loader"
+_MICRO_BATCHES = "in its micro-batches"  # wrappers time the last one only
 _WHY = "all ranks step together, so each step is as long as the slowest rank's and the slowest link's"
 
 
@@ -100,7 +102,8 @@ def _slow_rank(evidence: Evidence, waits: dict[int, dict[int, float]]) -> Findin
     if lost < MOST * total or chance(counted.count(rank), len(counted), evidence.world) > _CHANCE:
         return None
     longer = _longer(evidence, rank)
-    explained = max(longer[_DATA], longer.get(_FORWARD, 0.0) + longer.get(_BACKWARD, 0.0), longer[_ELSEWHERE])
+    passes = longer.get(_FORWARD, 0.0) + longer.get(_BACKWARD, 0.0)
+    explained = max(passes, *longer.values())
     if excess < max(_LEAST_S, _SHARE * step) or explained < MOST * excess:  # a little of everything is a busy machine
         return None
     part, more = max(longer.items(), key=lambda item: item[1])
@@ -126,9 +129,13 @@ def _longer(evidence: Evidence, rank: int) -> dict[str, float]:
             for r in evidence.ranks
         }
         parts[_BACKWARD] = {r: fmean(row[r]["backward"] for row in ddp.values()) for r in evidence.ranks}
+    micro_batches = any(row["backwards"] > 1 for rows in steps.values() for row in rows.values())
+    if micro_batches:
+        parts = {_DATA: parts[_DATA]}
     waits = evidence.waits()
     busy = {r: fmean(steps[n][r]["seconds"] - rows[r] for n, rows in waits.items()) for r in evidence.ranks}
-    parts[_ELSEWHERE] = {r: busy[r] - sum(seconds[r] for seconds in parts.values()) for r in evidence.ranks}
+    rest = _MICRO_BATCHES if micro_batches else _ELSEWHERE
+    parts[rest] = {r: busy[r] - sum(seconds[r] for seconds in parts.values()) for r in evidence.ranks}
     return {part: s[rank] - median(s[r] for r in evidence.ranks if r != rank) for part, s in parts.items()}
 
 

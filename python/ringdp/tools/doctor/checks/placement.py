@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from ringdp.tools.attach.finding import Finding, names
+from ringdp.text.units import agreeing, counted, names
+from ringdp.tools.attach.finding import Finding
 from ringdp.tools.doctor.evidence import Evidence
 
 _CROWDED = "threads that take turns on a core are slower than one thread, and ranks wait for whichever was not running"
@@ -30,7 +31,8 @@ def _on_host(host: str, places: dict[int, dict[str, Any]]) -> Iterator[Finding]:
     if most > 1 and threads > len(cores):
         yield Finding(
             "threads",
-            f"{len(places)} ranks on {host} have {threads} threads between them for {len(cores)} cores",
+            f"{counted(len(places), 'rank')} on {host} {agreeing(places, 'has', 'have')} {threads} threads for "
+            f"{counted(len(cores), 'core')}",
             _CROWDED,
             f"OMP_NUM_THREADS={max(1, len(cores) // len(places))} before the job, or torch.set_num_threads(); "
             "count loader workers too",
@@ -40,7 +42,7 @@ def _on_host(host: str, places: dict[int, dict[str, Any]]) -> Iterator[Finding]:
     elif len(cores) < min(len(places), next(iter(places.values()))["host_cores"]):
         yield Finding(
             "pinning",
-            f"{len(places)} ranks on {host} are pinned to {len(cores)} of its "
+            f"{counted(len(places), 'rank')} on {host} {agreeing(places, 'is', 'are')} pinned to {len(cores)} of its "
             f"{next(iter(places.values()))['host_cores']} cores: {_listed(cores)}",
             _CROWDED,
             "give each rank cores of its own: taskset or numactl by LOCAL_RANK, or drop the binding",

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ringdp.tools.attach.finding import Finding, names
+from ringdp.text.units import names
+from ringdp.tools.attach.finding import Finding
 from ringdp.tools.doctor.evidence import Evidence
 
 

@@ -1,7 +1,8 @@
 """Per optimizer step: learning rate, samples, and seconds in all and in what may wait for others.
 
 Records: those of the feed; set_epoch (epoch: what a DistributedSampler was told);
-step: step, optimizer, lr, samples, seconds, data (in loaders), called (in collectives), buffers (in broadcasts).
+step: step, optimizer, lr, samples, seconds, data (in loaders), called (in collectives), buffers (in broadcasts),
+backwards (passes: micro-batches).
 """
 
 from __future__ import annotations
@@ -105,5 +106,6 @@ class _Steps:
             "lr": max(rates, default=None),
         }
         waits = {"data": context.data, "called": context.called, "buffers": context.buffers}
-        context.write({**row, "samples": context.samples, "seconds": seconds, **waits})
+        counts = {"samples": context.samples, "backwards": context.backwards}
+        context.write({**row, **counts, "seconds": seconds, **waits})
         context.next_step()

@@ -75,6 +75,24 @@ def test_a_job_that_died_without_a_word(status, said):
     assert finding.numbers == {"status": status, "steps": STEPS}
 
 
+def test_a_rank_that_died_without_a_word_comes_before_those_that_lost_it():
+    lost = error("DistBackendError", "PeerLost: rank 1 (pid 7 on here) died: its process is gone", 1.0)
+    (finding,) = check(evidence(more=lambda rank: {} if rank else lost, status=1, died=(1, "signal 9")))
+    said = "rank 1 ended with signal 9 after 20 steps, without a word of an exception (rank 0 failed because of it)"
+    assert finding.seen == said and finding.ranks == (1,)
+    own = error("ValueError", "bad", 1.0)
+    (finding,) = check(evidence(more=lambda rank: {} if rank else own, status=1, died=(1, "signal 15")))
+    assert finding.seen.startswith("rank 0 ended with ValueError")
+
+
+def test_a_stopped_process_has_not_called_whatever_it_was_in():
+    calls = {"call": [{"number": 0, "op": "barrier", "group": "0,1", "count": 0}]}
+    stacks = {0: Stand("train.py, line 3 in main", "barrier"), 1: Stand("", stopped=True)}
+    (finding,) = check(evidence(more=lambda rank: calls, stopped=HANGS, stacks=stacks, idle={0: 5.0, 1: 6.0}))
+    assert finding.ranks == (1,) and "its process is stopped by a signal" in finding.seen
+    assert "rank 1 has not called for 6 s" in finding.seen
+
+
 def test_a_run_that_was_stopped_or_ended_is_fine():
     stopped = evidence(stopped="every rank has made its steps", status=-15)
     assert list(check(stopped)) == [] == list(check(evidence()))
