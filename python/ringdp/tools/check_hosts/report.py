@@ -9,8 +9,8 @@ from typing import Any
 
 import ringdp
 from ringdp.text.table import print_table
-from ringdp.text.units import counted, scaled, seconds
-from ringdp.tools.attach.finding import Finding, names, problems, show_findings
+from ringdp.text.units import counted, names, scaled, seconds
+from ringdp.tools.attach.finding import Finding, problems, show_findings
 from ringdp.tools.check_hosts.rank import Results
 
 _SLOW = 0.5  # of what is usual
