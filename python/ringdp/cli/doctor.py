@@ -15,10 +15,10 @@ _EXAMPLE = """example:
   ringdp doctor --base-lr 0.1 --base-batch 256 -- torchrun --nproc-per-node 8 train.py
 
 The script stays as it is; it is stopped after --steps optimizer steps, so let it write no checkpoints you
-need. Looked at: errors and hangs, the order of collectives, layers that run on some ranks only, the data
-feed, dropout masks, kernels that do not repeat their bits, the learning rate, overlap, stragglers and
-links, threads and cores, ranks of a host that share no memory. Works for torch's DistributedDataParallel
-and ringdp's, over any backend.
+need. Looked at: errors and hangs, the order of collectives, layers that run on some ranks only, replicas
+that drift apart, gradients that nothing averages, the data feed, equal work, dropout masks, kernels that
+do not repeat their bits, the learning rate, overlap, stragglers and links, threads and cores, ranks of a
+host that share no memory. Works over any backend, with torch's wrapper, ringdp's or none.
 status: 0 where nothing was found, 1 where something was, 2 where the job could not be examined."""
 
 

@@ -144,7 +144,7 @@ def test_a_file_that_is_no_run_is_one_line(file: Path, capsys: Any) -> None:
     file.write_text("{}")
     assert main(["report", str(file)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"ringdp report: {file} is not a report of a run: it has no backend; ringdp.RunLog ")
+    assert error.startswith(f"ringdp report: {file} is not a report of a run: it has no origin.began; ringdp.RunLog ")
     assert error.count("\n") == 1 and not file.with_suffix(".html").exists()
 
 

@@ -6,40 +6,16 @@ import ast
 import os
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 import ringdp
 import torch
 import torch.distributed as dist
 from ringdp.tools.doctor.probes import collectives, host, reproducibility, steps, wrapper
-from ringdp.tools.doctor.probes.context import ProbeContext
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
-
-
-@pytest.fixture
-def rows() -> list:
-    """What was written."""
-    return []
-
-
-@pytest.fixture
-def context(rows) -> Iterator[ProbeContext]:
-    """For install()."""
-    made = ProbeContext(rows.append)
-    yield made
-    made.patches.undo()
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of this process only."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 # All probes at once, in a process of their own.
@@ -79,7 +55,6 @@ FAILING = """
 import os, signal, sys
 from pathlib import Path
 from ringdp.tools.doctor.probes import errors
-from ringdp.tools.doctor.probes.context import ProbeContext
 errors.install(ProbeContext(lambda row: print(row, flush=True)), Path(sys.argv[1]))
 def waiting():
     os.kill(os.getpid(), signal.SIGUSR1)

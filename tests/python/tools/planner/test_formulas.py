@@ -385,8 +385,11 @@ def test_less_than_a_sequence_is_refused():
 
 
 def test_learning_rate():
-    answer = lr(1e-3, 4, 300, 0.1)
+    answer = lr(1e-3, None, None, 4, 300, 0.1)
     assert (answer["scaled_lr"], answer["warmup_steps"]) == (4e-3, 30)
+    assert lr(1e-3, 32, 16, 4, 300, 0.1)["scaled_lr"] == 2e-3  # 64 samples instead of 32
+    with pytest.raises(InputError, match="belong together"):
+        lr(1e-3, 32, None, 4, 300, 0.1)
 
 
 def test_one_rank_sees_everything():
@@ -399,5 +402,5 @@ def test_whole_batches_are_one_another_s_copies():
 
 
 def test_more_than_all_samples_is_refused():
-    with pytest.raises(InputError, match="--batch-per-rank 65 is more than all --samples 64"):
+    with pytest.raises(InputError, match="--micro-batch 65 is more than all --samples 64"):
         feed(8, 64, 65)

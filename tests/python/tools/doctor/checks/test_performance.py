@@ -85,6 +85,16 @@ def test_a_slow_rank_is_named_with_what_it_is_slow_in(part, step, ddp, rank, wor
     assert finding.numbers["wait_ms"] == pytest.approx(59)
 
 
+def test_with_several_micro_batches_half_in_the_last_one_is_half_of_the_cause():
+    faulty = slow(1, 2, ddp={"backward": 0.08})
+    assert list(check_stragglers(faulty)) == []  # 30 of 59 ms
+    for records in faulty.ranks.values():
+        for row in records.of("step"):
+            row["backwards"] = 2
+    (finding,) = check_stragglers(faulty)
+    assert (finding.ranks, finding.numbers["where"]) == ((1,), "in its micro-batches")
+
+
 def test_a_loader_with_two_workers_holds_up_every_second_step():
     def burst(rank, step):
         return {"seconds": 0.3 if step % 2 else 0.1, "data": 0.2 if rank and step % 2 else 0.001}
