@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "backend/compat.h"
 #include "backend/errors.h"
@@ -60,7 +61,8 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, cons
     : c10d::Backend(rank, size), options_(std::move(options)) {
   guarded([&] {
     const Deadline deadline = Deadline::after(options_->timeout);
-    transport::BoundedStore bounded(std::make_shared<StoreAdapter>(std::move(store)), deadline);
+    transport::BoundedStore bounded(std::make_shared<StoreAdapter>(std::move(store)), deadline,
+                                    runs_signal_handlers() ? run_signal_handlers : std::function<void()>());
     const auto& ranks = options_->global_ranks_in_group;
     comm::GroupConfig config{name, rank, size, {}, std::vector<int>(ranks.begin(), ranks.end())};
     comm::Runtime& threads = ready(bounded, *options_, config);

@@ -263,6 +263,9 @@ Mesh connect_by(const std::function<HostIdentity()>& who, transport::Store& stor
     const Error named = store_exchange.with_names(error);
     store_exchange.give_up(named);
     throw named;
+  } catch (...) {  // what interrupted the wait
+    store_exchange.give_up(Error(ErrorKind::kAborted, "interrupted by a signal", rank));
+    throw;
   }
 }
 

@@ -1,6 +1,7 @@
 #include "transport/store.h"
 
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -11,6 +12,7 @@ namespace {
 // Time after the deadline for a rank to publish its failure.
 constexpr std::chrono::seconds kLastWords{1};
 constexpr std::chrono::seconds kReportEvery{10};
+constexpr std::chrono::milliseconds kInterruptsEvery{200};
 
 std::string unanswered(const std::string& key, Deadline::Clock::time_point since) {
   return "the rendezvous store has not answered for " + std::to_string(std::lround(seconds_since(since))) +
@@ -19,18 +21,30 @@ std::string unanswered(const std::string& key, Deadline::Clock::time_point since
 
 }  // namespace
 
-BoundedStore::BoundedStore(std::shared_ptr<Store> store, Deadline deadline)
-    : store_(std::move(store)), deadline_(deadline) {}
+BoundedStore::BoundedStore(std::shared_ptr<Store> store, Deadline deadline, std::function<void()> interrupt)
+    : store_(std::move(store)), deadline_(deadline), interrupt_(std::move(interrupt)) {}
+
+void BoundedStore::look_for_interrupts() {
+  if (!interrupt_) return;
+  const auto interrupt = std::exchange(interrupt_, {});  // after it has thrown, the store still serves last words
+  interrupt();
+  interrupt_ = interrupt;
+}
 
 template <class Result>
 Result BoundedStore::ask(const std::string& key, std::function<Result(Store&)> call) {
+  look_for_interrupts();
   const auto start = Deadline::Clock::now();
+  auto report_at = Deadline::after(kReportEvery);
   const Deadline limit = deadline_.passed() ? Deadline::after(kLastWords) : deadline_;
   const auto result = std::make_shared<Result>();
   bool is_back = false;
   if (helper_.begin([store = store_, call = std::move(call), result] { *result = call(*store); })) {
-    while (!(is_back = helper_.wait(earlier(limit, Deadline::after(kReportEvery)))) && !limit.passed()) {
+    while (!(is_back = helper_.wait(earlier(limit, Deadline::after(kInterruptsEvery)))) && !limit.passed()) {
+      look_for_interrupts();
+      if (!report_at.passed()) continue;
       log_line(LogLevel::kWarning, "", unanswered(key, start));
+      report_at = Deadline::after(kReportEvery);
     }
   }
   if (is_back) return std::move(*result);

@@ -30,7 +30,9 @@ class Store {
 // the underlying store and its thread alive.
 class BoundedStore : public Store {
  public:
-  BoundedStore(std::shared_ptr<Store> store, Deadline deadline);
+  // `interrupt`: called by the caller's thread before a call and every 200 ms of one; what it throws ends the call, and
+  // it is not called again. Empty: nothing interrupts a call.
+  BoundedStore(std::shared_ptr<Store> store, Deadline deadline, std::function<void()> interrupt = {});
 
   void set(const std::string& key, const std::string& value) override;
   int64_t add(const std::string& key, int64_t amount) override;
@@ -40,9 +42,11 @@ class BoundedStore : public Store {
  private:
   template <class Result>
   Result ask(const std::string& key, std::function<Result(Store&)> call);
+  void look_for_interrupts();
 
   std::shared_ptr<Store> store_;
   Deadline deadline_;
+  std::function<void()> interrupt_;
   HelperThread helper_;
 };
 

@@ -121,3 +121,38 @@ def test_what_keeps_a_rank_from_coming_is_told_to_the_others_at_once(how):
     reason = "open files" if how == "no descriptors" else "invalid value 'sideways' for order"
     assert reason in own
     assert "given up by rank 1" in others and reason in others
+
+
+class Interrupt(Exception):
+    """What a signal handler raises, as that of Ctrl-C does."""
+
+
+def join_until_a_signal(is_signalled: bool) -> bool:
+    """On a rank: init_process_group of ranks of which one never comes; whether a handler ended it."""
+
+    def handle(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, handle)
+    store = dist.TCPStore("127.0.0.1", HERE.port, is_master=False)
+    try:
+        if is_signalled:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+        world, timeout = HERE.size + 1, timedelta(seconds=LONG_S)
+        dist.init_process_group("ringdp", store=store, rank=HERE.rank, world_size=world, timeout=timeout)
+    except Interrupt:
+        return True
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return False
+
+
+def test_signal_handlers_run_while_a_group_is_made_and_the_others_are_told():
+    with World(2) as world:
+        world.begin(join_until_a_signal, True, ranks=[0])
+        world.begin(join_until_a_signal, False, ranks=[1])
+        interrupted, told = world.finish()
+    assert interrupted.value is True
+    assert (
+        "Aborted: the rendezvous was given up by rank 0 (pid " in told.error and "interrupted by a signal" in told.error
+    )

@@ -63,5 +63,35 @@ TEST(BoundedStore, OneThatDoesNotAnswerIsNamedAndLeftToTheCall) {
   EXPECT_EQ(end.wait_for(std::chrono::seconds(60)), std::future_status::ready);
 }
 
+TEST(BoundedStore, AnInterruptEndsACallAndLeavesTheLastWords) {
+  struct Interrupt {};
+  const auto behind = std::make_shared<comm::MemoryStore>();
+  int looks = 0;
+  BoundedStore store(behind, Deadline::never(), [&] {
+    if (++looks == 2) throw Interrupt();
+  });
+  EXPECT_FALSE(store.has({"a"}));
+  EXPECT_THROW(store.has({"a"}), Interrupt);
+  store.set("failed", "interrupted");
+  EXPECT_TRUE(behind->has({"failed"}));
+  EXPECT_EQ(looks, 2);
+}
+
+TEST(BoundedStore, AnInterruptEndsACallThatDoesNotAnswer) {
+  struct Interrupt {};
+  auto stopped = std::make_shared<StoppedStore>();
+  StoppedStore& behind = *stopped;
+  auto end = behind.end();
+  {
+    int looks = 0;
+    BoundedStore store(std::move(stopped), Deadline::never(), [&] {
+      if (++looks == 2) throw Interrupt();
+    });
+    EXPECT_THROW(store.has({"a"}), Interrupt);
+  }
+  behind.go_on();
+  EXPECT_EQ(end.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+}
+
 }  // namespace
 }  // namespace ringdp::transport

@@ -41,6 +41,12 @@ def sharing_memory(stage: int) -> ZeroOptimizer:
     return optimizer_for(DistributedDataParallel(tied(model()), zero_stage=stage))
 
 
+def beside_a_buffer(stage: int) -> ZeroOptimizer:
+    module = model()
+    module.register_buffer("shadow", module[0].bias.data)
+    return optimizer_for(DistributedDataParallel(module, zero_stage=stage))
+
+
 def thawed(stage: int) -> ZeroOptimizer:
     module = model()
     module[2].requires_grad_(False)
@@ -66,6 +72,7 @@ def refusals() -> list[str]:
         lambda: optimizer_for(wrapped(3), gather="forward"),
         *(lambda stage=stage: given_twice(stage) for stage in (1, 2, 3)),
         *(lambda stage=stage: sharing_memory(stage) for stage in (1, 2, 3)),
+        *(lambda stage=stage: beside_a_buffer(stage) for stage in (1, 2, 3)),
         lambda: optimizer_for(tied(model())),
         *(lambda stage=stage: thawed(stage) for stage in (1, 2, 3)),
     ]
@@ -87,6 +94,7 @@ def test_what_is_refused_is_named(trio):
     wanted = ["LBFGS", "master_dtype=torch.float16", "learning rate", "process_group", "at stage 1", "one already"]
     wanted += ["gather='backward'", "without a ringdp.", "without a ringdp.", "at stage 3"]
     wanted += ["parameter 2.bias is given twice"] * 3 + ["0.bias and 2.bias share memory"] * 3
+    wanted += ["0.bias and shadow share memory"] * 3
     wanted += ["parameter 1 of shape [96] and parameter 3 of shape [96] share"]
     wanted += ["parameter 2.weight was frozen when the model was wrapped"] * 3
     for said in trio.run(refusals):

@@ -12,11 +12,11 @@ import ringdp
 import torch
 import torch.distributed as dist
 from ringdp.tools.doctor.probes import collectives, host, reproducibility, steps, wrapper
+from ringdp.tools.doctor.probes.context import ProbeContext
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
-
 
 # All probes at once, in a process of their own.
 
