@@ -173,9 +173,11 @@ TEST_P(TcpSocket, ConnectsAndCarriesBytes) {
 TEST_P(TcpSocket, BulkSocketsSendAtOnceAndBufferMore) {
   const UniqueFd plain(::socket(SocketAddress::bound_to(listener_.get()).family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int before = option(plain.get(), SOL_SOCKET, SO_SNDBUF);
+  const int receives = option(plain.get(), SOL_SOCKET, SO_RCVBUF);
   tune_for_bulk(plain.get());
   EXPECT_EQ(option(plain.get(), IPPROTO_TCP, TCP_NODELAY), 1);
   EXPECT_GT(option(plain.get(), SOL_SOCKET, SO_SNDBUF), before);
+  EXPECT_EQ(option(plain.get(), SOL_SOCKET, SO_RCVBUF), receives) << "the kernel's own tuning would end";
   EXPECT_EQ(option(plain.get(), IPPROTO_TCP, TCP_USER_TIMEOUT), 0) << "a late reader is not an unreachable one";
   EXPECT_EQ(option(plain.get(), SOL_SOCKET, SO_KEEPALIVE), 1);
   EXPECT_LT(option(plain.get(), IPPROTO_TCP, TCP_KEEPIDLE), 60) << "before a firewall forgets it";
