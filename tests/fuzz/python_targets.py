@@ -111,7 +111,7 @@ def _plan(folder: Path) -> Target:
         file.write_bytes(content)
         return _command("plan", "--file", file, "--json")
 
-    batch = {"micro-batch": 2, "dp": 8, "global-tokens": "4M"}
+    batch = {"micro-batch": 2, "ranks": 8, "global-tokens": "4M"}
     tables = {"fit": {"params": "70B", "device-gb": 80}, "batch": batch}
     toml = "[batch]\n" + "".join(f'{key} = "{value}"\n' for key, value in batch.items())
     return Target("plan", [json.dumps(tables).encode(), toml.encode()], take, ("tools.planner",))

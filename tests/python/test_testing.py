@@ -195,7 +195,7 @@ def test_the_callers_rng_and_threads_are_left_as_they_were():
         (dict(steps=-1), "steps=-1"),
         (dict(accumulate=0), "accumulate=0"),
         (dict(divide="twice"), "'twice'"),
-        (dict(seeds=[1]), "1 seeds for 2"),
+        (dict(seeds=[1]), "1 seed for 2"),
         (dict(weights=lambda r, s: 0), "sum up to 0"),
     ],
 )

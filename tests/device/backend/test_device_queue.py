@@ -334,7 +334,9 @@ def test_a_receive_from_any_source_says_whose(pair, stand_in):
 
 def test_a_device_that_does_not_come_is_named(pair, stand_in):
     slow, other = pair.run(never_there, stand_in)
-    assert slow.startswith("Timeout: ") and ("the device of this rank has not come" in slow or "rank 0" in slow)
+    assert slow.startswith("Timeout: ") and (
+        "the device of this rank has not finished the work" in slow or "rank 0" in slow
+    )
     assert "Timeout: " in other and "rank 0" in other
 
 

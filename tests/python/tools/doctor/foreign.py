@@ -69,7 +69,7 @@ FAULTS: dict[str, Fault] = {
             ("        self.train_data.sampler.set_epoch(epoch)\n", ""),
         ),
         "duplicates",
-        "nothing divides the data set between ranks",
+        "no sampler divides the data set between them",
         (0, 1),
     ),
     "no set_epoch": Fault(

@@ -55,6 +55,7 @@ FAILING = """
 import os, signal, sys
 from pathlib import Path
 from ringdp.tools.doctor.probes import errors
+from ringdp.tools.doctor.probes.context import ProbeContext
 errors.install(ProbeContext(lambda row: print(row, flush=True)), Path(sys.argv[1]))
 def waiting():
     os.kill(os.getpid(), signal.SIGUSR1)
