@@ -82,9 +82,9 @@ def _of_watch(measures: Any) -> Iterator[_Sample]:
 
 
 def _watches() -> list[Any]:
-    """The measures of this process's; nothing is loaded where none was begun."""
-    module = sys.modules.get("ringdp.tools.watch.watch")
-    return [one.measures for one in module.running()] if module is not None else []
+    """The measures of this process's; nothing is loaded where none was begun, or where that is being done."""
+    running = getattr(sys.modules.get("ringdp.tools.watch.watch"), "running", list)
+    return [one.measures for one in running()]
 
 
 def _labels(labels: Mapping[str, object]) -> str:

@@ -34,6 +34,8 @@ def why_not_compared(model: torch.nn.Module) -> str:
         return "zero_stage=3 shards parameters"
     if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
         return "FullyShardedDataParallel shards parameters"
+    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in model.parameters()):
+        return "optimizers step inside the backward pass"
     return ""
 
 
@@ -45,13 +47,11 @@ def why_no_longer(model: DistributedDataParallel, optimizer: torch.optim.Optimiz
         isinstance(state, PostLocalSGDState) for _, state in model._comm_hooks
     ):
         return "post-local SGD lets ranks differ between averages"
-    # Both step some parameters while the backward pass still runs.
+    # As with optimizers in the backward pass, some parameters have been stepped and others not.
     if getattr(optimizer, "steps_in_backward", False) or (
         isinstance(optimizer, ZeroRedundancyOptimizer) and optimizer._overlap_with_ddp
     ):
         return f"{type(optimizer).__name__} steps inside the backward pass (overlap_with_ddp)"
-    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in model.parameters()):
-        return "optimizers step inside the backward pass"
     return ""
 
 

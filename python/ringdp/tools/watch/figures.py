@@ -104,9 +104,9 @@ class TorchFigures(NoFigures):
         hidden = raw["backward_compute_comm_overlap_time"] * _NS
         return row._replace(
             data=(raw["forward_compute_time_start"] - times[-3]) * _NS,
-            compute=(raw["forward_compute_time"] + raw["backward_compute_time"]) * _NS,
+            compute=max(0, raw["forward_compute_time"] + raw["backward_compute_time"]) * _NS,
             exposed=max(0.0, communication - hidden),
-            communication=communication,
+            communication=max(0.0, communication),
         )
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from ringdp.tools.attach.finding import Finding, names
 from ringdp.tools.observe import blame
 from ringdp.tools.watch.figures import Row
 
+_C = _native.load()
 CHECKS = ("drift", "straggler", "overlap")
 WINDOW = 16
 WARM_UP = 5  # steps in which buckets are laid out anew and kernels chosen
@@ -82,14 +83,13 @@ class Judge:
         self._lags = {key: lag for key, lag in self._lags.items() if key >= first}
 
     def _drift(self, reached: int, steps: Mapping[int, _Step]) -> list[Finding]:
-        odd_ranks = _native.load().odd_ranks
         found: dict[tuple[int, ...], Finding] = {}
         for key, number in sorted(at for at in self._sums if at[0] <= reached):
             by_rank = self._sums.pop((key, number))
             if len(by_rank) < 2:
                 continue
             self.compared += 1
-            odd = odd_ranks([by_rank.get(rank, 0) for rank in range(len(self._ranks))])
+            odd = _C.odd_ranks([by_rank.get(rank, 0) for rank in range(len(self._ranks))])
             if odd and tuple(odd) not in found:
                 found[tuple(odd)] = self._drifted(key, number, odd, by_rank.keys(), steps.get(key, {}))
         return list(found.values())

@@ -19,7 +19,8 @@ class Measures:
     """Of one watch. Written by two threads, each of which has fields of its own; read by any.
 
     group: its name. ordinal: how many watches the process has begun before. step_counts: steps by bin.
-    looked_at: steps of which there are the next three sums. in_steps, in_thread: seconds of the watch itself.
+    looked_at: steps of which there are the next three sums. in_steps, in_thread: seconds of the watch itself; of the
+    first also what it has computed, which other processes do not lengthen.
     """
 
     def __init__(self, group: str, rank: int, model: torch.nn.Module) -> None:
@@ -31,7 +32,7 @@ class Measures:
         self.gradient_bytes = 0
         self._bytes = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         self.blocks_compared = 0
-        self.in_steps = self.in_thread = 0.0
+        self.in_steps = self.in_steps_computed = self.in_thread = 0.0
         self.findings: Counter[str] = Counter()
 
     def add_step(self, seconds: float) -> None:

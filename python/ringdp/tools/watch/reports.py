@@ -13,12 +13,14 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ringdp.tools.watch.blocks import MOST_BLOCKS
 from ringdp.tools.watch.figures import Row
 
 _HEAD = struct.Struct("<8sQII")  # magic, what model it is about, numbers of rows and of sums
 _MAGIC = b"rdwatch1"
 _ROW = struct.Struct("<qq5d")
 _SUM = struct.Struct("<qIQ")
+_MOST_S = 1e9  # that a step takes
 _PATIENCE = timedelta(seconds=5)
 
 
@@ -50,7 +52,12 @@ class Report:
         if magic != _MAGIC or end + sums * _SUM.size != len(content):
             raise ValueError(f"no report of this release: {content[:8]!r}, {len(content)} bytes")
         read = [Row(*values) for values in _ROW.iter_unpack(content[_HEAD.size : end])]
-        return cls(signature, read, list(_SUM.iter_unpack(content[end:])))
+        report = cls(signature, read, list(_SUM.iter_unpack(content[end:])))
+        if not all(row.seconds > 0 and all(0 <= value < _MOST_S for value in row[2:]) for row in read):
+            raise ValueError("a report with times that are none")
+        if not all(number < MOST_BLOCKS for _, number, _ in report.sums):
+            raise ValueError("a report of blocks that are not compared")
+        return report
 
 
 def why_no_store() -> str:

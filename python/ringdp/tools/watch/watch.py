@@ -28,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ringdp import _native
 from ringdp.ddp.modes import ring_options
+from ringdp.text.units import counted
 from ringdp.tools.attach.finding import Finding, names
 from ringdp.tools.observe.prometheus import serve_if_asked
 from ringdp.tools.watch.blocks import Blocks, as_numbers, why_no_longer, why_not_compared
@@ -38,9 +39,11 @@ from ringdp.tools.watch.measures import Measures
 from ringdp.tools.watch.reports import Board, Report, why_no_store
 
 log = logging.getLogger("ringdp.watch")
+_C = _native.load()
 _STOP_S = 5.0  # how long stop() waits for the thread, which may be held by a store that is gone
 _PATIENCE = 8  # reports after which a rank that has sent nothing new is named, and no longer waited for
 _running: dict[int, Watch] = {}  # by ordinal
+_expected: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()  # by RINGDP_WATCH=1
 
 
 def watch(
@@ -66,10 +69,25 @@ def watch(
     return Watch(model, optimizer, repeat_minutes, budget)
 
 
-def begin(wrapper: DistributedDataParallel) -> None:
-    """By RINGDP_WATCH=1, unless the script watches it already. An explicit watch() later on takes its place."""
-    if not any(one.watches(wrapper) for one in running()):
-        watch(wrapper).automatic = True
+def expect(wrapper: DistributedDataParallel) -> None:
+    """Watches it from the first step with its parameters on, unless the script does; its own watch() takes the place.
+
+    Not called in a step: torch does not allow hooks to be added there.
+    """
+    _install()
+    _expected.add(wrapper)
+
+
+def _begin_expected(optimizer: Optimizer) -> None:
+    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for wrapper in [wrapper for wrapper in _expected if any(id(p) in stepped for p in wrapper.parameters())]:
+        _expected.discard(wrapper)
+        if any(one.watches(wrapper) for one in running()):
+            continue
+        try:
+            watch(wrapper).automatic = True
+        except Exception as error:  # whatever it is, the training goes on
+            log.warning("ringdp.watch does not watch a model: %s", error)
 
 
 def _check(model: object, optimizer: object, repeat_minutes: float, budget: float) -> None:
@@ -135,8 +153,8 @@ class Watch:
         return self._model() is model
 
     def __repr__(self) -> str:
-        state = "stopped" if self._ended.is_set() else f"{self._number} steps"
-        return f"<ringdp.watch of rank {self.rank} of {len(self.ranks)}: {state}>"
+        state = "stopped after " if self._ended.is_set() else ""
+        return f"<ringdp.watch of rank {self.rank} of {len(self.ranks)}: {state}{counted(self._number, 'step')}>"
 
     def stop(self) -> None:
         """Judges what has been reported so far, and ends. A second call does nothing."""
@@ -175,7 +193,9 @@ class Watch:
             self._look(optimizer)
         except Exception as error:  # whatever it is, the training goes on
             self._fail(error)
-        self._effort.spent(time.thread_time() - worked)
+        worked = time.thread_time() - worked
+        self._effort.spent(worked)
+        self.measures.in_steps_computed += worked
         self.measures.in_steps += time.perf_counter() - began
 
     def _counts(self, optimizer: Optimizer) -> bool:
@@ -219,7 +239,7 @@ class Watch:
     def _delay(self) -> tuple[int, float] | None:
         """For which rank the others have waited most since the last call, and for how many seconds."""
         name = self.measures.group
-        found = next((g["delays_ns"] for g in _native.load().stats()["groups"] if g["name"] == name), None)
+        found = next((g["delays_ns"] for g in _C.stats()["groups"] if g["name"] == name), None)
         if found is None:
             return None
         before, self._delays = self._delays or [0] * len(found), found
@@ -274,6 +294,8 @@ class Watch:
         while self._notes:
             key, number, raw, times, taken, delay = self._notes.popleft()
             row = self._figures.row(key, number, raw, times)
+            if row.seconds <= 0:  # torch's clock was set back
+                continue
             rows.append(row)
             self.measures.add_row(row)
             sums += [(key, place, value) for place, value in enumerate(as_numbers(taken))]
@@ -366,6 +388,8 @@ def _install() -> None:
 def _before_step(optimizer: Optimizer, *_: object) -> None:
     if torch.compiler.is_compiling():
         return
+    if _expected:
+        _begin_expected(optimizer)
     for one in running():
         one.before_step(optimizer)
 

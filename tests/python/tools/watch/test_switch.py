@@ -7,6 +7,7 @@ import os, sys
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 loaded = "ringdp.tools.watch.switch" in sys.modules
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 dist.init_process_group("{backend}", store=store, rank=0, world_size=1)
@@ -14,6 +15,7 @@ kinds = [torch.nn.parallel.DistributedDataParallel]
 if "{backend}" == "ringdp":
     import ringdp
     kinds.append(ringdp.DistributedDataParallel)
+register_optimizer_step_pre_hook(lambda *_: None)  # torch goes through a changing dictionary
 for kind in kinds:
     ddp = kind(torch.nn.Linear(4, 2))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
