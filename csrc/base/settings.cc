@@ -173,6 +173,7 @@ const std::vector<SettingRow>& setting_table() {
        "events that a rank keeps in memory, 64 bytes each; 0: none"},
       {"", "RINGDP_PROMETHEUS_PORT", "", "a port, 1..65535",
        "serves ringdp.stats() to Prometheus on 127.0.0.1, at this port + LOCAL_RANK; empty: not"},
+      {"", "RINGDP_WATCH", "0", "0|1", "1: ringdp.watch() for every DistributedDataParallel, torch's and ringdp's"},
       {"", "RINGDP_AUTOLOAD", "1", "0|1", "0: do not register the backend at `import torch`"},
       {"", "RINGDP_AS", "", "gloo|cpu-default",
        "which groups are ringdp's without naming it: those that name gloo, or those on the CPU that name no backend; "

@@ -35,6 +35,7 @@ __all__ = [
     "serve_prometheus",
     "stats",
     "testing",
+    "watch",
 ]
 
 # public name -> (module, attribute; None for the module itself)
@@ -56,9 +57,10 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "monitored_barrier": ("ringdp.backend", "monitored_barrier"),
     "preflight": ("ringdp.tools.planner.preflight", "preflight"),
     "register": ("ringdp._register", "register"),
-    "serve_prometheus": ("ringdp.tools.observe.stats", "serve_prometheus"),
+    "serve_prometheus": ("ringdp.tools.observe.prometheus", "serve_prometheus"),
     "stats": ("ringdp.tools.observe.stats", "stats"),
     "testing": ("ringdp.testing", None),
+    "watch": ("ringdp.tools.watch.watch", "watch"),
 }
 
 

@@ -83,13 +83,16 @@ def autoload() -> None:
 
 
 def _attach() -> None:
-    """`ringdp audit` and `ringdp doctor` watch the processes that they start, which have this variable."""
-    if not os.environ.get("RINGDP_ATTACH"):
-        return
+    """`ringdp audit` and `ringdp doctor` watch the processes that they start; RINGDP_WATCH=1 asks for ringdp.watch."""
     try:
-        from ringdp.tools.attach import assignment
+        if os.environ.get("RINGDP_ATTACH"):
+            from ringdp.tools.attach import assignment
 
-        assignment.start()
+            assignment.start()
+        if os.environ.get("RINGDP_WATCH", "0") != "0":
+            from ringdp.tools.watch import switch
+
+            switch.start()
     except Exception as error:  # whatever it is, `import torch` goes on
         _warn_once(f"ringdp does not watch this process: {error}")
 

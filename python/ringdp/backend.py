@@ -63,7 +63,7 @@ def create_backend(dist_opts: Any, pg_options: object) -> Any:
         options.global_ranks_in_group = list(dist_opts.global_ranks_in_group)
         options.group_name = dist_opts.group_id
         if os.environ.get("RINGDP_PROMETHEUS_PORT"):
-            from ringdp.tools.observe.stats import serve_if_asked
+            from ringdp.tools.observe.prometheus import serve_if_asked
 
             serve_if_asked()
     except Exception as error:

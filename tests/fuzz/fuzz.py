@@ -30,7 +30,7 @@ CPP = sorted(
     for path in FOLDER.glob("*.cc")
     for name in re.findall(r"^FUZZ_TARGET\((\w+)\)", path.read_text(), re.MULTILINE)
 )
-PYTHON = ("manifest", "index", "shard", "trace", "run", "records", "plan", "calibration", "tuned")
+PYTHON = ("manifest", "index", "shard", "trace", "run", "records", "plan", "calibration", "tuned", "report")
 COMPILERS = ("clang++", *(f"clang++-{release}" for release in range(22, 13, -1)))
 PROBE = 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'
 LIMITS = ("-max_len=4096", "-timeout=5", "-rss_limit_mb=1024", "-malloc_limit_mb=256", "-use_value_profile=1")

@@ -36,6 +36,9 @@ from ringdp.cli import main as command_line  # noqa: E402
 from ringdp.tools.planner.local_ranks import ProbeJob  # noqa: E402
 from ringdp.tools.planner.prediction import calibrated  # noqa: E402
 from ringdp.tools.tune import cache  # noqa: E402
+from ringdp.tools.watch.figures import Row  # noqa: E402
+from ringdp.tools.watch.judge import Judge  # noqa: E402
+from ringdp.tools.watch.reports import Report  # noqa: E402
 
 Mend = Callable[[bytes, random.Random], bytes]
 
@@ -145,6 +148,22 @@ def _tuned(folder: Path) -> Target:
     return Target("tuned", [file.read_bytes()], take, ("tools.tune",))
 
 
+def _report(_: Path) -> Target:
+    seed = Report(7, [Row(5, 1, 0.25), Row(6, 2, 0.5, 0.125)], [(5, 0, 1), (6, 0, 2)]).pack()
+
+    def take(content: bytes) -> str:
+        judge = Judge((0, 1), lambda key, number: "a block")
+        try:
+            report = Report.unpack(content)
+        except ValueError as error:
+            return str(error)
+        for rank in (0, 1):
+            judge.add(rank, report.rows, report.sums)
+        return "".join(finding.seen for finding in judge.findings((0, 1)))
+
+    return Target("report", [seed], take, ("tools.watch",))
+
+
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -205,6 +224,7 @@ MAKERS: dict[str, Callable[[Path], Target]] = {
     "plan": _plan,
     "calibration": _calibration,
     "tuned": _tuned,
+    "report": _report,
 }
 
 

@@ -102,6 +102,11 @@ class ZeroOptimizer(Optimizer):
         return self._wrapper.zero_stage if self._wrapper is not None else 1
 
     @property
+    def steps_in_backward(self) -> bool:
+        """Whether parameters change while the backward pass runs: overlap_with_ddp."""
+        return isinstance(self._stepping, StepsInBackward)
+
+    @property
     def optim(self) -> Optimizer:
         """The optimizer of `optimizer_class` that steps this rank's pieces; the name is torch's."""
         return self._optimizer
@@ -194,7 +199,7 @@ class ZeroOptimizer(Optimizer):
 
     def check_keeps_gradients(self, wanted_by: str) -> None:
         """RuntimeError with overlap_with_ddp, which keeps no gradients. `wanted_by`: named in the message."""
-        if isinstance(self._stepping, StepsInBackward):
+        if self.steps_in_backward:
             raise RuntimeError(
                 f"ZeroOptimizer: {wanted_by} needs the gradients of all parameters before the step, and with "
                 "overlap_with_ddp=True each is stepped inside the backward pass: leave that out"

@@ -20,6 +20,10 @@ class Patches:
         setattr(owner, name, wraps(original)(make(original)))
         self._undo.append(lambda: setattr(owner, name, original) if own else delattr(owner, name))
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to undo."""
+        return bool(self._undo)
+
     def on_undo(self, function: Callable[[], object]) -> None:
         """Registers another undo function, such as a hook's remove()."""
         self._undo.append(function)

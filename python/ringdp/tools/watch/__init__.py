@@ -1,0 +1,1 @@
+"""`ringdp.watch`: checks that stay on for the life of a job, for at most half a percent of its time."""

@@ -1,0 +1,122 @@
+"""What a step took, as the wrapper knows it: ringdp's has a timeline, torch's its logging data."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ringdp.ddp.timeline import step_times
+
+_NS = 1e-9
+_TORCHS_RATE = 100  # every so many steps torch's class notes its times, unless it is told otherwise
+
+
+class Row(NamedTuple):
+    """One step of one rank, in seconds; zeros where the wrapper says nothing.
+
+    key: how many collectives the group had begun, which is equal on all ranks. number: steps since the watch began.
+    data: between the step before and the forward pass. compute: forward and backward passes. exposed: the part of
+    `communication` during which nothing was left to compute.
+    """
+
+    key: int
+    number: int
+    seconds: float
+    data: float = 0.0
+    compute: float = 0.0
+    exposed: float = 0.0
+    communication: float = 0.0
+
+
+class NoFigures:
+    """Of a model that is not wrapped: only how long its steps take."""
+
+    clock: Callable[[], int] = staticmethod(time.monotonic_ns)
+    lag = 0  # by how many steps read() is late
+
+    def read(self) -> Any:
+        """What is noted during the step, quickly."""
+        return None
+
+    def row(self, key: int, number: int, raw: Any, times: Sequence[int]) -> Row:
+        """Made of it later. times: when the optimizer stepped on this clock, the latest last."""
+        return Row(key, number, (times[-1] - times[-2]) * _NS)
+
+    def close(self) -> None:
+        """Leaves the wrapper as it was."""
+
+
+class RingdpFigures(NoFigures):
+    """Of ringdp's wrapper."""
+
+    def __init__(self, wrapper: DistributedDataParallel) -> None:
+        self._wrapper = weakref.ref(wrapper)
+
+    def read(self) -> Any:
+        wrapper = self._wrapper()
+        return wrapper.reducer.timeline() if wrapper is not None and hasattr(wrapper, "reducer") else None
+
+    def row(self, key: int, number: int, raw: Any, times: Sequence[int]) -> Row:
+        row = super().row(key, number, raw, times)
+        if not raw or not raw["finished"] or raw["forward"] < times[-2]:  # no pass of this wrapper in this step
+            return row
+        of_step = step_times(raw)
+        return row._replace(
+            data=(raw["forward"] - times[-2]) * _NS,
+            compute=of_step.forward + of_step.backward,
+            exposed=of_step.exposed,
+            communication=of_step.communication,
+        )
+
+
+class TorchFigures(NoFigures):
+    """Of torch's wrapper, which notes a step's times when the next forward pass begins.
+
+    On the CPU it is asked to do so in every step. On a device that would wait for the device: there torch's own rate
+    stays, and most steps have no figures.
+    """
+
+    clock = staticmethod(time.time_ns)
+    lag = 1
+
+    def __init__(self, wrapper: DistributedDataParallel) -> None:
+        self._wrapper = weakref.ref(wrapper)
+        self._asked = wrapper.device_type == "cpu"
+        if self._asked:
+            wrapper._set_ddp_runtime_logging_sample_rate(1)
+
+    def read(self) -> Any:
+        wrapper = self._wrapper()
+        return wrapper._get_ddp_logging_data() if wrapper is not None and self._asked else None
+
+    def row(self, key: int, number: int, raw: Any, times: Sequence[int]) -> Row:
+        if len(times) < 3:
+            return super().row(key, number, raw, times)
+        row = super().row(key, number - self.lag, raw, times[:-1])
+        if not isinstance(raw, Mapping) or raw.get("forward_compute_time_start", 0) < times[-3]:
+            return row
+        communication = raw["backward_comm_time"] * _NS
+        hidden = raw["backward_compute_comm_overlap_time"] * _NS
+        return row._replace(
+            data=(raw["forward_compute_time_start"] - times[-3]) * _NS,
+            compute=max(0, raw["forward_compute_time"] + raw["backward_compute_time"]) * _NS,
+            exposed=max(0.0, communication - hidden),
+            communication=max(0.0, communication),
+        )
+
+    def close(self) -> None:
+        wrapper = self._wrapper()
+        if wrapper is not None and self._asked:
+            wrapper._set_ddp_runtime_logging_sample_rate(_TORCHS_RATE)
+
+
+def figures_of(model: torch.nn.Module) -> NoFigures:
+    """How this model's steps are read."""
+    if not isinstance(model, DistributedDataParallel):
+        return NoFigures()
+    return RingdpFigures(model) if hasattr(model, "zero_stage") else TorchFigures(model)

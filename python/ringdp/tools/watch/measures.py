@@ -1,0 +1,49 @@
+"""What a watch has measured, as sums: for Prometheus, and what the watch itself costs."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from itertools import count
+
+import torch
+
+from ringdp.tools.watch.figures import Row
+
+# Seconds: upper ends of a histogram's bins.
+BINS = (0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_ordinals = count()
+
+
+class Measures:
+    """Of one watch. Written by two threads, each of which has fields of its own; read by any.
+
+    group: its name. ordinal: how many watches the process has begun before. step_counts: steps by bin.
+    looked_at: steps of which there are the next three sums. in_steps, in_thread: seconds of the watch itself; of the
+    first also what it has computed, which other processes do not lengthen.
+    """
+
+    def __init__(self, group: str, rank: int, model: torch.nn.Module) -> None:
+        self.group, self.rank, self.ordinal = group, rank, next(_ordinals)
+        self.step_counts = [0] * (len(BINS) + 1)
+        self.step_seconds = 0.0
+        self.looked_at = 0
+        self.exposed = self.communication = 0.0
+        self.gradient_bytes = 0
+        self._bytes = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        self.blocks_compared = 0
+        self.in_steps = self.in_steps_computed = self.in_thread = 0.0
+        self.findings: Counter[str] = Counter()
+
+    def add_step(self, seconds: float) -> None:
+        """In the training thread."""
+        self.step_counts[bisect_left(BINS, seconds)] += 1
+        self.step_seconds += seconds
+
+    def add_row(self, row: Row) -> None:
+        """In the thread of the watch."""
+        if row.communication > 0:
+            self.looked_at += 1
+            self.exposed += row.exposed
+            self.communication += row.communication
+            self.gradient_bytes += self._bytes

@@ -1,0 +1,404 @@
+"""`ringdp.watch(model, optimizer)`: drift, stragglers and lost overlap, looked for in every step of a job.
+
+The optimizer's step is where it looks: a few microseconds of notes, one or a few blocks of checksums. A thread makes
+figures of them and puts them into the job's store, and on rank 0 of the group judges those of all ranks. Nothing is
+collective, so ranks that do not watch harm nobody, and no step waits for another rank.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ringdp import _native
+from ringdp.ddp.modes import ring_options
+from ringdp.text.units import counted, names
+from ringdp.tools.attach.finding import Finding
+from ringdp.tools.observe.prometheus import serve_if_asked
+from ringdp.tools.watch.blocks import Blocks, as_numbers, why_no_longer, why_not_compared
+from ringdp.tools.watch.effort import Effort
+from ringdp.tools.watch.figures import Row, figures_of
+from ringdp.tools.watch.judge import WINDOW, Judge
+from ringdp.tools.watch.measures import Measures
+from ringdp.tools.watch.reports import Board, Report, why_no_store
+
+log = logging.getLogger("ringdp.watch")
+_C = _native.load()
+_STOP_S = 5.0  # how long stop() waits for the thread, which may be held by a store that is gone
+_PATIENCE = 8  # reports after which a rank that has sent nothing new is named, and no longer waited for
+_running: dict[int, Watch] = {}  # by ordinal
+_expected: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()  # by RINGDP_WATCH=1
+
+
+def watch(
+    model: torch.nn.Module, optimizer: Optimizer | None = None, *, repeat_minutes: float = 10.0, budget: float = 0.005
+) -> Watch:
+    """Looks for drift, stragglers and lost overlap from now on; findings are lines of the log `ringdp.watch`.
+
+    model: a DistributedDataParallel, ringdp's or torch's, over any backend; of other models only stragglers are looked
+        for, and only in groups of backend ringdp. optimizer: whose steps count; None: the first that steps a parameter
+        of the model. repeat_minutes: how often the same finding is said again. budget: the part of a step's time that
+        it may take itself; it looks at fewer steps or blocks where that would be more.
+
+    Not collective: ranks that do not call it are named and left out. Call it on all ranks, after
+    init_process_group(). Ends with `.stop()`, as a context manager, or with the process. RuntimeError without a
+    process group or when the model is watched already, TypeError or ValueError on bad arguments. Its own failure later
+    on is a line of the log and ends it, never the training.
+    """
+    _check(model, optimizer, repeat_minutes, budget)
+    for other in [one for one in running() if one.watches(model)]:
+        if not other.automatic:
+            raise RuntimeError("ringdp.watch: this model is watched already: stop() that watch first")
+        other.stop()
+    return Watch(model, optimizer, repeat_minutes, budget)
+
+
+def expect(wrapper: DistributedDataParallel) -> None:
+    """Watches it from the first step with its parameters on, unless the script does; its own watch() takes the place.
+
+    Not called in a step: torch does not allow hooks to be added there.
+    """
+    _install()
+    _expected.add(wrapper)
+
+
+def _begin_expected(optimizer: Optimizer) -> None:
+    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for wrapper in [wrapper for wrapper in _expected if any(id(p) in stepped for p in wrapper.parameters())]:
+        _expected.discard(wrapper)
+        if any(one.watches(wrapper) for one in running()):
+            continue
+        try:
+            watch(wrapper).automatic = True
+        except Exception as error:  # whatever it is, the training goes on
+            log.warning("ringdp.watch does not watch a model: %s", error)
+
+
+def _check(model: object, optimizer: object, repeat_minutes: float, budget: float) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"ringdp.watch: model is a {type(model).__name__}, not a torch.nn.Module")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise TypeError(f"ringdp.watch: optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+    if not 0 < budget <= 1:
+        raise ValueError(f"ringdp.watch: invalid value '{budget}' for budget (expected above 0, at most 1)")
+    if not repeat_minutes >= 0:
+        raise ValueError(f"ringdp.watch: invalid value '{repeat_minutes}' for repeat_minutes (expected 0 or more)")
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError("ringdp.watch: there is no process group: call init_process_group() first")
+
+
+class Watch:
+    """What watch() returns. `rank` and `ranks`: of the group; `measures`: for Prometheus."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: Optimizer | None, repeat_minutes: float, budget: float):
+        self._model = weakref.ref(model)
+        self._optimizer = weakref.ref(_innermost(optimizer)) if optimizer is not None else None
+        self._parameters = {id(parameter) for parameter in model.parameters()}
+        is_wrapped = isinstance(model, DistributedDataParallel)
+        group = model.process_group if is_wrapped else dist.group.WORLD
+        self.rank, self.ranks = group.rank(), dist.get_process_group_ranks(group)
+        device = torch.device(model.device_type) if is_wrapped else group._device_types[0]
+        self._sequence = group._get_backend(device)._get_sequence_number_for_group
+        self._counts_delays = ring_options(group, device) is not None and self.rank == 0
+        self._delays: list[int] = []
+        why = why_not_compared(model)
+        self._blocks = None if why else Blocks(model)
+        self.measures = Measures(group.group_name, self.rank, model)
+        self._figures = figures_of(model)
+        self._effort = Effort(budget)
+        self._judge = Judge(self.ranks, self._blocks.describe if self._blocks else lambda key, number: "")
+        self._repeat_s = 60 * repeat_minutes
+        self._said: dict[tuple[str, tuple[int, ...]], float] = {}
+        self._pid = os.getpid()
+        self._times: deque[int] = deque(maxlen=3)
+        self._key = self._number = 0
+        self._notes: deque[tuple[Any, ...]] = deque(maxlen=64 * WINDOW)
+        self._period = max(WINDOW, len(self.ranks) // 4)  # rank 0 reads as many reports as there are ranks
+        self._since = 0
+        self._wake, self._ended = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self.post = _Post(self, model) if len(self.ranks) > 1 else None
+        self._flush = True
+        self.automatic = False
+        serve_if_asked()
+        _install()
+        _running[self.measures.ordinal] = self
+        if why:
+            log.info("ringdp.watch: parameters are not compared: %s", why)
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def watches(self, model: object) -> bool:
+        """Whether it is about this model."""
+        return self._model() is model
+
+    def __repr__(self) -> str:
+        state = "stopped after " if self._ended.is_set() else ""
+        return f"<ringdp.watch of rank {self.rank} of {len(self.ranks)}: {state}{counted(self._number, 'step')}>"
+
+    def stop(self) -> None:
+        """Judges what has been reported so far, and ends. A second call does nothing."""
+        self._end(flush=True)
+
+    def _end(self, *, flush: bool) -> None:
+        if self._ended.is_set() or os.getpid() != self._pid:
+            return
+        _running.pop(self.measures.ordinal, None)
+        self._flush = flush
+        self._ended.set()
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_STOP_S)
+        self._sequence = int  # keeps no group alive
+        try:
+            self._figures.close()
+        except Exception as error:  # a wrapper that is half gone
+            log.debug("ringdp.watch: %r", error)
+
+    def _fail(self, error: Exception) -> None:
+        log.warning("ringdp.watch stops on rank %d, and the training goes on without: %r", self.rank, error)
+        self._end(flush=False)
+
+    # In the training thread.
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Called before every step of every optimizer of the process."""
+        if os.getpid() != self._pid or not self._counts(optimizer):
+            return
+        if self._model() is None:
+            self._end(flush=False)
+            return
+        began, worked = time.perf_counter(), time.thread_time()
+        try:
+            self._look(optimizer)
+        except Exception as error:  # whatever it is, the training goes on
+            self._fail(error)
+        worked = time.thread_time() - worked
+        self._effort.spent(worked)
+        self.measures.in_steps_computed += worked
+        self.measures.in_steps += time.perf_counter() - began
+
+    def _counts(self, optimizer: Optimizer) -> bool:
+        counted = self._optimizer() if self._optimizer is not None else None
+        if counted is None and any(id(p) in self._parameters for g in optimizer.param_groups for p in g["params"]):
+            self._optimizer, counted = weakref.ref(optimizer), optimizer
+        return counted is optimizer
+
+    def _look(self, optimizer: Optimizer) -> None:
+        self._times.append(self._figures.clock())
+        if len(self._times) < 2:
+            return
+        self._number += 1
+        seconds = (self._times[-1] - self._times[-2]) * 1e-9
+        self.measures.add_step(seconds)
+        self._effort.passed(seconds)
+        key = self._sequence()
+        fresh, self._key = key != self._key, key
+        if not fresh or not self._effort.selects(key):  # ranks that have stepped alone have nothing to compare
+            return
+        delay = self._delay() if self._counts_delays else None
+        raw = self._figures.read()
+        self._notes.append((key, self._number, raw, tuple(self._times), self._sums(key, optimizer), delay))
+        self._since += 1
+        if self._since >= self._period:
+            self._since = 0
+            self._effort.adapt()
+            self._start_thread()
+            self._wake.set()
+
+    def _sums(self, key: int, optimizer: Optimizer) -> list[Any]:
+        model = self._model()
+        if self._blocks is None or (model.device_type != "cpu" and torch.cuda.is_current_stream_capturing()):
+            return []
+        if why := why_no_longer(model, optimizer):
+            log.warning("ringdp.watch: parameters are no longer compared: %s", why)
+            self._blocks = None
+            return []
+        return self._blocks.sums(key, self._effort.blocks)
+
+    def _delay(self) -> tuple[int, float] | None:
+        """For which rank the others have waited most since the last call, and for how many seconds."""
+        name = self.measures.group
+        found = next((g["delays_ns"] for g in _C.stats()["groups"] if g["name"] == name), None)
+        if found is None:
+            return None
+        before, self._delays = self._delays or [0] * len(found), found
+        lost = [now - then for now, then in zip(found, before, strict=True)]
+        rank = max(range(len(lost)), key=lost.__getitem__)
+        return rank, lost[rank] * 1e-9
+
+    # In the thread.
+
+    def _start_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ringdp-watch", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._wake.wait()
+                self._wake.clear()
+                ended = self._ended.is_set()
+                if not ended or self._flush:
+                    self._report()
+                if ended:
+                    break
+            if self.post is not None and self._flush:
+                self.post.close()
+        except Exception as error:
+            if self._ended.is_set():  # at the end of a job the store may be gone
+                log.info("ringdp.watch: the last report of rank %d is lost: %r", self.rank, error)
+            else:
+                self._fail(error)
+
+    def _report(self) -> None:
+        worked = time.thread_time()
+        rows, sums = self._drain()
+        self._judge.add(self.rank, rows, sums)
+        reporting = {self.rank}
+        if self.post is not None:
+            for rank, report in self.post.exchange(rows, sums):
+                self._judge.add(rank, report.rows, report.sums)
+            reporting |= self.post.expected
+        if self.rank == 0:
+            for finding in self._judge.findings(reporting):
+                self._say(finding)
+        self.measures.blocks_compared = self._judge.compared
+        spent = time.thread_time() - worked
+        self._effort.spent(spent)
+        self.measures.in_thread += spent
+
+    def _drain(self) -> tuple[list[Row], list[tuple[int, int, int]]]:
+        rows, sums = [], []
+        while self._notes:
+            key, number, raw, times, taken, delay = self._notes.popleft()
+            row = self._figures.row(key, number, raw, times)
+            if row.seconds <= 0:  # torch's clock was set back
+                continue
+            rows.append(row)
+            self.measures.add_row(row)
+            sums += [(key, place, value) for place, value in enumerate(as_numbers(taken))]
+            if delay is not None:
+                self._judge.note_delay(key, *delay)
+        return rows, sums
+
+    def _say(self, finding: Finding) -> None:
+        self.measures.findings[finding.check] += 1
+        about, now = (finding.check, finding.ranks), time.monotonic()
+        if about in self._said and now - self._said[about] < self._repeat_s:
+            return
+        self._said[about] = now
+        log.warning("ringdp.watch: %s: %s. What to do: %s.", finding.check, finding.seen, finding.fix)
+
+
+class _Post:
+    """The exchange of one watch. Its connection is made by the thread, which may wait for it."""
+
+    def __init__(self, watch: Watch, model: torch.nn.Module) -> None:
+        shapes = repr([(name, tuple(p.shape), str(p.dtype)) for name, p in model.named_parameters()])
+        self._signature = int.from_bytes(hashlib.blake2b(shapes.encode(), digest_size=8).digest(), "little")
+        name = f"{watch.measures.group}/{self._signature:x}"
+        taken = {one.post.name for one in running() if one.post is not None}
+        self.name = next(free for number in count() if (free := f"{name}/{number}") not in taken)
+        self._rank, self._ranks = watch.rank, watch.ranks
+        self._board: Board | None = None
+        self._why_not = why_no_store()
+        self._rows: deque[Row] = deque(maxlen=2 * WINDOW)
+        self._sums: deque[tuple[int, int, int]] = deque(maxlen=32 * WINDOW)
+        self._reports = 0
+        self._latest: dict[int, bytes] = {}
+        self._unchanged = dict.fromkeys(range(1, len(watch.ranks)), 0)  # by rank: reports of rank 0 since its last
+        if self._why_not:
+            log.warning("ringdp.watch: ranks are not compared: %s", self._why_not)
+
+    @property
+    def expected(self) -> set[int]:
+        """On rank 0: the ranks that report."""
+        return set() if self._why_not else {rank for rank, times in self._unchanged.items() if times < _PATIENCE}
+
+    def exchange(self, rows: list[Row], sums: list[tuple[int, int, int]]) -> Iterator[tuple[int, Report]]:
+        """Shows this rank's; on rank 0 those of the others that are new."""
+        if self._why_not:
+            return
+        if self._board is None:
+            self._board = Board(self.name, self._rank, len(self._ranks))
+        self._reports += 1
+        self._rows.extend(rows)
+        self._sums.extend(sums)
+        if self._rank:
+            self._board.show(Report(self._signature, self._rows, self._sums).pack())
+            if self._reports == _PATIENCE and not self._board.shows(0):
+                text = "ringdp.watch: rank %d does not watch this model, so what rank %d reports is not judged"
+                log.warning(text, self._ranks[0], self._ranks[self._rank])
+            return
+        self._board.show(b"")
+        for rank, content in self._board.reports().items():
+            if content != self._latest.get(rank):
+                self._latest[rank], self._unchanged[rank] = content, -1
+                yield rank, Report.unpack(content)
+        self._name_silent()
+
+    def close(self) -> None:
+        """On rank 0: takes the reports out of the store."""
+        if self._board is not None and self._rank == 0:
+            self._board.clear()
+
+    def _name_silent(self) -> None:
+        before = self.expected
+        self._unchanged = {rank: times + 1 for rank, times in self._unchanged.items()}
+        if silent := before - self.expected:
+            ranks = names(self._ranks[rank] for rank in silent)
+            log.warning("ringdp.watch: %s: nothing to compare with: no ringdp.watch of this model there", ranks)
+
+
+def _innermost(optimizer: Optimizer) -> Optimizer:
+    """Trainers put optimizers into classes of their own, whose step() calls that of torch's."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
+    return optimizer
+
+
+@functools.cache
+def _install() -> None:
+    register_optimizer_step_pre_hook(_before_step)
+    atexit.register(_end_all)
+
+
+def _before_step(optimizer: Optimizer, *_: object) -> None:
+    if torch.compiler.is_compiling():
+        return
+    if _expected:
+        _begin_expected(optimizer)
+    for one in running():
+        one.before_step(optimizer)
+
+
+def _end_all() -> None:
+    for one in running():
+        one._end(flush=False)
+
+
+def running() -> list[Watch]:
+    """Those that go on, in the order in which they began."""
+    return list(_running.values())
