@@ -22,7 +22,7 @@ from ringdp import _native
 
 BLOCK_BYTES = 1 << 16
 MOST_BLOCKS = 16  # per step
-_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: its multiples cover a range evenly, however many there are
+_64_BITS = (1 << 64) - 1
 _C = _native.load()
 
 
@@ -55,6 +55,14 @@ def why_no_longer(model: DistributedDataParallel, optimizer: torch.optim.Optimiz
     return ""
 
 
+def scattered(number: int) -> int:
+    """64 bits that follow from it as if by chance (splitmix64), whatever distance a row of numbers has."""
+    number = (number + 1) * 0x9E3779B97F4A7C15 & _64_BITS
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & _64_BITS
+    number = (number ^ number >> 27) * 0x94D049BB133111EB & _64_BITS
+    return number ^ number >> 31
+
+
 class Blocks:
     """The parameters of one model, in blocks. They are not kept alive."""
 
@@ -75,8 +83,7 @@ class Blocks:
 
     def place(self, key: int, number: int) -> tuple[int, int, int]:
         """Of block `number` of this step: which parameter, and its elements from where to where."""
-        turn = (key * MOST_BLOCKS + number) * _GOLDEN % (1 << 64)
-        block = turn * len(self) >> 64
+        block = scattered(key * MOST_BLOCKS + number) * len(self) >> 64
         index = bisect_right(self._ends, block)
         begin = (block - (self._ends[index - 1] if index else 0)) * self._elements[index]
         return index, begin, min(begin + self._elements[index], self._lengths[index])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ringdp.tools.watch.blocks import MOST_BLOCKS
+from ringdp.tools.watch.blocks import MOST_BLOCKS, scattered
 
-_MIX = 0xD6E8FEB86659FD93
 _MOST_LEVEL = MOST_BLOCKS.bit_length() - 1
 _LEAST_LEVEL = -16
 _LITTLE = 0.25  # of the budget: below it twice the work still fits
@@ -29,7 +28,7 @@ class Effort:
 
     def selects(self, key: int) -> bool:
         """Whether the step is looked at."""
-        return self._level >= 0 or (key * _MIX % (1 << 64) >> 32) & ((1 << -self._level) - 1) == 0
+        return self._level >= 0 or scattered(key) & ((1 << -self._level) - 1) == 0
 
     def spent(self, seconds: float) -> None:
         """What the watch itself has computed."""

@@ -28,7 +28,8 @@ def played(rows_of, steps=50, sums_of=lambda step, rank: (), delay_of=None, repo
             judge.note_delay(10 * step, *delay_of(step))
         if step % WINDOW == 0:
             for rank in reporting:  # as in the store, the beginning is repeated
-                judge.add(rank, pending[rank][-2 * WINDOW :], sums[rank][-2 * WINDOW :])
+                latest = [at for at in sums[rank] if at[0] > 10 * (step - 2 * WINDOW)]
+                judge.add(rank, pending[rank][-2 * WINDOW :], latest)
             if said := judge.findings(list(reporting)):
                 found[step] = said
     return found, judge
