@@ -112,10 +112,6 @@ REFUSED = {
         lambda: backend().broadcast([torch.eye(2).to_sparse()], dist.BroadcastOptions()),
         "sparse tensors are supported by all_reduce only",
     ),
-    "no factor": (
-        lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp(dist.ReduceOp.PREMUL_SUM)),
-        "PREMUL_SUM needs its factor",
-    ),
     "two tensors": (lambda: backend().broadcast(buffers(1)[:2], dist.BroadcastOptions()), "one tensor per rank, got 2"),
     "two dtypes": (
         lambda: dist.all_gather_into_tensor(torch.ones(6).double(), torch.ones(2)),
