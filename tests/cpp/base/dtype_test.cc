@@ -101,6 +101,9 @@ TEST(ReduceOp, NamesAreDistinct) {
 
 constexpr WireType kAll[] = {WireType::kFp32, WireType::kBf16, WireType::kFp16, WireType::kFp8, WireType::kInt8};
 
+// As the header of a rank with another build may hold it.
+TEST(WireType, OneThatThereIsNotHasAName) { EXPECT_STREQ(name_of(static_cast<WireType>(200)), "unknown wire type"); }
+
 TEST(WireType, NamesAreTheSettingsOwn) {
   for (const WireType wire : kAll) {
     Settings settings;

@@ -130,6 +130,13 @@ TEST(SetField, RefusesOtherNumbersNamingFieldValueAndBounds) {
   }
 }
 
+TEST(SetField, ATextEndsAtNoZeroByte) {
+  Settings settings;
+  const std::string message = message_of([&] { set_field(settings, "tls_key", std::string("key\0.pem", 8)); });
+  expect_names(message, {"tls_key", "text without a zero byte"});
+  EXPECT_EQ(get_field(settings, "tls_key"), "");
+}
+
 TEST(SetField, ASlotIsLeftOpenOrLargeEnough) {
   Settings settings;
   for (const std::string value : {"0", "4096"}) {

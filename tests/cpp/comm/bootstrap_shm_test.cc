@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <thread>
 
 #include "comm/bootstrap_steps.h"
 #include "comm/memory_store.h"
@@ -161,6 +162,30 @@ TEST_F(ShmExchangeTest, OtherCredentialsThanARankGivesFailTheProbe) {
     expect_all_failed(exchange_all([&](int) { return settings_; }), locals_, "credentials");
     cards_[at(rank)].identity.uid -= 1;
   }
+}
+
+TEST_F(ShmExchangeTest, APeerThatIsGoneAfterItsHelloIsLost) {
+  const transport::WaitPolicy forever{Deadline::never(), nullptr};
+  StoreExchange zero(store_, 0, kWorld, Deadline::never()), five(store_, 5, kWorld, Deadline::never());
+  Session::begin(zero, settings_);
+  const Session session = Session::begin(five, settings_);
+  std::thread peer([&] {
+    const UniqueFd socket = transport::connect_unix(listeners_[1].name);
+    const transport::HelloFrame hello = encode(session.hello(5, 1, transport::Purpose::kControl));
+    transport::HelloFrame reply;
+    EXPECT_TRUE(transport::send_all(socket.get(), hello.data(), hello.size(), forever));
+    EXPECT_TRUE(transport::recv_all(socket.get(), reply.data(), reply.size(), forever));
+  });
+  StoreExchange one(store_, 1, kWorld, Deadline::after(std::chrono::seconds(60)));
+  try {
+    exchange_memory(Session::begin(one, settings_), {1, 5}, cards_, listeners_[1], bells_[1]);
+    ADD_FAILURE() << "rank 5 has gone";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+    EXPECT_EQ(error.culprit(), 5);
+    expect_message(error, {"rank 5 (pid", "closed its socket during the rendezvous"});
+  }
+  peer.join();
 }
 
 // As on another machine that was restored from the same image.

@@ -210,6 +210,16 @@ int status_of_child(Group& group) {
   return ::waitpid(child, &status, 0) == child ? status : -1;
 }
 
+TEST_P(Faults, ARankThatCannotWatchItsPeersTellsAll) {
+  expect_all(run_fleet(3, settings(),
+                       [](int rank, Group& group, Runtime&) {
+                         if (rank == 1) static_cast<Watched&>(group).watch_failed("epoll_wait: Bad file descriptor");
+                         std::vector<float> data(10, 1);
+                         run_op(group, all_reduce(data));
+                       }),
+             {"Internal", "peers of process group fleet cannot be watched any more (epoll_wait: Bad file descriptor)"});
+}
+
 TEST_P(Faults, AForkedChildIsRefusedAndHarmsNobody) {
   std::mutex turn;  // a child hangs that was forked while another thread held a lock of the sanitizer's allocator
   std::barrier all_have_forked(2);
@@ -227,6 +237,20 @@ TEST_P(Faults, AForkedChildIsRefusedAndHarmsNobody) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values("shm", "tcp"),
                          [](const auto& p) { return std::string(p.param); });
+
+TEST(GroupNames, AMissingRankIsNamedInTheGroupAndInTheJob) {
+  MemoryStore store;
+  Runtime runtime;
+  try {
+    Group::create(runtime, store, {"pair", 0, 2, Settings{}, {4, 7}}, Deadline::after(std::chrono::milliseconds(20)));
+    FAIL() << "rank 7 never came";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+    EXPECT_EQ(error.culprit(), 1);
+    EXPECT_NE(std::string(error.what()).find("(rank 1 of this group is rank 7 of the job)"), std::string::npos)
+        << error.what();
+  }
+}
 
 // Tensors in heaps after a failure stay shared if every peer has stopped. A peer that is suspended in the middle of its
 // pass needs a process of its own: tests/faults/test_death.py.

@@ -137,6 +137,21 @@ TEST_P(GroupMessages, TheEpilogueRunsBeforeItIsDone) {
   }));
 }
 
+TEST_P(GroupMessages, AnEpilogueThatFailsFailsTheGroup) {
+  const auto errors = run_fleet(2, settings(), [](int rank, Group& group, Runtime&) {
+    std::vector<float> memory(5, 0);
+    MessageRequest request = message(memory, 1 - rank);
+    if (rank == 0) {
+      wait(group, *group.send(std::move(request)));
+    } else {
+      request.ending.epilogue = [] { throw std::runtime_error("no memory for the copy"); };
+      EXPECT_THROW(wait(group, *group.recv(std::move(request))), std::runtime_error);
+    }
+    run_op(group, barrier());
+  });
+  expect_all(errors, {"Internal", "recv(", "no memory for the copy"});
+}
+
 TEST_P(GroupMessages, TwoBlockedSendersEndAtTheDeadlineAndSayWhy) {
   const auto errors = run_fleet(2, settings(), [](int rank, Group& group, Runtime&) {
     std::vector<float> out(4);

@@ -1,6 +1,7 @@
 #include "comm/store_exchange.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "comm/memory_store.h"
@@ -82,6 +83,92 @@ TEST(StoreExchange, TheDeadlineNamesWhoIsMissing) {
     EXPECT_EQ(error.culprit(), 2);
     expect_message(error, {"rank 0/4", "for ranks 2 and 3 to publish peer_info", "generation 1"});
   }
+}
+
+TEST(StoreExchange, OfManyMissingRanksAFewAreDescribed) {
+  MemoryStore store;
+  StoreExchange zero(store, 0, 9, in_ms(0));
+  try {
+    zero.check_progress("come", [] { return std::vector<int>{2, 3, 4, 5, 6}; });
+    FAIL() << "five ranks never came";
+  } catch (const Error& error) {
+    expect_message(error, {"ranks 2, 3, 4, 5 and 6", "rank 5 has not been heard of; and so on"});
+    EXPECT_EQ(std::string(error.what()).find("rank 6 has not"), std::string::npos) << error.what();
+  }
+}
+
+// A store whose server is gone.
+class LostStore : public MemoryStore {
+ public:
+  bool has(const std::vector<std::string>& keys) override {
+    if (is_lost) throw Error(ErrorKind::kInternal, "the store is gone");
+    return MemoryStore::has(keys);
+  }
+  bool is_lost = false;
+};
+
+TEST(StoreExchange, WithoutTheStoreAnErrorIsToldAsFarAsItIsKnown) {
+  LostStore store;
+  StoreExchange zero(store, 0, 3, Deadline::never());
+  store.is_lost = true;
+  const Error error(ErrorKind::kPeerLost, "rank 1 is gone", 1);
+  zero.give_up(error);
+  const Error named = zero.with_names(error);
+  EXPECT_STREQ(named.what(), error.what());
+  EXPECT_EQ(named.culprit(), 1);
+}
+
+// Its last answer is that nobody has failed.
+class LastAnswer : public LostStore {
+ public:
+  bool has(const std::vector<std::string>& keys) override {
+    const bool found = LostStore::has(keys);
+    is_lost = true;
+    return found;
+  }
+};
+
+TEST(StoreExchange, WithoutTheStoreTheDeadlineStillNamesWhoIsMissing) {
+  LastAnswer store;
+  StoreExchange zero(store, 0, 2, in_ms(0));
+  try {
+    zero.check_progress("come", [] { return std::vector<int>{1}; });
+    FAIL() << "rank 1 never came";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+    EXPECT_EQ(error.culprit(), 1);
+    expect_message(error, {"for rank 1 to come (generation 1)"});
+  }
+}
+
+TEST(StoreExchange, ARankThatOthersLostDoesNotBlameItself) {
+  MemoryStore store;
+  StoreExchange zero(store, 0, 3, Deadline::never()), one(store, 1, 3, Deadline::never());
+  one.give_up(Error(ErrorKind::kPeerLost, "rank 0 died", 0));
+  try {
+    zero.check_progress("come", [] { return std::vector<int>{2}; });
+    FAIL() << "rank 1 gave up";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kAborted);
+    EXPECT_EQ(error.culprit(), 1);
+    expect_message(error, {"given up by rank 1", "rank 0 died"});
+  }
+}
+
+TEST(StoreExchange, AProcessThatHasEndedIsNoSecondOne) {
+  MemoryStore store;
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  PeerInfo before = {transport::local_identity(), "", "", {}}, now = before;
+  before.identity.pid = child;
+  StoreExchange(store, 0, 1, Deadline::never()).publish_info(before);
+  StoreExchange restarted(store, 0, 1, Deadline::never());
+  restarted.publish_info(now);
+  EXPECT_FALSE(store.has({"1/duplicate"}));
+  now.identity.pid = ::getppid();  // runs, as this process does
+  StoreExchange(store, 0, 1, Deadline::never()).publish_info(now);
+  EXPECT_TRUE(store.has({"2/duplicate"}));
 }
 
 TEST(StoreExchange, LookingAroundIsSilentWhileThereIsTime) {

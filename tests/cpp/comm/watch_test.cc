@@ -83,6 +83,17 @@ TEST(Control, GarbageIsRefusedWithoutGrowth) {
   }
 }
 
+TEST(Control, KindsThatThereAreNotAreRefused) {
+  ControlMessage kind = abort_message(9), error = kind;
+  kind.kind = static_cast<ControlKind>(static_cast<int>(ControlKind::kGoodbye) + 1);
+  error.error = static_cast<ErrorKind>(static_cast<int>(ErrorKind::kInternal) + 1);
+  for (const ControlMessage& message : {kind, error}) {
+    const std::string bytes = encode(message);
+    ControlParser parser;
+    EXPECT_THROW(parser.feed(bytes.data(), bytes.size()), Error);
+  }
+}
+
 TEST(Control, DrainTellsOpenFromClosed) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
@@ -237,6 +248,15 @@ TEST_F(WatchTest, WhenItCannotWatchEveryGroupIsTold) {
   }
   ::close(dead);
   EXPECT_EQ(group->wait_for_word().rfind("watch_failed ", 0), 0u);
+}
+
+TEST_F(WatchTest, AGroupWithAPeerThatCannotBeWatchedIsNotWatched) {
+  const UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  EXPECT_THROW(watch.add(group, {{4, mine.get(), -1, false}, {5, file.get(), -1, false}}), Error);
+  EXPECT_EQ(group.use_count(), 1);
+  watch.add(group, {{4, mine.get(), -1, false}});  // its socket is watched once
+  theirs.reset();
+  EXPECT_EQ(group->wait_for_word().rfind("lost 4", 0), 0u);
 }
 
 TEST_F(WatchTest, HeartbeatsArriveWhereAskedFor) {

@@ -2,6 +2,8 @@
 #include "trace/dump.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -162,6 +164,40 @@ TEST_F(DumpTest, WhatLiesInItsWayIsNeitherFollowedNorOpened) {
   write_dump(recorder, folder_);
   EXPECT_EQ(fs::file_size(other), 4u);
   EXPECT_FALSE(fs::is_symlink(folder_ / "rank_0"));
+}
+
+// As when a disk is full: the draft goes, and what was there stays.
+TEST_F(DumpTest, WhatCannotBeWrittenWholeReplacesNothing) {
+  fs::create_directories(folder_);
+  std::ofstream(folder_ / "rank_0") << "before";
+  const Recorder recorder(8);
+  rlimit usual;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &usual), 0);
+  const rlimit little{16, usual.rlim_max};
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &little);
+  std::string said;
+  try {
+    write_dump(recorder, folder_);
+  } catch (const Error& error) {
+    said = error.what();
+  }
+  ::setrlimit(RLIMIT_FSIZE, &usual);
+  ::signal(SIGXFSZ, handler);
+  EXPECT_NE(said.find("rank_0: cannot write it: File too large"), std::string::npos) << said;
+  EXPECT_EQ(files(), std::vector<std::string>{"rank_0"});
+  EXPECT_EQ(fs::file_size(folder_ / "rank_0"), 6u);
+}
+
+TEST_F(DumpTest, AFolderInTheDraftsPlaceIsNamed) {
+  fs::create_directories(folder_ / ("rank_0.draft." + std::to_string(::getpid()) + "~") / "kept");
+  const Recorder recorder(8);
+  try {
+    write_dump(recorder, folder_);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("rank_0: cannot make it: File exists"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(DumpTest, WritesOnlyWhenAsked) {

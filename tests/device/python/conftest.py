@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import ringdp
 from devices.core import Handle
+from stand_in import GPU_LIBRARY
 
 LIBRARY = Path(ringdp.__file__).with_name("libringdp_gpu.so")
 
@@ -27,9 +28,15 @@ def path() -> Path:
 
 
 @pytest.fixture(scope="session")
-def core(path) -> ctypes.CDLL:
-    """The library."""
-    library = ctypes.CDLL(str(path))
+def emulated(stand_in) -> Path:
+    """The same host code over a device of host threads."""
+    return Path(stand_in).with_name(GPU_LIBRARY)
+
+
+@pytest.fixture(scope="session", params=["path", "emulated"])
+def core(request) -> ctypes.CDLL:
+    """The library, as it ships and with an emulated device."""
+    library = ctypes.CDLL(str(request.getfixturevalue(request.param)))
     library.rd_gpu_error.restype = ctypes.c_char_p
     return library
 

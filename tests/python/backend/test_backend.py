@@ -79,28 +79,32 @@ def test_more_than_two_gigabytes(pair):
     assert values_of(pair.attempt(largest, 2**31 + 17, within=240)) == [[], []]
 
 
-def left_out() -> tuple[str, str]:
-    """On a rank: a monitored barrier that all pass, then one that rank 1 does not come to."""
+def left_out(absent: list[int], wait_all_ranks: bool) -> str:
+    """On a rank: a monitored barrier that all pass, then one that some do not come to; rank 0 has no patience."""
     ringdp.monitored_barrier(timeout=timedelta(seconds=30))
     group = dist.new_group(range(HERE.size))
     message = ""
-    if HERE.rank != 1:
-        try:
-            ringdp.monitored_barrier(group, timeout=timedelta(seconds=1), wait_all_ranks=True)
-        except dist.DistBackendError as error:
-            message = str(error)
+    if HERE.rank not in absent:
+        limit = timedelta(seconds=30 if HERE.rank else 1)
+        message = error_of(lambda: ringdp.monitored_barrier(group, timeout=limit, wait_all_ranks=wait_all_ranks))
     dist.barrier()
     dist.destroy_process_group(group)
-    return message, type(group).__name__
+    return message
 
 
 def test_a_monitored_barrier_names_who_did_not_come(trio):
-    messages = [message for message, _ in trio.run(left_out)]
-    assert messages[1] == ""
-    for message in (messages[0], messages[2]):
-        # Whose own time is up first says who is missing, the others what they heard of it.
-        assert "Rank 1 failed to pass monitoredBarrier" in message or "successfully reached" in message, message
+    impatient, one, patient = trio.run(left_out, [1], False)
+    assert one == ""
+    assert "Rank 0 timed out in monitoredBarrier after 1000 ms: Rank 1 failed to pass monitoredBarrier" in impatient
+    assert "Rank 2 successfully reached monitoredBarrier, but others did not" in patient
+    for message in (impatient, patient):
         assert "rank 1 (pid" in message and "barrier() #1" in message, message
+
+
+@pytest.mark.parametrize(("wait_all_ranks", "named"), [(True, "Ranks 1, 2"), (False, "Rank 1")])
+def test_a_monitored_barrier_names_all_or_the_first(world_of, wait_all_ranks, named):
+    message = world_of(3, transport="shm").run(left_out, [1, 2], wait_all_ranks)[0]
+    assert f" ms: {named} failed to pass monitoredBarrier" in message
 
 
 def coalesced(device: bool) -> list[bool]:
@@ -140,10 +144,11 @@ def empty_bracket() -> tuple[bool, list[torch.Tensor]]:
     backend._start_coalescing()
     work = backend._end_coalescing()
     work.wait()
-    return work.is_completed(), work.get_future().wait()
+    nothing = backend.allreduce_coalesced([]), backend.allgather_coalesced([[]] * HERE.size, [])
+    return all(done.is_completed() for done in (work, *nothing)), work.get_future().wait()
 
 
-def test_an_empty_bracket_is_a_finished_work(pair):
+def test_no_calls_or_tensors_are_a_finished_work(pair):
     assert pair.run(empty_bracket) == [(True, [])] * 2
 
 

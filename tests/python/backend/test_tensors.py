@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -90,8 +91,58 @@ def split_six(received: list[int]) -> None:
     dist.all_to_all_single(torch.ones(6), torch.ones(6), received, [2, 2, 2])
 
 
+def backend() -> Any:
+    """What torch's own checks do not stand before."""
+    return dist.group.WORLD._get_backend(torch.device("cpu"))
+
+
+def not_at_the_root(options: Any) -> Any:
+    options.rootRank = (HERE.rank + 1) % HERE.size
+    return options
+
+
+def upright() -> torch.Tensor:
+    return torch.ones(2, 3).t()
+
+
 # what is called -> what the error must say
 REFUSED = {
+    "float4": (lambda: dist.broadcast(torch.empty(2, dtype=torch.float4_e2m1fn_x2), 0), "is not supported: use one of"),
+    "sparse": (
+        lambda: backend().broadcast([torch.eye(2).to_sparse()], dist.BroadcastOptions()),
+        "sparse tensors are supported by all_reduce only",
+    ),
+    "two tensors": (lambda: backend().broadcast(buffers(1)[:2], dist.BroadcastOptions()), "one tensor per rank, got 2"),
+    "two dtypes": (
+        lambda: dist.all_gather_into_tensor(torch.ones(6).double(), torch.ones(2)),
+        "one tensor is Float, another is Double",
+    ),
+    "pairs": (
+        lambda: dist.group.WORLD.reduce_scatter_tensor_coalesced([torch.ones(1)], buffers(3)[:2]),
+        "got 1 outputs for 2 inputs",
+    ),
+    "gather strides": (lambda: dist.all_gather_into_tensor(upright(), torch.ones(2)), "output must be contiguous"),
+    "gather lists": (
+        lambda: dist.group.WORLD.allgather_coalesced([[torch.ones(1)]] * 2, [torch.ones(1)]),
+        "expected 3 lists (one per rank), got 2",
+    ),
+    "gather whole": (lambda: backend().gather_whole(torch.ones(4)), "multiple of 3 ranks, got 4 elements"),
+    "gather whole strides": (lambda: backend().gather_whole(upright()), "expected a contiguous tensor"),
+    "gather outputs": (
+        lambda: backend().gather([buffers(1)], [torch.ones(1)], not_at_the_root(dist.GatherOptions())),
+        "outputs are for the root only",
+    ),
+    "scatter inputs": (
+        lambda: backend().scatter([torch.ones(1)], [buffers(1)], not_at_the_root(dist.ScatterOptions())),
+        "inputs are for the root only",
+    ),
+    "recv source": (lambda: backend().recv([torch.ones(1)], -2, 0), "invalid source -2"),
+    "all_to_all strides": (lambda: dist.all_to_all_single(upright(), torch.ones(6)), "output must be contiguous"),
+    "all_to_all number": (lambda: dist.all_to_all_single(torch.tensor(1.0), torch.ones(6)), "no dimension to split"),
+    "all_to_all splits": (
+        lambda: dist.all_to_all_single(torch.ones(6), torch.ones(6), [3, 3], [2, 2, 2]),
+        "output_split_sizes has 2 entries for 3 ranks",
+    ),
     "float8": (lambda: dist.all_reduce(torch.ones(2).to(torch.float8_e5m2)), "SUM of float8_e5m2 is not supported"),
     "AVG of bool": (lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG), "AVG of bool"),
     "expanded sum": (lambda: dist.all_reduce(torch.ones(1).expand(3)), "share memory"),

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import HERE
+from stand_in import error_of
 from torch.profiler import ProfilerActivity, profile
 
 
@@ -115,6 +116,23 @@ def failing() -> tuple[str, str, bool, bool]:
     return str(from_future.value), str(from_wait.value), work.is_completed() and not work.is_success(), bool(error)
 
 
+def failing_batch() -> tuple[list[str], list[bool]]:
+    """On a rank: a batch of two sums that rank 0 does not join: what it and its Future say before and after the end."""
+    group = dist.new_group(range(HERE.size))
+    backend = group._get_backend(torch.device("cpu"))
+    backend.set_timeout(timedelta(seconds=1))  # of the calls from now on
+    if HERE.rank == 0:
+        return [], []
+    backend._start_coalescing()
+    sums = [start(group=group)[1] for _ in range(2)]
+    batch = backend._end_coalescing()
+    states = [batch.is_completed(), batch.is_success(), batch.exception() is not None]
+    future = batch.get_future()  # asked for before the end, and below after it
+    said = [error_of(batch.wait), error_of(future.wait), error_of(lambda: batch.get_future().wait())]
+    states += [batch.is_completed(), batch.is_success(), batch.exception() is not None]
+    return [*said, error_of(sums[0].source_rank)], states
+
+
 def crossed_waits() -> list[float]:
     """On a rank: two groups, two threads, each waits for them in another order."""
     groups = [dist.new_group(range(HERE.size)) for _ in range(2)]
@@ -179,6 +197,13 @@ def test_an_error_is_in_work_and_future(trio):
             assert "Timeout: " in future and "rank 0 (pid" in future
             assert wait.startswith("Timeout: ") and "rank 0 (pid" in wait
         assert ended and kept
+
+
+def test_an_error_of_one_is_in_the_batch_and_its_future(pair):
+    said, states = pair.run(failing_batch)[1]
+    assert all("Timeout: " in words and "rank 0 (pid" in words for words in said[:3]), said
+    assert "only a receive has a source rank; this is all_reduce" in said[3]
+    assert states == [False, False, False, True, False, True]
 
 
 def test_two_groups_waited_for_in_crossed_orders(trio):
