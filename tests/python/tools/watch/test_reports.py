@@ -46,12 +46,15 @@ def store(monkeypatch):
 def test_ranks_read_each_other_and_nothing_is_left(store):
     first, second, other = Board("a", 0, 3), Board("a", 1, 3), Board("b", 1, 3)
     other.show(b"other")
+    assert other.shows(1)  # each has a connection of its own, on which a look comes after what was shown
     before = store.num_keys()
     assert first.reports() == {} and not second.shows(0)
     first.show(b"")
     second.show(b"one")
     second.show(b"two")
+    assert second.shows(1)
     assert first.reports() == {1: b"two"} and second.shows(0)
+    assert first.shows(0)
     first.clear()
     assert store.num_keys() == before
 
