@@ -1,1 +1,1 @@
-"""`ringdp.watch`: checks that stay on for the life of a job, for at most half a percent of its time."""
+"""`ringdp.watch`: checks that stay on for the life of a job, with a budget of half a percent of its time."""
