@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -75,3 +77,32 @@ def test_a_build_needs_the_torch_that_it_is_compiled_against(checkout, tmp_path)
     subprocess.run(command, cwd=checkout, check=True, capture_output=True, timeout=120)
     lines = (tmp_path / "ringdp.egg-info/requires.txt").read_text().splitlines()
     assert lines[: lines.index("")] == [f"torch=={minor}.*"]
+
+
+# The terminal on stdin becomes this process's own, as it is that of a shell.
+ANNOUNCES = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+sys.path.insert(0, sys.argv[1])
+import setup
+setup.announce("compiling")
+"""
+
+
+@pytest.mark.parametrize(("under_pip", "shown"), [(True, ["ringdp: compiling"]), (False, [])])
+def test_under_pip_the_terminal_has_what_takes_long(under_pip, shown):
+    terminal, other_end = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "PIP_BUILD_TRACKER"}
+    environment.update({"PIP_BUILD_TRACKER": "/nowhere"} if under_pip else {})
+    command = [sys.executable, "-c", ANNOUNCES, str(ROOT)]
+    said = subprocess.run(
+        command, stdin=other_end, stderr=subprocess.PIPE, env=environment, start_new_session=True, timeout=120
+    ).stderr
+    os.write(other_end, b"end\n")
+    lines: list[str] = []
+    while "end" not in lines:
+        lines += os.read(terminal, 1 << 16).decode().split()
+    os.close(terminal)
+    os.close(other_end)
+    assert said.decode() == "ringdp: compiling\n"
+    assert " ".join(lines) == " ".join([*shown, "end"])

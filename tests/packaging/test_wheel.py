@@ -110,7 +110,7 @@ def test_it_runs_without_a_compiler(environment, tmp_path):
     checked = run(environment, tmp_path, "ringdp", "selftest")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     (tmp_path / "train.py").write_text(SCRIPT)
-    trained = run(environment, tmp_path, "torchrun", "--nproc-per-node", "2", "train.py")
+    trained = run(environment, tmp_path, "python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py")
     assert trained.returncode == 0, trained.stderr
 
 

@@ -16,7 +16,7 @@ _EXAMPLE = """example, on every host, as you would start the job there:
   ringdp check-hosts -- torchrun --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr node-a train.py
 
 The script is not run: only the launcher's options are read, and ranks that check hosts come in its place. Without
-a command it is a rank itself (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, as by srun or mpirun).
+a command it is a rank itself, where a launcher has set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 Looked at: versions and settings, the interface that ringdp chooses, ports between hosts in both directions,
 clocks, round trip and bandwidth of every pair over ringdp's own links, shared memory on each host.
 status: 0 where nothing was found, 1 where something was, 2 where this host could not take part."""
