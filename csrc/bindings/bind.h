@@ -13,6 +13,7 @@ void bind_gpu(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_device_plan(pybind11::module_& m);
 void bind_backend(pybind11::module_& m);
+void bind_network(pybind11::module_& m);
 void bind_reducer(pybind11::module_& m);
 void bind_zero(pybind11::module_& m);
 

@@ -64,6 +64,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   ringdp::bindings::bind_device_plan(m);
   ringdp::bindings::bind_gpu(m);
   ringdp::bindings::bind_backend(m);
+  ringdp::bindings::bind_network(m);
   ringdp::bindings::bind_reducer(m);
   ringdp::bindings::bind_zero(m);
 }

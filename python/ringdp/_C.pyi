@@ -430,6 +430,17 @@ def threshold_fields() -> list[str]:
 def check_environment() -> None:
     """ValueError on a bad RINGDP_* value, naming what is accepted."""
 
+def interfaces() -> list[dict[str, Any]]:
+    """Addresses of interfaces that are up: name, address, megabits (0 where the driver does not report it)."""
+
+def route_to(host: str) -> str:
+    """This host's source address of packets to `host`, "" when it cannot be resolved or reached. Sends nothing."""
+
+def choose_interface(name: str, route: str) -> tuple[str, str]:
+    """Name and address of the interface that TCP between hosts is bound to: the one with this name; "": by route_to()
+    the master, "" if unknown. ValueError lists the interfaces when there is none.
+    """
+
 def instruction_set() -> str:
     """What the arithmetic runs on: avx512, avx2, neon or scalar."""
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from ipaddress import IPv6Address, ip_address
-from pathlib import Path
+from ipaddress import ip_address
 from typing import Any
+
+import ringdp
 
 CONNECT_S = 3.0  # no answer for so long, with three repetitions of the kernel's, is a packet that was dropped
 _TRIES = 2
 _PINGS = 8
-_SIOCGIFADDR, _SIOCGIFFLAGS, _IFF_UP = 0x8915, 0x8913, 1
-_LINK_SCOPE = 0x20
 
 
 class CheckError(Exception):
@@ -39,32 +36,7 @@ class Interface:
 
 def interfaces() -> list[Interface]:
     """All addresses of interfaces that are up, without link-local ones of IPv6, in the kernel's order."""
-    return [*_of_v4(), *_of_v6()]
-
-
-def _of_v4() -> Iterator[Interface]:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode())
-            with suppress(OSError):  # it has no such address
-                flags = struct.unpack_from("H", fcntl.ioctl(asked, _SIOCGIFFLAGS, request), 16)[0]
-                if flags & _IFF_UP:
-                    address = socket.inet_ntoa(fcntl.ioctl(asked, _SIOCGIFADDR, request)[20:24])
-                    yield Interface(name, address, _speed(name))
-
-
-def _of_v6() -> Iterator[Interface]:
-    with suppress(OSError):  # a kernel without IPv6
-        for line in Path("/proc/net/if_inet6").read_text().splitlines():
-            digits, _, _, scope, _, name = line.split()
-            if int(scope, 16) != _LINK_SCOPE:
-                yield Interface(name, str(IPv6Address(int(digits, 16))), _speed(name))
-
-
-def _speed(name: str) -> int:
-    with suppress(OSError, ValueError):
-        return max(0, int(Path(f"/sys/class/net/{name}/speed").read_text()))
-    return 0
+    return [Interface(**found) for found in ringdp._C.interfaces()]
 
 
 def addresses_of(host: str) -> set[str]:
@@ -76,32 +48,18 @@ def addresses_of(host: str) -> set[str]:
 
 
 def chosen(found: list[Interface], master: str, named: str) -> tuple[Interface, str]:
-    """The interface that ringdp binds to between hosts, and why; csrc/transport/tcp/address.h has the rule.
+    """The interface that ringdp binds to between hosts, and why.
 
-    `named`: the setting socket_ifname. CheckError names the interfaces where there is none.
+    `named`: the setting socket_ifname. ValueError names the interfaces where there is none.
     """
+    route = "" if named else ringdp._C.route_to(master)
+    name, address = ringdp._C.choose_interface(named, route)
+    interface = next(one for one in found if (one.name, one.address) == (name, address))
     if named:
-        for interface in found:
-            if interface.name == named:
-                return interface, "RINGDP_SOCKET_IFNAME"
-    else:
-        route = _route_to(master)
-        for interface in found:
-            if interface.address == route and not ip_address(route).is_loopback:
-                return interface, f"it routes to {master}"
-        for interface in sorted(found, key=lambda one: ip_address(one.address).is_loopback):
-            return interface, f"the first one: {master} resolves to this host's loopback"
-    there_are = ", ".join(f"{one.name} ({one.address})" for one in found) or "none"
-    raise CheckError(f"there is no network interface '{named}' that is up and has an address; there are {there_are}")
-
-
-def _route_to(host: str) -> str:
-    with suppress(OSError):
-        for family, kind, _, _, address in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
-            with socket.socket(family, kind) as asked, suppress(OSError):
-                asked.connect(address)  # sends nothing
-                return str(asked.getsockname()[0])
-    return ""
+        return interface, "RINGDP_SOCKET_IFNAME"
+    if address == route and not ip_address(route).is_loopback:
+        return interface, f"it routes to {master}"
+    return interface, f"the first one: {master} resolves to this host's loopback"
 
 
 def outcome_of(error: OSError) -> str:
