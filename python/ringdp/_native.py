@@ -6,6 +6,7 @@ undefined symbol. What it was built for is therefore in a file beside it, read f
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 from pathlib import Path
@@ -38,8 +39,9 @@ def mismatch(built: str, found: str) -> str | None:
     )
 
 
+@functools.cache
 def load() -> ModuleType:
-    """The module ringdp._C. Raises ImportError with what to type when torch or the extension is not fit."""
+    """The module ringdp._C, looked up once. Raises ImportError with what to type when torch or the extension is not fit."""
     try:
         import torch
     except ImportError as error:

@@ -56,6 +56,7 @@ FIT = {"torch": torch.__version__, "python": "3", "compiler": "g++", "date": "to
 def record(tmp_path, monkeypatch):
     path = tmp_path / "_built.json"
     monkeypatch.setattr(_native, "_RECORD", path)
+    _native.load.cache_clear()
     return path
 
 
