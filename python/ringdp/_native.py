@@ -41,7 +41,7 @@ def mismatch(built: str, found: str) -> str | None:
 
 @functools.cache
 def load() -> ModuleType:
-    """The module ringdp._C, looked up once. Raises ImportError with what to type when torch or the extension is not fit."""
+    """The module ringdp._C, looked up once. ImportError with what to type when torch or the extension is not fit."""
     try:
         import torch
     except ImportError as error:

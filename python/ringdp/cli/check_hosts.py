@@ -60,7 +60,7 @@ def _as_rank(options: argparse.Namespace) -> int:
     place = Place.of(os.environ)
     if place is None:
         raise ValueError("no command: ringdp check-hosts -- torchrun --nnodes 2 ... train.py, on every host")
-    meeting, results = take_part(place, options.timeout)
+    exchange, results = take_part(place, options.timeout)
     status = 0
     if results is not None:
         from ringdp.tools.check_hosts.report import Report
@@ -72,4 +72,4 @@ def _as_rank(options: argparse.Namespace) -> int:
         else:
             report.show()
             sys.stdout.flush()
-    return agree(meeting, results, status, place.world, options.timeout)
+    return agree(exchange, results, status, place.world, options.timeout)

@@ -188,7 +188,7 @@ _WIDTH, _INDENT = 80, 17
 
 
 def summary(report: dict[str, Any]) -> str:
-    """What fits a terminal: devices in a line each, and the settings that somebody has set."""
+    """What fits a terminal: devices in a line each, and the settings that are not at their defaults."""
     lines = _head(report)
     if not report["error"]:
         cuda = report["cuda"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringdp.tools.check_hosts.network import CheckError, addresses_of, interfaces, meet
+from ringdp.tools.check_hosts.network import CheckError, addresses_of, interfaces, join_store
 
 _STATIC_PORT, _RENDEZVOUS_PORT = 29500, 29400  # torchrun's own defaults
 _LEAVE_S = 10.0
@@ -65,7 +65,7 @@ def launch_of(command: Sequence[str]) -> Launch:
 
 def run_ranks(launch: Launch, timeout_s: float, as_json: bool) -> int:
     """Starts this host's ranks and waits for them; their worst status. CheckError: the store is out of reach."""
-    store = meet(launch.address, launch.port, launch.serves, timeout_s)
+    store = join_store(launch.address, launch.port, launch.serves, timeout_s)
     if launch.host is not None:
         number = launch.host
     else:

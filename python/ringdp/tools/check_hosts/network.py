@@ -73,8 +73,8 @@ def outcome_of(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def meet(address: str, port: int, serves: bool, timeout_s: float) -> Any:
-    """The store at which ranks meet; `serves`: on this host. CheckError says why it cannot be had, within seconds."""
+def join_store(address: str, port: int, serves: bool, timeout_s: float) -> Any:
+    """The store of all ranks; `serves`: on this host. CheckError says why it cannot be had, within seconds."""
     from torch.distributed import DistError, TCPStore
 
     if not serves:
@@ -97,7 +97,7 @@ _UNREACHED = {
 
 
 def _wait_for_listener(address: str, port: int, timeout_s: float) -> None:
-    """Until somebody listens; a port that does not answer at all is given up before one that refuses."""
+    """Until a process listens; a port that does not answer at all is given up before one that refuses."""
     addresses_of(address)
     end, unanswered = time.monotonic() + timeout_s, 0
     while True:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ringdp
-from ringdp.tools.check_hosts.network import CheckError, Interface, Listener, chosen, interfaces, meet, reach
+from ringdp.tools.check_hosts.network import CheckError, Interface, Listener, chosen, interfaces, join_store, reach
 from ringdp.tools.tune import cache
 
 _REACH_AT_A_TIME = 16
@@ -51,7 +51,7 @@ class Place:
         return Place(rank, world, environment["MASTER_ADDR"], port, agent)
 
 
-def card(rank: int, interface: Interface, why: str, port: int) -> dict[str, Any]:
+def info_of(rank: int, interface: Interface, why: str, port: int) -> dict[str, Any]:
     """What a rank says of itself: its host, address, versions, and the settings that are not at their defaults."""
     import torch
 
@@ -72,19 +72,19 @@ def card(rank: int, interface: Interface, why: str, port: int) -> dict[str, Any]
     }
 
 
-class Meeting:
-    """What ranks tell each other through the store, under deadlines."""
+class StoreExchange:
+    """Values that ranks publish in the store and gather from it, under deadlines."""
 
     def __init__(self, store: Any, rank: int) -> None:
         self._store = store
         self._rank = rank
 
-    def tell(self, topic: str, value: object) -> None:
-        """To all who ask for this rank's."""
+    def publish(self, topic: str, value: object) -> None:
+        """This rank's value."""
         self._store.set(f"{topic}/{self._rank}", json.dumps(value))
 
-    def heard(self, topic: str, ranks: Iterable[int], seconds: float) -> dict[int, Any]:
-        """What each of these ranks told, but for those that have not by then."""
+    def gather(self, topic: str, ranks: Iterable[int], seconds: float) -> dict[int, Any]:
+        """The values of these ranks, without those that have published none by then."""
         end = time.monotonic() + seconds
         return {rank: value for rank in ranks if (value := self._of(topic, rank, end)) is not None}
 
@@ -101,28 +101,28 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Results:
-    """All that rank 0 has: cards and results of ranks that came and answered, by rank."""
+    """All that rank 0 has: infos and results of ranks that came and answered, by rank."""
 
     world: int
     timeout_s: float
-    cards: dict[int, dict[str, Any]]
+    infos: dict[int, dict[str, Any]]
     results: dict[int, dict[str, Any]]
 
     @property
     def hosts(self) -> list[list[int]]:
         """The ranks of each host, the first of which is its leader; hosts by their leaders."""
-        return hosts_of(self.cards)
+        return hosts_of(self.infos)
 
 
-def hosts_of(cards: Mapping[int, Mapping[str, Any]]) -> list[list[int]]:
+def hosts_of(infos: Mapping[int, Mapping[str, Any]]) -> list[list[int]]:
     """Ranks by host, ascending."""
     found: dict[str, list[int]] = {}
-    for rank in sorted(cards):
-        found.setdefault(cards[rank]["host"], []).append(rank)
+    for rank in sorted(infos):
+        found.setdefault(infos[rank]["host"], []).append(rank)
     return sorted(found.values())
 
 
-def take_part(place: Place, timeout_s: float) -> tuple[Meeting, Results | None]:
+def take_part(place: Place, timeout_s: float) -> tuple[StoreExchange, Results | None]:
     """Meets the others and looks at everything. Results on rank 0. CheckError when this rank cannot take part."""
     from torch.distributed import PrefixStore
 
@@ -131,24 +131,24 @@ def take_part(place: Place, timeout_s: float) -> tuple[Meeting, Results | None]:
     interface, why = chosen(interfaces(), place.address, named)
     listener = Listener(interface.address)
     serves = place.rank == 0 and not place.agent
-    store = PrefixStore("ringdp/check-hosts", meet(place.address, place.port, serves, timeout_s))
-    meeting = Meeting(store, place.rank)
-    meeting.tell("card", card(place.rank, interface, why, listener.port))
+    store = PrefixStore("ringdp/check-hosts", join_store(place.address, place.port, serves, timeout_s))
+    exchange = StoreExchange(store, place.rank)
+    exchange.publish("info", info_of(place.rank, interface, why, listener.port))
     if place.rank == 0:
         left = timeout_s - (time.monotonic() - begin)
-        meeting.tell("present", sorted(meeting.heard("card", range(place.world), left)))
-    present = meeting.heard("present", [0], timeout_s + _SLACK_S).get(0)
+        exchange.publish("present", sorted(exchange.gather("info", range(place.world), left)))
+    present = exchange.gather("present", [0], timeout_s + _SLACK_S).get(0)
     if present is None:
         raise CheckError(f"rank 0 has not come within {timeout_s + _SLACK_S:g} s")
     if place.rank not in present:
         raise CheckError(f"rank {place.rank} came after rank 0 had waited {timeout_s:g} s: start all hosts again")
-    cards = meeting.heard("card", present, _SLACK_S)
-    result = _look(store, meeting, place.rank, cards, listener)
-    meeting.tell("result", result)
+    infos = exchange.gather("info", present, _SLACK_S)
+    result = _look(store, exchange, place.rank, infos, listener)
+    exchange.publish("result", result)
     if place.rank != 0:
-        return meeting, None
-    return meeting, Results(
-        place.world, timeout_s, cards, meeting.heard("result", present, _longest(len(hosts_of(cards))))
+        return exchange, None
+    return exchange, Results(
+        place.world, timeout_s, infos, exchange.gather("result", present, _longest(len(hosts_of(infos))))
     )
 
 
@@ -160,26 +160,26 @@ def _longest(hosts: int) -> float:
 
 
 def _look(
-    store: Any, meeting: Meeting, rank: int, cards: dict[int, dict[str, Any]], listener: Listener
+    store: Any, exchange: StoreExchange, rank: int, infos: dict[int, dict[str, Any]], listener: Listener
 ) -> dict[str, Any]:
     from ringdp.tools.check_hosts import links
 
-    hosts = hosts_of(cards)
+    hosts = hosts_of(infos)
     [mine] = [host for host in hosts if rank in host]
     result: dict[str, Any] = {}
     if rank == mine[0]:
         leaders = [host[0] for host in hosts]
-        result["reached"] = _reached(rank, leaders, cards)
-        meeting.tell("reached", result["reached"])
-        reached = meeting.heard("reached", leaders, _SLACK_S + len(leaders))
+        result["reached"] = _reached(rank, leaders, infos)
+        exchange.publish("reached", result["reached"])
+        reached = exchange.gather("reached", leaders, _SLACK_S + len(leaders))
         listener.close()
         result["links"] = {}
         for number, pairs in enumerate(links.rounds(leaders)):
             for pair in pairs:
                 if rank in pair and is_open(reached, pair[1], pair[0]):
                     result["links"][str(sum(pair) - rank)] = links.measure(store, rank, pair)
-            meeting.tell(f"round-{number}", True)
-            meeting.heard(f"round-{number}", leaders, links.LIMIT_S + _SLACK_S)
+            exchange.publish(f"round-{number}", True)
+            exchange.gather(f"round-{number}", leaders, links.LIMIT_S + _SLACK_S)
     else:
         listener.close()
     if len(mine) > 1:
@@ -192,22 +192,22 @@ def is_open(reached: Mapping[int, Mapping[str, Any]], source: int, target: int) 
     return reached.get(source, {}).get(str(target), {}).get("outcome") == "open"
 
 
-def _reached(rank: int, leaders: Sequence[int], cards: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _reached(rank: int, leaders: Sequence[int], infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
     others = [leader for leader in leaders if leader != rank]
     with ThreadPoolExecutor(_REACH_AT_A_TIME) as pool:
-        found = pool.map(lambda other: reach(cards[other]["address"], cards[other]["port"]), others)
+        found = pool.map(lambda other: reach(infos[other]["address"], infos[other]["port"]), others)
         return {str(other): outcome for other, outcome in zip(others, found, strict=True)}
 
 
-def agree(meeting: Meeting, results: Results | None, status: int, world: int, timeout_s: float) -> int:
+def agree(exchange: StoreExchange, results: Results | None, status: int, world: int, timeout_s: float) -> int:
     """Rank 0's status on all ranks; it stays until the others have it, because the store may be its own."""
     if results is not None:
-        meeting.tell("verdict", status)
-        meeting.heard("done", (rank for rank in results.cards if rank), _SLACK_S)
+        exchange.publish("verdict", status)
+        exchange.gather("done", (rank for rank in results.infos if rank), _SLACK_S)
         return status
     longest = _longest(world)
-    verdict = meeting.heard("verdict", [0], timeout_s + longest).get(0)
-    meeting.tell("done", True)
+    verdict = exchange.gather("verdict", [0], timeout_s + longest).get(0)
+    exchange.publish("done", True)
     if verdict is None:
         raise CheckError("rank 0 has come to no verdict; its own output tells why")
     return int(verdict)

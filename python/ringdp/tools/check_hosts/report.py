@@ -26,7 +26,7 @@ class Report:
     def __init__(self, results: Results) -> None:
         self.results = results
         self.hosts = results.hosts
-        self.cards = results.cards
+        self.infos = results.infos
         self.leaders = [host[0] for host in self.hosts]
         self.reached = {leader: results.results.get(leader, {}).get("reached", {}) for leader in self.leaders}
         self.links = {leader: results.results.get(leader, {}).get("links", {}) for leader in self.leaders}
@@ -41,9 +41,9 @@ class Report:
 
     def name(self, leader: int) -> str:
         """Of a host: its name, or its address where hosts share a name."""
-        name = self.cards[leader]["name"]
-        alone = sum(self.cards[other]["name"] == name for other in self.leaders) == 1
-        return name if alone else self.cards[leader]["address"]
+        name = self.infos[leader]["name"]
+        alone = sum(self.infos[other]["name"] == name for other in self.leaders) == 1
+        return name if alone else self.infos[leader]["address"]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -51,7 +51,7 @@ class Report:
         for host in self.hosts:
             fields = ("name", "address", "interface", "why", "megabits", "interfaces", "versions", "settings")
             shared = self.results.results.get(host[0], {}).get("shared_memory")
-            own = {field: self.cards[host[0]][field] for field in fields}
+            own = {field: self.infos[host[0]][field] for field in fields}
             hosts.append({"ranks": host, **own, "clock": self._clock(host[0]), "shared_memory": shared})
         pairs = [
             {"from": a, "to": b, "reached": self.reached[a].get(str(b)), "link": self.links[a].get(str(b))}
@@ -66,8 +66,8 @@ class Report:
         """Tables, findings, and one line as the verdict."""
         rows = []
         for host in self.hosts:
-            card = self.cards[host[0]]
-            where = f"{card['address']} ({card['interface']})"
+            info = self.infos[host[0]]
+            where = f"{info['address']} ({info['interface']})"
             rows.append((_cut(self.name(host[0])), _ranges(host), _cut(where, 30), self._shown_clock(host[0])))
         print_table("hosts", ("host", "ranks", "address", "clock"), rows)
         pairs = self._pair_rows()
@@ -77,8 +77,8 @@ class Report:
             print_table(title, ("from", "to", "port", "round trip", "rate"), pairs[:_MOST_ROWS])
         show_findings(self.findings, ())
         found = len(problems(self.findings))
-        count = f"{found or 'no'} problem{'s' if found != 1 else ''}"
-        print(f"{count}: {counted(len(self.hosts), 'host')}, {counted(len(self.cards), 'rank')}")
+        verdict = counted(found, "problem") if found else "no problems"
+        print(f"{verdict}: {counted(len(self.hosts), 'host')}, {counted(len(self.infos), 'rank')}")
 
     def _pair_rows(self) -> list[tuple[str, ...]]:
         rows = []
@@ -123,7 +123,7 @@ class Report:
         return "same" if small else sign + seconds(abs(clock["ahead_s"]))
 
     def _missing(self) -> Iterator[Finding]:
-        absent = sorted(set(range(self.results.world)) - set(self.cards))
+        absent = sorted(set(range(self.results.world)) - set(self.infos))
         if absent:
             yield Finding(
                 "missing",
@@ -133,7 +133,7 @@ class Report:
                 "output says why it cannot reach this host",
                 tuple(absent),
             )
-        silent = sorted(set(self.cards) - set(self.results.results))
+        silent = sorted(set(self.infos) - set(self.results.results))
         if silent:
             yield Finding(
                 "silent",
@@ -145,13 +145,13 @@ class Report:
 
     def _differences(self) -> Iterator[Finding]:
         for what in ("ringdp", "torch", "Python"):
-            yield from self._difference(what, {rank: card["versions"][what] for rank, card in self.cards.items()})
-        variables = sorted({name for card in self.cards.values() for name in card["settings"]})
+            yield from self._difference(what, {rank: info["versions"][what] for rank, info in self.infos.items()})
+        variables = sorted({name for info in self.infos.values() for name in info["settings"]})
         own = {*_MAY_DIFFER, *ringdp._C.threshold_fields()}  # thresholds are rank 0's
         compared = {row["variable"] for row in ringdp._C.setting_table() if row["field"] and row["field"] not in own}
         for name in variables:
             if name in compared:
-                values = {rank: card["settings"].get(name, "its default") for rank, card in self.cards.items()}
+                values = {rank: info["settings"].get(name, "its default") for rank, info in self.infos.items()}
                 yield from self._difference(name, values)
 
     def _difference(self, what: str, values: dict[int, str]) -> Iterator[Finding]:
@@ -171,7 +171,7 @@ class Report:
 
     def _addresses(self) -> Iterator[Finding]:
         for a, b in combinations(self.leaders, 2):
-            one, other = self.cards[a], self.cards[b]
+            one, other = self.infos[a], self.infos[b]
             if one["address"] == other["address"]:
                 yield Finding(
                     "address",
@@ -181,12 +181,12 @@ class Report:
                     (a, b),
                 )
         for leader in self.leaders:
-            card = self.cards[leader]
-            fastest = max(card["interfaces"], key=lambda found: found["megabits"])
-            if card["megabits"] and fastest["megabits"] > card["megabits"] and len(self.hosts) > 1:
+            info = self.infos[leader]
+            fastest = max(info["interfaces"], key=lambda found: found["megabits"])
+            if info["megabits"] and fastest["megabits"] > info["megabits"] and len(self.hosts) > 1:
                 yield Finding(
                     "interface",
-                    f"{self.name(leader)} uses {card['interface']} ({card['megabits']} Mb/s: {card['why']}) and has "
+                    f"{self.name(leader)} uses {info['interface']} ({info['megabits']} Mb/s: {info['why']}) and has "
                     f"{fastest['name']} ({fastest['megabits']} Mb/s)",
                     "all bytes between hosts take the one interface",
                     f"if all hosts are on it: RINGDP_SOCKET_IFNAME={fastest['name']}",
@@ -201,7 +201,7 @@ class Report:
                 if seen is None or seen["outcome"] == "open":
                     continue
                 needed = source == high
-                where = f"{self.cards[target]['address']} port {self.cards[target]['port']}"
+                where = f"{self.infos[target]['address']} port {self.infos[target]['port']}"
                 how = {"no answer": "packets are dropped", "refused": "connections are refused"}
                 yield Finding(
                     "port",

@@ -36,7 +36,7 @@ _Sample = tuple[str, Mapping[str, object], object]
 
 
 def render(found: Mapping[str, Any], watches: Iterable[Any] = ()) -> str:
-    """The text of one request, from `ringdp.stats()` and the measures of watches."""
+    """The text of a /metrics response, from `ringdp.stats()` and the measures of watches."""
     samples: dict[str, list[str]] = {name: [] for name in HELP}
     groups = [sample for group in found["groups"] for sample in _of_group(group)]
     for name, labels, value in [*groups, *(sample for measures in watches for sample in _of_watch(measures))]:
@@ -96,7 +96,7 @@ def _escaped(text: str) -> str:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = 5  # seconds: a client that says nothing holds a thread and a descriptor no longer
+    timeout = 5  # seconds, after which a silent client no longer holds a thread and a descriptor
 
     def do_GET(self) -> None:
         """Answers /metrics."""
@@ -111,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Training's output stays as it is."""
+        """Logs nothing, so that training's output is unchanged."""
 
 
 class _Server(ThreadingHTTPServer):

@@ -1,7 +1,7 @@
 """What rank 0 concludes from the ranks' reports: drift at once; stragglers and lost overlap from windows of steps.
 
 A window is 16 steps of which every rank has reported. What is measured is said when two windows in a row say it: jitter
-that is different in every window is nobody's fault.
+that is different in every window is no rank's fault.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import fmean, median
 
 from ringdp import _native
-from ringdp.text.units import names, seconds
+from ringdp.text.units import agreeing, names, seconds
 from ringdp.tools.attach.finding import Finding
 from ringdp.tools.observe import blame
 from ringdp.tools.watch.figures import Row
@@ -97,7 +97,7 @@ class Judge:
     def _drifted(self, key: int, number: int, odd: Sequence[int], by: Iterable[int], step: _Step) -> Finding:
         ranks = tuple(self._ranks[rank] for rank in odd)
         at = min((row.number for row in step.values()), default=0)
-        who = f"{names(ranks)} {'holds' if len(ranks) == 1 else 'hold'} other bits than most"
+        who = f"{names(ranks)} {agreeing(ranks, 'holds', 'hold')} other bits than most"
         if set(odd) == set(by):
             who = f"{names(ranks)} hold different bits, and no value has a majority,"
         return Finding(

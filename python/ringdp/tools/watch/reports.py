@@ -73,7 +73,7 @@ def why_no_store() -> str:
 class Board:
     """The reports of a group's ranks under one name in the store: one for each rank, replaced by its next.
 
-    Makes a connection of its own, so that nobody else's calls are waited for.
+    Makes a connection of its own, so that it waits for no other thread's calls.
     """
 
     def __init__(self, name: str, rank: int, ranks: int) -> None:

@@ -2,7 +2,7 @@
 
 The optimizer's step is where it looks: a few microseconds of notes, one or a few blocks of checksums. A thread makes
 figures of them and puts them into the job's store, and on rank 0 of the group judges those of all ranks. Nothing is
-collective, so ranks that do not watch harm nobody, and no step waits for another rank.
+collective, so ranks that do not watch do no harm, and no step waits for another rank.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ RATE = 1e10
 
 def healthy(hosts, per_host=2):
     """Results without a fault: hosts on one network, one clock."""
-    cards, results = {}, {}
+    infos, results = {}, {}
     leaders = [number * per_host for number in range(hosts)]
     for rank in range(hosts * per_host):
         number = rank // per_host
         address = f"10.0.0.{number + 1}"
-        cards[rank] = {
+        infos[rank] = {
             "rank": rank,
             "host": f"host-{number}",
             "name": f"a-rather-long-host-name-{number}.example.com",
@@ -37,7 +37,7 @@ def healthy(hosts, per_host=2):
         others = [str(other) for other in leaders if other != leader]
         results[leader]["reached"] = {o: {"outcome": "open", "clock_s": 0.0, "error_s": 1e-4} for o in others}
         results[leader]["links"] = {o: {"round_trip_s": 1e-4, "bits_per_s": RATE} for o in others}
-    return Results(hosts * per_host, 30.0, cards, results)
+    return Results(hosts * per_host, 30.0, infos, results)
 
 
 def found(results):
@@ -92,10 +92,10 @@ def test_a_blocked_port_matters_in_the_direction_that_is_used(outcome, source, t
 
 def test_other_faults():
     def version(what, value):
-        return lambda r: r.cards[3]["versions"].update({what: value})
+        return lambda r: r.infos[3]["versions"].update({what: value})
 
     def setting(name):
-        return lambda r: r.cards[3]["settings"].update({name: "9"})
+        return lambda r: r.infos[3]["settings"].update({name: "9"})
 
     faults = (
         (version("ringdp", "1.1"), ("versions", "problem", ())),
@@ -104,9 +104,9 @@ def test_other_faults():
         (setting("RINGDP_WIRE"), ("settings", "problem", ())),
         (setting("RINGDP_LATE_MS"), None),
         (setting("RINGDP_DIRECT_BYTES"), None),
-        (lambda r: r.cards[2].update(address="10.0.0.1"), ("address", "problem", (0, 2))),
+        (lambda r: r.infos[2].update(address="10.0.0.1"), ("address", "problem", (0, 2))),
         (
-            lambda r: r.cards[2]["interfaces"].append({"name": "ib0", "address": "10.1.0.2", "megabits": 200_000}),
+            lambda r: r.infos[2]["interfaces"].append({"name": "ib0", "address": "10.1.0.2", "megabits": 200_000}),
             ("interface", "note", (2,)),
         ),
         (lambda r: r.results[0]["reached"]["2"].update(clock_s=-5.0), ("clock", "note", (2,))),
@@ -118,7 +118,7 @@ def test_other_faults():
             lambda r: r.results[0]["links"].update({"2": {"error": "Mismatch: settings differ"}}),
             ("link", "problem", (0, 2)),
         ),
-        (lambda r: (r.cards.pop(3), r.results.pop(3)), ("missing", "problem", (3,))),
+        (lambda r: (r.infos.pop(3), r.results.pop(3)), ("missing", "problem", (3,))),
         (lambda r: r.results.pop(3), ("silent", "problem", (3,))),
     )
     for plant, expected in faults:
