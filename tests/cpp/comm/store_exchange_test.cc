@@ -6,6 +6,7 @@
 
 #include "comm/memory_store.h"
 #include "comm/rank_threads.h"
+#include "transport/thrown.h"
 
 namespace ringdp::comm {
 namespace {
@@ -75,26 +76,20 @@ TEST(StoreExchange, TheDeadlineNamesWhoIsMissing) {
   MemoryStore store;
   StoreExchange one(store, 1, 4, in_ms(20)), zero(store, 0, 4, in_ms(20));
   one.publish("peer_info", "here");
-  try {
-    zero.gather("peer_info", {1, 2, 3});
-    FAIL() << "ranks 2 and 3 never came";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
-    EXPECT_EQ(error.culprit(), 2);
-    expect_message(error, {"rank 0/4", "for ranks 2 and 3 to publish peer_info", "generation 1"});
-  }
+  const Error error = transport::thrown([&] { zero.gather("peer_info", {1, 2, 3}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+  EXPECT_EQ(error.culprit(), 2);
+  expect_message(error, {"rank 0/4", "for ranks 2 and 3 to publish peer_info", "generation 1"});
 }
 
 TEST(StoreExchange, OfManyMissingRanksAFewAreDescribed) {
   MemoryStore store;
   StoreExchange zero(store, 0, 9, in_ms(0));
-  try {
+  const Error error = transport::thrown([&] {
     zero.check_progress("come", [] { return std::vector<int>{2, 3, 4, 5, 6}; });
-    FAIL() << "five ranks never came";
-  } catch (const Error& error) {
-    expect_message(error, {"ranks 2, 3, 4, 5 and 6", "rank 5 has not been heard of; and so on"});
-    EXPECT_EQ(std::string(error.what()).find("rank 6 has not"), std::string::npos) << error.what();
-  }
+  });
+  expect_message(error, {"ranks 2, 3, 4, 5 and 6", "rank 5 has not been heard of; and so on"});
+  EXPECT_EQ(std::string(error.what()).find("rank 6 has not"), std::string::npos) << error.what();
 }
 
 // A store whose server is gone.
@@ -131,28 +126,20 @@ class LastAnswer : public LostStore {
 TEST(StoreExchange, WithoutTheStoreTheDeadlineStillNamesWhoIsMissing) {
   LastAnswer store;
   StoreExchange zero(store, 0, 2, in_ms(0));
-  try {
-    zero.check_progress("come", [] { return std::vector<int>{1}; });
-    FAIL() << "rank 1 never came";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
-    EXPECT_EQ(error.culprit(), 1);
-    expect_message(error, {"for rank 1 to come (generation 1)"});
-  }
+  const Error error = transport::thrown([&] { zero.check_progress("come", [] { return std::vector<int>{1}; }); });
+  EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+  EXPECT_EQ(error.culprit(), 1);
+  expect_message(error, {"for rank 1 to come (generation 1)"});
 }
 
 TEST(StoreExchange, ARankThatOthersLostDoesNotBlameItself) {
   MemoryStore store;
   StoreExchange zero(store, 0, 3, Deadline::never()), one(store, 1, 3, Deadline::never());
   one.give_up(Error(ErrorKind::kPeerLost, "rank 0 died", 0));
-  try {
-    zero.check_progress("come", [] { return std::vector<int>{2}; });
-    FAIL() << "rank 1 gave up";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kAborted);
-    EXPECT_EQ(error.culprit(), 1);
-    expect_message(error, {"given up by rank 1", "rank 0 died"});
-  }
+  const Error error = transport::thrown([&] { zero.check_progress("come", [] { return std::vector<int>{2}; }); });
+  EXPECT_EQ(error.kind(), ErrorKind::kAborted);
+  EXPECT_EQ(error.culprit(), 1);
+  expect_message(error, {"given up by rank 1", "rank 0 died"});
 }
 
 TEST(StoreExchange, AProcessThatHasEndedIsNoSecondOne) {
@@ -189,14 +176,10 @@ TEST(StoreExchange, AFailedRankEndsTheWaitOfTheOthers) {
   MemoryStore store;
   StoreExchange zero(store, 0, 3, Deadline::never()), two(store, 2, 3, Deadline::never());
   two.give_up(Error(ErrorKind::kInvalidArgument, "no interface eth7"));
-  try {
-    zero.gather("peer_info", {1, 2});
-    FAIL() << "rank 2 gave up";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kAborted);
-    EXPECT_EQ(error.culprit(), 2);
-    expect_message(error, {"rank 2", "no interface eth7"});
-  }
+  const Error error = transport::thrown([&] { zero.gather("peer_info", {1, 2}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kAborted);
+  EXPECT_EQ(error.culprit(), 2);
+  expect_message(error, {"rank 2", "no interface eth7"});
 }
 
 TEST(StoreExchange, TheFirstFailureIsTheOneToldAbout) {
@@ -205,13 +188,9 @@ TEST(StoreExchange, TheFirstFailureIsTheOneToldAbout) {
   one.give_up(Error(ErrorKind::kInternal, "the cause"));
   zero.give_up(Error(ErrorKind::kAborted, "a consequence"));
   StoreExchange two(store, 2, 3, Deadline::never());
-  try {
-    two.check_progress("come", rank_zero);
-    FAIL() << "two ranks failed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.culprit(), 1);
-    expect_message(error, {"the cause"});
-  }
+  const Error error = transport::thrown([&] { two.check_progress("come", rank_zero); });
+  EXPECT_EQ(error.culprit(), 1);
+  expect_message(error, {"the cause"});
 }
 
 Losses lost(int member, const transport::HostIdentity& process) {
@@ -244,14 +223,10 @@ TEST(StoreExchange, OthersThatAreLostAreNamedBesideTheOneWaitedFor) {
   const auto self = transport::local_identity();
   const std::vector<Loss> losses{{1, self, "left"}, {/*of another group*/ 3, self, kDied}, {0, self, kDied}};
   store_exchange.set_losses([&] { return losses; });
-  try {
-    store_exchange.check_progress("come", rank_zero);
-    FAIL() << "a rank is lost";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.culprit(), 0);
-    expect_message(error, {"rank 0 (pid", kDied, "; rank 1 (pid", "left"});
-    EXPECT_EQ(std::string(error.what()).find("rank 3"), std::string::npos);
-  }
+  const Error error = transport::thrown([&] { store_exchange.check_progress("come", rank_zero); });
+  EXPECT_EQ(error.culprit(), 0);
+  expect_message(error, {"rank 0 (pid", kDied, "; rank 1 (pid", "left"});
+  EXPECT_EQ(std::string(error.what()).find("rank 3"), std::string::npos);
 }
 
 TEST(StoreExchange, ALossOfARankThatIsNotWaitedForIsNone) {
@@ -288,12 +263,8 @@ TEST(StoreExchange, PatienceLooksAroundWithItsOwnWords) {
   MemoryStore store;
   StoreExchange store_exchange(store, 0, 2, in_ms(0));
   const transport::WaitPolicy patience = store_exchange.wait_policy("dance", [] { return std::vector<int>{1}; });
-  try {
-    patience.on_idle();
-    FAIL() << "the deadline has passed";
-  } catch (const Error& error) {
-    expect_message(error, {"for rank 1 to dance"});
-  }
+  const Error error = transport::thrown([&] { patience.on_idle(); });
+  expect_message(error, {"for rank 1 to dance"});
 }
 
 }  // namespace
