@@ -10,7 +10,6 @@ from ringdp.cli import jobs
 from ringdp.cli.jobs import run_traced
 from ringdp.cli.main import main, parse
 from ringdp.tools.attach import job
-from ringdp.tools.observe.traces import TraceError
 
 
 def parsed(*arguments):
@@ -45,26 +44,6 @@ def test_records_of_an_earlier_job_are_refused(tmp_path):
         jobs.refuse_old_records(tmp_path)
 
 
-SCRIPT = "import os, pathlib, sys; pathlib.Path(os.environ['RINGDP_TRACE'], 'rank_0').write_text('x'); sys.exit(7)"
-
-
-def test_the_command_knows_the_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    from pathlib import Path
-
-    assert run_traced([sys.executable, "-c", SCRIPT], Path("traces")) == 7
-    assert (tmp_path / "traces" / "rank_0").read_text() == "x"
-    with pytest.raises(TraceError, match="holds traces of an earlier run"):
-        run_traced([sys.executable, "-c", SCRIPT], Path("traces"))
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "file").touch()
-    for folder in ("file", "file/below"):
-        with pytest.raises(TraceError, match=f"{folder} is not a folder for traces: "):
-            run_traced(["true"], tmp_path / folder)
-
-
 def test_what_it_leaves_running_is_ended_and_a_signal_is_128_more(tmp_path):
     said = tmp_path / "said"
     code = (
@@ -73,11 +52,6 @@ def test_what_it_leaves_running_is_ended_and_a_signal_is_128_more(tmp_path):
     )
     assert run_traced([sys.executable, "-c", code], tmp_path) == 137
     assert job.marked(said.read_text()) == []
-
-
-def test_what_cannot_run_is_named(tmp_path):
-    with pytest.raises(TraceError, match="cannot run no-such-program: No such file"):
-        run_traced(["no-such-program"], tmp_path)
 
 
 TRACED_SCRIPT = (
@@ -123,20 +97,15 @@ def test_json_leaves_stdout_alone(tmp_path, run_warm, name):
 
 
 @by_command
-def test_a_folder_that_is_a_file_is_one_line(capsys, name):
-    assert main([name, __file__, "--", "true"]) == 2
-    assert capsys.readouterr().err == f"ringdp {name}: {__file__} is not a folder for traces: File exists\n"
-
-
-@by_command
-def test_a_folder_that_is_not_there_names_no_other_command(capsys, name):
-    assert main([name, "/no/such"]) == 2
-    way_out = "run the job with RINGDP_TRACE=/no/such, or here: -- COMMAND"
-    assert capsys.readouterr().err == f"ringdp {name}: there is no folder /no/such: {way_out}\n"
-
-
-@by_command
-def test_a_command_that_cannot_run_is_one_line(tmp_path, monkeypatch, capsys, name):
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([__file__, "--", "true"], f"{__file__} is not a folder for traces: File exists"),
+        ([f"{__file__}/below", "--", "true"], f"{__file__}/below is not a folder for traces: Not a directory"),
+        (["/no/such"], "there is no folder /no/such: run the job with RINGDP_TRACE=/no/such, or here: -- COMMAND"),
+        (["--", "no-such-program"], "cannot run no-such-program: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_read_or_run_is_one_line(tmp_path, monkeypatch, refusal, name, arguments, said):
     monkeypatch.chdir(tmp_path)
-    assert main([name, "--", "no-such-program"]) == 2
-    assert capsys.readouterr().err == f"ringdp {name}: cannot run no-such-program: No such file or directory\n"
+    assert refusal(name, *arguments) == f"ringdp {name}: {said}\n"

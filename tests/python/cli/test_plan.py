@@ -19,18 +19,6 @@ def answered(capsys, *arguments: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def refused(capsys, *arguments: str) -> str:
-    """The one line that is printed instead of an answer."""
-    try:
-        status = main.main(["plan", *arguments])
-    except SystemExit as stop:
-        status = stop.code
-    captured = capsys.readouterr()
-    assert status == 2 and captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    return captured.err
-
-
 @pytest.mark.parametrize("kind", [k for k in KINDS.values() if k not in MEASURED], ids=lambda kind: kind.name)
 def test_the_example_of_every_kind_runs(kind, capsys):
     assert answered(capsys, *kind.example.split())["kind"] == kind.name
@@ -48,14 +36,6 @@ def test_help_of_every_kind_fits_a_screen(kind, capsys):
     assert f"example: ringdp plan {kind.example}" in " ".join(" ".join(lines).split())
     for entry in kind.inputs:
         assert any(line.split()[:1] == [entry.option] for line in lines)
-
-
-def test_help_of_the_command_fits_a_screen(capsys):
-    with pytest.raises(SystemExit):
-        main.main(["plan", "--help"])
-    text = capsys.readouterr().out
-    assert len(text.splitlines()) <= HELP_LINES and "example: ringdp plan" in text
-    assert all(name in text for name in KINDS)
 
 
 def test_json_names_units_and_sources(capsys):
@@ -93,8 +73,8 @@ def test_bits_and_bytes_differ_by_eight(capsys):
         (["--file", "/no/such/plan.toml"], "No such file"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments, named, capsys):
-    assert named in refused(capsys, *arguments)
+def test_what_is_wrong_is_one_line(arguments, named, refusal):
+    assert named in refusal("plan", *arguments)
 
 
 @pytest.fixture
@@ -131,8 +111,8 @@ def test_the_largest_numbers_give_finite_ones(capsys):
         assert main.main(["plan", *arguments]) == 0
 
 
-def test_a_kind_that_the_file_lacks_is_named(file, capsys):
-    assert "has no table [wall]; it has lr, fit" in refused(capsys, "wall", "--file", str(file))
+def test_a_kind_that_the_file_lacks_is_named(file, refusal):
+    assert "has no table [wall]; it has lr, fit" in refusal("plan", "wall", "--file", str(file))
 
 
 def test_without_a_kind_it_is_the_overview(capsys):

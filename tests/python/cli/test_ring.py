@@ -74,30 +74,6 @@ def test_the_page_is_written(tmp_path: Any, capsys: Any) -> None:
     assert file.read_text().startswith("<!doctype html>")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--ranks", "0"], "invalid value '0' (expected a whole number from 1 to 16"),
-        (["--ranks", "four"], "invalid value 'four' (expected a whole number from 1 to 16"),
-        (["--chunks", "33"], "invalid value '33' (expected a whole number from 1 to 32"),
-        (["--algorithm", "bubble"], "'bubble'"),
-        (["--html", "x.html", "--json"], "--json: not allowed with argument --html"),
-        (["--html", "x.html", "--step"], "--step: not allowed with argument --html"),
-        (["--json", "--step"], "--step: not allowed with argument --json"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments: list[str], named: str, capsys: Any) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main.main(["ring", *arguments])
-    assert stop.value.code == 2
-    assert named in capsys.readouterr().err
-
-
-def test_steps_need_a_terminal(capsys: Any) -> None:
-    assert main.main(["ring", "--step"]) == 2
-    assert "--step needs a terminal" in capsys.readouterr().err
-
-
 def test_a_missing_extension_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     def gone(*_: Any) -> None:
         raise ImportError("ringdp's extension is not built here")
