@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from ringdp.tools.attach.finding import Finding
 from ringdp.tools.attach.records import RankRecords
+from ringdp.tools.feed.draws import Feed, feeds_of
 from ringdp.tools.feed.exchange import records_of
 from ringdp.tools.feed.hooks import Watcher, unwatch, watch
 from ringdp.tools.feed.judge import Report, judge
@@ -20,23 +23,41 @@ def numbered(length: int = 64) -> TensorDataset:
     return TensorDataset(torch.arange(float(length)), torch.arange(length) % 10)
 
 
+@contextmanager
+def watching(watcher: Watcher, *samplers: type) -> Iterator[None]:
+    """Loaders, and samplers of these classes, are watched while it lasts."""
+    watch(watcher, *samplers)
+    try:
+        yield
+    finally:
+        unwatch(watcher)
+
+
 def played(draw_as: Callable[[int], object], world: int) -> dict[int, list[dict[str, Any]]]:
     """draw_as(rank) iterates what that rank would; the records by rank."""
     rows: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(world)}
     for rank in range(world):
         watcher = Watcher(Recorder(rows[rank].append), lambda source: True)
-        watch(watcher, DistributedSampler)
-        try:
+        with watching(watcher, DistributedSampler):
             draw_as(rank)
-        finally:
-            unwatch(watcher)
         assert not watcher.failed
     return rows
 
 
 def ranks_of(draw_as: Callable[[int], object], world: int) -> dict[int, RankRecords]:
     """The same as rank 0 reads them."""
-    return {rank: records_of(rank, world, rows) for rank, rows in played(draw_as, world).items()}
+    return records_by_rank(played(draw_as, world))
+
+
+def records_by_rank(rows: dict[int, list[dict[str, Any]]]) -> dict[int, RankRecords]:
+    """Of a job of so many ranks."""
+    return {rank: records_of(rank, len(rows), own) for rank, own in rows.items()}
+
+
+def feed_of(ranks: dict[int, RankRecords]) -> Feed:
+    """The one loader that they have drawn from, trained with or not."""
+    (feed,) = feeds_of(ranks, only_training=False)
+    return feed
 
 
 def judged(draw_as: Callable[[int], object], world: int) -> Report:
@@ -77,3 +98,9 @@ def fixed(dataset: Dataset[Any], batches: Iterable[list[int]]) -> DataLoader[Any
 def checks(report: Report) -> list[str]:
     """The names of what was found."""
     return [finding.check for finding in report.findings]
+
+
+def only(report: Report, check: str) -> Finding:
+    """The one finding of this name."""
+    (finding,) = [finding for finding in report.findings if finding.check == check]
+    return finding

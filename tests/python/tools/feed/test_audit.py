@@ -7,12 +7,10 @@ import json
 import pytest
 import ringdp
 import torch
-from play import checks, epochs_of, judged, numbered, played, ranks_of, sharded, shuffled
+from play import checks, epochs_of, feed_of, judged, numbered, played, ranks_of, sharded, shuffled, watching
 from ringdp.tools.attach.finding import Finding
 from ringdp.tools.feed.audit import KEPT, Audit, History
-from ringdp.tools.feed.draws import feeds_of
-from ringdp.tools.feed.exchange import records_of
-from ringdp.tools.feed.hooks import Watcher, _watchers, unwatch, watch
+from ringdp.tools.feed.hooks import Watcher, _watchers
 from ringdp.tools.feed.judge import judge, report_from, show, verdict
 from ringdp.tools.feed.picture import Coverage, coverage, coverages, draw, has_matplotlib
 from ringdp.tools.feed.recorder import Recorder
@@ -138,16 +136,12 @@ def draws_of(rank, epochs):
     """The rows that this rank's audit sends, a list per epoch."""
     rows = [[]]
     recorder = Recorder(lambda row: rows[-1].append(row))
-    watcher = Watcher(recorder, lambda source: True)
-    watch(watcher)
-    try:
+    with watching(Watcher(recorder, lambda source: True)):
         loader = sharded(numbered(64), rank, 2)
         for epoch in range(epochs):
             loader.sampler.set_epoch(epoch)
             list(loader)
             rows.append([])
-    finally:
-        unwatch(watcher)
     return rows[:-1]
 
 
@@ -229,8 +223,8 @@ def test_a_report_survives_json():
 
 
 def test_ranks_without_records_are_named():
-    rows = played(lambda rank: epochs_of(sharded(DATA, rank, 4)), 2)
-    report = judge({rank: records_of(rank, 4, rows[rank]) for rank in rows}, only_training=False)
+    ranks = ranks_of(lambda rank: rank < 2 and epochs_of(sharded(DATA, rank, 4)), 4)
+    report = judge({rank: ranks[rank] for rank in range(2)}, only_training=False)
     assert report.findings == ()
     assert any("ranks 2, 3 of 4 left no records" in sentence for sentence in report.not_judged)
 
@@ -259,8 +253,7 @@ def test_indices_of_which_nothing_was_compared_are_not_judged():
 
 
 def test_validation_loaders_are_named():
-    rows = played(lambda rank: epochs_of(shuffled(DATA, 0), trained=False), 2)
-    report = judge({rank: records_of(rank, 2, rows[rank]) for rank in rows})
+    report = judge(ranks_of(lambda rank: epochs_of(shuffled(DATA, 0), trained=False), 2))
     assert report.rows == ()
     assert "loader 0 (TensorDataset): no backward pass came between its draws" in report.not_judged
 
@@ -286,7 +279,7 @@ COVERED_DATA = numbered(60)
 
 
 def covered(draw_as, world, columns):
-    (feed,) = feeds_of(ranks_of(draw_as, world), only_training=False)
+    feed = feed_of(ranks_of(draw_as, world))
     return coverage(feed, feed.epochs[0], columns)
 
 

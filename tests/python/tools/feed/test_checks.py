@@ -7,46 +7,32 @@ from dataclasses import replace
 
 import pytest
 import torch
-from play import checks, epochs_of, fixed, judged, numbered, played, sharded, shuffled
+from play import checks, epochs_of, feed_of, fixed, judged, numbered, only, ranks_of, sharded, shuffled
 from ringdp.tools.attach.finding import problems
 from ringdp.tools.feed.checks import check_uneven
-from ringdp.tools.feed.draws import feeds_of
-from ringdp.tools.feed.exchange import records_of
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
 DATA = numbered(64)
 
 
-def found(draw, world):
-    return [finding for finding in judged(draw, world).findings if finding.check == "wrong rank"]
-
-
-def test_one_rank_for_all():
-    (finding,) = found(lambda rank: epochs_of(sharded(DATA, 0, 4), steps=1), 4)
-    assert finding.ranks == (0, 1, 2, 3)
-    assert "rank 1 has rank=0" in finding.seen
-
-
-def test_only_those_that_share_are_named():
-    (finding,) = found(lambda rank: epochs_of(sharded(DATA, max(rank, 1), 4), steps=1), 4)
-    assert finding.ranks == (0, 1)
-
-
-def test_too_few_ranks():
-    (finding,) = found(lambda rank: epochs_of(sharded(DATA, rank % 2, 2), steps=1), 4)
-    assert "for 2 ranks in a job of 4" in finding.seen
-
-
-def test_ranks_in_another_order_are_fine():
-    assert checks(judged(lambda rank: epochs_of(sharded(DATA, 3 - rank, 4)), 4)) == []
+@pytest.mark.parametrize(
+    ("place_of", "ranks", "seen"),
+    [
+        (lambda rank: (0, 4), (0, 1, 2, 3), "rank 1 has rank=0"),
+        (lambda rank: (max(rank, 1), 4), (0, 1), "rank 1 has rank=1"),
+        (lambda rank: (rank % 2, 2), (0, 1, 2, 3), "for 2 ranks in a job of 4"),
+    ],
+)
+def test_samplers_that_do_not_share_out_among_the_ranks_of_the_job(place_of, ranks, seen):
+    finding = only(judged(lambda rank: epochs_of(sharded(DATA, *place_of(rank)), steps=1), 4), "wrong rank")
+    assert finding.ranks == ranks and seen in finding.seen
 
 
 DUPLICATES_DATA = numbered(4096)
 
 
 def duplicates(report):
-    (finding,) = [finding for finding in report.findings if finding.check == "duplicates"]
-    return finding
+    return only(report, "duplicates")
 
 
 def test_the_same_seed_on_8_ranks_is_found_at_step_1():
@@ -90,10 +76,33 @@ def test_one_planted_duplicate_in_a_thousand(seed):
     assert duplicates(report).ranks == (0, 1)
 
 
-def test_padding_is_a_note():
-    report = judged(lambda rank: epochs_of(sharded(numbered(62), rank, 4)), 4)
-    assert checks(report) == ["padding"]
-    assert problems(report.findings) == []
+SUBSETS = [Subset(numbered(30), range(rank, 30, 2)) for rank in range(2)]
+
+
+def warmed_up(rank):
+    loader = sharded(DATA, rank, 4)
+    epochs_of(loader, steps=1)
+    epochs_of(loader, 2)
+
+
+@pytest.mark.parametrize(
+    ("draw", "world", "notes"),
+    [
+        pytest.param(lambda rank: epochs_of(sharded(DATA, 3 - rank, 4)), 4, [], id="ranks in another order"),
+        pytest.param(lambda rank: epochs_of(sharded(DATA, rank, 4), 3), 4, [], id="told epochs"),
+        pytest.param(warmed_up, 4, [], id="a step to warm up"),
+        pytest.param(lambda rank: epochs_of(DataLoader(SUBSETS[rank], 5)), 2, [], id="subsets make up the whole"),
+        pytest.param(lambda rank: epochs_of(sharded(DATA, rank, 2, 4), steps=3), 2, [], id="all leave early"),
+        pytest.param(lambda rank: epochs_of(sharded(DATA, rank, 2, 7)), 2, [], id="a smaller last batch on all"),
+        pytest.param(lambda rank: epochs_of(sharded(numbered(62), rank, 4)), 4, ["padding"], id="padding"),
+        pytest.param(
+            lambda rank: epochs_of(sharded(numbered(65), rank, 2, drop_last=True)), 2, ["dropped"], id="dropping"
+        ),
+    ],
+)
+def test_what_is_fine_is_a_note_at_most(draw, world, notes):
+    report = judged(draw, world)
+    assert checks(report) == notes and problems(report.findings) == []
 
 
 def test_drawing_with_replacement_is_not_judged():
@@ -165,7 +174,7 @@ def test_a_sampler_that_repeats_itself():
 def test_a_share_that_is_never_drawn():
     data = numbered(60)
     report = judged(lambda rank: epochs_of(sharded(data, rank, 3)), 2)
-    (finding,) = [finding for finding in report.findings if finding.check == "missing"]
+    finding = only(report, "missing")
     assert finding.numbers == {"epoch": 1, "missing": 20, "samples": 60, "seen_share": 2 / 3}
     assert "20 of 60 samples (33.3%) were drawn by no rank" in finding.seen
 
@@ -176,21 +185,10 @@ def test_an_epoch_that_was_left_early_is_not_judged():
     assert [row.missing for row in report.rows] == [None, None]
 
 
-def test_subsets_that_together_are_the_whole_miss_nothing():
-    data = numbered(30)
-    parts = [Subset(data, range(rank, 30, 2)) for rank in range(2)]
-    assert checks(judged(lambda rank: epochs_of(DataLoader(parts[rank], 5)), 2)) == []
-
-
-def test_what_was_dropped_is_a_note():
-    report = judged(lambda rank: epochs_of(sharded(numbered(65), rank, 2, drop_last=True)), 2)
-    assert checks(report) == ["dropped"] and problems(report.findings) == []
-
-
 def test_the_first_epoch_with_a_gap_is_named_once():
     halves = [[list(range(40))], [[*range(40, 79), 78]]]
     report = judged(lambda rank: epochs_of(fixed(numbered(80), halves[rank]), 3), 2)
-    (finding,) = [f for f in report.findings if f.check == "missing"]
+    finding = only(report, "missing")
     assert finding.numbers["epoch"] == 1 and finding.numbers["missing"] == 1
 
 
@@ -206,10 +204,6 @@ def test_a_forgotten_set_epoch_is_found_at_the_second_epoch_s_first_step():
     (finding,) = judged(draw, 4).findings
     assert (finding.check, finding.numbers, finding.ranks) == ("stale epoch", {"epoch": 2}, (0, 1, 2, 3))
     assert "still at epoch 0" in finding.seen and "set_epoch(epoch)" in finding.fix
-
-
-def test_told_epochs_are_fine():
-    assert checks(judged(lambda rank: epochs_of(sharded(STALE_DATA, rank, 4), 3), 4)) == []
 
 
 def peek(loader):
@@ -237,15 +231,6 @@ def test_a_look_before_set_epoch_is_not_stale(look, last):
     assert "stale epoch" not in checks(judged(draw, 4))
 
 
-def test_a_step_to_warm_up_is_no_epoch_before():
-    def draw(rank):
-        loader = sharded(STALE_DATA, rank, 4)
-        epochs_of(loader, steps=1)
-        epochs_of(loader, 2)
-
-    assert checks(judged(draw, 4)) == []
-
-
 def test_epochs_that_are_left_early_are_compared():
     def draw(rank):
         epochs_of(sharded(STALE_DATA, rank, 4, 1), 2, steps=5, told=False)
@@ -269,24 +254,20 @@ def test_a_generator_that_is_seeded_anew_each_epoch():
             loader.sampler.generator = torch.Generator().manual_seed(7)
             epochs_of(loader)
 
-    (finding,) = [f for f in judged(draw, 2).findings if f.check == "stale epoch"]
-    assert "seed the shuffle's generator once" in finding.fix
+    assert "seed the shuffle's generator once" in only(judged(draw, 2), "stale epoch").fix
 
 
 def test_one_rank_that_forgets_it_is_named():
     report = judged(lambda rank: epochs_of(sharded(STALE_DATA, rank, 4), 2, told=rank != 2), 4)
-    (finding,) = [f for f in report.findings if f.check == "stale epoch"]
-    assert finding.ranks == (2,)
+    assert only(report, "stale epoch").ranks == (2,)
 
 
 UNEVEN_DATA = numbered(40)
 
 
-def found_of_uneven(parts, check_uneven):
+def found_of_uneven(parts, check):
     """The one finding of this name where rank r draws parts[r]."""
-    report = judged(lambda rank: epochs_of(fixed(UNEVEN_DATA, parts[rank])), len(parts))
-    (finding,) = [finding for finding in report.findings if finding.check == check_uneven]
-    return finding
+    return only(judged(lambda rank: epochs_of(fixed(UNEVEN_DATA, parts[rank])), len(parts)), check)
 
 
 def test_unequal_numbers_of_batches():
@@ -305,10 +286,6 @@ def test_a_rank_that_is_still_drawing_counts_with_what_it_has():
     assert "uneven steps" in checks(judged(draw, 2))
 
 
-def test_leaving_early_alike_is_fine():
-    assert checks(judged(lambda rank: epochs_of(sharded(UNEVEN_DATA, rank, 2, 4), steps=3), 2)) == []
-
-
 @pytest.mark.parametrize("sizes", [(2, 3), (3, 2)])
 def test_unequal_batches_in_one_step(sizes):
     places = ((0, sizes[0]), (20, sizes[1]))
@@ -318,13 +295,8 @@ def test_unequal_batches_in_one_step(sizes):
     assert finding.ranks == (sizes.index(2),)
 
 
-def test_a_smaller_last_batch_on_all_ranks_is_fine():
-    assert checks(judged(lambda rank: epochs_of(sharded(UNEVEN_DATA, rank, 2, 7)), 2)) == []
-
-
 def test_weighted_means_may_be_of_unequal_batches():
     parts = [[[0, 1, 2], [3]], [[4, 5]]]
-    rows = played(lambda rank: epochs_of(fixed(UNEVEN_DATA, parts[rank])), 2)
-    (feed,) = feeds_of({rank: records_of(rank, 2, rows[rank]) for rank in rows}, only_training=False)
+    feed = feed_of(ranks_of(lambda rank: epochs_of(fixed(UNEVEN_DATA, parts[rank])), 2))
     assert len(list(check_uneven(feed))) == 2
     assert list(check_uneven(replace(feed, weighted=True))) == []

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from play import epochs_of, fixed, judged, numbered, played, ranks_of, sharded
+from play import epochs_of, feed_of, fixed, judged, numbered, played, ranks_of, records_by_rank, sharded
 from ringdp.tools.attach.finding import problems
 from ringdp.tools.feed.draws import feeds_of, unwatched
-from ringdp.tools.feed.exchange import records_of
 from ringdp.tools.feed.judge import judge
 from torch.utils.data import DataLoader
 
 
 def test_epochs_by_rank_and_index():
     data = numbered(10)
-    ranks = ranks_of(lambda rank: epochs_of(sharded(data, rank, 2, 3, shuffle=False), 2), 2)
-    (feed,) = feeds_of(ranks, only_training=False)
+    feed = feed_of(ranks_of(lambda rank: epochs_of(sharded(data, rank, 2, 3, shuffle=False), 2), 2))
     assert (feed.world, feed.samples, feed.by, len(feed.epochs)) == (2, 10, "index", 2)
     assert feed.epochs[0].draws[1].batches == ((1, 3, 5), (7, 9))
     assert [epoch.draws[0].sampler_epoch for epoch in feed.epochs] == [0, 1]
@@ -25,8 +23,7 @@ def test_epochs_by_rank_and_index():
 
 def test_an_epoch_that_one_rank_left_early_has_not_ended():
     data = numbered(8)
-    ranks = ranks_of(lambda rank: epochs_of(sharded(data, rank, 2, 2), steps=1 + rank), 2)
-    (feed,) = feeds_of(ranks, only_training=False)
+    feed = feed_of(ranks_of(lambda rank: epochs_of(sharded(data, rank, 2, 2), steps=1 + rank), 2))
     assert (feed.epochs[0].steps, feed.epochs[0].ended(2)) == ((1, 2), False)
 
 
@@ -84,7 +81,7 @@ def test_padding_is_known_by_content_too():
     rows = played(lambda rank: epochs_of(sharded(numbered(101), rank, 2, 8)), 2)
     for row in (row for of_rank in rows.values() for row in of_rank if row["kind"] == "batch"):
         row["indices"] = None
-    report = judge({rank: records_of(rank, 2, rows[rank]) for rank in rows}, only_training=False)
+    report = judge(records_by_rank(rows), only_training=False)
     assert problems(report.findings) == []
     assert (report.rows[0].padding, report.rows[0].repeated) == (1, 0)
 

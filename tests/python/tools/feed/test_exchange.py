@@ -11,10 +11,9 @@ from threading import Thread
 import pytest
 import torch
 import torch.distributed as dist
-from play import epochs_of, numbered, played, ranks_of, sharded, shuffled
+from play import epochs_of, feed_of, numbered, played, ranks_of, records_by_rank, sharded, shuffled
 from ringdp.tools.feed import exchange
-from ringdp.tools.feed.draws import feeds_of
-from ringdp.tools.feed.exchange import Exchange, late_finding, records_of
+from ringdp.tools.feed.exchange import Exchange, late_finding
 from ringdp.tools.feed.hashing import batch_size, is_label, sample_hashes
 from ringdp.tools.feed.naming import Compared, divided, same_samples
 from ringdp.tools.feed.recorder import HASHED_BATCHES
@@ -225,14 +224,14 @@ def test_unrelated_draws_are_no_shares():
 
 def test_ranks_that_hold_different_data_under_the_same_indices():
     data = [TensorDataset(torch.arange(8.0) + 100 * rank) for rank in range(2)]
-    (feed,) = feeds_of(ranks_of(lambda rank: epochs_of(DataLoader(data[rank], 4)), 2), only_training=False)
+    feed = feed_of(ranks_of(lambda rank: epochs_of(DataLoader(data[rank], 4)), 2))
     assert (feed.by, feed.samples, max(feed.epochs[0].counts.values())) == ("own index", 16, 1)
 
 
 def test_subsets_are_compared_by_the_indices_below():
     data = numbered(80)
     parts = [Subset(data, range(rank, 80, 2)) for rank in range(2)]
-    (feed,) = feeds_of(ranks_of(lambda rank: epochs_of(DataLoader(parts[rank], 3)), 2), only_training=False)
+    feed = feed_of(ranks_of(lambda rank: epochs_of(DataLoader(parts[rank], 3)), 2))
     assert (feed.by, feed.samples) == ("index", 80)
     assert feed.epochs[0].draws[1].order == list(range(1, 80, 2))
 
@@ -240,21 +239,18 @@ def test_subsets_are_compared_by_the_indices_below():
 @pytest.mark.parametrize(("steps", "by"), [(1, "not known"), (200, "own index")])
 def test_ranks_with_much_data_of_their_own(steps, by):
     data = [TensorDataset(torch.arange(200_000.0) + 0.5 * rank) for rank in range(2)]
-    ranks = ranks_of(lambda rank: epochs_of(shuffled(data[rank], rank, 32), steps=steps), 2)
-    (feed,) = feeds_of(ranks, only_training=False)
+    feed = feed_of(ranks_of(lambda rank: epochs_of(shuffled(data[rank], rank, 32), steps=steps), 2))
     assert (feed.by, feed.epochs[0].drawn) == (by, len(feed.epochs[0].counts))
 
 
 def test_much_data_that_ranks_share_and_shuffle_each_by_itself():
     data = numbered(200_000)
-    ranks = ranks_of(lambda rank: epochs_of(shuffled(data, rank, 32), steps=200), 2)
-    (feed,) = feeds_of(ranks, only_training=False)
+    feed = feed_of(ranks_of(lambda rank: epochs_of(shuffled(data, rank, 32), steps=200), 2))
     assert feed.by == "index" and len(feed.epochs[0].counts) < feed.epochs[0].drawn
 
 
 def test_distributed_samplers_say_that_the_data_are_shared():
-    ranks = ranks_of(lambda rank: epochs_of(sharded(numbered(), rank, 2), steps=1), 2)
-    assert feeds_of(ranks, only_training=False)[0].by == "index"
+    assert feed_of(ranks_of(lambda rank: epochs_of(sharded(numbered(), rank, 2), steps=1), 2)).by == "index"
 
 
 def test_bytes_that_padding_changes_do_not_hide_that_samplers_share_out(epochs=2):
@@ -263,8 +259,7 @@ def test_bytes_that_padding_changes_do_not_hide_that_samplers_share_out(epochs=2
         if row.get("contents"):
             row["contents"] = [f"padded {content}" for content in row["contents"]]
             row["labels"] = [f"padded {label}" for label in row["labels"]]
-    (feed,) = feeds_of({rank: records_of(rank, 2, rows[rank]) for rank in rows}, only_training=False)
-    assert feed.by == "index"
+    assert feed_of(records_by_rank(rows)).by == "index"
 
 
 def test_indices_that_are_hidden_on_one_rank_leave_the_hashes_of_the_other():
@@ -273,6 +268,6 @@ def test_indices_that_are_hidden_on_one_rank_leave_the_hashes_of_the_other():
         if row["kind"] == "batch":
             row.pop("hashed", None)
             row |= {"indices": None, "contents": row.get("contents", [])}
-    (feed,) = feeds_of({rank: records_of(rank, 2, rows[rank]) for rank in rows}, only_training=False)
+    feed = feed_of(records_by_rank(rows))
     assert (feed.by, feed.epochs[0].drawn) == ("content", 640)
     assert 640 - len(feed.epochs[0].counts) >= 2 * HASHED_BATCHES  # what both have hashed

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from play import numbered, played, sharded
+from play import numbered, played, sharded, watching
 from ringdp.ddp import weights
 from ringdp.tools.feed import recorder
 from ringdp.tools.feed.hooks import AuditError, Watcher, unwatch, watch
@@ -77,11 +77,8 @@ def test_a_sampler_in_a_loader_is_seen_by_those_who_do_not_see_the_loader(option
     rows = []
     sampler = DistributedSampler(numbered(10), num_replicas=2, rank=1, shuffle=False)
     watcher = Watcher(Recorder(rows.append), lambda source: source is sampler or loader_is_watched)
-    watch(watcher, DistributedSampler)
-    try:
+    with watching(watcher, DistributedSampler):
         assert len(list(DataLoader(numbered(10), sampler=sampler, **options))) in (3, 5)
-    finally:
-        unwatch(watcher)
     indices = [index for row in rows if row["kind"] == "batch" for index in row["indices"]]
     assert indices == [1, 3, 5, 7, 9]
     assert sum(row["kind"] == "loader" for row in rows) == 1
@@ -142,16 +139,13 @@ def test_torch_is_left_as_it_was():
 def test_two_watchers_each_have_their_own_loader():
     loaders = [DataLoader(numbered(2)), DataLoader(numbered(3))]
     rows = [[], []]
-    watchers = [
-        Watcher(Recorder(own.append), lambda source, loader=loader: source is loader)
+    first, second = (
+        watching(Watcher(Recorder(own.append), lambda source, loader=loader: source is loader))
         for own, loader in zip(rows, loaders, strict=True)
-    ]
-    for watcher in watchers:
-        watch(watcher)
-    for loader in loaders:
-        list(loader)
-    for watcher in watchers:
-        unwatch(watcher)
+    )
+    with first, second:
+        for loader in loaders:
+            list(loader)
     assert [sum(row["kind"] == "batch" for row in own) for own in rows] == [2, 3]
 
 
@@ -159,12 +153,8 @@ def test_a_failing_recorder_does_not_stop_the_training(recwarn):
     def fail(row):
         raise ValueError("no room")
 
-    watcher = Watcher(Recorder(fail), lambda source: True)
-    watch(watcher)
-    try:
+    with watching(Watcher(Recorder(fail), lambda source: True)):
         assert len(list(DataLoader(numbered(4)))) == 4
-    finally:
-        unwatch(watcher)
     assert ["no room" in str(w.message) for w in recwarn] == [True]
 
 
@@ -172,13 +162,8 @@ def test_an_audit_error_goes_through():
     def fail(row):
         raise AuditError("duplicates")
 
-    watcher = Watcher(Recorder(fail), lambda source: True)
-    watch(watcher)
-    try:
-        with pytest.raises(AuditError, match="duplicates"):
-            list(DataLoader(numbered(4)))
-    finally:
-        unwatch(watcher)
+    with watching(Watcher(Recorder(fail), lambda source: True)), pytest.raises(AuditError, match="duplicates"):
+        list(DataLoader(numbered(4)))
 
 
 CODE = """
@@ -209,11 +194,6 @@ def test_loaders_and_distributed_samplers_are_written_down(run_warm):
 # What is written down, in which order, what that costs, and what loaders and samplers say of themselves.
 
 
-class Endless(IterableDataset):
-    def __iter__(self):
-        return iter(range(10))
-
-
 def test_a_distributed_sampler_below_a_loader():
     described = recorder.describe(sharded(numbered(), 1, 4, seed=5))
     assert described == {
@@ -234,25 +214,25 @@ def test_a_distributed_sampler_below_a_loader():
 
 
 @pytest.mark.parametrize(
-    ("source", "name", "length"),
+    ("source", "said"),
     [
-        (DataLoader(numbered()), "SequentialSampler", 64),
-        (DataLoader(numbered(), shuffle=True), "RandomSampler", 64),
-        (DataLoader(numbered(), batch_sampler=[[0, 1], [2]]), "fixed batches", 64),
-        (DataLoader(numbered(), batch_size=None), "SequentialSampler", 64),
-        (DataLoader(Endless()), "_InfiniteConstantSampler", None),
-        (DistributedSampler(numbered(), num_replicas=2, rank=0), "DistributedSampler", 64),
-        (BatchSampler(RandomSampler(range(9)), 4, False), "RandomSampler", 9),
+        (DataLoader(numbered()), {"sampler": "SequentialSampler", "length": 64}),
+        (
+            DataLoader(numbered(), shuffle=True),
+            {"sampler": "RandomSampler", "length": 64, "replacement": False, "pads": False},
+        ),
+        (DataLoader(numbered(), batch_sampler=[[0, 1], [2]]), {"sampler": "fixed batches", "length": 64, "pads": None}),
+        (DataLoader(numbered(), batch_size=None), {"sampler": "SequentialSampler", "length": 64}),
+        (DataLoader(Stream()), {"sampler": "_InfiniteConstantSampler", "length": None}),
+        (DataLoader(numbered(), sampler=WeightedRandomSampler(torch.ones(64), 64)), {"replacement": True}),
+        (DistributedSampler(numbered(), num_replicas=2, rank=0), {"sampler": "DistributedSampler", "length": 64}),
+        (sharded(numbered(), 0, 2, drop_last=True), {"pads": False}),
+        (BatchSampler(RandomSampler(range(9)), 4, False), {"sampler": "RandomSampler", "length": 9}),
     ],
 )
-def test_other_sources(source, name, length):
+def test_other_sources(source, said):
     described = recorder.describe(source)
-    assert (described["sampler"], described["length"]) == (name, length)
-
-
-def test_drawing_with_replacement_is_known():
-    assert recorder.describe(DataLoader(numbered(), sampler=WeightedRandomSampler(torch.ones(64), 64)))["replacement"]
-    assert not recorder.describe(DataLoader(numbered(), shuffle=True))["replacement"]
+    assert {name: described[name] for name in said} == said
 
 
 def test_the_sampler_s_epoch():
@@ -270,12 +250,6 @@ def test_subsets_are_seen_through():
     same = Subset(numbered(), [13, 11, 12])
     assert recorder.part_of(outer) == recorder.part_of(same) != recorder.part_of(inner)
     assert recorder.part_of(numbered()) == ""
-
-
-def test_who_pads_is_known_of_torch_s_own_samplers():
-    assert recorder.describe(sharded(numbered(), 0, 2, drop_last=True))["pads"] is False
-    assert recorder.describe(DataLoader(numbered(), shuffle=True))["pads"] is False
-    assert recorder.describe(DataLoader(numbered(), batch_sampler=[[0]]))["pads"] is None
 
 
 def recorded():

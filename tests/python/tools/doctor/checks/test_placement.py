@@ -17,14 +17,12 @@ from synthetic import evidence, paths
         (4, {"threads": 1, "cores": [0, 1, 2, 3]}, []),
         (4, {"threads": 4, "cores": [0, 1]}, ["threads"]),
         (3, {"threads": 1, "cores": [0, 1], "host_cores": 2}, []),  # all that there are
+        (4, lambda rank, _: {"threads": 1, "cores": [rank]}, []),  # each on a core of its own
     ],
 )
 def test_cores_that_do_not_suffice(world, place, found):
-    assert [finding.check for finding in check_pinning(evidence(world, place=lambda rank, _: place))] == found
-
-
-def test_ranks_on_cores_of_their_own_are_fine():
-    assert list(check_pinning(evidence(4, place=lambda rank, _: {"threads": 1, "cores": [rank]}))) == []
+    found_in = evidence(world, place=place if callable(place) else lambda rank, _: place)
+    assert [finding.check for finding in check_pinning(found_in)] == found
 
 
 def test_hosts_are_judged_apart():
@@ -56,13 +54,12 @@ def test_only_those_that_do_not():
     assert finding.ranks == (0, 2)
 
 
-@pytest.mark.parametrize("why", [APART, "tcp: boot ids differ: two hosts"])
-def test_ranks_of_several_hosts_are_fine(why):
-    assert list(check_topology(with_paths(why, host=lambda rank: f"host{rank}"))) == []
+TWO_HOSTS = "tcp: boot ids differ: two hosts"
 
 
-def test_hosts_that_have_the_same_name_are_fine():
-    assert list(check_topology(with_paths("tcp: boot ids differ: two hosts"))) == []
+@pytest.mark.parametrize(("why", "host"), [(APART, "host{}"), (TWO_HOSTS, "host{}"), (TWO_HOSTS, "one name for all")])
+def test_ranks_of_several_hosts_are_fine(why, host):
+    assert list(check_topology(with_paths(why, host=host.format))) == []
 
 
 def test_shared_memory_is_fine():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ringdp.tools.doctor.checks.reproducibility import check_dropout, check_kernels, kernels_not_judged
 from synthetic import evidence
 
@@ -27,15 +28,16 @@ def test_only_those_that_share_a_seed():
     assert finding.ranks == (0, 2)
 
 
-def test_seeds_of_their_own_are_fine():
-    assert list(check_dropout(with_states(lambda rank, n: f"{n} {rank}"))) == []
-    assert (
-        list(check_dropout(with_states(lambda rank, n: f"{n}" if n == 0 else f"{n} {rank}"))) == []
-    )  # only the first alike
-
-
-def test_no_dropout_is_fine():
-    assert list(check_dropout(evidence())) == []
+@pytest.mark.parametrize(
+    "run",
+    [
+        with_states(lambda rank, n: f"{n} {rank}"),
+        with_states(lambda rank, n: f"{n} {rank if n else 0}"),  # only the first alike
+        evidence(),
+    ],
+)
+def test_seeds_of_their_own_and_no_dropout_are_fine(run):
+    assert list(check_dropout(run)) == []
 
 
 def test_parameters_are_named():
