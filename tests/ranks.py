@@ -7,7 +7,12 @@
 A function of the test's file is found there by name, so it must be at the top level. The store is served by the
 test's process: killing rank 0 takes the rank away, not the store. Times are CLOCK_MONOTONIC, one for all processes.
 
-KeptWorlds keeps joined worlds for the tests of one process, because a rank takes long to start and to join.
+KeptWorlds keeps joined worlds for the tests of one process, because a rank takes long to start and to join. What the
+ranks of one are to do is a test by itself:
+
+    @on_ranks(3, True, transport="tcp")   # called on every rank; must return True on each
+    def test_ranks_have_numbers() -> bool:
+        return dist.get_rank() == HERE.rank
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, wraps
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import ModuleType
@@ -170,6 +175,36 @@ class World:
         return self.run(leave)
 
 
+def on_ranks(
+    ranks: int, gives: Any = None, *, error: str | tuple[str, ...] = (), **settings: object
+) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """Makes a function a test that calls it on every rank of a kept world: each must return `gives`.
+
+    error: instead, each must fail with these words. settings: of the world. Parameters of the function are pytest's:
+    fixtures, or those of a parametrize above.
+    """
+
+    def as_test(function: Callable[..., Any]) -> Callable[..., None]:
+        own = inspect.signature(function).parameters
+
+        @wraps(function)
+        def test(world_of: Callable[..., World], **given: Any) -> None:
+            outcomes = world_of(ranks, **settings).attempt(function, *(given[name] for name in own))
+            if error:
+                words = (error,) if isinstance(error, str) else error
+                failed = [all(word in outcome.error for word in words) for outcome in outcomes]
+                assert all(failed), f"the errors of the ranks: {[outcome.error for outcome in outcomes]}"
+            else:
+                values = values_of(outcomes)
+                assert values == [gives] * ranks, f"by rank {values}, must be {gives!r} on each"
+
+        fixture = inspect.Parameter("world_of", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        test.__signature__ = inspect.Signature([fixture, *own.values()])
+        return test
+
+    return as_test
+
+
 def values_of(outcomes: list[Outcome]) -> list[Any]:
     """The values; AssertionError with the first traceback when one failed."""
     for outcome in outcomes:
@@ -243,7 +278,7 @@ def _serve(pipe: Connection, rank: int, size: int, port: int, variables: dict[st
 def _attempt(rank: int, path: str, name: str, args: tuple[Any, ...]) -> Outcome:
     outcome = Outcome(rank)
     try:
-        function = getattr(_module_at(path), name)
+        function = inspect.unwrap(getattr(_module_at(path), name))  # what on_ranks() has made a test
         outcome.began = time.monotonic()
         outcome.value = function(*args)
     except Exception as error:

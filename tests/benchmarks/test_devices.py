@@ -37,7 +37,7 @@ from devices.table import BARS, LIMITS, bars_of, draw, line, roofline, rows_of
 from devices.team import LEAST_ROUNDS, MOST_CALLS, CandidateFailed, Entry, Rounds, Team, TeamLost, took
 from devices.worker import answer
 from programs import run
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp import _native
 from stand_in import loaded
 
@@ -187,25 +187,6 @@ def folded(inputs: list[torch.Tensor]) -> bytes:
     return total.numpy().tobytes()
 
 
-def as_streams(library: str, world: int, executor: int) -> list[str]:
-    """In one process: every algorithm and rank whose bytes are wrong, plans following one another."""
-    place = StandInPlace(library)
-    algorithms = [*SUMS, *(["push"] if executor == SPIN else [])] * 2
-    problems = [Problem(algorithm=name, world=world, count=COUNT) for name in algorithms]
-    inputs, wrong = inputs_of(world), []
-    with OneProcess(open_core(), place, world, problems, executor) as ranks:
-        for rank, tensor in enumerate(inputs):
-            ranks.put(ranks.input(rank), tensor.numpy().tobytes())
-        for problem in problems:
-            for rank in range(world):
-                ranks.put(ranks.output(rank), bytes(4 * COUNT))
-            ranks.launch(problem)
-            for rank in range(world):
-                if ranks.get(ranks.output(rank), 4 * COUNT) != folded(inputs) or ranks.expired(rank).set:
-                    wrong.append(f"rank {rank}: {problem.algorithm}")
-    return wrong
-
-
 def refusal_of(call: Callable[[], None]) -> str:
     """The sentence of a CoreError."""
     try:
@@ -253,8 +234,24 @@ def as_processes(library: str, sharing: int) -> list[str]:
 
 @pytest.mark.parametrize("executor", [SPIN, STREAM], ids=["SPIN", "STREAM"])
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_streams_of_one_process(world_of, stand_in, world, executor):
-    assert world_of(1).run(as_streams, stand_in, world, executor) == [[]]
+@on_ranks(1, [])
+def test_streams_of_one_process(stand_in: str, world: int, executor: int) -> list[str]:
+    """In one process: every algorithm and rank whose bytes are wrong, plans following one another."""
+    place = StandInPlace(stand_in)
+    algorithms = [*SUMS, *(["push"] if executor == SPIN else [])] * 2
+    problems = [Problem(algorithm=name, world=world, count=COUNT) for name in algorithms]
+    inputs, wrong = inputs_of(world), []
+    with OneProcess(open_core(), place, world, problems, executor) as ranks:
+        for rank, tensor in enumerate(inputs):
+            ranks.put(ranks.input(rank), tensor.numpy().tobytes())
+        for problem in problems:
+            for rank in range(world):
+                ranks.put(ranks.output(rank), bytes(4 * COUNT))
+            ranks.launch(problem)
+            for rank in range(world):
+                if ranks.get(ranks.output(rank), 4 * COUNT) != folded(inputs) or ranks.expired(rank).set:
+                    wrong.append(f"rank {rank}: {problem.algorithm}")
+    return wrong
 
 
 def test_a_missing_rank_is_named_and_bad_work_is_refused(world_of, stand_in):

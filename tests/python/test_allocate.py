@@ -7,7 +7,7 @@ import ringdp
 import torch
 import torch.distributed as dist
 from oracle import fold, same_bits, values
-from ranks import HERE
+from ranks import HERE, on_ranks
 from torch import Tensor
 
 COUNTS = [1000, 60_000, 100_003]  # small ones take slots, the others one pass
@@ -69,18 +69,16 @@ def test_collectives_on_shared_tensors_give_the_oracles_bits(world_of, size):
     assert world_of(size).run(collectives, True) == [[]] * size
 
 
-def mixed(shared_on: list[int]) -> list[str]:
-    """On a rank: the same with shared tensors on some ranks only."""
+@pytest.mark.parametrize("shared_on", [[0], [1, 2], [2]])
+@on_ranks(3, [])
+def test_ranks_may_bring_different_kinds_of_tensors(shared_on: list[int]) -> list[str]:
+    """The same with shared tensors on some ranks only."""
     return collectives(HERE.rank in shared_on)
 
 
-@pytest.mark.parametrize("shared_on", [[0], [1, 2], [2]])
-def test_ranks_may_bring_different_kinds_of_tensors(world_of, shared_on):
-    assert world_of(3).run(mixed, shared_on) == [[]] * 3
-
-
-def unequal_parts() -> bool:
-    """On a rank: an all_to_all of shared tensors in which two ranks have equal parts, of different sizes."""
+@on_ranks(3, True)
+def test_an_all_to_all_of_unequal_parts_is_right_too() -> bool:
+    """An all_to_all of shared tensors in which two ranks have equal parts, of different sizes."""
     me, small, large = HERE.rank, 5_000, 40_000
     sent = [[small, large, 1], [large, small, large], [1, large, large]]
     mine, theirs = sent[me], [row[me] for row in sent]
@@ -88,10 +86,6 @@ def unequal_parts() -> bool:
     got = filled(torch.zeros(sum(theirs)), True)
     dist.all_to_all_single(got, parts, theirs, mine)
     return same_bits(got, torch.cat([torch.full((n,), float(10 * q + me)) for q, n in enumerate(theirs)]))
-
-
-def test_an_all_to_all_of_unequal_parts_is_right_too(world_of):
-    assert world_of(3).run(unequal_parts) == [True] * 3
 
 
 def traffic_of_one(what: str, shared: bool) -> float:

@@ -9,6 +9,7 @@ import pytest
 import ringdp
 import torch
 import torch.distributed as dist
+from ranks import on_ranks
 
 
 def backend() -> object:
@@ -89,8 +90,9 @@ def test_a_scope_puts_what_torch_makes_into_shared_memory(world_of):
         assert (found["sum"], found["small"], found["grown"]) == (2.0, 10.0, 800_000)
 
 
-def raw_blocks() -> bool:
-    """On a rank: a convolution, which asks for blocks without tensors, inside of a scope and outside."""
+@on_ranks(2, True)
+def test_a_scope_gives_raw_blocks_too() -> bool:
+    """A convolution, which asks for blocks without tensors, inside of a scope and outside."""
     source = torch.Generator().manual_seed(3)
     layer, x = torch.nn.Conv2d(8, 16, 3), torch.randn(4, 8, 32, 32, generator=source)
 
@@ -102,10 +104,6 @@ def raw_blocks() -> bool:
     with ringdp.in_shared_memory():
         inside = gradient()
     return bool((inside == gradient()).all())
-
-
-def test_a_scope_gives_raw_blocks_too(world_of):
-    assert world_of(2).run(raw_blocks) == [True] * 2
 
 
 def scope_without_memory() -> tuple[str, float]:
@@ -123,8 +121,9 @@ def test_a_scope_is_refused_where_there_is_no_shared_memory(world_of):
         assert total == 100_000
 
 
-def forked_inside() -> tuple[float, str]:
-    """On a rank: what a child forked inside a scope can make."""
+@on_ranks(2, (100_000.0, "100000.0"))
+def test_a_child_forked_inside_a_scope_has_ordinary_tensors() -> tuple[float, str]:
+    """What a child forked inside a scope can make."""
     with ringdp.in_shared_memory():
         mine = torch.ones(100_000)
         reader, writer = os.pipe()
@@ -136,20 +135,13 @@ def forked_inside() -> tuple[float, str]:
     return float(mine.sum()), os.read(reader, 100).decode()
 
 
-def test_a_child_forked_inside_a_scope_has_ordinary_tensors(world_of):
-    assert world_of(2).run(forked_inside) == [(100_000.0, "100000.0")] * 2
-
-
-def reused() -> bool:
-    """On a rank: whether freed memory is what the next tensor of the size gets."""
+@on_ranks(2, True)
+def test_freed_memory_is_taken_again() -> bool:
+    """Whether freed memory is what the next tensor of the size gets."""
     first = ringdp.empty(1000)
     place = first.data_ptr()
     del first
     return ringdp.empty(1000).data_ptr() == place
-
-
-def test_freed_memory_is_taken_again(pair):
-    assert pair.run(reused) == [True, True]
 
 
 def resized() -> list[object]:

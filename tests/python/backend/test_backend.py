@@ -12,7 +12,7 @@ import ringdp
 import torch
 import torch.distributed as dist
 from oracle import FLOATS, INTEGERS, SIZES, fold, same_bits, small_integers
-from ranks import HERE, join, values_of
+from ranks import HERE, join, on_ranks, values_of
 from stand_in import TYPE, error_of
 
 
@@ -107,8 +107,10 @@ def test_a_monitored_barrier_names_all_or_the_first(world_of, wait_all_ranks, na
     assert f" ms: {named} failed to pass monitoredBarrier" in message
 
 
-def coalesced(device: bool) -> list[bool]:
-    """On a rank: calls inside a coalescing manager; what came out."""
+@pytest.mark.parametrize("device", [False, True])
+@on_ranks(3, [True] * 3)
+def test_the_coalescing_manager(device: bool) -> list[bool]:
+    """Calls inside a coalescing manager; what came out."""
     n, rank = HERE.size, HERE.rank
     sums = [torch.full((5,), float(rank + i)) for i in range(3)]
     gathered = [torch.zeros(2 * n) for _ in range(2)]
@@ -133,23 +135,15 @@ def coalesced(device: bool) -> list[bool]:
     ]
 
 
-@pytest.mark.parametrize("device", [False, True])
-def test_the_coalescing_manager(trio, device):
-    assert trio.run(coalesced, device) == [[True] * 3] * 3
-
-
-def empty_bracket() -> tuple[bool, list[torch.Tensor]]:
-    """On a rank: nothing between start and end."""
+@on_ranks(2, (True, []))
+def test_no_calls_or_tensors_are_a_finished_work() -> tuple[bool, list[torch.Tensor]]:
+    """Nothing between start and end."""
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     backend._start_coalescing()
     work = backend._end_coalescing()
     work.wait()
     nothing = backend.allreduce_coalesced([]), backend.allgather_coalesced([[]] * HERE.size, [])
     return all(done.is_completed() for done in (work, *nothing)), work.get_future().wait()
-
-
-def test_no_calls_or_tensors_are_a_finished_work(pair):
-    assert pair.run(empty_bracket) == [(True, [])] * 2
 
 
 def late_question() -> str:

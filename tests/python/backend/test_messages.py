@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from oracle import FLOAT8, LARGE, NUMBERS, SIZES, same_bits, unwritten, values
-from ranks import HERE
+from ranks import HERE, on_ranks
 
 
 def ring_of(dtypes: list[torch.dtype], sizes: list[int]) -> list[str]:
@@ -52,27 +52,6 @@ def from_anyone() -> tuple[list[int], list[float]]:
     tensors = [torch.zeros(3) for _ in range(HERE.size - 1)]
     sources = [dist.recv(tensor, tag=5) for tensor in tensors]
     return sources, [float(tensor[0]) for tensor in tensors]
-
-
-def batched() -> bool:
-    """On a rank: batch_isend_irecv round the ring."""
-    n, me = HERE.size, HERE.rank
-    mine, got = torch.full((1000,), float(me)), torch.zeros(1000)
-    calls = [dist.P2POp(dist.isend, mine, (me + 1) % n), dist.P2POp(dist.irecv, got, (me - 1) % n)]
-    for work in dist.batch_isend_irecv(calls):
-        work.wait()
-    return bool((got == (me - 1) % n).all())
-
-
-def strided() -> bool:
-    """On a rank: a transposed tensor goes out, every other column comes in."""
-    n, me = HERE.size, HERE.rank
-    memory = torch.full((3, 8), -1.0)
-    work = dist.isend(torch.arange(12.0).reshape(4, 3).t() + me, (me + 1) % n)
-    dist.recv(memory[:, ::2], (me - 1) % n)
-    work.wait()
-    wanted = torch.arange(12.0).reshape(4, 3).t() + (me - 1) % n
-    return torch.equal(memory[:, ::2], wanted) and bool((memory[:, 1::2] == -1).all())
 
 
 def in_subgroup() -> float:
@@ -142,12 +121,27 @@ def test_any_source(trio):
     assert sorted(sources) == [1, 2] and numbers == [float(rank) for rank in sources]
 
 
-def test_batches(trio):
-    assert trio.run(batched) == [True] * 3
+@on_ranks(3, True)
+def test_batches() -> bool:
+    """Batch_isend_irecv round the ring."""
+    n, me = HERE.size, HERE.rank
+    mine, got = torch.full((1000,), float(me)), torch.zeros(1000)
+    calls = [dist.P2POp(dist.isend, mine, (me + 1) % n), dist.P2POp(dist.irecv, got, (me - 1) % n)]
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    return bool((got == (me - 1) % n).all())
 
 
-def test_any_strides(trio):
-    assert trio.run(strided) == [True] * 3
+@on_ranks(3, True)
+def test_any_strides() -> bool:
+    """A transposed tensor goes out, every other column comes in."""
+    n, me = HERE.size, HERE.rank
+    memory = torch.full((3, 8), -1.0)
+    work = dist.isend(torch.arange(12.0).reshape(4, 3).t() + me, (me + 1) % n)
+    dist.recv(memory[:, ::2], (me - 1) % n)
+    work.wait()
+    wanted = torch.arange(12.0).reshape(4, 3).t() + (me - 1) % n
+    return torch.equal(memory[:, ::2], wanted) and bool((memory[:, 1::2] == -1).all())
 
 
 def test_ranks_are_those_of_the_group(trio):

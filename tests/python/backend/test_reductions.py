@@ -21,7 +21,7 @@ from oracle import (
     small_integers,
     unwritten,
 )
-from ranks import HERE
+from ranks import HERE, on_ranks
 
 
 def operation(name: str) -> dist.ReduceOp:
@@ -144,8 +144,9 @@ def test_bits_of_scaled_sums(world, place, calls):
     assert world.run(differences, calls, cells_of(place, [*FLOATS, *COMPLEX])) == [[]] * world.size
 
 
-def of_no_dimension() -> list[float]:
-    """On a rank: a single number, premultiplied by factors of several shapes."""
+@on_ranks(2, [6.0] * 4)
+def test_factors_are_numbers_whatever_their_shape() -> list[float]:
+    """A single number, premultiplied by factors of several shapes."""
     found = []
     for factor in (2.0, torch.tensor(2.0), torch.tensor([2.0]), torch.tensor([[2.0]])):
         number = torch.tensor(float(HERE.rank + 1))
@@ -153,10 +154,6 @@ def of_no_dimension() -> list[float]:
         assert number.shape == ()
         found.append(float(number))
     return found
-
-
-def test_factors_are_numbers_whatever_their_shape(pair):
-    assert pair.run(of_no_dimension) == [[6.0] * 4] * 2
 
 
 def tree_sums(sizes: list[int]) -> list[str]:
@@ -179,13 +176,10 @@ def test_the_tree_adds_up(world_of, transport):
     assert world_of(4, algorithm="tree", transport=transport).run(tree_sums, SIZES) == [[]] * 4
 
 
-def mean_without_capability() -> bool:
-    """On a rank: whether gloo's backend has what ringdp's offers."""
+@on_ranks(2, False)
+def test_other_backends_lack_the_capability() -> bool:
+    """Whether gloo's backend has what ringdp's offers."""
     return hasattr(dist.new_group(backend="gloo")._get_backend(torch.device("cpu")), "reduce_div")
-
-
-def test_other_backends_lack_the_capability(pair):
-    assert pair.run(mean_without_capability) == [False, False]
 
 
 ALL = ["SUM", "AVG", "MIN", "MAX", "PRODUCT", "BAND", "BOR", "BXOR"]
@@ -234,17 +228,6 @@ def sums(dtype: torch.dtype, dense_dims: int) -> tuple[bool, bool]:
     return torch.equal(mine.to_dense(), wanted), torch.equal(other.to_dense(), wanted)
 
 
-def in_rank_order(values: list[float]) -> bool:
-    """On a rank: whether one element, to which each contributes a value in bfloat16, is their sum in rank order."""
-    mine = torch.sparse_coo_tensor([[2]], [values[HERE.rank]], (4,), dtype=torch.bfloat16)
-    dist.all_reduce(mine)
-    wide = torch.tensor(values, dtype=torch.bfloat16).float()
-    total = wide[0]
-    for value in wide[1:]:
-        total = total + value
-    return bool(mine.to_dense()[2] == total.bfloat16())
-
-
 def refused(case: str) -> str:
     """On a rank: what has no sum."""
     calls = {
@@ -266,9 +249,19 @@ def test_sums_equal_the_dense_ones(trio, dtype, dense_dims):
 
 
 @pytest.mark.parametrize("values", [[1e8, -1e8, 1.0, 3e-8], [256.0, 1.0, 1.0, -256.0]], ids=["order", "rounded once"])
-def test_values_are_added_in_rank_order(world_of, values):
-    """The first ones cancel in that order only; of the others bfloat16 keeps something only if it is rounded once."""
-    assert world_of(4, transport="shm").run(in_rank_order, values) == [True] * 4
+@on_ranks(4, True, transport="shm")
+def test_values_are_added_in_rank_order(values: list[float]) -> bool:
+    """Whether one element, to which each contributes a value in bfloat16, is their sum in rank order.
+
+    The first values cancel in that order only; of the others bfloat16 keeps something only if it is rounded once.
+    """
+    mine = torch.sparse_coo_tensor([[2]], [values[HERE.rank]], (4,), dtype=torch.bfloat16)
+    dist.all_reduce(mine)
+    wide = torch.tensor(values, dtype=torch.bfloat16).float()
+    total = wide[0]
+    for value in wide[1:]:
+        total = total + value
+    return bool(mine.to_dense()[2] == total.bfloat16())
 
 
 @pytest.mark.parametrize(("case", "said"), [("MAX", "use SUM"), ("size", "rank 1 has another size")])

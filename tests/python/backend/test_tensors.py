@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from oracle import same_bits, values
-from ranks import HERE
+from ranks import HERE, on_ranks
 from stand_in import TYPE, backend_of, error_of, here
 from torch import Tensor
 
@@ -21,62 +21,6 @@ def ramp(rank: int) -> torch.Tensor:
 
 def total() -> torch.Tensor:
     return sum(ramp(rank) for rank in range(HERE.size))
-
-
-def strided() -> list[bool]:
-    """On a rank: transposed, every other column, expanded into memory of its own, with a gradient."""
-    transposed = ramp(HERE.rank).t()
-    dist.all_reduce(transposed)
-    memory = torch.zeros(3, 8)
-    every_other = memory[:, ::2]
-    every_other.copy_(ramp(HERE.rank))
-    memory[:, 1::2] = -1
-    dist.all_reduce(every_other)
-    sent = ramp(HERE.rank).t()
-    dist.broadcast(sent, HERE.size - 1)
-    parameter = torch.nn.Parameter(ramp(HERE.rank))
-    with torch.no_grad():
-        dist.all_reduce(parameter)
-    gathered = [torch.zeros(4, 3).t() for _ in range(HERE.size)]
-    dist.all_gather(gathered, ramp(HERE.rank).t().contiguous().t())
-    scattered = torch.zeros(4, 3).t()
-    dist.reduce_scatter(scattered, [ramp(HERE.rank).t().contiguous().t() + part for part in range(HERE.size)])
-    return [
-        torch.equal(transposed, total().t()),
-        torch.equal(every_other, total()) and bool((memory[:, 1::2] == -1).all()),
-        torch.equal(sent, ramp(HERE.size - 1).t()),
-        torch.equal(parameter, total()) and parameter.requires_grad,
-        all(torch.equal(tensor, ramp(rank)) for rank, tensor in enumerate(gathered)),
-        torch.equal(scattered, total() + HERE.size * HERE.rank),
-    ]
-
-
-def aliased() -> list[bool]:
-    """On a rank: outputs that share memory with inputs."""
-    n, count = HERE.size, 1000
-    mine = torch.arange(float(count)) + HERE.rank
-    wanted = torch.cat([torch.arange(float(count)) + rank for rank in range(n)])
-    in_place = torch.zeros(n * count)
-    in_place[HERE.rank * count : (HERE.rank + 1) * count] = mine
-    dist.all_gather_into_tensor(in_place, in_place[HERE.rank * count : (HERE.rank + 1) * count])
-    slices = torch.zeros(n * count)
-    dist.all_gather(list(slices.tensor_split(n)), mine)
-    elsewhere = torch.zeros(n * count)
-    next_rank = (HERE.rank + 1) % n  # the input lies where another rank's part arrives
-    elsewhere[next_rank * count : (next_rank + 1) * count] = mine
-    dist.all_gather_into_tensor(elsewhere, elsewhere[next_rank * count : (next_rank + 1) * count])
-    own = wanted.clone()
-    dist.reduce_scatter_tensor(own[HERE.rank * count : (HERE.rank + 1) * count], own)
-    other = wanted.clone()
-    dist.reduce_scatter_tensor(other[next_rank * count : (next_rank + 1) * count], other)
-    part = n * wanted[HERE.rank * count : (HERE.rank + 1) * count]
-    return [
-        torch.equal(in_place, wanted),
-        torch.equal(slices, wanted),
-        torch.equal(elsewhere, wanted),
-        torch.equal(own[HERE.rank * count : (HERE.rank + 1) * count], part),
-        torch.equal(other[next_rank * count : (next_rank + 1) * count], part),
-    ]
 
 
 def buffers(count: int) -> list[torch.Tensor]:
@@ -182,15 +126,17 @@ def refused(name: str) -> tuple[str, float]:
     return message, float(tensor)
 
 
-def complex_numbers() -> complex:
-    """On a rank: torch hands complex tensors over as pairs of reals."""
+@on_ranks(3, 3 + 6j)
+def test_complex_sums_are_sums_of_pairs() -> complex:
+    """Torch hands complex tensors over as pairs of reals."""
     tensor = torch.full((3,), 1 + 2j * HERE.rank)
     dist.all_reduce(tensor)
     return complex(tensor[-1])
 
 
-def conjugates() -> list[bool]:
-    """On a rank: lazily conjugated and negated views hold other bits than their elements; past torch's own handling."""
+@on_ranks(3, [True] * 2)
+def test_conjugate_and_negative_views() -> list[bool]:
+    """Lazily conjugated and negated views hold other bits than their elements; past torch's own handling."""
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     number = torch.full((3,), 1 + 2j * HERE.rank)
     summed, minus = number.clone().conj(), number.clone().conj().imag
@@ -200,16 +146,9 @@ def conjugates() -> list[bool]:
     return [summed.is_conj() and torch.equal(summed, total), minus.is_neg() and torch.equal(minus, torch.zeros(3))]
 
 
-def test_complex_sums_are_sums_of_pairs(trio):
-    assert trio.run(complex_numbers) == [3 + 6j] * 3
-
-
-def test_conjugate_and_negative_views(trio):
-    assert trio.run(conjugates) == [[True] * 2] * 3
-
-
-def expanded_source() -> bool:
-    """On a rank: an expanded tensor can be sent, as nothing is written to it."""
+@on_ranks(3, True)
+def test_what_is_only_read_may_be_expanded() -> bool:
+    """An expanded tensor can be sent, as nothing is written to it."""
     tensor = torch.ones(1).expand(3) if HERE.rank == 1 else torch.zeros(3)
     dist.broadcast(tensor, 1)
     gathered = torch.zeros(3 * HERE.size)
@@ -217,16 +156,62 @@ def expanded_source() -> bool:
     return bool((tensor == 1).all() and (gathered == 1).all())
 
 
-def test_what_is_only_read_may_be_expanded(trio):
-    assert trio.run(expanded_source) == [True] * 3
+@on_ranks(3, [True] * 6)
+def test_any_strides() -> list[bool]:
+    """Transposed, every other column, expanded into memory of its own, with a gradient."""
+    transposed = ramp(HERE.rank).t()
+    dist.all_reduce(transposed)
+    memory = torch.zeros(3, 8)
+    every_other = memory[:, ::2]
+    every_other.copy_(ramp(HERE.rank))
+    memory[:, 1::2] = -1
+    dist.all_reduce(every_other)
+    sent = ramp(HERE.rank).t()
+    dist.broadcast(sent, HERE.size - 1)
+    parameter = torch.nn.Parameter(ramp(HERE.rank))
+    with torch.no_grad():
+        dist.all_reduce(parameter)
+    gathered = [torch.zeros(4, 3).t() for _ in range(HERE.size)]
+    dist.all_gather(gathered, ramp(HERE.rank).t().contiguous().t())
+    scattered = torch.zeros(4, 3).t()
+    dist.reduce_scatter(scattered, [ramp(HERE.rank).t().contiguous().t() + part for part in range(HERE.size)])
+    return [
+        torch.equal(transposed, total().t()),
+        torch.equal(every_other, total()) and bool((memory[:, 1::2] == -1).all()),
+        torch.equal(sent, ramp(HERE.size - 1).t()),
+        torch.equal(parameter, total()) and parameter.requires_grad,
+        all(torch.equal(tensor, ramp(rank)) for rank, tensor in enumerate(gathered)),
+        torch.equal(scattered, total() + HERE.size * HERE.rank),
+    ]
 
 
-def test_any_strides(trio):
-    assert trio.run(strided) == [[True] * 6] * 3
-
-
-def test_overlapping_memory(trio):
-    assert trio.run(aliased) == [[True] * 5] * 3
+@on_ranks(3, [True] * 5)
+def test_overlapping_memory() -> list[bool]:
+    """Outputs that share memory with inputs."""
+    n, count = HERE.size, 1000
+    mine = torch.arange(float(count)) + HERE.rank
+    wanted = torch.cat([torch.arange(float(count)) + rank for rank in range(n)])
+    in_place = torch.zeros(n * count)
+    in_place[HERE.rank * count : (HERE.rank + 1) * count] = mine
+    dist.all_gather_into_tensor(in_place, in_place[HERE.rank * count : (HERE.rank + 1) * count])
+    slices = torch.zeros(n * count)
+    dist.all_gather(list(slices.tensor_split(n)), mine)
+    elsewhere = torch.zeros(n * count)
+    next_rank = (HERE.rank + 1) % n  # the input lies where another rank's part arrives
+    elsewhere[next_rank * count : (next_rank + 1) * count] = mine
+    dist.all_gather_into_tensor(elsewhere, elsewhere[next_rank * count : (next_rank + 1) * count])
+    own = wanted.clone()
+    dist.reduce_scatter_tensor(own[HERE.rank * count : (HERE.rank + 1) * count], own)
+    other = wanted.clone()
+    dist.reduce_scatter_tensor(other[next_rank * count : (next_rank + 1) * count], other)
+    part = n * wanted[HERE.rank * count : (HERE.rank + 1) * count]
+    return [
+        torch.equal(in_place, wanted),
+        torch.equal(slices, wanted),
+        torch.equal(elsewhere, wanted),
+        torch.equal(own[HERE.rank * count : (HERE.rank + 1) * count], part),
+        torch.equal(other[next_rank * count : (next_rank + 1) * count], part),
+    ]
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import HERE, on_ranks
 from stand_in import error_of
 from torch.profiler import ProfilerActivity, profile
 
@@ -17,39 +17,6 @@ from torch.profiler import ProfilerActivity, profile
 def start(value: float = 1.0, group: dist.ProcessGroup | None = None) -> tuple[torch.Tensor, dist.Work]:
     tensor = torch.full((1000,), value)
     return tensor, dist.all_reduce(tensor, async_op=True, group=group)
-
-
-def life_of_a_work() -> list[bool]:
-    """On a rank: what a Work says before and after."""
-    dist.barrier()
-    tensor, work = start()
-    waits = [work.wait(), work.wait(timedelta(seconds=1)), work.wait()]
-    return [
-        all(waits),
-        work.is_completed(),
-        work.is_success(),
-        work.exception() is None,
-        len(work.result()) == 1 and work.result()[0].data_ptr() == tensor.data_ptr(),
-        float(tensor[0]) == HERE.size,
-    ]
-
-
-def unwaited() -> float:
-    """On a rank: nobody waits, and it is done all the same."""
-    tensor, work = start()
-    end = time.monotonic() + 20
-    while not work.is_completed() and time.monotonic() < end:
-        time.sleep(0.001)
-    return float(tensor[0])
-
-
-def dropped() -> float:
-    """On a rank: the Work and its tensor are let go at once; later sums are not disturbed."""
-    for _ in range(50):
-        start()
-    tensor, work = start(2.0)
-    work.wait()
-    return float(tensor[0])
 
 
 def values_of_futures() -> list[dict[str, str]]:
@@ -83,25 +50,6 @@ def shape_of(value: object) -> str:
     return type(value).__name__
 
 
-def callbacks() -> tuple[list[float], bool]:
-    """On a rank: callbacks attached before and after the end; whether the early one left the calling thread alone."""
-    dist.barrier()
-    if HERE.rank == 0:
-        time.sleep(0.1)  # the others attach before the end
-    threads: list[int] = []
-
-    def halve(future: torch.futures.Future) -> float:
-        threads.append(threading.get_ident())
-        return float(future.value()[0][0]) / 2
-
-    _, work = start()
-    early = work.get_future().then(halve)
-    chained = early.then(lambda future: future.value() + 1)
-    work.wait()
-    late = work.get_future().then(lambda future: float(future.value()[0][0]))
-    return [early.wait(), chained.wait(), late.wait()], HERE.rank == 0 or threads[0] != threading.get_ident()
-
-
 def failing() -> tuple[str, str, bool, bool]:
     """On a rank: what Work and Future say after an error."""
     group = dist.new_group(range(HERE.size), timeout=timedelta(seconds=1))
@@ -133,41 +81,45 @@ def failing_batch() -> tuple[list[str], list[bool]]:
     return [*said, error_of(sums[0].source_rank)], states
 
 
-def crossed_waits() -> list[float]:
-    """On a rank: two groups, two threads, each waits for them in another order."""
-    groups = [dist.new_group(range(HERE.size)) for _ in range(2)]
-    sums = []
-    for step in range(20):
-        pairs = [start(float(step), group) for group in groups]
-        order = pairs if HERE.rank % 2 else pairs[::-1]
-        waiters = [threading.Thread(target=work.wait) for _, work in order]
-        for waiter in waiters:
-            waiter.start()
-        for waiter in waiters:
-            waiter.join()
-        sums += [float(tensor[0]) for tensor, _ in pairs]
-    one_by_one = [start(1.0, group) for group in groups]
-    for _, work in one_by_one if HERE.rank % 2 else one_by_one[::-1]:
-        work.wait()
-    for group in groups:
-        dist.destroy_process_group(group)
-    return sums
+@on_ranks(3, [True] * 6)
+def test_a_work_from_call_to_end() -> list[bool]:
+    """What a Work says before and after."""
+    dist.barrier()
+    tensor, work = start()
+    waits = [work.wait(), work.wait(timedelta(seconds=1)), work.wait()]
+    return [
+        all(waits),
+        work.is_completed(),
+        work.is_success(),
+        work.exception() is None,
+        len(work.result()) == 1 and work.result()[0].data_ptr() == tensor.data_ptr(),
+        float(tensor[0]) == HERE.size,
+    ]
 
 
-def test_a_work_from_call_to_end(trio):
-    assert trio.run(life_of_a_work) == [[True] * 6] * 3
+@on_ranks(3, 3.0)
+def test_work_nobody_waits_for_is_done_by_itself() -> float:
+    """Nobody waits, and it is done all the same."""
+    tensor, work = start()
+    end = time.monotonic() + 20
+    while not work.is_completed() and time.monotonic() < end:
+        time.sleep(0.001)
+    return float(tensor[0])
 
 
-def test_work_nobody_waits_for_is_done_by_itself(trio):
-    assert trio.run(unwaited) == [3.0] * 3
+@on_ranks(3, 6.0)
+def test_a_work_that_is_let_go_is_done_too() -> float:
+    """The Work and its tensor are let go at once; later sums are not disturbed."""
+    for _ in range(50):
+        start()
+    tensor, work = start(2.0)
+    work.wait()
+    return float(tensor[0])
 
 
-def test_a_work_that_is_let_go_is_done_too(trio):
-    assert trio.run(dropped) == [6.0] * 3
-
-
-def flat_futures() -> set[str]:
-    """On a rank: of calls whose output is one tensor; gloo has no Future for them, or one of its parts."""
+@on_ranks(3, {"[Tensor]"})
+def test_futures_of_one_output_hold_it_in_a_list() -> set[str]:
+    """Of calls whose output is one tensor; gloo has no Future for them, or one of its parts."""
     part, whole = torch.ones(4), torch.ones(4 * HERE.size)
     works = [
         dist.all_gather_into_tensor(whole, part, async_op=True),
@@ -177,18 +129,30 @@ def flat_futures() -> set[str]:
     return {shape_of(work.get_future().wait()) for work in works}
 
 
-def test_futures_of_one_output_hold_it_in_a_list(trio):
-    assert trio.run(flat_futures) == [{"[Tensor]"}] * 3
-
-
 def test_futures_hold_what_gloo_s_hold(trio):
     """Also on ranks that receive nothing."""
     for ringdp, gloo in trio.run(values_of_futures):
         assert ringdp == gloo
 
 
-def test_callbacks_run_once_each_and_off_the_calling_thread(trio):
-    assert trio.run(callbacks) == [([1.5, 2.5, 3.0], True)] * 3
+@on_ranks(3, ([1.5, 2.5, 3.0], True))
+def test_callbacks_run_once_each_and_off_the_calling_thread() -> tuple[list[float], bool]:
+    """Callbacks attached before and after the end; whether the early one left the calling thread alone."""
+    dist.barrier()
+    if HERE.rank == 0:
+        time.sleep(0.1)  # the others attach before the end
+    threads: list[int] = []
+
+    def halve(future: torch.futures.Future) -> float:
+        threads.append(threading.get_ident())
+        return float(future.value()[0][0]) / 2
+
+    _, work = start()
+    early = work.get_future().then(halve)
+    chained = early.then(lambda future: future.value() + 1)
+    work.wait()
+    late = work.get_future().then(lambda future: float(future.value()[0][0]))
+    return [early.wait(), chained.wait(), late.wait()], HERE.rank == 0 or threads[0] != threading.get_ident()
 
 
 def test_an_error_is_in_work_and_future(trio):
@@ -206,31 +170,26 @@ def test_an_error_of_one_is_in_the_batch_and_its_future(pair):
     assert states == [False, False, False, True, False, True]
 
 
-def test_two_groups_waited_for_in_crossed_orders(trio):
-    assert trio.run(crossed_waits) == [[3.0 * step for step in range(20) for _ in range(2)]] * 3
-
-
-def in_order() -> list[int]:
-    """On a rank: callbacks of collectives come in the order of the collectives."""
-    seen: list[int] = []
-    futures = []
-    for index in range(50):
-        work = dist.all_reduce(torch.ones(10), async_op=True)
-        futures.append(work.get_future().then(lambda _, index=index: seen.append(index)))
-    for future in futures:
-        future.wait()
-    return sorted(seen) if seen == sorted(seen) or HERE.size == 1 else seen
-
-
-def calls_back_into_the_group() -> float:
-    """On a rank: a callback that starts the next collective, as comm hooks do."""
-    work = dist.all_reduce(torch.ones(4), async_op=True)
-
-    def again(future: torch.futures.Future) -> torch.futures.Future:
-        return dist.all_reduce(future.value()[0], async_op=True).get_future()
-
-    inner = work.get_future().then(again).wait()
-    return float(inner.wait()[0][0])
+@on_ranks(3, [3.0 * step for step in range(20) for _ in range(2)])
+def test_two_groups_waited_for_in_crossed_orders() -> list[float]:
+    """Two groups, two threads, each waits for them in another order."""
+    groups = [dist.new_group(range(HERE.size)) for _ in range(2)]
+    sums = []
+    for step in range(20):
+        pairs = [start(float(step), group) for group in groups]
+        order = pairs if HERE.rank % 2 else pairs[::-1]
+        waiters = [threading.Thread(target=work.wait) for _, work in order]
+        for waiter in waiters:
+            waiter.start()
+        for waiter in waiters:
+            waiter.join()
+        sums += [float(tensor[0]) for tensor, _ in pairs]
+    one_by_one = [start(1.0, group) for group in groups]
+    for _, work in one_by_one if HERE.rank % 2 else one_by_one[::-1]:
+        work.wait()
+    for group in groups:
+        dist.destroy_process_group(group)
+    return sums
 
 
 def waits_for_what_it_calls() -> float:
@@ -260,12 +219,29 @@ def failing_callback() -> tuple[str, float]:
     return message, float(tensor[0])
 
 
-def test_callbacks_keep_the_order_of_the_collectives(pair):
-    assert pair.run(in_order) == [list(range(50))] * 2
+@on_ranks(2, list(range(50)))
+def test_callbacks_keep_the_order_of_the_collectives() -> list[int]:
+    """Callbacks of collectives come in the order of the collectives."""
+    seen: list[int] = []
+    futures = []
+    for index in range(50):
+        work = dist.all_reduce(torch.ones(10), async_op=True)
+        futures.append(work.get_future().then(lambda _, index=index: seen.append(index)))
+    for future in futures:
+        future.wait()
+    return sorted(seen) if seen == sorted(seen) or HERE.size == 1 else seen
 
 
-def test_a_callback_may_start_the_next_collective(pair):
-    assert pair.run(calls_back_into_the_group) == [4.0, 4.0]
+@on_ranks(2, 4.0)
+def test_a_callback_may_start_the_next_collective() -> float:
+    """A callback that starts the next collective, as comm hooks do."""
+    work = dist.all_reduce(torch.ones(4), async_op=True)
+
+    def again(future: torch.futures.Future) -> torch.futures.Future:
+        return dist.all_reduce(future.value()[0], async_op=True).get_future()
+
+    inner = work.get_future().then(again).wait()
+    return float(inner.wait()[0][0])
 
 
 def test_a_callback_may_wait_for_what_it_calls(pair):
@@ -277,22 +253,6 @@ def test_a_callback_that_fails_harms_no_other(pair):
     for message, total in pair.run(failing_callback):
         assert "division" in message or "ZeroDivisionError" in message
         assert total == 2.0
-
-
-def finished() -> tuple[bool, list[float], list[float]]:
-    """On a rank: a batch of three sums, waited for with a timeout; result() and Future."""
-    tensors = [torch.full((1000 * i,), float(HERE.rank)) for i in range(1, 4)]
-    work = dist.group.WORLD.allreduce_coalesced(tensors, dist.AllreduceCoalescedOptions())
-    work.wait(timedelta(seconds=30))
-    done = work.is_completed() and work.is_success()
-    return done, [float(tensor[0]) for tensor in work.get_future().wait()], [float(t[-1]) for t in work.result()]
-
-
-def through_torch() -> list[float]:
-    """On a rank: torch gives a Future of the coalesced form; its callbacks see all results."""
-    tensors = [torch.full((1000 * i,), float(HERE.rank)) for i in range(1, 4)]
-    future = dist.all_reduce_coalesced(tensors, async_op=True)
-    return future.then(lambda done: [float(tensor[0]) for tensor in done.value()]).wait()
 
 
 def torn() -> tuple[str, bool]:
@@ -316,12 +276,22 @@ def torn() -> tuple[str, bool]:
     return said, success
 
 
-def test_results_of_all(trio):
-    assert trio.run(finished) == [(True, [3.0] * 3, [3.0] * 3)] * 3
+@on_ranks(3, (True, [3.0] * 3, [3.0] * 3))
+def test_results_of_all() -> tuple[bool, list[float], list[float]]:
+    """A batch of three sums, waited for with a timeout; result() and Future."""
+    tensors = [torch.full((1000 * i,), float(HERE.rank)) for i in range(1, 4)]
+    work = dist.group.WORLD.allreduce_coalesced(tensors, dist.AllreduceCoalescedOptions())
+    work.wait(timedelta(seconds=30))
+    done = work.is_completed() and work.is_success()
+    return done, [float(tensor[0]) for tensor in work.get_future().wait()], [float(t[-1]) for t in work.result()]
 
 
-def test_callbacks_see_all_results(trio):
-    assert trio.run(through_torch) == [[3.0] * 3] * 3
+@on_ranks(3, [3.0] * 3)
+def test_callbacks_see_all_results() -> list[float]:
+    """Torch gives a Future of the coalesced form; its callbacks see all results."""
+    tensors = [torch.full((1000 * i,), float(HERE.rank)) for i in range(1, 4)]
+    future = dist.all_reduce_coalesced(tensors, async_op=True)
+    return future.then(lambda done: [float(tensor[0]) for tensor in done.value()]).wait()
 
 
 def test_an_error_of_one_is_the_error_of_all(trio):
@@ -356,13 +326,6 @@ def profiled() -> tuple[dict[str, int], float]:
     return {key: event.count for key, event in events.items()}, events["ringdp:all_reduce"].cpu_time_total
 
 
-def unprofiled() -> float:
-    """On a rank: nothing is recorded for nobody."""
-    tensor = torch.ones(4)
-    dist.all_reduce(tensor)
-    return float(tensor[0])
-
-
 def test_the_profiler_sees_every_collective(pair):
     for counts, microseconds in pair.run(profiled):
         assert {title: counts.get(title, 0) for title in TITLES} == dict.fromkeys(TITLES, 1)
@@ -370,5 +333,9 @@ def test_the_profiler_sees_every_collective(pair):
         assert microseconds > 0
 
 
-def test_collectives_work_without_a_profiler(pair):
-    assert pair.run(unprofiled) == [2.0, 2.0]
+@on_ranks(2, 2.0)
+def test_collectives_work_without_a_profiler() -> float:
+    """Nothing is recorded for nobody."""
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)
+    return float(tensor[0])

@@ -10,7 +10,7 @@ import pytest
 import ringdp
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp.checkpoint import CheckpointError, Spec, Stretch, saving
 from ringdp.checkpoint.background import Pending, finish_latest, join_latest
 from ringdp.checkpoint.manifest import read_manifest
@@ -315,10 +315,6 @@ def kept_on_rank() -> object:
     return own()
 
 
-def first_on_rank() -> object:
-    return ranks_of(None).on_first("choosing", lambda: f"of rank {HERE.rank}")
-
-
 def test_every_rank_has_every_result(trio):
     assert trio.run(on_rank, []) == [[0, 10, 20]] * 3
 
@@ -339,8 +335,9 @@ def test_a_result_can_be_kept(trio):
     assert trio.run(kept_on_rank) == [0, 1, 2]
 
 
-def test_rank_0_can_decide(trio):
-    assert trio.run(first_on_rank) == ["of rank 0"] * 3
+@on_ranks(3, "of rank 0")
+def test_rank_0_can_decide() -> object:
+    return ranks_of(None).on_first("choosing", lambda: f"of rank {HERE.rank}")
 
 
 def test_a_process_alone_needs_no_group():

@@ -7,7 +7,7 @@ import inspect
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp.ddp.modes import STOCK_ARGUMENTS, Modes, check_arguments, group_for, ring_options
 from ringdp.ddp.wrapper import DistributedDataParallel
 from small_models import fresh, train
@@ -73,17 +73,14 @@ def test_stages_are_checked(given, error, says):
         Modes(**given)
 
 
-def groups_of_orders() -> list[str]:
-    """On a rank: what a group's order and algorithm are for each order asked of the wrapper."""
+@on_ranks(2, ["rank auto", "rank auto", "rotated ring"])
+def test_the_textbook_ring_gets_a_group_of_its_own() -> list[str]:
+    """What a group's order and algorithm are for each order asked of the wrapper."""
     told = []
     for order in (None, "rank", "rotated"):
         options = ring_options(group_for(dist.group.WORLD, CPU, order), CPU)
         told.append(f"{options.get('order')} {options.get('algorithm')}")
     return told
-
-
-def test_the_textbook_ring_gets_a_group_of_its_own(pair):
-    assert pair.run(groups_of_orders) == [["rank auto", "rank auto", "rotated ring"]] * 2
 
 
 def rank_order_of_a_rotated_group() -> str:
@@ -100,13 +97,10 @@ def test_a_group_of_another_order_is_refused(pair):
     assert all("made with order='rotated'" in said for said in pair.run(rank_order_of_a_rotated_group))
 
 
-def means_differ() -> tuple[bool, bool]:
-    """On a rank: rotated sums have other bits than rank order, the same ones on every rank."""
+@on_ranks(3, (True, True))
+def test_rotated_is_another_order() -> tuple[bool, bool]:
+    """Rotated sums have other bits than rank order, the same ones on every rank."""
     rotated = train(order="rotated")
     hashes = [""] * HERE.size
     dist.all_gather_object(hashes, rotated)
     return rotated != train(order="rank"), len(set(hashes)) == 1
-
-
-def test_rotated_is_another_order(trio):
-    assert trio.run(means_differ) == [(True, True)] * 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from small_models import fresh
 
@@ -29,8 +29,9 @@ def test_bucket_limits_are_those_of_the_arguments(world_of, arguments, limits):
     assert world_of(1).run(limits_of, arguments) == [limits]
 
 
-def awaited() -> list[bool]:
-    """On a rank: a future that a buffer hook installs is waited for by the end of backward."""
+@on_ranks(2, [True, True])
+def test_installed_futures_are_waited_for() -> list[bool]:
+    """A future that a buffer hook installs is waited for by the end of backward."""
     ddp = DistributedDataParallel(fresh())
     done: list[bool] = []
     future: torch.futures.Future = torch.futures.Future()
@@ -40,10 +41,6 @@ def awaited() -> list[bool]:
     loss.register_hook(lambda _: future.set_result(None))
     loss.backward()
     return [*done, not ddp.reducer._futures]
-
-
-def test_installed_futures_are_waited_for(pair):
-    assert pair.run(awaited) == [[True, True]] * 2
 
 
 def static_after_no_sync() -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import BACKENDS, HERE, group_of
+from ranks import BACKENDS, HERE, group_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process, parameters_hash
 from small_models import batch, fresh, loss_of, mlp, optimizer_for
@@ -125,8 +125,10 @@ def test_ranks_may_run_out_of_inputs(trio, backend, by_initial):
     assert all(ours == theirs for ours, theirs in outcomes)
 
 
-def joined_without_any_input(static: bool) -> bool:
-    """On a rank: rank 2 never has an input; the others' mean is over two ranks."""
+@pytest.mark.parametrize("static", [False, True])
+@on_ranks(3, True)
+def test_a_rank_may_have_no_input_at_all(static: bool) -> bool:
+    """Rank 2 never has an input; the others' mean is over two ranks."""
     ddp = DistributedDataParallel(nn.Linear(12, 3), static_graph=static)
     right = []
     with ddp.join(divide_by_initial_world_size=False):
@@ -135,27 +137,6 @@ def joined_without_any_input(static: bool) -> bool:
             ddp(torch.full((1, 12), float(HERE.rank + step))).sum().backward()
             right.append(ddp.module.weight.grad[0, 0].item() == step + 0.5)
     return all(right)
-
-
-@pytest.mark.parametrize("static", [False, True])
-def test_a_rank_may_have_no_input_at_all(trio, static):
-    assert trio.run(joined_without_any_input, static) == [True] * 3
-
-
-def ignored_and_delayed() -> tuple[bool, bool]:
-    """On a rank: an ignored parameter's gradient stays local; a delayed one's is the mean."""
-    model = fresh()
-    Stock._set_params_and_buffers_to_ignore_for_model(model, ["0.bias"])
-    delayed = [("4.weight", model[4].weight)]
-    ddp = DistributedDataParallel(
-        model, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=model[0].weight
-    )
-    loss_of(ddp, HERE.rank, 0, 0).backward()
-    alone = fresh()
-    loss_of(alone, HERE.rank, 0, 0).backward()
-    mean = fresh()
-    one_process(mean, torch.optim.SGD(mean.parameters(), lr=0.0), loss_of, ranks=HERE.size, steps=1)
-    return torch.equal(model[0].bias.grad, alone[0].bias.grad), torch.equal(model[4].weight.grad, mean[4].weight.grad)
 
 
 def ignored_at_the_top() -> list[float]:
@@ -171,8 +152,21 @@ def test_the_outermost_modules_parameters_can_be_ignored(trio):
     assert trio.run(ignored_at_the_top) == [[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]]
 
 
-def test_ignored_and_delayed_parameters(trio):
-    assert trio.run(ignored_and_delayed) == [(True, True)] * 3
+@on_ranks(3, (True, True))
+def test_ignored_and_delayed_parameters() -> tuple[bool, bool]:
+    """An ignored parameter's gradient stays local; a delayed one's is the mean."""
+    model = fresh()
+    Stock._set_params_and_buffers_to_ignore_for_model(model, ["0.bias"])
+    delayed = [("4.weight", model[4].weight)]
+    ddp = DistributedDataParallel(
+        model, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=model[0].weight
+    )
+    loss_of(ddp, HERE.rank, 0, 0).backward()
+    alone = fresh()
+    loss_of(alone, HERE.rank, 0, 0).backward()
+    mean = fresh()
+    one_process(mean, torch.optim.SGD(mean.parameters(), lr=0.0), loss_of, ranks=HERE.size, steps=1)
+    return torch.equal(model[0].bias.grad, alone[0].bias.grad), torch.equal(model[4].weight.grad, mean[4].weight.grad)
 
 
 class Checkpointed(nn.Module):
@@ -185,8 +179,10 @@ class Checkpointed(nn.Module):
         return self.net[4](checkpoint(self.net[2:4], hidden, use_reentrant=self.reentrant))
 
 
-def checkpointed(reentrant: bool, static: bool) -> bool:
-    """On a rank: recomputed activations give the bits of one process without them."""
+@pytest.mark.parametrize(("reentrant", "static"), [(False, False), (False, True), (True, False), (True, True)])
+@on_ranks(3, True)
+def test_activation_checkpoints(reentrant: bool, static: bool) -> bool:
+    """Recomputed activations give the bits of one process without them."""
     model = fresh(lambda: Checkpointed(reentrant))
     ddp = DistributedDataParallel(model, static_graph=static, bucket_cap_mb=0.005)
     optimizer = optimizer_for(ddp)
@@ -197,11 +193,6 @@ def checkpointed(reentrant: bool, static: bool) -> bool:
     plain = fresh()
     one_process(plain, optimizer_for(plain), loss_of, ranks=HERE.size, steps=3)
     return parameters_hash(model.net) == parameters_hash(plain)
-
-
-@pytest.mark.parametrize(("reentrant", "static"), [(False, False), (False, True), (True, False), (True, True)])
-def test_activation_checkpoints(trio, reentrant, static):
-    assert trio.run(checkpointed, reentrant, static) == [True] * 3
 
 
 def compiled() -> tuple[float, int]:
@@ -224,14 +215,11 @@ def test_compiled_wrappers(pair):
         assert distance < 1e-6 and count > 1
 
 
-def second_derivatives() -> bool:
+@on_ranks(2, True)
+def test_create_graph_is_allowed_and_warned_about() -> bool:
     ddp = DistributedDataParallel(nn.Linear(2, 1, bias=False))
     ddp(torch.full((1, 2), float(HERE.rank))).pow(2).sum().backward(create_graph=True)
     return ddp.module.weight.grad is not None
-
-
-def test_create_graph_is_allowed_and_warned_about(pair):
-    assert pair.run(second_derivatives) == [True] * 2
 
 
 def sync_batch_norm() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import parameters_hash
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -207,8 +207,9 @@ def test_no_sync_keeps_gradients_where_they_may_be_stepped_with(pair):
             assert "ran under no_sync()" in said and "0.weight" in said
 
 
-def twice_with_one_pass() -> bool:
-    """On a rank: two steps with the gradients of one pass, as of a plain model with the same means."""
+@on_ranks(2, True)
+def test_two_steps_with_one_pass() -> bool:
+    """Two steps with the gradients of one pass, as of a plain model with the same means."""
     ddp, plain = DistributedDataParallel(fresh()), fresh()
     loss_of(ddp, HERE.rank, 0, 0).backward()
     for ours, theirs in zip(ddp.parameters(), plain.parameters(), strict=True):
@@ -220,12 +221,9 @@ def twice_with_one_pass() -> bool:
     return parameters_hash(ddp) == parameters_hash(plain)
 
 
-def test_two_steps_with_one_pass(pair):
-    assert pair.run(twice_with_one_pass) == [True] * 2
-
-
-def stepped_in_a_hook() -> bool:
-    """On a rank: a communication hook that steps each bucket as its mean comes."""
+@on_ranks(2, True)
+def test_an_optimizer_in_a_hook_of_the_pass_goes_on() -> bool:
+    """A communication hook that steps each bucket as its mean comes."""
     ddp, expected = DistributedDataParallel(fresh()), reference(2)
     optimizer = optimizer_at(0, ddp.parameters())
 
@@ -246,10 +244,6 @@ def stepped_in_a_hook() -> bool:
         ddp.zero_grad()
         loss_of(ddp, HERE.rank, number, 0).backward()
     return parameters_hash(ddp) == expected
-
-
-def test_an_optimizer_in_a_hook_of_the_pass_goes_on(pair):
-    assert pair.run(stepped_in_a_hook) == [True] * 2
 
 
 def alone() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import BACKENDS, HERE, group_of
+from ranks import BACKENDS, HERE, group_of, on_ranks
 from ringdp.ddp import weights
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process, parameters_hash
@@ -18,8 +18,14 @@ def samples(rank: int, step: int, micro: int, empty: int) -> int:
     return 0 if rank == empty else 1 + (3 * rank + step + 2 * micro) % 6
 
 
-def uneven(backend: str, empty: int, micros: int, forward_anyway: bool) -> bool:
-    """On a rank: training with unequal micro-batches ends with the bits of one process."""
+@pytest.mark.parametrize("micros", [1, 3])
+@pytest.mark.parametrize(("empty", "forward_anyway"), [(-1, False), (1, False), (1, True), (0, False)])
+@pytest.mark.parametrize("backend", BACKENDS)
+@on_ranks(3, True)
+def test_uneven_shards_have_the_bits_of_one_process(
+    backend: str, empty: int, micros: int, forward_anyway: bool
+) -> bool:
+    """Training with unequal micro-batches ends with the bits of one process."""
 
     def summed(model: torch.nn.Module, rank: int, step: int, micro: int) -> torch.Tensor:
         return loss_of(model, rank, step, micro, samples(rank, step, micro, empty), "sum")
@@ -45,13 +51,6 @@ def uneven(backend: str, empty: int, micros: int, forward_anyway: bool) -> bool:
         weights=lambda rank, step: sum(samples(rank, step, k, empty) for k in range(micros)),
     )
     return parameters_hash(ddp) == parameters_hash(model)
-
-
-@pytest.mark.parametrize("micros", [1, 3])
-@pytest.mark.parametrize(("empty", "forward_anyway"), [(-1, False), (1, False), (1, True), (0, False)])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_uneven_shards_have_the_bits_of_one_process(trio, backend, empty, forward_anyway, micros):
-    assert trio.run(uneven, backend, empty, micros, forward_anyway) == [True] * 3
 
 
 def refusals() -> list[str]:
@@ -91,8 +90,9 @@ def test_bad_weights_are_named(world_of):
     assert all(word in text for word, text in zip(words, said, strict=True))
 
 
-def thrown_away() -> list[bool]:
-    """On a rank: what micro-batches that were thrown away, and forward passes under no_sync, leave behind: nothing."""
+@on_ranks(3, [True] * 3)
+def test_weights_go_with_their_gradients() -> list[bool]:
+    """What micro-batches that were thrown away, and forward passes under no_sync, leave behind: nothing."""
     ddp = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
     x = torch.full((1, 1), 6.0)
     with ddp.no_sync():
@@ -114,28 +114,18 @@ def thrown_away() -> list[bool]:
     return right
 
 
-def test_weights_go_with_their_gradients(trio):
-    assert trio.run(thrown_away) == [[True] * 3] * 3
-
-
-def plain() -> bool:
-    """On a rank: without a weight it is loss.backward()."""
+@on_ranks(3, True)
+def test_without_weight_it_is_backward() -> bool:
+    """Without a weight it is loss.backward()."""
     ddp = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
     ddp.backward(ddp(torch.full((1, 1), float(HERE.rank))).sum())
     return ddp.module.weight.grad.item() == 1.0
 
 
-def test_without_weight_it_is_backward(trio):
-    assert trio.run(plain) == [True] * 3
-
-
-def counted() -> int:
+@on_ranks(3, 1)
+def test_weighted_passes_are_counted_for_those_who_watch() -> int:
     before = weights.passes
     ddp = DistributedDataParallel(fresh())
     ddp.backward(ddp(torch.ones(1, 12)).sum(), weight=1)
     ddp.backward(ddp(torch.ones(1, 12)).sum())
     return weights.passes - before
-
-
-def test_weighted_passes_are_counted_for_those_who_watch(trio):
-    assert trio.run(counted) == [1] * 3

@@ -9,7 +9,7 @@ import pickle
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import BACKENDS, HERE, group_of
+from ranks import BACKENDS, HERE, group_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process, parameters_hash
 from small_models import batch, fresh, loss_of, mlp, optimizer_for, reference, train
@@ -44,24 +44,6 @@ def train_with(backend: str, arguments: dict[str, object]) -> str:
     return train(backend=backend, **arguments)
 
 
-def micro_batches(backend: str, synchronised: bool) -> bool:
-    """On a rank: accumulation with and without no_sync, against one process that does the same."""
-    ddp = DistributedDataParallel(fresh(), process_group=group_of(backend))
-    optimizer = optimizer_for(ddp)
-    for step in range(3):
-        optimizer.zero_grad()
-        for micro in range(3):
-            ddp.require_backward_grad_sync = synchronised or micro == 2
-            loss_of(ddp, HERE.rank, step, micro).backward()
-        optimizer.step()
-    model = fresh()
-    if not synchronised:
-        one_process(model, optimizer_for(model), loss_of, ranks=HERE.size, steps=3, accumulate=3)
-    else:  # as stock: each mean is of this rank's gradient on top of the mean so far
-        _mean_on_top(model)
-    return parameters_hash(ddp) == parameters_hash(model)
-
-
 def _mean_on_top(model: nn.Module) -> None:
     optimizer = optimizer_for(model)
     for step in range(3):
@@ -84,8 +66,23 @@ def _mean_on_top(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("synchronised", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_accumulation(trio, backend, synchronised):
-    assert trio.run(micro_batches, backend, synchronised) == [True] * 3
+@on_ranks(3, True)
+def test_accumulation(backend: str, synchronised: bool) -> bool:
+    """Accumulation with and without no_sync, against one process that does the same."""
+    ddp = DistributedDataParallel(fresh(), process_group=group_of(backend))
+    optimizer = optimizer_for(ddp)
+    for step in range(3):
+        optimizer.zero_grad()
+        for micro in range(3):
+            ddp.require_backward_grad_sync = synchronised or micro == 2
+            loss_of(ddp, HERE.rank, step, micro).backward()
+        optimizer.step()
+    model = fresh()
+    if not synchronised:
+        one_process(model, optimizer_for(model), loss_of, ranks=HERE.size, steps=3, accumulate=3)
+    else:  # as stock: each mean is of this rank's gradient on top of the mean so far
+        _mean_on_top(model)
+    return parameters_hash(ddp) == parameters_hash(model)
 
 
 def bytes_of_accumulation(micros: int) -> int:
@@ -107,8 +104,9 @@ def test_accumulation_sends_once_for_all_micro_batches(world_of):
         assert sum(world.run(bytes_of_accumulation, micros)) == 2 * (3 - 1) * gradient_bytes
 
 
-def two_forwards_first() -> bool:
-    """On a rank: two forward passes, then one backward pass through both."""
+@on_ranks(3, True)
+def test_two_forward_passes_before_backward() -> bool:
+    """Two forward passes, then one backward pass through both."""
     ddp = DistributedDataParallel(fresh())
     (loss_of(ddp, HERE.rank, 0, 0) + loss_of(ddp, HERE.rank, 1, 0)).backward()
     model = fresh()
@@ -121,12 +119,10 @@ def two_forwards_first() -> bool:
     return parameters_hash(ddp) == parameters_hash(model)
 
 
-def test_two_forward_passes_before_backward(trio):
-    assert trio.run(two_forwards_first) == [True] * 3
-
-
-def copied_after_the_first_step(static: bool) -> bool:
-    """On a rank: a wrapper that is pickled after a step goes on averaging."""
+@pytest.mark.parametrize("static", [False, True])
+@on_ranks(2, True)
+def test_a_copy_goes_on(static: bool) -> bool:
+    """A wrapper that is pickled after a step goes on averaging."""
     hashes = []
     for remake in (lambda ddp: ddp, lambda ddp: pickle.loads(pickle.dumps(ddp)), copy.deepcopy):
         ddp = DistributedDataParallel(fresh(), static_graph=static)
@@ -142,13 +138,9 @@ def copied_after_the_first_step(static: bool) -> bool:
     return len({h for own in everyones for h in own}) == 1
 
 
-@pytest.mark.parametrize("static", [False, True])
-def test_a_copy_goes_on(pair, static):
-    assert pair.run(copied_after_the_first_step, static) == [True] * 2
-
-
-def dropped_in_mid_pass() -> tuple[float, int]:
-    """On a rank: a wrapper that never came to its backward pass is dropped; its hooks go with it. The next one's mean,
+@on_ranks(2, (0.5, 1))
+def test_a_dropped_wrapper_leaves_nothing_on_the_parameters() -> tuple[float, int]:
+    """A wrapper that never came to its backward pass is dropped; its hooks go with it. The next one's mean,
     and how many collectives that took.
     """
     model = nn.Linear(1, 1, bias=False)
@@ -165,10 +157,6 @@ def dropped_in_mid_pass() -> tuple[float, int]:
         return model.weight.grad.item(), backend.counters()["collectives"] - before
     finally:
         gc.enable()
-
-
-def test_a_dropped_wrapper_leaves_nothing_on_the_parameters(pair):
-    assert pair.run(dropped_in_mid_pass) == [(0.5, 1)] * 2
 
 
 def copied_and_pickled() -> tuple[bool, bool, list[str], list[str]]:

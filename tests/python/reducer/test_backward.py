@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 import torch
-from ranks import BACKENDS, HERE
+from ranks import BACKENDS, HERE, on_ranks
 from rig import backward, folded, gradients, reducer_of, same_bits
 
 SHAPES = [[40, 3], [7], [300], [1], [64]]
@@ -16,8 +16,10 @@ def parameters_of_step() -> list[torch.Tensor]:
     return [torch.zeros(shape, requires_grad=True) for shape in SHAPES]
 
 
-def all_modes(backend: str) -> list[str]:
-    """On a rank: the modes whose mean of two steps differs from one process; there should be none."""
+@pytest.mark.parametrize("backend", BACKENDS)
+@on_ranks(3, [])
+def test_no_mode_changes_a_bit(backend: str) -> list[str]:
+    """The modes whose mean of two steps differs from one process; there should be none."""
     wrong = []
     flags = (False, True)
     for overlap, as_view, batched, limit in product(flags, flags, flags, (0, 200, 1 << 30)):
@@ -41,13 +43,10 @@ def all_modes(backend: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_no_mode_changes_a_bit(trio, backend):
-    assert trio.run(all_modes, backend) == [[]] * 3
-
-
-def accumulated(as_view: bool) -> bool:
-    """On a rank: partial sums of three micro-batches first, then their fold (DESIGN 2.2 item 4)."""
+@pytest.mark.parametrize("as_view", [False, True])
+@on_ranks(3, True)
+def test_partial_sums_are_folded(as_view: bool) -> bool:
+    """Partial sums of three micro-batches first, then their fold (DESIGN 2.2 item 4)."""
     parameters = parameters_of_step()
     reducer = reducer_of(parameters, gradient_as_bucket_view=as_view)
     for step in range(2):
@@ -69,13 +68,9 @@ def accumulated(as_view: bool) -> bool:
     return True
 
 
-@pytest.mark.parametrize("as_view", [False, True])
-def test_partial_sums_are_folded(trio, as_view):
-    assert trio.run(accumulated, as_view) == [True] * 3
-
-
-def zeroed_in_place() -> bool:
-    """On a rank: views that are zeroed, not dropped, between steps: autograd adds into the bucket itself."""
+@on_ranks(3, True)
+def test_gradients_may_stay_in_the_bucket() -> bool:
+    """Views that are zeroed, not dropped, between steps: autograd adds into the bucket itself."""
     parameters = parameters_of_step()
     reducer = reducer_of(parameters, gradient_as_bucket_view=True)
     for step in range(3):
@@ -89,12 +84,11 @@ def zeroed_in_place() -> bool:
     )
 
 
-def test_gradients_may_stay_in_the_bucket(trio):
-    assert trio.run(zeroed_in_place) == [True] * 3
-
-
-def without_loss(absent: int, had_micro_batch: bool) -> bool:
-    """On a rank: one rank has no loss in the synchronised step, perhaps gradients from before."""
+@pytest.mark.parametrize("had_micro_batch", [False, True])
+@pytest.mark.parametrize("absent", [0, 2])
+@on_ranks(3, True)
+def test_a_rank_without_a_loss_takes_part(absent: int, had_micro_batch: bool) -> bool:
+    """One rank has no loss in the synchronised step, perhaps gradients from before."""
     parameters = parameters_of_step()
     reducer = reducer_of(parameters, bucket_limits=[200])
     inputs: list[list[torch.Tensor] | None] = [gradients(rank, SHAPES) for rank in range(HERE.size)]
@@ -113,22 +107,13 @@ def without_loss(absent: int, had_micro_batch: bool) -> bool:
     )
 
 
-@pytest.mark.parametrize("had_micro_batch", [False, True])
-@pytest.mark.parametrize("absent", [0, 2])
-def test_a_rank_without_a_loss_takes_part(trio, absent, had_micro_batch):
-    assert trio.run(without_loss, absent, had_micro_batch) == [True] * 3
-
-
-def skipped() -> tuple[int, bool]:
-    """On a rank: buckets launched when one of two holds only parameters nobody uses; the other's mean."""
+@on_ranks(3, (1, True))
+def test_buckets_of_unused_parameters_can_stay_home() -> tuple[int, bool]:
+    """Buckets launched when one of two holds only parameters nobody uses; the other's mean."""
     parameters = [torch.zeros(10, requires_grad=True) for _ in range(2)]
     reducer = reducer_of(parameters, bucket_limits=[1], find_unused=True, skip_unused=True)
     backward(reducer, parameters, [torch.full((10,), float(HERE.rank)), None])
     return reducer.stats()["launched"], parameters[0].grad.tolist() == [1.0] * 10 and parameters[1].grad is None
-
-
-def test_buckets_of_unused_parameters_can_stay_home(trio):
-    assert trio.run(skipped) == [(1, True)] * 3
 
 
 # Results in their places: copies or views, and what nobody used keeps its .grad.

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import BACKENDS, HERE
+from ranks import BACKENDS, HERE, on_ranks
 from rig import backward, folded, gradients, reducer_of, same_bits
 from ringdp import _native
 
@@ -99,8 +99,15 @@ def parameters_of(dtype: torch.dtype) -> list[torch.Tensor]:
     return [p.requires_grad_() for p in made]
 
 
-def mean_of_shapes(backend: str, dtype: torch.dtype, as_view: bool, limit: int) -> list[bool]:
-    """On a rank: per parameter, whether values and strides of .grad are those of one process."""
+@pytest.mark.parametrize("limit", [0, 1 << 30], ids=["lone", "together"])
+@pytest.mark.parametrize("as_view", [False, True], ids=["own memory", "views"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
+@pytest.mark.parametrize("backend", BACKENDS)
+@on_ranks(3, [True] * 7)
+def test_every_shape_and_stride_gets_its_mean(
+    backend: str, dtype: torch.dtype, as_view: bool, limit: int
+) -> list[bool]:
+    """Per parameter, whether values and strides of .grad are those of one process."""
     parameters = parameters_of(dtype)
     shapes = [list(p.shape) for p in parameters]
     inputs = [gradients(rank, shapes, dtype) for rank in range(HERE.size)]
@@ -116,27 +123,18 @@ def mean_of_shapes(backend: str, dtype: torch.dtype, as_view: bool, limit: int) 
     return right
 
 
-@pytest.mark.parametrize("limit", [0, 1 << 30], ids=["lone", "together"])
-@pytest.mark.parametrize("as_view", [False, True], ids=["own memory", "views"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_every_shape_and_stride_gets_its_mean(trio, backend, dtype, as_view, limit):
-    assert trio.run(mean_of_shapes, backend, dtype, as_view, limit) == [[True] * 7] * 3
-
-
-def dtypes_of_buckets() -> list[tuple[list[int], str]]:
+@on_ranks(1, [([3, 1], "Double"), ([2, 0], "Float")])
+def test_a_bucket_has_one_dtype() -> list[tuple[list[int], str]]:
     dtypes = [torch.float32, torch.float64, torch.float32, torch.float64]
     parameters = [torch.zeros(10, dtype=dtype, requires_grad=True) for dtype in dtypes]
     reducer = reducer_of(parameters)
     return [(bucket["indices"], bucket["dtype"]) for bucket in reducer.buckets()]
 
 
-def test_a_bucket_has_one_dtype(world_of):
-    assert world_of(1).run(dtypes_of_buckets) == [[([3, 1], "Double"), ([2, 0], "Float")]]
-
-
-def one_storage(as_view: bool) -> list[bool]:
-    """On a rank: two gradients that autograd lets share memory, each in a bucket of its own, twice."""
+@pytest.mark.parametrize("as_view", [False, True])
+@on_ranks(3, [True] * 4)
+def test_gradients_that_share_memory_are_not_reduced_twice(as_view: bool) -> list[bool]:
+    """Two gradients that autograd lets share memory, each in a bucket of its own, twice."""
     right = []
     for step in range(2):
         parameters = [torch.zeros(6, requires_grad=True), torch.zeros(2, 3, requires_grad=True)]
@@ -152,12 +150,9 @@ def one_storage(as_view: bool) -> list[bool]:
 
 
 @pytest.mark.parametrize("as_view", [False, True])
-def test_gradients_that_share_memory_are_not_reduced_twice(trio, as_view):
-    assert trio.run(one_storage, as_view) == [[True] * 4] * 3
-
-
-def kept_alive(as_view: bool) -> tuple[bool, bool]:
-    """On a rank: a large gradient is reduced where it lies, also with a view of it held; a dropped one is freed."""
+@on_ranks(3, (True, True))
+def test_a_lone_gradient_is_nobody_elses(as_view: bool) -> tuple[bool, bool]:
+    """A large gradient is reduced where it lies, also with a view of it held; a dropped one is freed."""
     parameter = torch.zeros(100_000, requires_grad=True)
     reducer = reducer_of([parameter], bucket_limits=[0], gradient_as_bucket_view=as_view)
     backward(reducer, [parameter], [torch.full((100_000,), float(HERE.rank))])
@@ -172,11 +167,6 @@ def kept_alive(as_view: bool) -> tuple[bool, bool]:
         backward(reducer, [parameter], [torch.ones(100_000)])
         addresses.add(parameter.grad.data_ptr())
     return right, len(addresses) <= 2  # what was dropped is free again, at the latest one step later
-
-
-@pytest.mark.parametrize("as_view", [False, True])
-def test_a_lone_gradient_is_nobody_elses(trio, as_view):
-    assert trio.run(kept_alive, as_view) == [(True, True)] * 3
 
 
 def of_linear(held: bool) -> tuple[bool, bool]:
@@ -230,8 +220,13 @@ def test_views_share_the_bucket_and_copies_do_not(trio):
     assert trio.run(identity, False) == [(True, False, True)] * 3
 
 
-def used_by_some(users: list[int]) -> tuple[bool, bool]:
-    """On a rank: a parameter that only `users` have used has the mean of those; the other parameter is as ever."""
+@pytest.mark.parametrize("users", [[0], [1], [2], [1, 2]])
+@on_ranks(3, (True, True))
+def test_absent_gradients_leave_the_bits_of_the_others(users: list[int]) -> tuple[bool, bool]:
+    """A parameter that only `users` have used has the mean of those; the other parameter is as ever.
+
+    Signs of zeros included: adding a plain zero would turn -0.0 into 0.0.
+    """
     shapes = [[9], [9]]
     inputs = [gradients(rank, shapes) for rank in range(HERE.size)]
     for by_rank in inputs:
@@ -244,12 +239,6 @@ def used_by_some(users: list[int]) -> tuple[bool, bool]:
     return same_bits(parameters[0].grad, folded([i[0] for i in inputs], HERE.size)), same_bits(
         parameters[1].grad, of_users
     )
-
-
-@pytest.mark.parametrize("users", [[0], [1], [2], [1, 2]])
-def test_absent_gradients_leave_the_bits_of_the_others(trio, users):
-    """Signs of zeros included: adding a plain zero would turn -0.0 into 0.0."""
-    assert trio.run(used_by_some, users) == [(True, True)] * 3
 
 
 def refused() -> str:
@@ -290,8 +279,9 @@ def test_a_replaced_view_is_named(world_of):
     assert "gradient_as_bucket_view=True: the .grad of p1" in world_of(1).run(replaced_view)[0]
 
 
-def data_replaced() -> list[bool]:
-    """On a rank: somebody sets .grad.data of views, as torch's mixed precision does; the next means are right."""
+@on_ranks(3, [True] * 6)
+def test_views_survive_that_their_data_is_replaced() -> list[bool]:
+    """Somebody sets .grad.data of views, as torch's mixed precision does; the next means are right."""
     parameters = [torch.zeros(4, requires_grad=True) for _ in range(2)]
     reducer = reducer_of(parameters, gradient_as_bucket_view=True)
     right = []
@@ -307,12 +297,9 @@ def data_replaced() -> list[bool]:
     return right
 
 
-def test_views_survive_that_their_data_is_replaced(trio):
-    assert trio.run(data_replaced) == [[True] * 6] * 3
-
-
-def absent_complex() -> list[bool]:
-    """On a rank: rank 1 has no gradient for a complex parameter that is stored column by column; twice."""
+@on_ranks(3, [True] * 2)
+def test_an_absent_complex_gradient_of_any_stride_is_a_zero() -> list[bool]:
+    """Rank 1 has no gradient for a complex parameter that is stored column by column; twice."""
     parameters = [torch.zeros(5, 3, dtype=torch.complex64).t().requires_grad_()]
     parameters.append(torch.zeros(4, dtype=torch.complex64, requires_grad=True))
     reducer = reducer_of(parameters, find_unused=True)
@@ -327,10 +314,6 @@ def absent_complex() -> list[bool]:
         there = [i[0].resolve_conj() for rank, i in enumerate(inputs) if rank != 1]
         right.append(bool(torch.isclose(parameters[0].grad, sum(there) / 3).all()))
     return right
-
-
-def test_an_absent_complex_gradient_of_any_stride_is_a_zero(trio):
-    assert trio.run(absent_complex) == [[True] * 2] * 3
 
 
 # Where buckets lie: in shared memory of a group that has some, else in ordinary memory.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import HERE, on_ranks
 from rig import backward, reducer_of
 
 
-def fires_after_accumulation() -> list[float]:
-    """On a rank: a second backward pass under the first one's .grad; the reducer sees the sum."""
+@on_ranks(2, [7.0] * 3)
+def test_a_hook_fires_when_grad_is_complete() -> list[float]:
+    """A second backward pass under the first one's .grad; the reducer sees the sum."""
     parameter = torch.zeros(3, requires_grad=True)
     reducer = reducer_of([parameter])
     (parameter * 2.0).sum().backward()  # not expected: only adds up
@@ -18,12 +19,9 @@ def fires_after_accumulation() -> list[float]:
     return parameter.grad.tolist()
 
 
-def test_a_hook_fires_when_grad_is_complete(world_of):
-    assert world_of(2).run(fires_after_accumulation) == [[7.0] * 3] * 2
-
-
-def removed() -> tuple[list[float], bool]:
-    """On a rank: after removal a backward pass is local and leaves nothing open."""
+@on_ranks(2, ([8.0] * 3, True))
+def test_removed_hooks_do_nothing() -> tuple[list[float], bool]:
+    """After removal a backward pass is local and leaves nothing open."""
     parameter = torch.zeros(3, requires_grad=True)
     reducer = reducer_of([parameter])
     reducer.remove_hooks()
@@ -37,12 +35,9 @@ def removed() -> tuple[list[float], bool]:
     return parameter.grad.tolist(), True
 
 
-def test_removed_hooks_do_nothing(world_of):
-    assert world_of(2).run(removed) == [([8.0] * 3, True)] * 2
-
-
-def unreachable() -> list[list[int]]:
-    """On a rank: unused parameters of three graphs, one of whose outputs is a parameter itself."""
+@on_ranks(1, [[1, 3], [], [0, 1, 2, 3]])
+def test_the_walk_finds_what_no_output_reaches() -> list[list[int]]:
+    """Unused parameters of three graphs, one of whose outputs is a parameter itself."""
     parameters = [torch.zeros(2, requires_grad=True) for _ in range(4)]
     reducer = reducer_of(parameters, find_unused=True)
     shared = parameters[0] * parameters[2]
@@ -52,10 +47,6 @@ def unreachable() -> list[list[int]]:
         reducer.prepare_for_backward(outputs)
         found.append(reducer.unused())
     return found
-
-
-def test_the_walk_finds_what_no_output_reaches(world_of):
-    assert world_of(1).run(unreachable) == [[[1, 3], [], [0, 1, 2, 3]]]
 
 
 # Communication hooks: what they see, what becomes of what they return, how they fail.
@@ -123,8 +114,9 @@ def test_a_failing_hook_says_so(world_of, kind, says):
     assert says in world_of(1).run(failing, kind)[0]
 
 
-def reduced_by_hook() -> bool:
-    """On a rank: a hook that sums asynchronously, over ringdp, with a continuation."""
+@on_ranks(3, True)
+def test_hooks_may_communicate() -> bool:
+    """A hook that sums asynchronously, over ringdp, with a continuation."""
     parameters = [torch.zeros(100, requires_grad=True) for _ in range(3)]
     reducer = reducer_of(parameters, bucket_limits=[1])
 
@@ -135,7 +127,3 @@ def reduced_by_hook() -> bool:
     reducer.register_comm_hook(None, hook)
     backward(reducer, parameters, [torch.full((100,), float(HERE.rank)) for _ in parameters])
     return all(bool((p.grad == 1.0).all()) for p in parameters)
-
-
-def test_hooks_may_communicate(trio):
-    assert trio.run(reduced_by_hook) == [True] * 3

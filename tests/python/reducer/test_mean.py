@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ranks import BACKENDS, HERE, group_of
+from ranks import BACKENDS, HERE, group_of, on_ranks
 from rig import _C, backward, folded, gradients, reducer_of, same_bits
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -32,21 +32,18 @@ def test_any_divisor_serves(trio, backend):
     assert all(right for _, right in trio.run(means, backend, torch.float32, 777, 1234.0))
 
 
-def scattered(backend: str, dtype: torch.dtype, elements: int) -> bool:
-    """On a rank: its part has the oracle's bits, and the input is as it was."""
+@pytest.mark.parametrize("elements", [1, 1024, 70000])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("backend", BACKENDS)
+@on_ranks(3, True)
+def test_a_part_has_the_bits_of_the_whole(backend: str, dtype: torch.dtype, elements: int) -> bool:
+    """Its part has the oracle's bits, and the input is as it was."""
     mean = _C.Mean(group_of(backend), torch.device("cpu"))
     by_rank = [gradients(rank, [[elements * HERE.size]], dtype)[0] for rank in range(HERE.size)]
     flat = by_rank[HERE.rank].clone()
     part = mean.start_scatter(flat, 7.0).finish()
     mine = slice(HERE.rank * elements, (HERE.rank + 1) * elements)
     return same_bits(part, folded(by_rank, 7.0)[mine]) and same_bits(flat, by_rank[HERE.rank])
-
-
-@pytest.mark.parametrize("elements", [1, 1024, 70000])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_part_has_the_bits_of_the_whole(trio, backend, dtype, elements):
-    assert trio.run(scattered, backend, dtype, elements) == [True] * 3
 
 
 def close_to_mean(elements: int) -> tuple[str, float]:
@@ -64,8 +61,11 @@ def test_without_rank_order_the_backend_sums_as_it_does(trio):
 # Means by exchanged shards: lengths that do not divide, several in flight, memory left alone.
 
 
-def in_flight(count: int, elements: int) -> bool:
-    """On a rank: `count` means started before the first is waited for, finished in order."""
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("elements", [1, 64])
+@on_ranks(3, True)
+def test_means_in_flight_keep_their_order_and_their_lengths(count: int, elements: int) -> bool:
+    """`count` means started before the first is waited for, finished in order."""
     mean = _C.Mean(group_of("gloo"), torch.device("cpu"))
     inputs = [[gradients(rank, [[elements + n]], seed=n)[0] for rank in range(HERE.size)] for n in range(count)]
     flats = [by_rank[HERE.rank].clone() for by_rank in inputs]
@@ -75,23 +75,14 @@ def in_flight(count: int, elements: int) -> bool:
     return in_place and all(same_bits(r, folded(i, 3.0)) for r, i in zip(results, inputs, strict=True))
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-@pytest.mark.parametrize("elements", [1, 64])
-def test_means_in_flight_keep_their_order_and_their_lengths(trio, count, elements):
-    assert trio.run(in_flight, count, elements) == [True] * 3
-
-
-def part_of_a_larger_tensor() -> bool:
-    """On a rank: a view of 5 elements; its neighbours must not change."""
+@on_ranks(3, True)
+def test_padding_is_not_taken_from_the_neighbours() -> bool:
+    """A view of 5 elements; its neighbours must not change."""
     whole = torch.arange(20.0)
     _C.Mean(group_of("gloo"), torch.device("cpu")).start(whole[7:12], 1.0).finish()
     expected = torch.arange(20.0)
     expected[7:12] *= 3
     return same_bits(whole, expected)
-
-
-def test_padding_is_not_taken_from_the_neighbours(trio):
-    assert trio.run(part_of_a_larger_tensor) == [True] * 3
 
 
 # Folding exchanged shards: the kernel's bits for every dtype a gradient can have.
@@ -158,8 +149,11 @@ def test_a_dense_gradient_of_a_sparse_layer_is_named(world_of):
 # When collectives ended, on every kind of backend: after they were launched, before the step was over.
 
 
-def ordered(backend: str, overlap: bool, rank_order: bool) -> bool:
-    """On a rank: launched <= done <= finished for each of several buckets."""
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize(("backend", "rank_order"), [("ringdp", True), ("gloo", True), ("gloo", False)])
+@on_ranks(3, True)
+def test_times_are_in_order(backend: str, overlap: bool, rank_order: bool) -> bool:
+    """Launched <= done <= finished for each of several buckets."""
     parameters = [torch.zeros(20000, requires_grad=True) for _ in range(4)]
     reducer = reducer_of(parameters, backend, bucket_limits=[1], overlap=overlap, rank_order=rank_order)
     backward(reducer, parameters, [torch.ones(20000)] * 4)
@@ -167,9 +161,3 @@ def ordered(backend: str, overlap: bool, rank_order: bool) -> bool:
     assert len(times["buckets"]) == 4
     in_order = all(r <= launched <= done <= times["finished"] for r, launched, done in times["buckets"])
     return in_order and times["forward"] <= times["backward"] <= times["computed"] <= times["finished"]
-
-
-@pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize(("backend", "rank_order"), [("ringdp", True), ("gloo", True), ("gloo", False)])
-def test_times_are_in_order(trio, backend, overlap, rank_order):
-    assert trio.run(ordered, backend, overlap, rank_order) == [True] * 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, group_of
+from ranks import HERE, group_of, on_ranks
 from rig import backward, folded, gradients, reducer_of, same_bits
 
 
@@ -28,8 +28,9 @@ def test_a_gradient_that_arrives_twice_is_named(world_of):
     assert "mark a variable ready only once" in said and "index 1 with name p1" in said
 
 
-def in_parts() -> bool:
-    """On a rank: one forward pass, two backward passes through disjoint parameters: one reduction."""
+@on_ranks(3, True)
+def test_parts_of_a_graph_may_be_differentiated_one_by_one() -> bool:
+    """One forward pass, two backward passes through disjoint parameters: one reduction."""
     parameters = [torch.zeros(2, requires_grad=True) for _ in range(2)]
     reducer = reducer_of(parameters)
     reducer.prepare_for_forward()
@@ -38,10 +39,6 @@ def in_parts() -> bool:
         (parameters[index] * (HERE.rank + index)).sum().backward()
     reducer.check_finished()
     return [p.grad.tolist() for p in parameters] == [[1.0, 1.0], [2.0, 2.0]]
-
-
-def test_parts_of_a_graph_may_be_differentiated_one_by_one(trio):
-    assert trio.run(in_parts) == [True] * 3
 
 
 def static_counts() -> tuple[list[float], list[float], str]:
@@ -76,8 +73,9 @@ def test_a_static_graph_waits_for_as_many_firings_as_in_its_first_pass(world_of)
         assert "training graph has changed" in said and "p0" in said
 
 
-def orders() -> list[list[int]]:
-    """On a rank: the order in which gradients of two steps arrived."""
+@on_ranks(2, [[1, 0, 2], [0, 2, 1]])
+def test_the_order_of_arrival_is_known() -> list[list[int]]:
+    """The order in which gradients of two steps arrived."""
     parameters = [torch.zeros(2, requires_grad=True) for _ in range(3)]
     reducer = reducer_of(parameters)
     seen = []
@@ -88,10 +86,6 @@ def orders() -> list[list[int]]:
             parameters[index].sum().backward()
         seen.append(reducer.arrival_order())
     return seen
-
-
-def test_the_order_of_arrival_is_known(world_of):
-    assert world_of(2).run(orders) == [[[1, 0, 2], [0, 2, 1]]] * 2
 
 
 def missing() -> str:
@@ -133,8 +127,9 @@ def test_usage_is_agreed_by_all_ranks_in_every_step(trio):
         assert trio.run(globally_unused, as_view) == [expected] * 3
 
 
-def used_before_the_synchronised_step() -> list[float]:
-    """On a rank: a parameter that only a micro-batch under no_sync has used counts as used."""
+@on_ranks(3, [6.0, 6.0])
+def test_micro_batches_count() -> list[float]:
+    """A parameter that only a micro-batch under no_sync has used counts as used."""
     parameters = [torch.zeros(2, requires_grad=True) for _ in range(2)]
     reducer = reducer_of(parameters, find_unused=True)
     (parameters[0] * 6.0).sum().backward()
@@ -142,15 +137,14 @@ def used_before_the_synchronised_step() -> list[float]:
     return parameters[0].grad.tolist()
 
 
-def test_micro_batches_count(trio):
-    assert trio.run(used_before_the_synchronised_step) == [[6.0, 6.0]] * 3
-
-
 # What the sum is divided by: ranks, an agreed number, and numbers that cannot be.
 
 
-def divided_by(own: float, backend: str) -> bool:
-    """On a rank: an all_reduce that is under way gives the divisor of one step; the next is divided by the ranks."""
+@pytest.mark.parametrize("backend", ["ringdp", "gloo"])
+@pytest.mark.parametrize("own", [1.0, 7.5])
+@on_ranks(3, True)
+def test_an_agreed_number_divides_once(own: float, backend: str) -> bool:
+    """An all_reduce that is under way gives the divisor of one step; the next is divided by the ranks."""
     parameter = torch.zeros(50, requires_grad=True)
     reducer = reducer_of([parameter], backend)
     inputs = [gradients(rank, [[50]])[0] for rank in range(HERE.size)]
@@ -161,12 +155,6 @@ def divided_by(own: float, backend: str) -> bool:
     parameter.grad = None
     backward(reducer, [parameter], [inputs[HERE.rank]])
     return first and same_bits(parameter.grad, folded(inputs, 3))
-
-
-@pytest.mark.parametrize("backend", ["ringdp", "gloo"])
-@pytest.mark.parametrize("own", [1.0, 7.5])
-def test_an_agreed_number_divides_once(trio, own, backend):
-    assert trio.run(divided_by, own, backend) == [True] * 3
 
 
 def refused(own: float) -> str:

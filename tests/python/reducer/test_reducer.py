@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import BACKENDS, HERE
+from ranks import BACKENDS, HERE, on_ranks
 from rig import backward, folded, gradients, reducer_of, same_bits
 
 MIB = 1 << 20
@@ -30,8 +30,9 @@ def test_buckets_serve_from_the_first_step_in_reverse_order(trio):
     assert trio.run(first_layout) == [(layout, len(layout))] * 3
 
 
-def given_layout() -> list[list[int]]:
-    """On a rank: buckets of a layout that is given, after a step in another order."""
+@on_ranks(3, [[1, 3], [0], [2]])
+def test_a_layout_that_is_given_stays() -> list[list[int]]:
+    """Buckets of a layout that is given, after a step in another order."""
     parameters = [torch.zeros(4, requires_grad=True) for _ in range(4)]
     reducer = reducer_of(parameters, layout=[[1, 3], [0], [2]], bucket_limits=[1])
     for _ in range(2):
@@ -39,12 +40,9 @@ def given_layout() -> list[list[int]]:
     return reducer.layout()
 
 
-def test_a_layout_that_is_given_stays(trio):
-    assert trio.run(given_layout) == [[[1, 3], [0], [2]]] * 3
-
-
-def freed() -> bool:
-    """On a rank: a reducer leaves no hook and no cycle behind."""
+@on_ranks(3, True)
+def test_nothing_is_left_behind() -> bool:
+    """A reducer leaves no hook and no cycle behind."""
     parameter = torch.zeros(4, requires_grad=True)
     reducer = reducer_of([parameter])
     backward(reducer, [parameter], [torch.ones(4)])
@@ -54,10 +52,6 @@ def freed() -> bool:
     parameter.grad = None
     (parameter * float(HERE.rank)).sum().backward()
     return gone() is None and parameter.grad.tolist() == [float(HERE.rank)] * 4
-
-
-def test_nothing_is_left_behind(trio):
-    assert trio.run(freed) == [True] * 3
 
 
 def late_static_graph() -> str:
@@ -105,7 +99,8 @@ def test_buckets_follow_the_first_arrival_once(trio, order, as_view):
     assert trio.run(in_order, order, as_view) == [([False, True, False], buckets, True)] * 3
 
 
-def never_with_unused() -> list[bool]:
+@on_ranks(2, [False] * 3)
+def test_the_search_for_unused_parameters_keeps_the_layout() -> list[bool]:
     parameters = [torch.zeros(4, requires_grad=True) for _ in range(2)]
     reducer = reducer_of(parameters, find_unused=True)
     rebuilt = []
@@ -118,12 +113,9 @@ def never_with_unused() -> list[bool]:
     return rebuilt
 
 
-def test_the_search_for_unused_parameters_keeps_the_layout(world_of):
-    assert world_of(2).run(never_with_unused) == [[False] * 3] * 2
-
-
-def another_group() -> bool:
-    """On a rank: a failed step is forgotten; two of three ranks go on in a group of their own."""
+@on_ranks(3, True)
+def test_a_reducer_moves_to_another_group() -> bool:
+    """A failed step is forgotten; two of three ranks go on in a group of their own."""
     parameters = [torch.zeros(shape, requires_grad=True) for shape in SHAPES]
     reducer = reducer_of(parameters)
     backward(reducer, parameters, gradients(HERE.rank, SHAPES))
@@ -144,10 +136,6 @@ def another_group() -> bool:
     # torch hashes how many groups a rank is in into the names of some: it has to be the same on all for later tests.
     dist.destroy_process_group(pair)
     return right
-
-
-def test_a_reducer_moves_to_another_group(trio):
-    assert trio.run(another_group) == [True] * 3
 
 
 # Gradients arrive in another order on each rank; buckets are laid out as on rank 0.
@@ -207,7 +195,8 @@ def test_bytes_are_those_of_the_gradients_and_of_the_memory(trio):
     assert trio.run(facts, "gloo") == [([(52, 60), (20, 0)], numbers, [0, 1, 2], "exchanged")] * 3
 
 
-def changing_graph() -> list[int]:
+@on_ranks(2, [0, 0, 1])
+def test_a_graph_that_changes_is_noticed() -> list[int]:
     parameters = [torch.zeros(2, requires_grad=True) for _ in range(2)]
     reducer = reducer_of(parameters, find_unused=True)
     changed = []
@@ -218,10 +207,6 @@ def changing_graph() -> list[int]:
         loss.backward()
         changed.append(reducer.stats()["unused_changed"])
     return changed
-
-
-def test_a_graph_that_changes_is_noticed(world_of):
-    assert world_of(2).run(changing_graph) == [[0, 0, 1]] * 2
 
 
 # Error messages name parameters, and keep the words that users and tests look for.
@@ -271,11 +256,8 @@ def test_long_lists_are_cut(world_of):
     assert "p0, p1" in said and "and 29 more" in said
 
 
-def test_nothing_is_said_when_nothing_is_open(world_of):
-    assert world_of(1).run(quiet) == [True]
-
-
-def quiet() -> bool:
+@on_ranks(1, True)
+def test_nothing_is_said_when_nothing_is_open() -> bool:
     parameters = [torch.zeros(2, requires_grad=True)]
     reducer = reducer_of(parameters)
     for _ in range(3):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ranks import BACKENDS, HERE
+from ranks import BACKENDS, HERE, on_ranks
 from rig import _C, backward, folded, gradients, reducer_of, same_bits
 
 SHAPES = [[40, 30], [7], [3000], [1, 5]]
@@ -44,7 +44,8 @@ def test_shards_are_parts_of_the_mean(trio, backend, dtype, limit, count):
     assert sum(len(right) for right, _, _ in said) >= len(SHAPES)
 
 
-def after_dropping() -> tuple[bool, list[bool]]:
+@on_ranks(3, (True, [False] * 4))
+def test_dropped_shards_are_gone() -> tuple[bool, list[bool]]:
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
     reducer = reducer_of(parameters, shard_block=_C.shard_block())
     backward(reducer, parameters, gradients(HERE.rank, SHAPES))
@@ -52,20 +53,13 @@ def after_dropping() -> tuple[bool, list[bool]]:
     return all(s is None for s in reducer.shards()), reducer.used()
 
 
-def test_dropped_shards_are_gone(trio):
-    assert trio.run(after_dropping) == [(True, [False] * 4)] * 3
-
-
-def after_zeroing() -> tuple[bool, list[bool]]:
+@on_ranks(3, (True, [True] * 4))
+def test_zeroed_shards_stay_and_are_used() -> tuple[bool, list[bool]]:
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
     reducer = reducer_of(parameters, shard_block=_C.shard_block())
     backward(reducer, parameters, gradients(HERE.rank, SHAPES))
     reducer.zero_shards()
     return all(s is not None and not s.any() for s in reducer.shards()), reducer.used()
-
-
-def test_zeroed_shards_stay_and_are_used(trio):
-    assert trio.run(after_zeroing) == [(True, [True] * 4)] * 3
 
 
 def taken(with_sinks: bool) -> tuple[int, list[int], bool, bool]:
@@ -102,17 +96,14 @@ def test_parts_may_be_taken_in_place_of_shards(trio, with_sinks):
         assert passes == 1 and came == sorted(came) and len(came) > 1 and none and kept
 
 
-def unused_somewhere() -> list[bool]:
-    """On a rank: parameter 1 is used by rank 1 only, parameter 3 by none."""
+@on_ranks(3, [True, True, True, False])
+def test_what_no_rank_uses_stays_absent() -> list[bool]:
+    """Parameter 1 is used by rank 1 only, parameter 3 by none."""
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
     reducer = reducer_of(parameters, shard_block=_C.shard_block(), find_unused=True)
     given = gradients(HERE.rank, SHAPES)
     backward(reducer, parameters, [given[0], given[1] if HERE.rank == 1 else None, given[2], None])
     return reducer.used()
-
-
-def test_what_no_rank_uses_stays_absent(trio):
-    assert trio.run(unused_somewhere) == [[True, True, True, False]] * 3
 
 
 def widened() -> list[bool]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp import _native
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
@@ -128,8 +128,10 @@ def test_pieces_are_flat():
         _C.block_squares(torch.ones(2, 2))
 
 
-def scaled(stage: int) -> bool:
-    """On a rank: three scaled steps are those without a scale, which is a power of two."""
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@on_ranks(3, True)
+def test_a_scale_changes_no_bit(stage: int) -> bool:
+    """Three scaled steps are those without a scale, which is a power of two."""
     ddp = wrapped(stage)
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
     scaler = GradScaler("cpu", init_scale=256.0)
@@ -143,12 +145,9 @@ def scaled(stage: int) -> bool:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_scale_changes_no_bit(trio, stage):
-    assert trio.run(scaled, stage) == [True] * 3
-
-
-def overflowing(stage: int) -> tuple[bool, float]:
-    """On a rank: one gradient is infinite; whether parameters stay, and the scale afterwards."""
+@on_ranks(3, (True, 128.0))
+def test_an_overflow_anywhere_skips_the_step_everywhere(stage: int) -> tuple[bool, float]:
+    """One gradient is infinite; whether parameters stay, and the scale afterwards."""
     ddp = wrapped(stage)
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
     before = values(ddp)
@@ -160,11 +159,6 @@ def overflowing(stage: int) -> tuple[bool, float]:
     scaler.step(optimizer)
     scaler.update()
     return all(same(a, b) for a, b in zip(values(ddp), before, strict=True)), scaler.get_scale()
-
-
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_an_overflow_anywhere_skips_the_step_everywhere(trio, stage):
-    assert trio.run(overflowing, stage) == [(True, 128.0)] * 3
 
 
 class WithASmallHalf(torch.nn.Module):

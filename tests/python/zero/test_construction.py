@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero import registry
 from ringdp.zero.sharded_model import Construction
@@ -51,8 +51,10 @@ class Learned(nn.Module):
         return self.back(self.norm(self.recurrent(h)[0].flatten(0, 1)))
 
 
-def from_meta(init_sync: bool) -> list[str]:
-    """On a rank: names whose values are not those of the model built whole with this seed."""
+@pytest.mark.parametrize("init_sync", [True, False])
+@on_ranks(3, [])
+def test_a_meta_model_begins_as_if_it_had_been_built_whole(init_sync: bool) -> list[str]:
+    """Names whose values are not those of the model built whole with this seed."""
     torch.manual_seed(5)
     whole = Learned()
     expected, after = whole.state_dict(), torch.get_rng_state()
@@ -68,12 +70,8 @@ def from_meta(init_sync: bool) -> list[str]:
     return wrong + ([] if same(ddp(x), whole(x)) else ["output"])
 
 
-@pytest.mark.parametrize("init_sync", [True, False])
-def test_a_meta_model_begins_as_if_it_had_been_built_whole(trio, init_sync):
-    assert trio.run(from_meta, init_sync) == [[]] * 3
-
-
-def begun_by_function() -> list[Any]:
+@on_ranks(2, [8, "Frozen", True])
+def test_a_function_may_give_the_first_values() -> list[Any]:
     seen: list[str] = []
 
     def init(module: nn.Module) -> None:
@@ -85,12 +83,13 @@ def begun_by_function() -> list[Any]:
     return [seen.count("Linear"), seen[0], all(bool((v == 3).all()) for v in ddp.full_state_dict().values())]
 
 
-def test_a_function_may_give_the_first_values(pair):
-    assert pair.run(begun_by_function) == [[8, "Frozen", True]] * 2
+@pytest.mark.parametrize("meta", [True, False])
+@on_ranks(2, [1, 6])
+def test_at_most_one_unit_is_whole_at_a_time(meta: bool) -> list[int]:
+    """The most units that had memory at a time while the model became shards, and how many there are.
 
-
-def peak_of(meta: bool) -> list[int]:
-    """On a rank: the most units that had memory at a time while the model became shards, and how many there are."""
+    A block is open from its first parameter to its last.
+    """
     most = 0
 
     class Counted(Construction):
@@ -111,30 +110,18 @@ def peak_of(meta: bool) -> list[int]:
     return [most, len(units)]
 
 
-@pytest.mark.parametrize("meta", [True, False])
-def test_at_most_one_unit_is_whole_at_a_time(pair, meta):
-    """A block is open from its first parameter to its last."""
-    assert pair.run(peak_of, meta) == [[1, 6]] * 2
-
-
-def from_other_seeds() -> list[str]:
+@on_ranks(3, [])
+def test_rank_0_gives_the_values() -> list[str]:
     ddp = DistributedDataParallel(fresh(MODELS["types"], seed=HERE.rank), zero_stage=3)
     expected = fresh(MODELS["types"], seed=0).state_dict()
     return [n for n, v in ddp.full_state_dict().items() if not same(v, expected[n])]
 
 
-def test_rank_0_gives_the_values(trio):
-    assert trio.run(from_other_seeds) == [[]] * 3
-
-
-def kept_apart() -> bool:
+@on_ranks(2, True)
+def test_equal_values_need_no_rank_0() -> bool:
     ddp = DistributedDataParallel(fresh(MODELS["stack"], seed=3), zero_stage=3, init_sync=False)
     expected = fresh(MODELS["stack"], seed=3).state_dict()
     return all(same(v, expected[n]) for n, v in ddp.full_state_dict().items())
-
-
-def test_equal_values_need_no_rank_0(pair):
-    assert pair.run(kept_apart) == [True] * 2
 
 
 def nobody_knows() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp import _native
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.flat import FlatParameters, bucketed, in_memory_order, order_of, shaped
@@ -24,8 +24,9 @@ def parameters() -> list[torch.nn.Parameter]:
     return [torch.nn.Parameter(t) for t in tensors]
 
 
-def moved() -> tuple[bool, bool, bool]:
-    """On a rank: values and strides stay; pieces are views of them; after a change of parts everybody has all."""
+@on_ranks(3, (True, True, True))
+def test_parameters_move_and_come_back_whole() -> tuple[bool, bool, bool]:
+    """Values and strides stay; pieces are views of them; after a change of parts everybody has all."""
     torch.manual_seed(1)
     own = parameters()
     before = [p.detach().clone(memory_format=torch.preserve_format) for p in own]
@@ -45,11 +46,8 @@ def moved() -> tuple[bool, bool, bool]:
     return stayed, views, all(same(p, b * 2) for p, b in zip(own, before, strict=True))
 
 
-def test_parameters_move_and_come_back_whole(trio):
-    assert trio.run(moved) == [(True, True, True)] * 3
-
-
-def put_elsewhere() -> bool:
+@on_ranks(3, True)
+def test_data_that_was_replaced_is_taken_back() -> bool:
     own = [torch.nn.Parameter(torch.ones(5000))]
     flat = FlatParameters(own, bucketed(own, 1, HERE.size), dist.group.WORLD)
     own[0].data = torch.full((5000,), 3.0)
@@ -58,12 +56,9 @@ def put_elsewhere() -> bool:
     return all(bool((tensor == 4).all()) for tensor in flat.tensors)
 
 
-def test_data_that_was_replaced_is_taken_back(trio):
-    assert trio.run(put_elsewhere) == [True] * 3
-
-
-def master_follows() -> bool:
-    """On a rank: what is written to a parameter outlives the next step, what the master knows beyond 16 bits too."""
+@on_ranks(3, True)
+def test_masters_follow_what_others_write() -> bool:
+    """What is written to a parameter outlives the next step, what the master knows beyond 16 bits too."""
     own = [torch.nn.Parameter(torch.ones(5000).bfloat16())]
     flat = FlatParameters(own, bucketed(own, 1, HERE.size), dist.group.WORLD, torch.float32)
     with torch.no_grad():
@@ -74,10 +69,6 @@ def master_follows() -> bool:
     whole = torch.full((5000,), 1 + 2**-12)
     whole[::2] = 7
     return all(same(t.detach(), whole[p.part]) for p, t in zip(flat.pieces, flat.tensors, strict=True))
-
-
-def test_masters_follow_what_others_write(trio):
-    assert trio.run(master_follows) == [True] * 3
 
 
 def test_buckets_are_of_one_dtype():
@@ -119,8 +110,9 @@ def test_row_major_order_has_one_name():
     assert order_of(torch.rand(2, 3).t()) == (1, 0)
 
 
-def parts_as_they_are() -> tuple[bool, bool]:
-    """On a rank: whether everybody has what each has written to its part; whether masters have stayed out of it."""
+@on_ranks(2, (True, True))
+def test_parts_are_gathered_as_they_are() -> tuple[bool, bool]:
+    """Whether everybody has what each has written to its part; whether masters have stayed out of it."""
     own = [torch.nn.Parameter(torch.zeros(5000, dtype=torch.bfloat16))]
     flat = FlatParameters(own, bucketed(own, 1, HERE.size), dist.group.WORLD, torch.float32)
     flat.own(0).fill_(HERE.rank + 1)
@@ -129,10 +121,6 @@ def parts_as_they_are() -> tuple[bool, bool]:
         work.wait()
     found = own[0].detach().float().unique().tolist()
     return found == list(range(1, HERE.size + 1)), not flat.fp32_copies[0].any()
-
-
-def test_parts_are_gathered_as_they_are(pair):
-    assert pair.run(parts_as_they_are) == [(True, True)] * 2
 
 
 def converted() -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
 from ringdp.zero.clip import clip_grad_norm_
@@ -176,8 +176,21 @@ def test_gradients_set_to_none_are_not_stepped(trio, stage):
         assert trio.run(skipping, stage, kind) == [[]] * 3, kind
 
 
-def adding_up(stage: int, which: str) -> list[str]:
-    """On a rank: two passes, between which some gradients or all are set to None, or dropped within the second one."""
+def mean_of(step: int) -> list[torch.Tensor]:
+    net = model()
+
+    def of_step(module: nn.Module, rank: int, _: int, micro: int) -> torch.Tensor:
+        return loss_of(module, rank, step, micro)
+
+    one_process(net, torch.optim.SGD(net.parameters(), lr=0.0), of_step, ranks=HERE.size, steps=1)
+    return [p.grad for p in net.parameters()]
+
+
+@pytest.mark.parametrize("which", ["some", "all", "within"])
+@pytest.mark.parametrize("stage", [2, 3])
+@on_ranks(3, [])
+def test_what_was_set_to_none_begins_anew(stage: int, which: str) -> list[str]:
+    """Two passes, between which some gradients or all are set to None, or dropped within the second one."""
     ddp = wrapped(stage)
     optimizer = optimizer_for(ddp)
     plain = model()
@@ -200,22 +213,6 @@ def adding_up(stage: int, which: str) -> list[str]:
     return differences(ddp, optimizer, plain, alone)
 
 
-def mean_of(step: int) -> list[torch.Tensor]:
-    net = model()
-
-    def of_step(module: nn.Module, rank: int, _: int, micro: int) -> torch.Tensor:
-        return loss_of(module, rank, step, micro)
-
-    one_process(net, torch.optim.SGD(net.parameters(), lr=0.0), of_step, ranks=HERE.size, steps=1)
-    return [p.grad for p in net.parameters()]
-
-
-@pytest.mark.parametrize("which", ["some", "all", "within"])
-@pytest.mark.parametrize("stage", [2, 3])
-def test_what_was_set_to_none_begins_anew(trio, stage, which):
-    assert trio.run(adding_up, stage, which) == [[]] * 3
-
-
 def of_a_static_graph() -> list[str]:
     """On a rank: where nobody can tell whether the next pass has a gradient for what was dropped."""
     ddp = wrapped(2, static_graph=True)
@@ -234,8 +231,9 @@ def test_what_cannot_be_told_apart_is_refused(pair):
         assert all(".grad of 2.bias was set to None" in text and "zero_grad()" in text for text in said)
 
 
-def whose_wrapper_is_gone() -> list[bool]:
-    """On a rank: a model without its wrapper has no stand-ins; a second wrapper serves."""
+@on_ranks(2, [True] * 3)
+def test_stand_ins_go_with_their_wrapper() -> list[bool]:
+    """A model without its wrapper has no stand-ins; a second wrapper serves."""
     ddp = wrapped(2)
     module = ddp.module
     loss_of(ddp, HERE.rank, 0, 0).backward()
@@ -245,10 +243,6 @@ def whose_wrapper_is_gone() -> list[bool]:
     again = DistributedDataParallel(module, zero_stage=2)
     loss_of(again, HERE.rank, 0, 0).backward()
     return [there, gone, module[0].bias.grad is not None]
-
-
-def test_stand_ins_go_with_their_wrapper(pair):
-    assert pair.run(whose_wrapper_is_gone) == [[True] * 3] * 2
 
 
 def test_they_are_put_aside_and_come_back():

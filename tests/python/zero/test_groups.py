@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp.testing import one_process
 from ringdp.zero.groups import PieceState, check_members, copy_settings, numbered, of_pieces, settings
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -105,8 +105,10 @@ def exchanged(optimizer: torch.optim.Optimizer) -> None:
 CHANGES: list[Callable[[Any], None]] = [cleared, replaced, popped, edited, exchanged]
 
 
-def changed(stage: int) -> list[str]:
-    """On a rank: changes that are not as in one process."""
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@on_ranks(3, [])
+def test_changes_count(stage: int) -> list[str]:
+    """Changes that are not as in one process."""
     wrong = []
     for change in CHANGES:
         ddp, plain = wrapped(stage), model()
@@ -120,11 +122,6 @@ def changed(stage: int) -> list[str]:
         one_process(plain, alone, loss_of, ranks=HERE.size, steps=2)
         wrong += [f"{change.__name__}: {name}" for name in differences(ddp, optimizer, plain, alone)]
     return wrong
-
-
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_changes_count(trio, stage):
-    assert trio.run(changed, stage) == [[]] * 3
 
 
 def refusals(stage: int) -> tuple[list[str], list[str]]:

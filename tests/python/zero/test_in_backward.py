@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from ranks import BACKENDS, HERE
+from ranks import BACKENDS, HERE, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.clip import clip_grad_norm_
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -72,8 +72,11 @@ def step_of(kind: str, ddp: DistributedDataParallel, optimizer: ZeroOptimizer, s
     optimizer.step()
 
 
-def both_ways(kind: str, stage: int) -> list[str]:
-    """On a rank: what differs from the same without overlap."""
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("kind", ["schedules", "weights", "masters", "checkpoints"])
+@on_ranks(3, [])
+def test_the_bits_are_those_without_overlap(kind: str, stage: int) -> list[str]:
+    """What differs from the same without overlap."""
     found = []
     bf16 = {"master_dtype": torch.float32} if kind == "masters" else {}
     for overlap in (True, False):
@@ -87,12 +90,6 @@ def both_ways(kind: str, stage: int) -> list[str]:
             schedule.step()
         found.append(ddp.full_state_dict())
     return [name for name in found[0] if not torch.equal(found[0][name], found[1][name])]
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-@pytest.mark.parametrize("kind", ["schedules", "weights", "masters", "checkpoints"])
-def test_the_bits_are_those_without_overlap(trio, kind, stage):
-    assert trio.run(both_ways, kind, stage) == [[]] * 3
 
 
 def refusals() -> list[str]:
@@ -254,8 +251,9 @@ def test_stepped_values_are_not_used_by_the_rest_of_the_pass(pair):
     assert all("modified by an inplace operation" in said for said in pair.run(early))
 
 
-def dropped() -> tuple[bool, bool, list[str]]:
-    """On a rank: module pickled and copied; shards kept again after the optimizer is gone; another one's bits."""
+@on_ranks(2, (True, True, ["SGD"]))
+def test_an_optimizer_that_is_dropped_leaves_nothing_behind() -> tuple[bool, bool, list[str]]:
+    """Module pickled and copied; shards kept again after the optimizer is gone; another one's bits."""
     ddp = wrapped(2)
     optimizer = one_pass(ddp)
     steps(ddp, optimizer, 1)
@@ -266,10 +264,6 @@ def dropped() -> tuple[bool, bool, list[str]]:
     another = ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.0)
     loss_of(ddp, HERE.rank, 1, 0).backward()
     return copied, all(shard is not None for shard in ddp.reducer.shards()), [type(another.optim).__name__]
-
-
-def test_an_optimizer_that_is_dropped_leaves_nothing_behind(pair):
-    assert pair.run(dropped) == [(True, True, ["SGD"])] * 2
 
 
 def unfinished() -> list[str]:

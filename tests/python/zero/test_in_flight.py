@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import BACKENDS, HERE, World, group_of
+from ranks import BACKENDS, HERE, World, group_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
 from ringdp.zero.flat import FlatParameters, bucketed
@@ -72,8 +72,9 @@ def test_a_bucket_goes_and_comes_back(trio, backend):
         assert right
 
 
-def assigned() -> bool:
-    """On a rank: a value that was assigned to .data meanwhile is kept."""
+@on_ranks(2, True)
+def test_what_was_assigned_meanwhile_is_kept() -> bool:
+    """A value that was assigned to .data meanwhile is kept."""
     own, flat, away = rig("ringdp")
     away.start()
     own[0].data = torch.full((70, 60), 7.0)
@@ -82,12 +83,9 @@ def assigned() -> bool:
     return bool((own[0] == 7).all()) and bool((flat.whole(0)[: own[0].numel()] == 7).all())
 
 
-def test_what_was_assigned_meanwhile_is_kept(pair):
-    assert pair.run(assigned) == [True] * 2
-
-
-def never_started() -> str:
-    """On a rank: the error of a gather that cannot begin; its bucket stays readable."""
+@on_ranks(2, "cannot begin")
+def test_a_gather_that_cannot_begin_takes_nothing_away() -> str:
+    """The error of a gather that cannot begin; its bucket stays readable."""
     own, flat, away = rig("ringdp")
 
     def fails(_: torch.Tensor) -> None:
@@ -97,10 +95,6 @@ def never_started() -> str:
     said = errors_of(away.start)[0]
     assert own[0].sum().isfinite()
     return said
-
-
-def test_a_gather_that_cannot_begin_takes_nothing_away(pair):
-    assert pair.run(never_started) == ["cannot begin"] * 2
 
 
 def transposed() -> list[str]:
@@ -154,8 +148,10 @@ def test_bits_of_one_process(world_of, ranks, stage, backend):
     assert world_of(ranks).run(trained, stage, backend, "AdamW") == [[]] * ranks
 
 
-def with_an_idle_rank(stage: int) -> list[str]:
-    """On a rank: what is not as in one process where rank 1 has no samples in a step, so no forward pass to wait in."""
+@pytest.mark.parametrize("stage", [1, 2])
+@on_ranks(2, [])
+def test_a_rank_without_samples_waits_for_its_parameters(stage: int) -> list[str]:
+    """What is not as in one process where rank 1 has no samples in a step, so no forward pass to wait in."""
 
     def idle(rank: int, step: int) -> bool:
         return (rank, step) == (1, 1)
@@ -178,11 +174,6 @@ def with_an_idle_rank(stage: int) -> list[str]:
     return differences(ddp, optimizer, plain, alone)
 
 
-@pytest.mark.parametrize("stage", [1, 2])
-def test_a_rank_without_samples_waits_for_its_parameters(pair, stage):
-    assert pair.run(with_an_idle_rank, stage) == [[]] * 2
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_steps_inside_the_backward_pass(trio, backend):
     assert trio.run(trained, 2, backend, "AdamW", True) == [[]] * 3
@@ -192,8 +183,11 @@ def test_an_optimizer_that_torch_steps(trio):
     assert trio.run(trained, 2, "ringdp", "Adagrad") == [[]] * 3
 
 
-def of_model(kind: str, stage: int) -> list[str]:
-    """On a rank: as `trained`, of a model that is hard to divide."""
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("kind", ["tied", "twice", "frozen", "types", "strided", "segment reentrant"])
+@on_ranks(2, [])
+def test_models_that_are_hard_to_divide(kind: str, stage: int) -> list[str]:
+    """As `trained`, of a model that is hard to divide."""
     ddp = DistributedDataParallel(fresh(MODELS[kind]), zero_stage=stage, bucket_cap_mb=0.005)
     given = [p for p in ddp.parameters() if p.requires_grad]
     optimizer = ZeroOptimizer(given, torch.optim.AdamW, gather="forward", **ADAMW)
@@ -203,12 +197,6 @@ def of_model(kind: str, stage: int) -> list[str]:
     alone = torch.optim.AdamW([p for p in plain.parameters() if p.requires_grad], **ADAMW)
     one_process(plain, alone, loss_of, ranks=HERE.size, steps=3)
     return differences(ddp, optimizer, plain, alone)
-
-
-@pytest.mark.parametrize("stage", [1, 2])
-@pytest.mark.parametrize("kind", ["tied", "twice", "frozen", "types", "strided", "segment reentrant"])
-def test_models_that_are_hard_to_divide(pair, kind, stage):
-    assert pair.run(of_model, kind, stage) == [[]] * 2
 
 
 def in_order() -> list[list[str]]:
@@ -243,8 +231,10 @@ def readers() -> dict[str, Callable[[Any, ZeroOptimizer], object]]:
     }
 
 
-def read_by(way: str) -> bool:
-    """On a rank: whether the last layer can be read after this, or when step() has sent it again."""
+@pytest.mark.parametrize("way", readers())
+@on_ranks(2, True)
+def test_who_reads_waits(way: str) -> bool:
+    """Whether the last layer can be read after this, or when step() has sent it again."""
     ddp = wrapped(2, bucket_cap_mb=0.001)
     optimizer = lazy(ddp)
     steps(ddp, optimizer, 1)
@@ -255,11 +245,6 @@ def read_by(way: str) -> bool:
     if way == "step":
         optimizer.wait()
     return "4.weight" not in unread(ddp.module) and optimizer.exposed > 0
-
-
-@pytest.mark.parametrize("way", readers())
-def test_who_reads_waits(pair, way):
-    assert pair.run(read_by, way) == [True] * 2
 
 
 class Reaches(nn.Module):
@@ -293,8 +278,9 @@ def test_a_forward_that_reads_what_belongs_to_another_unit_is_told_so(pair):
         assert pair.run(reached, before, waits) == [None] * 2
 
 
-def in_groups() -> list[str]:
-    """On a rank: at stage 1, a bucket for each parameter: each is a group that was added later."""
+@on_ranks(2, [])
+def test_groups_that_are_added_later_and_micro_batches() -> list[str]:
+    """At stage 1, a bucket for each parameter: each is a group that was added later."""
     ddp = wrapped(1)
     first, *rest = ddp.parameters()
     optimizer = ZeroOptimizer([first], torch.optim.AdamW, gather="forward", **ADAMW)
@@ -312,12 +298,9 @@ def in_groups() -> list[str]:
     return differences(ddp, optimizer, plain, alone)
 
 
-def test_groups_that_are_added_later_and_micro_batches(pair):
-    assert pair.run(in_groups) == [[]] * 2
-
-
-def without_samples() -> list[str]:
-    """On a rank: the last one has no samples, and runs no forward pass that would wait."""
+@on_ranks(3, [])
+def test_a_rank_without_samples_waits_in_its_next_step() -> list[str]:
+    """The last one has no samples, and runs no forward pass that would wait."""
     ddp = wrapped(2)
     optimizer = lazy(ddp)
     last = HERE.rank == HERE.size - 1
@@ -335,12 +318,9 @@ def without_samples() -> list[str]:
     return differences(ddp, optimizer, plain, alone)
 
 
-def test_a_rank_without_samples_waits_in_its_next_step(trio):
-    assert trio.run(without_samples) == [[]] * 3
-
-
-def copied() -> bool:
-    """On a rank: a copy of the model is its own, and waits for nothing that the model waits for."""
+@on_ranks(2, True)
+def test_copies_of_the_model_are_free() -> bool:
+    """A copy of the model is its own, and waits for nothing that the model waits for."""
     ddp = wrapped(2)
     optimizer = lazy(ddp)
     steps(ddp, optimizer, 1)
@@ -356,10 +336,6 @@ def copied() -> bool:
     loss_of(other, 0, 0, 0)
     other.state_dict()
     return bool(unread(ddp.module)) and all(map(same, before, other.parameters()))
-
-
-def test_copies_of_the_model_are_free(pair):
-    assert pair.run(copied) == [True] * 2
 
 
 KEPT: dict[str, Any] = {}  # on a rank, between two calls

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -48,11 +48,8 @@ def test_state_is_that_of_one_process(trio, kind, given, stage, backend):
     "arguments", [{"bucket_cap_mb": 25}, {"overlap": False}, {"gradient_as_bucket_view": True}], ids=str
 )
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_buckets_and_overlap_change_no_bit(trio, stage, arguments):
-    assert trio.run(trained_with, stage, arguments) == [[]] * 3
-
-
-def trained_with(stage: int, arguments: dict[str, Any]) -> list[str]:
+@on_ranks(3, [])
+def test_buckets_and_overlap_change_no_bit(stage: int, arguments: dict[str, Any]) -> list[str]:
     return trained(stage, "ringdp", "AdamW", ADAMW, **arguments)
 
 
@@ -62,8 +59,9 @@ def test_any_number_of_ranks(world_of, ranks):
         assert world_of(ranks).run(trained, stage, "ringdp", "AdamW", ADAMW) == [[]] * ranks
 
 
-def over_stock() -> list[str]:
-    """On a rank: torch's wrapper over gloo, whose gradients are divided first."""
+@on_ranks(3, [])
+def test_over_torchs_wrapper_it_is_the_plain_optimizer() -> list[str]:
+    """Torch's wrapper over gloo, whose gradients are divided first."""
     ddp = Stock(model(), process_group=group_of("gloo"))
     optimizer = optimizer_for(ddp, process_group=group_of("gloo"))
     alone = Stock(model(), process_group=group_of("gloo"))
@@ -73,11 +71,8 @@ def over_stock() -> list[str]:
     return differences(ddp, optimizer, alone.module, plain)
 
 
-def test_over_torchs_wrapper_it_is_the_plain_optimizer(trio):
-    assert trio.run(over_stock) == [[]] * 3
-
-
-def without_wrapper() -> list[str]:
+@on_ranks(3, [])
+def test_no_wrapper_is_needed() -> list[str]:
     module, plain = model(), model()
     optimizer, alone = optimizer_for(module), torch.optim.AdamW(plain.parameters(), **ADAMW)
     for step in range(3):
@@ -88,12 +83,10 @@ def without_wrapper() -> list[str]:
     return differences(module, optimizer, plain, alone)
 
 
-def test_no_wrapper_is_needed(trio):
-    assert trio.run(without_wrapper) == [[]] * 3
-
-
-def accumulated(stage: int, quiet: bool) -> list[str]:
-    """On a rank: two micro-batches per step, the first under no_sync or not."""
+@pytest.mark.parametrize(("stage", "quiet"), [(1, True), (2, True), (2, False), (3, True), (3, False)])
+@on_ranks(3, [])
+def test_micro_batches_add_up(stage: int, quiet: bool) -> list[str]:
+    """Two micro-batches per step, the first under no_sync or not."""
     ddp = wrapped(stage)
     optimizer = optimizer_for(ddp)
     for step in range(2):
@@ -108,13 +101,10 @@ def accumulated(stage: int, quiet: bool) -> list[str]:
     return differences(ddp, optimizer, *reference("AdamW", 2, ADAMW, accumulate=2, sync_each=not quiet))
 
 
-@pytest.mark.parametrize(("stage", "quiet"), [(1, True), (2, True), (2, False), (3, True), (3, False)])
-def test_micro_batches_add_up(trio, stage, quiet):
-    assert trio.run(accumulated, stage, quiet) == [[]] * 3
-
-
-def weighted(stage: int) -> list[str]:
-    """On a rank: rank r has r + 1 samples, and the last has none."""
+@pytest.mark.parametrize("stage", [1, 2])
+@on_ranks(3, [])
+def test_weights_serve_at_every_stage(stage: int) -> list[str]:
+    """Rank r has r + 1 samples, and the last has none."""
     ddp = wrapped(stage)
     optimizer = optimizer_for(ddp)
     last = HERE.rank == HERE.size - 1
@@ -139,13 +129,9 @@ def weighted(stage: int) -> list[str]:
     return differences(ddp, optimizer, plain, alone)
 
 
-@pytest.mark.parametrize("stage", [1, 2])
-def test_weights_serve_at_every_stage(trio, stage):
-    assert trio.run(weighted, stage) == [[]] * 3
-
-
-def scheduled() -> list[str]:
-    """On a rank: a scheduler, a closure, and a group that is added later."""
+@on_ranks(3, [])
+def test_schedulers_closures_and_groups() -> list[str]:
+    """A scheduler, a closure, and a group that is added later."""
     results = []
     for stage in (0, 2, 3):
         ddp = wrapped(stage)
@@ -169,12 +155,10 @@ def scheduled() -> list[str]:
     return [str(i) for i, (a, *rest) in enumerate(zip(*results, strict=True)) if not all(same(a, b) for b in rest)]
 
 
-def test_schedulers_closures_and_groups(trio):
-    assert trio.run(scheduled) == [[]] * 3
-
-
-def of_a_part(stage: int, overlap: bool) -> list[str]:
-    """On a rank: an optimizer of some parameters, then of one more; the others stay as they are."""
+@pytest.mark.parametrize(("stage", "overlap"), [(1, False), (2, False), (3, False), (2, True), (3, True)])
+@on_ranks(3, [])
+def test_an_optimizer_of_a_part_steps_that_part(stage: int, overlap: bool) -> list[str]:
+    """An optimizer of some parameters, then of one more; the others stay as they are."""
     ddp, plain = wrapped(stage), model()
     last, *rest = [2, 1]
     parameters, others = list(ddp.parameters()), list(plain.parameters())
@@ -191,18 +175,15 @@ def of_a_part(stage: int, overlap: bool) -> list[str]:
     return differences(ddp, optimizer, plain, alone)
 
 
-@pytest.mark.parametrize(("stage", "overlap"), [(1, False), (2, False), (3, False), (2, True), (3, True)])
-def test_an_optimizer_of_a_part_steps_that_part(trio, stage, overlap):
-    assert trio.run(of_a_part, stage, overlap) == [[]] * 3
-
-
 def exploding(net: Any, rank: int, step: int, micro: int) -> torch.Tensor:
     """Infinities at the second step, that rank 0 and the others do not share, and NaN from then on."""
     return loss_of(net, rank, step, micro) * (float("-inf" if rank == 0 else "inf") if step == 1 else 1.0)
 
 
-def diverged(stage: int) -> list[str]:
-    """On a rank: what is not as in one process after a run that has met NaN."""
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@on_ranks(3, [])
+def test_a_run_that_diverges_has_the_bits_of_one_process(stage: int) -> list[str]:
+    """What is not as in one process after a run that has met NaN."""
     ddp, plain = wrapped(stage), model()
     optimizer = optimizer_for(ddp)
     for step in range(3):
@@ -215,13 +196,18 @@ def diverged(stage: int) -> list[str]:
     return differences(ddp, optimizer, plain, alone)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_run_that_diverges_has_the_bits_of_one_process(trio, stage):
-    assert trio.run(diverged, stage) == [[]] * 3
+def _loss16(net: Any, rank: int, step: int) -> torch.Tensor:
+    source = torch.Generator().manual_seed(100 * rank + step)
+    x = torch.randn(4, 12, generator=source).bfloat16()
+    return torch.nn.functional.mse_loss(net(x), x[:, :3].tanh())
 
 
-def in_bfloat16(stage: int, grad_dtype: torch.dtype | None) -> bool:
-    """On a rank: 16-bit parameters with a float32 master, against the same by hand."""
+@pytest.mark.parametrize(
+    ("stage", "grad_dtype"), [(1, None), (2, None), (2, torch.float32), (3, None), (3, torch.float32)]
+)
+@on_ranks(3, True)
+def test_masters_keep_what_16_bits_cannot(stage: int, grad_dtype: torch.dtype | None) -> bool:
+    """16-bit parameters with a float32 master, against the same by hand."""
     ddp = DistributedDataParallel(model(torch.bfloat16), zero_stage=stage, grad_dtype=grad_dtype, bucket_cap_mb=0.01)
     optimizer = optimizer_for(ddp, master_dtype=torch.float32)
     plain = model(torch.bfloat16)
@@ -244,19 +230,6 @@ def in_bfloat16(stage: int, grad_dtype: torch.dtype | None) -> bool:
         for p, master in zip(plain.parameters(), masters, strict=True):
             p.data.copy_(master)
     return all(same(a, b) for a, b in zip(values(ddp), plain.parameters(), strict=True))
-
-
-def _loss16(net: Any, rank: int, step: int) -> torch.Tensor:
-    source = torch.Generator().manual_seed(100 * rank + step)
-    x = torch.randn(4, 12, generator=source).bfloat16()
-    return torch.nn.functional.mse_loss(net(x), x[:, :3].tanh())
-
-
-@pytest.mark.parametrize(
-    ("stage", "grad_dtype"), [(1, None), (2, None), (2, torch.float32), (3, None), (3, torch.float32)]
-)
-def test_masters_keep_what_16_bits_cannot(trio, stage, grad_dtype):
-    assert trio.run(in_bfloat16, stage, grad_dtype) == [True] * 3
 
 
 def unfinished() -> None:
@@ -285,12 +258,9 @@ def test_an_optimizer_that_is_older_than_the_wrapper_is_refused(pair):
         assert "after wrapping" in outcome.error
 
 
-def test_ranks_are_more_than_blocks(world_of):
+@on_ranks(4, True)
+def test_ranks_are_more_than_blocks() -> bool:
     """On a rank that owns nothing at all, everything works as well."""
-    assert world_of(4).run(tiny) == [True] * 4
-
-
-def tiny() -> bool:
     ddp = DistributedDataParallel(fresh(lambda: mlp(2)), zero_stage=2)
     optimizer = optimizer_for(ddp)
     steps(ddp, optimizer, 2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import parameters_hash
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -39,8 +39,9 @@ def freed(ddp: Any) -> bool:
     return True
 
 
-def between() -> list[bool]:
-    """On a rank: what is freed after what."""
+@on_ranks(2, [True] * 6)
+def test_parameters_are_there_in_between_only() -> list[bool]:
+    """What is freed after what."""
     ddp, optimizer = made("stack")
     found = [freed(ddp)]
     loss = loss_of(ddp, HERE.rank, 0, 0)
@@ -57,10 +58,6 @@ def between() -> list[bool]:
         loss_of(ddp, HERE.rank, 0, 0).backward()
     found.append(freed(ddp) and all(p.grad is not None for p in ddp.parameters()))
     return found
-
-
-def test_parameters_are_there_in_between_only(pair):
-    assert pair.run(between) == [[True] * 6] * 2
 
 
 def facts() -> list[Any]:
@@ -88,8 +85,9 @@ def test_units_are_gathered_once_per_pass_and_ahead_of_use(pair):
         assert [u for u in backward if u != "(model)"] == list(inner[::-1])
 
 
-def at_most() -> int:
-    """On a rank: the most units that had memory when one began, beside the root's."""
+@on_ranks(2, 2)
+def test_one_unit_is_in_use_and_one_on_its_way() -> int:
+    """The most units that had memory when one began, beside the root's."""
     ddp, optimizer = made("stack")
     most = 0
 
@@ -103,10 +101,6 @@ def at_most() -> int:
             module.register_full_backward_hook(count)
     steps(ddp, optimizer, 2)
     return most
-
-
-def test_one_unit_is_in_use_and_one_on_its_way(pair):
-    assert pair.run(at_most) == [2, 2]
 
 
 class Fails(torch.nn.Module):
@@ -134,8 +128,9 @@ class Fails(torch.nn.Module):
         raise ArithmeticError("backward")
 
 
-def after_errors() -> list[bool]:
-    """On a rank: steps that fail leave no trace in those that follow."""
+@on_ranks(2, [True] * 4)
+def test_passes_that_raise_leave_nothing_behind() -> list[bool]:
+    """Steps that fail leave no trace in those that follow."""
     ddp = DistributedDataParallel(fresh(Fails), zero_stage=3)
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
     found = []
@@ -153,12 +148,9 @@ def after_errors() -> list[bool]:
     return found
 
 
-def test_passes_that_raise_leave_nothing_behind(pair):
-    assert pair.run(after_errors) == [[True] * 4] * 2
-
-
-def backward_twice() -> list[bool]:
-    """On a rank: the same graph again, and two graphs at once."""
+@on_ranks(2, [True] * 3)
+def test_a_graph_may_be_walked_twice_and_beside_another() -> list[bool]:
+    """The same graph again, and two graphs at once."""
     ddp, _ = made("stack")
     loss = loss_of(ddp, HERE.rank, 0, 0)
     loss.backward(retain_graph=True)
@@ -172,10 +164,6 @@ def backward_twice() -> list[bool]:
     both.backward()
     doubled = [torch.equal(a * 2, b) for a, b in zip(once, ddp.reducer.shards(), strict=True)]
     return [all(again), all(doubled), freed(ddp)]
-
-
-def test_a_graph_may_be_walked_twice_and_beside_another(pair):
-    assert pair.run(backward_twice) == [[True] * 3] * 2
 
 
 def apart() -> None:
@@ -192,8 +180,9 @@ def test_ranks_that_gather_different_units_are_told(world_of):
         assert "rank 0: blocks.0" in outcome.error and "rank 1: blocks.2" in outcome.error
 
 
-def whole_again() -> list[bool]:
-    """On a rank: the context, with writes and without."""
+@on_ranks(2, [True] * 6)
+def test_parameters_can_be_read_and_written_inside_a_context() -> list[bool]:
+    """The context, with writes and without."""
     ddp, _ = made("tied")
     before = ddp.full_state_dict()
     plain = fresh(MODELS["tied"]).state_dict()
@@ -212,18 +201,11 @@ def whole_again() -> list[bool]:
     return [*found, freed(ddp)]
 
 
-def test_parameters_can_be_read_and_written_inside_a_context(pair):
-    assert pair.run(whole_again) == [[True] * 6] * 2
-
-
-def compiled() -> bool:
+@on_ranks(2, True)
+def test_torch_compile_runs_it_uncompiled() -> bool:
     ddp, _ = made("stack")
     x = torch.ones(2, 12)
     return same(torch.compile(ddp, backend="eager")(x), ddp(x))
-
-
-def test_torch_compile_runs_it_uncompiled(pair):
-    assert pair.run(compiled) == [True] * 2
 
 
 def hashes() -> tuple[str, str, str]:
@@ -268,8 +250,9 @@ class Broken(torch.autograd.Function):
         raise RuntimeError("broken off")
 
 
-def after_a_broken_pass() -> tuple[bool, bool]:
-    """On a rank: whether values that are loaded after a backward pass that died are those that are collected."""
+@on_ranks(2, (True, True))
+def test_what_a_broken_pass_has_left_is_not_taken_as_current() -> tuple[bool, bool]:
+    """Whether values that are loaded after a backward pass that died are those that are collected."""
     ddp, _ = made("stack")
     hook = next(iter(ddp.module.children())).register_forward_hook(lambda module, inputs, output: Broken.apply(output))
     try:
@@ -281,10 +264,6 @@ def after_a_broken_pass() -> tuple[bool, bool]:
     ddp.module.load_state_dict(loaded)
     found = ddp.full_state_dict()
     return all(same(found[name], value) for name, value in loaded.items()), freed(ddp)
-
-
-def test_what_a_broken_pass_has_left_is_not_taken_as_current(pair):
-    assert pair.run(after_a_broken_pass) == [(True, True)] * 2
 
 
 def assigned(how: str) -> str:
@@ -379,8 +358,9 @@ def test_what_does_not_fit_is_said_as_ever(pair):
         assert missing == ["first.bias"] and right and unchanged
 
 
-def trained_on() -> list[bool]:
-    """On a rank: masters follow what was loaded."""
+@on_ranks(2, [True, True])
+def test_masters_follow() -> list[bool]:
+    """Masters follow what was loaded."""
     ddp = DistributedDataParallel(fresh(MODELS["stack"]).bfloat16(), zero_stage=3)
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, master_dtype=torch.float32, **ADAMW)
     ddp.module.load_state_dict({n: torch.full_like(v, 2) for n, v in ddp.full_state_dict().items()})
@@ -394,10 +374,6 @@ def trained_on() -> list[bool]:
         all(bool((t == 2).all()) for t in masters),
         all(bool((v == 2).all()) for v in ddp.full_state_dict().values()),
     ]
-
-
-def test_masters_follow(pair):
-    assert pair.run(trained_on) == [[True, True]] * 2
 
 
 def copied() -> list[str]:
@@ -426,11 +402,8 @@ class Named(torch.nn.Module):
         return x @ self.w + self.v.sum()
 
 
-def twice_named() -> bool:
+@on_ranks(3, True)
+def test_a_parameter_under_two_names_is_loaded() -> bool:
     ddp = DistributedDataParallel(Named(), zero_stage=3)
     ddp.module.load_state_dict({"w": torch.full((40, 40), 3.0), "v": torch.full((40, 40), 3.0)})
     return all(same(value, torch.full((40, 40), 3.0)) for value in ddp.full_state_dict().values())
-
-
-def test_a_parameter_under_two_names_is_loaded(trio):
-    assert trio.run(twice_named) == [True] * 3

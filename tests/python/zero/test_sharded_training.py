@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp.testing import one_process
 from ringdp.zero.clip import clip_grad_norm_
 from small_models import fresh, loss_of
@@ -53,8 +53,10 @@ def test_any_number_of_ranks(world_of, ranks):
         assert world_of(ranks).run(trained, kind) == [[]] * ranks
 
 
-def accumulated(quiet: bool) -> list[str]:
-    """On a rank: two micro-batches per step, the first under no_sync or not."""
+@pytest.mark.parametrize("quiet", [True, False])
+@on_ranks(3, [])
+def test_micro_batches_add_up(quiet: bool) -> list[str]:
+    """Two micro-batches per step, the first under no_sync or not."""
     ddp, optimizer = made("stack")
     for step in range(2):
         optimizer.zero_grad()
@@ -65,12 +67,8 @@ def accumulated(quiet: bool) -> list[str]:
     return differences(ddp, optimizer, *alone("stack", 2, accumulate=2, sync_each=not quiet))
 
 
-@pytest.mark.parametrize("quiet", [True, False])
-def test_micro_batches_add_up(trio, quiet):
-    assert trio.run(accumulated, quiet) == [[]] * 3
-
-
-def clipped() -> list[str]:
+@on_ranks(3, [])
+def test_clipping_is_that_of_one_process() -> list[str]:
     ddp, optimizer = made("stack")
     for step in range(2):
         optimizer.zero_grad()
@@ -90,12 +88,9 @@ def clipped() -> list[str]:
     return differences(ddp, optimizer, plain, optimizer_alone)
 
 
-def test_clipping_is_that_of_one_process(trio):
-    assert trio.run(clipped) == [[]] * 3
-
-
-def with_empty_batches() -> list[str]:
-    """On a rank: summed losses of rank + 1 samples, and none on the last."""
+@on_ranks(3, [])
+def test_weights_and_ranks_without_samples() -> list[str]:
+    """Summed losses of rank + 1 samples, and none on the last."""
     ddp, optimizer = made("stack")
 
     def samples(rank: int, _: int = 0) -> int:
@@ -117,7 +112,3 @@ def with_empty_batches() -> list[str]:
         weights=samples,
     )
     return differences(ddp, optimizer, plain, other)
-
-
-def test_weights_and_ranks_without_samples(trio):
-    assert trio.run(with_empty_batches) == [[]] * 3

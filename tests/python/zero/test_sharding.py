@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.clip import clip_grad_norm_
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -16,8 +16,10 @@ from torch.nn.parallel import DistributedDataParallel as Stock
 from zero_rig import ADAMW, differences, model, reference, same, steps, wrapped
 
 
-def full_state(stage: int) -> tuple[bool, bool]:
-    """On a rank: whether the state is the model's, and stays when the model is trained on."""
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@on_ranks(3, (True, True))
+def test_full_state_is_a_copy(stage: int) -> tuple[bool, bool]:
+    """Whether the state is the model's, and stays when the model is trained on."""
     ddp = wrapped(stage)
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
     steps(ddp, optimizer, 1)
@@ -26,11 +28,6 @@ def full_state(stage: int) -> tuple[bool, bool]:
         now = {name: value.clone() for name, value in ddp.module.state_dict().items()}
     steps(ddp, optimizer, 1, start=1)
     return full.keys() == now.keys(), all(same(full[name], now[name]) for name in now)
-
-
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_full_state_is_a_copy(trio, stage):
-    assert trio.run(full_state, stage) == [(True, True)] * 3
 
 
 def refused(what: str) -> None:
@@ -53,27 +50,21 @@ def test_what_does_not_go_with_shards_is_named(pair, what, says):
         assert says in outcome.error
 
 
-def gone() -> bool:
-    """On a rank: after a backward pass at stage 2 no .grad has memory."""
+@on_ranks(3, True)
+def test_no_gradient_is_left_whole() -> bool:
+    """After a backward pass at stage 2 no .grad has memory."""
     ddp = wrapped(2)
     loss_of(ddp, HERE.rank, 0, 0).backward()
     held = ddp.memory()
     return 0 < held.gradients + held.padding < sum(p.nbytes for p in ddp.parameters())
 
 
-def test_no_gradient_is_left_whole(trio):
-    assert trio.run(gone) == [True] * 3
-
-
-def of_buckets() -> tuple[bool, int]:
+@on_ranks(2, (True, 2))
+def test_buckets_are_counted_with_their_padding() -> tuple[bool, int]:
     ddp = wrapped(2)
     layout = ddp.shard_layout()
     padded = [layout.padded(bucket) * 4 for bucket in range(len(layout.buckets))]
     return ddp.bucket_bytes() == padded, ddp.zero_stage
-
-
-def test_buckets_are_counted_with_their_padding(pair):
-    assert pair.run(of_buckets) == [(True, 2)] * 2
 
 
 def of_another_stage() -> list[str]:
@@ -151,8 +142,9 @@ def test_ignored_parameters_are_left_to_others(pair, stage):
         assert "parameter extra is not averaged by the wrapper" in said and stepped and clipped
 
 
-def delayed() -> int:
-    """On a rank: parameters that torch averages later than others are averaged, and so stepped."""
+@on_ranks(2, 1)
+def test_delayed_parameters_are_stepped() -> int:
+    """Parameters that torch averages later than others are averaged, and so stepped."""
     module = model()
     ddp = DistributedDataParallel(
         module,
@@ -161,10 +153,6 @@ def delayed() -> int:
         param_to_hook_all_reduce=module[0].weight,
     )
     return ZeroOptimizer(ddp.parameters(), torch.optim.SGD).stage
-
-
-def test_delayed_parameters_are_stepped(pair):
-    assert pair.run(delayed) == [1, 1]
 
 
 def of_another_group() -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ringdp
 import torch
-from ranks import BACKENDS, HERE, group_of
+from ranks import BACKENDS, HERE, group_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -16,8 +16,10 @@ from small_models import fresh, loss_of
 from zero_rig import ADAMW, differences, model, reference, same, steps, wrapped
 
 
-def from_one_process(stage: int) -> list[str]:
-    """On a rank: a state of one process is loaded, and training goes on as there."""
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@on_ranks(3, [])
+def test_torchs_state_is_loaded(stage: int) -> list[str]:
+    """A state of one process is loaded, and training goes on as there."""
     plain, alone = reference("AdamW", 2, ADAMW)
     ddp = wrapped(stage)
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1.0)
@@ -26,11 +28,6 @@ def from_one_process(stage: int) -> list[str]:
     wrong = differences(ddp, optimizer, plain, alone)
     steps(ddp, optimizer, 2, start=2)
     return wrong + differences(ddp, optimizer, *reference("AdamW", 4, ADAMW))
-
-
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_torchs_state_is_loaded(trio, stage):
-    assert trio.run(from_one_process, stage) == [[]] * 3
 
 
 def into_torch(to: int) -> tuple[bool, bool]:
@@ -57,8 +54,10 @@ def test_torch_takes_the_state(trio, to):
     assert trio.run(into_torch, to) == [(rank == to, True) for rank in range(3)]
 
 
-def complex_state(backend: str) -> bool:
-    """On a rank: whether the state of a complex parameter is that of torch's optimizer."""
+@pytest.mark.parametrize("backend", BACKENDS)
+@on_ranks(2, True)
+def test_complex_state_is_collected(backend: str) -> bool:
+    """Whether the state of a complex parameter is that of torch's optimizer."""
     pair = [torch.nn.Parameter(torch.arange(5) * (1 + 2j)) for _ in range(2)]
     for parameter in pair:
         parameter.grad = torch.arange(5) * (3 - 1j)
@@ -71,11 +70,6 @@ def complex_state(backend: str) -> bool:
         return True
     found, wanted = (optimizer.state_dict()["state"][0] for optimizer in (sharded, alone))
     return found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in wanted)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_complex_state_is_collected(pair, backend):
-    assert pair.run(complex_state, backend) == [True] * 2
 
 
 def saved_and_loaded(saved: dict[str, Any], weights: dict[str, torch.Tensor]) -> list[str]:
@@ -116,8 +110,9 @@ def test_unknown_targets_are_named(pair):
     assert all("to=7, must be a rank of 0..1" in said for said in pair.run(bad_target))
 
 
-def masters() -> bool:
-    """On a rank: the float32 copy is part of the state, and outlives a round trip."""
+@on_ranks(2, True)
+def test_masters_are_saved() -> bool:
+    """The float32 copy is part of the state, and outlives a round trip."""
     results = []
     module = model(torch.bfloat16)
     optimizer = ZeroOptimizer(module.parameters(), torch.optim.AdamW, master_dtype=torch.float32, **ADAMW)
@@ -141,12 +136,9 @@ def masters() -> bool:
     return all(same(results[0][i][k], results[1][i][k]) for i in results[0] for k in results[0][i])
 
 
-def test_masters_are_saved(pair):
-    assert pair.run(masters) == [True] * 2
-
-
-def by_other_keys() -> bool:
-    """On a rank: keys of the saved state are names, and come in another order; places in the groups count."""
+@on_ranks(2, True)
+def test_state_is_found_by_its_place_in_the_groups() -> bool:
+    """Keys of the saved state are names, and come in another order; places in the groups count."""
     plain, alone = reference("AdamW", 2, ADAMW)
     saved = alone.state_dict()
     keys = {number: f"key {number}" for number in reversed(saved["param_groups"][0]["params"])}
@@ -157,10 +149,6 @@ def by_other_keys() -> bool:
     ddp.module.load_state_dict(plain.state_dict())
     optimizer.load_state_dict(saved)
     return not differences(ddp, optimizer, plain, alone)
-
-
-def test_state_is_found_by_its_place_in_the_groups(pair):
-    assert pair.run(by_other_keys) == [True] * 2
 
 
 def stepped_once(*lengths: int) -> dict[str, Any]:
@@ -219,8 +207,10 @@ def groups_of(module: Frozen) -> list[dict[str, Any]]:
     return [{"params": [*module.frozen.parameters()]}, {"params": [*module.body.parameters(), module.empty]}]
 
 
-def of_parameters_that_nobody_steps(stage: int) -> list[str]:
-    """On a rank: Adagrad's state, which begins before the first step; consolidated, loaded and consolidated again."""
+@pytest.mark.parametrize("stage", [2, 3])
+@on_ranks(3, [])
+def test_state_of_what_nobody_steps_is_there(stage: int) -> list[str]:
+    """Adagrad's state, which begins before the first step; consolidated, loaded and consolidated again."""
     ddp, plain = DistributedDataParallel(fresh(Frozen), zero_stage=stage), fresh(Frozen)
     given = {"lr": 0.05, "initial_accumulator_value": 0.25}
     optimizer = ZeroOptimizer(groups_of(ddp.module), torch.optim.Adagrad, **given)
@@ -235,11 +225,6 @@ def of_parameters_that_nobody_steps(stage: int) -> list[str]:
     optimizer.load_state_dict(loaded)
     alone.load_state_dict(loaded)
     return first + differences(ddp, optimizer, plain, alone)
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_state_of_what_nobody_steps_is_there(trio, stage):
-    assert trio.run(of_parameters_that_nobody_steps, stage) == [[]] * 3
 
 
 # The table of resumes: what N ranks have saved at one stage goes on at any other N and stage as one process would.

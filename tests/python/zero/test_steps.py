@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from device_rig import Training, different, one_process
 from native import EXECUTORS
-from ranks import HERE, tell, values_of
+from ranks import HERE, on_ranks, tell, values_of
 from ringdp.zero import native
 from ringdp.zero.flat import FlatParameters, bucketed
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -44,8 +44,10 @@ def test_buckets_are_stepped_one_by_one(pair, prepared):
     assert pair.run(stepped, False, prepared) == [([True] * 3, 2 if prepared else 3, [False] * 3)] * 2
 
 
-def with_a_setting_that_has_changed(fuses: bool) -> bool:
-    """On a rank: whether the first step with a learning rate in a tensor rounds as torch's does."""
+@pytest.mark.parametrize("fuses", [False, True])
+@on_ranks(2, True)
+def test_settings_are_looked_at_before_it_is_decided_who_steps(fuses: bool) -> bool:
+    """Whether the first step with a learning rate in a tensor rounds as torch's does."""
     own = [torch.nn.Parameter(torch.zeros(1500)) for _ in range(2)]  # which hide no bit of a step
     for parameter in own:
         parameter.grad = torch.linspace(-1, 1, 1500)
@@ -65,11 +67,6 @@ def with_a_setting_that_has_changed(fuses: bool) -> bool:
     flat.gather_stepped(0).wait()
     torch.optim.Adam(own[1:], lr=torch.tensor(0.005)).step()
     return torch.equal(*own)
-
-
-@pytest.mark.parametrize("fuses", [False, True])
-def test_settings_are_looked_at_before_it_is_decided_who_steps(pair, fuses):
-    assert pair.run(with_a_setting_that_has_changed, fuses) == [True] * 2
 
 
 def described(fuses: bool, kind: str) -> str:
@@ -239,9 +236,10 @@ def test_parameters_may_come_in_the_next_forward_pass(world_of, stand_in):
     assert world.run(fused, stand_in, 2, "mlp", 1, "SPIN", FUSED, "forward") == [[]] * 2
 
 
-def resumed(library: str) -> list[str]:
-    """On a rank: what differs after a state was loaded that another number of steps has led to."""
-    training = Training(library, 2, overlap_with_ddp=True, **FUSED)
+@on_ranks(2, [], window_bytes=1 << 20)
+def test_a_loaded_state_is_counted_from_where_it_was(stand_in: str) -> list[str]:
+    """What differs after a state was loaded that another number of steps has led to."""
+    training = Training(stand_in, 2, overlap_with_ddp=True, **FUSED)
     training.steps(0, 2)
     training.optimizer.consolidate_state_dict()
     saved = [None if HERE.rank else training.optimizer.state_dict()]
@@ -254,19 +252,6 @@ def resumed(library: str) -> list[str]:
     return different(training.found(), one_process(3, **FUSED))
 
 
-def test_a_loaded_state_is_counted_from_where_it_was(world_of, stand_in):
-    assert world_of(2, window_bytes=1 << 20).run(resumed, stand_in) == [[]] * 2
-
-
-def by_torch(library: str, stage: int, overlap: bool, given: dict[str, Any]) -> list[str]:
-    """On a rank: what differs from one process on the device, to the last bit unless torch's fused step runs."""
-    training = Training(library, stage, overlap_with_ddp=overlap, **given)
-    training.steps(0, 3)
-    right = one_process(3, gpu=training.gpu, **given)
-    said = training.optimizer.describe()
-    return different(training.found(), right, exact="fused" not in given) + [said] * ("by torch" not in said)
-
-
 @pytest.mark.parametrize(
     ("stage", "overlap", "given"),
     [
@@ -274,8 +259,16 @@ def by_torch(library: str, stage: int, overlap: bool, given: dict[str, Any]) -> 
         *[(stage, True, ADAMW) for stage in (2, 3)],
     ],
 )
-def test_torch_steps_where_nothing_else_was_asked_for(world_of, stand_in, stage, overlap, given):
-    assert world_of(2, window_bytes=1 << 20).run(by_torch, stand_in, stage, overlap, given) == [[]] * 2
+@on_ranks(2, [], window_bytes=1 << 20)
+def test_torch_steps_where_nothing_else_was_asked_for(
+    stand_in: str, stage: int, overlap: bool, given: dict[str, Any]
+) -> list[str]:
+    """What differs from one process on the device, to the last bit unless torch's fused step runs."""
+    training = Training(stand_in, stage, overlap_with_ddp=overlap, **given)
+    training.steps(0, 3)
+    right = one_process(3, gpu=training.gpu, **given)
+    said = training.optimizer.describe()
+    return different(training.found(), right, exact="fused" not in given) + [said] * ("by torch" not in said)
 
 
 def said(library: str, kind: str, given: dict[str, Any], groups: int) -> tuple[str, bool]:

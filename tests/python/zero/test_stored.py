@@ -12,7 +12,7 @@ import ringdp
 import torch
 import torch.distributed as dist
 from odd_run import OPTIMIZERS, OddRun, model_of
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp.checkpoint import CheckpointError, Contents, Spec
 from ringdp.checkpoint.optimizer_state import Groups
 from ringdp.ddp.wrapper import DistributedDataParallel
@@ -267,8 +267,9 @@ def test_who_has_no_masters_goes_on_from_the_parameters_and_is_told(pair, tmp_pa
     assert checkpoint.read(tmp_path / "stepped").tensors["step"]["0.weight"] == 2
 
 
-def replaced() -> tuple[bool, bool]:
-    """On a rank: what users put into .data, or write to a 16-bit parameter, is what is offered."""
+@on_ranks(2, (True, True))
+def test_values_that_were_put_elsewhere_are_offered() -> tuple[bool, bool]:
+    """What users put into .data, or write to a 16-bit parameter, is what is offered."""
     module = nn.Linear(70, 60, dtype=torch.bfloat16)
     optimizer = ZeroOptimizer(module.parameters(), torch.optim.SGD, lr=0.1, master_dtype=torch.float32)
     module.weight.data = torch.full_like(module.weight, 3.0)
@@ -276,10 +277,6 @@ def replaced() -> tuple[bool, bool]:
     pieces = list(StoredParameters(optimizer._flats, names).pieces())
     offered = [piece.tensor.float().unique().tolist() for piece in pieces if piece.name == "weight"]
     return all(values == [3.0] for values in offered), len(offered) == 2 * bool(HERE.rank < 2)
-
-
-def test_values_that_were_put_elsewhere_are_offered(pair):
-    assert pair.run(replaced) == [(True, True)] * 2
 
 
 def half_a_model() -> str:

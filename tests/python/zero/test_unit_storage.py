@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import HERE, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.flat import in_memory_order
 from ringdp.zero.unit_storage import Blocks, Bucket, ShardedParameters, UnitStorage, bucket_plans
@@ -216,8 +216,9 @@ def test_shards_are_equal_parts_padding_included(trio):
     assert trio.run(parts) == [[True, 3]] * 3
 
 
-def lent() -> list[bool]:
-    """On a rank: a value given by all, of other strides; and one that was put elsewhere."""
+@on_ranks(3, [True] * 3)
+def test_values_can_be_given() -> list[bool]:
+    """A value given by all, of other strides; and one that was put elsewhere."""
     model = layers()
     storage = storage_of(model)
     storage.free()
@@ -242,12 +243,9 @@ def lent() -> list[bool]:
     return found
 
 
-def test_values_can_be_given(trio):
-    assert trio.run(lent) == [[True] * 3] * 3
-
-
-def reused() -> list[int]:
-    """On a rank: addresses of one unit's memory over time."""
+@on_ranks(2, 1)
+def test_memory_is_used_again() -> list[int]:
+    """Addresses of one unit's memory over time."""
     storage = storage_of(nn.Linear(64, 64))
     seen = set()
     for _ in range(4):
@@ -256,10 +254,6 @@ def reused() -> list[int]:
         storage.start()
         storage.wait()
     return len(seen)
-
-
-def test_memory_is_used_again(pair):
-    assert pair.run(reused) == [1, 1]
 
 
 def kept() -> list[bool]:
@@ -330,8 +324,9 @@ def test_pieces_of_all_ranks_are_the_parameters(trio):
         assert found == wanted
 
 
-def stepped() -> bool:
-    """On a rank: whether others see what this rank has written to its pieces, once units are gathered."""
+@on_ranks(2, True)
+def test_what_is_stepped_is_what_is_gathered() -> bool:
+    """Whether others see what this rank has written to its pieces, once units are gathered."""
     ddp, flat = held("stack")
     with torch.no_grad():
         for tensor in flat.tensors:
@@ -342,11 +337,8 @@ def stepped() -> bool:
     return all(bool((v == torch.tensor(0.1)).all()) for v in ddp.full_state_dict().values())
 
 
-def test_what_is_stepped_is_what_is_gathered(pair):
-    assert pair.run(stepped) == [True, True]
-
-
-def with_masters() -> bool:
+@on_ranks(2, True)
+def test_masters_are_rounded_into_shards() -> bool:
     ddp = DistributedDataParallel(fresh(MODELS["stack"]).bfloat16(), zero_stage=3)
     flat = ShardedParameters(ddp.sharded_model.trainable, dist.group.WORLD, torch.float32)
     with torch.no_grad():
@@ -357,10 +349,6 @@ def with_masters() -> bool:
         flat.restore_views(bucket)
     kept = all(bool((t == 1 + 2**-12).all()) for t in flat.tensors)
     return kept and all(bool((v == 1).all()) for v in ddp.full_state_dict().values())
-
-
-def test_masters_are_rounded_into_shards(pair):
-    assert pair.run(with_masters) == [True, True]
 
 
 def ranks_without_pieces() -> int:

@@ -12,6 +12,7 @@ import pytest
 import ringdp
 import torch
 import torch.distributed as dist
+from ranks import on_ranks
 from ringdp.tools.observe.run_log import History, RunLog, formula_of, memory_of
 from ringdp.tools.pages import report_page, run_file
 from ringdp.tools.pages.run_file import IN_FORMULA
@@ -74,14 +75,11 @@ def views():
     return memory_of(*stepped(functools.partial(Stock, gradient_as_bucket_view=True), torch.optim.SGD)).buckets
 
 
-def hidden():
+@on_ranks(2, None)
+def test_state_that_torch_shares_is_not_guessed():
     from torch.distributed.optim import ZeroRedundancyOptimizer  # imports torch.jit, which is slow and warns
 
     return memory_of(*stepped(Stock, ZeroRedundancyOptimizer, optimizer_class=torch.optim.SGD))
-
-
-def test_state_that_torch_shares_is_not_guessed(pair):
-    assert pair.run(hidden) == [None, None]
 
 
 class NeedsValues(torch.optim.SGD):
@@ -94,13 +92,10 @@ class NeedsValues(torch.optim.SGD):
         return super().step(closure)
 
 
-def unforetold():
+@on_ranks(2, None)
+def test_an_optimizer_that_needs_values_has_no_formula():
     ddp, optimizer = stepped(Stock, NeedsValues)
     return formula_of(ddp.module, optimizer, memory_of(ddp, optimizer), 2)
-
-
-def test_an_optimizer_that_needs_values_has_no_formula(pair):
-    assert pair.run(unforetold) == [None, None]
 
 
 def logged(wrapper=ringdp.DistributedDataParallel, steps=3, group=None, accumulate=1, **options):
@@ -135,7 +130,8 @@ def written(folder, stock, backend, **options):
     return str(file)
 
 
-def beside_another_hook():
+@on_ranks(2, [0.0, 1.0])
+def test_other_hooks_and_a_loss_that_is_used_again_do_not_matter():
     """The loss is one tensor, used again; another hook comes after the log's."""
     ddp = ringdp.DistributedDataParallel(nn.Linear(2, 2))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -146,10 +142,6 @@ def beside_another_hook():
         optimizer.step()
         log.step(loss.fill_(step))
     return log.history.losses
-
-
-def test_other_hooks_and_a_loss_that_is_used_again_do_not_matter(pair):
-    assert pair.run(beside_another_hook) == [[0.0, 1.0]] * 2
 
 
 @pytest.mark.parametrize("backend", ["ringdp", "gloo"])
@@ -225,17 +217,14 @@ def test_a_resumed_run_goes_on_with_its_history(pair):
     assert pair.run(resumed) == [[0.0, 1.0, 9.0], [1.0, 2.0, 9.0]]
 
 
-def not_finite():
+@on_ranks(2, ([0.5, None], [(2, None)]))
+def test_a_loss_that_is_no_number_is_json_s_null():
     log = logged(steps=1)
     log.step(float("nan"))
     log.validation(float("inf"))
     report = log.report()
     json.dumps(report, allow_nan=False)
     return report["history"]["losses"], report["history"]["validation"]
-
-
-def test_a_loss_that_is_no_number_is_json_s_null(pair):
-    assert pair.run(not_finite) == [([0.5, None], [(2, None)])] * 2
 
 
 def uneven():
