@@ -175,6 +175,15 @@ class World:
         return self.run(leave)
 
 
+def error_of(call: Callable[..., object], *arguments: object, kind: Any = RuntimeError) -> str:
+    """What it fails with, an error of this kind or of several; "" where it does not."""
+    try:
+        call(*arguments)
+    except kind as error:
+        return str(error)
+    return ""
+
+
 def on_ranks(
     ranks: int, gives: Any = None, *, error: str | tuple[str, ...] = (), **settings: object
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:

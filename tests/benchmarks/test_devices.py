@@ -37,7 +37,7 @@ from devices.table import BARS, LIMITS, bars_of, draw, line, roofline, rows_of
 from devices.team import LEAST_ROUNDS, MOST_CALLS, CandidateFailed, Entry, Rounds, Team, TeamLost, took
 from devices.worker import answer
 from programs import run
-from ranks import HERE, on_ranks
+from ranks import HERE, error_of, on_ranks
 from ringdp import _native
 from stand_in import loaded
 
@@ -187,28 +187,19 @@ def folded(inputs: list[torch.Tensor]) -> bytes:
     return total.numpy().tobytes()
 
 
-def refusal_of(call: Callable[[], None]) -> str:
-    """The sentence of a CoreError."""
-    try:
-        call()
-    except CoreError as error:
-        return str(error)
-    return ""
-
-
 def without_one(library: str) -> tuple[int, list[str]]:
     """In one process: what a rank says that waited in vain, whether an aborted wait leaves a record, and a refusal."""
     problem, said = Problem(world=2, count=COUNT), []
     with OneProcess(open_core(), StandInPlace(library), 2, [problem]) as ranks:
         ranks.launch(problem, [0], deadline_s=0.05)
         ranks.place.synchronize()
-        said.append(refusal_of(ranks.check))
+        said.append(error_of(ranks.check, kind=CoreError))
     with OneProcess(open_core(), StandInPlace(library), 2, [problem]) as ranks:
         ranks.launch(problem, [0], deadline_s=100)
         ranks.abort(0)
         ranks.place.synchronize()
         ranks.check()
-        said.append(refusal_of(lambda: ranks.launch(problem, blocks=65)))
+        said.append(error_of(lambda: ranks.launch(problem, blocks=65), kind=CoreError))
         return ranks.expired(0).set, said
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, group_of
+from ranks import HERE, error_of, group_of
 from redundancy import BACKEND, CLASSES, layers, noise, one, passed_on, sharded
 from ringdp.ddp.wrapper import DistributedDataParallel
 from torch import nn
@@ -149,11 +149,7 @@ def test_the_constructor_takes_and_refuses_the_same(world):
 
 
 def joined() -> str:
-    try:
-        Join([sharded("ringdp", [one()], lr=0.1)])
-    except NotImplementedError as error:
-        return str(error)
-    return ""
+    return error_of(Join, [sharded("ringdp", [one()], lr=0.1)], kind=NotImplementedError)
 
 
 def test_join_is_refused_by_name(world):

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
@@ -24,6 +24,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import HERE
+from ranks import error_of as error_of
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[2]
@@ -176,12 +177,3 @@ def here(library: str) -> StandIn:
 def backend_of(group: dist.ProcessGroup) -> Any:
     """The backend that carries the device's tensors."""
     return group._get_backend(torch.device(TYPE))
-
-
-def error_of(call: Callable[[], object]) -> str:
-    """What the call's error says; '' without one."""
-    try:
-        call()
-    except RuntimeError as error:
-        return str(error)
-    return ""

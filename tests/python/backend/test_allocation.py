@@ -9,7 +9,7 @@ import pytest
 import ringdp
 import torch
 import torch.distributed as dist
-from ranks import on_ranks
+from ranks import error_of, on_ranks
 
 
 def backend() -> object:
@@ -32,11 +32,7 @@ def is_shared() -> bool:
 
 def refused(size: int, device: str) -> str:
     """On a rank: why allocate_tensor refuses."""
-    try:
-        backend().allocate_tensor(size, dtype=torch.float32, device=torch.device(device))
-    except dist.DistBackendError as error:
-        return str(error)
-    return ""
+    return error_of(lambda: backend().allocate_tensor(size, dtype=torch.float32, device=torch.device(device)))
 
 
 def test_other_devices_and_negative_sizes_are_refused_by_name(pair):
@@ -49,15 +45,16 @@ def test_a_full_heap_says_what_was_asked_for(world_of):
         assert str(4 << 20) in said and "heap_bytes" in said
 
 
-def memory_traffic() -> int:
-    """Bytes that this rank's collectives have read and written so far."""
+def traffic() -> int:
+    """Bytes read and written in memory by this rank's collectives."""
     counters = dist.group.WORLD._get_backend(torch.device("cpu")).counters()
     return counters["memory_bytes_read"] + counters["memory_bytes_written"]
 
 
-def scoped() -> dict[str, object]:
-    """On a rank: where tensors made inside, outside, in another thread and after a scope lie, and what sums say."""
-    before = memory_traffic()
+@on_ranks(2)
+def test_a_scope_puts_what_torch_makes_into_shared_memory() -> None:
+    """Where tensors made inside, outside, in another thread and after a scope lie, and what sums say."""
+    before = traffic()
     with ringdp.in_shared_memory():
         model = torch.nn.Linear(300, 300)
         with ringdp.in_shared_memory():
@@ -66,28 +63,17 @@ def scoped() -> dict[str, object]:
         with ThreadPoolExecutor(1) as pool:
             elsewhere = pool.submit(torch.ones, 100_000).result()
     outside = torch.ones(100_000)
-    traffic = {}
+    moved = {}
     for name, tensor in {"weight": model.weight.data, "inner": inner, "thread": elsewhere, "outside": outside}.items():
-        before = memory_traffic()
+        before = traffic()
         dist.all_reduce(tensor)
-        traffic[name] = (memory_traffic() - before) / tensor.nbytes
+        moved[name] = (traffic() - before) / tensor.nbytes
     inner.untyped_storage().resize_(800_000)
-    return {
-        "traffic": traffic,
-        "sum": float(inner[0]),
-        "small": float(small.sum()),
-        "grown": inner.untyped_storage().nbytes(),
-    }
-
-
-def test_a_scope_puts_what_torch_makes_into_shared_memory(world_of):
-    for found in world_of(2).run(scoped):
-        # One pass moves 2 bytes for each byte of a tensor: of two tensors a rank's half is read, and written.
-        assert found["traffic"]["weight"] == pytest.approx(2, rel=0.01)
-        assert found["traffic"]["inner"] == pytest.approx(2, rel=0.01)
-        assert found["traffic"]["thread"] > 2.5
-        assert found["traffic"]["outside"] > 2.5
-        assert (found["sum"], found["small"], found["grown"]) == (2.0, 10.0, 800_000)
+    assert moved["weight"] == pytest.approx(2, rel=0.01)
+    assert moved["inner"] == pytest.approx(2, rel=0.01)
+    assert moved["thread"] > 2.5
+    assert moved["outside"] > 2.5
+    assert (inner[0], small.sum(), inner.untyped_storage().nbytes()) == (2.0, 10.0, 800_000)
 
 
 @on_ranks(2, True)
@@ -106,19 +92,14 @@ def test_a_scope_gives_raw_blocks_too() -> bool:
     return bool((inside == gradient()).all())
 
 
-def scope_without_memory() -> tuple[str, float]:
-    """On a rank: the refusal, and that nothing is left of the scope."""
-    with pytest.raises(dist.DistBackendError) as refused, ringdp.in_shared_memory():
+@on_ranks(2, heap_bytes=0)
+def test_a_scope_is_refused_where_there_is_no_shared_memory() -> None:
+    """The refusal, and that nothing is left of the scope."""
+    with pytest.raises(dist.DistBackendError, match="heap_bytes is 0"), ringdp.in_shared_memory():
         torch.ones(100_000)
     with ringdp.in_shared_memory(fallback=True):
         ordinary = torch.ones(100_000)
-    return str(refused.value), float(ordinary.sum())
-
-
-def test_a_scope_is_refused_where_there_is_no_shared_memory(world_of):
-    for message, total in world_of(2, heap_bytes=0).run(scope_without_memory):
-        assert "heap_bytes is 0" in message
-        assert total == 100_000
+    assert ordinary.sum() == 100_000
 
 
 @on_ranks(2, (100_000.0, "100000.0"))
@@ -158,12 +139,6 @@ def resized() -> list[object]:
     return [kept, empty, bool((tensor == dist.get_world_size()).all()), traffic() - before]
 
 
-def traffic() -> int:
-    """Bytes read and written in memory by this rank's collectives."""
-    counters = dist.group.WORLD._get_backend(torch.device("cpu")).counters()
-    return counters["memory_bytes_read"] + counters["memory_bytes_written"]
-
-
 def test_storages_are_resized_inside_shared_memory(run_on_fresh_ranks):
     world = run_on_fresh_ranks(4)
     world.join()
@@ -179,11 +154,7 @@ def outlives() -> list[object]:
     dist.destroy_process_group()
     alive = float(tensor.sum())
     del tensor
-    try:
-        emptied.untyped_storage().resize_(40)
-    except RuntimeError as error:
-        return [alive, str(error)]
-    return [alive, ""]
+    return [alive, error_of(lambda: emptied.untyped_storage().resize_(40))]
 
 
 def test_a_tensor_outlives_its_group(run_on_fresh_ranks):

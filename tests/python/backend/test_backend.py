@@ -12,8 +12,8 @@ import ringdp
 import torch
 import torch.distributed as dist
 from oracle import FLOATS, INTEGERS, SIZES, fold, same_bits, small_integers
-from ranks import HERE, join, on_ranks, values_of
-from stand_in import TYPE, error_of
+from ranks import HERE, error_of, join, on_ranks, values_of
+from stand_in import TYPE
 
 
 def barrier_order() -> tuple[float, float]:
@@ -182,18 +182,14 @@ def test_a_bracket_left_open_holds_little(pair):
         assert 0 < held <= 1024 and next_one == 0
 
 
-def timeout_of_parent() -> tuple[float, float]:
-    """On a rank: the parent's timeout before and after a split with another one."""
+@on_ranks(2)
+def test_a_split_leaves_the_parent_its_timeout() -> None:
+    """The parent's timeout before and after a split with another one."""
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     before = backend.options._timeout.total_seconds()
     group = dist.group.WORLD.split_group(list(range(HERE.size)), timedelta(seconds=77), None, "all")
     group._get_backend(torch.device("cpu")).shutdown()
-    return before, backend.options._timeout.total_seconds()
-
-
-def test_a_split_leaves_the_parent_its_timeout(pair):
-    for before, after in pair.run(timeout_of_parent):
-        assert before == after != 77
+    assert before == backend.options._timeout.total_seconds() != 77
 
 
 def split_in_two() -> tuple[float, int, int]:
@@ -214,15 +210,19 @@ def test_split_makes_a_group_of_some_ranks(trio):
     assert trio.run(split_in_two) == [(4.0, 0, 2), (-1.0, -1, -1), (4.0, 1, 2)]
 
 
-def refused() -> tuple[str, list[str], str]:
-    """On a rank: an invalid call."""
+@on_ranks(2)
+def test_an_invalid_call_is_a_dist_backend_error() -> None:
     with pytest.raises(RuntimeError) as error:
         dist.all_reduce(torch.ones(2).to(torch.float8_e5m2))
-    return type(error.value).__name__, [base.__name__ for base in type(error.value).__mro__], str(error.value)
+    kind, message = type(error.value), str(error.value)
+    assert kind is dist.DistBackendError and issubclass(kind, dist.DistError)
+    assert message.startswith("InvalidArgument: all_reduce: SUM of float8_e5m2")
+    assert "Exception raised from" not in message and ".cc" not in message
 
 
-def aborted() -> tuple[str, str]:
-    """On a rank: rank 1 aborts a group in which the others wait; what they get, and what getError says."""
+@on_ranks(3)
+def test_abort_reaches_every_rank_and_may_be_repeated() -> None:
+    """Rank 1 aborts a group in which the others wait."""
     group = dist.new_group(range(HERE.size))
     backend = group._get_backend(torch.device("cpu"))
     if HERE.rank == 1:
@@ -231,30 +231,20 @@ def aborted() -> tuple[str, str]:
     with pytest.raises(dist.DistBackendError) as error:
         dist.all_reduce(torch.ones(4), group=group)
     dist.destroy_process_group(group)
-    return str(error.value), type(error.value).__name__
-
-
-def test_an_invalid_call_is_a_dist_backend_error(pair):
-    for name, bases, message in pair.run(refused):
-        assert name == "DistBackendError"
-        assert "DistError" in bases and "RuntimeError" in bases
-        assert message.startswith("InvalidArgument: all_reduce: SUM of float8_e5m2")
-        assert "Exception raised from" not in message and ".cc" not in message
-
-
-def test_abort_reaches_every_rank_and_may_be_repeated(trio):
-    for message, name in trio.run(aborted):
-        assert name == "DistBackendError"
-        assert message.startswith("Aborted: ")
-        assert "rank 1 aborted the process group" in message
+    assert str(error.value).startswith("Aborted: ") and "rank 1 aborted the process group" in str(error.value)
 
 
 def threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def threads_by_groups() -> list[int]:
-    """On a rank: how many threads there are with one more group, and three more."""
+def joined() -> None:
+    join(20.0, {})
+
+
+@on_ranks(2)
+def test_groups_share_the_threads_of_the_process() -> None:
+    """How many threads there are with one more group, and three more."""
     counts = []
     groups = []
     for _ in range(3):
@@ -264,16 +254,7 @@ def threads_by_groups() -> list[int]:
         counts.append(threads())
     for group in groups:
         dist.destroy_process_group(group)
-    return counts
-
-
-def joined() -> None:
-    join(20.0, {})
-
-
-def test_groups_share_the_threads_of_the_process(pair):
-    for counts in pair.run(threads_by_groups):
-        assert len(set(counts)) == 1, counts
+    assert len(set(counts)) == 1, counts
 
 
 @pytest.mark.parametrize(("level", "shown"), [("info", True), ("warning", False)])
@@ -303,17 +284,6 @@ def why_not(library: str) -> tuple[str, str]:
     return said, error_of(lambda: ours.step(group, 2.0).wait())
 
 
-def of_the_cpu() -> list[str]:
-    """On a rank: what is said of tensors of the CPU, of a sink of theirs, and of a divisor."""
-    from ringdp import _native
-
-    core, backend = _native.load(), dist.group.WORLD._get_backend(torch.device("cpu"))
-    sinks = core.step_sink([]), core.device_sink(torch.zeros(8), [])
-    pairs = zip(sinks, (2.0, 0.0), strict=True)
-    calls = [(lambda s=s, d=d: backend.reduce_scatter_step(torch.zeros(8), d, s)) for s, d in pairs]
-    return [backend.why_no_step(torch.device("cpu")), *map(error_of, calls)]
-
-
 def test_devices_that_share_memory_step(world_of, stand_in):
     assert world_of(2, window_bytes=1 << 20).run(why_not, stand_in) == [("", "")] * 2
 
@@ -325,8 +295,16 @@ def test_others_say_why_not(world_of, stand_in, settings, why):
         assert f"reduce_scatter_step: {said}" in error
 
 
-def test_the_cpu_has_its_own_way(pair):
-    for cpu, sink, divisor in pair.run(of_the_cpu):
-        assert cpu == "tensors on cpu are not of a device that ringdp serves"
-        assert "the sink is of the CPU" in sink
-        assert "divisor=0.000000 must be finite and not 0" in divisor
+@on_ranks(2)
+def test_the_cpu_has_its_own_way() -> None:
+    """What is said of tensors of the CPU, of a sink of theirs, and of a divisor."""
+    from ringdp import _native
+
+    core, backend = _native.load(), dist.group.WORLD._get_backend(torch.device("cpu"))
+    sinks = core.step_sink([]), core.device_sink(torch.zeros(8), [])
+    pairs = zip(sinks, (2.0, 0.0), strict=True)
+    calls = [(lambda s=s, d=d: backend.reduce_scatter_step(torch.zeros(8), d, s)) for s, d in pairs]
+    cpu, sink, divisor = [backend.why_no_step(torch.device("cpu")), *map(error_of, calls)]
+    assert cpu == "tensors on cpu are not of a device that ringdp serves"
+    assert "the sink is of the CPU" in sink
+    assert "divisor=0.000000 must be finite and not 0" in divisor

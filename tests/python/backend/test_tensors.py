@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from oracle import same_bits, values
-from ranks import HERE, on_ranks
-from stand_in import TYPE, backend_of, error_of, here
+from ranks import HERE, error_of, on_ranks
+from stand_in import TYPE, backend_of, here
 from torch import Tensor
 
 
@@ -116,11 +116,7 @@ REFUSED = {
 
 def refused(name: str) -> tuple[str, float]:
     """On a rank: the error of a call; a sum that shows that the group still works."""
-    message = ""
-    try:
-        REFUSED[name][0]()
-    except (RuntimeError, ValueError) as error:
-        message = str(error)
+    message = error_of(REFUSED[name][0], kind=(RuntimeError, ValueError))
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
     return message, float(tensor)

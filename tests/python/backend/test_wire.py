@@ -9,7 +9,7 @@ import ringdp
 import torch
 import torch.distributed as dist
 from oracle import FLOATS, bytes_of, every_rank, fold, same_bits, values
-from ranks import HERE
+from ranks import HERE, on_ranks
 from torch import Tensor
 
 WIRES = ["bf16", "fp16", "fp8", "int8"]
@@ -174,15 +174,6 @@ def refused(**options: object) -> None:
     dist.new_group(range(HERE.size), pg_options=ringdp.Options(**options))
 
 
-def disagree() -> None:
-    """On a rank: the last one wants another wire type."""
-    refused(wire="bf16" if HERE.rank < HERE.size - 1 else "int8")
-
-
-def forced_ring() -> None:
-    refused(wire="int8", algorithm="ring")
-
-
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("calls", [all_reduces, reduce_scatters, other_forms, everything_else])
 def test_bits_equal_the_oracle(world_of, calls, wire):
@@ -213,11 +204,12 @@ def test_shared_memory_has_no_wire_and_says_so(world_of):
         assert "plan: arena" in said and "wire=int8 has no effect" in said
 
 
-def test_ranks_that_disagree_are_named(world_of):
-    for outcome in world_of(2, transport="tcp").attempt(disagree):
-        assert "wire=bf16" in outcome.error and "wire=int8" in outcome.error, outcome.error
+@on_ranks(2, error=("wire=bf16", "wire=int8"), transport="tcp")
+def test_ranks_that_disagree_are_named() -> None:
+    """The last one wants another wire type."""
+    refused(wire="bf16" if HERE.rank < HERE.size - 1 else "int8")
 
 
-def test_a_forced_ring_is_refused_by_name(world_of):
-    for outcome in world_of(2, transport="tcp").attempt(forced_ring):
-        assert "InvalidArgument: algorithm=ring cannot send wire=int8" in outcome.error, outcome.error
+@on_ranks(2, error="InvalidArgument: algorithm=ring cannot send wire=int8", transport="tcp")
+def test_a_forced_ring_is_refused_by_name() -> None:
+    refused(wire="int8", algorithm="ring")

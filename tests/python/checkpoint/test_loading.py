@@ -12,7 +12,7 @@ import numpy
 import pytest
 import ringdp
 import torch
-from ranks import HERE, values_of
+from ranks import HERE, error_of, values_of
 from ringdp.checkpoint import CheckpointError, manifest
 from ringdp.checkpoint.loading import Loaded
 from ringdp.checkpoint.manifest import FILE
@@ -174,11 +174,7 @@ def load_in_vain(folder: str, bad_model_on: int) -> tuple[str, bool]:
     if bad_model_on == HERE.rank:
         run.model[0].weight.data = torch.zeros(8, 7)
     before, generators = run.everything(), [random.getstate(), torch.get_rng_state().tolist()]
-    said = ""
-    try:
-        checkpoint.load(folder, run.model, run.optimizer)
-    except CheckpointError as error:
-        said = str(error)
+    said = error_of(checkpoint.load, folder, run.model, run.optimizer, kind=CheckpointError)
     after = run.everything()
     same = before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
     return said, same and generators == [random.getstate(), torch.get_rng_state().tolist()]

@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE
+from ranks import HERE, error_of, on_ranks
 from ringdp.ddp.agreement import check_order
 from ringdp.ddp.wrapper import DistributedDataParallel
 from small_models import fresh, mlp
@@ -37,34 +37,20 @@ SAYS = {
 }
 
 
-def refused(kind: str, odd_rank: int, init_sync: bool) -> str:
-    try:
-        DistributedDataParallel(MODELS[kind](HERE.rank == odd_rank), init_sync=init_sync)
-    except RuntimeError as error:
-        return str(error)
-    return ""
-
-
 @pytest.mark.parametrize("init_sync", [True, False])
 @pytest.mark.parametrize("odd_rank", [0, 2])
 @pytest.mark.parametrize("kind", sorted(MODELS))
-def test_the_first_difference_is_named_on_every_rank(trio, kind, odd_rank, init_sync):
+@on_ranks(3)
+def test_the_first_difference_is_named_on_every_rank(kind: str, odd_rank: int, init_sync: bool) -> None:
+    said = error_of(lambda: DistributedDataParallel(MODELS[kind](HERE.rank == odd_rank), init_sync=init_sync))
     others = ", ".join(str(rank) for rank in range(3) if rank != odd_rank)
-    for said in trio.run(refused, kind, odd_rank, init_sync):
-        assert f"rank {odd_rank}: " in said and f"ranks {others}: " in said
-        assert all(words in said for words in SAYS[kind])
+    assert f"rank {odd_rank}: " in said and f"ranks {others}: " in said
+    assert all(words in said for words in SAYS[kind])
 
 
-def other_arguments() -> str:
-    try:
-        DistributedDataParallel(mlp(), bucket_cap_mb=1 + HERE.rank)
-    except RuntimeError as error:
-        return str(error)
-    return ""
-
-
-def test_arguments_are_compared_too(trio):
-    assert all("bucket_cap_mb 1" in said and "bucket_cap_mb 3" in said for said in trio.run(other_arguments))
+@on_ranks(3, error=("bucket_cap_mb 1", "bucket_cap_mb 3"))
+def test_arguments_are_compared_too() -> None:
+    DistributedDataParallel(mlp(), bucket_cap_mb=1 + HERE.rank)
 
 
 def with_own_seed(init_sync: bool) -> tuple[list[str], float]:
@@ -87,11 +73,7 @@ def test_values_that_stay_different_are_reported_everywhere(trio):
 
 
 def gathered(orders: list[list[str]]) -> str:
-    try:
-        check_order(dist.group.WORLD, torch.device("cpu"), orders[HERE.rank])
-    except RuntimeError as error:
-        return str(error)
-    return ""
+    return error_of(check_order, dist.group.WORLD, torch.device("cpu"), orders[HERE.rank])
 
 
 def test_orders_of_units_are_compared(trio):

@@ -195,8 +195,9 @@ def test_activation_checkpoints(reentrant: bool, static: bool) -> bool:
     return parameters_hash(model.net) == parameters_hash(plain)
 
 
-def compiled() -> tuple[float, int]:
-    """On a rank: torch.compile over the wrapper, split at buckets; distance from the uncompiled mean."""
+@on_ranks(2)
+def test_compiled_wrappers() -> None:
+    """Torch.compile over the wrapper, split at buckets; distance from the uncompiled mean."""
 
     def wide() -> nn.Module:
         return mlp(600)  # torch's compiler wants bucket_cap_mb >= 1
@@ -207,12 +208,7 @@ def compiled() -> tuple[float, int]:
     mean = fresh(wide)
     one_process(mean, torch.optim.SGD(mean.parameters(), lr=0.0), loss_of, ranks=HERE.size, steps=1)
     pairs = zip(ddp.module.parameters(), mean.parameters(), strict=True)
-    return max(float((a.grad - b.grad).abs().max()) for a, b in pairs), len(ddp.explain().buckets)
-
-
-def test_compiled_wrappers(pair):
-    for distance, count in pair.run(compiled):
-        assert distance < 1e-6 and count > 1
+    assert all((a.grad - b.grad).abs().max() < 1e-6 for a, b in pairs) and len(ddp.explain().buckets) > 1
 
 
 @on_ranks(2, True)
@@ -222,13 +218,6 @@ def test_create_graph_is_allowed_and_warned_about() -> bool:
     return ddp.module.weight.grad is not None
 
 
-def sync_batch_norm() -> str:
-    try:
-        DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(WithBuffer()))
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def test_sync_batch_norm_wants_accelerators_as_in_torch(pair):
-    assert all("GPU modules" in said for said in pair.run(sync_batch_norm))
+@on_ranks(2, error=("ValueError", "GPU modules"))
+def test_sync_batch_norm_wants_accelerators_as_in_torch() -> None:
+    DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(WithBuffer()))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, on_ranks
+from ranks import HERE, error_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import parameters_hash
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -93,26 +93,22 @@ def test_a_step_with_them_is_refused_by_name(pair, program, stage):
             assert re.search(named, said), said
 
 
-def left_open(stage: int) -> str:
-    """On a rank: the error of a step after a pass in which most gradients have not come."""
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@on_ranks(2)
+def test_a_pass_that_is_still_open_names_what_it_waits_for(stage: int) -> None:
+    """The error of a step after a pass in which most gradients have not come."""
     ddp = DistributedDataParallel(fresh(), zero_stage=stage)
     optimizer = optimizer_at(stage, ddp.parameters())
     loss_of(ddp, HERE.rank, 0, 0).backward(inputs=[ddp.module[4].bias])
-    try:
+    waits_for = "0.weight, 0.bias, 2.weight, 2.bias, 4.weight\n"
+    with pytest.raises(RuntimeError, match=f"did not receive grad for rank {HERE.rank}: {waits_for}"):
         optimizer.step()
-    except RuntimeError as error:
-        return str(error)
-    return ""
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_a_pass_that_is_still_open_names_what_it_waits_for(pair, stage):
-    for rank, said in enumerate(pair.run(left_open, stage)):
-        assert f"did not receive grad for rank {rank}: 0.weight, 0.bias, 2.weight, 2.bias, 4.weight\n" in said
-
-
-def unfrozen(stage: int) -> str:
-    """On a rank: the error of a forward pass after a layer was unfrozen."""
+@on_ranks(2, error="0.weight was frozen when the model was wrapped")
+def test_a_layer_that_is_unfrozen_later_is_named(stage: int) -> None:
+    """The error of a forward pass after a layer was unfrozen."""
     model = fresh()
     model[0].requires_grad_(False)
     ddp = DistributedDataParallel(model, zero_stage=stage)
@@ -120,39 +116,20 @@ def unfrozen(stage: int) -> str:
     model[0].requires_grad_(True)
     with torch.no_grad():
         loss_of(ddp, HERE.rank, 0, 0)  # nobody asks for gradients
-    try:
-        loss_of(ddp, HERE.rank, 0, 0)
-    except RuntimeError as error:
-        return str(error)
-    return ""
+    loss_of(ddp, HERE.rank, 0, 0)
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
-def test_a_layer_that_is_unfrozen_later_is_named(pair, stage):
-    for said in pair.run(unfrozen, stage):
-        assert "0.weight was frozen when the model was wrapped" in said
-
-
-def stepped_by_hand() -> list[str]:
-    """On a rank: what the next two forward passes say after a loop without an optimizer has stepped."""
+@on_ranks(2)
+def test_a_loop_without_an_optimizer_hears_of_it_at_the_next_forward_pass() -> None:
+    """What the next two forward passes say after a loop without an optimizer has stepped."""
     ddp = DistributedDataParallel(fresh())
     loss_of(ddp.module, HERE.rank, 0, 0).backward()
     with torch.no_grad():
         for parameter in ddp.parameters():
             parameter -= 0.1 * parameter.grad
-    said = []
-    for _ in range(2):
-        try:
-            loss_of(ddp, HERE.rank, 0, 0)
-            said.append("")
-        except RuntimeError as error:
-            said.append(str(error))
-    return said
-
-
-def test_a_loop_without_an_optimizer_hears_of_it_at_the_next_forward_pass(pair):
-    for first, second in pair.run(stepped_by_hand):
-        assert "ddp.module(...)" in first and second == ""
+    with pytest.raises(RuntimeError, match=r"ddp\.module\(\.\.\.\)"):
+        loss_of(ddp, HERE.rank, 0, 0)
+    loss_of(ddp, HERE.rank, 0, 0)
 
 
 def trained(stage: int, before_each_step: str) -> tuple[str, str]:
@@ -190,14 +167,10 @@ def kept_to_itself(stage: int) -> str:
     """On a rank: a step with what a pass under no_sync() has left; the error, or "" where ranks may differ."""
     ddp = DistributedDataParallel(fresh(), zero_stage=stage)
     optimizer = optimizer_at(stage, ddp.parameters())
-    try:
-        with ddp.no_sync():
-            loss_of(ddp.module, HERE.rank, 0, 0).backward()
-            loss_of(ddp, HERE.rank, 0, 0).backward()
-        optimizer.step()
-    except RuntimeError as error:
-        return str(error)
-    return ""
+    with ddp.no_sync():
+        loss_of(ddp.module, HERE.rank, 0, 0).backward()
+        loss_of(ddp, HERE.rank, 0, 0).backward()
+    return error_of(optimizer.step)
 
 
 def test_no_sync_keeps_gradients_where_they_may_be_stepped_with(pair):

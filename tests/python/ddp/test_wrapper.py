@@ -9,7 +9,7 @@ import pickle
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import BACKENDS, HERE, group_of, on_ranks
+from ranks import BACKENDS, HERE, error_of, group_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process, parameters_hash
 from small_models import batch, fresh, loss_of, mlp, optimizer_for, reference, train
@@ -159,8 +159,9 @@ def test_a_dropped_wrapper_leaves_nothing_on_the_parameters() -> tuple[float, in
         gc.enable()
 
 
-def copied_and_pickled() -> tuple[bool, bool, list[str], list[str]]:
-    """On a rank: a pickled and a copied wrapper go on training to the same bits; names in state dicts."""
+@on_ranks(2)
+def test_pickle_copy_and_state_dict() -> None:
+    """A pickled and a copied wrapper go on training to the same bits; names in state dicts."""
     hashes = []
     for remake in (lambda ddp: ddp, lambda ddp: pickle.loads(pickle.dumps(ddp)), copy.deepcopy):
         ddp = remake(DistributedDataParallel(fresh(), gradient_as_bucket_view=True))
@@ -168,19 +169,14 @@ def copied_and_pickled() -> tuple[bool, bool, list[str], list[str]]:
         loss_of(ddp, HERE.rank, 0, 0).backward()
         torch.optim.SGD(ddp.parameters(), lr=0.1).step()
         hashes.append(parameters_hash(ddp))
-    names = list(ddp.state_dict())
     fresh().load_state_dict(ddp.module.state_dict())
-    return hashes[0] == hashes[1], hashes[0] == hashes[2], names, list(mlp().state_dict())
+    assert hashes[0] == hashes[1] == hashes[2]
+    assert list(ddp.state_dict()) == [f"module.{name}" for name in mlp().state_dict()]
 
 
-def test_pickle_copy_and_state_dict(pair):
-    for pickled, deep_copied, names, plain in pair.run(copied_and_pickled):
-        assert pickled and deep_copied
-        assert names == [f"module.{name}" for name in plain]
-
-
-def unused_error() -> list[str]:
-    """On a rank: the errors of a model whose second layer is not in the loss, at the next forward pass."""
+@on_ranks(2)
+def test_forgotten_parameters_are_named_without_a_debug_variable() -> None:
+    """The errors of a model whose second layer is not in the loss, at the next forward pass."""
 
     class Half(nn.Module):
         def __init__(self) -> None:
@@ -190,23 +186,11 @@ def unused_error() -> list[str]:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.used(x)
 
-    said = []
     ddp = DistributedDataParallel(Half())
     ddp(batch(HERE.rank, 0)[0]).sum().backward()
     for call in (ddp._check_reducer_finalized, lambda: ddp(batch(HERE.rank, 0)[0])):
-        try:
-            call()
-        except RuntimeError as error:
-            said.append(str(error))
-    return said
-
-
-def test_forgotten_parameters_are_named_without_a_debug_variable(pair):
-    for said in pair.run(unused_error):
-        assert len(said) == 2
-        assert all(
-            "forgotten.weight, forgotten.bias" in text and "find_unused_parameters=True" in text for text in said
-        )
+        said = error_of(call)
+        assert "forgotten.weight, forgotten.bias" in said and "find_unused_parameters=True" in said
 
 
 def only_on_some() -> str:

@@ -5,27 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, group_of, on_ranks
+from ranks import HERE, error_of, group_of, on_ranks
 from rig import backward, folded, gradients, reducer_of, same_bits
 
 
-def twice() -> str:
-    """On a rank: two backward passes through one parameter after one forward pass."""
+@on_ranks(1, error=("mark a variable ready only once", "index 1 with name p1"))
+def test_a_gradient_that_arrives_twice_is_named() -> None:
+    """Two backward passes through one parameter after one forward pass."""
     parameters = [torch.zeros(2, requires_grad=True) for _ in range(2)]
     reducer = reducer_of(parameters)
     reducer.prepare_for_forward()
     reducer.prepare_for_backward([])
     (parameters[1] * 2.0).sum().backward()
-    try:
-        (parameters[1] * 2.0).sum().backward()
-    except RuntimeError as error:
-        return str(error)
-    return ""
-
-
-def test_a_gradient_that_arrives_twice_is_named(world_of):
-    said = world_of(1).run(twice)[0]
-    assert "mark a variable ready only once" in said and "index 1 with name p1" in said
+    (parameters[1] * 2.0).sum().backward()
 
 
 @on_ranks(3, True)
@@ -41,8 +33,9 @@ def test_parts_of_a_graph_may_be_differentiated_one_by_one() -> bool:
     return [p.grad.tolist() for p in parameters] == [[1.0, 1.0], [2.0, 2.0]]
 
 
-def static_counts() -> tuple[list[float], list[float], str]:
-    """On a rank: a parameter that is used by two reentrant passes; then by three, which is another graph."""
+@on_ranks(2)
+def test_a_static_graph_waits_for_as_many_firings_as_in_its_first_pass() -> None:
+    """A parameter that is used by two reentrant passes; then by three, which is another graph."""
     parameters = [torch.zeros(2, requires_grad=True) for _ in range(2)]
     reducer = reducer_of(parameters)
     reducer.set_static_graph()
@@ -59,18 +52,9 @@ def static_counts() -> tuple[list[float], list[float], str]:
         reducer.delay_all_reduce() if reducer.expects_gradients() else None
         return parameters[0].grad.tolist()
 
-    first, second = step(2), step(2)
-    try:
-        step(3)
-    except RuntimeError as error:
-        return first, second, str(error)
-    return first, second, ""
-
-
-def test_a_static_graph_waits_for_as_many_firings_as_in_its_first_pass(world_of):
-    for first, second, said in world_of(2).run(static_counts):
-        assert first == second == [3.0, 3.0]
-        assert "training graph has changed" in said and "p0" in said
+    assert step(2) == step(2) == [3.0, 3.0]
+    said = error_of(step, 3)
+    assert "training graph has changed" in said and "p0" in said
 
 
 @on_ranks(2, [[1, 0, 2], [0, 2, 1]])
@@ -88,19 +72,12 @@ def test_the_order_of_arrival_is_known() -> list[list[int]]:
     return seen
 
 
-def missing() -> str:
+@on_ranks(1, error="did not receive grad for rank 0: p0, p2")
+def test_what_did_not_arrive_is_named() -> None:
     parameters = [torch.zeros(2, requires_grad=True) for _ in range(3)]
     reducer = reducer_of(parameters)
     backward(reducer, parameters, [None, torch.ones(2), None])
-    try:
-        reducer.check_finished()
-    except RuntimeError as error:
-        return str(error)
-    return ""
-
-
-def test_what_did_not_arrive_is_named(world_of):
-    assert "did not receive grad for rank 0: p0, p2" in world_of(1).run(missing)[0]
+    reducer.check_finished()
 
 
 # Parameters nobody has used keep their .grad; those that somebody has used get the mean everywhere.
@@ -157,19 +134,12 @@ def test_an_agreed_number_divides_once(own: float, backend: str) -> bool:
     return first and same_bits(parameter.grad, folded(inputs, 3))
 
 
-def refused(own: float) -> str:
+@pytest.mark.parametrize("own", [0.0, float("nan"), -1.0])
+@on_ranks(2)
+def test_a_sum_that_is_no_divisor_is_refused_by_value(own: float) -> None:
     parameter = torch.zeros(5, requires_grad=True)
     reducer = reducer_of([parameter])
     reducer.set_divisor_work(dist.all_reduce(torch.tensor([own], dtype=torch.float64), async_op=True))
-    try:
+    with pytest.raises(RuntimeError, match="weights of all ranks sum up to"):
         backward(reducer, [parameter], [torch.ones(5)])
-    except RuntimeError as error:
-        reducer.reset()
-        return str(error)
-    return ""
-
-
-@pytest.mark.parametrize("own", [0.0, float("nan"), -1.0])
-def test_a_sum_that_is_no_divisor_is_refused_by_value(world_of, own):
-    for said in world_of(2).run(refused, own):
-        assert "weights of all ranks sum up to" in said
+    reducer.reset()

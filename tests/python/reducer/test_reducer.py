@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import BACKENDS, HERE, on_ranks
+from ranks import BACKENDS, HERE, error_of, on_ranks
 from rig import backward, folded, gradients, reducer_of, same_bits
 
 MIB = 1 << 20
@@ -54,19 +54,12 @@ def test_nothing_is_left_behind() -> bool:
     return gone() is None and parameter.grad.tolist() == [float(HERE.rank)] * 4
 
 
-def late_static_graph() -> str:
+@on_ranks(1, error="before training loop starts")
+def test_a_graph_cannot_become_static_later() -> None:
     parameter = torch.zeros(4, requires_grad=True)
     reducer = reducer_of([parameter])
     backward(reducer, [parameter], [torch.ones(4)])
-    try:
-        reducer.set_static_graph()
-    except RuntimeError as error:
-        return str(error)
-    return ""
-
-
-def test_a_graph_cannot_become_static_later(world_of):
-    assert "before training loop starts" in world_of(1).run(late_static_graph)[0]
+    reducer.set_static_graph()
 
 
 # Buckets by order of arrival: once, with gradients moved along; resets and other groups.
@@ -226,11 +219,7 @@ def unfinished(find_unused: bool, static: bool, count: int) -> str:
     used = (parameters[-1] * 1.0).sum()
     reducer.prepare_for_backward([used + sum((p * 0.0).sum() for p in parameters)])
     used.backward()
-    try:
-        reducer.rebuild_buckets()
-    except RuntimeError as error:
-        return str(error)
-    return ""
+    return error_of(reducer.rebuild_buckets)
 
 
 KEY = "Expected to have finished reduction in the prior iteration"

@@ -124,23 +124,15 @@ def test_equal_values_need_no_rank_0() -> bool:
     return all(same(v, expected[n]) for n, v in ddp.full_state_dict().items())
 
 
-def nobody_knows() -> None:
+@on_ranks(2, error=("reset_parameters", "Frozen"))
+def test_a_module_without_first_values_is_refused() -> None:
     module = on_meta(MODELS["frozen"])  # its root has parameters and buffers, and no reset_parameters()
     DistributedDataParallel(module, zero_stage=3)
 
 
-def test_a_module_without_first_values_is_refused(pair):
-    for outcome in pair.attempt(nobody_knows):
-        assert "reset_parameters" in outcome.error and "Frozen" in outcome.error
-
-
-def at_stage_2() -> None:
+@on_ranks(2, error="parameter scale is on the meta device")
+def test_other_stages_refuse_meta_models() -> None:
     DistributedDataParallel(on_meta(MODELS["stack"]), zero_stage=2)
-
-
-def test_other_stages_refuse_meta_models(pair):
-    for outcome in pair.attempt(at_stage_2):
-        assert "parameter scale is on the meta device" in outcome.error
 
 
 # Parameters find their wrapper as long as it lives, and others' optimizers are refused by name.

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, on_ranks
+from ranks import HERE, error_of, on_ranks
 from ringdp import _native
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.flat import FlatParameters, bucketed, in_memory_order, order_of, shaped
@@ -123,20 +123,6 @@ def test_parts_are_gathered_as_they_are() -> tuple[bool, bool]:
     return found == list(range(1, HERE.size + 1)), not flat.fp32_copies[0].any()
 
 
-def converted() -> list[str]:
-    """On a rank: what is said of another dtype, also of a parameter without elements."""
-    said = []
-    for elements in (5000, 0):
-        own = [torch.nn.Parameter(torch.ones(5000)), torch.nn.Parameter(torch.ones(elements))]
-        flat = FlatParameters(own, bucketed(own, 1 << 20, HERE.size), dist.group.WORLD)
-        own[1].data = own[1].data.half()
-        try:
-            flat.restore_views(0)
-        except RuntimeError as error:
-            said.append(str(error))
-    return said
-
-
 def converted_training(stage: int) -> None:
     ddp = wrapped(stage)
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1)
@@ -151,14 +137,24 @@ def test_a_conversion_is_what_the_step_names(pair, stage):
         assert ("converted to torch.float64" if stage > 1 else "was converted after it was wrapped") in outcome.error
 
 
-def test_a_model_that_is_converted_later_is_refused(pair):
-    for first, second in pair.run(converted):
-        assert "shape [5000] was torch.float32 on cpu" in first and "converted to torch.float16" in first
-        assert "shape [0]" in second and "convert the model before it is wrapped" in second
+@on_ranks(2)
+def test_a_model_that_is_converted_later_is_refused() -> None:
+    """What is said of another dtype, also of a parameter without elements."""
+    said = []
+    for elements in (5000, 0):
+        own = [torch.nn.Parameter(torch.ones(5000)), torch.nn.Parameter(torch.ones(elements))]
+        flat = FlatParameters(own, bucketed(own, 1 << 20, HERE.size), dist.group.WORLD)
+        own[1].data = own[1].data.half()
+        said.append(error_of(flat.restore_views, 0))
+    first, second = said
+    assert "shape [5000] was torch.float32 on cpu" in first and "converted to torch.float16" in first
+    assert "shape [0]" in second and "convert the model before it is wrapped" in second
 
 
-def lying_otherwise(stage: int, overlap: bool) -> list[str]:
-    """On a rank: what step() says when strides or a shape have changed; nothing has moved then, and old ones serve."""
+@pytest.mark.parametrize(("stage", "overlap"), [(1, False), (2, False), (2, True), (3, False)])
+@on_ranks(2)
+def test_other_strides_and_shapes_are_what_is_named(stage: int, overlap: bool) -> None:
+    """What step() says when strides or a shape have changed; nothing has moved then, and old ones serve."""
     ddp = wrapped(stage)
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1, overlap_with_ddp=overlap)
     weight, bias = ddp.module[2].weight, ddp.module[2].bias
@@ -167,41 +163,31 @@ def lying_otherwise(stage: int, overlap: bool) -> list[str]:
     for parameter, change in changes if stage > 1 else changes[:1]:  # autograd names other shapes
         old = parameter.data
         parameter.data = change(old)
-        try:
+        with pytest.raises(RuntimeError) as error:
             ddp(torch.ones(1, 12)).sum().backward()
             optimizer.step()
-        except RuntimeError as error:
-            said.append(str(error))
+        said.append(str(error.value))
         parameter.data = old
         optimizer.zero_grad()
     after = ddp.full_state_dict()
     assert all(same(after[name], before[name]) for name in before)
     ddp(torch.ones(1, 12)).sum().backward()
     optimizer.step()
-    return said
+    strides, *shape = said
+    assert "parameter 2.weight had shape [96, 96] and strides [96, 1]" in strides and "[1, 96] now" in strides
+    assert len(shape) == (stage > 1)
+    assert all("parameter 2.bias had shape [96]" in text and "has [1, 96] and" in text for text in shape)
 
 
-@pytest.mark.parametrize(("stage", "overlap"), [(1, False), (2, False), (2, True), (3, False)])
-def test_other_strides_and_shapes_are_what_is_named(pair, stage, overlap):
-    for strides, *shape in pair.run(lying_otherwise, stage, overlap):
-        assert "parameter 2.weight had shape [96, 96] and strides [96, 1]" in strides and "[1, 96] now" in strides
-        assert len(shape) == (stage > 1)
-        assert all("parameter 2.bias had shape [96]" in text and "has [1, 96] and" in text for text in shape)
-
-
-def channels_last(stage: int) -> None:
+@pytest.mark.parametrize("stage", [1, 2])
+@on_ranks(2, error=("parameter weight had shape", "before the model is wrapped"))
+def test_a_memory_format_that_comes_too_late_is_named(stage: int) -> None:
     module = torch.nn.Conv2d(3, 4, 3)
     ddp = DistributedDataParallel(module, zero_stage=stage)
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1)
     ddp.to(memory_format=torch.channels_last)
     ddp(torch.ones(1, 3, 5, 5)).sum().backward()
     optimizer.step()
-
-
-@pytest.mark.parametrize("stage", [1, 2])
-def test_a_memory_format_that_comes_too_late_is_named(pair, stage):
-    for outcome in pair.attempt(channels_last, stage):
-        assert "parameter weight had shape" in outcome.error and "before the model is wrapped" in outcome.error
 
 
 _C = _native.load()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, on_ranks
+from ranks import HERE, error_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
 from ringdp.zero.clip import clip_grad_norm_
@@ -47,8 +46,9 @@ def test_sparse_gradients_are_refused(pair):
     assert "is sparse, and a sparse gradient has no shards" in outcomes[0].error
 
 
-def dropped() -> tuple[int, int, int]:
-    """On a rank: how many gradients there are before, and after either way to drop them."""
+@on_ranks(3)
+def test_zero_grad_drops_shards() -> None:
+    """How many gradients there are before, and after either way to drop them."""
     ddp = wrapped(2)
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
     counts = []
@@ -58,12 +58,8 @@ def dropped() -> tuple[int, int, int]:
         drop()
         counts.append(len(optimizer.shard_grads()))
     assert isinstance(optimizer._sources[0], ShardedGradients)
-    return counts[0], counts[1], counts[3]
-
-
-def test_zero_grad_drops_shards(trio):
-    for before, *after in trio.run(dropped):
-        assert before > 0 and after == [0, 0]
+    before, *after = counts[0], counts[1], counts[3]
+    assert before > 0 and after == [0, 0]
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -86,33 +82,26 @@ def optimizer_for(ddp: DistributedDataParallel, **given: Any) -> ZeroOptimizer:
     return ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **given, **ADAMW)
 
 
-def said_of(*calls: Callable[[], object]) -> list[str]:
-    said = []
-    for call in calls:
-        try:
-            call()
-            said.append("")
-        except (RuntimeError, NotImplementedError) as error:
-            said.append(str(error))
-    return said
-
-
-def readers(stage: int) -> list[str]:
-    """On a rank: what those are told who read, change or add to gradients that are in shards."""
+@pytest.mark.parametrize("stage", [2, 3])
+@on_ranks(2)
+def test_who_reads_or_writes_is_told(stage: int) -> None:
+    """What those are told who read, change or add to gradients that are in shards."""
     ddp = wrapped(stage)
     optimizer = optimizer_for(ddp)
     loss = loss_of(ddp, HERE.rank, 0, 0)
     loss.backward(retain_graph=True)
     first = ddp.module[0].bias
     assert all(p.grad.shape == p.shape and p.grad.dtype == p.dtype for p in ddp.parameters())
-    said = said_of(
+    for call in (
         lambda: first.grad.mul_(0.5),
         lambda: first.grad + 1,
         lambda: nn.utils.clip_grad_norm_([first], 1.0),
         lambda: nn.utils.clip_grad_value_([first], 1.0),
         lambda: ddp.module.zero_grad(set_to_none=False),
         loss.backward if stage == 2 else lambda: first.grad.add_(1),
-    )
+    ):
+        said = error_of(call)
+        assert "the gradient of " in said and f"in shards (zero_stage={stage})" in said
     assert clip_grad_norm_(ddp.parameters(), 1.0) > 0
     if stage == 2:
         copy.deepcopy(ddp.module)
@@ -120,18 +109,10 @@ def readers(stage: int) -> list[str]:
     assert all(p.grad is None for p in ddp.parameters())
     loss_of(ddp, HERE.rank, 1, 0).backward()
     first.grad.data = torch.zeros(first.shape)
-    said += said_of(optimizer.step, lambda: loss_of(ddp, HERE.rank, 1, 0))
+    said = [error_of(optimizer.step), error_of(loss_of, ddp, HERE.rank, 1, 0)]
     first.grad = torch.zeros(first.shape)
-    return said + said_of(optimizer.step, lambda: loss_of(ddp, HERE.rank, 1, 0))
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_who_reads_or_writes_is_told(pair, stage):
-    for *told, data, next_pass, assigned, next_of_assigned in pair.run(readers, stage):
-        for text in told:
-            assert "the gradient of " in text and f"in shards (zero_stage={stage})" in text
-        for text in (data, next_pass, assigned, next_of_assigned):
-            assert "0.bias has not been averaged" in text and "assigned by hand" in text
+    said += [error_of(optimizer.step), error_of(loss_of, ddp, HERE.rank, 1, 0)]
+    assert all("0.bias has not been averaged" in text and "assigned by hand" in text for text in said)
 
 
 LAYER = slice(2, 4)  # the weight and the bias of the middle one: several buckets, and some of others' in theirs
@@ -213,22 +194,17 @@ def test_what_was_set_to_none_begins_anew(stage: int, which: str) -> list[str]:
     return differences(ddp, optimizer, plain, alone)
 
 
-def of_a_static_graph() -> list[str]:
-    """On a rank: where nobody can tell whether the next pass has a gradient for what was dropped."""
+@on_ranks(2)
+def test_what_cannot_be_told_apart_is_refused() -> None:
+    """Where nobody can tell whether the next pass has a gradient for what was dropped."""
     ddp = wrapped(2, static_graph=True)
     optimizer = optimizer_for(ddp)
-    said = []
     for _ in range(2):
         loss_of(ddp, HERE.rank, 0, 0).backward()
         ddp.module[2].bias.grad = None
-        said += said_of(lambda: loss_of(ddp, HERE.rank, 1, 0))
+        said = error_of(loss_of, ddp, HERE.rank, 1, 0)
+        assert ".grad of 2.bias was set to None" in said and "zero_grad()" in said
         optimizer.zero_grad()
-    return said
-
-
-def test_what_cannot_be_told_apart_is_refused(pair):
-    for said in pair.run(of_a_static_graph):
-        assert all(".grad of 2.bias was set to None" in text and "zero_grad()" in text for text in said)
 
 
 @on_ranks(2, [True] * 3)

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from ranks import BACKENDS, HERE, on_ranks
+from ranks import BACKENDS, HERE, error_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.clip import clip_grad_norm_
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -92,43 +92,29 @@ def test_the_bits_are_those_without_overlap(kind: str, stage: int) -> list[str]:
     return [name for name in found[0] if not torch.equal(found[0][name], found[1][name])]
 
 
-def refusals() -> list[str]:
-    """On a rank: what is said to those who want gradients, to a second pass, and to a wrapper that cannot."""
+@on_ranks(2)
+def test_refusals_say_why() -> None:
+    """To those who want gradients, to a second pass, and to a wrapper that cannot."""
     ddp = wrapped(2)
     optimizer = one_pass(ddp)
     scaler = GradScaler("cpu")
     scaler.scale(torch.ones(()))
-    said = []
-
-    def attempt(call) -> None:
-        try:
-            call()
-            said.append("")
-        except (RuntimeError, ValueError) as error:
-            said.append(str(error))
-
     loss_of(ddp, HERE.rank, 0, 0).backward()
-    attempt(lambda: clip_grad_norm_(ddp.parameters(), 1.0))
-    attempt(optimizer.shard_grads)
-    attempt(lambda: scaler.unscale_(optimizer))
-    attempt(lambda: optimizer.consolidate_state_dict())
-    attempt(lambda: loss_of(ddp, HERE.rank, 1, 0).backward())
-    for stage, arguments in ((1, {}), (2, {"find_unused_parameters": True})):
-        attempt(lambda stage=stage, arguments=arguments: one_pass(wrapped(stage, **arguments)))
-    return said
+    refused = {
+        lambda: clip_grad_norm_(ddp.parameters(), 1.0): "clip_grad_norm_ needs",
+        optimizer.shard_grads: "shard_grads() needs",
+        lambda: scaler.unscale_(optimizer): "needs",
+        optimizer.consolidate_state_dict: "step() has not been called since",
+        lambda: loss_of(ddp, HERE.rank, 1, 0).backward(): "step() has not been called since",
+        lambda: one_pass(wrapped(1)): "at stage 1",
+        lambda: one_pass(wrapped(2, find_unused_parameters=True)): "find_unused_parameters or static_graph",
+    }
+    for call, why in refused.items():
+        assert why in error_of(call, kind=(RuntimeError, ValueError))
 
 
-def test_refusals_say_why(pair):
-    for said in pair.run(refusals):
-        wanted = ("clip_grad_norm_ needs", "shard_grads() needs", "needs", "step() has not been called since")
-        wanted += ("step() has not been called since", "at stage 1", "find_unused_parameters or static_graph")
-        assert len(said) == len(wanted)
-        for text, part in zip(said, wanted, strict=True):
-            assert part in text
-
-
-def torn() -> tuple[str, str, str, list[str]]:
-    """On a rank: errors of a pass that dies on the way, of step and consolidation; and after loading, what differs."""
+@on_ranks(2)
+def test_a_pass_that_dies_leaves_the_state_torn_until_one_is_loaded() -> None:
     ddp = wrapped(2, bucket_cap_mb=0.001)  # so small that several are stepped before the pass dies
     optimizer = one_pass(ddp)
     steps(ddp, optimizer, 1)
@@ -148,80 +134,47 @@ def torn() -> tuple[str, str, str, list[str]]:
 
     first = ddp.module[0]
     hook = first.register_forward_hook(lambda module, inputs, output: Death.apply(output))
-    said = []
     optimizer.zero_grad()
-    for call in (
-        lambda: loss_of(ddp, HERE.rank, 1, 0).backward(),
-        optimizer.step,
-        optimizer.consolidate_state_dict,
-    ):
-        try:
-            call()
-            said.append("")
-        except RuntimeError as error:
-            said.append(str(error))
+    assert "died here" in error_of(lambda: loss_of(ddp, HERE.rank, 1, 0).backward())
+    step, consolidation = error_of(optimizer.step), error_of(optimizer.consolidate_state_dict)
+    assert "torn" in step and "torn" in consolidation and "Load a checkpoint" in step
     hook.remove()
     ddp.module.load_state_dict(values)
     optimizer.load_state_dict(saved[0])
     steps(ddp, optimizer, 2, start=1)
-    return (*said, differences(ddp, optimizer, *reference("AdamW", 3, ADAMW)))
+    assert differences(ddp, optimizer, *reference("AdamW", 3, ADAMW)) == []
 
 
-def test_a_pass_that_dies_leaves_the_state_torn_until_one_is_loaded(pair):
-    for died, step, consolidation, wrong in pair.run(torn):
-        assert "died here" in died
-        assert "torn" in step and "torn" in consolidation and "Load a checkpoint" in step
-        assert wrong == []
-
-
-def out_of_turn(stage: int) -> list[str]:
-    """On a rank: what is said to passes and steps that would find gradients in .grad in one process."""
+@pytest.mark.parametrize("stage", [2, 3])
+@on_ranks(2)
+def test_what_would_add_up_or_step_twice_is_refused(stage: int) -> None:
+    """Passes and steps that would find gradients in .grad in one process."""
     ddp = wrapped(stage)
     optimizer = one_pass(ddp)
-    said = []
-
-    def attempt(call) -> None:
-        try:
-            call()
-            said.append("")
-        except RuntimeError as error:
-            said.append(str(error))
 
     def quiet_pass() -> None:
         with ddp.no_sync():
             loss_of(ddp, HERE.rank, 1, 0).backward()
 
     loss_of(ddp, HERE.rank, 0, 0).backward()
-    attempt(lambda: ddp.eval()(batch(HERE.rank, 0)[0]))  # which would read stepped parameters
-    attempt(quiet_pass)
+    said = error_of(lambda: ddp.eval()(batch(HERE.rank, 0)[0]))  # which would read stepped parameters
+    assert "step() has not been called since" in said and "step() has not been called since" in error_of(quiet_pass)
     ddp.module[2].bias.grad = None
-    attempt(optimizer.step)
+    assert "which has stepped them already" in error_of(optimizer.step)
     optimizer.zero_grad()
-    attempt(optimizer.step)
+    assert "which has stepped them already" in error_of(optimizer.step)
     optimizer.load_state_dict(torch.optim.AdamW(model().parameters(), **ADAMW).state_dict())
     loss_of(ddp, HERE.rank, 0, 0).backward()
     optimizer.step()
-    attempt(optimizer.step)
-    attempt(lambda: loss_of(ddp, HERE.rank, 1, 0))
-    attempt(quiet_pass)
-    attempt(lambda: optimizer.zero_grad(set_to_none=False))
-    attempt(lambda: ddp.zero_grad(set_to_none=False))
+    assert "a second step() with the gradients of the last pass" in error_of(optimizer.step)
+    for next_pass in (lambda: loss_of(ddp, HERE.rank, 1, 0), quiet_pass):
+        assert "call zero_grad() after each step()" in error_of(next_pass)
+    for zeroed in (optimizer, ddp):
+        assert "zero_grad(set_to_none=False) needs" in error_of(lambda z=zeroed: z.zero_grad(set_to_none=False))
     optimizer.zero_grad()
-    attempt(optimizer.step)
-    attempt(lambda: loss_of(ddp, HERE.rank, 1, 0).backward())
-    attempt(optimizer.step)
-    return said
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_what_would_add_up_or_step_twice_is_refused(pair, stage):
-    wanted = ["step() has not been called since"] * 2 + ["which has stepped them already"] * 2
-    wanted += ["a second step() with the gradients of the last pass"] + ["call zero_grad() after each step()"] * 2
-    wanted += ["zero_grad(set_to_none=False) needs"] * 2
-    for said in pair.run(out_of_turn, stage):
-        assert len(said) == len(wanted) + 3 and said[len(wanted) :] == [""] * 3
-        for text, part in zip(said, wanted, strict=False):
-            assert part in text
+    optimizer.step()
+    loss_of(ddp, HERE.rank, 1, 0).backward()
+    optimizer.step()
 
 
 class Early(torch.nn.Module):
@@ -236,19 +189,12 @@ class Early(torch.nn.Module):
         return self.last(x)[:, :3]
 
 
-def early() -> str:
-    """On a rank: what autograd says of a node that needs values that have been stepped."""
+@on_ranks(2, error="modified by an inplace operation")
+def test_stepped_values_are_not_used_by_the_rest_of_the_pass() -> None:
+    """What autograd says of a node that needs values that have been stepped."""
     ddp = DistributedDataParallel(Early(), zero_stage=2, bucket_cap_mb=0.001)
     optimizer = one_pass(ddp)
-    try:
-        steps(ddp, optimizer, 1)
-    except RuntimeError as error:
-        return str(error)
-    return ""
-
-
-def test_stepped_values_are_not_used_by_the_rest_of_the_pass(pair):
-    assert all("modified by an inplace operation" in said for said in pair.run(early))
+    steps(ddp, optimizer, 1)
 
 
 @on_ranks(2, (True, True, ["SGD"]))
@@ -266,22 +212,12 @@ def test_an_optimizer_that_is_dropped_leaves_nothing_behind() -> tuple[bool, boo
     return copied, all(shard is not None for shard in ddp.reducer.shards()), [type(another.optim).__name__]
 
 
-def unfinished() -> list[str]:
-    """On a rank: errors of step() after a pass in which a parameter had no gradient, with overlap and without."""
-    said = []
+@on_ranks(2)
+def test_a_step_after_an_unfinished_pass_is_refused() -> None:
+    """After a pass in which a parameter had no gradient, with overlap and without."""
     for overlap in (False, True):
         ddp = DistributedDataParallel(Early(), zero_stage=2)
         optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, overlap_with_ddp=overlap, **ADAMW)
         ddp(torch.ones(2, 12))
         ddp.module.last.weight.sum().backward()
-        try:
-            optimizer.step()
-            said.append("")
-        except RuntimeError as error:
-            said.append(str(error))
-    return said
-
-
-def test_a_step_after_an_unfinished_pass_is_refused(pair):
-    for said in pair.run(unfinished):
-        assert all("finished reduction" in text for text in said)
+        assert "finished reduction" in error_of(optimizer.step)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import BACKENDS, HERE, World, group_of, on_ranks
+from ranks import BACKENDS, HERE, World, error_of, group_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
 from ringdp.zero.flat import FlatParameters, bucketed
@@ -31,19 +31,10 @@ def rig(backend: str) -> tuple[list[torch.nn.Parameter], FlatParameters, InFligh
     return own, flat, InFlightBucket(flat, 0, {p: f"number {n}" for n, p in enumerate(own)})
 
 
-def errors_of(*reads) -> list[str]:
-    said = []
-    for read in reads:
-        try:
-            read()
-            said.append("")
-        except RuntimeError as error:
-            said.append(str(error))
-    return said
-
-
-def gone_and_back(backend: str) -> tuple[list[str], bool]:
-    """On a rank: what readers are told, kept views and writers too; whether everybody then has every rank's part."""
+@pytest.mark.parametrize("backend", BACKENDS)
+@on_ranks(3)
+def test_a_bucket_goes_and_comes_back(backend: str) -> None:
+    """What readers are told, of kept views and writers too; everybody then has every rank's part."""
     torch.manual_seed(3)
     own, flat, away = rig(backend)
     facts = [(p.shape, p.stride(), p.dtype, p.requires_grad, p.data_ptr()) for p in own]
@@ -53,23 +44,20 @@ def gone_and_back(backend: str) -> tuple[list[str], bool]:
         for tensor in flat.tensors:
             tensor.mul_(2)
     away.start()
-    said = errors_of(
-        lambda: own[0].sum(), lambda: own[0].data.zero_(), lambda: own[3].item(), lambda: kept.sum(), own[1].data_ptr
-    )
+    for read, whose in {
+        own[0].sum: "parameter number 0",
+        own[0].data.zero_: "parameter number 0",
+        own[3].item: "parameter number 3",
+        kept.sum: "a view that was kept of number 0",
+        own[1].data_ptr: "parameter number 1",
+    }.items():
+        said = error_of(read)
+        assert whose in said and "call optimizer.wait() first" in said
     assert [(p.shape, p.stride(), p.dtype, p.requires_grad) for p in own] == [fact[:4] for fact in facts]
     assert own[0].grad is not None and own[2].sum() == 0
     away.wait()
     assert [p.data_ptr() for p in own] == [fact[4] for fact in facts]
-    return said, all(map(same, own, expected)) and same(kept, expected[1])
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_bucket_goes_and_comes_back(trio, backend):
-    for said, right in trio.run(gone_and_back, backend):
-        whose = ["parameter number 0", "parameter number 0", "parameter number 3", "a view that was kept of number 0"]
-        for text, who in zip(said, [*whose, "parameter number 1"], strict=True):
-            assert who in text and "call optimizer.wait() first" in text
-        assert right
+    assert all(map(same, own, expected)) and same(kept, expected[1])
 
 
 @on_ranks(2, True)
@@ -83,35 +71,30 @@ def test_what_was_assigned_meanwhile_is_kept() -> bool:
     return bool((own[0] == 7).all()) and bool((flat.whole(0)[: own[0].numel()] == 7).all())
 
 
-@on_ranks(2, "cannot begin")
-def test_a_gather_that_cannot_begin_takes_nothing_away() -> str:
-    """The error of a gather that cannot begin; its bucket stays readable."""
+@on_ranks(2)
+def test_a_gather_that_cannot_begin_takes_nothing_away() -> None:
+    """Its bucket stays readable."""
     own, flat, away = rig("ringdp")
 
     def fails(_: torch.Tensor) -> None:
         raise RuntimeError("cannot begin")
 
     flat.gather_in = fails
-    said = errors_of(away.start)[0]
+    assert error_of(away.start) == "cannot begin"
     assert own[0].sum().isfinite()
-    return said
 
 
-def transposed() -> list[str]:
-    """On a rank: what is said of strides that were changed meanwhile, as often as somebody waits."""
+@on_ranks(2)
+def test_strides_that_were_changed_meanwhile_are_named() -> None:
+    """As often as somebody waits."""
     own, _, away = rig("ringdp")
     away.start()
     own[1].data = own[1].data.t()
-    said = errors_of(away.wait, away.wait)
+    for _ in range(2):
+        assert "had shape [30, 20] and strides [1, 30]" in error_of(away.wait)
     own[1].data = own[1].data.t()
     away.wait()
     assert own[1].sum().isfinite()
-    return said
-
-
-def test_strides_that_were_changed_meanwhile_are_named(pair):
-    for said in pair.run(transposed):
-        assert all("had shape [30, 20] and strides [1, 30]" in text for text in said)
 
 
 def lazy(ddp: Any, kind: str = "AdamW", **own: Any) -> ZeroOptimizer:
@@ -366,13 +349,7 @@ def step_of(victim: int) -> None:
 
 def forward_after() -> tuple[list[str], int]:
     """On a rank: errors of two forward passes; how many parameters cannot be read."""
-    said = []
-    for _ in range(2):
-        try:
-            loss_of(KEPT["ddp"], HERE.rank, 2, 0)
-            said.append("")
-        except RuntimeError as error:
-            said.append(f"{type(error).__name__}: {error}")
+    said = [error_of(loss_of, KEPT["ddp"], HERE.rank, 2, 0) for _ in range(2)]
     return said, len(unread(KEPT["ddp"].module))
 
 

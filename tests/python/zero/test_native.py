@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from ranks import on_ranks
 from ringdp import _native
 from ringdp.zero import native
 from ringdp.zero.element_wise import ELEMENT_WISE, check_class, is_number, is_per_element
@@ -303,18 +304,15 @@ def test_it_takes_nothing_on_the_host():
         sink(0).take(0, torch.zeros(4))
 
 
-def said_of_orders() -> list[str]:
-    """On a rank: what is said of pieces in order, out of order, and one over another."""
+@on_ranks(2)
+def test_pieces_come_in_any_order() -> None:
+    """What is said of pieces in order, out of order, and one over another."""
     backend = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))
     found = []
     for offsets in ((0, 8), (8, 0), (0, 0)):
         with pytest.raises(RuntimeError) as error:
             backend.reduce_scatter_step(torch.zeros(64), 2.0, sink(*offsets))
         found.append(str(error.value))
-    return found
-
-
-def test_pieces_come_in_any_order(pair):
-    for in_order, out_of_order, over_each_other in pair.run(said_of_orders):
-        assert "not of a device" in in_order and out_of_order == in_order
-        assert "the piece at 0 of 4 elements must begin" in over_each_other
+    in_order, out_of_order, over_each_other = found
+    assert "not of a device" in in_order and out_of_order == in_order
+    assert "the piece at 0 of 4 elements must begin" in over_each_other

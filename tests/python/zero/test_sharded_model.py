@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import HERE, on_ranks
+from ranks import HERE, error_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import parameters_hash
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -16,14 +16,10 @@ from unit_models import MODELS, made
 from zero_rig import ADAMW, same, steps
 
 
-def without_loss() -> None:
+@on_ranks(2, error="batch of 0 samples")
+def test_no_loss_at_all_is_refused() -> None:
     ddp, _ = made("stack")
     ddp.backward(None, weight=0)
-
-
-def test_no_loss_at_all_is_refused(pair):
-    for outcome in pair.attempt(without_loss):
-        assert "batch of 0 samples" in outcome.error
 
 
 def freed(ddp: Any) -> bool:
@@ -208,36 +204,21 @@ def test_torch_compile_runs_it_uncompiled() -> bool:
     return same(torch.compile(ddp, backend="eager")(x), ddp(x))
 
 
-def hashes() -> tuple[str, str, str]:
+@on_ranks(2)
+def test_hashes_are_of_whole_parameters() -> None:
     ddp, _ = made("tied")
-    return parameters_hash(ddp), parameters_hash(ddp.module), parameters_hash(fresh(MODELS["tied"]))
+    assert parameters_hash(ddp) == parameters_hash(ddp.module) == parameters_hash(fresh(MODELS["tied"]))
 
 
-def test_hashes_are_of_whole_parameters(pair):
-    for wrapped, inner, plain in pair.run(hashes):
-        assert wrapped == inner == plain
-
-
-def inside_gathered() -> list[str]:
-    """On a rank: what is said to those who write shards while parameters are read from elsewhere."""
+@on_ranks(2)
+def test_shards_are_not_written_while_units_are_gathered() -> None:
     ddp, optimizer = made("stack")
     loss_of(ddp, HERE.rank, 0, 0).backward()
     values = {name: value.clone() for name, value in ddp.full_state_dict().items()}
-    said = []
     with ddp.gathered(next(iter(ddp.module.children()))):
-        for call in (optimizer.step, lambda: ddp.module.load_state_dict(values)):
-            try:
-                call()
-                said.append("")
-            except RuntimeError as error:
-                said.append(str(error))
+        assert "a step while unit" in error_of(optimizer.step)
+        assert "load_state_dict() while unit" in error_of(ddp.module.load_state_dict, values)
     optimizer.step()
-    return said
-
-
-def test_shards_are_not_written_while_units_are_gathered(pair):
-    for step, loading in pair.run(inside_gathered):
-        assert "a step while unit" in step and "load_state_dict() while unit" in loading
 
 
 class Broken(torch.autograd.Function):
@@ -255,10 +236,8 @@ def test_what_a_broken_pass_has_left_is_not_taken_as_current() -> tuple[bool, bo
     """Whether values that are loaded after a backward pass that died are those that are collected."""
     ddp, _ = made("stack")
     hook = next(iter(ddp.module.children())).register_forward_hook(lambda module, inputs, output: Broken.apply(output))
-    try:
+    with pytest.raises(RuntimeError, match="broken off"):
         loss_of(ddp, HERE.rank, 0, 0).backward()
-    except RuntimeError as error:
-        assert "broken off" in str(error)
     hook.remove()
     loaded = {name: torch.full_like(value, 0.25) for name, value in ddp.full_state_dict().items()}
     ddp.module.load_state_dict(loaded)
@@ -266,55 +245,40 @@ def test_what_a_broken_pass_has_left_is_not_taken_as_current() -> tuple[bool, bo
     return all(same(found[name], value) for name, value in loaded.items()), freed(ddp)
 
 
-def assigned(how: str) -> str:
-    """On a rank: what is said of .data that a freed parameter was given, or a gathered one with other strides."""
+@pytest.mark.parametrize("how", ["values", "strides", "gathered"])
+@on_ranks(2)
+def test_data_that_would_be_lost_is_named(how: str) -> None:
+    """.data that a freed parameter was given, or a gathered one with other strides."""
     ddp, _ = made("stack")
     weight = next(p for p in ddp.module.parameters() if p.dim() == 2 and p.shape[0] == p.shape[1])
-    try:
+    named = "weight.*was assigned while it was freed" if how == "values" else "weight.*and strides"
+    with pytest.raises(RuntimeError, match=f"(?s){named}"):
         if how == "gathered":
             with ddp.gathered(writes=True):
                 weight.data = weight.data.t()
         else:
             weight.data = torch.zeros(weight.shape) if how == "values" else weight.data.t()
         ddp.full_state_dict()
-    except RuntimeError as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.parametrize("how", ["values", "strides", "gathered"])
-def test_data_that_would_be_lost_is_named(pair, how):
-    for said in pair.run(assigned, how):
-        assert "weight" in said and ("was assigned while it was freed" if how == "values" else "and strides") in said
 
 
 def wrapped_in_shards(kind: str = "types", **arguments: Any) -> Any:
     return DistributedDataParallel(fresh(MODELS[kind]), zero_stage=3, **arguments)
 
 
-def said(call: Any) -> str:
-    try:
-        call()
-    except (RuntimeError, NotImplementedError) as error:
-        return str(error)
-    return "nothing"
-
-
-def saved() -> list[str]:
+@on_ranks(2)
+def test_saving_names_the_way_out() -> None:
     ddp = wrapped_in_shards()
-    whole = []
     with ddp.gathered():
         whole = [n for n, v in ddp.module.state_dict().items() if not same(v, fresh(MODELS["types"]).state_dict()[n])]
-    return [said(ddp.state_dict), said(ddp.module.state_dict), str(whole)]
+    assert "full_state_dict()" in error_of(ddp.state_dict) and "full_state_dict()" in error_of(ddp.module.state_dict)
+    assert whole == []
 
 
-def test_saving_names_the_way_out(pair):
-    for wrapped, plain, whole in pair.run(saved):
-        assert "full_state_dict()" in wrapped and "full_state_dict()" in plain and whole == "[]"
-
-
-def loaded(kind: str, prefix: str) -> list[str]:
-    """On a rank: names that are not as in the dict, of other dtype and strides, that was loaded."""
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("kind", ["types", "frozen", "tied", "strided"])
+@on_ranks(3, [])
+def test_every_rank_takes_its_part(kind: str, prefix: str) -> list[str]:
+    """Names that are not as in the dict, of other dtype and strides, that was loaded."""
     ddp = wrapped_in_shards(kind)
     other = fresh(MODELS[kind], seed=99).state_dict()
     given = {prefix + n: v.double() if v.dtype == torch.float32 else v for n, v in other.items()}
@@ -323,39 +287,24 @@ def loaded(kind: str, prefix: str) -> list[str]:
     return [n for n in other if not same(found[n], other[n])]
 
 
-@pytest.mark.parametrize("prefix", ["", "module."])
-@pytest.mark.parametrize("kind", ["types", "frozen", "tied", "strided"])
-def test_every_rank_takes_its_part(trio, kind, prefix):
-    assert trio.run(loaded, kind, prefix) == [[]] * 3
-
-
-def strictly() -> list[Any]:
-    """On a rank: what torch says about dicts that do not fit, and that nothing else has changed."""
+@on_ranks(2)
+def test_what_does_not_fit_is_said_as_ever() -> None:
+    """What torch says about dicts that do not fit, and that nothing else has changed."""
     ddp = wrapped_in_shards("stack")
     before, other = ddp.full_state_dict(), fresh(MODELS["stack"], seed=99).state_dict()
     short = {n: v for n, v in other.items() if n != "first.bias"}
-    words = [
-        said(lambda: ddp.module.load_state_dict(short)),
-        said(lambda: ddp.module.load_state_dict({**other, "x": 0})),
-    ]
+    load = ddp.module.load_state_dict
+    assert "first.bias" in error_of(load, short) and "x" in error_of(load, {**other, "x": 0})
     ddp.module.load_state_dict(before)
-    missing = ddp.module.load_state_dict(short, strict=False).missing_keys
+    assert load(short, strict=False).missing_keys == ["first.bias"]
     after = ddp.full_state_dict()
-    right = [same(after[n], before[n] if n == "first.bias" else other[n]) for n in other]
-    ddp.module.load_state_dict(before)
-    words.append(said(lambda: ddp.module.load_state_dict({**before, "last.weight": before["last.weight"].t()})))
-    unchanged = all(same(v, before[n]) for n, v in ddp.full_state_dict().items())
-    words.append(said(lambda: ddp.module.load_state_dict(before, assign=True)))
+    assert all(same(after[n], before[n] if n == "first.bias" else other[n]) for n in other)
+    load(before)
+    assert "size mismatch" in error_of(load, {**before, "last.weight": before["last.weight"].t()})
+    assert all(same(v, before[n]) for n, v in ddp.full_state_dict().items())
+    assert "assign" in error_of(lambda: load(before, assign=True))
     with ddp.gathered():
-        words.append(said(lambda: ddp.module.load_state_dict(before)))
-    return [words, missing, all(right), unchanged]
-
-
-def test_what_does_not_fit_is_said_as_ever(pair):
-    for words, missing, right, unchanged in pair.run(strictly):
-        for text, word in zip(words, ["first.bias", "x", "size mismatch", "assign", "gathered()"], strict=True):
-            assert word in text
-        assert missing == ["first.bias"] and right and unchanged
+        assert "gathered()" in error_of(load, before)
 
 
 @on_ranks(2, [True, True])
@@ -376,18 +325,15 @@ def test_masters_follow() -> list[bool]:
     ]
 
 
-def copied() -> list[str]:
+@on_ranks(2)
+def test_copies_and_pickles_are_refused() -> None:
     import copy
     import io
 
     ddp = wrapped_in_shards("stack")
     loss_of(ddp, HERE.rank, 0, 0).backward()
-    return [said(lambda: copy.deepcopy(ddp)), said(lambda: torch.save(ddp, io.BytesIO()))]
-
-
-def test_copies_and_pickles_are_refused(pair):
-    for words in pair.run(copied):
-        assert all("full_state_dict()" in text for text in words)
+    assert "full_state_dict()" in error_of(copy.deepcopy, ddp)
+    assert "full_state_dict()" in error_of(torch.save, ddp, io.BytesIO())
 
 
 class Named(torch.nn.Module):

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from ranks import HERE, on_ranks
+from ranks import HERE, error_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.clip import clip_grad_norm_
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -67,39 +67,23 @@ def test_buckets_are_counted_with_their_padding() -> tuple[bool, int]:
     return ddp.bucket_bytes() == padded, ddp.zero_stage
 
 
-def of_another_stage() -> list[str]:
-    """On a rank: what belongs to stage 3."""
-    said = []
-    attempts = [
-        lambda: wrapped(2).gathers(),
-        lambda: wrapped(1).gathered(),
-        lambda: wrapped(2, units=[torch.nn.Linear]),
-        lambda: wrapped(0, init=print),
-        lambda: wrapped(2, prefetch=False),
-        lambda: wrapped(4),
-    ]
-    for attempt in attempts:
-        try:
-            attempt()
-        except ValueError as error:
-            said.append(str(error))
-    return said
+@on_ranks(2)
+def test_what_belongs_to_stage_3_is_refused_elsewhere() -> None:
+    refused = {
+        lambda: wrapped(2).gathers(): "gathers",
+        lambda: wrapped(1).gathered(): "gathered",
+        lambda: wrapped(2, units=[torch.nn.Linear]): "units",
+        lambda: wrapped(0, init=print): "init",
+        lambda: wrapped(2, prefetch=False): "prefetch=False",
+        lambda: wrapped(4): "zero_stage=4, must be 0, 1, 2 or 3",
+    }
+    for attempt, why in refused.items():
+        assert why in error_of(attempt, kind=ValueError)
 
 
-def test_what_belongs_to_stage_3_is_refused_elsewhere(pair):
-    wanted = ["gathers", "gathered", "units", "init", "prefetch=False", "zero_stage=4, must be 0, 1, 2 or 3"]
-    for said in pair.run(of_another_stage):
-        for text, word in zip(said, wanted, strict=True):
-            assert word in text
-
-
-def differing_units() -> None:
+@on_ranks(2, error="First difference: rank 0: unit (model)")
+def test_ranks_with_different_units_are_told() -> None:
     wrapped(3, units=[torch.nn.Linear] if HERE.rank else [])
-
-
-def test_ranks_with_different_units_are_told(pair):
-    for outcome in pair.attempt(differing_units):
-        assert "First difference: rank 0: unit (model)" in outcome.error
 
 
 def on_one_rank_too() -> dict[str, int]:
@@ -121,25 +105,18 @@ def with_ignored(stage: int) -> tuple[DistributedDataParallel, torch.nn.Paramete
     return DistributedDataParallel(module, zero_stage=stage), module.extra
 
 
-def ignored(stage: int) -> tuple[str, bool, bool]:
-    """On a rank: a ZeroOptimizer's word on ignored parameters; whether their own steps; whether they are clipped."""
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@on_ranks(2)
+def test_ignored_parameters_are_left_to_others(stage: int) -> None:
+    """A ZeroOptimizer refuses them; their own optimizer steps them, and they are clipped."""
     ddp, extra = with_ignored(stage)
-    said = ""
-    try:
+    with pytest.raises(ValueError, match="parameter extra is not averaged by the wrapper"):
         ZeroOptimizer(ddp.parameters(), torch.optim.SGD)
-    except ValueError as error:
-        said = str(error)
     own = torch.optim.SGD([extra], lr=1.0)
     extra.grad = torch.ones(3)
     own.step()
-    norm = clip_grad_norm_([extra], 1e-3)
-    return said, bool((extra == 0).all()), norm.item() == pytest.approx(3**0.5) and bool((extra.grad < 1e-3).all())
-
-
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_ignored_parameters_are_left_to_others(pair, stage):
-    for said, stepped, clipped in pair.run(ignored, stage):
-        assert "parameter extra is not averaged by the wrapper" in said and stepped and clipped
+    assert (extra == 0).all()
+    assert clip_grad_norm_([extra], 1e-3).item() == pytest.approx(3**0.5) and (extra.grad < 1e-3).all()
 
 
 @on_ranks(2, 1)
@@ -155,20 +132,12 @@ def test_delayed_parameters_are_stepped() -> int:
     return ZeroOptimizer(ddp.parameters(), torch.optim.SGD).stage
 
 
-def of_another_group() -> list[str]:
-    said = []
+@on_ranks(2)
+def test_the_group_stays_while_there_are_shards() -> None:
     for stage in (1, 2, 3):
-        try:
-            wrapped(stage)._update_process_group(torch.distributed.group.WORLD)
-        except NotImplementedError as error:
-            said.append(str(error))
+        said = error_of(wrapped(stage)._update_process_group, torch.distributed.group.WORLD)
+        assert f"_update_process_group: with zero_stage={stage}" in said
     wrapped(0)._update_process_group(torch.distributed.group.WORLD)
-    return said
-
-
-def test_the_group_stays_while_there_are_shards(pair):
-    for said in pair.run(of_another_group):
-        assert [f"_update_process_group: with zero_stage={stage}" in s for stage, s in enumerate(said, 1)] == [True] * 3
 
 
 class Failing(torch.autograd.Function):
@@ -183,8 +152,9 @@ class Failing(torch.autograd.Function):
         raise RuntimeError("no backward")
 
 
-def abandoned(stage: int, overlap: bool) -> tuple[str, list[str]]:
-    """On a rank: what the next pass says after one that failed halfway; and when it was abandoned, what differs."""
+@pytest.mark.parametrize(("stage", "overlap"), [(1, False), (2, False), (3, False), (2, True)])
+@on_ranks(3)
+def test_a_pass_that_failed_can_be_abandoned(stage: int, overlap: bool) -> None:
     ddp = wrapped(stage, bucket_cap_mb=0.001)
     overlaps = {"overlap_with_ddp": True} if overlap else {}
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **overlaps, **ADAMW)
@@ -192,21 +162,10 @@ def abandoned(stage: int, overlap: bool) -> tuple[str, list[str]]:
     optimizer.zero_grad()
     place = ddp.module[4 if overlap else 0]  # with overlap before the first bucket is stepped
     hook = place.register_forward_hook(lambda module, inputs, output: Failing.apply(output))
-    said = []
-    for step in (1, 2):
-        try:
-            loss_of(ddp, HERE.rank, step, 0).backward()
-        except RuntimeError as error:
-            said.append(str(error))
+    failed, said = (error_of(lambda s=step: loss_of(ddp, HERE.rank, s, 0).backward()) for step in (1, 2))
     hook.remove()
     ddp.abandon_backward()
     steps(ddp, optimizer, 2, start=1)
-    assert said[0] == "no backward"
-    return said[1], differences(ddp, optimizer, *reference("AdamW", 3, ADAMW))
-
-
-@pytest.mark.parametrize(("stage", "overlap"), [(1, False), (2, False), (3, False), (2, True)])
-def test_a_pass_that_failed_can_be_abandoned(trio, stage, overlap):
-    for said, wrong in trio.run(abandoned, stage, overlap):
-        assert ("finished reduction" in said and "call ddp.abandon_backward()" in said) or overlap
-        assert wrong == []
+    assert failed == "no backward"
+    assert ("finished reduction" in said and "call ddp.abandon_backward()" in said) or overlap
+    assert differences(ddp, optimizer, *reference("AdamW", 3, ADAMW)) == []

@@ -11,13 +11,12 @@ import torch
 import torch.distributed as dist
 from device_rig import Training, different, one_process
 from native import EXECUTORS
-from ranks import HERE, on_ranks, tell, values_of
+from ranks import HERE, error_of, on_ranks, tell, values_of
 from ringdp.zero import native
 from ringdp.zero.flat import FlatParameters, bucketed
 from ringdp.zero.optimizer import ZeroOptimizer
 from ringdp.zero.steps import BucketSteps
 from small_models import loss_of
-from stand_in import error_of
 from zero_rig import ADAMW, differences, reference, steps, wrapped
 
 
@@ -123,8 +122,8 @@ def test_a_class_that_counts_steps_counts_one_on_every_rank(trio):
         assert trio.run(counted, stage, overlap) == [(3, [])] * 3
 
 
-def failing() -> tuple[list[str], list[str]]:
-    """On a rank: what a failed step leaves, and after loading what differs."""
+@on_ranks(2)
+def test_a_step_that_fails_on_its_way_leaves_the_state_torn() -> None:
     ddp = wrapped(2)
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
     steps(ddp, optimizer, 1)
@@ -132,51 +131,33 @@ def failing() -> tuple[list[str], list[str]]:
     saved = [None if HERE.rank else optimizer.state_dict()]
     torch.distributed.broadcast_object_list(saved)
     values = {name: value.clone() for name, value in ddp.module.state_dict().items()}
-    right, said = native.run, []
+    right = native.run
 
     def wrong(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
     native.run = wrong
     loss_of(ddp, HERE.rank, 1, 0).backward()
-    for call in (optimizer.step, optimizer.step, optimizer.consolidate_state_dict):
-        try:
-            call()
-            said.append("")
-        except (RuntimeError, MemoryError) as error:
-            said.append(str(error))
-        native.run = right
+    assert error_of(optimizer.step, kind=MemoryError) == "no room"
+    native.run = right
+    assert "torn" in error_of(optimizer.step) and "torn" in error_of(optimizer.consolidate_state_dict)
     optimizer.zero_grad()
     ddp.module.load_state_dict(values)
     optimizer.load_state_dict(saved[0])
     steps(ddp, optimizer, 2, start=1)
-    return said, differences(ddp, optimizer, *reference("AdamW", 3, ADAMW))
+    assert differences(ddp, optimizer, *reference("AdamW", 3, ADAMW)) == []
 
 
-def test_a_step_that_fails_on_its_way_leaves_the_state_torn(pair):
-    for said, wrong in pair.run(failing):
-        assert "no room" in said[0] and "torn" in said[1] and "torn" in said[2]
-        assert wrong == []
-
-
-def old_graph(stage: int) -> str:
-    """On a rank: what autograd says to a second backward pass over a graph from before the step."""
+@pytest.mark.parametrize("stage", [1, 2])
+@on_ranks(2, error="modified by an inplace operation")
+def test_graphs_from_before_a_step_are_refused_by_autograd(stage: int) -> None:
     ddp = wrapped(stage)
     optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1)
     loss = loss_of(ddp, HERE.rank, 0, 0)
     loss.backward(retain_graph=True)
     optimizer.step()
-    try:
-        with ddp.no_sync():
-            loss.backward()
-    except RuntimeError as error:
-        return str(error)
-    return ""
-
-
-def test_graphs_from_before_a_step_are_refused_by_autograd(pair):
-    for stage in (1, 2):
-        assert all("modified by an inplace operation" in said for said in pair.run(old_graph, stage))
+    with ddp.no_sync():
+        loss.backward()
 
 
 def zeroed(stage: int) -> list[bytes]:

@@ -12,7 +12,7 @@ import ringdp
 import torch
 import torch.distributed as dist
 from odd_run import OPTIMIZERS, OddRun, model_of
-from ranks import HERE, on_ranks
+from ranks import HERE, error_of, on_ranks
 from ringdp.checkpoint import CheckpointError, Contents, Spec
 from ringdp.checkpoint.optimizer_state import Groups
 from ringdp.ddp.wrapper import DistributedDataParallel
@@ -125,11 +125,7 @@ def half_a_step(folder: str) -> tuple[str, list[str]]:
     checkpoint.save(folder, ddp, optimizer)
     optimizer.zero_grad()
     mlp_loss(ddp, HERE.rank, 2, 0).backward()
-    said = ""
-    try:
-        checkpoint.save(folder, ddp, optimizer)
-    except checkpoint.CheckpointError as error:
-        said = str(error)
+    said = error_of(checkpoint.save, folder, ddp, optimizer, kind=CheckpointError)
     checkpoint.load(folder, ddp, optimizer)
     steps(ddp, optimizer, 1, start=2)
     return said, differences(ddp, optimizer, *reference("AdamW", 3, ADAMW))
@@ -160,11 +156,8 @@ def load_in_vain(folder: str, kind: str, stage: int) -> tuple[str, bool]:
     run = OddRun(kind, stage)
     run.steps(2)
     before = everything(run)
-    try:
-        checkpoint.load(folder, run.wrapped, run.optimizer)
-    except checkpoint.CheckpointError as error:
-        return str(error), everything(run) == before
-    return "", False
+    said = error_of(checkpoint.load, folder, run.wrapped, run.optimizer, kind=CheckpointError)
+    return said, everything(run) == before
 
 
 @pytest.mark.parametrize("file", ["__1_0.distcp", ".metadata", "ringdp.json"])
@@ -279,38 +272,25 @@ def test_values_that_were_put_elsewhere_are_offered() -> tuple[bool, bool]:
     return all(values == [3.0] for values in offered), len(offered) == 2 * bool(HERE.rank < 2)
 
 
-def half_a_model() -> str:
+@on_ranks(2, error=("CheckpointError", "that the optimizer shards is not in the model"))
+def test_a_parameter_outside_the_model_is_named() -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     optimizer = ZeroOptimizer(module.parameters(), torch.optim.SGD, lr=0.1)
-    try:
-        StoredParameters(optimizer._flats, {p: n for n, p in module[0].named_parameters()})
-    except CheckpointError as error:
-        return str(error)
-    return ""
+    StoredParameters(optimizer._flats, {p: n for n, p in module[0].named_parameters()})
 
 
-def test_a_parameter_outside_the_model_is_named(pair):
-    assert all("that the optimizer shards is not in the model" in said for said in pair.run(half_a_model))
-
-
-def misfit(width: int) -> list[str]:
+@on_ranks(2)
+def test_what_does_not_fit_is_named() -> None:
     """What a model of another width is told, and one with another parameter."""
     said = []
-    for other in (nn.Linear(4, width), nn.Sequential(nn.Linear(4, 4))):
+    for other in (nn.Linear(4, 5), nn.Sequential(nn.Linear(4, 4))):
         optimizer = ZeroOptimizer(other.parameters(), torch.optim.SGD, lr=0.1)
         holder = StoredParameters(optimizer._flats, {p: n for n, p in other.named_parameters()})
         specs = [piece.stretch.spec for piece in checkpoint.holders.ModuleHolder(nn.Linear(4, 4)).pieces()]
-        try:
-            list(holder.wants(specs, {}))
-        except CheckpointError as error:
-            said.append(str(error))
-    return said
-
-
-def test_what_does_not_fit_is_named(pair):
-    for shape, name in pair.run(misfit, 5):
-        assert "[5]" in shape and "[4]" in shape and "bias" in shape
-        assert "lacks parameter/0.bias" in name
+        said.append(error_of(list, holder.wants(specs, {}), kind=CheckpointError))
+    shape, name = said
+    assert "[5]" in shape and "[4]" in shape and "bias" in shape
+    assert "lacks parameter/0.bias" in name
 
 
 class Noisy:
@@ -366,28 +346,21 @@ def test_as_many_ranks_go_on_bit_for_bit_at_any_stage(trio, tmp_path, saved_at, 
         assert [name for name in tensors if not same(found.tensors[kind][name], tensors[name])] == [], kind
 
 
-def refused(stage: int) -> list[str]:
-    """On a rank: what is said of state without a place, of a frozen parameter and of an unknown one."""
+@pytest.mark.parametrize("stage", [1, 2])
+@on_ranks(2)
+def test_state_without_a_place_is_refused_by_name(stage: int) -> None:
+    """What is said of state without a place, of a frozen parameter and of an unknown one."""
     run = OddRun("adamw", stage)
     names = {parameter: name for name, parameter in run.model.named_parameters()}
     optimizer = run.optimizer
     groups = Groups("AdamW", optimizer.param_groups, names)
     holder = StoredState(optimizer._flats, optimizer._optimizer, groups, names)
-    said = []
-    for spec in (Spec("exp_avg", "frozen.weight", (64, 40), "float32"), Spec("exp_avg", "stranger", (2,), "float32")):
-        try:
-            list(holder.wants([spec], holder.settings()))
-            said.append("")
-        except CheckpointError as error:
-            said.append(str(error))
-    return said
-
-
-@pytest.mark.parametrize("stage", [1, 2])
-def test_state_without_a_place_is_refused_by_name(pair, stage):
-    for frozen, stranger in pair.run(refused, stage):
-        assert ("frozen.weight needs no gradient" in frozen) == (stage == 2)
-        assert "no parameter for exp_avg/stranger" in stranger
+    specs = Spec("exp_avg", "frozen.weight", (64, 40), "float32"), Spec("exp_avg", "stranger", (2,), "float32")
+    frozen, stranger = (
+        error_of(lambda s=spec: list(holder.wants([s], holder.settings())), kind=CheckpointError) for spec in specs
+    )
+    assert ("frozen.weight needs no gradient" in frozen) == (stage == 2)
+    assert "no parameter for exp_avg/stranger" in stranger
 
 
 def taken_frozen(folder: str) -> list[str]:

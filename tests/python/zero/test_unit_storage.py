@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, on_ranks
+from ranks import HERE, error_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.flat import in_memory_order
 from ringdp.zero.unit_storage import Blocks, Bucket, ShardedParameters, UnitStorage, bucket_plans
@@ -178,11 +178,7 @@ def comes_and_goes() -> list[bool]:
     for _ in range(3):
         storage.free()
         storage.free()  # nothing
-        said = ""
-        try:
-            model[0].bias.sum()
-        except RuntimeError as error:
-            said = str(error)
+        said = error_of(model[0].bias.sum)
         found.append("parameter 0.bias" in said and "unit all" in said and not storage.has_memory)
         storage.start()
         storage.wait()
@@ -198,8 +194,9 @@ def test_one_rank_has_all_of_it(world_of):
     assert world_of(1).run(comes_and_goes) == [[True] * 6]
 
 
-def parts() -> list[Any]:
-    """On a rank: shards as they are, and bytes."""
+@on_ranks(3, [True, 3])
+def test_shards_are_equal_parts_padding_included() -> list[Any]:
+    """Shards as they are, and bytes."""
     storage = storage_of(layers())
     whole = [b.view(0).untyped_storage() for b in storage.buckets]
     assert [w.nbytes() for w in whole] == [b.nbytes for b in storage.buckets]
@@ -210,10 +207,6 @@ def parts() -> list[Any]:
         size = flat.numel() // HERE.size
         shards.append(same(bucket.shard, flat[HERE.rank * size :][:size]))
     return [all(shards), len(shards)]
-
-
-def test_shards_are_equal_parts_padding_included(trio):
-    assert trio.run(parts) == [[True, 3]] * 3
 
 
 @on_ranks(3, [True] * 3)
@@ -256,7 +249,8 @@ def test_memory_is_used_again() -> list[int]:
     return len(seen)
 
 
-def kept() -> list[bool]:
+@on_ranks(2, [True, True])
+def test_two_blocks_are_kept() -> list[bool]:
     blocks = Blocks(dist.group.WORLD)
     made = [blocks.take(4096, torch.device("cpu")) for _ in range(3)]
     for block in made:
@@ -267,26 +261,14 @@ def kept() -> list[bool]:
     return [again == addresses[:0:-1], other.nbytes == 8192]
 
 
-def test_two_blocks_are_kept(pair):
-    assert pair.run(kept) == [[True, True]] * 2
-
-
-def of_different_units() -> str:
-    """On a rank: the error of ranks that gather units of different sizes, in a group that it ends."""
+@on_ranks(2, error=("DistBackendError: Mismatch", "This rank was gathering unit all (zero_stage=3)"))
+def test_ranks_that_gather_different_units_are_told_theirs() -> None:
+    """The error of ranks that gather units of different sizes, in a group that it ends."""
     group = dist.new_group(list(range(HERE.size)))
     storage = storage_of(layers() if HERE.rank else nn.Linear(9, 9), group)
     storage.free()
-    try:
-        storage.start()
-        storage.wait()
-    except dist.DistBackendError as error:
-        return str(error)
-    return ""
-
-
-def test_ranks_that_gather_different_units_are_told_theirs(pair):
-    for said in pair.run(of_different_units):
-        assert said.startswith("Mismatch") and "This rank was gathering unit all (zero_stage=3)" in said
+    storage.start()
+    storage.wait()
 
 
 def held(kind: str, trainable: bool = True) -> tuple[Any, ShardedParameters]:

@@ -176,18 +176,16 @@ def test_phases_are_parts_of_their_step(pair):
         assert overlap["step"] == 3 and len(overlap["buckets"]) == 1
 
 
-def a_step_without_exchange():
+@on_ranks(2)
+def test_a_step_without_exchange_has_no_phases_of_its_own():
     log = logged(steps=1)
     log.step(1.0)
-    return log.history.phases
+    first, second = log.history.phases
+    assert first is not None and second is None
 
 
-def test_a_step_without_exchange_has_no_phases_of_its_own(pair):
-    for first, second in pair.run(a_step_without_exchange):
-        assert first is not None and second is None
-
-
-def left_out():
+@on_ranks(2)
+def test_validation_and_checkpoints_belong_to_no_step():
     log = logged(steps=0)
     for pause in (log.leave_out, lambda: log.validation(1.0)):
         time.sleep(0.3)
@@ -195,12 +193,8 @@ def left_out():
         log.step(0.0)
     time.sleep(0.3)
     log.step(0.0)
-    return log.history.step_seconds
-
-
-def test_validation_and_checkpoints_belong_to_no_step(pair):
-    for first, second, third in pair.run(left_out):
-        assert max(first, second) < 0.3 <= third
+    first, second, third = log.history.step_seconds
+    assert max(first, second) < 0.3 <= third
 
 
 def resumed():
