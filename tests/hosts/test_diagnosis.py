@@ -20,11 +20,11 @@ def verdict(job, folder):
     return [(finding.cause, finding.ranks) for finding in judge(table_of_folder(folder)) if finding.cause == "link"]
 
 
-@pytest.mark.long  # a busy machine makes other ranks slow, too
+@pytest.mark.long
 @pytest.mark.parametrize("slow", [0, 2])
 def test_a_throttled_cable_is_its_rank_s(make_job, tmp_path, slow):
     job = make_job(3, 1)
-    job.network.hosts[slow].throttle(100)
+    job.network.hosts[slow].throttle(25)  # its bytes take longer than those of the others on a busy machine
     assert verdict(job, tmp_path / "traces") == [("link", (slow,))]
 
 
