@@ -12,7 +12,7 @@ RUN = ["-m", "ringdp", "run", "--as", "gloo", "--standalone", "--nproc-per-node=
 LINE = "ringdp: RINGDP_AS=gloo: groups whose backend is gloo run over ringdp"
 
 
-@pytest.mark.parametrize("autoload", ["0", "1"])
+@pytest.mark.parametrize("autoload", ["0", pytest.param("1", marks=pytest.mark.long)])
 def test_a_program_that_says_gloo_runs_over_ringdp(run_warm, autoload):
     result = run_warm(*RUN, SCRIPT, "gloo", TORCH_DEVICE_BACKEND_AUTOLOAD=autoload)
     assert result.returncode == 0, result.stderr

@@ -12,7 +12,6 @@ import warm_torchrun
 from ringdp.cli import main
 
 SCRIPT = str(Path(__file__).with_name("watched_script.py"))
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 WARM = [sys.executable, warm_torchrun.__file__]
 
 
@@ -54,7 +53,7 @@ def test_a_forgotten_set_epoch_with_a_picture_and_records_to_judge_again(audited
 
 
 def test_a_good_job_keeps_its_own_status(audited):
-    result = audited(["--fail"], "good", "1", launcher=TORCHRUN)
+    result = audited(["--fail"], "good", "1")
     assert result.returncode == 1 and "no problems" in result.stdout, result.stderr
     assert [line for line in result.stdout.splitlines() if line.startswith(("PROBLEM", "NOTE"))] == []
 

@@ -57,6 +57,8 @@ def chosen(found: list[Interface], master: str, named: str) -> tuple[Interface, 
     interface = next(one for one in found if (one.name, one.address) == (name, address))
     if named:
         return interface, "RINGDP_SOCKET_IFNAME"
+    if not route:
+        return interface, f"the first one: there is no route to {master}"
     if address == route and not ip_address(route).is_loopback:
         return interface, f"it routes to {master}"
     return interface, f"the first one: {master} resolves to this host's loopback"
