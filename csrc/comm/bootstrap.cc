@@ -82,10 +82,10 @@ void check_demand(const Session& session, const std::vector<PeerInfo>& infos, co
   }
 }
 
-// The entries of all ranks, without sockets and reasons. Pidfds are opened before the handshakes, in which the peer's
-// answer proves that the pid was still its own.
+// The entries of all ranks, without sockets and reasons.
 std::vector<Peer> list_peers(const Session& session, const std::vector<PeerInfo>& infos,
                              const std::vector<int>& locals) {
+  const HostIdentity& self = infos[static_cast<size_t>(session.rank())].identity;
   std::vector<Peer> peers(infos.size());
   for (int rank = 0; rank < session.world(); ++rank) {
     const HostIdentity& identity = infos[static_cast<size_t>(rank)].identity;
@@ -97,9 +97,11 @@ std::vector<Peer> list_peers(const Session& session, const std::vector<PeerInfo>
     peer.same_host = std::binary_search(locals.begin(), locals.end(), rank);
     if (rank == session.rank()) {
       peer.why = "this rank";
-    } else if (transport::share_pids(infos[static_cast<size_t>(session.rank())].identity, identity)) {
-      peer.pidfd = transport::open_pidfd(peer.pid);
+      continue;
     }
+    peer.same_host = peer.same_host && !transport::is_absent(identity, self);
+    const bool is_known = transport::share_pids(identity, self);
+    if (is_known) peer.pidfd = transport::open_pidfd(peer.pid, identity.start_time);
   }
   return peers;
 }
@@ -174,13 +176,11 @@ Settings agree(Settings settings, const std::vector<PeerInfo>& infos) {
   return settings;
 }
 
-// The ranks whose process has ended, among those whose pids mean the same here.
-std::vector<Loss> ended(const std::vector<Peer>& peers, const HostIdentity& self) {
+// The ranks whose process was here when it was looked for, and has ended.
+std::vector<Loss> ended(const std::vector<Peer>& peers) {
   std::vector<Loss> losses;
   for (const Peer& peer : peers) {
-    if (!transport::share_pids(peer.identity, self)) continue;
-    const bool gone = peer.pidfd ? transport::has_ended(*peer.pidfd) : !transport::exists(peer.pid);
-    if (gone) losses.push_back({peer.rank, peer.identity, kDied});
+    if (peer.pidfd && transport::has_ended(*peer.pidfd)) losses.push_back({peer.rank, peer.identity, kDied});
   }
   return losses;
 }
@@ -222,7 +222,7 @@ Mesh bootstrap(StoreExchange& store_exchange, const Settings& wanted, const Host
   mesh.peers = list_peers(session, infos, locals);
   store_exchange.set_losses([&] {
     std::vector<Loss> all = losses ? losses() : std::vector<Loss>{};
-    for (Loss& loss : ended(mesh.peers, self)) all.push_back(std::move(loss));
+    for (Loss& loss : ended(mesh.peers)) all.push_back(std::move(loss));
     return all;
   });
 
@@ -244,7 +244,8 @@ Mesh bootstrap(StoreExchange& store_exchange, const Settings& wanted, const Host
     peer.why = choice.why;
     if (choice.via == Via::kTcp) over_tcp.push_back(peer.rank);
   }
-  if (!over_tcp.empty()) attach_tcp(mesh, exchange_tcp(session, over_tcp, locals.size() == infos.size()));
+  const bool one_host = std::all_of(mesh.peers.begin(), mesh.peers.end(), [](const Peer& p) { return p.same_host; });
+  if (!over_tcp.empty()) attach_tcp(mesh, exchange_tcp(session, over_tcp, one_host));
   return mesh;
 }
 

@@ -32,11 +32,11 @@ struct Peer {
   int pid = 0;
   std::string host;  // host name, for messages
   transport::HostIdentity identity;
-  std::string address;  // of its host if connected over TCP, else empty
-  bool same_host = false;
+  std::string address;        // of its host if connected over TCP, else empty
+  bool same_host = false;     // and its process is here, or may be
   std::string why;            // "shm: same boot id and namespaces, mapping probed", "tcp: network namespaces differ"
   transport::Socket control;  // unix or TCP, for heartbeats, abort and goodbye
-  std::shared_ptr<const UniqueFd> pidfd;      // null in another pid namespace, and where the kernel has no pidfd_open
+  std::shared_ptr<const UniqueFd> pidfd;      // null where its process is not seen here, or without pidfd_open
   std::unique_ptr<transport::Link> link;      // for collectives
   std::unique_ptr<transport::Link> messages;  // for sends and receives
   transport::ForkShield shield;               // for all its sockets; last, so that it is destroyed before they are

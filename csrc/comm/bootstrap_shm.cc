@@ -101,7 +101,7 @@ void Exchange::connect(int listener) {
 }
 
 // Empty while the rank does not listen. If it has died or failed, the store exchange will throw; otherwise it is on
-// another machine, as one restored from the same image has the same boot id.
+// another machine (see is_absent() in identity.h).
 UniqueFd Exchange::open(int rank) {
   try {
     return transport::connect_unix(info_of(rank).socket_name);

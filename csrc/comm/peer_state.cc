@@ -1,8 +1,9 @@
 #include "comm/peer_state.h"
 
 #include <cctype>
-#include <fstream>
 #include <string_view>
+
+#include "transport/process_fds.h"
 
 namespace ringdp::comm {
 namespace {
@@ -37,12 +38,9 @@ Error with_name(const Error& error, int rank, const std::string& name) {
 }
 
 std::string process_state(int pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return "gone";
-  const size_t end = line.rfind(')');  // the command's name may contain anything
-  const char state = end == std::string::npos || end + 2 >= line.size() ? '?' : line[end + 2];
-  switch (state) {
+  const std::string stat = transport::stat_of(pid);
+  if (stat.empty()) return "gone";
+  switch (stat.front()) {
     case 'R':
       return "running";
     case 'S':
@@ -56,7 +54,7 @@ std::string process_state(int pid) {
     case 'Z':
       return "dead, not yet reaped (state Z)";
     default:
-      return std::string("in state ") + state;
+      return std::string("in state ") + stat.front();
   }
 }
 

@@ -9,7 +9,6 @@
 
 #include "base/log.h"
 #include "comm/peer_state.h"
-#include "transport/process_fds.h"
 #include "transport/unix_socket.h"
 
 namespace ringdp::comm {
@@ -24,12 +23,7 @@ std::string whole_seconds(Deadline::Clock::time_point since) {
 }
 
 bool same_process(const transport::HostIdentity& a, const transport::HostIdentity& b) {
-  return a.boot_id == b.boot_id && a.pid_namespace == b.pid_namespace && a.pid == b.pid;
-}
-
-// Only certain for a process whose pid means the same here.
-bool has_ended(const transport::HostIdentity& process, const transport::HostIdentity& self) {
-  return transport::share_pids(process, self) && !transport::exists(static_cast<pid_t>(process.pid));
+  return a.boot_id == b.boot_id && a.pid_namespace == b.pid_namespace && a.pid == b.pid && a.start_time == b.start_time;
 }
 
 std::string describe(const Loss& loss) { return name_of_peer(loss.member, loss.member, loss.process) + " " + loss.how; }
@@ -85,7 +79,8 @@ void StoreExchange::publish(const std::string& what, const std::string& value) {
 void StoreExchange::publish_info(const PeerInfo& own) {
   publish("peer_info", to_text(own));
   const auto before = generation_ > 1 ? info_of(generation_ - 1, rank_) : std::nullopt;
-  if (!before || same_process(before->identity, own.identity) || has_ended(before->identity, own.identity)) return;
+  if (!before || same_process(before->identity, own.identity)) return;
+  if (transport::is_absent(before->identity, own.identity)) return;
   duplicate_ = process_of(before->identity);
   const std::string rank = "rank " + std::to_string(rank_);
   store_.set(duplicate_key(generation_ - 1),

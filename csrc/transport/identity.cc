@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "base/error.h"
+#include "transport/process_fds.h"
 
 namespace ringdp::transport {
 namespace {
 
-constexpr char kFormat[] = "identity-2";
-constexpr size_t kFields = 8;
+constexpr char kFormat[] = "identity-3";
+constexpr size_t kFields = 10;
 constexpr size_t kLongestLine = 512;
 constexpr size_t kBootIdLength = 36;
 
@@ -82,16 +83,18 @@ HostIdentity local_identity() {
   identity.network_namespace = namespace_inode("/proc/self/ns/net");
   identity.pid_namespace = namespace_inode("/proc/self/ns/pid");
   if (::access("/proc/self/ns/user", F_OK) == 0) identity.user_namespace = namespace_inode("/proc/self/ns/user");
+  if (::access("/proc/self/ns/time", F_OK) == 0) identity.time_namespace = namespace_inode("/proc/self/ns/time");
   identity.uid = ::geteuid();
   identity.pid = static_cast<uint64_t>(::getpid());
+  identity.start_time = start_time_of(::getpid());
   return identity;
 }
 
 std::string to_line(const HostIdentity& identity) {
   return std::string(kFormat) + " " + identity.host + " " + identity.boot_id + " " +
          std::to_string(identity.network_namespace) + " " + std::to_string(identity.pid_namespace) + " " +
-         std::to_string(identity.user_namespace) + " " + std::to_string(identity.uid) + " " +
-         std::to_string(identity.pid);
+         std::to_string(identity.user_namespace) + " " + std::to_string(identity.time_namespace) + " " +
+         std::to_string(identity.uid) + " " + std::to_string(identity.pid) + " " + std::to_string(identity.start_time);
 }
 
 std::optional<HostIdentity> identity_from_line(const std::string& line) {
@@ -104,10 +107,12 @@ std::optional<HostIdentity> identity_from_line(const std::string& line) {
   if (identity.host.empty() || !std::all_of(identity.host.begin(), identity.host.end(), is_printable)) {
     return std::nullopt;
   }
-  const bool valid = is_boot_id(identity.boot_id) && parse_number(fields[3], identity.network_namespace) &&
-                     parse_number(fields[4], identity.pid_namespace) &&
-                     parse_number(fields[5], identity.user_namespace) && parse_number(fields[6], identity.uid) &&
-                     parse_number(fields[7], identity.pid);
+  bool valid = is_boot_id(identity.boot_id);
+  size_t field = 3;
+  for (uint64_t* number : {&identity.network_namespace, &identity.pid_namespace, &identity.user_namespace,
+                           &identity.time_namespace, &identity.uid, &identity.pid, &identity.start_time}) {
+    valid = valid && parse_number(fields[field++], *number);
+  }
   // "007" parses but is not what to_line() writes.
   if (!valid || to_line(identity) != line) return std::nullopt;
   return identity;
@@ -122,7 +127,14 @@ SameHost same_host(const HostIdentity& a, const HostIdentity& b) {
 }
 
 bool share_pids(const HostIdentity& a, const HostIdentity& b) {
-  return same_host(a, b).same && a.pid_namespace == b.pid_namespace;
+  return same_host(a, b).same && a.pid_namespace == b.pid_namespace && a.time_namespace == b.time_namespace;
+}
+
+bool is_absent(const HostIdentity& peer, const HostIdentity& self) {
+  if (!share_pids(peer, self) || peer.start_time == 0) return false;
+  const auto pid = static_cast<pid_t>(peer.pid);
+  const uint64_t found = start_time_of(pid);
+  return found != 0 ? found != peer.start_time : !exists(pid);
 }
 
 PairTransport choose_transport(TransportChoice wanted, const HostIdentity& a, const HostIdentity& b,

@@ -17,8 +17,10 @@ struct HostIdentity {
   uint64_t network_namespace = 0;  // inode; abstract unix sockets do not cross it
   uint64_t pid_namespace = 0;      // inode; pids have no meaning across it
   uint64_t user_namespace = 0;     // inode; uids have no meaning across it; 0 where the kernel has none
+  uint64_t time_namespace = 0;     // inode; start times have no meaning across it; 0 where the kernel has none
   uint64_t uid = 0;
   uint64_t pid = 0;
+  uint64_t start_time = 0;  // see start_time_of() in process_fds.h; 0: not known
 };
 
 // Error(kInternal) when /proc is not mounted.
@@ -37,8 +39,12 @@ struct SameHost {
 // Whether the two can pass file descriptors and map the same memory. Compares fields, so it is an equivalence relation.
 SameHost same_host(const HostIdentity& a, const HostIdentity& b);
 
-// Whether a pid means the same process to both.
+// Whether pids and start times mean the same to both, as far as namespaces tell.
 bool share_pids(const HostIdentity& a, const HostIdentity& b);
+
+// Whether the process of `peer` should be here, by share_pids(), and is not. It has ended, or it runs on another
+// machine: those that were restored from one snapshot have the same boot id and namespaces.
+bool is_absent(const HostIdentity& peer, const HostIdentity& self);
 
 // Whether two ranks could map each other's memory.
 struct Probe {

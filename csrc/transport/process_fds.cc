@@ -10,8 +10,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 #include <iterator>
 #include <mutex>
+#include <sstream>
 #include <utility>
 
 namespace ringdp::transport {
@@ -68,11 +70,30 @@ SharedFds::Shared SharedFds::share(uint64_t key, const std::function<bool(int fd
   return fresh;
 }
 
+std::string stat_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const size_t end = line.rfind(") ");  // the command's name may contain anything
+  return end == std::string::npos ? "" : line.substr(end + 2);
+}
+
+uint64_t start_time_of(pid_t pid) {
+  constexpr int kState = 3, kStartTime = 22;  // fields, as proc(5) counts them
+  std::istringstream fields(stat_of(pid));
+  std::string other;
+  for (int field = kState; field < kStartTime; ++field) fields >> other;
+  uint64_t ticks = 0;
+  fields >> ticks;
+  return ticks;
+}
+
 // A pid is not reused while its process lives, so a held descriptor of a living process equals a new one.
-std::shared_ptr<const UniqueFd> open_pidfd(pid_t pid) {
+std::shared_ptr<const UniqueFd> open_pidfd(pid_t pid, uint64_t start_time) {
   static SharedFds& known = *new SharedFds;
-  return known.share(static_cast<uint64_t>(pid), alive,
-                     [pid] { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); });
+  const auto pidfd = known.share(static_cast<uint64_t>(pid), alive,
+                                 [pid] { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); });
+  return start_time != 0 && start_time_of(pid) == start_time ? pidfd : nullptr;
 }
 
 bool has_ended(const UniqueFd& pidfd) { return !alive(pidfd.get()); }

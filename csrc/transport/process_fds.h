@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,9 +29,16 @@ class SharedFds {
   std::map<uint64_t, std::weak_ptr<const UniqueFd>> held_;
 };
 
+// What follows the command's name in /proc/PID/stat: "S 1 ..."; empty when /proc shows no such process.
+std::string stat_of(pid_t pid);
+
+// When a process has started, in clock ticks since the kernel's boot: two processes of one pid differ in it. 0 when
+// /proc shows no such process.
+uint64_t start_time_of(pid_t pid);
+
 // A descriptor of another process, readable once that process has ended; shared by all groups of this process. Null
-// when there is no such process, or the kernel has no pidfd_open.
-std::shared_ptr<const UniqueFd> open_pidfd(pid_t pid);
+// when /proc shows no process of that pid and start time, or the kernel has no pidfd_open.
+std::shared_ptr<const UniqueFd> open_pidfd(pid_t pid, uint64_t start_time);
 
 bool has_ended(const UniqueFd& pidfd);
 

@@ -24,6 +24,7 @@ comm::PeerInfo real_info(Input& input) {
   info.identity.boot_id = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
   info.identity.network_namespace = input.number<uint64_t>();
   info.identity.pid = input.number<uint32_t>();
+  info.identity.start_time = input.number<uint32_t>();
   if (input.up_to(1)) info.socket_name = "ringdp-00112233445566778899aabbccddeeff";
   info.settings = comm::shared_settings(Settings{});
   info.heap_bytes = input.number<uint32_t>();

@@ -9,10 +9,13 @@
 #include <functional>
 #include <mutex>
 #include <random>
+#include <tuple>
 
 #include "comm/meshes.h"
 #include "comm/peer_info.h"
+#include "environment.h"
 #include "transport/hello.h"
+#include "transport/process_fds.h"
 #include "transport/tcp/tcp_socket.h"
 #include "transport/unix_socket.h"
 
@@ -124,6 +127,7 @@ TEST(BootstrapErrors, ARankThatDiesWhileItIsWaitedForIsLost) {
                   0,
                   2};
     info.identity.pid = static_cast<uint64_t>(child);
+    info.identity.start_time = transport::start_time_of(child);
     store.set("1/peer_info/1", to_text(info));
     const transport::Doorbell bell;
     std::thread killer([&] {
@@ -138,6 +142,51 @@ TEST(BootstrapErrors, ARankThatDiesWhileItIsWaitedForIsLost) {
     EXPECT_EQ(error->kind(), ErrorKind::kPeerLost);
     EXPECT_EQ(error->culprit(), 1);
     expect_message(*error, {"rank 1 (pid " + std::to_string(child), "died"});
+  }
+}
+
+// Tells ranks of each other what they would read on machines that were restored from one snapshot: boot ids and
+// namespaces are the same, but the processes and sockets are elsewhere.
+class SnapshotStore : public MemoryStore {
+ public:
+  SnapshotStore(pid_t pid, uint64_t start_time) : pid_(pid), start_time_(start_time) {}
+  void set(const std::string& key, const std::string& value) override {
+    auto info = peer_info_from_text(value);
+    if (!info) return MemoryStore::set(key, value);
+    info->identity.pid = static_cast<uint64_t>(pid_);
+    info->identity.start_time = start_time_;
+    if (!info->socket_name.empty()) info->socket_name = transport::UnixListener::open().name;  // closed at once
+    MemoryStore::set(key, to_text(*info));
+  }
+
+ private:
+  const pid_t pid_;
+  const uint64_t start_time_;
+};
+
+TEST(BootstrapOfASnapshot, RanksThatAreNotSeenHereAreReachedOverTcp) {
+  const Variable no_master("MASTER_ADDR", nullptr);
+  const std::string reachable = transport::choose_interface(transport::list_interfaces(), {}).address.host();
+  const uint64_t start = transport::start_time_of(::getpid());
+  const pid_t ended = ::fork();
+  if (ended == 0) ::_exit(0);
+  ::waitpid(ended, nullptr, 0);
+  // Nobody has the pid here, or another process; or it cannot be told.
+  for (const auto& [pid, told, absent] : {std::tuple(ended, start, true), std::tuple(::getpid(), start + 1, true),
+                                          std::tuple(::getpid(), uint64_t{0}, false)}) {
+    for (const auto transport : {TransportChoice::kAuto, TransportChoice::kTcp}) {
+      SnapshotStore store(pid, told);
+      Meshes group(store, 2, with(transport));
+      for (const Mesh& mesh : group.meshes) {
+        const Peer& peer = mesh.peers[static_cast<size_t>(1 - mesh.rank)];
+        EXPECT_STREQ(peer.link->kind(), "tcp");
+        EXPECT_FALSE(peer.pidfd);
+        EXPECT_EQ(peer.same_host, !absent);
+        const std::string bound = mesh.address.substr(0, mesh.address.find(' '));
+        EXPECT_EQ(bound, absent ? reachable : "127.0.0.1") << "another machine does not reach loopback";
+      }
+      exchange_on_all_links(group.meshes);
+    }
   }
 }
 

@@ -1,13 +1,15 @@
 #include "transport/identity.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace ringdp::transport {
 namespace {
 
 HostIdentity sample_identity() {
-  return {"node-7", "0c6f5d1e-7d0b-4d5b-9f0e-3f2a1b4c5d6e", 4026531840, 4026531836, 4026531837, 1000, 4711};
+  return {"node-7", "0c6f5d1e-7d0b-4d5b-9f0e-3f2a1b4c5d6e", 4026531840, 4026531836, 4026531837, 4026531834, 1000, 4711,
+          815};
 }
 
 TEST(Identity, OfThisProcessIsComplete) {
@@ -19,6 +21,7 @@ TEST(Identity, OfThisProcessIsComplete) {
   EXPECT_NE(self.user_namespace, 0u);
   EXPECT_EQ(self.uid, ::geteuid());
   EXPECT_EQ(self.pid, static_cast<uint64_t>(::getpid()));
+  EXPECT_NE(self.start_time, 0u);
 }
 
 TEST(Identity, SurvivesTheLine) {
@@ -31,18 +34,20 @@ TEST(Identity, SurvivesTheLine) {
     EXPECT_EQ(copy->network_namespace, identity.network_namespace);
     EXPECT_EQ(copy->pid_namespace, identity.pid_namespace);
     EXPECT_EQ(copy->user_namespace, identity.user_namespace);
+    EXPECT_EQ(copy->time_namespace, identity.time_namespace);
     EXPECT_EQ(copy->uid, identity.uid);
     EXPECT_EQ(copy->pid, identity.pid);
+    EXPECT_EQ(copy->start_time, identity.start_time);
   }
 }
 
 TEST(Identity, MalformedLinesAreRefused) {
   const std::string good = to_line(sample_identity());
-  std::vector<std::string> bad = {"", " ", "identity-2", good + " ", " " + good, good + " 1", good + "\n", good + "x"};
-  bad.push_back("identity-1" + good.substr(10));
+  std::vector<std::string> bad = {"", " ", "identity-3", good + " ", " " + good, good + " 1", good + "\n", good + "x"};
+  bad.push_back("identity-2" + good.substr(10));
   bad.push_back(good + std::string(1000, '1'));
   for (size_t length = 0; length < good.size(); ++length) {
-    // A shorter pid is still a pid, so cuts inside the last field do not count.
+    // A shorter number is still a number, so cuts inside the last field do not count.
     if (length <= good.rfind(' ') + 1) bad.push_back(good.substr(0, length));
   }
   HostIdentity identity = sample_identity();
@@ -69,6 +74,11 @@ TEST(Identity, SameHostNeedsBootIdNetworkAndUser) {
   EXPECT_TRUE(same_host(a, b).same) << "containers on one host share memory";
   EXPECT_FALSE(share_pids(a, b));
 
+  b = a;
+  b.time_namespace += 1;
+  EXPECT_TRUE(same_host(a, b).same);
+  EXPECT_FALSE(share_pids(a, b)) << "their clocks may count from different moments";
+
   HostIdentity rebooted = a, elsewhere = a, stranger = a, contained = a;
   rebooted.boot_id[0] = '1';
   elsewhere.network_namespace += 1;
@@ -85,7 +95,27 @@ TEST(Identity, SameHostNeedsBootIdNetworkAndUser) {
   }
 }
 
-const HostIdentity kHere{"a", "0c6f5d1e-7d0b-4d5b-9f0e-3f2a1b4c5d6e", 1, 2, 1000, 10};
+// A pid says where a process is only together with its start.
+TEST(Identity, AProcessThatShouldBeHereAndIsNotIsAbsent) {
+  const HostIdentity self = local_identity();
+  EXPECT_FALSE(is_absent(self, self));
+  HostIdentity later = self;
+  later.start_time += 1;
+  EXPECT_TRUE(is_absent(later, self)) << "another process has its pid";
+  later.start_time = 0;
+  EXPECT_FALSE(is_absent(later, self)) << "nobody knows";
+
+  HostIdentity ended = self;
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  ended.pid = static_cast<uint64_t>(child);
+  EXPECT_TRUE(is_absent(ended, self));
+  ended.pid_namespace += 1;
+  EXPECT_FALSE(is_absent(ended, self)) << "it is not looked for where pids mean something else";
+}
+
+const HostIdentity kHere{"a", "0c6f5d1e-7d0b-4d5b-9f0e-3f2a1b4c5d6e", 1, 2, 3, 4, 1000, 10, 11};
 const Probe kWorked{Probe::Outcome::kWorked, ""};
 const Probe kFailed{Probe::Outcome::kFailed, "rank 2: no memory left"};
 const Probe kNotTried{};

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -77,10 +78,12 @@ bool ended(const UniqueFd& pidfd, int wait_ms) {
   return ::poll(&polled, 1, wait_ms) == 1;
 }
 
+std::shared_ptr<const UniqueFd> pidfd_of(pid_t pid) { return open_pidfd(pid, start_time_of(pid)); }
+
 class PidfdTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!open_pidfd(::getpid())) GTEST_SKIP() << "this kernel has no pidfd_open";
+    if (!pidfd_of(::getpid())) GTEST_SKIP() << "this kernel has no pidfd_open";
     child_ = ::fork();
     ASSERT_GE(child_, 0);
     while (child_ == 0) ::pause();
@@ -96,7 +99,7 @@ class PidfdTest : public testing::Test {
 };
 
 TEST_F(PidfdTest, IsSharedWhileTheProcessLives) {
-  const auto first = open_pidfd(child_), again = open_pidfd(child_), own = open_pidfd(::getpid());
+  const auto first = pidfd_of(child_), again = pidfd_of(child_), own = pidfd_of(::getpid());
   ASSERT_TRUE(first && again && own);
   EXPECT_EQ(first->get(), again->get());
   EXPECT_NE(first->get(), own->get());
@@ -104,19 +107,39 @@ TEST_F(PidfdTest, IsSharedWhileTheProcessLives) {
 }
 
 TEST_F(PidfdTest, ADeadProcessIsNoticedAndItsDescriptorNotHandedOutAgain) {
-  const auto held = open_pidfd(child_);
+  const auto held = pidfd_of(child_);
   ASSERT_TRUE(held);
   const pid_t pid = child_;
   ::kill(pid, SIGKILL);
-  EXPECT_FALSE(has_ended(*open_pidfd(::getpid())));
+  EXPECT_FALSE(has_ended(*pidfd_of(::getpid())));
   EXPECT_TRUE(ended(*held, 60'000));
   EXPECT_TRUE(has_ended(*held));
-  const auto zombie = open_pidfd(pid);  // still that process, but the held descriptor can no longer prove it
+  const auto zombie = pidfd_of(pid);  // still that process, but the held descriptor can no longer prove it
   EXPECT_TRUE(!zombie || zombie->get() != held->get());
   EXPECT_TRUE(exists(pid)) << "not waited for";
   end_child();
   EXPECT_FALSE(exists(pid));
-  EXPECT_EQ(open_pidfd(pid), nullptr) << "nothing runs under a pid that was just reaped";
+  EXPECT_EQ(pidfd_of(pid), nullptr) << "nothing runs under a pid that was just reaped";
+}
+
+TEST_F(PidfdTest, IsOfTheProcessThatStartedThen) {
+  const uint64_t start = start_time_of(child_);
+  EXPECT_GE(start, start_time_of(::getpid()));
+  EXPECT_TRUE(open_pidfd(child_, start));
+  EXPECT_FALSE(open_pidfd(child_, start + 1)) << "another process has had its pid";
+  EXPECT_FALSE(open_pidfd(child_, 0)) << "/proc did not show it when it was asked";
+}
+
+// Whatever the command is called: its name is in front of the fields, in parentheses.
+TEST(StartTime, IsReadBehindTheNameOfTheCommand) {
+  const uint64_t start = start_time_of(::getpid());
+  char name[16] = {};
+  ASSERT_EQ(::prctl(PR_GET_NAME, name), 0);
+  ASSERT_EQ(::prctl(PR_SET_NAME, "a) R 1 (b"), 0);
+  EXPECT_EQ(start_time_of(::getpid()), start);
+  ::prctl(PR_SET_NAME, name);
+  EXPECT_NE(start, 0u);
+  EXPECT_EQ(start_time_of(-1), 0u);
 }
 
 class ForkShieldTest : public testing::Test {
