@@ -7,11 +7,11 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <map>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/of_this_process.h"
 #include "base/settings.h"
 #include "base/threads.h"
 #include "base/unique_fd.h"
@@ -250,19 +250,9 @@ void write_new(const fs::path& file, const std::string& bytes) {
   }
 }
 
-// The folder may be on a server that does not answer, and a driver or a group's first call must not wait for it long: a
-// call that does not return in time is abandoned, and the folder is not used again.
-void in_time(const std::function<void()>& task) {
-  constexpr auto kPatience = std::chrono::seconds(2);
-  static std::mutex* const mutex = new std::mutex;  // groups may fail at the same time
-  static bool is_away = false;
-  const std::lock_guard lock(*mutex);
-  if (is_away) return;
-  HelperThread helper;
-  helper.begin(task);
-  is_away = !helper.wait(Deadline::after(kPatience));
-  if (is_away)
-    throw Error(ErrorKind::kInternal, "the folder of RINGDP_TRACE does not answer: no more traces are written");
+FolderCalls& folder_calls() {
+  static OfThisProcess<FolderCalls> instance;
+  return instance.get();
 }
 
 void warn_of(const std::function<void()>& task) noexcept {
@@ -274,6 +264,16 @@ void warn_of(const std::function<void()>& task) noexcept {
 }
 
 }  // namespace
+
+void FolderCalls::make(const std::function<void()>& call) {
+  const std::lock_guard lock(mutex_);
+  if (is_away_) return;
+  HelperThread helper;
+  helper.begin(call);
+  is_away_ = !helper.wait(Deadline::after(patience_));
+  if (!is_away_) return;
+  throw Error(ErrorKind::kInternal, "the folder of RINGDP_TRACE does not answer: no more traces are written");
+}
 
 Process this_process(int rank) {
   char host[256] = {};
@@ -324,7 +324,7 @@ void write_dump(const Recorder& recorder, const std::string& folder) {
 }
 
 void clear_dump_if_asked() noexcept {
-  static std::once_flag first;
+  static std::once_flag first;  // a child that is forked meanwhile makes the call itself
   const auto folder = read_env("RINGDP_TRACE");
   if (!folder) return;
   // A file that cannot be removed cannot be replaced either, and then dump_if_asked() warns.
@@ -332,12 +332,13 @@ void clear_dump_if_asked() noexcept {
     std::error_code ignored;
     fs::remove(file_of(recorder().rank(), folder), ignored);
   };
-  std::call_once(first, [&] { warn_of([&] { in_time(clear); }); });
+  std::call_once(first, [&] { warn_of([&] { folder_calls().make(clear); }); });
 }
 
 void dump_if_asked() noexcept {
   warn_of([] {
-    if (const auto folder = read_env("RINGDP_TRACE")) in_time([folder = *folder] { write_dump(recorder(), folder); });
+    const auto folder = read_env("RINGDP_TRACE");
+    if (folder) folder_calls().make([folder = *folder] { write_dump(recorder(), folder); });
   });
 }
 

@@ -5,6 +5,9 @@
 // An entry is a collective whose call is still among the events. Its sizes are numbers of elements, not shapes. Its
 // backend is called gloo, because torch's tools refuse names they do not know. Uneven parts look even.
 #pragma once
+#include <chrono>
+#include <functional>
+#include <mutex>
 #include <string>
 
 #include "trace/recorder.h"
@@ -25,6 +28,20 @@ std::string flight_of(const Recorder& recorder, const Process& process);  // a p
 // Writes `folder`/rank_<n>, where n is the global rank: that of the first group. Creates the folder; replaces an
 // existing file atomically. Error(kInternal) names the file.
 void write_dump(const Recorder& recorder, const std::string& folder);
+
+// Calls that use the folder of RINGDP_TRACE, one at a time. It may be on a server that does not answer, and a driver or
+// a group's first call must not wait for it long: a call that does not return in time is abandoned with
+// Error(kInternal), and none is made after it. Any thread.
+class FolderCalls {
+ public:
+  explicit FolderCalls(std::chrono::nanoseconds patience = std::chrono::seconds(2)) : patience_(patience) {}
+  void make(const std::function<void()>& call);  // rethrows its exceptions
+
+ private:
+  const std::chrono::nanoseconds patience_;
+  std::mutex mutex_;  // guards is_away_; groups may fail at the same time
+  bool is_away_ = false;
+};
 
 // Once per process, after its first group was created: removes the file of an earlier run, so that a rank that is
 // killed leaves none. Never throws.

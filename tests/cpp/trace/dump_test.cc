@@ -9,6 +9,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <memory>
 #include <tuple>
 
 #include "base/error.h"
@@ -227,6 +229,29 @@ TEST_F(DumpTest, NeverThrowsInsideAGroup) {
   testing::internal::CaptureStderr();
   dump_if_asked();
   EXPECT_NE(testing::internal::GetCapturedStderr().find("RINGDP_TRACE"), std::string::npos);
+}
+
+TEST(FolderCalls, ACallThatReturnsIsWaitedFor) {
+  FolderCalls calls(std::chrono::hours(1));
+  int made = 0;
+  calls.make([&] { ++made; });
+  EXPECT_THROW(calls.make([] { throw Error(ErrorKind::kInternal, "full"); }), Error);
+  calls.make([&] { ++made; });
+  EXPECT_EQ(made, 2);
+}
+
+// As with a server that does not answer. What is abandoned may go on for ever, so it owns what it uses.
+TEST(FolderCalls, ACallThatHangsIsAbandonedAndTheLast) {
+  FolderCalls calls(std::chrono::milliseconds(1));
+  const auto answer = std::make_shared<std::promise<void>>();
+  try {
+    calls.make([answer] { answer->get_future().wait(); });
+    ADD_FAILURE() << "the folder has not answered";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("the folder of RINGDP_TRACE does not answer"), std::string::npos);
+  }
+  calls.make([] { ADD_FAILURE() << "the folder was used again"; });
+  answer->set_value();
 }
 
 // Pickles: the bytes, as the protocol defines them.
