@@ -11,12 +11,11 @@ using plan::Space;
 
 ContributionReader::ContributionReader(const plan::Plan& plan, const std::vector<int>& members, Contributions& into)
     : plan_(plan), members_(members), into_(into) {
-  into_.sums.assign(plan.world, 0);
-  into_.elements.assign(plan.world, 0);
+  into_ = {std::vector<uint64_t>(plan.world), std::vector<int64_t>(plan.world)};
   for (const plan::Channel& channel : plan.channels) {
     for (const plan::Step& step : channel.steps) {
-      const bool brings = step.verb == plan::Verb::kRecv && step.dsts[0].form == Form::kRaw;
-      if (brings && step.dsts[0].space == Space::kScratch) senders_[step.dsts[0].offset] = step.peer;
+      const bool brings = step.verb == plan::Verb::kRecv && step.dsts[0].space == Space::kScratch;
+      if (brings) senders_[step.dsts[0].offset] = step.peer;
     }
   }
 }
@@ -26,6 +25,16 @@ void ContributionReader::read(const Ref& ref, const void* at, int64_t count) {
   const int rank = rank_of(ref);
   into_.sums[rank] += kernels::unordered_checksum(at, count, size_of(plan_.dtype));
   into_.elements[rank] += count;
+}
+
+void ContributionReader::wrote(const plan::Step& step, const void* at, int64_t count) {
+  const Ref& to = step.dsts[0];
+  // The result is what the rank that encodes it decodes, too.
+  const bool adopts =
+      step.verb == plan::Verb::kDecode && to.space == Space::kOutput && senders_.count(step.srcs[0].offset) == 0;
+  if (to.form != Form::kRaw || !(step.finish || adopts)) return;
+  into_.result += kernels::unordered_checksum(at, count, size_of(plan_.dtype));
+  into_.result_elements += count;
 }
 
 int ContributionReader::rank_of(const Ref& ref) const {

@@ -313,7 +313,8 @@ void Executor::fold(const Step& step) {
   if (copies) kernels::copy_nontemporal(dsts[0], dsts[1], static_cast<int64_t>(bytes_of(step.dsts[1])));
 }
 
-// Block by block, so that sources that were just checksummed, and results that on_result() reads, are still cached.
+// Block by block, so that sources that were just checksummed are still cached, and results that are to be checksummed
+// or that on_result() reads.
 void Executor::fold_in_blocks(const Step& step, const kernels::FoldArgs& args, bool reports) {
   const auto bytes_per_element = [&](const Ref& ref) { return static_cast<int64_t>(bytes_of(ref)) / ref.count; };
   const int64_t block = kBlockBytes / bytes_per_element(step.dsts[0]);
@@ -333,6 +334,7 @@ void Executor::fold_in_blocks(const Step& step, const kernels::FoldArgs& args, b
     part.srcs = srcs.data();
     part.dsts = dsts.data();
     kernels::fold(part);
+    if (reader_) reader_->wrote(step, dsts[0], part.count);
     if (reports) buffers_.on_result(step.dsts[0].offset / size_of(plan_.dtype) + begin, part.count);
   }
 }
@@ -360,6 +362,7 @@ void Executor::recode(const Step& step) {
   const DType dtype = (encodes ? src : dst).form == Form::kWide ? wide_of(plan_.dtype) : plan_.dtype;
   if (reader_ && encodes && src.space == Space::kInput) reader_->read(src, resolve(src), src.count);
   (encodes ? kernels::encode : kernels::decode)(plan_.wire, dtype, resolve(src), resolve(dst), src.count);
+  if (reader_ && !encodes) reader_->wrote(step, resolve(dst), dst.count);
   totals_.memory_bytes_read += bytes_of(src);
   totals_.memory_bytes_written += bytes_of(dst);
 }

@@ -34,7 +34,7 @@ struct Buffers {
   // Called by the driver as soon as elements begin..begin+count of output 0 are final, while they are in its cache. Not
   // called by plans that copy or decode into the output.
   std::function<void(int64_t begin, int64_t count)> on_result = {};
-  Contributions* contributions = nullptr;  // receives the checksums of what this rank sums; null: none are computed
+  Contributions* contributions = nullptr;  // receives checksums of what this rank sums and computes; null: none
 };
 
 // Memory and positions that outlive one collective: one per group.

@@ -91,7 +91,7 @@ class Pending {
 struct Digests {
   uint64_t own = 0;                  // sent in the collective's header; 0: none
   std::vector<uint64_t> all;         // by rank
-  collective::Contributions summed;  // of a reduction: the inputs that this rank summed
+  collective::Contributions summed;  // of a reduction: what this rank summed, and computed
 };
 
 // A request for a collective. Buffers must stay valid until it is done.

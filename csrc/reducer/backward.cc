@@ -214,7 +214,7 @@ void Reducer::finish_bucket(size_t number) {
     const at::Tensor result = for_bucket(number, [&] { return running->finish(); });
     timeline_.buckets[number].done = running->ended_ns();
     record(trace::Kind::kDone, timeline_.buckets[number].done, static_cast<int>(number));
-    if (drift_) drift_->check(number, bucket, timeline_.step, *group_);
+    if (drift_) drift_->check(number, bucket, result, timeline_.step, *group_);
     bucket.sharded ? take_part(number, result) : write_back(bucket, result);
   }
   release_memory(bucket);
@@ -346,9 +346,9 @@ void Reducer::shadow_backward(double divisor) {
   for (size_t number = 0; number < buckets_.size(); ++number) {
     if (!options_.overlap) begin(number);
     if (!running[number]) continue;
-    running[number]->finish();
+    const at::Tensor result = running[number]->finish();
+    if (drift_) drift_->check(number, buckets_[number], result, timeline_.step, *group_);
     if (kept[number].defined()) nothing[number].copy_(kept[number]);
-    if (drift_) drift_->check(number, buckets_[number], timeline_.step, *group_);
   }
   if (drift_) drift_->check_sums(buckets_, timeline_.step, *group_);
   usage_.wait();

@@ -3,10 +3,11 @@
 // A checksum of each bucket's parameters, taken as the bucket is launched, travels in the header of its collective: a
 // bit that flips in a parameter, in the state of an optimizer or in a gradient after it was averaged makes parameters
 // differ in the next step, where the checksums ("digests" in comm/) differ. A bit that flips before the sum makes all
-// ranks equally wrong: at the end of a pass one all_reduce compares checksums of what each rank gave to a bucket with
-// checksums of what was summed (collective/contributions.h). Not checked are gradients that are wrong before their
-// bucket is launched, parameters that need no gradient, buffers, and buckets with a communication hook. Guarded by the
-// reducer's lock.
+// ranks equally wrong, and so does one that flips in a mean on its way to the only rank that steps it (ZeRO): at the
+// end of a pass one all_reduce compares checksums of what each rank gave to a bucket with those of what was summed, and
+// of the mean as it was computed with those of what each rank got (collective/contributions.h). Not checked are
+// gradients that are wrong before their bucket is launched, means and states that only one rank holds, after the pass,
+// parameters that need no gradient, buffers, and buckets with a communication hook. Guarded by the reducer's lock.
 #pragma once
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -33,13 +34,14 @@ class Drift {
   // The same on a joined rank, whose parameters are out of date: takes no checksum of them.
   Mean::DigestsPtr abstain(size_t number, const Bucket& bucket, const at::Tensor& flat);
 
-  // Call when that collective is done, on all ranks in the same order. If checksums differ, one all_gather finds the
-  // parameter, and every rank throws a RuntimeError that names the step, the ranks whose bits differ from the majority,
-  // the bucket and the first such parameter.
-  void check(size_t number, const Bucket& bucket, int64_t step, c10d::ProcessGroup& group);
+  // Call when that collective is done, on all ranks in the same order; `mean` is its result. If checksums of parameters
+  // differ, one all_gather finds the parameter, and every rank throws a RuntimeError that names the step, the ranks
+  // whose bits differ from the majority, the bucket and the first such parameter.
+  void check(size_t number, const Bucket& bucket, const at::Tensor& mean, int64_t step, c10d::ProcessGroup& group);
 
   // Call when all buckets are done. Collective if checksums of any bucket were taken. Every rank throws a RuntimeError
-  // that names the step, the rank and the bucket whose sum differs from what was given.
+  // that names the step, the rank and the bucket whose sum differs from what was given, or whose mean from what was
+  // computed.
   void check_sums(const std::vector<Bucket>& buckets, int64_t step, c10d::ProcessGroup& group);
 
  private:
@@ -47,6 +49,7 @@ class Drift {
     Mean::DigestsPtr digests;    // null: none in this pass
     std::vector<uint64_t> sums;  // one per parameter
     uint64_t given = 0;          // checksum of this rank's gradients
+    uint64_t held = 0;           // of what this rank got of the mean
     int64_t elements = 0;        // of these gradients
   };
   BucketChecksums& begin_bucket(size_t number, const at::Tensor& flat);

@@ -319,6 +319,22 @@ class Tampering:
         return change.applied(chunk, at) or b""
 
 
+class FlipIn(Tampering):
+    """In each life a bit flips in the first of these bytes that a rank sends to a lower one."""
+
+    def __init__(self, world: World, wanted: bytes) -> None:
+        super().__init__(world)
+        self.wanted = wanted
+
+    def _changed(self, chunk: bytes, line: _Line, upwards: bool) -> bytes:
+        chunk = super()._changed(chunk, line, upwards)
+        at = chunk.find(self.wanted)
+        if self.applied or upwards or at < 0:
+            return chunk
+        self.applied = True
+        return chunk[:at] + bytes([chunk[at] ^ 1]) + chunk[at + 1 :]
+
+
 class _Line:
     """One connection of rank `high` (near) to rank `low` (far)."""
 

@@ -48,9 +48,10 @@ class DistributedDataParallel(Sharding, _Stock):
         check_drift: True compares the parameters of all ranks in every synchronised pass, by checksums that travel with
             the collectives of their gradients. If a bit flips in a parameter, in an optimizer's state or in an averaged
             gradient, every rank raises a RuntimeError in the next step that names step, rank, bucket and parameter; if
-            a gradient changes between its bucket's launch and the sum, in the same step. Not checked: frozen
-            parameters, buffers, sparse gradients and buckets of a communication hook. Needs parameters on the CPU and
-            a group of backend ringdp. Reads all parameters once per step, and all gradients twice.
+            a gradient changes between its bucket's launch and the sum, or the mean on its way to a rank, in the same
+            step. Not checked: frozen parameters, buffers, sparse gradients and buckets of a communication hook. Needs
+            parameters on the CPU and a group of backend ringdp. Reads all parameters and all means once per step, and
+            all gradients twice.
         grad_dtype: torch.float32 keeps the gradients of 16-bit parameters in float32; from stage 2 on.
     Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their final
     size from the first step on, and are in shared memory if the backend offers it.

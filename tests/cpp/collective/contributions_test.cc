@@ -15,9 +15,9 @@ namespace {
 
 constexpr int64_t kCount = 5003;
 
-// Of what each rank gives, and of what all ranks together have summed of it.
+// Of what each rank gives, of what all ranks together have summed of it, and of the result that they have computed.
 struct Compared {
-  Compared(World& world, int ranks) : given(ranks), summed(ranks), elements(ranks) {
+  Compared(World& world, int ranks) : world(world), given(ranks), summed(ranks), elements(ranks) {
     world.counts_contributions = true;
     for (int r = 0; r < ranks; ++r) {
       for (int64_t i = 0; i < kCount; ++i) world.in(r)[i] = static_cast<float>(r * kCount + i) / 7;
@@ -30,14 +30,24 @@ struct Compared {
         summed[r] += world.contributions(reader).sums[r];
         elements[r] += world.contributions(reader).elements[r];
       }
+      computed += world.contributions(reader).result;
+      computed_elements += world.contributions(reader).result_elements;
     }
   }
   bool is_right(int rank) const {
     const int64_t times = elements[rank] / kCount;
     return times > 0 && elements[rank] == times * kCount && summed[rank] == times * given[rank];
   }
+  bool is_held_by(int rank) const {
+    const int64_t times = computed_elements / kCount;
+    const uint64_t held = kernels::unordered_checksum(world.out(rank).data(), kCount, 4);
+    return times > 0 && computed_elements == times * kCount && computed == times * held;
+  }
+  const World& world;
   std::vector<uint64_t> given, summed;
   std::vector<int64_t> elements;
+  uint64_t computed = 0;
+  int64_t computed_elements = 0;
 };
 
 TEST(Contributions, EveryPlanSumsWhatEveryRankGives) {
@@ -50,12 +60,47 @@ TEST(Contributions, EveryPlanSumsWhatEveryRankGives) {
   }
 }
 
-// What the steps of all ranks' plans read of each rank's contribution.
+TEST(Contributions, EveryRankHoldsTheResultThatWasComputed) {
+  for (const Case& c : kCases) {
+    for (int ranks = 2; ranks <= 7; ++ranks) {
+      for (const int64_t slot_bytes : {4 << 10, 64 << 10}) {
+        World world(ranks, c, kCount, 0, slot_bytes);
+        const Compared compared(world, ranks);
+        for (int r = 0; r < ranks; ++r) {
+          EXPECT_TRUE(compared.is_held_by(r)) << world.plan(r).algorithm << ", rank " << r << " of " << ranks;
+        }
+      }
+    }
+  }
+}
+
+// One bit, as a link or a slot brings the result to rank 1; a rank to which rank 1 passes it on holds the same.
+TEST(Contributions, AResultThatChangesOnItsWayIsNotTheOneComputed) {
+  for (const Case& c : kCases) {
+    World right(4, c, kCount), world(4, c, kCount);
+    const Compared expected(right, 4);
+    bool flipped = false;
+    world.after_step = [&](int rank, const plan::Step& step, const std::vector<void*>& dsts) {
+      using enum plan::Verb;
+      const bool brings = step.verb == kRecv || step.verb == kCopy || step.verb == kDecode;
+      if (flipped || rank != 1 || !brings || step.dsts[0].space != plan::Space::kOutput) return;
+      flipped = true;
+      static_cast<unsigned char*>(dsts[0])[1] ^= 4;
+    };
+    const Compared compared(world, 4);
+    EXPECT_NE(world.out(1), right.out(1)) << world.plan(0).algorithm;
+    for (int r = 0; r < 4; ++r) {
+      EXPECT_EQ(compared.is_held_by(r), world.out(r) == right.out(r)) << world.plan(0).algorithm << ", rank " << r;
+    }
+  }
+}
+
+// What the steps of all ranks' plans read of each rank's contribution and, last, compute of the result.
 std::vector<int64_t> elements_read(AlgorithmChoice algorithm, Order order, plan::Problem problem) {
   std::vector<int> members(problem.world);
   std::iota(members.begin(), members.end(), 0);
   const std::vector<std::byte> memory(1 << 20);
-  std::vector<int64_t> elements(problem.world);
+  std::vector<int64_t> elements(problem.world + 1);
   for (problem.rank = 0; problem.rank < problem.world; ++problem.rank) {
     const plan::Plan plan = plan::make_plan(algorithm, order, problem);
     const auto host = std::upper_bound(problem.hosts.begin(), problem.hosts.end(), problem.rank);
@@ -66,16 +111,20 @@ std::vector<int64_t> elements_read(AlgorithmChoice algorithm, Order order, plan:
     for (const plan::Channel& channel : plan.channels) {
       for (const plan::Step& step : channel.steps) {
         const bool encodes = step.verb == plan::Verb::kEncode && step.srcs[0].space == plan::Space::kInput;
-        if (step.verb != plan::Verb::kFold && !encodes) continue;
-        for (const plan::Ref& ref : step.srcs) reader.read(ref, memory.data(), ref.count);
+        const bool folds = step.verb == plan::Verb::kFold;
+        for (const plan::Ref& ref : step.srcs) {
+          if (folds || encodes) reader.read(ref, memory.data(), ref.count);
+        }
+        if (folds || step.verb == plan::Verb::kDecode) reader.wrote(step, memory.data(), step.dsts[0].count);
       }
     }
+    elements.back() += read.result_elements;
     for (int r = 0; r < problem.world; ++r) elements[r] += read.elements[r];
   }
   return elements;
 }
 
-TEST(Contributions, EveryPlanOfASumReadsEachAsOftenAsAllOthers) {
+TEST(Contributions, EveryPlanOfASumReadsEachAndComputesTheResultOnce) {
   using enum AlgorithmChoice;
   for (const auto what : {plan::Collective::kAllReduce, plan::Collective::kReduceScatter}) {
     for (const auto algorithm : {kArena, kDirect, kRing, kTree, kServer, kHierarchy}) {
@@ -97,7 +146,7 @@ TEST(Contributions, EveryPlanOfASumReadsEachAsOftenAsAllOthers) {
               problem.slot_bytes = 4096;
               const int64_t whole =
                   what == plan::Collective::kAllReduce ? problem.count : problem.world * problem.count;
-              EXPECT_EQ(elements_read(algorithm, order, problem), std::vector<int64_t>(problem.world, whole))
+              EXPECT_EQ(elements_read(algorithm, order, problem), std::vector<int64_t>(problem.world + 1, whole))
                   << plan::name_of(algorithm) << " " << plan::name_of(what) << (order == Order::kRank ? "" : " rotated")
                   << " dtype " << static_cast<int>(dtype) << ", " << hosts.size() << " hosts";
             }
