@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "backend/errors.h"
+#include "base/fork_mutex.h"
 
 namespace ringdp::backend {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 // By address, as raw_allocate() asks for blocks that are their own context. Never destroyed: storages may outlive
 // statics.
 struct Blocks {
-  std::mutex mutex;
+  ForkMutex mutex;  // forked children free tensors, too
   std::unordered_map<const void*, std::shared_ptr<transport::Heap>> heap_of;
 };
 
@@ -74,7 +75,7 @@ class ScopedAllocator final : public c10::Allocator {
 };
 
 void install_allocator() {
-  static std::once_flag installed;
+  static std::once_flag installed;  // a child that is forked meanwhile makes the call itself
   std::call_once(installed, [] {
     // Lives as long as the process, like torch's: storages keep a plain pointer to it.
     auto* const scoped = new ScopedAllocator(*c10::GetAllocator(c10::kCPU));

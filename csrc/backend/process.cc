@@ -6,40 +6,15 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/fork_mutex.h"
 #include "base/log.h"
+#include "base/of_this_process.h"
 #include "base/settings.h"
 
 namespace ringdp::backend {
 namespace {
-
-// Threads do not survive fork(): a child makes its own, and does not touch what its parent's threads have left behind.
-template <class Threads>
-class OfThisProcess {
- public:
-  Threads& get() {
-    Held* held = held_.load(std::memory_order_acquire);
-    while (held == nullptr || held->pid != ::getpid()) {
-      auto fresh = std::make_unique<Held>();
-      if (held_.compare_exchange_strong(held, fresh.get(), std::memory_order_acq_rel)) held = fresh.release();
-    }
-    return held->threads;
-  }
-
-  Threads* known() const {  // null: not made so far
-    Held* const held = held_.load(std::memory_order_acquire);
-    return held != nullptr && held->pid == ::getpid() ? &held->threads : nullptr;
-  }
-
- private:
-  struct Held {
-    const pid_t pid = ::getpid();
-    Threads threads;
-  };
-  std::atomic<Held*> held_{nullptr};
-};
 
 struct LoggingRuntime {
   LoggingRuntime() { set_log_level(log_level_from_environment()); }
@@ -54,7 +29,7 @@ OfThisProcess<Completion>& completions() {
 std::atomic<pid_t> ending_thread{0};  // 0: the process goes on
 
 struct Registry {
-  std::mutex mutex;  // guards groups
+  ForkMutex mutex;  // guards groups
   std::vector<std::weak_ptr<comm::Group>> groups;
 };
 

@@ -22,8 +22,8 @@ void Recorder::close(int number) {
   const std::lock_guard lock(mutex_);
   closed_.push_back(number);
   if (closed_.size() <= kMostClosed) return;
-  const auto is_oldest = [this](const auto& group) { return group.first == closed_.front(); };
-  groups_.erase(std::find_if(groups_.begin(), groups_.end(), is_oldest));
+  const auto is_older = [](const auto& group, int number) { return group.first < number; };
+  groups_.erase(std::lower_bound(groups_.begin(), groups_.end(), closed_.front(), is_older));
   closed_.erase(closed_.begin());
 }
 
@@ -50,7 +50,7 @@ Recorder& recorder() {
 }
 
 const char* interned(const std::string& text) {
-  static std::mutex* const mutex = new std::mutex;
+  static ForkMutex* const mutex = new ForkMutex;
   static std::set<std::string>* const known = new std::set<std::string>;
   const std::lock_guard lock(*mutex);
   return known->insert(text).first->c_str();

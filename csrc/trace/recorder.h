@@ -1,11 +1,11 @@
 // The recorder of a process: its ring of events, and the groups to which they belong. Any thread.
 #pragma once
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/fork_mutex.h"
 #include "trace/events.h"
 
 namespace ringdp::trace {
@@ -32,7 +32,7 @@ class Recorder {
 
  private:
   Ring ring_;
-  mutable std::mutex mutex_;  // guards the rest
+  mutable ForkMutex mutex_;  // guards the rest
   // Not a map: its long-lived nodes among freed tensors would fragment the heap.
   std::vector<std::pair<int, GroupFacts>> groups_;  // by number
   std::vector<int> closed_;                         // oldest first

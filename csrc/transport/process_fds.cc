@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <fstream>
 #include <iterator>
-#include <mutex>
 #include <sstream>
 #include <utility>
 
@@ -25,15 +24,11 @@ bool alive(int pidfd) {
 }
 
 struct Shielded {
-  std::mutex mutex;
+  ForkMutex mutex;
   std::vector<int> fds;
 };
 
 Shielded& shielded();
-
-void before_fork() { shielded().mutex.lock(); }
-
-void after_fork_in_parent() { shielded().mutex.unlock(); }
 
 // Async-signal-safe, as the child of a process with threads must be: no memory is allocated or freed.
 void after_fork_in_child() {
@@ -43,12 +38,11 @@ void after_fork_in_child() {
   }
   if (dead >= 0) ::close(dead);
   shielded().fds.clear();
-  shielded().mutex.unlock();
 }
 
 Shielded& shielded() {
   static Shielded* const instance = [] {
-    ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    ::pthread_atfork(nullptr, nullptr, after_fork_in_child);
     return new Shielded;
   }();
   return *instance;

@@ -6,11 +6,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/fork_mutex.h"
 #include "base/unique_fd.h"
 
 namespace ringdp::transport {
@@ -25,7 +25,7 @@ class SharedFds {
   Shared share(uint64_t key, const std::function<bool(int fd)>& valid, const std::function<UniqueFd()>& open);
 
  private:
-  std::mutex mutex_;
+  ForkMutex mutex_;
   std::map<uint64_t, std::weak_ptr<const UniqueFd>> held_;
 };
 

@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
-#include <mutex>
+#include <memory>
 #include <string>
 
 #include "base/error.h"
@@ -38,16 +38,14 @@ OpenSsl functions_of(void* library) {
 
 const OpenSsl& openssl(const char* path) {
   static std::atomic<const OpenSsl*> known = nullptr;
-  static std::mutex mutex;
   if (const OpenSsl* const found = known.load(std::memory_order_acquire)) return *found;
-  const std::lock_guard lock(mutex);
-  if (known.load(std::memory_order_relaxed)) return *known;
   void* const library = dlopen(*path ? path : kByName, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) refuse(dlerror());
-  const OpenSsl found = functions_of(library);
-  if (found.OPENSSL_init_ssl(kNoAtExit, nullptr) != 1) refuse("it does not start");
-  known.store(new OpenSsl(found), std::memory_order_release);
-  return *known;
+  auto fresh = std::make_unique<const OpenSsl>(functions_of(library));
+  if (fresh->OPENSSL_init_ssl(kNoAtExit, nullptr) != 1) refuse("it does not start");
+  const OpenSsl* first = nullptr;  // another thread's
+  if (known.compare_exchange_strong(first, fresh.get(), std::memory_order_acq_rel)) first = fresh.release();
+  return *first;
 }
 
 }  // namespace ringdp::transport

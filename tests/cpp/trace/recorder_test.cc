@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "forks.h"
 #include "trace/counters.h"
 #include "trace/events.h"
 
@@ -69,6 +70,13 @@ TEST(Recorder, LastingTextsAreKeptOnce) {
   EXPECT_STREQ(first, "a plan");
   EXPECT_EQ(interned("a plan"), first);
   EXPECT_NE(interned("another"), first);
+}
+
+// A DataLoader's worker, or a rank that a used process starts.
+TEST(Recorder, AForkedChildMayUseIt) {
+  const std::string text = "a plan";
+  const char* const kept = interned(text);
+  EXPECT_TRUE(works_in_children([&] { return recorder().rank() >= 0 && interned(text) == kept; }));
 }
 
 TEST(Event, EveryKindHasANameOfItsOwn) {

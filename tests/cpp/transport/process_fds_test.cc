@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "forks.h"
 
 namespace ringdp::transport {
 namespace {
@@ -71,6 +72,12 @@ TEST(SharedFds, ThreadsAgree) {
   std::set<int> different;
   for (const auto& mine : got) different.insert(mine->get());
   EXPECT_EQ(different.size(), 1u);
+}
+
+TEST(SharedFds, AForkedChildMayUseThem) {
+  SharedFds fds;
+  const auto held = fds.share(1, kAlways, new_fd);
+  EXPECT_TRUE(works_in_children([&] { return fds.share(1, kAlways, new_fd) == held; }));
 }
 
 bool ended(const UniqueFd& pidfd, int wait_ms) {
