@@ -5,8 +5,11 @@ The ring and the hierarchy send exactly the bytes of their formulas, by their ow
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+MOST_BUFFERED = 4 << 20  # what a path may need, see csrc/transport/tcp/send_window.cc
 SHAPES = [pytest.param(2, 1, marks=pytest.mark.long), (2, 2), pytest.param(4, 1, marks=pytest.mark.long)]
 
 
@@ -29,6 +32,9 @@ def check_peers(own, said, per_host):
         local = own["rank"] // per_host == peer["rank"] // per_host
         assert (": shm: same " if local else ": tcp: network namespaces differ") in line
     assert f"TCP bound to 10.77.0.{own['rank'] // per_host + 1} (eth0)" in own["described"]
+    granted = int(Path("/proc/sys/net/core/wmem_max").read_text())
+    caps = [line for line in own["described"] if line.startswith(f"send buffers above {granted >> 10} KiB ")]
+    assert len(caps) == (granted < MOST_BUFFERED)
 
 
 def check_barrier(said):

@@ -43,6 +43,11 @@ int SendWindow::buffer_for(double bytes_per_second, uint64_t round_trip_us, int 
   return static_cast<int>(std::clamp(2 * product, least, double{kLargest}));
 }
 
+std::string SendWindow::describe_cap(int granted) {
+  if (granted >= kLargest) return "";
+  return "send buffers above " + std::to_string(granted >> 10) + " KiB (net.core.wmem_max) are left to the kernel";
+}
+
 void SendWindow::sent(size_t bytes) {
   unmeasured_ += bytes;
   if (!pinned_ || unmeasured_ < kUpdateEvery) return;

@@ -9,6 +9,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace ringdp::transport {
 
@@ -30,6 +31,10 @@ class SendWindow {
 
   // For SO_SNDBUF.
   static int buffer_for(double bytes_per_second, uint64_t round_trip_us, int sharing);
+
+  // What a description of the network says where the kernel grants less than a fast path may need; else empty.
+  // `granted`: largest_send_buffer().
+  static std::string describe_cap(int granted);
 
  private:
   bool try_larger(const PathStats& stats);

@@ -1,9 +1,14 @@
 #include "transport/tcp/send_window.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/deadline.h"
 #include "transport/tcp/tcp_socket.h"
 #include "transport/tcp/tcp_sockets.h"
 
@@ -80,6 +85,45 @@ TEST(SendWindow, ARouteThatHasBecomeLongIsLeftToTheKernel) {
 
 TEST(SendWindow, WhatIsNotGrantedIsLeftToTheKernel) {
   EXPECT_EQ(stays_pinned({12.5e9, 4000, 4000}), (4 << 20) <= largest_send_buffer()) << "at 100 Gb/s it wants the most";
+}
+
+// Makes the smoothed round trip of a connection over loopback as long as the other side delays its acknowledgements.
+bool becomes_slow(const TcpSockets& sockets) {
+  const auto info = [&] {
+    tcp_info read{};
+    socklen_t size = sizeof read;
+    EXPECT_EQ(::getsockopt(sockets.near.get(), IPPROTO_TCP, TCP_INFO, &read, &size), 0);
+    return read;
+  };
+  const Deadline patience = Deadline::after(std::chrono::seconds(20));
+  while (info().tcpi_rtt <= 10'000 && !patience.passed()) {
+    const int off = 0;
+    EXPECT_EQ(::setsockopt(sockets.far.get(), IPPROTO_TCP, TCP_QUICKACK, &off, sizeof off), 0);
+    EXPECT_EQ(::send(sockets.near.get(), "x", 1, MSG_NOSIGNAL), 1);
+    while (info().tcpi_unacked > 0 && !patience.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return !patience.passed();
+}
+
+TEST(SendWindow, APathThatIsLongFromTheStartIsLeftToTheKernel) {
+  TcpSockets near, slow;
+  if (!becomes_slow(slow)) GTEST_SKIP() << "this kernel does not delay acknowledgements";
+  const bool tells = is_sized_by_kernel(UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)).get());
+  for (const auto& [sockets, is_long] : {std::pair(&near, false), std::pair(&slow, true)}) {
+    const int fd = sockets->near.get();
+    pin_send_buffer(fd, 64 << 10);
+    SendWindow window(fd, 3);
+    EXPECT_EQ(window.is_pinned(), !is_long);
+    EXPECT_EQ(is_sized_by_kernel(fd), is_long && tells);
+    window.sent(1 << 20);  // measured again, were it pinned
+    EXPECT_EQ(window.is_pinned(), !is_long);
+  }
+}
+
+TEST(SendWindow, ACapOfTheKernelIsSaidWhereAFastPathReachesIt) {
+  const int most = SendWindow::buffer_for(1e12, 1'000'000, 1);
+  EXPECT_EQ(SendWindow::describe_cap(most), "");
+  EXPECT_EQ(SendWindow::describe_cap(212992), "send buffers above 208 KiB (net.core.wmem_max) are left to the kernel");
 }
 
 TEST(SendWindow, ADescriptorThatIsNoSocketChangesNothing) {
