@@ -1,4 +1,6 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <thread>
@@ -43,6 +45,17 @@ class ShmExchangeTest : public testing::Test {
     return results;
   }
 
+  // A connection to rank 1 on which both have sent their hello.
+  UniqueFd greet_as_rank_five(const Session& session) {
+    UniqueFd socket = transport::connect_unix(listeners_[1].name);
+    const transport::HelloFrame hello = encode(session.hello(5, 1, transport::Purpose::kControl));
+    transport::HelloFrame reply;
+    EXPECT_TRUE(transport::send_all(socket.get(), hello.data(), hello.size(), forever_));
+    EXPECT_TRUE(transport::recv_all(socket.get(), reply.data(), reply.size(), forever_));
+    return socket;
+  }
+
+  const transport::WaitPolicy forever_{Deadline::never(), nullptr};
   MemoryStore store_;
   Settings settings_;
   std::vector<transport::UnixListener> listeners_;
@@ -165,17 +178,10 @@ TEST_F(ShmExchangeTest, OtherCredentialsThanARankGivesFailTheProbe) {
 }
 
 TEST_F(ShmExchangeTest, APeerThatIsGoneAfterItsHelloIsLost) {
-  const transport::WaitPolicy forever{Deadline::never(), nullptr};
   StoreExchange zero(store_, 0, kWorld, Deadline::never()), five(store_, 5, kWorld, Deadline::never());
   Session::begin(zero, settings_);
   const Session session = Session::begin(five, settings_);
-  std::thread peer([&] {
-    const UniqueFd socket = transport::connect_unix(listeners_[1].name);
-    const transport::HelloFrame hello = encode(session.hello(5, 1, transport::Purpose::kControl));
-    transport::HelloFrame reply;
-    EXPECT_TRUE(transport::send_all(socket.get(), hello.data(), hello.size(), forever));
-    EXPECT_TRUE(transport::recv_all(socket.get(), reply.data(), reply.size(), forever));
-  });
+  std::thread peer([&] { greet_as_rank_five(session); });
   StoreExchange one(store_, 1, kWorld, Deadline::after(std::chrono::seconds(60)));
   try {
     exchange_memory(Session::begin(one, settings_), {1, 5}, cards_, listeners_[1], bells_[1]);
@@ -186,6 +192,37 @@ TEST_F(ShmExchangeTest, APeerThatIsGoneAfterItsHelloIsLost) {
     expect_message(error, {"rank 5 (pid", "closed its socket during the rendezvous"});
   }
   peer.join();
+}
+
+// As many files are open as may be when rank 5's memory and doorbell come.
+TEST_F(ShmExchangeTest, DescriptorsForWhichThereIsNoRoomFailTheProbe) {
+  StoreExchange zero(store_, 0, kWorld, Deadline::never()), five(store_, 5, kWorld, Deadline::never());
+  Session::begin(zero, settings_);
+  const Session session = Session::begin(five, settings_);
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  std::thread peer([&] {
+    const UniqueFd socket = greet_as_rank_five(session);
+    char mark = 0;
+    EXPECT_TRUE(transport::recv_all(socket.get(), &mark, 1, forever_));  // rank 1 has all that it opens itself
+    const int lowest_free = UniqueFd(::dup(socket.get())).get();
+    const rlimit none{static_cast<rlim_t>(lowest_free), usual.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+    EXPECT_TRUE(
+        transport::send_fds(socket.get(), static_cast<std::byte>(mark), {bells_[3].fd(), bells_[5].fd()}, forever_));
+    char probe[17] = {'N'};
+    EXPECT_TRUE(transport::recv_all(socket.get(), probe, sizeof probe, forever_));
+    EXPECT_EQ(probe[0], 'N') << "nothing was mapped";
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+    EXPECT_TRUE(transport::send_all(socket.get(), probe, sizeof probe, forever_));
+    five.publish("verdict", "ok");
+  });
+  StoreExchange one(store_, 1, kWorld, Deadline::after(std::chrono::seconds(60)));
+  const ShmExchange mine = exchange_memory(Session::begin(one, settings_), {1, 5}, cards_, listeners_[1], bells_[1]);
+  peer.join();
+  EXPECT_EQ(mine.probe.outcome, transport::Probe::Outcome::kFailed);
+  EXPECT_EQ(mine.probe.failure,
+            "rank 1: no room for the descriptors of rank 5: raise the limit on open files (ulimit -n)");
 }
 
 // As on another machine that was restored from the same image.

@@ -300,6 +300,29 @@ TEST(FdExchange, WhatIsKnownMeanwhileEndsIt) {
   }
 }
 
+TEST(FdExchange, ADescriptorForWhichThereIsNoRoomIsReported) {
+  Ranks ranks(2);
+  ranks.names[1].clear();
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  std::thread giver([&] {
+    const auto leave_no_room = [&](int accepted, int) {  // the lowest number that was free
+      const rlimit none{static_cast<rlim_t>(accepted), usual.rlim_max};
+      return ::setrlimit(RLIMIT_NOFILE, &none) == 0;
+    };
+    ranks.exchanges[0]->run(0, ranks.names, ranks.own[0].get(), leave_no_room, Deadline::after(20s));
+  });
+  try {
+    ranks.exchanges[1]->run(
+        1, ranks.names, ranks.own[1].get(), [](int, int) { return true; }, Deadline::after(20s));
+    ADD_FAILURE() << "there was room";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).rfind("no room for the descriptor of rank 0", 0), 0u) << error.what();
+  }
+  giver.join();
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+}
+
 TEST(FdExchange, WhoIsAnotherProcessThanExpectedIsLost) {
   Ranks ranks(2);
   try {
