@@ -78,6 +78,7 @@ TEST(ReduceOp, HasAMeaningOnSomeDTypesOnly) {
     for (const ReduceOp op : {ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kBxor}) {
       EXPECT_EQ(can_reduce(dtype, op), bits || dtype == DType::kBool) << name;
     }
+    EXPECT_FALSE(can_reduce(dtype, static_cast<ReduceOp>(kReduceOpCount))) << name;
   }
 }
 

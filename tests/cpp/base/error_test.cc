@@ -29,6 +29,7 @@ TEST(Error, EveryKindHasItsOwnName) {
   for (const ErrorKind kind : kKinds) names.insert(name_of(kind));
   EXPECT_EQ(names.size(), std::size(kKinds));
   EXPECT_STREQ(name_of(ErrorKind::kPeerLost), "PeerLost");
+  EXPECT_STREQ(name_of(static_cast<ErrorKind>(std::size(kKinds))), "Internal") << "one that there is not";
 }
 
 TEST(Error, KeepsKindMessageAndCulprit) {

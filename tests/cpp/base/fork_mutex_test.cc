@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <mutex>
+#include <thread>
 
 #include "base/of_this_process.h"
 #include "forks.h"
@@ -42,6 +44,22 @@ TEST(OfThisProcess, IsMadeAtFirstUseAndAgainInAChild) {
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(mutex.known(), &own);
+}
+
+std::barrier both_are_at_it(2);
+
+struct SlowlyMade {
+  SlowlyMade() { both_are_at_it.arrive_and_wait(); }
+};
+
+TEST(OfThisProcess, ThreadsThatComeAtOnceGetTheSame) {
+  static OfThisProcess<SlowlyMade> one;
+  SlowlyMade* found = nullptr;
+  std::thread other([&] { found = &one.get(); });
+  SlowlyMade* const mine = &one.get();
+  other.join();
+  EXPECT_EQ(found, mine);
+  EXPECT_EQ(one.known(), mine);
 }
 
 }  // namespace

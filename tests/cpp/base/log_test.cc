@@ -108,5 +108,16 @@ TEST_F(Log, APipeThatNobodyReadsHoldsNobodyUp) {
   EXPECT_NE(last.find("] error: there is room again\n"), std::string::npos) << last;
 }
 
+// As a daemon has it.
+TEST_F(Log, WithoutStderrLinesAreCountedAsLost) {
+  const UniqueFd usual(::dup(STDERR_FILENO));
+  ::close(STDERR_FILENO);
+  log_line(LogLevel::kError, "", "nobody hears this");
+  ::dup2(usual.get(), STDERR_FILENO);
+  const std::string said = stderr_of([] { log_line(LogLevel::kError, "", "stderr is back"); });
+  EXPECT_NE(said.find("so 1 lines were lost here\n"), std::string::npos) << said;
+  EXPECT_NE(said.find("] error: stderr is back\n"), std::string::npos) << said;
+}
+
 }  // namespace
 }  // namespace ringdp

@@ -203,6 +203,20 @@ TEST_F(Environment, DescribesValueAndSource) {
   }
 }
 
+TEST_F(Environment, WhatIsNoFieldIsReadWithTheSameRules) {
+  EXPECT_EQ(log_level_from_environment(), LogLevel::kWarning);
+  const int64_t usual = trace_events_from_environment();
+  EXPECT_GT(usual, 0);
+  {
+    const Variable level("RINGDP_LOG", "debug"), events("RINGDP_TRACE_EVENTS", "64");
+    EXPECT_EQ(log_level_from_environment(), LogLevel::kDebug);
+    EXPECT_EQ(trace_events_from_environment(), 64);
+  }
+  const Variable level("RINGDP_LOG", "loud"), events("RINGDP_TRACE_EVENTS", "63");
+  expect_names(message_of([] { log_level_from_environment(); }), {"RINGDP_LOG", "'loud'", "error", "debug"});
+  expect_names(message_of([] { trace_events_from_environment(); }), {"RINGDP_TRACE_EVENTS", "'63'", "0 or", "64"});
+}
+
 TEST_F(Environment, AnEmptyVariableCountsAsUnset) {
   EXPECT_EQ(read_env("MASTER_ADDR"), std::nullopt);
   const Variable empty("MASTER_ADDR", "");

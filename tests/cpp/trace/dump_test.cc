@@ -106,6 +106,18 @@ TEST(Flight, AGroupThatIsForgottenTakesItsEventsWithIt) {
   EXPECT_EQ(count_of(dump, "enqueued") - count_of(dump, "last_enqueued"), 1u);
 }
 
+// A step's events belong to no group, and need no name.
+TEST(Flight, AnEventOfNoGroupIsKeptWithoutAnEntry) {
+  Recorder recorder(8);
+  recorder.open({"0", 0, {0}});
+  Event step = event(Kind::kStepped, -1, 1, 11);
+  step.name = nullptr;
+  recorder.note(step);
+  const std::string dump = flight_of(recorder, kProcess);
+  EXPECT_EQ(count_of(dump, "stepped"), 1u);
+  EXPECT_EQ(count_of(dump, "profiling_name"), 0u);
+}
+
 TEST(Flight, ThisProcessSaysWhoAndWhen) {
   const Process process = this_process(3);
   EXPECT_EQ(process.rank, 3);
@@ -205,6 +217,7 @@ TEST_F(DumpTest, AFolderInTheDraftsPlaceIsNamed) {
 TEST_F(DumpTest, WritesOnlyWhenAsked) {
   {
     const Variable unset("RINGDP_TRACE", nullptr);
+    clear_dump_if_asked();
     dump_if_asked();
   }
   EXPECT_FALSE(fs::exists(folder_));

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <numeric>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -133,6 +136,17 @@ TEST(Ring, KeepsTheLatestInOrderOfTime) {
   for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(events[i].time_ns, i + 1);
   EXPECT_EQ(ring.written(), 20u);
   EXPECT_EQ(ring.lost(), 0u);
+}
+
+TEST(Ring, WhatThreadsWroteInAnyOrderIsReadInOrderOfTime) {
+  std::vector<int64_t> numbers(1000);
+  std::iota(numbers.begin(), numbers.end(), 1);
+  std::shuffle(numbers.begin(), numbers.end(), std::mt19937(7));
+  Ring ring(numbers.size());
+  for (const int64_t number : numbers) ring.write(numbered(number));
+  const auto events = ring.read();
+  ASSERT_EQ(events.size(), numbers.size());
+  for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].seq, i + 1);
 }
 
 TEST(Ring, OfNoSizeKeepsNothing) {
