@@ -146,40 +146,28 @@ def test_no_calls_or_tensors_are_a_finished_work() -> tuple[bool, list[torch.Ten
     return all(done.is_completed() for done in (work, *nothing)), work.get_future().wait()
 
 
-def late_question() -> str:
-    """On a rank: a monitored barrier in a group that has failed before."""
+@on_ranks(3)
+def test_a_monitored_barrier_does_not_pass_an_old_error_off_as_its_own() -> None:
+    """In a group that has failed before."""
     group = dist.new_group(range(HERE.size), timeout=timedelta(seconds=1))
-    said = ""
     if HERE.rank != 1:
         with pytest.raises(dist.DistBackendError, match=r"Timeout|gave up"):
             dist.all_reduce(torch.ones(2), group=group)
-        with pytest.raises(dist.DistBackendError) as error:
-            ringdp.monitored_barrier(group)
-        said = str(error.value)
+        said = error_of(ringdp.monitored_barrier, group)
+        assert "all_reduce" in said and "monitoredBarrier" not in said
     dist.barrier()
     dist.destroy_process_group(group)
-    return said
 
 
-def test_a_monitored_barrier_does_not_pass_an_old_error_off_as_its_own(trio):
-    for said in (trio.run(late_question)[rank] for rank in (0, 2)):
-        assert "all_reduce" in said and "monitoredBarrier" not in said
-
-
-def abandoned_bracket(calls: int) -> tuple[int, int]:
-    """On a rank: a bracket that is never closed; how many of its calls it still holds, and what closing it gives."""
+@on_ranks(2)
+def test_a_bracket_left_open_holds_little() -> None:
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     backend._start_coalescing()
-    for _ in range(calls):
+    for _ in range(3000):
         dist.all_reduce(torch.ones(1))
-    held = len(backend._end_coalescing().result())
+    assert 0 < len(backend._end_coalescing().result()) <= 1024
     backend._start_coalescing()
-    return held, len(backend._end_coalescing().result())
-
-
-def test_a_bracket_left_open_holds_little(pair):
-    for held, next_one in pair.run(abandoned_bracket, 3000):
-        assert 0 < held <= 1024 and next_one == 0
+    assert len(backend._end_coalescing().result()) == 0
 
 
 @on_ranks(2)

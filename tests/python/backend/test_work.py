@@ -44,18 +44,16 @@ def shape_of(value: object) -> str:
     return type(value).__name__
 
 
-def failing() -> tuple[str, str, bool, bool]:
-    """On a rank: what Work and Future say after an error."""
+@on_ranks(3)
+def test_an_error_is_in_work_and_future() -> None:
     group = dist.new_group(range(HERE.size), timeout=timedelta(seconds=1))
     if HERE.rank == 0:
-        return "", "", True, True
+        return
     _, work = start(group=group)
-    with pytest.raises(RuntimeError) as from_future:
-        work.get_future().wait()
-    with pytest.raises(dist.DistBackendError) as from_wait:
-        work.wait()
-    error = type(work.exception()).__name__ if work.exception() is not None else ""
-    return str(from_future.value), str(from_wait.value), work.is_completed() and not work.is_success(), bool(error)
+    future, wait = error_of(work.get_future().wait), error_of(work.wait, kind=dist.DistBackendError)
+    assert "Timeout: " in future and "rank 0 (pid" in future
+    assert wait.startswith("Timeout: ") and "rank 0 (pid" in wait
+    assert work.is_completed() and not work.is_success() and work.exception() is not None
 
 
 def failing_batch() -> tuple[list[str], list[bool]]:
@@ -149,14 +147,6 @@ def test_callbacks_run_once_each_and_off_the_calling_thread() -> tuple[list[floa
     return [early.wait(), chained.wait(), late.wait()], HERE.rank == 0 or threads[0] != threading.get_ident()
 
 
-def test_an_error_is_in_work_and_future(trio):
-    for rank, (future, wait, ended, kept) in enumerate(trio.run(failing)):
-        if rank:
-            assert "Timeout: " in future and "rank 0 (pid" in future
-            assert wait.startswith("Timeout: ") and "rank 0 (pid" in wait
-        assert ended and kept
-
-
 def test_an_error_of_one_is_in_the_batch_and_its_future(pair):
     said, states = pair.run(failing_batch)[1]
     assert all("Timeout: " in words and "rank 0 (pid" in words for words in said[:3]), said
@@ -241,25 +231,23 @@ def test_a_callback_that_fails_harms_no_other() -> None:
     assert tensor[0] == 2
 
 
-def torn() -> tuple[str, bool]:
-    """On a rank: rank 1 aborts instead of joining a batch."""
+@on_ranks(3)
+def test_an_error_of_one_is_the_error_of_all() -> None:
+    """Rank 1 aborts instead of joining a batch."""
     group = dist.new_group(range(HERE.size))
     backend = group._get_backend(torch.device("cpu"))
-    said, success = "", False
     if HERE.rank == 1:
         backend.abort()
     else:
         # The abort may come before the first call, then it is the call that fails.
-        with pytest.raises(dist.DistBackendError) as error:
+        with pytest.raises(dist.DistBackendError, match="rank 1 aborted"):
             work = group.allreduce_coalesced([torch.ones(10)] * 3, dist.AllreduceCoalescedOptions())
             try:
                 work.wait()
             finally:
-                success = work.is_success()
-        said = str(error.value)
+                assert not work.is_success()
     dist.barrier()
     dist.destroy_process_group(group)
-    return said, success
 
 
 @on_ranks(3, (True, [3.0] * 3, [3.0] * 3))
@@ -278,12 +266,6 @@ def test_callbacks_see_all_results() -> list[float]:
     tensors = [torch.full((1000 * i,), float(HERE.rank)) for i in range(1, 4)]
     future = dist.all_reduce_coalesced(tensors, async_op=True)
     return future.then(lambda done: [float(tensor[0]) for tensor in done.value()]).wait()
-
-
-def test_an_error_of_one_is_the_error_of_all(trio):
-    outcomes = trio.run(torn)
-    for said, success in (outcomes[0], outcomes[2]):
-        assert "rank 1 aborted" in said and not success
 
 
 TITLES = [

@@ -83,8 +83,10 @@ def test_what_did_not_arrive_is_named() -> None:
 # Parameters nobody has used keep their .grad; those that somebody has used get the mean everywhere.
 
 
-def globally_unused(as_view: bool) -> list[object]:
-    """On a rank: .grad of a parameter used by nobody, by rank 1 only, by all; then with a .grad from before."""
+@pytest.mark.parametrize("as_view", [False, True])
+@on_ranks(3, [None, [1.0, 1.0], [3.0, 3.0], [7.0, 7.0], [7.0, 7.0], [10.0, 10.0]])
+def test_usage_is_agreed_by_all_ranks_in_every_step(as_view: bool) -> list[object]:
+    """.grad of a parameter used by nobody, by rank 1 only, by all; then with a .grad from before."""
     parameters = [torch.zeros(2, requires_grad=True) for _ in range(3)]
     reducer = reducer_of(parameters, find_unused=True, gradient_as_bucket_view=as_view)
     ones = torch.ones(2)
@@ -96,12 +98,6 @@ def globally_unused(as_view: bool) -> list[object]:
     given = [None, None, 3 * ones]
     backward(reducer, parameters, given)
     return first + [p.grad.tolist() for p in parameters]
-
-
-def test_usage_is_agreed_by_all_ranks_in_every_step(trio):
-    expected = [None, [1.0, 1.0], [3.0, 3.0], [7.0, 7.0], [7.0, 7.0], [10.0, 10.0]]
-    for as_view in (False, True):
-        assert trio.run(globally_unused, as_view) == [expected] * 3
 
 
 @on_ranks(3, [6.0, 6.0])

@@ -105,8 +105,10 @@ class Slowing(torch.optim.Optimizer):
             group["k"] += 1
 
 
-def counted(stage: int, overlap: bool) -> tuple[int, list[str]]:
-    """On a rank: steps that the class has counted, and what differs from one process."""
+@pytest.mark.parametrize(("stage", "overlap"), [(1, False), (2, False), (2, True), (3, True)])
+@on_ranks(3, (3, []))
+def test_a_class_that_counts_steps_counts_one_on_every_rank(stage: int, overlap: bool) -> tuple[int, list[str]]:
+    """Steps that the class has counted, and what differs from one process."""
     ddp = wrapped(stage, bucket_cap_mb=0.001)
     optimizer = ZeroOptimizer(ddp.parameters(), Slowing, overlap_with_ddp=overlap)
     steps(ddp, optimizer, 3)
@@ -115,11 +117,6 @@ def counted(stage: int, overlap: bool) -> tuple[int, list[str]]:
         return optimizer.param_groups[0]["k"], differences(ddp, optimizer, *reference("Slowing", 3, {}))
     finally:
         del torch.optim.Slowing
-
-
-def test_a_class_that_counts_steps_counts_one_on_every_rank(trio):
-    for stage, overlap in ((1, False), (2, False), (2, True), (3, True)):
-        assert trio.run(counted, stage, overlap) == [(3, [])] * 3
 
 
 @on_ranks(2)

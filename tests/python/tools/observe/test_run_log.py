@@ -161,19 +161,15 @@ def test_a_run_becomes_a_page(pair, tmp_path, stock, backend):
     assert [path.name for path in file.parent.iterdir()] == ["run.json"]
 
 
-def own_times():
+@on_ranks(2)
+def test_phases_are_parts_of_their_step():
     log = logged(accumulate=2)
-    split = log.history
-    return split.step_seconds, split.phases, log.report()["observed"]["overlap"]
-
-
-def test_phases_are_parts_of_their_step(pair):
-    for seconds, phases, overlap in pair.run(own_times):
-        assert len(seconds) == len(phases) == 3
-        for taken, parts in zip(seconds, phases, strict=True):
-            assert all(part >= 0 for part in parts) and 0 < sum(parts) <= taken
-        assert (overlap["forward"], overlap["backward"], overlap["wait"]) == phases[-1]
-        assert overlap["step"] == 3 and len(overlap["buckets"]) == 1
+    seconds, phases, overlap = log.history.step_seconds, log.history.phases, log.report()["observed"]["overlap"]
+    assert len(seconds) == len(phases) == 3
+    for taken, parts in zip(seconds, phases, strict=True):
+        assert all(part >= 0 for part in parts) and 0 < sum(parts) <= taken
+    assert (overlap["forward"], overlap["backward"], overlap["wait"]) == phases[-1]
+    assert overlap["step"] == 3 and len(overlap["buckets"]) == 1
 
 
 @on_ranks(2)
