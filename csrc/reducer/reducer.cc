@@ -45,10 +45,16 @@ Layout agree_on(const Layout& own, size_t parameters, c10d::ProcessGroup& group,
   const at::Tensor agreed = tensors[0].cpu();
   const int64_t* const pairs = agreed.const_data_ptr<int64_t>();
   Layout layout;
+  std::vector<bool> there(parameters, false);
   for (size_t i = 0; i < parameters; ++i) {
-    const auto bucket = static_cast<size_t>(pairs[2 * i + 1]);
-    if (bucket >= layout.size()) layout.resize(bucket + 1);
-    layout[bucket].push_back(static_cast<size_t>(pairs[2 * i]));
+    const auto index = static_cast<size_t>(pairs[2 * i]), bucket = static_cast<size_t>(pairs[2 * i + 1]);
+    const bool next = bucket == layout.size(), last = bucket + 1 == layout.size();
+    TORCH_CHECK(index < parameters && !there[index] && (next || last),
+                "DistributedDataParallel: the layout of buckets that rank 0 has sent changed on its way here: a memory "
+                "error, or a link without a checksum. Restart from a checkpoint");
+    there[index] = true;
+    if (next) layout.emplace_back();
+    layout.back().push_back(index);
   }
   return layout;
 }

@@ -279,25 +279,56 @@ def test_a_bit_that_flips_on_the_wire_is_named():
     assert counts["named"] >= FEW_FLIPS // 2 and set(counts) <= {"right", "named", "not met"}, counts
 
 
-def test_a_mean_that_changes_on_its_way_is_named():
+@pytest.fixture(scope="module")
+def flip_in() -> Iterator[FlipIn]:
+    """Between two ranks without CRCs."""
+    with World(2, transport="tcp", check="off") as world, FlipIn(world) as man:
+        yield man
+
+
+def test_a_mean_that_changes_on_its_way_is_named(flip_in):
     """Also one that only rank 0 steps: at stage 1, and at stage 2 where another rank has summed it."""
     mean = struct.pack("<16f", *[1.5] * 16)
-    with World(2, transport="tcp", check="off") as world, FlipIn(world, mean) as man:
-        for stage, options, to in (
-            (0, {"algorithm": "direct"}, "rank 0: "),
-            (1, {"algorithm": "direct"}, "rank 0: "),  # in the middle are elements that rank 1 sums and rank 0 steps
-            (1, {"algorithm": "ring"}, "rank 0: "),
-            (2, {"algorithm": "ring"}, "the rank that steps it: "),
-            (2, {"algorithm": "direct"}, None),  # each rank sums what it steps
-        ):
-            outcomes = world.attempt(step_of_known_mean, man.begin_life(None), man.ports, stage, options)
-            if to is None:
-                assert not man.applied and [outcome.value for outcome in outcomes] == [[-1.5]] * 2
-                continue
-            assert man.applied
-            wanted = "at step 1 the mean of the gradients of weight (bucket 0) changed on its way from the rank that "
-            for outcome in outcomes:
-                assert wanted + f"summed it to {to}" in (outcome.error or str(outcome.value)), (stage, options)
+    for stage, options, to in (
+        (0, {"algorithm": "direct"}, "rank 0: "),
+        (1, {"algorithm": "direct"}, "rank 0: "),  # in the middle are elements that rank 1 sums and rank 0 steps
+        (1, {"algorithm": "ring"}, "rank 0: "),
+        (2, {"algorithm": "ring"}, "the rank that steps it: "),
+        (2, {"algorithm": "direct"}, None),  # each rank sums what it steps
+    ):
+        prefix = flip_in.begin_life_with(mean, upwards=False)
+        outcomes = flip_in.world.attempt(step_of_known_mean, prefix, flip_in.ports, stage, options)
+        if to is None:
+            assert not flip_in.applied and [outcome.value for outcome in outcomes] == [[-1.5]] * 2
+            continue
+        assert flip_in.applied
+        wanted = (
+            "at step 1 the mean of the gradients of weight (bucket 0) changed on its way from the rank that summed it"
+        )
+        for outcome in outcomes:
+            assert f"{wanted} to {to}" in (outcome.error or str(outcome.value)), (stage, options)
+
+
+def layout_after_a_step(prefix: str, ports: dict[int, int]) -> list[list[int]]:
+    """On a rank: the layout of buckets that rank 0 has broadcast after the first step."""
+    meet_through_the_man(prefix, ports)
+    ddp = ringdp.DistributedDataParallel(model_of_these(2), bucket_cap_mb=0.0005)
+    for _ in range(2):
+        ddp(torch.ones(1, 16)).sum().backward()
+    dist.destroy_process_group()
+    return ddp.reducer.layout()
+
+
+def test_a_layout_that_changes_on_its_way_is_named(flip_in):
+    prefix = flip_in.begin_life_with(b"", upwards=True)
+    layout = flip_in.world.run(layout_after_a_step, prefix, flip_in.ports)[0]
+    pairs = [(index, bucket) for bucket, members in enumerate(layout) for index in members]
+    sent = struct.pack(f"<{2 * len(pairs)}q", *[number for pair in pairs for number in pair])
+    prefix = flip_in.begin_life_with(sent, upwards=True)
+    outcomes = flip_in.world.attempt(layout_after_a_step, prefix, flip_in.ports)
+    assert flip_in.applied
+    assert "the layout of buckets that rank 0 has sent changed on its way here" in outcomes[1].error
+    assert outcomes[0].error  # rank 1 has left
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

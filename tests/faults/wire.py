@@ -320,19 +320,22 @@ class Tampering:
 
 
 class FlipIn(Tampering):
-    """In each life a bit flips in the first of these bytes that a rank sends to a lower one."""
+    """A bit flips in the first byte of a text that is known beforehand."""
 
-    def __init__(self, world: World, wanted: bytes) -> None:
-        super().__init__(world)
-        self.wanted = wanted
+    wanted, upwards = b"", False
+
+    def begin_life_with(self, wanted: bytes, *, upwards: bool) -> str:
+        """As begin_life(); the text is looked for in what lower ranks send to higher ones (`upwards`), or these."""
+        self.wanted, self.upwards = wanted, upwards
+        return self.begin_life(None)
 
     def _changed(self, chunk: bytes, line: _Line, upwards: bool) -> bytes:
         chunk = super()._changed(chunk, line, upwards)
         at = chunk.find(self.wanted)
-        if self.applied or upwards or at < 0:
+        if self.applied or not self.wanted or upwards != self.upwards or at < 0:
             return chunk
         self.applied = True
-        return chunk[:at] + bytes([chunk[at] ^ 1]) + chunk[at + 1 :]
+        return chunk[:at] + bytes([chunk[at] ^ 0x80]) + chunk[at + 1 :]
 
 
 class _Line:
