@@ -14,7 +14,6 @@ buckets, bucketed + overlap exposes its last bucket only.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -26,9 +25,7 @@ from typing import Any
 from ablation_rank import Job
 from runner import machine
 from runner.job import run_job
-from runner.program import add_outputs, add_places, check_least, check_outputs, check_places
-
-#!/usr/bin/env python3
+from runner.program import add_outputs, add_places, check_least, check_outputs, check_places, picture, write
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -76,8 +73,7 @@ def main() -> int:
         "rows": [asdict(row) for row in rows],
         "verdict": sentence,
     }
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    write(options, result)
     if options.plot:
         draw(result, options.plot)
     return int(options.check and not within)
@@ -152,24 +148,16 @@ def _ms(seconds: float) -> str:
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Writes the PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     rows = result["rows"][::-1]
     names = [row["mode"] for row in rows]
     exposed = [1e3 * row["exposed"] for row in rows]
     rest = [1e3 * row["step"] - wait for row, wait in zip(rows, exposed, strict=True)]
-    figure, axes = pyplot.subplots(figsize=(7.5, 2.6))
-    axes.barh(names, rest, color="#1f4e8c", label="computing, and communication that it hides")
-    axes.barh(names, exposed, left=rest, color="#bb3e03", label="exposed communication")
-    axes.set_xlabel("step, ms (median)")
-    axes.set_title(result["title"], loc="left", fontsize=9)
-    figure.legend(loc="outside lower right", ncols=2, frameon=False)
-    figure.set_layout_engine("constrained")
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    with picture(path, figsize=(7.5, 2.6)) as (figure, axes):
+        axes.barh(names, rest, color="#1f4e8c", label="computing, and communication that it hides")
+        axes.barh(names, exposed, left=rest, color="#bb3e03", label="exposed communication")
+        axes.set_xlabel("step, ms (median)")
+        axes.set_title(result["title"], loc="left", fontsize=9)
+        figure.legend(loc="outside lower right", ncols=2, frameon=False)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from ringdp import DistributedDataParallel
 from ringdp.ddp.timeline import BucketTimes
 from runner.job import serve
+from sharding.model import mlp
 from torch import nn
 
 # mode -> arguments; "alone" does not communicate: what is left is the lower bound
@@ -86,18 +87,9 @@ def own_time_of_last(buckets: Sequence[BucketTimes]) -> float:
     return last.done - max([last.launched, *(b.done for b in others)])
 
 
-def mlp(job: Job) -> nn.Sequential:
-    """The same on all ranks."""
-    torch.manual_seed(0)
-    layers: list[nn.Module] = []
-    for _ in range(job.layers):
-        layers += [nn.Linear(job.width, job.width), nn.ReLU()]
-    return nn.Sequential(*layers)
-
-
 def run(job: Job) -> dict[str, Any]:
     """Every mode, round by round. Collective."""
-    modes = {name: Mode(name, mlp(job), job) for name in MODES}
+    modes = {name: Mode(name, mlp(job.layers, job.width), job) for name in MODES}
     samples: dict[str, list[dict[str, float]]] = {name: [] for name in modes}
     source = torch.Generator().manual_seed(1 + dist.get_rank())
     for number in range(-WARM_UP, job.rounds):

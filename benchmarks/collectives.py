@@ -19,7 +19,6 @@ below the table with its reason. Quiet machine, please: idle share and load are 
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import signal
 import sys
@@ -28,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from runner import machine, table
-from runner.cell import OPS, Cell, parse_size, size_name
+from runner.cell import OPS, Cell, size_name
 from runner.coordinator import TeamLost
 from runner.hosts import Hosts
 from runner.native import DTYPES, MAX_RANKS
 from runner.peers import PEERS
-from runner.program import add_outputs, check_outputs
+from runner.program import add_outputs, check_outputs, sizes, write
 from runner.rounds import Length
 from runner.session import Session, Wishes
 
@@ -58,14 +57,6 @@ def ranks(text: str) -> list[int]:
     if not all(2 <= n <= MAX_RANKS for n in found):
         raise argparse.ArgumentTypeError(f"{text!r}: must be 2 to {MAX_RANKS} ranks")
     return found
-
-
-def sizes(text: str) -> list[int]:
-    """Comma-separated sizes."""
-    try:
-        return [parse_size(part) for part in text.split(",")]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -154,8 +145,7 @@ def finish(found: argparse.Namespace, result: dict[str, Any]) -> int:
             print(f"# {title.replace('_', ' ')}: {name}: {what}")
     wrong = sum(row["wrong"] for row in result["rows"])
     print(f"# {len(result['rows'])} rows, {wrong} wrong elements")
-    if found.json:
-        found.json.write_text(json.dumps(result, indent=1) + "\n")
+    write(found, result)
     if found.plot:
         table.draw(result, found.plot)
     return int(wrong > 0)

@@ -22,7 +22,6 @@ within a round. Small tensors stay in the device's caches, so that a share of th
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import signal
@@ -38,8 +37,7 @@ from devices.core import MAX_RANKS
 from devices.table import HEADER, LIMITS, bars_of, draw, line, rows_of
 from devices.team import Rounds, Team
 from runner import machine
-from runner.cell import parse_size
-from runner.program import add_outputs, check_least, check_outputs
+from runner.program import add_outputs, check_least, check_outputs, sizes, write
 
 HERE = Path(__file__).resolve().parent
 # The most wanted first: time may end before the last.
@@ -63,12 +61,9 @@ def numbers(text: str) -> list[int]:
     return found
 
 
-def sizes(text: str) -> list[int]:
+def whole_packs(text: str) -> list[int]:
     """Comma-separated sizes, of which every rank's part is whole packs of 16 bytes."""
-    try:
-        found = [parse_size(part) for part in text.split(",")]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    found = sizes(text)
     if bad := [size for size in found if size % (16 * MAX_RANKS)]:
         raise argparse.ArgumentTypeError(f"{bad[0]} bytes: write multiples of {16 * MAX_RANKS}")
     return found
@@ -86,7 +81,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; exits with status 2 on bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=numbers, default=[2, 4], help="default 2,4")
-    parser.add_argument("--sizes", type=sizes, default=sizes(SIZES), help=f"of a rank's tensor; default {SIZES}")
+    parser.add_argument(
+        "--sizes", type=whole_packs, default=whole_packs(SIZES), help=f"of a rank's tensor; default {SIZES}"
+    )
     parser.add_argument("--peers", type=peers, default=list(PEERS), help=f"of {','.join(PEERS)}; default all")
     parser.add_argument("--seconds", type=float, default=130.0, help="of the whole run, about (default 130)")
     parser.add_argument("--check", action="store_true", help="status 1 when a bar that was measured is not held")
@@ -146,16 +143,10 @@ def measure(options: argparse.Namespace, world: int, result: dict[str, Any], end
             result["rows"] += rows
             for row in rows:
                 print(line(row), flush=True)
-            save(options, result)
+            write(options, result)  # so that a run that is cut off leaves something
     finally:
         rounds.close()
         result["left_out"] |= {f"{name}, {world} ranks": why for name, why in rounds.left_out.items()}
-
-
-def save(options: argparse.Namespace, result: dict[str, Any]) -> None:
-    """What there is so far, so that a run that is cut off leaves something."""
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def device() -> dict[str, str]:
@@ -182,7 +173,7 @@ def finish(options: argparse.Namespace, result: dict[str, Any]) -> int:
     print(f"{len(result['rows'])} rows, {wrong} wrong elements")
     result["bars"] = [{**asdict(bar), "held": bar.held} for bar in bars]
     result["not_measured"] = unmeasured
-    save(options, result)
+    write(options, result)
     if options.plot and result["rows"]:
         draw(result, options.plot)
     missed = options.check and not all(bar.held for bar in bars)

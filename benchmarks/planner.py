@@ -15,7 +15,6 @@ another model. --check: status 1 when a step is more than 15 % or memory more th
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -43,7 +42,7 @@ from ringdp.tools.planner.prediction import calibrated
 from ringdp.tools.planner.question import InputError
 from runner import machine
 from runner.job import run_job
-from runner.program import add_outputs, check_least, check_outputs
+from runner.program import add_outputs, check_least, check_outputs, write
 
 UNSEEN = "mlp/2048/0,mlp/512/1,mlp/512/2,mlp/512/3,gpt/8/0"
 SIZES = (4 << 10, 256 << 10, 2 << 20, 8 << 20)
@@ -106,7 +105,7 @@ def _reports_of(options: argparse.Namespace, row: MemoryRow) -> list[dict[str, A
     return run_job(MODULE, asdict(replace(job, steps=2)), row.ranks, row.ranks, options.rates[0], MALLOC)
 
 
-def write(
+def result_of(
     options: argparse.Namespace,
     facts: dict[str, Any],
     found: Calibration,
@@ -123,8 +122,7 @@ def write(
         "rows": [asdict(row) for row in rows],
         "memory_rows": [asdict(row) for row in memory],
     }
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    write(options, result)
     return result
 
 
@@ -138,7 +136,7 @@ def main() -> int:
             found.save(options.calibration)
         rows = predicted_steps(found, options.ranks, options.rates)
         memory = predicted_memory(found, options.unseen, options.ranks[0])
-        print(write(options, facts, found, rows, memory)["title"])
+        print(result_of(options, facts, found, rows, memory)["title"])
         print(machine.sentence(facts))
         for row in rows:
             print(row.prediction)
@@ -158,7 +156,7 @@ def main() -> int:
         return 1
     wrong = [sentence for row in (*rows, *memory) for sentence in row.wrong]
     print("\n".join(wrong) or "every step is within 15 % and all memory within 3 % of what was predicted")
-    result = write(options, facts, found, rows, memory)
+    result = result_of(options, facts, found, rows, memory)
     if options.plot:
         draw(result, options.plot)
     return int(options.check and bool(wrong))

@@ -12,7 +12,6 @@ its own thread has computed, which runs beside the training. Medians over pairs,
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from typing import Any
 
 from runner import machine
 from runner.job import run_job
-from runner.program import check_least
+from runner.program import check_least, write
 from watch_rank import WRAPPERS, Job
 
 LIMIT = 0.005  # of a step
@@ -104,15 +103,8 @@ def main() -> int:
     print(machine.sentence(facts))
     print(cost)
     print(f"{'within' if cost.own <= LIMIT else 'MORE THAN'} {LIMIT:.1%} of a step")
-    if options.json:
-        result = {
-            "command": shlex.join(["python", *sys.argv]),
-            "machine": facts,
-            "job": asdict(job),
-            "cost": asdict(cost),
-            "pairs": [report["pairs"] for report in reports],
-        }
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    result = {"command": shlex.join(["python", *sys.argv]), "machine": facts, "job": asdict(job), "cost": asdict(cost)}
+    write(options, {**result, "pairs": [report["pairs"] for report in reports]})
     return int(options.check and cost.own > LIMIT)
 
 

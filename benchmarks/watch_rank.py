@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from ringdp.tools.watch.watch import Watch
 from runner.job import serve
+from sharding.model import mlp
 from torch import nn
 
 WRAPPERS = {"ringdp": ringdp.DistributedDataParallel, "torch": nn.parallel.DistributedDataParallel}
@@ -38,9 +39,7 @@ class Trainer:
     """A model whose batch is as large as makes its step that long."""
 
     def __init__(self, job: Job) -> None:
-        torch.manual_seed(0)
-        layers = [layer for _ in range(job.layers) for layer in (nn.Linear(job.width, job.width), nn.ReLU())]
-        self.ddp = WRAPPERS[job.wrapper](nn.Sequential(*layers), bucket_cap_mb=2)
+        self.ddp = WRAPPERS[job.wrapper](mlp(job.layers, job.width), bucket_cap_mb=2)
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=1e-3)
         self._width = job.width
         rows = torch.tensor(16)

@@ -7,12 +7,14 @@ import importlib.util
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from runner import machine
+from runner.cell import parse_size
 
 
 def add_places(parser: argparse.ArgumentParser, ranks: int = 2) -> None:
@@ -34,6 +36,14 @@ def check_least(parser: argparse.ArgumentParser, found: argparse.Namespace, **le
     for name, value in least.items():
         if getattr(found, name) < value:
             parser.error(f"--{name.replace('_', '-')} is {getattr(found, name)}, must be at least {value}")
+
+
+def sizes(text: str) -> list[int]:
+    """Comma-separated sizes, for argparse."""
+    try:
+        return [parse_size(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_outputs(parser: argparse.ArgumentParser, what: str, picture: str) -> None:
@@ -98,11 +108,16 @@ def publish(
         "rows": [dict(row) for row in rows],
         "bars": [{**asdict(bar), "held": bar.held} for bar in bars],
     }
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    write(options, result)
     if options.plot:
         draw(chart, title, options.plot)
     return int(options.check and not all(bar.held for bar in bars))
+
+
+def write(options: argparse.Namespace, result: Mapping[str, Any]) -> None:
+    """The result to --json, if it was asked for."""
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def head(title: str) -> dict[str, object]:
@@ -113,21 +128,28 @@ def head(title: str) -> dict[str, object]:
     return facts
 
 
-OURS_COLOUR, THEIRS_COLOUR = "#1f4e8c", "#9aa5b1"
-
-
-def draw(chart: Chart, title: str, path: Path) -> None:
-    """Writes the PNG; what is ringdp's is dark."""
+@contextmanager
+def picture(path: Path, lines: int = 1, columns: int = 1, **shape: Any) -> Iterator[tuple[Any, Any]]:
+    """matplotlib's figure and axes, as of pyplot.subplots(); what is drawn on them is the PNG at `path` afterwards."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    names, values = list(chart.values)[::-1], list(chart.values.values())[::-1]
-    figure, axes = pyplot.subplots(figsize=(7.5, 1.0 + 0.35 * len(names)))
-    axes.barh(names, values, color=[OURS_COLOUR if "ringdp" in name else THEIRS_COLOUR for name in names])
-    axes.set_xlabel(chart.unit)
-    axes.set_title(title, loc="left", fontsize=9)
+    figure, axes = pyplot.subplots(lines, columns, **shape)
+    yield figure, axes
     figure.set_layout_engine("constrained")
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
+
+
+OURS_COLOUR, THEIRS_COLOUR = "#1f4e8c", "#9aa5b1"
+
+
+def draw(chart: Chart, title: str, path: Path) -> None:
+    """Writes the PNG; what is ringdp's is dark."""
+    names, values = list(chart.values)[::-1], list(chart.values.values())[::-1]
+    with picture(path, figsize=(7.5, 1.0 + 0.35 * len(names))) as (_, axes):
+        axes.barh(names, values, color=[OURS_COLOUR if "ringdp" in name else THEIRS_COLOUR for name in names])
+        axes.set_xlabel(chart.unit)
+        axes.set_title(title, loc="left", fontsize=9)

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from runner.cell import Cell, size_name
+from runner.program import picture
 from runner.rounds import Entry
 
 REFERENCES = {"sweep": "of_sweep", "shuffle": "of_shuffle", "probe": "of_probe", "gloo": "over_gloo"}
@@ -142,32 +143,24 @@ def draw(result: dict[str, Any], path: Path) -> None:
     """Writes the PNG. ValueError when there is nothing to show."""
     if not result["rows"]:
         raise ValueError("nothing was measured: no picture")
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     op, dtype = subject_of(result["rows"])
     rows = [row for row in result["rows"] if (row["op"], row["type"]) == (op, dtype)]
     worlds = sorted({row["ranks"] for row in rows})
     shape = {"figsize": (4.2 * len(worlds) + 1.8, 7.0), "squeeze": False, "sharex": True, "sharey": "row"}
-    figure, axes = pyplot.subplots(2, len(worlds), **shape)
-    for column, world in enumerate(worlds):
-        mine = [row for row in rows if row["ranks"] == world]
-        _draw_times(axes[0][column], mine, result["limits"])
-        _draw_shares(axes[1][column], mine, result["limits"])
-        axes[0][column].set_title(f"{world} ranks")
-    axes[0][0].set_ylabel("time, us (median)")
-    axes[1][0].set_ylabel("share of the limit")
-    named = {
-        label: handle for place in axes[0] for handle, label in zip(*place.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(list(named.values()), list(named), loc="outside right upper", frameon=False)
-    machine = result["machine"]
-    figure.suptitle(f"{op}, {dtype}: {machine['cpu']}, {machine['cores']} cores", x=0.02, ha="left")
-    figure.set_layout_engine("constrained")
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    with picture(path, 2, len(worlds), **shape) as (figure, axes):
+        for column, world in enumerate(worlds):
+            mine = [row for row in rows if row["ranks"] == world]
+            _draw_times(axes[0][column], mine, result["limits"])
+            _draw_shares(axes[1][column], mine, result["limits"])
+            axes[0][column].set_title(f"{world} ranks")
+        axes[0][0].set_ylabel("time, us (median)")
+        axes[1][0].set_ylabel("share of the limit")
+        named = {
+            label: handle for place in axes[0] for handle, label in zip(*place.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(list(named.values()), list(named), loc="outside right upper", frameon=False)
+        machine = result["machine"]
+        figure.suptitle(f"{op}, {dtype}: {machine['cpu']}, {machine['cores']} cores", x=0.02, ha="left")
 
 
 def _candidates(rows: list[dict[str, Any]], limits: list[str]) -> list[str]:
