@@ -30,13 +30,32 @@ def watch(reducer: Any) -> None:
 
 @functools.cache
 def _install() -> None:
-    register_optimizer_step_pre_hook(check)
+    register_optimizer_step_pre_hook(_before_step)
 
 
-def check(optimizer: Optimizer, *_: object) -> None:
-    """Before every step of every optimizer: RuntimeError names a gradient that was not averaged."""
+def _before_step(
+    optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Before every step of every optimizer. The gradients of a step with a closure are there when that has ended."""
     if torch.compiler.is_compiling():
-        return
+        return None
+    closure = kwargs["closure"] if kwargs.get("closure") is not None else next(iter(args[1:]), None)
+    if not callable(closure):
+        check(optimizer)
+        return None
+
+    def checked() -> Any:
+        loss = closure()
+        check(optimizer)
+        return loss
+
+    if "closure" in kwargs:
+        return args, {**kwargs, "closure": checked}
+    return (args[0], checked, *args[2:]), kwargs
+
+
+def check(optimizer: Optimizer) -> None:
+    """RuntimeError names a gradient that was not averaged."""
     for reducer in list(_reducers):
         if _suspicious(optimizer, reducer):
             _refuse(optimizer, reducer)

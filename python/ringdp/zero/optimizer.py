@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from ringdp.ddp import unaveraged
 from ringdp.zero import groups, registry
 from ringdp.zero.arguments import (
     check_averaged,
@@ -142,7 +141,6 @@ class ZeroOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-            unaveraged.check(self)
         self._check_wrapper()
         self._stepping.run(**kwargs)
         groups.copy_settings(self._optimizer.param_groups, self.param_groups)  # some classes change settings in step()

@@ -177,6 +177,39 @@ def test_no_sync_keeps_gradients_where_they_may_be_stepped_with(pair):
             assert "ran under no_sync()" in said and "0.weight" in said
 
 
+def by_closure(stage: int, around: bool) -> str:
+    """On a rank: the hash of three steps of two micro-batches, the last in a closure.
+
+    around: the closure's pass goes around the wrapper.
+    """
+    ddp = DistributedDataParallel(fresh(), zero_stage=stage)
+    optimizer = optimizer_at(stage, ddp.parameters())
+    for step in range(3):
+        optimizer.zero_grad()
+        if not around:
+            with ddp.no_sync():
+                loss_of(ddp, HERE.rank, step, 0).backward()
+
+        def closure(step: int = step) -> torch.Tensor:
+            loss = loss_of(ddp.module if around else ddp, HERE.rank, step, 1)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure=closure)
+    return parameters_hash(ddp)
+
+
+def in_one_process() -> str:
+    return reference(accumulate=2)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_step_by_closure_is_judged_after_its_pass(pair, stage):
+    assert pair.run(by_closure, stage, False) == pair.run(in_one_process)
+    if stage == 0:
+        assert all("called as ddp.module(...)" in outcome.error for outcome in pair.attempt(by_closure, stage, True))
+
+
 @on_ranks(2, True)
 def test_two_steps_with_one_pass() -> bool:
     """Two steps with the gradients of one pass, as of a plain model with the same means."""
