@@ -24,20 +24,20 @@ std::vector<InstructionSet> detect() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    sets.push_back({"avx512", pick_avx512_kernel, avx512_codec(), avx2_copy_nontemporal, avx512_step_kernels(),
-                    avx2_unordered_checksum});
+    sets.push_back({"avx512", pick_avx512_kernel, pick_avx512_tree_kernel, avx512_codec(), avx2_copy_nontemporal,
+                    avx512_step_kernels(), avx2_unordered_checksum});
   }
   if (avx2) {
-    sets.push_back(
-        {"avx2", pick_avx2_kernel, avx2_codec(), avx2_copy_nontemporal, avx2_step_kernels(), avx2_unordered_checksum});
+    sets.push_back({"avx2", pick_avx2_kernel, pick_avx2_tree_kernel, avx2_codec(), avx2_copy_nontemporal,
+                    avx2_step_kernels(), avx2_unordered_checksum});
   }
 #endif
 #if defined(__aarch64__)
-  sets.push_back(
-      {"neon", pick_scalar_kernel, scalar_codec(), copy, scalar_fma_step_kernels(), scalar_unordered_checksum});
+  sets.push_back({"neon", pick_scalar_kernel, pick_scalar_tree_kernel, scalar_codec(), copy, scalar_fma_step_kernels(),
+                  scalar_unordered_checksum});
 #else
-  sets.push_back(
-      {"scalar", pick_scalar_kernel, scalar_codec(), copy, scalar_step_kernels(), scalar_unordered_checksum});
+  sets.push_back({"scalar", pick_scalar_kernel, pick_scalar_tree_kernel, scalar_codec(), copy, scalar_step_kernels(),
+                  scalar_unordered_checksum});
 #endif
   return sets;
 }

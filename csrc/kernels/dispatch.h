@@ -1,7 +1,7 @@
 // The kernels of one instruction set, and which sets this binary holds and this machine runs.
 //
-// fold(), encode(), decode(), sgd_step() and adam_step() check their arguments and cut the work into calls of kernels,
-// each for one instruction set. All kernels of a set are compiled in one file, kernels_<set>.cc.
+// fold(), fold_tree(), encode(), decode(), sgd_step() and adam_step() check their arguments and cut the work into calls
+// of kernels, each for one instruction set. All kernels of a set are compiled in one file, kernels_<set>.cc.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "kernels/fold.h"
+#include "kernels/fold_tree.h"
 #include "kernels/step.h"
 
 namespace ringdp::kernels {
@@ -54,6 +55,16 @@ Kernel pick_avx512_kernel(const KernelKey& key);
 
 // `fold` on chosen kernels: what the tests of one instruction set call.
 void fold_with(KernelPicker pick, const FoldArgs& args);
+
+// --- fold_tree ---
+// Kernels of perfect trees of 2, 4, 8 or 16 sources, all raw (the type of the tensors) or all wide, into one
+// destination.
+
+constexpr size_t kMaxTreeSrcs = 16;
+
+Kernel pick_scalar_tree_kernel(const KernelKey& key);
+Kernel pick_avx2_tree_kernel(const KernelKey& key);
+Kernel pick_avx512_tree_kernel(const KernelKey& key);
 
 // --- codec ---
 // Every kernel works on one whole block of kWireBlock elements; none keeps a pointer.
@@ -110,7 +121,7 @@ uint64_t avx2_unordered_checksum(const void* elements, int64_t count, int64_t el
 
 struct InstructionSet {
   const char* name;  // "avx512", "avx2", "neon" or "scalar"
-  KernelPicker pick;
+  KernelPicker pick, pick_tree;
   const Codec& codec;
   CopyKernel copy_nontemporal;
   const StepKernels& step;
@@ -119,5 +130,8 @@ struct InstructionSet {
 
 // Best first, never empty; the last one is the compiler's baseline. Detected once; thread-safe.
 const std::vector<InstructionSet>& supported_instruction_sets();
+
+// `fold_tree` on chosen kernels: what the tests of one instruction set call.
+void fold_tree_with(const InstructionSet& set, const TreeArgs& args);
 
 }  // namespace ringdp::kernels

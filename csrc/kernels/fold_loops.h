@@ -217,4 +217,59 @@ struct Picker {
   }
 };
 
+// Perfect trees of additions of kSrcs sources, for fold_tree.
+template <class Isa, class T, bool kWideSrc, bool kWideDst, bool kDivide>
+struct TreeLoop : Loop<Isa, T, Sum<Isa>, kWideSrc, kWideDst, kDivide> {
+  using Base = Loop<Isa, T, Sum<Isa>, kWideSrc, kWideDst, kDivide>;
+  using WidePack = typename Base::WidePack;
+
+  template <size_t kSrcs>
+  [[gnu::always_inline]] static WidePack sum(const char* const* srcs, int64_t i) {
+    if constexpr (kSrcs == 1) {
+      return Base::first(*srcs, i);
+    } else {
+      return sum<kSrcs / 2>(srcs, i) + sum<kSrcs / 2>(srcs + kSrcs / 2, i);
+    }
+  }
+
+  template <size_t kSrcs>
+  static void kernel(const void* const* given, void* const* dsts, int64_t count, double divisor) {
+    const char* srcs[kSrcs];
+    for (size_t k = 0; k < kSrcs; ++k) srcs[k] = static_cast<const char*>(given[k]);
+    char* const dst = static_cast<char*>(dsts[0]);
+    const auto by = static_cast<typename Base::Wide>(divisor);
+    for (int64_t i = 0; i < count; i += Base::E::kLanes) {
+      const auto result = Base::finish(sum<kSrcs>(srcs, i), by);
+      Memory<Isa, typename Base::DstPack>::store(dst + i * (sizeof result / Base::E::kLanes), result);
+    }
+  }
+
+  static Kernel by_number(size_t n_srcs) {
+    static constexpr Kernel kKernels[] = {&kernel<2>, &kernel<4>, &kernel<8>, &kernel<kMaxTreeSrcs>};
+    return kKernels[n_srcs == 2 ? 0 : n_srcs == 4 ? 1 : n_srcs == 8 ? 2 : 3];
+  }
+};
+
+template <class Isa>
+struct TreePicker {
+  template <class T, bool kWideSrc, bool kWideDst>
+  static Kernel by_division(const KernelKey& key) {
+    return key.divide ? TreeLoop<Isa, T, kWideSrc, kWideDst, true>::by_number(key.n_srcs)
+                      : TreeLoop<Isa, T, kWideSrc, kWideDst, false>::by_number(key.n_srcs);
+  }
+
+  template <class T>
+  static Kernel by_width(const KernelKey& key) {
+    if (key.wide_src && key.wide_dst) return by_division<T, true, true>(key);
+    if (key.wide_src) return by_division<T, true, false>(key);
+    return key.wide_dst ? by_division<T, false, true>(key) : by_division<T, false, false>(key);
+  }
+
+  static Kernel pick(const KernelKey& key) {
+    if (key.dtype == DType::kF16) return by_width<Half>(key);
+    if (key.dtype == DType::kBF16) return by_width<BFloat16>(key);
+    return key.dtype == DType::kF64 ? by_division<double, false, false>(key) : by_division<float, false, false>(key);
+  }
+};
+
 }  // namespace ringdp::kernels

@@ -47,6 +47,7 @@ constexpr StepKernels kKernels = StepLoops<Fused>::kernels(true);
 }  // namespace
 
 Kernel pick_avx2_kernel(const KernelKey& key) { return Picker<Avx2>::pick(key); }
+Kernel pick_avx2_tree_kernel(const KernelKey& key) { return TreePicker<Avx2>::pick(key); }
 
 const Codec& avx2_codec() { return CodecLoops<Avx2>::kCodec; }
 

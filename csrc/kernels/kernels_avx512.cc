@@ -44,6 +44,7 @@ constexpr StepKernels kKernels = StepLoops<Fused>::kernels(true);
 }  // namespace
 
 Kernel pick_avx512_kernel(const KernelKey& key) { return Picker<Avx512>::pick(key); }
+Kernel pick_avx512_tree_kernel(const KernelKey& key) { return TreePicker<Avx512>::pick(key); }
 
 const Codec& avx512_codec() { return CodecLoops<Avx512>::kCodec; }
 

@@ -33,6 +33,7 @@ constexpr StepKernels kFused = StepLoops<Fused>::kernels(true);
 }  // namespace
 
 Kernel pick_scalar_kernel(const KernelKey& key) { return Picker<Baseline>::pick(key); }
+Kernel pick_scalar_tree_kernel(const KernelKey& key) { return TreePicker<Baseline>::pick(key); }
 
 const Codec& scalar_codec() { return CodecLoops<Baseline>::kCodec; }
 
