@@ -11,12 +11,14 @@
 namespace ringdp::backend {
 
 // 2.13 renames the flat collectives of a group and warns about the old names.
-inline c10::intrusive_ptr<c10d::Work> exchange_parts(c10d::ProcessGroup& group, at::Tensor& to, at::Tensor& from) {
-  std::vector<int64_t> equal_parts;
+// An all_to_all of flat tensors; without lengths their parts are equal.
+inline c10::intrusive_ptr<c10d::Work> exchange_parts(c10d::ProcessGroup& group, at::Tensor& to, at::Tensor& from,
+                                                     std::vector<int64_t> to_lengths = {},
+                                                     std::vector<int64_t> from_lengths = {}) {
 #if TORCH_VERSION_MINOR >= 13
-  return group.all_to_all_single(to, from, equal_parts, equal_parts);
+  return group.all_to_all_single(to, from, to_lengths, from_lengths);
 #else
-  return group.alltoall_base(to, from, equal_parts, equal_parts);
+  return group.alltoall_base(to, from, to_lengths, from_lengths);
 #endif
 }
 

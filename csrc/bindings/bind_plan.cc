@@ -5,6 +5,7 @@
 #include "bindings/bind.h"
 #include "collective/inspect.h"
 #include "plan/catalog.h"
+#include "plan/leaf_tree.h"
 
 namespace py = pybind11;
 
@@ -97,6 +98,26 @@ py::dict ring_walkthrough(const std::vector<std::vector<float>>& inputs, const s
 
 void bind_plan(py::module_& m) {
   def_printer(m, "plan_text", [](const plan::Plan& p) { return collective::to_text(p); });
+  m.def(
+      "allot_leaves",
+      [](const std::vector<int>& shares) { return backend::guarded([&] { return plan::allot(shares); }); },
+      py::arg("shares"));
+  m.def(
+      "even_shares",
+      [](int micro_batches, int ranks) {
+        return backend::guarded([&] { return plan::even_shares(micro_batches, ranks); });
+      },
+      py::arg("micro_batches"), py::arg("ranks"));
+  m.def(
+      "leaf_roots",
+      [](int micro_batches, const std::vector<int>& leaves) {
+        std::vector<std::pair<int, int>> roots;
+        for (const plan::LeafNode root : backend::guarded([&] { return plan::roots_of(micro_batches, leaves); })) {
+          roots.emplace_back(root.begin, root.end);
+        }
+        return roots;
+      },
+      py::arg("micro_batches"), py::arg("leaves"));
   m.def("ring_walkthrough", &ring_walkthrough, py::arg("inputs"), py::arg("order") = "rotated");
   def_printer(m, "plan_json", [](const plan::Plan& p) { return collective::to_json(p); });
 }

@@ -74,6 +74,7 @@ void Reducer::search_unused(const std::vector<at::Tensor>& outputs) {
 }
 
 void Reducer::autograd_hook(size_t index, const at::Tensor& arrived) {
+  if (options_.micro_batches > 0) return;  // a leaf is taken when it is over
   const std::lock_guard lock(mutex_);
   const c10::AutoGradMode no_grad(false);
   if (tracks_usage() && parameters_[index].grad().defined()) usage_.mark(index);
@@ -354,6 +355,57 @@ void Reducer::shadow_backward(double divisor) {
   usage_.wait();
   shadowed_first_ = static_graph_;
   divisor_.reset();
+}
+
+// Micro-batches (leaf_sums.h).
+
+void Reducer::add_leaf(int leaf) {
+  const std::lock_guard lock(mutex_);
+  const c10::AutoGradMode no_grad(false);
+  check_laid_out();
+  leaf_sums_.add(leaf, buckets_, names_);
+}
+
+void Reducer::average_leaves(const std::vector<std::vector<int>>& leaves, const std::vector<bool>& used,
+                             double divisor) {
+  const std::lock_guard lock(mutex_);
+  const c10::AutoGradMode no_grad(false);
+  check_laid_out();
+  ++timeline_.step;
+  timeline_.begin_backward(now_ns(), buckets_.size());
+  timeline_.forward = timeline_.computed = timeline_.backward;
+  record(trace::Kind::kComputed, timeline_.computed);
+  const auto launched = [&](size_t number) {
+    timeline_.buckets[number].ready = timeline_.computed;
+    timeline_.buckets[number].launched = now_ns();
+    record(trace::Kind::kLaunched, timeline_.buckets[number].launched, static_cast<int>(number));
+  };
+  const auto done = [&](size_t number) {
+    timeline_.buckets[number].done = now_ns();
+    record(trace::Kind::kDone, timeline_.buckets[number].done, static_cast<int>(number));
+  };
+  const std::vector<at::Tensor> means = leaf_sums_.average(group_, buckets_, leaves, divisor, launched, done);
+  for (size_t number = 0; number < buckets_.size(); ++number) {
+    const std::vector<at::Tensor> views = views_into(means[number], buckets_[number]);
+    for (size_t position = 0; position < views.size(); ++position) {
+      const size_t index = buckets_[number].indices[position];
+      parameters_[index].mutable_grad() = used[index] ? views[position] : at::Tensor();
+    }
+  }
+  unaveraged_.mark_averaged(parameters_);
+  launched_ = static_cast<int64_t>(buckets_.size());
+  timeline_.finished = now_ns();
+  record(trace::Kind::kStepped, timeline_.finished);
+}
+
+void Reducer::drop_leaves() {
+  const std::lock_guard lock(mutex_);
+  leaf_sums_.drop();
+}
+
+std::vector<bool> Reducer::used_in_leaves() const {
+  const std::lock_guard lock(mutex_);
+  return leaf_sums_.used(parameters_.size());
 }
 
 // Sharded gradients (ZeRO stage 2).

@@ -39,6 +39,7 @@ Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<si
   Bucket bucket;
   bucket.sparse = sparse;
   bucket.sharded = shape.shard_block > 0;
+  bucket.of_leaves = shape.of_leaves;
   std::vector<int64_t> lengths;
   for (const size_t index : indices) {
     const at::Tensor& parameter = all_parameters[index];
@@ -48,7 +49,7 @@ Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<si
   bucket.indices = std::move(indices);
   const at::Tensor& first = bucket.parameters.front();
   bucket.options = at::device(first.device()).dtype(shape.dtype.value_or(first.scalar_type()));
-  bucket.in_place = sparse || (bucket.indices.size() == 1 && !shape.gradients_are_views);
+  bucket.in_place = sparse || (bucket.indices.size() == 1 && !shape.gradients_are_views && !shape.of_leaves);
   const bool pads = bucket.sharded || !bucket.in_place;  // a gradient that is reduced in place has no padding
   const Extent extent = place(lengths, bucket.sharded ? shape.shard_block : 1, pads ? shape.granularity : 1);
   bucket.offsets.assign(extent.offsets.begin(), extent.offsets.end());

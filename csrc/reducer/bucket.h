@@ -33,12 +33,13 @@ struct Bucket {
   bool sparse = false;
   bool in_place = false;  // no memory of its own
   bool sharded = false;
-  at::Tensor shard;  // sum of the means since the last drop_shards(); may be undefined
+  bool of_leaves = false;  // memory is made for each leaf (leaf_sums.h)
+  at::Tensor shard;        // sum of the means since the last drop_shards(); may be undefined
 
   size_t pending = 0;            // gradients that have not arrived in the running backward pass
   std::vector<size_t> uncopied;  // positions to be copied when the bucket is complete (batched_grad_copy)
 
-  bool keeps_memory() const { return !in_place && !sharded; }  // between steps
+  bool keeps_memory() const { return !in_place && !sharded && !of_leaves; }  // between steps
 };
 
 struct BucketShape {
@@ -46,6 +47,7 @@ struct BucketShape {
   int64_t shard_block = 0;              // > 0: a sharded bucket, whose granularity is a multiple of it
   std::optional<at::ScalarType> dtype;  // instead of the parameters'
   bool gradients_are_views = false;
+  bool of_leaves = false;
 };
 
 // A bucket without memory.

@@ -70,6 +70,7 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
       options_(std::move(options)),
       group_(std::move(group)),
       mean_(make_mean(group_, parameters_.at(0).device(), options_.rank_order)),
+      leaf_sums_(options_.micro_batches),
       readiness_(parameters_.size()),
       usage_(parameters_.size(), parameters_.at(0).device()),
       unaveraged_(parameters_.size()),
@@ -167,8 +168,13 @@ void Reducer::set_buckets(const Layout& layout) {
 
 void Reducer::make_buckets(bool together) {
   used_.assign(parameters_.size(), false);
-  const int64_t granularity = sharded() ? options_.shard_block * group_->getSize() : mean_->granularity();
-  const BucketShape shape{granularity, options_.shard_block, gradient_dtype_, options_.gradient_as_bucket_view};
+  const int ranks = group_->getSize();
+  const bool of_leaves = options_.micro_batches > 0;
+  const int64_t granularity = sharded()   ? options_.shard_block * ranks
+                              : of_leaves ? LeafSums::granularity(ranks)
+                                          : mean_->granularity();
+  const BucketShape shape{granularity, options_.shard_block, gradient_dtype_, options_.gradient_as_bucket_view,
+                          of_leaves};
   places_.assign(parameters_.size(), {});
   for (const auto& members : layout_) {
     const bool sparse = sparse_[members.front()];
@@ -177,7 +183,7 @@ void Reducer::make_buckets(bool together) {
     for (size_t position = 0; position < members.size(); ++position) {
       places_[members[position]] = {buckets_.size() - 1, position};
     }
-    if (options_.gradient_as_bucket_view) adopt(buckets_.back());
+    if (options_.gradient_as_bucket_view && !of_leaves) adopt(buckets_.back());
   }
 }
 
@@ -251,8 +257,9 @@ std::vector<Reducer::BucketInfo> Reducer::buckets() const {
     info.device = parameter.device().str();
     const auto size = static_cast<int64_t>(bucket.options.dtype().itemsize());
     info.dtype = c10::toString(c10::typeMetaToScalarType(bucket.options.dtype()));
-    info.shared = !bucket.sparse && (offers_shared_memory(*group_, parameter.device()) ||
-                                     (bucket.keeps_memory() && is_shared(*group_, bucket.memory)));
+    info.shared = !bucket.sparse && !bucket.of_leaves &&
+                  (offers_shared_memory(*group_, parameter.device()) ||
+                   (bucket.keeps_memory() && is_shared(*group_, bucket.memory)));
     const size_t lengths = std::accumulate(bucket.lengths.begin(), bucket.lengths.end(), size_t{0});
     if (!bucket.sparse) info.bytes = static_cast<int64_t>(lengths) * size;
     if (bucket.keeps_memory()) info.memory_bytes = bucket.padded * size;

@@ -26,6 +26,7 @@
 #include "reducer/drift.h"
 #include "reducer/hooks.h"
 #include "reducer/layout.h"
+#include "reducer/leaf_sums.h"
 #include "reducer/mean.h"
 #include "reducer/pass_state.h"
 #include "reducer/unaveraged.h"
@@ -41,6 +42,7 @@ struct Options {
   bool batched_copy = false;             // copy a bucket's gradients together when the last one has arrived
   bool skip_unused = false;              // do not reduce buckets of unused parameters: all ranks must agree on them
   bool overlap = true;                   // false: after the backward pass, one blocking collective per bucket
+  int micro_batches = 0;      // > 0: no backward pass is synchronised; gradients of leaves are summed (leaf_sums.h)
   int64_t shard_block = 0;    // > 0: ZeRO stage 2; shards cut gradients only at multiples of this many elements
   bool rank_order = true;     // false: a backend without a fused mean sums in its own order
   bool check_drift = false;   // compare the parameters of all ranks in every pass (drift.h)
@@ -116,6 +118,15 @@ class Reducer {
   void reset();           // forget a step that failed, and lay out buckets anew after the next one
   void set_group(GroupPtr group);
   void remove_hooks();
+
+  // With micro_batches. add_leaf() takes every .grad as that of one leaf. average_leaves() is collective: the means of
+  // the leaves that each rank has added, the same table on all ranks, go to .grad of the parameters that are `used`;
+  // the others have none.
+  void add_leaf(int leaf);
+  void average_leaves(const std::vector<std::vector<int>>& leaves, const std::vector<bool>& used, double divisor);
+  void drop_leaves();
+  std::vector<bool> used_in_leaves() const;                           // by parameter, on this rank
+  int64_t leaf_bytes() const { return copy_of(leaf_sums_).bytes(); }  // of sums that are held
 
   // With a shard_block, a pass leaves .grad undefined and adds this rank's part of each bucket's mean to its shard. A
   // shard is undefined before the first pass.
@@ -236,6 +247,7 @@ class Reducer {
   std::function<Sinks()> make_sinks_;
   Sinks sinks_;  // for the running pass
   OnShard on_shard_;
+  LeafSums leaf_sums_;
   bool rebuilt_ = false;
   std::vector<size_t> arrival_;  // in the latest synchronised pass; empty before the first
 

@@ -127,6 +127,7 @@ class ReducerOptions:
         shard_block: int = 0,
         check_drift: bool = False,
         made_locally: bool = False,
+        micro_batches: int = 0,
         layout: Sequence[Sequence[int]] = ...,
     ) -> None: ...
 
@@ -146,6 +147,21 @@ class Reducer:
     ) -> None: ...
     def layout(self) -> list[list[int]]:
         """Parameters by bucket."""
+
+    def add_leaf(self, leaf: int) -> None:
+        """Takes every .grad as that of one micro-batch. With micro_batches, as what follows."""
+
+    def average_leaves(self, leaves: Sequence[Sequence[int]], used: Sequence[bool], divisor: float) -> None:
+        """Puts the means of the leaves of each rank into .grad of the parameters that are used. Collective."""
+
+    def drop_leaves(self) -> None:
+        """Forgets the leaves that were not averaged."""
+
+    def used_in_leaves(self) -> list[bool]:
+        """By parameter: whether a leaf of this rank had a gradient."""
+
+    def leaf_bytes(self) -> int:
+        """Of the sums that are held."""
 
     def shards(self) -> list[Tensor | None]:
         """By bucket: this rank's part of the means, summed since drop_shards(); flat. With a shard_block."""
@@ -479,6 +495,15 @@ def device_blocks(multiprocessors: int, ranks: int) -> int:
 
 def built_for() -> dict[str, str]:
     """torch, python and compiler of this build."""
+
+def even_shares(micro_batches: int, ranks: int) -> list[int]:
+    """How many micro-batches each rank runs; the first ones have one more."""
+
+def allot_leaves(shares: Sequence[int]) -> list[list[int]]:
+    """By rank: as many micro-batches as its share, in whole subtrees where possible."""
+
+def leaf_roots(micro_batches: int, leaves: Sequence[int]) -> list[tuple[int, int]]:
+    """The largest nodes of the tree all of whose leaves are given, as (begin, end)."""
 
 def ring_walkthrough(inputs: list[list[float]], order: str = "rotated") -> dict[str, Any]:
     """Runs a ring all-reduce in this thread: events, results, bytes_sent, rounds."""

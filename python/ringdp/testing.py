@@ -12,15 +12,17 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from ringdp.elastic.leaf import leaf as leaf_scope
 from ringdp.text.units import counted
 from ringdp.zero import registry
 
@@ -35,8 +37,9 @@ def one_process(
     optimizer: Optimizer,
     loss_of: LossOf,
     *,
-    ranks: int,
+    ranks: int | None = None,
     steps: int,
+    micro_batches: int | None = None,
     accumulate: int = 1,
     divide: Literal["once", "first"] = "once",
     weights: Callable[[int, int], float] | None = None,
@@ -44,10 +47,13 @@ def one_process(
     seeds: Sequence[int] | None = None,
     on_gradients: Callable[[int], None] | None = None,
 ) -> list[float]:
-    """Train `model` in this process the way `ranks` ranks would train it together.
+    """Train `model` in this process the way `ranks` ranks would train it together; or any number of them.
 
     model, optimizer: changed in place. Buffers end as rank 0's micro-batches leave them (BatchNorm).
     loss_of(model, rank, step, micro): the scalar on which that rank calls backward(); micro: 0..accumulate-1.
+    micro_batches: how many a step has for a wrapper with this argument, at any number of ranks (leave `ranks` out).
+        loss_of gets rank 0 and the number of the micro-batch, and runs inside ringdp.leaf; weights(micro, step) is its
+        sample count; seeds: one number, that of ringdp.leaf. accumulate, divide and sync_each keep their defaults.
     divide: "once" folds ((g0 + g1) + g2) + ... and divides the sum by `ranks`; "first" multiplies each
         gradient by 1 / ranks in its own type before the fold, as torch's DistributedDataParallel does.
         16-bit gradients are folded in fp32 and rounded once. A NaN in the result is always the positive quiet one.
@@ -62,6 +68,15 @@ def one_process(
     A parameter that only some ranks use gets the fold of their gradients; the grad of one that none uses stays None.
     The RNG state and the number of threads are restored at the end. Raises ValueError on bad arguments.
     """
+    if micro_batches is not None:
+        _check(micro_batches, steps, accumulate, divide, None, "micro_batches")
+        if accumulate != 1 or divide != "once" or sync_each or len(seeds or [0]) != 1:
+            raise ValueError(
+                f"one_process: micro_batches={micro_batches} with accumulate, divide, sync_each or several seeds"
+            )
+        return _one_tree(model, optimizer, loss_of, micro_batches, steps, weights, (seeds or [0])[0], on_gradients)
+    if ranks is None:
+        raise ValueError("one_process: neither ranks nor micro_batches is given")
     _check(ranks, steps, accumulate, divide, seeds)
     losses = []
     with _one_thread(), torch.random.fork_rng(devices=[]):
@@ -85,6 +100,60 @@ def one_process(
             optimizer.step()
             losses.append(loss / (ranks if divide == "first" else total))
     return losses
+
+
+def _one_tree(
+    model: nn.Module,
+    optimizer: Optimizer,
+    loss_of: LossOf,
+    micro_batches: int,
+    steps: int,
+    weights: Callable[[int, int], float] | None,
+    seed: int,
+    on_gradients: Callable[[int], None] | None,
+) -> list[float]:
+    """The definition of DistributedDataParallel(micro_batches=M): all gradients are kept, and added up by recursion."""
+    losses = []
+    with _one_thread():
+        for step in range(steps):
+            before = [buffer.clone() for buffer in model.buffers()]
+            after, by_micro, loss = before, [], 0.0
+            for micro in range(micro_batches):
+                _set_buffers(model, before)
+                model.zero_grad(set_to_none=True)
+                with leaf_scope(step, micro, seed=seed):
+                    scalar = loss_of(model, 0, step, micro)
+                    scalar.backward()
+                loss += float(scalar.detach())
+                by_micro.append(_gradients(model))
+                if micro == 0:
+                    after = [buffer.clone() for buffer in model.buffers()]
+            _set_buffers(model, after)
+            counts = [float(weights(micro, step)) if weights else 1.0 for micro in range(micro_batches)]
+            total = _tree(counts, operator.add)
+            dtypes = {name: gradient.dtype for gradients in by_micro for name, gradient in gradients.items()}
+            wide = [{name: _widened(gradient) for name, gradient in gradients.items()} for gradients in by_micro]
+            mean = _divided(_tree(wide, _both), dtypes, total)
+            for name, parameter in model.named_parameters():
+                parameter.grad = mean.get(name)
+            if on_gradients:
+                on_gradients(step)
+            optimizer.step()
+            losses.append(loss / total)
+    return losses
+
+
+def _tree(leaves: Sequence[Any], add: Callable[[Any, Any], Any]) -> Any:
+    """The sum of the left half plus the sum of the right half; the left half has the odd one."""
+    if len(leaves) == 1:
+        return leaves[0]
+    middle = math.ceil(len(leaves) / 2)
+    return add(_tree(leaves[:middle], add), _tree(leaves[middle:], add))
+
+
+def _both(left: Gradients, right: Gradients) -> Gradients:
+    """Their sum; a gradient that one of them lacks is the other's."""
+    return {**left, **{name: left[name] + term if name in left else term for name, term in right.items()}}
 
 
 def parameters_hash(module: nn.Module) -> str:
@@ -123,7 +192,7 @@ class _VirtualRanks:
         after = before
         loss, by_rank = 0.0, []
         for rank in range(len(self._rng)):
-            self._set_buffers(before)
+            _set_buffers(self._model, before)
             torch.set_rng_state(self._rng[rank])
             self._model.zero_grad(set_to_none=True)
             for micro in micros:
@@ -131,22 +200,25 @@ class _VirtualRanks:
                 scaled.backward()
                 loss += float(scaled.detach())
             self._rng[rank] = torch.get_rng_state()
-            by_rank.append(self._gradients())
+            by_rank.append(_gradients(self._model))
             if rank == 0:
                 after = [buffer.clone() for buffer in self._model.buffers()]
-        self._set_buffers(after)
+        _set_buffers(self._model, after)
         return loss, by_rank
 
-    def _gradients(self) -> Gradients:
-        found = {name: p.grad for name, p in self._model.named_parameters() if p.grad is not None}
-        for name, gradient in found.items():
-            if gradient.layout != torch.strided:
-                raise ValueError(f"one_process: the gradient of {name} is sparse; make it dense (sparse=False)")
-        return {name: gradient.detach().clone() for name, gradient in found.items()}
 
-    def _set_buffers(self, values: Sequence[Tensor]) -> None:
-        for buffer, value in zip(self._model.buffers(), values, strict=True):
-            buffer.copy_(value)
+def _gradients(model: nn.Module) -> Gradients:
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    for name, gradient in found.items():
+        if gradient.layout != torch.strided:
+            raise ValueError(f"one_process: the gradient of {name} is sparse; make it dense (sparse=False)")
+    return {name: gradient.detach().clone() for name, gradient in found.items()}
+
+
+@torch.no_grad()
+def _set_buffers(model: nn.Module, values: Sequence[Tensor]) -> None:
+    for buffer, value in zip(model.buffers(), values, strict=True):
+        buffer.copy_(value)
 
 
 def _mean(by_rank: Sequence[Gradients], ranks: int, total: float, divide: str) -> Gradients:
@@ -157,10 +229,18 @@ def _mean(by_rank: Sequence[Gradients], ranks: int, total: float, divide: str) -
         for name, gradient in gradients.items():
             dtypes[name] = gradient.dtype
             term = gradient.mul_(1.0 / ranks) if divide == "first" else gradient
-            _add(sums, {name: term.float() if term.dtype in (torch.float16, torch.bfloat16) else term})
-    if divide == "once":
-        for fold in sums.values():
-            _as_reals(fold).div_(total)
+            _add(sums, {name: _widened(term)})
+    return _divided(sums, dtypes, total if divide == "once" else 1.0)
+
+
+def _widened(gradient: Tensor) -> Tensor:
+    return gradient.float() if gradient.dtype in (torch.float16, torch.bfloat16) else gradient
+
+
+def _divided(sums: Gradients, dtypes: dict[str, torch.dtype], total: float) -> Gradients:
+    """Divided once and rounded once."""
+    for fold in sums.values():
+        _as_reals(fold).div_(total)
     means = {name: fold.to(dtypes[name]) for name, fold in sums.items()}
     for mean in map(_as_reals, means.values()):
         mean.masked_fill_(mean.isnan(), math.nan)  # its sign and payload depend on the machine
@@ -192,8 +272,10 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _check(ranks: int, steps: int, accumulate: int, divide: str, seeds: Sequence[int] | None) -> None:
-    for name, value, least in (("ranks", ranks, 1), ("steps", steps, 0), ("accumulate", accumulate, 1)):
+def _check(
+    ranks: int, steps: int, accumulate: int, divide: str, seeds: Sequence[int] | None, noun: str = "ranks"
+) -> None:
+    for name, value, least in ((noun, ranks, 1), ("steps", steps, 0), ("accumulate", accumulate, 1)):
         if value < least:
             raise ValueError(f"one_process: {name}={value}, must be at least {least}")
     if divide not in ("once", "first"):

@@ -17,6 +17,9 @@ _SIGNATURE = inspect.signature(DistributedDataParallel.__init__)
 STOCK_ARGUMENTS = tuple(_SIGNATURE.parameters)[1:]
 _MIXED_PRECISION = "mixed_precision"  # its text has the dtypes
 _WHOLE_GRADIENTS = ("delay_all_reduce_named_params", "skip_all_reduce_unused_params", "mixed_precision")
+# What would make the result depend on which rank runs what, or is not there for micro_batches.
+_NOT_WITH_LEAVES = ("delay_all_reduce_named_params", "skip_all_reduce_unused_params", "mixed_precision", "static_graph")
+_KEPT_BUFFERS = ("broadcast_buffers", "forward_sync_buffers")
 _OF_ONE_RANK = ("device_ids", "output_device")  # need not be equal
 
 
@@ -31,6 +34,7 @@ class Modes:
     grad_dtype: torch.float32 averages and keeps 16-bit gradients in float32, from stage 2 on.
     prefetch: at stage 3, gather the next unit while one is in use.
     check_drift: compare the parameters of all ranks in every synchronised pass.
+    micro_batches: how many a step has, whatever the number of ranks; None: each rank has its own.
     """
 
     overlap: bool = True
@@ -39,6 +43,7 @@ class Modes:
     grad_dtype: torch.dtype | None = None
     prefetch: bool = True
     check_drift: bool = False
+    micro_batches: int | None = None
 
     def __post_init__(self) -> None:
         if self.order not in ("rank", "rotated", None):
@@ -62,6 +67,23 @@ class Modes:
                 f"DistributedDataParallel: grad_dtype={self.grad_dtype} with zero_stage={self.zero_stage}: "
                 ".grad has the parameter's dtype there: use zero_stage=2 or leave it out"
             )
+        if self.micro_batches is not None:
+            self._check_leaves(self.micro_batches)
+
+    def _check_leaves(self, number: int) -> None:
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"DistributedDataParallel: micro_batches={number!r}, must be a whole number of at least 1")
+        if self.order == "rotated":
+            raise ValueError(
+                f"DistributedDataParallel: order='rotated' with micro_batches={number}, whose sums follow one tree: "
+                "leave it out"
+            )
+        for name, value in (("zero_stage", self.zero_stage), ("check_drift", self.check_drift)):
+            if value:
+                raise NotImplementedError(
+                    f"DistributedDataParallel: {name}={value} with micro_batches={number} is not there yet: "
+                    "leave one of them out"
+                )
 
 
 def check_arguments(
@@ -76,7 +98,7 @@ def check_arguments(
             raise TypeError(
                 f"DistributedDataParallel of torch {torch.__version__} has no argument {name!r}: "
                 f"it has {', '.join(STOCK_ARGUMENTS)}; ringdp adds overlap, order, zero_stage, grad_dtype, "
-                "units, prefetch, init, check_drift"
+                "units, prefetch, init, check_drift, micro_batches"
             )
     if torch._dynamo.utils.get_optimize_ddp_mode() == "python_reducer":
         raise NotImplementedError(
@@ -91,6 +113,8 @@ def check_arguments(
             f"DistributedDataParallel: mixed_precision={arguments[_MIXED_PRECISION]!r} of a model on the CPU: "
             "torch's hooks for it need an accelerator's events. Use torch.autocast, or a model in bfloat16"
         )
+    if modes.micro_batches is not None:
+        _refuse_with_leaves(module, arguments, modes.micro_batches)
     if modes.zero_stage < 3:
         _refuse_meta(module, modes.zero_stage)
     given = {name: value for name, value in arguments.items() if name not in _OF_ONE_RANK}
@@ -120,6 +144,35 @@ def _refuse_with_shards(arguments: dict[str, Any], zero_stage: int) -> None:
             raise NotImplementedError(
                 f"DistributedDataParallel: {name}={arguments[name]!r} with zero_stage={zero_stage}: "
                 "its gradients would not be sharded. Use zero_stage=1, or leave it out"
+            )
+
+
+def _refuse_with_leaves(module: torch.nn.Module, arguments: dict[str, Any], micro_batches: int) -> None:
+    for name in (*_NOT_WITH_LEAVES, *_KEPT_BUFFERS):
+        value = arguments.get(name)
+        if value is False if name in _KEPT_BUFFERS else value:
+            why = "buffers are those that micro-batch 0 leaves" if name in _KEPT_BUFFERS else "it is not there yet"
+            raise NotImplementedError(
+                f"DistributedDataParallel: {name}={value!r} with micro_batches={micro_batches}: {why}; leave it out"
+            )
+    for name, layer in module.named_modules():
+        if isinstance(layer, torch.nn.SyncBatchNorm) or getattr(layer, "sparse", False) is True:
+            kind = type(layer).__name__
+            what = "statistics would depend on which ranks run" if kind == "SyncBatchNorm" else "gradients are sparse"
+            raise NotImplementedError(
+                f"DistributedDataParallel: layer {name} is a {kind}, whose {what}, with micro_batches={micro_batches}: "
+                "use BatchNorm, or sparse=False"
+            )
+
+
+def check_group_of_leaves(group: dist.ProcessGroup, device: torch.device, micro_batches: int) -> None:
+    """ValueError if the group was made with an order or a wire type that would change the bits."""
+    options = ring_options(group, device)
+    for name, wanted in (("order", "rank"), ("wire", "fp32")):
+        if options is not None and (value := options.get(name)) != wanted:
+            raise ValueError(
+                f"DistributedDataParallel: the process group was made with {name}={value!r}, and micro_batches="
+                f"{micro_batches} promises the same bits at every number of ranks: use {name}={wanted!r}"
             )
 
 

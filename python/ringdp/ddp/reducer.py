@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ringdp import _native
 from ringdp.ddp import unaveraged
+from ringdp.ddp.leaf_steps import LeafSteps
 from ringdp.ddp.modes import Modes, group_for
 from ringdp.zero.gradients import StandIns
 
@@ -58,6 +59,7 @@ class Reducer(_C.Reducer):
             rank_order=modes.order != "rotated",
             check_drift=modes.check_drift,
             made_locally=made_locally,
+            micro_batches=modes.micro_batches or 0,
             shard_block=_C.shard_block() if modes.zero_stage >= 2 else 0,
             layout=ddp.sharded_model.trainable[0].plan.layout.buckets if ddp.sharded_model is not None else [],
         )
@@ -72,7 +74,11 @@ class Reducer(_C.Reducer):
         self._futures: list[torch.futures.Future[Any]] = []
         self.stand_ins = StandIns(self.parameters, self.names, modes.zero_stage)  # for gradients that are in shards
         self.set_after_backward(functools.partial(_end_pass, weakref.ref(self)))
-        if ddp.process_group.size() > 1 and self.zero_stage < 2:  # shards hold averaged gradients only
+        # None if each rank has its own micro-batches.
+        self.leaf_steps = LeafSteps(ddp, self, modes.micro_batches) if modes.micro_batches is not None else None
+        if (
+            ddp.process_group.size() > 1 or self.leaf_steps
+        ) and self.zero_stage < 2:  # shards hold averaged gradients only
             unaveraged.watch(self)
 
     @functools.cached_property

@@ -55,16 +55,27 @@ def _before_step(
 
 
 def check(optimizer: Optimizer) -> None:
-    """RuntimeError names a gradient that was not averaged."""
+    """Averages leaves; RuntimeError names a gradient that was not averaged."""
     for reducer in list(_reducers):
+        if reducer.leaf_steps is not None and _has_parameter_of(optimizer, reducer):
+            reducer.leaf_steps.before_step(stepped=_has_stepped(optimizer, reducer))
         if _suspicious(optimizer, reducer):
             _refuse(optimizer, reducer)
 
 
+def _has_parameter_of(optimizer: Optimizer, reducer: Any) -> bool:
+    own = set(map(id, reducer.parameters))
+    return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _has_stepped(optimizer: Optimizer, reducer: Any) -> bool:
+    """Whether it has stepped with the latest averages."""
+    return _stepped.get(optimizer, {}).get(reducer, 0) == reducer.passes()
+
+
 def _suspicious(optimizer: Optimizer, reducer: Any) -> bool:
-    known, passes = _stepped.setdefault(optimizer, weakref.WeakKeyDictionary()), reducer.passes()
-    without_pass = known.get(reducer, 0) == passes
-    known[reducer] = passes
+    without_pass = _has_stepped(optimizer, reducer)
+    _stepped.setdefault(optimizer, weakref.WeakKeyDictionary())[reducer] = reducer.passes()
     return without_pass or reducer.may_be_unaveraged()
 
 

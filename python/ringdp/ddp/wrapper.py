@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel as _Stock
 
 from ringdp.ddp.agreement import check_models
 from ringdp.ddp.logger import Logger
-from ringdp.ddp.modes import Modes, Order, check_arguments, complete_arguments
+from ringdp.ddp.modes import Modes, Order, check_arguments, check_group_of_leaves, complete_arguments
 from ringdp.ddp.reducer import Reducer, mean_over
 from ringdp.ddp.timeline import Explanation, StepTimes, explanation, step_times
 from ringdp.ddp.weights import Weights
@@ -27,7 +27,7 @@ from ringdp.zero.sharding import Sharding
 class DistributedDataParallel(Sharding, _Stock):
     """torch's DistributedDataParallel, with the bits of one process whatever the backend, buckets and overlap.
 
-    Takes every argument of torch's class (those of the installed release) and eight more:
+    Takes every argument of torch's class (those of the installed release) and nine more:
         overlap: False launches buckets after the backward pass, one blocking collective each.
         order: "rank" (default), or "rotated" for the textbook ring's order, whose bits depend on the layout.
         zero_stage: 1 shards the optimizer's state, 2 gradients too, 3 parameters too. It changes memory, not results.
@@ -52,13 +52,18 @@ class DistributedDataParallel(Sharding, _Stock):
             step. Not checked: frozen parameters, buffers, sparse gradients and buckets of a communication hook. Needs
             parameters on the CPU and a group of backend ringdp. Reads all parameters and all means once per step, and
             all gradients twice.
+        micro_batches: M makes the result independent of the number of ranks: a step has M micro-batches (leaves),
+            summed along one fixed tree and divided once. Each is run inside `with ringdp.leaf(step, i):`, by any rank;
+            optimizer.step(), or finish_step() before it, averages them and replaces .grad, also on ranks without a
+            leaf. Buffers are those that leaf 0 leaves. Nothing is sent before the end of the step. Refused with it:
+            zero_stage, order="rotated", check_drift, static_graph, no_sync(), join() and communication hooks.
         grad_dtype: torch.float32 keeps the gradients of 16-bit parameters in float32; from stage 2 on.
     Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their final
     size from the first step on, and are in shared memory if the backend offers it.
 
     Beyond torch's: `backward(loss_sum, weight=n)`, `explain()`, `times()`, `memory()`, `full_state_dict()`,
-    `gathers()`, `gathered()`, `abandon_backward()`. Collective: the constructor, forward in synchronised
-    steps (at stage 3 in every one), backward.
+    `gathers()`, `gathered()`, `abandon_backward()`, `finish_step()`. Collective: the constructor, forward in
+    synchronised steps (at stage 3 in every one), backward.
     """
 
     def __init__(
@@ -72,11 +77,14 @@ class DistributedDataParallel(Sharding, _Stock):
         units: Sequence[torch.nn.Module | type] | None = None,
         prefetch: bool = True,
         check_drift: bool = False,
+        micro_batches: int | None = None,
         init: Callable[[torch.nn.Module], object] | None = None,
         **kwargs: Any,
     ) -> None:
         """See the class. TypeError, ValueError or NotImplementedError names what is refused; nothing is changed."""
-        self._modes = Modes(bool(overlap), order, zero_stage, grad_dtype, bool(prefetch), bool(check_drift))
+        self._modes = Modes(
+            bool(overlap), order, zero_stage, grad_dtype, bool(prefetch), bool(check_drift), micro_batches
+        )
         given = check_arguments(module, args, kwargs, self._modes)
         self._settings = [f"{name} {value}" for name, value in (*given.items(), *vars(self._modes).items())]
         self._keeps_values = not given.get("init_sync", True)
@@ -97,6 +105,8 @@ class DistributedDataParallel(Sharding, _Stock):
             )
         else:
             super().__init__(module, *args, **kwargs)
+        if micro_batches is not None:  # forward passes communicate nothing
+            self.require_backward_grad_sync = self.require_forward_param_sync = False
 
     def backward(self, loss: torch.Tensor | None, weight: float | None = None) -> None:
         """`loss.backward()`; with `weight`, the exact mean over samples also where ranks have unequal numbers of them.
@@ -104,14 +114,34 @@ class DistributedDataParallel(Sharding, _Stock):
         With a weight, `loss` is the SUM over this rank's `weight` samples (or tokens), and gradients are divided once
         by the sum of all ranks' weights since the last synchronised step. A rank without samples calls
         `backward(None, weight=0)`, with or without a forward pass. Either all ranks pass a weight or none does. Raises
-        ValueError for a weight that is negative or not finite.
+        ValueError for a weight that is negative or not finite. With micro_batches the weights are those of leaves:
+        either all leaves of a step have one, or none has.
         """
-        if weight is not None:
+        if self.reducer.leaf_steps is not None:
+            self.reducer.leaf_steps.backward(loss, weight)
+        elif weight is not None:
             self._weights.backward(self, loss, float(weight))
         elif loss is not None:
             loss.backward()
         else:
             raise ValueError("DistributedDataParallel.backward: no loss; a rank without samples passes weight=0")
+
+    def finish_step(self) -> None:
+        """With micro_batches: averages the leaves of this step and puts the means into .grad. Collective.
+
+        optimizer.step() calls it, unless it was called since this rank's latest leaf. RuntimeError on all ranks if not
+        every micro-batch was run once. ValueError without micro_batches.
+        """
+        if self.reducer.leaf_steps is None:
+            raise ValueError("DistributedDataParallel.finish_step: it is for micro_batches=M")
+        self.reducer.leaf_steps.finish()
+
+    def _refuse_with_leaves(self, what: str) -> None:
+        if self._modes.micro_batches is not None:
+            raise NotImplementedError(
+                f"DistributedDataParallel: {what} with micro_batches={self._modes.micro_batches}, where gradients are "
+                "averaged once, by optimizer.step(): leave it out"
+            )
 
     def explain(self) -> Explanation:
         """The buckets with their parameters, bytes and memory, and the latest step's times. Print it."""
@@ -123,6 +153,7 @@ class DistributedDataParallel(Sharding, _Stock):
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """As torch's: stock hooks run unchanged, also the bf16 ones on CPU tensors. Refused from stage 2 on."""
+        self._refuse_with_leaves("a communication hook")
         if self.zero_stage >= 2:
             raise NotImplementedError(
                 "DistributedDataParallel: a communication hook reduces whole buckets, and "
@@ -134,6 +165,7 @@ class DistributedDataParallel(Sharding, _Stock):
         self._comm_hooks.append((hook, state))
 
     def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
+        self._refuse_with_leaves("a communication hook")
         hooks = {
             dist.BuiltinCommHookType.ALLREDUCE: default_hooks.allreduce_hook,
             dist.BuiltinCommHookType.FP16_COMPRESS: default_hooks.fp16_compress_hook,
@@ -156,6 +188,8 @@ class DistributedDataParallel(Sharding, _Stock):
         if not self._models_checked:  # before the models' values are synchronised
             self._models_checked = True
             names = self._names_of(parameters)
+            if self._modes.micro_batches is not None:
+                check_group_of_leaves(self.process_group, self.device, self._modes.micro_batches)
             check_models(
                 self.process_group,
                 self.device,
@@ -231,11 +265,17 @@ class DistributedDataParallel(Sharding, _Stock):
             self.reducer.stop_shared_allocation()
             if torch.is_grad_enabled():
                 self._check_frozen()
-                if not self.require_backward_grad_sync:
+                if self.reducer.leaf_steps is not None:
+                    self._enter_leaf()
+                elif not self.require_backward_grad_sync:
                     self.reducer.keep_gradients()
         if self.sharded_model is not None:
             self.sharded_model.begin_forward()
         return super()._pre_forward(*inputs, **kwargs)
+
+    @_disable_dynamo
+    def _enter_leaf(self) -> None:
+        self.reducer.leaf_steps.enter()
 
     def _post_forward(self, output: Any) -> Any:
         if self.sharded_model is not None:
@@ -245,6 +285,7 @@ class DistributedDataParallel(Sharding, _Stock):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """As torch's: passes that begin inside add up this rank's own gradients in .grad and communicate nothing."""
+        self._refuse_with_leaves("no_sync()")
         with super().no_sync():
             if not self._delay_all_reduce_all_params:
                 self.reducer.keep_gradients()
@@ -267,6 +308,7 @@ class DistributedDataParallel(Sharding, _Stock):
 
     def join(self, *args: Any, **kwargs: Any) -> Any:
         """As torch's; NotImplementedError from stage 1 on."""
+        self._refuse_with_leaves("join()")
         if self.zero_stage:
             raise NotImplementedError(
                 f"DistributedDataParallel.join: with zero_stage={self.zero_stage} every rank steps its part: "

@@ -61,6 +61,8 @@ class Sharding:
             optimizer.check_whole()
         dist.barrier(group=self.process_group)  # the pass's collectives are over on every rank
         self.reducer.reset()
+        if self.reducer.leaf_steps is not None:
+            self.reducer.leaf_steps.forget()
         self.zero_grad()
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
@@ -129,6 +131,8 @@ class Sharding:
                 f"DistributedDataParallel._update_process_group: with zero_stage={self.zero_stage} the shards are cut "
                 "for the ranks of the group: save with ringdp.checkpoint, and load into a wrapper over the new group"
             )
+        if self.reducer.leaf_steps is not None:
+            self.reducer.leaf_steps.forget()  # their sums are laid out for the old group
         super()._update_process_group(new_process_group)
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,168 @@
+"""What a wrapper with `micro_batches=M` does in each `ringdp.leaf`, and at the end of a step."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringdp import _native
+from ringdp.ddp.leaf_table import Told, agreed, told
+from ringdp.elastic.leaf import Running, running
+
+_C = _native.load()
+
+
+class LeafSteps:
+    """The leaves that this rank has run since the latest average. Of one wrapper.
+
+    A leaf begins with no gradients and with the buffers that the step began with, and leaves its gradients to the
+    reducer. Until they are averaged, .grad holds tensors without memory, as reading it would be wrong.
+    """
+
+    def __init__(self, ddp: Any, reducer: Any, micro_batches: int) -> None:
+        self.micro_batches = micro_batches
+        self._ddp, self._reducer = weakref.ref(ddp), weakref.ref(reducer)
+        self._told = Told()
+        self._weight: float | None = None  # of the running leaf
+        self._before: list[torch.Tensor] | None = None  # buffers
+        self._after: list[torch.Tensor] | None = None  # those that leaf 0 has left
+        self._optimizer_steps = 0
+        self._stand_ins = [
+            _C.without_memory(
+                parameter,
+                f"the gradient of {name} is not averaged yet (micro_batches={micro_batches}): call ddp.finish_step() "
+                "after the leaves of a step to read or clip gradients before optimizer.step()",
+            )
+            for name, parameter in zip(reducer.names, reducer.parameters, strict=True)
+        ]
+
+    def enter(self) -> None:
+        """At every forward or backward pass. RuntimeError outside of a leaf, or in one of another step."""
+        now = running()
+        if now is None:
+            raise RuntimeError(
+                f"DistributedDataParallel: micro_batches={self.micro_batches}, and a pass outside of ringdp.leaf: "
+                "write `with ringdp.leaf(step, i):` around forward and backward of micro-batch i, or torch.no_grad()"
+            )
+        if self in now.parts:
+            return
+        if self._told.step not in (None, now.step):
+            raise RuntimeError(
+                f"DistributedDataParallel: micro-batch {now.index} of step {now.step} begins, and those of step "
+                f"{self._told.step} are not averaged: call optimizer.step() or ddp.finish_step() after each step"
+            )
+        now.parts.append(self)
+        self._show(None)
+        self._weight = None
+        if self._before is None:
+            self._before = self._copies_of_buffers()
+        else:
+            self._set_buffers(self._before)
+
+    def backward(self, loss: torch.Tensor | None, weight: float | None) -> None:
+        """A backward pass in a leaf. `weight`: see DistributedDataParallel.backward."""
+        if weight is not None and not (weight >= 0 and math.isfinite(weight)):
+            raise ValueError(f"DistributedDataParallel.backward: weight={weight}, must be the number of samples")
+        if loss is None and weight != 0:
+            raise ValueError(f"DistributedDataParallel.backward: weight={weight} without a loss, must be 0")
+        self.enter()
+        if weight is not None:
+            self._weight = weight + (self._weight or 0.0)
+        if loss is not None:
+            loss.backward()
+
+    def end(self, leaf: Running) -> None:
+        """The leaf is over: its gradients go to the sums. What cannot be right is an error when all ranks know it."""
+        self._told.step = leaf.step
+        known = leaf.index in self._told.leaves
+        self._told.leaves.append(leaf.index)
+        if self._weight is not None:
+            self._told.weights[leaf.index] = self._weight
+        if 0 <= leaf.index < self.micro_batches and not known:
+            try:
+                self._reducer().add_leaf(leaf.index)
+            except BaseException:
+                self.forget()  # some buckets may have it
+                raise
+        if leaf.index == 0:
+            self._after = self._copies_of_buffers()
+        self._show(self._stand_ins)
+
+    def abandon(self) -> None:
+        """The leaf has failed: as if it had not begun."""
+        self._show(self._stand_ins if self._told.leaves else None)
+        self._set_buffers(self._before or [])
+
+    def before_step(self, *, stepped: bool) -> None:
+        """Before an optimizer steps the parameters; `stepped`: it has already, since the latest average."""
+        if stepped or self._told.leaves:
+            self.finish()
+        self._optimizer_steps += 1
+
+    def finish(self) -> None:
+        """Averages what all ranks' leaves have left. Collective; RuntimeError on all ranks names what is missing."""
+        if (now := running()) is not None:
+            raise RuntimeError(
+                f"DistributedDataParallel: the step is to end inside ringdp.leaf({now.step}, {now.index}): call "
+                "finish_step() or optimizer.step() after it"
+            )
+        try:
+            result = agreed(self._by_rank(), self.micro_batches)
+            self._reducer().average_leaves(result.leaves, result.used, result.divisor)
+            self._share_buffers(result.rank_of(0))
+        except BaseException:
+            self.forget()
+            raise
+        self._reset()
+
+    def forget(self) -> None:
+        """Drops the leaves of a step that has failed."""
+        self._show(None)
+        self._set_buffers(self._before or [])
+        self._reset()
+
+    def _reset(self) -> None:
+        self._reducer().drop_leaves()
+        self._told = Told()
+        self._before = self._after = None
+
+    def _by_rank(self) -> list[Told]:
+        ddp, reducer = self._ddp(), self._reducer()
+        self._told.used = reducer.used_in_leaves()
+        self._told.optimizer_steps = self._optimizer_steps
+        numbers = self._told.numbers(self.micro_batches)
+        own = torch.tensor(numbers, dtype=torch.float64, device=ddp.device)
+        tables = [torch.empty_like(own) for _ in range(ddp.process_group.size())]
+        dist.all_gather(tables, own, group=ddp.process_group)
+        return [told(table.tolist(), self.micro_batches) for table in tables]
+
+    def _share_buffers(self, owner: int) -> None:
+        """Buffers become those that leaf 0 has left on the rank that ran it."""
+        ddp = self._ddp()
+        if self._after is not None:
+            self._set_buffers(self._after)
+        if self._buffers() and ddp.process_group.size() > 1:
+            with torch.no_grad():
+                ddp._default_broadcast_coalesced(authoritative_rank=owner)
+
+    def _buffers(self) -> list[torch.Tensor]:
+        ddp = self._ddp()
+        ddp._assign_modules_buffers()  # a module may have replaced one
+        return ddp.modules_buffers
+
+    def _copies_of_buffers(self) -> list[torch.Tensor]:
+        return [buffer.detach().clone() for buffer in self._buffers()]
+
+    @torch.no_grad()
+    def _set_buffers(self, values: Sequence[torch.Tensor]) -> None:
+        for buffer, value in zip(self._buffers(), values, strict=False):
+            buffer.copy_(value)
+
+    def _show(self, gradients: Sequence[torch.Tensor] | None) -> None:
+        for number, parameter in enumerate(self._reducer().parameters):
+            parameter.grad = None if gradients is None else gradients[number]

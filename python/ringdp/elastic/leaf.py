@@ -1,0 +1,83 @@
+"""`ringdp.leaf`: the scope of one micro-batch of a step, whichever rank runs it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+
+class Running:
+    """A leaf that is being run, and the parts of wrappers (ddp/leaf_steps.py) that take part in it."""
+
+    def __init__(self, step: int, index: int) -> None:
+        self.step, self.index = step, index
+        self.parts: list[Any] = []
+
+
+_running: ContextVar[Running | None] = ContextVar("ringdp.leaf", default=None)
+
+
+def running() -> Running | None:
+    """The leaf that this thread is in."""
+    return _running.get()
+
+
+@contextmanager
+def leaf(step: int, index: int, *, seed: int = 0) -> Iterator[None]:
+    """Around the forward and backward pass of micro-batch `index` of a step, for wrappers with `micro_batches=M`.
+
+    Each of the micro-batches 0..M-1 is run by one rank, whichever it is; a rank may run several in any order, or none.
+    Then every rank calls optimizer.step(), or ddp.finish_step() where gradients are read before it (clipping, a
+    GradScaler). `step` must not repeat within a run, as random numbers depend on it: inside, the generators of Python,
+    numpy and torch start from (seed, step, index); outside nothing has been drawn from them.
+
+    After an exception inside, the leaf has left nothing and may be run again. RuntimeError inside another leaf.
+    """
+    if (outer := _running.get()) is not None:
+        raise RuntimeError(
+            f"ringdp.leaf({step}, {index}) inside ringdp.leaf({outer.step}, {outer.index}): end that first"
+        )
+    now = Running(step, index)
+    token = _running.set(now)
+    try:
+        with seeded(seed, step, index):
+            yield
+    except BaseException:
+        for part in now.parts:
+            part.abandon()
+        raise
+    finally:
+        _running.reset(token)
+    for part in now.parts:
+        part.end(now)
+
+
+@contextmanager
+def seeded(*numbers: int) -> Iterator[None]:
+    """Inside, the generators of Python, numpy (if it is loaded) and torch start from these numbers."""
+    digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()
+    numpy = sys.modules.get("numpy")
+    python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
+        random.seed(digest)
+        if numpy:
+            numpy.random.seed(struct.unpack("<8I", digest))
+        (number,) = struct.unpack_from("<q", digest)
+        torch.default_generator.manual_seed(number)
+        if devices:
+            torch.cuda.manual_seed(number)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy:
+                numpy.random.set_state(numpy_state)

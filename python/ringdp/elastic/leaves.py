@@ -1,0 +1,130 @@
+"""Which samples each micro-batch (leaf) of a step has, whatever the number of ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import Sampler
+
+from ringdp import _native
+
+_C = _native.load()
+
+
+class Leaves(Sampler[list[int]]):
+    """A pure function (epoch, step, leaf) -> indices into a data set, and a batch sampler of this rank's leaves.
+
+    A step takes micro_batches * micro_batch samples of the epoch's permutation, which depends on (seed, epoch), in the
+    order of leaves. remainder: samples of an epoch that are no whole step are dropped ("drop"), or begin the next
+    epoch's first step ("carry"); `left(epoch)` says how many.
+
+    As `batch_sampler` of a DataLoader it yields the batches of `mine()`, step by step, of the epoch that set_epoch()
+    has set. rank, ranks: default to those of the default process group, or 0 and 1 without one. ValueError names an
+    argument.
+    """
+
+    def __init__(
+        self,
+        dataset_len: int,
+        *,
+        micro_batch: int,
+        micro_batches: int,
+        seed: int = 0,
+        remainder: Literal["drop", "carry"] = "drop",
+        rank: int | None = None,
+        ranks: int | None = None,
+    ) -> None:
+        """See the class."""
+        for name, value in (
+            ("dataset_len", dataset_len),
+            ("micro_batch", micro_batch),
+            ("micro_batches", micro_batches),
+        ):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(
+                    f"Leaves: {name}={value!r}, must be a whole number of at least 1; a data set without a length "
+                    "cannot be cut: compute the samples of a leaf from its step and number"
+                )
+        if remainder not in ("drop", "carry"):
+            raise ValueError(f"Leaves: remainder={remainder!r}, must be 'drop' or 'carry'")
+        self.dataset_len, self.micro_batch, self.micro_batches = dataset_len, micro_batch, micro_batches
+        self.seed, self.remainder, self.epoch = seed, remainder, 0
+        self._rank, self._ranks = rank, ranks
+        if remainder == "drop" and dataset_len < self.step_samples:
+            raise ValueError(
+                f"Leaves: dataset_len={dataset_len} is less than one step of {micro_batches} x {micro_batch} samples: "
+                "use smaller micro-batches, or remainder='carry'"
+            )
+
+    @property
+    def step_samples(self) -> int:
+        """Of all ranks together."""
+        return self.micro_batches * self.micro_batch
+
+    def first_step(self, epoch: int) -> int:
+        """The number of steps in the epochs before: what to add to a step for ringdp.leaf, which must not repeat."""
+        if self.remainder == "drop":
+            return epoch * (self.dataset_len // self.step_samples)
+        return epoch * self.dataset_len // self.step_samples
+
+    def steps(self, epoch: int) -> int:
+        """In this epoch."""
+        return self.first_step(epoch + 1) - self.first_step(epoch)
+
+    def left(self, epoch: int) -> int:
+        """Samples of this epoch that are dropped, or begin the next one's first step."""
+        if self.remainder == "drop":
+            return self.dataset_len % self.step_samples
+        return (epoch + 1) * self.dataset_len % self.step_samples
+
+    def indices(self, epoch: int, step: int, leaf: int) -> list[int]:
+        """Of one micro-batch; the same on every rank. IndexError: no such step of the epoch, or no such leaf."""
+        if not (0 <= step < self.steps(epoch) and 0 <= leaf < self.micro_batches):
+            raise IndexError(
+                f"Leaves: step {step}, leaf {leaf}: epoch {epoch} has {self.steps(epoch)} steps of "
+                f"{self.micro_batches} leaves"
+            )
+        if self.remainder == "drop":
+            begin = epoch * self.dataset_len + step * self.step_samples
+        else:
+            begin = (self.first_step(epoch) + step) * self.step_samples
+        begin += leaf * self.micro_batch
+        return [self._sample(at) for at in range(begin, begin + self.micro_batch)]
+
+    def mine(self, rank: int | None = None, ranks: int | None = None) -> list[int]:
+        """The leaves that a rank (default: this one) runs in every step, so that few sums are sent. May be empty."""
+        ranks = ranks or self._ranks or (dist.get_world_size() if dist.is_initialized() else 1)
+        rank = next((r for r in (rank, self._rank) if r is not None), dist.get_rank() if dist.is_initialized() else 0)
+        return _C.allot_leaves(_C.even_shares(self.micro_batches, ranks))[rank]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Of the iterators that begin afterwards."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Batches of this rank's leaves in the current epoch."""
+        epoch, mine = self.epoch, self.mine()
+        for step in range(self.steps(epoch)):
+            for leaf in mine:
+                yield self.indices(epoch, step, leaf)
+
+    def __len__(self) -> int:
+        """How many those are."""
+        return self.steps(self.epoch) * len(self.mine())
+
+    def _sample(self, at: int) -> int:
+        """Of the epochs' permutations, one after the other."""
+        epoch, place = divmod(at, self.dataset_len)
+        return _permutation(self.dataset_len, self.seed, epoch)[place]
+
+
+@lru_cache(maxsize=4)
+def _permutation(length: int, seed: int, epoch: int) -> Sequence[int]:
+    digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+    return torch.randperm(length, generator=generator).tolist()

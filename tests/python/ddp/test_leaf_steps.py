@@ -1,0 +1,290 @@
+"""micro_batches=M: the bits of one process at every number of ranks and for every allotment; what is refused."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import ringdp
+import torch
+from leafy import MODELS, in_one_process, loss_of, made, optimizer_for, state_hash, train
+from ranks import BACKENDS, HERE
+from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.testing import one_process
+from torch import nn
+
+reference = cache(in_one_process)
+
+
+def cells(chosen: list[dict[str, Any]]) -> list[str]:
+    """On a rank."""
+    return [train(**cell) for cell in chosen]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "transport"), [(1, "shm"), (2, "shm"), (3, "shm"), (4, "shm"), (2, "tcp"), (3, "tcp")]
+)
+def test_every_number_of_ranks_has_the_bits_of_one_process(world_of, ranks, transport):
+    chosen = [
+        {"model": model, "micro_batches": micro_batches, "dtype": dtype, "kind": kind}
+        for model in MODELS
+        for micro_batches, kind in ((8, "buddy"), (7, "random"), (2, "last rank only"))
+        for dtype in ("float32", "bfloat16")
+    ]
+    want = [reference(cell["model"], cell["micro_batches"], cell["dtype"]) for cell in chosen]
+    for got in world_of(ranks, transport=transport).run(cells, chosen):
+        assert dict(zip(map(str, chosen), got, strict=True)) == dict(zip(map(str, chosen), want, strict=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_buckets_and_other_backends_have_the_same_bits(trio, backend):
+    chosen = [
+        {"model": "branching", "micro_batches": 6, "backend": backend, **more}
+        for more in (
+            {"weighted": True},
+            {"bucket_cap_mb": 25, "kind": "other"},
+            {"gradient_as_bucket_view": True, "kind": "random"},
+            {"find_unused_parameters": True, "overlap": False},
+        )
+    ]
+    want = [reference("branching", 6, weighted=cell.get("weighted", False)) for cell in chosen]
+    assert trio.run(cells, chosen) == [want] * 3
+
+
+def in_rank_order(micro_batches: int) -> str:
+    """On a rank: the default contract with the same micro-batches in blocks."""
+    ddp = DistributedDataParallel(made("plain"))
+    optimizer, share = optimizer_for(ddp), micro_batches // HERE.size
+    for step in range(3):
+        for micro in range(share):
+            ddp.require_backward_grad_sync = micro == share - 1
+            (loss_of(ddp, 0, step, HERE.rank * share + micro) / share).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return state_hash(ddp)
+
+
+def test_the_rank_order_depends_on_the_number_of_ranks(world_of):
+    hashes = [world_of(ranks).run(in_rank_order, 12)[0] for ranks in (2, 3)]
+    assert len({*hashes, reference("plain", 12)}) == 3
+
+
+def clipped() -> str:
+    ddp = DistributedDataParallel(made("plain"), micro_batches=5)
+    optimizer = optimizer_for(ddp)
+    for step in range(3):
+        for leaf in range(HERE.rank, 5, HERE.size):
+            with ringdp.leaf(step, leaf):
+                loss_of(ddp, 0, step, leaf).backward()
+        if HERE.rank == 0:  # a gradient that is not averaged cannot be read
+            with pytest.raises(RuntimeError, match=r"gradient of 0\.weight is not averaged yet.*ddp\.finish_step"):
+                torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.1)
+        ddp.finish_step()
+        ringdp.clip_grad_norm_(ddp.parameters(), 0.1)
+        optimizer.step()
+    return state_hash(ddp)
+
+
+def test_gradients_are_clipped_after_finish_step(pair):
+    module = made("plain")
+
+    def clip(step: int) -> None:
+        ringdp.clip_grad_norm_(module.parameters(), 0.1)
+
+    one_process(module, optimizer_for(module), loss_of, steps=3, micro_batches=5, on_gradients=clip)
+    assert pair.run(clipped) == [state_hash(module)] * 2
+
+
+def with_two_optimizers(failing: bool) -> str:
+    """Rank 1 has no leaf. `failing`: an exception ends the first try of every leaf."""
+    ddp = DistributedDataParallel(made("branching"), micro_batches=3)
+    named = dict(ddp.module.named_parameters())
+    first = torch.optim.AdamW([p for n, p in named.items() if n.startswith("first")], lr=1e-2)
+    others = torch.optim.AdamW([p for n, p in named.items() if not n.startswith("first")], lr=1e-2)
+    for step in range(3):
+        for leaf in range(3) if HERE.rank == 0 else ():
+            if failing:
+                with pytest.raises(ZeroDivisionError), ringdp.leaf(step, leaf):
+                    loss_of(ddp, 0, step, leaf).backward()
+                    raise ZeroDivisionError
+            with ringdp.leaf(step, leaf):
+                loss_of(ddp, 0, step, leaf).backward()
+        first.step()
+        others.step()
+    return state_hash(ddp)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_several_optimizers_and_leaves_that_are_run_again(pair, failing):
+    assert pair.run(with_two_optimizers, failing) == [reference("branching", 3)] * 2
+
+
+def said_after(leaves: list[list[tuple[int, int]]], weights: dict[int, float]) -> tuple[str, bool]:
+    """On a rank: what the end of a step says after these (step, leaf) of each rank, and whether training goes on."""
+    ddp = DistributedDataParallel(made("plain"), micro_batches=3)
+    optimizer = optimizer_for(ddp)
+    for step, leaf in leaves[HERE.rank]:
+        with ringdp.leaf(step, leaf):
+            ddp.backward(loss_of(ddp, 0, 0, leaf), weight=weights.get(leaf))
+    said = ""
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        said = str(error)
+    for leaf in range(HERE.rank, 3, HERE.size):
+        with ringdp.leaf(9, leaf):
+            loss_of(ddp, 0, 9, leaf).backward()
+    optimizer.step()
+    return said, all(p.grad.isfinite().all() for p in ddp.parameters())
+
+
+@pytest.mark.parametrize(
+    ("leaves", "weights", "says"),
+    [
+        ([[(0, 0), (0, 1)], [(0, 1), (0, 2)]], {}, "micro-batch 1 was run by ranks 0, 1"),
+        ([[(0, 0), (0, 1), (0, 0)], [(0, 2)]], {}, "micro-batch 0 was run by rank 0 twice"),
+        ([[(0, 0)], []], {}, "no rank has run micro-batches 1, 2 of 3"),
+        ([[(0, 0), (0, 1)], [(0, 2), (0, 3)]], {}, "rank 1 ran micro-batch 3, must be one of 0 to 2"),
+        ([[(0, 0), (0, 1)], [(4, 2)]], {}, "leaves of different steps (rank 0: step 0; rank 1: step 4)"),
+        ([[(0, 0), (0, 1)], [(0, 2)]], {1: 2.0}, "micro-batch 1 had a weight and micro-batches 0, 2 had none"),
+        ([[(0, 0), (0, 1)], [(0, 2)]], {0: 0.0, 1: 0.0, 2: 0.0}, "weights of all micro-batches add up to 0.0"),
+    ],
+)
+def test_a_wrong_allotment_is_the_same_error_on_all_ranks(pair, leaves, weights, says):
+    outcomes = pair.run(said_after, leaves, weights)
+    assert [says in said and goes_on for said, goes_on in outcomes] == [True] * 2, outcomes
+
+
+def out_of_turn() -> str:
+    """Two optimizers take turns, and rank 1, which has no leaf, cannot know."""
+    ddp = DistributedDataParallel(made("plain"), micro_batches=1)
+    optimizers = [torch.optim.SGD([parameter], lr=1e-2) for parameter in list(ddp.parameters())[:2]]
+    try:
+        for step in range(4):
+            if HERE.rank == 0:
+                with ringdp.leaf(step, 0):
+                    loss_of(ddp, 0, step, 0).backward()
+            optimizers[step % 2].step()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_optimizers_that_take_turns_are_found_out(pair):
+    for said in pair.run(out_of_turn):
+        assert "optimizers have stepped 1, 2 times" in said
+
+
+def refusals() -> list[str]:
+    ddp = DistributedDataParallel(made("plain"), micro_batches=2)
+    x = torch.ones(2, 6)
+    said = []
+
+    def refused(call: Any, *arguments: Any, **named: Any) -> None:
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            call(*arguments, **named)
+        said.append(str(caught.value))
+
+    def inside(call: Any) -> None:
+        with ringdp.leaf(0, 0):
+            loss_of(ddp, 0, 0, 0)
+            call()
+
+    def next_step() -> None:
+        with ringdp.leaf(0, 0):
+            ddp(x, 0).sum().backward()
+        with ringdp.leaf(1, 1):
+            ddp(x, 0)
+
+    refused(ddp, x, 0)
+    refused(ddp.no_sync().__enter__)
+    refused(ddp.join)
+    refused(ddp.register_comm_hook, None, lambda state, bucket: None)
+    refused(ddp._register_builtin_comm_hook, None)
+    refused(inside, ddp.finish_step)
+    refused(inside, lambda: ringdp.leaf(0, 1).__enter__())
+    refused(inside, lambda: ddp.backward(None, weight=3))
+    refused(inside, lambda: ddp.backward(ddp(x, 0).sum(), weight=-1))
+    refused(next_step)
+    refused(DistributedDataParallel(made("plain")).finish_step)
+    for arguments in (
+        {"micro_batches": 0},
+        {"micro_batches": 2.5},
+        {"order": "rotated"},
+        {"zero_stage": 1},
+        {"check_drift": True},
+        {"static_graph": True},
+        {"broadcast_buffers": False},
+    ):
+        refused(DistributedDataParallel, made("plain"), **{"micro_batches": 2, **arguments})
+    refused(DistributedDataParallel, nn.Sequential(nn.Embedding(3, 2, sparse=True)), micro_batches=2)
+    with torch.no_grad():
+        ddp(x, 0)  # computes no gradients
+    return said
+
+
+def test_what_does_not_go_together_is_refused_by_name(world_of):
+    (said,) = world_of(1).run(refusals)
+    for text, part in zip(
+        said,
+        (
+            "a pass outside of ringdp.leaf",
+            "no_sync() with micro_batches=2",
+            "join() with micro_batches=2",
+            "a communication hook with micro_batches=2",
+            "a communication hook with micro_batches=2",
+            "the step is to end inside ringdp.leaf(0, 0)",
+            "ringdp.leaf(0, 1) inside ringdp.leaf(0, 0)",
+            "weight=3 without a loss",
+            "weight=-1",
+            "those of step 0 are not averaged",
+            "finish_step: it is for micro_batches=M",
+            "micro_batches=0, must be a whole number of at least 1",
+            "micro_batches=2.5",
+            "order='rotated' with micro_batches=2",
+            "zero_stage=1 with micro_batches=2",
+            "check_drift=True with micro_batches=2",
+            "static_graph=True with micro_batches=2",
+            "broadcast_buffers=False with micro_batches=2",
+            "layer 0 is a Embedding, whose gradients are sparse",
+        ),
+        strict=True,
+    ):
+        assert part in text
+
+
+def over_a_narrow_wire() -> str:
+    with pytest.raises(ValueError, match="micro_batches=2 promises") as caught:
+        DistributedDataParallel(made("plain"), micro_batches=2)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("setting", "value"), [("wire", "bf16"), ("order", "rotated")])
+def test_groups_that_change_bits_are_refused_on_all_ranks(world_of, setting, value):
+    for said in world_of(2, **{setting: value}).run(over_a_narrow_wire):
+        assert f"the process group was made with {setting}={value!r}" in said
+
+
+def held() -> list[int]:
+    """The numbers of sums that are held after each leaf, in gradients of the model."""
+    ddp = DistributedDataParallel(made("plain"), micro_batches=8)
+    whole, counts = sum(p.nbytes for p in ddp.parameters()), []
+    for leaf in range(8):
+        with ringdp.leaf(0, leaf):
+            loss_of(ddp, 0, 0, leaf).backward()
+        counts.append(ddp.reducer.leaf_bytes() // whole)
+    ddp.finish_step()
+    return [*counts, ddp.reducer.leaf_bytes()]
+
+
+def test_sums_are_held_as_a_binary_counter_counts(world_of):
+    assert world_of(1).run(held) == [[1, 1, 2, 1, 2, 2, 3, 1, 0]]

@@ -1,0 +1,41 @@
+"""What ranks tell each other at the end of a step survives the numbers; weights are added up along the tree."""
+
+from __future__ import annotations
+
+import pytest
+from ringdp.ddp.leaf_table import Told, agreed, told
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        Told(used=[False, True]),
+        Told(3, [0, 4, 4], {0: 2.5, 4: 0.0}, [True, True], 7),
+        Told(1 << 40, [2, 9], {}, [False, False], 1),
+        Told(-1, [-3], {}, [True, False], 0),
+    ],
+)
+def test_numbers_and_back(one):
+    assert told(one.numbers(5), 5) == one
+
+
+def test_numbers_of_ranks_have_one_length():
+    assert len(Told(used=[True]).numbers(4)) == len(Told(1, [0, 1, 9], {0: 1.0}, [True], 3).numbers(4))
+
+
+def test_ranks_agree():
+    ranks = [Told(2, [1, 0], {}, [True, False]), Told(used=[False, False]), Told(2, [2], {}, [True, False])]
+    result = agreed(ranks, 3)
+    assert result.leaves == [[1, 0], [], [2]]
+    assert (result.used, result.divisor, result.rank_of(2)) == ([True, False], 3.0, 2)
+
+
+def test_weights_have_one_order():
+    weights = [1.0, 1e16, 1.0, 1.0, 1.0, 1.0]
+    want = ((1 + 1e16) + 1) + ((1.0 + 1) + 1)
+    for split in (1, 3, 6):
+        ranks = [Told(0, list(range(split)), dict(enumerate(weights[:split])), [])]
+        ranks.append(Told(0, list(range(split, 6)), {split + i: w for i, w in enumerate(weights[split:])}, []))
+        if split == 6:
+            ranks[1].step = None
+        assert agreed(ranks, 6).divisor == want != sum(weights)
