@@ -21,6 +21,7 @@ _RATES = {
     **{f"{prefix}b{per}": scale / 8 for prefix, scale in {**_SI, "K": 1e3}.items() for per in ("/s", "ps", "it/s")},
 }
 _LEAST, _MOST = 1e-30, 1e30  # products of a few such numbers are still finite
+_LONGEST_RANGE = 1024
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
 
@@ -68,8 +69,18 @@ def whole(text: str) -> int:
 
 
 def wholes(text: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas: 1,8,64."""
-    return tuple(whole(word) for word in text.split(","))
+    """Whole numbers and ranges of them, separated by commas: 1,8,64 or 1-8,16."""
+    return tuple(number for word in text.split(",") for number in _range(word))
+
+
+def _range(text: str) -> range:
+    first, dash, last = text.partition("-")
+    if not (dash and first and last):
+        return range(number := whole(text), number + 1)
+    begin, end = whole(first), whole(last)
+    if not begin <= end < begin + _LONGEST_RANGE:
+        raise UnitError(f"'{text}' must go up, by less than {_LONGEST_RANGE}")
+    return range(begin, end + 1)
 
 
 def amount(text: str) -> float:

@@ -1,0 +1,91 @@
+"""What `micro_batches=M` costs by number of ranks: micro-batches (leaves) per rank, sums that are sent, copies held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ringdp import _native
+from ringdp.tools.planner import formulas
+from ringdp.tools.planner.question import Answer, Figure, Input, InputError, Kind, Table
+from ringdp.tools.planner.traffic import RATE
+from ringdp.tools.planner.units import WIRE_BYTES, bandwidth, count, whole, wholes, wire
+
+_MOST = 4096
+_FP32 = WIRE_BYTES["fp32"]
+_COLUMNS = (
+    ("ranks", "ranks"), ("leaves per rank", ""), ("sums sent, mean", ""), ("sums sent, most", ""),
+    ("copies held", ""), ("bytes sent per rank", "bytes"), ("of an all-reduce", ""), ("seconds", "s"),
+)  # fmt: skip
+
+
+def copies_held(micro_batches: int, leaves: Sequence[int]) -> int:
+    """The most sums that a rank holds at a time while it runs these leaves, with the one that is being added."""
+    roots = _native.load().leaf_roots
+    return max((len(roots(micro_batches, leaves[:done])) + 1 for done in range(len(leaves))), default=0)
+
+
+def elastic(
+    micro_batches: int, ranks: tuple[int, ...], params: float | None, wire: str, bandwidth: float | None
+) -> Answer:
+    """One row per number of ranks, for the leaves that `ringdp.elastic.Leaves(...).mine()` deals out."""
+    if micro_batches > _MOST or max(ranks) > _MOST:
+        raise InputError(f"elastic answers for up to {_MOST} micro-batches and ranks")
+    native = _native.load()
+    size = formulas.gradient_bytes(params, WIRE_BYTES[wire]) if params is not None else None
+    rows, held, sent = [], {}, {}
+    for n in ranks:
+        leaves = native.allot_leaves(native.even_shares(micro_batches, n))
+        roots = [native.leaf_roots(micro_batches, mine) for mine in leaves]
+        held[n] = max(copies_held(micro_batches, mine) for mine in leaves)
+        # A sum of several leaves is sent in float32, whatever the gradients' type.
+        widths = [sum(_FP32 if end - begin > 1 else WIRE_BYTES[wire] for begin, end in own) for own in roots]
+        sent[n] = sum(widths) / n / WIRE_BYTES[wire]
+        one_way = (n - 1) / n
+        total = None if size is None else (sent[n] + 1) * one_way * size
+        share = f"{min(map(len, leaves))}-{max(map(len, leaves))}" if micro_batches % n else str(micro_batches // n)
+        rows.append(
+            (n, share, sum(map(len, roots)) / n, max(map(len, roots)), held[n], total, (sent[n] + 1) / 2,
+             None if total is None or bandwidth is None else formulas.transfer_seconds(total, bandwidth))
+        )  # fmt: skip
+    figures = tuple(
+        Figure(f"copies_held_{n}", held[n], "", "most sums at a time, with the one that is added") for n in ranks
+    )
+    figures += tuple(
+        Figure(f"all_reduce_ratio_{n}", (sent[n] + 1) / 2, "", "(sums sent + 1) / 2 of a plain all-reduce")
+        for n in ranks
+    )
+    return Answer(
+        figures, (Table("by number of ranks", _COLUMNS, tuple(rows)),), _advice(micro_batches, ranks), _warnings(held)
+    )
+
+
+def _advice(micro_batches: int, ranks: Sequence[int]) -> tuple[str, ...]:
+    most = max(ranks)
+    said = [f"with M = {most} or {2 * most} (the most ranks, or twice that) full strength holds one copy, or two"]
+    idle = [n for n in ranks if n > micro_batches]
+    if idle:
+        said.append(f"from {min(idle)} ranks on some have no micro-batch: use a larger M")
+    said.append("seconds are exposed: nothing is sent before the end of a step in this version")
+    return tuple(said)
+
+
+def _warnings(held: dict[int, int]) -> tuple[str, ...]:
+    most = max(held.values())
+    return (f"up to {most} copies of the gradients are held on a rank, in float32",) if most > 2 else ()
+
+
+KINDS = (
+    Kind(
+        "elastic",
+        "what the same bits at every number of ranks cost (micro_batches=M)",
+        (
+            Input("micro_batches", whole, "of a step, whatever the number of ranks"),
+            Input("ranks", wholes, "numbers of ranks, as 1-8 or 1,2,4", "1-8"),
+            Input("params", count, "parameters, as 7B; for bytes", ""),
+            Input("wire", wire, "type of gradients: " + ", ".join(WIRE_BYTES), "fp32"),
+            Input("bandwidth", bandwidth, RATE + "; for seconds", ""),
+        ),
+        elastic,
+        "elastic --micro-batches 24 --ranks 1-8 --params 1B",
+    ),
+)
