@@ -386,12 +386,19 @@ void Reducer::average_leaves(const std::vector<std::vector<int>>& leaves, const 
   };
   const std::vector<at::Tensor> means = leaf_sums_.average(group_, buckets_, leaves, divisor, launched, done);
   for (size_t number = 0; number < buckets_.size(); ++number) {
-    const std::vector<at::Tensor> views = views_into(means[number], buckets_[number]);
+    Bucket& bucket = buckets_[number];
+    if (bucket.sharded) {
+      bucket.shard = means[number];
+      continue;
+    }
+    const at::Tensor mean = means[number].defined() ? means[number] : at::empty({bucket.padded}, bucket.options);
+    const std::vector<at::Tensor> views = views_into(mean, bucket);
     for (size_t position = 0; position < views.size(); ++position) {
-      const size_t index = buckets_[number].indices[position];
+      const size_t index = bucket.indices[position];
       parameters_[index].mutable_grad() = used[index] ? views[position] : at::Tensor();
     }
   }
+  if (sharded()) used_ = used;
   unaveraged_.mark_averaged(parameters_);
   launched_ = static_cast<int64_t>(buckets_.size());
   timeline_.finished = now_ns();

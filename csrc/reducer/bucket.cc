@@ -62,12 +62,16 @@ Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<si
 void allocate(Bucket& bucket, c10d::ProcessGroup& group, bool together) {
   bucket.memory = together ? lasting_memory(group, bucket.padded, bucket.options)
                            : flat_memory(group, bucket.padded, bucket.options);
+  clear_padding(bucket.memory, bucket);
+  bucket.views = views_into(bucket.memory, bucket);
+}
+
+void clear_padding(const at::Tensor& flat, const Bucket& bucket) {
   for (size_t i = 0; i < bucket.offsets.size(); ++i) {
     const auto end = static_cast<int64_t>(bucket.offsets[i] + bucket.lengths[i]);
     const auto next = i + 1 < bucket.offsets.size() ? static_cast<int64_t>(bucket.offsets[i + 1]) : bucket.padded;
-    if (next > end) bucket.memory.narrow(0, end, next - end).zero_();
+    if (next > end) flat.narrow(0, end, next - end).zero_();
   }
-  bucket.views = views_into(bucket.memory, bucket);
 }
 
 bool take_in_place(Bucket& bucket, const at::Tensor& arrived) {

@@ -58,6 +58,9 @@ Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<si
 // group has shared memory, and views into it. `together`: a collective call, as for lasting_memory().
 void allocate(Bucket& bucket, c10d::ProcessGroup& group, bool together);
 
+// Zeros between and after the gradients in a flat tensor of that bucket.
+void clear_padding(const at::Tensor& flat, const Bucket& bucket);
+
 // Makes the .grad of a dense in_place bucket its memory, and returns whether it did: the .grad must have the layout of
 // the view, need no padding, and share its memory with nothing else. `arrived` is the tensor that autograd gave to the
 // hook, which may share that memory; may be undefined.

@@ -85,7 +85,7 @@ class Exchange {
     shuffle_ = backend::exchange_parts(*group_, arrived_, sent_, std::move(to_lengths), std::move(from_lengths));
   }
 
-  // Adds up what has arrived and starts to gather it.
+  // Adds up what has arrived and starts to gather it, if every rank is to have it.
   void fold(int micro_batches, double divisor) {
     shuffle_->wait();
     sent_.reset();
@@ -99,14 +99,17 @@ class Exchange {
     mean_ = at::empty({shard_}, bucket_.options.dtype(real_type(bucket_)));
     add_up(parts, plan::add_program({0, micro_batches}, roots_), real_type(bucket_), mean_, divisor);
     arrived_.reset();
+    if (bucket_.sharded) return;
     whole_ = at::empty({reals(bucket_)}, mean_.options());
     at::Tensor to = whole_.view(at::kByte), from = mean_.view(at::kByte);
     gather_ = backend::gather_parts(*group_, to, from);
   }
 
+  // Complex numbers again.
   at::Tensor finish() {
-    gather_->wait();
-    return whole_;
+    if (gather_) gather_->wait();
+    const at::Tensor result = gather_ ? whole_ : mean_;
+    return reals(bucket_) == bucket_.padded ? result : at::view_as_complex(result.view({-1, 2}));
   }
 
  private:
@@ -147,7 +150,7 @@ void LeafSums::add(int leaf, const std::vector<Bucket>& buckets, const std::vect
 
 at::Tensor LeafSums::take(const Bucket& bucket, const std::vector<std::string>& names) {
   const at::Tensor flat = at::empty({bucket.padded}, bucket.options);
-  flat.narrow(0, bucket.elements, bucket.padded - bucket.elements).zero_();
+  clear_padding(flat, bucket);
   std::vector<at::Tensor> places = views_into(flat, bucket), views, gradients;
   for (size_t i = 0; i < places.size(); ++i) {
     at::Tensor& gradient = bucket.parameters[i].mutable_grad();
@@ -155,7 +158,7 @@ at::Tensor LeafSums::take(const Bucket& bucket, const std::vector<std::string>& 
       fill_absent(places[i]);
       continue;
     }
-    check_fits(gradient, bucket.options, names[bucket.indices[i]], /*widens=*/false);
+    check_fits(gradient, bucket.options, names[bucket.indices[i]], /*widens=*/bucket.sharded);
     used_[bucket.indices[i]] = true;
     views.push_back(places[i]);
     gradients.push_back(std::exchange(gradient, at::Tensor()).detach());
@@ -213,13 +216,8 @@ std::vector<at::Tensor> LeafSums::average(const GroupPtr& group, const std::vect
   }
   std::vector<at::Tensor> means(buckets.size());
   for (size_t number = 0; number < buckets.size(); ++number) {
-    const Bucket& bucket = buckets[number];
-    if (!running[number]) {
-      means[number] = at::empty({bucket.padded}, bucket.options);
-      continue;
-    }
-    const at::Tensor whole = running[number]->finish();
-    means[number] = reals(bucket) == bucket.padded ? whole : at::view_as_complex(whole.view({-1, 2}));
+    if (!running[number]) continue;
+    means[number] = running[number]->finish();
     done(number);
   }
   drop();

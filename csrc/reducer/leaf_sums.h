@@ -4,7 +4,8 @@
 // A rank adds its leaves up to their roots as they come, per bucket, and holds one flat tensor per root: in the
 // gradients' type for a root of one leaf, in float32 for a sum of 16-bit gradients. In the end shard r of every rank's
 // roots is moved to rank r, which adds them up along the same tree, divides once and rounds once; then the shards are
-// gathered. Works over any c10d group. Not thread-safe: the reducer's lock is held.
+// gathered, unless buckets are sharded (ZeRO stage 2). Works over any c10d group. Not thread-safe: the reducer's lock
+// is held.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -30,7 +31,8 @@ class LeafSums {
   // stays absent: it changes no sum. RuntimeError names (from `names`) a gradient that does not fit its bucket.
   void add(int leaf, const std::vector<Bucket>& buckets, const std::vector<std::string>& names);
 
-  // The means of all ranks' leaves, one flat tensor per bucket; drops the sums. `leaves`: those of each rank, by which
+  // The means of all ranks' leaves, one flat tensor per bucket, or this rank's part of it if the bucket is sharded;
+  // undefined for a bucket without elements. Drops the sums. `leaves`: those of each rank, by which
   // every rank knows all roots. Collective; `launched` and `done` are called with each bucket's number.
   std::vector<at::Tensor> average(const GroupPtr& group, const std::vector<Bucket>& buckets,
                                   const std::vector<std::vector<int>>& leaves, double divisor,

@@ -120,8 +120,8 @@ class Reducer {
   void remove_hooks();
 
   // With micro_batches. add_leaf() takes every .grad as that of one leaf. average_leaves() is collective: the means of
-  // the leaves that each rank has added, the same table on all ranks, go to .grad of the parameters that are `used`;
-  // the others have none.
+  // the leaves that each rank has added, the same table on all ranks, go to .grad of the parameters that are `used`,
+  // the others have none; with a shard_block they become the shards.
   void add_leaf(int leaf);
   void average_leaves(const std::vector<std::vector<int>>& leaves, const std::vector<bool>& used, double divisor);
   void drop_leaves();

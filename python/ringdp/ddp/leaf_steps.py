@@ -119,6 +119,18 @@ class LeafSteps:
             self.forget()
             raise
         self._reset()
+        reducer = self._reducer()
+        if reducer.zero_stage >= 2:
+            self._show(None)
+            reducer.stand_ins.show(reducer.used())
+
+    def check_averaged(self, wanted_by: str) -> None:
+        """RuntimeError if this rank has run leaves that are not averaged."""
+        if self._told.leaves:
+            raise RuntimeError(
+                f"{wanted_by} needs averaged gradients (micro_batches={self.micro_batches}): call ddp.finish_step() "
+                "after the leaves of a step"
+            )
 
     def forget(self) -> None:
         """Drops the leaves of a step that has failed."""

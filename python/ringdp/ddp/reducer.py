@@ -76,9 +76,8 @@ class Reducer(_C.Reducer):
         self.set_after_backward(functools.partial(_end_pass, weakref.ref(self)))
         # None if each rank has its own micro-batches.
         self.leaf_steps = LeafSteps(ddp, self, modes.micro_batches) if modes.micro_batches is not None else None
-        if (
-            ddp.process_group.size() > 1 or self.leaf_steps
-        ) and self.zero_stage < 2:  # shards hold averaged gradients only
+        averages_whole = ddp.process_group.size() > 1 and self.zero_stage < 2  # shards hold averaged gradients only
+        if averages_whole or self.leaf_steps is not None:
             unaveraged.watch(self)
 
     @functools.cached_property

@@ -59,7 +59,7 @@ def check(optimizer: Optimizer) -> None:
     for reducer in list(_reducers):
         if reducer.leaf_steps is not None and _has_parameter_of(optimizer, reducer):
             reducer.leaf_steps.before_step(stepped=_has_stepped(optimizer, reducer))
-        if _suspicious(optimizer, reducer):
+        if _suspicious(optimizer, reducer) and reducer.zero_stage < 2:
             _refuse(optimizer, reducer)
 
 

@@ -56,7 +56,7 @@ class DistributedDataParallel(Sharding, _Stock):
             summed along one fixed tree and divided once. Each is run inside `with ringdp.leaf(step, i):`, by any rank;
             optimizer.step(), or finish_step() before it, averages them and replaces .grad, also on ranks without a
             leaf. Buffers are those that leaf 0 leaves. Nothing is sent before the end of the step. Refused with it:
-            zero_stage, order="rotated", check_drift, static_graph, no_sync(), join() and communication hooks.
+            zero_stage=3, order="rotated", check_drift, static_graph, no_sync(), join() and communication hooks.
         grad_dtype: torch.float32 keeps the gradients of 16-bit parameters in float32; from stage 2 on.
     Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their final
     size from the first step on, and are in shared memory if the backend offers it.
@@ -117,7 +117,7 @@ class DistributedDataParallel(Sharding, _Stock):
         ValueError for a weight that is negative or not finite. With micro_batches the weights are those of leaves:
         either all leaves of a step have one, or none has.
         """
-        if self.reducer.leaf_steps is not None:
+        if self._modes.micro_batches is not None:
             self.reducer.leaf_steps.backward(loss, weight)
         elif weight is not None:
             self._weights.backward(self, loss, float(weight))
@@ -132,7 +132,7 @@ class DistributedDataParallel(Sharding, _Stock):
         optimizer.step() calls it, unless it was called since this rank's latest leaf. RuntimeError on all ranks if not
         every micro-batch was run once. ValueError without micro_batches.
         """
-        if self.reducer.leaf_steps is None:
+        if self._modes.micro_batches is None:
             raise ValueError("DistributedDataParallel.finish_step: it is for micro_batches=M")
         self.reducer.leaf_steps.finish()
 

@@ -33,6 +33,7 @@ def check_overlap(overlap_with_ddp: bool, wrapper: Any | None) -> None:
             f"ZeroOptimizer: overlap_with_ddp=True at stage {stage}: gradients are whole there until step(). Wrap the "
             "model in ringdp.DistributedDataParallel with zero_stage=2, or leave it out"
         )
+    _refuse_with_leaves("overlap_with_ddp=True", wrapper)
     if wrapper.find_unused_parameters or wrapper.static_graph:
         raise ValueError(
             "ZeroOptimizer: overlap_with_ddp=True with find_unused_parameters or static_graph: which parameters are "
@@ -51,6 +52,7 @@ def check_gather(gather: str, wrapper: Any | None) -> None:
             'ZeroOptimizer: gather="forward" without a ringdp.DistributedDataParallel of zero_stage=1 or 2: the '
             "modules of its model wait for their parameters. Wrap the model, or leave gather out"
         )
+    _refuse_with_leaves('gather="forward"', wrapper)
     if wrapper.zero_stage > 2:
         raise ValueError(
             f'ZeroOptimizer: gather="forward" at stage {wrapper.zero_stage}, which gathers every unit for its forward '
@@ -61,6 +63,14 @@ def check_gather(gather: str, wrapper: Any | None) -> None:
         if reason:
             where = f"module {name}" if name else "the model"
             raise NotImplementedError(f'ZeroOptimizer: gather="forward": {where} {reason}. Or leave it out')
+
+
+def _refuse_with_leaves(what: str, wrapper: Any) -> None:
+    if wrapper.reducer.leaf_steps is not None:
+        raise NotImplementedError(
+            f"ZeroOptimizer: {what} over a wrapper with micro_batches={wrapper.reducer.leaf_steps.micro_batches}: it "
+            "is for passes that all ranks run: leave it out"
+        )
 
 
 def check_group(param_group: dict[str, Any], wrapper: Any | None) -> dict[str, Any]:

@@ -202,6 +202,9 @@ class ZeroOptimizer(Optimizer):
                 f"ZeroOptimizer: {wanted_by} needs the gradients of all parameters before the step, and with "
                 "overlap_with_ddp=True each is stepped inside the backward pass: leave that out"
             )
+        leaf_steps = self._wrapper.reducer.leaf_steps if self._wrapper is not None else None
+        if leaf_steps is not None:
+            leaf_steps.check_averaged(wanted_by)
 
     def begin_forward(self) -> None:
         """Called before the wrapper's forward pass, from stage 2 on. RuntimeError if the last step is incomplete."""

@@ -102,6 +102,8 @@ class Sharding:
 
     def check_keeps_gradients(self, wanted_by: str) -> None:
         """RuntimeError if the optimizer steps inside the backward pass, which keeps no gradients."""
+        if self.reducer.leaf_steps is not None:
+            self.reducer.leaf_steps.check_averaged(wanted_by)
         optimizer = self._live_optimizer()
         if optimizer is not None:
             optimizer.check_keeps_gradients(wanted_by)
@@ -131,7 +133,7 @@ class Sharding:
                 f"DistributedDataParallel._update_process_group: with zero_stage={self.zero_stage} the shards are cut "
                 "for the ranks of the group: save with ringdp.checkpoint, and load into a wrapper over the new group"
             )
-        if self.reducer.leaf_steps is not None:
+        if self._modes.micro_batches is not None:
             self.reducer.leaf_steps.forget()  # their sums are laid out for the old group
         super()._update_process_group(new_process_group)
 

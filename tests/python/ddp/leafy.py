@@ -86,11 +86,20 @@ def state_hash(model: nn.Module) -> str:
     return parameters_hash(model) + " " + str([buffer.double().sum().item() for buffer in module.buffers()])
 
 
-def in_one_process(model: str, micro_batches: int, dtype: str = "float32", *, weighted: bool = False) -> str:
+def in_one_process(
+    model: str, micro_batches: int, dtype: str = "float32", *, weighted: bool = False, clip: float = 0
+) -> str:
     module = made(model, dtype)
     optimizer, loss = optimizer_for(module), summed if weighted else loss_of
     weights = samples if weighted else None
-    one_process(module, optimizer, loss, steps=STEPS, micro_batches=micro_batches, weights=weights)
+
+    def clipped(step: int) -> None:
+        if clip:
+            ringdp.clip_grad_norm_(module.parameters(), clip)
+
+    one_process(
+        module, optimizer, loss, steps=STEPS, micro_batches=micro_batches, weights=weights, on_gradients=clipped
+    )
     return state_hash(module)
 
 
@@ -114,6 +123,7 @@ def train(
     kind: str = "buddy",
     backend: str = "ringdp",
     weighted: bool = False,
+    clip: float = 0,
     **arguments: Any,
 ) -> str:
     """On a rank: the hash after some steps."""
@@ -121,7 +131,8 @@ def train(
     ddp = DistributedDataParallel(
         made(model, dtype), process_group=group_of(backend), micro_batches=micro_batches, **arguments
     )
-    optimizer = optimizer_for(ddp)
+    sharded = arguments.get("zero_stage", 0) > 0
+    optimizer = ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1e-2) if sharded else optimizer_for(ddp)
     for step in range(STEPS):
         for leaf in allotment(kind, micro_batches, HERE.size)[HERE.rank]:
             with ringdp.leaf(step, leaf):
@@ -129,6 +140,10 @@ def train(
                     ddp.backward(summed(ddp, HERE.rank, step, leaf), weight=samples(leaf, step))
                 else:
                     loss_of(ddp, HERE.rank, step, leaf).backward()
+        if clip:
+            ddp.finish_step()
+            ringdp.clip_grad_norm_(ddp.parameters(), clip)
         optimizer.step()
-        optimizer.zero_grad()
+        if step != 1:  # a mean replaces the one before, cleared or not
+            optimizer.zero_grad()
     return state_hash(ddp)

@@ -11,7 +11,6 @@ import torch
 from leafy import MODELS, in_one_process, loss_of, made, optimizer_for, state_hash, train
 from ranks import BACKENDS, HERE
 from ringdp.ddp.wrapper import DistributedDataParallel
-from ringdp.testing import one_process
 from torch import nn
 
 reference = cache(in_one_process)
@@ -78,30 +77,53 @@ def test_the_rank_order_depends_on_the_number_of_ranks(world_of):
     assert len({*hashes, reference("plain", 12)}) == 3
 
 
-def clipped() -> str:
-    ddp = DistributedDataParallel(made("plain"), micro_batches=5)
-    optimizer = optimizer_for(ddp)
-    for step in range(3):
-        for leaf in range(HERE.rank, 5, HERE.size):
-            with ringdp.leaf(step, leaf):
-                loss_of(ddp, 0, step, leaf).backward()
-        if HERE.rank == 0:  # a gradient that is not averaged cannot be read
-            with pytest.raises(RuntimeError, match=r"gradient of 0\.weight is not averaged yet.*ddp\.finish_step"):
-                torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.1)
-        ddp.finish_step()
-        ringdp.clip_grad_norm_(ddp.parameters(), 0.1)
-        optimizer.step()
-    return state_hash(ddp)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_stages_and_clipping_have_the_same_bits(trio, backend):
+    chosen = [
+        {"model": model, "micro_batches": 5, "dtype": dtype, "zero_stage": stage, "clip": 0.1, "backend": backend}
+        for model, dtype in (("branching", "float32"), ("tied", "bfloat16"))
+        for stage in (0, 1, 2)
+    ] + [{"model": "branching", "micro_batches": 2, "zero_stage": 2, "kind": "last rank only", "backend": backend}]
+    want = [reference(c["model"], c["micro_batches"], c.get("dtype", "float32"), clip=c.get("clip", 0)) for c in chosen]
+    for got in trio.run(cells, chosen):
+        assert dict(zip(map(str, chosen), got, strict=True)) == dict(zip(map(str, chosen), want, strict=True))
 
 
-def test_gradients_are_clipped_after_finish_step(pair):
-    module = made("plain")
+def unreadable(stage: int) -> list[str]:
+    ddp = DistributedDataParallel(made("plain"), micro_batches=2, zero_stage=stage)
+    optimizer = ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=1e-2) if stage else optimizer_for(ddp)
+    said = []
+    for leaf in range(2):
+        with ringdp.leaf(0, leaf):
+            loss_of(ddp, 0, 0, leaf).backward()
+    for clip in (torch.nn.utils.clip_grad_norm_, ringdp.clip_grad_norm_):
+        with pytest.raises(RuntimeError, match="call ddp.finish_step") as caught:
+            clip(ddp.parameters(), 0.1)
+        said.append(str(caught.value))
+    scaler = ringdp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    with pytest.raises(RuntimeError, match="call ddp.finish_step"):
+        scaler.unscale_(optimizer)
+    optimizer.step()
+    return said
 
-    def clip(step: int) -> None:
-        ringdp.clip_grad_norm_(module.parameters(), 0.1)
 
-    one_process(module, optimizer_for(module), loss_of, steps=3, micro_batches=5, on_gradients=clip)
-    assert pair.run(clipped) == [state_hash(module)] * 2
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_gradients_that_are_not_averaged_yet_cannot_be_read(world_of, stage):
+    ((torchs, own),) = world_of(1).run(unreadable, stage)
+    assert "the gradient of 0.weight is not averaged yet (micro_batches=2)" in torchs
+    assert ("clip_grad_norm_ needs averaged gradients" if stage == 2 else "the gradient of 0.weight") in own
+
+
+def not_with_shards() -> None:
+    ddp = DistributedDataParallel(made("plain"), micro_batches=2, zero_stage=2)
+    for arguments in ({"overlap_with_ddp": True}, {"gather": "forward"}):
+        with pytest.raises(NotImplementedError, match="over a wrapper with micro_batches=2"):
+            ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1e-2, **arguments)
+
+
+def test_steps_inside_passes_are_refused(world_of):
+    world_of(1).run(not_with_shards)
 
 
 def with_two_optimizers(failing: bool) -> str:
@@ -220,7 +242,7 @@ def refusals() -> list[str]:
         {"micro_batches": 0},
         {"micro_batches": 2.5},
         {"order": "rotated"},
-        {"zero_stage": 1},
+        {"zero_stage": 3},
         {"check_drift": True},
         {"static_graph": True},
         {"broadcast_buffers": False},
@@ -251,7 +273,7 @@ def test_what_does_not_go_together_is_refused_by_name(world_of):
             "micro_batches=0, must be a whole number of at least 1",
             "micro_batches=2.5",
             "order='rotated' with micro_batches=2",
-            "zero_stage=1 with micro_batches=2",
+            "zero_stage=3 with micro_batches=2",
             "check_drift=True with micro_batches=2",
             "static_graph=True with micro_batches=2",
             "broadcast_buffers=False with micro_batches=2",
