@@ -89,6 +89,27 @@ def test_stages_and_clipping_have_the_same_bits(trio, backend):
         assert dict(zip(map(str, chosen), got, strict=True)) == dict(zip(map(str, chosen), want, strict=True))
 
 
+def part_of_a_run(folder: str, stage: int, step: int) -> str:
+    ddp = DistributedDataParallel(made("branching"), micro_batches=5, zero_stage=stage)
+    optimizer = optimizer_for(ddp)
+    if stage:
+        optimizer = ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1e-2)
+    if step > 0:
+        ringdp.checkpoint.load(folder, ddp, optimizer)
+    for leaf in range(HERE.rank, 5, HERE.size):
+        with ringdp.leaf(step, leaf):
+            loss_of(ddp, 0, step, leaf).backward()
+    optimizer.step()
+    ringdp.checkpoint.save(folder, ddp, optimizer)
+    return state_hash(ddp)
+
+
+def test_a_run_may_change_its_number_of_ranks(world_of, tmp_path):
+    for step, (ranks, stage) in enumerate(((3, 0), (1, 2), (2, 1))):
+        hashes = world_of(ranks).run(part_of_a_run, str(tmp_path / "run"), stage, step)
+    assert hashes == [reference("branching", 5)] * 2
+
+
 def unreadable(stage: int) -> list[str]:
     ddp = DistributedDataParallel(made("plain"), micro_batches=2, zero_stage=stage)
     optimizer = ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=1e-2) if stage else optimizer_for(ddp)
