@@ -61,7 +61,7 @@ else()
   target_link_libraries(ringdp_core PUBLIC ringdp_kernels)
   # Files whose private names, or whose headers of the kernel's, do not go with another's in their folder. Those with
   # flags of their own CMake compiles alone by itself.
-  compile_together(ringdp_kernels fold step)
+  compile_together(ringdp_kernels fold fold_tree step)
   compile_together(ringdp_core send_window builder owner_fold rooted ring_[a-z]+)
 endif()
 target_include_directories(ringdp_core PUBLIC ${CSRC})

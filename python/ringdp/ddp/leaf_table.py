@@ -6,6 +6,7 @@ All ranks see the same table, so that all raise the same error, and nobody waits
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -30,10 +31,10 @@ class Told:
 
     def numbers(self, micro_batches: int) -> list[float]:
         """As many on every rank; the inverse of `told`."""
-        inside = [leaf for leaf in self.leaves if 0 <= leaf < micro_batches]
-        outside = [leaf for leaf in self.leaves if leaf not in inside]
-        header = [math.nan if n is None else n for n in (self.step, self.optimizer_steps, next(iter(outside), None))]
-        counts = [inside.count(leaf) for leaf in range(micro_batches)]
+        counted = Counter(self.leaves)
+        outside = next((leaf for leaf in counted if not 0 <= leaf < micro_batches), None)
+        header = [math.nan if n is None else n for n in (self.step, self.optimizer_steps, outside)]
+        counts = [counted[leaf] for leaf in range(micro_batches)]
         weights = [self.weights.get(leaf, math.nan) for leaf in range(micro_batches)]
         return [*header, *counts, *weights, *self.used]
 

@@ -265,7 +265,7 @@ class DistributedDataParallel(Sharding, _Stock):
             self.reducer.stop_shared_allocation()
             if torch.is_grad_enabled():
                 self._check_frozen()
-                if self.reducer.leaf_steps is not None:
+                if self._modes.micro_batches is not None:
                     self._enter_leaf()
                 elif not self.require_backward_grad_sync:
                     self.reducer.keep_gradients()
