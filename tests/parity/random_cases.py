@@ -325,7 +325,7 @@ REFUSALS = {
     "early steps, unused": Refusal(
         (2, 3), "with find_unused_parameters or static_graph", {"static_graph": True}, {"overlap_with_ddp": True}
     ),
-    "early steps, clipped": Refusal((2, 3), "clip_grad_norm_ wants", sharding={"overlap_with_ddp": True}),
+    "early steps, clipped": Refusal((2, 3), "clip_grad_norm_ needs", sharding={"overlap_with_ddp": True}),
     "late gathers": Refusal((3,), 'gather="forward" at stage 3', sharding={"gather": "forward"}),
     "sums of rows": Refusal((1, 2, 3), "Adafactor cannot run on shards", optimizer="Adafactor"),
     "sparse": Refusal((2, 3), "sparse", kind="sparse"),
