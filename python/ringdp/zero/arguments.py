@@ -33,7 +33,6 @@ def check_overlap(overlap_with_ddp: bool, wrapper: Any | None) -> None:
             f"ZeroOptimizer: overlap_with_ddp=True at stage {stage}: gradients are whole there until step(). Wrap the "
             "model in ringdp.DistributedDataParallel with zero_stage=2, or leave it out"
         )
-    _refuse_with_leaves("overlap_with_ddp=True", wrapper)
     if wrapper.find_unused_parameters or wrapper.static_graph:
         raise ValueError(
             "ZeroOptimizer: overlap_with_ddp=True with find_unused_parameters or static_graph: which parameters are "
@@ -52,7 +51,6 @@ def check_gather(gather: str, wrapper: Any | None) -> None:
             'ZeroOptimizer: gather="forward" without a ringdp.DistributedDataParallel of zero_stage=1 or 2: the '
             "modules of its model wait for their parameters. Wrap the model, or leave gather out"
         )
-    _refuse_with_leaves('gather="forward"', wrapper)
     if wrapper.zero_stage > 2:
         raise ValueError(
             f'ZeroOptimizer: gather="forward" at stage {wrapper.zero_stage}, which gathers every unit for its forward '
@@ -65,12 +63,15 @@ def check_gather(gather: str, wrapper: Any | None) -> None:
             raise NotImplementedError(f'ZeroOptimizer: gather="forward": {where} {reason}. Or leave it out')
 
 
-def _refuse_with_leaves(what: str, wrapper: Any) -> None:
-    if wrapper.reducer.leaf_steps is not None:
-        raise NotImplementedError(
-            f"ZeroOptimizer: {what} over a wrapper with micro_batches={wrapper.reducer.leaf_steps.micro_batches}: it "
-            "is for passes that all ranks run: leave it out"
-        )
+def check_leaves(overlap_with_ddp: bool, gather: str, wrapper: Any | None) -> None:
+    """NotImplementedError if a wrapper with micro_batches is to step or gather inside passes."""
+    leaf_steps = wrapper.reducer.leaf_steps if wrapper is not None else None
+    for what, asked in (("overlap_with_ddp=True", overlap_with_ddp), ('gather="forward"', gather == "forward")):
+        if asked and leaf_steps is not None:
+            raise NotImplementedError(
+                f"ZeroOptimizer: {what} over a wrapper with micro_batches={leaf_steps.micro_batches}: it is for passes "
+                "that all ranks run: leave it out"
+            )
 
 
 def check_group(param_group: dict[str, Any], wrapper: Any | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ringdp.zero.arguments import (
     check_choices,
     check_gather,
     check_group,
+    check_leaves,
     check_overlap,
     check_parameters,
     group_for,
@@ -90,6 +91,7 @@ class ZeroOptimizer(Optimizer):
         self._unstepped: dict[int, dict[str, Any]] = {}  # loaded state of parameters that no rank steps
         check_overlap(overlap_with_ddp, self._wrapper)
         check_gather(gather, self._wrapper)
+        check_leaves(overlap_with_ddp, gather, self._wrapper)
         self._start()
         self._gathers_in_flight = GathersInForward(self._wrapper.module) if gather == "forward" else InFlightGathers()
         self._stepping = self._steps_in_backward() if overlap_with_ddp else self._whole_step()
