@@ -233,18 +233,21 @@ def test_an_empty_table_has_nothing_to_blame():
 
 
 def sleep_and_train(steps, where, who, nap):
-    """`who(rank, step)` naps in `where`."""
+    """Rank `who` naps in `where`, at least as long as two steps of a busy machine; -1: all ranks do, in turn."""
     import ringdp
     import torch
     import torch.distributed as dist
 
     torch.manual_seed(0)
     rank = dist.get_rank()
-    step = [0]
+    step, ended = [0], [float("inf")]
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 8))
 
     def maybe(place):
-        if place == where and (rank == who if who >= 0 else step[0] % dist.get_world_size() == rank):
+        if place == where and who == rank:
+            time.sleep(max(nap, 2 * (time.monotonic() - ended[0])))
+            ended[0] = time.monotonic()
+        elif place == where and who < 0 and step[0] % dist.get_world_size() == rank:
             time.sleep(nap)
 
     model[0].register_full_backward_hook(lambda *_: maybe("compute"))
