@@ -11,7 +11,7 @@ PACKAGES := 'setuptools>=70' 'wheel>=0.43' 'ninja>=1.11' 'cmake>=3.24' 'numpy>=1
             'pytest-xdist>=3.5' 'coverage>=7.10' 'expecttest>=0.2' 'rich>=13' 'matplotlib>=3.7' \
             'clang-format==14.0.6' 'ruff==0.17.6'
 # Trainers that some tests run ringdp under; those tests are skipped where pip cannot get them.
-INTEGRATIONS := 'lightning>=2.4' 'accelerate>=1.0'
+INTEGRATIONS := 'lightning>=2.4' 'accelerate>=1.0' 'transformers>=5.0'
 # What operates the pages in a browser; likewise.
 BROWSING := 'selenium>=4.15' 'axe-selenium-python>=2.1.6'
 # What builds the documentation site; only `make docs` installs it, and its test is skipped without it.
@@ -122,7 +122,7 @@ $(PACKAGES_STAMP): | $(MACHINE)
 
 $(INTEGRATIONS_STAMP): | $(PACKAGES_STAMP)
 	@$(PY) -m pip install -q $(PIP_ARGS) $(TORCH) $(INTEGRATIONS) > $(BUILD)/integrations.log 2>&1 || \
-	  echo "ringdp: no lightning or accelerate from here (build/integrations.log): their tests will be skipped"
+	  echo "ringdp: no lightning, accelerate or transformers from here (build/integrations.log): their tests will be skipped"
 	@$(PY) -m pip install -q $(PIP_ARGS) $(BROWSING) > $(BUILD)/browsing.log 2>&1 || \
 	  echo "ringdp: no selenium from here (build/browsing.log): the tests of pages in a browser will be skipped"
 	@touch $@

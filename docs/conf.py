@@ -29,7 +29,8 @@ include_patterns = [
 ]
 exclude_patterns = [".*", "build", "python", "tests", "shared", "benchmarks/results"]
 PAGES = {
-    "Guides": "install launch multi-host support ddp zero checkpoint shared-memory devices wire-types tools tuning",
+    "Guides": "install launch trainers multi-host support "
+    "ddp zero checkpoint shared-memory devices wire-types tools tuning",
     "Background": "numerics errors footguns errata security limits why-synchronous",
     "Reference": "api settings index",
 }
@@ -42,6 +43,7 @@ html_theme = "furo"
 html_title = f"ringdp {version}"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+autodoc_mock_imports = ["lightning", "transformers"]
 
 
 def add_contents(app: Sphinx, name: str, source: list[str]) -> None:

@@ -1,6 +1,7 @@
 """The code in docs/*.md as values: what to run, on how many ranks, and what it must print.
 
     ```python ranks=2             runs on 2 ranks of one group, after the preamble of index.md (default: 1 rank)
+    ```python needs=lightning     skipped where this package is not installed
     ```python ranks=2 fresh ...   in a group of its own, which it may break; `timeout=2`: its seconds; others: settings
     ```output                     what rank 0 prints, or the error it ends with; right after its snippet
     ```output rank=1              the same of another rank; `stderr`: lines that are in its stderr
@@ -26,6 +27,7 @@ DOCS = ROOT / "docs"
 LANGUAGES = ("python", "output", "sh", "text")
 _FENCE = re.compile(r"^```(\S*)(.*)$")
 _NUMBERS = ("ranks", "timeout", "rank")
+_NEEDS = "needs"
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,13 @@ class Block:
     def settings(self) -> dict[str, str]:
         """RINGDP_ settings of a fresh group."""
         pairs = (word.partition("=") for word in self.words if "=" in word)
-        return {name: value for name, _, value in pairs if name not in _NUMBERS}
+        return {name: value for name, _, value in pairs if name not in (*_NUMBERS, _NEEDS)}
+
+    @property
+    def missing(self) -> str:
+        """The package of `needs=` that is not installed, or ""."""
+        needed = (word.partition("=")[2] for word in self.words if word.startswith(f"{_NEEDS}="))
+        return next((package for package in needed if importlib.util.find_spec(package) is None), "")
 
 
 def blocks_of(page: str, text: str) -> Iterator[Block]:

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from ringdp.checkpoint.holder import BUFFER, MASTER, OF_MODULES, OPTIMIZER, PARAMETER, HasHolder, Holder
 from ringdp.checkpoint.optimizer_state import Groups, Stepped, say_left_out
 from ringdp.checkpoint.piece import CheckpointError, Piece, Spec, Stretch, dtype_name, spec_of, whole
+from ringdp.innermost import innermost
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -205,6 +206,8 @@ def holder_of(model: nn.Module | Holder, optimizer: Optimizer | HasHolder | Hold
     saves_buffers = rank == 0
     if optimizer is None:
         return ModuleHolder(model, saves_buffers=saves_buffers)
+    if isinstance(optimizer, Optimizer):
+        optimizer = innermost(optimizer)
     sharded = isinstance(optimizer, (Holder, HasHolder))
     module = ModuleHolder(model, parameters=not sharded, saves_buffers=saves_buffers)
     return Combined(module, _optimizer_holder(optimizer, model))

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from ringdp.ddp.timeline import StepTimes
 from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.innermost import innermost
 from ringdp.tools.pages.run_file import IN_FORMULA
 from ringdp.tools.planner.fake_memory import CannotCount, held_bytes
 from ringdp.tools.planner.preflight import preflight
@@ -116,13 +117,13 @@ class RunLog:
             raise TypeError(f"RunLog: {type(ddp).__name__} is not a DistributedDataParallel of ringdp or of torch")
         if not 0 < items_per_step < math.inf:
             raise ValueError(f"RunLog: items_per_step={items_per_step!r}, must be a number above 0")
-        self._ddp, self._optimizer = ddp, optimizer
+        self._ddp, self._optimizer = ddp, innermost(optimizer)
         self._items, self._unit, self._settings = items_per_step, unit, dict(settings or {})
         self._history = History()
         self._pending: list[torch.Tensor | float] = []
         self._memory: Memory | None = None
         self._origin = origin()
-        optimizer.register_step_post_hook(self._count_memory)
+        self._optimizer.register_step_post_hook(self._count_memory)
         self._step_seen = self._step_now()
         self.leave_out()
 

@@ -22,6 +22,8 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from ringdp.innermost import innermost
+
 Loss = Callable[[Callable[..., Any], Any], Tensor]
 
 
@@ -153,6 +155,7 @@ def maker_of(optimizer: Optimizer | Maker) -> Maker:
     """What makes such an optimizer: a class or function as it is, of an instance its class with the same settings."""
     if not isinstance(optimizer, Optimizer):
         return optimizer
+    optimizer = innermost(optimizer)
     kind = type(optimizer)
     accepted = inspect.signature(kind.__init__).parameters
     settings = {name: value for name, value in optimizer.defaults.items() if name in accepted}

@@ -28,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ringdp import _native
 from ringdp.ddp.modes import ring_options
+from ringdp.innermost import innermost
 from ringdp.text.units import counted, names
 from ringdp.tools.attach.finding import Finding
 from ringdp.tools.observe.prometheus import serve_if_asked
@@ -108,7 +109,7 @@ class Watch:
 
     def __init__(self, model: torch.nn.Module, optimizer: Optimizer | None, repeat_minutes: float, budget: float):
         self._model = weakref.ref(model)
-        self._optimizer = weakref.ref(_innermost(optimizer)) if optimizer is not None else None
+        self._optimizer = weakref.ref(innermost(optimizer)) if optimizer is not None else None
         self._parameters = {id(parameter) for parameter in model.parameters()}
         is_wrapped = isinstance(model, DistributedDataParallel)
         group = model.process_group if is_wrapped else dist.group.WORLD
@@ -370,13 +371,6 @@ class _Post:
         if silent := before - self.expected:
             ranks = names(self._ranks[rank] for rank in silent)
             log.warning("ringdp.watch: %s: nothing to compare with: no ringdp.watch of this model there", ranks)
-
-
-def _innermost(optimizer: Optimizer) -> Optimizer:
-    """Trainers put optimizers into classes of their own, whose step() calls that of torch's."""
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
-        optimizer = inner
-    return optimizer
 
 
 @functools.cache
