@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from forked import run_forked, without_settings
 from jobs import Job
 from namespaces import Network, why_impossible
@@ -102,6 +103,15 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 def stand_in() -> str:
     """The library of a device of host threads; compiled as far as something changed."""
     return built()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """One intra-op thread, as every rank has: bits can be compared, and small kernels do not fight for cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

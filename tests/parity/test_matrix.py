@@ -18,6 +18,7 @@ from ringdp.ddp.wrapper import DistributedDataParallel
 from torch import nn
 from training import BUCKETS, MODELS, STEPS, Cell, cells_between_hosts, in_one_process, on_this_rank
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 RANKS = (2, 3, 4, 8)
 PATHS = ("shm", "tcp", "gloo")
 PROGRAM = Path(training.__file__)
@@ -72,15 +73,6 @@ def test_the_premise_holds_here():
 def test_the_slice_has_every_value():
     cells = [(c.values[0], c.values[1], *vars(c.values[2]).values()) for c in CELLS if not c.marks]
     assert [len(set(axis)) for axis in zip(*cells, strict=True)] == [4, 3, 5, 3, 2]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As the ranks."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def gradient_of_64(ranks: int) -> torch.Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch import multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 5
 SEEDS = [11, 12, 13]
 
@@ -63,14 +64,6 @@ def by_hand(ranks: int, steps: int, loss_of: Callable[..., Tensor] = loss_of) ->
             parameter.grad = grads[name] / ranks if name in grads else None
         optimizer.step()
     return model
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])

@@ -13,6 +13,7 @@ from ranks import BACKENDS, HERE
 from ringdp.ddp.wrapper import DistributedDataParallel
 from torch import nn
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 reference = cache(in_one_process)
 
 
@@ -24,14 +25,6 @@ def trained(cell: dict[str, Any]) -> str:
 def different(world: Any, wanted: list[tuple[dict[str, Any], str]]) -> list[str]:
     """The cells in which a rank does not end with the hash that is wanted; each has the whole time limit."""
     return [str(cell) for cell, want in wanted if world.run(trained, cell) != [want] * world.size]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(

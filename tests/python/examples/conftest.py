@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
 from ranks import HERE, World, values_of
 from ringdp.examples.train_gpt import Options, parse_options
@@ -26,12 +25,8 @@ TINY = ["--quick", "--dim", "16", "--layers", "1", "--seq", "16", "--dropout", "
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """One intra-op thread, as every rank has: bits can be compared, and small kernels do not fight for cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def as_on_ranks(one_thread: None) -> None:
+    """What runs in this process has the bits of ranks."""
 
 
 @pytest.fixture

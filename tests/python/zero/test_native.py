@@ -13,6 +13,8 @@ from ringdp import _native
 from ringdp.zero import native
 from ringdp.zero.element_wise import ELEMENT_WISE, check_class, is_number, is_per_element
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def classes_of_torch() -> dict[str, type[torch.optim.Optimizer]]:
     found = inspect.getmembers(torch.optim, inspect.isclass)
@@ -106,14 +108,6 @@ def by_torch(kind: str, given: dict, steps: int, dtype: torch.dtype) -> tuple[to
         whole.grad = gradient_of(step).to(dtype)
         optimizer.step()
     return whole, optimizer.state[whole]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
