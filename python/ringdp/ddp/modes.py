@@ -17,8 +17,6 @@ _SIGNATURE = inspect.signature(DistributedDataParallel.__init__)
 STOCK_ARGUMENTS = tuple(_SIGNATURE.parameters)[1:]
 _MIXED_PRECISION = "mixed_precision"  # its text has the dtypes
 _WHOLE_GRADIENTS = ("delay_all_reduce_named_params", "skip_all_reduce_unused_params", "mixed_precision")
-# What would make the result depend on which rank runs what, or is not there for micro_batches.
-_NOT_WITH_LEAVES = ("delay_all_reduce_named_params", "skip_all_reduce_unused_params", "mixed_precision", "static_graph")
 _KEPT_BUFFERS = ("broadcast_buffers", "forward_sync_buffers")
 _OF_ONE_RANK = ("device_ids", "output_device")  # need not be equal
 
@@ -151,13 +149,14 @@ def _refuse_with_shards(arguments: dict[str, Any], zero_stage: int) -> None:
 
 
 def _refuse_with_leaves(module: torch.nn.Module, arguments: dict[str, Any], micro_batches: int) -> None:
-    for name in (*_NOT_WITH_LEAVES, *_KEPT_BUFFERS):
-        value = arguments.get(name)
-        if value is False if name in _KEPT_BUFFERS else value:
-            why = "buffers are those that micro-batch 0 leaves" if name in _KEPT_BUFFERS else "it is not there yet"
-            raise NotImplementedError(
-                f"DistributedDataParallel: {name}={value!r} with micro_batches={micro_batches}: {why}; leave it out"
-            )
+    refused = [(name, "it is not there yet") for name in (*_WHOLE_GRADIENTS, "static_graph") if arguments.get(name)]
+    kept = [name for name in _KEPT_BUFFERS if arguments.get(name) is False]
+    refused += [(name, "buffers are those that micro-batch 0 leaves") for name in kept]
+    for name, why in refused:
+        raise NotImplementedError(
+            f"DistributedDataParallel: {name}={arguments[name]!r} with micro_batches={micro_batches}: {why}; "
+            "leave it out"
+        )
     for name, layer in module.named_modules():
         if isinstance(layer, torch.nn.SyncBatchNorm) or getattr(layer, "sparse", False) is True:
             kind = type(layer).__name__

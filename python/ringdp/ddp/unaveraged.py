@@ -39,7 +39,8 @@ def _before_step(
     """Before every step of every optimizer. The gradients of a step with a closure are there when that has ended."""
     if torch.compiler.is_compiling():
         return None
-    closure = kwargs["closure"] if kwargs.get("closure") is not None else next(iter(args[1:]), None)
+    by_place = len(args) > 1
+    closure = args[1] if by_place else kwargs.get("closure")
     if not callable(closure):
         check(optimizer)
         return None
@@ -49,9 +50,9 @@ def _before_step(
         check(optimizer)
         return loss
 
-    if "closure" in kwargs:
-        return args, {**kwargs, "closure": checked}
-    return (args[0], checked, *args[2:]), kwargs
+    if by_place:
+        return (args[0], checked, *args[2:]), kwargs
+    return args, {**kwargs, "closure": checked}
 
 
 def check(optimizer: Optimizer) -> None:
