@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/dtype.h"
 #include "kernels/fold.h"
 #include "kernels/fold_tree.h"
@@ -55,6 +56,18 @@ Kernel pick_avx512_kernel(const KernelKey& key);
 
 // `fold` on chosen kernels: what the tests of one instruction set call.
 void fold_with(KernelPicker pick, const FoldArgs& args);
+
+constexpr int64_t kMaxElementBytes = 8;  // of what a kernel folds
+
+// Complex numbers as twice as many real ones, whose sums they are; other arguments as they are.
+template <class Args>
+Args in_reals(Args args) {
+  if (args.dtype == DType::kC64 || args.dtype == DType::kC128) {
+    args.dtype = args.dtype == DType::kC64 ? DType::kF32 : DType::kF64;
+    args.count = checked_mul(args.count, 2);
+  }
+  return args;
+}
 
 // --- fold_tree ---
 // Kernels of perfect trees of 2, 4, 8 or 16 sources, all raw (the type of the tensors) or all wide, into one

@@ -12,7 +12,6 @@ namespace ringdp::kernels {
 namespace {
 
 constexpr int64_t kCopyBlockBytes = 32 << 10;  // one source for several destinations stays in cache
-constexpr int64_t kMaxElementBytes = 8;
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kInvalidArgument, "fold: " + what); }
 
@@ -43,10 +42,8 @@ void check(const FoldArgs& args) {
 
 // The same fold with the dtype of a kernel.
 FoldArgs in_numbers(FoldArgs args) {
-  if (args.dtype == DType::kC64 || args.dtype == DType::kC128) {
-    args.dtype = args.dtype == DType::kC64 ? DType::kF32 : DType::kF64;
-    args.count = checked_mul(args.count, 2);
-  } else if (args.dtype == DType::kBool) {
+  args = in_reals(args);
+  if (args.dtype == DType::kBool) {
     args.dtype = DType::kU8;  // of values 0 and 1
     if (args.op == ReduceOp::kSum) args.op = ReduceOp::kMax;
     if (args.op == ReduceOp::kProduct) args.op = ReduceOp::kMin;

@@ -6,14 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/error.h"
 #include "kernels/dispatch.h"
 
 namespace ringdp::kernels {
 namespace {
 
-constexpr int kMaxElementBytes = 8;
 constexpr int64_t kTreeBlockBytes = 16 << 10;  // long enough for prefetchers, and a few of them stay in cache
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kInvalidArgument, "fold_tree: " + what); }
@@ -194,19 +192,10 @@ class TreeFolder {
   int taken_blocks_ = 0, most_blocks_ = 0;
 };
 
-// The parts of complex numbers are added up each by itself.
-TreeArgs in_numbers(TreeArgs args) {
-  if (args.dtype == DType::kC64 || args.dtype == DType::kC128) {
-    args.dtype = args.dtype == DType::kC64 ? DType::kF32 : DType::kF64;
-    args.count = checked_mul(args.count, 2);
-  }
-  return args;
-}
-
 }  // namespace
 
 void fold_tree_with(const InstructionSet& set, const TreeArgs& asked) {
-  const TreeArgs args = in_numbers(asked);
+  const TreeArgs args = in_reals(asked);
   check(args);
   TreeFolder folder(set, args);
   if (args.count > 0) folder.run();
