@@ -19,8 +19,7 @@ void Reducer::prepare_for_forward() {
     refuse("DistributedDataParallel: " + came_late(names_[*index]));
   }
   ++timeline_.step;
-  timeline_.forward = now_ns();
-  record(trace::Kind::kForward, timeline_.forward);
+  mark(timeline_.forward, trace::Kind::kForward, now_ns());
 }
 
 void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
@@ -173,8 +172,7 @@ void Reducer::copy_waiting(Bucket& bucket) {
 
 void Reducer::bucket_ready(size_t number) {
   copy_waiting(buckets_[number]);
-  timeline_.buckets[number].ready = now_ns();
-  record(trace::Kind::kReady, timeline_.buckets[number].ready, static_cast<int>(number));
+  mark(timeline_.buckets[number].ready, trace::Kind::kReady, now_ns(), static_cast<int>(number));
   if (number != next_) return;  // not its turn: ranks launch in the same order
   for (; next_ < buckets_.size() && buckets_[next_].pending == 0; ++next_) {
     if (!options_.overlap) continue;
@@ -187,8 +185,7 @@ void Reducer::launch(size_t number) {
   const Bucket& bucket = buckets_[number];
   const auto is_unused = [&](size_t index) { return std::count(unused_.begin(), unused_.end(), index) > 0; };
   if (options_.skip_unused && std::all_of(bucket.indices.begin(), bucket.indices.end(), is_unused)) return;
-  timeline_.buckets[number].launched = now_ns();
-  record(trace::Kind::kLaunched, timeline_.buckets[number].launched, static_cast<int>(number));
+  mark(timeline_.buckets[number].launched, trace::Kind::kLaunched, now_ns(), static_cast<int>(number));
   running_[number] = for_bucket(number, [&] {
     return start(bucket, bucket.memory, number,
                  carries_digests(bucket) ? drift_->take(number, bucket, bucket.memory) : nullptr);
@@ -213,8 +210,7 @@ void Reducer::finish_bucket(size_t number) {
   Bucket& bucket = buckets_[number];
   if (auto running = std::move(running_[number])) {
     const at::Tensor result = for_bucket(number, [&] { return running->finish(); });
-    timeline_.buckets[number].done = running->ended_ns();
-    record(trace::Kind::kDone, timeline_.buckets[number].done, static_cast<int>(number));
+    mark(timeline_.buckets[number].done, trace::Kind::kDone, running->ended_ns(), static_cast<int>(number));
     if (drift_) drift_->check(number, bucket, result, timeline_.step, *group_);
     bucket.sharded ? take_part(number, result) : write_back(bucket, result);
   }
@@ -274,8 +270,7 @@ void Reducer::finish() {
   const auto forget_divisor = c10::make_scope_exit([this] { divisor_.reset(); });
   expecting_ = unfinished_ = false;
   shared_allocation_.reset();
-  timeline_.computed = now_ns();
-  record(trace::Kind::kComputed, timeline_.computed);
+  mark(timeline_.computed, trace::Kind::kComputed, now_ns());
   start_usage();
   for (size_t number = 0; number < buckets_.size(); ++number) {
     if (!options_.overlap) launch(number);
@@ -289,8 +284,7 @@ void Reducer::finish() {
   static_graph_known_ = static_graph_;
   arrival_ = readiness_.order();
   complete_arrival();
-  timeline_.finished = now_ns();
-  record(trace::Kind::kStepped, timeline_.finished);
+  mark(timeline_.finished, trace::Kind::kStepped, now_ns());
 }
 
 void Reducer::start_usage() {
@@ -373,16 +367,14 @@ void Reducer::average_leaves(const std::vector<std::vector<int>>& leaves, const 
   check_laid_out();
   ++timeline_.step;
   timeline_.begin_backward(now_ns(), buckets_.size());
-  timeline_.forward = timeline_.computed = timeline_.backward;
-  record(trace::Kind::kComputed, timeline_.computed);
+  timeline_.forward = timeline_.backward;
+  mark(timeline_.computed, trace::Kind::kComputed, timeline_.backward);
   const auto launched = [&](size_t number) {
     timeline_.buckets[number].ready = timeline_.computed;
-    timeline_.buckets[number].launched = now_ns();
-    record(trace::Kind::kLaunched, timeline_.buckets[number].launched, static_cast<int>(number));
+    mark(timeline_.buckets[number].launched, trace::Kind::kLaunched, now_ns(), static_cast<int>(number));
   };
   const auto done = [&](size_t number) {
-    timeline_.buckets[number].done = now_ns();
-    record(trace::Kind::kDone, timeline_.buckets[number].done, static_cast<int>(number));
+    mark(timeline_.buckets[number].done, trace::Kind::kDone, now_ns(), static_cast<int>(number));
   };
   const std::vector<at::Tensor> means = leaf_sums_.average(group_, buckets_, leaves, divisor, launched, done);
   for (size_t number = 0; number < buckets_.size(); ++number) {
@@ -401,8 +393,7 @@ void Reducer::average_leaves(const std::vector<std::vector<int>>& leaves, const 
   if (sharded()) used_ = used;
   unaveraged_.mark_averaged(parameters_);
   launched_ = static_cast<int64_t>(buckets_.size());
-  timeline_.finished = now_ns();
-  record(trace::Kind::kStepped, timeline_.finished);
+  mark(timeline_.finished, trace::Kind::kStepped, now_ns());
 }
 
 void Reducer::drop_leaves() {

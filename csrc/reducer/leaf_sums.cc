@@ -64,10 +64,10 @@ void add_up(const std::vector<at::Tensor>& parts, const AddProgram& program, Sca
 }
 
 // One bucket whose shards travel.
-class Exchange {
+class RootExchange {
  public:
-  Exchange(const LeafSums::GroupPtr& group, const Bucket& bucket, const std::vector<std::vector<LeafNode>>& roots,
-           const std::vector<at::Tensor>& own_roots)
+  RootExchange(const LeafSums::GroupPtr& group, const Bucket& bucket, const std::vector<std::vector<LeafNode>>& roots,
+               const std::vector<at::Tensor>& own_roots)
       : group_(group), bucket_(bucket), shard_(reals(bucket) / group->getSize()) {
     std::vector<int64_t> to_lengths;
     int64_t bytes = 0;
@@ -85,8 +85,8 @@ class Exchange {
     shuffle_ = backend::exchange_parts(*group_, arrived_, sent_, std::move(to_lengths), std::move(from_lengths));
   }
 
-  // Adds up what has arrived and starts to gather it, if every rank is to have it.
-  void fold(int micro_batches, double divisor) {
+  // Adds up what has arrived, by the program of all roots, and starts to gather it, if every rank is to have it.
+  void fold(const AddProgram& program, double divisor) {
     shuffle_->wait();
     sent_.reset();
     std::vector<at::Tensor> parts;
@@ -97,7 +97,7 @@ class Exchange {
       at += bytes;
     }
     mean_ = at::empty({shard_}, bucket_.options.dtype(real_type(bucket_)));
-    add_up(parts, plan::add_program({0, micro_batches}, roots_), real_type(bucket_), mean_, divisor);
+    add_up(parts, program, real_type(bucket_), mean_, divisor);
     arrived_.reset();
     if (bucket_.sharded) return;
     whole_ = at::empty({reals(bucket_)}, mean_.options());
@@ -192,18 +192,21 @@ std::vector<at::Tensor> LeafSums::average(const GroupPtr& group, const std::vect
                                           const std::function<void(size_t)>& launched,
                                           const std::function<void(size_t)>& done) {
   std::vector<std::vector<LeafNode>> roots;
+  std::vector<LeafNode> all_roots;
   for (const auto& of_rank : leaves) {
     roots.push_back(backend::guarded([&] { return plan::roots_of(micro_batches_, of_rank); }));
+    all_roots.insert(all_roots.end(), roots.back().begin(), roots.back().end());
   }
+  const AddProgram program = backend::guarded([&] { return plan::add_program({0, micro_batches_}, all_roots); });
   held_.resize(buckets.size());
-  std::vector<std::unique_ptr<Exchange>> running(buckets.size());
+  std::vector<std::unique_ptr<RootExchange>> running(buckets.size());
   const auto start = [&](size_t number) {
     std::vector<Sum> own = std::move(held_[number]);
     std::sort(own.begin(), own.end(), [](const Sum& a, const Sum& b) { return a.node < b.node; });
     std::vector<at::Tensor> tensors;
     for (const Sum& sum : own) tensors.push_back(sum.flat);
     launched(number);
-    running[number] = std::make_unique<Exchange>(group, buckets[number], roots, tensors);
+    running[number] = std::make_unique<RootExchange>(group, buckets[number], roots, tensors);
   };
   std::vector<size_t> numbers;
   for (size_t number = 0; number < buckets.size(); ++number) {
@@ -212,7 +215,7 @@ std::vector<at::Tensor> LeafSums::average(const GroupPtr& group, const std::vect
   if (!numbers.empty()) start(numbers.front());
   for (size_t i = 0; i < numbers.size(); ++i) {  // one bucket travels while another one is added up
     if (i + 1 < numbers.size()) start(numbers[i + 1]);
-    running[numbers[i]]->fold(micro_batches_, divisor);
+    running[numbers[i]]->fold(program, divisor);
   }
   std::vector<at::Tensor> means(buckets.size());
   for (size_t number = 0; number < buckets.size(); ++number) {

@@ -268,6 +268,11 @@ std::vector<Reducer::BucketInfo> Reducer::buckets() const {
   return all;
 }
 
+void Reducer::mark(int64_t& at, trace::Kind kind, int64_t time_ns, int bucket) {
+  at = time_ns;
+  record(kind, time_ns, bucket);
+}
+
 void Reducer::record(trace::Kind kind, int64_t time_ns, int bucket) const {
   trace::Event event;
   event.kind = kind;

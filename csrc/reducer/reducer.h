@@ -186,6 +186,8 @@ class Reducer {
   void complete_arrival();  // appends the gradients that did not arrive, in bucket order
   void check_carries_digests() const;
   void record(trace::Kind kind, int64_t time_ns, int bucket = -1) const;
+  // `at` of the timeline is now `time_ns`; recorded, too.
+  void mark(int64_t& at, trace::Kind kind, int64_t time_ns, int bucket = -1);
 
   // backward.cc; the lock is held
   void start_shared_allocation();
