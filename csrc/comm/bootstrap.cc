@@ -244,8 +244,7 @@ Mesh bootstrap(StoreExchange& store_exchange, const Settings& wanted, const Host
     peer.why = choice.why;
     if (choice.via == Via::kTcp) over_tcp.push_back(peer.rank);
   }
-  const bool one_host = std::all_of(mesh.peers.begin(), mesh.peers.end(), [](const Peer& p) { return p.same_host; });
-  if (!over_tcp.empty()) attach_tcp(mesh, exchange_tcp(session, over_tcp, one_host));
+  if (!over_tcp.empty()) attach_tcp(mesh, exchange_tcp(session, over_tcp, mesh.is_on_one_host()));
   return mesh;
 }
 
@@ -271,6 +270,10 @@ Mesh connect_by(const std::function<HostIdentity()>& who, transport::Store& stor
 }
 
 }  // namespace
+
+bool Mesh::is_on_one_host() const {
+  return std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return peer.same_host; });
+}
 
 Mesh connect(transport::Store& store, int rank, int world, const Settings& settings,
              const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses) {

@@ -256,9 +256,8 @@ std::string Group::description() const {
     if (peer.rank != config_.rank) text += name_of_peer(peer.rank) + ": " + peer.why + "\n";
   }
   if (!mesh_.address.empty()) text += "TCP bound to " + mesh_.address + "\n";
-  const bool one_host = std::all_of(mesh_.peers.begin(), mesh_.peers.end(), [](const Peer& p) { return p.same_host; });
   const std::string cap = transport::SendWindow::describe_cap(transport::largest_send_buffer());
-  if (!one_host && !cap.empty()) text += cap + "\n";
+  if (!mesh_.is_on_one_host() && !cap.empty()) text += cap + "\n";
   return text + plans_.description();
 }
 
