@@ -21,6 +21,11 @@ struct LoggingRuntime {
   comm::Runtime runtime;
 };
 
+OfThisProcess<LoggingRuntime>& runtimes() {
+  static OfThisProcess<LoggingRuntime> instance;
+  return instance;
+}
+
 OfThisProcess<Completion>& completions() {
   static OfThisProcess<Completion> instance;
   return instance;
@@ -42,10 +47,7 @@ thread_local Completion* running_here = nullptr;  // whose thread this is
 
 }  // namespace
 
-comm::Runtime& runtime() {
-  static OfThisProcess<LoggingRuntime> instance;
-  return instance.get().runtime;
-}
+comm::Runtime& runtime() { return runtimes().get().runtime; }
 
 Completion& completion() { return completions().get().for_caller(); }
 
@@ -75,6 +77,7 @@ void leave_all() {
   constexpr auto kPatience = std::chrono::seconds(1);
   ending_thread = ::gettid();
   leave_groups();
+  if (LoggingRuntime* const known = runtimes().known()) known->runtime.engine.end(Deadline::after(kPatience));
   if (Completion* const known = completions().known()) known->end(Deadline::after(kPatience));
 }
 

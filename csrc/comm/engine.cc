@@ -93,10 +93,19 @@ bool Engine::wait(const std::function<bool()>& done, Deadline deadline) {
   return done();
 }
 
+void Engine::end(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  ended_ = true;
+  while (driving_ && !deadline.passed()) {
+    doorbell_.ring();
+    changed_.wait_until(lock, earlier(deadline, Deadline::after(std::chrono::seconds(1))).at());
+  }
+}
+
 void Engine::progress_loop() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    kicked_.wait(lock, [this] { return stop_ || (kick_ && !driving_); });
+    kicked_.wait(lock, [this] { return stop_ || (kick_ && !driving_ && !ended_); });
     if (stop_) return;
     kick_ = false;
     driving_ = true;

@@ -57,6 +57,9 @@ class Engine {
   void kick();      // there is work that no thread may be waiting for: wakes the progress thread
   void announce();  // work has finished: waiters check again
   bool any_active();
+  // When the process ends: waits until no thread drives, but not beyond the deadline. From then on only a caller of
+  // wait() drives: what a driver frees may be Python's, which other threads must not touch once Python is finalized.
+  void end(Deadline deadline);
 
  private:
   using Groups = std::vector<std::shared_ptr<Drivable>>;
@@ -74,6 +77,7 @@ class Engine {
   int waiters_ = 0;
   bool driving_ = false;
   bool kick_ = false;
+  bool ended_ = false;
   bool stop_ = false;
   std::thread progress_;
 };

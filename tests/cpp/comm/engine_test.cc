@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
 
 #include "base/threads.h"
 #include "transport/shm/local_arenas.h"
@@ -104,6 +107,47 @@ TEST(Engine, RemovedWorkIsNotDriven) {
   engine.add(other);
   EXPECT_TRUE(engine.wait([&] { return other->left_ == 0; }, unhung()));
   EXPECT_EQ(gone->left_, 1);
+}
+
+// Stays in advance() until it is let go; knows which threads were there.
+class Held : public Fake {
+ public:
+  explicit Held(bool free) : Fake(3), is_free_(free) {}
+  bool advance() override {
+    drivers_.push_back(std::this_thread::get_id());
+    while (!is_free_) std::this_thread::yield();
+    return Fake::advance();
+  }
+  std::atomic<bool> is_free_;
+  std::vector<std::thread::id> drivers_;
+};
+
+TEST(Engine, EndWaitsUntilTheDriverHoldsNothing) {
+  Engine engine;
+  auto work = std::make_shared<Held>(false);
+  engine.add(work);
+  engine.kick();
+  while (work.use_count() < 3) std::this_thread::yield();  // the driver has a copy of the list
+  engine.end(Deadline::after(std::chrono::milliseconds(20)));
+  EXPECT_GT(work->left_, 0) << "a deadline holds";
+  engine.remove(work.get());
+  work->is_free_ = true;
+  const std::weak_ptr<Held> seen = work;
+  work.reset();
+  engine.end(unhung());
+  EXPECT_TRUE(seen.expired());
+}
+
+TEST(Engine, AfterItsEndOnlyCallersDrive) {
+  Engine engine;
+  engine.end(unhung());
+  const auto work = std::make_shared<Held>(true);
+  engine.add(work);
+  engine.kick();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(work->left_, 3);
+  EXPECT_TRUE(engine.wait([&] { return work->left_ == 0; }, unhung()));
+  for (const auto id : work->drivers_) EXPECT_EQ(id, std::this_thread::get_id());
 }
 
 using Cores = std::vector<int>;
