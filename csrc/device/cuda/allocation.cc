@@ -1,6 +1,7 @@
 #include "device/cuda/allocation.h"
 
 #include <cstring>
+#include <exception>
 
 #include "device/cuda/driver.h"
 
@@ -46,6 +47,22 @@ void allow(CUdeviceptr address, size_t bytes, int device) {
   check("cuMemSetAccess", driver_function<decltype(&cuMemSetAccess)>("cuMemSetAccess")(address, bytes, &access, 1));
 }
 
+// Undoes all that it can, whatever fails; throws the first failure. `address` 0: nothing was reserved.
+void take_down(CUdeviceptr address, size_t bytes, bool mapped, CUmemGenericAllocationHandle physical) {
+  std::exception_ptr first;
+  const auto attempt = [&](auto undo) {
+    try {
+      undo();
+    } catch (const Failure&) {
+      if (!first) first = std::current_exception();
+    }
+  };
+  if (mapped) attempt([&] { unmap(address, bytes); });
+  if (address != 0) attempt([&] { give_back(address, bytes); });
+  attempt([&] { release(physical); });
+  if (first) std::rethrow_exception(first);
+}
+
 // Maps `physical`; takes ownership of it even when that fails.
 Allocation placed(int device, size_t bytes, CUmemGenericAllocationHandle physical) {
   CUdeviceptr address = 0;
@@ -56,17 +73,17 @@ Allocation placed(int device, size_t bytes, CUmemGenericAllocationHandle physica
     mapped = true;
     allow(address, bytes, device);
   } catch (...) {
-    if (mapped) unmap(address, bytes);
-    if (address != 0) give_back(address, bytes);
-    release(physical);
+    try {
+      take_down(address, bytes, mapped, physical);
+    } catch (const Failure&) {  // what failed first says more
+    }
     throw;
   }
   return {reinterpret_cast<char*>(address), bytes, device, true, physical};
 }
 
-bool can_be_exported(void* memory) {
+bool can_be_exported(void* memory, decltype(&cuPointerGetAttribute) ask) {
   int capable = 0;
-  const auto ask = driver_function<decltype(&cuPointerGetAttribute)>("cuPointerGetAttribute");
   return ask(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, reinterpret_cast<CUdeviceptr>(memory)) ==
              CUDA_SUCCESS &&
          capable != 0;
@@ -108,18 +125,16 @@ Allocation open_fd(int device, size_t bytes, int fd) {
 
 void free_by_fd(const Allocation& allocation) {
   const OnDevice here(allocation.device);
-  const auto address = reinterpret_cast<CUdeviceptr>(allocation.base);
-  unmap(address, allocation.bytes);
-  give_back(address, allocation.bytes);
-  release(allocation.physical);
+  take_down(reinterpret_cast<CUdeviceptr>(allocation.base), allocation.bytes, true, allocation.physical);
 }
 
 Allocation allocate_legacy(int device, size_t bytes) {
   const OnDevice here(device);
+  const auto ask = driver_function<decltype(&cuPointerGetAttribute)>("cuPointerGetAttribute");
   void* memory = nullptr;
   check("cudaMalloc(" + std::to_string(bytes) + " bytes)", cudaMalloc(&memory, bytes),
         "the device is out of memory: smaller buckets, or fewer processes on it");
-  if (can_be_exported(memory)) return {static_cast<char*>(memory), bytes, device, false, 0};
+  if (can_be_exported(memory, ask)) return {static_cast<char*>(memory), bytes, device, false, 0};
   cudaFree(memory);
   return {};
 }

@@ -25,7 +25,12 @@ void allocate(size_t bytes, void** host, void** device_address) {
         cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
         "the host is out of memory that can be pinned (ulimit -l, the container's limit)");
   std::memset(memory, 0, bytes);
-  *device_address = mapped_address(memory);
+  try {
+    *device_address = mapped_address(memory);
+  } catch (...) {
+    cudaFreeHost(memory);
+    throw;
+  }
   *host = memory;
 }
 
@@ -35,7 +40,12 @@ void map(void* host, size_t bytes, void** device_address) {
   check("cudaHostRegister(" + std::to_string(bytes) + " bytes)",
         cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
         "it must be whole pages, mapped by this process and not registered before");
-  *device_address = mapped_address(host);
+  try {
+    *device_address = mapped_address(host);
+  } catch (...) {
+    cudaHostUnregister(host);
+    throw;
+  }
 }
 
 }  // namespace

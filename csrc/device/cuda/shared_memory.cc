@@ -85,7 +85,10 @@ void* SharedMemory::allocate(int device, size_t bytes, int sharing) {
     fill_with_zeros(allocation);
     own_[allocation.base].allocation = allocation;
   } catch (...) {
-    give_back(allocation);
+    try {
+      give_back(allocation);
+    } catch (const Failure&) {  // what failed first says more
+    }
     throw;
   }
   return allocation.base;

@@ -9,11 +9,13 @@ namespace stand_in {
 
 inline thread_local cudaError_t last_error = cudaSuccess;
 
-// Host functions may call nothing, and without a device there is nothing to call.
+// Host functions may call nothing, and without a device there is nothing to call. `call`: the function, or null
+// when it says itself where it may fail.
 template <class Text>
-cudaError_t answered(Text&& text) {
+cudaError_t answered(Text&& text, const char* call = __builtin_FUNCTION()) {
   try {
     if (is_in_host_function()) throw Refusal(cudaErrorNotPermitted, "a call inside a host function");
+    fail_if_told(call);
     current_device();
     std::forward<Text>(text)();
     return cudaSuccess;
@@ -24,11 +26,13 @@ cudaError_t answered(Text&& text) {
 
 // For what takes or frees memory.
 template <class Text>
-cudaError_t answered_outside_captures(Text&& text) {
-  return answered([&] {
-    refuse_beside_captures();
-    text();
-  });
+cudaError_t answered_outside_captures(Text&& text, const char* call = __builtin_FUNCTION()) {
+  return answered(
+      [&] {
+        refuse_beside_captures();
+        text();
+      },
+      call);
 }
 
 }  // namespace stand_in

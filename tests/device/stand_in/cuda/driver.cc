@@ -123,12 +123,13 @@ VirtualMemory& virtual_memory() {
 }
 
 template <class Text>
-CUresult locked(Text text) {
-  return static_cast<CUresult>(answered([&] {
+CUresult locked(Text text, const char* call = __builtin_FUNCTION()) {
+  const auto with_lock = [&] {
     VirtualMemory& all = virtual_memory();
     const std::lock_guard lock(all.mutex);
     text(all);
-  }));
+  };
+  return static_cast<CUresult>(answered(with_lock, call));
 }
 
 void require(bool holds, const char* what) {
@@ -232,4 +233,10 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     map_at(address, bytes, -1, PROT_NONE);
     all.mapped.erase(address);
   });
+}
+
+size_t stand_in::held_virtually() {
+  VirtualMemory& all = virtual_memory();
+  const std::lock_guard lock(all.mutex);
+  return all.files.size() + all.reserved.size() + all.mapped.size();
 }

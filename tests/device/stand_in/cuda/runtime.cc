@@ -158,8 +158,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return answered([&] { destroy_stream(stream); });
 }
 
+// It fails for what was queued, which is over then.
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return answered([&] { known(stream).synchronize(); });
+  return answered(
+      [&] {
+        known(stream).synchronize();
+        fail_if_told("cudaStreamSynchronize");
+      },
+      nullptr);
 }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {

@@ -10,6 +10,8 @@ namespace stand_in {
 namespace {
 
 thread_local int device_of_thread = 0;
+thread_local int calls_until_failure = 0;  // 0: none fails
+thread_local const char* failed_call = nullptr;
 
 std::string text_of(const char* name) {
   const char* const value = std::getenv(name);
@@ -61,6 +63,12 @@ int current_device() {
   return device_of_thread;
 }
 
+void fail_if_told(const char* call) {
+  if (call == nullptr || calls_until_failure == 0 || --calls_until_failure > 0) return;
+  failed_call = call;
+  throw Refusal(cudaErrorIllegalState, "a test has this call fail");
+}
+
 }  // namespace stand_in
 
 // What tests do that the interface of libringdp_gpu.so leaves to its caller: devices, streams and captures.
@@ -73,6 +81,15 @@ void stand_in_set_device(int device) { set_device(device); }
 int stand_in_device() { return current_device(); }
 size_t stand_in_pinned_bytes() { return pinned_bytes(); }
 size_t stand_in_copied_bytes() { return copied_bytes(); }
+size_t stand_in_held() { return held_parts() + held_virtually() + created_streams(); }
+
+// The k-th call of this thread from now on fails, once; 0: none does.
+void stand_in_fail(int k) {
+  calls_until_failure = k;
+  failed_call = nullptr;
+}
+// The name of the call that failed so; null as long as none has.
+const char* stand_in_failed() { return failed_call; }
 
 Stream* stand_in_create_stream() { return create_stream(current_device()); }
 void stand_in_destroy_stream(Stream* stream) { destroy_stream(stream); }

@@ -33,4 +33,7 @@ const Machine& machine();  // throws Refusal for a value that is none
 void set_device(int device);
 int current_device();
 
+// Throws Refusal for the call of this thread that a test wants to fail. `call`: its name; null is none.
+void fail_if_told(const char* call);
+
 }  // namespace stand_in

@@ -317,4 +317,9 @@ size_t pinned_bytes() {
   return bytes;
 }
 
+size_t held_parts() {
+  const std::scoped_lock lock(memory_of_process().mutex, regions().mutex);
+  return memory_of_process().own.size() + memory_of_process().imports.size() + regions().by_host.size();
+}
+
 }  // namespace stand_in

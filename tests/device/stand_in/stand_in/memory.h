@@ -63,4 +63,9 @@ void unregister_host(void* memory);
 void* device_address_of(void* memory);  // of any byte
 size_t pinned_bytes();                  // of allocate_host
 
+// How much of what this process has taken it has not given back: allocations, imports and host memory; of virtual
+// memory handles, reservations and mappings.
+size_t held_parts();
+size_t held_virtually();
+
 }  // namespace stand_in

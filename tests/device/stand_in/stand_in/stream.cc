@@ -187,6 +187,11 @@ Stream* create_stream(int device) {
   return stream.get();
 }
 
+size_t created_streams() {
+  const std::lock_guard lock(streams().mutex);
+  return streams().created.size();
+}
+
 void destroy_stream(Stream* stream) {
   Streams& all = streams();
   const std::lock_guard lock(all.mutex);

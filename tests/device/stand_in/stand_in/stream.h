@@ -170,6 +170,7 @@ class Event {
 
 Stream* create_stream(int device);
 void destroy_stream(Stream* stream);  // what is queued still runs
+size_t created_streams();             // not destroyed so far
 // Itself, or for null the current device's own. Throws for what is no stream.
 Stream& known(Stream* stream);
 Stream& null_stream(int device);
