@@ -35,14 +35,21 @@ def compiler() -> str:
     return found
 
 
+@pytest.fixture(params=["path", "emulated"])
+def gpu(request) -> Path:
+    """The library, as it ships and with an emulated device."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture
 def pretend(compiler, tmp_path):
-    """Makes a library with NCCL's name and functions, of a version."""
+    """Makes a library with NCCL's name and functions, of a version; `result`: what they return, which is "broken"."""
 
-    def make(version: int, leave_out: str = "") -> Path:
-        lines = [
-            f"int {name}(int* v) {{ if (v) *v = {version}; return 0; }}" for name in FUNCTIONS if name != leave_out
-        ]
+    def make(version: int, leave_out: str = "", result: int = 0) -> Path:
+        said = "ncclGetErrorString"
+        numbers = [name for name in FUNCTIONS if name not in (leave_out, said)]
+        lines = [f"int {name}(int* v) {{ if (v) *v = {version}; return {result}; }}" for name in numbers]
+        lines += [f'const char* {said}(int e) {{ return "broken"; }}'] if leave_out != said else []
         folder = tmp_path / str(version)
         folder.mkdir()
         (folder / "nccl.c").write_text("\n".join(lines))
@@ -65,27 +72,32 @@ def test_all_twelve_are_looked_up():
     assert len(set(FUNCTIONS)) == len(FUNCTIONS) == 12
 
 
-def test_a_named_file_is_opened(path, pretend):
-    assert ask(path, pretend(23007))[:3] == ["0", "23007", "True"]
+def test_a_named_file_is_opened(gpu, pretend):
+    assert ask(gpu, pretend(23007))[:3] == ["0", "23007", "True"]
 
 
-def test_what_the_process_has_goes_before_what_is_named(path, pretend):
-    assert ask(path, pretend(23007), loaded=pretend(22809))[1] == "22809"
+def test_what_the_process_has_goes_before_what_is_named(gpu, pretend):
+    assert ask(gpu, pretend(23007), loaded=pretend(22809))[1] == "22809"
 
 
-def test_else_it_is_found_by_name(path, pretend):
-    assert ask(path, LD_LIBRARY_PATH=str(pretend(22907).parent))[1] == "22907"
+def test_else_it_is_found_by_name(gpu, pretend):
+    assert ask(gpu, LD_LIBRARY_PATH=str(pretend(22907).parent))[1] == "22907"
 
 
-def test_without_nccl_the_version_is_0_and_the_reason_is_said(path):
-    result, version, functions, sentence = ask(path, "/nowhere/libnccl.so")
+def test_without_nccl_the_version_is_0_and_the_reason_is_said(gpu):
+    result, version, functions, sentence = ask(gpu, "/nowhere/libnccl.so")
     assert (result, version, functions) == ("0", "0", "False")
     assert sentence.startswith("no NCCL: ") and "/nowhere/libnccl.so" in sentence and "RINGDP_NCCL" in sentence
 
 
-def test_one_that_lacks_a_function_is_refused_by_its_name(path, pretend):
-    result, version, _, sentence = ask(path, pretend(20000, leave_out="ncclCommAbort"))
+def test_one_that_lacks_a_function_is_refused_by_its_name(gpu, pretend):
+    result, version, _, sentence = ask(gpu, pretend(20000, leave_out="ncclCommAbort"))
     assert result != "0" and version == "0" and "ncclCommAbort" in sentence
+
+
+def test_one_that_does_not_know_its_version_is_refused_with_its_words(gpu, pretend):
+    result, version, functions, sentence = ask(gpu, pretend(20001, result=3))
+    assert (result, functions) == ("-1", "False") and sentence == "ncclGetVersion: broken"
 
 
 def header() -> Path | None:

@@ -71,7 +71,7 @@ class Communicator : public ::testing::Test {
     means.functions = &functions_;
     means.memory = memory_;
     means.keeps = std::exchange(keeps_, nullptr);
-    means.with_device = [](const std::function<void()>& run) { run(); };
+    means.with_device = with_device_;
     means.still_there = [this] {
       if (gone_) throw Error(ErrorKind::kPeerLost, "rank 1 is gone", 1);
     };
@@ -95,7 +95,8 @@ class Communicator : public ::testing::Test {
     while (!is_aborted()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
-  const Functions functions_ = testing::functions_with_nccl();
+  Functions functions_ = testing::functions_with_nccl();
+  std::function<void(const std::function<void()>&)> with_device_ = [](const std::function<void()>& run) { run(); };
   char memory_[64] = {};
   std::shared_ptr<const void> keeps_;
   bool gone_ = false;
@@ -117,6 +118,21 @@ TEST_F(Communicator, AGreetingThatFailsEndsIt) {
   fake_nccl.fails = "end";
   EXPECT_EQ(why_not_joined(), "Internal: NCCL: ncclGroupEnd: remote error");
   EXPECT_TRUE(fake_nccl.nothing_is_left());
+}
+
+TEST_F(Communicator, ADeviceThatFailsMeanwhileIsTheReason) {
+  with_device_ = [](const std::function<void()>&) { throw std::runtime_error("the context is gone"); };
+  EXPECT_EQ(why_not_joined(), "Internal: NCCL: the context is gone");
+  EXPECT_TRUE(fake_nccl.calls.empty());
+}
+
+TEST_F(Communicator, AStreamThatTakesNoCallIsTheReason) {
+  keeps_ = std::make_shared<int>(1);
+  const std::weak_ptr<const void> kept = keeps_;
+  functions_.call = [](void*, void (*)(void*), void*) { return testing::refuse_import(); };
+  EXPECT_EQ(why_not_joined(), "Internal: NCCL: importing is refused here");
+  EXPECT_TRUE(fake_nccl.nothing_is_left());
+  EXPECT_TRUE(kept.expired());
 }
 
 TEST_F(Communicator, WhoDoesNotComeBackIsLeftBehind) {
@@ -146,11 +162,54 @@ TEST_F(Communicator, AGroupIsClosedWhateverFailsInIt) {
   EXPECT_EQ(fake_nccl.calls, (std::vector<std::string>{"start", "send 32 to 0", "receive 32 from 2", "end"}));
 }
 
+TEST_F(Communicator, EveryFunctionThatFailsIsNamed) {
+  const auto joined = join();
+  const std::vector<std::pair<const char*, const char*>> named = {
+      {"start", "ncclGroupStart"}, {"send", "ncclSend"}, {"recv", "ncclRecv"}, {"end", "ncclGroupEnd"}};
+  for (const auto& [function, name] : named) {
+    fake_nccl.fails = function;
+    EXPECT_EQ(joined->exchange({{true, memory_, 32, 0}, {true, memory_, 32, 2}, {false, memory_, 32, 2}}, nullptr),
+              std::string(name) + ": remote error");
+  }
+}
+
+TEST_F(Communicator, NoMessagesAreNoGroup) {
+  const auto joined = join();
+  fake_nccl.calls.clear();
+  EXPECT_EQ(joined->exchange({}, nullptr), "");
+  EXPECT_TRUE(fake_nccl.calls.empty());
+}
+
 TEST_F(Communicator, AnErrorThatComesLaterIsFound) {
   const auto joined = join();
   EXPECT_EQ(joined->failure(), "");
   fake_nccl.fails = "async";
   EXPECT_EQ(joined->failure(), "remote error");
+  fake_nccl.in_progress = true;
+  EXPECT_EQ(joined->failure(), "");
+  fake_nccl.fails = "ask";
+  EXPECT_EQ(joined->failure(), "ncclCommGetAsyncError: remote error");
+}
+
+TEST_F(Communicator, AnAbortWaitsForWhoIsQueueing) {
+  const auto joined = join();
+  fake_nccl.calls.clear();
+  fake_nccl.blocks = true;
+  std::string said = "nothing";
+  std::thread queues([&] { said = joined->exchange({{true, memory_, 32, 0}}, nullptr); });
+  const auto has_begun = [] {
+    const std::lock_guard lock(fake_nccl.mutex);
+    return !fake_nccl.calls.empty();
+  };
+  while (!has_begun()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(joined->failure(), "") << "asked later";
+  std::thread aborts([&] { joined->abort(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  fake_nccl.unblock();
+  queues.join();
+  aborts.join();
+  EXPECT_EQ(said, "");
+  EXPECT_EQ(fake_nccl.calls, (std::vector<std::string>{"start", "send 32 to 0", "end", "abort"}));
 }
 
 TEST_F(Communicator, EndsOnceAndThenNothingIsQueued) {

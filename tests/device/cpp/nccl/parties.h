@@ -22,8 +22,9 @@ struct FakeNccl {
   std::vector<std::string> calls;  // "send 16 to 1", "end", ...
   std::set<rd_gpu_nccl_comm> live;
   std::set<int> refuses_rank;  // at ncclCommInitRank
-  std::string fails;           // a function's name: send, end, async
-  bool blocks = false;         // ncclCommInitRank does not come back
+  std::string fails;           // a function's name: id, start, send, recv, end, async, ask
+  bool blocks = false;         // neither ncclCommInitRank nor ncclGroupStart comes back
+  bool in_progress = false;    // what ncclCommGetAsyncError tells
   int version = 22907;
 
   void tell(const std::string& what) {
@@ -37,6 +38,11 @@ struct FakeNccl {
   bool nothing_is_left() {
     const std::lock_guard lock(mutex);
     return live.empty();
+  }
+  void start_group() {
+    std::unique_lock lock(mutex);
+    calls.push_back("start");
+    changed.wait(lock, [this] { return !blocks; });
   }
   void unblock() {
     const std::lock_guard lock(mutex);
@@ -72,7 +78,10 @@ inline const rd_gpu_nccl_functions& nccl_functions() {
     };
     f.comm_destroy = [](rd_gpu_nccl_comm comm) { return end_communicator(comm, "destroy"); };
     f.comm_abort = [](rd_gpu_nccl_comm comm) { return end_communicator(comm, "abort"); };
-    f.comm_get_async_error = [](rd_gpu_nccl_comm, int* error) { return *error = fake_nccl.result_of("async"), 0; };
+    f.comm_get_async_error = [](rd_gpu_nccl_comm, int* error) {
+      *error = fake_nccl.in_progress ? RD_GPU_NCCL_IN_PROGRESS : fake_nccl.result_of("async");
+      return fake_nccl.result_of("ask");
+    };
     f.get_error_string = [](int error) { return error == 2 ? "unhandled system error" : "remote error"; };
     f.get_last_error = [](rd_gpu_nccl_comm) { return ""; };
     f.send = [](const void*, size_t bytes, int, int peer, rd_gpu_nccl_comm, void*) {
@@ -81,9 +90,9 @@ inline const rd_gpu_nccl_functions& nccl_functions() {
     };
     f.recv = [](void*, size_t bytes, int, int peer, rd_gpu_nccl_comm, void*) {
       fake_nccl.tell("receive " + std::to_string(bytes) + " from " + std::to_string(peer));
-      return 0;
+      return fake_nccl.result_of("recv");
     };
-    f.group_start = [] { return fake_nccl.tell("start"), 0; };
+    f.group_start = [] { return fake_nccl.start_group(), fake_nccl.result_of("start"); };
     f.group_end = [] { return fake_nccl.tell("end"), fake_nccl.result_of("end"); };
     return f;
   }();
@@ -111,7 +120,7 @@ inline void reset_nccl() {
   fake_nccl.live.clear();
   fake_nccl.refuses_rank.clear();
   fake_nccl.fails.clear();
-  fake_nccl.blocks = false;
+  fake_nccl.blocks = fake_nccl.in_progress = false;
   fake_nccl.version = 22907;
 }
 

@@ -15,7 +15,12 @@ using testing::devices;
 using testing::Neighbours;
 
 void expect_all_say(const std::vector<std::unique_ptr<PeerMemory>>& met, const std::string& why) {
-  for (const auto& one : met) EXPECT_NE(one->why_not().find(why), std::string::npos) << one->why_not();
+  for (const auto& one : met) {
+    EXPECT_NE(one->why_not().find(why), std::string::npos) << one->why_not();
+    EXPECT_EQ(one->description(), "collectives run on the host: " + one->why_not());
+    EXPECT_EQ(one->why_not(plan::Problem{}), one->why_not());
+    EXPECT_EQ(one->why_no_step(), one->why_not());
+  }
 }
 
 void part(std::vector<std::unique_ptr<PeerMemory>>& met) {
