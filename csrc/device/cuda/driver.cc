@@ -40,7 +40,11 @@ void check(const std::string& call, cudaError_t result, const char* way_out) {
 void check(const std::string& call, CUresult result, const char* way_out) {
   if (result == CUDA_SUCCESS) return;
   const char* said = nullptr;
-  driver_function<decltype(&cuGetErrorString)>("cuGetErrorString")(result, &said);
+  void* entry = nullptr;  // without it, too, the call that failed is named
+  if (find("cuGetErrorString", &entry) == cudaSuccess) {
+    reinterpret_cast<decltype(&cuGetErrorString)>(entry)(result, &said);
+  }
+  cudaGetLastError();
   fail(call, said ? said : "unknown error", result, way_out);
 }
 

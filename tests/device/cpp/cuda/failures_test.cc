@@ -22,12 +22,15 @@ using plan::DeviceVerb;
 
 size_t held() { return control<size_t()>("stand_in_held")(); }
 
+using Calls = std::set<std::string>;
+
+// What only tidies up, restores or asks which way to go: the operation may succeed without it.
+const Calls kMayFail = {"cudaSetDevice",     "cudaThreadExchangeStreamCaptureMode",
+                        "cudaStreamDestroy", "cudaFree",
+                        "cudaFreeHost",      "cuPointerGetAttribute"};
+
 // What is wrong with an operation of which one call failed; "": nothing.
 std::string fault_of(const std::string& call, int result, const std::string& error) {
-  // What only tidies up, restores or asks which way to go.
-  static const std::set<std::string> kMayFail = {"cudaSetDevice",     "cudaThreadExchangeStreamCaptureMode",
-                                                 "cudaStreamDestroy", "cudaFree",
-                                                 "cudaFreeHost",      "cuPointerGetAttribute"};
   static const std::map<std::string, std::string> kWords = {{"launch_on_host_threads", "launching"},
                                                             {"cudaGetDriverEntryPointByVersion", "looking up"},
                                                             {"cudaStreamSynchronize", "cudaMemsetAsync"}};
@@ -72,8 +75,6 @@ std::set<std::string> fail_each(
   }
   return failed;
 }
-
-using Calls = std::set<std::string>;
 
 void expect_all(const Calls& failed, const Calls& expected) {
   for (const std::string& call : expected) EXPECT_TRUE(failed.count(call)) << call << " was not called";
@@ -123,6 +124,27 @@ TEST(EveryFailure, OfSharingMemory) {
       close(fd);
     }
     succeed(gpu().free(memory));
+  }
+}
+
+// What fails while the first failure is tidied up does not hide it.
+TEST(EveryFailure, OfALostDeviceIsTheFirst) {
+  for (const int sharing : {RD_GPU_SHARE_AUTO, RD_GPU_SHARE_FD}) {
+    Calls failed;
+    for (int k = 1;; ++k) {
+      void* memory = nullptr;
+      control<void(int)>("stand_in_fail")(-k);
+      const int result = gpu().alloc(0, 5000, sharing, &memory);
+      const char* const call = control<const char*()>("stand_in_failed")();
+      control<void(int)>("stand_in_fail")(0);
+      set_device(0);
+      if (result == 0) succeed(gpu().free(memory));
+      if (call == nullptr) break;
+      failed.insert(call);
+      if (kMayFail.count(call)) continue;  // then a later call is named
+      EXPECT_EQ(fault_of(call, result, gpu().error()), "");
+    }
+    expect_all(failed, {"cudaSetDevice", "cudaStreamCreateWithFlags", "cudaMemsetAsync"});
   }
 }
 

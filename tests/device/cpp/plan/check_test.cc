@@ -87,7 +87,11 @@ TEST(DeviceCheck, NamesWhatIsWrongWithAMovement) {
       {"it is too long", [](DevicePlan& plan, DeviceStep&) { plan.steps.resize(kMaxDeviceSteps + 1); }},
       {"its world is 9", [](DevicePlan& plan, DeviceStep&) { plan.world = 9; }},
       {"its rank is 2", [](DevicePlan& plan, DeviceStep&) { plan.rank = 2; }},
+      {"its rank is -1", [](DevicePlan& plan, DeviceStep&) { plan.rank = -1; }},
       {"no such peer", [](DevicePlan& plan, DeviceStep&) { plan.steps[0].peer = 0; }},
+      {"no such peer", [](DevicePlan& plan, DeviceStep&) { plan.steps[0].peer = -1; }},
+      {"no such peer", [](DevicePlan& plan, DeviceStep&) { plan.steps[0].peer = 2; }},
+      {"only an addition has wide sums", [](DevicePlan&, DeviceStep& step) { step.from.wide = true; }},
       {"no such slot", [](DevicePlan& plan, DeviceStep&) { plan.steps[0].slot = kMaxDeviceSlots; }},
       {"the last value was 0", [](DevicePlan& plan, DeviceStep&) { plan.steps[0].value = 0; }},
   };
@@ -105,6 +109,9 @@ TEST(DeviceCheck, RefusesPlansOfOtherRanks) {
       device_plans(DeviceAlgorithm::kDirect, device_problem({DeviceAlgorithm::kDirect, Collective::kAllGather}, 3, 4));
   std::swap(plans[0], plans[1]);
   EXPECT_NE(refusal(plans).find("plan 0 of 3 is of rank 1 of 3"), std::string::npos) << refusal(plans);
+  std::swap(plans[0], plans[1]);
+  plans.pop_back();
+  EXPECT_NE(refusal(plans).find("plan 0 of 2 is of rank 0 of 3"), std::string::npos) << refusal(plans);
 }
 
 using Plans = std::vector<DevicePlan>;

@@ -75,6 +75,18 @@ TEST(LinkRounds, EncodingBetweenMessagesOfARoundIsRefused) {
   EXPECT_THROW(rounds_of(plans_of(encoded_case(1024))[0]), Error);
 }
 
+TEST(LinkRounds, StepsThatWaitInACircleAreRefused) {
+  Plan plan = plans_of(ring_case(2, 8, Order::kRank, 64))[0];
+  std::vector<Step>& steps = plan.channels[0].steps;
+  steps[0].after = {{0, static_cast<int32_t>(steps.size())}};
+  try {
+    rounds_of(plan);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("steps of channel 0 wait in a circle"), std::string::npos) << error.what();
+  }
+}
+
 // Without the order of rounds the same plan reads what has not come: the check of results can fail.
 TEST(LinkRounds, AFoldAheadOfItsMessageShows) {
   const Case c = ring_case(2, 64, Order::kRank, 1000);

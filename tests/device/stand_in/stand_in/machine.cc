@@ -11,6 +11,7 @@ namespace {
 
 thread_local int device_of_thread = 0;
 thread_local int calls_until_failure = 0;  // 0: none fails
+thread_local bool all_after_fail = false;
 thread_local const char* failed_call = nullptr;
 
 std::string text_of(const char* name) {
@@ -65,7 +66,8 @@ int current_device() {
 
 void fail_if_told(const char* call) {
   if (call == nullptr || calls_until_failure == 0 || --calls_until_failure > 0) return;
-  failed_call = call;
+  if (all_after_fail) calls_until_failure = 1;
+  if (failed_call == nullptr) failed_call = call;
   throw Refusal(cudaErrorIllegalState, "a test has this call fail");
 }
 
@@ -83,12 +85,13 @@ size_t stand_in_pinned_bytes() { return pinned_bytes(); }
 size_t stand_in_copied_bytes() { return copied_bytes(); }
 size_t stand_in_held() { return held_parts() + held_virtually() + created_streams(); }
 
-// The k-th call of this thread from now on fails, once; 0: none does.
+// The k-th call of this thread from now on fails, once; -k: so do all after it, as when a device is lost; 0: none does.
 void stand_in_fail(int k) {
-  calls_until_failure = k;
+  calls_until_failure = k < 0 ? -k : k;
+  all_after_fail = k < 0;
   failed_call = nullptr;
 }
-// The name of the call that failed so; null as long as none has.
+// The name of the first call that failed so; null as long as none has.
 const char* stand_in_failed() { return failed_call; }
 
 Stream* stand_in_create_stream() { return create_stream(current_device()); }
