@@ -96,7 +96,7 @@ def test_one_that_lacks_a_function_is_refused_by_its_name(gpu, pretend):
 
 
 def test_one_that_does_not_know_its_version_is_refused_with_its_words(gpu, pretend):
-    result, version, functions, sentence = ask(gpu, pretend(20001, result=3))
+    result, _, functions, sentence = ask(gpu, pretend(20001, result=3))
     assert (result, functions) == ("-1", "False") and sentence == "ncclGetVersion: broken"
 
 

@@ -88,6 +88,32 @@ TEST(Meeting, WhereHandlesAreRefusedDescriptorsServe) {
   EXPECT_TRUE(devices.all_is_given_back());
 }
 
+TEST(Meeting, WhereOnlyNeighboursReachEachOtherThereIsARing) {
+  Neighbours neighbours(4);
+  std::vector<std::string> keys(4);
+  const auto key_of = [](const rd_gpu_handle& handle) {
+    return std::string(handle.key, handle.key + sizeof handle.key);
+  };
+  neighbours.forge = [&](int rank, PeerInfo& info) { keys[static_cast<size_t>(rank)] = key_of(info.memory); };
+  devices.refuses_import = [&](int device, const rd_gpu_handle& handle) {
+    return key_of(handle) == keys[static_cast<size_t>((device + 2) % 4)];
+  };
+  auto met = neighbours.bootstrap();
+  for (const auto& one : met) {
+    EXPECT_EQ(one->why_not(), "");
+    EXPECT_NE(one->description().find("ring neighbours reach each other"), std::string::npos) << one->description();
+    plan::Problem asked;
+    asked.dtype = DType::kF32;
+    asked.world = 4;
+    EXPECT_EQ(one->why_not(asked), "");
+    asked.what = plan::Collective::kAllToAll;
+    EXPECT_EQ(one->why_not(asked), "all_to_all needs every pair of devices to reach each other");
+    EXPECT_EQ(one->why_no_step(), "it needs every pair of devices to reach each other");
+  }
+  part(met);
+  EXPECT_TRUE(devices.all_is_given_back());
+}
+
 TEST(Meeting, WhoIsRefusedBothWaysIsNamedByAll) {
   Neighbours neighbours(3);
   devices.refuses_import = [](int device, const rd_gpu_handle&) { return device == 2; };
