@@ -13,6 +13,10 @@ GLOO_LINE = "ringdp: RINGDP_AS=gloo: groups whose backend is gloo run over ringd
 DEFAULT_LINE = "ringdp: RINGDP_AS=cpu-default: groups on the CPU for which no backend is named run over ringdp"
 
 
+def long(way):
+    return pytest.param(way, marks=pytest.mark.long)
+
+
 @pytest.fixture
 def run(run_warm):
     """What the script's rank 0 has printed, by the first word, and what was written to stderr."""
@@ -25,7 +29,9 @@ def run(run_warm):
     return run
 
 
-@pytest.mark.parametrize("way", ["gloo", "none", "device", "mesh", "options", "cpu:gloo,cuda:gloo"])
+@pytest.mark.parametrize(
+    "way", ["gloo", "none", "mesh", *(long(way) for way in ("device", "options", "cpu:gloo,cuda:gloo"))]
+)
 def test_as_gloo_gives_the_same_losses_over_ringdp(run, way):
     without, quiet = run(way)
     chosen, said = run(way, choice="gloo")
@@ -37,7 +43,7 @@ def test_as_gloo_gives_the_same_losses_over_ringdp(run, way):
     assert said.count(GLOO_LINE) == 1
 
 
-@pytest.mark.parametrize("way", ["none", "device", "mesh"])
+@pytest.mark.parametrize("way", ["none", long("device"), long("mesh")])
 def test_cpu_default_leaves_gloo_to_who_names_it(run, way):
     chosen, said = run(way, choice="cpu-default")
     assert chosen["losses"] == run(way)[0]["losses"]
