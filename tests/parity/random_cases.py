@@ -318,7 +318,7 @@ REFUSALS = {
     "prefetch": Refusal((0, 1, 2), "prefetch=False with zero_stage=", {"prefetch": False}),
     "units": Refusal((0, 1, 2), r"units=\[\] with zero_stage=", {"units": []}),
     "wide gradients": Refusal((0, 1), "grad_dtype=torch.float32 with", {"grad_dtype": torch.float32}),
-    "leaves of shards": Refusal((3,), "zero_stage=3 with micro_batches=2", {"micro_batches": 2}),
+    "leaves in turn": Refusal((0, 3), "order='rotated' with micro_batches=2", {"micro_batches": 2, "order": "rotated"}),
     "no such stage": Refusal((4,), "zero_stage=4, must be 0, 1, 2 or 3"),
     "skipped buckets": Refusal((2, 3), "would not be sharded", {"skip_all_reduce_unused_params": True}),
     "early steps": Refusal((1,), "overlap_with_ddp=True at stage 1", sharding={"overlap_with_ddp": True}),

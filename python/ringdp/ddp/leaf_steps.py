@@ -111,7 +111,10 @@ class LeafSteps:
                 f"DistributedDataParallel: the step is to end inside ringdp.leaf({now.step}, {now.index}): call "
                 "finish_step() or optimizer.step() after it"
             )
+        sharded_model = self._ddp().sharded_model
         try:
+            if sharded_model is not None:
+                sharded_model.follow()
             result = agreed(self._by_rank(), self.micro_batches)
             self._reducer().average_leaves(result.leaves, result.used, result.divisor)
             self._share_buffers(result.rank_of(0))

@@ -80,11 +80,6 @@ class Modes:
             raise NotImplementedError(
                 f"DistributedDataParallel: check_drift=True with micro_batches={number} is not there yet: leave it out"
             )
-        if self.zero_stage == 3:
-            raise NotImplementedError(
-                f"DistributedDataParallel: zero_stage=3 with micro_batches={number}: all ranks gather parameters in "
-                "every pass, and some may have fewer micro-batches: use zero_stage=2"
-            )
 
 
 def check_arguments(

@@ -56,7 +56,7 @@ class DistributedDataParallel(Sharding, _Stock):
             summed along one fixed tree and divided once. Each is run inside `with ringdp.leaf(step, i):`, by any rank;
             optimizer.step(), or finish_step() before it, averages them and replaces .grad, also on ranks without a
             leaf. Buffers are those that leaf 0 leaves. Nothing is sent before the end of the step. Refused with it:
-            zero_stage=3, order="rotated", check_drift, static_graph, no_sync(), join() and communication hooks.
+            order="rotated", check_drift, static_graph, no_sync(), join() and communication hooks.
         grad_dtype: torch.float32 keeps the gradients of 16-bit parameters in float32; from stage 2 on.
     Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their final
     size from the first step on, and are in shared memory if the backend offers it.

@@ -79,12 +79,16 @@ class _Pass:
 class PrefetchSchedule:
     """Gathers and frees the units of a model. All ranks must call it in the same order.
 
+    before_gather: called with a unit's number before its gather of a pass is started.
+
     Units in use have memory. In addition at most one unit is prefetched, and at most one lingers: it was recomputed
     (activation checkpointing), and its backward pass follows.
     """
 
-    def __init__(self, units: Sequence[UnitStorage], ranks: int, prefetch: bool) -> None:
-        self._units, self._prefetch = list(units), prefetch
+    def __init__(
+        self, units: Sequence[UnitStorage], ranks: int, prefetch: bool, before_gather: Callable[[int], None]
+    ) -> None:
+        self._units, self._prefetch, self._before_gather = list(units), prefetch, before_gather
         self._received = (ranks - 1) / ranks
         self._ahead: UnitStorage | None = None
         self._lingering: UnitStorage | None = None
@@ -161,6 +165,11 @@ class PrefetchSchedule:
             self._latest[self._backward] = self._facts()
             self._pass = _Pass(())
 
+    def expect(self, order: list[int], *, backward: bool) -> None:
+        """The next pass of this kind will use the units in this order, as one of other ranks has."""
+        if order:
+            self._expected[backward] = order
+
     def running_order(self) -> list[int]:
         """Numbers of the units that the running pass has used so far."""
         return list(self._pass.order)
@@ -175,6 +184,7 @@ class PrefetchSchedule:
 
     def _start(self, unit: UnitStorage) -> None:
         if not unit.has_memory:
+            self._before_gather(unit.number)
             unit.start()
             self._pass.bytes += int(unit.nbytes * self._received)
 
@@ -203,9 +213,10 @@ class UnitHooks:
         self,
         needed_by: Mapping[nn.Module, Sequence[UnitStorage]],
         schedule: PrefetchSchedule,
+        begin_backward: Callable[[], None],
         end_of_pass: Callable[[], None],
     ) -> None:
-        self._schedule, self._end_of_pass = schedule, end_of_pass
+        self._schedule, self._begin_backward, self._end_of_pass = schedule, begin_backward, end_of_pass
         self._calls: list[tuple[nn.Module, int]] = []  # running calls, each with the number of its first autograd node
         self._passes: dict[
             int, list[Units]
@@ -280,6 +291,7 @@ class UnitHooks:
         if task == _NO_TASK or task in self._passes:
             return
         if not self._passes:
+            self._begin_backward()
             self._schedule.begin(backward=True)
         self._passes[task] = []
         Variable._execution_engine.queue_callback(functools.partial(self._end_of_backward, task))
@@ -291,6 +303,11 @@ class UnitHooks:
         if not self._passes:
             self._end_of_pass()
             self._schedule.end()
+
+
+def in_backward() -> bool:
+    """Whether a backward pass runs on this thread."""
+    return _task() != _NO_TASK
 
 
 def _task() -> int:

@@ -11,7 +11,9 @@ import torch.distributed as dist
 from torch import nn
 
 from ringdp.ddp.agreement import check_order
-from ringdp.zero.prefetch import Gathered, PrefetchSchedule, UnitHooks
+from ringdp.elastic.leaf import running
+from ringdp.zero.followers import Followers
+from ringdp.zero.prefetch import Gathered, PrefetchSchedule, UnitHooks, in_backward
 from ringdp.zero.refusals import Init, has_meta, refuse_copy
 from ringdp.zero.unit_storage import Blocks, Bucket, BucketPlan, UnitStorage, bucket_plans
 from ringdp.zero.units import Unit
@@ -221,23 +223,51 @@ class ShardedModel:
         self.trainable = [b for b in buckets if b.plan.trainable]
         self.frozen = [b for b in buckets if not b.plan.trainable]
         self.sharded_names = frozenset(name for b in buckets for name in b.plan.names)
-        self._schedule = PrefetchSchedule(self.units, group.size(), prefetch)
+        self._followers, self._in_leaf = Followers(group, device), False
+        self._schedule = PrefetchSchedule(self.units, group.size(), prefetch, self._followers.announce)
         needed_by: dict[nn.Module, list[UnitStorage]] = {}
         for unit, storage in zip(units, self.units, strict=True):
             for name in unit.modules:
                 storages = needed_by.setdefault(module.get_submodule(name), [])
                 if storage not in storages:
                     storages.append(storage)
-        self._hooks = UnitHooks(needed_by, self._schedule, self.check_order)
+        self._hooks = UnitHooks(needed_by, self._schedule, self._begin_backward, self.check_order)
         StateHooks(module, buckets, self.is_whole, self._prepare_write)  # kept alive by the module
 
     def begin_forward(self) -> None:
-        """Call before the model is called."""
+        """Call before the model is called; inside a leaf other ranks may have none (follow())."""
+        self._in_leaf = running() is not None
+        if self._in_leaf and not in_backward():
+            self._followers.begin_pass(backward=False)
         self._hooks.begin_forward()
+
+    def _begin_backward(self) -> None:
+        if self._in_leaf:
+            self._followers.begin_pass(backward=True)
 
     def check_order(self) -> None:
         """Collective; call when a pass ends. RuntimeError on every rank if ranks have gathered different units."""
-        check_order(self._group, self._device, [self.units[n].name for n in self._schedule.running_order()])
+        order = self._schedule.running_order()
+        self._followers.end_pass(order)
+        self._check_order(order)
+
+    def _check_order(self, order: Sequence[int]) -> None:
+        check_order(self._group, self._device, [self.units[n].name for n in order])
+
+    def follow(self) -> None:
+        """With micro_batches, at the end of a step: takes part in what ranks that still have leaves gather. Collective.
+
+        Returns when no rank has one.
+        """
+        self._hooks.drop_leftovers()
+        for backward in self._followers.passes():
+            for number in self._followers.units():
+                self.units[number].start()
+                self.units[number].free()
+            if self._followers.ended:
+                order = self._followers.order()
+                self._schedule.expect(order, backward=backward)
+                self._check_order(order)
 
     def end_forward(self) -> None:
         """Call when the model has returned. As check_order(); then frees units that were prefetched but not used."""

@@ -37,7 +37,7 @@ class Noted:
 def rig(count: int, prefetch: bool = True) -> tuple[Any, list[Noted], list[str]]:
     seen: list[str] = []
     units = [Noted(n, seen) for n in range(count)]
-    return PrefetchSchedule(units, 4, prefetch), units, seen
+    return PrefetchSchedule(units, 4, prefetch, lambda unit: None), units, seen
 
 
 def use(schedule: PrefetchSchedule, *units: Noted) -> None:
@@ -193,7 +193,7 @@ def rig_unit_hooks() -> tuple[nn.Module, Notes, UnitHooks]:
     """Three layers in a row: two are a unit each; the third needs two units."""
     model, notes = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)), Notes()
     needed_by = {model[0]: ["a"], model[1]: ["b"], model[2]: ["c", "a"]}
-    return model, notes, UnitHooks(needed_by, notes, lambda: notes.seen.append("check"))
+    return model, notes, UnitHooks(needed_by, notes, lambda: None, lambda: notes.seen.append("check"))
 
 
 X = torch.ones(2, 3)
@@ -288,7 +288,7 @@ def test_a_module_that_calls_itself():
             return self.layer(x if depth == 0 else self(x, depth - 1)).tanh()
 
     model, notes = Again(), Notes()
-    UnitHooks({model: ["a"]}, notes, lambda: None)
+    UnitHooks({model: ["a"]}, notes, lambda: None, lambda: None)
     model(X).sum().backward()
     forward, backward = " ".join(notes.seen).split(" backward ")
     assert forward == "+a +a +a -a -a -a"
