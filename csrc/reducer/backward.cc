@@ -73,9 +73,9 @@ void Reducer::search_unused(const std::vector<at::Tensor>& outputs) {
 }
 
 void Reducer::autograd_hook(size_t index, const at::Tensor& arrived) {
-  if (options_.micro_batches > 0) return;  // a leaf is taken when it is over
   const std::lock_guard lock(mutex_);
   const c10::AutoGradMode no_grad(false);
+  if (options_.micro_batches > 0) return arrived_in_leaf(index);
   if (tracks_usage() && parameters_[index].grad().defined()) usage_.mark(index);
   if (!expecting_) return unaveraged_.add(index, parameters_[index]);
   refuse_distributed_autograd();
@@ -349,61 +349,6 @@ void Reducer::shadow_backward(double divisor) {
   usage_.wait();
   shadowed_first_ = static_graph_;
   divisor_.reset();
-}
-
-// Micro-batches (leaf_sums.h).
-
-void Reducer::add_leaf(int leaf) {
-  const std::lock_guard lock(mutex_);
-  const c10::AutoGradMode no_grad(false);
-  check_laid_out();
-  leaf_sums_.add(leaf, buckets_, names_);
-}
-
-void Reducer::average_leaves(const std::vector<std::vector<int>>& leaves, const std::vector<bool>& used,
-                             double divisor) {
-  const std::lock_guard lock(mutex_);
-  const c10::AutoGradMode no_grad(false);
-  check_laid_out();
-  ++timeline_.step;
-  timeline_.begin_backward(now_ns(), buckets_.size());
-  timeline_.forward = timeline_.backward;
-  mark(timeline_.computed, trace::Kind::kComputed, timeline_.backward);
-  const auto launched = [&](size_t number) {
-    timeline_.buckets[number].ready = timeline_.computed;
-    mark(timeline_.buckets[number].launched, trace::Kind::kLaunched, now_ns(), static_cast<int>(number));
-  };
-  const auto done = [&](size_t number) {
-    mark(timeline_.buckets[number].done, trace::Kind::kDone, now_ns(), static_cast<int>(number));
-  };
-  const std::vector<at::Tensor> means = leaf_sums_.average(group_, buckets_, leaves, divisor, launched, done);
-  for (size_t number = 0; number < buckets_.size(); ++number) {
-    Bucket& bucket = buckets_[number];
-    if (bucket.sharded) {
-      bucket.shard = means[number];
-      continue;
-    }
-    const at::Tensor mean = means[number].defined() ? means[number] : at::empty({bucket.padded}, bucket.options);
-    const std::vector<at::Tensor> views = views_into(mean, bucket);
-    for (size_t position = 0; position < views.size(); ++position) {
-      const size_t index = bucket.indices[position];
-      parameters_[index].mutable_grad() = used[index] ? views[position] : at::Tensor();
-    }
-  }
-  if (sharded()) used_ = used;
-  unaveraged_.mark_averaged(parameters_);
-  launched_ = static_cast<int64_t>(buckets_.size());
-  mark(timeline_.finished, trace::Kind::kStepped, now_ns());
-}
-
-void Reducer::drop_leaves() {
-  const std::lock_guard lock(mutex_);
-  leaf_sums_.drop();
-}
-
-std::vector<bool> Reducer::used_in_leaves() const {
-  const std::lock_guard lock(mutex_);
-  return leaf_sums_.used(parameters_.size());
 }
 
 // Sharded gradients (ZeRO stage 2).

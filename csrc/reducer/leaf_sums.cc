@@ -5,244 +5,216 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/compat.h"
 #include "backend/errors.h"
-#include "backend/tensors.h"
-#include "kernels/fold_tree.h"
 
 namespace ringdp::reducer {
 namespace {
 
-using at::ScalarType;
-using plan::AddProgram;
 using plan::LeafNode;
 
-ScalarType wide_of(ScalarType type) { return at::isReducedFloatingType(type) ? at::kFloat : type; }
-
-ScalarType real_type(const Bucket& bucket) { return c10::toRealValueType(bucket.options.dtype().toScalarType()); }
-
-int64_t reals(const Bucket& bucket) {
-  return bucket.padded * (bucket.options.dtype().toScalarType() == real_type(bucket) ? 1 : 2);
+std::vector<at::Tensor> flats_of(std::vector<LeafSum> sums) {
+  std::sort(sums.begin(), sums.end(), [](const LeafSum& a, const LeafSum& b) { return a.node < b.node; });
+  std::vector<at::Tensor> flats;
+  for (const LeafSum& sum : sums) flats.push_back(sum.flat);
+  return flats;
 }
 
-// What a root of a bucket is sent as.
-ScalarType type_of(LeafNode root, const Bucket& bucket) {
-  return root.leaves() == 1 ? real_type(bucket) : wide_of(real_type(bucket));
+std::vector<int> sorted(std::vector<int> leaves) {
+  std::sort(leaves.begin(), leaves.end());
+  return leaves;
 }
-
-void add_on_cpu(const std::vector<at::Tensor>& parts, const AddProgram& program, ScalarType raw, const at::Tensor& to,
-                double divisor) {
-  std::vector<kernels::TreeSource> sources;
-  for (const at::Tensor& part : parts) sources.push_back({part.const_data_ptr(), part.scalar_type() != raw});
-  kernels::TreeArgs args;
-  args.srcs = sources;
-  args.program = program;
-  args.dst = to.data_ptr();
-  args.count = to.numel();
-  args.dtype = backend::checked_dtype(at::empty({0}, to.options().dtype(raw)), "mean");
-  args.wide_dst = to.scalar_type() != raw;
-  args.divisor = divisor;
-  backend::guarded([&] { kernels::fold_tree(args); });
-}
-
-// Adds up parts along the tree into `to`, on the CPU by the kernel, elsewhere by torch's element-wise operations in the
-// same order and precision. Parts and `to` have the type `raw` or are wide; `divisor` 0 divides by nothing.
-void add_up(const std::vector<at::Tensor>& parts, const AddProgram& program, ScalarType raw, const at::Tensor& to,
-            double divisor) {
-  if (to.device().is_cpu()) return add_on_cpu(parts, program, raw, to, divisor);
-  std::vector<at::Tensor> sums;
-  for (const int word : program) {
-    if (word != plan::kAdd) {
-      sums.push_back(parts[word].to(wide_of(raw)));
-      continue;
-    }
-    const at::Tensor right = std::move(sums.back());
-    sums.pop_back();
-    sums.back() = sums.back() + right;
-  }
-  to.copy_(divisor == 0 ? sums.front() : sums.front() / divisor);
-}
-
-// One bucket whose shards travel.
-class RootExchange {
- public:
-  RootExchange(const LeafSums::GroupPtr& group, const Bucket& bucket, const std::vector<std::vector<LeafNode>>& roots,
-               const std::vector<at::Tensor>& own_roots)
-      : group_(group), bucket_(bucket), shard_(reals(bucket) / group->getSize()) {
-    std::vector<int64_t> to_lengths;
-    int64_t bytes = 0;
-    for (const auto& of_rank : roots) {
-      const int64_t before = bytes;
-      for (const LeafNode root : of_rank) {
-        bytes += shard_ * static_cast<int64_t>(c10::elementSize(type_of(root, bucket)));
-        roots_.push_back(root);
-      }
-      to_lengths.push_back(bytes - before);
-    }
-    sent_ = by_owner(own_roots);
-    arrived_ = at::empty({bytes}, bucket.options.dtype(at::kByte));
-    std::vector<int64_t> from_lengths(group->getSize(), sent_.numel() / group->getSize());
-    shuffle_ = backend::exchange_parts(*group_, arrived_, sent_, std::move(to_lengths), std::move(from_lengths));
-  }
-
-  // Adds up what has arrived, by the program of all roots, and starts to gather it, if every rank is to have it.
-  void fold(const AddProgram& program, double divisor) {
-    shuffle_->wait();
-    sent_.reset();
-    std::vector<at::Tensor> parts;
-    int64_t at = 0;
-    for (const LeafNode root : roots_) {
-      const int64_t bytes = shard_ * static_cast<int64_t>(c10::elementSize(type_of(root, bucket_)));
-      parts.push_back(arrived_.narrow(0, at, bytes).view(type_of(root, bucket_)));
-      at += bytes;
-    }
-    mean_ = at::empty({shard_}, bucket_.options.dtype(real_type(bucket_)));
-    add_up(parts, program, real_type(bucket_), mean_, divisor);
-    arrived_.reset();
-    if (bucket_.sharded) return;
-    whole_ = at::empty({reals(bucket_)}, mean_.options());
-    at::Tensor to = whole_.view(at::kByte), from = mean_.view(at::kByte);
-    gather_ = backend::gather_parts(*group_, to, from);
-  }
-
-  // Complex numbers again.
-  at::Tensor finish() {
-    if (gather_) gather_->wait();
-    const at::Tensor result = gather_ ? whole_ : mean_;
-    return reals(bucket_) == bucket_.padded ? result : at::view_as_complex(result.view({-1, 2}));
-  }
-
- private:
-  // All roots' bytes for rank 0, then for rank 1, ...
-  at::Tensor by_owner(const std::vector<at::Tensor>& own_roots) const {
-    if (own_roots.size() == 1) return own_roots.front().view(at::kByte);
-    std::vector<at::Tensor> pieces;
-    for (int rank = 0; rank < group_->getSize(); ++rank) {
-      for (const at::Tensor& root : own_roots) {
-        pieces.push_back(root.narrow(0, rank * shard_, shard_).view(at::kByte));
-      }
-    }
-    return pieces.empty() ? at::empty({0}, bucket_.options.dtype(at::kByte)) : at::cat(pieces);
-  }
-
-  const LeafSums::GroupPtr group_;
-  const Bucket& bucket_;
-  const int64_t shard_;  // real numbers of each root that one rank adds up
-  std::vector<LeafNode> roots_;
-  at::Tensor sent_, arrived_, mean_, whole_;
-  c10::intrusive_ptr<c10d::Work> shuffle_, gather_;
-};
 
 }  // namespace
 
-void LeafSums::add(int leaf, const std::vector<Bucket>& buckets, const std::vector<std::string>& names) {
-  leaves_.push_back(leaf);
-  const auto roots = backend::guarded([&] { return plan::roots_of(micro_batches_, leaves_); });
-  const auto holds_leaf = [&](LeafNode root) { return root.contains({leaf, leaf + 1}); };
-  const LeafNode root = *std::find_if(roots.begin(), roots.end(), holds_leaf);
-  used_.resize(names.size());
-  held_.resize(buckets.size());
-  for (size_t number = 0; number < buckets.size(); ++number) {
-    if (buckets[number].elements == 0) continue;
-    merge(held_[number], buckets[number], {{leaf, leaf + 1}, take(buckets[number], names)}, root);
+void LeafSums::expect(GroupPtr group, std::vector<std::vector<int>> leaves) {
+  running_.clear();  // works keep the memory that they use
+  next_ = 0;
+  spoiled_ = false;
+  group_ = std::move(group);
+  expected_ = group_ ? std::make_shared<const Allotment>(micro_batches_, std::move(leaves)) : nullptr;
+}
+
+bool LeafSums::begin(int leaf) {
+  std::vector<int> leaves = leaves_;
+  leaves.push_back(leaf);
+  const auto roots = backend::guarded([&] { return plan::roots_of(micro_batches_, leaves); });
+  root_ = *std::find_if(roots.begin(), roots.end(), [&](LeafNode root) { return root.contains({leaf, leaf + 1}); });
+  leaf_ = leaf;
+  used_.resize(names_.size());
+  used_before_ = used_;
+  taken_.assign(names_.size(), false);
+  held_.resize(buckets_.size());
+  ahead_.assign(buckets_.size(), std::nullopt);
+  sends_ = expected_ && !was_sent() && !spoiled_ && sorted(std::move(leaves)) == expected_of_this_rank();
+  return sends_;
+}
+
+void LeafSums::complete(size_t bucket) {
+  if (!sends_ || ahead_[bucket] || buckets_[bucket].elements == 0) return;
+  ahead_[bucket] = with_leaf(held_[bucket], buckets_[bucket], /*in_place=*/false);
+  send_complete();
+}
+
+void LeafSums::add() {
+  for (size_t number = 0; number < buckets_.size(); ++number) {
+    if (ahead_[number] || buckets_[number].elements == 0) continue;
+    // Memory that is being sent does not change, as links compute checksums of it.
+    ahead_[number] = with_leaf(held_[number], buckets_[number], /*in_place=*/!sends_ && !was_sent());
+    if (!sends_) held_[number] = *std::exchange(ahead_[number], std::nullopt);
+    send_complete();
+  }
+  for (size_t number = 0; number < buckets_.size(); ++number) {
+    if (ahead_[number]) held_[number] = *std::move(ahead_[number]);
+  }
+  leaves_.push_back(leaf_);
+  ahead_.clear();
+  sends_ = false;
+}
+
+void LeafSums::abandon() {
+  spoiled_ |= sends_ && was_sent();
+  used_ = used_before_;
+  ahead_.clear();
+  sends_ = false;
+}
+
+void LeafSums::send_complete() {
+  if (!sends_) return;
+  for (; next_ < buckets_.size(); ++next_) {
+    if (buckets_[next_].elements == 0) continue;
+    if (!ahead_[next_]) return;
+    send(next_, *ahead_[next_]);
   }
 }
 
-at::Tensor LeafSums::take(const Bucket& bucket, const std::vector<std::string>& names) {
+void LeafSums::send(size_t bucket, Sums sums) {
+  running_.resize(buckets_.size());
+  launched_(bucket);
+  running_[bucket] = std::make_unique<RootExchange>(group_, buckets_[bucket], *expected_, flats_of(std::move(sums)));
+}
+
+bool LeafSums::send_rest() {
+  if (!expected_) return true;
+  held_.resize(buckets_.size());
+  const bool right = !spoiled_ && sorted(leaves_) == expected_of_this_rank();
+  for (; next_ < buckets_.size(); ++next_) {
+    const Bucket& bucket = buckets_[next_];
+    if (bucket.elements == 0) continue;
+    Sums sums = right ? held_[next_] : Sums{};
+    for (const LeafNode root : right ? std::vector<LeafNode>{} : expected_->roots[group_->getRank()]) {
+      sums.push_back({root, at::empty({reals(bucket)}, bucket.options.dtype(type_of(root, bucket)))});  // to be dropped
+    }
+    send(next_, std::move(sums));
+  }
+  return right;
+}
+
+bool LeafSums::left_alone(size_t parameter, const at::Tensor& gradient) const {
+  return gradient.is_same(taken_[parameter] ? stand_in(parameter) : at::Tensor());
+}
+
+at::Tensor LeafSums::take(const Bucket& bucket) {
   const at::Tensor flat = at::empty({bucket.padded}, bucket.options);
   clear_padding(flat, bucket);
   std::vector<at::Tensor> places = views_into(flat, bucket), views, gradients;
   for (size_t i = 0; i < places.size(); ++i) {
+    const size_t index = bucket.indices[i];
     at::Tensor& gradient = bucket.parameters[i].mutable_grad();
     if (!gradient.defined()) {
       fill_absent(places[i]);
       continue;
     }
-    check_fits(gradient, bucket.options, names[bucket.indices[i]], /*widens=*/bucket.sharded);
-    used_[bucket.indices[i]] = true;
+    check_fits(gradient, bucket.options, names_[index], /*widens=*/bucket.sharded);
+    used_[index] = taken_[index] = true;
     views.push_back(places[i]);
-    gradients.push_back(std::exchange(gradient, at::Tensor()).detach());
+    gradients.push_back(std::exchange(gradient, stand_in(index)).detach());
   }
   if (!views.empty()) at::_foreach_copy_(views, gradients);
   return as_reals(flat);
 }
 
-void LeafSums::merge(std::vector<Sum>& held, const Bucket& bucket, Sum added, LeafNode root) {
-  std::vector<LeafNode> nodes = {added.node};
-  std::vector<at::Tensor> parts = {added.flat};
-  const auto first =
-      std::stable_partition(held.begin(), held.end(), [&](const Sum& s) { return !root.contains(s.node); });
-  for (auto it = first; it != held.end(); ++it) {
-    nodes.push_back(it->node);
-    parts.push_back(it->flat);
+// `held` with the gradients of the leaf, added up to root_. in_place: memory of a sum that is held may be overwritten;
+// otherwise the gradients' own memory receives the sum, if it is wide enough.
+LeafSums::Sums LeafSums::with_leaf(const Sums& held, const Bucket& bucket, bool in_place) {
+  const at::Tensor taken = take(bucket);
+  std::vector<LeafNode> nodes = {{leaf_, leaf_ + 1}};
+  std::vector<at::Tensor> parts = {taken};
+  Sums sums;
+  for (const LeafSum& sum : held) {
+    if (!root_.contains(sum.node)) {
+      sums.push_back(sum);
+      continue;
+    }
+    nodes.push_back(sum.node);
+    parts.push_back(sum.flat);
   }
-  held.erase(first, held.end());
-  if (nodes.size() > 1) {  // in place of a part that is wide already
-    const ScalarType raw = real_type(bucket), wide = wide_of(raw);
-    const auto is_wide = [&](const at::Tensor& part) { return part.scalar_type() == wide; };
-    const auto target = std::find_if(parts.begin(), parts.end(), is_wide);
-    added.flat = target != parts.end() ? *target : at::empty({reals(bucket)}, bucket.options.dtype(wide));
-    add_up(parts, plan::add_program(root, nodes), raw, added.flat, 0);
+  at::Tensor target = taken;
+  if (nodes.size() > 1) {
+    const at::ScalarType raw = real_type(bucket), wide = wide_of(raw);
+    const auto last = in_place ? parts.end() : parts.begin() + 1;
+    const auto found = std::find_if(parts.begin(), last, [&](const at::Tensor& p) { return p.scalar_type() == wide; });
+    target = found != last ? *found : at::empty({reals(bucket)}, bucket.options.dtype(wide));
+    add_up(parts, plan::add_program(root_, nodes), raw, target, 0);
   }
-  held.push_back({root, added.flat});
+  sums.push_back({root_, target});
+  return sums;
 }
 
-std::vector<at::Tensor> LeafSums::average(const GroupPtr& group, const std::vector<Bucket>& buckets,
-                                          const std::vector<std::vector<int>>& leaves, double divisor,
-                                          const std::function<void(size_t)>& launched,
-                                          const std::function<void(size_t)>& done) {
-  std::vector<std::vector<LeafNode>> roots;
-  std::vector<LeafNode> all_roots;
-  for (const auto& of_rank : leaves) {
-    roots.push_back(backend::guarded([&] { return plan::roots_of(micro_batches_, of_rank); }));
-    all_roots.insert(all_roots.end(), roots.back().begin(), roots.back().end());
+std::vector<at::Tensor> LeafSums::average(const GroupPtr& group, const std::vector<std::vector<int>>& leaves,
+                                          double divisor, bool as_sent, const OnBucket& done) {
+  held_.resize(buckets_.size());
+  std::shared_ptr<const Allotment> allotment = expected_;
+  if (!as_sent || !expected_) {
+    running_.clear();
+    allotment = std::make_shared<const Allotment>(micro_batches_, leaves);
   }
-  const AddProgram program = backend::guarded([&] { return plan::add_program({0, micro_batches_}, all_roots); });
-  held_.resize(buckets.size());
-  std::vector<std::unique_ptr<RootExchange>> running(buckets.size());
+  running_.resize(buckets_.size());
   const auto start = [&](size_t number) {
-    std::vector<Sum> own = std::move(held_[number]);
-    std::sort(own.begin(), own.end(), [](const Sum& a, const Sum& b) { return a.node < b.node; });
-    std::vector<at::Tensor> tensors;
-    for (const Sum& sum : own) tensors.push_back(sum.flat);
-    launched(number);
-    running[number] = std::make_unique<RootExchange>(group, buckets[number], roots, tensors);
+    const Sums own = std::move(held_[number]);
+    held_[number].clear();
+    if (running_[number]) return;
+    launched_(number);
+    running_[number] = std::make_unique<RootExchange>(group, buckets_[number], *allotment, flats_of(own));
   };
   std::vector<size_t> numbers;
-  for (size_t number = 0; number < buckets.size(); ++number) {
-    if (buckets[number].elements > 0) numbers.push_back(number);
+  for (size_t number = 0; number < buckets_.size(); ++number) {
+    if (buckets_[number].elements > 0) numbers.push_back(number);
   }
   if (!numbers.empty()) start(numbers.front());
   for (size_t i = 0; i < numbers.size(); ++i) {  // one bucket travels while another one is added up
     if (i + 1 < numbers.size()) start(numbers[i + 1]);
-    running[numbers[i]]->fold(program, divisor);
+    running_[numbers[i]]->fold(divisor);
   }
-  std::vector<at::Tensor> means(buckets.size());
-  for (size_t number = 0; number < buckets.size(); ++number) {
-    if (!running[number]) continue;
-    means[number] = running[number]->finish();
+  std::vector<at::Tensor> means(buckets_.size());
+  for (const size_t number : numbers) {
+    means[number] = std::exchange(running_[number], nullptr)->finish();
     done(number);
   }
+  next_ = 0;
+  spoiled_ = false;
   drop();
   return means;
 }
 
 void LeafSums::drop() {
+  spoiled_ |= was_sent();
   leaves_.clear();
   held_.clear();
+  ahead_.clear();
   used_.clear();
+  sends_ = false;
 }
 
-std::vector<bool> LeafSums::used(size_t parameters) const {
+std::vector<bool> LeafSums::used() const {
   std::vector<bool> used = used_;
-  used.resize(parameters);
+  used.resize(names_.size());
   return used;
 }
 
 int64_t LeafSums::bytes() const {
   int64_t bytes = 0;
   for (const auto& of_bucket : held_) {
-    for (const Sum& sum : of_bucket) bytes += static_cast<int64_t>(sum.flat.nbytes());
+    for (const LeafSum& sum : of_bucket) bytes += static_cast<int64_t>(sum.flat.nbytes());
   }
   return bytes;
 }

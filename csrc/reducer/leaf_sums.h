@@ -2,59 +2,104 @@
 // every number of ranks, whoever computes which leaf.
 //
 // A rank adds its leaves up to their roots as they come, per bucket, and holds one flat tensor per root: in the
-// gradients' type for a root of one leaf, in float32 for a sum of 16-bit gradients. In the end shard r of every rank's
-// roots is moved to rank r, which adds them up along the same tree, divides once and rounds once; then the shards are
-// gathered, unless buckets are sharded (ZeRO stage 2). Works over any c10d group. Not thread-safe: the reducer's lock
-// is held.
+// gradients' type for a root of one leaf, in float32 for a sum of 16-bit gradients. In the end the roots of all ranks
+// are added up (root_exchange.h). Works over any c10d group. Not thread-safe: the reducer's lock is held.
+//
+// Where the ranks' leaves are expected to be those of the step before, a rank sends the roots of a bucket during its
+// last leaf's backward pass, as soon as they are complete. What has arrived is used only if all ranks have run what was
+// expected, and have sent what they hold at the end; otherwise it is dropped, and the roots are sent again. So a leaf
+// that fails or moves to another rank costs time, and never bits: until a leaf has ended, the sums without it are kept.
 #pragma once
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "plan/leaf_tree.h"
 #include "reducer/bucket.h"
+#include "reducer/root_exchange.h"
 
 namespace ringdp::reducer {
 
 class LeafSums {
  public:
-  using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+  using GroupPtr = RootExchange::GroupPtr;
+  using OnBucket = std::function<void(size_t)>;
   // Shards of buckets with this granularity begin at whole cache lines in every type.
   static int64_t granularity(int ranks) { return int64_t{64} * ranks; }
 
-  explicit LeafSums(int micro_batches) : micro_batches_(micro_batches) {}
+  // `buckets` and `names` (by parameter) outlive this. `launched` is called with the number of a bucket that is sent.
+  LeafSums(int micro_batches, const std::vector<Bucket>& buckets, const std::vector<std::string>& names,
+           OnBucket launched)
+      : micro_batches_(micro_batches), buckets_(buckets), names_(names), launched_(std::move(launched)) {}
 
-  // Takes the .grad of all parameters, which are undefined afterwards, as the gradients of `leaf`. An absent gradient
-  // stays absent: it changes no sum. RuntimeError names (from `names`) a gradient that does not fit its bucket.
-  void add(int leaf, const std::vector<Bucket>& buckets, const std::vector<std::string>& names);
+  // What .grad holds once a gradient was taken; undefined tensors by default.
+  void set_stand_ins(std::vector<at::Tensor> stand_ins) { stand_ins_ = std::move(stand_ins); }
+
+  // The leaves of each rank that are expected in the next steps. Nothing else may use `group`; null: nothing is
+  // expected. Drops what was sent.
+  void expect(GroupPtr group, std::vector<std::vector<int>> leaves);
+
+  // A leaf begins. Returns whether it is the last one that is expected of this rank. If so, complete() takes the .grad
+  // of a bucket whose gradients have all arrived, and sends the bucket once all buckets before it are sent.
+  bool begin(int leaf);
+  void complete(size_t bucket);
+  bool has_taken(size_t bucket) const { return ahead_[bucket].has_value(); }
+  bool left_alone(size_t parameter, const at::Tensor& gradient) const;  // since complete() has taken it
+  // The leaf has ended: takes the .grad of the other parameters, too. An absent gradient stays absent: it changes no
+  // sum. RuntimeError names a gradient that does not fit its bucket.
+  void add();
+  void abandon();  // the leaf has failed: as if it had not begun
+
+  // Before average(): sends what is expected and was not sent. Returns whether this rank has sent what it holds.
+  bool send_rest();
 
   // The means of all ranks' leaves, one flat tensor per bucket, or this rank's part of it if the bucket is sharded;
-  // undefined for a bucket without elements. Drops the sums. `leaves`: those of each rank, by which
-  // every rank knows all roots. Collective; `launched` and `done` are called with each bucket's number.
-  std::vector<at::Tensor> average(const GroupPtr& group, const std::vector<Bucket>& buckets,
-                                  const std::vector<std::vector<int>>& leaves, double divisor,
-                                  const std::function<void(size_t)>& launched, const std::function<void(size_t)>& done);
+  // undefined for a bucket without elements. Drops the sums. `leaves`: those of each rank. `as_sent`: what was sent is
+  // what all ranks hold. Collective; `done` is called with each bucket's number.
+  std::vector<at::Tensor> average(const GroupPtr& group, const std::vector<std::vector<int>>& leaves, double divisor,
+                                  bool as_sent, const OnBucket& done);
 
   void drop();
-  std::vector<bool> used(size_t parameters) const;  // by parameter: a leaf had a gradient
-  int64_t bytes() const;                            // held at the moment
+  std::vector<bool> used() const;  // by parameter: a leaf had a gradient
+  int64_t bytes() const;           // held at the moment
 
  private:
-  struct Sum {
-    plan::LeafNode node;
-    at::Tensor flat;  // real numbers
-  };
+  using Sums = std::vector<LeafSum>;
 
-  at::Tensor take(const Bucket& bucket, const std::vector<std::string>& names);
-  void merge(std::vector<Sum>& held, const Bucket& bucket, Sum added, plan::LeafNode root);
+  at::Tensor stand_in(size_t parameter) const { return stand_ins_.empty() ? at::Tensor() : stand_ins_[parameter]; }
+  at::Tensor take(const Bucket& bucket);
+  Sums with_leaf(const Sums& held, const Bucket& bucket, bool in_place);
+  void send(size_t bucket, Sums sums);
+  void send_complete();
+  bool was_sent() const { return next_ > 0; }
+  const std::vector<int>& expected_of_this_rank() const { return expected_->leaves[group_->getRank()]; }
 
   const int micro_batches_;
-  std::vector<int> leaves_;
-  std::vector<std::vector<Sum>> held_;  // by bucket
+  const std::vector<Bucket>& buckets_;
+  const std::vector<std::string>& names_;
+  const OnBucket launched_;
+  std::vector<at::Tensor> stand_ins_;
+
+  std::vector<int> leaves_;  // that have ended
+  std::vector<Sums> held_;   // by bucket: of these leaves
   std::vector<bool> used_;
+
+  // The leaf that has begun.
+  int leaf_ = -1;
+  plan::LeafNode root_;                     // of this rank's leaves with it, that contains it
+  bool sends_ = false;                      // as its buckets are complete
+  std::vector<std::optional<Sums>> ahead_;  // by bucket: the sums with it
+  std::vector<bool> used_before_, taken_;   // by parameter: before it; .grad was there and was taken
+
+  // What is expected, and what was sent of it.
+  GroupPtr group_;
+  std::shared_ptr<const Allotment> expected_;
+  std::vector<std::unique_ptr<RootExchange>> running_;
+  size_t next_ = 0;       // the bucket to be sent next
+  bool spoiled_ = false;  // what was sent is not what this rank holds
 };
 
 }  // namespace ringdp::reducer

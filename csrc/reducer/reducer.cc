@@ -28,9 +28,9 @@ void adopt(const Bucket& bucket) {
   }
 }
 
-// Returns rank 0's layout, as gradients may arrive in a different order on each rank. One broadcast of two numbers per
-// parameter: every index in launch order, and its bucket. `device`: one that the group's collectives serve.
-Layout agree_on(const Layout& own, size_t parameters, c10d::ProcessGroup& group, const at::Device& device) {
+// Returns the layout of rank `root`, as gradients may arrive in a different order on each rank. One broadcast of two
+// numbers per parameter: every index in launch order, and its bucket. `device`: one that the group's collectives serve.
+Layout agree_on(const Layout& own, size_t parameters, c10d::ProcessGroup& group, const at::Device& device, int root) {
   std::vector<int64_t> numbers;
   for (size_t bucket = 0; bucket < own.size(); ++bucket) {
     for (const size_t index : own[bucket]) {
@@ -41,7 +41,9 @@ Layout agree_on(const Layout& own, size_t parameters, c10d::ProcessGroup& group,
   TORCH_CHECK(numbers.size() == 2 * parameters, "a bucket layout has ", numbers.size() / 2, " of ", parameters,
               " parameters");
   std::vector<at::Tensor> tensors{at::tensor(numbers, at::kLong).to(device)};
-  group.broadcast(tensors)->wait();
+  c10d::BroadcastOptions opts;
+  opts.rootRank = root;
+  group.broadcast(tensors, opts)->wait();
   const at::Tensor agreed = tensors[0].cpu();
   const int64_t* const pairs = agreed.const_data_ptr<int64_t>();
   Layout layout;
@@ -50,8 +52,9 @@ Layout agree_on(const Layout& own, size_t parameters, c10d::ProcessGroup& group,
     const auto index = static_cast<size_t>(pairs[2 * i]), bucket = static_cast<size_t>(pairs[2 * i + 1]);
     const bool next = bucket == layout.size(), last = bucket + 1 == layout.size();
     TORCH_CHECK(index < parameters && !there[index] && (next || last),
-                "DistributedDataParallel: the layout of buckets that rank 0 has sent changed on its way here: a memory "
-                "error, or a link without a checksum. Restart from a checkpoint");
+                "DistributedDataParallel: the layout of buckets that rank ", root,
+                " has sent changed on its way here: a memory error, or a link without a checksum. Restart from a "
+                "checkpoint");
     there[index] = true;
     if (next) layout.emplace_back();
     layout.back().push_back(index);
@@ -70,7 +73,14 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
       options_(std::move(options)),
       group_(std::move(group)),
       mean_(make_mean(group_, parameters_.at(0).device(), options_.rank_order)),
-      leaf_sums_(options_.micro_batches),
+      leaf_sums_(options_.micro_batches, buckets_, names_,
+                 [this](size_t number) {
+                   begin_leaf_times();
+                   Timeline::BucketTimes& times = timeline_.buckets[number];
+                   const int64_t now = now_ns();
+                   if (times.ready == 0) times.ready = now;
+                   mark(times.launched, trace::Kind::kLaunched, now, static_cast<int>(number));
+                 }),
       readiness_(parameters_.size()),
       usage_(parameters_.size(), parameters_.at(0).device()),
       unaveraged_(parameters_.size()),
@@ -197,10 +207,15 @@ void Reducer::check_laid_out() const {
 bool Reducer::rebuild_buckets() {
   check_finished();
   const std::lock_guard lock(mutex_);
-  if (rebuilt_ || sharded() || !options_.layout.empty() || arrival_.empty() || searches()) return false;
+  if (options_.micro_batches > 0 || arrival_.empty() || searches()) return false;
+  return lay_out_by_arrival(0);
+}
+
+bool Reducer::lay_out_by_arrival(int root) {
+  if (rebuilt_ || sharded() || !options_.layout.empty()) return false;
   rebuilt_ = true;
-  const Layout own = make_layout(parts(), arrival_, options_.bucket_limits);
-  const Layout agreed = agree_on(own, parameters_.size(), *group_, parameters_[0].device());
+  const Layout own = arrival_.empty() ? layout_ : make_layout(parts(), arrival_, options_.bucket_limits);
+  const Layout agreed = agree_on(own, parameters_.size(), *group_, parameters_[0].device(), root);
   if (agreed != layout_) set_buckets(agreed);
   return true;
 }
@@ -233,6 +248,7 @@ void Reducer::reset() {
 void Reducer::set_group(GroupPtr group) {
   const std::lock_guard lock(mutex_);
   group_ = std::move(group);
+  leaf_sums_.expect(nullptr, {});
   mean_ = make_mean(group_, parameters_[0].device(), options_.rank_order);
   check_carries_digests();
   divisor_ = Divisor(group_->getSize());

@@ -119,14 +119,23 @@ class Reducer {
   void set_group(GroupPtr group);
   void remove_hooks();
 
-  // With micro_batches. add_leaf() takes every .grad as that of one leaf. average_leaves() is collective: the means of
-  // the leaves that each rank has added, the same table on all ranks, go to .grad of the parameters that are `used`,
-  // the others have none; with a shard_block they become the shards.
-  void add_leaf(int leaf);
-  void average_leaves(const std::vector<std::vector<int>>& leaves, const std::vector<bool>& used, double divisor);
+  // With micro_batches, see leaf_sums.h: add_leaf() takes every .grad as that of the leaf that has begun, and leaves
+  // stand-ins there. average_leaves() is collective: the means of the leaves that each rank has added, the same table
+  // on all ranks, go to .grad of the parameters that are `used`, the others have none; with a shard_block they become
+  // the shards. The first time it also lays buckets out in the order in which gradients arrived on leaf 0's rank.
+  void set_leaf_stand_ins(std::vector<at::Tensor> stand_ins);
+  void expect_leaves(GroupPtr group, std::vector<std::vector<int>> leaves);
+  void begin_leaf(int leaf);
+  void add_leaf();
+  void abandon_leaf();
+  bool send_leaves();
+  void average_leaves(const std::vector<std::vector<int>>& leaves, const std::vector<bool>& used, double divisor,
+                      bool as_sent);
   void drop_leaves();
-  std::vector<bool> used_in_leaves() const;                           // by parameter, on this rank
-  int64_t leaf_bytes() const { return copy_of(leaf_sums_).bytes(); }  // of sums that are held
+  std::vector<bool> used_in_leaves() const;  // by parameter, on this rank
+  // Whether, since drop_leaves(), a .grad was not the one that a leaf's only backward pass has left.
+  bool changed_in_leaves() const { return copy_of(changed_in_leaves_); }
+  int64_t leaf_bytes() const;  // of sums that are held
 
   // With a shard_block, a pass leaves .grad undefined and adds this rank's part of each bucket's mean to its shard. A
   // shard is undefined before the first pass.
@@ -180,7 +189,8 @@ class Reducer {
 
   // reducer.cc
   void set_buckets(const Layout& layout);
-  void make_buckets(bool together);  // of layout_
+  void make_buckets(bool together);   // of layout_
+  bool lay_out_by_arrival(int root);  // of gradients on that rank; see rebuild_buckets()
   void check_laid_out() const;
   std::vector<Part> parts() const;
   void complete_arrival();  // appends the gradients that did not arrive, in bucket order
@@ -190,6 +200,8 @@ class Reducer {
   void mark(int64_t& at, trace::Kind kind, int64_t time_ns, int bucket = -1);
 
   // backward.cc; the lock is held
+  void arrived_in_leaf(size_t index);
+  void begin_leaf_times();
   void start_shared_allocation();
   void search_unused(const std::vector<at::Tensor>& outputs);
   bool count_in_static_graph(size_t index);
@@ -250,6 +262,9 @@ class Reducer {
   Sinks sinks_;  // for the running pass
   OnShard on_shard_;
   LeafSums leaf_sums_;
+  // The leaf that has begun: the .grad that a backward pass has left, and its version then; by parameter.
+  std::vector<std::optional<std::pair<const at::TensorImpl*, int64_t>>> in_leaf_;
+  bool changed_in_leaves_ = false, leaf_times_begun_ = false;
   bool rebuilt_ = false;
   std::vector<size_t> arrival_;  // in the latest synchronised pass; empty before the first
 

@@ -148,11 +148,31 @@ class Reducer:
     def layout(self) -> list[list[int]]:
         """Parameters by bucket."""
 
-    def add_leaf(self, leaf: int) -> None:
-        """Takes every .grad as that of one micro-batch. With micro_batches, as what follows."""
+    def set_leaf_stand_ins(self, stand_ins: Sequence[Tensor]) -> None:
+        """By parameter: what .grad holds once a gradient was taken. With micro_batches, as what follows."""
 
-    def average_leaves(self, leaves: Sequence[Sequence[int]], used: Sequence[bool], divisor: float) -> None:
+    def expect_leaves(self, group: ProcessGroup | None, leaves: Sequence[Sequence[int]]) -> None:
+        """Of each rank in the next steps: with its last one a rank sends sums over `group`. None: nothing is expected."""
+
+    def begin_leaf(self, leaf: int) -> None:
+        """Before the forward pass of a micro-batch."""
+
+    def add_leaf(self) -> None:
+        """Takes every .grad as that of the micro-batch that has begun."""
+
+    def abandon_leaf(self) -> None:
+        """As if it had not begun."""
+
+    def send_leaves(self) -> bool:
+        """Sends what is expected and was not sent; returns whether this rank has sent what it holds."""
+
+    def average_leaves(
+        self, leaves: Sequence[Sequence[int]], used: Sequence[bool], divisor: float, as_sent: bool
+    ) -> None:
         """Puts the means of the leaves of each rank into .grad of the parameters that are used. Collective."""
+
+    def changed_in_leaves(self) -> bool:
+        """Whether a .grad was not the one that its leaf's only backward pass has left."""
 
     def drop_leaves(self) -> None:
         """Forgets the leaves that were not averaged."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +12,10 @@ import torch
 import torch.distributed as dist
 
 from ringdp import _native
-from ringdp.ddp.leaf_table import Told, agreed, told
+from ringdp.ddp.leaf_table import Agreed, Told, agreed, told
+from ringdp.ddp.modes import ring_options
 from ringdp.elastic.leaf import Running, running
+from ringdp.same_ranks import another_group
 
 _C = _native.load()
 
@@ -22,12 +25,22 @@ class LeafSteps:
 
     A leaf begins with no gradients and with the buffers that the step began with, and leaves its gradients to the
     reducer. Until they are averaged, .grad holds tensors without memory, as reading it would be wrong.
+
+    After a step all ranks know who has run which leaf, and with `overlap` they expect the same of the next one: then
+    sums are sent while a rank's last leaf is computed (csrc/reducer/leaf_sums.h). Nothing is expected after a step
+    whose leaves ran elsewhere than in the one before, or in which a leaf has changed gradients after its backward pass.
+    They have a group of their own, as a rank may call other collectives before it sends.
     """
 
-    def __init__(self, ddp: Any, reducer: Any, micro_batches: int) -> None:
+    def __init__(self, ddp: Any, reducer: Any, micro_batches: int, *, overlap: bool) -> None:
         self.micro_batches = micro_batches
         self._ddp, self._reducer = weakref.ref(ddp), weakref.ref(reducer)
         self._told = Told()
+        self._begun = False  # the reducer takes part in the running leaf
+        self._overlap = overlap and ddp.device.type == "cpu"
+        self._group: dist.ProcessGroup | None = None
+        self._latest: list[list[int]] | None = None  # leaves by rank, in the step before
+        self._expected: list[list[int]] | None = None
         self._weight: float | None = None  # of the running leaf
         self._before: list[torch.Tensor] | None = None  # buffers
         self._after: list[torch.Tensor] | None = None  # those that leaf 0 has left
@@ -36,10 +49,12 @@ class LeafSteps:
             _C.without_memory(
                 parameter,
                 f"the gradient of {name} is not averaged yet (micro_batches={micro_batches}): call ddp.finish_step() "
-                "after the leaves of a step to read or clip gradients before optimizer.step()",
+                "after the leaves of a step to read or clip gradients before optimizer.step(); what reads, changes or "
+                "adds to gradients inside ringdp.leaf, and did not so in the steps before, needs overlap=False",
             )
             for name, parameter in zip(reducer.names, reducer.parameters, strict=True)
         ]
+        reducer.set_leaf_stand_ins(self._stand_ins)
 
     def enter(self) -> None:
         """At every forward or backward pass. RuntimeError outside of a leaf, or in one of another step."""
@@ -63,6 +78,9 @@ class LeafSteps:
             self._before = self._copies_of_buffers()
         else:
             self._set_buffers(self._before)
+        self._begun = 0 <= now.index < self.micro_batches and now.index not in self._told.leaves
+        if self._begun:
+            self._reducer().begin_leaf(now.index)
 
     def backward(self, loss: torch.Tensor | None, weight: float | None) -> None:
         """A backward pass in a leaf. `weight`: see DistributedDataParallel.backward."""
@@ -79,13 +97,13 @@ class LeafSteps:
     def end(self, leaf: Running) -> None:
         """The leaf is over: its gradients go to the sums. What cannot be right is an error when all ranks know it."""
         self._told.step = leaf.step
-        known = leaf.index in self._told.leaves
         self._told.leaves.append(leaf.index)
         if self._weight is not None:
             self._told.weights[leaf.index] = self._weight
-        if 0 <= leaf.index < self.micro_batches and not known:
+        if self._begun:
+            self._begun = False
             try:
-                self._reducer().add_leaf(leaf.index)
+                self._reducer().add_leaf()
             except BaseException:
                 self.forget()  # some buckets may have it
                 raise
@@ -95,6 +113,9 @@ class LeafSteps:
 
     def abandon(self) -> None:
         """The leaf has failed: as if it had not begun."""
+        if self._begun:
+            self._begun = False
+            self._reducer().abandon_leaf()
         self._show(self._stand_ins if self._told.leaves else None)
         self._set_buffers(self._before or [])
 
@@ -111,18 +132,21 @@ class LeafSteps:
                 f"DistributedDataParallel: the step is to end inside ringdp.leaf({now.step}, {now.index}): call "
                 "finish_step() or optimizer.step() after it"
             )
-        sharded_model = self._ddp().sharded_model
+        reducer, sharded_model = self._reducer(), self._ddp().sharded_model
         try:
             if sharded_model is not None:
                 sharded_model.follow()
+            self._told.sent = reducer.send_leaves()
             result = agreed(self._by_rank(), self.micro_batches)
-            self._reducer().average_leaves(result.leaves, result.used, result.divisor)
+            as_sent = result.sent and result.leaves == self._expected
+            reducer.average_leaves(result.leaves, result.used, result.divisor, as_sent)
             self._share_buffers(result.rank_of(0))
         except BaseException:
             self.forget()
+            self._expect(None)
             raise
         self._reset()
-        reducer = self._reducer()
+        self._learn(result)
         if reducer.zero_stage >= 2:
             self._show(None)
             reducer.stand_ins.show(reducer.used())
@@ -146,9 +170,54 @@ class LeafSteps:
         self._told = Told()
         self._before = self._after = None
 
+    def abandon_step(self) -> None:
+        """Drops the step on all ranks; every rank calls it."""
+        self._reducer().send_leaves()  # what some ranks may have sent, and wait for
+        self.forget()
+        self._expect(None)
+
+    def leave_group(self) -> None:
+        """The wrapper gets another group; sums and expectations are those of the old one."""
+        self.forget()
+        self._expect(None)
+        self._group = self._latest = None
+
+    def _learn(self, result: Agreed) -> None:
+        """What to expect of the next step; the same on all ranks."""
+        steady = self._latest in (None, result.leaves) and not result.changed
+        self._latest = result.leaves
+        several = self._ddp().process_group.size() > 1
+        self._expect(result.leaves if self._overlap and steady and several else None)
+
+    def _expect(self, leaves: list[list[int]] | None) -> None:
+        if leaves is not None and self._group is None:
+            self._group = self._own_group()
+        if not self._overlap:
+            leaves = None
+        if leaves is None or leaves != self._expected:
+            self._reducer().expect_leaves(self._group if leaves is not None else None, leaves or [])
+        self._expected = leaves
+
+    def _own_group(self) -> dist.ProcessGroup | None:
+        """Of the wrapper's ranks; None, and no overlap, where torch cannot make one. Collective."""
+        ddp = self._ddp()
+        group, options = ddp.process_group, ring_options(ddp.process_group, ddp.device)
+        try:
+            if options is not None:
+                return another_group(group, backend="ringdp", pg_options=options.__copy__())
+            return another_group(group, backend=dist.get_backend_config(group))
+        except (RuntimeError, AttributeError) as error:  # ranks in different numbers of groups; groups in Python
+            self._overlap = False
+            warnings.warn(
+                f"DistributedDataParallel: micro_batches={self.micro_batches} without overlap, as its sums need a "
+                f"process group of their own: {error}",
+                stacklevel=2,
+            )
+            return None
+
     def _by_rank(self) -> list[Told]:
         ddp, reducer = self._ddp(), self._reducer()
-        self._told.used = reducer.used_in_leaves()
+        self._told.used, self._told.changed = reducer.used_in_leaves(), reducer.changed_in_leaves()
         self._told.optimizer_steps = self._optimizer_steps
         numbers = self._told.numbers(self.micro_batches)
         own = torch.tensor(numbers, dtype=torch.float64, device=ddp.device)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ringdp.text.units import names
 
-_HEADER = 3
+_HEADER = 5
 
 
 @dataclass
@@ -20,7 +20,8 @@ class Told:
     """Of one rank: what it has run since the latest average.
 
     step: None without a leaf. weights: of the leaves that were given one. used: by parameter, whether a leaf had a
-    gradient. optimizer_steps: how many times optimizers have stepped the wrapper's parameters.
+    gradient. optimizer_steps: how many times optimizers have stepped the wrapper's parameters. sent: whether what it
+    has sent ahead are the sums that it holds. changed: whether a leaf has changed gradients after its backward pass.
     """
 
     step: int | None = None
@@ -28,12 +29,16 @@ class Told:
     weights: dict[int, float] = field(default_factory=dict)
     used: list[bool] = field(default_factory=list)
     optimizer_steps: int = 0
+    sent: bool = True
+    changed: bool = False
 
     def numbers(self, micro_batches: int) -> list[float]:
         """As many on every rank; the inverse of `told`."""
         counted = Counter(self.leaves)
         outside = next((leaf for leaf in counted if not 0 <= leaf < micro_batches), None)
-        header = [math.nan if n is None else n for n in (self.step, self.optimizer_steps, outside)]
+        header = [
+            math.nan if n is None else n for n in (self.step, self.optimizer_steps, outside, self.sent, self.changed)
+        ]
         counts = [counted[leaf] for leaf in range(micro_batches)]
         weights = [self.weights.get(leaf, math.nan) for leaf in range(micro_batches)]
         return [*header, *counts, *weights, *self.used]
@@ -41,7 +46,7 @@ class Told:
 
 def told(numbers: Sequence[float], micro_batches: int) -> Told:
     """From the numbers of a rank."""
-    step, optimizer_steps, outside = numbers[:_HEADER]
+    step, optimizer_steps, outside, sent, changed = numbers[:_HEADER]
     counts = numbers[_HEADER : _HEADER + micro_batches]
     weights = numbers[_HEADER + micro_batches : _HEADER + 2 * micro_batches]
     leaves = [leaf for leaf, count in enumerate(counts) for _ in range(int(count))]
@@ -51,16 +56,23 @@ def told(numbers: Sequence[float], micro_batches: int) -> Told:
         {leaf: weight for leaf, weight in enumerate(weights) if not math.isnan(weight)},
         [bool(used) for used in numbers[_HEADER + 2 * micro_batches :]],
         int(optimizer_steps),
+        bool(sent),
+        bool(changed),
     )
 
 
 @dataclass
 class Agreed:
-    """leaves: by rank. used: by parameter, whether any leaf had a gradient. divisor: of the sum of all leaves."""
+    """leaves: by rank, sorted. used: by parameter, whether any leaf had a gradient. divisor: of the sum of all leaves.
+
+    sent, changed: whether all ranks have sent what they hold; whether any leaf has changed gradients.
+    """
 
     leaves: list[list[int]]
     used: list[bool]
     divisor: float
+    sent: bool
+    changed: bool
 
     def rank_of(self, leaf: int) -> int:
         """Which rank has run it."""
@@ -81,9 +93,11 @@ def agreed(by_rank: Sequence[Told], micro_batches: int) -> Agreed:
     if not (divisor > 0 and math.isfinite(divisor)):
         raise _error(f"the weights of all micro-batches add up to {divisor}, must be above 0 and finite")
     return Agreed(
-        [one.leaves for one in by_rank],
+        [sorted(one.leaves) for one in by_rank],
         [any(used) for used in zip(*(one.used for one in by_rank), strict=True)],
         divisor,
+        all(one.sent for one in by_rank),
+        any(one.changed for one in by_rank),
     )
 
 

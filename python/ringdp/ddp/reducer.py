@@ -75,7 +75,11 @@ class Reducer(_C.Reducer):
         self.stand_ins = StandIns(self.parameters, self.names, modes.zero_stage)  # for gradients that are in shards
         self.set_after_backward(functools.partial(_end_pass, weakref.ref(self)))
         # None if each rank has its own micro-batches.
-        self.leaf_steps = LeafSteps(ddp, self, modes.micro_batches) if modes.micro_batches is not None else None
+        self.leaf_steps = (
+            LeafSteps(ddp, self, modes.micro_batches, overlap=modes.overlap)
+            if modes.micro_batches is not None
+            else None
+        )
         averages_whole = ddp.process_group.size() > 1 and self.zero_stage < 2  # shards hold averaged gradients only
         if averages_whole or self.leaf_steps is not None:
             unaveraged.watch(self)

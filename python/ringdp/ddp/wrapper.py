@@ -55,8 +55,9 @@ class DistributedDataParallel(Sharding, _Stock):
         micro_batches: M makes the result independent of the number of ranks: a step has M micro-batches (leaves),
             summed along one fixed tree and divided once. Each is run inside `with ringdp.leaf(step, i):`, by any rank;
             optimizer.step(), or finish_step() before it, averages them and replaces .grad, also on ranks without a
-            leaf. Buffers are those that leaf 0 leaves. Nothing is sent before the end of the step. Refused with it:
-            order="rotated", check_drift, static_graph, no_sync(), join() and communication hooks.
+            leaf. Buffers are those that leaf 0 leaves. Sums are sent during a rank's last leaf if it runs the leaves of
+            the step before, else at the end (overlap=False: always). Refused with it: order="rotated", check_drift,
+            static_graph, no_sync(), join() and communication hooks.
         grad_dtype: torch.float32 keeps the gradients of 16-bit parameters in float32; from stage 2 on.
     Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their final
     size from the first step on, and are in shared memory if the backend offers it.

@@ -59,10 +59,10 @@ class Sharding:
         optimizer = self._live_optimizer()
         if optimizer is not None:
             optimizer.check_whole()
+        if self.reducer.leaf_steps is not None:
+            self.reducer.leaf_steps.abandon_step()
         dist.barrier(group=self.process_group)  # the pass's collectives are over on every rank
         self.reducer.reset()
-        if self.reducer.leaf_steps is not None:
-            self.reducer.leaf_steps.forget()
         self.zero_grad()
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
@@ -134,7 +134,7 @@ class Sharding:
                 "for the ranks of the group: save with ringdp.checkpoint, and load into a wrapper over the new group"
             )
         if self._modes.micro_batches is not None:
-            self.reducer.leaf_steps.forget()  # their sums are laid out for the old group
+            self.reducer.leaf_steps.leave_group()
         super()._update_process_group(new_process_group)
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:

@@ -13,6 +13,7 @@ from ringdp.ddp.leaf_table import Told, agreed, told
         Told(3, [0, 4, 4], {0: 2.5, 4: 0.0}, [True, True], 7),
         Told(1 << 40, [2, 9], {}, [False, False], 1),
         Told(-1, [-3], {}, [True, False], 0),
+        Told(0, [1], {}, [True], 1, sent=False, changed=True),
     ],
 )
 def test_numbers_and_back(one):
@@ -26,8 +27,11 @@ def test_numbers_of_ranks_have_one_length():
 def test_ranks_agree():
     ranks = [Told(2, [1, 0], {}, [True, False]), Told(used=[False, False]), Told(2, [2], {}, [True, False])]
     result = agreed(ranks, 3)
-    assert result.leaves == [[1, 0], [], [2]]
+    assert result.leaves == [[0, 1], [], [2]]
     assert (result.used, result.divisor, result.rank_of(2)) == ([True, False], 3.0, 2)
+    assert (result.sent, result.changed) == (True, False)
+    ranks[1].sent, ranks[2].changed = False, True
+    assert (agreed(ranks, 3).sent, agreed(ranks, 3).changed) == (False, True)
 
 
 def test_weights_have_one_order():

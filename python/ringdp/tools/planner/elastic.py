@@ -65,7 +65,7 @@ def _advice(micro_batches: int, ranks: Sequence[int]) -> tuple[str, ...]:
     idle = [n for n in ranks if n > micro_batches]
     if idle:
         said.append(f"from {min(idle)} ranks on some have no micro-batch: use a larger M")
-    said.append("seconds are exposed: nothing is sent before the end of a step in this version")
+    said.append("all but a rank's last sum travel while it computes, if its leaves are those of the step before")
     return tuple(said)
 
 

@@ -1,0 +1,142 @@
+// Reducer: a step of micro-batches (leaf_sums.h).
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "reducer/reducer.h"
+
+namespace ringdp::reducer {
+
+void Reducer::set_leaf_stand_ins(std::vector<at::Tensor> stand_ins) {
+  const std::lock_guard lock(mutex_);
+  leaf_sums_.set_stand_ins(std::move(stand_ins));
+}
+
+void Reducer::expect_leaves(GroupPtr group, std::vector<std::vector<int>> leaves) {
+  const std::lock_guard lock(mutex_);
+  leaf_sums_.expect(std::move(group), std::move(leaves));
+}
+
+void Reducer::begin_leaf(int leaf) {
+  const std::lock_guard lock(mutex_);
+  check_laid_out();
+  in_leaf_.assign(parameters_.size(), std::nullopt);
+  arrival_.clear();
+  for (Bucket& bucket : buckets_) bucket.pending = bucket.indices.size();
+  if (leaf_sums_.begin(leaf)) begin_leaf_times();
+}
+
+void Reducer::begin_leaf_times() {
+  if (std::exchange(leaf_times_begun_, true)) return;
+  ++timeline_.step;
+  timeline_.begin_backward(now_ns(), buckets_.size());
+  timeline_.forward = timeline_.backward;
+}
+
+void Reducer::arrived_in_leaf(size_t index) {
+  if (in_leaf_.empty()) return;  // no leaf has begun
+  const at::Tensor& gradient = parameters_[index].grad();
+  if (in_leaf_[index]) {
+    changed_in_leaves_ = true;
+    return;
+  }
+  in_leaf_[index].emplace(gradient.unsafeGetTensorImpl(), gradient.defined() ? gradient._version() : 0);
+  arrival_.push_back(index);
+  const size_t number = places_[index].bucket;
+  if (--buckets_[number].pending > 0) return;
+  if (leaf_times_begun_) mark(timeline_.buckets[number].ready, trace::Kind::kReady, now_ns(), static_cast<int>(number));
+  for_bucket(number, [&] { leaf_sums_.complete(number); });
+}
+
+void Reducer::add_leaf() {
+  const std::lock_guard lock(mutex_);
+  const c10::AutoGradMode no_grad(false);
+  check_laid_out();
+  if (in_leaf_.empty()) {
+    refuse("DistributedDataParallel: gradients were dropped inside ringdp.leaf: call abandon_backward() after it");
+  }
+  for (size_t index = 0; index < parameters_.size(); ++index) {
+    const at::Tensor& gradient = parameters_[index].grad();
+    const auto& known = in_leaf_[index];
+    if (leaf_sums_.has_taken(places_[index].bucket)) {
+      if (leaf_sums_.left_alone(index, gradient)) continue;
+      refuse("DistributedDataParallel: .grad of " + names_[index] +
+             " was replaced inside ringdp.leaf after it was sent, which did not happen in the steps before: use "
+             "overlap=False");
+    }
+    if (!known) continue;
+    changed_in_leaves_ |=
+        known->first != gradient.unsafeGetTensorImpl() || (gradient.defined() && known->second != gradient._version());
+  }
+  leaf_sums_.add();
+  in_leaf_.clear();
+  complete_arrival();
+  if (leaf_times_begun_) mark(timeline_.computed, trace::Kind::kComputed, now_ns());
+}
+
+void Reducer::abandon_leaf() {
+  const std::lock_guard lock(mutex_);
+  leaf_sums_.abandon();
+  in_leaf_.clear();
+}
+
+bool Reducer::send_leaves() {
+  const std::lock_guard lock(mutex_);
+  const c10::AutoGradMode no_grad(false);
+  check_laid_out();
+  return leaf_sums_.send_rest();
+}
+
+void Reducer::average_leaves(const std::vector<std::vector<int>>& leaves, const std::vector<bool>& used, double divisor,
+                             bool as_sent) {
+  const std::lock_guard lock(mutex_);
+  const c10::AutoGradMode no_grad(false);
+  check_laid_out();
+  begin_leaf_times();
+  leaf_times_begun_ = false;
+  if (timeline_.computed == 0) mark(timeline_.computed, trace::Kind::kComputed, timeline_.backward);
+  const auto done = [&](size_t number) {
+    mark(timeline_.buckets[number].done, trace::Kind::kDone, now_ns(), static_cast<int>(number));
+  };
+  const std::vector<at::Tensor> means = leaf_sums_.average(group_, leaves, divisor, as_sent, done);
+  for (size_t number = 0; number < buckets_.size(); ++number) {
+    Bucket& bucket = buckets_[number];
+    if (bucket.sharded) {
+      bucket.shard = means[number];
+      continue;
+    }
+    const at::Tensor mean = means[number].defined() ? means[number] : at::empty({bucket.padded}, bucket.options);
+    const std::vector<at::Tensor> views = views_into(mean, bucket);
+    for (size_t position = 0; position < views.size(); ++position) {
+      const size_t index = bucket.indices[position];
+      parameters_[index].mutable_grad() = used[index] ? views[position] : at::Tensor();
+    }
+  }
+  if (sharded()) used_ = used;
+  unaveraged_.mark_averaged(parameters_);
+  launched_ = static_cast<int64_t>(buckets_.size());
+  mark(timeline_.finished, trace::Kind::kStepped, now_ns());
+  const auto has_first = [](const std::vector<int>& mine) { return std::count(mine.begin(), mine.end(), 0) > 0; };
+  lay_out_by_arrival(static_cast<int>(std::find_if(leaves.begin(), leaves.end(), has_first) - leaves.begin()));
+}
+
+void Reducer::drop_leaves() {
+  const std::lock_guard lock(mutex_);
+  leaf_sums_.drop();
+  in_leaf_.clear();
+  changed_in_leaves_ = leaf_times_begun_ = false;
+}
+
+std::vector<bool> Reducer::used_in_leaves() const {
+  const std::lock_guard lock(mutex_);
+  return leaf_sums_.used();
+}
+
+int64_t Reducer::leaf_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return leaf_sums_.bytes();
+}
+
+}  // namespace ringdp::reducer

@@ -1,0 +1,64 @@
+// One bucket of the sums of leaves on its way: shard r of every rank's roots is moved to rank r, which adds them up
+// along the tree, divides once and rounds once; then the shards are gathered, unless the bucket is sharded.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <vector>
+
+#include "plan/leaf_tree.h"
+#include "reducer/bucket.h"
+
+namespace ringdp::reducer {
+
+// The sum of some leaves' gradients: real numbers, one flat tensor per bucket.
+struct LeafSum {
+  plan::LeafNode node;
+  at::Tensor flat;
+};
+
+// Which roots each rank has, and how they add up to the sum of all leaves. Equal on all ranks.
+struct Allotment {
+  std::vector<std::vector<int>> leaves;            // by rank, sorted
+  std::vector<std::vector<plan::LeafNode>> roots;  // by rank
+  plan::AddProgram program;                        // over the roots of all ranks
+
+  Allotment(int micro_batches, std::vector<std::vector<int>> leaves_by_rank);
+};
+
+at::ScalarType wide_of(at::ScalarType type);
+at::ScalarType real_type(const Bucket& bucket);
+int64_t reals(const Bucket& bucket);  // real numbers in its flat tensor
+// What a root of a bucket is sent as: one leaf in the gradients' type, a sum wide.
+at::ScalarType type_of(plan::LeafNode root, const Bucket& bucket);
+
+// Adds up parts along the tree into `to`, on the CPU by the kernel, elsewhere by torch's element-wise operations in the
+// same order and precision. Parts and `to` have the type `raw` or are wide; `divisor` 0 divides by nothing.
+void add_up(const std::vector<at::Tensor>& parts, const plan::AddProgram& program, at::ScalarType raw,
+            const at::Tensor& to, double divisor);
+
+class RootExchange {
+ public:
+  using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+  // Starts to move the shards of `own`, one flat tensor per root of this rank, which are read until fold().
+  // `bucket` and `allotment` outlive the exchange.
+  RootExchange(const GroupPtr& group, const Bucket& bucket, const Allotment& allotment,
+               const std::vector<at::Tensor>& own);
+
+  void wait() { shuffle_->wait(); }
+  void fold(double divisor);  // adds up what has arrived, and starts to gather it
+  at::Tensor finish();        // the mean of the bucket or, if it is sharded, of this rank's part; complex again
+
+ private:
+  at::Tensor by_owner(const std::vector<at::Tensor>& own) const;
+
+  const GroupPtr group_;
+  const Bucket& bucket_;
+  const Allotment& allotment_;
+  const int64_t shard_;  // real numbers of each root that one rank adds up
+  at::Tensor sent_, arrived_, mean_, whole_;
+  c10::intrusive_ptr<c10d::Work> shuffle_, gather_;
+};
+
+}  // namespace ringdp::reducer

@@ -1,0 +1,286 @@
+"""micro_batches=M: sums that are sent during a rank's last leaf have the same bits, whatever happens instead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import ringdp
+import torch
+import torch.distributed as dist
+from leafy import MODELS, allotment, loss_of, made, optimizer_for, state_hash
+from ranks import BACKENDS, HERE, group_of
+from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.testing import one_process
+from torch import Tensor
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS, LEAVES = 6, 5
+Loss = Callable[[Any, int, int, int], Tensor]
+
+
+def reference(model: str = "branching", loss: Loss = loss_of, dtype: str = "float32") -> str:
+    module = made(model, dtype)
+    one_process(module, optimizer_for(module), loss, steps=STEPS, micro_batches=LEAVES)
+    return state_hash(module)
+
+
+class Run:
+    """On a rank: steps of one wrapper, with the same leaves on the same ranks unless a test says otherwise."""
+
+    def __init__(self, model: str = "branching", dtype: str = "float32", backend: str = "ringdp", **arguments: Any):
+        arguments.setdefault("bucket_cap_mb", 0.001)
+        self.ddp = DistributedDataParallel(
+            made(model, dtype), process_group=group_of(backend), micro_batches=LEAVES, **arguments
+        )
+        zero = arguments.get("zero_stage", 0)
+        self.optimizer = optimizer_for(self.ddp)
+        if zero:
+            self.optimizer = ringdp.ZeroOptimizer(self.ddp.parameters(), torch.optim.AdamW, lr=1e-2)
+        self.sent_ahead: list[bool] = []  # by step: a bucket was sent inside a backward pass
+        self._backward_ended = 0
+
+    def leaves(self, step: int, kind: str = "buddy") -> list[int]:
+        return allotment(kind, LEAVES, HERE.size)[HERE.rank]
+
+    def one(self, step: int, leaf: int, loss: Loss = loss_of) -> None:
+        with ringdp.leaf(step, leaf):
+            loss(self.ddp, 0, step, leaf).backward()
+            self._backward_ended = time.monotonic_ns()
+
+    def end_of_step(self) -> None:
+        self.ddp.finish_step()
+        launched = [launched for _, launched, _ in self.ddp.reducer.timeline()["buckets"]]
+        self.sent_ahead.append(any(0 < at < self._backward_ended for at in launched))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def hash(self) -> str:
+        return state_hash(self.ddp)
+
+
+def steady(arguments: dict[str, Any]) -> tuple[str, list[bool]]:
+    run = Run(**arguments)
+    for step in range(STEPS):
+        for leaf in run.leaves(step):
+            run.one(step, leaf)
+        run.end_of_step()
+    return run.hash(), run.sent_ahead
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("stage", [0, 2])
+def test_buckets_are_sent_while_gradients_are_computed(trio, backend, stage):
+    """From the second step on."""
+    want = reference("plain")
+    for bits, sent_ahead in trio.run(steady, {"model": "plain", "backend": backend, "zero_stage": stage}):
+        assert (bits, sent_ahead) == (want, [False] + [True] * (STEPS - 1))
+    for bits, sent_ahead in trio.run(steady, {"model": "plain", "backend": backend, "overlap": False}):
+        assert (bits, sent_ahead) == (want, [False] * STEPS)
+
+
+def test_a_bucket_whose_layers_a_leaf_does_not_use_waits_for_the_end_of_that_leaf(trio):
+    """Rank 0 ends with leaf 4, which does not use a layer of the first bucket; the others use it."""
+    want = reference()
+    outcomes = trio.run(steady, {"model": "branching"})
+    assert [bits for bits, _ in outcomes] == [want] * 3
+    assert [any(sent_ahead) for _, sent_ahead in outcomes] == [False, True, True]
+
+
+def test_sums_of_16_bits_are_sent_ahead_in_both_forms(pair):
+    for model in MODELS:
+        want = reference(model, dtype="bfloat16")
+        assert [bits for bits, _ in pair.run(steady, {"model": model, "dtype": "bfloat16"})] == [want] * 2
+
+
+def moving() -> str:
+    run = Run()
+    for step in range(STEPS):
+        for leaf in run.leaves(step, ("buddy", "buddy", "random", "last rank only", "last rank only", "other")[step]):
+            run.one(step, leaf)
+        run.end_of_step()
+    return run.hash()
+
+
+def in_any_order() -> str:
+    run = Run()
+    for step in range(STEPS):
+        mine = run.leaves(step)
+        for leaf in mine[::-1] if step % 2 else mine:
+            run.one(step, leaf)
+        run.end_of_step()
+    return run.hash()
+
+
+def failing_after_backward(model: str) -> str:
+    """Every leaf fails once when its gradients are there."""
+    run = Run(model)
+    for step in range(STEPS):
+        for leaf in run.leaves(step):
+            with pytest.raises(ZeroDivisionError), ringdp.leaf(step, leaf):
+                (3 * loss_of(run.ddp, 0, step, leaf)).backward()  # other gradients than the second time
+                raise ZeroDivisionError
+            run.one(step, leaf)
+        run.end_of_step()
+    return run.hash()
+
+
+def failing_in_backward(model: str) -> str:
+    """The leaves of one rank fail once; the last one, when some buckets have been sent."""
+    run = Run(model)
+    first = next(run.ddp.parameters())  # its gradient arrives last
+
+    def fail(_: Tensor) -> None:
+        raise ZeroDivisionError
+
+    for step in range(STEPS):
+        for leaf in run.leaves(step):
+            if HERE.rank == 1:
+                hook = first.register_hook(fail)
+                with pytest.raises(ZeroDivisionError):
+                    run.one(step, leaf, lambda *where: 3 * loss_of(*where))  # other gradients than the second time
+                hook.remove()
+            run.one(step, leaf)
+        run.end_of_step()
+    return run.hash()
+
+
+def with_other_collectives() -> str:
+    """Rank 0 has no leaf and calls a collective before it can send anything; the others have sent."""
+    run = Run()
+    for step in range(STEPS):
+        for leaf in run.leaves(step, "last rank only"):
+            run.one(step, leaf)
+        count = torch.ones(())
+        dist.all_reduce(count)
+        assert count == HERE.size
+        run.end_of_step()
+    return run.hash()
+
+
+def halved(run: Run, step: int, leaf: int) -> None:
+    with ringdp.leaf(step, leaf):
+        (2 * loss_of(run.ddp, 0, step, leaf)).backward()
+        for parameter in run.ddp.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(0.5)
+
+
+def changing_gradients_in_leaves() -> str:
+    run = Run()
+    for step in range(STEPS):
+        for leaf in run.leaves(step):
+            halved(run, step, leaf)
+        run.end_of_step()
+    assert not any(run.sent_ahead)
+    return run.hash()
+
+
+def changing_gradients_later(overlap: bool) -> str:
+    """In one step only, in the last leaf of each rank."""
+    run = Run("plain", overlap=overlap)
+    for step in range(STEPS):
+        mine = run.leaves(step)
+        for leaf in mine:
+            if step != 3 or leaf != mine[-1]:
+                run.one(step, leaf)
+            elif not overlap:
+                halved(run, step, leaf)
+            else:
+                with pytest.raises(RuntimeError, match="inside ringdp.leaf, and did not so in the steps before"):
+                    halved(run, step, leaf)
+                run.one(step, leaf)
+        run.end_of_step()
+    return run.hash()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [moving, in_any_order, with_other_collectives, changing_gradients_in_leaves],
+)
+def test_what_does_not_go_as_expected_has_the_same_bits(trio, program):
+    assert trio.run(program) == [reference()] * 3
+
+
+@pytest.mark.parametrize("program", [failing_after_backward, failing_in_backward])
+@pytest.mark.parametrize("model", ["plain", "branching"])
+def test_a_leaf_that_fails_when_some_buckets_are_sent_is_run_again(trio, program, model):
+    assert trio.run(program, model) == [reference(model)] * 3
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_gradients_that_are_on_their_way_cannot_be_changed(trio, overlap):
+    assert trio.run(changing_gradients_later, overlap) == [reference("plain")] * 3
+
+
+def in_two_passes(model: Any, rank: int, step: int, leaf: int) -> Tensor:
+    """The first pass is run here; the caller runs the second one."""
+    loss_of(model, rank, step, leaf).backward()
+    return loss_of(model, rank, step, leaf + 1)
+
+
+def several_passes() -> str:
+    run = Run()
+    for step in range(STEPS):
+        for leaf in run.leaves(step):
+            run.one(step, leaf, in_two_passes)
+        run.end_of_step()
+    assert not any(run.sent_ahead)
+    return run.hash()
+
+
+def test_leaves_of_several_backward_passes(trio):
+    assert trio.run(several_passes) == [reference(loss=in_two_passes)] * 3
+
+
+def said_after_two_steps(leaves: list[list[int]]) -> tuple[str, bool]:
+    """What the third step says if these leaves are run in it, and whether a fourth one is right."""
+    run = Run("plain")
+    said = ""
+    for step in range(STEPS):
+        for leaf in leaves[HERE.rank] if step == 2 and not said else run.leaves(step):
+            run.one(step, leaf)
+        try:
+            run.end_of_step()
+        except RuntimeError as error:
+            said = str(error)
+            for leaf in run.leaves(step):
+                run.one(step, leaf)
+            run.end_of_step()
+    return said, run.hash() == reference("plain")
+
+
+@pytest.mark.parametrize(
+    ("leaves", "says"),
+    [
+        ([[0, 1, 2, 2], [3, 4]], "micro-batch 2 was run by rank 0 twice"),
+        ([[0, 1, 2], [3, 4, 0]], "micro-batch 0 was run by ranks 0, 1"),
+        ([[0, 1, 2], [3]], "no rank has run micro-batch 4 of 5"),
+        ([[], [3, 4]], "no rank has run micro-batches 0, 1, 2 of 5"),
+        ([[0, 1, 2], [3, 4, 5]], "rank 1 ran micro-batch 5, must be one of 0 to 4"),
+    ],
+)
+def test_a_wrong_allotment_after_sums_were_sent_is_the_same_error_on_all_ranks(pair, leaves, says):
+    for said, goes_on in pair.run(said_after_two_steps, leaves):
+        assert says in said
+        assert goes_on
+
+
+def abandoned() -> str:
+    """All ranks give a step up, when some have sent sums and others have not begun; then it is run again."""
+    run = Run()
+    for step in range(STEPS):
+        if step in (1, 3):
+            for leaf in run.leaves(step) if HERE.rank != 1 else ():
+                run.one(step, leaf)
+            run.ddp.abandon_backward()
+        for leaf in run.leaves(step):
+            run.one(step, leaf)
+        run.end_of_step()
+    return run.hash()
+
+
+def test_a_step_that_is_given_up_leaves_nothing(trio):
+    assert trio.run(abandoned) == [reference()] * 3
