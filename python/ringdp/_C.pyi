@@ -152,7 +152,7 @@ class Reducer:
         """By parameter: what .grad holds once a gradient was taken. With micro_batches, as what follows."""
 
     def expect_leaves(self, group: ProcessGroup | None, leaves: Sequence[Sequence[int]]) -> None:
-        """Of each rank in the next steps: with its last one a rank sends sums over `group`. None: nothing is expected."""
+        """Of each rank in the next steps: with its last one a rank sends sums over `group`. None: nothing expected."""
 
     def begin_leaf(self, leaf: int) -> None:
         """Before the forward pass of a micro-batch."""

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ringdp import _native
-from ringdp.ddp.leaf_table import Agreed, Told, agreed, told
+from ringdp.ddp.leaf_table import Agreed, Told, agreed, number_of, told
 from ringdp.ddp.modes import ring_options
 from ringdp.elastic.leaf import Running, running
 from ringdp.same_ranks import another_group
@@ -218,7 +218,7 @@ class LeafSteps:
     def _by_rank(self) -> list[Told]:
         ddp, reducer = self._ddp(), self._reducer()
         self._told.used, self._told.changed = reducer.used_in_leaves(), reducer.changed_in_leaves()
-        self._told.optimizer_steps = self._optimizer_steps
+        self._told.optimizer_steps, self._told.expected = self._optimizer_steps, number_of(self._expected)
         numbers = self._told.numbers(self.micro_batches)
         own = torch.tensor(numbers, dtype=torch.float64, device=ddp.device)
         tables = [torch.empty_like(own) for _ in range(ddp.process_group.size())]

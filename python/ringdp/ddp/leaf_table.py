@@ -6,13 +6,14 @@ All ranks see the same table, so that all raise the same error, and nobody waits
 from __future__ import annotations
 
 import math
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ringdp.text.units import names
 
-_HEADER = 5
+_HEADER = 6
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Told:
     step: None without a leaf. weights: of the leaves that were given one. used: by parameter, whether a leaf had a
     gradient. optimizer_steps: how many times optimizers have stepped the wrapper's parameters. sent: whether what it
     has sent ahead are the sums that it holds. changed: whether a leaf has changed gradients after its backward pass.
+    expected: a number that stands for the allotment by which it has sent (`number_of`).
     """
 
     step: int | None = None
@@ -31,14 +33,14 @@ class Told:
     optimizer_steps: int = 0
     sent: bool = True
     changed: bool = False
+    expected: int = 0
 
     def numbers(self, micro_batches: int) -> list[float]:
         """As many on every rank; the inverse of `told`."""
         counted = Counter(self.leaves)
         outside = next((leaf for leaf in counted if not 0 <= leaf < micro_batches), None)
-        header = [
-            math.nan if n is None else n for n in (self.step, self.optimizer_steps, outside, self.sent, self.changed)
-        ]
+        header = [math.nan if n is None else n for n in (self.step, self.optimizer_steps, outside)]
+        header += [self.sent, self.changed, self.expected]
         counts = [counted[leaf] for leaf in range(micro_batches)]
         weights = [self.weights.get(leaf, math.nan) for leaf in range(micro_batches)]
         return [*header, *counts, *weights, *self.used]
@@ -46,7 +48,7 @@ class Told:
 
 def told(numbers: Sequence[float], micro_batches: int) -> Told:
     """From the numbers of a rank."""
-    step, optimizer_steps, outside, sent, changed = numbers[:_HEADER]
+    step, optimizer_steps, outside, sent, changed, expected = numbers[:_HEADER]
     counts = numbers[_HEADER : _HEADER + micro_batches]
     weights = numbers[_HEADER + micro_batches : _HEADER + 2 * micro_batches]
     leaves = [leaf for leaf, count in enumerate(counts) for _ in range(int(count))]
@@ -58,6 +60,7 @@ def told(numbers: Sequence[float], micro_batches: int) -> Told:
         int(optimizer_steps),
         bool(sent),
         bool(changed),
+        int(expected),
     )
 
 
@@ -81,6 +84,7 @@ class Agreed:
 
 def agreed(by_rank: Sequence[Told], micro_batches: int) -> Agreed:
     """RuntimeError names what is wrong, unless each micro-batch of one step was run once."""
+    _check_expected(by_rank)
     _check_steps(by_rank)
     _check_leaves(by_rank, micro_batches)
     weights = {leaf: weight for one in by_rank for leaf, weight in one.weights.items()}
@@ -99,6 +103,23 @@ def agreed(by_rank: Sequence[Told], micro_batches: int) -> Agreed:
         all(one.sent for one in by_rank),
         any(one.changed for one in by_rank),
     )
+
+
+def number_of(allotment: Sequence[Sequence[int]] | None) -> int:
+    """A checksum of the leaves of each rank; 0 for None."""
+    return zlib.crc32(repr([list(leaves) for leaves in allotment]).encode()) if allotment is not None else 0
+
+
+def _check_expected(by_rank: Sequence[Told]) -> None:
+    ranks_of: dict[int, list[int]] = {}
+    for rank, one in enumerate(by_rank):
+        ranks_of.setdefault(one.expected, []).append(rank)
+    if len(ranks_of) > 1:
+        different = "; ".join(f"{names(ranks)}: {number:#010x}" for number, ranks in ranks_of.items())
+        raise _error(
+            f"the ranks have sent sums by different allotments of micro-batches ({different}), though each is the one "
+            "that all of them have agreed on: a memory error. Nothing of it is used: restart from a checkpoint"
+        )
 
 
 def _check_steps(by_rank: Sequence[Told]) -> None:

@@ -284,3 +284,27 @@ def abandoned() -> str:
 
 def test_a_step_that_is_given_up_leaves_nothing(trio):
     assert trio.run(abandoned) == [reference()] * 3
+
+
+def said_of_two_ideas(theirs: list[list[int]]) -> str:
+    """Rank 1 has another idea of who runs what than the ranks have agreed on."""
+    run = Run("plain")
+    for step in range(STEPS):
+        if step == 3 and HERE.rank == 1:
+            run.ddp.reducer.leaf_steps._expect(theirs)
+        for leaf in run.leaves(step):
+            run.one(step, leaf)
+        try:
+            run.end_of_step()
+        except RuntimeError as error:
+            return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("theirs", [[[3, 4], [0, 1, 2]], [[3, 4, 0], [1, 2]], [[0], [1, 2, 3, 4]]])
+def test_two_ideas_of_the_allotment_are_the_same_error_on_all_ranks(run_on_fresh_ranks, theirs):
+    world = run_on_fresh_ranks(2)
+    world.join()
+    first, second = world.run(said_of_two_ideas, theirs)
+    assert "the ranks have sent sums by different allotments of micro-batches (rank 0: 0x" in first
+    assert first == second

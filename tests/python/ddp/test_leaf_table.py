@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ringdp.ddp.leaf_table import Told, agreed, told
+from ringdp.ddp.leaf_table import Told, agreed, number_of, told
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from ringdp.ddp.leaf_table import Told, agreed, told
         Told(3, [0, 4, 4], {0: 2.5, 4: 0.0}, [True, True], 7),
         Told(1 << 40, [2, 9], {}, [False, False], 1),
         Told(-1, [-3], {}, [True, False], 0),
-        Told(0, [1], {}, [True], 1, sent=False, changed=True),
+        Told(0, [1], {}, [True], 1, sent=False, changed=True, expected=number_of([[1], [0, 2, 3, 4]])),
     ],
 )
 def test_numbers_and_back(one):
@@ -32,6 +32,15 @@ def test_ranks_agree():
     assert (result.sent, result.changed) == (True, False)
     ranks[1].sent, ranks[2].changed = False, True
     assert (agreed(ranks, 3).sent, agreed(ranks, 3).changed) == (False, True)
+
+
+def test_two_ideas_of_the_allotment_are_an_error():
+    expected = [number_of(allotment) for allotment in ([[0], [1]], [[1], [0]], None)]
+    assert len(set(expected)) == 3
+    for other in expected[1:]:
+        ranks = [Told(0, [0], {}, [True], expected=expected[0]), Told(0, [1], {}, [True], expected=other)]
+        with pytest.raises(RuntimeError, match="by different allotments of micro-batches .rank 0: 0x"):
+            agreed(ranks, 2)
 
 
 def test_weights_have_one_order():
