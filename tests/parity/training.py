@@ -95,14 +95,13 @@ def model_loss(name: str, model: nn.Module, rank: int, step: int, micro: int = 0
     if name == "gpt":
         text = torch.randint(0, TOKENS, (SAMPLES, CONTEXT + 1), generator=source)
         return functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+    dtype = next(model.parameters()).dtype
     if name == "conv":
         image = torch.randn(SAMPLES, 3, 8, 8, generator=source)
-        return functional.cross_entropy(model(image), (image.mean((1, 2, 3)) > 0).long())
+        return functional.cross_entropy(model(image.to(dtype)), (image.mean((1, 2, 3)) > 0).long())
     x = torch.randn(SAMPLES, 12, generator=source)
-    y = x[:, :3].tanh()
-    if name == "bf16":
-        x, y = x.bfloat16(), y.bfloat16()
-    arguments = (x, (step + rank) % 2 == 1) if name == "unused" else (x,)
+    y = x[:, :3].tanh().to(dtype)
+    arguments = (x.to(dtype), (step + rank) % 2 == 1) if name == "unused" else (x.to(dtype),)
     return functional.mse_loss(model(*arguments), y)
 
 

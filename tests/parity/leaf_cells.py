@@ -1,0 +1,238 @@
+"""Steps of a fixed number of micro-batches (leaves): cells of nine models, numbers of ranks, types, stages, buckets,
+transports and allotments of leaves, in each of which every rank ends with the state of one process.
+
+    python tests/parity/leaf_cells.py --cells 600 --seed 1     # a sample of all cells; --minutes 30 ends it earlier
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # pytest has these paths; ranks take them over
+    ROOT = Path(__file__).resolve().parents[2]
+    sys.path[1:1] = [str(ROOT / folder) for folder in ("tests", "tests/python/ddp", "python")]
+
+import leafy
+import ringdp
+import torch
+import training
+from ranks import HERE, KeptWorlds, World, group_of
+from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.testing import one_process
+from torch import Tensor, nn
+
+# "odd" has no shard or bucket that ends at a cache line, "wide" has more than one bucket of 25 MB.
+WIDTHS = {"odd": 173, "wide": 2600}
+AXES: dict[str, tuple[Any, ...]] = {
+    "model": ("mlp", "gpt", "conv", "unused", *leafy.MODELS, *WIDTHS),
+    "ranks": tuple(range(1, 9)),
+    "micro_batches": (8, 24),
+    "dtype": ("float32", "bfloat16"),
+    "stage": (0, 1, 2, 3),
+    "bucket": ("1KB", "25MB"),
+    "path": ("shm", "tcp", "gloo"),
+    "allotment": (0, 1, 2),
+}
+WITHIN_S = 300.0  # a cell; the ranks' own deadline is 60 for each collective
+FAILURES = 5  # then the rest is not run
+
+
+@dataclass(frozen=True)
+class LeafCell:
+    """allotment: the number of a random one. path: the transport, or gloo as the group's backend."""
+
+    model: str
+    ranks: int
+    micro_batches: int
+    dtype: str
+    stage: int
+    bucket: str
+    path: str
+    allotment: int
+
+
+def sample(count: int, seed: int, **within: tuple[Any, ...]) -> list[LeafCell]:
+    """So many different cells, or all there are. within: the values of some axes that are wanted."""
+    axes = {**AXES, **within}
+    draw = random.Random(seed)
+    chosen: dict[LeafCell, None] = {}
+    while len(chosen) < min(count, prod(map(len, axes.values()))):
+        chosen[LeafCell(**{name: draw.choice(values) for name, values in axes.items()})] = None
+    return list(chosen)
+
+
+def steps_of(model: str) -> int:
+    return 1 if model == "wide" else 3
+
+
+def made(model: str, dtype: str) -> nn.Module:
+    if model in leafy.MODELS:
+        return leafy.made(model, dtype)
+    if model not in WIDTHS:
+        return training.make(model).to(getattr(torch, dtype))
+    torch.manual_seed(training.SEED)
+    width = WIDTHS[model]
+    layers = [nn.Linear(12, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 3)]
+    return nn.Sequential(*layers).to(getattr(torch, dtype))
+
+
+def loss_of(name: str, model: nn.Module, step: int, leaf: int) -> Tensor:
+    """A function of step and leaf only."""
+    if name in leafy.MODELS:
+        return leafy.loss_of(model, 0, step, leaf)
+    return training.model_loss("mlp" if name in WIDTHS else name, model, leaf, step)
+
+
+State = tuple[str, str]  # digests of values and of the optimizer's state, '' where this rank has only a part of that
+
+
+def digest(named: Iterable[tuple[str, Any]]) -> str:
+    total = hashlib.sha256()
+    for name, value in named:
+        flat = torch.as_tensor(value).detach().contiguous().flatten()
+        total.update(f"{name} {flat.dtype} {flat.numel()}\0".encode())
+        total.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    return total.hexdigest()
+
+
+def state_of(values: dict[str, Tensor], optimizer: dict[str, Any] | None) -> State:
+    """Parameters and buffers; and the optimizer's state in torch's form."""
+    entries = sorted((optimizer or {}).get("state", {}).items())
+    moments = ((f"{number} {key}", value) for number, entry in entries for key, value in sorted(entry.items()))
+    return digest(sorted(values.items())), digest(moments) if optimizer else ""
+
+
+@cache
+def in_one_process(name: str, micro_batches: int, dtype: str) -> State:
+    model = made(name, dtype)
+    optimizer = training.optimizer_for(model)
+
+    def loss(model: nn.Module, rank: int, step: int, leaf: int) -> Tensor:
+        return loss_of(name, model, step, leaf)
+
+    one_process(model, optimizer, loss, steps=steps_of(name), micro_batches=micro_batches)
+    return state_of(model.state_dict(), optimizer.state_dict())
+
+
+def on_this_rank(cell: LeafCell) -> State | str:
+    """After some steps; or the words of what is refused. Collective."""
+    model = made(cell.model, cell.dtype)
+    try:
+        ddp = DistributedDataParallel(
+            model,
+            process_group=group_of("gloo" if cell.path == "gloo" else "ringdp"),
+            bucket_cap_mb=training.BUCKETS[cell.bucket],
+            micro_batches=cell.micro_batches,
+            zero_stage=cell.stage,
+        )
+    except NotImplementedError as error:
+        return str(error)
+    defaults = training.optimizer_for(nn.Linear(1, 1)).defaults
+    rate = {"lr": defaults["lr"]}
+    optimizer: Any = (
+        ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **rate)
+        if cell.stage
+        else torch.optim.AdamW(ddp.parameters(), **rate)
+    )
+    mine = leafy.allotment(f"cell {cell.allotment}", cell.micro_batches, HERE.size)[HERE.rank]
+    for step in range(steps_of(cell.model)):
+        for leaf in mine:
+            with ringdp.leaf(step, leaf):
+                loss_of(cell.model, ddp, step, leaf).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if cell.stage:
+        optimizer.consolidate_state_dict(to=0)
+    has_state = cell.stage == 0 or HERE.rank == 0
+    return state_of(ddp.full_state_dict(), optimizer.state_dict() if has_state else None)
+
+
+def in_rank_order(name: str, micro_batches: int) -> State:
+    """On a rank: the default contract. Each rank adds up its block of leaves, then ranks are added up in order."""
+    ddp = DistributedDataParallel(made(name, "float32"))
+    optimizer = training.optimizer_for(ddp)
+    blocks = [
+        range(rank * micro_batches // HERE.size, (rank + 1) * micro_batches // HERE.size) for rank in range(HERE.size)
+    ]
+    for step in range(steps_of(name)):
+        for leaf in (block := blocks[HERE.rank]):
+            ddp.require_backward_grad_sync = leaf == block[-1]
+            with ringdp.leaf(step, leaf):
+                ddp.backward(loss_of(name, ddp, step, leaf), weight=1)  # divided once, by all weights
+        optimizer.step()
+        optimizer.zero_grad()
+    return state_of(ddp.full_state_dict(), optimizer.state_dict())
+
+
+def verdict(world: World, cell: LeafCell) -> str:
+    """'equal' or 'refused'; else what is wrong."""
+    world.begin(on_this_rank, cell)
+    try:
+        want = in_one_process(cell.model, cell.micro_batches, cell.dtype)
+    finally:
+        outcomes = world.finish(within=WITHIN_S)
+    if failed := next((outcome for outcome in outcomes if outcome.error), None):
+        return f"rank {failed.rank} failed: {failed.trace}"
+    found = [outcome.value for outcome in outcomes]
+    if isinstance(found[0], str):
+        named = f"zero_stage={cell.stage} with micro_batches={cell.micro_batches}"
+        return "refused" if all(named in str(said) for said in found) else f"refused otherwise: {found}"
+    ranks = [rank for rank, state in enumerate(found) if state not in (want, (want[0], ""))]
+    return f"ranks {ranks} differ: {found}, not {want}" if ranks or not found[0][1] else "equal"
+
+
+def tally(
+    world_of: Callable[..., World], cells: Iterable[LeafCell], until: float, progress: Callable[[str], None]
+) -> tuple[Counter[str], list[str]]:
+    """How many were equal, refused and wrong, and what was wrong. Cells of one world come together."""
+    counts: Counter[str] = Counter()
+    wrong: list[str] = []
+    for cell in sorted(cells, key=lambda cell: (cell.ranks, cell.path == "tcp")):
+        if time.monotonic() > until or len(wrong) == FAILURES:
+            break
+        try:
+            said = verdict(world_of(cell.ranks, transport="tcp" if cell.path == "tcp" else "shm"), cell)
+        except Exception as error:  # a rank has died or hangs, or the one process has failed
+            said = f"{type(error).__name__}: {error}"
+        counts[said if said in ("equal", "refused") else "wrong"] += 1
+        if said not in ("equal", "refused"):
+            wrong.append(f"{cell}: {said}")
+            world_of.drop_used()  # the state of its ranks is unknown
+        progress(f"{cell}: {said}")
+    return counts, wrong
+
+
+def main() -> int:
+    """Prints the seed, what was equal, and each cell that was not; status 1 if any was not."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--verbose", action="store_true", help="a line per cell")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    worlds, start = KeptWorlds(), time.monotonic()
+    progress = (lambda line: print(line, flush=True)) if options.verbose else (lambda line: None)
+    until = start + 60 * options.minutes
+    try:
+        counts, wrong = tally(worlds, sample(options.cells, options.seed), until, progress)
+    finally:
+        worlds.close()
+    print("\n\n".join([*wrong, f"seed {options.seed}, {counts.total()} of {options.cells} cells: {dict(counts)}"]))
+    print(f"{(time.monotonic() - start) / max(1, counts.total()):.2f} s per cell")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
