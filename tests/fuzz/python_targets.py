@@ -33,12 +33,14 @@ from ringdp.checkpoint.blocks import INDEX  # noqa: E402
 from ringdp.checkpoint.manifest import FILE  # noqa: E402
 from ringdp.checkpoint.piece import CheckpointError  # noqa: E402
 from ringdp.cli import main as command_line  # noqa: E402
+from ringdp.elastic import Leaves  # noqa: E402
 from ringdp.tools.planner.local_ranks import ProbeJob  # noqa: E402
 from ringdp.tools.planner.prediction import calibrated  # noqa: E402
 from ringdp.tools.tune import cache  # noqa: E402
 from ringdp.tools.watch.figures import Row  # noqa: E402
 from ringdp.tools.watch.judge import Judge  # noqa: E402
 from ringdp.tools.watch.reports import Report  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 
 Mend = Callable[[bytes, random.Random], bytes]
 
@@ -93,11 +95,19 @@ def _run(folder: Path) -> Target:
 def _records(folder: Path) -> Target:
     def draw(rank: int) -> None:
         play.epochs_of(play.sharded(play.numbered(32), rank, 2), epochs=2, told=False)
+        leaves = Leaves(32, micro_batch=3, micro_batches=4, remainder="carry", rank=rank, ranks=2)
+        play.epochs_of(DataLoader(play.numbered(32), batch_sampler=leaves))
 
+    leaf_rows = [
+        {"kind": "leaves", "number": 0, "dataset_len": 32, "micro_batch": 3, "micro_batches": 4, "seed": 0}
+        | {"remainder": "carry"},
+        {"kind": "step", "step": 0, "of": 4, "leaves": [[0, 0, [0, 0, 0, 0, True]], [1, 0, None]]},
+        {"kind": "step", "step": None, "of": 4, "leaves": []},
+    ]
     head = {"kind": "rank", "world": 2, "restart": 0, "pid": 7, "host": "here", "time": 1.0}
     seeds = []
     for rank, rows in play.played(draw, 2).items():
-        lines = [{**head, "rank": rank}, *rows]
+        lines = [{**head, "rank": rank}, *rows, *leaf_rows]
         seeds.append("".join(json.dumps(line, default=str) + "\n" for line in lines).encode())
     (folder / "rank1-0-8.jsonl").write_bytes(seeds[1])
 

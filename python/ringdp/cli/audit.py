@@ -27,8 +27,10 @@ _EXAMPLE = """example:
 
 Every DataLoader and DistributedSampler of every rank is written down; the script stays as it is. Loaders
 between whose draws no backward pass comes (validation) are not judged; samples without indices (streams,
-in_order=False) are told apart by their bytes. Without a command, the records in
---records are judged: those of several hosts can be brought together in one folder.
+in_order=False) are told apart by their bytes. With micro_batches=M the leaves of every step are judged, too:
+each is run once, by one rank, with the same seed, on the samples that a ringdp.elastic.Leaves gives it.
+Without a command, the records in --records are judged: those of several hosts can be brought together in
+one folder.
 status: the job's (128 + n where signal n ended it); 1 with --fail where there is a problem; 2 where the
 audit could not be made."""
 

@@ -17,9 +17,14 @@ import torch
 class Running:
     """A leaf that is being run, and the parts of wrappers (ddp/leaf_steps.py) that take part in it."""
 
-    def __init__(self, step: int, index: int) -> None:
-        self.step, self.index = step, index
+    def __init__(self, step: int, index: int, seed: int) -> None:
+        self.step, self.index, self.seed = step, index, seed
         self.parts: list[Any] = []
+
+    def end(self) -> None:
+        """It has ended without an exception."""
+        for part in self.parts:
+            part.end(self)
 
 
 _running: ContextVar[Running | None] = ContextVar("ringdp.leaf", default=None)
@@ -45,7 +50,7 @@ def leaf(step: int, index: int, *, seed: int = 0) -> Iterator[None]:
         raise RuntimeError(
             f"ringdp.leaf({step}, {index}) inside ringdp.leaf({outer.step}, {outer.index}): end that first"
         )
-    now = Running(step, index)
+    now = Running(step, index, seed)
     token = _running.set(now)
     try:
         with seeded(seed, step, index):
@@ -56,8 +61,7 @@ def leaf(step: int, index: int, *, seed: int = 0) -> Iterator[None]:
         raise
     finally:
         _running.reset(token)
-    for part in now.parts:
-        part.end(now)
+    now.end()
 
 
 @contextmanager

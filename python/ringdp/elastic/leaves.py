@@ -89,12 +89,12 @@ class Leaves(Sampler[list[int]]):
                 f"Leaves: step {step}, leaf {leaf}: epoch {epoch} has {self.steps(epoch)} steps of "
                 f"{self.micro_batches} leaves"
             )
-        if self.remainder == "drop":
-            begin = epoch * self.dataset_len + step * self.step_samples
-        else:
-            begin = (self.first_step(epoch) + step) * self.step_samples
-        begin += leaf * self.micro_batch
+        begin = self._begin(epoch, step) + leaf * self.micro_batch
         return [self._sample(at) for at in range(begin, begin + self.micro_batch)]
+
+    def samples(self, epoch: int) -> list[int]:
+        """Of all micro-batches of an epoch, in the order of steps and leaves: each once, but for what is carried."""
+        return [self._sample(at) for at in range(self._begin(epoch, 0), self._begin(epoch, self.steps(epoch)))]
 
     def mine(self, rank: int | None = None, ranks: int | None = None) -> list[int]:
         """The leaves that a rank (default: this one) runs in every step, so that few sums are sent. May be empty."""
@@ -116,6 +116,12 @@ class Leaves(Sampler[list[int]]):
     def __len__(self) -> int:
         """How many those are."""
         return self.steps(self.epoch) * len(self.mine())
+
+    def _begin(self, epoch: int, step: int) -> int:
+        """A step's first sample, in the epochs' permutations."""
+        if self.remainder == "drop":
+            return epoch * self.dataset_len + step * self.step_samples
+        return (self.first_step(epoch) + step) * self.step_samples
 
     def _sample(self, at: int) -> int:
         """Of the epochs' permutations, one after the other."""

@@ -11,18 +11,18 @@ import pytest
 import warm_torchrun
 from ringdp.cli import main
 
-SCRIPT = str(Path(__file__).with_name("watched_script.py"))
+SCRIPT, LEAF_SCRIPT = (str(Path(__file__).with_name(name)) for name in ("watched_script.py", "leaf_script.py"))
 WARM = [sys.executable, warm_torchrun.__file__]
 
 
 @pytest.fixture
 def audited(run_warm):
-    """audited(options, feed, status, launcher): the command's result on a job of two ranks, or a launcher's."""
+    """audited(options, *arguments, program, launcher): the command's result on a job of two ranks, or a launcher's."""
     if "ringdp" not in metadata.entry_points(group="torch.backends").names:
         pytest.skip("ringdp is not installed here, so torch cannot find its entry point")
 
-    def run(options, *script, launcher=(*WARM, "2")):
-        job = [*launcher, SCRIPT, *script]
+    def run(options, *script, program=SCRIPT, launcher=(*WARM, "2")):
+        job = [*launcher, program, *script]
         return run_warm("-m", "ringdp", "audit", *options, "--", *job, OMP_NUM_THREADS="1")
 
     return run
@@ -56,6 +56,26 @@ def test_a_good_job_keeps_its_own_status(audited):
     result = audited(["--fail"], "good", "1")
     assert result.returncode == 1 and "no problems" in result.stdout, result.stderr
     assert [line for line in result.stdout.splitlines() if line.startswith(("PROBLEM", "NOTE"))] == []
+
+
+def test_a_good_job_with_micro_batches(audited):
+    result = audited(["--fail"], "loader", program=LEAF_SCRIPT)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1].startswith("no problems in 6 steps of micro-batches; writing it down took")
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "check", "says"),
+    [
+        ("missing", 1, "leaf missing", "step 0: no rank has run leaf 4 of 8"),  # the job itself fails, too
+        ("seed", 0, "leaf seed", "by rank, ringdp.leaf's seed=: rank 0: 0; rank 1: 7"),
+    ],
+)
+def test_faults_of_micro_batches_are_named(audited, fault, status, check, says):
+    result = audited(["--json"], "indices", fault, program=LEAF_SCRIPT)
+    assert result.returncode == status, result.stderr
+    (found,) = json.loads(result.stdout)["findings"]
+    assert found["check"] == check and says in found["seen"]
 
 
 @pytest.mark.long

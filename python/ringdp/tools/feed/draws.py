@@ -84,6 +84,11 @@ class Feed:
         return {facts[name] for facts in self.facts.values()}
 
     @property
+    def has_leaves(self) -> bool:
+        """Whether all ranks' samplers are a ringdp.elastic.Leaves."""
+        return all(facts.get("leaves") for facts in self.facts.values())
+
+    @property
     def samples(self) -> int | None:
         """How many there are to draw, over all ranks; None where the data sets do not say."""
         if self.by == "not known" or None in self.fact("length"):
@@ -107,8 +112,14 @@ def unwatched(ranks: Mapping[int, RankRecords]) -> list[str]:
     left = {}
     for records in ranks.values():
         trains = _loaders(records, True)
-        left |= {row["loader"]: row["dataset"] for row in records.of("loader") if row["loader"] not in trains}
+        others = [row for row in records.of("loader") if row["loader"] not in trains and not _is_idle(row)]
+        left |= {row["loader"]: row["dataset"] for row in others}
     return [f"loader {number} ({dataset})" for number, dataset in sorted(left.items())]
+
+
+def _is_idle(loader: Mapping[str, Any]) -> bool:
+    """A loader of leaves on a rank that has none, which happens where there are fewer leaves than ranks."""
+    return bool(loader.get("leaves")) and not loader["leaves"]["mine"]
 
 
 def _loaders(records: RankRecords, only_training: bool) -> list[int]:

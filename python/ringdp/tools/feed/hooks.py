@@ -16,6 +16,7 @@ from torch.utils.data import dataloader as _dataloader
 from torch.utils.data.distributed import DistributedSampler
 
 from ringdp.tools.attach.patches import Patches
+from ringdp.tools.feed.leaf_hooks import LeafHooks
 from ringdp.tools.feed.recorder import Epoch, Recorder, Sink
 
 _Iterator = _dataloader._BaseDataLoaderIter
@@ -172,9 +173,17 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
     return backward
 
 
+def watch_everything(write: Sink, epochs: int) -> Watcher:
+    """All loaders, DistributedSamplers and steps of micro-batches; so many epochs of each loader are written down."""
+    leaves = LeafHooks(write, lambda: bool(_see_loader))
+    watcher = Watcher(Recorder(write, epochs, at_draw=leaves.drawn), lambda source: True)
+    watch(watcher, DistributedSampler)
+    leaves.install(_patches, watcher.tell)
+    return watcher
+
+
 def attach(write: Sink, options: dict[str, Any]) -> Recorder:
     """Records until the process ends. options: `epochs`, how many of each loader are written down."""
-    recorder = Recorder(write, options["epochs"])
-    watch(Watcher(recorder, lambda source: True), DistributedSampler)
+    recorder = watch_everything(write, options["epochs"]).recorder
     atexit.register(recorder.note_cost)
     return recorder

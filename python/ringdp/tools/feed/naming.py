@@ -59,6 +59,8 @@ def naming(batches: Mapping[int, list[dict[str, Any]]], facts: Mapping[int, Mapp
         return "content"
     if len(batches) < 2:
         return "index"
+    if all(fact.get("leaves") for fact in facts.values()):  # divides by construction
+        return "index"
     parts = _shared_out(facts)
     if parts == len(batches):  # whatever the bytes say: they differ where batches are padded, or data augmented
         return "index"

@@ -41,7 +41,7 @@ def describe(source: Any) -> dict[str, Any]:
 
     length: samples of its data set, None where unknown. part: a digest of the Subset it is, '' for a whole data set.
     replicas, sampler_rank, seed, shuffle: of a DistributedSampler, None for others. pads: whether it repeats samples
-    to make ranks even; None where that is not known.
+    to make ranks even; None where that is not known. leaves: what a ringdp.elastic.Leaves promises, None for others.
     """
     is_loader = isinstance(source, DataLoader)
     sampler = innermost(source)
@@ -61,7 +61,19 @@ def describe(source: Any) -> dict[str, Any]:
         "seed": sampler.seed if sharded else None,
         "shuffle": sampler.shuffle if sharded else None,
         "pads": not sampler.drop_last if sharded else _never_pads(sampler),
+        "leaves": leaves_in(sampler),
     }
+
+
+SETTINGS = ("dataset_len", "micro_batch", "micro_batches", "seed", "remainder")
+
+
+def leaves_in(sampler: Any) -> dict[str, Any] | None:
+    """Settings of a ringdp.elastic.Leaves, and which micro-batches it deals to this rank; None for other samplers."""
+    known = sys.modules.get("ringdp.elastic.leaves")
+    if known is None or not isinstance(sampler, known.Leaves):
+        return None
+    return {**{name: getattr(sampler, name) for name in SETTINGS}, "mine": sampler.mine()}
 
 
 def sampler_epoch(source: Any) -> int | None:
@@ -163,15 +175,20 @@ class Recorder:
     """The recorder of one process. `epochs`: how many of each loader are written down; None: all.
 
     `at_first_step` is called once in every epoch: before its first backward pass, at its second batch, or at its end;
-    its time is not the recorder's.
+    its time is not the recorder's. `at_draw` is told the loader or sampler of each draw, and its number in the epoch.
     """
 
     def __init__(
-        self, sink: Sink, epochs: int | None = None, at_first_step: Callable[[], object] = lambda: None
+        self,
+        sink: Sink,
+        epochs: int | None = None,
+        at_first_step: Callable[[], object] = lambda: None,
+        at_draw: Callable[[Any, int], object] = lambda source, number: None,
     ) -> None:
         self._sink = sink
         self._epochs = epochs
         self._at_first_step = at_first_step
+        self._at_draw = at_draw
         self._streams: list[Stream] = []
         self._latest: Epoch | None = None
         self._seconds = 0.0
@@ -196,6 +213,7 @@ class Recorder:
         self._latest = epoch
         if self._recorded(epoch):
             self._note(epoch, "batch", **self._batch(epoch, indices, data))
+        self._at_draw(epoch.stream.source(), epoch.batches)
         epoch.batches += 1
         self._draws += 1
         self._last = time.perf_counter()

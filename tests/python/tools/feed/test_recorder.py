@@ -11,6 +11,7 @@ import pytest
 import torch
 from play import numbered, played, sharded, watching
 from ringdp.ddp import weights
+from ringdp.elastic import Leaves
 from ringdp.tools.feed import recorder
 from ringdp.tools.feed.hooks import AuditError, Watcher, unwatch, watch
 from ringdp.tools.feed.recorder import HASHED_BATCHES, Recorder, is_probe
@@ -210,7 +211,15 @@ def test_a_distributed_sampler_below_a_loader():
         "seed": 5,
         "shuffle": True,
         "pads": True,
+        "leaves": None,
     }
+
+
+def test_micro_batches_below_a_loader():
+    leaves = Leaves(64, micro_batch=3, micro_batches=5, seed=7, rank=1, ranks=2)
+    described = recorder.describe(DataLoader(numbered(), batch_sampler=leaves))
+    settings = {"dataset_len": 64, "micro_batch": 3, "micro_batches": 5, "seed": 7, "remainder": "drop"}
+    assert described["leaves"] == {**settings, "mine": leaves.mine()} and described["sampler"] == "Leaves"
 
 
 @pytest.mark.parametrize(
