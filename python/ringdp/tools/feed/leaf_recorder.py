@@ -24,6 +24,7 @@ class LeafRecorder:
         self._sink = sink
         self._settings: list[dict[str, Any]] = []
         self._pending: deque[tuple[Any, ...]] = deque(maxlen=_PENDING)
+        self._latest: int | None = None  # the Leaves of the latest share
         self._run: list[tuple[Any, ...]] = []
         self._step: int | None = None
         self._steps = 0
@@ -49,17 +50,19 @@ class LeafRecorder:
         if self._steps < _STEPS:
             self._sink({"kind": "step", "step": self._step, "of": self.micro_batches, "leaves": self._run})
         self._steps += 1
-        shares = [share[1:3] for _, _, share in self._run if share is not None]
-        if shares:  # what was asked for and not run
-            self._pending = deque((s for s in self._pending if s[1:3] > max(shares)), maxlen=_PENDING)
+        if used := [share for _, _, share in self._run if share is not None]:  # what is older was not to be run
+            latest = max(used)
+            kept = (share for share in self._pending if share[0] != latest[0] or share[1:3] > latest[1:3])
+            self._pending = deque(kept, maxlen=_PENDING)
         self._run, self._step = [], None
 
     def _share_of(self, leaf: int) -> tuple[Any, ...] | None:
-        """The oldest that is its own; else the only one there is; None: not known."""
+        """The oldest that is its own, of the Leaves that the leaf before had; else the only one; None: not known."""
         own = [share for share in self._pending if share[3] == leaf]
         if not own and len(self._pending) != 1:
             return None
-        share = own[0] if own else self._pending[0]
+        share = min(own or self._pending, key=lambda share: share[0] != self._latest)  # of equal ones the first
+        self._latest = share[0]
         self._pending.remove(share)
         return share
 

@@ -25,8 +25,9 @@ _MOST = 1 << 16  # micro-batches of a step: no job has more, and looking through
 
 @dataclass(frozen=True)
 class Share:
-    """The samples of one leaf, as a ringdp.elastic.Leaves names them. drawn: by a loader."""
+    """The samples of one leaf, as a ringdp.elastic.Leaves names them. leaves: its number; drawn: by a loader."""
 
+    leaves: int
     epoch: int
     step: int
     leaf: int
@@ -77,14 +78,14 @@ def leaf_steps_of(ranks: Mapping[int, RankRecords]) -> list[LeafStep]:
 
 
 def _leaf(rank: int, index: int, seed: int, share: Sequence[Any] | None) -> Leaf:
-    return Leaf(rank, index, seed, None if share is None else Share(*share[1:]))
+    return Leaf(rank, index, seed, None if share is None else Share(*share))
 
 
 def leaf_findings(ranks: Mapping[int, RankRecords], steps: Sequence[LeafStep]) -> Iterator[Finding]:
     """At most one per check."""
+    yield from check_settings(ranks)
     for check in (check_steps, check_numbers, check_seeds, check_shares, check_epochs):
         yield from check(steps)
-    yield from check_settings(ranks)
 
 
 def check_steps(steps: Sequence[LeafStep]) -> Iterator[Finding]:
@@ -94,7 +95,9 @@ def check_steps(steps: Sequence[LeafStep]) -> Iterator[Finding]:
         seen = ", ".join(f"{names(ranks)} {'is' if len(ranks) == 1 else 'are'} at step {n}" for n, ranks in _by(apart))
         why = "random numbers and samples of a leaf depend on its step, so the result depends on who ran which leaf"
         fix = "count steps in the same way on every rank, and end each of them on every rank, also without a leaf"
-        yield Finding("leaf step", seen, why, fix, minority(apart.numbers), numbers={"steps": list(apart.numbers)})
+        yield Finding(
+            "leaf step", seen, why, fix, minority(apart.numbers), numbers={"steps": list(apart.numbers.values())}
+        )
         return
     again = [number for number, count in Counter(next(iter(s.numbers.values())) for s in steps).items() if count > 1]
     if again:
@@ -239,12 +242,12 @@ def check_shares(steps: Sequence[LeafStep]) -> Iterator[Finding]:
 
 def check_epochs(steps: Sequence[LeafStep]) -> Iterator[Finding]:
     """Of leaves whose samples no loader has drawn: promise.py has that check."""
-    run: dict[int, Counter[int]] = {}  # by epoch: how often each of its steps
+    run: dict[tuple[int, int], Counter[int]] = {}  # by Leaves and epoch: how often each of its steps
     for step in steps:
         asked = {leaf.share for leaf in step.leaves if leaf.share is not None and not leaf.share.drawn}
-        for epoch, at in {(share.epoch, share.step) for share in asked} if step.ended else ():
-            run.setdefault(epoch, Counter())[at] += 1
-    for epoch, counts in run.items():
+        for leaves, epoch, at in {(share.leaves, share.epoch, share.step) for share in asked} if step.ended else ():
+            run.setdefault((leaves, epoch), Counter())[at] += 1
+    for (_, epoch), counts in run.items():
         if twice := [at for at, count in counts.items() if count > 1]:
             seen = f"the samples of {names(twice, 'step')} of epoch {epoch} were run more than once"
             why = "an epoch has each of its samples once; these weigh twice, and others are not trained on"

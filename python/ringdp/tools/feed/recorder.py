@@ -175,7 +175,8 @@ class Recorder:
     """The recorder of one process. `epochs`: how many of each loader are written down; None: all.
 
     `at_first_step` is called once in every epoch: before its first backward pass, at its second batch, or at its end;
-    its time is not the recorder's. `at_draw` is told the loader or sampler of each draw, and its number in the epoch.
+    its time is not the recorder's. `at_draw` is told the loader or sampler of each draw with known indices,
+    and its number in the epoch.
     """
 
     def __init__(
@@ -213,7 +214,8 @@ class Recorder:
         self._latest = epoch
         if self._recorded(epoch):
             self._note(epoch, "batch", **self._batch(epoch, indices, data))
-        self._at_draw(epoch.stream.source(), epoch.batches)
+        if indices is not None:
+            self._at_draw(epoch.stream.source(), epoch.batches)
         epoch.batches += 1
         self._draws += 1
         self._last = time.perf_counter()
