@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import random
 import struct
 import sys
@@ -44,8 +45,13 @@ def leaf(step: int, index: int, *, seed: int = 0) -> Iterator[None]:
     GradScaler). `step` must not repeat within a run, as random numbers depend on it: inside, the generators of Python,
     numpy and torch start from (seed, step, index); outside nothing has been drawn from them.
 
-    After an exception inside, the leaf has left nothing and may be run again. RuntimeError inside another leaf.
+    After an exception inside, the leaf has left nothing and may be run again. RuntimeError inside another leaf,
+    ValueError where a number is none.
     """
+    try:
+        step, index = operator.index(step), operator.index(index)
+    except TypeError:
+        raise ValueError(f"ringdp.leaf({step!r}, {index!r}): step and index must be whole numbers") from None
     if (outer := _running.get()) is not None:
         raise RuntimeError(
             f"ringdp.leaf({step}, {index}) inside ringdp.leaf({outer.step}, {outer.index}): end that first"
