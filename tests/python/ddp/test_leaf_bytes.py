@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from leafy import allotment
 from ranks import HERE
+from ringdp.ddp.leaf_table import Told
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.tools.planner.elastic import KINDS
 from torch import nn
@@ -39,8 +40,8 @@ def roots(leaves: Sequence[int], low: int, high: int) -> list[int]:
 
 
 def table_bytes(micro_batches: int) -> int:
-    """Of what a rank tells every other one at the end of a step: three numbers, two per leaf, one per parameter."""
-    return 8 * (3 + 2 * micro_batches + 1)
+    """Of what a rank tells every other one at the end of a step: two numbers per leaf, and a few."""
+    return 8 * len(Told(used=[True]).numbers(micro_batches))
 
 
 def counted(micro_batches: int, dtype: str) -> tuple[int, int, int]:
