@@ -30,7 +30,7 @@ HELP = {
     "ringdp_gradient_bytes_total": "Gradients that were averaged in that time.",
     "ringdp_watch_findings_total": "Findings of ringdp.watch, on rank 0 of the group.",
     "ringdp_watch_blocks_total": "Blocks of parameters that were compared between ranks, on rank 0 of the group.",
-    "ringdp_watch_seconds_total": "What ringdp.watch itself takes, in the training thread and in its own.",
+    "ringdp_watch_seconds_total": "What ringdp.watch itself computes, in the training thread and in its own.",
 }
 _Sample = tuple[str, Mapping[str, object], object]
 

@@ -1,14 +1,13 @@
-"""Drift by sampling: every rank takes checksums of the same few blocks of the parameters, other ones in every step.
+"""Drift by sampling: every rank takes checksums of the same few blocks of the parameters, the next ones at each look.
 
-Which blocks follows from the key of the step, so ranks need not agree on anything, and one that takes fewer of them
-takes the first ones of the others.
+Which blocks follows from the number of the look, so ranks need not agree on anything; one that takes fewer, or takes
+part in fewer looks, takes some of the others'.
 """
 
 from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -20,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ringdp import _native
 
-BLOCK_BYTES = 1 << 16
-MOST_BLOCKS = 16  # per step
-_64_BITS = (1 << 64) - 1
+BLOCK_BYTES = 1 << 18
+LANES = 16  # parts of the parameters; at most one block of each at a look
+_LANE_OF = [int(f"{number:04b}"[::-1], 2) for number in range(LANES)]  # so that the first 2**n are evenly spread
 _C = _native.load()
 
 
@@ -55,14 +54,6 @@ def why_no_longer(model: DistributedDataParallel, optimizer: torch.optim.Optimiz
     return ""
 
 
-def scattered(number: int) -> int:
-    """64 bits that follow from it as if by chance (splitmix64), whatever distance a row of numbers has."""
-    number = (number + 1) * 0x9E3779B97F4A7C15 & _64_BITS
-    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & _64_BITS
-    number = (number ^ number >> 27) * 0x94D049BB133111EB & _64_BITS
-    return number ^ number >> 31
-
-
 class Blocks:
     """The parameters of one model, in blocks. They are not kept alive."""
 
@@ -81,24 +72,31 @@ class Blocks:
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def place(self, key: int, number: int) -> tuple[int, int, int]:
-        """Of block `number` of this step: which parameter, and its elements from where to where."""
-        block = scattered(key * MOST_BLOCKS + number) * len(self) >> 64
+    def chosen(self, look: int, count: int) -> list[int]:
+        """Which blocks are looked at: all in turn, with `count` 2**n at every look or with 1 at every 2**n-th."""
+        per_lane = -(-len(self) // LANES) | 1  # odd, so that every second look comes to every place, too
+        turn, place = divmod(look, per_lane)
+        turn += turn // LANES  # so that it comes to every lane
+        chosen = [(_LANE_OF[number] + turn) % LANES * per_lane + place for number in range(min(count, LANES))]
+        return [block for block in chosen if block < len(self)]
+
+    def place(self, block: int) -> tuple[int, int, int]:
+        """Which parameter it is of, and its elements from where to where."""
         index = bisect_right(self._ends, block)
         begin = (block - (self._ends[index - 1] if index else 0)) * self._elements[index]
         return index, begin, min(begin + self._elements[index], self._lengths[index])
 
-    def describe(self, key: int, number: int) -> str:
-        """Elements 0 to 16,383 of layer.weight."""
-        index, begin, end = self.place(key, number)
+    def describe(self, block: int) -> str:
+        """Elements 0 to 65,535 of layer.weight."""
+        index, begin, end = self.place(block)
         return f"elements {begin:,} to {end - 1:,} of {self.names[index]}"
 
-    def sums(self, key: int, count: int) -> list[Any]:
-        """Of the first `count` blocks of this step: checksums, or where they are on a device tensors of one number.
+    def sums(self, look: int, count: int) -> list[tuple[int, Any]]:
+        """(block, checksum) of those that are chosen; on a device checksums are tensors of one number.
 
         Nothing waits for the device.
         """
-        return [self._sum(*self.place(key, number)) for number in range(min(count, MOST_BLOCKS) if len(self) else 0)]
+        return [(block, self._sum(*self.place(block))) for block in self.chosen(look, count)]
 
     def _sum(self, index: int, begin: int, end: int) -> Any:
         parameter = self._parameters[index]()
@@ -110,6 +108,6 @@ class Blocks:
         return block.view(torch.uint8).sum(dtype=torch.int64)
 
 
-def as_numbers(sums: Sequence[Any]) -> list[int]:
+def as_number(checksum: Any) -> int:
     """Of sums(), later: waits for the device. Never 0, which stands for a rank without an opinion."""
-    return [int(s.item()) + 1 if isinstance(s, torch.Tensor) else s for s in sums]
+    return int(checksum.item()) + 1 if isinstance(checksum, torch.Tensor) else int(checksum)

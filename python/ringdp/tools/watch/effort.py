@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
-from ringdp.tools.watch.blocks import MOST_BLOCKS, scattered
+from ringdp.tools.watch.blocks import LANES
 
-_MOST_LEVEL = MOST_BLOCKS.bit_length() - 1
+_MOST_LEVEL = LANES.bit_length() - 1
 _LEAST_LEVEL = -16
+_FIRST_LEVEL = 2
 _LITTLE = 0.25  # of the budget: below it twice the work still fits
 _NEARLY = 0.75
 
 
 class Effort:
-    """level n: 2**n blocks in every step; level -n: one block in one of 2**n steps.
-
-    Which steps these are follows from their key, so ranks that look at fewer look at some of the others'.
-    """
+    """level n: 2**n blocks at a look; level -n: one, and only one of 2**n steps and looks."""
 
     def __init__(self, budget: float) -> None:
         self._budget = budget
-        self._level = 0
-        self._spent = self._passed = 0.0
+        self._level = _FIRST_LEVEL
+        self._before: tuple[float, float] | None = None
 
     @property
     def blocks(self) -> int:
-        """Of a step that is looked at."""
+        """Of a look."""
         return 1 << max(0, self._level)
 
-    def selects(self, key: int) -> bool:
-        """Whether the step is looked at."""
-        return self._level >= 0 or scattered(key) & ((1 << -self._level) - 1) == 0
+    @property
+    def stride(self) -> int:
+        """Of so many steps one is looked at: those whose number it divides, so ranks that do less do some of them."""
+        return 1 << max(0, -self._level)
 
-    def spent(self, seconds: float) -> None:
-        """What the watch itself has computed."""
-        self._spent += seconds
-
-    def passed(self, seconds: float) -> None:
-        """How long a step was."""
-        self._passed += seconds
-
-    def adapt(self) -> None:
-        """From what was spent since the last call."""
-        share = self._spent / self._passed if self._passed else 0.0
-        self._spent = self._passed = 0.0
+    def adapt(self, spent: float, passed: float) -> None:
+        """To the seconds that the watch has computed in all, and that have passed, since the last call."""
+        before, self._before = self._before, (spent, passed)
+        if before is None or passed <= before[1]:  # the first report also connects
+            return
+        share = (spent - before[0]) / (passed - before[1])
         if share > _NEARLY * self._budget:
             self._level = max(_LEAST_LEVEL, self._level - 1)
         elif share < _LITTLE * self._budget:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ringdp.ddp.timeline import step_times
+from ringdp.ddp.timeline import union
 
 _NS = 1e-9
 _TORCHS_RATE = 100  # every so many steps torch's class notes its times, unless it is told otherwise
@@ -37,7 +37,8 @@ class NoFigures:
     """Of a model that is not wrapped: only how long its steps take."""
 
     clock: Callable[[], int] = staticmethod(time.monotonic_ns)
-    lag = 0  # by how many steps read() is late
+    stride = 2  # of so many steps one is read: reading takes long
+    has_waits = False  # whether there are exposed times
 
     def read(self) -> Any:
         """What is noted during the step, quickly."""
@@ -54,6 +55,9 @@ class NoFigures:
 class RingdpFigures(NoFigures):
     """Of ringdp's wrapper."""
 
+    stride = 1
+    has_waits = True
+
     def __init__(self, wrapper: DistributedDataParallel) -> None:
         self._wrapper = weakref.ref(wrapper)
 
@@ -65,12 +69,13 @@ class RingdpFigures(NoFigures):
         row = super().row(key, number, raw, times)
         if not raw or not raw["finished"] or raw["forward"] < times[-2]:  # no pass of this wrapper in this step
             return row
-        of_step = step_times(raw)
+        computed = raw["computed"] or raw["backward"]
+        in_flight = [(launched, done) for _, launched, done in raw["buckets"] if launched and done]
         return row._replace(
             data=(raw["forward"] - times[-2]) * _NS,
-            compute=of_step.forward + of_step.backward,
-            exposed=of_step.exposed,
-            communication=of_step.communication,
+            compute=(computed - raw["forward"]) * _NS,
+            exposed=union((max(launched, computed), done) for launched, done in in_flight) * _NS,
+            communication=union(in_flight) * _NS,
         )
 
 
@@ -82,11 +87,10 @@ class TorchFigures(NoFigures):
     """
 
     clock = staticmethod(time.time_ns)
-    lag = 1
 
     def __init__(self, wrapper: DistributedDataParallel) -> None:
         self._wrapper = weakref.ref(wrapper)
-        self._asked = wrapper.device_type == "cpu"
+        self._asked = self.has_waits = wrapper.device_type == "cpu"
         if self._asked:
             wrapper._set_ddp_runtime_logging_sample_rate(1)
 
@@ -97,7 +101,7 @@ class TorchFigures(NoFigures):
     def row(self, key: int, number: int, raw: Any, times: Sequence[int]) -> Row:
         if len(times) < 3:
             return super().row(key, number, raw, times)
-        row = super().row(key, number - self.lag, raw, times[:-1])
+        row = super().row(key, number - 1, raw, times[:-1])
         if not isinstance(raw, Mapping) or raw.get("forward_compute_time_start", 0) < times[-3]:
             return row
         communication = raw["backward_comm_time"] * _NS

@@ -16,11 +16,11 @@ _ordinals = count()
 
 
 class Measures:
-    """Of one watch. Written by two threads, each of which has fields of its own; read by any.
+    """Of one watch. `in_steps` is written by the training thread, the rest by that of the watch; read by any.
 
     group: its name. ordinal: how many watches the process has begun before. step_counts: steps by bin.
-    looked_at: steps of which there are the next three sums. in_steps, in_thread: seconds of the watch itself; of the
-    first also what it has computed, which other processes do not lengthen.
+    looked_at: steps of which there are the next three sums. in_steps, in_thread: seconds that the watch has computed in
+    the training thread and in its own, which other processes do not lengthen.
     """
 
     def __init__(self, group: str, rank: int, model: torch.nn.Module) -> None:
@@ -32,16 +32,16 @@ class Measures:
         self.gradient_bytes = 0
         self._bytes = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         self.blocks_compared = 0
-        self.in_steps = self.in_steps_computed = self.in_thread = 0.0
+        self.in_steps = self.in_thread = 0.0
         self.findings: Counter[str] = Counter()
 
     def add_step(self, seconds: float) -> None:
-        """In the training thread."""
+        """How long one took."""
         self.step_counts[bisect_left(BINS, seconds)] += 1
         self.step_seconds += seconds
 
     def add_row(self, row: Row) -> None:
-        """In the thread of the watch."""
+        """One that was looked at."""
         if row.communication > 0:
             self.looked_at += 1
             self.exposed += row.exposed

@@ -1,8 +1,9 @@
-"""`ringdp.watch(model, optimizer)`: drift, stragglers and lost overlap, looked for in every step of a job.
+"""`ringdp.watch(model, optimizer)`: drift, stragglers and lost overlap, looked for all through a job.
 
-The optimizer's step is where it looks: a few microseconds of notes, one or a few blocks of checksums. A thread makes
-figures of them and puts them into the job's store, and on rank 0 of the group judges those of all ranks. Nothing is
-collective, so ranks that do not watch do no harm, and no step waits for another rank.
+The optimizer's step is where it looks: it notes when it came and what the wrapper has measured, and in every fourth
+step checksums of a few blocks of the parameters. A thread makes figures of that and puts them into the job's store, and
+on rank 0 of the group judges those of all ranks. Nothing is collective, so ranks that do not watch do no harm, and no
+step waits for another rank.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,17 +33,22 @@ from ringdp.innermost import innermost
 from ringdp.text.units import counted, names
 from ringdp.tools.attach.finding import Finding
 from ringdp.tools.observe.prometheus import serve_if_asked
-from ringdp.tools.watch.blocks import Blocks, as_numbers, why_no_longer, why_not_compared
+from ringdp.tools.watch.blocks import LANES, Blocks, as_number, why_no_longer, why_not_compared
 from ringdp.tools.watch.effort import Effort
 from ringdp.tools.watch.figures import Row, figures_of
-from ringdp.tools.watch.judge import WINDOW, Judge
+from ringdp.tools.watch.judge import Judge
 from ringdp.tools.watch.measures import Measures
 from ringdp.tools.watch.reports import Board, Report, why_no_store
 
 log = logging.getLogger("ringdp.watch")
 _C = _native.load()
 _STOP_S = 5.0  # how long stop() waits for the thread, which may be held by a store that is gone
-_PATIENCE = 8  # reports after which a rank that has sent nothing new is named, and no longer waited for
+_LOOK = 4  # steps from one look at the parameters to the next
+_REPORT = 8  # steps from one report to the next, of ranks that look at every step
+_ADAPT = 4  # reports after which it does more or less
+_REPEATED = 2  # reports whose contents a report has, because rank 0 may come late
+_NOTES = 1024
+_PATIENCE = 16  # reports after which a rank that has sent nothing new is named, and no longer waited for
 _running: dict[int, Watch] = {}  # by ordinal
 _expected: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()  # by RINGDP_WATCH=1
 
@@ -104,6 +110,17 @@ def _check(model: object, optimizer: object, repeat_minutes: float, budget: floa
         raise RuntimeError("ringdp.watch: there is no process group: call init_process_group() first")
 
 
+class _Note(NamedTuple):
+    """One step. key: None where it is not looked at."""
+
+    number: int
+    clock: int
+    key: int | None = None
+    raw: Any = None
+    sums: Sequence[tuple[int, Any]] = ()
+    delay: tuple[int, float] | None = None
+
+
 class Watch:
     """What watch() returns. `rank` and `ranks`: of the group; `measures`: for Prometheus."""
 
@@ -116,25 +133,25 @@ class Watch:
         self.rank, self.ranks = group.rank(), dist.get_process_group_ranks(group)
         device = torch.device(model.device_type) if is_wrapped else group._device_types[0]
         self._sequence = group._get_backend(device)._get_sequence_number_for_group
-        self._counts_delays = ring_options(group, device) is not None and self.rank == 0
-        self._delays: list[int] = []
+        self._has_delays = ring_options(group, device) is not None and self.rank == 0
+        self._delays: tuple[int, list[int]] | None = None
         why = why_not_compared(model)
         self._blocks = None if why else Blocks(model)
         self.measures = Measures(group.group_name, self.rank, model)
         self._figures = figures_of(model)
         self._effort = Effort(budget)
-        self._judge = Judge(self.ranks, self._blocks.describe if self._blocks else lambda key, number: "")
+        self._judge = Judge(self.ranks, self._blocks.describe if self._blocks else str)
         self._repeat_s = 60 * repeat_minutes
         self._said: dict[tuple[str, tuple[int, ...]], float] = {}
-        self._pid = os.getpid()
+        self._key, self._number = 0, -1
+        self._notes: deque[_Note] = deque(maxlen=_NOTES)
         self._times: deque[int] = deque(maxlen=3)
-        self._key = self._number = 0
-        self._notes: deque[tuple[Any, ...]] = deque(maxlen=64 * WINDOW)
-        self._period = max(WINDOW, len(self.ranks) // 4)  # rank 0 reads as many reports as there are ranks
-        self._since = 0
+        self._period = max(_REPORT, len(self.ranks) // 4)  # rank 0 reads as many reports as there are ranks
+        self._reports = 0
         self._wake, self._ended = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self.post = _Post(self, model) if len(self.ranks) > 1 else None
+        self._is_alone = self.post is None or not self.post.expected
         self._flush = True
         self.automatic = False
         serve_if_asked()
@@ -154,15 +171,15 @@ class Watch:
         return self._model() is model
 
     def __repr__(self) -> str:
-        state = "stopped after " if self._ended.is_set() else ""
-        return f"<ringdp.watch of rank {self.rank} of {len(self.ranks)}: {state}{counted(self._number, 'step')}>"
+        state, steps = "stopped after " if self._ended.is_set() else "", max(0, self._number)
+        return f"<ringdp.watch of rank {self.rank} of {len(self.ranks)}: {state}{counted(steps, 'step')}>"
 
     def stop(self) -> None:
         """Judges what has been reported so far, and ends. A second call does nothing."""
         self._end(flush=True)
 
     def _end(self, *, flush: bool) -> None:
-        if self._ended.is_set() or os.getpid() != self._pid:
+        if self._ended.is_set() or self.measures.ordinal not in _running:
             return
         _running.pop(self.measures.ordinal, None)
         self._flush = flush
@@ -184,20 +201,17 @@ class Watch:
 
     def before_step(self, optimizer: Optimizer) -> None:
         """Called before every step of every optimizer of the process."""
-        if os.getpid() != self._pid or not self._counts(optimizer):
+        if not self._counts(optimizer):
             return
         if self._model() is None:
             self._end(flush=False)
             return
-        began, worked = time.perf_counter(), time.thread_time()
+        began = time.thread_time()
         try:
             self._look(optimizer)
         except Exception as error:  # whatever it is, the training goes on
             self._fail(error)
-        worked = time.thread_time() - worked
-        self._effort.spent(worked)
-        self.measures.in_steps_computed += worked
-        self.measures.in_steps += time.perf_counter() - began
+        self.measures.in_steps += time.thread_time() - began
 
     def _counts(self, optimizer: Optimizer) -> bool:
         counted = self._optimizer() if self._optimizer is not None else None
@@ -206,28 +220,22 @@ class Watch:
         return counted is optimizer
 
     def _look(self, optimizer: Optimizer) -> None:
-        self._times.append(self._figures.clock())
-        if len(self._times) < 2:
-            return
-        self._number += 1
-        seconds = (self._times[-1] - self._times[-2]) * 1e-9
-        self.measures.add_step(seconds)
-        self._effort.passed(seconds)
-        key = self._sequence()
-        fresh, self._key = key != self._key, key
-        if not fresh or not self._effort.selects(key):  # ranks that have stepped alone have nothing to compare
-            return
-        delay = self._delay() if self._counts_delays else None
-        raw = self._figures.read()
-        self._notes.append((key, self._number, raw, tuple(self._times), self._sums(key, optimizer), delay))
-        self._since += 1
-        if self._since >= self._period:
-            self._since = 0
-            self._effort.adapt()
+        clock = self._figures.clock()
+        self._number = number = self._number + 1
+        stride = self._effort.stride
+        key = self._sequence() if number and number % max(stride, self._figures.stride) == 0 else self._key
+        if key == self._key:  # not its turn, or ranks have stepped alone and have nothing to compare
+            self._notes.append(_Note(number, clock))
+        else:
+            self._key = key
+            sums = self._sums(number // _LOOK, optimizer) if number % (_LOOK * stride) == 0 else []
+            self._notes.append(_Note(number, clock, key, self._figures.read(), sums, self._delay(number)))
+        # Rank 0 reads when the others have written.
+        if number % min(_NOTES // 2, self._period * stride) == (self._period // 2 if self.rank == 0 else 0) and number:
             self._start_thread()
             self._wake.set()
 
-    def _sums(self, key: int, optimizer: Optimizer) -> list[Any]:
+    def _sums(self, look: int, optimizer: Optimizer) -> list[tuple[int, Any]]:
         model = self._model()
         if self._blocks is None or (model.device_type != "cpu" and torch.cuda.is_current_stream_capturing()):
             return []
@@ -235,18 +243,25 @@ class Watch:
             log.warning("ringdp.watch: parameters are no longer compared: %s", why)
             self._blocks = None
             return []
-        return self._blocks.sums(key, self._effort.blocks)
+        return self._blocks.sums(look, self._effort.blocks)
 
-    def _delay(self) -> tuple[int, float] | None:
-        """For which rank the others have waited most since the last call, and for how many seconds."""
-        name = self.measures.group
-        found = next((g["delays_ns"] for g in _C.stats()["groups"] if g["name"] == name), None)
-        if found is None:
+    def _delay(self, number: int) -> tuple[int, float] | None:
+        """For which rank the others have waited most since the last call, and for how many seconds of each step.
+
+        Where the ranks' own waits say it, too, that is cheaper.
+        """
+        if not self._has_delays or (self._figures.has_waits and not self._is_alone):
             return None
-        before, self._delays = self._delays or [0] * len(found), found
-        lost = [now - then for now, then in zip(found, before, strict=True)]
+        name = self.measures.group
+        now = next((g["delays_ns"] for g in _C.stats()["groups"] if g["name"] == name), None)
+        if now is None:
+            return None
+        before, self._delays = self._delays, (number, now)
+        if before is None:
+            return None
+        lost = [after - then for after, then in zip(now, before[1], strict=True)]
         rank = max(range(len(lost)), key=lost.__getitem__)
-        return rank, lost[rank] * 1e-9
+        return rank, lost[rank] * 1e-9 / (number - before[0])
 
     # In the thread.
 
@@ -282,26 +297,33 @@ class Watch:
             for rank, report in self.post.exchange(rows, sums):
                 self._judge.add(rank, report.rows, report.sums)
             reporting |= self.post.expected
+            self._is_alone = len(reporting) == 1
         if self.rank == 0:
             for finding in self._judge.findings(reporting):
                 self._say(finding)
         self.measures.blocks_compared = self._judge.compared
-        spent = time.thread_time() - worked
-        self._effort.spent(spent)
-        self.measures.in_thread += spent
+        self.measures.in_thread += time.thread_time() - worked
+        self._reports += 1
+        if self._reports % _ADAPT == 1:
+            self._effort.adapt(self.measures.in_steps + self.measures.in_thread, self.measures.step_seconds)
 
     def _drain(self) -> tuple[list[Row], list[tuple[int, int, int]]]:
         rows, sums = [], []
         while self._notes:
-            key, number, raw, times, taken, delay = self._notes.popleft()
-            row = self._figures.row(key, number, raw, times)
+            note = self._notes.popleft()
+            self._times.append(note.clock)
+            if len(self._times) > 1:
+                self.measures.add_step((self._times[-1] - self._times[-2]) * 1e-9)
+            if note.key is None:
+                continue
+            row = self._figures.row(note.key, note.number, note.raw, tuple(self._times))
             if row.seconds <= 0:  # torch's clock was set back
                 continue
             rows.append(row)
             self.measures.add_row(row)
-            sums += [(key, place, value) for place, value in enumerate(as_numbers(taken))]
-            if delay is not None:
-                self._judge.note_delay(key, *delay)
+            sums += [(note.key, block, as_number(value)) for block, value in note.sums]
+            if note.delay is not None:
+                self._judge.note_delay(note.key, *note.delay)
         return rows, sums
 
     def _say(self, finding: Finding) -> None:
@@ -325,10 +347,11 @@ class _Post:
         self._rank, self._ranks = watch.rank, watch.ranks
         self._board: Board | None = None
         self._why_not = why_no_store()
-        self._rows: deque[Row] = deque(maxlen=2 * WINDOW)
-        self._sums: deque[tuple[int, int, int]] = deque(maxlen=32 * WINDOW)
+        self._rows: deque[Row] = deque(maxlen=_REPEATED * watch._period)
+        self._sums: deque[tuple[int, int, int]] = deque(maxlen=_REPEATED * watch._period // _LOOK * LANES)
         self._reports = 0
         self._latest: dict[int, bytes] = {}
+        self._in_step = set(range(1, len(watch.ranks)))
         self._unchanged = dict.fromkeys(range(1, len(watch.ranks)), 0)  # by rank: reports of rank 0 since its last
         if self._why_not:
             log.warning("ringdp.watch: ranks are not compared: %s", self._why_not)
@@ -357,13 +380,22 @@ class _Post:
         for rank, content in self._board.reports().items():
             if content != self._latest.get(rank):
                 self._latest[rank], self._unchanged[rank] = content, -1
-                yield rank, Report.unpack(content)
+                report = Report.unpack(content)
+                self._name_out_of_step(rank, report)
+                yield rank, report
         self._name_silent()
 
     def close(self) -> None:
         """On rank 0: takes the reports out of the store."""
         if self._board is not None and self._rank == 0:
             self._board.clear()
+
+    def _name_out_of_step(self, rank: int, report: Report) -> None:
+        numbers = {row.key: row.number for row in self._rows}
+        if rank in self._in_step and any(numbers.get(row.key, row.number) != row.number for row in report.rows):
+            self._in_step.discard(rank)
+            text = "ringdp.watch: rank %d began at another step than rank %d: their parameters are not compared"
+            log.warning(text, self._ranks[rank], self._ranks[0])
 
     def _name_silent(self) -> None:
         before = self.expected
@@ -377,6 +409,7 @@ class _Post:
 def _install() -> None:
     register_optimizer_step_pre_hook(_before_step)
     atexit.register(_end_all)
+    os.register_at_fork(after_in_child=_forget_all)
 
 
 def _before_step(optimizer: Optimizer, *_: object) -> None:
@@ -391,6 +424,12 @@ def _before_step(optimizer: Optimizer, *_: object) -> None:
 def _end_all() -> None:
     for one in running():
         one._end(flush=False)
+
+
+def _forget_all() -> None:
+    """In a forked child, which has no thread of theirs."""
+    _running.clear()
+    _expected.clear()
 
 
 def running() -> list[Watch]:

@@ -7,21 +7,17 @@ from ringdp.tools.watch.effort import Effort
 
 
 def settled(cost, step, budget=0.005):
-    """Seconds that are spent of a second, once it knows. cost: of a step that is looked at with one block."""
-    effort, key = Effort(budget), 0
+    """The part of the time that is spent, once it knows. cost: of a step that is looked at with one block."""
+    effort, spent, passed, number = Effort(budget), 0.0, 0.0, 0
     for _ in range(60):
-        spent = passed = 0.0
-        looked = 0
-        while looked < 16:
-            key += 1
+        before = (spent, passed)
+        for _ in range(32 * effort.stride):
+            number += 1
             passed += step
-            effort.passed(step)
-            if effort.selects(key):
-                looked += 1
+            if number % effort.stride == 0:
                 spent += cost * (0.5 + 0.5 * effort.blocks)
-                effort.spent(cost * (0.5 + 0.5 * effort.blocks))
-        effort.adapt()
-    return spent / passed
+        effort.adapt(spent, passed)
+    return (spent - before[0]) / (passed - before[1])
 
 
 @pytest.mark.parametrize("step", [1e-4, 1e-3, 0.02, 1.0])
@@ -30,24 +26,37 @@ def test_it_stays_within_its_budget(cost, step):
     assert settled(cost, step) <= 0.005
 
 
-def test_what_is_cheap_looks_at_more():
+def adapted(share, times):
     effort = Effort(0.005)
-    for _ in range(20):
-        effort.passed(1.0)
-        effort.spent(1e-6)
-        effort.adapt()
-    assert effort.blocks == 16 and all(map(effort.selects, range(100)))
+    for number in range(times + 1):
+        effort.adapt(share * number, number)
+    return effort
 
 
-def test_a_rank_that_does_less_looks_at_some_of_the_others_steps():
-    much, little = Effort(0.005), Effort(0.005)
-    for effort, times in ((much, 2), (little, 4)):
-        for _ in range(times):
-            effort.passed(1.0)
-            effort.spent(1.0)
-            effort.adapt()
-    for stride in (1, 7, 64):
-        keys = range(0, 4096 * stride, stride)
-        of_much, of_little = set(filter(much.selects, keys)), set(filter(little.selects, keys))
-        assert of_little < of_much
-        assert 4096 / 4 * 0.5 < len(of_much) < 4096 / 4 * 2 and 4096 / 16 * 0.5 < len(of_little) < 4096 / 16 * 2
+def test_what_is_cheap_looks_at_more():
+    effort = adapted(1e-6, 20)
+    assert effort.blocks == 16 and effort.stride == 1
+
+
+def test_what_costs_about_half_of_the_budget_stays():
+    effort = adapted(0.0025, 20)
+    assert (effort.blocks, effort.stride) == (4, 1)
+
+
+def test_what_costs_too_much_looks_at_less_and_then_at_fewer_steps():
+    assert [(effort.blocks, effort.stride) for effort in (adapted(1.0, times) for times in range(6))] == [
+        (4, 1),
+        (2, 1),
+        (1, 1),
+        (1, 2),
+        (1, 4),
+        (1, 8),
+    ]
+
+
+def test_what_a_first_report_takes_is_not_counted():
+    effort = Effort(0.005)
+    effort.adapt(10.0, 1.0)
+    assert effort.blocks == 4
+    effort.adapt(10.0, 1.0)  # no time has passed
+    assert effort.blocks == 4

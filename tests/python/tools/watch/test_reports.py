@@ -28,7 +28,6 @@ def test_other_bytes_are_refused(content):
         (Report(1, [Row(5, 1, 0.0)], []), "times that are none"),
         (Report(1, [Row(5, 1, 0.5, float("nan"))], []), "times that are none"),
         (Report(1, [Row(5, 1, 0.5, 1e300)], []), "times that are none"),
-        (Report(1, [], [(5, 16, 1)]), "blocks that are not compared"),
     ],
 )
 def test_values_that_no_rank_measures_are_refused(report, said):
