@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ringdp import _native
 
 BLOCK_BYTES = 1 << 18
-LANES = 16  # parts of the parameters; at most one block of each at a look
-_LANE_OF = [int(f"{number:04b}"[::-1], 2) for number in range(LANES)]  # so that the first 2**n are evenly spread
+LANES = 32  # most blocks of a look
+_LANE_OF = [int(f"{number:05b}"[::-1], 2) for number in range(LANES)]  # so that the first 2**n are evenly spread
 _C = _native.load()
 
 
@@ -74,11 +74,9 @@ class Blocks:
 
     def chosen(self, look: int, count: int) -> list[int]:
         """Which blocks are looked at: all in turn, with `count` 2**n at every look or with 1 at every 2**n-th."""
-        per_lane = -(-len(self) // LANES) | 1  # odd, so that every second look comes to every place, too
-        turn, place = divmod(look, per_lane)
-        turn += turn // LANES  # so that it comes to every lane
-        chosen = [(_LANE_OF[number] + turn) % LANES * per_lane + place for number in range(min(count, LANES))]
-        return [block for block in chosen if block < len(self)]
+        places = len(self) | 1  # odd, so that each of LANES steps through them comes to other ones
+        chosen = ((look * LANES + lane) % places for lane in _LANE_OF[: min(count, LANES)])
+        return [block for block in dict.fromkeys(chosen) if block < len(self)]
 
     def place(self, block: int) -> tuple[int, int, int]:
         """Which parameter it is of, and its elements from where to where."""

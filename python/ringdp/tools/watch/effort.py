@@ -6,7 +6,7 @@ from ringdp.tools.watch.blocks import LANES
 
 _MOST_LEVEL = LANES.bit_length() - 1
 _LEAST_LEVEL = -16
-_FIRST_LEVEL = 2
+_FIRST_LEVEL = 3
 _LITTLE = 0.25  # of the budget: below it twice the work still fits
 _NEARLY = 0.75
 

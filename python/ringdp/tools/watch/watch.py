@@ -1,6 +1,6 @@
 """`ringdp.watch(model, optimizer)`: drift, stragglers and lost overlap, looked for all through a job.
 
-The optimizer's step is where it looks: it notes when it came and what the wrapper has measured, and in every fourth
+The optimizer's step is where it looks: it notes when it came and what the wrapper has measured, and in every eighth
 step checksums of a few blocks of the parameters. A thread makes figures of that and puts them into the job's store, and
 on rank 0 of the group judges those of all ranks. Nothing is collective, so ranks that do not watch do no harm, and no
 step waits for another rank.
@@ -43,12 +43,13 @@ from ringdp.tools.watch.reports import Board, Report, why_no_store
 log = logging.getLogger("ringdp.watch")
 _C = _native.load()
 _STOP_S = 5.0  # how long stop() waits for the thread, which may be held by a store that is gone
-_LOOK = 4  # steps from one look at the parameters to the next
-_REPORT = 8  # steps from one report to the next, of ranks that look at every step
-_ADAPT = 4  # reports after which it does more or less
+_LOOK = 8  # steps from one look at the parameters to the next
+_REPORT = 16  # steps from one report to the next, of ranks that look at every step
+_LATER = 4  # steps after which rank 0 reads what the others have written
+_ADAPT = 2  # reports after which it does more or less
 _REPEATED = 2  # reports whose contents a report has, because rank 0 may come late
 _NOTES = 1024
-_PATIENCE = 16  # reports after which a rank that has sent nothing new is named, and no longer waited for
+_PATIENCE = 8  # reports after which a rank that has sent nothing new is named, and no longer waited for
 _running: dict[int, Watch] = {}  # by ordinal
 _expected: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()  # by RINGDP_WATCH=1
 
@@ -144,7 +145,7 @@ class Watch:
         self._repeat_s = 60 * repeat_minutes
         self._said: dict[tuple[str, tuple[int, ...]], float] = {}
         self._key, self._number = 0, -1
-        self._notes: deque[_Note] = deque(maxlen=_NOTES)
+        self._notes: deque[tuple[Any, ...]] = deque(maxlen=_NOTES)
         self._times: deque[int] = deque(maxlen=3)
         self._period = max(_REPORT, len(self.ranks) // 4)  # rank 0 reads as many reports as there are ranks
         self._reports = 0
@@ -225,13 +226,12 @@ class Watch:
         stride = self._effort.stride
         key = self._sequence() if number and number % max(stride, self._figures.stride) == 0 else self._key
         if key == self._key:  # not its turn, or ranks have stepped alone and have nothing to compare
-            self._notes.append(_Note(number, clock))
+            self._notes.append((number, clock))
         else:
             self._key = key
             sums = self._sums(number // _LOOK, optimizer) if number % (_LOOK * stride) == 0 else []
-            self._notes.append(_Note(number, clock, key, self._figures.read(), sums, self._delay(number)))
-        # Rank 0 reads when the others have written.
-        if number % min(_NOTES // 2, self._period * stride) == (self._period // 2 if self.rank == 0 else 0) and number:
+            self._notes.append((number, clock, key, self._figures.read(), sums, self._delay(number)))
+        if number and number % min(_NOTES // 2, self._period * stride) == (0 if self.rank else _LATER):
             self._start_thread()
             self._wake.set()
 
@@ -310,7 +310,7 @@ class Watch:
     def _drain(self) -> tuple[list[Row], list[tuple[int, int, int]]]:
         rows, sums = [], []
         while self._notes:
-            note = self._notes.popleft()
+            note = _Note(*self._notes.popleft())
             self._times.append(note.clock)
             if len(self._times) > 1:
                 self.measures.add_step((self._times[-1] - self._times[-2]) * 1e-9)

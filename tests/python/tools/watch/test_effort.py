@@ -35,16 +35,17 @@ def adapted(share, times):
 
 def test_what_is_cheap_looks_at_more():
     effort = adapted(1e-6, 20)
-    assert effort.blocks == 16 and effort.stride == 1
+    assert effort.blocks == 32 and effort.stride == 1
 
 
 def test_what_costs_about_half_of_the_budget_stays():
     effort = adapted(0.0025, 20)
-    assert (effort.blocks, effort.stride) == (4, 1)
+    assert (effort.blocks, effort.stride) == (8, 1)
 
 
 def test_what_costs_too_much_looks_at_less_and_then_at_fewer_steps():
-    assert [(effort.blocks, effort.stride) for effort in (adapted(1.0, times) for times in range(6))] == [
+    assert [(effort.blocks, effort.stride) for effort in (adapted(1.0, times) for times in range(7))] == [
+        (8, 1),
         (4, 1),
         (2, 1),
         (1, 1),
@@ -57,6 +58,6 @@ def test_what_costs_too_much_looks_at_less_and_then_at_fewer_steps():
 def test_what_a_first_report_takes_is_not_counted():
     effort = Effort(0.005)
     effort.adapt(10.0, 1.0)
-    assert effort.blocks == 4
+    assert effort.blocks == 8
     effort.adapt(10.0, 1.0)  # no time has passed
-    assert effort.blocks == 4
+    assert effort.blocks == 8
