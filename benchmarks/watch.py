@@ -108,7 +108,7 @@ def named_after(run: dict[str, Any]) -> int | None:
 
 def faults(options: argparse.Namespace, job: Job) -> int:
     """Prints the steps until each was named; the exit status."""
-    result = run_job("watch_faults", {"job": asdict(job), "seeds": options.faults}, options.ranks)[0]
+    result = run_job("watch_faults", {**asdict(job), "seeds": options.faults}, options.ranks)[0]
     late = False
     for fault in ("straggler", "drift", "overlap"):
         runs = [run for run in result["runs"] if run["fault"] == fault]

@@ -1,6 +1,6 @@
 """One rank of watch.py --faults: plants faults in healthy steps, and counts the steps until ringdp.watch names each.
 
-The JOB of runner/job.py is the JSON of Faults.
+The JOB of runner/job.py is the JSON of watch_rank.Job and `seeds`: each decides when and where a fault comes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import logging
 import random
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import ringdp
@@ -19,17 +18,9 @@ from ringdp.tools.watch import watch as watching
 from runner.job import serve
 from watch_rank import Job, Trainer
 
-AFTER = 120  # steps after a fault was planted
+AFTER = 70  # steps after a fault was planted
 LATE_S = 0.010
 HEALTHY = 2000  # steps without a fault
-
-
-@dataclass(frozen=True)
-class Faults:
-    """Each of `seeds` decides when and where a fault comes, in steps as `job` says."""
-
-    job: dict[str, Any]
-    seeds: int
 
 
 class _Lines(logging.Handler):
@@ -91,10 +82,10 @@ def planted(trainer: Trainer, fault: str, seed: int, hook: _Late | None) -> dict
     return {"fault": fault, "seed": seed, "victim": victim, "said": lines.said}
 
 
-def run(faults: Faults) -> dict[str, Any]:
+def run(job: Job, seeds: int) -> dict[str, Any]:
     """Every fault with every seed, and a run without any. Collective."""
-    trainer = Trainer(Job(**faults.job))
-    runs = [planted(trainer, fault, seed, None) for fault in ("straggler", "drift") for seed in range(faults.seeds)]
+    trainer = Trainer(job)
+    runs = [planted(trainer, fault, seed, None) for fault in ("straggler", "drift") for seed in range(seeds)]
     lines = _Lines()
     watching.log.addHandler(lines)
     with ringdp.watch(trainer.ddp, trainer.optimizer):
@@ -102,12 +93,12 @@ def run(faults: Faults) -> dict[str, Any]:
             trainer.step()
     watching.log.removeHandler(lines)
     hook = _Late()
-    trainer.ddp.register_comm_hook(None, hook)
+    trainer.ddp.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # torch reads annotations
     for _ in range(10):
         trainer.step()
-    runs += [planted(trainer, "overlap", seed, hook) for seed in range(faults.seeds)]
+    runs += [planted(trainer, "overlap", seed, hook) for seed in range(seeds)]
     return {"runs": runs, "healthy": lines.said}
 
 
 if __name__ == "__main__":
-    serve(lambda job: run(Faults(**job)))
+    serve(lambda job: run(Job(**{name: job[name] for name in job if name != "seeds"}), job["seeds"]))
