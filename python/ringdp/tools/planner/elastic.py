@@ -65,7 +65,10 @@ def _advice(micro_batches: int, ranks: Sequence[int]) -> tuple[str, ...]:
     idle = [n for n in ranks if n > micro_batches]
     if idle:
         said.append(f"from {min(idle)} ranks on some have no micro-batch: use a larger M")
-    said.append("all but a rank's last sum travel while it computes, if its leaves are those of the step before")
+    said.append(
+        "seconds are exposed if nothing overlaps; a rank sends its sums while it computes its last micro-batch, if it "
+        "has those of the step before, and receives the means at the step's end"
+    )
     return tuple(said)
 
 
