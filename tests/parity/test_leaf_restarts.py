@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MICRO_BATCHES, STEPS = 12, 9
-STAGES = (0, 1, 2)
+STAGES = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Modes:
             self._check_leaves(self.micro_batches)
 
     def _check_leaves(self, number: int) -> None:
-        if not isinstance(number, int) or number < 1:
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise ValueError(f"DistributedDataParallel: micro_batches={number!r}, must be a whole number of at least 1")
         if self.order == "rotated":
             raise ValueError(

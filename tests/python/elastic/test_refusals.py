@@ -153,6 +153,7 @@ CASES: dict[str, Construction | Allotment | Use] = {
     "late gathers": Use(zero(gather="forward"), "micro_batches=4", {"zero_stage": 2}),
     # Numbers.
     "none": Construction({"micro_batches": 0}, "micro_batches=0, must be a whole number of at least 1"),
+    "yes": Construction({"micro_batches": True}, "micro_batches=True, must be a whole number of at least 1"),
     "below": Construction({"micro_batches": -3}, "micro_batches=-3, must be"),
     "a fraction": Construction({"micro_batches": 2.5}, "micro_batches=2.5, must be"),
     "text": Construction({"micro_batches": "4"}, "micro_batches='4', must be"),
