@@ -115,7 +115,7 @@ def lines_of(tree: Path) -> dict[tuple[str, int], Line]:
         said = subprocess.run(command, cwd=tree, capture_output=True, text=True).stdout
         for file in json.loads(said)["files"] if said.strip() else ():
             path = (tree / file["file"]).resolve()
-            if not path.is_relative_to(tree / "csrc"):
+            if not path.is_relative_to(tree / "csrc") or not path.exists():  # built before it was removed
                 continue
             for row in file["lines"]:
                 line = found[path.relative_to(tree / "csrc").as_posix(), row["line_number"]]
