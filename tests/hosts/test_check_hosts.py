@@ -10,7 +10,7 @@ from forked import Program, without_settings
 from jobs import LIMIT_S, PORT
 
 EPHEMERAL = "32768-60999"
-HEALTHY_MBIT = 200  # a rate that a busy machine reaches in both directions
+HEALTHY_MBIT = 100  # a rate that a busy machine reaches in both directions
 
 
 def check(job, *options, only=None, **variables):

@@ -70,21 +70,29 @@ def steady(arguments: dict[str, Any]) -> tuple[str, list[bool]]:
     return run.hash(), run.sent_ahead
 
 
+@pytest.fixture
+def fresh_trio(run_on_fresh_ranks):
+    """Ranks in equally many groups: in others torch cannot make the group of the sums, and nothing is sent ahead."""
+    world = run_on_fresh_ranks(3)
+    world.join()
+    return world
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("stage", [0, 2])
-def test_buckets_are_sent_while_gradients_are_computed(trio, backend, stage):
+def test_buckets_are_sent_while_gradients_are_computed(fresh_trio, backend, stage):
     """From the second step on."""
     want = reference("plain")
-    for bits, sent_ahead in trio.run(steady, {"model": "plain", "backend": backend, "zero_stage": stage}):
+    for bits, sent_ahead in fresh_trio.run(steady, {"model": "plain", "backend": backend, "zero_stage": stage}):
         assert (bits, sent_ahead) == (want, [False] + [True] * (STEPS - 1))
-    for bits, sent_ahead in trio.run(steady, {"model": "plain", "backend": backend, "overlap": False}):
+    for bits, sent_ahead in fresh_trio.run(steady, {"model": "plain", "backend": backend, "overlap": False}):
         assert (bits, sent_ahead) == (want, [False] * STEPS)
 
 
-def test_a_bucket_whose_layers_a_leaf_does_not_use_waits_for_the_end_of_that_leaf(trio):
+def test_a_bucket_whose_layers_a_leaf_does_not_use_waits_for_the_end_of_that_leaf(fresh_trio):
     """Rank 0 ends with leaf 4, which does not use a layer of the first bucket; the others use it."""
     want = reference()
-    outcomes = trio.run(steady, {"model": "branching"})
+    outcomes = fresh_trio.run(steady, {"model": "branching"})
     assert [bits for bits, _ in outcomes] == [want] * 3
     assert [any(sent_ahead) for _, sent_ahead in outcomes] == [False, True, True]
 

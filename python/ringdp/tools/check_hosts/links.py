@@ -14,7 +14,7 @@ from ringdp.backend import _C, Options
 
 LIMIT_S = 10.0  # for a group to be made, and for every message of it
 _PINGS = 20
-_FIRST_BYTES, _MOST_BYTES, _MEASURED_S, _MESSAGES = 1 << 18, 1 << 27, 0.15, 3
+_FIRST_BYTES, _MOST_BYTES, _MEASURED_S, _MESSAGES = 1 << 18, 1 << 27, 0.1, 6
 
 
 def rounds(members: Sequence[int]) -> list[list[tuple[int, int]]]:

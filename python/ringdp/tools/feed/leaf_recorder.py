@@ -48,7 +48,7 @@ class LeafRecorder:
     def over(self) -> None:
         """What has been run is averaged now, before anything can be found wrong with it."""
         if self._steps < _STEPS:
-            self._sink({"kind": "step", "step": self._step, "of": self.micro_batches, "leaves": self._run})
+            self._sink({"kind": "leaf_step", "step": self._step, "of": self.micro_batches, "leaves": self._run})
         self._steps += 1
         if used := [share for _, _, share in self._run if share is not None]:  # what is older was not to be run
             latest = max(used)

@@ -64,7 +64,7 @@ class LeafStep:
 
 def leaf_steps_of(ranks: Mapping[int, RankRecords]) -> list[LeafStep]:
     """In order, without those in which no leaf was run, which several optimizers have."""
-    rows = {rank: records.of("step") for rank, records in ranks.items()}
+    rows = {rank: records.of("leaf_step") for rank, records in ranks.items()}
     world = world_of(ranks)
     found = []
     for place in range(max(map(len, rows.values()), default=0)):
