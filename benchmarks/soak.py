@@ -78,14 +78,14 @@ def sample(seconds: float) -> dict[str, float]:
 
 
 def growth(samples: list[dict[str, float]], seconds: float) -> list[str]:
-    """What the run ends with more of than the warm-up ever had; of memory, which breathes, the last part's median."""
+    """What the run's last part, by its median, has more of than the warm-up ever had: what leaks, stays."""
     until = WARM_UP * seconds
     early = [s for s in samples if s["seconds"] <= until] or samples[:1]
     warm = [s for s in samples if s["seconds"] <= max(until, MEMORY_WARM_UP_S)] or samples[:1]
     limits = {name: max(s[name] for s in early) for name in GROWING}
     limits |= {name: max(s[name] for s in warm) + SLACK_KIB for name in MEMORY}
     late = [s for s in samples if s["seconds"] >= (1 - WARM_UP) * samples[-1]["seconds"]]
-    last = dict(samples[-1]) | {name: median(s[name] for s in late) for name in MEMORY}
+    last = {name: median(s[name] for s in late) for name in limits}
     return [f"{name} grew from {limits[name]:g} to {last[name]:g}" for name in limits if last[name] > limits[name]]
 
 
