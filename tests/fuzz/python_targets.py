@@ -101,8 +101,8 @@ def _records(folder: Path) -> Target:
     leaf_rows = [
         {"kind": "leaves", "number": 0, "dataset_len": 32, "micro_batch": 3, "micro_batches": 4, "seed": 0}
         | {"remainder": "carry"},
-        {"kind": "step", "step": 0, "of": 4, "leaves": [[0, 0, [0, 0, 0, 0, True]], [1, 0, None]]},
-        {"kind": "step", "step": None, "of": 4, "leaves": []},
+        {"kind": "leaf_step", "step": 0, "of": 4, "leaves": [[0, 0, [0, 0, 0, 0, True]], [1, 0, None]]},
+        {"kind": "leaf_step", "step": None, "of": 4, "leaves": []},
     ]
     head = {"kind": "rank", "world": 2, "restart": 0, "pid": 7, "host": "here", "time": 1.0}
     seeds = []

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ringdp.tools.attach.records import RankRecords, world_of
-from ringdp.tools.feed.naming import By, Key, keys_of, naming
+from ringdp.tools.feed.naming import By, Key, have_leaves, keys_of, naming
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Feed:
     @property
     def has_leaves(self) -> bool:
         """Whether all ranks' samplers are a ringdp.elastic.Leaves."""
-        return all(facts.get("leaves") for facts in self.facts.values())
+        return have_leaves(self.facts)
 
     @property
     def samples(self) -> int | None:

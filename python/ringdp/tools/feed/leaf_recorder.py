@@ -1,8 +1,8 @@
 """Records what one rank does with micro-batches (leaves): those of each step, their seeds, and their samples.
 
-Records by kind: leaves (the settings of a ringdp.elastic.Leaves), step (at the end of each; `leaves`: number, seed and
-share of each that this rank has run). A share is (leaves, epoch, step, leaf, whether a loader has drawn it). All ranks
-have as many records of steps, so that those of one step are at one place: a rank without a leaf has them, too.
+Records by kind: leaves (the settings of a ringdp.elastic.Leaves), leaf_step (at the end of each; `leaves`: number, seed
+and share of each that this rank has run). A share is (leaves, epoch, step, leaf, whether a loader has drawn it). All
+ranks have as many records of steps, so that those of one step are at one place: a rank without a leaf has them, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from ringdp.tools.feed.recorder import SETTINGS, Sink, innermost, leaves_in
+from ringdp.tools.feed.recorder import Sink, innermost, is_leaves, settings_of
 
 _STEPS = 100_000  # a job may run for months
 _PENDING = 4096  # shares that are known and not used
@@ -36,7 +36,7 @@ class LeafRecorder:
     def drawn(self, loader: Any, number: int) -> None:
         """A loader has handed out a batch, the number-th of its epoch."""
         leaves = innermost(loader)
-        if leaves_in(leaves) is not None and (mine := leaves.mine()):
+        if is_leaves(leaves) and (mine := leaves.mine()):
             step, place = divmod(number, len(mine))
             self._pending.append((self._number_of(leaves), leaves.epoch, step, mine[place], True))
 
@@ -67,7 +67,7 @@ class LeafRecorder:
         return share
 
     def _number_of(self, leaves: Any) -> int:
-        settings = {name: getattr(leaves, name) for name in SETTINGS}
+        settings = settings_of(leaves)
         if settings not in self._settings:
             self._settings.append(settings)
             self._sink({"kind": "leaves", "number": len(self._settings) - 1, **settings})

@@ -53,13 +53,18 @@ Key = Any
 By = Literal["index", "content", "own index", "not known"]
 
 
+def have_leaves(facts: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Whether all ranks' samplers are a ringdp.elastic.Leaves."""
+    return all(fact.get("leaves") for fact in facts.values())
+
+
 def naming(batches: Mapping[int, list[dict[str, Any]]], facts: Mapping[int, Mapping[str, Any]]) -> By:
     """What names the samples of one loader, from its batches and its facts by rank."""
     if any(row["indices"] is None for rows in batches.values() for row in rows):
         return "content"
     if len(batches) < 2:
         return "index"
-    if all(fact.get("leaves") for fact in facts.values()):  # divides by construction
+    if have_leaves(facts):  # divides by construction
         return "index"
     parts = _shared_out(facts)
     if parts == len(batches):  # whatever the bytes say: they differ where batches are padded, or data augmented

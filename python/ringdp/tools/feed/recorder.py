@@ -41,7 +41,8 @@ def describe(source: Any) -> dict[str, Any]:
 
     length: samples of its data set, None where unknown. part: a digest of the Subset it is, '' for a whole data set.
     replicas, sampler_rank, seed, shuffle: of a DistributedSampler, None for others. pads: whether it repeats samples
-    to make ranks even; None where that is not known. leaves: what a ringdp.elastic.Leaves promises, None for others.
+    to make ranks even; None where that is not known. leaves: settings of a ringdp.elastic.Leaves, and which
+    micro-batches it deals to this rank; None for others.
     """
     is_loader = isinstance(source, DataLoader)
     sampler = innermost(source)
@@ -61,19 +62,22 @@ def describe(source: Any) -> dict[str, Any]:
         "seed": sampler.seed if sharded else None,
         "shuffle": sampler.shuffle if sharded else None,
         "pads": not sampler.drop_last if sharded else _never_pads(sampler),
-        "leaves": leaves_in(sampler),
+        "leaves": {**settings_of(sampler), "mine": sampler.mine()} if is_leaves(sampler) else None,
     }
 
 
 SETTINGS = ("dataset_len", "micro_batch", "micro_batches", "seed", "remainder")
 
 
-def leaves_in(sampler: Any) -> dict[str, Any] | None:
-    """Settings of a ringdp.elastic.Leaves, and which micro-batches it deals to this rank; None for other samplers."""
+def is_leaves(sampler: Any) -> bool:
+    """Whether it is a ringdp.elastic.Leaves, whose module other jobs do not load."""
     known = sys.modules.get("ringdp.elastic.leaves")
-    if known is None or not isinstance(sampler, known.Leaves):
-        return None
-    return {**{name: getattr(sampler, name) for name in SETTINGS}, "mine": sampler.mine()}
+    return known is not None and isinstance(sampler, known.Leaves)
+
+
+def settings_of(leaves: Any) -> dict[str, Any]:
+    """Of a ringdp.elastic.Leaves: what all ranks must agree on."""
+    return {name: getattr(leaves, name) for name in SETTINGS}
 
 
 def sampler_epoch(source: Any) -> int | None:
