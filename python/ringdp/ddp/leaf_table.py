@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ringdp.text.units import names
+from ringdp.text.units import names, ranks_by_value
 
 _HEADER = 6
 
@@ -111,9 +111,7 @@ def number_of(allotment: Sequence[Sequence[int]] | None) -> int:
 
 
 def _check_expected(by_rank: Sequence[Told]) -> None:
-    ranks_of: dict[int, list[int]] = {}
-    for rank, one in enumerate(by_rank):
-        ranks_of.setdefault(one.expected, []).append(rank)
+    ranks_of = ranks_by_value({rank: one.expected for rank, one in enumerate(by_rank)})
     if len(ranks_of) > 1:
         different = "; ".join(f"{names(ranks)}: {number:#010x}" for number, ranks in ranks_of.items())
         raise _error(
@@ -123,10 +121,7 @@ def _check_expected(by_rank: Sequence[Told]) -> None:
 
 
 def _check_steps(by_rank: Sequence[Told]) -> None:
-    ranks_of: dict[int, list[int]] = {}
-    for rank, one in enumerate(by_rank):
-        if one.step is not None:
-            ranks_of.setdefault(one.step, []).append(rank)
+    ranks_of = ranks_by_value({rank: one.step for rank, one in enumerate(by_rank) if one.step is not None})
     if len(ranks_of) > 1:
         different = "; ".join(f"{names(ranks)}: step {step}" for step, ranks in ranks_of.items())
         raise _error(f"the ranks have run leaves of different steps ({different}): every rank ends every step")

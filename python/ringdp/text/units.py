@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Hashable, Iterable, Mapping, Sized
+from typing import TypeVar
+
+Value = TypeVar("Value", bound=Hashable)
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -22,6 +25,14 @@ def names(numbers: Iterable[int], noun: str = "rank") -> str:
     listed = sorted(numbers)
     shown = ", ".join(map(str, listed[:8])) + (f", ... ({len(listed)} of them)" if len(listed) > 8 else "")
     return f"{noun if len(listed) == 1 else plural(noun)} {shown}"
+
+
+def ranks_by_value(values: Mapping[int, Value]) -> dict[Value, list[int]]:
+    """The ranks that have each value, from the value of each rank."""
+    ranks: dict[Value, list[int]] = {}
+    for rank, value in values.items():
+        ranks.setdefault(value, []).append(rank)
+    return ranks
 
 
 def agreeing(subjects: Sized, one: str, several: str) -> str:

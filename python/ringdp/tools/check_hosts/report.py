@@ -9,7 +9,7 @@ from typing import Any
 
 import ringdp
 from ringdp.text.table import print_table
-from ringdp.text.units import counted, names, scaled, seconds
+from ringdp.text.units import counted, names, ranks_by_value, scaled, seconds
 from ringdp.tools.attach.finding import Finding, problems, show_findings
 from ringdp.tools.check_hosts.rank import Results
 
@@ -155,9 +155,7 @@ class Report:
                 yield from self._difference(name, values)
 
     def _difference(self, what: str, values: dict[int, str]) -> Iterator[Finding]:
-        by_value: dict[str, list[int]] = {}
-        for rank, value in values.items():
-            by_value.setdefault(value, []).append(rank)
+        by_value = ranks_by_value(values)
         if len(by_value) > 1:
             listed = "; ".join(f"{value} on {names(ranks)}" for value, ranks in by_value.items())
             setting = what.startswith("RINGDP_")

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringdp.text.units import counted, names
+from ringdp.text.units import counted, names, ranks_by_value
 from ringdp.tools.attach.finding import Finding
 from ringdp.tools.attach.records import RankRecords, world_of
 from ringdp.tools.feed.recorder import SETTINGS
@@ -92,7 +92,8 @@ def check_steps(steps: Sequence[LeafStep]) -> Iterator[Finding]:
     """Where ranks differ first; a repeated number is looked for where they do not."""
     apart = next((step for step in steps if len(set(step.numbers.values())) > 1), None)
     if apart is not None:
-        seen = ", ".join(f"{names(ranks)} {'is' if len(ranks) == 1 else 'are'} at step {n}" for n, ranks in _by(apart))
+        of_each = ranks_by_value(apart.numbers).items()
+        seen = ", ".join(f"{names(ranks)} {'is' if len(ranks) == 1 else 'are'} at step {n}" for n, ranks in of_each)
         why = "random numbers and samples of a leaf depend on its step, so the result depends on who ran which leaf"
         fix = "count steps in the same way on every rank, and end each of them on every rank, also without a leaf"
         yield Finding(
@@ -107,13 +108,6 @@ def check_steps(steps: Sequence[LeafStep]) -> Iterator[Finding]:
         )
         fix = "ringdp.leaf(leaves.first_step(epoch) + step, i), or one counter of steps for the whole run"
         yield Finding("leaf step", seen, why, fix, numbers={"steps": again})
-
-
-def _by(step: LeafStep) -> list[tuple[int, list[int]]]:
-    ranks: dict[int, list[int]] = {}
-    for rank, number in step.numbers.items():
-        ranks.setdefault(number, []).append(rank)
-    return list(ranks.items())
 
 
 def minority(values: Mapping[int, Any]) -> tuple[int, ...]:
