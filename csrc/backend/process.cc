@@ -110,7 +110,7 @@ void Completion::post(std::function<void()> task) {
 void Completion::end(Deadline deadline) {
   std::unique_lock lock(mutex_);
   while ((running_ || !tasks_.empty()) && !deadline.passed()) {
-    changed_.wait_until(lock, earlier(deadline, Deadline::after(std::chrono::seconds(1))).at());
+    changed_.wait_until(lock, deadline.next_look());
   }
   ended_ = true;
   auto left = new std::deque<std::function<void()>>;

@@ -19,6 +19,9 @@ class Deadline {
   bool passed() const { return Clock::now() >= at_; }
   Clock::time_point at() const { return at_; }
 
+  // at(), but at most a second from now: a condition variable cannot wait until time_point::max().
+  Clock::time_point next_look() const { return earlier(*this, after(std::chrono::seconds(1))).at_; }
+
   // Milliseconds left, rounded up and clamped to [0, cap]: what poll() takes.
   int poll_ms(int cap = 1000) const {
     const auto left = at_ - Clock::now();

@@ -97,9 +97,8 @@ bool HelperThread::begin(std::function<void()> call) {
 
 bool HelperThread::wait(Deadline deadline) {
   std::unique_lock lock(state_->mutex);
-  // In slices, because a condition variable cannot wait until time_point::max().
   while (state_->is_under_way && !deadline.passed()) {
-    state_->changed.wait_until(lock, earlier(deadline, Deadline::after(std::chrono::seconds(1))).at());
+    state_->changed.wait_until(lock, deadline.next_look());
   }
   if (state_->is_under_way) return false;
   if (const auto error = std::exchange(state_->error, nullptr)) std::rethrow_exception(error);

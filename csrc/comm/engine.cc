@@ -77,7 +77,7 @@ bool Engine::wait(const std::function<bool()>& done, Deadline deadline) {
   while (!done() && !deadline.passed()) {
     if (driving_) {
       doorbell_.ring();
-      changed_.wait_until(lock, earlier(deadline, Deadline::after(std::chrono::seconds(1))).at());
+      changed_.wait_until(lock, deadline.next_look());
       continue;
     }
     driving_ = true;
@@ -98,7 +98,7 @@ void Engine::end(Deadline deadline) {
   ended_ = true;
   while (driving_ && !deadline.passed()) {
     doorbell_.ring();
-    changed_.wait_until(lock, earlier(deadline, Deadline::after(std::chrono::seconds(1))).at());
+    changed_.wait_until(lock, deadline.next_look());
   }
 }
 
