@@ -83,14 +83,14 @@ void LeafSums::send_complete() {
   for (; next_ < buckets_.size(); ++next_) {
     if (buckets_[next_].elements == 0) continue;
     if (!ahead_[next_]) return;
-    send(next_, *ahead_[next_]);
+    send(next_, *ahead_[next_], group_, *expected_);
   }
 }
 
-void LeafSums::send(size_t bucket, Sums sums) {
+void LeafSums::send(size_t bucket, Sums sums, const GroupPtr& group, const Allotment& allotment) {
   running_.resize(buckets_.size());
   launched_(bucket);
-  running_[bucket] = std::make_unique<RootExchange>(group_, buckets_[bucket], *expected_, flats_of(std::move(sums)));
+  running_[bucket] = std::make_unique<RootExchange>(group, buckets_[bucket], allotment, flats_of(std::move(sums)));
 }
 
 bool LeafSums::send_rest() {
@@ -104,7 +104,7 @@ bool LeafSums::send_rest() {
     for (const LeafNode root : right ? std::vector<LeafNode>{} : expected_->roots[group_->getRank()]) {
       sums.push_back({root, at::empty({reals(bucket)}, bucket.options.dtype(type_of(root, bucket)))});  // to be dropped
     }
-    send(next_, std::move(sums));
+    send(next_, std::move(sums), group_, *expected_);
   }
   return right;
 }
@@ -170,11 +170,8 @@ std::vector<at::Tensor> LeafSums::average(const GroupPtr& group, const std::vect
   }
   running_.resize(buckets_.size());
   const auto start = [&](size_t number) {
-    const Sums own = std::move(held_[number]);
-    held_[number].clear();
-    if (running_[number]) return;
-    launched_(number);
-    running_[number] = std::make_unique<RootExchange>(group, buckets_[number], *allotment, flats_of(own));
+    Sums own = std::exchange(held_[number], {});
+    if (!running_[number]) send(number, std::move(own), group, *allotment);
   };
   std::vector<size_t> numbers;
   for (size_t number = 0; number < buckets_.size(); ++number) {

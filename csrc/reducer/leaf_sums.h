@@ -72,7 +72,7 @@ class LeafSums {
   at::Tensor stand_in(size_t parameter) const { return stand_ins_.empty() ? at::Tensor() : stand_ins_[parameter]; }
   at::Tensor take(const Bucket& bucket);
   Sums with_leaf(const Sums& held, const Bucket& bucket, bool in_place);
-  void send(size_t bucket, Sums sums);
+  void send(size_t bucket, Sums sums, const GroupPtr& group, const Allotment& allotment);
   void send_complete();
   bool was_sent() const { return next_ > 0; }
   const std::vector<int>& expected_of_this_rank() const { return expected_->leaves[group_->getRank()]; }

@@ -80,7 +80,7 @@ RootExchange::RootExchange(const GroupPtr& group, const Bucket& bucket, const Al
   std::vector<int64_t> to_lengths;
   for (const auto& of_rank : allotment.roots) {
     int64_t bytes = 0;
-    for (const LeafNode root : of_rank) bytes += shard_ * static_cast<int64_t>(c10::elementSize(type_of(root, bucket)));
+    for (const LeafNode root : of_rank) bytes += bytes_of(root);
     to_lengths.push_back(bytes);
   }
   sent_ = by_owner(own);
@@ -97,9 +97,8 @@ void RootExchange::fold(double divisor) {
   int64_t at = 0;
   for (const auto& of_rank : allotment_.roots) {
     for (const LeafNode root : of_rank) {
-      const int64_t bytes = shard_ * static_cast<int64_t>(c10::elementSize(type_of(root, bucket_)));
-      parts.push_back(arrived_.narrow(0, at, bytes).view(type_of(root, bucket_)));
-      at += bytes;
+      parts.push_back(arrived_.narrow(0, at, bytes_of(root)).view(type_of(root, bucket_)));
+      at += bytes_of(root);
     }
   }
   mean_ = at::empty({shard_}, bucket_.options.dtype(real_type(bucket_)));
@@ -115,6 +114,10 @@ at::Tensor RootExchange::finish() {
   if (gather_) gather_->wait();
   const at::Tensor result = gather_ ? whole_ : mean_;
   return reals(bucket_) == bucket_.padded ? result : at::view_as_complex(result.view({-1, 2}));
+}
+
+int64_t RootExchange::bytes_of(LeafNode root) const {
+  return shard_ * static_cast<int64_t>(c10::elementSize(type_of(root, bucket_)));
 }
 
 // All roots' bytes for rank 0, then for rank 1, ...

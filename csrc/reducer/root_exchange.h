@@ -46,11 +46,11 @@ class RootExchange {
   RootExchange(const GroupPtr& group, const Bucket& bucket, const Allotment& allotment,
                const std::vector<at::Tensor>& own);
 
-  void wait() { shuffle_->wait(); }
   void fold(double divisor);  // adds up what has arrived, and starts to gather it
   at::Tensor finish();        // the mean of the bucket or, if it is sharded, of this rank's part; complex again
 
  private:
+  int64_t bytes_of(plan::LeafNode root) const;  // of one shard
   at::Tensor by_owner(const std::vector<at::Tensor>& own) const;
 
   const GroupPtr group_;
