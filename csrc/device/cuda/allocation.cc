@@ -47,8 +47,8 @@ void allow(CUdeviceptr address, size_t bytes, int device) {
   check("cuMemSetAccess", driver_function<decltype(&cuMemSetAccess)>("cuMemSetAccess")(address, bytes, &access, 1));
 }
 
-// Undoes all that it can, whatever fails; throws the first failure. `address` 0: nothing was reserved.
-void take_down(CUdeviceptr address, size_t bytes, bool mapped, CUmemGenericAllocationHandle physical) {
+// Undoes all that it can, whatever fails; the first failure, or null. `address` 0: nothing was reserved.
+std::exception_ptr take_down(CUdeviceptr address, size_t bytes, bool mapped, CUmemGenericAllocationHandle physical) {
   std::exception_ptr first;
   const auto attempt = [&](auto undo) {
     try {
@@ -60,7 +60,7 @@ void take_down(CUdeviceptr address, size_t bytes, bool mapped, CUmemGenericAlloc
   if (mapped) attempt([&] { unmap(address, bytes); });
   if (address != 0) attempt([&] { give_back(address, bytes); });
   attempt([&] { release(physical); });
-  if (first) std::rethrow_exception(first);
+  return first;
 }
 
 // Maps `physical`; takes ownership of it even when that fails.
@@ -73,10 +73,7 @@ Allocation placed(int device, size_t bytes, CUmemGenericAllocationHandle physica
     mapped = true;
     allow(address, bytes, device);
   } catch (...) {
-    try {
-      take_down(address, bytes, mapped, physical);
-    } catch (const Failure&) {  // what failed first says more
-    }
+    take_down(address, bytes, mapped, physical);  // what failed before says more
     throw;
   }
   return {reinterpret_cast<char*>(address), bytes, device, true, physical};
@@ -125,7 +122,9 @@ Allocation open_fd(int device, size_t bytes, int fd) {
 
 void free_by_fd(const Allocation& allocation) {
   const OnDevice here(allocation.device);
-  take_down(reinterpret_cast<CUdeviceptr>(allocation.base), allocation.bytes, true, allocation.physical);
+  const auto failure =
+      take_down(reinterpret_cast<CUdeviceptr>(allocation.base), allocation.bytes, true, allocation.physical);
+  if (failure) std::rethrow_exception(failure);
 }
 
 Allocation allocate_legacy(int device, size_t bytes) {

@@ -10,9 +10,15 @@ namespace {
 
 namespace {
 
-void* mapped_address(void* host) {
+// `undo` gives `host` back if it has no address.
+void* mapped_address(void* host, cudaError_t (*undo)(void*)) {
   void* address = nullptr;
-  check("cudaHostGetDevicePointer", cudaHostGetDevicePointer(&address, host, 0));
+  try {
+    check("cudaHostGetDevicePointer", cudaHostGetDevicePointer(&address, host, 0));
+  } catch (...) {
+    undo(host);
+    throw;
+  }
   return address;
 }
 
@@ -25,12 +31,7 @@ void allocate(size_t bytes, void** host, void** device_address) {
         cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
         "the host is out of memory that can be pinned (ulimit -l, the container's limit)");
   std::memset(memory, 0, bytes);
-  try {
-    *device_address = mapped_address(memory);
-  } catch (...) {
-    cudaFreeHost(memory);
-    throw;
-  }
+  *device_address = mapped_address(memory, cudaFreeHost);
   *host = memory;
 }
 
@@ -40,12 +41,7 @@ void map(void* host, size_t bytes, void** device_address) {
   check("cudaHostRegister(" + std::to_string(bytes) + " bytes)",
         cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
         "it must be whole pages, mapped by this process and not registered before");
-  try {
-    *device_address = mapped_address(host);
-  } catch (...) {
-    cudaHostUnregister(host);
-    throw;
-  }
+  *device_address = mapped_address(host, cudaHostUnregister);
 }
 
 }  // namespace
