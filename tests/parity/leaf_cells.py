@@ -115,7 +115,7 @@ def state_of(values: dict[str, Tensor], optimizer: dict[str, Any] | None) -> Sta
 @cache
 def in_one_process(name: str, micro_batches: int, dtype: str) -> State:
     model = made(name, dtype)
-    optimizer = training.optimizer_for(model)
+    optimizer = leafy.optimizer_for(model)
 
     def loss(model: nn.Module, rank: int, step: int, leaf: int) -> Tensor:
         return loss_of(name, model, step, leaf)
@@ -134,13 +134,7 @@ def on_this_rank(cell: LeafCell) -> State:
         zero_stage=cell.stage,
         units=[] if cell.stage == 3 and cell.model == "gpt" else None,  # it reads a weight of another module
     )
-    defaults = training.optimizer_for(nn.Linear(1, 1)).defaults
-    rate = {"lr": defaults["lr"]}
-    optimizer: Any = (
-        ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **rate)
-        if cell.stage
-        else torch.optim.AdamW(ddp.parameters(), **rate)
-    )
+    optimizer = leafy.optimizer_of(ddp)
     mine = leafy.allotment(f"cell {cell.allotment}", cell.micro_batches, HERE.size)[HERE.rank]
     for step in range(steps_of(cell.model)):
         for leaf in mine:
@@ -148,16 +142,20 @@ def on_this_rank(cell: LeafCell) -> State:
                 loss_of(cell.model, ddp, step, leaf).backward()
         optimizer.step()
         optimizer.zero_grad()
-    if cell.stage:
+    return final_state(ddp, optimizer)
+
+
+def final_state(ddp: DistributedDataParallel, optimizer: Any) -> State:
+    """On a rank; of a sharded optimizer only rank 0 has the state. Collective."""
+    if is_sharded := ddp.reducer.zero_stage > 0:
         optimizer.consolidate_state_dict(to=0)
-    has_state = cell.stage == 0 or HERE.rank == 0
-    return state_of(ddp.full_state_dict(), optimizer.state_dict() if has_state else None)
+    return state_of(ddp.full_state_dict(), None if is_sharded and HERE.rank else optimizer.state_dict())
 
 
 def in_rank_order(name: str, micro_batches: int) -> State:
     """On a rank: the default contract. Each rank adds up its block of leaves, then ranks are added up in order."""
     ddp = DistributedDataParallel(made(name, "float32"))
-    optimizer = training.optimizer_for(ddp)
+    optimizer = leafy.optimizer_for(ddp)
     blocks = [
         range(rank * micro_batches // HERE.size, (rank + 1) * micro_batches // HERE.size) for rank in range(HERE.size)
     ]

@@ -6,13 +6,11 @@ import random
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import leafy
 import pytest
 import ringdp
-import torch
-from leaf_cells import AXES, loss_of, made, state_of
+from leaf_cells import AXES, final_state, loss_of, made, state_of
 from ranks import HERE, group_of
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
@@ -55,9 +53,7 @@ def run_part(folder: str, model: str, part: Part, allotment: str) -> tuple[str, 
     ddp = DistributedDataParallel(
         made(model, "float32"), process_group=group, micro_batches=MICRO_BATCHES, zero_stage=part.stage
     )
-    optimizer: Any = torch.optim.AdamW(ddp.parameters())
-    if part.stage:
-        optimizer = ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW)
+    optimizer = leafy.optimizer_of(ddp)
     first = 0
     if Path(folder).is_dir():
         first = ringdp.checkpoint.load(folder, ddp, optimizer, group=group).extra["step"]
@@ -71,15 +67,12 @@ def run_part(folder: str, model: str, part: Part, allotment: str) -> tuple[str, 
             settings["lr"] = rate_at(step)
         optimizer.step()
     ringdp.checkpoint.save(folder, ddp, optimizer, group=group, extra={"step": part.until})
-    if part.stage:
-        optimizer.consolidate_state_dict(to=0)
-    has_state = part.stage == 0 or HERE.rank == 0
-    return state_of(ddp.full_state_dict(), optimizer.state_dict() if has_state else None)
+    return final_state(ddp, optimizer)
 
 
 def undisturbed(name: str) -> tuple[str, str]:
     model = made(name, "float32")
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = leafy.optimizer_for(model)
 
     def loss(model: nn.Module, rank: int, step: int, leaf: int) -> Tensor:
         return loss_of(name, model, step, leaf)

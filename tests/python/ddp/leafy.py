@@ -80,6 +80,13 @@ def optimizer_for(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 
+def optimizer_of(ddp: DistributedDataParallel) -> Any:
+    """On a rank: the same, in shards if the wrapper has a ZeRO stage."""
+    if ddp.reducer.zero_stage > 0:
+        return ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1e-2)
+    return optimizer_for(ddp)
+
+
 def state_hash(model: nn.Module) -> str:
     """Of parameters and buffers."""
     module = getattr(model, "module", model)
@@ -131,8 +138,7 @@ def train(
     ddp = DistributedDataParallel(
         made(model, dtype), process_group=group_of(backend), micro_batches=micro_batches, **arguments
     )
-    sharded = arguments.get("zero_stage", 0) > 0
-    optimizer = ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1e-2) if sharded else optimizer_for(ddp)
+    optimizer = optimizer_of(ddp)
     for step in range(STEPS):
         for leaf in allotment(kind, micro_batches, HERE.size)[HERE.rank]:
             with ringdp.leaf(step, leaf):

@@ -10,7 +10,7 @@ import pytest
 import ringdp
 import torch
 import torch.distributed as dist
-from leafy import MODELS, allotment, loss_of, made, optimizer_for, state_hash
+from leafy import MODELS, allotment, loss_of, made, optimizer_for, optimizer_of, state_hash
 from ranks import BACKENDS, HERE, group_of
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
@@ -35,10 +35,7 @@ class Run:
         self.ddp = DistributedDataParallel(
             made(model, dtype), process_group=group_of(backend), micro_batches=LEAVES, **arguments
         )
-        zero = arguments.get("zero_stage", 0)
-        self.optimizer = optimizer_for(self.ddp)
-        if zero:
-            self.optimizer = ringdp.ZeroOptimizer(self.ddp.parameters(), torch.optim.AdamW, lr=1e-2)
+        self.optimizer = optimizer_of(self.ddp)
         self.sent_ahead: list[bool] = []  # by step: a bucket was sent inside a backward pass
         self._backward_ended = 0
 
