@@ -9,6 +9,8 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ringdp
@@ -33,6 +35,18 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.said.append((self.step, record.getMessage()))
+
+
+@contextmanager
+def watched(trainer: Trainer) -> Iterator[_Lines]:
+    """With a watch, what it says."""
+    lines = _Lines()
+    watching.log.addHandler(lines)
+    try:
+        with ringdp.watch(trainer.ddp, trainer.optimizer):
+            yield lines
+    finally:
+        watching.log.removeHandler(lines)
 
 
 class _Late:
@@ -61,9 +75,7 @@ def planted(trainer: Trainer, fault: str, seed: int, hook: _Late | None) -> dict
     parameter = choose.choice([p for p in trainer.ddp.parameters() for _ in range(p.numel() >> 9)])
     element = choose.randrange(parameter.numel())
     is_victim = dist.get_rank() == victim
-    lines = _Lines()
-    watching.log.addHandler(lines)
-    with ringdp.watch(trainer.ddp, trainer.optimizer):
+    with watched(trainer) as lines:
         for step in range(begin + AFTER):
             lines.step = step - begin
             if step == begin and fault == "drift" and is_victim:
@@ -75,7 +87,6 @@ def planted(trainer: Trainer, fault: str, seed: int, hook: _Late | None) -> dict
                 time.sleep(LATE_S)
             trainer.step()
         dist.barrier()
-    watching.log.removeHandler(lines)
     if hook is not None:
         hook.seconds = 0.0
     dist.broadcast(parameter.data, 0)
@@ -86,12 +97,9 @@ def run(job: Job, seeds: int) -> dict[str, Any]:
     """Every fault with every seed, and a run without any. Collective."""
     trainer = Trainer(job)
     runs = [planted(trainer, fault, seed, None) for fault in ("straggler", "drift") for seed in range(seeds)]
-    lines = _Lines()
-    watching.log.addHandler(lines)
-    with ringdp.watch(trainer.ddp, trainer.optimizer):
+    with watched(trainer) as lines:
         for lines.step in range(HEALTHY):
             trainer.step()
-    watching.log.removeHandler(lines)
     hook = _Late()
     trainer.ddp.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # torch reads annotations
     for _ in range(10):
