@@ -132,6 +132,14 @@ def shipped_objects() -> str:
     return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
+def stand_in() -> str:
+    """The stand-in of CUDA that the Python tests use, so that it is compiled once; empty where they cannot have it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "tests/device/stand_in/stand_in.py"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
 def build_programs(kind: str, modules: Sequence[str], *, long: bool) -> Path:
     """Configures and builds the C++ test programs of these modules under one set of sanitizers; where they are."""
     unity = not long or kind != "plain"
@@ -144,6 +152,8 @@ def build_programs(kind: str, modules: Sequence[str], *, long: bool) -> Path:
     configure = [cmake, "-S", "tests/cpp", "-B", str(folder), f"-DSANITIZE={SANITIZERS[kind]}"]
     configure += [f"-DMODULES={';'.join(modules)}", f"-DUNITY={int(unity)}", f"-DLONG={int(long)}"]
     configure += [f"-DCORE_OBJECTS={'' if SANITIZERS[kind] else shipped_objects()}"]
+    if "device" in modules and not SANITIZERS[kind]:
+        configure += [f"-DSTAND_IN={stand_in()}"]
     configure += ["-G", "Ninja"] if shutil.which("ninja") else []
     configure += ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
     with log.open("w") as stream:

@@ -1,5 +1,5 @@
 # ringdp_core: the torch-free modules of csrc (modules.cmake) as one library, or the object files CORE_OBJECTS.
-# UNITY: the files of a folder are compiled together. NOT_COMPUTING: options of what does not compute.
+# UNITY: the files of a folder are compiled together. NOT_COMPUTING: options of what computes little.
 
 # Compiles the sources of a target in one unit per folder, but for those whose names (regular expressions) follow.
 function(compile_together target)
@@ -56,6 +56,9 @@ else()
   list(FILTER CORE EXCLUDE REGEX "/csrc/kernels/")
   add_library(ringdp_kernels STATIC ${KERNELS})
   target_include_directories(ringdp_kernels PUBLIC ${CSRC})
+  if(SANITIZE)
+    target_compile_options(ringdp_kernels PRIVATE ${NOT_COMPUTING})  # the checks take the time anyway
+  endif()
   add_library(ringdp_core STATIC ${CORE})
   target_compile_options(ringdp_core PRIVATE ${NOT_COMPUTING})
   target_link_libraries(ringdp_core PUBLIC ringdp_kernels)

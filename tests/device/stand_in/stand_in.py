@@ -1,7 +1,7 @@
 """The stand-in: devices of host threads, with the host code of libringdp_gpu.so and the text of its kernels.
 
 Built once per session by tests, loaded and served on their ranks. On a rank: `here(library)` is its device, with a
-group of all ranks whose tensors may lie on it.
+group of all ranks whose tensors may lie on it. As a program it builds the library and prints its path.
 """
 
 from __future__ import annotations
@@ -177,3 +177,7 @@ def here(library: str) -> StandIn:
 def backend_of(group: dist.ProcessGroup) -> Any:
     """The backend that carries the device's tensors."""
     return group._get_backend(torch.device(TYPE))
+
+
+if __name__ == "__main__":
+    print(Path(built()).with_name(GPU_LIBRARY))

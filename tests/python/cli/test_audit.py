@@ -58,6 +58,7 @@ def test_a_good_job_keeps_its_own_status(audited):
     assert [line for line in result.stdout.splitlines() if line.startswith(("PROBLEM", "NOTE"))] == []
 
 
+@pytest.mark.long
 def test_a_good_job_with_micro_batches(audited):
     result = audited(["--fail"], "loader", program=LEAF_SCRIPT)
     assert result.returncode == 0, result.stderr

@@ -115,8 +115,15 @@ def message_of_a_flip_while_others_compute(rank, options):
     return str(error.value)
 
 
-@pytest.mark.parametrize("settings", [{}, {"transport": "tcp"}, {"algorithm": "ring"}], ids=str)
-@pytest.mark.parametrize("options", [{}, {"zero_stage": 1}, {"overlap": True, "static_graph": True}], ids=str)
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        pytest.param(settings, options, marks=pytest.mark.long if settings and options else ())
+        for settings in ({}, {"transport": "tcp"}, {"algorithm": "ring"})
+        for options in ({}, {"zero_stage": 1}, {"overlap": True, "static_graph": True})
+    ],
+    ids=str,
+)
 def test_a_bit_that_flips_before_the_sum_is_found_in_the_same_step(run_on_fresh_ranks, settings, options):
     world = run_on_fresh_ranks(3, **settings)
     world.join()
