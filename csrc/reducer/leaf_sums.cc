@@ -35,6 +35,7 @@ void LeafSums::expect(GroupPtr group, std::vector<std::vector<int>> leaves) {
 }
 
 bool LeafSums::begin(int leaf) {
+  if (!ahead_.empty()) abandon();  // the leaf before, whose end was not reached
   std::vector<int> leaves = leaves_;
   leaves.push_back(leaf);
   const auto roots = backend::guarded([&] { return plan::roots_of(micro_batches_, leaves); });
@@ -83,14 +84,15 @@ void LeafSums::send_complete() {
   for (; next_ < buckets_.size(); ++next_) {
     if (buckets_[next_].elements == 0) continue;
     if (!ahead_[next_]) return;
-    send(next_, *ahead_[next_], group_, *expected_);
+    send(next_, *ahead_[next_], group_, expected_);
   }
 }
 
-void LeafSums::send(size_t bucket, Sums sums, const GroupPtr& group, const Allotment& allotment) {
+void LeafSums::send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPtr allotment) {
   running_.resize(buckets_.size());
   launched_(bucket);
-  running_[bucket] = std::make_unique<RootExchange>(group, buckets_[bucket], allotment, flats_of(std::move(sums)));
+  running_[bucket] =
+      std::make_unique<RootExchange>(group, buckets_[bucket], std::move(allotment), flats_of(std::move(sums)));
 }
 
 bool LeafSums::send_rest() {
@@ -104,7 +106,7 @@ bool LeafSums::send_rest() {
     for (const LeafNode root : right ? std::vector<LeafNode>{} : expected_->roots[group_->getRank()]) {
       sums.push_back({root, at::empty({reals(bucket)}, bucket.options.dtype(type_of(root, bucket)))});  // to be dropped
     }
-    send(next_, std::move(sums), group_, *expected_);
+    send(next_, std::move(sums), group_, expected_);
   }
   return right;
 }
@@ -163,7 +165,7 @@ LeafSums::Sums LeafSums::with_leaf(const Sums& held, const Bucket& bucket, bool 
 std::vector<at::Tensor> LeafSums::average(const GroupPtr& group, const std::vector<std::vector<int>>& leaves,
                                           double divisor, bool as_sent, const OnBucket& done) {
   held_.resize(buckets_.size());
-  std::shared_ptr<const Allotment> allotment = expected_;
+  AllotmentPtr allotment = expected_;
   if (!as_sent || !expected_) {
     running_.clear();
     allotment = std::make_shared<const Allotment>(micro_batches_, leaves);
@@ -171,7 +173,7 @@ std::vector<at::Tensor> LeafSums::average(const GroupPtr& group, const std::vect
   running_.resize(buckets_.size());
   const auto start = [&](size_t number) {
     Sums own = std::exchange(held_[number], {});
-    if (!running_[number]) send(number, std::move(own), group, *allotment);
+    if (!running_[number]) send(number, std::move(own), group, allotment);
   };
   std::vector<size_t> numbers;
   for (size_t number = 0; number < buckets_.size(); ++number) {

@@ -72,7 +72,7 @@ class LeafSums {
   at::Tensor stand_in(size_t parameter) const { return stand_ins_.empty() ? at::Tensor() : stand_ins_[parameter]; }
   at::Tensor take(const Bucket& bucket);
   Sums with_leaf(const Sums& held, const Bucket& bucket, bool in_place);
-  void send(size_t bucket, Sums sums, const GroupPtr& group, const Allotment& allotment);
+  void send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPtr allotment);
   void send_complete();
   bool was_sent() const { return next_ > 0; }
   const std::vector<int>& expected_of_this_rank() const { return expected_->leaves[group_->getRank()]; }
@@ -96,7 +96,7 @@ class LeafSums {
 
   // What is expected, and what was sent of it.
   GroupPtr group_;
-  std::shared_ptr<const Allotment> expected_;
+  AllotmentPtr expected_;
   std::vector<std::unique_ptr<RootExchange>> running_;
   size_t next_ = 0;       // the bucket to be sent next
   bool spoiled_ = false;  // what was sent is not what this rank holds

@@ -36,7 +36,7 @@ void Reducer::begin_leaf_times() {
 }
 
 void Reducer::arrived_in_leaf(size_t index) {
-  if (in_leaf_.empty()) return;  // no leaf has begun
+  if (in_leaf_.empty()) return unaveraged_.add(index, parameters_[index]);  // no leaf has begun
   const at::Tensor& gradient = parameters_[index].grad();
   if (in_leaf_[index]) {
     changed_in_leaves_ = true;
@@ -80,6 +80,7 @@ void Reducer::abandon_leaf() {
   const std::lock_guard lock(mutex_);
   leaf_sums_.abandon();
   in_leaf_.clear();
+  arrival_.clear();
 }
 
 bool Reducer::send_leaves() {
@@ -95,12 +96,12 @@ void Reducer::average_leaves(const std::vector<std::vector<int>>& leaves, const 
   const c10::AutoGradMode no_grad(false);
   check_laid_out();
   begin_leaf_times();
-  leaf_times_begun_ = false;
   if (timeline_.computed == 0) mark(timeline_.computed, trace::Kind::kComputed, timeline_.backward);
   const auto done = [&](size_t number) {
     mark(timeline_.buckets[number].done, trace::Kind::kDone, now_ns(), static_cast<int>(number));
   };
   const std::vector<at::Tensor> means = leaf_sums_.average(group_, leaves, divisor, as_sent, done);
+  leaf_times_begun_ = false;
   for (size_t number = 0; number < buckets_.size(); ++number) {
     Bucket& bucket = buckets_[number];
     if (bucket.sharded) {

@@ -74,11 +74,11 @@ void add_up(const std::vector<at::Tensor>& parts, const AddProgram& program, Sca
   to.copy_(divisor == 0 ? sums.front() : sums.front() / divisor);
 }
 
-RootExchange::RootExchange(const GroupPtr& group, const Bucket& bucket, const Allotment& allotment,
+RootExchange::RootExchange(const GroupPtr& group, const Bucket& bucket, AllotmentPtr allotment,
                            const std::vector<at::Tensor>& own)
-    : group_(group), bucket_(bucket), allotment_(allotment), shard_(reals(bucket) / group->getSize()) {
+    : group_(group), bucket_(bucket), allotment_(std::move(allotment)), shard_(reals(bucket) / group->getSize()) {
   std::vector<int64_t> to_lengths;
-  for (const auto& of_rank : allotment.roots) {
+  for (const auto& of_rank : allotment_->roots) {
     int64_t bytes = 0;
     for (const LeafNode root : of_rank) bytes += bytes_of(root);
     to_lengths.push_back(bytes);
@@ -95,14 +95,14 @@ void RootExchange::fold(double divisor) {
   sent_.reset();
   std::vector<at::Tensor> parts;
   int64_t at = 0;
-  for (const auto& of_rank : allotment_.roots) {
+  for (const auto& of_rank : allotment_->roots) {
     for (const LeafNode root : of_rank) {
       parts.push_back(arrived_.narrow(0, at, bytes_of(root)).view(type_of(root, bucket_)));
       at += bytes_of(root);
     }
   }
   mean_ = at::empty({shard_}, bucket_.options.dtype(real_type(bucket_)));
-  add_up(parts, allotment_.program, real_type(bucket_), mean_, divisor);
+  add_up(parts, allotment_->program, real_type(bucket_), mean_, divisor);
   arrived_.reset();
   if (bucket_.sharded) return;
   whole_ = at::empty({reals(bucket_)}, mean_.options());

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <memory>
 #include <vector>
 
 #include "plan/leaf_tree.h"
@@ -26,6 +27,8 @@ struct Allotment {
   Allotment(int micro_batches, std::vector<std::vector<int>> leaves_by_rank);
 };
 
+using AllotmentPtr = std::shared_ptr<const Allotment>;
+
 at::ScalarType wide_of(at::ScalarType type);
 at::ScalarType real_type(const Bucket& bucket);
 int64_t reals(const Bucket& bucket);  // real numbers in its flat tensor
@@ -42,8 +45,8 @@ class RootExchange {
   using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
   // Starts to move the shards of `own`, one flat tensor per root of this rank, which are read until fold().
-  // `bucket` and `allotment` outlive the exchange.
-  RootExchange(const GroupPtr& group, const Bucket& bucket, const Allotment& allotment,
+  // `bucket` outlives the exchange.
+  RootExchange(const GroupPtr& group, const Bucket& bucket, AllotmentPtr allotment,
                const std::vector<at::Tensor>& own);
 
   void fold(double divisor);  // adds up what has arrived, and starts to gather it
@@ -55,7 +58,7 @@ class RootExchange {
 
   const GroupPtr group_;
   const Bucket& bucket_;
-  const Allotment& allotment_;
+  const AllotmentPtr allotment_;
   const int64_t shard_;  // real numbers of each root that one rank adds up
   at::Tensor sent_, arrived_, mean_, whole_;
   c10::intrusive_ptr<c10d::Work> shuffle_, gather_;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from ringdp import _native
 from ringdp.ddp.leaf_table import Agreed, Told, agreed, number_of, told
 from ringdp.ddp.modes import ring_options
+from ringdp.ddp.unaveraged import explained
 from ringdp.elastic.leaf import Running, running
 from ringdp.same_ranks import another_group
 
@@ -36,7 +37,8 @@ class LeafSteps:
         self.micro_batches = micro_batches
         self._ddp, self._reducer = weakref.ref(ddp), weakref.ref(reducer)
         self._told = Told()
-        self._begun = False  # the reducer takes part in the running leaf
+        self._runs = False  # the running leaf is one of this wrapper
+        self._begun = False  # and the reducer takes part in it
         self._overlap = overlap and ddp.device.type == "cpu"
         self._group: dist.ProcessGroup | None = None
         self._latest: list[list[int]] | None = None  # leaves by rank, in the step before
@@ -45,6 +47,7 @@ class LeafSteps:
         self._before: list[torch.Tensor] | None = None  # buffers
         self._after: list[torch.Tensor] | None = None  # those that leaf 0 has left
         self._optimizer_steps = 0
+        self._fresh: set[int] = set()  # ids of the parameters that no optimizer has stepped since the latest average
         self._stand_ins = [
             _C.without_memory(
                 parameter,
@@ -55,6 +58,8 @@ class LeafSteps:
             for name, parameter in zip(reducer.names, reducer.parameters, strict=True)
         ]
         reducer.set_leaf_stand_ins(self._stand_ins)
+        # Code that uses the parameters after the wrapper is gone must not find stand-ins.
+        weakref.finalize(self, _remove, reducer.parameters, self._stand_ins).atexit = False
 
     def enter(self) -> None:
         """At every forward or backward pass. RuntimeError outside of a leaf, or in one of another step."""
@@ -64,23 +69,42 @@ class LeafSteps:
                 f"DistributedDataParallel: micro_batches={self.micro_batches}, and a pass outside of ringdp.leaf: "
                 "write `with ringdp.leaf(step, i):` around forward and backward of micro-batch i, or torch.no_grad()"
             )
-        if self in now.parts:
+        if self._runs:
             return
         if self._told.step not in (None, now.step):
             raise RuntimeError(
                 f"DistributedDataParallel: micro-batch {now.index} of step {now.step} begins, and those of step "
                 f"{self._told.step} are not averaged: call optimizer.step() or ddp.finish_step() after each step"
             )
-        now.parts.append(self)
+        if not self._told.leaves:
+            self._check_nothing_is_dropped()
+        self._look(now)
+        self._runs = True
         self._show(None)
         self._weight = None
+        self._begun = 0 <= now.index < self.micro_batches and now.index not in self._told.leaves
+        if self._begun:
+            self._reducer().begin_leaf(now.index)
+
+    def look(self) -> None:
+        """At every pass without gradients: in a leaf it, too, begins with the buffers that the step began with."""
+        if (now := running()) is not None:
+            self._look(now)
+
+    def _look(self, now: Running) -> None:
+        if self in now.parts:
+            return
+        now.parts.append(self)
         if self._before is None:
             self._before = self._copies_of_buffers()
         else:
             self._set_buffers(self._before)
-        self._begun = 0 <= now.index < self.micro_batches and now.index not in self._told.leaves
-        if self._begun:
-            self._reducer().begin_leaf(now.index)
+
+    def _check_nothing_is_dropped(self) -> None:
+        """RuntimeError if a backward pass outside of a leaf has left a gradient, which the leaf would drop."""
+        reducer = self._reducer()
+        if reducer.may_be_unaveraged() and (late := [n for n, cause in reducer.unaveraged() if cause == "late"]):
+            raise RuntimeError(explained(reducer, late[0], "late"))
 
     def backward(self, loss: torch.Tensor | None, weight: float | None) -> None:
         """A backward pass in a leaf. `weight`: see DistributedDataParallel.backward."""
@@ -88,6 +112,11 @@ class LeafSteps:
             raise ValueError(f"DistributedDataParallel.backward: weight={weight}, must be the number of samples")
         if loss is None and weight != 0:
             raise ValueError(f"DistributedDataParallel.backward: weight={weight} without a loss, must be 0")
+        if loss is None and self._runs and self._ddp().zero_stage == 3:
+            raise NotImplementedError(
+                "DistributedDataParallel.backward: no loss after a forward pass at zero_stage=3, where ranks run their "
+                "passes together: call backward(0 * loss, weight=0), or leave the forward pass out"
+            )
         self.enter()
         if weight is not None:
             self._weight = weight + (self._weight or 0.0)
@@ -96,6 +125,10 @@ class LeafSteps:
 
     def end(self, leaf: Running) -> None:
         """The leaf is over: its gradients go to the sums. What cannot be right is an error when all ranks know it."""
+        if not self._runs:  # only passes without gradients
+            self._put_buffers_back()
+            return
+        self._runs = False
         self._told.step = leaf.step
         self._told.leaves.append(leaf.index)
         if self._weight is not None:
@@ -109,6 +142,7 @@ class LeafSteps:
                 raise
         if leaf.index == 0:
             self._after = self._copies_of_buffers()
+        self._put_buffers_back()
         self._show(self._stand_ins)
 
     def abandon(self) -> None:
@@ -116,22 +150,38 @@ class LeafSteps:
         if self._begun:
             self._begun = False
             self._reducer().abandon_leaf()
-        self._show(self._stand_ins if self._told.leaves else None)
-        self._set_buffers(self._before or [])
+        if self._runs:
+            self._runs = False
+            self._show(self._stand_ins if self._told.leaves else None)
+        self._put_buffers_back()
 
-    def before_step(self, *, stepped: bool) -> None:
-        """Before an optimizer steps the parameters; `stepped`: it has already, since the latest average."""
-        if stepped or self._told.leaves:
+    def _put_buffers_back(self) -> None:
+        self._set_buffers(self._before or [])
+        if not self._told.leaves:  # the step has not begun
+            self._before = None
+
+    def before_step(self, parameters: Collection[int]) -> None:
+        """Before an optimizer steps some of the parameters (ids). Averages unless there are means for all of them."""
+        self._check_outside()
+        own = self._ids().intersection(parameters)
+        if self._told.leaves or not own <= self._fresh:
             self.finish()
+        self._fresh -= own
         self._optimizer_steps += 1
 
-    def finish(self) -> None:
-        """Averages what all ranks' leaves have left. Collective; RuntimeError on all ranks names what is missing."""
+    def _ids(self) -> set[int]:
+        return set(map(id, self._reducer().parameters))
+
+    def _check_outside(self) -> None:
         if (now := running()) is not None:
             raise RuntimeError(
                 f"DistributedDataParallel: the step is to end inside ringdp.leaf({now.step}, {now.index}): call "
                 "finish_step() or optimizer.step() after it"
             )
+
+    def finish(self) -> None:
+        """Averages what all ranks' leaves have left. Collective; RuntimeError on all ranks names what is missing."""
+        self._check_outside()
         reducer, sharded_model = self._reducer(), self._ddp().sharded_model
         try:
             if sharded_model is not None:
@@ -146,10 +196,16 @@ class LeafSteps:
             self._expect(None)
             raise
         self._reset()
+        self._fresh = self._ids()
         self._learn(result)
         if reducer.zero_stage >= 2:
             self._show(None)
             reducer.stand_ins.show(reducer.used())
+
+    def shown(self) -> set[int]:
+        """Ids of the tensors without memory that are in .grad."""
+        pairs = zip(self._reducer().parameters, self._stand_ins, strict=True)
+        return {id(stand_in) for parameter, stand_in in pairs if parameter.grad is stand_in}
 
     def check_averaged(self, wanted_by: str) -> None:
         """RuntimeError if this rank has run leaves that are not averaged."""
@@ -181,6 +237,7 @@ class LeafSteps:
         self.forget()
         self._expect(None)
         self._group = self._latest = None
+        self._optimizer_steps = 0  # ranks that have joined have none
 
     def _learn(self, result: Agreed) -> None:
         """What to expect of the next step; the same on all ranks."""
@@ -199,21 +256,30 @@ class LeafSteps:
         self._expected = leaves
 
     def _own_group(self) -> dist.ProcessGroup | None:
-        """Of the wrapper's ranks; None, and no overlap, where torch cannot make one. Collective."""
+        """Of the wrapper's ranks; None, and no overlap, where torch cannot make one on all ranks. Collective."""
         ddp = self._ddp()
         group, options = ddp.process_group, ring_options(ddp.process_group, ddp.device)
+        found, why = None, "another rank could not make it"
         try:
             if options is not None:
-                return another_group(group, backend="ringdp", pg_options=options.__copy__())
-            return another_group(group, backend=dist.get_backend_config(group))
+                found = another_group(group, backend="ringdp", pg_options=options.__copy__())
+            else:
+                found = another_group(group, backend=dist.get_backend_config(group))
+            if found.rank() != group.rank():  # new_group(sort_ranks=False)
+                found, why = None, "torch numbers its ranks in another order"
         except (RuntimeError, AttributeError) as error:  # ranks in different numbers of groups; groups in Python
-            self._overlap = False
-            warnings.warn(
-                f"DistributedDataParallel: micro_batches={self.micro_batches} without overlap, as its sums need a "
-                f"process group of their own: {error}",
-                stacklevel=2,
-            )
-            return None
+            why = str(error)
+        have_one = torch.tensor(int(found is not None))
+        dist.all_reduce(have_one, op=dist.ReduceOp.MIN, group=group)
+        if have_one:
+            return found
+        self._overlap = False
+        warnings.warn(
+            f"DistributedDataParallel: micro_batches={self.micro_batches} without overlap, as its sums need a process "
+            f"group of their own: {why}",
+            stacklevel=2,
+        )
+        return None
 
     def _by_rank(self) -> list[Told]:
         ddp, reducer = self._ddp(), self._reducer()
@@ -250,3 +316,9 @@ class LeafSteps:
     def _show(self, gradients: Sequence[torch.Tensor] | None) -> None:
         for number, parameter in enumerate(self._reducer().parameters):
             parameter.grad = None if gradients is None else gradients[number]
+
+
+def _remove(parameters: Sequence[torch.Tensor], stand_ins: Sequence[torch.Tensor]) -> None:
+    for parameter, stand_in in zip(parameters, stand_ins, strict=True):
+        if parameter.grad is stand_in:
+            parameter.grad = None

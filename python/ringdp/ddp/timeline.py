@@ -101,6 +101,7 @@ def union(intervals: Iterable[tuple[float, float]]) -> float:
 _MEANS = {
     "fused": "summed in rank order and divided once by the backend: the bits of one process",
     "exchanged": "shards exchanged, folded in rank order and divided once: the bits of one process",
+    "leaves": "summed along the tree of micro-batches and divided once: the bits of one process at any number of ranks",
     "summed": "summed by the backend in its own order, divided once: not the bits of one process",
 }
 _SHOWN = 4
@@ -173,6 +174,6 @@ def explanation(reducer: Any, *, gradients_are_views: bool, overlap: bool) -> Ex
         rebuilt=bool(reducer.stats()["rebuilt"]),
         gradients_are_views=gradients_are_views,
         overlap=overlap,
-        mean=reducer.mean_name(),
+        mean=reducer.mean_name() if reducer.leaf_steps is None else "leaves",
         times=step_times(reducer.timeline()),
     )

@@ -7,6 +7,7 @@ one rank only: at stage 0 replicas would drift apart; with shards they would sta
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from typing import Any
 
@@ -17,7 +18,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ringdp import _native
 
 _C = _native.load()
-_reducers: weakref.WeakSet[Any] = weakref.WeakSet()
+_numbers = itertools.count()
+# In the order in which they were made, which is that of all ranks: leaves are averaged in this order.
+_reducers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 # Which reducers' passes each optimizer has stepped with so far.
 _stepped: weakref.WeakKeyDictionary[Optimizer, weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
 
@@ -25,7 +28,7 @@ _stepped: weakref.WeakKeyDictionary[Optimizer, weakref.WeakKeyDictionary[Any, in
 def watch(reducer: Any) -> None:
     """Checks every optimizer step that uses parameters of this reducer, as long as it lives."""
     _install()
-    _reducers.add(reducer)
+    _reducers[next(_numbers)] = reducer
 
 
 @functools.cache
@@ -57,25 +60,16 @@ def _before_step(
 
 def check(optimizer: Optimizer) -> None:
     """Averages leaves; RuntimeError names a gradient that was not averaged."""
-    for reducer in list(_reducers):
-        if reducer.leaf_steps is not None and _has_parameter_of(optimizer, reducer):
-            reducer.leaf_steps.before_step(stepped=_has_stepped(optimizer, reducer))
+    parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for reducer in list(_reducers.values()):
+        if reducer.leaf_steps is not None and not parameters.isdisjoint(map(id, reducer.parameters)):
+            reducer.leaf_steps.before_step(parameters)
         if _suspicious(optimizer, reducer) and reducer.zero_stage < 2:
             _refuse(optimizer, reducer)
 
 
-def _has_parameter_of(optimizer: Optimizer, reducer: Any) -> bool:
-    own = set(map(id, reducer.parameters))
-    return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
-
-
-def _has_stepped(optimizer: Optimizer, reducer: Any) -> bool:
-    """Whether it has stepped with the latest averages."""
-    return _stepped.get(optimizer, {}).get(reducer, 0) == reducer.passes()
-
-
 def _suspicious(optimizer: Optimizer, reducer: Any) -> bool:
-    without_pass = _has_stepped(optimizer, reducer)
+    without_pass = _stepped.get(optimizer, {}).get(reducer, 0) == reducer.passes()
     _stepped.setdefault(optimizer, weakref.WeakKeyDictionary())[reducer] = reducer.passes()
     return without_pass or reducer.may_be_unaveraged()
 
@@ -98,6 +92,11 @@ def _may_step(reducer: Any, cause: str) -> bool:
 def explained(reducer: Any, index: int, cause: str) -> str:
     """The error message for a gradient that was not averaged."""
     name = reducer.names[index]
+    if cause == "late" and reducer.leaf_steps is not None:
+        return (
+            f"DistributedDataParallel: the gradient of {name} comes from a backward pass outside of ringdp.leaf, which "
+            "is not averaged: run it in a leaf, or call zero_grad() after it"
+        )
     if cause == "late":
         return "DistributedDataParallel: " + _C.came_late(name)
     if cause == "kept":

@@ -264,7 +264,10 @@ class DistributedDataParallel(Sharding, _Stock):
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if not self._delay_all_reduce_all_params:  # otherwise there is no reducer
             self.reducer.stop_shared_allocation()
-            if torch.is_grad_enabled():
+            if not torch.is_grad_enabled():
+                if self._modes.micro_batches is not None:
+                    self._look_in_leaf()
+            else:
                 self._check_frozen()
                 if self._modes.micro_batches is not None:
                     self._enter_leaf()
@@ -277,6 +280,10 @@ class DistributedDataParallel(Sharding, _Stock):
     @_disable_dynamo
     def _enter_leaf(self) -> None:
         self.reducer.leaf_steps.enter()
+
+    @_disable_dynamo
+    def _look_in_leaf(self) -> None:
+        self.reducer.leaf_steps.look()
 
     def _post_forward(self, output: Any) -> Any:
         if self.sharded_model is not None:
@@ -307,8 +314,21 @@ class DistributedDataParallel(Sharding, _Stock):
         Variable._execution_engine.queue_callback(reduction.finish)
         return grad
 
+    def _set_static_graph(self) -> None:
+        self._refuse_with_leaves("a static graph")
+        super()._set_static_graph()
+
     def join(self, *args: Any, **kwargs: Any) -> Any:
         """As torch's; NotImplementedError from stage 1 on."""
+        self._check_join()
+        return super().join(*args, **kwargs)
+
+    def join_hook(self, **kwargs: Any) -> Any:
+        """As torch's, for its Join; NotImplementedError as join()."""
+        self._check_join()
+        return super().join_hook(**kwargs)
+
+    def _check_join(self) -> None:
         self._refuse_with_leaves("join()")
         if self.zero_stage:
             raise NotImplementedError(
@@ -320,7 +340,6 @@ class DistributedDataParallel(Sharding, _Stock):
                 "DistributedDataParallel.join: a rank without inputs does not know which buckets the others skip: "
                 "leave skip_all_reduce_unused_params out"
             )
-        return super().join(*args, **kwargs)
 
     # join(): what a rank without inputs does while others still have some.
 

@@ -16,7 +16,7 @@ import torch
 
 
 class Running:
-    """A leaf that is being run, and the parts of wrappers (ddp/leaf_steps.py) that take part in it."""
+    """A leaf that is being run, and the parts of wrappers (ddp/leaf_steps.py) that have had a pass in it."""
 
     def __init__(self, step: int, index: int, seed: int) -> None:
         self.step, self.index, self.seed = step, index, seed
@@ -24,8 +24,13 @@ class Running:
 
     def end(self) -> None:
         """It has ended without an exception."""
-        for part in self.parts:
-            part.end(self)
+        for number, part in enumerate(self.parts):
+            try:
+                part.end(self)
+            except BaseException:
+                for other in self.parts[number + 1 :]:
+                    other.abandon()
+                raise
 
 
 _running: ContextVar[Running | None] = ContextVar("ringdp.leaf", default=None)
@@ -76,7 +81,7 @@ def seeded(*numbers: int) -> Iterator[None]:
     digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()
     numpy = sys.modules.get("numpy")
     python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices):
         random.seed(digest)
         if numpy:
@@ -84,7 +89,7 @@ def seeded(*numbers: int) -> Iterator[None]:
         (number,) = struct.unpack_from("<q", digest)
         torch.default_generator.manual_seed(number)
         if devices:
-            torch.cuda.manual_seed(number)
+            torch.cuda.manual_seed_all(number)
         try:
             yield
         finally:

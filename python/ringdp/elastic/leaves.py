@@ -24,8 +24,9 @@ class Leaves(Sampler[list[int]]):
     epoch's first step ("carry"); `left(epoch)` says how many.
 
     As `batch_sampler` of a DataLoader it yields the batches of `mine()`, step by step, of the epoch that set_epoch()
-    has set. rank, ranks: default to those of the default process group, or 0 and 1 without one. ValueError names an
-    argument.
+    has set. A DataLoader draws a batch before its leaf begins, so random augmentation belongs inside `ringdp.leaf`; in
+    the data set it would depend on the number of ranks. rank, ranks: default to those of the default process group, or
+    0 and 1 without one. ValueError names an argument.
     """
 
     def __init__(
@@ -98,8 +99,11 @@ class Leaves(Sampler[list[int]]):
 
     def mine(self, rank: int | None = None, ranks: int | None = None) -> list[int]:
         """The leaves that a rank (default: this one) runs in every step, so that few sums are sent. May be empty."""
-        ranks = ranks or self._ranks or (dist.get_world_size() if dist.is_initialized() else 1)
-        rank = next((r for r in (rank, self._rank) if r is not None), dist.get_rank() if dist.is_initialized() else 0)
+        here = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        rank = next(r for r in (rank, self._rank, here[0]) if r is not None)
+        ranks = next(n for n in (ranks, self._ranks, here[1]) if n is not None)
+        if not 0 <= rank < ranks:
+            raise ValueError(f"Leaves: rank={rank}, ranks={ranks}: the ranks are numbered from 0 to ranks - 1")
         return _C.allot_leaves(_C.even_shares(self.micro_batches, ranks))[rank]
 
     def set_epoch(self, epoch: int) -> None:

@@ -28,7 +28,8 @@ class Followers:
         """Before a pass in a leaf of this rank."""
         self.abandon_pass()
         if self._group.size() > 1:
-            active, _ = self._sum(1, int(backward))
+            active, backwards = self._sum(1, int(backward))
+            _check_alike(active, backwards)
             self._listening = active < self._group.size()
 
     def announce(self, unit: int) -> None:
@@ -57,6 +58,7 @@ class Followers:
             active, backward = self._sum(0, 0)
             if active == 0:
                 return
+            _check_alike(active, backward)
             yield backward > 0
 
     def units(self) -> Iterator[int]:
@@ -82,3 +84,13 @@ class Followers:
         tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
         dist.all_reduce(tensor, op=op, group=self._group)
         return tensor.tolist()
+
+
+def _check_alike(active: int, backwards: int) -> None:
+    """All ranks see the same two numbers."""
+    if 0 < backwards < active:
+        raise RuntimeError(
+            f"DistributedDataParallel: of {active} ranks that run a leaf, {backwards} begin a backward pass and the "
+            "others a forward pass, which zero_stage=3 does not allow: in each leaf every forward pass has its "
+            "backward pass, and a leaf that fails must fail on all ranks that run one"
+        )

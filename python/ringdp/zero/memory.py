@@ -73,22 +73,24 @@ def _of_parameters(flats: Sequence[FlatParameters], wrapper: Any | None) -> tupl
 
 
 def gradients_of(parameters: Iterable[torch.Tensor], wrapper: Any | None) -> Memory:
-    """The memory of gradients alone: in .grad, in shards, in buckets."""
-    stand_ins = wrapper.reducer.stand_ins.shown() if wrapper is not None else ()
-    whole = [p.grad for p in parameters if p.grad is not None and id(p.grad) not in stand_ins]
+    """The memory of gradients alone: in .grad, in sums of micro-batches, in shards, in buckets."""
     if wrapper is None:
-        return Memory(gradients=_bytes(whole))
+        return Memory(gradients=_bytes(p.grad for p in parameters if p.grad is not None))
+    leaf_steps = wrapper.reducer.leaf_steps
+    stand_ins = wrapper.reducer.stand_ins.shown() | (leaf_steps.shown() if leaf_steps is not None else set())
+    whole = _bytes(p.grad for p in parameters if p.grad is not None and id(p.grad) not in stand_ins)
+    whole += wrapper.reducer.leaf_bytes()
     facts = wrapper.reducer.buckets()
     if wrapper.zero_stage < 2:
         views = wrapper.gradient_as_bucket_view
         return Memory(
-            gradients=_bytes(whole),
+            gradients=whole,
             buckets=sum(max(0, f["memory_bytes"] - (f["bytes"] if views else 0)) for f in facts),
         )
     shards = [s for s in wrapper.reducer.shards() if s is not None]
     useful = _useful(wrapper)
     largest = sorted(wrapper.bucket_bytes(), reverse=True)[:2]
-    return Memory(gradients=_bytes(whole) + useful, padding=_bytes(shards) - useful, buckets=sum(largest))
+    return Memory(gradients=whole + useful, padding=_bytes(shards) - useful, buckets=sum(largest))
 
 
 def _useful(wrapper: Any) -> int:

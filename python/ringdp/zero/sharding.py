@@ -13,6 +13,7 @@ from torch._compile import _disable_dynamo
 from torch.distributed.utils import _sync_module_states
 
 from ringdp.ddp.agreement import check_models
+from ringdp.ddp.modes import check_group_of_leaves
 from ringdp.zero import registry
 from ringdp.zero.memory import Memory, memory_of
 from ringdp.zero.prefetch import Gathered
@@ -134,6 +135,7 @@ class Sharding:
                 "for the ranks of the group: save with ringdp.checkpoint, and load into a wrapper over the new group"
             )
         if self._modes.micro_batches is not None:
+            check_group_of_leaves(new_process_group, self.device, self._modes.micro_batches)
             self.reducer.leaf_steps.leave_group()
         super()._update_process_group(new_process_group)
 
@@ -189,6 +191,8 @@ class Sharding:
         device = _device_for(real, arguments["device_ids"])
         described = [*settings, *(f"unit {unit}" for unit in plan)]
         values_stay = not arguments["init_sync"] and len(real) == len(named)
+        if self._modes.micro_batches is not None:
+            check_group_of_leaves(group, device, self._modes.micro_batches)
         check_models(group, device, list(named), list(named.values()), described, compare_values=values_stay)
         root = 0 if arguments["init_sync"] else None
         prefetch = self._modes.prefetch

@@ -1,4 +1,4 @@
-"""micro_batches=M: the bits of one process at every number of ranks and for every allotment; what is refused."""
+"""micro_batches=M: the bits of one process at every number of ranks and for every allotment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from leafy import MODELS, in_one_process, loss_of, made, optimizer_for, state_hash, train
 from ranks import BACKENDS, HERE
 from ringdp.ddp.wrapper import DistributedDataParallel
-from torch import nn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 reference = cache(in_one_process)
@@ -138,17 +137,6 @@ def test_gradients_that_are_not_averaged_yet_cannot_be_read(world_of, stage):
     assert ("clip_grad_norm_ needs averaged gradients" if stage >= 2 else "the gradient of 0.weight") in own
 
 
-def not_with_shards() -> None:
-    ddp = DistributedDataParallel(made("plain"), micro_batches=2, zero_stage=2)
-    for arguments in ({"overlap_with_ddp": True}, {"gather": "forward"}):
-        with pytest.raises(NotImplementedError, match="over a wrapper with micro_batches=2"):
-            ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1e-2, **arguments)
-
-
-def test_steps_inside_passes_are_refused(world_of):
-    world_of(1).run(not_with_shards)
-
-
 def with_two_optimizers(failing: bool) -> str:
     """Rank 1 has no leaf. `failing`: an exception ends the first try of every leaf."""
     ddp = DistributedDataParallel(made("branching"), micro_batches=3)
@@ -173,13 +161,13 @@ def test_several_optimizers_and_leaves_that_are_run_again(pair, failing):
     assert pair.run(with_two_optimizers, failing) == [reference("branching", 3)] * 2
 
 
-def said_after(leaves: list[list[tuple[int, int]]], weights: dict[int, float]) -> tuple[str, bool]:
-    """On a rank: what the end of a step says after these (step, leaf) of each rank, and whether training goes on."""
+def said_after(leaves: list[list[int]]) -> tuple[str, bool]:
+    """On a rank: what the end of a step says after these leaves of each rank, and whether its wrapper goes on."""
     ddp = DistributedDataParallel(made("plain"), micro_batches=3)
     optimizer = optimizer_for(ddp)
-    for step, leaf in leaves[HERE.rank]:
-        with ringdp.leaf(step, leaf):
-            ddp.backward(loss_of(ddp, 0, 0, leaf), weight=weights.get(leaf))
+    for leaf in leaves[HERE.rank]:
+        with ringdp.leaf(0, leaf):
+            loss_of(ddp, 0, 0, leaf).backward()
     said = ""
     try:
         optimizer.step()
@@ -193,19 +181,14 @@ def said_after(leaves: list[list[tuple[int, int]]], weights: dict[int, float]) -
 
 
 @pytest.mark.parametrize(
-    ("leaves", "weights", "says"),
+    ("leaves", "says"),
     [
-        ([[(0, 0), (0, 1)], [(0, 1), (0, 2)]], {}, "micro-batch 1 was run by ranks 0, 1"),
-        ([[(0, 0), (0, 1), (0, 0)], [(0, 2)]], {}, "micro-batch 0 was run by rank 0 twice"),
-        ([[(0, 0)], []], {}, "no rank has run micro-batches 1, 2 of 3"),
-        ([[(0, 0), (0, 1)], [(0, 2), (0, 3)]], {}, "rank 1 ran micro-batch 3, must be one of 0 to 2"),
-        ([[(0, 0), (0, 1)], [(4, 2)]], {}, "leaves of different steps (rank 0: step 0; rank 1: step 4)"),
-        ([[(0, 0), (0, 1)], [(0, 2)]], {1: 2.0}, "micro-batch 1 had a weight and micro-batches 0, 2 had none"),
-        ([[(0, 0), (0, 1)], [(0, 2)]], {0: 0.0, 1: 0.0, 2: 0.0}, "weights of all micro-batches add up to 0.0"),
+        ([[0, 1], [1, 2]], "micro-batch 1 was run by ranks 0, 1"),
+        ([[0, 1, 0], [2]], "micro-batch 0 was run by rank 0 twice"),
     ],
 )
-def test_a_wrong_allotment_is_the_same_error_on_all_ranks(pair, leaves, weights, says):
-    outcomes = pair.run(said_after, leaves, weights)
+def test_after_a_wrong_allotment_the_same_wrapper_goes_on(pair, leaves, says):
+    outcomes = pair.run(said_after, leaves)
     assert [says in said and goes_on for said, goes_on in outcomes] == [True] * 2, outcomes
 
 
@@ -259,94 +242,6 @@ def out_of_turn() -> str:
 def test_optimizers_that_take_turns_are_found_out(pair):
     for said in pair.run(out_of_turn):
         assert "optimizers have stepped 1, 2 times" in said
-
-
-def refusals() -> list[str]:
-    ddp = DistributedDataParallel(made("plain"), micro_batches=2)
-    x = torch.ones(2, 6)
-    said = []
-
-    def refused(call: Any, *arguments: Any, **named: Any) -> None:
-        with pytest.raises((RuntimeError, ValueError)) as caught:
-            call(*arguments, **named)
-        said.append(str(caught.value))
-
-    def inside(call: Any) -> None:
-        with ringdp.leaf(0, 0):
-            loss_of(ddp, 0, 0, 0)
-            call()
-
-    def next_step() -> None:
-        with ringdp.leaf(0, 0):
-            ddp(x, 0).sum().backward()
-        with ringdp.leaf(1, 1):
-            ddp(x, 0)
-
-    refused(ddp, x, 0)
-    refused(ddp.no_sync().__enter__)
-    refused(ddp.join)
-    refused(ddp.register_comm_hook, None, lambda state, bucket: None)
-    refused(ddp._register_builtin_comm_hook, None)
-    refused(inside, ddp.finish_step)
-    refused(inside, lambda: ringdp.leaf(0, 1).__enter__())
-    refused(inside, lambda: ddp.backward(None, weight=3))
-    refused(inside, lambda: ddp.backward(ddp(x, 0).sum(), weight=-1))
-    refused(next_step)
-    refused(DistributedDataParallel(made("plain")).finish_step)
-    for arguments in (
-        {"micro_batches": 0},
-        {"micro_batches": 2.5},
-        {"order": "rotated"},
-        {"check_drift": True},
-        {"static_graph": True},
-        {"broadcast_buffers": False},
-    ):
-        refused(DistributedDataParallel, made("plain"), **{"micro_batches": 2, **arguments})
-    refused(DistributedDataParallel, nn.Sequential(nn.Embedding(3, 2, sparse=True)), micro_batches=2)
-    with torch.no_grad():
-        ddp(x, 0)  # computes no gradients
-    return said
-
-
-def test_what_does_not_go_together_is_refused_by_name(world_of):
-    (said,) = world_of(1).run(refusals)
-    for text, part in zip(
-        said,
-        (
-            "a pass outside of ringdp.leaf",
-            "no_sync() with micro_batches=2",
-            "join() with micro_batches=2",
-            "a communication hook with micro_batches=2",
-            "a communication hook with micro_batches=2",
-            "the step is to end inside ringdp.leaf(0, 0)",
-            "ringdp.leaf(0, 1) inside ringdp.leaf(0, 0)",
-            "weight=3 without a loss",
-            "weight=-1",
-            "those of step 0 are not averaged",
-            "finish_step: it is for micro_batches=M",
-            "micro_batches=0, must be a whole number of at least 1",
-            "micro_batches=2.5",
-            "order='rotated' with micro_batches=2",
-            "check_drift=True with micro_batches=2",
-            "static_graph=True with micro_batches=2",
-            "broadcast_buffers=False with micro_batches=2",
-            "layer 0 is a Embedding, whose gradients are sparse",
-        ),
-        strict=True,
-    ):
-        assert part in text
-
-
-def over_a_narrow_wire() -> str:
-    with pytest.raises(ValueError, match="micro_batches=2 promises") as caught:
-        DistributedDataParallel(made("plain"), micro_batches=2)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(("setting", "value"), [("wire", "bf16"), ("order", "rotated")])
-def test_groups_that_change_bits_are_refused_on_all_ranks(world_of, setting, value):
-    for said in world_of(2, **{setting: value}).run(over_a_narrow_wire):
-        assert f"the process group was made with {setting}={value!r}" in said
 
 
 def held() -> list[int]:

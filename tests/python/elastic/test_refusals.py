@@ -17,6 +17,7 @@ from ranks import BACKENDS, HERE, error_of, group_of
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.elastic import Leaves
 from torch import nn
+from torch.distributed.algorithms.join import Join
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RANKS, MICRO_BATCHES = 3, 4
@@ -114,6 +115,25 @@ def clipped_too_early(ddp: DistributedDataParallel) -> None:
     ringdp.clip_grad_norm_(ddp.parameters(), 1.0)
 
 
+def beside_the_leaves(ddp: DistributedDataParallel) -> None:
+    run(ddp, dealt())
+    ddp.finish_step()
+    ddp.module(torch.ones(2, 4)).sum().backward()
+    sgd(ddp).step()
+
+
+def ahead_of_the_leaves(ddp: DistributedDataParallel) -> None:
+    ddp.module(torch.ones(2, 4)).sum().backward()
+    run(ddp, dealt())
+
+
+def out_of_step(ddp: DistributedDataParallel) -> None:
+    """Rank 0 begins a backward pass while the others begin a forward pass."""
+    with ringdp.leaf(0, HERE.rank):
+        loss = ddp(torch.ones(2, 4)).sum()
+        loss.backward() if HERE.rank == 0 else ddp(torch.ones(2, 4))
+
+
 def zero(**arguments: Any) -> Callable[[DistributedDataParallel], object]:
     return lambda ddp: ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1, **arguments)
 
@@ -132,6 +152,8 @@ CASES: dict[str, Construction | Allotment | Use] = {
     "a hook": Use(lambda ddp: ddp.register_comm_hook(None, print), "a communication hook with micro_batches=4"),
     "torch's hook": Use(lambda ddp: ddp._register_builtin_comm_hook(None), "a communication hook with micro_batches=4"),
     "join": Use(lambda ddp: ddp.join(), "join() with micro_batches=4"),
+    "torch's join": Use(lambda ddp: Join([ddp]), "join() with micro_batches=4"),
+    "static later": Use(lambda ddp: ddp._set_static_graph(), "a static graph with micro_batches=4"),
     "rotated": Construction({"order": "rotated"}, "order='rotated' with micro_batches=4"),
     "drift": Construction({"check_drift": True}, "check_drift=True with micro_batches=4"),
     "static": Construction({"static_graph": True}, "static_graph=True with micro_batches=4"),
@@ -182,6 +204,22 @@ CASES: dict[str, Construction | Allotment | Use] = {
     ),
     "an end in a leaf": Use(in_a_leaf(lambda ddp: ddp.finish_step()), "the step is to end inside ringdp.leaf(0, 0)"),
     "a step in a leaf": Use(in_a_leaf(lambda ddp: sgd(ddp).step()), "the step is to end inside ringdp.leaf(0, 0)"),
+    "a step in a leaf after the end": Use(
+        lambda ddp: (run(ddp, dealt()), ddp.finish_step(), in_a_leaf(lambda ddp: sgd(ddp).step())(ddp)),
+        "the step is to end inside ringdp.leaf(0, 0)",
+    ),
+    "a pass beside them": Use(beside_the_leaves, "0.weight comes from a backward pass outside of ringdp.leaf"),
+    "a pass ahead of them": Use(ahead_of_the_leaves, "0.weight comes from a backward pass outside of ringdp.leaf"),
+    "whole in a leaf": Use(
+        in_a_leaf(lambda ddp: ddp.gathered().__enter__()), "gathered() inside ringdp.leaf(0, 0)", {"zero_stage": 3}
+    ),
+    "saved in a leaf": Use(
+        in_a_leaf(lambda ddp: ddp.full_state_dict()), "full_state_dict() inside ringdp.leaf(0, 0)", {"zero_stage": 3}
+    ),
+    "a forward pass only": Use(
+        in_a_leaf(lambda ddp: ddp.backward(None, weight=0)), "no loss after a forward pass", {"zero_stage": 3}
+    ),
+    "out of step": Use(out_of_step, "1 begin a backward pass and the others a forward pass", {"zero_stage": 3}),
     "a weight below 0": Use(in_a_leaf(lambda ddp: ddp.backward(None, weight=-1)), "weight=-1"),
     "a weight of nothing": Use(in_a_leaf(lambda ddp: ddp.backward(None, weight=3)), "weight=3 without a loss"),
     "too early": Use(next_step_too_early, "those of step 0 are not averaged"),
@@ -191,6 +229,7 @@ CASES: dict[str, Construction | Allotment | Use] = {
     "no length": Use(lambda ddp: Leaves(None, micro_batch=1, micro_batches=4), "dataset_len=None, must be"),
     "too few": Use(lambda ddp: Leaves(7, micro_batch=2, micro_batches=4), "dataset_len=7 is less than one step"),
     "no leaf": Use(lambda ddp: Leaves(8, micro_batch=2, micro_batches=4).indices(0, 0, 4), "step 0, leaf 4"),
+    "no such rank": Use(lambda ddp: Leaves(8, micro_batch=2, micro_batches=4).mine(3, 3), "rank=3, ranks=3"),
     "a leaf that is text": Use(lambda ddp: ringdp.leaf(0, "1").__enter__(), "ringdp.leaf(0, '1')"),
     "a step that is none": Use(lambda ddp: ringdp.leaf(1.5, 0).__enter__(), "ringdp.leaf(1.5, 0)"),
 }
@@ -217,9 +256,16 @@ def of_group(arguments: dict[str, Any]) -> str:
     return error_of(lambda: wrapped("ringdp", **arguments), kind=Exception)
 
 
+def of_a_new_group() -> str:
+    """The group of ranks is given to a wrapper that was made over gloo."""
+    ddp = wrapped("gloo")
+    return error_of(lambda: ddp._update_process_group(group_of("ringdp")), kind=Exception)
+
+
 @pytest.mark.parametrize(
     ("setting", "value"), [("wire", "bf16"), ("wire", "fp16"), ("wire", "int8"), ("order", "rotated")]
 )
 def test_groups_that_change_bits_are_refused(world_of, setting, value):
-    for said in world_of(2, **{setting: value}).run(of_group, {}):
+    world = world_of(2, **{setting: value})
+    for said in [*world.run(of_group, {}), *world.run(of_group, {"zero_stage": 3}), *world.run(of_a_new_group)]:
         assert f"the process group was made with {setting}={value!r}, and micro_batches=4 promises" in said

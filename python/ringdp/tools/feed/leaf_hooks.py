@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ringdp.tools.attach.patches import Patches
 from ringdp.tools.feed.leaf_recorder import LeafRecorder
@@ -26,8 +25,6 @@ class LeafHooks:
         """Wrappers are looked at that are made from now on; what they need is loaded by then."""
         self._patches, self._tell = patches, tell
         patches.around(DistributedDataParallel, "__init__", self._init)
-        # Before the wrapper's own hook, which raises where a leaf is missing.
-        patches.on_undo(register_optimizer_step_pre_hook(self._before_step).remove)
 
     def drawn(self, loader: Any, number: int) -> None:
         """See LeafRecorder."""
@@ -52,7 +49,7 @@ class LeafHooks:
         self._is_watching, self._recorder.micro_batches = True, number
         self._patches.around(sys.modules["ringdp.elastic.leaf"].Running, "end", self._end)
         self._patches.around(sys.modules["ringdp.elastic.leaves"].Leaves, "indices", self._indices)
-        self._patches.around(type(wrapper), "finish_step", self._finish_step)
+        self._patches.around(sys.modules["ringdp.ddp.leaf_steps"].LeafSteps, "finish", self._finish)
 
     def _end(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def end(leaf: Any) -> None:
@@ -71,13 +68,9 @@ class LeafHooks:
 
         return indices
 
-    def _finish_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def finish_step(wrapper: Any) -> None:
-            self._tell(self._recorder.over)
-            original(wrapper)
+    def _finish(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def finish(steps: Any) -> None:
+            self._tell(self._recorder.over)  # first: it raises where a leaf is missing
+            original(steps)
 
-        return finish_step
-
-    def _before_step(self, *_: object) -> None:
-        if self._is_watching:
-            self._tell(self._recorder.over)
+        return finish
