@@ -46,8 +46,7 @@ class RootExchange {
 
   // Starts to move the shards of `own`, one flat tensor per root of this rank, which are read until fold().
   // `bucket` outlives the exchange.
-  RootExchange(const GroupPtr& group, const Bucket& bucket, AllotmentPtr allotment,
-               const std::vector<at::Tensor>& own);
+  RootExchange(const GroupPtr& group, const Bucket& bucket, AllotmentPtr allotment, const std::vector<at::Tensor>& own);
 
   void fold(double divisor);  // adds up what has arrived, and starts to gather it
   at::Tensor finish();        // the mean of the bucket or, if it is sharded, of this rank's part; complex again
