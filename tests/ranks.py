@@ -270,7 +270,6 @@ def _serve(pipe: Connection, rank: int, size: int, port: int, variables: dict[st
     for name in [n for n in os.environ if n.startswith("RINGDP_")]:
         del os.environ[name]
     os.environ.update(variables)
-    torch.set_num_threads(1)
     multiprocessing.set_start_method(None, force=True)  # as in a rank of torchrun; the forkserver's is inherited
     import ringdp
 
@@ -281,6 +280,7 @@ def _serve(pipe: Connection, rank: int, size: int, port: int, variables: dict[st
             path, name, args = pipe.recv()
         except EOFError:
             os._exit(0)
+        torch.set_num_threads(1)  # at each call, as what ran before may have changed it: Lightning's Trainer does
         pipe.send(_attempt(rank, path, name, args))
 
 

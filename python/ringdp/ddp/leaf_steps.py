@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from ringdp import _native
 from ringdp.ddp.leaf_table import Agreed, Told, agreed, number_of, told
 from ringdp.ddp.modes import ring_options
 from ringdp.ddp.unaveraged import explained
-from ringdp.elastic.leaf import Running, running
+from ringdp.elastic.leaf import Running, check_outside, running
 from ringdp.same_ranks import another_group
 
 _C = _native.load()
@@ -47,7 +47,8 @@ class LeafSteps:
         self._before: list[torch.Tensor] | None = None  # buffers
         self._after: list[torch.Tensor] | None = None  # those that leaf 0 has left
         self._optimizer_steps = 0
-        self._fresh: set[int] = set()  # ids of the parameters that no optimizer has stepped since the latest average
+        self._ids = frozenset(map(id, reducer.parameters))
+        self._fresh: Set[int] = frozenset()  # those of which no optimizer has used up the latest mean
         self._stand_ins = [
             _C.without_memory(
                 parameter,
@@ -160,28 +161,20 @@ class LeafSteps:
         if not self._told.leaves:  # the step has not begun
             self._before = None
 
-    def before_step(self, parameters: Collection[int]) -> None:
-        """Before an optimizer steps some of the parameters (ids). Averages unless there are means for all of them."""
-        self._check_outside()
-        own = self._ids().intersection(parameters)
+    def before_step(self, parameters: Set[int]) -> None:
+        """Before an optimizer steps parameters (ids). Averages unless all that are the wrapper's have means."""
+        own = self._ids & parameters
+        if not own:
+            return
+        check_outside("the step is to end")
         if self._told.leaves or not own <= self._fresh:
             self.finish()
-        self._fresh -= own
+        self._fresh = self._fresh - own
         self._optimizer_steps += 1
-
-    def _ids(self) -> set[int]:
-        return set(map(id, self._reducer().parameters))
-
-    def _check_outside(self) -> None:
-        if (now := running()) is not None:
-            raise RuntimeError(
-                f"DistributedDataParallel: the step is to end inside ringdp.leaf({now.step}, {now.index}): call "
-                "finish_step() or optimizer.step() after it"
-            )
 
     def finish(self) -> None:
         """Averages what all ranks' leaves have left. Collective; RuntimeError on all ranks names what is missing."""
-        self._check_outside()
+        check_outside("the step is to end")
         reducer, sharded_model = self._reducer(), self._ddp().sharded_model
         try:
             if sharded_model is not None:
@@ -196,7 +189,7 @@ class LeafSteps:
             self._expect(None)
             raise
         self._reset()
-        self._fresh = self._ids()
+        self._fresh = self._ids
         self._learn(result)
         if reducer.zero_stage >= 2:
             self._show(None)

@@ -162,8 +162,10 @@ def _refuse_with_leaves(module: torch.nn.Module, arguments: dict[str, Any], micr
             )
 
 
-def check_group_of_leaves(group: dist.ProcessGroup, device: torch.device, micro_batches: int) -> None:
-    """ValueError if the group was made with an order or a wire type that would change the bits."""
+def check_group_of_leaves(group: dist.ProcessGroup, device: torch.device, micro_batches: int | None) -> None:
+    """ValueError if the wrapper has leaves, and the group an order or a wire type that would change the bits."""
+    if micro_batches is None:
+        return
     options = ring_options(group, device)
     for name, wanted in (("order", "rank"), ("wire", "fp32")):
         if options is not None and (value := options.get(name)) != wanted:

@@ -60,12 +60,16 @@ def _before_step(
 
 def check(optimizer: Optimizer) -> None:
     """Averages leaves; RuntimeError names a gradient that was not averaged."""
-    parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for reducer in list(_reducers.values()):
-        if reducer.leaf_steps is not None and not parameters.isdisjoint(map(id, reducer.parameters)):
-            reducer.leaf_steps.before_step(parameters)
+        if reducer.leaf_steps is not None:
+            reducer.leaf_steps.before_step(_parameters_of(optimizer))
         if _suspicious(optimizer, reducer) and reducer.zero_stage < 2:
             _refuse(optimizer, reducer)
+
+
+def _parameters_of(optimizer: Optimizer) -> set[int]:
+    """Their ids."""
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
 def _suspicious(optimizer: Optimizer, reducer: Any) -> bool:
@@ -76,7 +80,7 @@ def _suspicious(optimizer: Optimizer, reducer: Any) -> bool:
 
 def _refuse(optimizer: Optimizer, reducer: Any) -> None:
     found = [(index, cause) for index, cause in reducer.unaveraged() if not _may_step(reducer, cause)]
-    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]} if found else set()
+    stepped = _parameters_of(optimizer) if found else set()
     for index, cause in found:
         if id(reducer.parameters[index]) in stepped:
             reducer.check_finished()  # if a pass has not ended, its error names the gradients that are missing

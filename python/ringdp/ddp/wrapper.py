@@ -189,8 +189,7 @@ class DistributedDataParallel(Sharding, _Stock):
         if not self._models_checked:  # before the models' values are synchronised
             self._models_checked = True
             names = self._names_of(parameters)
-            if self._modes.micro_batches is not None:
-                check_group_of_leaves(self.process_group, self.device, self._modes.micro_batches)
+            check_group_of_leaves(self.process_group, self.device, self._modes.micro_batches)
             check_models(
                 self.process_group,
                 self.device,
@@ -264,15 +263,14 @@ class DistributedDataParallel(Sharding, _Stock):
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if not self._delay_all_reduce_all_params:  # otherwise there is no reducer
             self.reducer.stop_shared_allocation()
-            if not torch.is_grad_enabled():
-                if self._modes.micro_batches is not None:
-                    self._look_in_leaf()
-            else:
+            if torch.is_grad_enabled():
                 self._check_frozen()
                 if self._modes.micro_batches is not None:
                     self._enter_leaf()
                 elif not self.require_backward_grad_sync:
                     self.reducer.keep_gradients()
+            elif self._modes.micro_batches is not None:
+                self._look_in_leaf()
         if self.sharded_model is not None:
             self.sharded_model.begin_forward()
         return super()._pre_forward(*inputs, **kwargs)

@@ -41,6 +41,15 @@ def running() -> Running | None:
     return _running.get()
 
 
+def check_outside(what: str) -> None:
+    """RuntimeError if this thread is in a leaf: "DistributedDataParallel: {what} inside ..."."""
+    if (now := running()) is not None:
+        raise RuntimeError(
+            f"DistributedDataParallel: {what} inside ringdp.leaf({now.step}, {now.index}), which not all ranks run: "
+            "do it between leaves"
+        )
+
+
 @contextmanager
 def leaf(step: int, index: int, *, seed: int = 0) -> Iterator[None]:
     """Around the forward and backward pass of micro-batch `index` of a step, for wrappers with `micro_batches=M`.

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ringdp.ddp.agreement import check_order
-from ringdp.elastic.leaf import running
+from ringdp.elastic.leaf import check_outside, running
 from ringdp.zero.followers import Followers
 from ringdp.zero.prefetch import Gathered, PrefetchSchedule, UnitHooks, in_backward
 from ringdp.zero.refusals import Init, has_meta, refuse_copy
@@ -283,13 +283,6 @@ class ShardedModel:
                 f"DistributedDataParallel: {what} while unit {pinned} is gathered(): leave the context first"
             )
 
-    def _check_outside_leaf(self, what: str) -> None:
-        if (now := running()) is not None:
-            raise RuntimeError(
-                f"DistributedDataParallel: {what} inside ringdp.leaf({now.step}, {now.index}), which not all ranks "
-                "run: call it between leaves"
-            )
-
     def _prepare_write(self, what: str) -> None:
         self.check_unpinned(what)
         self._hooks.drop_leftovers()
@@ -308,7 +301,7 @@ class ShardedModel:
 
         With `writes`, all ranks keep the values that rank 0 has at the end; otherwise what was written is lost.
         """
-        self._check_outside_leaf("gathered()")
+        check_outside("gathered()")
         wanted = {id(p) for p in (self._module if part is None else part).parameters()}
         units = [u for u in self.units if any(id(p) in wanted for b in u.buckets for p in b.parameters)]
         self._hooks.drop_leftovers()
@@ -325,7 +318,7 @@ class ShardedModel:
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """The module's state dict with copies of whole tensors. Collective; one unit is gathered at a time."""
-        self._check_outside_leaf("full_state_dict()")
+        check_outside("full_state_dict()")
         self._hooks.drop_leftovers()
         found = self._module.state_dict(keep_vars=True)
         whole: dict[int, torch.Tensor] = {}

@@ -134,8 +134,8 @@ class Sharding:
                 f"DistributedDataParallel._update_process_group: with zero_stage={self.zero_stage} the shards are cut "
                 "for the ranks of the group: save with ringdp.checkpoint, and load into a wrapper over the new group"
             )
+        check_group_of_leaves(new_process_group, self.device, self._modes.micro_batches)
         if self._modes.micro_batches is not None:
-            check_group_of_leaves(new_process_group, self.device, self._modes.micro_batches)
             self.reducer.leaf_steps.leave_group()
         super()._update_process_group(new_process_group)
 
@@ -191,8 +191,7 @@ class Sharding:
         device = _device_for(real, arguments["device_ids"])
         described = [*settings, *(f"unit {unit}" for unit in plan)]
         values_stay = not arguments["init_sync"] and len(real) == len(named)
-        if self._modes.micro_batches is not None:
-            check_group_of_leaves(group, device, self._modes.micro_batches)
+        check_group_of_leaves(group, device, self._modes.micro_batches)
         check_models(group, device, list(named), list(named.values()), described, compare_values=values_stay)
         root = 0 if arguments["init_sync"] else None
         prefetch = self._modes.prefetch

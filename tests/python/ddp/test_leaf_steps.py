@@ -161,13 +161,13 @@ def test_several_optimizers_and_leaves_that_are_run_again(pair, failing):
     assert pair.run(with_two_optimizers, failing) == [reference("branching", 3)] * 2
 
 
-def said_after(leaves: list[list[int]]) -> tuple[str, bool]:
-    """On a rank: what the end of a step says after these leaves of each rank, and whether its wrapper goes on."""
+def said_after(leaves: list[list[tuple[int, int]]], weights: dict[int, float]) -> tuple[str, bool]:
+    """On a rank: what the end of a step says after these (step, leaf) of each rank, and whether its wrapper goes on."""
     ddp = DistributedDataParallel(made("plain"), micro_batches=3)
     optimizer = optimizer_for(ddp)
-    for leaf in leaves[HERE.rank]:
-        with ringdp.leaf(0, leaf):
-            loss_of(ddp, 0, 0, leaf).backward()
+    for step, leaf in leaves[HERE.rank]:
+        with ringdp.leaf(step, leaf):
+            ddp.backward(loss_of(ddp, 0, 0, leaf), weight=weights.get(leaf))
     said = ""
     try:
         optimizer.step()
@@ -181,14 +181,19 @@ def said_after(leaves: list[list[int]]) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize(
-    ("leaves", "says"),
+    ("leaves", "weights", "says"),
     [
-        ([[0, 1], [1, 2]], "micro-batch 1 was run by ranks 0, 1"),
-        ([[0, 1, 0], [2]], "micro-batch 0 was run by rank 0 twice"),
+        ([[(0, 0), (0, 1)], [(0, 1), (0, 2)]], {}, "micro-batch 1 was run by ranks 0, 1"),
+        ([[(0, 0), (0, 1), (0, 0)], [(0, 2)]], {}, "micro-batch 0 was run by rank 0 twice"),
+        ([[(0, 0)], []], {}, "no rank has run micro-batches 1, 2 of 3"),
+        ([[(0, 0), (0, 1)], [(0, 2), (0, 3)]], {}, "rank 1 ran micro-batch 3, must be one of 0 to 2"),
+        ([[(0, 0), (0, 1)], [(4, 2)]], {}, "leaves of different steps (rank 0: step 0; rank 1: step 4)"),
+        ([[(0, 0), (0, 1)], [(0, 2)]], {1: 2.0}, "micro-batch 1 had a weight and micro-batches 0, 2 had none"),
+        ([[(0, 0), (0, 1)], [(0, 2)]], {0: 0.0, 1: 0.0, 2: 0.0}, "weights of all micro-batches add up to 0.0"),
     ],
 )
-def test_after_a_wrong_allotment_the_same_wrapper_goes_on(pair, leaves, says):
-    outcomes = pair.run(said_after, leaves)
+def test_after_a_wrong_allotment_the_same_wrapper_goes_on(pair, leaves, weights, says):
+    outcomes = pair.run(said_after, leaves, weights)
     assert [says in said and goes_on for said, goes_on in outcomes] == [True] * 2, outcomes
 
 
