@@ -234,8 +234,6 @@ def extension_and_command() -> tuple[object, type]:
             folders = [*self.compiler.include_dirs, *ext.include_dirs]
             macros = [f"-D{name}={value}" for name, value in ext.define_macros]
             flags = [*self.compiler.compiler_so[1:], *macros, *(f"-I{f}" for f in folders), *ext.extra_compile_args]
-            modern = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-            flags.append("-std=c++20" if modern else "-std=c++17")  # as torch: GCC wants the same
             ext.extra_compile_args += precompiled(flags, Path(self.build_temp) / "precompiled")
             super().build_extension(ext)
 
@@ -244,8 +242,7 @@ def extension_and_command() -> tuple[object, type]:
         [str(p) for p in sources("torch")],
         include_dirs=[str(ROOT / "csrc")],
         define_macros=[("RINGDP_TORCH_VERSION", f'"{torch.__version__}"')],
-        # No -std: torch's own headers decide (C++17 for 2.11, C++20 from 2.13).
-        extra_compile_args=["-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden", *asked("CXXFLAGS")],
+        extra_compile_args=["-std=c++20", "-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden", *asked("CXXFLAGS")],
         extra_link_args=["-pthread", "-ldl", *asked("LDFLAGS")],
     )
     return extension, BuildRingdp
