@@ -110,10 +110,12 @@ def test_two_ranks_report_all_that_a_calibration_needs(reports):
 @pytest.mark.long
 @pytest.mark.parametrize(("micro_batch", "stage"), [(1024, 3), (4096, 0), (4, 3)])
 def test_memory_of_what_no_calibration_has_seen(reports, micro_batch, stage):
-    found = calibrated(reports, JOB, 2, None)
-    expected = memory(replace(found, **counted(mlp(), micro_batch)), 2, stage)
+    found = replace(calibrated(reports, JOB, 2, None), **counted(mlp(), micro_batch))
+    expected = memory(found, 2, stage)
+    # At stage 3 heaps keep the pages of all units that were ever on their way at once: how many depends on timing.
+    slack = 0.03 * expected + (found.two_units if stage == 3 else 0)
     unseen = replace(JOB, micro_batch=micro_batch, zero_stage=stage, steps=2, sizes=(), alone=False)
-    assert max(report["peak"] for report in run_probe(unseen, 2)) == pytest.approx(expected, rel=0.03)
+    assert max(report["peak"] for report in run_probe(unseen, 2)) == pytest.approx(expected, abs=slack)
 
 
 def test_memory_of_this_process_grows_by_what_it_holds():
