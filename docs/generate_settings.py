@@ -20,7 +20,7 @@ ringdp.Options(order="random")
 ```
 ```output
 rotated
-DistBackendError: InvalidArgument: invalid value 'random' for order (expected one of: rank, rotated)
+DistBackendError: InvalidArgument: invalid value 'random' for order (expected one of: rank, rotated, tree)
 ```
 """
 

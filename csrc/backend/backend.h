@@ -47,7 +47,8 @@ class Backend : public c10d::Backend, public Capabilities {
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& opts) override;
-  WorkPtr reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous, DigestsPtr digests) override;
+  WorkPtr reduce_div(const at::Tensor& output, const at::Tensor& input, double divisor, bool asynchronous,
+                     DigestsPtr digests) override;
   WorkPtr reduce_scatter_div(const at::Tensor& output, const at::Tensor& input, double divisor, bool asynchronous,
                              OnResult on_result, DigestsPtr digests) override;
   // shard_step.cc; the former is collective at the first call for a device
@@ -159,8 +160,8 @@ class Backend : public c10d::Backend, public Capabilities {
   bool set_root(comm::OpDesc& desc, int64_t root, const char* call) const;  // whether this rank is the root
   const Tensors& one_per_rank(const Lists& lists, const char* call, const char* which) const;
 
-  WorkPtr reduce_all(const at::Tensor& tensor, const c10d::AllreduceOptions& opts, double divisor = 0,
-                     DigestsPtr digests = {});
+  WorkPtr reduce_all(const at::Tensor& output, const at::Tensor& input, const c10d::AllreduceOptions& opts,
+                     double divisor = 0, DigestsPtr digests = {});
   WorkPtr reduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& opts);
   WorkPtr scatter_from(const at::Tensor& output, const Tensors& inputs, const c10d::ReduceOp& op, Call call);
   WorkPtr gather_into(const Tensors& outputs, const at::Tensor& input, Call call);

@@ -18,15 +18,16 @@ class Capabilities {
  public:
   virtual ~Capabilities() = default;
 
-  // The sum over ranks divided once by `divisor` (equal on all ranks, not 0), as one operation: rank order, reduced and
-  // divided in float32 for 16-bit floats, rounded once. A SUM rounded to 16 bits and divided afterwards differs in
-  // 3 to 5 % of the elements. Floating-point and complex tensors; in place.
-  // `digests` (comm/pending.h), unless null, carry a checksum from each rank to all ranks; valid when the work is done.
-  // A tensor in memory of share_memory() is reduced there; all ranks must then pass the same part of the same memory.
+  // The sum over ranks divided once by `divisor` (equal on all ranks, not 0), as one operation: in the group's order,
+  // reduced and divided in float32 for 16-bit floats, rounded once. A SUM rounded to 16 bits and divided afterwards
+  // differs in 3 to 5 % of the elements. Floating-point and complex tensors; `output` is `input`, or shares no memory
+  // with it. `digests` (comm/pending.h), unless null, carry a checksum from each rank to all ranks; valid when the work
+  // is done. A tensor in memory of share_memory() is reduced there; all ranks must then pass the same part of the same
+  // memory.
   using Digests = comm::Digests;
   using DigestsPtr = std::shared_ptr<Digests>;
-  virtual c10::intrusive_ptr<c10d::Work> reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous,
-                                                    DigestsPtr digests) = 0;
+  virtual c10::intrusive_ptr<c10d::Work> reduce_div(const at::Tensor& output, const at::Tensor& input, double divisor,
+                                                    bool asynchronous, DigestsPtr digests) = 0;
 
   // The same, but this rank gets only its part: `input` has N times the elements of `output`.
   // `on_result`, unless empty, is called by the driver with ranges of `output` as soon as they are final. Which ranges

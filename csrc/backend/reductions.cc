@@ -73,31 +73,41 @@ at::Tensor gather_shapes(Backend& backend, const at::Tensor& own, std::chrono::m
 Backend::WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const at::Tensor tensor = single(tensors, "all_reduce");
   if (tensor.layout() == at::kSparse) return reduce_sparse(tensor, opts);
-  return reduce_all(tensor, opts);
+  return reduce_all(tensor, tensor, opts);
 }
 
-Backend::WorkPtr Backend::reduce_all(const at::Tensor& tensor, const c10d::AllreduceOptions& opts, double divisor,
-                                     DigestsPtr digests) {
+Backend::WorkPtr Backend::reduce_all(const at::Tensor& output, const at::Tensor& input,
+                                     const c10d::AllreduceOptions& opts, double divisor, DigestsPtr digests) {
   const char* const name = "all_reduce";
-  Call call = make_call(c10d::OpType::ALLREDUCE, "ringdp:all_reduce", Collective::kAllReduce, {tensor},
-                        flat_result({tensor}), opts);
-  call.desc.dtype = checked_dtype(tensor, name);
+  Call call = make_call(c10d::OpType::ALLREDUCE, "ringdp:all_reduce", Collective::kAllReduce, {input},
+                        flat_result({output}), opts);
+  call.desc.dtype = checked_dtype(input, name);
   call.desc.op = checked_op(opts.reduceOp, call.desc.dtype, name);
-  call.desc.count = tensor.numel();
+  call.desc.count = input.numel();
   call.desc.divisor = divisor;
   call.digests = std::move(digests);
-  if (divisor != 0) call.same_place = tensor;  // as reduce_div() promises
-  place(call, tensor.device());
-  const at::Tensor both = call.memory.update(premultiplied(tensor, opts.reduceOp, name), tensor, name);
-  return run_in_place(std::move(call), both);
+  const bool in_place = output.is_same(input);
+  if (divisor != 0 && in_place) call.same_place = input;  // as reduce_div() promises
+  check_same_dtype(input, output, name);
+  check_numel(output, input.numel(), name, "the output");
+  place(call, input.device());
+  const at::Tensor own = premultiplied(input, opts.reduceOp, name);
+  if (in_place) {
+    const at::Tensor both = call.memory.update(own, output, name);
+    return run_in_place(std::move(call), both);
+  }
+  call.buffers.inputs = {call.memory.read(own).data_ptr()};
+  call.buffers.outputs = {call.memory.write(output, name).data_ptr()};
+  return run(std::move(call));
 }
 
-Backend::WorkPtr Backend::reduce_div(const at::Tensor& tensor, double divisor, bool asynchronous, DigestsPtr digests) {
+Backend::WorkPtr Backend::reduce_div(const at::Tensor& output, const at::Tensor& input, double divisor,
+                                     bool asynchronous, DigestsPtr digests) {
   check_divisor(divisor, "reduce_div");
   c10d::AllreduceOptions opts;
   opts.reduceOp = c10d::ReduceOp::AVG;
   opts.asyncOp = asynchronous;
-  return reduce_all(tensor, opts, divisor, std::move(digests));
+  return reduce_all(output, input, opts, divisor, std::move(digests));
 }
 
 // One collective over all tensors laid end to end: many small ones cost what one costs.

@@ -41,6 +41,8 @@ bool is_number(DType dtype) { return static_cast<int>(dtype) < kNumberCount; }
 
 bool is_floating(DType dtype) { return dtype >= DType::kF16 && dtype <= DType::kF64; }
 
+bool is_inexact(DType dtype) { return is_floating(dtype) || dtype == DType::kC64 || dtype == DType::kC128; }
+
 bool is_whole(DType dtype) { return is_number(dtype) && !is_floating(dtype); }
 
 bool can_reduce(DType dtype, ReduceOp op) {

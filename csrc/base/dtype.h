@@ -48,6 +48,7 @@ const char* name_of(ReduceOp op);  // "SUM", "AVG", ...
 bool is_number(DType dtype);
 bool is_floating(DType dtype);  // a number with a fraction
 bool is_whole(DType dtype);     // an integer; not bool
+bool is_inexact(DType dtype);   // a number with a fraction, or a complex one: the order of a sum matters
 
 // Whether `op` has a meaning on `dtype`: AVG and PREMUL_SUM need fractions, bit operations need bits, complex numbers
 // have no order, and fp8 is only moved.

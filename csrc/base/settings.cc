@@ -12,7 +12,7 @@ namespace {
 
 const char kTransports[] = "auto|shm|tcp";
 const char kAlgorithms[] = "auto|arena|direct|ring|hierarchy|tree|server";
-const char kOrders[] = "rank|rotated";
+const char kOrders[] = "rank|rotated|tree";
 const char kWires[] = "fp32|bf16|fp16|fp8|int8";  // in the order of WireType
 const char kChecks[] = "crc32c|off";
 const char kBytes[] = "0..1099511627776", kSlotBytes[] = "4096..1073741824";
@@ -112,8 +112,9 @@ const std::vector<SettingRow>& setting_table() {
       {"transport", "RINGDP_TRANSPORT", "auto", kTransports,
        "how bytes reach a peer; auto: shared memory on one host, TCP between hosts"},
       {"algorithm", "RINGDP_ALGORITHM", "auto", kAlgorithms,
-       "which plan runs; auto: the fastest one that sums in rank order"},
-      {"order", "RINGDP_ORDER", "rank", kOrders, "order in which the ring sums: rank 0..N-1, or the textbook ring's"},
+       "which plan runs; auto: the fastest one that sums in the order asked for"},
+      {"order", "RINGDP_ORDER", "rank", kOrders,
+       "order of sums: rank 0..N-1; the textbook ring's; a balanced tree over the ranks, (0+1)+(2+3)"},
       {"wire", "RINGDP_WIRE", "fp32", kWires,
        "what sums of wider floats travel as on links; below fp32: fewer bytes, not one process's bits"},
       {"check", "RINGDP_CHECK", "crc32c", kChecks,

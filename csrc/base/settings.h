@@ -79,7 +79,7 @@ std::optional<Thresholds> thresholds_from_text(const std::string& text);
 
 enum class TransportChoice { kAuto, kShm, kTcp };
 enum class AlgorithmChoice { kAuto, kArena, kDirect, kRing, kHierarchy, kTree, kServer };
-enum class Order { kRank, kRotated };
+enum class Order { kRank, kRotated, kTree };
 enum class Check { kCrc32c, kOff };
 
 // The settings of one group. Sizes in bytes.

@@ -103,7 +103,7 @@ void bind_backend(py::module_& m) {
       .def(
           "reduce_div",
           [](Backend& self, const at::Tensor& tensor, double divisor, bool async_op) {
-            return self.reduce_div(tensor, divisor, async_op, {});
+            return self.reduce_div(tensor, tensor, divisor, async_op, {});
           },
           py::arg("tensor"), py::arg("divisor"), py::arg("async_op") = true, no_gil)
       .def("why_no_step", &Backend::why_no_step, py::arg("device"), no_gil)

@@ -166,7 +166,8 @@ void bind_reducer(py::module_& m) {
       .def("set_group", &Reducer::set_group, no_gil)
       .def("remove_hooks", &Reducer::remove_hooks, no_gil)
       .def("set_leaf_stand_ins", &Reducer::set_leaf_stand_ins, no_gil, py::arg("stand_ins"))
-      .def("expect_leaves", &Reducer::expect_leaves, no_gil, py::arg("group").none(true), py::arg("leaves"))
+      .def("expect_leaves", &Reducer::expect_leaves, no_gil, py::arg("group").none(true), py::arg("leaves"),
+           py::arg("tree_divisor"))
       .def("begin_leaf", &Reducer::begin_leaf, no_gil, py::arg("leaf"))
       .def("add_leaf", &Reducer::add_leaf, no_gil)
       .def("abandon_leaf", &Reducer::abandon_leaf, no_gil)

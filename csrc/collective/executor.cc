@@ -9,6 +9,7 @@
 #include "kernels/codec.h"
 #include "kernels/copy.h"
 #include "kernels/fold.h"
+#include "kernels/fold_tree.h"
 #include "trace/events.h"
 
 namespace ringdp::collective {
@@ -308,9 +309,24 @@ void Executor::fold(const Step& step) {
   if (reports || reader_) {
     fold_in_blocks(step, args, reports);
   } else {
-    kernels::fold(args);
+    add_up(args);
   }
   if (copies) kernels::copy_nontemporal(dsts[0], dsts[1], static_cast<int64_t>(bytes_of(step.dsts[1])));
+}
+
+// In the order of the plan.
+void Executor::add_up(const kernels::FoldArgs& args) const {
+  if (plan_.program.empty() || args.n_srcs == 1) return kernels::fold(args);
+  std::vector<kernels::TreeSource> sources;
+  for (int i = 0; i < args.n_srcs; ++i) sources.push_back({args.srcs[i]});
+  kernels::TreeArgs tree;
+  tree.srcs = sources;
+  tree.program = plan_.program;
+  tree.dsts = {args.dsts, static_cast<size_t>(args.n_dsts)};
+  tree.count = args.count;
+  tree.dtype = args.dtype;
+  tree.divisor = args.divisor;
+  kernels::fold_tree(tree);
 }
 
 // Block by block, so that sources that were just checksummed are still cached, and results that are to be checksummed
@@ -333,7 +349,7 @@ void Executor::fold_in_blocks(const Step& step, const kernels::FoldArgs& args, b
     }
     part.srcs = srcs.data();
     part.dsts = dsts.data();
-    kernels::fold(part);
+    add_up(part);
     if (reader_) reader_->wrote(step, dsts[0], part.count);
     if (reports) buffers_.on_result(step.dsts[0].offset / size_of(plan_.dtype) + begin, part.count);
   }

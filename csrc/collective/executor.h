@@ -89,6 +89,7 @@ class Executor {
   bool receive_bytes(int peer, void* bytes, size_t size, size_t& received);
   void check_announced(int peer, uint64_t announced, size_t expected) const;
   void fold(const plan::Step& step);
+  void add_up(const kernels::FoldArgs& args) const;
   void fold_in_blocks(const plan::Step& step, const kernels::FoldArgs& args, bool reports);
   void copy(const plan::Step& step);
   void recode(const plan::Step& step);  // encode or decode

@@ -225,7 +225,8 @@ std::string to_text(const Plan& plan) {
   out << plan.algorithm << " " << plan::name_of(plan.what) << " " << name_of(plan.op) << " " << name_of(plan.dtype)
       << (plan.wire == WireType::kFp32 ? "" : std::string(" as ") + name_of(plan.wire)) << ", rank " << plan.rank
       << " of " << plan.world << ": " << sums.steps << " steps, " << sums.rounds << " rounds, sends " << sums.bytes_sent
-      << " B, receives " << sums.bytes_received << " B, scratch " << plan.scratch_bytes << " B\n";
+      << " B, receives " << sums.bytes_received << " B, scratch " << plan.scratch_bytes << " B"
+      << (plan.program.empty() ? "" : ", adds up " + plan::text_of(plan.program)) << "\n";
   for (const plan::Channel& channel : plan.channels) {
     if (channel.steps.empty()) continue;
     out << channel.name << "\n";
@@ -243,8 +244,8 @@ std::string to_json(const Plan& plan) {
   out << "{\"algorithm\": " << quoted(plan.algorithm) << ", \"collective\": " << quoted(plan::name_of(plan.what))
       << ", \"dtype\": " << quoted(name_of(plan.dtype)) << ", \"op\": " << quoted(name_of(plan.op))
       << ", \"wire\": " << quoted(name_of(plan.wire)) << ", \"rank\": " << plan.rank << ", \"world\": " << plan.world
-      << ", \"scratch_bytes\": " << plan.scratch_bytes << ", \"totals\": " << json_of(totals(plan))
-      << ", \"channels\": " << list(plan.channels, channel) << "}";
+      << ", \"program\": " << quoted(plan::text_of(plan.program)) << ", \"scratch_bytes\": " << plan.scratch_bytes
+      << ", \"totals\": " << json_of(totals(plan)) << ", \"channels\": " << list(plan.channels, channel) << "}";
   return out.str();
 }
 

@@ -52,6 +52,8 @@ bool are_hosts_many(const Topology& topology) {
   return static_cast<int>(topology.hosts.size()) >= 2 * ranks_of_largest_host(topology);
 }
 
+Choice select_plan(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes);
+
 std::string up_to(int64_t bytes) { return "up to " + std::to_string(bytes) + " bytes"; }
 std::string beyond(int64_t bytes) { return "beyond " + std::to_string(bytes) + " bytes"; }
 
@@ -99,7 +101,26 @@ Choice select_arena(const Thresholds& limits, const Topology& topology) {
                                     " bytes, shared tensors in one pass beyond " + one_pass};
 }
 
+// A sum along the tree is taken where all raw values meet.
+Choice select_for_tree(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes) {
+  Settings in_rank_order = settings;
+  in_rank_order.order = Order::kRank;
+  Choice choice = select_plan(in_rank_order, topology, what, bytes);
+  if (topology.world == 1 || !plan::is_reduction(what)) return choice;
+  if (!plan::sums_at_owners(choice.algorithm)) {
+    if (settings.algorithm != AlgorithmChoice::kAuto) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "algorithm=" + get_field(settings, "algorithm") +
+                      " cannot sum with order=tree, as it passes partial sums on in an order of its own: use "
+                      "algorithm=auto or order=rank");
+    }
+    choice.algorithm = AlgorithmChoice::kDirect;
+  }
+  return {choice.algorithm, Order::kTree, "order=tree: where the values of all ranks meet, along a balanced tree"};
+}
+
 Choice select_plan(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes) {
+  if (settings.order == Order::kTree) return select_for_tree(settings, topology, what, bytes);
   if (settings.algorithm != AlgorithmChoice::kAuto) return forced(settings, topology);
   if (settings.order == Order::kRotated && topology.world > 1) {
     return {AlgorithmChoice::kRing, Order::kRotated, "order=rotated is the ring's own"};
@@ -116,6 +137,10 @@ Choice select_for_wire(const Settings& settings, const Topology& topology, plan:
   if (choice.algorithm == AlgorithmChoice::kArena || topology.world == 1) {
     choice.why += "; " + wire + " has no effect: nothing is on a wire";
     return choice;
+  }
+  if (settings.order == Order::kTree && plan::is_reduction(what)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "order=tree cannot send " + wire + ", in which only order=rank sums: use that, or wire=fp32");
   }
   const bool asked_for = settings.algorithm != AlgorithmChoice::kAuto || settings.order == Order::kRotated;
   if (asked_for && choice.algorithm != AlgorithmChoice::kDirect) {

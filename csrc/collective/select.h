@@ -1,9 +1,9 @@
 // Which plan runs: from the settings, the group's topology and the problem, with a reason that can be printed.
 //
 // All ranks choose the same, because a choice depends only on what all of them know: shared settings, rank 0's
-// thresholds, the topology, the collective and its bytes. Unless a user forces an algorithm, the choice sums in rank
-// order, so no threshold changes a result; that is why `tree`, whose sum has the tree's order, is chosen for broadcasts
-// only.
+// thresholds, the topology, the collective and its bytes. Unless a user forces an algorithm, the choice sums in the
+// order of the settings, so no threshold changes a result; that is why the algorithm `tree`, whose sum has an order of
+// its own, is chosen for broadcasts only.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -70,8 +70,8 @@ Args in_reals(Args args) {
 }
 
 // --- fold_tree ---
-// Kernels of perfect trees of 2, 4, 8 or 16 sources, all raw (the type of the tensors) or all wide, into one
-// destination.
+// Kernels of perfect trees of 2, 4, 8 or 16 sources, all raw (the type of the tensors) or all wide, into as many
+// destinations as for fold: one, two or, without partial sums, as many as there are sources.
 
 constexpr size_t kMaxTreeSrcs = 16;
 

@@ -232,21 +232,33 @@ struct TreeLoop : Loop<Isa, T, Sum<Isa>, kWideSrc, kWideDst, kDivide> {
     }
   }
 
-  template <size_t kSrcs>
-  static void kernel(const void* const* given, void* const* dsts, int64_t count, double divisor) {
+  template <size_t kSrcs, size_t kDsts>
+  static void kernel(const void* const* given, void* const* to, int64_t count, double divisor) {
     const char* srcs[kSrcs];
+    char* dsts[kDsts];
     for (size_t k = 0; k < kSrcs; ++k) srcs[k] = static_cast<const char*>(given[k]);
-    char* const dst = static_cast<char*>(dsts[0]);
+    for (size_t k = 0; k < kDsts; ++k) dsts[k] = static_cast<char*>(to[k]);
     const auto by = static_cast<typename Base::Wide>(divisor);
     for (int64_t i = 0; i < count; i += Base::E::kLanes) {
       const auto result = Base::finish(sum<kSrcs>(srcs, i), by);
-      Memory<Isa, typename Base::DstPack>::store(dst + i * (sizeof result / Base::E::kLanes), result);
+      for (char* const dst : dsts) {
+        Memory<Isa, typename Base::DstPack>::store(dst + i * (sizeof result / Base::E::kLanes), result);
+      }
     }
   }
 
-  static Kernel by_number(size_t n_srcs) {
-    static constexpr Kernel kKernels[] = {&kernel<2>, &kernel<4>, &kernel<8>, &kernel<kMaxTreeSrcs>};
-    return kKernels[n_srcs == 2 ? 0 : n_srcs == 4 ? 1 : n_srcs == 8 ? 2 : 3];
+  template <size_t kSrcs>
+  static Kernel by_destinations(int n_dsts) {
+    if constexpr (!kWideSrc && !kWideDst) {
+      if (n_dsts > 2) return &kernel<kSrcs, kSrcs>;
+    }
+    return n_dsts == 2 ? &kernel<kSrcs, 2> : &kernel<kSrcs, 1>;
+  }
+
+  static Kernel by_number(const KernelKey& key) {
+    if (key.n_srcs == 2) return by_destinations<2>(key.n_dsts);
+    if (key.n_srcs == 4) return by_destinations<4>(key.n_dsts);
+    return key.n_srcs == 8 ? by_destinations<8>(key.n_dsts) : by_destinations<kMaxTreeSrcs>(key.n_dsts);
   }
 };
 
@@ -254,8 +266,8 @@ template <class Isa>
 struct TreePicker {
   template <class T, bool kWideSrc, bool kWideDst>
   static Kernel by_division(const KernelKey& key) {
-    return key.divide ? TreeLoop<Isa, T, kWideSrc, kWideDst, true>::by_number(key.n_srcs)
-                      : TreeLoop<Isa, T, kWideSrc, kWideDst, false>::by_number(key.n_srcs);
+    return key.divide ? TreeLoop<Isa, T, kWideSrc, kWideDst, true>::by_number(key)
+                      : TreeLoop<Isa, T, kWideSrc, kWideDst, false>::by_number(key);
   }
 
   template <class T>

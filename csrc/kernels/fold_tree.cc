@@ -47,11 +47,14 @@ std::vector<Node> parse(const TreeArgs& args) {
 void check(const TreeArgs& args) {
   if (args.count < 0) refuse("a count of " + std::to_string(args.count) + " elements; it must be 0 or more");
   if (!is_floating(args.dtype)) refuse(std::string("no sums of ") + name_of(args.dtype));
+  if (args.dsts.empty()) refuse("no destination; at least one is needed");
   if (args.count == 0) return;
   for (size_t i = 0; i < args.srcs.size(); ++i) {
     if (args.srcs[i].data == nullptr) refuse("source " + std::to_string(i) + " is null");
   }
-  if (args.dst == nullptr) refuse("the destination is null");
+  for (size_t i = 0; i < args.dsts.size(); ++i) {
+    if (args.dsts[i] == nullptr) refuse("destination " + std::to_string(i) + " is null");
+  }
 }
 
 struct alignas(64) Block {
@@ -70,12 +73,16 @@ class TreeFolder {
 
   void run() {
     const int64_t tail = args_.count % kTile, body = args_.count - tail;
-    const int64_t longest = steps_.size() == 1 ? body : kTreeBlockBytes / wide_size_;
+    const bool one_call = steps_.size() == 1 && kernel_dsts_ == args_.dsts.size();
+    const int64_t longest = one_call ? body : kTreeBlockBytes / wide_size_;
     std::vector<const std::byte*> srcs(args_.srcs.size());
+    std::vector<void*> dsts(kernel_dsts_);
     for (int64_t begin = 0, count; begin < body; begin += count) {
       count = std::min(longest, body - begin);
       for (size_t k = 0; k < srcs.size(); ++k) srcs[k] = source(k, begin);
-      run_steps(srcs, destination(begin), count);
+      for (size_t k = 0; k < dsts.size(); ++k) dsts[k] = destination(k, begin);
+      run_steps(srcs, dsts, count);
+      copy_to_others(begin, count, dsts[0]);
     }
     if (tail > 0) run_padded(srcs, body, tail);
   }
@@ -138,13 +145,19 @@ class TreeFolder {
   void add_step(std::vector<Operand> operands, bool wide, int block) {
     const bool to_block = block != kDestination, same = size_ == wide_size_;
     const int n_srcs = static_cast<int>(operands.size());
-    const KernelKey key{args_.dtype,
-                        ReduceOp::kSum,
-                        wide && !same,
-                        (to_block || args_.wide_dst) && !same,
-                        !to_block && args_.divisor != 0,
-                        n_srcs,
-                        1};
+    KernelKey key{args_.dtype,
+                  ReduceOp::kSum,
+                  wide && !same,
+                  (to_block || args_.wide_dst) && !same,
+                  !to_block && args_.divisor != 0,
+                  n_srcs,
+                  1};
+    if (!to_block) {
+      const int n_dsts = static_cast<int>(args_.dsts.size());
+      const bool to_all = stores_to_all(key.op, n_srcs, n_dsts, key.wide_src, key.wide_dst);
+      key.n_dsts = to_all ? n_dsts : kernel_dsts(key.op, n_dsts);
+      kernel_dsts_ = key.n_dsts;
+    }
     steps_.push_back({n_srcs == 1 ? set_.pick(key) : set_.pick_tree(key), std::move(operands), block});
   }
 
@@ -153,19 +166,26 @@ class TreeFolder {
   const std::byte* source(size_t k, int64_t begin) const {
     return static_cast<const std::byte*>(args_.srcs[k].data) + begin * size_of_source(k);
   }
-  std::byte* destination(int64_t begin) const {
-    return static_cast<std::byte*>(args_.dst) + begin * size_of_destination();
+  std::byte* destination(size_t k, int64_t begin) const {
+    return static_cast<std::byte*>(args_.dsts[k]) + begin * size_of_destination();
   }
 
-  void run_steps(const std::vector<const std::byte*>& srcs, void* dst, int64_t count) {
+  // What the kernel has not written, from what it has: a block that is in the cache, or the padded tail.
+  void copy_to_others(int64_t begin, int64_t count, const void* result) const {
+    for (size_t k = kernel_dsts_; k < args_.dsts.size(); ++k) {
+      if (destination(k, begin) != result) std::memcpy(destination(k, begin), result, count * size_of_destination());
+    }
+  }
+
+  void run_steps(const std::vector<const std::byte*>& srcs, const std::vector<void*>& dsts, int64_t count) {
     for (const Step& step : steps_) {
       const void* from[kMaxTreeSrcs];
       for (size_t k = 0; k < step.operands.size(); ++k) {
         const Operand& operand = step.operands[k];
         from[k] = operand.in_block ? blocks_[operand.index].bytes : srcs[operand.index];
       }
-      void* to = step.block == kDestination ? dst : blocks_[step.block].bytes;
-      step.kernel(from, &to, count, args_.divisor);
+      void* const to = step.block == kDestination ? nullptr : blocks_[step.block].bytes;
+      step.kernel(from, to ? &to : dsts.data(), count, args_.divisor);
     }
   }
 
@@ -173,14 +193,19 @@ class TreeFolder {
   void run_padded(std::vector<const std::byte*>& srcs, int64_t begin, int64_t count) {
     constexpr int64_t kTileBytes = kTile * kMaxElementBytes;
     std::vector<std::byte> in(srcs.size() * kTileBytes);
-    std::byte out[kTileBytes];
+    std::vector<std::byte> out(kernel_dsts_ * kTileBytes);
+    std::vector<void*> results;
+    for (size_t k = 0; k < kernel_dsts_; ++k) results.push_back(&out[k * kTileBytes]);
     for (size_t k = 0; k < srcs.size(); ++k) {
       std::byte* const padded = &in[k * kTileBytes];
       std::memcpy(padded, source(k, begin), count * size_of_source(k));
       srcs[k] = padded;
     }
-    run_steps(srcs, out, kTile);
-    std::memcpy(destination(begin), out, count * size_of_destination());
+    run_steps(srcs, results, kTile);
+    for (size_t k = 0; k < kernel_dsts_; ++k) {
+      std::memcpy(destination(k, begin), results[k], count * size_of_destination());
+    }
+    copy_to_others(begin, count, results[0]);
   }
 
   const InstructionSet& set_;
@@ -189,6 +214,7 @@ class TreeFolder {
   std::vector<Node> nodes_;
   std::vector<Step> steps_;
   std::vector<Block> blocks_;
+  size_t kernel_dsts_ = 1;  // destinations that the last step's kernel writes
   int taken_blocks_ = 0, most_blocks_ = 0;
 };
 

@@ -21,10 +21,10 @@ struct TreeSource {
 struct TreeArgs {
   std::span<const TreeSource> srcs;
   std::span<const int> program;
-  void* dst = nullptr;  // may be a source of the same element size, else disjoint from all
+  std::span<void* const> dsts;  // at least one; each may be a source of the same element size, else disjoint from all
   int64_t count = 0;
   DType dtype = DType::kF32;  // floats or complex numbers
-  bool wide_dst = false;      // dst receives the unrounded sum in wide_of(dtype)
+  bool wide_dst = false;      // dsts receive the unrounded sum in wide_of(dtype)
   double divisor = 0;         // 0: none; else one true division (in wide_of(dtype)) before rounding
 };
 

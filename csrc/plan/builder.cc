@@ -18,6 +18,7 @@ Builder::Builder(const std::string& algorithm, const Problem& problem)
   if (problem.travels_encoded()) plan_.wire = problem.wire;
   plan_.rank = problem.rank;
   plan_.world = problem.world;
+  if (problem.sums_along_tree() && problem.world > 3) plan_.program = program_of_ranks(problem.world);
 }
 
 int Builder::add_channel(const std::string& name) {

@@ -28,6 +28,11 @@ Plan local(const Problem& problem) {
 
 }  // namespace
 
+bool sums_at_owners(AlgorithmChoice algorithm) {
+  return algorithm == AlgorithmChoice::kArena || algorithm == AlgorithmChoice::kDirect ||
+         algorithm == AlgorithmChoice::kServer;
+}
+
 const char* name_of(AlgorithmChoice algorithm) {
   switch (algorithm) {
     case AlgorithmChoice::kAuto:
@@ -48,11 +53,32 @@ const char* name_of(AlgorithmChoice algorithm) {
   return "unknown algorithm";
 }
 
-const char* name_of(Order order) { return order == Order::kRank ? "rank" : "rotated"; }
+const char* name_of(Order order) {
+  switch (order) {
+    case Order::kRank:
+      return "rank";
+    case Order::kRotated:
+      return "rotated";
+    case Order::kTree:
+      return "tree";
+  }
+  return "unknown order";
+}
 
-Plan make_plan(AlgorithmChoice algorithm, Order order, const Problem& problem) {
-  validate(problem);
-  if (problem.world == 1) return local(problem);
+Plan make_plan(AlgorithmChoice algorithm, Order order, const Problem& asked) {
+  validate(asked);
+  if (asked.world == 1) return local(asked);
+  Problem problem = asked;
+  problem.along_tree = order == Order::kTree;
+  if (problem.sums_along_tree() && !sums_at_owners(algorithm)) {
+    throw Error(ErrorKind::kInvalidArgument, std::string("algorithm=") + name_of(algorithm) +
+                                                 " has no plan for order=tree: it passes partial sums on in an order "
+                                                 "of its own; use algorithm=auto or order=rank");
+  }
+  if (problem.sums_along_tree() && problem.travels_encoded()) {
+    throw Error(ErrorKind::kInvalidArgument, std::string("order=tree has no plan for wire=") + name_of(problem.wire) +
+                                                 ", which is rounded once per rank: use order=rank or wire=fp32");
+  }
   if (problem.travels_encoded() && algorithm != AlgorithmChoice::kDirect) {
     throw Error(ErrorKind::kInvalidArgument,
                 std::string("algorithm=") + name_of(algorithm) + " has no plan for wire=" + name_of(problem.wire) +

@@ -81,6 +81,12 @@ std::string text_of(const AddProgram& program) {
   return text;
 }
 
+AddProgram program_of_ranks(int ranks) {
+  std::vector<LeafNode> parts;
+  for (int rank = 0; rank < ranks; ++rank) parts.push_back({rank, rank + 1});
+  return add_program({0, ranks}, parts);
+}
+
 std::vector<std::vector<int>> allot(const std::vector<int>& shares) {
   for (const int share : shares) {
     if (share < 0) refuse("a share of " + std::to_string(share) + " leaves, must be 0 or more");

@@ -37,6 +37,9 @@ using AddProgram = std::vector<int>;
 AddProgram add_program(LeafNode top, const std::vector<LeafNode>& parts);
 std::string text_of(const AddProgram& program);  // "0 1 + 2 +"
 
+// That of the tree whose leaves are the ranks. For up to three ranks it adds up in rank order.
+AddProgram program_of_ranks(int ranks);
+
 // Which leaves each rank runs if rank r is to run shares[r] of them: whole subtrees where possible, so that ranks have
 // few roots. Any other allotment has the same bits. InvalidArgument: a share below 0, or no leaf at all.
 std::vector<std::vector<int>> allot(const std::vector<int>& shares);

@@ -30,6 +30,11 @@ bool Problem::travels_encoded() const {
   return traits().is(kReduces) && traits().root == Root::kNone && is_encoded(wire, dtype, op);
 }
 
+bool Problem::sums_along_tree() const {
+  const bool sums = op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
+  return along_tree && traits().is(kReduces) && sums && is_inexact(dtype);
+}
+
 int64_t Problem::largest_part() const {
   return counts.empty() ? count : *std::max_element(counts.begin(), counts.end());
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "plan/leaf_tree.h"
 
 namespace ringdp::plan {
 
@@ -59,7 +60,7 @@ struct Traits {
   constexpr bool has_splits() const { return inputs == Tensors::kSplits; }
 };
 
-// In the order of Collective. Output 0 of an all_reduce and of a broadcast is input 0; of a reduce it may be.
+// In the order of Collective. Output 0 of a broadcast is input 0; of an all_reduce and of a reduce it may be.
 inline constexpr Traits kCollectives[] = {
     {Collective::kAllReduce, "all_reduce", Tensors::kWhole, Tensors::kWhole, Root::kNone, kReduces},
     {Collective::kBroadcast, "broadcast", Tensors::kWhole, Tensors::kWhole, Root::kReads},
@@ -79,11 +80,12 @@ Collective collective_named(const std::string& name);  // InvalidArgument lists 
 constexpr bool is_reduction(Collective what) { return traits_of(what).is(kReduces); }
 
 enum class Verb : uint8_t {
-  kSend,    // srcs[0] -> link to `peer`
-  kRecv,    // link from `peer` -> dsts[0]
-  kFold,    // dsts = srcs reduced in the order listed; `finish`: divide (AVG) and round to the tensor's type. Of the
-            // srcs only the first may be wide, unless all srcs and dsts are: that is a fold in the wide type
-  kCopy,    // dsts[0] = srcs[0]
+  kSend,  // srcs[0] -> link to `peer`
+  kRecv,  // link from `peer` -> dsts[0]
+  kFold,  // dsts = srcs reduced in the order listed, or by the plan's program; `finish`: divide (AVG) and round to the
+          // tensor's type. Of the srcs only the first may be wide, unless all srcs and dsts are: that is a fold in the
+          // wide type
+  kCopy,  // dsts[0] = srcs[0]
   kEncode,  // dsts[0] (encoded) = srcs[0], rounded to the wire type
   kDecode,  // dsts[0] = srcs[0] (encoded)
   kArrive,  // arrive at the arena's next barrier (does not wait)
@@ -148,6 +150,7 @@ struct Plan {
   ReduceOp op = ReduceOp::kSum;
   WireType wire = WireType::kFp32;  // of kEncoded buffers; fp32: there are none
   int rank = 0, world = 1;
+  AddProgram program;  // unless empty, each fold of several sources is of all ranks' raw values, added up so
   int64_t scratch_bytes = 0;
   std::vector<Channel> channels;
 };
@@ -171,6 +174,7 @@ struct Problem {
   int64_t one_shot_bytes = 32 << 10;     // arena: reductions up to this size take one barrier, see Thresholds
   int64_t one_pass_bytes = 16 << 10;     // arena: larger tensors in heaps are not copied to slots, see one_pass.h
   int64_t nontemporal_bytes = 24 << 20;  // moves with more output than this use non-temporal stores
+  bool along_tree = false;               // sums of floats follow the balanced tree over the ranks (leaf_tree.h)
   bool in_heaps = false;                 // peers access these tensors directly: they lie in memory that all ranks map
   bool on_device = false;                // kernels run the steps, in whole packs of kPackBytes (device/plan/lower.h)
   int64_t most_segments = 4096;          // per plan: beyond this, planning costs more time than smaller segments save
@@ -185,6 +189,9 @@ struct Problem {
 
   // Whether it is sent in the wire type: a reduction without a root, of a dtype and op for which is_encoded().
   bool travels_encoded() const;
+
+  // Whether it is a sum whose bits depend on along_tree.
+  bool sums_along_tree() const;
 
   // Elements of rank `owner`'s part.
   int64_t part(int owner) const { return counts.empty() ? count : counts[owner]; }

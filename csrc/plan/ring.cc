@@ -418,7 +418,7 @@ Plan ring(const Problem& problem, Order order) {
     default:
       break;
   }
-  return order == Order::kRank ? RankRing(problem).build() : RotatedRing(problem).build();
+  return order == Order::kRotated ? RotatedRing(problem).build() : RankRing(problem).build();
 }
 
 }  // namespace ringdp::plan

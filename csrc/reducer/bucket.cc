@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "backend/capabilities.h"
 #include "reducer/layout.h"
 
 namespace ringdp::reducer {
@@ -26,10 +25,6 @@ at::Tensor view_of(const at::Tensor& flat, const at::Tensor& parameter, size_t o
 size_t held_by_autograd(const at::Tensor& arrived, const at::Tensor& gradient) {
   if (!arrived.defined() || arrived.is_same(gradient) || !arrived.is_alias_of(gradient)) return 0;
   return arrived.is_view() && arrived._base().use_count() == 1 ? 2 : 1;
-}
-
-backend::Capabilities* capabilities_of(c10d::ProcessGroup& group, const at::Device& device) {
-  return dynamic_cast<backend::Capabilities*>(backend_of(group, device).get());  // the group keeps it
 }
 
 }  // namespace
@@ -173,6 +168,10 @@ c10::intrusive_ptr<c10d::Backend> backend_of(c10d::ProcessGroup& group, const at
   return nullptr;
 }
 
+backend::Capabilities* capabilities_of(c10d::ProcessGroup& group, const at::Device& device) {
+  return dynamic_cast<backend::Capabilities*>(backend_of(group, device).get());
+}
+
 bool offers_shared_memory(c10d::ProcessGroup& group, const at::Device& device) {
   // Registered memory of other devices is managed by their backend.
   if (!device.is_cpu() || group.getSize() == 1) return false;
@@ -189,6 +188,15 @@ std::unique_ptr<backend::SizedScope> share_gradients_of(c10d::ProcessGroup& grou
 at::Tensor flat_memory(c10d::ProcessGroup& group, int64_t elements, const at::TensorOptions& options) {
   if (!offers_shared_memory(group, options.device())) return at::empty({elements}, options);
   return backend_of(group, options.device())->allocateTensor(elements, options);
+}
+
+at::Tensor step_memory(c10d::ProcessGroup* group, int64_t elements, const at::TensorOptions& options) {
+  if (group == nullptr || elements == 0) return at::empty({elements}, options);
+  try {
+    return flat_memory(*group, elements, options);
+  } catch (const c10::Error&) {
+    return at::empty({elements}, options);
+  }
 }
 
 at::Tensor lasting_memory(c10d::ProcessGroup& group, int64_t elements, const at::TensorOptions& options) {

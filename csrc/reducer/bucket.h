@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/allocation.h"
+#include "backend/capabilities.h"
 
 namespace ringdp::reducer {
 
@@ -106,6 +106,9 @@ void give_copy(const at::Tensor& parameter, const at::Tensor& result);
 // The backend that serves tensors of this device; null for groups that are not made of backends.
 c10::intrusive_ptr<c10d::Backend> backend_of(c10d::ProcessGroup& group, const at::Device& device);
 
+// What it can do beyond c10d; null for other backends. Lives as long as the group.
+backend::Capabilities* capabilities_of(c10d::ProcessGroup& group, const at::Device& device);
+
 // Whether flat_memory() of this group and device is shared; false for a group of one rank.
 bool offers_shared_memory(c10d::ProcessGroup& group, const at::Device& device);
 
@@ -116,6 +119,9 @@ std::unique_ptr<backend::SizedScope> share_gradients_of(c10d::ProcessGroup& grou
 
 // A flat tensor, uninitialised. DistBackendError when the shared memory is full.
 at::Tensor flat_memory(c10d::ProcessGroup& group, int64_t elements, const at::TensorOptions& options);
+
+// The same for one step: ordinary memory where the shared one is full, and without a group.
+at::Tensor step_memory(c10d::ProcessGroup* group, int64_t elements, const at::TensorOptions& options);
 
 // The same for memory that is used by many collectives: on devices that run collectives, memory that they share.
 // Collective; all ranks pass equal arguments.

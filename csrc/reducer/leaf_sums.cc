@@ -26,11 +26,17 @@ std::vector<int> sorted(std::vector<int> leaves) {
 
 }  // namespace
 
-void LeafSums::expect(GroupPtr group, std::vector<std::vector<int>> leaves) {
+void LeafSums::set_group(GroupPtr group) {
+  expect(nullptr, {}, 0);
+  all_ = std::move(group);
+}
+
+void LeafSums::expect(GroupPtr group, std::vector<std::vector<int>> leaves, double tree_divisor) {
   running_.clear();  // works keep the memory that they use
   next_ = 0;
   spoiled_ = false;
   group_ = std::move(group);
+  tree_divisor_ = tree_divisor;
   expected_ = group_ ? std::make_shared<const Allotment>(micro_batches_, std::move(leaves)) : nullptr;
 }
 
@@ -84,15 +90,18 @@ void LeafSums::send_complete() {
   for (; next_ < buckets_.size(); ++next_) {
     if (buckets_[next_].elements == 0) continue;
     if (!ahead_[next_]) return;
-    send(next_, *ahead_[next_], group_, expected_);
+    send_ahead(next_, *ahead_[next_]);
   }
 }
 
-void LeafSums::send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPtr allotment) {
+void LeafSums::send_ahead(size_t bucket, Sums sums) { send(bucket, std::move(sums), group_, expected_, tree_divisor_); }
+
+void LeafSums::send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPtr allotment,
+                    std::optional<double> ahead) {
   running_.resize(buckets_.size());
   launched_(bucket);
   running_[bucket] =
-      std::make_unique<RootExchange>(group, buckets_[bucket], std::move(allotment), flats_of(std::move(sums)));
+      std::make_unique<RootExchange>(group, buckets_[bucket], std::move(allotment), flats_of(std::move(sums)), ahead);
 }
 
 bool LeafSums::send_rest() {
@@ -104,9 +113,9 @@ bool LeafSums::send_rest() {
     if (bucket.elements == 0) continue;
     Sums sums = right ? held_[next_] : Sums{};
     for (const LeafNode root : right ? std::vector<LeafNode>{} : expected_->roots[group_->getRank()]) {
-      sums.push_back({root, at::empty({reals(bucket)}, bucket.options.dtype(type_of(root, bucket)))});  // to be dropped
+      sums.push_back({root, memory(reals(bucket), bucket.options.dtype(type_of(root, bucket)))});  // to be dropped
     }
-    send(next_, std::move(sums), group_, expected_);
+    send_ahead(next_, std::move(sums));
   }
   return right;
 }
@@ -115,8 +124,13 @@ bool LeafSums::left_alone(size_t parameter, const at::Tensor& gradient) const {
   return gradient.is_same(taken_[parameter] ? stand_in(parameter) : at::Tensor());
 }
 
+// Once something is expected, shared: it is reduced there without a copy, and later steps use it again.
+at::Tensor LeafSums::memory(int64_t elements, const at::TensorOptions& options) const {
+  return step_memory(group_.get(), elements, options);
+}
+
 at::Tensor LeafSums::take(const Bucket& bucket) {
-  const at::Tensor flat = at::empty({bucket.padded}, bucket.options);
+  const at::Tensor flat = memory(bucket.padded, bucket.options);
   clear_padding(flat, bucket);
   std::vector<at::Tensor> places = views_into(flat, bucket), views, gradients;
   for (size_t i = 0; i < places.size(); ++i) {
@@ -155,15 +169,15 @@ LeafSums::Sums LeafSums::with_leaf(const Sums& held, const Bucket& bucket, bool 
     const at::ScalarType raw = real_type(bucket), wide = wide_of(raw);
     const auto last = in_place ? parts.end() : parts.begin() + 1;
     const auto found = std::find_if(parts.begin(), last, [&](const at::Tensor& p) { return p.scalar_type() == wide; });
-    target = found != last ? *found : at::empty({reals(bucket)}, bucket.options.dtype(wide));
+    target = found != last ? *found : memory(reals(bucket), bucket.options.dtype(wide));
     add_up(parts, plan::add_program(root_, nodes), raw, target, 0);
   }
   sums.push_back({root_, target});
   return sums;
 }
 
-std::vector<at::Tensor> LeafSums::average(const GroupPtr& group, const std::vector<std::vector<int>>& leaves,
-                                          double divisor, bool as_sent, const OnBucket& done) {
+std::vector<at::Tensor> LeafSums::average(const std::vector<std::vector<int>>& leaves, double divisor, bool as_sent,
+                                          const OnBucket& done) {
   held_.resize(buckets_.size());
   AllotmentPtr allotment = expected_;
   if (!as_sent || !expected_) {
@@ -173,7 +187,7 @@ std::vector<at::Tensor> LeafSums::average(const GroupPtr& group, const std::vect
   running_.resize(buckets_.size());
   const auto start = [&](size_t number) {
     Sums own = std::exchange(held_[number], {});
-    if (!running_[number]) send(number, std::move(own), group, allotment);
+    if (!running_[number]) send(number, std::move(own), all_, allotment, std::nullopt);
   };
   std::vector<size_t> numbers;
   for (size_t number = 0; number < buckets_.size(); ++number) {

@@ -31,16 +31,22 @@ class LeafSums {
   static int64_t granularity(int ranks) { return int64_t{64} * ranks; }
 
   // `buckets` and `names` (by parameter) outlive this. `launched` is called with the number of a bucket that is sent.
-  LeafSums(int micro_batches, const std::vector<Bucket>& buckets, const std::vector<std::string>& names,
+  LeafSums(GroupPtr group, int micro_batches, const std::vector<Bucket>& buckets, const std::vector<std::string>& names,
            OnBucket launched)
-      : micro_batches_(micro_batches), buckets_(buckets), names_(names), launched_(std::move(launched)) {}
+      : all_(std::move(group)),
+        micro_batches_(micro_batches),
+        buckets_(buckets),
+        names_(names),
+        launched_(std::move(launched)) {}
+  void set_group(GroupPtr group);  // nothing is expected of it
 
   // What .grad holds once a gradient was taken; undefined tensors by default.
   void set_stand_ins(std::vector<at::Tensor> stand_ins) { stand_ins_ = std::move(stand_ins); }
 
-  // The leaves of each rank that are expected in the next steps. Nothing else may use `group`; null: nothing is
-  // expected. Drops what was sent.
-  void expect(GroupPtr group, std::vector<std::vector<int>> leaves);
+  // The leaves of each rank that are expected in the next steps. Their sums are sent in `group`, which nothing else
+  // uses; null: nothing is expected. `tree_divisor`: the divisor that is expected, if the group has order=tree, else 0.
+  // Drops what was sent.
+  void expect(GroupPtr group, std::vector<std::vector<int>> leaves, double tree_divisor);
 
   // A leaf begins. Returns whether it is the last one that is expected of this rank. If so, complete() takes the .grad
   // of a bucket whose gradients have all arrived, and sends the bucket once all buckets before it are sent.
@@ -59,8 +65,8 @@ class LeafSums {
   // The means of all ranks' leaves, one flat tensor per bucket, or this rank's part of it if the bucket is sharded;
   // undefined for a bucket without elements. Drops the sums. `leaves`: those of each rank. `as_sent`: what was sent is
   // what all ranks hold. Collective; `done` is called with each bucket's number.
-  std::vector<at::Tensor> average(const GroupPtr& group, const std::vector<std::vector<int>>& leaves, double divisor,
-                                  bool as_sent, const OnBucket& done);
+  std::vector<at::Tensor> average(const std::vector<std::vector<int>>& leaves, double divisor, bool as_sent,
+                                  const OnBucket& done);
 
   void drop();
   std::vector<bool> used() const;  // by parameter: a leaf had a gradient
@@ -70,13 +76,16 @@ class LeafSums {
   using Sums = std::vector<LeafSum>;
 
   at::Tensor stand_in(size_t parameter) const { return stand_ins_.empty() ? at::Tensor() : stand_ins_[parameter]; }
+  at::Tensor memory(int64_t elements, const at::TensorOptions& options) const;
   at::Tensor take(const Bucket& bucket);
   Sums with_leaf(const Sums& held, const Bucket& bucket, bool in_place);
-  void send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPtr allotment);
+  void send_ahead(size_t bucket, Sums sums);
+  void send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPtr allotment, std::optional<double> ahead);
   void send_complete();
   bool was_sent() const { return next_ > 0; }
   const std::vector<int>& expected_of_this_rank() const { return expected_->leaves[group_->getRank()]; }
 
+  GroupPtr all_;  // in which what was not expected is sent
   const int micro_batches_;
   const std::vector<Bucket>& buckets_;
   const std::vector<std::string>& names_;
@@ -95,8 +104,9 @@ class LeafSums {
   std::vector<bool> used_before_, taken_;   // by parameter: before it; .grad was there and was taken
 
   // What is expected, and what was sent of it.
-  GroupPtr group_;
+  GroupPtr group_;  // in which that is sent
   AllotmentPtr expected_;
+  double tree_divisor_ = 0;  // 0: no reduction along the tree
   std::vector<std::unique_ptr<RootExchange>> running_;
   size_t next_ = 0;       // the bucket to be sent next
   bool spoiled_ = false;  // what was sent is not what this rank holds

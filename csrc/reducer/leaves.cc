@@ -14,9 +14,9 @@ void Reducer::set_leaf_stand_ins(std::vector<at::Tensor> stand_ins) {
   leaf_sums_.set_stand_ins(std::move(stand_ins));
 }
 
-void Reducer::expect_leaves(GroupPtr group, std::vector<std::vector<int>> leaves) {
+void Reducer::expect_leaves(GroupPtr group, std::vector<std::vector<int>> leaves, double tree_divisor) {
   const std::lock_guard lock(mutex_);
-  leaf_sums_.expect(std::move(group), std::move(leaves));
+  leaf_sums_.expect(std::move(group), std::move(leaves), tree_divisor);
 }
 
 void Reducer::begin_leaf(int leaf) {
@@ -100,7 +100,7 @@ void Reducer::average_leaves(const std::vector<std::vector<int>>& leaves, const 
   const auto done = [&](size_t number) {
     mark(timeline_.buckets[number].done, trace::Kind::kDone, now_ns(), static_cast<int>(number));
   };
-  const std::vector<at::Tensor> means = leaf_sums_.average(group_, leaves, divisor, as_sent, done);
+  const std::vector<at::Tensor> means = leaf_sums_.average(leaves, divisor, as_sent, done);
   leaf_times_begun_ = false;
   for (size_t number = 0; number < buckets_.size(); ++number) {
     Bucket& bucket = buckets_[number];

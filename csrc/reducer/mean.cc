@@ -80,7 +80,7 @@ class FusedMean final : public Mean {
       : backend_(std::move(backend)), capabilities_(capabilities) {}
   std::unique_ptr<Reduction> start(const at::Tensor& flat, double divisor, DigestsPtr digests) override {
     const int64_t now = now_ns();
-    auto work = capabilities_.reduce_div(flat, divisor, /*asynchronous=*/true, std::move(digests));
+    auto work = capabilities_.reduce_div(flat, flat, divisor, /*asynchronous=*/true, std::move(digests));
     return std::make_unique<FusedReduction>(flat, std::move(work), now);
   }
   bool carries_digests() const override { return true; }

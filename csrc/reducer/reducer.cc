@@ -73,7 +73,7 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
       options_(std::move(options)),
       group_(std::move(group)),
       mean_(make_mean(group_, parameters_.at(0).device(), options_.rank_order)),
-      leaf_sums_(options_.micro_batches, buckets_, names_,
+      leaf_sums_(group_, options_.micro_batches, buckets_, names_,
                  [this](size_t number) {
                    begin_leaf_times();
                    Timeline::BucketTimes& times = timeline_.buckets[number];
@@ -248,7 +248,7 @@ void Reducer::reset() {
 void Reducer::set_group(GroupPtr group) {
   const std::lock_guard lock(mutex_);
   group_ = std::move(group);
-  leaf_sums_.expect(nullptr, {});
+  leaf_sums_.set_group(group_);
   mean_ = make_mean(group_, parameters_[0].device(), options_.rank_order);
   check_carries_digests();
   divisor_ = Divisor(group_->getSize());

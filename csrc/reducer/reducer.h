@@ -124,7 +124,7 @@ class Reducer {
   // on all ranks, go to .grad of the parameters that are `used`, the others have none; with a shard_block they become
   // the shards. The first time it also lays buckets out in the order in which gradients arrived on leaf 0's rank.
   void set_leaf_stand_ins(std::vector<at::Tensor> stand_ins);
-  void expect_leaves(GroupPtr group, std::vector<std::vector<int>> leaves);
+  void expect_leaves(GroupPtr group, std::vector<std::vector<int>> leaves, double tree_divisor);
   void begin_leaf(int leaf);
   void add_leaf();
   void abandon_leaf();

@@ -22,10 +22,11 @@ void add_on_cpu(const std::vector<at::Tensor>& parts, const AddProgram& program,
                 double divisor) {
   std::vector<kernels::TreeSource> sources;
   for (const at::Tensor& part : parts) sources.push_back({part.const_data_ptr(), part.scalar_type() != raw});
+  void* const target = to.data_ptr();
   kernels::TreeArgs args;
   args.srcs = sources;
   args.program = program;
-  args.dst = to.data_ptr();
+  args.dsts = {&target, 1};
   args.count = to.numel();
   args.dtype = backend::checked_dtype(at::empty({0}, to.options().dtype(raw)), "mean");
   args.wide_dst = to.scalar_type() != raw;
@@ -44,6 +45,16 @@ Allotment::Allotment(int micro_batches, std::vector<std::vector<int>> leaves_by_
     all.insert(all.end(), roots.back().begin(), roots.back().end());
   }
   program = backend::guarded([&] { return plan::add_program({0, micro_batches}, all); });
+  const auto has_one = [](const std::vector<LeafNode>& of_rank) { return of_rank.size() == 1; };
+  is_tree_of_ranks = std::all_of(roots.begin(), roots.end(), has_one) &&
+                     program == plan::program_of_ranks(static_cast<int>(roots.size()));
+}
+
+bool Allotment::is_one_reduction(const Bucket& bucket) const {
+  const auto is_raw = [&](const std::vector<LeafNode>& of_rank) {
+    return type_of(of_rank[0], bucket) == real_type(bucket);
+  };
+  return is_tree_of_ranks && std::all_of(roots.begin(), roots.end(), is_raw);
 }
 
 ScalarType wide_of(ScalarType type) { return at::isReducedFloatingType(type) ? at::kFloat : type; }
@@ -75,8 +86,37 @@ void add_up(const std::vector<at::Tensor>& parts, const AddProgram& program, Sca
 }
 
 RootExchange::RootExchange(const GroupPtr& group, const Bucket& bucket, AllotmentPtr allotment,
-                           const std::vector<at::Tensor>& own)
-    : group_(group), bucket_(bucket), allotment_(std::move(allotment)), shard_(reals(bucket) / group->getSize()) {
+                           const std::vector<at::Tensor>& own, std::optional<double> ahead)
+    : group_(group),
+      bucket_(bucket),
+      allotment_(std::move(allotment)),
+      shares_memory_(ahead.has_value()),
+      shard_(reals(bucket) / group->getSize()) {
+  const bool reduces = ahead.value_or(0) != 0 && allotment_->is_one_reduction(bucket);
+  if (auto* const capabilities = reduces ? capabilities_of(*group_, bucket.options.device()) : nullptr) {
+    reduce(*capabilities, own.front(), *ahead);
+  } else {
+    exchange(own);
+  }
+}
+
+at::Tensor RootExchange::memory(int64_t elements, ScalarType type) const {
+  return step_memory(shares_memory_ ? group_.get() : nullptr, elements, bucket_.options.dtype(type));
+}
+
+// The root is only read: whether all ranks have sent what is expected of them is known later.
+void RootExchange::reduce(backend::Capabilities& capabilities, const at::Tensor& root, double divisor) {
+  sent_ = root;
+  if (bucket_.sharded) {
+    mean_ = memory(shard_, real_type(bucket_));
+    last_ = capabilities.reduce_scatter_div(mean_, root, divisor, /*asynchronous=*/true, {}, {});
+  } else {
+    whole_ = memory(reals(bucket_), real_type(bucket_));
+    last_ = capabilities.reduce_div(whole_, root, divisor, /*asynchronous=*/true, {});
+  }
+}
+
+void RootExchange::exchange(const std::vector<at::Tensor>& own) {
   std::vector<int64_t> to_lengths;
   for (const auto& of_rank : allotment_->roots) {
     int64_t bytes = 0;
@@ -84,13 +124,13 @@ RootExchange::RootExchange(const GroupPtr& group, const Bucket& bucket, Allotmen
     to_lengths.push_back(bytes);
   }
   sent_ = by_owner(own);
-  arrived_ =
-      at::empty({std::accumulate(to_lengths.begin(), to_lengths.end(), int64_t{0})}, bucket.options.dtype(at::kByte));
-  std::vector<int64_t> from_lengths(group->getSize(), sent_.numel() / group->getSize());
+  arrived_ = memory(std::accumulate(to_lengths.begin(), to_lengths.end(), int64_t{0}), at::kByte);
+  std::vector<int64_t> from_lengths(group_->getSize(), sent_.numel() / group_->getSize());
   shuffle_ = backend::exchange_parts(*group_, arrived_, sent_, std::move(to_lengths), std::move(from_lengths));
 }
 
 void RootExchange::fold(double divisor) {
+  if (last_) return;  // the reduction does it
   shuffle_->wait();
   sent_.reset();
   std::vector<at::Tensor> parts;
@@ -101,18 +141,18 @@ void RootExchange::fold(double divisor) {
       at += bytes_of(root);
     }
   }
-  mean_ = at::empty({shard_}, bucket_.options.dtype(real_type(bucket_)));
+  mean_ = memory(shard_, real_type(bucket_));
   add_up(parts, allotment_->program, real_type(bucket_), mean_, divisor);
   arrived_.reset();
   if (bucket_.sharded) return;
-  whole_ = at::empty({reals(bucket_)}, mean_.options());
+  whole_ = memory(reals(bucket_), real_type(bucket_));
   at::Tensor to = whole_.view(at::kByte), from = mean_.view(at::kByte);
-  gather_ = backend::gather_parts(*group_, to, from);
+  last_ = backend::gather_parts(*group_, to, from);
 }
 
 at::Tensor RootExchange::finish() {
-  if (gather_) gather_->wait();
-  const at::Tensor result = gather_ ? whole_ : mean_;
+  if (last_) last_->wait();
+  const at::Tensor result = bucket_.sharded ? mean_ : whole_;
   return reals(bucket_) == bucket_.padded ? result : at::view_as_complex(result.view({-1, 2}));
 }
 
@@ -124,10 +164,15 @@ int64_t RootExchange::bytes_of(LeafNode root) const {
 at::Tensor RootExchange::by_owner(const std::vector<at::Tensor>& own) const {
   if (own.size() == 1) return own.front().view(at::kByte);
   std::vector<at::Tensor> pieces;
+  int64_t bytes = 0;
   for (int rank = 0; rank < group_->getSize(); ++rank) {
-    for (const at::Tensor& root : own) pieces.push_back(root.narrow(0, rank * shard_, shard_).view(at::kByte));
+    for (const at::Tensor& root : own) {
+      pieces.push_back(root.narrow(0, rank * shard_, shard_).view(at::kByte));
+      bytes += pieces.back().numel();
+    }
   }
-  return pieces.empty() ? at::empty({0}, bucket_.options.dtype(at::kByte)) : at::cat(pieces);
+  at::Tensor joined = memory(bytes, at::kByte);
+  return pieces.empty() ? joined : at::cat_out(joined, pieces);
 }
 
 }  // namespace ringdp::reducer

@@ -1,10 +1,12 @@
 // One bucket of the sums of leaves on its way: shard r of every rank's roots is moved to rank r, which adds them up
-// along the tree, divides once and rounds once; then the shards are gathered, unless the bucket is sharded.
+// along the tree, divides once and rounds once; then the shards are gathered, unless the bucket is sharded. Where the
+// ranks' roots add up as the ranks of a group with order=tree do, one reduction of such a group does all of that.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "plan/leaf_tree.h"
@@ -23,8 +25,12 @@ struct Allotment {
   std::vector<std::vector<int>> leaves;            // by rank, sorted
   std::vector<std::vector<plan::LeafNode>> roots;  // by rank
   plan::AddProgram program;                        // over the roots of all ranks
+  bool is_tree_of_ranks = false;                   // each rank has one, and they add up as the ranks do with order=tree
 
   Allotment(int micro_batches, std::vector<std::vector<int>> leaves_by_rank);
+
+  // Whether one reduction of a group with order=tree adds up the roots of this bucket: all are of the gradients' type.
+  bool is_one_reduction(const Bucket& bucket) const;
 };
 
 using AllotmentPtr = std::shared_ptr<const Allotment>;
@@ -44,23 +50,29 @@ class RootExchange {
  public:
   using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-  // Starts to move the shards of `own`, one flat tensor per root of this rank, which are read until fold().
-  // `bucket` outlives the exchange.
-  RootExchange(const GroupPtr& group, const Bucket& bucket, AllotmentPtr allotment, const std::vector<at::Tensor>& own);
+  // Starts to move the shards of `own`, one flat tensor per root of this rank, which are read until finish().
+  // `bucket` outlives the exchange. `ahead`: it is in the group of what is sent ahead, whose shared memory it uses; the
+  // number is that of LeafSums::expect().
+  RootExchange(const GroupPtr& group, const Bucket& bucket, AllotmentPtr allotment, const std::vector<at::Tensor>& own,
+               std::optional<double> ahead);
 
   void fold(double divisor);  // adds up what has arrived, and starts to gather it
   at::Tensor finish();        // the mean of the bucket or, if it is sharded, of this rank's part; complex again
 
  private:
+  void reduce(backend::Capabilities& capabilities, const at::Tensor& root, double divisor);
+  void exchange(const std::vector<at::Tensor>& own);
+  at::Tensor memory(int64_t elements, at::ScalarType type) const;
   int64_t bytes_of(plan::LeafNode root) const;  // of one shard
   at::Tensor by_owner(const std::vector<at::Tensor>& own) const;
 
   const GroupPtr group_;
   const Bucket& bucket_;
   const AllotmentPtr allotment_;
+  const bool shares_memory_;
   const int64_t shard_;  // real numbers of each root that one rank adds up
   at::Tensor sent_, arrived_, mean_, whole_;
-  c10::intrusive_ptr<c10d::Work> shuffle_, gather_;
+  c10::intrusive_ptr<c10d::Work> shuffle_, last_;  // last_: that of mean_ or whole_, if they are still to come
 };
 
 }  // namespace ringdp::reducer

@@ -56,7 +56,7 @@ class Backend:
         """How bytes reach each peer and why; which plan runs and why."""
 
     def reduce_div(self, tensor: Tensor, divisor: float, async_op: bool = True) -> Work:
-        """Sum over ranks divided once by `divisor`, in place, as one operation: rank order, rounded once."""
+        """Sum over ranks divided once by `divisor`, in place, as one operation: in the group's order, rounded once."""
 
     def reduce_scatter_div(self, output: Tensor, input: Tensor, divisor: float, async_op: bool = True) -> Work:
         """The same, of which this rank gets its part; `input` has N times the elements of `output`."""
@@ -151,7 +151,7 @@ class Reducer:
     def set_leaf_stand_ins(self, stand_ins: Sequence[Tensor]) -> None:
         """By parameter: what .grad holds once a gradient was taken. With micro_batches, as what follows."""
 
-    def expect_leaves(self, group: ProcessGroup | None, leaves: Sequence[Sequence[int]]) -> None:
+    def expect_leaves(self, group: ProcessGroup | None, leaves: Sequence[Sequence[int]], tree_divisor: float) -> None:
         """Of each rank in the next steps: with its last one a rank sends sums over `group`. None: nothing expected."""
 
     def begin_leaf(self, leaf: int) -> None:

@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import replace
 
+import leaves
 import pytest
 import torch
 import zero
@@ -142,6 +143,18 @@ def test_the_bar_is_the_last_bucket_plus_a_tenth():
 def test_bad_input_of_the_ablation_is_refused():
     assert "--rounds is 0" in run("ablation.py", "--rounds", 0, status=2)
     assert "do not divide evenly" in run("ablation.py", "--ranks", 3, "--hosts", 2, status=2)
+
+
+# benchmarks/leaves.py: its arithmetic.
+
+
+def test_a_step_with_leaves_is_compared_with_its_round():
+    first = {"rank order": [1.0, 2.0, 4.0], "micro_batches": [1.1, 1.8, 4.0]}
+    second = {"rank order": [0.5, 1.0, 1.0], "micro_batches": [0.5, 2.2, 1.0]}
+    rows = leaves.rows_of([{"seconds": first}, {"seconds": second}])
+    assert [(row.mode, row.step) for row in rows] == [("rank order", 2.0), ("micro_batches", 2.2)]
+    assert [row.ratio for row in rows] == pytest.approx([1, 1.1])
+    assert "micro_batches" in leaves.text_of(rows) and "1.100" in leaves.text_of(rows)
 
 
 # benchmarks/zero.py, zero_memory.py and zero_step.py from end to end on tiny models; their arithmetic and checks.

@@ -117,7 +117,7 @@ DeviceChoice select_link_plan(const LinkSettings& link_settings, const Problem& 
                                              " hosts of several ranks: one copy per host between them, in rank order"};
   }
   const DeviceAlgorithm ring =
-      link_settings.order == Order::kRank ? DeviceAlgorithm::kRankRing : DeviceAlgorithm::kRotatedRing;
+      link_settings.order == Order::kRotated ? DeviceAlgorithm::kRotatedRing : DeviceAlgorithm::kRankRing;
   if (link_settings.algorithm == AlgorithmChoice::kDirect) return {DeviceAlgorithm::kDirect, "algorithm=direct"};
   if (link_settings.algorithm == AlgorithmChoice::kHierarchy) {
     return {DeviceAlgorithm::kDirect, std::string(name_of(problem.what)) + " has no hierarchy"};

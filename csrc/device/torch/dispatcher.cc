@@ -88,6 +88,8 @@ void DeviceDispatcher::bootstrap(const PoolPtr& pool, std::chrono::milliseconds 
   if (device_) return;
   if (group_->settings().window_bytes == 0) {
     why_not_ = "window_bytes is 0";
+  } else if (group_->settings().order == Order::kTree) {
+    why_not_ = "kernels sum in rank order, and order=tree was asked for";
   } else {
     const c10::DeviceGuard current(pool->device());
     auto ranks = bootstrap_peers(*pool, timeout);

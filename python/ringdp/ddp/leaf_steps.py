@@ -41,8 +41,10 @@ class LeafSteps:
         self._begun = False  # and the reducer takes part in it
         self._overlap = overlap and ddp.device.type == "cpu"
         self._group: dist.ProcessGroup | None = None
+        self._sums_along_tree = False  # what that group reduces
         self._latest: list[list[int]] | None = None  # leaves by rank, in the step before
         self._expected: list[list[int]] | None = None
+        self._expected_divisor = 0.0  # of a step with weights: 0, for unknown
         self._weight: float | None = None  # of the running leaf
         self._before: list[torch.Tensor] | None = None  # buffers
         self._after: list[torch.Tensor] | None = None  # those that leaf 0 has left
@@ -182,6 +184,7 @@ class LeafSteps:
             self._told.sent = reducer.send_leaves()
             result = agreed(self._by_rank(), self.micro_batches)
             as_sent = result.sent and result.leaves == self._expected
+            as_sent &= self._expected_divisor in (0, result.divisor)
             reducer.average_leaves(result.leaves, result.used, result.divisor, as_sent)
             self._share_buffers(result.rank_of(0))
         except BaseException:
@@ -237,16 +240,17 @@ class LeafSteps:
         steady = self._latest in (None, result.leaves) and not result.changed
         self._latest = result.leaves
         several = self._ddp().process_group.size() > 1
-        self._expect(result.leaves if self._overlap and steady and several else None)
+        self._expect(result.leaves if self._overlap and steady and several else None, result.weighted)
 
-    def _expect(self, leaves: list[list[int]] | None) -> None:
+    def _expect(self, leaves: list[list[int]] | None, weighted: bool = False) -> None:
         if leaves is not None and self._group is None:
             self._group = self._own_group()
         if not self._overlap:
             leaves = None
-        if leaves is None or leaves != self._expected:
-            self._reducer().expect_leaves(self._group if leaves is not None else None, leaves or [])
-        self._expected = leaves
+        divisor = float(self.micro_batches) if self._sums_along_tree and not weighted else 0.0
+        if leaves is None or (leaves, divisor) != (self._expected, self._expected_divisor):
+            self._reducer().expect_leaves(self._group if leaves is not None else None, leaves or [], divisor)
+        self._expected, self._expected_divisor = leaves, divisor
 
     def _own_group(self) -> dist.ProcessGroup | None:
         """Of the wrapper's ranks; None, and no overlap, where torch cannot make one on all ranks. Collective."""
@@ -255,7 +259,10 @@ class LeafSteps:
         found, why = None, "another rank could not make it"
         try:
             if options is not None:
-                found = another_group(group, backend="ringdp", pg_options=options.__copy__())
+                along_tree = options.__copy__()
+                along_tree.set("order", "tree")
+                along_tree.set("algorithm", "auto")  # what is forced may have no plan for it; no bit depends on it
+                found = another_group(group, backend="ringdp", pg_options=along_tree)
             else:
                 found = another_group(group, backend=dist.get_backend_config(group))
             if found.rank() != group.rank():  # new_group(sort_ranks=False)
@@ -265,6 +272,7 @@ class LeafSteps:
         have_one = torch.tensor(int(found is not None))
         dist.all_reduce(have_one, op=dist.ReduceOp.MIN, group=group)
         if have_one:
+            self._sums_along_tree = options is not None
             return found
         self._overlap = False
         warnings.warn(

@@ -68,12 +68,14 @@ def told(numbers: Sequence[float], micro_batches: int) -> Told:
 class Agreed:
     """leaves: by rank, sorted. used: by parameter, whether any leaf had a gradient. divisor: of the sum of all leaves.
 
-    sent, changed: whether all ranks have sent what they hold; whether any leaf has changed gradients.
+    weighted: whether it is the sum of weights. sent, changed: whether all ranks have sent what they hold; whether any
+    leaf has changed gradients.
     """
 
     leaves: list[list[int]]
     used: list[bool]
     divisor: float
+    weighted: bool
     sent: bool
     changed: bool
 
@@ -100,6 +102,7 @@ def agreed(by_rank: Sequence[Told], micro_batches: int) -> Agreed:
         [sorted(one.leaves) for one in by_rank],
         [any(used) for used in zip(*(one.used for one in by_rank), strict=True)],
         divisor,
+        bool(weights),
         all(one.sent for one in by_rank),
         any(one.changed for one in by_rank),
     )

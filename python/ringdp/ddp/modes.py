@@ -184,13 +184,15 @@ def _is_plain(value: object) -> bool:
 def group_for(group: dist.ProcessGroup, device: torch.device, order: Order | None) -> dist.ProcessGroup:
     """A group whose collectives sum in this order: `group`, or a new one of the same ranks (collective).
 
-    ValueError if order="rank" is asked of a ringdp group that was made with order="rotated".
+    ValueError if order="rank" is asked of a ringdp group that was made with another order.
     """
     options = ring_options(group, device)
     if options is None or order is None or group.size() == 1:
         return group
-    if order == "rank" and options.get("order") == "rotated":
-        raise ValueError("DistributedDataParallel: order='rank', but the process group was made with order='rotated'")
+    if order == "rank" and (made_with := options.get("order")) != "rank":
+        raise ValueError(
+            f"DistributedDataParallel: order='rank', but the process group was made with order={made_with!r}"
+        )
     if order == "rank" or (options.get("order"), options.get("algorithm")) == ("rotated", "ring"):
         return group
     return _rotated(group, options)

@@ -128,12 +128,13 @@ TEST(Contributions, EveryPlanOfASumReadsEachAndComputesTheResultOnce) {
   using enum AlgorithmChoice;
   for (const auto what : {plan::Collective::kAllReduce, plan::Collective::kReduceScatter}) {
     for (const auto algorithm : {kArena, kDirect, kRing, kTree, kServer, kHierarchy}) {
-      for (const auto order : {Order::kRank, Order::kRotated}) {
+      for (const auto order : {Order::kRank, Order::kRotated, Order::kTree}) {
+        if (order == Order::kTree && !plan::sums_at_owners(algorithm)) continue;
         for (const auto dtype : {DType::kF32, DType::kBF16}) {
           for (const auto wire : {WireType::kFp32, WireType::kBf16}) {
             for (const std::vector<int>& hosts : {std::vector<int>{}, {0, 2}, {0, 1, 4}, {0, 1, 2, 3, 4}}) {
               if (algorithm == kHierarchy && hosts.empty()) continue;
-              if (wire != WireType::kFp32 && algorithm != kDirect) continue;
+              if (wire != WireType::kFp32 && (algorithm != kDirect || order == Order::kTree)) continue;
               plan::Problem problem;
               problem.what = what;
               problem.dtype = dtype;
@@ -147,8 +148,8 @@ TEST(Contributions, EveryPlanOfASumReadsEachAndComputesTheResultOnce) {
               const int64_t whole =
                   what == plan::Collective::kAllReduce ? problem.count : problem.world * problem.count;
               EXPECT_EQ(elements_read(algorithm, order, problem), std::vector<int64_t>(problem.world + 1, whole))
-                  << plan::name_of(algorithm) << " " << plan::name_of(what) << (order == Order::kRank ? "" : " rotated")
-                  << " dtype " << static_cast<int>(dtype) << ", " << hosts.size() << " hosts";
+                  << plan::name_of(algorithm) << " " << plan::name_of(what) << " " << plan::name_of(order) << " dtype "
+                  << static_cast<int>(dtype) << ", " << hosts.size() << " hosts";
             }
           }
         }

@@ -40,6 +40,8 @@ inline const Case kCases[] = {{AlgorithmChoice::kArena, Order::kRank, true},
                               {AlgorithmChoice::kRing, Order::kRotated, false},
                               {AlgorithmChoice::kRing, Order::kRotated, true},
                               {AlgorithmChoice::kTree, Order::kRank, false},
+                              {AlgorithmChoice::kArena, Order::kTree, true},
+                              {AlgorithmChoice::kDirect, Order::kTree, false},
                               {AlgorithmChoice::kServer, Order::kRank, true},
                               {AlgorithmChoice::kDirect, Order::kRank, false, WireType::kBf16}};
 

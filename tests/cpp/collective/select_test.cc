@@ -64,6 +64,29 @@ TEST(Select, RotatedOrderMeansTheRing) {
   EXPECT_EQ(select(settings, {4, true, {0}}).order, Order::kRotated);
 }
 
+TEST(Select, TheTreesOrderNeedsAllValuesInOnePlace) {
+  Settings settings;
+  settings.order = Order::kTree;
+  EXPECT_EQ(select(settings, {4, true, {0}}).algorithm, AlgorithmChoice::kArena);
+  EXPECT_EQ(select(settings, {4, false, {0, 2}}).algorithm, AlgorithmChoice::kDirect) << "else a hierarchy";
+  EXPECT_EQ(collective::select(settings, {64, false, {}}, Collective::kAllReduce, 1 << 30).algorithm,
+            AlgorithmChoice::kDirect);
+  EXPECT_EQ(select(settings, {4, true, {0}}).order, Order::kTree);
+  const Choice moved = collective::select(settings, {64, false, {}}, Collective::kAllGather, 1 << 30);
+  EXPECT_EQ(moved.algorithm, AlgorithmChoice::kRing);
+  EXPECT_EQ(moved.order, Order::kRank);
+  for (const char* algorithm : {"ring", "hierarchy", "tree"}) {
+    set_field(settings, "algorithm", algorithm);
+    try {
+      select(settings, {4, false, {0, 2}});
+      FAIL() << algorithm;
+    } catch (const Error& error) {
+      const std::string named = std::string("algorithm=") + algorithm + " cannot sum with order=tree";
+      EXPECT_NE(std::string(error.what()).find(named), std::string::npos) << error.what();
+    }
+  }
+}
+
 // Hosts of equally many ranks.
 Topology hosts_of(int hosts, int local) {
   Topology topology{hosts * local, false, {}};
@@ -188,12 +211,14 @@ TEST(Select, NothingIsOnAWireInSharedMemory) {
 }
 
 TEST(Select, OtherPlansWithAWireTypeAreRefusedByName) {
-  Settings rotated = wired("auto");
+  Settings rotated = wired("auto"), along_tree = wired("direct");
   rotated.order = Order::kRotated;
+  along_tree.order = Order::kTree;
   for (const auto& [settings, named] : {std::pair{wired("ring"), "algorithm=ring"},
                                         {wired("tree"), "algorithm=tree"},
                                         {wired("server"), "algorithm=server"},
                                         {wired("hierarchy"), "algorithm=hierarchy"},
+                                        {along_tree, "order=tree"},
                                         {rotated, "order=rotated"}}) {
     try {
       select(settings, {4, false, {0, 2}});

@@ -57,10 +57,12 @@ struct TreeCase {
   uint64_t wide = 0;  // bit k: source k is wide
   bool wide_dst = false, in_place = false;
   double divisor = 0;
+  int n_dsts = 1;
 
   std::string text() const {
     std::string text = std::string(name_of(dtype)) + " x " + std::to_string(count) + ", wide " + std::to_string(wide) +
-                       (wide_dst ? " to wide" : "") + ", divisor " + std::to_string(divisor) + ", program";
+                       (wide_dst ? " to wide" : "") + ", to " + std::to_string(n_dsts) + ", divisor " +
+                       std::to_string(divisor) + ", program";
     for (const int word : program) text += " " + std::to_string(word);
     return text;
   }
@@ -119,18 +121,25 @@ void check_tree(const InstructionSet& set, const TreeCase& c) {
     srcs.push_back({buffers.back().data(), wide});
   }
   const int64_t dst_size = size_of(c.wide_dst ? wide_of(c.dtype) : c.dtype);
-  buffers.emplace_back(c.count, dst_size);
-  const int target = c.in_place ? c.n_srcs / 2 : c.n_srcs;
+  // In place: the first destinations are the last sources.
+  const int first = c.in_place ? std::max(c.n_srcs - c.n_dsts, c.n_srcs / 2) : c.n_srcs, last = first + c.n_dsts;
+  while (static_cast<int>(buffers.size()) < last) buffers.emplace_back(c.count, dst_size);
   const std::string want = definition(c, srcs);
   std::vector<std::string> before;
   for (Buffer& buffer : buffers) before.push_back(buffer.content());
+  std::vector<void*> dsts;
+  for (int k = first; k < last; ++k) dsts.push_back(buffers[k].data());
   TreeArgs args;
-  args.srcs = srcs, args.program = c.program, args.dst = buffers[target].data(), args.count = c.count;
+  args.srcs = srcs, args.program = c.program, args.dsts = dsts, args.count = c.count;
   args.dtype = c.dtype, args.wide_dst = c.wide_dst, args.divisor = c.divisor;
   fold_tree_with(set, args);
-  EXPECT_EQ(first_difference(buffers[target].content(), want, dst_size), -1) << c.text();
-  for (int k = 0; k < c.n_srcs; ++k) {
-    EXPECT_TRUE(k == target || buffers[k].content() == before[k]) << c.text() << ": source " << k << " changed";
+  for (int k = 0; k < static_cast<int>(buffers.size()); ++k) {
+    if (k >= first && k < last) {
+      EXPECT_EQ(first_difference(buffers[k].content(), want, dst_size), -1)
+          << c.text() << ": destination " << k - first;
+    } else {
+      EXPECT_TRUE(buffers[k].content() == before[k]) << c.text() << ": source " << k << " changed";
+    }
   }
 }
 
@@ -194,6 +203,21 @@ TYPED_TEST(FoldTreeSuite, TensorsLongerThanTheBlocks) {
   for (const DType dtype : kTypes) {
     check_tree(*this->set_, {dtype, random_tree(0, 9, random), 9, 8259, 0, false, false, 5.0});
     check_tree(*this->set_, {dtype, balanced(0, 4), 4, 8259, 0, false, true});
+    check_tree(*this->set_, {dtype, balanced(0, 6), 6, 8259, 0, false, true, 3.0, 6});
+  }
+}
+
+// As many as a kernel writes, as there are sources, and others, which are copied.
+TYPED_TEST(FoldTreeSuite, SeveralDestinations) {
+  for (const DType dtype : kTypes) {
+    for (const int n_srcs : {1, 2, 4, 5, 8, 16}) {
+      for (const int n_dsts : {2, 3, n_srcs}) {
+        for (const bool in_place : {false, true}) {
+          check_tree(*this->set_, {dtype, balanced(0, n_srcs), n_srcs, 700, 0, false, in_place, 3.0, n_dsts});
+        }
+        check_tree(*this->set_, {dtype, balanced(0, n_srcs), n_srcs, 700, 0, true, false, 0.0, n_dsts});
+      }
+    }
   }
 }
 
@@ -213,7 +237,8 @@ TEST(FoldTree, ALeftCombHasTheBitsOfFold) {
   fold(in_order);
   const std::vector<TreeSource> sources = {{srcs[0]}, {srcs[1]}, {srcs[2]}};
   const Program program = comb(3, true);
-  fold_tree({sources, program, tree.data(), 300, DType::kBF16, false, 7});
+  void* const to = tree.data();
+  fold_tree({sources, program, {&to, 1}, 300, DType::kBF16, false, 7});
   EXPECT_EQ(tree.content(), rank_order.content());
 }
 
@@ -222,7 +247,8 @@ TEST(FoldTree, PartsOfComplexNumbersAreAddedUpEachByItself) {
   std::vector<float> sum(4);
   const std::vector<TreeSource> sources = {{a.data()}, {b.data()}};
   const Program program = {0, 1, kAdd};
-  fold_tree({sources, program, sum.data(), 2, DType::kC64, false, 2});
+  void* const to = sum.data();
+  fold_tree({sources, program, {&to, 1}, 2, DType::kC64, false, 2});
   EXPECT_EQ(sum, (std::vector<float>{5.5, 9, -13.5, 22}));
 }
 
@@ -230,6 +256,8 @@ TEST(FoldTree, RefusesBadArgumentsAndWritesNothing) {
   std::vector<float> a = {1, 2}, dst = {-1, -1};
   const std::vector<TreeSource> sources = {{a.data()}, {a.data()}}, missing = {{a.data()}, {nullptr}};
   const Program add = {0, 1, kAdd}, lonely = {0, kAdd}, two = {0, 1}, none, other = {0, 2, kAdd};
+  void* const pointers[] = {dst.data(), nullptr};
+  const std::span<void*const> to(pointers, 1), nowhere(pointers + 1, 1);
   const auto said = [&](const TreeArgs& args) -> std::string {
     try {
       fold_tree(args);
@@ -239,14 +267,15 @@ TEST(FoldTree, RefusesBadArgumentsAndWritesNothing) {
     }
     return "nothing";
   };
-  EXPECT_NE(said({sources, add, dst.data(), -3}).find("a count of -3"), std::string::npos);
-  EXPECT_NE(said({sources, add, dst.data(), 2, DType::kI32}).find("no sums of int32"), std::string::npos);
-  EXPECT_NE(said({missing, add, dst.data(), 2}).find("source 1 is null"), std::string::npos);
-  EXPECT_NE(said({sources, add, nullptr, 2}).find("the destination is null"), std::string::npos);
-  EXPECT_NE(said({sources, lonely, dst.data(), 2}).find("adds what is not there"), std::string::npos);
-  EXPECT_NE(said({sources, two, dst.data(), 2}).find("ends with 2 sums"), std::string::npos);
-  EXPECT_NE(said({sources, none, dst.data(), 2}).find("ends with 0 sums"), std::string::npos);
-  EXPECT_NE(said({sources, other, dst.data(), 2}).find("source 2 of 2"), std::string::npos);
+  EXPECT_NE(said({sources, add, to, -3}).find("a count of -3"), std::string::npos);
+  EXPECT_NE(said({sources, add, to, 2, DType::kI32}).find("no sums of int32"), std::string::npos);
+  EXPECT_NE(said({missing, add, to, 2}).find("source 1 is null"), std::string::npos);
+  EXPECT_NE(said({sources, add, nowhere, 2}).find("destination 0 is null"), std::string::npos);
+  EXPECT_NE(said({sources, lonely, to, 2}).find("adds what is not there"), std::string::npos);
+  EXPECT_NE(said({sources, two, to, 2}).find("ends with 2 sums"), std::string::npos);
+  EXPECT_NE(said({sources, none, to, 2}).find("ends with 0 sums"), std::string::npos);
+  EXPECT_NE(said({sources, other, to, 2}).find("source 2 of 2"), std::string::npos);
+  EXPECT_NE(said({sources, add, {}, 2}).find("no destination"), std::string::npos);
   EXPECT_EQ(dst, (std::vector<float>{-1, -1}));
 }
 

@@ -111,6 +111,61 @@ TEST(Catalog, AWorldOfOneDividesAnAverage) {
   EXPECT_TRUE(plan.channels[0].steps[0].finish);
 }
 
+// ---- order=tree
+
+class TreeOrder : public ::testing::TestWithParam<std::tuple<AlgorithmChoice, Collective>> {};
+
+TEST_P(TreeOrder, EqualsTheOracleOfTheBalancedTree) {
+  const auto [algorithm, what] = GetParam();
+  testing::check_everything(algorithm, Order::kTree, what);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sums, TreeOrder,
+    ::testing::Combine(::testing::Values(AlgorithmChoice::kArena, AlgorithmChoice::kDirect, AlgorithmChoice::kServer),
+                       ::testing::Values(Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter)));
+
+TEST(Catalog, OnlySumsOfFloatsFollowTheTree) {
+  Problem problem = sound_sum();
+  problem.world = 5;
+  const auto program = [&](Order order) {
+    return text_of(make_plan(AlgorithmChoice::kDirect, order, problem).program);
+  };
+  EXPECT_EQ(program(Order::kTree), "0 1 + 2 + 3 4 + +");
+  EXPECT_EQ(program(Order::kRank), "");
+  problem.op = ReduceOp::kMax;
+  EXPECT_EQ(program(Order::kTree), "");
+  problem.op = ReduceOp::kAvg;
+  problem.dtype = DType::kI32;
+  EXPECT_EQ(program(Order::kTree), "");
+  problem.dtype = DType::kC64;
+  EXPECT_NE(program(Order::kTree), "");
+  problem.what = Collective::kAllGather;
+  EXPECT_EQ(program(Order::kTree), "");
+}
+
+TEST(Catalog, AlgorithmsWithAnOrderOfTheirOwnDoNotFollowTheTree) {
+  Problem problem = sound_sum();
+  problem.hosts = {0, 2};
+  for (const AlgorithmChoice algorithm :
+       {AlgorithmChoice::kRing, AlgorithmChoice::kHierarchy, AlgorithmChoice::kTree}) {
+    try {
+      make_plan(algorithm, Order::kTree, problem);
+      FAIL() << name_of(algorithm);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+      const std::string named = std::string("algorithm=") + name_of(algorithm) + " has no plan for order=tree";
+      EXPECT_NE(std::string(error.what()).find(named), std::string::npos) << error.what();
+    }
+    Problem encoded = problem;
+    encoded.wire = WireType::kInt8;
+    EXPECT_THROW(make_plan(AlgorithmChoice::kDirect, Order::kTree, encoded), Error);
+    Problem broadcast = problem;
+    broadcast.what = Collective::kBroadcast;
+    EXPECT_NO_THROW(make_plan(algorithm, Order::kTree, broadcast));
+  }
+}
+
 // 1 TiB over 4 ranks: counts beyond 32 bits, and still a plan that can be built and held.
 TEST(Catalog, HugeCountsKeepTheNumberOfStepsReasonable) {
   Problem problem = sound_sum();

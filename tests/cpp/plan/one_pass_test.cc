@@ -29,6 +29,7 @@ TEST(OnePass, EveryCollectiveGivesTheOraclesBits) {
           c.in_place = seed % 2 == 0;
           c.problem.dtype = dtype;
           c.problem.op = is_floating(dtype) && seed % 3 == 0 ? ReduceOp::kAvg : ReduceOp::kSum;
+          c.order = seed / 4 % 2 == 0 ? Order::kRank : Order::kTree;
           c.problem.root = static_cast<int>(seed % world);
           if (seed / 2 % 2 == 0 && what != Collective::kAllToAll) make_uneven(c);
           check(c);

@@ -107,6 +107,23 @@ inline void fold_as_tree(const std::vector<const std::byte*>& tensors, int64_t i
   store(out, i, dtype, op == ReduceOp::kAvg ? divided(sums[0], static_cast<double>(world), wide) : sums[0]);
 }
 
+// The sum of element `i` of the tensors begin..end-1 along the balanced tree, by its definition.
+inline double along_balanced_tree(const std::vector<const std::byte*>& tensors, int begin, int end, int64_t i,
+                                  DType dtype) {
+  if (end - begin == 1) return load(tensors[begin], i, dtype);
+  const int middle = begin + (end - begin + 1) / 2;
+  return combine(along_balanced_tree(tensors, begin, middle, i, dtype),
+                 along_balanced_tree(tensors, middle, end, i, dtype), wide_of(dtype), ReduceOp::kSum);
+}
+
+// What order=tree gives; `op` is SUM or AVG.
+inline void fold_as_balanced_tree(const std::vector<const std::byte*>& tensors, int64_t i, DType dtype, ReduceOp op,
+                                  std::byte* out) {
+  const int world = static_cast<int>(tensors.size());
+  const double sum = along_balanced_tree(tensors, 0, world, i, dtype);
+  store(out, i, dtype, op == ReduceOp::kAvg ? divided(sum, world, wide_of(dtype)) : sum);
+}
+
 // Values of very different size, so that the order of a sum shows in its bits.
 inline Bytes random_tensor(int64_t count, DType dtype, uint64_t seed) {
   std::mt19937_64 random(seed);

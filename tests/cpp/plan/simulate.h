@@ -298,13 +298,29 @@ class Simulator {
     for (const Ref& dst : step.dsts) to.push_back(resolve(r, dst, true));
     if (!error_.empty()) return;
     for (int64_t i = 0; i < step.dsts[0].count; ++i) {
-      double sum = load(from[0], i, type_of(r, step.srcs[0]));
-      for (size_t k = 1; k < from.size(); ++k) {
-        sum = combine(sum, load(from[k], i, type_of(r, step.srcs[k])), wide, plan(r).op);
+      std::vector<double> values;
+      for (size_t k = 0; k < from.size(); ++k) values.push_back(load(from[k], i, type_of(r, step.srcs[k])));
+      double sum = from.size() > 1 && !plan(r).program.empty() ? by_program(plan(r), values, wide) : values[0];
+      for (size_t k = 1; plan(r).program.empty() && k < values.size(); ++k) {
+        sum = combine(sum, values[k], wide, plan(r).op);
       }
       if (step.finish && plan(r).op == ReduceOp::kAvg) sum = divided(sum, plan(r).world, wide);
       for (size_t k = 0; k < to.size(); ++k) store(to[k], i, type_of(r, step.dsts[k]), sum);
     }
+  }
+
+  static double by_program(const Plan& plan, const std::vector<double>& values, DType wide) {
+    std::vector<double> sums;
+    for (const int word : plan.program) {
+      if (word != kAdd) {
+        sums.push_back(values.at(word));
+        continue;
+      }
+      const double right = sums.back();
+      sums.pop_back();
+      sums.back() = combine(sums.back(), right, wide, plan.op);
+    }
+    return sums.at(0);
   }
 
   void copy(int r, const Step& step) {

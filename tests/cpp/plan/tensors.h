@@ -190,6 +190,8 @@ inline int first_rank(const Case& c, int owner, int64_t element) {
 inline Bytes sum_of(const Case& c, const std::vector<Tensors>& start, int tensor, int owner) {
   const Problem& p = c.problem;
   const bool tree = c.algorithm == AlgorithmChoice::kTree && p.what != Collective::kReduceScatter;
+  const bool sums = p.op == ReduceOp::kSum || p.op == ReduceOp::kAvg;
+  const bool balanced = c.order == Order::kTree && sums && is_floating(p.dtype);
   const int root = p.what == Collective::kReduce ? p.root : 0;
   if (p.travels_encoded()) {
     std::vector<Bytes> tensors;
@@ -200,7 +202,9 @@ inline Bytes sum_of(const Case& c, const std::vector<Tensors>& start, int tensor
   for (const Tensors& t : start) everyones.push_back(t.inputs[tensor].data());
   Bytes sum(start[0].inputs[tensor].size());
   for (int64_t i = 0; i < static_cast<int64_t>(sum.size()) / size_of(p.dtype); ++i) {
-    if (tree) {
+    if (balanced) {
+      fold_as_balanced_tree(everyones, i, p.dtype, p.op, sum.data());
+    } else if (tree) {
       fold_as_tree(everyones, i, root, p.dtype, p.op, sum.data());
     } else {
       fold_serially(everyones, i, first_rank(c, owner, i), p.dtype, p.op, sum.data());

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from functools import reduce
 
 import numpy as np
 import torch
 from ranks import HERE
+from ringdp.backend import Options
 from torch import Tensor
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -126,22 +128,32 @@ def small_integers(label: str, rank: int, count: int, dtype: torch.dtype) -> Ten
 
 
 def fold(inputs: list[Tensor], op: str, divisor: float | None = None) -> Tensor:
-    """The reduction in rank order; 16-bit floats folded in fp32 and rounded once. AVG divides by `divisor` or N."""
+    """The reduction in rank order, sums of floats in that of the setting `order`.
+
+    16-bit floats are folded in fp32 and rounded once. AVG divides by `divisor` or N.
+    """
     dtype = inputs[0].dtype
     if dtype.is_complex:
         real = fold([torch.view_as_real(tensor).reshape(-1) for tensor in inputs], op, divisor)
         return torch.view_as_complex(real.reshape(-1, 2)).reshape(inputs[0].shape)
     narrow = dtype in (torch.float16, torch.bfloat16)
     arrays = [(tensor.float() if narrow else tensor).numpy() for tensor in inputs]
-    total = arrays[0].copy()
-    for array in arrays[1:]:
-        total = _FOLDS[op](total, array)
+    if dtype.is_floating_point and op in ("SUM", "AVG") and Options().get("order") == "tree":
+        total = along_tree(arrays)
+    else:
+        total = reduce(_FOLDS[op], arrays[1:], arrays[0].copy())
     if op == "AVG" and not narrow and not dtype.is_floating_point:  # of whole numbers, toward zero
         ranks = total.dtype.type(len(inputs))
         return torch.from_numpy((total - np.fmod(total, ranks)) // ranks)
     if op == "AVG":
         total = total / total.dtype.type(divisor or len(inputs))
     return torch.from_numpy(total).to(dtype)
+
+
+def along_tree(arrays: list[np.ndarray]) -> np.ndarray:
+    """Their sum along the balanced tree; the left half gets the odd one."""
+    middle = (len(arrays) + 1) // 2
+    return arrays[0] if len(arrays) == 1 else along_tree(arrays[:middle]) + along_tree(arrays[middle:])
 
 
 def raw(tensor: Tensor) -> Tensor:

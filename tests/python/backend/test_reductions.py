@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import ringdp
 import torch
 import torch.distributed as dist
 from oracle import (
     COMPLEX,
     FLOAT8,
     FLOATS,
+    LARGE,
     NUMBERS,
     SIZES,
     Cell,
@@ -129,6 +131,15 @@ def divided(dtype: torch.dtype, count: int) -> list[str]:
     return wrong
 
 
+def in_shared_memory(dtype: torch.dtype, count: int) -> list[str]:
+    """On a rank: an all_reduce in one pass over the tensors of all ranks, where they share memory."""
+    inputs = every_rank("shared", count, dtype)
+    mine = ringdp.empty(count, dtype=dtype, fallback=True)
+    mine.copy_(inputs[HERE.rank])
+    dist.all_reduce(mine)
+    return [] if same_bits(mine, fold(inputs, "SUM")) else ["SUM"]
+
+
 def differences(calls: str, cells: list[Cell]) -> list[str]:
     """On a rank: what differs, of all cells."""
     return [f"{what}: {dtype} x {count}" for dtype, count in cells for what in globals()[calls](dtype, count)]
@@ -142,6 +153,17 @@ def test_bits_of_the_serial_oracle(world, place, calls):
 @pytest.mark.parametrize("calls", ["premultiplied", "divided"])
 def test_bits_of_scaled_sums(world, place, calls):
     assert world.run(differences, calls, cells_of(place, [*FLOATS, *COMPLEX])) == [[]] * world.size
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize(
+    "calls", ["all_reduces", "reduces", "reduce_scatters", "coalesced", "divided", "premultiplied", "in_shared_memory"]
+)
+def test_bits_of_the_balanced_tree(world_of, transport, calls):
+    dtypes = [*FLOATS, *COMPLEX, *([] if calls in ("divided", "premultiplied") else [torch.int32])]
+    cells = [(dtype, count) for dtype in dtypes for count in (5, 4099)]
+    world = world_of(5, transport=transport, order="tree")
+    assert world.run(differences, calls, [*cells, (torch.float32, LARGE)]) == [[]] * 5
 
 
 @on_ranks(2, [6.0] * 4)

@@ -11,19 +11,23 @@ import ringdp
 import torch
 import torch.distributed as dist
 from leafy import MODELS, allotment, loss_of, made, optimizer_for, optimizer_of, state_hash
-from ranks import BACKENDS, HERE, group_of
+from ranks import BACKENDS, HERE, World, group_of
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
 from torch import Tensor
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS, LEAVES = 6, 5
+RANKS = (2, 3)  # of two, the sums add up as the ranks do, in one reduction; of three they do not
 Loss = Callable[[Any, int, int, int], Tensor]
+Weights = Callable[[int, int], float]
 
 
-def reference(model: str = "branching", loss: Loss = loss_of, dtype: str = "float32") -> str:
+def reference(
+    model: str = "branching", loss: Loss = loss_of, dtype: str = "float32", weights: Weights | None = None
+) -> str:
     module = made(model, dtype)
-    one_process(module, optimizer_for(module), loss, steps=STEPS, micro_batches=LEAVES)
+    one_process(module, optimizer_for(module), loss, steps=STEPS, micro_batches=LEAVES, weights=weights)
     return state_hash(module)
 
 
@@ -68,28 +72,59 @@ def steady(arguments: dict[str, Any]) -> tuple[str, list[bool]]:
 
 
 @pytest.fixture
-def fresh_trio(run_on_fresh_ranks):
+def fresh(run_on_fresh_ranks):
     """Ranks in equally many groups: in others torch cannot make the group of the sums, and nothing is sent ahead."""
-    world = run_on_fresh_ranks(3)
-    world.join()
-    return world
+
+    def world_of(ranks: int, **settings: Any) -> World:
+        world = run_on_fresh_ranks(ranks, **settings)
+        world.join()
+        return world
+
+    return world_of
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("stage", [0, 2])
-def test_buckets_are_sent_while_gradients_are_computed(fresh_trio, backend, stage):
+@pytest.mark.parametrize("ranks", RANKS)
+def test_buckets_are_sent_while_gradients_are_computed(fresh, backend, ranks):
     """From the second step on."""
-    want = reference("plain")
-    for bits, sent_ahead in fresh_trio.run(steady, {"model": "plain", "backend": backend, "zero_stage": stage}):
-        assert (bits, sent_ahead) == (want, [False] + [True] * (STEPS - 1))
-    for bits, sent_ahead in fresh_trio.run(steady, {"model": "plain", "backend": backend, "overlap": False}):
+    want, world = reference("plain"), fresh(ranks)
+    for stage in (0, 2):
+        for bits, sent_ahead in world.run(steady, {"model": "plain", "backend": backend, "zero_stage": stage}):
+            assert (bits, sent_ahead) == (want, [False] + [True] * (STEPS - 1))
+    for bits, sent_ahead in world.run(steady, {"model": "plain", "backend": backend, "overlap": False}):
         assert (bits, sent_ahead) == (want, [False] * STEPS)
 
 
-def test_a_bucket_whose_layers_a_leaf_does_not_use_waits_for_the_end_of_that_leaf(fresh_trio):
+@pytest.mark.parametrize("settings", [{"algorithm": "ring"}, {"heap_bytes": 1 << 20}, {"transport": "tcp"}])
+def test_no_setting_of_the_group_keeps_buckets_from_being_sent(fresh, settings):
+    for bits, sent_ahead in fresh(2, **settings).run(steady, {"model": "plain"}):
+        assert (bits, sent_ahead) == (reference("plain"), [False] + [True] * (STEPS - 1))
+
+
+def collectives_of_sums(weight: float | None) -> float:
+    """Per bucket and step, in the group of the sums."""
+    run = Run("plain")
+    for step in range(STEPS):
+        for leaf in run.leaves(step):
+            with ringdp.leaf(step, leaf):
+                run.ddp.backward(loss_of(run.ddp, 0, step, leaf), weight=weight)
+        run.end_of_step()
+    assert run.hash() == reference("plain")
+    name = run.ddp.reducer.leaf_steps._group.group_name
+    (counted,) = [group["counters"] for group in ringdp.stats()["groups"] if group["name"] == name]
+    return counted["collectives"] / len(run.ddp.reducer.timeline()["buckets"]) / (STEPS - 1)
+
+
+def test_sums_that_add_up_as_the_ranks_do_are_one_reduction(fresh):
+    world = fresh(2)
+    assert world.run(collectives_of_sums, None) == [1, 1]
+    assert world.run(collectives_of_sums, 1) == [2, 2]  # the divisor is known at the end
+
+
+def test_a_bucket_whose_layers_a_leaf_does_not_use_waits_for_the_end_of_that_leaf(fresh):
     """Rank 0 ends with leaf 4, which does not use a layer of the first bucket; the others use it."""
     want = reference()
-    outcomes = fresh_trio.run(steady, {"model": "branching"})
+    outcomes = fresh(3).run(steady, {"model": "branching"})
     assert [bits for bits, _ in outcomes] == [want] * 3
     assert [any(sent_ahead) for _, sent_ahead in outcomes] == [False, True, True]
 
@@ -165,6 +200,23 @@ def with_other_collectives() -> str:
     return run.hash()
 
 
+def weighted(leaf: int, step: int) -> float:
+    """All weights of steps 2 and 3, of which those of step 3 add up to the number of leaves."""
+    return 1.0 if step != 2 else 0.5 + leaf
+
+
+def sometimes_weighted() -> str:
+    """Steps 2 and 3 have weights, the others have none."""
+    run = Run()
+    for step in range(STEPS):
+        for leaf in run.leaves(step):
+            with ringdp.leaf(step, leaf):
+                loss = loss_of(run.ddp, 0, step, leaf)
+                run.ddp.backward(loss, weight=weighted(leaf, step) if step in (2, 3) else None)
+        run.end_of_step()
+    return run.hash()
+
+
 def halved(run: Run, step: int, leaf: int) -> None:
     with ringdp.leaf(step, leaf):
         (2 * loss_of(run.ddp, 0, step, leaf)).backward()
@@ -201,23 +253,27 @@ def changing_gradients_later(overlap: bool) -> str:
     return run.hash()
 
 
+@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize(
     "program",
-    [moving, in_any_order, with_other_collectives, changing_gradients_in_leaves],
+    [moving, in_any_order, with_other_collectives, changing_gradients_in_leaves, sometimes_weighted],
 )
-def test_what_does_not_go_as_expected_has_the_same_bits(trio, program):
-    assert trio.run(program) == [reference()] * 3
+def test_what_does_not_go_as_expected_has_the_same_bits(world_of, ranks, program):
+    loss = weighted if program is sometimes_weighted else None
+    assert world_of(ranks).run(program) == [reference(weights=loss)] * ranks
 
 
+@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("program", [failing_after_backward, failing_in_backward])
 @pytest.mark.parametrize("model", ["plain", "branching"])
-def test_a_leaf_that_fails_when_some_buckets_are_sent_is_run_again(trio, program, model):
-    assert trio.run(program, model) == [reference(model)] * 3
+def test_a_leaf_that_fails_when_some_buckets_are_sent_is_run_again(world_of, ranks, program, model):
+    assert world_of(ranks).run(program, model) == [reference(model)] * ranks
 
 
+@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("overlap", [False, True])
-def test_gradients_that_are_on_their_way_cannot_be_changed(trio, overlap):
-    assert trio.run(changing_gradients_later, overlap) == [reference("plain")] * 3
+def test_gradients_that_are_on_their_way_cannot_be_changed(world_of, ranks, overlap):
+    assert world_of(ranks).run(changing_gradients_later, overlap) == [reference("plain")] * ranks
 
 
 def in_two_passes(model: Any, rank: int, step: int, leaf: int) -> Tensor:
@@ -287,8 +343,9 @@ def abandoned() -> str:
     return run.hash()
 
 
-def test_a_step_that_is_given_up_leaves_nothing(trio):
-    assert trio.run(abandoned) == [reference()] * 3
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_step_that_is_given_up_leaves_nothing(world_of, ranks):
+    assert world_of(ranks).run(abandoned) == [reference()] * ranks
 
 
 def said_of_two_ideas(theirs: list[list[int]]) -> str:
@@ -310,6 +367,5 @@ def said_of_two_ideas(theirs: list[list[int]]) -> str:
 def test_two_ideas_of_the_allotment_are_the_same_error_on_all_ranks(run_on_fresh_ranks, theirs):
     world = run_on_fresh_ranks(2)
     world.join()
-    first, second = world.run(said_of_two_ideas, theirs)
-    assert "the ranks have sent sums by different allotments of micro-batches (rank 0: 0x" in first
-    assert first == second
+    for said in world.run(said_of_two_ideas, theirs):  # at the end of the step, or of two different collectives
+        assert "sent sums by different allotments of micro-batches (rank 0: 0x" in said or "Mismatch: " in said

@@ -83,6 +83,11 @@ def test_the_textbook_ring_gets_a_group_of_its_own() -> list[str]:
     return told
 
 
+@on_ranks(2, error=("ValueError", "made with order='tree'"))
+def test_a_group_that_sums_along_a_tree_is_refused() -> None:
+    DistributedDataParallel(fresh(), process_group=dist.new_group(pg_options={"order": "tree"}), order="rank")
+
+
 @on_ranks(2, error=("ValueError", "made with order='rotated'"))
 def test_a_group_of_another_order_is_refused() -> None:
     group = dist.new_group(range(HERE.size), backend="ringdp", pg_options={"order": "rotated", "algorithm": "ring"})
