@@ -25,7 +25,7 @@ from typing import Any
 from ablation_rank import Job
 from runner import machine
 from runner.job import run_job
-from runner.program import add_outputs, add_places, check_least, check_outputs, check_places, picture, write
+from runner.program import add_outputs, add_places, check_least, check_outputs, check_places, picture, place_of, write
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -58,8 +58,10 @@ def main() -> int:
         print(f"ablation: {problem}", file=sys.stderr)
         return 1
     rows = rows_of(reports)
-    link = f"{options.hosts} hosts at {options.rate:g} Gb/s" if options.hosts > 1 else "one host"
-    title = f"{reports[0]['parameters'] / 1e6:.2f} M parameters, {options.ranks} ranks over {options.backend}, {link}"
+    title = (
+        f"{reports[0]['parameters'] / 1e6:.2f} M parameters, {options.ranks} ranks over {options.backend}, "
+        f"{place_of(options)}"
+    )
     print(f"{title}, {options.rounds} rounds")
     print(machine.sentence(facts))
     print(text_of(rows))

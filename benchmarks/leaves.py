@@ -12,18 +12,28 @@ parameters and little to compute, "gpt" 10 M and more.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from leaves_rank import MODELS, RANK_ORDER, Job
-from runner import machine
 from runner.job import run_job
-from runner.program import add_outputs, add_places, check_least, check_outputs, check_places, picture, write
+from runner.program import (
+    Bar,
+    Chart,
+    add_outputs,
+    add_places,
+    by_round,
+    check_least,
+    check_outputs,
+    check_places,
+    head,
+    over,
+    place_of,
+    publish,
+)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -34,7 +44,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", choices=sorted(MODELS), default="mlp")
     parser.add_argument("--leaves", type=int, default=1, help="per rank and step")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--check", type=float, metavar="RATIO", help="status 1 when that of micro_batches is above it")
+    parser.add_argument("--check", type=float, default=0.0, metavar="RATIO", help="status 1 above this ratio")
     add_outputs(parser, "rows, settings and machine as JSON", "a bar per mode")
     options = parser.parse_args(arguments)
     check_places(parser, options)
@@ -56,11 +66,10 @@ class Row:
 
 def rows_of(reports: Sequence[dict[str, Any]]) -> list[Row]:
     """One row per mode, in their order. A step takes as long as on its slowest rank."""
-    modes = reports[0]["seconds"]
-    slowest = {mode: [max(of) for of in zip(*(own["seconds"][mode] for own in reports), strict=True)] for mode in modes}
+    slowest = by_round(reports, "seconds", max)
     rows = []
     for mode, seconds in slowest.items():
-        ratios = [mine / base for mine, base in zip(seconds, slowest[RANK_ORDER], strict=True)]
+        ratios = over(seconds, slowest[RANK_ORDER])
         low, *_, high = quantiles(ratios, n=10)
         rows.append(Row(mode, median(seconds), median(ratios), low, high))
     return rows
@@ -75,45 +84,26 @@ def text_of(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def draw(result: dict[str, Any], path: Path) -> None:
-    """Writes the PNG."""
-    rows = result["rows"][::-1]
-    with picture(path, figsize=(7.5, 2.2)) as (_, axes):
-        axes.barh([row["mode"] for row in rows], [1e3 * row["step"] for row in rows], color="#1f4e8c")
-        axes.set_xlabel("step, ms (median)")
-        axes.set_title(result["title"], loc="left", fontsize=9)
-
-
 def main() -> int:
     """The exit status."""
     options = parse()
     job = Job(options.backend, options.model, options.leaves, options.rounds)
-    facts = machine.describe()
+    title = (
+        f"{options.model}, {options.ranks} ranks over {options.backend}, {place_of(options)}, "
+        f"{options.leaves} leaves per rank, {options.rounds} rounds"
+    )
+    facts = head(title)
     try:
         reports = run_job("leaves_rank", asdict(job), options.ranks, options.hosts, options.rate)
     except (RuntimeError, ValueError) as problem:
         print(f"leaves: {problem}", file=sys.stderr)
         return 1
     rows = rows_of(reports)
-    link = f"{options.hosts} hosts at {options.rate:g} Gb/s" if options.hosts > 1 else "one host"
-    title = (
-        f"{options.model}, {reports[0]['parameters'] / 1e6:.1f} M parameters, {options.ranks} ranks over "
-        f"{options.backend}, {link}, {options.leaves} leaves per rank"
-    )
-    print(f"{title}, {options.rounds} rounds")
-    print(machine.sentence(facts))
+    print(f"{reports[0]['parameters'] / 1e6:.1f} M parameters")
     print(text_of(rows))
-    result = {
-        "command": shlex.join(["python", *sys.argv]),
-        "title": title,
-        "machine": facts,
-        "job": asdict(job),
-        "rows": [asdict(row) for row in rows],
-    }
-    write(options, result)
-    if options.plot:
-        draw(result, options.plot)
-    return int(options.check is not None and rows[-1].ratio > options.check)
+    bars = [Bar("rank order / micro_batches", 1 / rows[-1].ratio, 1 / options.check)] if options.check else []
+    chart = Chart({row.mode: 1e3 * row.step for row in rows}, "ms a step")
+    return publish(options, title, facts, [asdict(row) for row in rows], bars, chart)
 
 
 if __name__ == "__main__":

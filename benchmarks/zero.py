@@ -18,12 +18,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
 
 from runner.job import run_job
-from runner.program import Bar, Chart, add_outputs, add_places, check_least, check_outputs, check_places, head, publish
+from runner.program import (
+    Bar,
+    Chart,
+    add_outputs,
+    add_places,
+    by_round,
+    check_least,
+    check_outputs,
+    check_places,
+    head,
+    over,
+    place_of,
+    publish,
+)
 from sharding.stages import PREFETCH_OFF, RIVALS, in_forward, ours
 
 LEAST = {1: 1.5, 3: 2.0}  # stage -> bar; that of stage 1 is for one host: on a slow link both wait for the same bytes
@@ -51,27 +62,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-Choice = Callable[[Sequence[float]], float]
-
-
-def by_round(reports: Sequence[dict[str, Any]], key: str, choice: Choice) -> dict[str, list[float]]:
-    """By training and round, the number of one of the ranks."""
-    of_ranks = [own[key] for own in reports]
-    return {name: list(map(choice, zip(*(own[name] for own in of_ranks), strict=True))) for name in of_ranks[0]}
-
-
-def over(times: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Ratios, by round."""
-    return [time / other for time, other in zip(times, others, strict=True)]
-
-
 def main() -> int:
     """The exit status."""
     options = parse()
     names = ("stages", "rounds", "layers", "width", "rows")
     job = {"backend": "ringdp", **{name: getattr(options, name) for name in names}}
-    link = f"{options.hosts} hosts at {options.rate:g} Gb/s" if options.hosts > 1 else "one host"
-    title = f"{options.layers} layers of {options.width} x {options.width}, {options.ranks} ranks, {link}"
+    title = f"{options.layers} layers of {options.width} x {options.width}, {options.ranks} ranks, {place_of(options)}"
     facts = head(title)
     try:
         reports = run_job("sharding.training_rank", job, options.ranks, options.hosts, options.rate)

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +22,11 @@ def add_places(parser: argparse.ArgumentParser, ranks: int = 2) -> None:
     parser.add_argument("--ranks", type=int, default=ranks)
     parser.add_argument("--hosts", type=int, default=1, help="namespaces; more than 1 needs root")
     parser.add_argument("--rate", type=float, default=1.0, help="Gb/s of each host's link")
+
+
+def place_of(found: argparse.Namespace) -> str:
+    """Where the ranks are, for a title."""
+    return f"{found.hosts} hosts at {found.rate:g} Gb/s" if found.hosts > 1 else "one host"
 
 
 def check_places(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
@@ -60,6 +65,19 @@ def check_outputs(parser: argparse.ArgumentParser, found: argparse.Namespace) ->
             parser.error(f"--{name} {path}: there is no folder {path.parent}")
     if found.plot and not importlib.util.find_spec("matplotlib"):
         parser.error("--plot needs matplotlib (pip install -r benchmarks/requirements.txt)")
+
+
+def by_round(
+    reports: Sequence[dict[str, Any]], key: str, choice: Callable[[Sequence[float]], float]
+) -> dict[str, list[float]]:
+    """By training and round, the number of one of the ranks."""
+    of_ranks = [own[key] for own in reports]
+    return {name: list(map(choice, zip(*(own[name] for own in of_ranks), strict=True))) for name in of_ranks[0]}
+
+
+def over(times: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Ratios, by round."""
+    return [time / other for time, other in zip(times, others, strict=True)]
 
 
 @dataclass(frozen=True)
