@@ -109,13 +109,15 @@ Backend::WorkPtr Backend::run(Call call) {
     request.buffers = std::move(call.buffers);
     request.deadline = Deadline::after(timeout_of(call.timeout));
     request.digests = std::move(call.digests);
-    request.asynchronous = call.asynchronous || call.memory.is_on_device();
+    const bool asynchronous = call.asynchronous || call.memory.is_on_device();
+    request.asynchronous = asynchronous;
     const auto order = call.memory.order();
     Ends ends = ends_of(call.type, call.title, call.inputs, std::move(call.result), call.memory);
     request.ready = std::move(ends.ready);
     request.ending = std::move(ends.ending);
     const auto op = group_->submit(std::move(request));
     ends.work->attach(group_, op, op->desc().seq);
+    if (asynchronous) ends.work->end_event();
     return remember(ends.work);
   });
 }
@@ -233,6 +235,7 @@ Backend::WorkPtr Backend::message(c10d::OpType type, const char* title, const Te
     request.ready = std::move(ends.ready);
     request.ending = std::move(ends.ending);
     ends.work->attach(group_, sends ? group_->send(std::move(request)) : group_->recv(std::move(request)), 0);
+    ends.work->end_event();
     return remember(ends.work);
   });
 }

@@ -2,6 +2,7 @@
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <atomic>
@@ -85,9 +86,18 @@ void Work::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pend
   sequence_ = sequence;
 }
 
-// A caller may stop the profiler as soon as wait() has returned, so its event ends before.
+void Work::end_event() {
+  std::function<void()> end;
+  {
+    const std::lock_guard lock(event_mutex_);
+    end.swap(recordFunctionEndCallback_);
+  }
+  if (end) end();
+}
+
 void Work::before_done(std::exception_ptr error) {
   keep_.clear();  // the memory is free when wait() returns
+  end_event();
   finish(to_torch(std::move(error)));
 }
 
@@ -111,6 +121,7 @@ bool Work::isSuccess() const { return pending_->done() && !pending_->error(); }
 std::exception_ptr Work::exception() const { return pending_->done() ? to_torch(pending_->error()) : nullptr; }
 
 bool Work::wait(std::chrono::milliseconds timeout) {
+  const auto leaves_nothing_open = c10::make_scope_exit([this] { end_event(); });  // also if it throws
   return guarded([&] {
     const bool own_limit = timeout != kNoTimeout;
     const Deadline limit = own_limit ? Deadline::after(timeout) : Deadline::never();

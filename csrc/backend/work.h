@@ -26,6 +26,9 @@ class Work : public c10d::Work {
   // stands for. `sequence`: of a collective, else 0.
   void follow(comm::Ending& ending);
   virtual void attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence);
+  // Ends the profiler's event, if it has not ended. A profiler that is stopped frees its events, so they must end on
+  // the thread that has made the call, before it goes on: when an asynchronous one is submitted, else in wait().
+  void end_event();
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -42,7 +45,7 @@ class Work : public c10d::Work {
   float getDuration() const override;  // milliseconds
 
  protected:
-  virtual void before_done(std::exception_ptr error);  // driver thread; ends the profiler's event
+  virtual void before_done(std::exception_ptr error);  // driver thread
   const Result& value() const { return result_; }
   comm::Group& group() const { return *group_; }
   const comm::Pending& pending() const { return *pending_; }
@@ -58,6 +61,7 @@ class Work : public c10d::Work {
   std::shared_ptr<comm::Pending> pending_;
   uint64_t sequence_ = 0;
 
+  std::mutex event_mutex_;   // guards recordFunctionEndCallback_ until finish()
   std::mutex future_mutex_;  // guards the next two
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   bool finished_ = false;

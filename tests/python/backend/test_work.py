@@ -297,6 +297,28 @@ def test_the_profiler_sees_every_collective() -> None:
     assert events["ringdp:all_reduce"].cpu_time_total > 0
 
 
+@on_ranks(2, [2.0] * 20)
+def test_a_profiler_may_be_stopped_while_work_is_under_way() -> list[float]:
+    """Of collectives and messages; rank 1 begins when rank 0's profiler is gone, and its events with it."""
+    found = []
+    for _ in range(20):
+        numbers, other = torch.ones(50_000), torch.ones(50_000)
+        works, events = [], None
+        if HERE.rank == 0:
+            with profile(activities=[ProfilerActivity.CPU]) as result:
+                works = [dist.all_reduce(numbers, async_op=True), dist.isend(other, 1), dist.irecv(other.clone(), 1)]
+            events = {event.key for event in result.key_averages()}
+            assert {"ringdp:all_reduce", "ringdp:send", "ringdp:recv"} <= events
+            del result
+        dist.send(torch.ones(1), 1 - HERE.rank, tag=7) if HERE.rank == 0 else dist.recv(torch.ones(1), 0, tag=7)
+        if HERE.rank == 1:
+            works = [dist.all_reduce(numbers, async_op=True), dist.irecv(other, 0), dist.isend(other.clone(), 0)]
+        for work in works:
+            work.wait()
+        found.append(float(numbers[0]))
+    return found
+
+
 @on_ranks(2, 2.0)
 def test_collectives_work_without_a_profiler() -> float:
     """Nothing is recorded for nobody."""
