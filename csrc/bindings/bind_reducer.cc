@@ -169,6 +169,7 @@ void bind_reducer(py::module_& m) {
       .def("expect_leaves", &Reducer::expect_leaves, no_gil, py::arg("group").none(true), py::arg("leaves"),
            py::arg("tree_divisor"))
       .def("begin_leaf", &Reducer::begin_leaf, no_gil, py::arg("leaf"))
+      .def("share_gradients_of_leaf", &Reducer::share_gradients_of_leaf, no_gil)
       .def("add_leaf", &Reducer::add_leaf, no_gil)
       .def("abandon_leaf", &Reducer::abandon_leaf, no_gil)
       .def("send_leaves", &Reducer::send_leaves, no_gil)

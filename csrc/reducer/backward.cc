@@ -45,19 +45,19 @@ void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
   if (drift_) drift_->begin(buckets_.size());
   timeline_.begin_backward(now_ns(), buckets_.size());
   record(trace::Kind::kBackward, timeline_.backward);
-  start_shared_allocation();
+  start_shared_allocation(*group_);
   if (searches()) search_unused(outputs);
 }
 
 // Gradients that are reduced in place should lie in shared memory.
-void Reducer::start_shared_allocation() {
+void Reducer::start_shared_allocation(c10d::ProcessGroup& group) {
   std::vector<size_t> sizes;
   for (const Bucket& bucket : buckets_) {
     const size_t bytes = bucket.elements * bucket.options.dtype().itemsize();
-    const bool large = bucket.in_place && !bucket.sparse && bytes >= backend::kSmallestInScope;
+    const bool large = bucket.is_one_gradient() && bytes >= backend::kSmallestInScope;
     if (large && std::count(sizes.begin(), sizes.end(), bytes) == 0) sizes.push_back(bytes);
   }
-  shared_allocation_ = share_gradients_of(*group_, parameters_[0].device(), std::move(sizes));
+  shared_allocation_ = share_gradients_of(group, parameters_[0].device(), std::move(sizes));
 }
 
 void Reducer::search_unused(const std::vector<at::Tensor>& outputs) {
@@ -75,7 +75,7 @@ void Reducer::search_unused(const std::vector<at::Tensor>& outputs) {
 void Reducer::autograd_hook(size_t index, const at::Tensor& arrived) {
   const std::lock_guard lock(mutex_);
   const c10::AutoGradMode no_grad(false);
-  if (options_.micro_batches > 0) return arrived_in_leaf(index);
+  if (options_.micro_batches > 0) return arrived_in_leaf(index, arrived);
   if (tracks_usage() && parameters_[index].grad().defined()) usage_.mark(index);
   if (!expecting_) return unaveraged_.add(index, parameters_[index]);
   refuse_distributed_autograd();

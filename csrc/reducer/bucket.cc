@@ -69,16 +69,22 @@ void clear_padding(const at::Tensor& flat, const Bucket& bucket) {
   }
 }
 
-bool take_in_place(Bucket& bucket, const at::Tensor& arrived) {
+at::Tensor memory_of_gradient(const Bucket& bucket, const at::Tensor& arrived) {
   const at::Tensor& gradient = bucket.parameters[0].grad();
   const at::Tensor& parameter = bucket.parameters[0];
-  if (bucket.padded != bucket.elements || gradient.dtype() != bucket.options.dtype()) return false;
+  if (!bucket.is_one_gradient() || gradient.dtype() != bucket.options.dtype()) return {};
   const bool dense = parameter.is_non_overlapping_and_dense();
   const bool as_expected = dense ? gradient.strides() == parameter.strides() : gradient.is_contiguous();
-  if (!as_expected || gradient.requires_grad() || gradient.is_conj() || gradient.is_neg()) return false;
-  if (gradient.storage().use_count() > 1 + held_by_autograd(arrived, gradient)) return false;
-  bucket.memory = gradient.as_strided({bucket.elements}, {1});
-  bucket.views = {gradient};
+  if (!as_expected || gradient.requires_grad() || gradient.is_conj() || gradient.is_neg()) return {};
+  if (gradient.storage().use_count() > 1 + held_by_autograd(arrived, gradient)) return {};
+  return gradient.as_strided({bucket.elements}, {1});
+}
+
+bool take_in_place(Bucket& bucket, const at::Tensor& arrived) {
+  const at::Tensor memory = memory_of_gradient(bucket, arrived);
+  if (!memory.defined()) return false;
+  bucket.memory = memory;
+  bucket.views = {bucket.parameters[0].grad()};
   return true;
 }
 

@@ -40,6 +40,10 @@ struct Bucket {
   std::vector<size_t> uncopied;  // positions to be copied when the bucket is complete (batched_grad_copy)
 
   bool keeps_memory() const { return !in_place && !sharded && !of_leaves; }  // between steps
+  // Whether the memory of its only gradient can be that of the bucket.
+  bool is_one_gradient() const {
+    return indices.size() == 1 && (in_place || of_leaves) && !sparse && padded == elements;
+  }
 };
 
 struct BucketShape {
@@ -61,9 +65,12 @@ void allocate(Bucket& bucket, c10d::ProcessGroup& group, bool together);
 // Zeros between and after the gradients in a flat tensor of that bucket.
 void clear_padding(const at::Tensor& flat, const Bucket& bucket);
 
-// Makes the .grad of a dense in_place bucket its memory, and returns whether it did: the .grad must have the layout of
-// the view, need no padding, and share its memory with nothing else. `arrived` is the tensor that autograd gave to the
-// hook, which may share that memory; may be undefined.
+// The memory of the .grad of a bucket with is_one_gradient(), as a flat tensor of the bucket; undefined if the .grad
+// has another layout than the view or shares its memory with something else. `arrived` is the tensor that autograd gave
+// to the hook, which may share that memory; may be undefined.
+at::Tensor memory_of_gradient(const Bucket& bucket, const at::Tensor& arrived);
+
+// Makes the .grad of a dense in_place bucket its memory, and returns whether it did.
 bool take_in_place(Bucket& bucket, const at::Tensor& arrived);
 
 // Makes views point into the memory again if the user has assigned `.grad.data`.

@@ -2,7 +2,8 @@
 // every number of ranks, whoever computes which leaf.
 //
 // A rank adds its leaves up to their roots as they come, per bucket, and holds one flat tensor per root: in the
-// gradients' type for a root of one leaf, in float32 for a sum of 16-bit gradients. In the end the roots of all ranks
+// gradients' type for a root of one leaf, in float32 for a sum of 16-bit gradients. The only gradient of a bucket is
+// not copied into such a tensor, it becomes one, if nothing else has it. In the end the roots of all ranks
 // are added up (root_exchange.h). Works over any c10d group. Not thread-safe: the reducer's lock is held.
 //
 // Where the ranks' leaves are expected to be those of the step before, a rank sends the roots of a bucket during its
@@ -51,7 +52,11 @@ class LeafSums {
   // A leaf begins. Returns whether it is the last one that is expected of this rank. If so, complete() takes the .grad
   // of a bucket whose gradients have all arrived, and sends the bucket once all buckets before it are sent.
   bool begin(int leaf);
-  void complete(size_t bucket);
+  // `arrived`: see memory_of_gradient().
+  void complete(size_t bucket, const at::Tensor& arrived);
+  bool sends() const { return sends_; }  // the leaf that has begun is that one
+  // In which it is sent; null if nothing is expected.
+  c10d::ProcessGroup* group_of_expected() const { return group_.get(); }
   bool has_taken(size_t bucket) const { return ahead_[bucket].has_value(); }
   bool left_alone(size_t parameter, const at::Tensor& gradient) const;  // since complete() has taken it
   // The leaf has ended: takes the .grad of the other parameters, too. An absent gradient stays absent: it changes no
@@ -77,8 +82,9 @@ class LeafSums {
 
   at::Tensor stand_in(size_t parameter) const { return stand_ins_.empty() ? at::Tensor() : stand_ins_[parameter]; }
   at::Tensor memory(int64_t elements, const at::TensorOptions& options) const;
-  at::Tensor take(const Bucket& bucket);
-  Sums with_leaf(const Sums& held, const Bucket& bucket, bool in_place);
+  at::Tensor take(const Bucket& bucket, const at::Tensor& arrived);
+  at::Tensor take_memory(const Bucket& bucket, const at::Tensor& arrived);
+  Sums with_leaf(const Sums& held, const Bucket& bucket, const at::Tensor& arrived, bool in_place);
   void send_ahead(size_t bucket, Sums sums);
   void send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPtr allotment, std::optional<double> ahead);
   void send_complete();

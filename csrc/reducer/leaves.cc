@@ -35,7 +35,12 @@ void Reducer::begin_leaf_times() {
   timeline_.forward = timeline_.backward;
 }
 
-void Reducer::arrived_in_leaf(size_t index) {
+void Reducer::share_gradients_of_leaf() {
+  const std::lock_guard lock(mutex_);
+  if (leaf_sums_.sends()) start_shared_allocation(*leaf_sums_.group_of_expected());
+}
+
+void Reducer::arrived_in_leaf(size_t index, const at::Tensor& arrived) {
   if (in_leaf_.empty()) return unaveraged_.add(index, parameters_[index]);  // no leaf has begun
   const at::Tensor& gradient = parameters_[index].grad();
   if (in_leaf_[index]) {
@@ -47,12 +52,13 @@ void Reducer::arrived_in_leaf(size_t index) {
   const size_t number = places_[index].bucket;
   if (--buckets_[number].pending > 0) return;
   if (leaf_times_begun_) mark(timeline_.buckets[number].ready, trace::Kind::kReady, now_ns(), static_cast<int>(number));
-  for_bucket(number, [&] { leaf_sums_.complete(number); });
+  for_bucket(number, [&] { leaf_sums_.complete(number, arrived); });
 }
 
 void Reducer::add_leaf() {
   const std::lock_guard lock(mutex_);
   const c10::AutoGradMode no_grad(false);
+  shared_allocation_.reset();
   check_laid_out();
   if (in_leaf_.empty()) {
     refuse("DistributedDataParallel: gradients were dropped inside ringdp.leaf: call abandon_backward() after it");
@@ -78,6 +84,7 @@ void Reducer::add_leaf() {
 
 void Reducer::abandon_leaf() {
   const std::lock_guard lock(mutex_);
+  shared_allocation_.reset();
   leaf_sums_.abandon();
   in_leaf_.clear();
   arrival_.clear();

@@ -273,9 +273,10 @@ std::vector<Reducer::BucketInfo> Reducer::buckets() const {
     info.device = parameter.device().str();
     const auto size = static_cast<int64_t>(bucket.options.dtype().itemsize());
     info.dtype = c10::toString(c10::typeMetaToScalarType(bucket.options.dtype()));
-    info.shared = !bucket.sparse && !bucket.of_leaves &&
-                  (offers_shared_memory(*group_, parameter.device()) ||
-                   (bucket.keeps_memory() && is_shared(*group_, bucket.memory)));
+    c10d::ProcessGroup* const group = bucket.of_leaves ? leaf_sums_.group_of_expected() : group_.get();
+    info.shared = !bucket.sparse && group != nullptr &&
+                  (offers_shared_memory(*group, parameter.device()) ||
+                   (bucket.keeps_memory() && is_shared(*group, bucket.memory)));
     const size_t lengths = std::accumulate(bucket.lengths.begin(), bucket.lengths.end(), size_t{0});
     if (!bucket.sparse) info.bytes = static_cast<int64_t>(lengths) * size;
     if (bucket.keeps_memory()) info.memory_bytes = bucket.padded * size;

@@ -126,6 +126,8 @@ class Reducer {
   void set_leaf_stand_ins(std::vector<at::Tensor> stand_ins);
   void expect_leaves(GroupPtr group, std::vector<std::vector<int>> leaves, double tree_divisor);
   void begin_leaf(int leaf);
+  // After a forward pass of the leaf: gradients that its backward pass makes should lie where sums are sent from.
+  void share_gradients_of_leaf();
   void add_leaf();
   void abandon_leaf();
   bool send_leaves();
@@ -200,9 +202,9 @@ class Reducer {
   void mark(int64_t& at, trace::Kind kind, int64_t time_ns, int bucket = -1);
 
   // backward.cc; the lock is held
-  void arrived_in_leaf(size_t index);
+  void arrived_in_leaf(size_t index, const at::Tensor& arrived);
   void begin_leaf_times();
-  void start_shared_allocation();
+  void start_shared_allocation(c10d::ProcessGroup& group);
   void search_unused(const std::vector<at::Tensor>& outputs);
   bool count_in_static_graph(size_t index);
   enum class Gradient { kFresh, kAsItIs };  // computed in this pass; or not, and .grad is taken as it is

@@ -157,6 +157,9 @@ class Reducer:
     def begin_leaf(self, leaf: int) -> None:
         """Before the forward pass of a micro-batch."""
 
+    def share_gradients_of_leaf(self) -> None:
+        """After it: gradients that the backward pass makes should lie where sums are sent from."""
+
     def add_leaf(self) -> None:
         """Takes every .grad as that of the micro-batch that has begun."""
 

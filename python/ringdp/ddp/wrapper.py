@@ -280,12 +280,18 @@ class DistributedDataParallel(Sharding, _Stock):
         self.reducer.leaf_steps.enter()
 
     @_disable_dynamo
+    def _share_gradients_of_leaf(self) -> None:
+        self.reducer.share_gradients_of_leaf()
+
+    @_disable_dynamo
     def _look_in_leaf(self) -> None:
         self.reducer.leaf_steps.look()
 
     def _post_forward(self, output: Any) -> Any:
         if self.sharded_model is not None:
             self.sharded_model.end_forward()
+        if self._modes.micro_batches is not None and torch.is_grad_enabled() and not self._delay_all_reduce_all_params:
+            self._share_gradients_of_leaf()
         return super()._post_forward(output)
 
     @contextmanager
