@@ -11,7 +11,7 @@ namespace ringdp {
 namespace {
 
 const char kTransports[] = "auto|shm|tcp";
-const char kAlgorithms[] = "auto|arena|direct|ring|hierarchy|tree|server";
+const char kAlgorithms[] = "auto|arena|direct|ring|hierarchy|tree|halving|server";
 const char kOrders[] = "rank|rotated|tree";
 const char kWires[] = "fp32|bf16|fp16|fp8|int8";  // in the order of WireType
 const char kChecks[] = "crc32c|off";

@@ -78,7 +78,7 @@ std::string to_text(const Thresholds& thresholds);
 std::optional<Thresholds> thresholds_from_text(const std::string& text);
 
 enum class TransportChoice { kAuto, kShm, kTcp };
-enum class AlgorithmChoice { kAuto, kArena, kDirect, kRing, kHierarchy, kTree, kServer };
+enum class AlgorithmChoice { kAuto, kArena, kDirect, kRing, kHierarchy, kTree, kHalving, kServer };
 enum class Order { kRank, kRotated, kTree };
 enum class Check { kCrc32c, kOff };
 

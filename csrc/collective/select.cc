@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "plan/catalog.h"
+#include "plan/halving.h"
 
 namespace ringdp::collective {
 namespace {
@@ -24,6 +25,12 @@ Choice forced(const Settings& settings, const Topology& topology) {
             ErrorKind::kInvalidArgument,
             "algorithm=hierarchy needs the ranks of every host to be contiguous and to share memory, which does "
             "not hold here: number them host by host and leave transport=auto, or use algorithm=auto");
+      }
+      break;
+    case AlgorithmChoice::kHalving:
+      if (!plan::can_halve(topology.world)) {
+        throw Error(ErrorKind::kInvalidArgument, "algorithm=halving needs 2, 4, 8, 16, ... ranks, and there are " +
+                                                     std::to_string(topology.world) + ": use algorithm=auto");
       }
       break;
     default:
@@ -51,8 +58,6 @@ int ranks_of_largest_host(const Topology& topology) {
 bool are_hosts_many(const Topology& topology) {
   return static_cast<int>(topology.hosts.size()) >= 2 * ranks_of_largest_host(topology);
 }
-
-Choice select_plan(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes);
 
 std::string up_to(int64_t bytes) { return "up to " + std::to_string(bytes) + " bytes"; }
 std::string beyond(int64_t bytes) { return "beyond " + std::to_string(bytes) + " bytes"; }
@@ -101,33 +106,46 @@ Choice select_arena(const Thresholds& limits, const Topology& topology) {
                                     " bytes, shared tensors in one pass beyond " + one_pass};
 }
 
-// A sum along the tree is taken where all raw values meet.
+Choice select_in_rank_order(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes) {
+  if (settings.algorithm != AlgorithmChoice::kAuto) return forced(settings, topology);
+  if (topology.one_arena || topology.world == 1) return select_arena(settings.thresholds, topology);
+  if (is_layered(topology)) return select_layered(settings.thresholds, topology, what, bytes);
+  return select_flat(settings.thresholds, topology, what, bytes);
+}
+
+// A sum along the tree is taken where the values of all ranks meet, or by halving where those are too many messages.
 Choice select_for_tree(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes) {
-  Settings in_rank_order = settings;
-  in_rank_order.order = Order::kRank;
-  Choice choice = select_plan(in_rank_order, topology, what, bytes);
+  Choice choice = select_in_rank_order(settings, topology, what, bytes);
+  choice.order = Order::kRank;
   if (topology.world == 1 || !plan::is_reduction(what)) return choice;
-  if (!plan::sums_at_owners(choice.algorithm)) {
+  if (!plan::sums_along_tree(choice.algorithm)) {
     if (settings.algorithm != AlgorithmChoice::kAuto) {
       throw Error(ErrorKind::kInvalidArgument,
                   "algorithm=" + get_field(settings, "algorithm") +
                       " cannot sum with order=tree, as it passes partial sums on in an order of its own: use "
                       "algorithm=auto or order=rank");
     }
-    choice.algorithm = AlgorithmChoice::kDirect;
+    const bool halves = choice.algorithm == AlgorithmChoice::kRing && what == plan::Collective::kAllReduce &&
+                        plan::can_halve(topology.world);
+    choice.algorithm = halves ? AlgorithmChoice::kHalving : AlgorithmChoice::kDirect;
   }
-  return {choice.algorithm, Order::kTree, "order=tree: where the values of all ranks meet, along a balanced tree"};
+  return {choice.algorithm, Order::kTree,
+          choice.algorithm == AlgorithmChoice::kHalving
+              ? "order=tree: halves go to the ranks at distances 1, 2, 4, ..., 2 log2 N messages"
+              : "order=tree: where the values of all ranks meet, along a balanced tree"};
 }
 
 Choice select_plan(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes) {
   if (settings.order == Order::kTree) return select_for_tree(settings, topology, what, bytes);
-  if (settings.algorithm != AlgorithmChoice::kAuto) return forced(settings, topology);
-  if (settings.order == Order::kRotated && topology.world > 1) {
+  if (settings.algorithm == AlgorithmChoice::kHalving && topology.world > 1) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "algorithm=halving cannot sum with order=" + get_field(settings, "order") +
+                    ", as it adds up along a balanced tree of ranks: use order=tree or algorithm=auto");
+  }
+  if (settings.algorithm == AlgorithmChoice::kAuto && settings.order == Order::kRotated && topology.world > 1) {
     return {AlgorithmChoice::kRing, Order::kRotated, "order=rotated is the ring's own"};
   }
-  if (topology.one_arena || topology.world == 1) return select_arena(settings.thresholds, topology);
-  if (is_layered(topology)) return select_layered(settings.thresholds, topology, what, bytes);
-  return select_flat(settings.thresholds, topology, what, bytes);
+  return select_in_rank_order(settings, topology, what, bytes);
 }
 
 // Plans other than direct would round partial sums, some at every hop.

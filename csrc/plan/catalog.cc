@@ -3,6 +3,7 @@
 #include "plan/arena.h"
 #include "plan/builder.h"
 #include "plan/direct.h"
+#include "plan/halving.h"
 #include "plan/hierarchy.h"
 #include "plan/ring.h"
 #include "plan/tree.h"
@@ -28,9 +29,9 @@ Plan local(const Problem& problem) {
 
 }  // namespace
 
-bool sums_at_owners(AlgorithmChoice algorithm) {
+bool sums_along_tree(AlgorithmChoice algorithm) {
   return algorithm == AlgorithmChoice::kArena || algorithm == AlgorithmChoice::kDirect ||
-         algorithm == AlgorithmChoice::kServer;
+         algorithm == AlgorithmChoice::kHalving || algorithm == AlgorithmChoice::kServer;
 }
 
 const char* name_of(AlgorithmChoice algorithm) {
@@ -47,6 +48,8 @@ const char* name_of(AlgorithmChoice algorithm) {
       return "hierarchy";
     case AlgorithmChoice::kTree:
       return "tree";
+    case AlgorithmChoice::kHalving:
+      return "halving";
     case AlgorithmChoice::kServer:
       return "server";
   }
@@ -70,7 +73,7 @@ Plan make_plan(AlgorithmChoice algorithm, Order order, const Problem& asked) {
   if (asked.world == 1) return local(asked);
   Problem problem = asked;
   problem.along_tree = order == Order::kTree;
-  if (problem.sums_along_tree() && !sums_at_owners(algorithm)) {
+  if (problem.sums_along_tree() && !sums_along_tree(algorithm)) {
     throw Error(ErrorKind::kInvalidArgument, std::string("algorithm=") + name_of(algorithm) +
                                                  " has no plan for order=tree: it passes partial sums on in an order "
                                                  "of its own; use algorithm=auto or order=rank");
@@ -84,6 +87,12 @@ Plan make_plan(AlgorithmChoice algorithm, Order order, const Problem& asked) {
                 std::string("algorithm=") + name_of(algorithm) + " has no plan for wire=" + name_of(problem.wire) +
                     ": only direct quantises each contribution once; use algorithm=direct or wire=fp32");
   }
+  if (algorithm == AlgorithmChoice::kHalving && is_reduction(problem.what)) {
+    require(order == Order::kTree, std::string("algorithm=halving has no plan for order=") + name_of(order) +
+                                       ": it sums along a balanced tree of ranks; use order=tree");
+    require(can_halve(problem.world), "algorithm=halving has no plan for world=" + std::to_string(problem.world) +
+                                          ", which is not a power of two: use algorithm=auto");
+  }
   switch (algorithm) {
     case AlgorithmChoice::kArena:
       return arena(problem);
@@ -95,6 +104,8 @@ Plan make_plan(AlgorithmChoice algorithm, Order order, const Problem& asked) {
       return hierarchy(problem);
     case AlgorithmChoice::kTree:
       return tree(problem);
+    case AlgorithmChoice::kHalving:
+      return halving(problem);
     case AlgorithmChoice::kServer:
       return server(problem);
     case AlgorithmChoice::kAuto:

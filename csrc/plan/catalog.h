@@ -9,8 +9,8 @@ namespace ringdp::plan {
 const char* name_of(AlgorithmChoice algorithm);
 const char* name_of(Order order);
 
-// Whether each element is summed by one rank from the raw values of all, so in any order: what order=tree needs.
-bool sums_at_owners(AlgorithmChoice algorithm);
+// Whether it can sum with order=tree: `halving`, and those in which one rank has the raw values of all.
+bool sums_along_tree(AlgorithmChoice algorithm);
 
 // InvalidArgument when the problem is malformed or the algorithm has no plan; the message names the value.
 // A world of one gets the plan "local", whatever the algorithm.

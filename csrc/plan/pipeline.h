@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -38,6 +39,7 @@ class Window {
 
   Slot take();
   void release_after(int index, After reader) { readers_[index] = {reader}; }
+  void release_after(int index, std::vector<After> readers) { readers_[index] = std::move(readers); }
 
  private:
   std::vector<int64_t> offsets_;

@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import replace
 
+import algorithms
 import leaves
 import pytest
 import torch
@@ -143,6 +144,25 @@ def test_the_bar_is_the_last_bucket_plus_a_tenth():
 def test_bad_input_of_the_ablation_is_refused():
     assert "--rounds is 0" in run("ablation.py", "--rounds", 0, status=2)
     assert "do not divide evenly" in run("ablation.py", "--ranks", 3, "--hosts", 2, status=2)
+
+
+# benchmarks/algorithms.py: from end to end on small tensors, and bad input.
+
+
+def test_algorithms_sum_by_turns_and_are_compared_with_the_first(tmp_path):
+    out = tmp_path / "r.json"
+    small = ("--ranks", 2, "--sizes", "4KiB,64KiB", "--rounds", 2)
+    said = run("algorithms.py", *small, "--algorithms", "all", "--json", out)
+    rows = read(out)["rows"]
+    names = list(algorithms.NAMES)
+    assert [(row["size"], row["algorithm"]) for row in rows] == [(s, n) for s in (4096, 65536) for n in names]
+    assert all(row["seconds"] > 0 for row in rows) and {row["ratio"] for row in rows[:: len(names)]} == {1}
+    assert "4 KiB  halving" in said
+
+
+def test_bad_input_of_the_algorithms_is_refused():
+    assert "'bubble' is none of direct, direct/tree" in run("algorithms.py", "--algorithms", "bubble", status=2)
+    assert "a power of two of ranks, not 3" in run("algorithms.py", "--ranks", 3, status=2)
 
 
 # benchmarks/leaves.py: its arithmetic.

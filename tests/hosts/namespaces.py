@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
 
-MAX_HOSTS = 8
+MAX_HOSTS = 16
 NETS = 2  # every host has eth0 and eth1, on separate switches
 _numbers = count()
 

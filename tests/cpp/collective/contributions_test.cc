@@ -127,19 +127,20 @@ std::vector<int64_t> elements_read(AlgorithmChoice algorithm, Order order, plan:
 TEST(Contributions, EveryPlanOfASumReadsEachAndComputesTheResultOnce) {
   using enum AlgorithmChoice;
   for (const auto what : {plan::Collective::kAllReduce, plan::Collective::kReduceScatter}) {
-    for (const auto algorithm : {kArena, kDirect, kRing, kTree, kServer, kHierarchy}) {
+    for (const auto algorithm : {kArena, kDirect, kRing, kTree, kServer, kHierarchy, kHalving}) {
       for (const auto order : {Order::kRank, Order::kRotated, Order::kTree}) {
-        if (order == Order::kTree && !plan::sums_at_owners(algorithm)) continue;
+        if (order == Order::kTree && !plan::sums_along_tree(algorithm)) continue;
         for (const auto dtype : {DType::kF32, DType::kBF16}) {
           for (const auto wire : {WireType::kFp32, WireType::kBf16}) {
             for (const std::vector<int>& hosts : {std::vector<int>{}, {0, 2}, {0, 1, 4}, {0, 1, 2, 3, 4}}) {
               if (algorithm == kHierarchy && hosts.empty()) continue;
+              if (algorithm == kHalving && (order != Order::kTree || !hosts.empty())) continue;
               if (wire != WireType::kFp32 && (algorithm != kDirect || order == Order::kTree)) continue;
               plan::Problem problem;
               problem.what = what;
               problem.dtype = dtype;
               problem.wire = wire;
-              problem.world = 5;
+              problem.world = algorithm == kHalving ? 8 : 5;
               problem.hosts = hosts;
               problem.count = 3001;
               problem.segment_bytes = 256;

@@ -69,8 +69,13 @@ TEST(Select, TheTreesOrderNeedsAllValuesInOnePlace) {
   settings.order = Order::kTree;
   EXPECT_EQ(select(settings, {4, true, {0}}).algorithm, AlgorithmChoice::kArena);
   EXPECT_EQ(select(settings, {4, false, {0, 2}}).algorithm, AlgorithmChoice::kDirect) << "else a hierarchy";
-  EXPECT_EQ(collective::select(settings, {64, false, {}}, Collective::kAllReduce, 1 << 30).algorithm,
-            AlgorithmChoice::kDirect);
+  const auto choice = [&](int world, Collective what, int64_t bytes) {
+    return collective::select(settings, {world, false, {}}, what, bytes).algorithm;
+  };
+  EXPECT_EQ(choice(64, Collective::kAllReduce, 1 << 30), AlgorithmChoice::kHalving) << "else a ring";
+  EXPECT_EQ(choice(64, Collective::kAllReduce, 8), AlgorithmChoice::kDirect);
+  EXPECT_EQ(choice(63, Collective::kAllReduce, 1 << 30), AlgorithmChoice::kDirect);
+  EXPECT_EQ(choice(64, Collective::kReduceScatter, 1 << 30), AlgorithmChoice::kDirect);
   EXPECT_EQ(select(settings, {4, true, {0}}).order, Order::kTree);
   const Choice moved = collective::select(settings, {64, false, {}}, Collective::kAllGather, 1 << 30);
   EXPECT_EQ(moved.algorithm, AlgorithmChoice::kRing);
@@ -85,6 +90,26 @@ TEST(Select, TheTreesOrderNeedsAllValuesInOnePlace) {
       EXPECT_NE(std::string(error.what()).find(named), std::string::npos) << error.what();
     }
   }
+}
+
+TEST(Select, HalvingIsForTheTreesOrderAndAPowerOfTwoOfRanks) {
+  Settings settings = forced("halving");
+  const auto refused = [&](int world, const std::string& named) {
+    try {
+      select(settings, {world, false, {}});
+      FAIL() << named;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find(named), std::string::npos) << error.what();
+    }
+  };
+  refused(4, "algorithm=halving cannot sum with order=rank");
+  settings.order = Order::kRotated;
+  refused(4, "algorithm=halving cannot sum with order=rotated");
+  settings.order = Order::kTree;
+  refused(6, "algorithm=halving needs 2, 4, 8, 16, ... ranks, and there are 6");
+  EXPECT_EQ(select(settings, {4, false, {}}).algorithm, AlgorithmChoice::kHalving);
+  EXPECT_EQ(select(settings, {4, false, {}}).order, Order::kTree);
 }
 
 // Hosts of equally many ranks.

@@ -62,12 +62,12 @@ TEST(Catalog, OnlyDirectSendsWireTypes) {
 }
 
 TEST(Catalog, NamesAreTheSettingsOwn) {
-  for (const char* name : {"auto", "arena", "direct", "ring", "hierarchy", "tree", "server"}) {
+  for (const char* name : {"auto", "arena", "direct", "ring", "hierarchy", "tree", "halving", "server"}) {
     Settings settings;
     set_field(settings, "algorithm", name);
     EXPECT_STREQ(name_of(settings.algorithm), name);
   }
-  for (const char* name : {"rank", "rotated"}) {
+  for (const char* name : {"rank", "rotated", "tree"}) {
     Settings settings;
     set_field(settings, "order", name);
     EXPECT_STREQ(name_of(settings.order), name);
@@ -164,6 +164,24 @@ TEST(Catalog, AlgorithmsWithAnOrderOfTheirOwnDoNotFollowTheTree) {
     broadcast.what = Collective::kBroadcast;
     EXPECT_NO_THROW(make_plan(algorithm, Order::kTree, broadcast));
   }
+}
+
+TEST(Catalog, HalvingNeedsThatOrderAndAPowerOfTwoOfRanks) {
+  const auto said = [](Order order, int world, Collective what = Collective::kAllReduce) -> std::string {
+    Problem problem = sound_sum();
+    problem.world = world;
+    problem.rank = 0;
+    problem.what = what;
+    try {
+      return make_plan(AlgorithmChoice::kHalving, order, problem).algorithm;
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(said(Order::kTree, 4), "halving");
+  EXPECT_NE(said(Order::kRank, 4).find("algorithm=halving has no plan for order=rank"), std::string::npos);
+  EXPECT_NE(said(Order::kTree, 6).find("algorithm=halving has no plan for world=6"), std::string::npos);
+  EXPECT_EQ(said(Order::kRank, 6, Collective::kBroadcast), "direct");
 }
 
 // 1 TiB over 4 ranks: counts beyond 32 bits, and still a plan that can be built and held.

@@ -7,6 +7,7 @@
 
 #include "collective/inspect.h"
 #include "long_tests.h"
+#include "plan/halving.h"
 #include "tensors.h"
 
 namespace ringdp::plan::testing {
@@ -76,6 +77,7 @@ inline void check_everything(AlgorithmChoice algorithm, Order order, Collective 
           c.order = order;
           c.seed = ++seed;
           if (is_for_long_runs(world, count, segment_bytes)) continue;
+          if (algorithm == AlgorithmChoice::kHalving && !can_halve(world)) continue;
           c.in_place = seed / 2 % 2 == 0;
           // From less than an element to less than a segment to plenty.
           c.link_bytes = count <= world + 1 ? 1 + seed % 7 : std::vector<size_t>{24, 64, 1 << 16}[seed % 3];

@@ -155,15 +155,19 @@ def test_bits_of_scaled_sums(world, place, calls):
     assert world.run(differences, calls, cells_of(place, [*FLOATS, *COMPLEX])) == [[]] * world.size
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize(
+    ("ranks", "settings"),
+    [(5, {"transport": "shm"}), (5, {"transport": "tcp"}), (4, {"algorithm": "halving"})],
+    ids=str,
+)
 @pytest.mark.parametrize(
     "calls", ["all_reduces", "reduces", "reduce_scatters", "coalesced", "divided", "premultiplied", "in_shared_memory"]
 )
-def test_bits_of_the_balanced_tree(world_of, transport, calls):
+def test_bits_of_the_balanced_tree(world_of, ranks, settings, calls):
     dtypes = [*FLOATS, *COMPLEX, *([] if calls in ("divided", "premultiplied") else [torch.int32])]
     cells = [(dtype, count) for dtype in dtypes for count in (5, 4099)]
-    world = world_of(5, transport=transport, order="tree")
-    assert world.run(differences, calls, [*cells, (torch.float32, LARGE)]) == [[]] * 5
+    world = world_of(ranks, order="tree", **settings)
+    assert world.run(differences, calls, [*cells, (torch.float32, LARGE)]) == [[]] * ranks
 
 
 @on_ranks(2, [6.0] * 4)
