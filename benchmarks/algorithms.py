@@ -66,6 +66,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     check_places(parser, options)
     check_least(parser, options, ranks=2, rounds=2)
+    if options.check and len(options.algorithms) < 2:
+        parser.error(f"--check compares with the first algorithm, and there is only {options.algorithms[0]}")
     if "halving" in options.algorithms and options.ranks & (options.ranks - 1):
         parser.error(f"halving needs a power of two of ranks, not {options.ranks}: leave it out of --algorithms")
     check_outputs(parser, options)

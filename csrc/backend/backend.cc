@@ -116,8 +116,8 @@ Backend::WorkPtr Backend::run(Call call) {
     request.ready = std::move(ends.ready);
     request.ending = std::move(ends.ending);
     const auto op = group_->submit(std::move(request));
-    ends.work->attach(group_, op, op->desc().seq);
     if (asynchronous) ends.work->end_event();
+    ends.work->attach(group_, op, op->desc().seq);
     return remember(ends.work);
   });
 }

@@ -233,7 +233,7 @@ Backend::WorkPtr Backend::reduce_sparse(const at::Tensor& tensor, const c10d::Al
   gathering.asyncOp = opts.asyncOp;
   Lists all_indices{indices};
   Tensors own_indices{own.indices()};
-  allgather(all_indices, own_indices, gathering);
+  end_event(*allgather(all_indices, own_indices, gathering));  // nobody waits for it
 
   Call call = make_call(c10d::OpType::_ALLREDUCE_SPARSE, "ringdp:all_reduce", Collective::kAllGather, {},
                         flat_result({tensor}), opts);

@@ -87,12 +87,14 @@ void Work::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pend
 }
 
 void Work::end_event() {
-  std::function<void()> end;
-  {
-    const std::lock_guard lock(event_mutex_);
-    end.swap(recordFunctionEndCallback_);
-  }
-  if (end) end();
+  const std::lock_guard lock(event_mutex_);
+  if (!recordFunctionEndCallback_) return;
+  recordFunctionEndCallback_();
+  recordFunctionEndCallback_ = nullptr;
+}
+
+void end_event(c10d::Work& work) {
+  if (auto* const own = dynamic_cast<Work*>(&work)) own->end_event();
 }
 
 void Work::before_done(std::exception_ptr error) {
@@ -188,7 +190,9 @@ Work::Result nested_result(const std::vector<std::vector<at::Tensor>>& lists) {
 }
 
 BatchWork::BatchWork(int rank, std::vector<WorkPtr> works)
-    : c10d::Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+    : c10d::Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {
+  for (const WorkPtr& work : works_) end_event(*work);
+}
 
 bool BatchWork::isCompleted() {
   for (const WorkPtr& work : works_) {

@@ -61,7 +61,7 @@ class Work : public c10d::Work {
   std::shared_ptr<comm::Pending> pending_;
   uint64_t sequence_ = 0;
 
-  std::mutex event_mutex_;   // guards recordFunctionEndCallback_ until finish()
+  std::mutex event_mutex_;   // guards recordFunctionEndCallback_, which is not written after before_done()
   std::mutex future_mutex_;  // guards the next two
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   bool finished_ = false;
@@ -71,7 +71,11 @@ class Work : public c10d::Work {
 Work::Result flat_result(const std::vector<at::Tensor>& tensors);
 Work::Result nested_result(const std::vector<std::vector<at::Tensor>>& lists);
 
+// Work::end_event(), if it is a Work of ringdp.
+void end_event(c10d::Work& work);
+
 // A c10d::Work that stands for several: coalesced forms, and all calls between startCoalescing and endCoalescing.
+// Ends the events of all: wait() may throw at the first one.
 //
 // Done when the last of `works` is; may be empty. Fails with the first error: wait() in the order of the calls, the
 // Future in the order of time.

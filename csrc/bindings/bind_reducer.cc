@@ -38,6 +38,7 @@ py::dict bucket_dict(const Reducer::BucketInfo& info) {
   d["dtype"] = info.dtype;
   d["device"] = info.device;
   d["sparse"] = info.sparse;
+  d["of_leaves"] = info.of_leaves;
   d["shared"] = info.shared;
   return d;
 }

@@ -113,6 +113,16 @@ Choice select_in_rank_order(const Settings& settings, const Topology& topology, 
   return select_flat(settings.thresholds, topology, what, bytes);
 }
 
+// Whether halving is possible, and as many exchanges as possible are within a host: the first ones, of the largest
+// parts.
+bool halves_stay_on_hosts(const Topology& topology) {
+  bool even = plan::can_halve(topology.world);
+  if (!is_layered(topology)) return even;
+  const int ranks = ranks_of_largest_host(topology);
+  for (const int first : topology.hosts) even &= first % ranks == 0;
+  return even && plan::can_halve(ranks);
+}
+
 // A sum along the tree is taken where the values of all ranks meet, or by halving where those are too many messages.
 Choice select_for_tree(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes) {
   Choice choice = select_in_rank_order(settings, topology, what, bytes);
@@ -125,14 +135,15 @@ Choice select_for_tree(const Settings& settings, const Topology& topology, plan:
                       " cannot sum with order=tree, as it passes partial sums on in an order of its own: use "
                       "algorithm=auto or order=rank");
     }
-    const bool halves = choice.algorithm == AlgorithmChoice::kRing && what == plan::Collective::kAllReduce &&
-                        plan::can_halve(topology.world);
+    const bool halves = what == plan::Collective::kAllReduce && bytes > settings.thresholds.direct_bytes &&
+                        halves_stay_on_hosts(topology);
     choice.algorithm = halves ? AlgorithmChoice::kHalving : AlgorithmChoice::kDirect;
   }
+  const bool halves = choice.algorithm == AlgorithmChoice::kHalving;
+  const std::string here = choice.why.substr(0, choice.why.find(':'));
   return {choice.algorithm, Order::kTree,
-          choice.algorithm == AlgorithmChoice::kHalving
-              ? "order=tree: halves go to the ranks at distances 1, 2, 4, ..., 2 log2 N messages"
-              : "order=tree: where the values of all ranks meet, along a balanced tree"};
+          here + ": along a balanced tree, " +
+              (halves ? "in halves of what is left at each level" : "where the values of all ranks meet")};
 }
 
 Choice select_plan(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes) {

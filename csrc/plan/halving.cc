@@ -150,7 +150,7 @@ class Halving {
   const Problem problem_;
   Builder builder_;
   const int levels_;
-  const int64_t elements_;  // of a chunk, whose smallest pieces are a quarter of a segment
+  const int64_t elements_;  // of a chunk; the smallest pieces of long ones are a quarter of a segment
   std::vector<Chunk> chunks_;
   const int64_t longest_;  // elements of a half of a chunk
   Window sums_;

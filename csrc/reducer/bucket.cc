@@ -77,6 +77,7 @@ at::Tensor memory_of_gradient(const Bucket& bucket, const at::Tensor& arrived) {
   const bool as_expected = dense ? gradient.strides() == parameter.strides() : gradient.is_contiguous();
   if (!as_expected || gradient.requires_grad() || gradient.is_conj() || gradient.is_neg()) return {};
   if (gradient.storage().use_count() > 1 + held_by_autograd(arrived, gradient)) return {};
+  if (!gradient.storage().resizable()) return {};  // memory of another library, which may have other users
   return gradient.as_strided({bucket.elements}, {1});
 }
 

@@ -56,9 +56,11 @@ bool LeafSums::begin(int leaf) {
   return sends_;
 }
 
-void LeafSums::complete(size_t bucket, const at::Tensor& arrived) {
-  if (!sends_ || ahead_[bucket] || buckets_[bucket].elements == 0) return;
-  ahead_[bucket] = with_leaf(held_[bucket], buckets_[bucket], arrived, /*in_place=*/false);
+void LeafSums::complete(size_t number, const at::Tensor& arrived, bool seen) {
+  const Bucket& bucket = buckets_[number];
+  if (!sends_ || ahead_[number] || bucket.elements == 0) return;
+  const at::Tensor taken = seen ? take_copy(bucket) : take(bucket, arrived);
+  ahead_[number] = with_leaf(held_[number], bucket, taken, /*in_place=*/false);
   send_complete();
 }
 
@@ -66,7 +68,8 @@ void LeafSums::add() {
   for (size_t number = 0; number < buckets_.size(); ++number) {
     if (ahead_[number] || buckets_[number].elements == 0) continue;
     // Memory that is being sent does not change, as links compute checksums of it.
-    ahead_[number] = with_leaf(held_[number], buckets_[number], /*arrived=*/{}, /*in_place=*/!sends_ && !was_sent());
+    const at::Tensor taken = take(buckets_[number], /*arrived=*/{});
+    ahead_[number] = with_leaf(held_[number], buckets_[number], taken, /*in_place=*/!sends_ && !was_sent());
     if (!sends_) held_[number] = *std::exchange(ahead_[number], std::nullopt);
     send_complete();
   }
@@ -133,6 +136,8 @@ at::Tensor LeafSums::memory(int64_t elements, const at::TensorOptions& options) 
 at::Tensor LeafSums::take_memory(const Bucket& bucket, const at::Tensor& arrived) {
   at::Tensor& gradient = bucket.parameters[0].mutable_grad();
   if (!bucket.is_one_gradient() || !gradient.defined() || gradient.use_count() > 1) return {};
+  const bool is_elsewhere = sends_ && gradient.nbytes() < backend::kSmallestInScope;  // not where sums are sent from
+  if (is_elsewhere) return {};
   check_fits(gradient, bucket.options, names_[bucket.indices[0]], /*widens=*/bucket.sharded);
   at::Tensor memory = memory_of_gradient(bucket, arrived);
   if (!memory.defined()) return {};
@@ -142,7 +147,11 @@ at::Tensor LeafSums::take_memory(const Bucket& bucket, const at::Tensor& arrived
 }
 
 at::Tensor LeafSums::take(const Bucket& bucket, const at::Tensor& arrived) {
-  if (at::Tensor memory = take_memory(bucket, arrived); memory.defined()) return memory;
+  const at::Tensor memory = take_memory(bucket, arrived);
+  return memory.defined() ? memory : take_copy(bucket);
+}
+
+at::Tensor LeafSums::take_copy(const Bucket& bucket) {
   const at::Tensor flat = memory(bucket.padded, bucket.options);
   clear_padding(flat, bucket);
   std::vector<at::Tensor> places = views_into(flat, bucket), views, gradients;
@@ -162,10 +171,9 @@ at::Tensor LeafSums::take(const Bucket& bucket, const at::Tensor& arrived) {
   return as_reals(flat);
 }
 
-// `held` with the gradients of the leaf, added up to root_. in_place: memory of a sum that is held may be overwritten;
-// otherwise the gradients' own memory receives the sum, if it is wide enough.
-LeafSums::Sums LeafSums::with_leaf(const Sums& held, const Bucket& bucket, const at::Tensor& arrived, bool in_place) {
-  const at::Tensor taken = take(bucket, arrived);
+// `held` with the gradients of the leaf, `taken`, added up to root_. in_place: memory of a sum that is held may be
+// overwritten; otherwise the gradients' own memory receives the sum, if it is wide enough.
+LeafSums::Sums LeafSums::with_leaf(const Sums& held, const Bucket& bucket, const at::Tensor& taken, bool in_place) {
   std::vector<LeafNode> nodes = {{leaf_, leaf_ + 1}};
   std::vector<at::Tensor> parts = {taken};
   Sums sums;

@@ -52,8 +52,8 @@ class LeafSums {
   // A leaf begins. Returns whether it is the last one that is expected of this rank. If so, complete() takes the .grad
   // of a bucket whose gradients have all arrived, and sends the bucket once all buckets before it are sent.
   bool begin(int leaf);
-  // `arrived`: see memory_of_gradient().
-  void complete(size_t bucket, const at::Tensor& arrived);
+  // `arrived`: see memory_of_gradient(). `seen`: by others, so that its memory must not change.
+  void complete(size_t number, const at::Tensor& arrived, bool seen);
   bool sends() const { return sends_; }  // the leaf that has begun is that one
   // In which it is sent; null if nothing is expected.
   c10d::ProcessGroup* group_of_expected() const { return group_.get(); }
@@ -84,7 +84,8 @@ class LeafSums {
   at::Tensor memory(int64_t elements, const at::TensorOptions& options) const;
   at::Tensor take(const Bucket& bucket, const at::Tensor& arrived);
   at::Tensor take_memory(const Bucket& bucket, const at::Tensor& arrived);
-  Sums with_leaf(const Sums& held, const Bucket& bucket, const at::Tensor& arrived, bool in_place);
+  at::Tensor take_copy(const Bucket& bucket);
+  Sums with_leaf(const Sums& held, const Bucket& bucket, const at::Tensor& taken, bool in_place);
   void send_ahead(size_t bucket, Sums sums);
   void send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPtr allotment, std::optional<double> ahead);
   void send_complete();

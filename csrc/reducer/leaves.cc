@@ -49,10 +49,11 @@ void Reducer::arrived_in_leaf(size_t index, const at::Tensor& arrived) {
   }
   in_leaf_[index].emplace(gradient.unsafeGetTensorImpl(), gradient.defined() ? gradient._version() : 0);
   arrival_.push_back(index);
+  if (arrival_.size() == parameters_.size()) shared_allocation_.reset();
   const size_t number = places_[index].bucket;
   if (--buckets_[number].pending > 0) return;
   if (leaf_times_begun_) mark(timeline_.buckets[number].ready, trace::Kind::kReady, now_ns(), static_cast<int>(number));
-  for_bucket(number, [&] { leaf_sums_.complete(number, arrived); });
+  for_bucket(number, [&] { leaf_sums_.complete(number, arrived, /*seen=*/hooks_.has_others(index)); });
 }
 
 void Reducer::add_leaf() {

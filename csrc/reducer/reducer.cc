@@ -270,6 +270,7 @@ std::vector<Reducer::BucketInfo> Reducer::buckets() const {
     BucketInfo info;
     info.indices = bucket.indices;
     info.sparse = bucket.sparse;
+    info.of_leaves = bucket.of_leaves;
     info.device = parameter.device().str();
     const auto size = static_cast<int64_t>(bucket.options.dtype().itemsize());
     info.dtype = c10::toString(c10::typeMetaToScalarType(bucket.options.dtype()));

@@ -160,7 +160,7 @@ class Reducer {
     int64_t bytes = 0;         // of its gradients
     int64_t memory_bytes = 0;  // of the memory that it keeps between steps, padding included
     std::string dtype, device;
-    bool sparse = false, shared = false;
+    bool sparse = false, of_leaves = false, shared = false;
   };
   std::vector<BucketInfo> buckets() const;
   Timeline timeline() const { return copy_of(timeline_); }

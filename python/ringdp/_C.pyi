@@ -292,7 +292,7 @@ class Reducer:
         """Removes the autograd hooks for good."""
 
     def buckets(self) -> list[dict[str, Any]]:
-        """In launch order: indices, bytes, memory_bytes, dtype, device, sparse, shared."""
+        """In launch order: indices, bytes, memory_bytes, dtype, device, sparse, of_leaves, shared."""
 
     def timeline(self) -> dict[str, Any]:
         """Of the latest step, in nanoseconds: forward, backward, computed, finished, buckets."""

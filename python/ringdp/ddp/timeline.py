@@ -112,7 +112,7 @@ class BucketPlan:
     """One bucket, in launch order.
 
     bytes: of its gradients. memory_bytes: of the memory that it keeps between steps, padding included; 0 for a bucket
-    of one gradient that is not a view: it is reduced in place.
+    of one gradient that is not a view: it is reduced in place. of_leaves: its memory is made for each micro-batch.
     """
 
     parameters: tuple[str, ...]
@@ -121,6 +121,7 @@ class BucketPlan:
     dtype: str
     device: str
     sparse: bool
+    of_leaves: bool
     shared: bool
 
     def __str__(self) -> str:
@@ -128,7 +129,10 @@ class BucketPlan:
         if len(self.parameters) > _SHOWN:
             names += f", ... ({len(self.parameters)} parameters)"
         memory = "shared memory" if self.shared else "ordinary memory"
-        place = "sparse" if self.sparse else memory if self.memory_bytes else f"in place, {memory}"
+        if self.of_leaves:
+            place = f"sums of micro-batches in {memory}"
+        else:
+            place = "sparse" if self.sparse else memory if self.memory_bytes else f"in place, {memory}"
         return f"{self.bytes:,} bytes of {self.dtype} on {self.device}, {place}: {names}"
 
 

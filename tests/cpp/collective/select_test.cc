@@ -64,11 +64,18 @@ TEST(Select, RotatedOrderMeansTheRing) {
   EXPECT_EQ(select(settings, {4, true, {0}}).order, Order::kRotated);
 }
 
-TEST(Select, TheTreesOrderNeedsAllValuesInOnePlace) {
+TEST(Select, TheTreesOrderIsThatOfArenaDirectAndHalving) {
   Settings settings;
   settings.order = Order::kTree;
   EXPECT_EQ(select(settings, {4, true, {0}}).algorithm, AlgorithmChoice::kArena);
-  EXPECT_EQ(select(settings, {4, false, {0, 2}}).algorithm, AlgorithmChoice::kDirect) << "else a hierarchy";
+  const auto layered = [&](std::vector<int> hosts, int world, int64_t bytes) {
+    return collective::select(settings, {world, false, std::move(hosts)}, Collective::kAllReduce, bytes).algorithm;
+  };
+  EXPECT_EQ(layered({0, 2}, 4, 1 << 30), AlgorithmChoice::kHalving) << "else a hierarchy";
+  EXPECT_EQ(layered({0, 2}, 4, 8), AlgorithmChoice::kDirect);
+  EXPECT_EQ(layered({0, 3}, 4, 1 << 30), AlgorithmChoice::kDirect);
+  EXPECT_EQ(layered({0, 3, 6, 9}, 12, 1 << 30), AlgorithmChoice::kDirect);
+  EXPECT_EQ(layered({0, 4, 6}, 8, 1 << 30), AlgorithmChoice::kDirect);
   const auto choice = [&](int world, Collective what, int64_t bytes) {
     return collective::select(settings, {world, false, {}}, what, bytes).algorithm;
   };

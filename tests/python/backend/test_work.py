@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from datetime import timedelta
@@ -316,6 +317,34 @@ def test_a_profiler_may_be_stopped_while_work_is_under_way() -> list[float]:
         for work in works:
             work.wait()
         found.append(float(numbers[0]))
+    return found
+
+
+@on_ranks(2, [1.0] * 10)
+def test_a_profiler_may_be_left_by_an_error_of_the_first_of_several() -> list[float]:
+    """Calls that are waited for one after the other: rank 0 gives the first one up."""
+    found = []
+    for _ in range(10):
+        ones, sums = torch.ones(2000), torch.zeros(1000)
+        works = []
+        with contextlib.suppress(dist.DistBackendError), profile(activities=[ProfilerActivity.CPU]) as result:
+            if HERE.rank == 0:
+                with dist._coalescing_manager(async_ops=True) as batch:
+                    dist.reduce_scatter_tensor(sums, ones)
+                    dist.reduce_scatter_tensor(torch.zeros(1000), ones)
+                works = batch.works
+                for work in works:
+                    work.wait(timedelta(milliseconds=20))
+        result.key_averages()
+        del result
+        dist.send(torch.ones(1), 1, tag=7) if HERE.rank == 0 else dist.recv(torch.ones(1), 0, tag=7)
+        if HERE.rank == 1:
+            with dist._coalescing_manager():
+                dist.reduce_scatter_tensor(sums, ones)
+                dist.reduce_scatter_tensor(torch.zeros(1000), ones)
+        for work in works:
+            work.wait()
+        found.append(float(sums[0]) / 2)
     return found
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+import numpy as np
 import pytest
 import ringdp
 import torch
+import torch.distributed as dist
 from leafy import allotment, state_hash
 from ranks import HERE
 from ringdp.ddp.wrapper import DistributedDataParallel
@@ -59,6 +62,7 @@ class Holder:
 
     def __init__(self, how: str, model: nn.Module) -> None:
         self.held: list[tuple[Tensor, Tensor]] = []
+        self.accumulators: list[Any] = []
         for parameter in model.parameters():
             if how == "hook of the tensor":
                 parameter.register_hook(self.keep)
@@ -66,6 +70,9 @@ class Holder:
                 parameter.register_post_accumulate_grad_hook(lambda p: self.keep(p.grad))
             elif how == "view after accumulation":
                 parameter.register_post_accumulate_grad_hook(lambda p: self.keep(p.grad[1:]))
+            elif how == "hook of the accumulator":
+                self.accumulators.append(parameter.view_as(parameter).grad_fn.next_functions[0][0])
+                self.accumulators[-1].register_hook(lambda _, outputs: self.keep(outputs[0]))
 
     def keep(self, gradient: Tensor) -> None:
         self.held.append((gradient, gradient.detach().clone()))
@@ -90,7 +97,12 @@ def train(how: str, leaves: int, dtype: str, arguments: dict[str, Any]) -> tuple
     return state_hash(ddp), len(holder.held), holder.is_unchanged()
 
 
-HOOKS = ("hook of the tensor", "gradient after accumulation", "view after accumulation")
+HOOKS = (
+    "hook of the tensor",
+    "hook of the accumulator",
+    "gradient after accumulation",
+    "view after accumulation",
+)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +113,55 @@ def test_what_a_program_holds_of_a_gradient_does_not_change(pair, how, overlap):
     """Two leaves per rank: the second one is added to the first one's memory."""
     for outcome in pair.run(train, how, 4, "float32", {"overlap": overlap}):
         assert outcome == (reference("float32", 4), 3 * 2 * STEPS, True)
+
+
+class Workspace(torch.autograd.Function):
+    """A product whose backward pass puts the weight's gradient into memory of numpy, if `is_reused` always the same."""
+
+    memory = np.empty((WIDTH, WIDTH), np.float32)
+    is_reused = False
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor) -> Tensor:
+        context.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = context.saved_tensors
+        np.matmul(gradient.T.numpy(), x.detach().numpy(), out=Workspace.memory)
+        found = torch.from_numpy(Workspace.memory)
+        return gradient @ weight, found if Workspace.is_reused else found.clone()
+
+
+class WithWorkspace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, WIDTH * WIDTH).view(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Workspace.apply(x, self.weight)
+
+
+def train_with_workspace(overlap: bool) -> str:
+    Workspace.is_reused = True
+    ddp = DistributedDataParallel(WithWorkspace(), micro_batches=4, overlap=overlap)
+    optimizer = optimizer_of(ddp)
+    for step in range(STEPS):
+        for leaf in allotment("buddy", 4, HERE.size)[HERE.rank]:
+            with ringdp.leaf(step, leaf):
+                loss_of(ddp, 0, step, leaf).backward()
+            Workspace.memory.fill(float("nan"))
+        optimizer.step()
+        optimizer.zero_grad()
+    return state_hash(ddp)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_gradient_in_memory_of_another_library_is_copied(pair, overlap):
+    module = WithWorkspace()
+    one_process(module, optimizer_of(module), loss_of, steps=STEPS, micro_batches=4)
+    assert pair.run(train_with_workspace, overlap) == [state_hash(module)] * 2
 
 
 @pytest.mark.parametrize(
@@ -133,6 +194,38 @@ def copies_and_traffic() -> tuple[list[set[bool]], int, float]:
         optimizer.zero_grad()
     copies = sum(event.count for event in profile.key_averages() if event.key == "aten::_foreach_copy_")
     return shared, copies, traffic / sum(parameter.nbytes for parameter in ddp.parameters())
+
+
+def traffic_of_other_tensors() -> list[bool]:
+    """On a rank: whether tensors of a gradient's size lie in the memory of the sums: one made during a backward pass,
+    after it in the leaf, after the leaf, and after a leaf that has failed.
+    """
+    ddp, optimizer = wrapped("float32", HERE.size)
+    made_inside: list[Tensor] = []
+    ddp.module[1].weight.register_post_accumulate_grad_hook(lambda p: made_inside.append(torch.ones(p.shape)))
+    for step in range(STEPS):
+        with contextlib.suppress(ZeroDivisionError), ringdp.leaf(step, HERE.rank):
+            loss_of(ddp, 0, step, HERE.rank)
+            raise ZeroDivisionError
+        after_failure = torch.ones(WIDTH, WIDTH)
+        with ringdp.leaf(step, HERE.rank):
+            loss_of(ddp, 0, step, HERE.rank).backward()
+            after_backward = torch.ones(WIDTH, WIDTH)
+        after_leaf = torch.ones(WIDTH, WIDTH)
+        optimizer.step()
+        optimizer.zero_grad()
+    places = []
+    for tensor in (made_inside[-1], after_backward, after_leaf, after_failure):
+        before = bytes_moved()
+        dist.all_reduce(tensor, group=ddp.reducer.leaf_steps._group)
+        places.append((bytes_moved() - before) / tensor.nbytes < 2.5)  # else it goes through slots
+    return places
+
+
+def test_only_what_a_backward_pass_makes_is_in_the_memory_of_the_sums(run_on_fresh_ranks):
+    world = run_on_fresh_ranks(2)
+    world.join()
+    assert world.run(traffic_of_other_tensors) == [[True, False, False, False]] * 2
 
 
 def test_a_gradient_is_made_in_shared_memory_and_not_copied(run_on_fresh_ranks):
