@@ -65,7 +65,8 @@ def test_a_clean_job_has_no_finding(examined):
 
 def test_faults_that_keep_a_job_running_are_all_named(examined):
     faults = ["same dropout", "loader sleeps", "partial layer", "noisy kernel"]
-    report = examined(faults, "stock", "ringdp", "--base-lr", "3e-4", "--base-batch", "2", "--steps", "20")
+    # So many steps that a pause of the other rank, on a busy machine, does not count for much.
+    report = examined(faults, "stock", "ringdp", "--base-lr", "3e-4", "--base-batch", "2", "--steps", "40")
     assert {"dropout", "straggler", "partial layer", "kernels", "learning rate"} <= checks(report)
     (slow,) = [finding for finding in report["findings"] if finding["check"] == "straggler"]
     assert (slow["ranks"], slow["numbers"]["where"]) == ([1], "in its data loader")
