@@ -61,6 +61,8 @@ void GradientHooks::remove() {
   hooks_.clear();
 }
 
+bool GradientHooks::has_others(size_t index) const { return hooks_[index].accumulator->post_hooks().size() > 1; }
+
 std::vector<size_t> GradientHooks::unreachable_from(const std::vector<at::Tensor>& outputs) const {
   const auto reached = nodes_behind(outputs);
   std::vector<size_t> indices;

@@ -24,7 +24,7 @@ class GradientHooks {
 
   void remove();  // idempotent
   // Whether other hooks see the gradient from autograd, too, before or after this one.
-  bool has_others(size_t index) const { return hooks_[index].accumulator->post_hooks().size() > 1; }
+  bool has_others(size_t index) const;
 
   // Parameters that a backward pass from these outputs does not reach, so that their hooks are not called.
   std::vector<size_t> unreachable_from(const std::vector<at::Tensor>& outputs) const;
