@@ -81,8 +81,8 @@ class Holder:
         return all(torch.equal(gradient.detach(), value) for gradient, value in self.held)
 
 
-def train(how: str, leaves: int, dtype: str, arguments: dict[str, Any]) -> tuple[str, int, bool]:
-    """On a rank: the hash, how many gradients the program holds, whether they are as they were."""
+def train(how: str, leaves: int, dtype: str, arguments: dict[str, Any]) -> tuple[str, list[float], bool]:
+    """On a rank: the hash, sums of the gradients that the program holds, whether they are as they were."""
     ddp, optimizer = wrapped(dtype, leaves, **arguments)
     holder = Holder(how, ddp.module)
     for step in range(STEPS):
@@ -94,7 +94,7 @@ def train(how: str, leaves: int, dtype: str, arguments: dict[str, Any]) -> tuple
                         holder.keep(parameter.grad)
         optimizer.step()
         optimizer.zero_grad()
-    return state_hash(ddp), len(holder.held), holder.is_unchanged()
+    return state_hash(ddp), [float(value.double().sum()) for _, value in holder.held], holder.is_unchanged()
 
 
 HOOKS = (
@@ -111,8 +111,10 @@ HOOKS = (
 )
 def test_what_a_program_holds_of_a_gradient_does_not_change(pair, how, overlap):
     """Two leaves per rank: the second one is added to the first one's memory."""
-    for outcome in pair.run(train, how, 4, "float32", {"overlap": overlap}):
-        assert outcome == (reference("float32", 4), 3 * 2 * STEPS, True)
+    found = pair.run(train, how, 4, "float32", {"overlap": overlap})
+    for bits, values, unchanged in found:
+        assert (bits, len(values), unchanged) == (reference("float32", 4), 3 * 2 * STEPS, True)
+    assert found == pair.run(train, how, 4, "float32", {"overlap": False})  # the leaf's own, not the sum
 
 
 class Workspace(torch.autograd.Function):
@@ -171,7 +173,7 @@ def test_a_gradient_in_memory_of_another_library_is_copied(pair, overlap):
 def test_sums_have_the_bits_of_one_process(world_of, dtype, stage):
     for ranks, leaves in ((2, 2), (2, 5), (3, 5)):
         outcomes = world_of(ranks).run(train, "nobody", leaves, dtype, {"zero_stage": stage})
-        assert outcomes == [(reference(dtype, leaves), 0, True)] * ranks
+        assert outcomes == [(reference(dtype, leaves), [], True)] * ranks
 
 
 def bytes_moved() -> int:
