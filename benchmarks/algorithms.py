@@ -31,6 +31,7 @@ from runner.program import (
     check_outputs,
     check_places,
     head,
+    names,
     over,
     place_of,
     publish,
@@ -41,11 +42,8 @@ NAMES = ("direct", "direct/tree", "ring", "tree", "halving", "server", "arena", 
 
 
 def algorithms(text: str) -> list[str]:
-    """A comma-separated choice."""
-    chosen = list(dict.fromkeys(NAMES if text == "all" else text.split(",")))
-    if unknown := [name for name in chosen if name not in NAMES]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(NAMES)}, all")
-    return chosen
+    """A comma-separated choice, each once."""
+    return list(dict.fromkeys(names(NAMES, text)))
 
 
 def settings_of(name: str) -> dict[str, str]:

@@ -32,20 +32,12 @@ from runner.coordinator import TeamLost
 from runner.hosts import Hosts
 from runner.native import DTYPES, MAX_RANKS
 from runner.peers import PEERS
-from runner.program import add_outputs, check_outputs, sizes, write
+from runner.program import add_outputs, check_outputs, names, sizes, write
 from runner.rounds import Length
 from runner.session import Session, Wishes
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = "4KiB,64KiB,1MiB,16MiB,64MiB"
-
-
-def names(known: tuple[str, ...], text: str) -> list[str]:
-    """A comma-separated choice of `known`, or all of it."""
-    chosen = list(known) if text == "all" else text.split(",")
-    if unknown := [name for name in chosen if name not in known]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}, all")
-    return chosen
 
 
 def ranks(text: str) -> list[int]:

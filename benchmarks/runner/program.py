@@ -51,6 +51,14 @@ def sizes(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def names(known: tuple[str, ...], text: str) -> list[str]:
+    """A comma-separated choice of `known`, or all of it."""
+    chosen = list(known) if text == "all" else text.split(",")
+    if unknown := [name for name in chosen if name not in known]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}, all")
+    return chosen
+
+
 def add_outputs(parser: argparse.ArgumentParser, what: str, picture: str) -> None:
     """The options --json and --plot."""
     parser.add_argument("--json", type=Path, metavar="FILE", help=f"write {what}")

@@ -234,8 +234,9 @@ Backend::WorkPtr Backend::message(c10d::OpType type, const char* title, const Te
     Ends ends = ends_of(type, title, tensors, flat_result(tensors), memory, source);
     request.ready = std::move(ends.ready);
     request.ending = std::move(ends.ending);
-    ends.work->attach(group_, sends ? group_->send(std::move(request)) : group_->recv(std::move(request)), 0);
+    const auto sent = sends ? group_->send(std::move(request)) : group_->recv(std::move(request));
     ends.work->end_event();
+    ends.work->attach(group_, sent, 0);
     return remember(ends.work);
   });
 }

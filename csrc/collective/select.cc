@@ -135,9 +135,9 @@ Choice select_for_tree(const Settings& settings, const Topology& topology, plan:
                       " cannot sum with order=tree, as it passes partial sums on in an order of its own: use "
                       "algorithm=auto or order=rank");
     }
-    const bool halves = what == plan::Collective::kAllReduce && bytes > settings.thresholds.direct_bytes &&
-                        halves_stay_on_hosts(topology);
-    choice.algorithm = halves ? AlgorithmChoice::kHalving : AlgorithmChoice::kDirect;
+    const bool is_large = what == plan::Collective::kAllReduce && bytes > settings.thresholds.direct_bytes;
+    choice.algorithm =
+        is_large && halves_stay_on_hosts(topology) ? AlgorithmChoice::kHalving : AlgorithmChoice::kDirect;
   }
   const bool halves = choice.algorithm == AlgorithmChoice::kHalving;
   const std::string here = choice.why.substr(0, choice.why.find(':'));

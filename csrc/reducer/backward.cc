@@ -53,9 +53,8 @@ void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
 void Reducer::start_shared_allocation(c10d::ProcessGroup& group) {
   std::vector<size_t> sizes;
   for (const Bucket& bucket : buckets_) {
-    const size_t bytes = bucket.elements * bucket.options.dtype().itemsize();
-    const bool large = bucket.is_one_gradient() && bytes >= backend::kSmallestInScope;
-    if (large && std::count(sizes.begin(), sizes.end(), bytes) == 0) sizes.push_back(bytes);
+    const bool is_new = std::count(sizes.begin(), sizes.end(), bucket.bytes()) == 0;
+    if (bucket.allocates_shared() && is_new) sizes.push_back(bucket.bytes());
   }
   shared_allocation_ = share_gradients_of(group, parameters_[0].device(), std::move(sizes));
 }

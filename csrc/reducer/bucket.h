@@ -44,6 +44,9 @@ struct Bucket {
   bool is_one_gradient() const {
     return indices.size() == 1 && (in_place || of_leaves) && !sparse && padded == elements;
   }
+  size_t bytes() const { return elements * options.dtype().itemsize(); }
+  // Whether share_gradients_of() can allocate that gradient.
+  bool allocates_shared() const { return is_one_gradient() && bytes() >= backend::kSmallestInScope; }
 };
 
 struct BucketShape {

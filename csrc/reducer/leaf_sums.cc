@@ -136,8 +136,7 @@ at::Tensor LeafSums::memory(int64_t elements, const at::TensorOptions& options) 
 at::Tensor LeafSums::take_memory(const Bucket& bucket, const at::Tensor& arrived) {
   at::Tensor& gradient = bucket.parameters[0].mutable_grad();
   if (!bucket.is_one_gradient() || !gradient.defined() || gradient.use_count() > 1) return {};
-  const bool is_elsewhere = sends_ && gradient.nbytes() < backend::kSmallestInScope;  // not where sums are sent from
-  if (is_elsewhere) return {};
+  if (sends_ && !bucket.allocates_shared()) return {};  // it does not lie where sums are sent from
   check_fits(gradient, bucket.options, names_[bucket.indices[0]], /*widens=*/bucket.sharded);
   at::Tensor memory = memory_of_gradient(bucket, arrived);
   if (!memory.defined()) return {};
