@@ -124,15 +124,21 @@ def in_one_process(name: str, micro_batches: int, dtype: str) -> State:
     return state_of(model.state_dict(), optimizer.state_dict())
 
 
+def wrapped(name: str, dtype: str, stage: int, **arguments: Any) -> DistributedDataParallel:
+    """Collective. One unit at stage 3 for the model that reads a weight of another module."""
+    units = [] if stage == 3 and name == "gpt" else None
+    return DistributedDataParallel(made(name, dtype), zero_stage=stage, units=units, **arguments)
+
+
 def on_this_rank(cell: LeafCell) -> State:
     """After some steps. Collective."""
-    ddp = DistributedDataParallel(
-        made(cell.model, cell.dtype),
+    ddp = wrapped(
+        cell.model,
+        cell.dtype,
+        cell.stage,
         process_group=group_of("gloo" if cell.path == "gloo" else "ringdp"),
         bucket_cap_mb=training.BUCKETS[cell.bucket],
         micro_batches=cell.micro_batches,
-        zero_stage=cell.stage,
-        units=[] if cell.stage == 3 and cell.model == "gpt" else None,  # it reads a weight of another module
     )
     optimizer = leafy.optimizer_of(ddp)
     mine = leafy.allotment(f"cell {cell.allotment}", cell.micro_batches, HERE.size)[HERE.rank]

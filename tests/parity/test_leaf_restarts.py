@@ -10,9 +10,8 @@ from pathlib import Path
 import leafy
 import pytest
 import ringdp
-from leaf_cells import AXES, final_state, loss_of, made, state_of
+from leaf_cells import AXES, final_state, loss_of, made, state_of, wrapped
 from ranks import HERE, group_of
-from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
 from torch import Tensor, nn
 
@@ -50,9 +49,7 @@ def rate_at(step: int) -> float:
 def run_part(folder: str, model: str, part: Part, allotment: str) -> tuple[str, str]:
     """On a rank: digests of values and, on rank 0, of the optimizer's state."""
     group = group_of("gloo" if part.path == "gloo" else "ringdp")
-    ddp = DistributedDataParallel(
-        made(model, "float32"), process_group=group, micro_batches=MICRO_BATCHES, zero_stage=part.stage
-    )
+    ddp = wrapped(model, "float32", part.stage, process_group=group, micro_batches=MICRO_BATCHES)
     optimizer = leafy.optimizer_of(ddp)
     first = 0
     if Path(folder).is_dir():
