@@ -9,7 +9,6 @@ import pytest
 from play import checks, only, records_by_rank
 from ringdp.tools.feed.hooks import unwatch, watch_everything
 from ringdp.tools.feed.judge import Report, judge, report_from, verdict
-from torch.optim import optimizer
 
 SCRIPT = Path(__file__).parents[2] / "cli" / "leaf_script.py"
 
@@ -23,8 +22,6 @@ def watched(how: str, fault: str, micro_batches: int) -> list[dict[str, Any]]:
     spec.loader.exec_module(script)
     rows: list[dict[str, Any]] = []
     watcher = watch_everything(rows.append, epochs=3)
-    hooks = optimizer._global_optimizer_pre_hooks
-    hooks.move_to_end(next(reversed(hooks)), last=False)  # as in a job, where no wrapper was made before
     try:
         script.train(how, fault, micro_batches)
     except RuntimeError as error:
