@@ -183,6 +183,8 @@ const std::vector<SettingRow>& setting_table() {
        "set by `ringdp audit` and `ringdp doctor`: what a rank writes down, and where"},
       {"", "RINGDP_JOB", "", "words",
        "set by commands that run a job (`-- COMMAND`): by it they find the processes that the job leaves"},
+      {"", "RINGDP_MEMBER", "", "member@host:port",
+       "set by `ringdp run --min-ranks`: the number of this process among those that come and go, and the job's store"},
       {"", "RINGDP_CUDA", "auto", "auto|on|off", "build time only: compile the CUDA part"},
       {"", "RINGDP_CUDA_ARCHS", "auto", "auto, all or numbers: 80;90",
        "build time only: for which devices; auto: those that are here, else 80"},

@@ -83,6 +83,24 @@ void bind_backend(py::module_& m) {
       [](const std::string& folder) { backend::guarded([&] { trace::write_dump(trace::recorder(), folder); }); },
       py::arg("folder"), no_gil);
   m.def(
+      "name_members",
+      [](int own, std::vector<int> members, std::string world) {
+        trace::recorder().name_members(own, std::move(members), std::move(world));
+      },
+      py::arg("own"), py::arg("members"), py::arg("world"));
+  m.def(
+      "note_world",
+      [](uint64_t epoch, int ranks, int64_t step, int64_t ns) {
+        trace::Event event;
+        event.kind = trace::Kind::kRegrouped;
+        event.seq = epoch;
+        event.peer = ranks;
+        event.bytes = step;
+        event.ns = ns;
+        trace::recorder().note(event);
+      },
+      py::arg("epoch"), py::arg("ranks"), py::arg("step"), py::arg("ns"));
+  m.def(
       "checksum",
       [](const at::Tensor& tensor) {
         TORCH_CHECK(tensor.is_cpu() && tensor.is_contiguous(), "checksum: the tensor must be contiguous, on the CPU");

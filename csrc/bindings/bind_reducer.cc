@@ -165,6 +165,7 @@ void bind_reducer(py::module_& m) {
       .def("assume_arrival", &Reducer::assume_arrival, no_gil)
       .def("reset", &Reducer::reset, no_gil)
       .def("set_group", &Reducer::set_group, no_gil)
+      .def("keep_layout", &Reducer::keep_layout, no_gil)
       .def("remove_hooks", &Reducer::remove_hooks, no_gil)
       .def("set_leaf_stand_ins", &Reducer::set_leaf_stand_ins, no_gil, py::arg("stand_ins"))
       .def("expect_leaves", &Reducer::expect_leaves, no_gil, py::arg("group").none(true), py::arg("leaves"),
@@ -175,10 +176,11 @@ void bind_reducer(py::module_& m) {
       .def("abandon_leaf", &Reducer::abandon_leaf, no_gil)
       .def("send_leaves", &Reducer::send_leaves, no_gil)
       .def("average_leaves", &Reducer::average_leaves, no_gil, py::arg("leaves"), py::arg("used"), py::arg("divisor"),
-           py::arg("as_sent"))
+           py::arg("as_sent"), py::arg("keep"))
       .def("changed_in_leaves", &Reducer::changed_in_leaves, no_gil)
       .def("drop_leaves", &Reducer::drop_leaves, no_gil)
       .def("used_in_leaves", &Reducer::used_in_leaves, no_gil)
+      .def("leaves", &Reducer::leaves, no_gil)
       .def("leaf_bytes", &Reducer::leaf_bytes, no_gil)
       .def("buckets", &bucket_dicts)
       .def("timeline", &timeline_dict)

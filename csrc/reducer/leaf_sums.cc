@@ -31,6 +31,20 @@ void LeafSums::set_group(GroupPtr group) {
   all_ = std::move(group);
 }
 
+void LeafSums::fit() {
+  for (size_t number = 0; number < held_.size(); ++number) {
+    const int64_t wanted = reals(buckets_[number]);
+    for (LeafSum& sum : held_[number]) {
+      const int64_t kept = std::min(wanted, sum.flat.numel());
+      if (sum.flat.numel() == wanted) continue;
+      const at::Tensor fitted = memory(wanted, sum.flat.options());
+      fitted.narrow(0, 0, kept).copy_(sum.flat.narrow(0, 0, kept));
+      fitted.narrow(0, kept, wanted - kept).zero_();
+      sum.flat = fitted;
+    }
+  }
+}
+
 void LeafSums::expect(GroupPtr group, std::vector<std::vector<int>> leaves, double tree_divisor) {
   running_.clear();  // works keep the memory that they use
   next_ = 0;
@@ -79,21 +93,29 @@ void LeafSums::add() {
   leaves_.push_back(leaf_);
   ahead_.clear();
   sends_ = false;
+  if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
 }
 
 void LeafSums::abandon() {
   spoiled_ |= sends_ && was_sent();
   used_ = used_before_;
   ahead_.clear();
+  failed_ = nullptr;
   sends_ = false;
 }
 
+// The leaf goes on where its group fails: without it, it would have to be computed again.
 void LeafSums::send_complete() {
-  if (!sends_) return;
+  if (!sends_ || failed_) return;
   for (; next_ < buckets_.size(); ++next_) {
     if (buckets_[next_].elements == 0) continue;
     if (!ahead_[next_]) return;
-    send_ahead(next_, *ahead_[next_]);
+    try {
+      send_ahead(next_, *ahead_[next_]);
+    } catch (...) {
+      failed_ = std::current_exception();
+      return;
+    }
   }
 }
 
@@ -103,8 +125,13 @@ void LeafSums::send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPt
                     std::optional<double> ahead) {
   running_.resize(buckets_.size());
   launched_(bucket);
-  running_[bucket] =
-      std::make_unique<RootExchange>(group, buckets_[bucket], std::move(allotment), flats_of(std::move(sums)), ahead);
+  try {
+    running_[bucket] =
+        std::make_unique<RootExchange>(group, buckets_[bucket], std::move(allotment), flats_of(std::move(sums)), ahead);
+  } catch (c10::DistBackendError& error) {
+    error.add_context(describe_(bucket));
+    throw;
+  }
 }
 
 bool LeafSums::send_rest() {
@@ -197,7 +224,7 @@ LeafSums::Sums LeafSums::with_leaf(const Sums& held, const Bucket& bucket, const
 }
 
 std::vector<at::Tensor> LeafSums::average(const std::vector<std::vector<int>>& leaves, double divisor, bool as_sent,
-                                          const OnBucket& done) {
+                                          bool keep, const OnBucket& done) {
   held_.resize(buckets_.size());
   AllotmentPtr allotment = expected_;
   if (!as_sent || !expected_) {
@@ -206,7 +233,7 @@ std::vector<at::Tensor> LeafSums::average(const std::vector<std::vector<int>>& l
   }
   running_.resize(buckets_.size());
   const auto start = [&](size_t number) {
-    Sums own = std::exchange(held_[number], {});
+    Sums own = keep ? held_[number] : std::exchange(held_[number], {});
     if (!running_[number]) send(number, std::move(own), all_, allotment, std::nullopt);
   };
   std::vector<size_t> numbers;
@@ -225,7 +252,7 @@ std::vector<at::Tensor> LeafSums::average(const std::vector<std::vector<int>>& l
   }
   next_ = 0;
   spoiled_ = false;
-  drop();
+  if (!keep) drop();
   return means;
 }
 

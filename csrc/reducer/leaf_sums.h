@@ -13,6 +13,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -32,14 +33,18 @@ class LeafSums {
   static int64_t granularity(int ranks) { return int64_t{64} * ranks; }
 
   // `buckets` and `names` (by parameter) outlive this. `launched` is called with the number of a bucket that is sent.
+  // `describe`: a bucket in errors of its group.
   LeafSums(GroupPtr group, int micro_batches, const std::vector<Bucket>& buckets, const std::vector<std::string>& names,
-           OnBucket launched)
+           OnBucket launched, std::function<std::string(size_t)> describe)
       : all_(std::move(group)),
         micro_batches_(micro_batches),
         buckets_(buckets),
         names_(names),
-        launched_(std::move(launched)) {}
-  void set_group(GroupPtr group);  // nothing is expected of it
+        launched_(std::move(launched)),
+        describe_(std::move(describe)) {}
+  // Nothing is expected of it. Sums stay; fit() follows when the buckets are those of the new group.
+  void set_group(GroupPtr group);
+  void fit();  // gives sums the padding of their buckets
 
   // What .grad holds once a gradient was taken; undefined tensors by default.
   void set_stand_ins(std::vector<at::Tensor> stand_ins) { stand_ins_ = std::move(stand_ins); }
@@ -60,7 +65,8 @@ class LeafSums {
   bool has_taken(size_t bucket) const { return ahead_[bucket].has_value(); }
   bool left_alone(size_t parameter, const at::Tensor& gradient) const;  // since complete() has taken it
   // The leaf has ended: takes the .grad of the other parameters, too. An absent gradient stays absent: it changes no
-  // sum. RuntimeError names a gradient that does not fit its bucket.
+  // sum. RuntimeError names a gradient that does not fit its bucket. What has failed when the leaf was sent is thrown
+  // here, and the sums have the leaf.
   void add();
   void abandon();  // the leaf has failed: as if it had not begun
 
@@ -68,14 +74,16 @@ class LeafSums {
   bool send_rest();
 
   // The means of all ranks' leaves, one flat tensor per bucket, or this rank's part of it if the bucket is sharded;
-  // undefined for a bucket without elements. Drops the sums. `leaves`: those of each rank. `as_sent`: what was sent is
-  // what all ranks hold. Collective; `done` is called with each bucket's number.
-  std::vector<at::Tensor> average(const std::vector<std::vector<int>>& leaves, double divisor, bool as_sent,
+  // undefined for a bucket without elements. `leaves`: those of each rank. `as_sent`: what was sent is what all ranks
+  // hold. `keep`: the sums stay until drop(); otherwise each is freed as soon as it can be. Collective; `done` is
+  // called with each bucket's number.
+  std::vector<at::Tensor> average(const std::vector<std::vector<int>>& leaves, double divisor, bool as_sent, bool keep,
                                   const OnBucket& done);
 
   void drop();
-  std::vector<bool> used() const;  // by parameter: a leaf had a gradient
-  int64_t bytes() const;           // held at the moment
+  const std::vector<int>& leaves() const { return leaves_; }  // that the sums have, in the order in which they ended
+  std::vector<bool> used() const;                             // by parameter: a leaf had a gradient
+  int64_t bytes() const;                                      // held at the moment
 
  private:
   using Sums = std::vector<LeafSum>;
@@ -97,6 +105,7 @@ class LeafSums {
   const std::vector<Bucket>& buckets_;
   const std::vector<std::string>& names_;
   const OnBucket launched_;
+  const std::function<std::string(size_t)> describe_;
   std::vector<at::Tensor> stand_ins_;
 
   std::vector<int> leaves_;  // that have ended
@@ -115,8 +124,9 @@ class LeafSums {
   AllotmentPtr expected_;
   double tree_divisor_ = 0;  // 0: no reduction along the tree
   std::vector<std::unique_ptr<RootExchange>> running_;
-  size_t next_ = 0;       // the bucket to be sent next
-  bool spoiled_ = false;  // what was sent is not what this rank holds
+  size_t next_ = 0;            // the bucket to be sent next
+  bool spoiled_ = false;       // what was sent is not what this rank holds
+  std::exception_ptr failed_;  // what sending the leaf that has begun has thrown
 };
 
 }  // namespace ringdp::reducer

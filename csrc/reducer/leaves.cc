@@ -53,7 +53,7 @@ void Reducer::arrived_in_leaf(size_t index, const at::Tensor& arrived) {
   const size_t number = places_[index].bucket;
   if (--buckets_[number].pending > 0) return;
   if (leaf_times_begun_) mark(timeline_.buckets[number].ready, trace::Kind::kReady, now_ns(), static_cast<int>(number));
-  for_bucket(number, [&] { leaf_sums_.complete(number, arrived, /*seen=*/hooks_.has_others(index)); });
+  leaf_sums_.complete(number, arrived, /*seen=*/hooks_.has_others(index));
 }
 
 void Reducer::add_leaf() {
@@ -77,9 +77,9 @@ void Reducer::add_leaf() {
     changed_in_leaves_ |=
         known->first != gradient.unsafeGetTensorImpl() || (gradient.defined() && known->second != gradient._version());
   }
-  leaf_sums_.add();
   in_leaf_.clear();
   complete_arrival();
+  leaf_sums_.add();
   if (leaf_times_begun_) mark(timeline_.computed, trace::Kind::kComputed, now_ns());
 }
 
@@ -99,7 +99,7 @@ bool Reducer::send_leaves() {
 }
 
 void Reducer::average_leaves(const std::vector<std::vector<int>>& leaves, const std::vector<bool>& used, double divisor,
-                             bool as_sent) {
+                             bool as_sent, bool keep) {
   const std::lock_guard lock(mutex_);
   const c10::AutoGradMode no_grad(false);
   check_laid_out();
@@ -108,7 +108,7 @@ void Reducer::average_leaves(const std::vector<std::vector<int>>& leaves, const 
   const auto done = [&](size_t number) {
     mark(timeline_.buckets[number].done, trace::Kind::kDone, now_ns(), static_cast<int>(number));
   };
-  const std::vector<at::Tensor> means = leaf_sums_.average(leaves, divisor, as_sent, done);
+  const std::vector<at::Tensor> means = leaf_sums_.average(leaves, divisor, as_sent, keep, done);
   leaf_times_begun_ = false;
   for (size_t number = 0; number < buckets_.size(); ++number) {
     Bucket& bucket = buckets_[number];
@@ -141,6 +141,11 @@ void Reducer::drop_leaves() {
 std::vector<bool> Reducer::used_in_leaves() const {
   const std::lock_guard lock(mutex_);
   return leaf_sums_.used();
+}
+
+std::vector<int> Reducer::leaves() const {
+  const std::lock_guard lock(mutex_);
+  return leaf_sums_.leaves();
 }
 
 int64_t Reducer::leaf_bytes() const {

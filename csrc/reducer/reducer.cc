@@ -73,14 +73,16 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
       options_(std::move(options)),
       group_(std::move(group)),
       mean_(make_mean(group_, parameters_.at(0).device(), options_.rank_order)),
-      leaf_sums_(group_, options_.micro_batches, buckets_, names_,
-                 [this](size_t number) {
-                   begin_leaf_times();
-                   Timeline::BucketTimes& times = timeline_.buckets[number];
-                   const int64_t now = now_ns();
-                   if (times.ready == 0) times.ready = now;
-                   mark(times.launched, trace::Kind::kLaunched, now, static_cast<int>(number));
-                 }),
+      leaf_sums_(
+          group_, options_.micro_batches, buckets_, names_,
+          [this](size_t number) {
+            begin_leaf_times();
+            Timeline::BucketTimes& times = timeline_.buckets[number];
+            const int64_t now = now_ns();
+            if (times.ready == 0) times.ready = now;
+            mark(times.launched, trace::Kind::kLaunched, now, static_cast<int>(number));
+          },
+          [this](size_t number) { return bucket_text(number); }),
       readiness_(parameters_.size()),
       usage_(parameters_.size(), parameters_.at(0).device()),
       unaveraged_(parameters_.size()),
@@ -92,10 +94,12 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
   check_carries_digests();
   unaveraged_.assume_averaged(parameters_);  // .grad may be set before the wrapper is made
   if (options_.check_drift) drift_.emplace(names_);
-  const auto by_size = [&] {
-    return make_layout(parts(), reversed_indices(parameters_.size()), options_.bucket_limits, sharded());
-  };
-  set_buckets(options_.layout.empty() ? by_size() : options_.layout);
+  set_buckets(layout_by_size());
+}
+
+Layout Reducer::layout_by_size() const {
+  if (!options_.layout.empty()) return options_.layout;
+  return make_layout(parts(), reversed_indices(parameters_.size()), options_.bucket_limits, sharded());
 }
 
 void Reducer::check_carries_digests() const {
@@ -253,6 +257,14 @@ void Reducer::set_group(GroupPtr group) {
   check_carries_digests();
   divisor_ = Divisor(group_->getSize());
   set_buckets(layout_);
+  leaf_sums_.fit();
+}
+
+void Reducer::keep_layout() {
+  const std::lock_guard lock(mutex_);
+  const Layout by_size = layout_by_size();
+  if (layout_ != by_size) set_buckets(by_size);
+  rebuilt_ = true;
 }
 
 void Reducer::remove_hooks() {

@@ -116,13 +116,17 @@ class Reducer {
   bool rebuild_buckets();
   void assume_arrival();  // on a rank that had no backward pass: gradients count as arrived in the order of the buckets
   void reset();           // forget a step that failed, and lay out buckets anew after the next one
+  // Sums of leaves stay, and get the padding of the new group's buckets.
   void set_group(GroupPtr group);
+  // Buckets stay as they were at construction, so that ranks that join later have the same. Between steps only.
+  void keep_layout();
   void remove_hooks();
 
   // With micro_batches, see leaf_sums.h: add_leaf() takes every .grad as that of the leaf that has begun, and leaves
   // stand-ins there. average_leaves() is collective: the means of the leaves that each rank has added, the same table
   // on all ranks, go to .grad of the parameters that are `used`, the others have none; with a shard_block they become
   // the shards. The first time it also lays buckets out in the order in which gradients arrived on leaf 0's rank.
+  // `keep`: the sums stay until drop_leaves(), so that the step can be taken up again if a rank is lost.
   void set_leaf_stand_ins(std::vector<at::Tensor> stand_ins);
   void expect_leaves(GroupPtr group, std::vector<std::vector<int>> leaves, double tree_divisor);
   void begin_leaf(int leaf);
@@ -132,12 +136,13 @@ class Reducer {
   void abandon_leaf();
   bool send_leaves();
   void average_leaves(const std::vector<std::vector<int>>& leaves, const std::vector<bool>& used, double divisor,
-                      bool as_sent);
+                      bool as_sent, bool keep);
   void drop_leaves();
   std::vector<bool> used_in_leaves() const;  // by parameter, on this rank
   // Whether, since drop_leaves(), a .grad was not the one that a leaf's only backward pass has left.
   bool changed_in_leaves() const { return copy_of(changed_in_leaves_); }
-  int64_t leaf_bytes() const;  // of sums that are held
+  std::vector<int> leaves() const;  // whose gradients are in the sums of this rank
+  int64_t leaf_bytes() const;       // of sums that are held
 
   // With a shard_block, a pass leaves .grad undefined and adds this rank's part of each bucket's mean to its shard. A
   // shard is undefined before the first pass.
@@ -190,6 +195,7 @@ class Reducer {
   }
 
   // reducer.cc
+  Layout layout_by_size() const;  // that of construction
   void set_buckets(const Layout& layout);
   void make_buckets(bool together);   // of layout_
   bool lay_out_by_arrival(int root);  // of gradients on that rank; see rebuild_buckets()

@@ -36,8 +36,10 @@ enum class Kind : uint8_t {
   kDone,      // its collective ended
   kComputed,  // the backward pass had nothing left but to wait
   kStepped,   // every gradient is in place
+  // A world of an elastic job has begun after `ns` of recovery: `seq` is its epoch, `peer` its size, `bytes` its step.
+  kRegrouped,
 };
-constexpr int kKindCount = 14;
+constexpr int kKindCount = 15;
 const char* name_of(Kind kind);  // "enqueued", "started", ...
 
 // Whether the input or the output of a collective is one rank's part of the whole tensor.

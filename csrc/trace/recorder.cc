@@ -13,9 +13,23 @@ namespace ringdp::trace {
 
 int Recorder::open(GroupFacts facts) {
   const std::lock_guard lock(mutex_);
+  for (int& member : facts.members) {
+    if (static_cast<size_t>(member) < names_.size()) member = names_[member];
+  }
+  facts.name += world_;
   if (opened_ == 0) rank_ = facts.members.at(facts.rank);
   groups_.emplace_back(opened_, std::move(facts));
   return opened_++;
+}
+
+void Recorder::name_members(int own, std::vector<int> members, std::string world) {
+  const std::lock_guard lock(mutex_);
+  rank_ = own;
+  names_ = std::move(members);
+  world_ = std::move(world);
+  for (auto& [number, facts] : groups_) {
+    if (facts.members.size() == 1) facts.members[0] = own;
+  }
 }
 
 void Recorder::close(int number) {

@@ -22,7 +22,10 @@ class Recorder {
 
   explicit Recorder(size_t capacity) : ring_(capacity) {}
 
-  int open(GroupFacts facts);                // returns the number for Event::group
+  int open(GroupFacts facts);  // returns the number for Event::group
+  // Elastic jobs, whose ranks change: groups opened from now on have these members in the place of global ranks, and
+  // names that end with `world`; this process is `own`, also in groups of itself alone that it has opened before.
+  void name_members(int own, std::vector<int> members, std::string world);
   void close(int number);                    // the group has ended; it is dropped after kMostClosed others have
   std::map<int, GroupFacts> groups() const;  // by number
   int rank() const;                          // the global rank of this process, from its first group
@@ -36,6 +39,8 @@ class Recorder {
   // Not a map: its long-lived nodes among freed tensors would fragment the heap.
   std::vector<std::pair<int, GroupFacts>> groups_;  // by number
   std::vector<int> closed_;                         // oldest first
+  std::vector<int> names_;                          // by global rank, see name_members(); empty: themselves
+  std::string world_;
   int opened_ = 0, rank_ = 0;
 };
 

@@ -170,15 +170,21 @@ class Reducer:
         """Sends what is expected and was not sent; returns whether this rank has sent what it holds."""
 
     def average_leaves(
-        self, leaves: Sequence[Sequence[int]], used: Sequence[bool], divisor: float, as_sent: bool
+        self, leaves: Sequence[Sequence[int]], used: Sequence[bool], divisor: float, as_sent: bool, keep: bool
     ) -> None:
-        """Puts the means of the leaves of each rank into .grad of the parameters that are used. Collective."""
+        """Puts the means of the leaves of each rank into .grad of the parameters that are used. Collective.
+
+        keep: the sums of this rank stay until drop_leaves().
+        """
 
     def changed_in_leaves(self) -> bool:
         """Whether a .grad was not the one that its leaf's only backward pass has left."""
 
     def drop_leaves(self) -> None:
         """Forgets the leaves that were not averaged."""
+
+    def leaves(self) -> list[int]:
+        """The micro-batches whose gradients are in the sums of this rank."""
 
     def used_in_leaves(self) -> list[bool]:
         """By parameter: whether a leaf of this rank had a gradient."""
@@ -286,7 +292,10 @@ class Reducer:
         """Forgets a step that failed; buckets are rebuilt after the next one."""
 
     def set_group(self, group: ProcessGroup) -> None:
-        """Continues with another group, which makes new buckets. Collective."""
+        """Continues with another group, which makes new buckets. Sums of micro-batches stay. Collective."""
+
+    def keep_layout(self) -> None:
+        """Buckets stay as they were at construction. Between steps."""
 
     def remove_hooks(self) -> None:
         """Removes the autograd hooks for good."""
@@ -444,6 +453,15 @@ def stats() -> dict[str, Any]:
 
 def write_trace(folder: str) -> None:
     """Writes FOLDER/rank_<n>, as leaving a group does with RINGDP_TRACE. DistBackendError names the file."""
+
+def name_members(own: int, members: Sequence[int], world: str) -> None:
+    """In traces, ranks of groups made from now on are these members of an elastic job, and this process is `own`.
+
+    world: added to the names of these groups.
+    """
+
+def note_world(epoch: int, ranks: int, step: int, ns: int) -> None:
+    """In traces: a world of an elastic job begins now, after a recovery of `ns`."""
 
 def checksum(tensor: Tensor) -> int:
     """64 bits of a contiguous CPU tensor's bytes; never 0. csrc/kernels/checksum.h says what they tell."""

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 import algorithms
+import elastic
 import leaves
 import pytest
 import torch
@@ -164,6 +165,39 @@ def test_bad_input_of_the_algorithms_is_refused():
     assert "'bubble' is none of direct, direct/tree" in run("algorithms.py", "--algorithms", "bubble", status=2)
     assert "a power of two of ranks, not 3" in run("algorithms.py", "--ranks", 3, status=2)
     assert "there is only ring" in run("algorithms.py", "--algorithms", "ring", "--check", 1, status=2)
+
+
+# benchmarks/elastic.py: a death and the shares from end to end, its arithmetic, bad input.
+
+
+def test_a_rank_dies_and_the_others_go_on(tmp_path):
+    out = tmp_path / "r.json"
+    run("elastic.py", "deaths", "--ranks", 2, "--micro-batches", 4, "--kills", 1, "--every", 0.3, "--json", out)
+    (row,) = read(out)["rows"]
+    assert (row["system"], row["kills"], row["lost"]) == ("ringdp", 1, 0) and row["step"] > 0
+
+
+@pytest.mark.long
+def test_being_ready_is_compared_with_a_plain_loop(tmp_path):
+    out = tmp_path / "r.json"
+    run("elastic.py", "price", "--ranks", 2, "--micro-batches", 4, "--width", 16, "--rounds", 2, "--json", out)
+    (row,) = read(out)["rows"]
+    assert row["ratio"] > 0 and row["survive"] > 0 and row["plain"] > 0
+
+
+def test_a_death_is_timed_until_another_world_applies_a_step():
+    steps = [elastic.Step(at, "0", 2, pid) for at in (0.0, 1.0, 2.0, 3.0) for pid in (7, 8)]
+    steps += [elastic.Step(4.5, "1", 1, 8), elastic.Step(5.5, "1", 1, 8)]
+    steps += [elastic.Step(7.0, "2", 2, 8), elastic.Step(7.0, "2", 2, 9), elastic.Step(8.0, "2", 2, 9)]
+    row = elastic.deaths_of("ringdp", steps, 3, [(3.25, 7)])
+    assert (row.kills, row.step, row.lost) == (1, 1.0, 3)
+    assert row.next_step == row.next_longest == pytest.approx(4.5 - 3.25 - 1.0)
+    assert row.pause == row.pause_longest == pytest.approx(7.0 - 5.5 - 1.0)
+
+
+def test_bad_input_of_elastic_is_refused():
+    assert "'mpi' is none of ringdp, restart" in run("elastic.py", "deaths", "--systems", "mpi", status=2)
+    assert "--micro-batches is 2, must be at least 4" in run("elastic.py", "price", "--micro-batches", 2, status=2)
 
 
 # benchmarks/leaves.py: its arithmetic.

@@ -1,4 +1,4 @@
-"""`ringdp run [--as gloo] --nproc-per-node 2 train.py`: torchrun, with ringdp in each of its ranks."""
+"""`ringdp run [--as gloo] [--min-ranks 1] --nproc-per-node 2 train.py`: torchrun, with ringdp in each of its ranks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Any
 
 from ringdp import backend_choice
 from ringdp.cli import worker
+from ringdp.cli.arguments import positive
 
-_DESCRIPTION = """torchrun with ringdp in every rank. All of torchrun's arguments are accepted, and --as, which makes
-ringdp the backend of a program that does not name it."""
+_DESCRIPTION = """torchrun with ringdp in every rank. All of torchrun's arguments are accepted; --as, which makes ringdp
+the backend of a program that does not name it; and --min-ranks, with which training goes on when ranks die
+(ringdp.elastic.survive)."""
+SUPERVISOR = "ringdp.elastic.supervisor"
 _EXAMPLE = """example: ringdp run --as gloo --nproc-per-node 2 train.py
 status: torchrun's; 2 where a value is wrong"""
 
@@ -34,6 +37,8 @@ def run(options: argparse.Namespace) -> int:
         _check_script(arguments)
         if not _torch_loads_ringdp():
             _start_by_worker(arguments)
+        if arguments.min_ranks is not None:
+            _start_by_supervisor(arguments, torchrun.determine_local_world_size(arguments.nproc_per_node))
     except (ValueError, ImportError) as error:
         print(f"ringdp run: {error}", file=sys.stderr)
         return 2
@@ -56,6 +61,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="|".join(backend_choice.CHOICES),
         help="gloo: ringdp is meant where the program says gloo; cpu-default: where it names no backend and runs on "
         f"the CPU. Sets {backend_choice.VARIABLE} for the ranks",
+    )
+    parser.add_argument(
+        "--min-ranks",
+        type=positive(int),
+        metavar="N",
+        help="a rank that dies does not end the job while N are left or can be replaced: --max-restarts is the number "
+        "of replacements then, one process each. For programs that train by ringdp.elastic.survive, on one host",
     )
     return parser
 
@@ -90,6 +102,23 @@ def _torch_loads_ringdp() -> bool:
     """Whether `import torch` calls ringdp's entry point in the ranks."""
     allowed = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1"
     return allowed and any(point.name == "ringdp" for point in metadata.entry_points(group="torch.backends"))
+
+
+def _start_by_supervisor(arguments: argparse.Namespace, ranks: int) -> None:
+    """torchrun starts one process, which starts the ranks. ValueError names what does not go with that."""
+    if arguments.min_ranks > ranks:
+        raise ValueError(f"--min-ranks {arguments.min_ranks} with --nproc-per-node {ranks}, which are fewer")
+    if arguments.nnodes not in ("1", "1:1"):
+        raise ValueError(f"--min-ranks with --nnodes {arguments.nnodes}: ranks of one host only, for now")
+    for option in ("no_python", "run_path", "local_ranks_filter", "numa_binding", "virtual_local_rank"):
+        if value := getattr(arguments, option, None):
+            given = f"--{option.replace('_', '-')}" + ("" if value is True else f" {value}")
+            raise ValueError(f"--min-ranks with {given}: torchrun does not start the ranks then; leave one of them out")
+    script = ["-m"] * arguments.module + [arguments.training_script, *arguments.training_script_args]
+    numbers = [ranks, arguments.min_ranks, arguments.max_restarts]
+    arguments.training_script_args = [*map(str, numbers), sys.executable, "-u", *script]
+    arguments.training_script, arguments.module = SUPERVISOR, True
+    arguments.nproc_per_node, arguments.max_restarts = "1", 0
 
 
 def _start_by_worker(arguments: argparse.Namespace) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,7 +40,8 @@ class LeafSteps:
         self._told = Told()
         self._runs = False  # the running leaf is one of this wrapper
         self._begun = False  # and the reducer takes part in it
-        self._overlap = overlap and ddp.device.type == "cpu"
+        self._may_overlap = overlap and ddp.device.type == "cpu"
+        self._overlap = self._may_overlap  # in the current group
         self._group: dist.ProcessGroup | None = None
         self._sums_along_tree = False  # what that group reduces
         self._latest: list[list[int]] | None = None  # leaves by rank, in the step before
@@ -49,6 +51,8 @@ class LeafSteps:
         self._before: list[torch.Tensor] | None = None  # buffers
         self._after: list[torch.Tensor] | None = None  # those that leaf 0 has left
         self._optimizer_steps = 0
+        self._has_kept_mean = False  # of the leaves that it still holds
+        self._examine: Callable[[list[torch.Tensor | None]], object] | None = None
         self._ids = frozenset(map(id, reducer.parameters))
         self._fresh: Set[int] = frozenset()  # those of which no optimizer has used up the latest mean
         self._stand_ins = [
@@ -131,6 +135,10 @@ class LeafSteps:
         if not self._runs:  # only passes without gradients
             self._put_buffers_back()
             return
+        if self._examine is not None:
+            self._examine([parameter.grad for parameter in self._reducer().parameters])
+            self.abandon()
+            return
         self._runs = False
         self._told.step = leaf.step
         self._told.leaves.append(leaf.index)
@@ -141,8 +149,14 @@ class LeafSteps:
             try:
                 self._reducer().add_leaf()
             except BaseException:
-                self.forget()  # some buckets may have it
+                if leaf.index in self._reducer().leaves():  # what has failed is its sending
+                    self._close(leaf)
+                else:
+                    self.forget()  # some buckets may have it
                 raise
+        self._close(leaf)
+
+    def _close(self, leaf: Running) -> None:
         if leaf.index == 0:
             self._after = self._copies_of_buffers()
         self._put_buffers_back()
@@ -174,10 +188,15 @@ class LeafSteps:
         self._fresh = self._fresh - own
         self._optimizer_steps += 1
 
-    def finish(self) -> None:
-        """Averages what all ranks' leaves have left. Collective; RuntimeError on all ranks names what is missing."""
+    def finish(self, *, keep: bool = False) -> None:
+        """Averages what all ranks' leaves have left. Collective; RuntimeError on all ranks names what is missing.
+
+        keep: leaves stay until commit(), also after an error, so that another group can take the step up again.
+        """
         check_outside("the step is to end")
         reducer, sharded_model = self._reducer(), self._ddp().sharded_model
+        if keep and self._before is None:
+            self._before = self._copies_of_buffers()  # this rank has no leaf, and is given those of leaf 0
         try:
             if sharded_model is not None:
                 sharded_model.follow()
@@ -185,18 +204,47 @@ class LeafSteps:
             result = agreed(self._by_rank(), self.micro_batches)
             as_sent = result.sent and result.leaves == self._expected
             as_sent &= self._expected_divisor in (0, result.divisor)
-            reducer.average_leaves(result.leaves, result.used, result.divisor, as_sent)
+            reducer.average_leaves(result.leaves, result.used, result.divisor, as_sent, keep)
             self._share_buffers(result.rank_of(0))
         except BaseException:
-            self.forget()
-            self._expect(None)
+            if not keep:
+                self.forget()
+                self._expect(None)
             raise
-        self._reset()
-        self._fresh = self._ids
+        if not keep:
+            self._reset()
+        self._fresh, self._has_kept_mean = self._ids, keep
         self._learn(result)
         if reducer.zero_stage >= 2:
             self._show(None)
             reducer.stand_ins.show(reducer.used())
+
+    @contextmanager
+    def examined(self, examine: Callable[[list[torch.Tensor | None]], object]) -> Iterator[None]:
+        """Inside, gradients of leaves go to `examine` and not to the sums; of leaves that this rank does not hold."""
+        self._examine = examine
+        try:
+            yield
+        finally:
+            self._examine = None
+
+    def expect_nothing(self) -> None:
+        """No leaf is sent while it is computed, until a step has ended again. On all ranks."""
+        self._expect(None)
+
+    def commit(self) -> None:
+        """The step that finish(keep=True) has averaged is over on all ranks: its means may be used."""
+        self._reset()
+
+    def leaves(self) -> tuple[int | None, list[int]]:
+        """Which leaves of which step this rank holds; None without one."""
+        return self._told.step, list(self._told.leaves)
+
+    def has_unused_mean(self) -> bool:
+        """Whether finish() has left shards of a mean that no optimizer has stepped, and nobody has dropped."""
+        reducer = self._reducer()
+        is_kept = bool(self._told.leaves) or self._has_kept_mean
+        return bool(self._fresh) and not is_kept and any(reducer.stand_ins.kept(reducer.used()))
 
     def shown(self) -> set[int]:
         """Ids of the tensors without memory that are in .grad."""
@@ -205,7 +253,7 @@ class LeafSteps:
 
     def check_averaged(self, wanted_by: str) -> None:
         """RuntimeError if this rank has run leaves that are not averaged."""
-        if self._told.leaves:
+        if self._told.leaves and not self._has_kept_mean:
             raise RuntimeError(
                 f"{wanted_by} needs averaged gradients (micro_batches={self.micro_batches}): call ddp.finish_step() "
                 "after the leaves of a step"
@@ -221,6 +269,7 @@ class LeafSteps:
         self._reducer().drop_leaves()
         self._told = Told()
         self._before = self._after = None
+        self._has_kept_mean = False
 
     def abandon_step(self) -> None:
         """Drops the step on all ranks; every rank calls it."""
@@ -229,11 +278,21 @@ class LeafSteps:
         self._expect(None)
 
     def leave_group(self) -> None:
-        """The wrapper gets another group; sums and expectations are those of the old one."""
+        """The wrapper gets another group, without the leaves that it holds."""
         self.forget()
+        self.regroup()
+
+    def regroup(self) -> None:
+        """The wrapper gets another group, with the leaves that it holds; a mean that was not committed is dropped."""
         self._expect(None)
+        self._has_kept_mean = False
         self._group = self._latest = None
+        self._overlap = self._may_overlap
         self._optimizer_steps = 0  # ranks that have joined have none
+        if self._before is not None:  # a step has begun, and is not over
+            self._fresh = frozenset()
+            self._show(self._stand_ins if self._told.leaves else None)
+            self._put_buffers_back()
 
     def _learn(self, result: Agreed) -> None:
         """What to expect of the next step; the same on all ranks."""

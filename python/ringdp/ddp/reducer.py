@@ -86,7 +86,7 @@ class Reducer(_C.Reducer):
 
     @functools.cached_property
     def shard_layout(self) -> Any:
-        """Which elements of which gradient each rank owns; from stage 2 on, where the layout never changes."""
+        """Which elements of which gradient each rank of the group owns; from stage 2 on, where buckets never change."""
         return _C.ShardLayout([p.numel() for p in self.parameters], self.layout(), self._ddp().process_group.size())
 
     def set_logger(self, logger: Any) -> None:
@@ -147,6 +147,9 @@ class Reducer(_C.Reducer):
     _set_mixed_precision_param_dtype = _C.Reducer.set_gradient_dtype
 
     def _update_process_group(self, group: dist.ProcessGroup) -> None:
+        if self.zero_stage >= 2:
+            self.drop_shards()
+            self.__dict__.pop("shard_layout", None)
         self.set_group(self._group_for(group))
 
     def _set_optimizer_in_backward(self) -> None:

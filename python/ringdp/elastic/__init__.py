@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ringdp.elastic.leaf import leaf
 from ringdp.elastic.leaves import Leaves
 
-__all__ = ["Leaves", "leaf"]
+__all__ = ["Leaves", "leaf", "survive"]
+
+
+def __getattr__(name: str) -> Any:
+    """`survive`, which needs the wrapper, at its first use."""
+    if name != "survive":
+        raise AttributeError(f"module 'ringdp.elastic' has no attribute '{name}'")
+    from ringdp.elastic.training import survive
+
+    globals()[name] = survive
+    return survive

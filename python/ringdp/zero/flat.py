@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,15 +130,18 @@ class FlatParameters:
         master_dtype: torch.dtype | None = None,
     ) -> None:
         self.parameters, self.layout = list(parameters), layout
-        self._group, self._rank = group, group.rank()
-        self.pieces = [Piece(*facts) for facts in layout.pieces(self._rank)]
-        self._numbers: list[list[int]] = [[] for _ in range(len(self))]
-        for number, piece in enumerate(self.pieces):
-            self._numbers[piece.bucket].append(number)
+        self._group, self._master_dtype = group, master_dtype
+        self._number_pieces(group.rank())
         self._lay_out()
         self._tensor_layouts = [tensor_layout(p) for p in self.parameters]
-        self.fp32_copies = [self._fp32_copy(bucket, master_dtype) for bucket in range(len(self))]
-        self.tensors = [self._tensor(piece) for piece in self.pieces]
+        self._make_tensors()
+
+    def as_owned_by(self, rank: int) -> FlatParameters:
+        """The same memory, with the pieces of another rank, and with fp32 copies of its own."""
+        other = copy.copy(self)
+        other._number_pieces(rank)
+        other._make_tensors()
+        return other
 
     def __len__(self) -> int:
         """The number of buckets."""
@@ -211,6 +215,10 @@ class FlatParameters:
         """Whether other ranks own parts of this bucket, so that it must be gathered."""
         return self._group.size() > 1 and self._flats[bucket].numel() > 0
 
+    def hides(self, bucket: int) -> bool:
+        """Whether the bucket has memory that must not be read until other ranks' parts have come."""
+        return self.travels(bucket)
+
     def gather_in(self, memory: torch.Tensor) -> Any:
         """As `gather`, in the given memory of a whole bucket."""
         backend = sharing(memory.device, self._group)
@@ -235,6 +243,17 @@ class FlatParameters:
         if fp32_copy is not None:
             self.own(bucket).copy_(fp32_copy)
         torch.autograd.graph.increment_version([self.parameters[i] for i in self.layout.buckets[bucket]])
+
+    def _number_pieces(self, rank: int) -> None:
+        self._rank = rank
+        self.pieces = [Piece(*facts) for facts in self.layout.pieces(rank)]
+        self._numbers: list[list[int]] = [[] for _ in range(len(self))]
+        for number, piece in enumerate(self.pieces):
+            self._numbers[piece.bucket].append(number)
+
+    def _make_tensors(self) -> None:
+        self.fp32_copies = [self._fp32_copy(bucket, self._master_dtype) for bucket in range(len(self))]
+        self.tensors = [self._tensor(piece) for piece in self.pieces]
 
     def _lay_out(self) -> None:
         self._flats = [self._moved(bucket) for bucket in range(len(self))]

@@ -69,15 +69,17 @@ Entry = dict[str, Any]
 class PieceState(MutableMapping[Any, Entry]):
     """The state of `optimizer`, by piece: entries can be read, changed and cleared, which affects the next step.
 
-    RuntimeError for a parameter as the key, because its state is in shards, and for bool(), because ranks may differ.
+    why_fixed: changes are refused with this reason. RuntimeError for a parameter as the key, because its state is in
+    shards, and for bool(), because ranks may differ.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
+    def __init__(self, optimizer: Optimizer, why_fixed: str = "") -> None:
+        self._optimizer, self._why_fixed = optimizer, why_fixed
         self._pieces = {id(piece) for group in optimizer.param_groups for piece in group["params"]}
 
     def take(self, values: Mapping[Any, Entry]) -> None:
         """Replaces the state by this mapping of pieces."""
+        self._check_not_fixed()
         for key in values:
             self._check(key)
         held = dict(values)
@@ -89,10 +91,12 @@ class PieceState(MutableMapping[Any, Entry]):
         return self._optimizer.state[key]
 
     def __setitem__(self, key: Any, entry: Entry) -> None:
+        self._check_not_fixed()
         self._check(key)
         self._optimizer.state[key] = entry
 
     def __delitem__(self, key: Any) -> None:
+        self._check_not_fixed()
         self._check(key)
         del self._optimizer.state[key]
 
@@ -112,6 +116,10 @@ class PieceState(MutableMapping[Any, Entry]):
             "with ringdp.checkpoint or consolidate_state_dict(), as torch.distributed.checkpoint.state_dict does not "
             "know of shards"
         )
+
+    def _check_not_fixed(self) -> None:
+        if self._why_fixed:
+            raise RuntimeError(f"ZeroOptimizer.state: a change {self._why_fixed}")
 
     def _check(self, key: object) -> None:
         if torch.is_tensor(key) and id(key) not in self._pieces:

@@ -18,59 +18,71 @@ from ringdp.zero.units import units_of
 _C = _native.load()
 
 
-class InFlightBucket:
-    """An all_gather of one bucket of parameters while the program continues.
+class HiddenBucket:
+    """A bucket of parameters that can be hidden: then they, and older views of them, have no memory.
 
-    Between `start()` and `wait()` the parameters, and older views of them, have no memory. Reading one raises a
-    RuntimeError that names the parameter, or for an older view the first parameter of the bucket.
+    Reading one raises a RuntimeError that names the parameter, or for an older view the first parameter of the bucket.
+    why: what such an error ends with.
     """
 
-    def __init__(self, flat: FlatParameters, bucket: int, names: Mapping[torch.Tensor, str]) -> None:
+    def __init__(self, flat: FlatParameters, bucket: int, names: Mapping[torch.Tensor, str], why: str) -> None:
         self._flat, self._bucket = flat, bucket
         self._views = flat.views(bucket)
         self.parameters = list(self._views)
-        texts = [_too_early(f"parameter {names[p]} is read") for p in self.parameters]
+        texts = [f"parameter {names[p]} is read {why}" for p in self.parameters]
         self._stand_ins = [_C.without_memory(v, t) for v, t in zip(self._views.values(), texts, strict=True)]
         first = names[self.parameters[0]]
-        self._absent = _too_early(f"a view that was kept of {first}, or of a parameter in its bucket, is used")
+        self._absent = f"a view that was kept of {first}, or of a parameter in its bucket, is used {why}"
         self._memory: torch.Tensor | None = None
+
+    def hide(self) -> torch.Tensor:
+        """The memory of the whole bucket, which only the caller can reach now."""
+        whole = self._flat.whole(self._bucket)
+        self._memory = _C.take_memory(whole, self._absent)
+        _C.set_values(self.parameters, self._stand_ins)
+        return self._memory[: whole.nbytes].view(whole.dtype)
+
+    def show(self) -> None:
+        """Ends hide(). A value that was assigned to .data since then is newer, and stays."""
+        _C.give_memory(self._flat.whole(self._bucket), self._memory)
+        self._memory = None
+        here = [(p, self._views[p]) for p, s in zip(self.parameters, self._stand_ins, strict=True) if _shares(p, s)]
+        _C.set_values([p for p, _ in here], [view for _, view in here])
+
+
+class InFlightBucket(HiddenBucket):
+    """An all_gather of one bucket of parameters while the program continues. They are hidden until it has ended."""
+
+    def __init__(self, flat: FlatParameters, bucket: int, names: Mapping[torch.Tensor, str]) -> None:
+        super().__init__(flat, bucket, names, _TOO_EARLY)
         self._work: object = None
 
     def start(self) -> None:
         """Starts the all_gather."""
         self._flat.round_to_parameters(self._bucket)
-        whole = self._flat.whole(self._bucket)
-        self._memory = _C.take_memory(whole, self._absent)
+        memory = self.hide()
         try:
-            self._work = self._flat.gather_in(self._memory[: whole.nbytes].view(whole.dtype))
+            self._work = self._flat.gather_in(memory)
         except BaseException:
-            self._come_back()
+            self.show()
             raise
-        _C.set_values(self.parameters, self._stand_ins)
 
     def wait(self) -> None:
         """Waits for the all_gather. If it fails, every call raises: half a bucket is never read."""
         self._flat.check_unchanged(self._bucket)  # strides of a stand-in would be lost
         self._work.wait()
-        self._come_back()
-        # A value assigned to .data since start() is newer, and stays.
-        here = [(p, self._views[p]) for p, s in zip(self.parameters, self._stand_ins, strict=True) if _shares(p, s)]
-        _C.set_values([p for p, _ in here], [view for _, view in here])
-
-    def _come_back(self) -> None:
-        _C.give_memory(self._flat.whole(self._bucket), self._memory)
-        self._memory = self._work = None
+        self._work = None
+        self.show()
 
 
 def _shares(parameter: torch.Tensor, stand_in: torch.Tensor) -> bool:
     return parameter.untyped_storage()._cdata == stand_in.untyped_storage()._cdata
 
 
-def _too_early(what: str) -> str:
-    return (
-        f'{what} before it has arrived from the ranks that stepped it (ZeroOptimizer with gather="forward"), outside '
-        "the forward of the module it belongs to: call optimizer.wait() first"
-    )
+_TOO_EARLY = (
+    'before it has arrived from the ranks that stepped it (ZeroOptimizer with gather="forward"), outside the forward '
+    "of the module it belongs to: call optimizer.wait() first"
+)
 
 
 class InFlightGathers:

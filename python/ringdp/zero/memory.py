@@ -19,6 +19,7 @@ class Memory:
     parameters, gradients, state, master (fp32 copies): without padding. padding: of all of these.
     gathered: the two largest units of stage 3, which exist during forward and backward only.
     buckets: gradients in flight, in addition to .grad; at stage 2 the two largest buckets, during backward only.
+    copies: what is kept of the next rank's shard, after ZeroOptimizer.regroup(keep_next=True).
     """
 
     parameters: int = 0
@@ -28,6 +29,7 @@ class Memory:
     padding: int = 0
     gathered: int = 0
     buckets: int = 0
+    copies: int = 0
 
     @property
     def total(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +30,22 @@ from ringdp.zero.groups import PieceState
 from ringdp.zero.in_flight import GathersInForward, InFlightGathers
 from ringdp.zero.memory import Memory, memory_of
 from ringdp.zero.native import DeviceSteps
+from ringdp.zero.regroup import (
+    GathersLater,
+    GradientsOfNext,
+    Place,
+    Prepared,
+    Settings,
+    Shard,
+    check_regroups,
+    exchanged,
+    layout_for,
+    prepared,
+    senders_of,
+    take_entries,
+    take_values,
+    vote,
+)
 from ringdp.zero.state import consolidated, numbered, restored
 from ringdp.zero.steps import BucketSteps, StepsInBackward, WholeStep
 from ringdp.zero.unit_storage import ShardedParameters
@@ -37,6 +54,10 @@ if TYPE_CHECKING:
     from ringdp.checkpoint import Holder
 
 _BUCKET_BYTES = 25 << 20
+_FIXED = (
+    "is not possible while another rank keeps a copy of this rank's shard (regroup with keep_next, as elastic.survive "
+    "does), which would not follow: do it before train() or after it"
+)
 
 
 class ZeroOptimizer(Optimizer):
@@ -89,6 +110,12 @@ class ZeroOptimizer(Optimizer):
         self._sources: list[Gradients] = []
         self._consolidated: dict[str, Any] | None = None
         self._unstepped: dict[int, dict[str, Any]] = {}  # loaded state of parameters that no rank steps
+        self._place = Place(0, self.process_group.rank(), self.process_group.size())
+        self._prepared: Prepared | None = None
+        self._next: Shard | None = None  # that of the next rank, after regroup(keep_next=True)
+        self._step_of_next: WholeStep | None = None
+        self._next_gradients: GradientsOfNext | None = None  # from stage 2 on
+        self._keeps_next = False  # also if there is no other rank
         check_overlap(overlap_with_ddp, self._wrapper)
         check_gather(gather, self._wrapper)
         check_leaves(overlap_with_ddp, gather, self._wrapper)
@@ -115,7 +142,7 @@ class ZeroOptimizer(Optimizer):
     @property
     def state(self) -> PieceState:
         """The state of the pieces that this rank steps. Changes, and a new value, take effect in the next step."""
-        return PieceState(self._optimizer)
+        return PieceState(self._optimizer, self._why_fixed())
 
     @state.setter
     def state(self, values: Mapping[Any, Any]) -> None:
@@ -144,7 +171,15 @@ class ZeroOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_wrapper()
+        if self._next_gradients is not None:
+            self._next_gradients.check()
         self._stepping.run(**kwargs)
+        if self._step_of_next is not None:
+            self._step_of_next.run(**kwargs)
+        if self._next_gradients is not None:
+            self._next_gradients.drop()
+        if isinstance(self._gathers_in_flight, GathersLater):
+            self._gathers_in_flight.hide()
         groups.copy_settings(self._optimizer.param_groups, self.param_groups)  # some classes change settings in step()
         return loss
 
@@ -171,12 +206,15 @@ class ZeroOptimizer(Optimizer):
                 super().zero_grad(set_to_none=False)
         for source in self._sources:
             source.drop(set_to_none)
+        if self._next_gradients is not None:
+            self._next_gradients.drop()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's. Collective."""
         if not self._ready:
             super().add_param_group(param_group)
             return
+        self._check_not_fixed("add_param_group()")
         super().add_param_group(check_group(param_group, self._wrapper))
         self._consolidated = None
         group = self.param_groups[-1]
@@ -199,6 +237,11 @@ class ZeroOptimizer(Optimizer):
 
     def check_keeps_gradients(self, wanted_by: str) -> None:
         """RuntimeError with overlap_with_ddp, which keeps no gradients. `wanted_by`: named in the message."""
+        if self._next_gradients is not None and self._next_gradients.is_here():
+            raise RuntimeError(
+                f"ZeroOptimizer: {wanted_by} may change this rank's gradients, and another rank has a copy of them by "
+                "now, which would not change: call it before share_gradients(); under elastic.survive use clip="
+            )
         if self.steps_in_backward:
             raise RuntimeError(
                 f"ZeroOptimizer: {wanted_by} needs the gradients of all parameters before the step, and with "
@@ -217,6 +260,8 @@ class ZeroOptimizer(Optimizer):
     def check_whole(self) -> None:
         """RuntimeError unless the latest step is complete on this rank; waits for gathers in flight."""
         self._stepping.check()
+        if isinstance(self._gathers_in_flight, GathersLater) and not self._gathers_in_flight.is_complete():
+            raise RuntimeError("ZeroOptimizer: parameters are not whole since the last step(): call gather() first")
         self.wait()
 
     def consolidate_state_dict(self, to: int = 0) -> None:
@@ -242,12 +287,13 @@ class ZeroOptimizer(Optimizer):
 
         ValueError if groups or shapes differ, before anything is changed.
         """
+        self._check_not_fixed("load_state_dict()")
         state = numbered(state_dict, self.param_groups)
         self._stepping.before_load()
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         self._after_load()
         whole = {number for parameter, number in self._indices().items() if parameter in self._without_pieces()}
-        self._unstepped = {number: copy.deepcopy(entry) for number, entry in state.items() if number in whole}
+        self._unstepped.update((number, copy.deepcopy(entry)) for number, entry in state.items() if number in whole)
         restored(state, self._flats, self._optimizer, self._indices())
 
     def holder(self, names: Mapping[torch.Tensor, str]) -> Holder:
@@ -255,19 +301,90 @@ class ZeroOptimizer(Optimizer):
         # torch.distributed.checkpoint takes long to import; callers have imported it already.
         from ringdp.zero.stored import stored
 
+        self._check_not_fixed("a checkpoint")
         self._stepping.before_load()
         self.wait()
-        sharded = self._wrapper.sharded_model if self._wrapper is not None else None
-        frozen = (
-            [ShardedParameters(sharded.frozen, self.process_group)] if sharded is not None and sharded.frozen else []
-        )
         return stored(
-            self._flats, frozen, self._optimizer, self.param_groups, names, self.check_whole, self._after_load
+            self._flats, self._frozen(), self._optimizer, self.param_groups, names, self.check_whole, self._after_load
         )
+
+    def regroup(self, group: dist.ProcessGroup, *, has_state: bool = True, keep_next: bool = False) -> None:
+        """Goes on in another group, whatever the number of its ranks, with shards cut anew. Collective over `group`.
+
+        On the CPU, between steps, after the wrapper's regroup(). All old shards are sent to all ranks, but not
+        settings(). The shard of a rank that is not in `group` is lost, unless the rank before it keeps it, too.
+
+        has_state: False on a rank that joins: it gets all values, and has a state then.
+        keep_next: from then on each rank also keeps and steps the shard of the next rank, which may die without loss.
+            step() does not communicate: share_gradients() comes before it, and gather() after it, on all ranks.
+            Until release_next() state and param groups can be read, but not changed, loaded or saved.
+
+        RuntimeError names a shard that is lost, or that differs from its copy. Where a call fails because a rank has
+        died, nothing has changed; or the next call makes the change that some ranks have made.
+        """
+        check_regroups(self._class, self._flats, self._gathers_in_flight)
+        self._check_can_regroup(group)
+        self._gathers_in_flight.forget()
+        places = self._exchanged(group, has_state)
+        newest = max(place.changes for place in places)
+        if any(place.changes < newest == place.prepared for place in places):  # one has failed when some had changed
+            if self._place.changes < newest and self._prepared is not None and self._prepared.number == newest:
+                self._take_prepared(keep_next=keep_next)
+                has_state = True
+            places = self._exchanged(group, has_state)
+        self._prepared = None  # no rank needs it any more
+        senders, ranks = senders_of(places), next(place.ranks for place in places if place.changes == newest)
+        flats = [*self._flats, *self._frozen()]
+        own = Shard(flats, self._optimizer)
+        for shard in (own, self._next) if has_state else ():
+            if shard is not None:
+                shard.restore_views()
+        shards = {self._place.rank: own} if has_state else {}
+        if has_state and self._next is not None:
+            shards[(self._place.rank + 1) % ranks] = self._next
+        layouts = [(layout_for(flat, ranks), layout_for(flat, group.size())) for flat in flats]
+        self._prepared = prepared(newest + 1, group, shards, flats, layouts, senders, whole=self.stage < 3)
+        vote(self._prepared)
+        self._take_prepared(keep_next=keep_next)
+
+    @property
+    def regroups(self) -> int:
+        """How often the shards that this rank has were cut anew."""
+        return self._place.changes
+
+    def share_gradients(self) -> None:
+        """Before each step since regroup(keep_next=True), once gradients are clipped. Collective from stage 2 on."""
+        if self._next_gradients is not None:
+            self._next_gradients.receive(self.process_group)
+
+    def gather(self) -> None:
+        """After each step since regroup(keep_next=True). Collective below stage 3: makes parameters whole."""
+        if isinstance(self._gathers_in_flight, GathersLater):
+            self._gathers_in_flight.gather_all()
+
+    def release_next(self) -> None:
+        """Ends keep_next, between steps: the shard of the next rank is dropped, and step() gathers again."""
+        self._forget_next()
+        if isinstance(self._gathers_in_flight, GathersLater):
+            self._gathers_in_flight.show()
+            self._set_gathers(InFlightGathers())
+            self._stepping = self._whole_step()
+
+    def kind(self) -> str:
+        """What steps pieces: the class, and the dtype of copies."""
+        return f"{self._class.__name__} of pieces, master_dtype={self._master_dtype}"
+
+    def settings(self) -> Settings:
+        """The part of the state that is no shard; with state_dict() and load_state_dict()."""
+        return Settings(self, self._unstepped)
 
     def memory(self) -> Memory:
         """Bytes on this rank by kind, with padding as a kind of its own. Print it."""
-        return memory_of(self._flats, self._optimizer, self._wrapper)
+        memory = memory_of(self._flats, self._optimizer, self._wrapper)
+        if self._next is None:
+            return memory
+        of_gradients = self._next_gradients.bytes() if self._next_gradients is not None else 0
+        return replace(memory, copies=self._next.bytes(with_values=self.stage == 3) + of_gradients)
 
     def _start(self) -> None:
         parameters = self._parameters()
@@ -278,11 +395,18 @@ class ZeroOptimizer(Optimizer):
             self._make_flat_buckets(parameters)
         else:
             self._use_wrapper_buckets(parameters)
-        self._optimizer = self._class(
-            [groups.of_pieces(group, self._flats) for group in self.param_groups], **self._arguments
-        )
-        self._optimizer.steps_shards = True
+        self._optimizer = self._make_inner(self._flats)
         self._members = [list(group["params"]) for group in self.param_groups]
+
+    def _frozen(self) -> list[FlatParameters]:
+        """Parameters in shards that no optimizer steps."""
+        sharded = self._wrapper.sharded_model if self._wrapper is not None else None
+        return [ShardedParameters(sharded.frozen, self.process_group)] if sharded is not None and sharded.frozen else []
+
+    def _make_inner(self, flats: list[FlatParameters]) -> Any:
+        made: Any = self._class([groups.of_pieces(group, flats) for group in self.param_groups], **self._arguments)
+        made.steps_shards = True
+        return made
 
     def _parameters(self) -> list[torch.Tensor]:
         return list(chain.from_iterable(group["params"] for group in self.param_groups))
@@ -331,6 +455,10 @@ class ZeroOptimizer(Optimizer):
                 f"ZeroOptimizer: the model was wrapped with zero_stage={wrapper.zero_stage} after this optimizer was "
                 "made, so it does not know where the gradients are: make it from ddp.parameters() after wrapping"
             )
+        if self._wrapper is not None and self._wrapper.process_group is not self.process_group:
+            raise RuntimeError(
+                "ZeroOptimizer: the wrapper is in another group since its regroup(): call optimizer.regroup(group), too"
+            )
         groups.check_members(self.param_groups, self._members)
         check_averaged(self._parameters(), self._wrapper)
         self._check_unpinned()
@@ -342,7 +470,7 @@ class ZeroOptimizer(Optimizer):
     def _after_load(self) -> None:
         """Called when groups and state have been loaded."""
         self._consolidated = None
-        self._unstepped = {}
+        self._unstepped.clear()
         self._pass_settings_on()
         self._stepping.after_load()
 
@@ -350,6 +478,89 @@ class ZeroOptimizer(Optimizer):
         """Passes settings to the inner optimizer: schedulers and users change the groups of this one."""
         groups.check_members(self.param_groups, self._members)
         groups.copy_settings(self.param_groups, self._optimizer.param_groups)
+        if self._next is not None:
+            groups.copy_settings(self.param_groups, self._next.optimizer.param_groups)
+
+    def _exchanged(self, group: dist.ProcessGroup, has_state: bool) -> list[Place]:
+        own = self._place if has_state else Place(-1, 0, 1)
+        ready = self._prepared.number if self._prepared is not None else -1
+        return exchanged(replace(own, keeps_next=has_state and self._next is not None, prepared=ready), group)
+
+    def _check_can_regroup(self, group: dist.ProcessGroup) -> None:
+        """RuntimeError names what has to come before. NotImplementedError with overlap_with_ddp."""
+        if self.steps_in_backward:
+            raise NotImplementedError("ZeroOptimizer.regroup: overlap_with_ddp=True: leave that out")
+        if self._wrapper is not None and self._wrapper.process_group is not group:
+            raise RuntimeError("ZeroOptimizer.regroup: the wrapper is in another group: call ddp.regroup(group) before")
+        self._stepping.check()
+        if self._step_of_next is not None:
+            self._step_of_next.check()
+        if self.stage == 3:
+            self._wrapper.sharded_model.check_free()
+
+    def _take_prepared(self, *, keep_next: bool) -> None:
+        made, self._prepared = self._prepared, None
+        self.process_group, rank, ranks = made.group, made.rank, made.ranks
+        layouts = [layout_for(flat, ranks) for flat in self._flats]
+        parameters = [flat.parameters for flat in self._flats]
+        self._forget_next()
+        self._flats.clear()  # before memory for new ones is taken
+        self._optimizer.param_groups.clear()
+        self._optimizer.state.clear()
+        if self.stage == 3:
+            self._wrapper.sharded_model.regroup(made.group)
+            trainable = self._wrapper.sharded_model.trainable
+            self._flats.append(ShardedParameters(trainable, made.group, self._master_dtype))
+        for members, layout, values in zip(parameters, layouts, made.values, strict=False):
+            take_values(members, values)
+            values.clear()
+            self._flats.append(FlatParameters(members, layout, made.group, self._master_dtype))
+        self._place = Place(made.number, rank, ranks)
+        self._optimizer = self._make_inner(self._flats)
+        frozen = self._frozen()
+        take_entries(Shard([*self._flats, *frozen], self._optimizer), made.entries[rank])
+        names = self._names() if keep_next else {}
+        self._set_gathers(GathersLater(self._flats, names) if keep_next else InFlightGathers())
+        self._stepping = self._whole_step()
+        self._consolidated = None
+        self._keeps_next = keep_next
+        if self.stage == 3:
+            self._wrapper.sharded_model.why_fixed = self._why_fixed()
+        if keep_next and ranks > 1:
+            owner = (rank + 1) % ranks
+            flats = [flat.as_owned_by(owner) for flat in self._flats]
+            self._next = Shard([*flats, *(flat.as_owned_by(owner) for flat in frozen)], self._make_inner(flats))
+            take_entries(self._next, made.entries[owner])
+            sources: list[Gradients] = self._sources
+            if self.stage >= 2:
+                self._next_gradients = GradientsOfNext(self._wrapper.reducer)
+                sources = [self._next_gradients]
+            rounds = GathersLater(flats, names)
+            self._step_of_next = WholeStep(flats, sources, self._next.optimizer, rounds, self._weak_begin())
+
+    def _forget_next(self) -> None:
+        self._next = self._step_of_next = self._next_gradients = None
+        self._keeps_next = False
+        if self.stage == 3:
+            self._wrapper.sharded_model.why_fixed = ""
+
+    def _set_gathers(self, gathers: InFlightGathers) -> None:
+        gathers.exposed = self._gathers_in_flight.exposed
+        self._gathers_in_flight = gathers
+
+    def _names(self) -> dict[torch.Tensor, str]:
+        """For messages."""
+        named = self._wrapper.module.named_parameters() if self._wrapper is not None else ()
+        known = {id(parameter): name for name, parameter in named}
+        return {p: known.get(id(p), f"of shape {list(p.shape)}") for flat in self._flats for p in flat.parameters}
+
+    def _why_fixed(self) -> str:
+        """Why the state cannot be changed; '' if it can."""
+        return _FIXED if self._keeps_next else ""
+
+    def _check_not_fixed(self, what: str) -> None:
+        if self._keeps_next:
+            raise RuntimeError(f"ZeroOptimizer: {what} {_FIXED}")
 
     def _steps_in_backward(self) -> StepsInBackward:
         (flat,), (source,) = self._flats, self._sources

@@ -97,6 +97,13 @@ class PrefetchSchedule:
         self._pass = _Pass(())
         self._latest = {False: PassGathers(), True: PassGathers()}
 
+    def regroup(self, ranks: int, before_gather: Callable[[int], None]) -> None:
+        """In another group, where no unit has memory."""
+        self._received, self._before_gather = (ranks - 1) / ranks, before_gather
+        self._ahead = self._lingering = None
+        self._expected.clear()
+        self._backward, self._pass = False, _Pass(())
+
     def acquire(self, unit: UnitStorage) -> None:
         """Gathers the unit if it is not gathered; it stays until it has been released as often as acquired."""
         unit.holders += 1
@@ -231,6 +238,11 @@ class UnitHooks:
             self._calls.clear()
             self._passes.clear()
             self._schedule.begin(backward=False)
+
+    def forget(self) -> None:
+        """Drops what an interrupted pass has left, without the schedule."""
+        self._calls.clear()
+        self._passes.clear()
 
     @property
     def idle(self) -> bool:

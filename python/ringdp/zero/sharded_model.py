@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ringdp import _native
 from ringdp.ddp.agreement import check_order
 from ringdp.elastic.leaf import check_outside, running
 from ringdp.zero.followers import Followers
@@ -17,6 +18,8 @@ from ringdp.zero.prefetch import Gathered, PrefetchSchedule, UnitHooks, in_backw
 from ringdp.zero.refusals import Init, has_meta, refuse_copy
 from ringdp.zero.unit_storage import Blocks, Bucket, BucketPlan, UnitStorage, bucket_plans
 from ringdp.zero.units import Unit
+
+_C = _native.load()
 
 
 class Construction:
@@ -46,7 +49,7 @@ class Construction:
         self._plans = [[p for p in plans if p.unit == number] for number in range(len(units))]
         self._missing = [sum(len(p.names) for p in mine) for mine in self._plans]
         self._open: dict[int, dict[BucketPlan, Bucket]] = {}
-        self._blocks = Blocks(group)
+        self.blocks = Blocks(group)
         self._storages: dict[int, UnitStorage] = {}
         self._made: dict[torch.Tensor, torch.Tensor] = {}  # parameter or buffer of the given model -> its replacement
 
@@ -118,7 +121,7 @@ class Construction:
         unit = self._open.setdefault(plan.unit, {})
         if plan not in unit:
             parameters = [self._named[name] for name in plan.names]
-            unit[plan] = Bucket(self._units[plan.unit].name, parameters, plan, self._device, self._group, self._blocks)
+            unit[plan] = Bucket(self._units[plan.unit].name, parameters, plan, self._device, self._group, self.blocks)
         return unit[plan]
 
     def _shard_complete_units(self) -> None:
@@ -126,7 +129,7 @@ class Construction:
             buckets = self._open.pop(number)
             for bucket in buckets.values():
                 bucket.write_shard(self._root)
-            storage = UnitStorage(number, self._units[number].name, list(buckets.values()), self._blocks)
+            storage = UnitStorage(number, self._units[number].name, list(buckets.values()), self.blocks)
             storage.free()
             self._storages[number] = storage
 
@@ -201,7 +204,7 @@ class ShardedModel:
 
     root: the rank whose values all ranks get; None: each rank keeps its own. Attributes `trainable`: buckets of the
     parameters that get gradients, in about the order in which these are complete; `frozen`: of the other parameters.
-    All buckets of a kind share one layout.
+    All buckets of a kind share one layout. why_fixed: set by an optimizer whose shards are kept elsewhere, too.
     """
 
     def __init__(
@@ -216,8 +219,10 @@ class ShardedModel:
         prefetch: bool,
     ) -> None:
         self._module, self._group, self._device = module, group, device
+        self.why_fixed = ""  # why shards cannot be written; '' if they can
         plans = bucket_plans(units, dict(module.named_parameters()), group.size())
-        self.units = Construction(module, units, plans, group, device, root=root, init=init).run()
+        construction = Construction(module, units, plans, group, device, root=root, init=init)
+        self.units, self._blocks = construction.run(), construction.blocks
         buckets = [bucket for unit in self.units for bucket in unit.buckets]
         buckets.sort(key=lambda bucket: bucket.plan.number)
         self.trainable = [b for b in buckets if b.plan.trainable]
@@ -233,6 +238,27 @@ class ShardedModel:
                     storages.append(storage)
         self._hooks = UnitHooks(needed_by, self._schedule, self._begin_backward, self.check_order)
         StateHooks(module, buckets, self.is_whole, self._prepare_write)  # kept alive by the module
+
+    def regroup(self, group: dist.ProcessGroup) -> None:
+        """In another group all parameters are freed, and shards have their new sizes, without values. Not collective.
+
+        What an interrupted pass has left is dropped.
+        """
+        self._group = group
+        self._blocks.regroup(group)
+        kinds = {True: self.trainable, False: self.frozen}
+        layouts = {kind: _layout_for(of_kind, group.size()) for kind, of_kind in kinds.items() if of_kind}
+        for unit in self.units:
+            unit.recut(layouts, group)
+        self._followers, self._in_leaf = Followers(group, self._device), False
+        self._schedule.regroup(group.size(), self._followers.announce)
+        self._hooks.forget()
+
+    def check_free(self) -> None:
+        """RuntimeError names a parameter whose .data was assigned while it was freed."""
+        for unit in self.units:
+            for bucket in unit.buckets if not unit.has_memory else ():
+                bucket.check_free()
 
     def begin_forward(self) -> None:
         """Call before the model is called; inside a leaf other ranks may have none (follow())."""
@@ -284,8 +310,13 @@ class ShardedModel:
             )
 
     def _prepare_write(self, what: str) -> None:
+        self._check_not_fixed(what)
         self.check_unpinned(what)
         self._hooks.drop_leftovers()
+
+    def _check_not_fixed(self, what: str) -> None:
+        if self.why_fixed:
+            raise RuntimeError(f"DistributedDataParallel: {what} {self.why_fixed}")
 
     def gathers(self) -> Gathered:
         """What the latest forward and backward pass have gathered."""
@@ -302,6 +333,8 @@ class ShardedModel:
         With `writes`, all ranks keep the values that rank 0 has at the end; otherwise what was written is lost.
         """
         check_outside("gathered()")
+        if writes:
+            self._check_not_fixed("gathered(writes=True)")
         wanted = {id(p) for p in (self._module if part is None else part).parameters()}
         units = [u for u in self.units if any(id(p) in wanted for b in u.buckets for p in b.parameters)]
         self._hooks.drop_leftovers()
@@ -341,6 +374,12 @@ class ShardedModel:
     def useful_bytes(self) -> int:
         """Bytes of this rank's shards without padding."""
         return sum(bucket.useful_bytes for unit in self.units for bucket in unit.buckets)
+
+
+def _layout_for(buckets: Sequence[Bucket], ranks: int) -> Any:
+    layout = buckets[0].plan.layout
+    lengths = {n: p.numel() for b in buckets for n, p in zip(layout.buckets[b.plan.number], b.parameters, strict=True)}
+    return _C.ShardLayout([lengths[number] for number in range(len(lengths))], layout.buckets, ranks)
 
 
 def _copy(value: object) -> object:

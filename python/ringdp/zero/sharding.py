@@ -14,6 +14,7 @@ from torch.distributed.utils import _sync_module_states
 
 from ringdp.ddp.agreement import check_models
 from ringdp.ddp.modes import check_group_of_leaves
+from ringdp.elastic.leaf import check_outside
 from ringdp.zero import registry
 from ringdp.zero.memory import Memory, memory_of
 from ringdp.zero.prefetch import Gathered
@@ -132,12 +133,38 @@ class Sharding:
         if self.zero_stage:
             raise NotImplementedError(
                 f"DistributedDataParallel._update_process_group: with zero_stage={self.zero_stage} the shards are cut "
-                "for the ranks of the group: save with ringdp.checkpoint, and load into a wrapper over the new group"
+                "for the ranks of the group: use regroup(), or save with ringdp.checkpoint, and load into a wrapper "
+                "over the new group"
             )
         check_group_of_leaves(new_process_group, self.device, self._modes.micro_batches)
         if self._modes.micro_batches is not None:
             self.reducer.leaf_steps.leave_group()
         super()._update_process_group(new_process_group)
+
+    def regroup(self, group: dist.ProcessGroup) -> None:
+        """Goes on in another group, whatever the number of its ranks; micro-batches of this rank stay. Collective.
+
+        For micro_batches=M, between micro-batches. Every rank of `group` calls it, also those that were in another
+        group or in none. Nothing is sent: their parameters, buffers and optimizers must be equal, but for what a
+        ZeroOptimizer has in shards, whose own regroup() follows. ValueError without micro_batches, RuntimeError at
+        zero_stage=3 without a ZeroOptimizer, and with a mean in shards that was not used.
+        """
+        if self._modes.micro_batches is None:
+            raise ValueError("DistributedDataParallel.regroup: it is for micro_batches=M")
+        if self.zero_stage == 3 and self._live_optimizer() is None:
+            raise RuntimeError(
+                "DistributedDataParallel.regroup: zero_stage=3 without a ZeroOptimizer, whose regroup() cuts the shards"
+            )
+        if self.zero_stage >= 2 and self.reducer.leaf_steps.has_unused_mean():
+            raise RuntimeError(
+                "DistributedDataParallel.regroup: with a mean that no optimizer has used in shards, which would be "
+                "lost: call optimizer.step() or zero_grad() before"
+            )
+        check_outside("the group is to change")
+        check_group_of_leaves(group, self.device, self._modes.micro_batches)
+        self.reducer.leaf_steps.regroup()
+        self.process_group = group
+        self.reducer._update_process_group(group)
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if self.zero_stage >= 2:

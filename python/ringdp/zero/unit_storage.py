@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -70,6 +71,11 @@ class Blocks:
         self._group = group
         self._free: list[torch.Tensor] = []
 
+    def regroup(self, group: dist.ProcessGroup) -> None:
+        """Memory is that of another group from now on."""
+        self._group = group
+        self._free.clear()
+
     def take(self, nbytes: int, device: torch.device) -> torch.Tensor:
         """A flat uint8 tensor of `nbytes`, not initialized."""
         for number, block in enumerate(self._free):
@@ -102,13 +108,25 @@ class Bucket:
         self.parameters: list[torch.Tensor] = list(parameters)
         self.shard_elements, self.dtype = plan.layout.shard(plan.number), parameters[0].dtype
         self._group = group
-        self._flat = blocks.take(plan.layout.padded(plan.number) * self.dtype.itemsize, device).view(self.dtype)
-        self._offsets = plan.layout.offsets(plan.number)
-        self._views = laid_out(self._flat, parameters, self._offsets)
+        self._lay_out(blocks, device)
         self._absent = _gone(unit)
         texts = [_absent(name, unit) for name in plan.names]
         self._stand_ins = [_C.without_memory(v, text) for v, text in zip(self._views, texts, strict=True)]
         self.shard = torch.empty(0, dtype=self.dtype, device=device)
+
+    def recut(self, layout: Any, group: dist.ProcessGroup, blocks: Blocks) -> None:
+        """For another group: its parameters are freed, and its shard has the size that it has there, without values."""
+        self.plan = replace(self.plan, layout=layout)
+        self._group, self.shard_elements = group, layout.shard(self.plan.number)
+        self._lay_out(blocks, self.shard.device)
+        self.free(blocks)
+        self.shard = flat_memory(self.shard_elements, self.dtype, self.shard.device, group).zero_()
+
+    def _lay_out(self, blocks: Blocks, device: torch.device) -> None:
+        layout, number = self.plan.layout, self.plan.number
+        self._flat = blocks.take(layout.padded(number) * self.dtype.itemsize, device).view(self.dtype)
+        self._offsets = layout.offsets(number)
+        self._views = laid_out(self._flat, self.parameters, self._offsets)
 
     @property
     def nbytes(self) -> int:
@@ -223,6 +241,14 @@ class UnitStorage:
             for bucket in self.buckets:
                 bucket.free(self._blocks)
 
+    def recut(self, layouts: Mapping[bool, Any], group: dist.ProcessGroup) -> None:
+        """See Bucket.recut(). layouts: of trainable and frozen buckets."""
+        self._works.clear()
+        self.holders = self.pins = 0
+        self.has_memory = False
+        for bucket in self.buckets:
+            bucket.recut(layouts[bucket.plan.trainable], group, self._blocks)
+
     @contextmanager
     def _named(self) -> Iterator[None]:
         """Adds the unit's name to an error of its gather, and advice if ranks gather different units."""
@@ -267,6 +293,7 @@ class ShardedParameters(FlatParameters):
         self, buckets: Sequence[Bucket], group: dist.ProcessGroup, master_dtype: torch.dtype | None = None
     ) -> None:
         self._buckets = list(buckets)
+        self._copies: list[torch.Tensor] | None = None  # of another rank's shards
         layout = buckets[0].plan.layout
         by_number = {}
         for members, bucket in zip(layout.buckets, buckets, strict=True):
@@ -283,9 +310,17 @@ class ShardedParameters(FlatParameters):
         """See FlatParameters."""
         return sum(bucket.useful_bytes for bucket in self._buckets)
 
+    def as_owned_by(self, rank: int) -> ShardedParameters:
+        """The pieces of another rank, with memory of their own, without values."""
+        other = copy.copy(self)
+        other._copies = [torch.zeros_like(bucket.shard) for bucket in self._buckets]
+        other._number_pieces(rank)
+        other._make_tensors()
+        return other
+
     def own(self, bucket: int) -> torch.Tensor:
         """The shard."""
-        return self._buckets[bucket].shard
+        return self._buckets[bucket].shard if self._copies is None else self._copies[bucket]
 
     def kept(self, bucket: int) -> torch.Tensor:
         """The shard."""
@@ -297,6 +332,10 @@ class ShardedParameters(FlatParameters):
 
     def gather(self, bucket: int) -> None:
         """Nothing: units are gathered when they are used."""
+
+    def hides(self, bucket: int) -> bool:
+        """No: parameters are freed."""
+        return False
 
     def _lay_out(self) -> None:
         """Nothing: parameters stay in their units."""

@@ -42,6 +42,21 @@ TEST(Recorder, OfGroupsThatHaveEndedTheLatestAreKept) {
   EXPECT_EQ(recorder.rank(), 6);
 }
 
+TEST(Recorder, MembersOfAnElasticJobHaveNumbersOfTheirOwn) {
+  Recorder recorder(8);
+  recorder.open({"alone", 0, {0}});
+  recorder.name_members(7, {7}, "");
+  EXPECT_EQ(recorder.rank(), 7);
+  recorder.name_members(7, {2, 7, 9}, " of world 3");
+  recorder.open({"0", 1, {0, 1, 2}});
+  recorder.open({"sub", 0, {1, 2}});
+  const auto groups = recorder.groups();
+  EXPECT_EQ(groups.at(0).members, (std::vector<int>{7}));
+  EXPECT_EQ(groups.at(1).members, (std::vector<int>{2, 7, 9}));
+  EXPECT_EQ(groups.at(2).members, (std::vector<int>{7, 9}));
+  EXPECT_EQ(groups.at(2).name, "sub of world 3");
+}
+
 TEST(Recorder, FillsInThreadAndTime) {
   Recorder recorder(8);
   const int64_t before = now_ns();
@@ -87,7 +102,7 @@ TEST(Event, EveryKindHasANameOfItsOwn) {
   for (int kind = 0; kind < kKindCount; ++kind) names.insert(name_of(static_cast<Kind>(kind)));
   EXPECT_EQ(names.size(), static_cast<size_t>(kKindCount));
   EXPECT_STREQ(name_of(Kind::kEnqueued), "enqueued");
-  EXPECT_STREQ(name_of(Kind::kStepped), "stepped");
+  EXPECT_STREQ(name_of(Kind::kRegrouped), "regrouped");
 }
 
 // Every field depends on `number`: a torn event is seen.

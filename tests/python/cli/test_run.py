@@ -54,7 +54,7 @@ def test_torchrun_gets_its_own_arguments(launched):
     given = ["--nproc-per-node", "2", "--max-restarts=1", "-m", "train", "--as", "x", "--", "-q"]
     arguments, choice = launched("--as", "cpu-default", *given)
     theirs = torchrun.parse_args(given)
-    assert {name: value for name, value in vars(arguments).items() if name != "choice"} == vars(theirs)
+    assert {n: value for n, value in vars(arguments).items() if n not in ("choice", "min_ranks")} == vars(theirs)
     assert choice == "cpu-default"
 
 
@@ -73,7 +73,13 @@ def test_the_argument_outranks_the_environment_and_says_so(launched, monkeypatch
         (["--as", "foo", "a.py"], {}, "argument --as: invalid value 'foo' (expected one of: gloo, cpu-default)"),
         (["a.py"], {"RINGDP_AS": "foo"}, "invalid value 'foo' for RINGDP_AS (expected one of: gloo, cpu-default)"),
         (["--as", "gloo", "a.py"], {"RINGDP_AUTOLOAD": "0"}, "RINGDP_AS=gloo needs ringdp at `import torch`"),
-        (["--min-ranks", "2", "a.py"], {}, "unrecognized arguments: --min-ranks"),
+        (["--min-ranks", "0", "a.py"], {}, "argument --min-ranks: invalid value '0'"),
+        (["--min-ranks", "2", "a.py"], {}, "--min-ranks 2 with --nproc-per-node 1, which are fewer"),
+        (["--min-ranks", "1", "--nnodes", "2", "a.py"], {}, "--min-ranks with --nnodes 2: ranks of one host only"),
+        (["--min-ranks", "1", "--no-python", "a"], {}, "--min-ranks with --no-python: torchrun does not start"),
+        (["--min-ranks", "1", "--run-path", "a"], {}, "--min-ranks with --run-path: torchrun does not start"),
+        (["--min-ranks", "1", "--local-ranks-filter", "0", "a"], {}, "--min-ranks with --local-ranks-filter 0"),
+        (["--unknown", "a.py"], {}, "unrecognized arguments: --unknown"),
         (["--as", "gloo"], {}, "the following arguments are required: training_script"),
         (["--", "torchrun", "a.py"], {}, "this command takes torchrun's place"),
         (["--no-python", "a.sh"], {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "--no-python works only where torch loads"),
@@ -113,3 +119,12 @@ def test_a_worker_is_to_the_script_what_python_is(run_warm, tmp_path, monkeypatc
     ours = run_warm("-m", worker.__name__, *script)
     assert (ours.stdout, ours.returncode) == (plain.stdout, 3), ours.stderr
     assert "shows.py" in plain.stdout
+
+
+@pytest.mark.parametrize(("option", "python"), [([], ["-u", "train"]), (["-m"], ["-u", "-m", "train"])])
+def test_ranks_that_may_die_are_started_by_a_supervisor(launched, option, python):
+    given = ["--min-ranks", "2", "--nproc-per-node", "3", "--max-restarts", "7", *option, "train", "--x", "1"]
+    arguments, _ = launched(*given)
+    assert (arguments.module, arguments.training_script) == (True, "ringdp.elastic.supervisor")
+    assert arguments.training_script_args == ["3", "2", "7", sys.executable, *python, "--x", "1"]
+    assert (arguments.nproc_per_node, arguments.max_restarts) == ("1", 0)

@@ -69,8 +69,8 @@ class LeafHooks:
         return indices
 
     def _finish(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def finish(steps: Any) -> None:
+        def finish(steps: Any, *, keep: bool = False) -> None:
             self._tell(self._recorder.over)  # first: it raises where a leaf is missing
-            original(steps)
+            original(steps, keep=keep)
 
         return finish

@@ -1,6 +1,7 @@
 """All ranks' traces as one Chrome trace (JSON), for ui.perfetto.dev or chrome://tracing.
 
-A rank is a process. Its lanes: one for steps (forward, backward, exposed communication), one for buckets, one per
+A rank is a process; in elastic jobs it is a member. Its lanes: one for steps (forward, backward, exposed communication,
+and how long elastic.survive took to begin a world), one for buckets, one per
 process group for its collectives, and one per thread that waited. A collective is drawn as what it went through:
 queued, waiting for ranks, moving bytes. An arrow goes from the last rank that entered to those that waited for it.
 """
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ringdp.text.units import counted
 from ringdp.tools.observe.traces import Collective, Dump, Event, collectives
 
 # Collectives with a root, in which some ranks may be done long before the last one; all others end together.
@@ -125,6 +127,9 @@ _SLICES = {
 def _of_event(rank: int, event: Event, begun: dict[Any, Any]) -> Iterator[Slice]:
     if event.kind == "waited":
         yield _slice("waits", rank, THREADS + event.thread, event.time - event.ns, event.time, {})
+    if event.kind == "regrouped":
+        title = f"world {event.seq}: {counted(event.peer, 'rank')}"
+        yield _slice(title, rank, STEPS, event.time - event.ns, event.time, {"step": event.bytes})
     if event.kind in _SLICES:
         began, name, lane = _SLICES[event.kind]
         first = begun.pop(began, None)

@@ -1,0 +1,189 @@
+"""This process as a member of an elastic job: in which world it is, and the default process group of that world."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from ringdp import _native
+from ringdp.backend import Options
+from ringdp.ddp.modes import ring_options
+from ringdp.elastic.worlds import Request, VoidableStore, World, WorldIsOver, Worlds
+from ringdp.text.units import counted
+
+_C = _native.load()
+# Set by the supervisor: "<member>@<host>:<port>", its number and the store of the job.
+VARIABLE = "RINGDP_MEMBER"
+FALSE_ALARM_S = 1.0  # without a new world by then, nobody has died: members propose the old one again
+_PAUSE_S = 0.003
+_STORE_TIMEOUT = timedelta(seconds=60)
+
+
+class Closed(Exception):
+    """The training is over for all members."""
+
+
+@functools.cache
+def this_member() -> Member | None:
+    """None where no supervisor has started this process. ValueError: not what a supervisor writes."""
+    text = os.environ.pop(VARIABLE, None)  # not for processes that this one starts
+    if text is None:
+        return None
+    number, at, place = text.partition("@")
+    host, colon, port = place.rpartition(":")
+    if not (at and colon and number.isdigit() and port.isdigit()):
+        raise ValueError(
+            f"invalid value '{text}' for {VARIABLE} (expected <member>@<host>:<port>, as `ringdp run` sets it)"
+        )
+    return Member(int(number), Worlds(dist.TCPStore(host, int(port), is_master=False, timeout=_STORE_TIMEOUT)))
+
+
+class Member:
+    """In the worlds of its job. Its default process group has been made, as that of the first world or of one rank.
+
+    world: the one whose group it is in, or was in; None before the first. is_newcomer: until it is in one. trains:
+    whether a training has begun here. terms: of the job, see Worlds.
+    """
+
+    def __init__(self, number: int, worlds: Worlds) -> None:
+        self._number, self._worlds = number, worlds
+        self._options = ring_options(dist.group.WORLD, torch.device("cpu"))
+        self._backend = dist.get_backend()
+        self.trains = False
+        self.terms = worlds.terms()
+        self.world: World | None = None
+        first = worlds.current()
+        self.is_newcomer = number not in first.members
+        if not self.is_newcomer and first.epoch == 0:
+            self.world = first  # its group is the one that the program has made
+        _C.name_members(number, [number] if self.is_newcomer else first.members, "")
+
+    def members(self) -> tuple[int, ...]:
+        """Of its world."""
+        return self.world.members if self.world is not None else ()
+
+    def is_over(self) -> bool:
+        """Whether there is a newer world than its own."""
+        return self._worlds.current() != self.world
+
+    def begin_training(self, patience_s: float) -> None:
+        """From here on deaths are survived, and a rank that is stopped is waited for so long."""
+        self.trains = True
+        self._worlds.begin_training(patience_s)
+
+    def enter(self, min_ranks: int) -> tuple[float, float]:
+        """Makes the group of the newest world that is large enough; seconds until all were here, and for the group.
+
+        Closed: the training is over. WorldIsOver, DistError: that world has ended meanwhile; leave() follows.
+        """
+        if self.world is not None and dist.is_initialized():
+            return 0.0, 0.0  # that of the program's beginning
+        begin = time.monotonic()
+        if self.is_newcomer:
+            self._worlds.ask(Request("join", self._number))
+        world = self._gather(min_ranks)
+        here = time.monotonic()
+        self._destroy()  # that of one rank in which a newcomer begins
+        self.is_newcomer, self.world = False, world
+        self._make_group(world)
+        return here - begin, time.monotonic() - here
+
+    def leave(self, *, is_fault: bool) -> None:
+        """Ends its world's groups. After a fault, waits for the next world, or proposes the same members again."""
+        self._destroy()
+        if not is_fault or self.world is None:
+            return
+        until = time.monotonic() + FALSE_ALARM_S
+        while time.monotonic() < until:
+            if self.is_over():
+                return
+            time.sleep(_PAUSE_S)
+        self._worlds.replace(self.world, self.world.members)
+
+    def close(self) -> bool:
+        """All have trained to the end. Whether that is the end: not if a newer world was there first."""
+        now = self._worlds.replace(self.world, self.world.members, closed=True)
+        return now.is_closed
+
+    def replace(self, others: Sequence[int], why: str) -> None:
+        """Asks for others in the place of these members."""
+        for other in others:
+            self._worlds.ask(Request("replace", other, why))
+
+    def _gather(self, min_ranks: int) -> World:
+        limit_s = self._options._timeout.total_seconds()  # as long as a collective waits for a rank that computes
+        blame = functools.partial(self.replace, why=f"has not come to the next world for {limit_s:g} s")
+        while True:
+            world = self._wait_for_own_world(min_ranks)
+            try:
+                self._worlds.gather(world, self._number, limit_s, blame)
+                return world
+            except WorldIsOver:
+                continue
+
+    def _wait_for_own_world(self, min_ranks: int) -> World:
+        """The newest one, once this member and enough others are in it. RuntimeError where it never will be."""
+        while True:
+            world = self._worlds.current()
+            if world.is_closed:
+                raise Closed
+            if self._number in world.members:
+                if len(world.members) >= min_ranks:
+                    return world
+                if self._worlds.coming() == 0 and self._worlds.current() == world:
+                    raise RuntimeError(
+                        f"survive: {counted(len(world.members), 'rank')} left, and none to come, with "
+                        f"min_ranks={min_ranks}: restart from a checkpoint"
+                    )
+            elif not self.is_newcomer:
+                raise RuntimeError(
+                    f"survive: this process (member {self._number}) has been replaced: world {world.epoch} goes on "
+                    "without it"
+                )
+            time.sleep(_PAUSE_S)
+
+    def _make_group(self, world: World) -> None:
+        store = self._worlds.store_of(world)
+        _prepare_torch()
+        rank, size = world.members.index(self._number), len(world.members)
+        _C.name_members(self._number, world.members, f" of world {world.epoch}")
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}  # what programs read
+        dist.init_process_group(
+            self._backend,
+            store=VoidableStore(store, lambda: self._worlds.check(world)),
+            rank=rank,
+            world_size=size,
+            timeout=self._options._timeout,
+            pg_options=Options(**self._options.fields()),
+        )
+        # From here on its ranks know each other's processes; and programs expect a store with all methods.
+        known = distributed_c10d._world.pg_map
+        known[dist.group.WORLD] = (known[dist.group.WORLD][0], dist.PrefixStore("groups", store))
+
+    @staticmethod
+    def _destroy() -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _prepare_torch() -> None:
+    """Undoes what a group that is no more, or that was not completed, has left in torch."""
+    distributed_c10d._world.group_count = 0  # names groups, alike on all ranks
+    while (inner := _inner_hook(sys.excepthook)) is not None:  # each group adds "[rank0]: " to tracebacks
+        sys.excepthook = inner
+
+
+def _inner_hook(hook: Callable[..., object]) -> Callable[..., object] | None:
+    """The hook that torch's has replaced; None where it is not torch's."""
+    if getattr(hook, "__name__", "") != "_distributed_excepthook" or hook.__closure__ is None:
+        return None
+    named = dict(zip(hook.__code__.co_freevars, (cell.cell_contents for cell in hook.__closure__), strict=True))
+    return named.get("old_hook")

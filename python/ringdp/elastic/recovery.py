@@ -1,0 +1,45 @@
+"""How a world of an elastic job came about on this rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ringdp.text.units import counted, names, seconds
+
+
+@dataclass
+class Recovery:
+    """How a world came about. Times in seconds.
+
+    step: the step that it took up. again: leaves of it that members that are gone had computed or were to compute.
+    applied: this rank had the mean of the step before and applied it now. cause: of the end of the world before, the
+    first sentence of its error; '' without one.
+    """
+
+    epoch: int
+    members: tuple[int, ...]
+    step: int
+    cause: str = ""
+    again: list[int] = field(default_factory=list)
+    applied: bool = False
+    leaving_s: float = 0.0
+    gathering_s: float = 0.0
+    joining_s: float = 0.0
+    state_s: float = 0.0
+
+    def seconds(self) -> float:
+        """From the error, or the end of the step before, until the first micro-batch."""
+        return self.leaving_s + self.gathering_s + self.joining_s + self.state_s
+
+    def line(self) -> str:
+        """For people."""
+        took = seconds(self.seconds())
+        why = f" after {self.cause!r}" if self.cause else ""
+        again = f", {counted(len(self.again), 'micro-batch')} again" if self.again else ""
+        return (
+            f"ringdp.elastic: world {self.epoch}: {counted(len(self.members), 'rank')} "
+            f"({names(self.members, 'member')}){why}, step {self.step}{again}, {took}"
+        )
+
+
+OF_THIS_PROCESS: list[Recovery] = []

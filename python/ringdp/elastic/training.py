@@ -1,0 +1,560 @@
+"""`ringdp.elastic.survive`: a training loop that goes on when ranks die and others come, with the bits of one process.
+
+A step is applied by all ranks or by none: own micro-batches (leaves), their mean, a vote, the optimizer. A rank votes
+when it has the whole mean, and applies it when all have voted. So members differ by at most one step, and who is behind
+has the mean that it lacks. After a fault the members that live meet in the next world, tell each other where they are,
+deal out the leaves that were lost, and go on; leaves that live on are not computed again.
+
+    with a vote passed somewhere    whoever has not applied the step has its mean, and applies it now
+    with no vote passed             the step is taken up again, with the leaves that its members hold
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from ringdp import _native
+from ringdp.ddp.modes import ring_options
+from ringdp.elastic.member import Closed, Member, this_member
+from ringdp.elastic.recovery import OF_THIS_PROCESS, Recovery
+from ringdp.elastic.shares import improved
+from ringdp.elastic.state import WithoutShards, add_bits, receive, send
+from ringdp.elastic.worlds import WorldIsOver
+from ringdp.text.units import names
+from ringdp.zero.clip import clip_grad_norm_
+from ringdp.zero.optimizer import ZeroOptimizer
+
+_C = _native.load()
+Body = Callable[[int, Sequence[int]], object]
+
+_MOST_IN_VAIN = 5  # failed attempts in a row, with the same members and no step between, before they are blamed
+_LOOK_S = 0.05  # between two looks of rank 0 for a world that somebody waits to join
+_DEAL_EVERY = 10  # steps, by speed
+_DIGEST_BYTES = 16
+
+
+@dataclass
+class _Place:
+    """What each rank tells the others when a world begins.
+
+    applied: steps; below 0 without a state. mean_of: the step of which it has a whole mean that is not applied; -1
+    without one. first: the step at which its program would begin. is_examined: its bits are those of the others. held:
+    leaves of step `applied`.
+    """
+
+    applied: int
+    mean_of: int
+    first: int
+    is_examined: bool
+    held: list[int]
+
+    def numbers(self, micro_batches: int) -> list[int]:
+        """As many on every rank; the inverse of `_place`."""
+        return [
+            self.applied,
+            self.mean_of,
+            self.first,
+            self.is_examined,
+            *(int(leaf in self.held) for leaf in range(micro_batches)),
+        ]
+
+
+def _place(numbers: Sequence[int]) -> _Place:
+    applied, mean_of, first, is_examined, *mask = numbers
+    return _Place(applied, mean_of, first, bool(is_examined), [leaf for leaf, held in enumerate(mask) if held])
+
+
+def survive(
+    *,
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    min_ranks: int | None = None,
+    apply: Callable[[], object] | None = None,
+    after: Callable[[int], object] | None = None,
+    state: Sequence[Any] = (),
+    clip: float | None = None,
+    patience: float = 30.0,
+    speed: Literal["even", "auto"] = "even",
+) -> Callable[[Body], Training]:
+    """Makes `train(step, leaves)` a training that survives the death of ranks, under `ringdp run --min-ranks`.
+
+        @ringdp.elastic.survive(model=ddp, optimizer=optimizer)
+        def train(step, leaves):
+            for leaf in leaves:
+                with ringdp.leaf(step, leaf):
+                    loss_of(ddp, step, leaf).backward()
+
+        train(300)
+
+    The function runs the micro-batches that it is given, and nothing else: `leaves` are those of this rank in step
+    `step`. It is called again with others of the same step when a rank has died, and not at all where this rank has
+    none. `train(steps, first=0)` runs steps first to steps - 1 on all ranks and returns when all have applied the last.
+
+    model: a ringdp.DistributedDataParallel with micro_batches=M and any zero_stage over the default process group.
+    optimizer: of torch, or a ZeroOptimizer; each rank then also keeps and steps the shard of the next one. A shard is
+        lost where a rank and the one before it die before the next world begins: then the job ends with an error.
+    apply: what a step does with the mean gradients once all ranks have them, without communication and without random
+        numbers; default: optimizer.step() and optimizer.zero_grad(). Here schedulers step. With a ZeroOptimizer
+        parameters cannot be read after its step().
+    after: called with each step once, when all ranks have applied it and parameters are whole: averages of weights,
+        saved files. It must not communicate either; at zero_stage=3 it has no parameters.
+    clip: gradients are clipped to this norm before the step, as by ringdp.clip_grad_norm_; train.norm is what it was.
+    state: further objects with state_dict() and load_state_dict(), such as schedulers, which ranks that join get with
+        the model's and the optimizer's. They are sent by torch.save and read with weights_only.
+    min_ranks: a world of fewer ranks waits for others; default: that of `ringdp run`.
+    patience: seconds for which a rank that is stopped (SIGSTOP) is waited for; then it is killed and replaced. One that
+        hangs otherwise is when collectives, and then the next world, have waited for it for the group's timeout.
+    speed: "auto" deals micro-batches by how fast each rank has run its own, again and again; "even" to all alike. The
+        bits are the same. A rank that is too slow for even one has none until the next world.
+
+    A rank that joins computes one micro-batch that a member computes, too, and is refused if the bits differ.
+    The default process group is replaced, so that rank and world size change; groups of the program's own end with it.
+    A rank that joins runs the program's beginning in a world of one rank. Under another launcher, and in one process,
+    the same program trains, and a fault ends it. ValueError and NotImplementedError name what is refused.
+    """
+    if getattr(model, "zero_stage", None) is None or model.reducer.leaf_steps is None:
+        raise ValueError("survive: model must be a ringdp.DistributedDataParallel with micro_batches=M")
+    if model.zero_stage and not isinstance(optimizer, ZeroOptimizer):
+        raise ValueError(f"survive: optimizer must be a ringdp.ZeroOptimizer with zero_stage={model.zero_stage}")
+    if model.device.type != "cpu":
+        raise NotImplementedError(f"survive: the model is on {model.device}, and only models on the CPU survive")
+    if model.process_group is not dist.group.WORLD or ring_options(model.process_group, model.device) is None:
+        raise ValueError(
+            "survive: the model's process group must be the default one, of backend ringdp: it is made anew after a "
+            "fault"
+        )
+    if min_ranks is not None and not _is_number(min_ranks, least=1):
+        raise ValueError(f"survive: min_ranks={min_ranks!r}, must be a whole number of at least 1")
+    if not (patience > 0 and math.isfinite(patience)):
+        raise ValueError(f"survive: patience={patience!r}, must be a number of seconds above 0")
+    if clip is not None and not clip > 0:
+        raise ValueError(f"survive: clip={clip!r}, must be a number above 0")
+    if speed not in ("even", "auto"):
+        raise ValueError(f"survive: speed={speed!r}, must be 'even' or 'auto'")
+    for number, part in enumerate(state):
+        if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+            raise ValueError(f"survive: state[{number}] is a {type(part).__name__}, which has no state_dict()")
+
+    def decorate(body: Body) -> Training:
+        training = Training(body, model, optimizer, tuple(state), by_speed=speed == "auto")
+        training.min_ranks, training.patience, training.clip = min_ranks, float(patience), clip
+        training.apply, training.after = apply or training.step_optimizer, after
+        return training
+
+    return decorate
+
+
+class Training:
+    """What survive() makes of a function. recoveries: the worlds of this process, but for the first of the job.
+
+    norm: of the gradients of the latest step, with clip.
+    """
+
+    min_ranks: int | None = None
+    patience = 30.0
+    clip: float | None = None
+    norm = 0.0
+    apply: Callable[[], object]
+    after: Callable[[int], object] | None = None
+
+    def __init__(
+        self, body: Body, model: Any, optimizer: torch.optim.Optimizer, state: tuple[Any, ...], *, by_speed: bool
+    ) -> None:
+        functools.update_wrapper(self, body)
+        self.recoveries: list[Recovery] = []
+        self._body, self._model, self._optimizer = body, model, optimizer
+        self._zero = optimizer if isinstance(optimizer, ZeroOptimizer) else None
+        module = model.module if model.sharded_model is None else WithoutShards(model)
+        self._state = (module, optimizer if self._zero is None else self._zero.settings(), *state)
+        self._leaf_steps = model.reducer.leaf_steps
+        self._micro_batches = self._leaf_steps.micro_batches
+        self._member: Member | None = None
+        self._steps = self._first = self._applied = 0
+        self._ended = 0  # steps for which `after` was called
+        self._mean_of = -1  # the step whose whole mean is in .grad and not applied
+        self._has_state = True
+        self._known: set[int] = set()  # members with which this rank has trained
+        self._dealt: Sequence[list[int]] = []  # leaves that are to be run in the step, by rank
+        self._todo: list[int] = []  # by this one
+        self._by_speed = by_speed
+        self._shares: list[int] = []
+        self._leaf_seconds: list[float] = []  # by rank, as the latest vote has told; 0: unknown
+        self._own_leaf_seconds: deque[float] = deque(maxlen=_DEAL_EVERY)  # in the latest steps
+        self._is_examined = True
+        self._to_examine: list[int] = []  # ranks of this world
+        self._looked = 0.0
+        self._is_inside = False  # of a world, or of one that it could not enter
+
+    def __call__(self, steps: int, *, first: int = 0) -> None:
+        """Runs the steps first to steps - 1. Collective. RuntimeError where the job cannot go on."""
+        for name, number in (("steps", steps), ("first", first)):
+            if not _is_number(number, least=0):
+                raise ValueError(f"train: {name}={number!r}, must be a whole number of at least 0")
+        self._steps, self._first, self._mean_of = steps, first, -1
+        self._applied = self._ended = first
+        self._model.reducer.keep_layout()
+        self._member = this_member()
+        if self._member is None:
+            _warn_once()
+            self._deal()
+            self._run()
+            return
+        if self._member.trains:
+            raise RuntimeError(
+                "survive: a second training in one process. A rank that joins would begin with the first one, which is "
+                "over: give all steps to one call"
+            )
+        if self.min_ranks is not None and self.min_ranks > self._member.terms["ranks"]:
+            raise ValueError(
+                f"survive: min_ranks={self.min_ranks} of a job that has {self._member.terms['ranks']} at most"
+            )
+        self._member.trains = True
+        if self._zero is None:
+            self._member.begin_training(self.patience)
+        self._has_state = self._is_examined = not self._member.is_newcomer
+        self._run_in_worlds()
+        if self._zero is not None:
+            self._zero.release_next()
+
+    def step_optimizer(self) -> None:
+        """The default of `apply`."""
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def _run_in_worlds(self) -> None:
+        cause, vain = "", 0
+        while True:
+            before = (self._applied, self._member.members())
+            try:
+                self._enter(cause)
+                if self._zero is not None:  # until now shards had one owner
+                    self._member.begin_training(self.patience)
+                if self._run() and self._member.close():
+                    return
+                cause = ""
+            except Closed:
+                self._check_is_done()
+                return
+            except (WorldIsOver, dist.DistError) as error:
+                cause = _first_sentence(error)
+                vain = vain + 1 if (self._applied, self._member.members()) == before else 0
+                if vain >= _MOST_IN_VAIN:
+                    self._blame_newcomers(cause, error)
+                    vain = 0
+
+    def _run(self) -> bool:
+        """Steps until all are applied (True), or until another world waits to begin."""
+        while self._applied < self._steps:
+            if self._to_examine:
+                self._examine()
+            if self._todo:
+                begin = time.monotonic()
+                self._body(self._applied, tuple(self._todo))
+                self._own_leaf_seconds.append((time.monotonic() - begin) / len(self._todo))
+            self._check_leaves()
+            self._leaf_steps.finish(keep=True)
+            if self.clip is not None:
+                self.norm = float(clip_grad_norm_(self._model.parameters(), self.clip))
+            if self._zero is not None:
+                self._zero.share_gradients()
+            self._mean_of = self._applied
+            changes = self._vote()
+            self._commit()
+            if self._zero is not None:
+                self._zero.gather()
+            self._end_step()
+            self._deal()
+            if changes:
+                return False
+        if self._member is not None:
+            dist.barrier()  # whoever passes knows that all ranks have applied the last step
+        return True
+
+    def _check_leaves(self) -> None:
+        step, leaves = self._leaf_steps.leaves()
+        missing = [leaf for leaf in self._todo if step != self._applied or leaf not in leaves]
+        if missing:
+            raise RuntimeError(
+                f"survive: {self._body.__name__}({self._applied}, {self._todo}) has returned without "
+                f"{names(missing, 'micro-batch')}: it runs each of them, inside ringdp.leaf(step, leaf)"
+            )
+
+    def _vote(self) -> bool:
+        """Nobody passes before all ranks have the mean. Whether a newer world is there; the same on all ranks."""
+        told = torch.zeros(1 + dist.get_world_size(), dtype=torch.float64)
+        told[0] = self._sees_newer_world()
+        told[1 + dist.get_rank()] = min(self._own_leaf_seconds, default=0.0)  # what nothing has disturbed
+        dist.all_reduce(told, op=dist.ReduceOp.MAX)
+        changes, *self._leaf_seconds = told.tolist()
+        return bool(changes)
+
+    def _sees_newer_world(self) -> bool:
+        now = time.monotonic()
+        if self._member is None or dist.get_rank() != 0 or now < self._looked + _LOOK_S:
+            return False
+        self._looked = now
+        return self._member.is_over()
+
+    def _commit(self) -> None:
+        """Applies the mean, once."""
+        self._leaf_steps.commit()
+        self._mean_of = -1
+        try:
+            self.apply()
+        except dist.DistError as error:  # would pass for a fault before the step, which would come again
+            if self._zero is not None and self._member is None:
+                raise  # of step(), which gathers parameters there
+            raise RuntimeError(
+                "survive: apply() must not communicate: ranks may be at different steps there"
+            ) from error
+        self._applied += 1
+
+    def _end_step(self) -> None:
+        """Parameters are whole: calls `after`, once per step."""
+        if self.after is not None and self._ended < self._applied:
+            self.after(self._applied - 1)
+        self._ended = self._applied
+
+    def _deal(self) -> None:
+        """The leaves of a step that begins."""
+        ranks = dist.get_world_size()
+        if len(self._shares) != ranks:
+            self._shares = _C.even_shares(self._micro_batches, ranks)
+            self._own_leaf_seconds.clear()
+        elif self._by_speed and self._applied % _DEAL_EVERY == 0:
+            self._shares = improved(self._shares, self._leaf_seconds)
+        self._deal_to_all(_C.allot_leaves(self._shares))
+
+    def _deal_to_all(self, by_rank: Sequence[list[int]]) -> None:
+        self._dealt, self._todo = by_rank, by_rank[dist.get_rank()]
+
+    # From one world to the next.
+
+    def _enter(self, cause: str) -> None:
+        """The newest world: its group, the state of this rank, and its leaves of the running step."""
+        member, begin = self._member, time.monotonic()
+        if self._is_inside:
+            member.leave(is_fault=bool(cause))
+        self._is_inside = True
+        left = time.monotonic()
+        # Ranks that have applied all steps leave, and those that were disturbed on the way out need no others.
+        enough = 1 if self._applied >= self._steps else self.min_ranks or member.terms["min_ranks"]
+        gathering_s, joining_s = member.enter(enough)
+        joined = time.monotonic()
+        self._check_settings()
+        places = self._exchange()
+        ahead = self._ahead_of(places)
+        was_behind = self._has_state and self._applied < ahead
+        if was_behind:
+            self._apply_late(ahead)
+        self._model.regroup(dist.group.WORLD)  # drops a mean that nobody has applied
+        self._mean_of = -1
+        if self._zero is not None:
+            has_shards = self._has_state or self._zero.regroups > 0  # it may have lacked the rest of the state only
+            self._zero.regroup(dist.group.WORLD, has_state=has_shards, keep_next=True)
+        if self._has_state:
+            self._end_step()  # if that had to wait for this world
+        self._hand_on_state(places, ahead)
+        again = self._deal_out(places)
+        self._known.update(member.members())
+        if member.world.epoch > 0:
+            parts = {"leaving_s": left - begin, "gathering_s": gathering_s, "joining_s": joining_s}
+            parts["state_s"] = time.monotonic() - joined
+            world = member.world
+            self._note(Recovery(world.epoch, world.members, self._applied, cause, again, was_behind, **parts))
+
+    def _note(self, recovery: Recovery) -> None:
+        self.recoveries.append(recovery)
+        OF_THIS_PROCESS.append(recovery)
+        _C.note_world(recovery.epoch, len(recovery.members), recovery.step, int(1e9 * recovery.seconds()))
+        if dist.get_rank() == 0:
+            print(recovery.line(), file=sys.stderr, flush=True)
+
+    def _check_settings(self) -> None:
+        """A newcomer that would compute other bits raises RuntimeError; the others wait for a world without it."""
+        digests = _gathered([*self._digest(), int(self._has_state)])
+        sample = next((of_rank for of_rank in digests if of_rank[-1]), digests[0])
+        others = [rank for rank, of_rank in enumerate(digests) if of_rank[:-1] != sample[:-1]]
+        if dist.get_rank() in others:
+            raise RuntimeError(
+                "survive: this rank has another model, other arguments, another release of torch, another instruction "
+                f"set ({torch.backends.cpu.get_cpu_capability()}) or another number of threads "
+                f"({torch.get_num_threads()}) than the ranks that train: its bits would differ"
+            )
+        if others:
+            raise WorldIsOver(f"{names(others)} would compute other bits, and must leave")
+
+    def _digest(self) -> bytes:
+        """Of what must be equal for the same bits: the model, how it is wrapped and trained, and what computes."""
+        lines = [
+            torch.__version__,
+            torch.backends.cpu.get_cpu_capability(),
+            str(torch.get_num_threads()),
+            f"{self._steps} {len(self._state)}",
+            *self._of_optimizer(),
+            *self._model._settings,
+            *(f"{name} {p.dtype} {tuple(p.shape)} {p.stride()}" for name, p in self._model.module.named_parameters()),
+        ]
+        return hashlib.sha256("\n".join(lines).encode()).digest()[:_DIGEST_BYTES]
+
+    def _of_optimizer(self) -> list[str]:
+        """Its kind, and whose parameters are in which group, in their order."""
+        name_of = {id(parameter): name for name, parameter in self._model.module.named_parameters()}
+        kind = type(self._optimizer).__name__ if self._zero is None else self._zero.kind()
+        return [kind, *(str([name_of.get(id(p)) for p in group["params"]]) for group in self._optimizer.param_groups)]
+
+    def _exchange(self) -> list[_Place]:
+        step, leaves = self._leaf_steps.leaves()
+        applied = self._applied if self._has_state else -1
+        own = _Place(applied, self._mean_of, self._first, self._is_examined, leaves if step == self._applied else [])
+        return [_place(numbers) for numbers in _gathered(own.numbers(self._micro_batches))]
+
+    def _ahead_of(self, places: Sequence[_Place]) -> int:
+        """How many steps the members that have applied the most have applied; the state of a new job is rank 0's."""
+        if all(place.applied < 0 for place in places):
+            if self._zero is not None and self._zero.regroups > 0:
+                raise RuntimeError(
+                    "survive: all ranks that had the whole state are gone, and this one has only shards of it: restart "
+                    "from a checkpoint"
+                )
+            places[0].applied = places[0].first
+            if dist.get_rank() == 0:
+                self._has_state = True
+                print(
+                    "ringdp.elastic: no member with the state of the training is left: it begins at step "
+                    f"{self._first}, with what the program has loaded",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        if not any(place.is_examined for place in places):  # those with which the others could be compared are gone
+            first = next(rank for rank, place in enumerate(places) if place.applied >= 0)
+            places[first].is_examined = True
+            self._is_examined |= dist.get_rank() == first
+        return max(place.applied for place in places)
+
+    def _apply_late(self, ahead: int) -> None:
+        if self._applied != ahead - 1 or self._mean_of != self._applied:
+            raise RuntimeError(
+                f"survive: this rank has applied {self._applied} steps and others {ahead}, without the mean that it "
+                "lacks: a defect of ringdp"
+            )
+        self._commit()
+
+    def _hand_on_state(self, places: Sequence[_Place], ahead: int) -> None:
+        """Newcomers get it, each from one of the ranks that had it."""
+        rank = dist.get_rank()
+        sources = [r for r, place in enumerate(places) if place.applied >= 0]
+        newcomers = [r for r, place in enumerate(places) if place.applied < 0]
+        for number, newcomer in enumerate(newcomers):
+            source = sources[number % len(sources)]
+            if rank == source:
+                send(self._state, newcomer)
+            elif rank == newcomer:
+                receive(self._state, source)
+                self._applied = self._ended = ahead
+                self._has_state = True
+
+    def _deal_out(self, places: Sequence[_Place]) -> list[int]:
+        """The leaves that nobody holds; returns them, unless they are all."""
+        self._shares = []
+        self._to_examine = [rank for rank, place in enumerate(places) if not place.is_examined]
+        held = {leaf for place in places if place.applied == self._applied for leaf in place.held}
+        if not held:
+            self._deal()
+            return []
+        missing = [leaf for leaf in range(self._micro_batches) if leaf not in held]
+        ranks = dist.get_world_size()
+        self._deal_to_all([missing[rank::ranks] for rank in range(ranks)])
+        return missing
+
+    def _examine(self) -> None:
+        """Newcomers compute a leaf that a member computes as well, and are refused where its bits differ.
+
+        It is one that nobody holds; where there is none in this step, nobody computes anything, and the next one has.
+        """
+        leaf = next((of_rank[0] for of_rank in self._dealt if of_rank), None)
+        if leaf is None:
+            return
+        self._leaf_steps.expect_nothing()  # as the exam is no part of the step
+        newcomers, rank = self._to_examine, dist.get_rank()
+        examiner = next(other for other in range(dist.get_world_size()) if other not in newcomers)
+        own = self._digest_of_leaf(leaf) if rank in (examiner, *newcomers) else bytes(_DIGEST_BYTES)
+        if self._model.sharded_model is not None:
+            self._model.sharded_model.follow()  # in the gathers of those that compute
+        digests = _gathered(own)
+        wrong = [newcomer for newcomer in newcomers if digests[newcomer] != digests[examiner]]
+        if rank in wrong:
+            raise RuntimeError(
+                f"survive: micro-batch {leaf} of step {self._applied} has other bits on this rank than on rank "
+                f"{examiner}: another processor or library, or a loss that depends on more than step and micro-batch"
+            )
+        if wrong:
+            raise WorldIsOver(f"{names(wrong)} would compute other bits, and must leave")
+        self._is_examined, self._to_examine = True, []
+
+    def _digest_of_leaf(self, leaf: int) -> bytes:
+        digest = hashlib.sha256()
+
+        def take(gradients: list[torch.Tensor | None]) -> None:
+            for number, gradient in enumerate(gradients):
+                if gradient is not None:
+                    digest.update(str(number).encode())
+                    add_bits(digest, gradient)
+
+        with self._leaf_steps.examined(take):
+            self._body(self._applied, (leaf,))
+        return digest.digest()[:_DIGEST_BYTES]
+
+    def _blame_newcomers(self, cause: str, error: BaseException) -> None:
+        """Attempts are in vain with these members. RuntimeError unless some of them have never trained here."""
+        newcomers = [member for member in self._member.members() if member not in self._known]
+        if not newcomers or not self._known:
+            raise RuntimeError(
+                f"survive: step {self._applied} has failed {_MOST_IN_VAIN} times though no rank has died: {cause}"
+            ) from error
+        self._member.replace(newcomers, f"cannot join: {cause}")
+
+    def _check_is_done(self) -> None:
+        """The others have trained to the end, and so has this rank unless it is a newcomer, which is not needed."""
+        if not self._has_state:
+            raise SystemExit(0)
+        if self._applied < self._steps:
+            raise RuntimeError("survive: the others have applied steps that this rank has not: a defect of ringdp")
+
+
+def _first_sentence(error: BaseException) -> str:
+    """What has happened; the rest of an error says what to do without survive."""
+    line = str(error).partition("\n")[0].partition(". ")[0]
+    return line or type(error).__name__
+
+
+def _gathered(numbers: Sequence[int]) -> list[list[int]]:
+    """Of each rank, as many."""
+    own = torch.tensor(list(numbers), dtype=torch.int64)
+    by_rank = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(by_rank, own)
+    return [of_rank.tolist() for of_rank in by_rank]
+
+
+def _is_number(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+@functools.cache
+def _warn_once() -> None:
+    warnings.warn(
+        "survive: this process was not started by `ringdp run --min-ranks`, so a rank that dies ends the job",
+        stacklevel=3,
+    )

@@ -1,0 +1,417 @@
+"""Shards that outlive a rank: each rank also keeps and steps those of the next one; and shards cut anew for a group.
+
+Steps have exact bits, so a rank that has the same gradients *computes* the other's state: nothing is sent for it. When
+the group changes, each old shard is sent to all ranks, by its owner or, if that has died, by the rank before it, and
+each takes what it owns now. All or none change: new values are made beside the old ones, and taken when all ranks have
+them. So after a fault ranks differ by at most one such change, and whoever is behind has what it lacks.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim import Optimizer
+
+from ringdp import _native
+from ringdp.text.units import names
+from ringdp.zero import groups
+from ringdp.zero.element_wise import is_per_element
+from ringdp.zero.flat import FlatParameters, Piece, shaped
+from ringdp.zero.in_flight import GathersInForward, HiddenBucket, InFlightGathers
+
+_C = _native.load()
+Entry = dict[str, Any]
+Item = tuple[int, int, str, Any]  # flat, piece, key, value
+VALUE, MASTER = "", "master"  # the elements of the parameter, and their float32 copy
+
+
+@dataclass
+class Shard:
+    """What is kept of an owner's shard: its pieces, per set of flat parameters, and the optimizer that steps them."""
+
+    flats: list[FlatParameters]
+    optimizer: Optimizer
+
+    def items(self) -> list[Item]:
+        """All of it: the parameters' elements, the fp32 copies, the optimizer's state; in an order that all ranks have.
+
+        NotImplementedError names state that is neither per element nor a number.
+        """
+        found: list[Item] = []
+        for number, flat in enumerate(self.flats):
+            for piece_number, (piece, tensor) in enumerate(zip(flat.pieces, flat.tensors, strict=True)):
+                found.append((number, piece_number, VALUE, flat.own(piece.bucket)[piece.place]))
+                if flat.fp32_copies[piece.bucket] is not None:
+                    found.append((number, piece_number, MASTER, tensor.detach()))
+                for key, value in sorted(self.optimizer.state.get(tensor, {}).items()):
+                    _check_kind(key, value, tensor)
+                    found.append((number, piece_number, key, value))
+        return found
+
+    def bytes(self, *, with_values: bool) -> int:
+        """Of it; the parameters' elements have memory of their own at stage 3 only."""
+        return sum(v.nbytes for *_, key, v in self.items() if torch.is_tensor(v) and (with_values or key != VALUE))
+
+    def restore_views(self) -> None:
+        """Takes over values that were assigned to .data. RuntimeError names a parameter whose layout has changed."""
+        for flat in self.flats:
+            for bucket in range(len(flat)):
+                flat.restore_views(bucket)
+
+
+def _check_kind(key: str, value: Any, piece: torch.Tensor) -> None:
+    if torch.is_tensor(value) and value.dim() > 0 and not is_per_element(key, value.shape, piece.shape):
+        raise NotImplementedError(
+            f"ZeroOptimizer.regroup: state {key!r} has shape {list(value.shape)} for a piece of {piece.numel()} "
+            "elements: it must be one number, or one per element"
+        )
+
+
+class Settings:
+    """What a rank that joins gets besides shards: the settings of the param groups, and state that no rank steps.
+
+    owner: the ZeroOptimizer, whose list of groups may be replaced.
+    """
+
+    def __init__(self, owner: Any, unstepped: dict[int, Entry]) -> None:
+        self._owner, self._unstepped = owner, unstepped
+
+    def state_dict(self) -> Entry:
+        """See torch's optimizers."""
+        return {"param_groups": groups.numbered(self._owner.param_groups), "unstepped": self._unstepped}
+
+    def load_state_dict(self, state: Entry) -> None:
+        """The inverse of state_dict()."""
+        groups.copy_settings(state["param_groups"], self._owner.param_groups)
+        self._unstepped.clear()
+        self._unstepped.update(state["unstepped"])
+
+
+_NOT_WHOLE = (
+    "before it has arrived from the rank that stepped it (ZeroOptimizer.regroup with keep_next): call "
+    "optimizer.gather() first; under elastic.survive that is done after apply(): use after= instead"
+)
+
+
+class GathersLater(InFlightGathers):
+    """Steps without gathers. Between hide() and gather_all() or show() parameters cannot be read."""
+
+    def __init__(self, flats: Sequence[FlatParameters], name_of: Mapping[torch.Tensor, str]) -> None:
+        super().__init__()
+        self._flats, self._name_of = flats, name_of
+        self._hidden: list[HiddenBucket] = []
+
+    def start(self, flat: FlatParameters, bucket: int) -> None:
+        """Only rounds what was stepped."""
+        flat.round_to_parameters(bucket)
+
+    def hide(self) -> None:
+        """After a step, when other ranks have stepped what is not this rank's."""
+        for flat in self._flats:
+            for bucket in range(len(flat)):
+                if flat.hides(bucket):
+                    self._hidden.append(HiddenBucket(flat, bucket, self._name_of, _NOT_WHOLE))
+                    self._hidden[-1].hide()
+
+    def show(self) -> None:
+        """As they are."""
+        while self._hidden:
+            self._hidden.pop().show()
+
+    def is_complete(self) -> bool:
+        """Whether parameters are whole."""
+        return not self._hidden
+
+    def gather_all(self) -> None:
+        """Collective; waits. If it fails, parameters stay as they are, for Shard.items()."""
+        self.show()
+        for flat in self._flats:
+            for bucket in range(len(flat)):
+                work = flat.gather(bucket)
+                if work is not None:
+                    self.follow(work)
+        self.wait()
+
+    def forget(self) -> None:
+        """See InFlightGathers."""
+        self.show()
+        super().forget()
+
+
+class GradientsOfNext:
+    """From stage 2 on: the next rank's shards of the means, as that had them at receive()."""
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+        self._shards: list[torch.Tensor | None] | None = None
+
+    def receive(self, group: dist.ProcessGroup) -> None:
+        """Collective: every rank's shards go to the rank before it."""
+        rank, ranks = group.rank(), group.size()
+        own = self._reducer.shards()
+        found = [None if shard is None else torch.empty_like(shard) for shard in own]
+        works = []
+        for number, (shard, other) in enumerate(zip(own, found, strict=True)):
+            if shard is not None and other is not None:
+                works.append(dist.irecv(_bytes(other), group=group, group_src=(rank + 1) % ranks, tag=number))
+                works.append(dist.isend(_bytes(shard), group=group, group_dst=(rank - 1) % ranks, tag=number))
+        for work in works:
+            work.wait()
+        self._shards = found
+
+    def check(self, flat: FlatParameters | None = None) -> None:
+        """See Gradients."""
+        if self._shards is None:
+            raise RuntimeError(
+                "ZeroOptimizer: step() without share_gradients() before it, since regroup(keep_next=True)"
+            )
+
+    def by_bucket(self, flat: FlatParameters) -> Callable[[int], dict[int, torch.Tensor]]:
+        """See Gradients."""
+        used, shards = self._reducer.stand_ins.kept(self._reducer.used()), self._shards or []
+
+        def of_bucket(bucket: int) -> dict[int, torch.Tensor]:
+            shard = shards[bucket]
+            pieces = {number: flat.pieces[number] for number in flat.in_bucket(bucket)} if shard is not None else {}
+            return {number: shard[piece.place] for number, piece in pieces.items() if used[piece.parameter]}
+
+        return of_bucket
+
+    def drop(self, set_to_none: bool = True) -> None:
+        """See Gradients."""
+        self._shards = None
+
+    def bytes(self) -> int:
+        """Of the shards that are here."""
+        return sum(shard.nbytes for shard in self._shards or () if shard is not None)
+
+    def is_here(self) -> bool:
+        """Whether receive() has been called since the last drop()."""
+        return self._shards is not None
+
+
+def _bytes(flat: torch.Tensor) -> torch.Tensor:
+    return flat.view(torch.uint8)
+
+
+@dataclass
+class Place:
+    """Of a rank, before a change: how many it has made, -1 without a state; its rank of how many in the latest one.
+
+    keeps_next: it has the shard of the next rank, too. prepared: the change that it could make now; -1: none.
+    """
+
+    changes: int
+    rank: int
+    ranks: int
+    keeps_next: bool = False
+    prepared: int = -1
+
+
+def check_regroups(kind: type[Optimizer], flats: Sequence[FlatParameters], in_flight: InFlightGathers) -> None:
+    """NotImplementedError names what cannot be regrouped."""
+    if not kind.__module__.startswith("torch.optim"):  # it may keep more than its state
+        raise NotImplementedError(f"ZeroOptimizer.regroup: {kind.__name__} is not one of torch's optimizers")
+    if any(len(flat) and flat.device.type != "cpu" for flat in flats):
+        raise NotImplementedError("ZeroOptimizer.regroup: parameters on a device: it is for the CPU")
+    if isinstance(in_flight, GathersInForward):
+        raise NotImplementedError('ZeroOptimizer.regroup: gather="forward": leave that out')
+
+
+def exchanged(own: Place, group: dist.ProcessGroup) -> list[Place]:
+    """By rank. Collective. RuntimeError where no rank has a state."""
+    numbers = torch.tensor([own.changes, own.rank, own.ranks, own.keeps_next, own.prepared])
+    by_rank = [torch.empty_like(numbers) for _ in range(group.size())]
+    dist.all_gather(by_rank, numbers, group=group)
+    places = [Place(*of_rank.tolist()) for of_rank in by_rank]
+    if all(place.changes < 0 for place in places):
+        raise RuntimeError("ZeroOptimizer.regroup: has_state=False on all ranks: one of them must have a state")
+    return places
+
+
+def layout_for(flat: FlatParameters, ranks: int) -> Any:
+    """That of these parameters for another number of ranks."""
+    return _C.ShardLayout([p.numel() for p in flat.parameters], flat.layout.buckets, ranks)
+
+
+def senders_of(places: Sequence[Place]) -> list[int]:
+    """Of each old shard, the rank of the new group that sends it. RuntimeError names shards that nobody has.
+
+    places: by new rank, all with the same number of changes but for those without a state.
+    """
+    there = {new: place for new, place in enumerate(places) if place.changes >= 0}
+    ranks = next(iter(there.values())).ranks
+    copies = {(place.rank + 1) % ranks: new for new, place in there.items() if place.keeps_next}
+    owned = {place.rank: new for new, place in there.items()}
+    holders = [owned.get(owner, copies.get(owner)) for owner in range(ranks)]
+    lost = [owner for owner, holder in enumerate(holders) if holder is None]
+    if lost:
+        raise RuntimeError(
+            f"ZeroOptimizer: of the {ranks} ranks before, the shard of {names(lost)} is lost: no rank is left that has "
+            "it. Load a checkpoint"
+        )
+    return [holder for holder in holders if holder is not None]
+
+
+@dataclass
+class Prepared:
+    """A change for another group.
+
+    number: of the change. values: of whole parameters, by flat and parameter; none at stage 3. entries: what pieces
+    have, by owner, flat and piece. differs: the old rank whose shard has other bits here than on that rank; -1: none.
+    """
+
+    number: int
+    group: dist.ProcessGroup
+    rank: int
+    ranks: int
+    values: list[list[torch.Tensor]]
+    entries: dict[int, list[list[Entry]]]
+    differs: int
+
+
+def prepared(
+    number: int,
+    group: dist.ProcessGroup,
+    shards: Mapping[int, Shard],
+    flats: Sequence[FlatParameters],
+    layouts: Sequence[tuple[Any, Any]],
+    senders: Sequence[int],
+    *,
+    whole: bool,
+) -> Prepared:
+    """Collective over `group`: all old shards are sent, one after the other; nothing is changed yet.
+
+    shards: by old rank, what this rank has. flats: of any rank, for their parameters. layouts: per flat, the old and
+    the new one. senders: by old rank. whole: ranks get whole parameters; otherwise only the elements of their pieces
+    and of the next rank's. RuntimeError where what arrives is not what was sent.
+    """
+    rank, ranks = group.rank(), group.size()
+    values = [[torch.zeros(p.numel(), dtype=p.dtype) for p in flat.parameters] for flat in flats if whole]
+    owners = {owner: [_pieces(new, owner) for _, new in layouts] for owner in (rank, (rank + 1) % ranks)}
+    entries = {owner: [[Entry() for _ in pieces] for pieces in of_owner] for owner, of_owner in owners.items()}
+    targets: dict[tuple[int, int], list[tuple[Piece, Entry]]] = {}
+    for owner, of_owner in owners.items():
+        for flat, pieces in enumerate(of_owner):
+            for piece, entry in zip(pieces, entries[owner][flat], strict=True):
+                targets.setdefault((flat, piece.parameter), []).append((piece, entry))
+    differs = -1
+    for owner, sender in enumerate(senders):
+        old = [_pieces(layout, owner) for layout, _ in layouts]
+        own = shards.get(owner)
+        items, digest = _sent(own if sender == rank else None, sender, group)
+        if own is not None and _packed(own)[-1] != digest:
+            differs = owner
+        for flat, piece_number, key, value in items:
+            piece = old[flat][piece_number]
+            if key == VALUE and whole:
+                values[flat][piece.parameter][piece.part] = value
+            else:
+                for target, entry in targets.get((flat, piece.parameter), ()):
+                    _give(entry, target, piece, key, value)
+    return Prepared(number, group, rank, ranks, values, entries, differs)
+
+
+def vote(made: Prepared) -> None:
+    """Whoever passes knows that all ranks have prepared this change. RuntimeError on all ranks if a shard differs."""
+    worst = torch.tensor(made.differs)
+    dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=made.group)
+    if worst >= 0:
+        raise RuntimeError(
+            f"ZeroOptimizer: of the ranks before, the shard of rank {int(worst)} and the copy of it on another rank "
+            "have other bits: its state was changed by hand, or a memory is faulty. Load a checkpoint"
+        )
+
+
+def _pieces(layout: Any, owner: int) -> list[Piece]:
+    return [Piece(*facts) for facts in layout.pieces(owner)]
+
+
+def _packed(shard: Shard) -> tuple[list[Item], torch.Tensor, bytes]:
+    """Its items with tensors without memory in the place of long ones; those in a row; and a hash of everything."""
+    items = shard.items()
+    items.sort(key=lambda item: -item[-1].element_size() if _is_long(item[-1]) else 0)  # so that all are aligned
+    long = [_bytes(value.contiguous()) for *_, value in items if _is_long(value)]
+    head = [(*place, value.to("meta") if _is_long(value) else value) for *place, value in items]
+    packed = torch.cat([*long, torch.empty(0, dtype=torch.uint8)])
+    return head, packed, _digest(head, packed)
+
+
+def _digest(head: Sequence[Item], packed: torch.Tensor) -> bytes:
+    digest = hashlib.sha256(packed.numpy().data)
+    for *place, value in head:
+        kind = f"{value.dtype} {list(value.shape)}" if torch.is_tensor(value) else ""
+        number = value.item() if torch.is_tensor(value) and not _is_long(value) else None
+        digest.update(f"{place} {kind} {number if torch.is_tensor(value) else value!r};".encode())
+    return digest.digest()
+
+
+def _sent(shard: Shard | None, sender: int, group: dist.ProcessGroup) -> tuple[list[Item], bytes]:
+    """All items of a shard, on all ranks, and the hash of all. shard: on the sender."""
+    written = packed = torch.empty(0, dtype=torch.uint8)
+    if shard is not None:
+        head, packed, digest = _packed(shard)
+        file = io.BytesIO()
+        torch.save((head, len(packed), digest), file)
+        written = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+    length = torch.tensor(len(written))
+    dist.broadcast(length, group=group, group_src=sender)
+    if shard is None:
+        written = torch.empty(int(length), dtype=torch.uint8)
+    dist.broadcast(written, group=group, group_src=sender)
+    head, size, digest = torch.load(io.BytesIO(written.numpy().tobytes()), weights_only=True)
+    if shard is None:
+        packed = torch.empty(size, dtype=torch.uint8)
+    if size:
+        dist.broadcast(packed, group=group, group_src=sender)
+    if _digest(head, packed) != digest:
+        raise RuntimeError(f"ZeroOptimizer: what rank {sender} has sent of the shards has changed on its way")
+    found, at = [], 0
+    for *place, value in head:
+        if _is_long(value):
+            value, at = packed[at : at + value.nbytes].view(value.dtype), at + value.nbytes
+        found.append((*place, value))
+    return found, digest
+
+
+def _is_long(value: Any) -> bool:
+    """Whether it has one value per element of a piece; others are numbers."""
+    return torch.is_tensor(value) and value.dim() == 1
+
+
+def _give(entry: Entry, new: Piece, old: Piece, key: str, value: Any) -> None:
+    """The part of an old piece's state that a new one of the same parameter overlaps."""
+    begin, end = max(old.begin, new.begin), min(old.begin + old.length, new.begin + new.length)
+    if begin >= end:
+        return
+    if not _is_long(value):
+        entry[key] = copy.deepcopy(value)
+        return
+    if key not in entry:
+        entry[key] = torch.zeros(new.length, dtype=value.dtype)
+    entry[key][begin - new.begin : end - new.begin] = value[begin - old.begin : end - old.begin]
+
+
+def take_values(parameters: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Into the parameters, in their memory order."""
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.data = shaped(value, parameter)
+
+
+def take_entries(shard: Shard, entries: Sequence[Sequence[Entry]]) -> None:
+    """Into the shard's memory, the fp32 copies and the optimizer's state."""
+    for flat, of_flat in zip(shard.flats, entries, strict=True):
+        for piece, tensor, entry in zip(flat.pieces, flat.tensors, of_flat, strict=True):
+            if VALUE in entry:
+                flat.own(piece.bucket)[piece.place] = entry.pop(VALUE)
+            if MASTER in entry:
+                tensor.data.copy_(entry.pop(MASTER))
+            if entry:
+                shard.optimizer.state[tensor] = entry

@@ -1,0 +1,240 @@
+"""Training under churn: ranks are killed at random moments and replaced, and the bits are those of one process.
+
+    python tests/faults/churn.py --kills 20 --seeds 0-19 --mixed     # a line per seed; status 1 if one differs
+
+The ranks are those of a real supervisor; a thread beside it sends the signals. `--json` prints what was measured:
+recoveries with their parts, from the end of a world until the first micro-batch of the next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import json
+import os
+import random
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # pytest and ringdp's own processes have this path
+    sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "python"))
+
+import ringdp
+import torch
+import torch.distributed as dist
+from ringdp.elastic.state import add_bits
+from ringdp.elastic.supervisor import Supervisor
+from ringdp.elastic.worlds import Worlds
+from ringdp.testing import one_process
+from torch import nn
+
+MICRO_BATCHES = 24
+DTYPES = ("float32", "bfloat16")
+LEAVES = ringdp.elastic.Leaves(9600, micro_batch=4, micro_batches=MICRO_BATCHES, seed=5)
+DATA = torch.randn(LEAVES.dataset_len, 16, generator=torch.Generator().manual_seed(0))
+_TIMEOUT = timedelta(seconds=60)
+
+
+def network(dtype: torch.dtype) -> nn.Module:
+    """Dropout, BatchNorm, more than one bucket."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 64), nn.Linear(64, 1)]
+    return nn.Sequential(*layers).to(dtype)
+
+
+def loss_of(model: nn.Module, step: int, leaf: int) -> torch.Tensor:
+    """Of the samples that Leaves gives this micro-batch: 300 steps are three epochs, in each of which all come once."""
+    epoch = step // LEAVES.steps(0)
+    x = DATA[LEAVES.indices(epoch, step - LEAVES.first_step(epoch), leaf)]
+    return model(x.to(next(model.parameters()).dtype)).square().mean()
+
+
+def hash_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Of parameters, buffers and the optimizer's state. Collective if they are in shards."""
+    whole = model.full_state_dict() if isinstance(model, ringdp.DistributedDataParallel) else model.state_dict()
+    for rank in range(dist.get_world_size()) if isinstance(optimizer, ringdp.ZeroOptimizer) else ():
+        optimizer.consolidate_state_dict(to=rank)
+    digest = hashlib.sha256()
+    for key, entry in [("", whole), *sorted(optimizer.state_dict()["state"].items())]:
+        for name, value in sorted(entry.items()):
+            digest.update(f"{key} {name} {value.dtype}".encode())
+            add_bits(digest, value)
+    return digest.hexdigest()
+
+
+@functools.cache
+def undisturbed(steps: int, dtype: str) -> str:
+    """Of one process."""
+    torch.set_num_threads(1)
+    model = network(getattr(torch, dtype))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def loss(model: nn.Module, rank: int, step: int, leaf: int) -> torch.Tensor:
+        return loss_of(model, step, leaf)
+
+    one_process(model, optimizer, loss, steps=steps, micro_batches=MICRO_BATCHES)
+    return hash_of(model, optimizer)
+
+
+def on_rank(options: argparse.Namespace) -> None:
+    """The program of a member."""
+    torch.set_num_threads(1)
+    dist.init_process_group("ringdp")
+    ddp = ringdp.DistributedDataParallel(
+        network(getattr(torch, options.dtype)), micro_batches=MICRO_BATCHES, zero_stage=options.stage
+    )
+    optimizer = (
+        ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1e-3)
+        if options.stage
+        else torch.optim.AdamW(ddp.parameters(), lr=1e-3)
+    )
+    member, _, place = os.environ["RINGDP_MEMBER"].partition("@")
+    host, _, port = place.rpartition(":")
+    store = dist.TCPStore(host, int(port), is_master=False, timeout=_TIMEOUT)
+
+    @ringdp.elastic.survive(model=ddp, optimizer=optimizer, speed=options.speed)
+    def train(step: int, leaves: Sequence[int]) -> None:
+        for leaf in leaves:
+            with ringdp.leaf(step, leaf):
+                loss_of(ddp, step, leaf).backward()
+            time.sleep(options.leaf_ms / 1000)
+        if dist.get_rank() == 0:
+            store.set("step", str(step))
+
+    train(options.steps)
+    worlds = [vars(recovery) | {"seconds": recovery.seconds()} for recovery in train.recoveries]
+    store.set(f"result/{member}", json.dumps({"hash": hash_of(ddp, optimizer), "worlds": worlds}))
+    dist.destroy_process_group()
+
+
+class Killer(threading.Thread):
+    """Kills ranks at random moments, never the last one, until it has killed enough or the training is over."""
+
+    def __init__(self, supervisor: Supervisor, store: dist.Store, options: argparse.Namespace, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._supervisor, self._store, self._options = supervisor, store, options
+        self._random = random.Random(seed)
+        self.killed = 0
+
+    def run(self) -> None:
+        """Begins with the first step."""
+        while not self._store.check(["step"]):
+            time.sleep(0.01)
+        while self.killed < self._options.kills:
+            time.sleep(self._random.uniform(0, 2 * self._options.every))
+            if int(self._store.get("step")) > self._options.steps - 5:
+                return
+            if self._options.stage:  # a rank and the one before it must not die at once
+                self._wait_for_steps(2)
+            for _ in range(2 if self._random.random() < 0.2 and not self._options.stage else 1):
+                members = [process for process in [*self._supervisor._processes.values()] if process.in_world]
+                if len(members) > 2 and self.killed < self._options.kills:
+                    os.kill(self._random.choice(members).popen.pid, signal.SIGKILL)
+                    self.killed += 1
+
+    def _wait_for_steps(self, number: int) -> None:
+        last = int(self._store.get("step")) + number
+        while int(self._store.get("step")) < min(last, self._options.steps - 1):
+            time.sleep(0.01)
+
+
+def churn(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """One training; what its members say."""
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
+    own = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=_TIMEOUT)
+    place = f"127.0.0.1:{server.port}"
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port), "OMP_NUM_THREADS": "1"}
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    program = [
+        sys.executable,
+        __file__,
+        "--rank",
+        *(f"--{n}={getattr(options, n)}" for n in ("steps", "dtype", "speed", "stage")),
+    ]
+    program.append(f"--leaf-ms={options.leaf_ms}")
+    supervisor = Supervisor(options.ranks, 1, options.kills, program, Worlds(server), place)
+    killer = Killer(supervisor, own, options, seed)
+    begin = time.monotonic()
+    killer.start()
+    status = supervisor.run()
+    results = [
+        json.loads(server.get(key)) for key in map(_result_key, range(supervisor._next_member)) if server.check([key])
+    ]
+    return {
+        "seed": seed,
+        "stage": options.stage,
+        "dtype": options.dtype,
+        "status": status,
+        "killed": killer.killed,
+        "seconds": time.monotonic() - begin,
+        "members": len(results),
+        "hashes": sorted({result["hash"] for result in results}),
+        "worlds": [world for result in results for world in result["worlds"]],
+    }
+
+
+def _result_key(member: int) -> str:
+    return f"result/{member}"
+
+
+def line(report: dict[str, Any]) -> str:
+    """For people."""
+    faults = [world["seconds"] for world in report["worlds"] if world["cause"]]
+    times = f"recovery {1e3 * statistics.median(faults):.0f} ms, at most {1e3 * max(faults):.0f}" if faults else ""
+    epochs = max((world["epoch"] for world in report["worlds"]), default=0)
+    verdict = "equal" if report["equal"] else "DIFFERENT"
+    head = f"seed {report['seed']:3}, stage {report['stage']}, {report['dtype']}"
+    return (
+        f"{head}: {report['killed']} killed, {epochs} worlds, {report['members']} ranks at the end, "
+        f"{report['seconds']:.1f} s; {times}; {verdict}"
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
+    made.add_argument("--ranks", type=int, default=8)
+    made.add_argument("--steps", type=int, default=300)
+    made.add_argument("--kills", type=int, default=20)
+    made.add_argument("--every", type=float, default=1.0, help="seconds between two kills, on average")
+    made.add_argument("--leaf-ms", type=float, default=20.0, help="that a micro-batch takes at least")
+    made.add_argument("--dtype", default=DTYPES[0], choices=DTYPES)
+    made.add_argument("--mixed", action="store_true", help="another stage and dtype for each seed")
+    made.add_argument("--stage", type=int, default=0, choices=range(4), help="of ZeRO; neighbours do not die at once")
+    made.add_argument("--speed", default="even", choices=("even", "auto"))
+    made.add_argument("--seeds", default="0", help="N or N-M")
+    made.add_argument("--json", type=Path, help="a file for all that was measured")
+    made.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """1 where one seed differs."""
+    options = parser().parse_args(arguments)
+    if options.rank:
+        on_rank(options)
+        return 0
+    first, _, last = options.seeds.partition("-")
+    reports = []
+    for seed in range(int(first), int(last or first) + 1):
+        if options.mixed:
+            options.stage, options.dtype = seed % 4, DTYPES[seed // 4 % 2]
+        report = churn(options, seed)
+        report["equal"] = report["status"] == 0 and report["hashes"] == [undisturbed(options.steps, options.dtype)]
+        reports.append(report)
+        print(line(report), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(reports))
+    return 0 if all(report["equal"] for report in reports) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

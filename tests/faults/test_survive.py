@@ -1,0 +1,457 @@
+"""ringdp.elastic.survive: ranks are killed at every point of a step and others join; the bits are those of one process.
+
+The test's process is the supervisor: it sees which ranks end, and publishes the next world.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import ringdp
+import torch
+import torch.distributed as dist
+from churn import hash_of
+from ranks import Outcome, World, values_of
+from ringdp.ddp.leaf_steps import LeafSteps
+from ringdp.elastic import member as membership
+from ringdp.elastic import training as module
+from ringdp.elastic.member import Member
+from ringdp.elastic.training import Training
+from ringdp.elastic.worlds import Worlds
+from ringdp.testing import one_process
+from torch import nn
+
+STEPS, MICRO_BATCHES, FATAL_STEP, CLIP = 4, 7, 2, 0.05
+running_step = -1  # on a rank
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 3), nn.Linear(3, 1))
+
+
+def loss_of(model: nn.Module, step: int, leaf: int) -> torch.Tensor:
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1000 * step + leaf))
+    return model(x).square().mean()
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> str:
+    """The hash of one process."""
+    return in_one_process()
+
+
+@pytest.fixture(scope="module")
+def clipped() -> str:
+    """The same with gradients that are clipped."""
+    return in_one_process(CLIP)
+
+
+def in_one_process(clip: float = 0) -> str:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses = lambda model, rank, step, leaf: loss_of(model, step, leaf)  # noqa: E731
+    clips = lambda step: ringdp.clip_grad_norm_(model.parameters(), clip) if clip else None  # noqa: E731
+    one_process(model, optimizer, losses, steps=STEPS, micro_batches=MICRO_BATCHES, on_gradients=clips)
+    torch.set_num_threads(threads)
+    return hash_of(model, optimizer)
+
+
+def train(
+    member: int, port: int, point: str = "", held: bool = False, stage: int = 0, false_alarm_s: float = 20.0
+) -> tuple[str, list[Any]]:
+    """On a rank: the whole training as a member of the job whose store is at `port`; it dies at a point of POINTS.
+
+    held: step 0 lasts until a newcomer has asked to join. stage: of ZeRO. false_alarm_s: more than a busy machine takes
+    to publish.
+    """
+    os.environ[membership.VARIABLE] = f"{member}@127.0.0.1:{port}"
+    membership.FALSE_ALARM_S = false_alarm_s
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    ddp = ringdp.DistributedDataParallel(network(), micro_batches=MICRO_BATCHES, zero_stage=stage)
+    optimizer = (
+        ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=0.01)
+        if stage
+        else torch.optim.AdamW(ddp.parameters(), lr=0.01)
+    )
+    if point:
+        arrange_death(*{**POINTS, **POINTS_OF_SHARDS}[point])
+
+    ended: list[int] = []
+    clip = CLIP if stage else None
+
+    @ringdp.elastic.survive(model=ddp, optimizer=optimizer, patience=20.0, clip=clip, after=ended.append)
+    def run(step: int, leaves: Sequence[int]) -> None:
+        global running_step
+        running_step = step
+        if held and step == 0:
+            store.set("began", "")
+            store.wait(["newcomers"])
+        for leaf in leaves:
+            with ringdp.leaf(step, leaf):
+                loss_of(ddp, step, leaf).backward()
+
+    run(STEPS)
+    assert ended == list(range(STEPS - len(ended), STEPS)), ended  # each step once, from the first one of this rank on
+    return hash_of(ddp, optimizer), run.recoveries
+
+
+# Where a rank may die: at a call of what, before or after it, in FATAL_STEP or whenever it comes first after a step.
+POINTS = {
+    "in a leaf": (LeafSteps, "end", "before", FATAL_STEP),
+    "before the exchange": (LeafSteps, "finish", "before", FATAL_STEP),
+    "in the exchange": (LeafSteps, "_share_buffers", "before", FATAL_STEP),
+    "before the vote": (Training, "_vote", "before", FATAL_STEP),
+    "after the vote": (Training, "_vote", "after", FATAL_STEP),
+    "in apply": (Training, "step_optimizer", "before", FATAL_STEP),
+    "after the step": (Training, "_commit", "after", FATAL_STEP),
+    "as it leaves": (Member, "leave", "before", None),
+    "before it is here": (Worlds, "gather", "before", None),
+    "between here and the group": (Worlds, "gather", "after", None),
+    "before it says where it is": (Training, "_exchange", "before", None),
+    "after it has said so": (Training, "_exchange", "after", None),
+    "as it sends the state": (module, "send", "before", None),
+    "as it has the state": (module, "receive", "after", None),
+    "before the leaves are dealt": (Training, "_deal_out", "before", None),
+    "before it examines": (Training, "_digest_of_leaf", "before", None),
+    "after its exam": (Training, "_digest_of_leaf", "after", None),
+    "before the last barrier": (dist, "barrier", "before", None),
+    "after the last barrier": (dist, "barrier", "after", None),
+}
+POINTS_OF_SHARDS = {
+    "before it gathers": (ringdp.ZeroOptimizer, "gather", "before", FATAL_STEP),
+    "as it has gathered": (ringdp.ZeroOptimizer, "gather", "after", FATAL_STEP),
+    "before shards are cut": (ringdp.ZeroOptimizer, "regroup", "before", None),
+    "before it takes its new shard": (ringdp.ZeroOptimizer, "_take_prepared", "before", None),
+    "as it has taken it": (ringdp.ZeroOptimizer, "_take_prepared", "after", None),
+}
+CUTTING = [name for name, (*_, step) in POINTS_OF_SHARDS.items() if step is None]
+IN_A_STEP = [name for name, (*_, step) in POINTS.items() if step is not None]
+AT_THE_END = [name for name in POINTS if "last barrier" in name]
+OF_NEWCOMERS = ("receive", "_digest_of_leaf")  # calls in which one may die before its first step
+BETWEEN_WORLDS = [name for name in POINTS if name not in (*IN_A_STEP, *AT_THE_END)]
+
+
+def arrange_death(owner: Any, name: str, when: str, step: int | None) -> None:
+    original = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        fatal = running_step == step or (step is None and (running_step >= 0 or name in OF_NEWCOMERS))
+        if fatal and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*args, **kwargs)
+        if fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, call)
+
+
+class Job:
+    """Members that train: the first ones are the ranks of one World, each newcomer that of another."""
+
+    def __init__(self, ranks: int, make: Callable[..., World]) -> None:
+        self.make, self.first = make, make(ranks)
+        self.first.join()
+        self.port = self.first.store.port
+        self.worlds = Worlds(dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=timedelta(seconds=30)))
+        self.worlds.begin(range(ranks), min_ranks=1)
+        self.worlds.expect(0)
+        self.place = {member: (self.first, member) for member in range(ranks)}
+        self.joined = set(self.place)
+        self.outcomes: dict[int, Outcome] = {}  # of those that have not been killed
+        self.stage = 0
+
+    def add(self) -> int:
+        """A newcomer; its number."""
+        member, world = len(self.place), self.make(1)
+        world.join()
+        self.place[member] = (world, 0)
+        return member
+
+    def begin(self, call: Callable[..., Any] | None = None, *, point: Mapping[int, str] = MappingProxyType({})) -> None:
+        """call(member, port) on every member; by default train(), where these members die at these points."""
+        has_newcomers = len(self.place) > self.first.size
+        for member, (world, rank) in self.place.items():
+            is_first = world is self.first
+            if not is_first:
+                self.first.store.wait(["began"])
+            own = () if call else (point.get(member, ""), has_newcomers and is_first, self.stage)
+            world.begin(call or train, member, self.port, *own, ranks=[rank])
+
+    def wait(self, limit_s: float = 60.0) -> list[Outcome]:
+        """Publishes worlds until all are done or dead; what those that were not killed have to say."""
+        until, answered, running = time.monotonic() + limit_s, 0, set(self.place)
+        asking: set[int] = set()
+        while running:
+            assert time.monotonic() < until, f"members {sorted(running)} are not done: {self.worlds.current()}"
+            asked = self.worlds.requests()[answered:]
+            answered += len(asked)
+            for request in asked:
+                if request.what == "replace" and request.member in running:
+                    world, rank = self.place[request.member]
+                    world.kill(rank)
+            asking |= {request.member for request in asked if request.what == "join"}
+            came = asking & running - self.joined
+            gone = {member for member in running if self._is_gone(member)}
+            running -= gone | set(self.outcomes)
+            self.joined = (self.joined | came) - gone
+            if came or gone:
+                self.worlds.publish(sorted(self.joined))
+            if asking and asking | self.joined >= set(self.place):
+                self.first.store.set("newcomers", "")
+            time.sleep(0.002)
+        return [self.outcomes[member] for member in sorted(self.outcomes)]
+
+    def _is_gone(self, member: int) -> bool:
+        """It was killed, or has failed, which ends the process of a program."""
+        world, rank = self.place[member]
+        if not world.has_answered(rank):
+            return False
+        try:
+            (self.outcomes[member],) = world.finish([rank])
+        except AssertionError:
+            assert world.status(rank) == -signal.SIGKILL
+            return True
+        return bool(self.outcomes[member].error)
+
+
+@pytest.fixture
+def job(run_on_fresh_ranks) -> Callable[[int], Job]:
+    return lambda ranks: Job(ranks, run_on_fresh_ranks)
+
+
+def check(outcomes: list[Outcome], undisturbed: str, survivors: int) -> list[list[Any]]:
+    """That all have these bits; the recoveries of each."""
+    values = values_of(outcomes)
+    assert [value for value, _ in values] == [undisturbed] * survivors
+    return [recoveries for _, recoveries in values]
+
+
+@pytest.mark.parametrize(
+    ("point", "victim"),
+    [
+        pytest.param(point, victim, marks=() if number % 3 == victim else pytest.mark.long)
+        for number, point in enumerate(IN_A_STEP)
+        for victim in range(3)
+    ],
+)
+def test_a_rank_that_dies_in_a_step_costs_no_bit(job, undisturbed, point, victim):
+    made = job(3)
+    made.begin(point={victim: point})
+    recoveries = check(made.wait(), undisturbed, 2)
+    for (recovery,) in recoveries:
+        assert (recovery.epoch, set(recovery.members)) == (1, {0, 1, 2} - {victim})
+        assert recovery.cause
+        assert len(recovery.again) <= 3  # what the dead one can have held
+    steps = {recovery.step for (recovery,) in recoveries}
+    if point in ("before the exchange", "in the exchange", "before the vote"):
+        assert steps == {FATAL_STEP} and recoveries[0][0].again
+    elif point in ("in apply", "after the step"):
+        assert steps == {FATAL_STEP + 1}
+
+
+@pytest.mark.parametrize("point", BETWEEN_WORLDS)
+def test_a_rank_that_dies_while_a_world_begins_costs_no_bit(job, undisturbed, point):
+    """Member 4 joins after the first step, member 0 or 4 dies on the way, and member 1 dies in a leaf."""
+    made = job(4)
+    newcomer = made.add()
+    dies = newcomer if point in ("as it has the state", "after its exam") else 0
+    made.begin(point={1: "in a leaf", dies: point})
+    check(made.wait(), undisturbed, 3)
+
+
+def at_stage(stage: int, made: Job) -> Job:
+    made.stage = stage
+    return made
+
+
+@pytest.mark.parametrize(
+    ("point", "victim"),
+    [
+        pytest.param(point, victim, marks=() if number % 3 == victim else pytest.mark.long)
+        for number, point in enumerate([*IN_A_STEP, "before it gathers", "as it has gathered"])
+        for victim in range(3)
+    ],
+)
+def test_a_shard_outlives_its_rank(job, clipped, point, victim):
+    made = at_stage(1 + victim, job(3))
+    made.begin(point={victim: point})
+    check(made.wait(), clipped, 2)
+
+
+@pytest.mark.parametrize("point", [*BETWEEN_WORLDS, *CUTTING])
+@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long), 3])
+def test_shards_outlive_a_rank_that_dies_while_they_are_cut(job, clipped, point, stage):
+    """Member 4 joins after the first step, member 0 or 4 dies on the way, and member 2 in a leaf: no neighbours."""
+    made = at_stage(stage, job(4))
+    newcomer = made.add()
+    dies = newcomer if point in ("as it has the state", "after its exam") else 0
+    made.begin(point={2: "in a leaf", dies: point})
+    check(made.wait(), clipped, 3)
+
+
+def test_a_shard_that_has_died_with_its_copy_ends_the_job_with_an_error(job):
+    made = at_stage(1, job(4))
+    made.begin(point={1: "in a leaf", 2: "in a leaf"})
+    outcomes = made.wait()
+    assert len(outcomes) == 2
+    for outcome in outcomes:
+        assert "of the 4 ranks before, the shard of rank 2 is lost" in outcome.error and "checkpoint" in outcome.error
+
+
+@pytest.mark.parametrize(("ranks", "stage"), [(1, 1), (3, 1), (3, 2), (1, 3), (3, 3)])
+def test_newcomers_get_shards(job, clipped, ranks, stage):
+    made = at_stage(stage, job(ranks))
+    made.add(), made.add()
+    made.begin()
+    check(made.wait(), clipped, ranks + 2)
+
+
+@pytest.mark.parametrize(
+    "points", [("in a leaf", "in a leaf"), ("before the vote", "in the exchange"), ("after the vote", "in apply")]
+)
+def test_two_that_die_at_once_cost_no_bit(job, undisturbed, points):
+    made = job(4)
+    made.begin(point=dict(zip((0, 2), points, strict=True)))
+    check(made.wait(), undisturbed, 2)
+
+
+@pytest.mark.parametrize("point", AT_THE_END)
+def test_a_rank_that_dies_when_all_steps_are_applied_costs_nothing(job, undisturbed, point):
+    made = job(3)
+    made.begin(point={1: point})
+    check(made.wait(), undisturbed, 2)
+
+
+def test_one_that_is_left_alone_finishes(job, undisturbed):
+    made = job(2)
+    made.begin(point={0: "before the vote"})
+    check(made.wait(), undisturbed, 1)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_newcomers_get_the_state(job, undisturbed, ranks):
+    made = job(ranks)
+    made.add(), made.add()
+    made.begin()
+    recoveries = check(made.wait(), undisturbed, ranks + 2)
+    for of_rank in recoveries:
+        assert of_rank[-1].members == tuple(range(ranks + 2))
+        assert all(recovery.step > 0 and not recovery.again for recovery in of_rank), of_rank
+
+
+def with_a_false_alarm(member: int, port: int) -> tuple[str, list[Any]]:
+    """On a rank: as train(), but member 1 gives its group up once though nobody has died."""
+    original = Training._vote
+
+    def vote(training: Any) -> bool:
+        if member == 1 and running_step == FATAL_STEP and not training.recoveries:
+            raise dist.DistBackendError("given up")
+        return original(training)
+
+    Training._vote = vote
+    return train(member, port, false_alarm_s=0.1)
+
+
+def test_a_false_alarm_makes_the_same_world_again(job, undisturbed):
+    made = job(3)
+    made.begin(with_a_false_alarm)
+    for (recovery,) in check(made.wait(), undisturbed, 3):
+        assert (recovery.epoch, recovery.members, recovery.again) == (1, (0, 1, 2), [])
+
+
+def always_alarmed(member: int, port: int) -> None:
+    """On a rank: every vote fails."""
+
+    def vote(training: Any) -> bool:
+        raise dist.DistBackendError("no vote today")
+
+    Training._vote = vote
+    train(member, port, false_alarm_s=0.1)
+
+
+def test_what_fails_again_and_again_is_no_fault_of_a_rank(job):
+    made = job(2)
+    made.begin(always_alarmed)
+    for outcome in made.wait():
+        assert "step 0 has failed 5 times though no rank has died" in outcome.error
+
+
+def with_two_threads(member: int, port: int) -> Any:
+    """On a rank: as train(), with a number of threads that changes bits."""
+    torch.set_num_threads(2 if member == 2 else 1)
+    return train(member, port, held=member < 2)
+
+
+def test_a_newcomer_whose_bits_would_differ_is_refused_by_name(job, undisturbed):
+    made = job(2)
+    made.add()
+    made.begin(with_two_threads)
+    *members, refused = made.wait()
+    assert "another number of threads (2) than the ranks that train" in refused.error
+    check(members, undisturbed, 2)
+
+
+def with_another_loss(member: int, port: int) -> Any:
+    """On a rank: as train(), where member 2 computes something else."""
+    global loss_of
+    original = loss_of
+    if member == 2:
+        loss_of = lambda model, step, leaf: original(model, step, leaf) * (1 + 1e-6)  # noqa: E731
+    return train(member, port, held=member < 2)
+
+
+def test_a_newcomer_that_computes_other_bits_fails_its_exam(job, undisturbed):
+    made = job(2)
+    made.add()
+    made.begin(with_another_loss)
+    *members, refused = made.wait()
+    assert "has other bits on this rank than on rank 0" in refused.error
+    check(members, undisturbed, 2)
+
+
+def test_a_body_that_leaves_a_leaf_out_is_refused_by_name(job):
+    made = job(2)
+    made.begin(leaves_out)
+    for outcome in made.wait():
+        assert "run(0, [" in outcome.error and "has returned without micro-batch" in outcome.error
+
+
+def leaves_out(member: int, port: int) -> None:
+    """On a rank: a function that does not run its last leaf."""
+    ddp = ringdp.DistributedDataParallel(network(), micro_batches=MICRO_BATCHES)
+
+    @ringdp.elastic.survive(model=ddp, optimizer=torch.optim.SGD(ddp.parameters(), lr=0.01))
+    def run(step: int, leaves: Sequence[int]) -> None:
+        for leaf in leaves[:-1]:
+            with ringdp.leaf(step, leaf):
+                loss_of(ddp, step, leaf).backward()
+
+    run(2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 7])  # stage 1 in float32, stage 3 in bfloat16
+def test_churn(seed, capfd):
+    """Real processes under a real supervisor, killed at random moments."""
+    arguments = ["--ranks", "4", "--steps", "60", "--kills", "4", "--seeds", str(seed), "--mixed"]
+    path = os.pathsep.join([str(Path(ringdp.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    program = Path(__file__).parent / "churn.py"
+    done = subprocess.run(
+        [sys.executable, str(program), *arguments], env={**os.environ, "PYTHONPATH": path}, timeout=300
+    )
+    assert done.returncode == 0
+    assert capfd.readouterr().out.rstrip().endswith("equal")

@@ -1,0 +1,250 @@
+"""The supervisor of `ringdp run --min-ranks`: worlds follow the processes that live; none outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+from ringdp.elastic.supervisor import Supervisor
+from ringdp.elastic.worlds import Request, World, Worlds
+
+LIMIT_S = 30.0
+# Writes what it was told, then does what the file of its member says.
+RANK = """
+import os, sys, time
+folder, member = sys.argv[1], os.environ["RINGDP_MEMBER"].partition("@")[0]
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+with open(f"{folder}/said-{member}", "w") as file:
+    file.write(" ".join([str(os.getpid()), *(os.environ[name] for name in names)]))
+os.rename(f"{folder}/said-{member}", f"{folder}/rank-{member}")
+while not os.path.exists(f"{folder}/end-{member}"):
+    time.sleep(0.01)
+with open(f"{folder}/end-{member}") as file:
+    sys.exit(int(file.read() or 0))
+"""
+
+
+class Job:
+    """A supervisor in a thread, whose ranks end with the status that the test gives them."""
+
+    def __init__(self, folder, ranks, min_ranks, replacements):
+        self.folder = folder
+        server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=20))
+        self._stores = [server]
+        self.worlds = self._worlds()
+        command = [sys.executable, "-S", "-E", "-c", RANK, str(folder)]
+        self.supervisor = Supervisor(ranks, min_ranks, replacements, command, self._worlds(), "127.0.0.1:1")
+        self.status = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _worlds(self):
+        port = self._stores[0].port
+        self._stores.append(dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=20)))
+        return Worlds(self._stores[-1])
+
+    def _run(self):
+        self.status = self.supervisor.run()
+
+    def trains(self, patience_s=30.0):
+        """All members have begun to."""
+        for member in range(self.supervisor._ranks):
+            self.told(member)
+        self.worlds.begin_training(patience_s)
+        return self
+
+    def told(self, member):
+        """Pid, RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE of a member, once it has begun."""
+        file = self.folder / f"rank-{member}"
+        wait_for(file.exists)
+        return [int(number) for number in file.read_text().split()]
+
+    def end(self, member, status=0):
+        self.told(member)
+        (self.folder / f".end-{member}").write_text(str(status))
+        (self.folder / f".end-{member}").rename(self.folder / f"end-{member}")
+
+    def kill(self, member):
+        os.kill(self.told(member)[0], signal.SIGKILL)
+
+    def becomes(self, *members):
+        """Waits for the world of these members; its epoch."""
+        wait_for(lambda: self.worlds.current().members == members)
+        return self.worlds.current().epoch
+
+    def ends(self):
+        """With this status."""
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+        return self.status
+
+
+def wait_for(condition):
+    until = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """job(ranks, min_ranks, replacements)."""
+    monkeypatch.setattr("ringdp.elastic.supervisor.signal.signal", lambda number, handler: None)  # of the main thread
+    jobs = []
+
+    def make(*arguments):
+        jobs.append(Job(tmp_path, *arguments))
+        return jobs[-1]
+
+    yield make
+    for made in jobs:
+        made.supervisor._stop(signal.SIGTERM, None)
+        made.ends()
+
+
+def test_a_job_that_nothing_disturbs(job):
+    made = job(3, 2, 0)
+    assert [made.told(member)[1:] for member in range(3)] == [[rank, 3, rank, 3] for rank in range(3)]
+    assert made.worlds.current() == World(0, (0, 1, 2))
+    assert made.worlds.terms() == {"ranks": 3, "min_ranks": 2}
+    for member in range(3):
+        made.end(member)
+    assert made.ends() == 0
+
+
+@pytest.mark.parametrize("how", ["killed", "failed", "ended well"])
+def test_the_world_goes_on_without_a_rank_that_has_ended(job, capfd, how):
+    made = job(3, 2, 0).trains()
+    made.kill(1) if how == "killed" else made.end(1, status=7 * (how == "failed"))
+    assert made.becomes(0, 2) == 1
+    said = {"killed": "was killed by SIGKILL", "failed": "has ended with status 7", "ended well": ""}[how]
+    assert said in capfd.readouterr().err
+    made.end(0), made.end(2)
+    assert made.ends() == 0
+
+
+def test_a_lost_rank_is_replaced_and_joins_when_it_asks(job):
+    made = job(2, 2, 1).trains()
+    made.kill(1)
+    made.becomes(0)
+    assert made.told(2)[1:] == [0, 1, 1, 2]  # a world of its own, at the lost one's place
+    assert made.worlds.coming() == 1
+    assert made.worlds.current().members == (0,)
+    made.worlds.ask(Request("join", 2))
+    made.becomes(0, 2)
+    made.end(0), made.end(2)
+    assert made.ends() == 0
+
+
+def test_too_few_ranks_end_the_job(job, capfd):
+    made = job(3, 2, 1).trains()
+    made.kill(0), made.kill(1)
+    pid = made.told(3)[0] if (made.folder / "rank-3").exists() else None
+    made.kill(2)
+    assert made.ends() == 1
+    assert "fewer than --min-ranks 2: the job ends" in capfd.readouterr().err
+    assert pid is None or not is_running(pid)
+
+
+def test_a_rank_that_is_stopped_is_waited_for_and_then_killed(job, capfd):
+    made = job(3, 1, 0).trains(patience_s=1e6)
+    for member in (1, 2):
+        os.kill(made.told(member)[0], signal.SIGSTOP)
+    wait_for(lambda: made.supervisor._processes[2].stopped_s > 0)
+    os.kill(made.told(2)[0], signal.SIGCONT)
+    wait_for(lambda: made.supervisor._processes[2].stopped_s == 0)
+    made.worlds.begin_training(0.5)
+    made.becomes(0, 2)
+    said = capfd.readouterr().err
+    assert "is stopped: it is waited for, 1e+06 s" in said and "was stopped for 0.5 s: it is killed" in said
+    made.end(0), made.end(2)
+    assert made.ends() == 0
+
+
+def test_a_member_that_does_not_answer_is_killed_when_others_say_so(job, capfd):
+    made = job(2, 1, 0).trains()
+    for _ in range(3):  # of three members
+        made.worlds.ask(Request("replace", 1, "has not answered for 5 s"))
+    made.becomes(0)
+    assert capfd.readouterr().err.count("member 1 has not answered for 5 s: it is killed") == 1
+    made.end(0)
+    assert made.ends() == 0
+
+
+def test_when_the_training_is_over_nobody_joins_and_failures_count(job, capfd):
+    made = job(3, 1, 2).trains()
+    made.kill(1)
+    pid = made.told(3)[0]
+    world = made.becomes(0, 2) and made.worlds.current()
+    closed = made.worlds.replace(world, world.members, closed=True)
+    wait_for(lambda: not is_running(pid))
+    made.worlds.ask(Request("join", 3))
+    made.worlds.ask(Request("replace", 2))
+    made.end(0)
+    wait_for(lambda: not is_running(made.told(0)[0]))
+    assert made.worlds.current() == closed and is_running(made.told(2)[0])
+    made.end(2, status=3)
+    assert made.ends() == 1
+    assert "member 2 failed after the training" in capfd.readouterr().err
+
+
+def test_a_replacement_that_ends_well_is_not_waited_for(job):
+    made = job(2, 2, 5).trains()
+    made.kill(1)
+    made.becomes(0)
+    wait_for(lambda: made.worlds.coming() == 1)
+    made.end(2)
+    wait_for(lambda: made.worlds.coming() == 0)  # so that member 0 does not wait for ever
+    made.end(0, status=1)
+    assert made.ends() == 1
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_before_the_training_a_death_ends_the_job(job, capfd, status):
+    made = job(3, 1, 5)
+    made.told(0), made.told(2)
+    made.end(1, status)
+    if status:
+        assert made.ends() == 1
+        assert "member 1 failed before the training: the job ends" in capfd.readouterr().err
+    else:
+        assert made.becomes(0, 2) == 1
+
+
+def test_an_error_of_the_program_on_all_ranks_ends_the_job(job, capfd):
+    made = job(2, 1, 5).trains()
+    made.end(0, status=1)
+    made.becomes(1)
+    made.end(1, status=1)
+    assert made.ends() == 1
+    assert "member 1 failed as the last of the training, by an error of the program" in capfd.readouterr().err
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_ranks_die_with_their_supervisor(tmp_path):
+    command = [sys.executable, "-m", "ringdp.elastic.supervisor", "2", "1", "0"]
+    command += [sys.executable, "-S", "-E", "-c", RANK, str(tmp_path)]
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        supervisor = subprocess.Popen(command)
+        files = [tmp_path / f"rank-{member}" for member in range(2)]
+        wait_for(lambda files=files: all(file.exists() for file in files))
+        pids = [int(file.read_text().split()[0]) for file in files]
+        supervisor.send_signal(number)
+        assert supervisor.wait(LIMIT_S) == (-9 if number == signal.SIGKILL else 143)
+        wait_for(lambda pids=pids: not any(map(is_running, pids)))
+        for file in files:
+            file.unlink()

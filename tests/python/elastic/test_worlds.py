@@ -1,0 +1,163 @@
+"""Worlds in a store: one at a time, whoever writes; waits that end when a newer one comes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+from ringdp.elastic.worlds import Request, VoidableStore, World, WorldIsOver, Worlds
+
+SOON_S = 0.05
+
+
+@pytest.fixture
+def store():
+    """That of a test alone."""
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=20))
+
+
+@pytest.fixture
+def worlds(store):
+    """Of three members, and another connection to them for each call of `of()`."""
+    worlds = Worlds(store)
+    worlds.begin(range(3), min_ranks=2)
+    worlds.of = lambda: Worlds(dist.TCPStore("127.0.0.1", store.port, is_master=False, timeout=timedelta(seconds=20)))
+    return worlds
+
+
+def test_a_world_is_in_the_store_as_it_is(worlds):
+    assert worlds.of().current() == World(0, (0, 1, 2)) == World.of(World(0, (0, 1, 2)).text())
+    assert worlds.of().terms() == {"ranks": 3, "min_ranks": 2}
+
+
+def test_the_first_to_replace_a_world_wins(worlds):
+    old = worlds.current()
+    proposals = [(number, number + 1) for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda members: worlds.of().replace(old, members), proposals))
+    assert set(found) == {worlds.current()}
+    assert worlds.current().epoch == 1 and worlds.current().members in proposals
+    assert worlds.replace(old, (9,)) == worlds.current()
+
+
+def test_what_is_published_becomes_the_newest_whoever_writes_too(worlds):
+    with ThreadPoolExecutor(8) as pool:
+        published = list(pool.map(lambda member: worlds.of().publish([member]), range(8)))
+    assert sorted(world.epoch for world in published) == list(range(1, 9))
+    assert worlds.current() == max(published, key=lambda world: world.epoch)
+
+
+def gather(worlds, member, limit_s=20.0, late=None):
+    world = worlds.current()
+    worlds.gather(world, member, limit_s, (late if late is not None else []).append)
+    return world
+
+
+def test_all_members_wait_for_each_other(worlds):
+    with ThreadPoolExecutor(3) as pool:
+        early = [pool.submit(gather, worlds.of(), member) for member in (0, 2)]
+        time.sleep(SOON_S)
+        assert not any(future.done() for future in early)
+        assert {future.result() for future in [*early, pool.submit(gather, worlds.of(), 1)]} == {worlds.current()}
+
+
+def test_a_newer_world_ends_the_wait_and_a_late_member_is_named(worlds):
+    late = []
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(gather, worlds.of(), 1, SOON_S, late)
+        time.sleep(4 * SOON_S)
+        assert late == [[0, 2]] and not waits.done()
+        worlds.publish([1])
+        with pytest.raises(WorldIsOver, match="world 0 of 3 is over: world 1 follows"):
+            waits.result()
+
+
+def test_no_world_follows_one_that_is_closed(worlds):
+    old = worlds.current()
+    closed = worlds.replace(old, old.members, closed=True)
+    assert closed == worlds.current() == World(1, (0, 1, 2), is_closed=True)
+    assert worlds.publish([0]) == closed
+    assert worlds.replace(old, old.members, closed=True) == closed
+
+
+def test_what_is_published_first_cannot_be_closed_by_those_before(worlds):
+    old = worlds.current()
+    worlds.publish([0, 1, 2, 3])
+    assert worlds.replace(old, old.members, closed=True) == World(1, (0, 1, 2, 3))
+
+
+def voidable(worlds):
+    world = worlds.current()
+    return VoidableStore(worlds.store_of(world), lambda: worlds.check(world))
+
+
+def test_a_newer_world_ends_whatever_waits_in_the_rendezvous_of_an_older_one(worlds):
+    store = voidable(worlds)
+    store.set("there", "x")
+    assert (store.get("there"), store.check(["there"]), store.check(["absent"])) == (b"x", True, False)
+    assert store.add("count", 2) == 2
+    other = worlds.of()
+    threading.Timer(SOON_S, lambda: other.publish([0])).start()
+    with pytest.raises(WorldIsOver):
+        store.get("absent")
+    assert store.get("there") == b"x"
+    waits = (
+        lambda: store.check(["there", "absent"]),
+        lambda: store.multi_get(["absent"]),
+        lambda: store.wait(["absent"]),
+    )
+    for wait in waits:
+        with pytest.raises(WorldIsOver):
+            wait()
+
+
+def test_a_rank_that_never_comes_costs_no_timeout_once_the_world_is_over(worlds):
+    other, store = worlds.of(), voidable(worlds)
+    threading.Timer(4 * SOON_S, lambda: other.publish([0])).start()
+    began = time.monotonic()
+    with pytest.raises(dist.DistBackendError, match="world 0 of 3 is over"):
+        dist.init_process_group("ringdp", store=store, rank=0, world_size=3, timeout=timedelta(seconds=60))
+    assert time.monotonic() - began < 10
+    assert not dist.is_initialized()
+
+
+def test_keys_of_worlds_long_over_go(store, worlds):
+    if not hasattr(store, "list_keys"):
+        pytest.skip("this torch cannot list keys")
+    counts = []
+    for epoch in range(6):
+        world = worlds.current()
+        assert world.epoch == epoch
+        for member in world.members:
+            worlds.store_of(world).set(f"0/{member}", "")
+            with ThreadPoolExecutor(3) as pool:
+                list(pool.map(lambda member: gather(worlds.of(), member), world.members))
+        counts.append(store.num_keys())
+        worlds.publish(world.members)
+    assert counts[2:] == counts[2:3] * 4
+    old = [f"elastic/{kind}/{epoch}/" for kind in ("here", "epoch") for epoch in range(4)]
+    assert not [key for key in store.list_keys() if any(part in key for part in old)]
+
+
+def test_requests_come_in_order(worlds):
+    asked = [Request("join", 7), Request("replace", 1, "has not answered")]
+    assert worlds.requests() == []
+    for request in asked:
+        worlds.of().ask(request)
+    assert worlds.requests() == asked
+
+
+def test_how_many_may_come_is_said(worlds):
+    assert worlds.of().coming() == 0
+    worlds.expect(3)
+    assert worlds.of().coming() == 3
+
+
+def test_deaths_are_survived_once_a_training_has_begun(worlds):
+    assert not worlds.of().is_training()
+    worlds.begin_training(2.5)
+    assert worlds.of().is_training() and worlds.of().patience() == 2.5
