@@ -7,9 +7,9 @@
     python benchmarks/elastic.py shares                              # rank 0 takes 3.3 times as long for its samples
 
 deaths, the same model and samples under each system:
-    next step   from the SIGKILL until the others apply a step in another world, less the median step: median, the 99th
-                percentile, the longest
-    pause       when a rank joins: the interval between two steps applied, less the median step
+    next step   from the last step before the SIGKILL until one is applied in another world, less the median step:
+                median, the 99th percentile, the longest
+    pause       when a rank joins: the longest interval between two steps applied there, less the median step
     lost        samples of steps that were not applied and are not repeated
 systems:
     ringdp      `ringdp run --min-ranks 1`
@@ -181,7 +181,10 @@ def notes_of(folder: str) -> tuple[list[Step], int]:
 def kill_ranks(folder: str, options: argparse.Namespace, is_over: Callable[[], bool]) -> list[tuple[float, int]]:
     """SIGKILLs at random moments, never of the last rank that trains; when, and which process."""
     chosen, killed = random.Random(options.seed), []
+    until = time.monotonic() + LIMIT_S
     while len(killed) < options.kills and not is_over():
+        if time.monotonic() > until:
+            raise RuntimeError(f"not all ranks have come back after {len(killed)} kills")
         time.sleep(chosen.uniform(0.5, 1.5) * options.every if notes_of(folder)[0] else 0.05)
         steps = notes_of(folder)[0]
         dead = {pid for _, pid in killed}
@@ -195,16 +198,16 @@ def kill_ranks(folder: str, options: argparse.Namespace, is_over: Callable[[], b
 
 @dataclass(frozen=True)
 class Deaths:
-    """Seconds."""
+    """Seconds; None where there is none. next_p99: of at least 100 kills."""
 
     system: str
     kills: int
     step: float
     next_step: float
-    next_p99: float
+    next_p99: float | None
     next_longest: float
-    pause: float
-    pause_longest: float
+    pause: float | None
+    pause_longest: float | None
     lost: int
 
 
@@ -213,21 +216,23 @@ def deaths_of(name: str, steps: Sequence[Step], lost: int, killed: Sequence[tupl
     step = median(b.at - a.at for pid in {s.pid for s in steps} for a, b in _pairs([s for s in steps if s.pid == pid]))
     after = []
     for at, pid in killed:
-        world = next(s.world for s in reversed(steps) if s.at <= at and s.pid != pid)
-        following = next((s.at for s in steps if s.at > at and s.world != world and s.pid != pid), None)
-        if following is not None:
-            after.append(max(0.0, following - at - step))
+        before = next(s for s in reversed(steps) if s.at <= at and s.pid != pid)
+        following = next((s.at for s in steps if s.at > at and s.world != before.world and s.pid != pid), None)
+        if following is None:
+            raise RuntimeError(f"{name}: no step was applied after the death of process {pid}")
+        after.append(max(0.0, following - before.at - step))
     times = [at for at, _ in killed]
-    pauses = [
-        max(0.0, b.at - a.at - step)
-        for pid in {s.pid for s in steps}
-        for a, b in _pairs([s for s in steps if s.pid == pid])
-        if b.ranks > a.ranks and not any(a.at < at < b.at for at in times)
-    ] or [float("nan")]
-    p99 = quantiles(after, n=100)[-1] if len(after) > 1 else after[0]
-    return Deaths(
-        name, len(after), step, median(after), min(p99, max(after)), max(after), median(pauses), max(pauses), lost
-    )
+    pauses = []
+    for pid in {s.pid for s in steps}:
+        own = [s for s in steps if s.pid == pid]
+        for number, (a, b) in enumerate(_pairs(own)):
+            if b.ranks > a.ranks:  # or one step sooner or later: where a system says that a rank trains differs
+                near = own[max(0, number - 1) : number + 3]
+                if not any(near[0].at < at < near[-1].at for at in times):
+                    pauses.append(max(0.0, max(d.at - c.at for c, d in _pairs(near)) - step))
+    p99 = quantiles(after, n=100)[-1] if len(after) >= 100 else None
+    pause, longest = (median(pauses), max(pauses)) if pauses else (None, None)
+    return Deaths(name, len(after), step, median(after), p99, max(after), pause, longest, lost)
 
 
 def _pairs(steps: Sequence[Step]) -> Iterator[tuple[Step, Step]]:
@@ -246,13 +251,13 @@ def deaths(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Bar]
             job = Job(folder, 1_000_000, options.micro_batches, width=options.width)
             with _cut_off(name, job, options) as is_over:
                 killed = kill_ranks(folder, options, is_over)
-                time.sleep(2 * options.every)
+                time.sleep(max(8.0, 2 * options.every))  # so long the slowest takes
                 if is_over():
                     raise RuntimeError(f"{name} has ended: {_last_words(folder)}")
             row = deaths_of(name, *notes_of(folder), killed)
         rows.append(row)
         times = (row.step, row.next_step, row.next_p99, row.next_longest, row.pause, row.pause_longest)
-        text = "".join(f"{1e3 * seconds:>9.0f} ms" for seconds in times)
+        text = "".join(f"{'-':>12}" if seconds is None else f"{1e3 * seconds:>9.0f} ms" for seconds in times)
         print(f"{row.system:<12}{row.kills:>6}{text}{row.lost:>8}", flush=True)
     bars = [
         Bar("0.15 s / median next step", 0.15 / max(1e-9, row.next_step), 1) for row in rows if row.system == "ringdp"

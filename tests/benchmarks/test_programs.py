@@ -191,7 +191,7 @@ def test_a_death_is_timed_until_another_world_applies_a_step():
     steps += [elastic.Step(7.0, "2", 2, 8), elastic.Step(7.0, "2", 2, 9), elastic.Step(8.0, "2", 2, 9)]
     row = elastic.deaths_of("ringdp", steps, 3, [(3.25, 7)])
     assert (row.kills, row.step, row.lost) == (1, 1.0, 3)
-    assert row.next_step == row.next_longest == pytest.approx(4.5 - 3.25 - 1.0)
+    assert row.next_step == row.next_longest == pytest.approx(4.5 - 3.0 - 1.0) and row.next_p99 is None
     assert row.pause == row.pause_longest == pytest.approx(7.0 - 5.5 - 1.0)
 
 

@@ -102,6 +102,7 @@ def on_rank(options: argparse.Namespace) -> None:
 
     @ringdp.elastic.survive(model=ddp, optimizer=optimizer, speed=options.speed)
     def train(step: int, leaves: Sequence[int]) -> None:
+        tell_worlds()
         for leaf in leaves:
             with ringdp.leaf(step, leaf):
                 loss_of(ddp, step, leaf).backward()
@@ -109,9 +110,18 @@ def on_rank(options: argparse.Namespace) -> None:
         if dist.get_rank() == 0:
             store.set("step", str(step))
 
+    told = 0
+
+    def tell_worlds() -> None:
+        """At once, as this rank may be killed."""
+        nonlocal told
+        for recovery in train.recoveries[told:]:
+            store.append("worlds", json.dumps(vars(recovery) | {"seconds": recovery.seconds()}) + "\n")
+        told = len(train.recoveries)
+
     train(options.steps)
-    worlds = [vars(recovery) | {"seconds": recovery.seconds()} for recovery in train.recoveries]
-    store.set(f"result/{member}", json.dumps({"hash": hash_of(ddp, optimizer), "worlds": worlds}))
+    tell_worlds()
+    store.set(f"result/{member}", json.dumps({"hash": hash_of(ddp, optimizer)}))
     dist.destroy_process_group()
 
 
@@ -123,9 +133,18 @@ class Killer(threading.Thread):
         self._supervisor, self._store, self._options = supervisor, store, options
         self._random = random.Random(seed)
         self.killed = 0
+        self.error: BaseException | None = None
 
     def run(self) -> None:
+        """See the class."""
+        try:
+            self._run()
+        except BaseException as error:
+            self.error = error
+
+    def _run(self) -> None:
         """Begins with the first step."""
+        dead: set[int] = set()
         while not self._store.check(["step"]):
             time.sleep(0.01)
         while self.killed < self._options.kills:
@@ -134,10 +153,14 @@ class Killer(threading.Thread):
                 return
             if self._options.stage:  # a rank and the one before it must not die at once
                 self._wait_for_steps(2)
+                if int(self._store.get("step")) > self._options.steps - 5:
+                    return
             for _ in range(2 if self._random.random() < 0.2 and not self._options.stage else 1):
-                members = [process for process in [*self._supervisor._processes.values()] if process.in_world]
-                if len(members) > 2 and self.killed < self._options.kills:
-                    os.kill(self._random.choice(members).popen.pid, signal.SIGKILL)
+                processes = [process for process in [*self._supervisor._processes.values()] if process.in_world]
+                pids = [process.popen.pid for process in processes if process.popen.pid not in dead]
+                if len(pids) > 2 and self.killed < self._options.kills:
+                    dead.add(pid := self._random.choice(pids))
+                    os.kill(pid, signal.SIGKILL)
                     self.killed += 1
 
     def _wait_for_steps(self, number: int) -> None:
@@ -149,6 +172,7 @@ class Killer(threading.Thread):
 def churn(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """One training; what its members say."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
+    server.set("worlds", "")
     own = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=_TIMEOUT)
     place = f"127.0.0.1:{server.port}"
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port), "OMP_NUM_THREADS": "1"}
@@ -168,6 +192,8 @@ def churn(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     results = [
         json.loads(server.get(key)) for key in map(_result_key, range(supervisor._next_member)) if server.check([key])
     ]
+    if killer.error is not None:
+        raise killer.error
     return {
         "seed": seed,
         "stage": options.stage,
@@ -177,7 +203,7 @@ def churn(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         "seconds": time.monotonic() - begin,
         "members": len(results),
         "hashes": sorted({result["hash"] for result in results}),
-        "worlds": [world for result in results for world in result["worlds"]],
+        "worlds": [json.loads(line) for line in server.get("worlds").decode().splitlines()],
     }
 
 
@@ -187,7 +213,11 @@ def _result_key(member: int) -> str:
 
 def line(report: dict[str, Any]) -> str:
     """For people."""
-    faults = [world["seconds"] for world in report["worlds"] if world["cause"]]
+    by_epoch: dict[int, float] = {}
+    for world in report["worlds"]:
+        if world["cause"]:
+            by_epoch[world["epoch"]] = max(world["seconds"], by_epoch.get(world["epoch"], 0.0))
+    faults = [*by_epoch.values()]
     times = f"recovery {1e3 * statistics.median(faults):.0f} ms, at most {1e3 * max(faults):.0f}" if faults else ""
     epochs = max((world["epoch"] for world in report["worlds"]), default=0)
     verdict = "equal" if report["equal"] else "DIFFERENT"

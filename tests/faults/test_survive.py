@@ -292,6 +292,26 @@ def test_a_shard_outlives_its_rank(job, clipped, point, victim):
     check(made.wait(), clipped, 2)
 
 
+def in_a_pass(member: int, port: int) -> tuple[str, list[Any]]:
+    """On a rank: member 1 dies in a forward pass, and the others notice when they gather the next unit."""
+    original = nn.BatchNorm1d.forward
+
+    def forward(module: nn.BatchNorm1d, x: torch.Tensor) -> torch.Tensor:
+        if running_step == FATAL_STEP and member == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.3 * (running_step == FATAL_STEP))
+        return original(module, x)
+
+    nn.BatchNorm1d.forward = forward
+    return train(member, port, stage=3)
+
+
+def test_a_rank_that_dies_between_two_gathers_costs_no_bit(job, clipped):
+    made = job(3)
+    made.begin(in_a_pass)
+    check(made.wait(), clipped, 2)
+
+
 @pytest.mark.parametrize("point", [*BETWEEN_WORLDS, *CUTTING])
 @pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long), 3])
 def test_shards_outlive_a_rank_that_dies_while_they_are_cut(job, clipped, point, stage):

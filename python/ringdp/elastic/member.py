@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
@@ -107,6 +108,12 @@ class Member:
                 return
             time.sleep(_PAUSE_S)
         self._worlds.replace(self.world, self.world.members)
+
+    def give_up(self) -> None:
+        """The training has failed here; the others go on at once, whatever this process does next."""
+        with suppress(dist.DistError):
+            self._worlds.ask(Request("leave", self._number))
+        self._destroy()
 
     def close(self) -> bool:
         """All have trained to the end. Whether that is the end: not if a newer world was there first."""

@@ -13,7 +13,7 @@ class Recovery:
 
     step: the step that it took up. again: leaves of it that members that are gone had computed or were to compute.
     applied: this rank had the mean of the step before and applied it now. cause: of the end of the world before, the
-    first sentence of its error; '' without one.
+    first sentence of its error; '' without one. leaving_s: attempts that have failed since then are in it.
     """
 
     epoch: int

@@ -166,6 +166,9 @@ class Supervisor:
                 continue  # it has ended, or may end as it likes
             if request.what == "replace":
                 self._kill(process, f"member {request.member} {request.why}: it is killed")
+            elif request.what == "leave":
+                process.in_world = False
+                self._publish()
             elif not process.in_world:
                 process.in_world = True
                 process.in_world = process.member in self._publish().members

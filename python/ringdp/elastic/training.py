@@ -108,8 +108,9 @@ def survive(
     apply: what a step does with the mean gradients once all ranks have them, without communication and without random
         numbers; default: optimizer.step() and optimizer.zero_grad(). Here schedulers step. With a ZeroOptimizer
         parameters cannot be read after its step().
-    after: called with each step once, when all ranks have applied it and parameters are whole: averages of weights,
-        saved files. It must not communicate either; at zero_stage=3 it has no parameters.
+    after: called with each step once, when it is applied and parameters are whole: averages of weights, saved files.
+        A rank that dies may not have come to it. It must not communicate either, nor with a ZeroOptimizer change
+        parameters; at zero_stage=3 it has none.
     clip: gradients are clipped to this norm before the step, as by ringdp.clip_grad_norm_; train.norm is what it was.
     state: further objects with state_dict() and load_state_dict(), such as schedulers, which ranks that join get with
         the model's and the optimizer's. They are sent by torch.save and read with weights_only.
@@ -195,6 +196,7 @@ class Training:
         self._is_examined = True
         self._to_examine: list[int] = []  # ranks of this world
         self._looked = 0.0
+        self._since = 0.0  # of the first fault since the latest world
         self._is_inside = False  # of a world, or of one that it could not enter
 
     def __call__(self, steps: int, *, first: int = 0) -> None:
@@ -224,7 +226,11 @@ class Training:
         if self._zero is None:
             self._member.begin_training(self.patience)
         self._has_state = self._is_examined = not self._member.is_newcomer
-        self._run_in_worlds()
+        try:
+            self._run_in_worlds()
+        except Exception:
+            self._member.give_up()
+            raise
         if self._zero is not None:
             self._zero.release_next()
 
@@ -249,6 +255,7 @@ class Training:
                 return
             except (WorldIsOver, dist.DistError) as error:
                 cause = _first_sentence(error)
+                self._since = self._since or time.monotonic()
                 vain = vain + 1 if (self._applied, self._member.members()) == before else 0
                 if vain >= _MOST_IN_VAIN:
                     self._blame_newcomers(cause, error)
@@ -323,9 +330,26 @@ class Training:
 
     def _end_step(self) -> None:
         """Parameters are whole: calls `after`, once per step."""
-        if self.after is not None and self._ended < self._applied:
+        begins, self._ended = self._ended < self._applied, self._applied
+        if self.after is None or not begins:
+            return
+        before = self._versions()
+        try:
             self.after(self._applied - 1)
-        self._ended = self._applied
+        except dist.DistError as error:
+            raise RuntimeError("survive: after() must not communicate: not all ranks may call it") from error
+        changed = [name for name, version in self._versions().items() if version != before[name]]
+        if changed:  # on this rank, and perhaps not on those whose shards it keeps
+            raise RuntimeError(
+                f"survive: after() has changed parameter {changed[0]}, which a ZeroOptimizer does not allow: change it "
+                "before train(), or use a torch optimizer"
+            )
+
+    def _versions(self) -> dict[str, Any]:
+        """What changes where a parameter is written, of those in shards."""
+        is_open = self._zero is not None and self._model.sharded_model is None
+        named = self._model.module.named_parameters() if is_open else ()
+        return {name: (parameter._version, parameter.data_ptr()) for name, parameter in named}
 
     def _deal(self) -> None:
         """The leaves of a step that begins."""
@@ -370,12 +394,13 @@ class Training:
         again = self._deal_out(places)
         self._known.update(member.members())
         if member.world.epoch > 0:
-            parts = {"leaving_s": left - begin, "gathering_s": gathering_s, "joining_s": joining_s}
+            parts = {"leaving_s": left - (self._since or begin), "gathering_s": gathering_s, "joining_s": joining_s}
             parts["state_s"] = time.monotonic() - joined
             world = member.world
             self._note(Recovery(world.epoch, world.members, self._applied, cause, again, was_behind, **parts))
 
     def _note(self, recovery: Recovery) -> None:
+        self._since = 0.0
         self.recoveries.append(recovery)
         OF_THIS_PROCESS.append(recovery)
         _C.note_world(recovery.epoch, len(recovery.members), recovery.step, int(1e9 * recovery.seconds()))
@@ -402,7 +427,7 @@ class Training:
             torch.__version__,
             torch.backends.cpu.get_cpu_capability(),
             str(torch.get_num_threads()),
-            f"{self._steps} {len(self._state)}",
+            f"{self._steps} {len(self._state)} {self.clip} {self._by_speed}",
             *self._of_optimizer(),
             *self._model._settings,
             *(f"{name} {p.dtype} {tuple(p.shape)} {p.stride()}" for name, p in self._model.module.named_parameters()),

@@ -56,7 +56,7 @@ class World:
 
 @dataclass(frozen=True)
 class Request:
-    """A member's request to the supervisor. what: "join", for itself; "replace", another member, and why."""
+    """A member's request to the supervisor. what: "join" or "leave", for itself; "replace", another one, and why."""
 
     what: str
     member: int

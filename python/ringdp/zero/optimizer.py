@@ -324,28 +324,15 @@ class ZeroOptimizer(Optimizer):
         """
         check_regroups(self._class, self._flats, self._gathers_in_flight)
         self._check_can_regroup(group)
-        self._gathers_in_flight.forget()
-        places = self._exchanged(group, has_state)
-        newest = max(place.changes for place in places)
-        if any(place.changes < newest == place.prepared for place in places):  # one has failed when some had changed
-            if self._place.changes < newest and self._prepared is not None and self._prepared.number == newest:
-                self._take_prepared(keep_next=keep_next)
-                has_state = True
-            places = self._exchanged(group, has_state)
-        self._prepared = None  # no rank needs it any more
-        senders, ranks = senders_of(places), next(place.ranks for place in places if place.changes == newest)
-        flats = [*self._flats, *self._frozen()]
-        own = Shard(flats, self._optimizer)
-        for shard in (own, self._next) if has_state else ():
-            if shard is not None:
-                shard.restore_views()
-        shards = {self._place.rank: own} if has_state else {}
-        if has_state and self._next is not None:
-            shards[(self._place.rank + 1) % ranks] = self._next
-        layouts = [(layout_for(flat, ranks), layout_for(flat, group.size())) for flat in flats]
-        self._prepared = prepared(newest + 1, group, shards, flats, layouts, senders, whole=self.stage < 3)
-        vote(self._prepared)
-        self._take_prepared(keep_next=keep_next)
+        gathers = self._gathers_in_flight
+        is_torn = isinstance(gathers, GathersLater) and not gathers.is_complete()
+        gathers.forget()
+        try:
+            self._change(group, has_state, keep_next)
+        except BaseException:
+            if is_torn and self._gathers_in_flight is gathers:
+                gathers.hide()
+            raise
 
     @property
     def regroups(self) -> int:
@@ -363,10 +350,13 @@ class ZeroOptimizer(Optimizer):
             self._gathers_in_flight.gather_all()
 
     def release_next(self) -> None:
-        """Ends keep_next, between steps: the shard of the next rank is dropped, and step() gathers again."""
+        """Ends keep_next: the shard of the next rank is dropped, and step() gathers again.
+
+        RuntimeError between step() and gather().
+        """
+        self.check_whole()
         self._forget_next()
         if isinstance(self._gathers_in_flight, GathersLater):
-            self._gathers_in_flight.show()
             self._set_gathers(InFlightGathers())
             self._stepping = self._whole_step()
 
@@ -497,6 +487,30 @@ class ZeroOptimizer(Optimizer):
             self._step_of_next.check()
         if self.stage == 3:
             self._wrapper.sharded_model.check_free()
+
+    def _change(self, group: dist.ProcessGroup, has_state: bool, keep_next: bool) -> None:
+        """What regroup() does once nothing is in its way."""
+        places = self._exchanged(group, has_state)
+        newest = max(place.changes for place in places)
+        if any(place.changes < newest == place.prepared for place in places):  # one has failed when some had changed
+            if self._place.changes < newest and self._prepared is not None and self._prepared.number == newest:
+                self._take_prepared(keep_next=keep_next)
+                has_state = True
+            places = self._exchanged(group, has_state)
+        self._prepared = None  # no rank needs it any more
+        senders, ranks = senders_of(places), next(place.ranks for place in places if place.changes == newest)
+        flats = [*self._flats, *self._frozen()]
+        own = Shard(flats, self._optimizer)
+        for shard in (own, self._next) if has_state else ():
+            if shard is not None:
+                shard.restore_views()
+        shards = {self._place.rank: own} if has_state else {}
+        if has_state and self._next is not None:
+            shards[(self._place.rank + 1) % ranks] = self._next
+        layouts = [(layout_for(flat, ranks), layout_for(flat, group.size())) for flat in flats]
+        self._prepared = prepared(newest + 1, group, shards, flats, layouts, senders, whole=self.stage < 3)
+        vote(self._prepared)
+        self._take_prepared(keep_next=keep_next)
 
     def _take_prepared(self, *, keep_next: bool) -> None:
         made, self._prepared = self._prepared, None

@@ -114,6 +114,8 @@ class GathersLater(InFlightGathers):
 
     def hide(self) -> None:
         """After a step, when other ranks have stepped what is not this rank's."""
+        if self._hidden:
+            return
         for flat in self._flats:
             for bucket in range(len(flat)):
                 if flat.hides(bucket):
@@ -130,14 +132,18 @@ class GathersLater(InFlightGathers):
         return not self._hidden
 
     def gather_all(self) -> None:
-        """Collective; waits. If it fails, parameters stay as they are, for Shard.items()."""
+        """Collective; waits. If it fails, parameters stay hidden."""
         self.show()
-        for flat in self._flats:
-            for bucket in range(len(flat)):
-                work = flat.gather(bucket)
-                if work is not None:
-                    self.follow(work)
-        self.wait()
+        try:
+            for flat in self._flats:
+                for bucket in range(len(flat)):
+                    work = flat.gather(bucket)
+                    if work is not None:
+                        self.follow(work)
+            self.wait()
+        except BaseException:
+            self.hide()
+            raise
 
     def forget(self) -> None:
         """See InFlightGathers."""
@@ -322,7 +328,11 @@ def prepared(
 def vote(made: Prepared) -> None:
     """Whoever passes knows that all ranks have prepared this change. RuntimeError on all ranks if a shard differs."""
     worst = torch.tensor(made.differs)
-    dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=made.group)
+    try:
+        dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=made.group)
+    except dist.DistError:
+        if made.differs < 0:
+            raise  # whoever has seen a difference must not go on with either shard
     if worst >= 0:
         raise RuntimeError(
             f"ZeroOptimizer: of the ranks before, the shard of rank {int(worst)} and the copy of it on another rank "

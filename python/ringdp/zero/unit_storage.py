@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -221,8 +221,20 @@ class UnitStorage:
         """Starts the all_gathers of the unit, after Bucket.check_free() of all buckets."""
         for bucket in self.buckets:
             bucket.check_free()
-        with self._named():
-            works = [bucket.start(self._blocks) for bucket in self.buckets]
+        begun: list[Bucket] = []
+        works: list[Any] = []
+        try:
+            with self._named():
+                for bucket in self.buckets:
+                    begun.append(bucket)
+                    works.append(bucket.start(self._blocks))
+        except BaseException:  # the group has failed
+            for work in filter(None, works):
+                with suppress(dist.DistError):
+                    work.wait()  # until then it may write
+            for bucket in begun:
+                bucket.free(self._blocks)
+            raise
         self._works = [work for work in works if work is not None]
         self.has_memory = True
 

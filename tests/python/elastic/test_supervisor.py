@@ -248,3 +248,15 @@ def test_ranks_die_with_their_supervisor(tmp_path):
         wait_for(lambda pids=pids: not any(map(is_running, pids)))
         for file in files:
             file.unlink()
+
+
+def test_a_member_that_has_given_up_is_not_waited_for(job):
+    """The world goes on without it, before its process has ended; then it is replaced."""
+    made = job(3, 1, 1).trains()
+    made.worlds.ask(Request("leave", 1))
+    made.becomes(0, 2)
+    made.end(1, status=1)
+    made.told(3)
+    for member in (0, 2, 3):
+        made.end(member)
+    assert made.ends() == 0

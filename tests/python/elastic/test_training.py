@@ -173,6 +173,35 @@ def test_a_fault_in_apply_is_no_fault_to_survive(world_of):
         assert "apply() must not communicate" in said
 
 
+def writes(how: str) -> str:
+    """What survive() says of an after() that does what it must not, with shards."""
+    ddp = ringdp.DistributedDataParallel(network(), micro_batches=2, zero_stage=1)
+    optimizer = ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1)
+
+    @torch.no_grad()
+    def after(step: int) -> None:
+        if how == "communicates":
+            raise dist.DistBackendError("PeerLost: rank 1 is gone")
+        next(ddp.module.parameters()).clamp_(-0.1, 0.1)
+
+    @survive(model=ddp, optimizer=optimizer, after=after)
+    def run(step: int, leaves: tuple[int, ...]) -> None:
+        for leaf in leaves:
+            with ringdp.leaf(step, leaf):
+                loss_of(ddp, step, leaf).backward()
+
+    return error_of(lambda: run(1))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("communicates", "after() must not communicate"), ("writes", "after() has changed parameter 0.weight")],
+)
+def test_what_after_must_not_do_is_named(world_of, how, said):
+    for error in world_of(2).run(writes, how):
+        assert said in error
+
+
 @pytest.mark.parametrize("text", ["3", "x@127.0.0.1:5", "3@127.0.0.1", "3@127.0.0.1:x", ""])
 def test_what_no_supervisor_has_written_is_refused(text, monkeypatch):
     from ringdp.elastic import member
