@@ -7,8 +7,8 @@
     python benchmarks/elastic.py shares                              # rank 0 takes 3.3 times as long for its samples
 
 deaths, the same model and samples under each system:
-    next step   from the last step before the SIGKILL until one is applied in another world, less the median step:
-                median, the 99th percentile, the longest
+    standstill  the longest time after a SIGKILL in which no rank applies a step, less the median step: median, the
+                99th percentile, the longest
     pause       when a rank joins: the longest interval between two steps applied there, less the median step
     lost        samples of steps that were not applied and are not repeated
 systems:
@@ -21,7 +21,6 @@ systems:
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import random
@@ -34,6 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -75,7 +75,6 @@ class Step:
     """Applied by a process. at: seconds of time.monotonic()."""
 
     at: float
-    world: str
     ranks: int
     pid: int
 
@@ -198,14 +197,14 @@ def kill_ranks(folder: str, options: argparse.Namespace, is_over: Callable[[], b
 
 @dataclass(frozen=True)
 class Deaths:
-    """Seconds; None where there is none. next_p99: of at least 100 kills."""
+    """Seconds; None where there is none. standstill_p99: of at least 100 kills."""
 
     system: str
     kills: int
     step: float
-    next_step: float
-    next_p99: float | None
-    next_longest: float
+    standstill: float
+    standstill_p99: float | None
+    standstill_longest: float
     pause: float | None
     pause_longest: float | None
     lost: int
@@ -213,33 +212,31 @@ class Deaths:
 
 def deaths_of(name: str, steps: Sequence[Step], lost: int, killed: Sequence[tuple[float, int]]) -> Deaths:
     """What one run under a system gave."""
-    step = median(b.at - a.at for pid in {s.pid for s in steps} for a, b in _pairs([s for s in steps if s.pid == pid]))
+    step = median(
+        b.at - a.at for pid in {s.pid for s in steps} for a, b in pairwise([s for s in steps if s.pid == pid])
+    )
     after = []
-    for at, pid in killed:
-        before = next(s for s in reversed(steps) if s.at <= at and s.pid != pid)
-        following = next((s.at for s in steps if s.at > at and s.world != before.world and s.pid != pid), None)
-        if following is None:
+    for (at, pid), until in zip(killed, [*(at for at, _ in killed[1:]), float("inf")], strict=True):
+        others = [s.at for s in steps if s.pid != pid and s.at < until]
+        gaps = [b - a for a, b in pairwise(others) if b > at]
+        if not gaps:
             raise RuntimeError(f"{name}: no step was applied after the death of process {pid}")
-        after.append(max(0.0, following - before.at - step))
+        after.append(max(0.0, max(gaps) - step))
     times = [at for at, _ in killed]
     pauses = []
     for pid in {s.pid for s in steps}:
         own = [s for s in steps if s.pid == pid]
-        for number, (a, b) in enumerate(_pairs(own)):
+        for number, (a, b) in enumerate(pairwise(own)):
             if b.ranks > a.ranks:  # or one step sooner or later: where a system says that a rank trains differs
                 near = own[max(0, number - 1) : number + 3]
                 if not any(near[0].at < at < near[-1].at for at in times):
-                    pauses.append(max(0.0, max(d.at - c.at for c, d in _pairs(near)) - step))
+                    pauses.append(max(0.0, max(d.at - c.at for c, d in pairwise(near)) - step))
     p99 = quantiles(after, n=100)[-1] if len(after) >= 100 else None
     pause, longest = (median(pauses), max(pauses)) if pauses else (None, None)
     return Deaths(name, len(after), step, median(after), p99, max(after), pause, longest, lost)
 
 
-def _pairs(steps: Sequence[Step]) -> Iterator[tuple[Step, Step]]:
-    return itertools.pairwise(steps)
-
-
-COLUMNS = ("step", "next step", "p99", "longest", "pause", "longest")
+COLUMNS = ("step", "standstill", "p99", "longest", "pause", "longest")
 
 
 def deaths(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Bar], Chart]:
@@ -256,13 +253,13 @@ def deaths(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Bar]
                     raise RuntimeError(f"{name} has ended: {_last_words(folder)}")
             row = deaths_of(name, *notes_of(folder), killed)
         rows.append(row)
-        times = (row.step, row.next_step, row.next_p99, row.next_longest, row.pause, row.pause_longest)
+        times = (row.step, row.standstill, row.standstill_p99, row.standstill_longest, row.pause, row.pause_longest)
         text = "".join(f"{'-':>12}" if seconds is None else f"{1e3 * seconds:>9.0f} ms" for seconds in times)
         print(f"{row.system:<12}{row.kills:>6}{text}{row.lost:>8}", flush=True)
     bars = [
-        Bar("0.15 s / median next step", 0.15 / max(1e-9, row.next_step), 1) for row in rows if row.system == "ringdp"
+        Bar("0.15 s / median standstill", 0.15 / max(1e-9, row.standstill), 1) for row in rows if row.system == "ringdp"
     ]
-    return [asdict(row) for row in rows], bars, Chart({row.system: 1e3 * row.next_step for row in rows}, "ms")
+    return [asdict(row) for row in rows], bars, Chart({row.system: 1e3 * row.standstill for row in rows}, "ms")
 
 
 @contextmanager
@@ -312,7 +309,7 @@ def shares(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Bar]
                 pass
             steps = notes_of(folder)[0]
         own = [step for step in steps if step.pid == steps[-1].pid]
-        seconds = median(b.at - a.at for a, b in _pairs(own[len(own) // 4 :]))
+        seconds = median(b.at - a.at for a, b in pairwise(own[len(own) // 4 :]))
         rows.append({"speed": speed, "step": seconds})
         print(f"speed={speed:<5} {1e3 * seconds:.1f} ms a step", flush=True)
     gain = rows[0]["step"] / rows[1]["step"]

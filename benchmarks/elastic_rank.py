@@ -39,18 +39,17 @@ class Job:
 
 @dataclass
 class Notes:
-    """A line per step that this process has applied: when, in which world, of how many ranks; and lost samples."""
+    """A line per step that this process has applied: when, and with how many ranks; and lost samples."""
 
     folder: str
-    world: str = ""
     lines: Any = field(init=False)
 
     def __post_init__(self) -> None:
         self.lines = open(Path(self.folder) / f"{os.getpid()}.steps", "w", buffering=1)  # noqa: SIM115
 
-    def applied(self, world: object, ranks: int) -> None:
+    def applied(self, ranks: int) -> None:
         """Now."""
-        self.lines.write(json.dumps(["applied", time.monotonic(), str(world), ranks]) + "\n")
+        self.lines.write(json.dumps(["applied", time.monotonic(), ranks]) + "\n")
 
     def lost(self, samples: int) -> None:
         """By a step that was not applied, and is not repeated."""
@@ -87,7 +86,7 @@ def ringdp_rank(job: Job) -> None:
     def apply() -> None:
         optimizer.step()
         optimizer.zero_grad()
-        notes.applied(train.recoveries[-1].epoch if train.recoveries else 0, dist.get_world_size())
+        notes.applied(dist.get_world_size())
 
     @ringdp.elastic.survive(model=ddp, optimizer=optimizer, apply=apply, speed=job.speed)
     def train(step: int, leaves: Sequence[int]) -> None:
@@ -122,7 +121,7 @@ def restart_rank(job: Job) -> None:
             state = {"model": ddp.module.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
             torch.save(state, saved.with_suffix(".new"))
             saved.with_suffix(".new").replace(saved)
-        notes.applied(os.environ["TORCHELASTIC_RESTART_COUNT"], ranks)
+        notes.applied(ranks)
     dist.destroy_process_group()
 
 
@@ -155,7 +154,7 @@ def torchft_rank(job: Job) -> None:
         ddp(x).square().mean().backward()
         optimizer.step()
         if manager.current_step() > step:
-            notes.applied(manager.num_participants(), manager.num_participants())
+            notes.applied(manager.num_participants())
         else:
             notes.lost(len(x))
     manager.shutdown(wait=False)

@@ -185,13 +185,13 @@ def test_being_ready_is_compared_with_a_plain_loop(tmp_path):
     assert row["ratio"] > 0 and row["survive"] > 0 and row["plain"] > 0
 
 
-def test_a_death_is_timed_until_another_world_applies_a_step():
-    steps = [elastic.Step(at, "0", 2, pid) for at in (0.0, 1.0, 2.0, 3.0) for pid in (7, 8)]
-    steps += [elastic.Step(4.5, "1", 1, 8), elastic.Step(5.5, "1", 1, 8)]
-    steps += [elastic.Step(7.0, "2", 2, 8), elastic.Step(7.0, "2", 2, 9), elastic.Step(8.0, "2", 2, 9)]
+def test_a_death_is_timed_by_how_long_no_step_is_applied():
+    steps = [elastic.Step(at, 2, pid) for at in (0.0, 1.0, 2.0, 3.0) for pid in (7, 8)]
+    steps += [elastic.Step(4.5, 1, 8), elastic.Step(5.5, 1, 8)]
+    steps += [elastic.Step(7.0, 2, 8), elastic.Step(7.0, 2, 9), elastic.Step(8.0, 2, 9)]
     row = elastic.deaths_of("ringdp", steps, 3, [(3.25, 7)])
     assert (row.kills, row.step, row.lost) == (1, 1.0, 3)
-    assert row.next_step == row.next_longest == pytest.approx(4.5 - 3.0 - 1.0) and row.next_p99 is None
+    assert row.standstill == row.standstill_longest == pytest.approx(4.5 - 3.0 - 1.0) and row.standstill_p99 is None
     assert row.pause == row.pause_longest == pytest.approx(7.0 - 5.5 - 1.0)
 
 
