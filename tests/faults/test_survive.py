@@ -181,14 +181,16 @@ class Job:
         self.place[member] = (world, 0)
         return member
 
-    def begin(self, call: Callable[..., Any] | None = None, *, point: Mapping[int, str] = MappingProxyType({})) -> None:
-        """call(member, port) on every member; by default train(), where these members die at these points."""
+    def begin(
+        self, call: Callable[..., Any] | None = None, *given: Any, point: Mapping[int, str] = MappingProxyType({})
+    ) -> None:
+        """call(member, port, *given) on every member; by default train(), where these members die at these points."""
         has_newcomers = len(self.place) > self.first.size
         for member, (world, rank) in self.place.items():
             is_first = world is self.first
             if not is_first:
                 self.first.store.wait(["began"])
-            own = () if call else (point.get(member, ""), has_newcomers and is_first, self.stage)
+            own = given if call else (point.get(member, ""), has_newcomers and is_first, self.stage)
             world.begin(call or train, member, self.port, *own, ranks=[rank])
 
     def wait(self, limit_s: float = 60.0) -> list[Outcome]:
@@ -373,24 +375,39 @@ def test_newcomers_get_the_state(job, undisturbed, ranks):
         assert all(recovery.step > 0 and not recovery.again for recovery in of_rank), of_rank
 
 
-def with_a_false_alarm(member: int, port: int) -> tuple[str, list[Any]]:
-    """On a rank: as train(), but member 1 gives its group up once though nobody has died."""
+def with_a_false_alarm(member: int, port: int, passes: bool, stage: int) -> tuple[str, list[Any]]:
+    """On a rank: as train(), but member 1 gives its group up once though nobody has died.
+
+    passes: when the vote has passed, so that the others apply the step and this one has not.
+    """
     original = Training._vote
 
     def vote(training: Any) -> bool:
-        if member == 1 and running_step == FATAL_STEP and not training.recoveries:
+        gives_up = member == 1 and running_step == FATAL_STEP and not training.recoveries
+        found = original(training) if passes or not gives_up else False
+        if gives_up:
+            time.sleep(0.5 * passes)  # until the others have applied the step
             raise dist.DistBackendError("given up")
-        return original(training)
+        return found
 
     Training._vote = vote
-    return train(member, port, false_alarm_s=0.1)
+    return train(member, port, stage=stage, false_alarm_s=0.1)
 
 
-def test_a_false_alarm_makes_the_same_world_again(job, undisturbed):
+@pytest.mark.parametrize("stage", [0, 2])
+def test_a_false_alarm_makes_the_same_world_again(job, undisturbed, clipped, stage):
     made = job(3)
-    made.begin(with_a_false_alarm)
-    for (recovery,) in check(made.wait(), undisturbed, 3):
+    made.begin(with_a_false_alarm, False, stage)
+    for (recovery,) in check(made.wait(), clipped if stage else undisturbed, 3):
         assert (recovery.epoch, recovery.members, recovery.again) == (1, (0, 1, 2), [])
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_a_rank_that_is_a_step_behind_applies_the_mean_that_it_has(job, undisturbed, clipped, stage):
+    made = job(3)
+    made.begin(with_a_false_alarm, True, stage)
+    recoveries = check(made.wait(), clipped if stage else undisturbed, 3)
+    assert recoveries[1][0].applied and not recoveries[0][0].applied
 
 
 def always_alarmed(member: int, port: int) -> None:
