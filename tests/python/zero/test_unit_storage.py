@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from ranks import HERE, error_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.zero import unit_storage
 from ringdp.zero.flat import in_memory_order
 from ringdp.zero.unit_storage import Blocks, Bucket, ShardedParameters, UnitStorage, bucket_plans
 from ringdp.zero.units import Unit, units_of
@@ -269,6 +270,27 @@ def test_ranks_that_gather_different_units_are_told_theirs() -> None:
     storage.free()
     storage.start()
     storage.wait()
+
+
+@on_ranks(2, True)
+def test_a_unit_whose_gather_cannot_start_is_free_again() -> bool:
+    """As when its group has failed meanwhile."""
+    unit = storage_of(layers())
+    unit.free()
+    start, unit_storage.all_gather = unit_storage.all_gather, fails
+    try:
+        assert "PeerLost" in error_of(unit.start, kind=dist.DistBackendError)
+    finally:
+        unit_storage.all_gather = start
+    for bucket in unit.buckets:
+        bucket.check_free()
+    unit.start()
+    unit.wait()
+    return unit.has_memory
+
+
+def fails(*arguments: object, **options: object) -> None:
+    raise dist.DistBackendError("PeerLost: rank 1 is gone")
 
 
 def held(kind: str, trainable: bool = True) -> tuple[Any, ShardedParameters]:
