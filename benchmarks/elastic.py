@@ -88,15 +88,11 @@ def system(name: str, job: Job, options: argparse.Namespace, kills: int, program
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         start = partial(subprocess.Popen, stdout=log, stderr=log, start_new_session=True)
         ranks = [f"--nproc-per-node={options.ranks}", f"--max-restarts={2 * kills}"]
-        if name == "ringdp":
-            command = [sys.executable, "-m", "ringdp", "run", "--standalone", "--min-ranks=1", *ranks, *tail]
-            process = start(command, env=environment)
-        elif name == "restart":
-            command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *ranks, *tail]
-            process = start(command, env=environment)
-        else:
+        if name in HEARTBEAT_MS:
             process = stack.enter_context(_replicas(name, options, start, tail, environment))
-        if name in ("ringdp", "restart"):
+        else:
+            launcher = ["ringdp", "run", "--min-ranks=1"] if name == "ringdp" else ["torch.distributed.run"]
+            process = start([sys.executable, "-m", *launcher, "--standalone", *ranks, *tail], env=environment)
             stack.callback(_end, process)
         yield lambda: process.poll() is not None
         if process.wait():
@@ -180,12 +176,16 @@ def notes_of(folder: str) -> tuple[list[Step], int]:
 def kill_ranks(folder: str, options: argparse.Namespace, is_over: Callable[[], bool]) -> list[tuple[float, int]]:
     """SIGKILLs at random moments, never of the last rank that trains; when, and which process."""
     chosen, killed = random.Random(options.seed), []
+    steps: list[Step] = []
     until = time.monotonic() + LIMIT_S
     while len(killed) < options.kills and not is_over():
         if time.monotonic() > until:
             raise RuntimeError(f"not all ranks have come back after {len(killed)} kills")
-        time.sleep(chosen.uniform(0.5, 1.5) * options.every if notes_of(folder)[0] else 0.05)
+        has_begun = bool(steps)
+        time.sleep(chosen.uniform(0.5, 1.5) * options.every if has_begun else 0.05)
         steps = notes_of(folder)[0]
+        if not has_begun:
+            continue
         dead = {pid for _, pid in killed}
         living = sorted({step.pid for step in steps if step.at > steps[-1].at - 0.5 and step.pid not in dead})
         if len(living) == options.ranks:  # all are back, and train

@@ -433,15 +433,6 @@ def with_two_threads(member: int, port: int) -> Any:
     return train(member, port, held=member < 2)
 
 
-def test_a_newcomer_whose_bits_would_differ_is_refused_by_name(job, undisturbed):
-    made = job(2)
-    made.add()
-    made.begin(with_two_threads)
-    *members, refused = made.wait()
-    assert "another number of threads (2) than the ranks that train" in refused.error
-    check(members, undisturbed, 2)
-
-
 def with_another_loss(member: int, port: int) -> Any:
     """On a rank: as train(), where member 2 computes something else."""
     global loss_of
@@ -451,12 +442,19 @@ def with_another_loss(member: int, port: int) -> Any:
     return train(member, port, held=member < 2)
 
 
-def test_a_newcomer_that_computes_other_bits_fails_its_exam(job, undisturbed):
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (with_two_threads, "another number of threads (2) than the ranks that train"),
+        (with_another_loss, "has other bits on this rank than on rank 0"),
+    ],
+)
+def test_a_newcomer_whose_bits_would_differ_is_refused_by_name(job, undisturbed, call, said):
     made = job(2)
     made.add()
-    made.begin(with_another_loss)
+    made.begin(call)
     *members, refused = made.wait()
-    assert "has other bits on this rank than on rank 0" in refused.error
+    assert said in refused.error
     check(members, undisturbed, 2)
 
 

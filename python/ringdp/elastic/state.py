@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.utils import _pytree
+
+from ringdp.zero.regroup import as_bytes, from_bytes
 
 _HASH_BYTES = 32
 
@@ -49,12 +50,11 @@ def send(parts: Sequence[Any], to: int) -> None:
     """What state_dict() of each part has, to a rank of the default group, which calls receive()."""
     values, tree = _pytree.tree_flatten(_states(parts))
     values = [_without_gaps(value) if isinstance(value, torch.Tensor) else value for value in values]
-    header = io.BytesIO()
     without_memory = [value.to("meta") if isinstance(value, torch.Tensor) else value for value in values]
-    torch.save(_pytree.tree_unflatten(without_memory, tree), header)
-    digest = hashlib.sha256(header.getvalue())
-    dist.send(torch.tensor(len(header.getvalue())), to)
-    dist.send(torch.frombuffer(bytearray(header.getvalue()), dtype=torch.uint8), to)
+    header = as_bytes(_pytree.tree_unflatten(without_memory, tree))
+    digest = hashlib.sha256(header.numpy().data)
+    dist.send(torch.tensor(len(header)), to)
+    dist.send(header, to)
     for value in values:
         if isinstance(value, torch.Tensor) and value.numel() > 0:
             flat = _in_memory_order(value)
@@ -73,9 +73,8 @@ def receive(parts: Sequence[Any], source: int) -> None:
     dist.recv(length, source)
     header = torch.empty(int(length), dtype=torch.uint8)
     dist.recv(header, source)
-    written = header.numpy().tobytes()
-    digest = hashlib.sha256(written)
-    values, tree = _pytree.tree_flatten(torch.load(io.BytesIO(written), weights_only=True))
+    digest = hashlib.sha256(header.numpy().data)
+    values, tree = _pytree.tree_flatten(from_bytes(header))
     for number, value in enumerate(values):
         if not isinstance(value, torch.Tensor):
             continue

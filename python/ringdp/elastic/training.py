@@ -35,6 +35,7 @@ from ringdp.elastic.worlds import WorldIsOver
 from ringdp.text.units import names
 from ringdp.zero.clip import clip_grad_norm_
 from ringdp.zero.optimizer import ZeroOptimizer
+from ringdp.zero.regroup import gathered
 
 _C = _native.load()
 Body = Callable[[int, Sequence[int]], object]
@@ -409,7 +410,7 @@ class Training:
 
     def _check_settings(self) -> None:
         """A newcomer that would compute other bits raises RuntimeError; the others wait for a world without it."""
-        digests = _gathered([*self._digest(), int(self._has_state)])
+        digests = gathered([*self._digest(), int(self._has_state)], dist.group.WORLD)
         sample = next((of_rank for of_rank in digests if of_rank[-1]), digests[0])
         others = [rank for rank, of_rank in enumerate(digests) if of_rank[:-1] != sample[:-1]]
         if dist.get_rank() in others:
@@ -444,7 +445,7 @@ class Training:
         step, leaves = self._leaf_steps.leaves()
         applied = self._applied if self._has_state else -1
         own = _Place(applied, self._mean_of, self._first, self._is_examined, leaves if step == self._applied else [])
-        return [_place(numbers) for numbers in _gathered(own.numbers(self._micro_batches))]
+        return [_place(numbers) for numbers in gathered(own.numbers(self._micro_batches), dist.group.WORLD)]
 
     def _ahead_of(self, places: Sequence[_Place]) -> int:
         """How many steps the members that have applied the most have applied; the state of a new job is rank 0's."""
@@ -518,7 +519,7 @@ class Training:
         own = self._digest_of_leaf(leaf) if rank in (examiner, *newcomers) else bytes(_DIGEST_BYTES)
         if self._model.sharded_model is not None:
             self._model.sharded_model.follow()  # in the gathers of those that compute
-        digests = _gathered(own)
+        digests = gathered(own, dist.group.WORLD)
         wrong = [newcomer for newcomer in newcomers if digests[newcomer] != digests[examiner]]
         if rank in wrong:
             raise RuntimeError(
@@ -563,14 +564,6 @@ def _first_sentence(error: BaseException) -> str:
     """What has happened; the rest of an error says what to do without survive."""
     line = str(error).partition("\n")[0].partition(". ")[0]
     return line or type(error).__name__
-
-
-def _gathered(numbers: Sequence[int]) -> list[list[int]]:
-    """Of each rank, as many."""
-    own = torch.tensor(list(numbers), dtype=torch.int64)
-    by_rank = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(by_rank, own)
-    return [of_rank.tolist() for of_rank in by_rank]
 
 
 def _is_number(value: object, least: int) -> bool:

@@ -115,7 +115,6 @@ class ZeroOptimizer(Optimizer):
         self._next: Shard | None = None  # that of the next rank, after regroup(keep_next=True)
         self._step_of_next: WholeStep | None = None
         self._next_gradients: GradientsOfNext | None = None  # from stage 2 on
-        self._keeps_next = False  # also if there is no other rank
         check_overlap(overlap_with_ddp, self._wrapper)
         check_gather(gather, self._wrapper)
         check_leaves(overlap_with_ddp, gather, self._wrapper)
@@ -178,8 +177,8 @@ class ZeroOptimizer(Optimizer):
             self._step_of_next.run(**kwargs)
         if self._next_gradients is not None:
             self._next_gradients.drop()
-        if isinstance(self._gathers_in_flight, GathersLater):
-            self._gathers_in_flight.hide()
+        if self._later is not None:
+            self._later.hide()
         groups.copy_settings(self._optimizer.param_groups, self.param_groups)  # some classes change settings in step()
         return loss
 
@@ -260,7 +259,7 @@ class ZeroOptimizer(Optimizer):
     def check_whole(self) -> None:
         """RuntimeError unless the latest step is complete on this rank; waits for gathers in flight."""
         self._stepping.check()
-        if isinstance(self._gathers_in_flight, GathersLater) and not self._gathers_in_flight.is_complete():
+        if self._later is not None and not self._later.is_complete():
             raise RuntimeError("ZeroOptimizer: parameters are not whole since the last step(): call gather() first")
         self.wait()
 
@@ -324,14 +323,14 @@ class ZeroOptimizer(Optimizer):
         """
         check_regroups(self._class, self._flats, self._gathers_in_flight)
         self._check_can_regroup(group)
-        gathers = self._gathers_in_flight
-        is_torn = isinstance(gathers, GathersLater) and not gathers.is_complete()
-        gathers.forget()
+        later = self._later
+        is_torn = later is not None and not later.is_complete()
+        self._gathers_in_flight.forget()
         try:
             self._change(group, has_state, keep_next)
         except BaseException:
-            if is_torn and self._gathers_in_flight is gathers:
-                gathers.hide()
+            if is_torn and self._later is later:
+                later.hide()
             raise
 
     @property
@@ -346,8 +345,8 @@ class ZeroOptimizer(Optimizer):
 
     def gather(self) -> None:
         """After each step since regroup(keep_next=True). Collective below stage 3: makes parameters whole."""
-        if isinstance(self._gathers_in_flight, GathersLater):
-            self._gathers_in_flight.gather_all()
+        if self._later is not None:
+            self._later.gather_all()
 
     def release_next(self) -> None:
         """Ends keep_next: the shard of the next rank is dropped, and step() gathers again.
@@ -356,7 +355,7 @@ class ZeroOptimizer(Optimizer):
         """
         self.check_whole()
         self._forget_next()
-        if isinstance(self._gathers_in_flight, GathersLater):
+        if self._later is not None:
             self._set_gathers(InFlightGathers())
             self._stepping = self._whole_step()
 
@@ -514,15 +513,15 @@ class ZeroOptimizer(Optimizer):
 
     def _take_prepared(self, *, keep_next: bool) -> None:
         made, self._prepared = self._prepared, None
+        layouts = [layout_for(flat, made.ranks) for flat in (*self._flats, *self._frozen())]
         self.process_group, rank, ranks = made.group, made.rank, made.ranks
-        layouts = [layout_for(flat, ranks) for flat in self._flats]
         parameters = [flat.parameters for flat in self._flats]
         self._forget_next()
         self._flats.clear()  # before memory for new ones is taken
         self._optimizer.param_groups.clear()
         self._optimizer.state.clear()
         if self.stage == 3:
-            self._wrapper.sharded_model.regroup(made.group)
+            self._wrapper.sharded_model.regroup(made.group, *layouts)
             trainable = self._wrapper.sharded_model.trainable
             self._flats.append(ShardedParameters(trainable, made.group, self._master_dtype))
         for members, layout, values in zip(parameters, layouts, made.values, strict=False):
@@ -537,9 +536,6 @@ class ZeroOptimizer(Optimizer):
         self._set_gathers(GathersLater(self._flats, names) if keep_next else InFlightGathers())
         self._stepping = self._whole_step()
         self._consolidated = None
-        self._keeps_next = keep_next
-        if self.stage == 3:
-            self._wrapper.sharded_model.why_fixed = self._why_fixed()
         if keep_next and ranks > 1:
             owner = (rank + 1) % ranks
             flats = [flat.as_owned_by(owner) for flat in self._flats]
@@ -554,13 +550,17 @@ class ZeroOptimizer(Optimizer):
 
     def _forget_next(self) -> None:
         self._next = self._step_of_next = self._next_gradients = None
-        self._keeps_next = False
-        if self.stage == 3:
-            self._wrapper.sharded_model.why_fixed = ""
+
+    @property
+    def _later(self) -> GathersLater | None:
+        """The gathers after regroup(keep_next=True), also if there is no other rank."""
+        return self._gathers_in_flight if isinstance(self._gathers_in_flight, GathersLater) else None
 
     def _set_gathers(self, gathers: InFlightGathers) -> None:
         gathers.exposed = self._gathers_in_flight.exposed
         self._gathers_in_flight = gathers
+        if self.stage == 3:
+            self._wrapper.sharded_model.why_fixed = self._why_fixed()
 
     def _names(self) -> dict[torch.Tensor, str]:
         """For messages."""
@@ -570,11 +570,11 @@ class ZeroOptimizer(Optimizer):
 
     def _why_fixed(self) -> str:
         """Why the state cannot be changed; '' if it can."""
-        return _FIXED if self._keeps_next else ""
+        return "" if self._later is None else _FIXED
 
     def _check_not_fixed(self, what: str) -> None:
-        if self._keeps_next:
-            raise RuntimeError(f"ZeroOptimizer: {what} {_FIXED}")
+        if self._why_fixed():
+            raise RuntimeError(f"ZeroOptimizer: {what} {self._why_fixed()}")
 
     def _steps_in_backward(self) -> StepsInBackward:
         (flat,), (source,) = self._flats, self._sources

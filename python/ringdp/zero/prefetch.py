@@ -235,8 +235,7 @@ class UnitHooks:
     def begin_forward(self) -> None:
         """Call before the model is called: drops what an earlier pass has left."""
         if _task() == _NO_TASK:
-            self._calls.clear()
-            self._passes.clear()
+            self.forget()
             self._schedule.begin(backward=False)
 
     def forget(self) -> None:

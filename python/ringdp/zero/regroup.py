@@ -12,7 +12,7 @@ import copy
 import hashlib
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -25,11 +25,12 @@ from ringdp.zero import groups
 from ringdp.zero.element_wise import is_per_element
 from ringdp.zero.flat import FlatParameters, Piece, shaped
 from ringdp.zero.in_flight import GathersInForward, HiddenBucket, InFlightGathers
+from ringdp.zero.state import MASTER
 
 _C = _native.load()
 Entry = dict[str, Any]
 Item = tuple[int, int, str, Any]  # flat, piece, key, value
-VALUE, MASTER = "", "master"  # the elements of the parameter, and their float32 copy
+VALUE = ""  # the elements of the parameter
 
 
 @dataclass
@@ -106,7 +107,8 @@ class GathersLater(InFlightGathers):
     def __init__(self, flats: Sequence[FlatParameters], name_of: Mapping[torch.Tensor, str]) -> None:
         super().__init__()
         self._flats, self._name_of = flats, name_of
-        self._hidden: list[HiddenBucket] = []
+        self._buckets: list[HiddenBucket] = []  # made once, as they hold a tensor per parameter
+        self._is_hidden = False
 
     def start(self, flat: FlatParameters, bucket: int) -> None:
         """Only rounds what was stepped."""
@@ -114,22 +116,24 @@ class GathersLater(InFlightGathers):
 
     def hide(self) -> None:
         """After a step, when other ranks have stepped what is not this rank's."""
-        if self._hidden:
+        if self._is_hidden:
             return
-        for flat in self._flats:
-            for bucket in range(len(flat)):
-                if flat.hides(bucket):
-                    self._hidden.append(HiddenBucket(flat, bucket, self._name_of, _NOT_WHOLE))
-                    self._hidden[-1].hide()
+        if not self._buckets:
+            places = [(flat, bucket) for flat in self._flats for bucket in range(len(flat)) if flat.hides(bucket)]
+            self._buckets = [HiddenBucket(*place, self._name_of, _NOT_WHOLE) for place in places]
+        for bucket in self._buckets:
+            bucket.hide()
+        self._is_hidden = bool(self._buckets)
 
     def show(self) -> None:
         """As they are."""
-        while self._hidden:
-            self._hidden.pop().show()
+        for bucket in self._buckets if self._is_hidden else ():
+            bucket.show()
+        self._is_hidden = False
 
     def is_complete(self) -> bool:
         """Whether parameters are whole."""
-        return not self._hidden
+        return not self._is_hidden
 
     def gather_all(self) -> None:
         """Collective; waits. If it fails, parameters stay hidden."""
@@ -231,12 +235,17 @@ def check_regroups(kind: type[Optimizer], flats: Sequence[FlatParameters], in_fl
         raise NotImplementedError('ZeroOptimizer.regroup: gather="forward": leave that out')
 
 
+def gathered(numbers: Sequence[int], group: dist.ProcessGroup) -> list[list[int]]:
+    """Of each rank, as many. Collective."""
+    own = torch.tensor(list(numbers), dtype=torch.int64)
+    by_rank = [torch.empty_like(own) for _ in range(group.size())]
+    dist.all_gather(by_rank, own, group=group)
+    return [of_rank.tolist() for of_rank in by_rank]
+
+
 def exchanged(own: Place, group: dist.ProcessGroup) -> list[Place]:
     """By rank. Collective. RuntimeError where no rank has a state."""
-    numbers = torch.tensor([own.changes, own.rank, own.ranks, own.keeps_next, own.prepared])
-    by_rank = [torch.empty_like(numbers) for _ in range(group.size())]
-    dist.all_gather(by_rank, numbers, group=group)
-    places = [Place(*of_rank.tolist()) for of_rank in by_rank]
+    places = [Place(*of_rank) for of_rank in gathered(astuple(own), group)]
     if all(place.changes < 0 for place in places):
         raise RuntimeError("ZeroOptimizer.regroup: has_state=False on all ranks: one of them must have a state")
     return places
@@ -344,6 +353,18 @@ def _pieces(layout: Any, owner: int) -> list[Piece]:
     return [Piece(*facts) for facts in layout.pieces(owner)]
 
 
+def as_bytes(value: Any) -> torch.Tensor:
+    """What torch.save writes, for a message."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+
+
+def from_bytes(written: torch.Tensor) -> Any:
+    """The inverse of as_bytes(), with weights_only."""
+    return torch.load(io.BytesIO(written.numpy().tobytes()), weights_only=True)
+
+
 def _packed(shard: Shard) -> tuple[list[Item], torch.Tensor, bytes]:
     """Its items with tensors without memory in the place of long ones; those in a row; and a hash of everything."""
     items = shard.items()
@@ -368,15 +389,13 @@ def _sent(shard: Shard | None, sender: int, group: dist.ProcessGroup) -> tuple[l
     written = packed = torch.empty(0, dtype=torch.uint8)
     if shard is not None:
         head, packed, digest = _packed(shard)
-        file = io.BytesIO()
-        torch.save((head, len(packed), digest), file)
-        written = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+        written = as_bytes((head, len(packed), digest))
     length = torch.tensor(len(written))
     dist.broadcast(length, group=group, group_src=sender)
     if shard is None:
         written = torch.empty(int(length), dtype=torch.uint8)
     dist.broadcast(written, group=group, group_src=sender)
-    head, size, digest = torch.load(io.BytesIO(written.numpy().tobytes()), weights_only=True)
+    head, size, digest = from_bytes(written)
     if shard is None:
         packed = torch.empty(size, dtype=torch.uint8)
     if size:

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ringdp import _native
 from ringdp.ddp.agreement import check_order
 from ringdp.elastic.leaf import check_outside, running
 from ringdp.zero.followers import Followers
@@ -18,8 +17,6 @@ from ringdp.zero.prefetch import Gathered, PrefetchSchedule, UnitHooks, in_backw
 from ringdp.zero.refusals import Init, has_meta, refuse_copy
 from ringdp.zero.unit_storage import Blocks, Bucket, BucketPlan, UnitStorage, bucket_plans
 from ringdp.zero.units import Unit
-
-_C = _native.load()
 
 
 class Construction:
@@ -239,17 +236,15 @@ class ShardedModel:
         self._hooks = UnitHooks(needed_by, self._schedule, self._begin_backward, self.check_order)
         StateHooks(module, buckets, self.is_whole, self._prepare_write)  # kept alive by the module
 
-    def regroup(self, group: dist.ProcessGroup) -> None:
+    def regroup(self, group: dist.ProcessGroup, trainable: Any, frozen: Any = None) -> None:
         """In another group all parameters are freed, and shards have their new sizes, without values. Not collective.
 
-        What an interrupted pass has left is dropped.
+        trainable, frozen: the layouts there. What an interrupted pass has left is dropped.
         """
         self._group = group
         self._blocks.regroup(group)
-        kinds = {True: self.trainable, False: self.frozen}
-        layouts = {kind: _layout_for(of_kind, group.size()) for kind, of_kind in kinds.items() if of_kind}
         for unit in self.units:
-            unit.recut(layouts, group)
+            unit.recut({True: trainable, False: frozen}, group)
         self._followers, self._in_leaf = Followers(group, self._device), False
         self._schedule.regroup(group.size(), self._followers.announce)
         self._hooks.forget()
@@ -374,12 +369,6 @@ class ShardedModel:
     def useful_bytes(self) -> int:
         """Bytes of this rank's shards without padding."""
         return sum(bucket.useful_bytes for unit in self.units for bucket in unit.buckets)
-
-
-def _layout_for(buckets: Sequence[Bucket], ranks: int) -> Any:
-    layout = buckets[0].plan.layout
-    lengths = {n: p.numel() for b in buckets for n, p in zip(layout.buckets[b.plan.number], b.parameters, strict=True)}
-    return _C.ShardLayout([lengths[number] for number in range(len(lengths))], layout.buckets, ranks)
 
 
 def _copy(value: object) -> object:

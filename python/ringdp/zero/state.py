@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from ringdp.zero.element_wise import is_number, is_per_element
 from ringdp.zero.flat import FlatParameters, in_memory_order, shaped
 
-_MASTER = "master"  # the float32 copy of a 16-bit parameter
+MASTER = "master"  # the float32 copy of a 16-bit parameter
 Indices = Mapping[torch.Tensor, int]
 Entry = dict[str, Any]
 
@@ -65,7 +65,7 @@ def _check_shapes(entry: Entry, parameter: torch.Tensor, which: str) -> None:
     for key, value in entry.items():
         if not torch.is_tensor(value) or is_per_element(key, value.shape, parameter.shape):
             continue
-        if key == _MASTER or not is_number(key, value.shape):
+        if key == MASTER or not is_number(key, value.shape):
             raise ValueError(
                 f"ZeroOptimizer: {key} of parameter {which} has shape {list(value.shape)} in the state dict, and the "
                 f"parameter {list(parameter.shape)}: load the state of the same model"
@@ -84,7 +84,7 @@ def restored(
             if parameter not in indices or indices[parameter] not in state or tensor not in number_of:
                 continue
             entry = dict(state[indices[parameter]])
-            fp32_copy = entry.pop(_MASTER, None)
+            fp32_copy = entry.pop(MASTER, None)
             if fp32_copy is not None and flat.fp32_copies[piece.bucket] is not None:
                 tensor.data.copy_(in_memory_order(fp32_copy, parameter)[piece.part])
             mine[number_of[tensor]] = {k: _part(k, v, parameter, piece.part) for k, v in entry.items()}
@@ -104,7 +104,7 @@ def _entry(flat: FlatParameters, optimizer: Optimizer, number: int) -> Entry:
     tensor, piece = flat.tensors[number], flat.pieces[number]
     entry = dict(optimizer.state.get(tensor, {}))
     if entry and flat.fp32_copies[piece.bucket] is not None:
-        entry[_MASTER] = tensor.detach()
+        entry[MASTER] = tensor.detach()
     return entry
 
 

@@ -153,19 +153,22 @@ def test_what_does_not_fit_is_refused_by_name(world_of):
             assert wanted in found
 
 
+def body_of(ddp: Any) -> Any:
+    def run(step: int, leaves: tuple[int, ...]) -> None:
+        for leaf in leaves:
+            with ringdp.leaf(step, leaf):
+                loss_of(ddp, step, leaf).backward()
+
+    return run
+
+
 def communicates() -> str:
     ddp, optimizer = wrapped(micro_batches=2)
 
     def apply() -> None:
         raise dist.DistBackendError("PeerLost: rank 1 is gone")
 
-    @survive(model=ddp, optimizer=optimizer, apply=apply)
-    def run(step: int, leaves: tuple[int, ...]) -> None:
-        for leaf in leaves:
-            with ringdp.leaf(step, leaf):
-                loss_of(ddp, step, leaf).backward()
-
-    return error_of(lambda: run(1))
+    return error_of(lambda: survive(model=ddp, optimizer=optimizer, apply=apply)(body_of(ddp))(1))
 
 
 def test_a_fault_in_apply_is_no_fault_to_survive(world_of):
@@ -184,13 +187,7 @@ def writes(how: str) -> str:
             raise dist.DistBackendError("PeerLost: rank 1 is gone")
         next(ddp.module.parameters()).clamp_(-0.1, 0.1)
 
-    @survive(model=ddp, optimizer=optimizer, after=after)
-    def run(step: int, leaves: tuple[int, ...]) -> None:
-        for leaf in leaves:
-            with ringdp.leaf(step, leaf):
-                loss_of(ddp, step, leaf).backward()
-
-    return error_of(lambda: run(1))
+    return error_of(lambda: survive(model=ddp, optimizer=optimizer, after=after)(body_of(ddp))(1))
 
 
 @pytest.mark.parametrize(

@@ -104,26 +104,18 @@ def test_fp32_copies_follow(world_of, stage):
     assert world_of(3).run(masters_follow, stage) == [True] * 3
 
 
+@pytest.mark.parametrize(("key", "rank"), [("exp_avg", 1), ("step", 0)])
 @on_ranks(2, True)
-def test_a_copy_that_differs_is_named():
+def test_a_copy_that_differs_is_named(key, rank):
+    """Of a tensor and of a number."""
     ddp, optimizer = wrapped()
     world = dist.group.WORLD
     optimizer.regroup(world, keep_next=True)
     step_of(ddp, optimizer, 0, world)
-    if HERE.rank == 1:
-        next(iter(optimizer.state.values()))["exp_avg"].add_(1)
-    return "shard of rank 1 and the copy of it on another rank have other bits" in error_of(optimizer.regroup, world)
-
-
-@on_ranks(2, True)
-def test_a_number_of_a_copy_that_differs_is_named():
-    ddp, optimizer = wrapped()
-    world = dist.group.WORLD
-    optimizer.regroup(world, keep_next=True)
-    step_of(ddp, optimizer, 0, world)
-    if HERE.rank == 0:
-        next(iter(optimizer.state.values()))["step"].fill_(7)
-    return "shard of rank 0 and the copy of it" in error_of(optimizer.regroup, world)
+    if HERE.rank == rank:
+        next(iter(optimizer.state.values()))[key].add_(1)
+    said = error_of(optimizer.regroup, world)
+    return f"shard of rank {rank} and the copy of it on another rank have other bits" in said
 
 
 @pytest.mark.parametrize(
