@@ -190,7 +190,9 @@ def churn(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     killer.start()
     status = supervisor.run()
     results = [
-        json.loads(server.get(key)) for key in map(_result_key, range(supervisor._next_member)) if server.check([key])
+        json.loads(server.get(key))
+        for key in map(_result_key, range(Worlds(server).new_member()))
+        if server.check([key])
     ]
     if killer.error is not None:
         raise killer.error

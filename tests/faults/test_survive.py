@@ -70,12 +70,18 @@ def in_one_process(clip: float = 0) -> str:
 
 
 def train(
-    member: int, port: int, point: str = "", held: bool = False, stage: int = 0, false_alarm_s: float = 20.0
+    member: int,
+    port: int,
+    point: str = "",
+    held: bool = False,
+    stage: int = 0,
+    false_alarm_s: float = 20.0,
+    save: Callable[[Any, Any, int], object] | None = None,
 ) -> tuple[str, list[Any]]:
     """On a rank: the whole training as a member of the job whose store is at `port`; it dies at a point of POINTS.
 
     held: step 0 lasts until a newcomer has asked to join. stage: of ZeRO. false_alarm_s: more than a busy machine takes
-    to publish.
+    to publish. save: of wrapper, optimizer and step, after every second one.
     """
     os.environ[membership.VARIABLE] = f"{member}@127.0.0.1:{port}"
     membership.FALSE_ALARM_S = false_alarm_s
@@ -91,8 +97,9 @@ def train(
 
     ended: list[int] = []
     clip = CLIP if stage else None
+    saves = {"save": lambda step: save(ddp, optimizer, step), "save_every": 2} if save is not None else {}
 
-    @ringdp.elastic.survive(model=ddp, optimizer=optimizer, patience=20.0, clip=clip, after=ended.append)
+    @ringdp.elastic.survive(model=ddp, optimizer=optimizer, patience=20.0, clip=clip, after=ended.append, **saves)
     def run(step: int, leaves: Sequence[int]) -> None:
         global running_step
         running_step = step
@@ -168,7 +175,6 @@ class Job:
         self.port = self.first.store.port
         self.worlds = Worlds(dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=timedelta(seconds=30)))
         self.worlds.begin(range(ranks), min_ranks=1)
-        self.worlds.expect(0)
         self.place = {member: (self.first, member) for member in range(ranks)}
         self.joined = set(self.place)
         self.outcomes: dict[int, Outcome] = {}  # of those that have not been killed
@@ -195,12 +201,11 @@ class Job:
 
     def wait(self, limit_s: float = 60.0) -> list[Outcome]:
         """Publishes worlds until all are done or dead; what those that were not killed have to say."""
-        until, answered, running = time.monotonic() + limit_s, 0, set(self.place)
+        until, running = time.monotonic() + limit_s, set(self.place)
         asking: set[int] = set()
         while running:
             assert time.monotonic() < until, f"members {sorted(running)} are not done: {self.worlds.current()}"
-            asked = self.worlds.requests()[answered:]
-            answered += len(asked)
+            asked = self.worlds.requests()
             for request in asked:
                 if request.what == "replace" and request.member in running:
                     world, rank = self.place[request.member]
@@ -292,6 +297,59 @@ def test_a_shard_outlives_its_rank(job, clipped, point, victim):
     made = at_stage(1 + victim, job(3))
     made.begin(point={victim: point})
     check(made.wait(), clipped, 2)
+
+
+def saving(member: int, port: int, folder: str, stage: int, victim: int, when: int) -> tuple[str, list[Any]]:
+    """On a rank: member `victim` dies before, in or after the first save: `when` 0, 1, 2."""
+
+    def save(ddp: Any, optimizer: Any, step: int) -> None:
+        dies = member == victim and step == 1
+        if dies and when == 1:
+            arrange_death(os, "fsync", "before", running_step)
+        if dies and when == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        ringdp.checkpoint.save(folder, ddp, optimizer, extra=step, keep=None)
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return train(member, port, stage=stage, save=save)
+
+
+def resumed(folder: str, stage: int) -> str:
+    """On a rank: from the earlier one of the checkpoints, on with ringdp.leaf."""
+    ddp = ringdp.DistributedDataParallel(network(), micro_batches=MICRO_BATCHES, zero_stage=stage)
+    optimizer = ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=0.01)
+    path = min(Path(folder).glob("checkpoint-*"))
+    begin = 1 + ringdp.checkpoint.load(path, ddp, optimizer).extra
+    assert begin == 2, begin
+
+    @ringdp.elastic.survive(model=ddp, optimizer=optimizer, clip=CLIP)
+    def run(step: int, leaves: Sequence[int]) -> None:
+        for leaf in leaves:
+            with ringdp.leaf(step, leaf):
+                loss_of(ddp, step, leaf).backward()
+
+    run(STEPS, first=begin)
+    return hash_of(ddp, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("stage", "victim", "when"),
+    [
+        pytest.param(*cell, marks=() if number in (3, 7) else pytest.mark.long)
+        for number, cell in enumerate(
+            (stage, victim, when) for stage in (1, 3) for victim in (0, 1) for when in range(3)
+        )
+    ],
+)
+def test_a_rank_that_dies_while_all_save(job, clipped, world_of, tmp_path, stage, victim, when):
+    """The next world saves again; what was saved goes on, at another number of ranks, to the same bits."""
+    made = job(3)
+    made.begin(saving, str(tmp_path), stage, victim, when)
+    check(made.wait(), clipped, 2)
+    steps = [ringdp.checkpoint.read(path).extras[0] for path in sorted(tmp_path.glob("checkpoint-*"))]
+    assert steps in ([1, 3], [1, 1, 3])
+    assert world_of(2).run(resumed, str(tmp_path), stage) == [clipped] * 2
 
 
 def in_a_pass(member: int, port: int) -> tuple[str, list[Any]]:

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -123,6 +124,17 @@ class Network:
     def cut(self, host: Host, off: bool) -> None:
         """Frames from and to `host` vanish in the switch, or no longer do; its own end of the cable sees nothing."""
         ip("-n", self._switch, "link", "set", host.port, *(["nomaster"] if off else ["master", "switch0"]))
+
+    def split(self, hosts: Sequence[Host], off: bool) -> None:
+        """These hosts reach each other by eth0, and no other, or all do again."""
+        aside = "aside"
+        if off:
+            ip("-n", self._switch, "link", "add", aside, "type", "bridge")
+            ip("-n", self._switch, "link", "set", aside, "up")
+        for host in hosts:
+            ip("-n", self._switch, "link", "set", host.port, "master", aside if off else "switch0")
+        if not off:
+            ip("-n", self._switch, "link", "delete", aside)
 
     def pull_cable(self, host: Host) -> None:
         """eth0 of `host` has no carrier any more."""

@@ -17,6 +17,7 @@ _DESCRIPTION = """torchrun with ringdp in every rank. All of torchrun's argument
 the backend of a program that does not name it; and --min-ranks, with which training goes on when ranks die
 (ringdp.elastic.survive)."""
 SUPERVISOR = "ringdp.elastic.supervisor"
+_STORE_PORT = 29400  # torchrun's for c10d, where the endpoint has none
 _EXAMPLE = """example: ringdp run --as gloo --nproc-per-node 2 train.py
 status: torchrun's; 2 where a value is wrong"""
 
@@ -39,6 +40,8 @@ def run(options: argparse.Namespace) -> int:
             _start_by_worker(arguments)
         if arguments.min_ranks is not None:
             _start_by_supervisor(arguments, torchrun.determine_local_world_size(arguments.nproc_per_node))
+        elif arguments.host_timeout is not None:
+            raise ValueError("--host-timeout without --min-ranks: torchrun does not go on without a host")
     except (ValueError, ImportError) as error:
         print(f"ringdp run: {error}", file=sys.stderr)
         return 2
@@ -67,7 +70,14 @@ def parser() -> argparse.ArgumentParser:
         type=positive(int),
         metavar="N",
         help="a rank that dies does not end the job while N are left or can be replaced: --max-restarts is the number "
-        "of replacements then, one process each. For programs that train by ringdp.elastic.survive, on one host",
+        "of replacements of each host then, one process each. For programs that train by ringdp.elastic.survive",
+    )
+    parser.add_argument(
+        "--host-timeout",
+        type=positive(float),
+        metavar="S",
+        help="with --min-ranks and several hosts: one of which nothing was heard for S seconds is lost, and the others "
+        "go on (default 5)",
     )
     return parser
 
@@ -106,19 +116,57 @@ def _torch_loads_ringdp() -> bool:
 
 def _start_by_supervisor(arguments: argparse.Namespace, ranks: int) -> None:
     """torchrun starts one process, which starts the ranks. ValueError names what does not go with that."""
-    if arguments.min_ranks > ranks:
-        raise ValueError(f"--min-ranks {arguments.min_ranks} with --nproc-per-node {ranks}, which are fewer")
-    if arguments.nnodes not in ("1", "1:1"):
-        raise ValueError(f"--min-ranks with --nnodes {arguments.nnodes}: ranks of one host only, for now")
+    from torch.distributed import run as torchrun
+
+    try:
+        hosts = torchrun.parse_min_max_nnodes(arguments.nnodes)
+    except (RuntimeError, ValueError):
+        hosts = (0, 0)
+    if not 1 <= hosts[0] <= hosts[1]:
+        raise ValueError(f"--nnodes {arguments.nnodes}, must be N or LEAST:MOST")
+    if hosts[1] == 1 and arguments.host_timeout is not None:
+        raise ValueError(f"--host-timeout {arguments.host_timeout:g} with --nnodes 1: there is no other host")
+    if arguments.min_ranks > ranks * hosts[1]:
+        on_hosts = f" on {hosts[1]} hosts" if hosts[1] > 1 else ""
+        raise ValueError(f"--min-ranks {arguments.min_ranks} with --nproc-per-node {ranks}{on_hosts}, which are fewer")
     for option in ("no_python", "run_path", "local_ranks_filter", "numa_binding", "virtual_local_rank"):
         if value := getattr(arguments, option, None):
             given = f"--{option.replace('_', '-')}" + ("" if value is True else f" {value}")
             raise ValueError(f"--min-ranks with {given}: torchrun does not start the ranks then; leave one of them out")
     script = ["-m"] * arguments.module + [arguments.training_script, *arguments.training_script_args]
     numbers = [ranks, arguments.min_ranks, arguments.max_restarts]
-    arguments.training_script_args = [*map(str, numbers), sys.executable, "-u", *script]
+    options = _options_of_hosts(arguments, hosts) if hosts[1] > 1 else []
+    arguments.training_script_args = [*options, *map(str, numbers), sys.executable, "-u", *script]
     arguments.training_script, arguments.module = SUPERVISOR, True
     arguments.nproc_per_node, arguments.max_restarts = "1", 0
+
+
+def _options_of_hosts(arguments: argparse.Namespace, hosts: tuple[int, int]) -> list[str]:
+    """For the supervisor: where it meets the others. torchrun knows of this host only. ValueError."""
+    from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+
+    backend, endpoint = arguments.rdzv_backend, arguments.rdzv_endpoint
+    if backend not in ("static", "c10d"):
+        raise ValueError(f"--min-ranks with --rdzv-backend {backend}: several hosts meet by c10d or static")
+    if arguments.standalone:
+        raise ValueError(f"--standalone with --nnodes {arguments.nnodes}: leave one of them out")
+    node_rank = None
+    if endpoint:
+        place = parse_rendezvous_endpoint(endpoint, default_port=_STORE_PORT)
+    elif backend == "static":
+        place, node_rank = (arguments.master_addr, arguments.master_port), arguments.node_rank
+    else:
+        raise ValueError(f"--min-ranks with --nnodes {arguments.nnodes}: --rdzv-endpoint says where hosts meet")
+    options = {
+        "hosts": hosts,
+        "endpoint": [f"{place[0]}:{place[1]}"],
+        "id": [arguments.rdzv_id],
+        "node-rank": [] if node_rank is None else [node_rank],
+        "host-timeout": [] if arguments.host_timeout is None else [arguments.host_timeout],
+    }
+    arguments.nnodes, arguments.standalone, arguments.node_rank = "1:1", True, 0
+    arguments.rdzv_endpoint, arguments.rdzv_backend = "", "static"
+    return [word for name, values in options.items() if values for word in (f"--{name}", *map(str, values))]
 
 
 def _start_by_worker(arguments: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ _C = _native.load()
 VARIABLE = "RINGDP_MEMBER"
 FALSE_ALARM_S = 1.0  # without a new world by then, nobody has died: members propose the old one again
 _PAUSE_S = 0.003
+_LOOK_S = 0.05  # between two looks for a world without some of this one's members
 _STORE_TIMEOUT = timedelta(seconds=60)
 
 
@@ -44,20 +46,23 @@ def this_member() -> Member | None:
         raise ValueError(
             f"invalid value '{text}' for {VARIABLE} (expected <member>@<host>:<port>, as `ringdp run` sets it)"
         )
-    return Member(int(number), Worlds(dist.TCPStore(host, int(port), is_master=False, timeout=_STORE_TIMEOUT)))
+    return Member(int(number), (host, int(port)))
 
 
 class Member:
     """In the worlds of its job. Its default process group has been made, as that of the first world or of one rank.
 
-    world: the one whose group it is in, or was in; None before the first. is_newcomer: until it is in one. trains:
-    whether a training has begun here. terms: of the job, see Worlds.
+    place: of the store of the job. world: the one whose group it is in, or was in; None before the first. is_newcomer:
+    until it is in one. trains: whether a training has begun here. terms: of the job, see Worlds.
     """
 
-    def __init__(self, number: int, worlds: Worlds) -> None:
-        self._number, self._worlds = number, worlds
+    def __init__(self, number: int, place: tuple[str, int]) -> None:
+        self._number, self._place = number, place
+        self._worlds = worlds = self._connect()
+        self._host = int(os.environ.get("GROUP_RANK", "0"))  # as the supervisor has set it
         self._options = ring_options(dist.group.WORLD, torch.device("cpu"))
         self._backend = dist.get_backend()
+        self._left = threading.Event()  # the world
         self.trains = False
         self.terms = worlds.terms()
         self.world: World | None = None
@@ -66,6 +71,10 @@ class Member:
         if not self.is_newcomer and first.epoch == 0:
             self.world = first  # its group is the one that the program has made
         _C.name_members(number, [number] if self.is_newcomer else first.members, "")
+
+    def _connect(self) -> Worlds:
+        host, port = self._place
+        return Worlds(dist.TCPStore(host, port, is_master=False, timeout=_STORE_TIMEOUT))
 
     def members(self) -> tuple[int, ...]:
         """Of its world."""
@@ -86,19 +95,22 @@ class Member:
         Closed: the training is over. WorldIsOver, DistError: that world has ended meanwhile; leave() follows.
         """
         if self.world is not None and dist.is_initialized():
+            self._end_with_its_hosts(self.world)
             return 0.0, 0.0  # that of the program's beginning
         begin = time.monotonic()
         if self.is_newcomer:
-            self._worlds.ask(Request("join", self._number))
+            self._ask(Request("join", self._number))
         world = self._gather(min_ranks)
         here = time.monotonic()
         self._destroy()  # that of one rank in which a newcomer begins
         self.is_newcomer, self.world = False, world
         self._make_group(world)
+        self._end_with_its_hosts(world)
         return here - begin, time.monotonic() - here
 
     def leave(self, *, is_fault: bool) -> None:
         """Ends its world's groups. After a fault, waits for the next world, or proposes the same members again."""
+        self._left.set()
         self._destroy()
         if not is_fault or self.world is None:
             return
@@ -107,23 +119,49 @@ class Member:
             if self.is_over():
                 return
             time.sleep(_PAUSE_S)
-        self._worlds.replace(self.world, self.world.members)
+        self._worlds.follow(self.world)
 
     def give_up(self) -> None:
         """The training has failed here; the others go on at once, whatever this process does next."""
         with suppress(dist.DistError):
-            self._worlds.ask(Request("leave", self._number))
+            self._ask(Request("leave", self._number))
+        self._left.set()
         self._destroy()
 
     def close(self) -> bool:
         """All have trained to the end. Whether that is the end: not if a newer world was there first."""
-        now = self._worlds.replace(self.world, self.world.members, closed=True)
-        return now.is_closed
+        is_closed = self._worlds.follow(self.world, closed=True).is_closed
+        if is_closed:
+            self._left.set()
+        return is_closed
 
     def replace(self, others: Sequence[int], why: str) -> None:
         """Asks for others in the place of these members."""
+        now = self._worlds.current()
+        host_of = dict(zip(now.members, now.hosts, strict=False))
         for other in others:
-            self._worlds.ask(Request("replace", other, why))
+            self._worlds.ask(Request("replace", other, why), host_of.get(other, self._host))
+
+    def _ask(self, request: Request) -> None:
+        self._worlds.ask(request, self._host)
+
+    def _end_with_its_hosts(self, world: World) -> None:
+        """Ends the groups of this world when another follows without some of its members: links may not tell.
+
+        Of a host that has vanished nothing arrives, and its supervisor's silence is noticed sooner than that.
+        """
+        if not world.hosts:
+            return
+        worlds, self._left = self._connect(), threading.Event()
+
+        def look(left: threading.Event) -> None:
+            with suppress(dist.DistError):  # the store is gone
+                while threading.main_thread().is_alive() and not left.wait(_LOOK_S):
+                    if set(world.members) - set(worlds.current().members):
+                        _abort_groups()
+                        return
+
+        threading.Thread(target=look, args=(self._left,), name="ringdp-world").start()
 
     def _gather(self, min_ranks: int) -> World:
         limit_s = self._options._timeout.total_seconds()  # as long as a collective waits for a rank that computes
@@ -162,7 +200,8 @@ class Member:
         _prepare_torch()
         rank, size = world.members.index(self._number), len(world.members)
         _C.name_members(self._number, world.members, f" of world {world.epoch}")
-        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}  # what programs read
+        host, port = self._place  # programs read these, and the first one says which interface leads to the others
+        os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(size)}
         dist.init_process_group(
             self._backend,
             store=VoidableStore(store, lambda: self._worlds.check(world)),
@@ -179,6 +218,13 @@ class Member:
     def _destroy() -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _abort_groups() -> None:
+    """All that this process has, of backend ringdp. Any thread."""
+    for group in list(distributed_c10d._world.pg_map):
+        with suppress(RuntimeError):  # of another kind, or gone meanwhile
+            group._get_backend(torch.device("cpu")).abort()
 
 
 def _prepare_torch() -> None:

@@ -19,7 +19,6 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -28,6 +27,7 @@ import torch.distributed as dist
 from ringdp import _native
 from ringdp.ddp.modes import ring_options
 from ringdp.elastic.member import Closed, Member, this_member
+from ringdp.elastic.progress import Progress
 from ringdp.elastic.recovery import OF_THIS_PROCESS, Recovery
 from ringdp.elastic.shares import improved
 from ringdp.elastic.state import WithoutShards, add_bits, receive, send
@@ -46,37 +46,6 @@ _DEAL_EVERY = 10  # steps, by speed
 _DIGEST_BYTES = 16
 
 
-@dataclass
-class _Place:
-    """What each rank tells the others when a world begins.
-
-    applied: steps; below 0 without a state. mean_of: the step of which it has a whole mean that is not applied; -1
-    without one. first: the step at which its program would begin. is_examined: its bits are those of the others. held:
-    leaves of step `applied`.
-    """
-
-    applied: int
-    mean_of: int
-    first: int
-    is_examined: bool
-    held: list[int]
-
-    def numbers(self, micro_batches: int) -> list[int]:
-        """As many on every rank; the inverse of `_place`."""
-        return [
-            self.applied,
-            self.mean_of,
-            self.first,
-            self.is_examined,
-            *(int(leaf in self.held) for leaf in range(micro_batches)),
-        ]
-
-
-def _place(numbers: Sequence[int]) -> _Place:
-    applied, mean_of, first, is_examined, *mask = numbers
-    return _Place(applied, mean_of, first, bool(is_examined), [leaf for leaf, held in enumerate(mask) if held])
-
-
 def survive(
     *,
     model: Any,
@@ -84,6 +53,8 @@ def survive(
     min_ranks: int | None = None,
     apply: Callable[[], object] | None = None,
     after: Callable[[int], object] | None = None,
+    save: Callable[[int], object] | None = None,
+    save_every: int = 1,
     state: Sequence[Any] = (),
     clip: float | None = None,
     patience: float = 30.0,
@@ -112,6 +83,9 @@ def survive(
     after: called with each step once, when it is applied and parameters are whole: averages of weights, saved files.
         A rank that dies may not have come to it. It must not communicate either, nor with a ZeroOptimizer change
         parameters; at zero_stage=3 it has none.
+    save: called on all ranks with each step of which so many, save_every, were applied since step 0; it may
+        communicate, as ringdp.checkpoint.save does, but not change the state. Where a rank dies meanwhile the next
+        world calls it again.
     clip: gradients are clipped to this norm before the step, as by ringdp.clip_grad_norm_; train.norm is what it was.
     state: further objects with state_dict() and load_state_dict(), such as schedulers, which ranks that join get with
         the model's and the optimizer's. They are sent by torch.save and read with weights_only.
@@ -141,6 +115,8 @@ def survive(
         raise ValueError(f"survive: min_ranks={min_ranks!r}, must be a whole number of at least 1")
     if not (patience > 0 and math.isfinite(patience)):
         raise ValueError(f"survive: patience={patience!r}, must be a number of seconds above 0")
+    if not _is_number(save_every, least=1):
+        raise ValueError(f"survive: save_every={save_every!r}, must be a whole number of at least 1")
     if clip is not None and not clip > 0:
         raise ValueError(f"survive: clip={clip!r}, must be a number above 0")
     if speed not in ("even", "auto"):
@@ -153,6 +129,7 @@ def survive(
         training = Training(body, model, optimizer, tuple(state), by_speed=speed == "auto")
         training.min_ranks, training.patience, training.clip = min_ranks, float(patience), clip
         training.apply, training.after = apply or training.step_optimizer, after
+        training.save, training.save_every = save, save_every
         return training
 
     return decorate
@@ -170,6 +147,8 @@ class Training:
     norm = 0.0
     apply: Callable[[], object]
     after: Callable[[int], object] | None = None
+    save: Callable[[int], object] | None = None
+    save_every = 1
 
     def __init__(
         self, body: Body, model: Any, optimizer: torch.optim.Optimizer, state: tuple[Any, ...], *, by_speed: bool
@@ -185,6 +164,7 @@ class Training:
         self._member: Member | None = None
         self._steps = self._first = self._applied = 0
         self._ended = 0  # steps for which `after` was called
+        self._saved = 0  # steps that were applied when `save` was called
         self._mean_of = -1  # the step whose whole mean is in .grad and not applied
         self._has_state = True
         self._known: set[int] = set()  # members with which this rank has trained
@@ -206,7 +186,7 @@ class Training:
             if not _is_number(number, least=0):
                 raise ValueError(f"train: {name}={number!r}, must be a whole number of at least 0")
         self._steps, self._first, self._mean_of = steps, first, -1
-        self._applied = self._ended = first
+        self._applied = self._ended = self._saved = first
         self._model.reducer.keep_layout()
         self._member = this_member()
         if self._member is None:
@@ -264,6 +244,7 @@ class Training:
 
     def _run(self) -> bool:
         """Steps until all are applied (True), or until another world waits to begin."""
+        self._save()  # if that had to wait for this world
         while self._applied < self._steps:
             if self._to_examine:
                 self._examine()
@@ -283,6 +264,7 @@ class Training:
             if self._zero is not None:
                 self._zero.gather()
             self._end_step()
+            self._save()
             self._deal()
             if changes:
                 return False
@@ -346,6 +328,12 @@ class Training:
                 "before train(), or use a torch optimizer"
             )
 
+    def _save(self) -> None:
+        """All ranks have applied as many steps here, and call `save` if it is time."""
+        if self.save is not None and self._applied % self.save_every == 0 and self._saved != self._applied:
+            self.save(self._applied - 1)
+        self._saved = self._applied
+
     def _versions(self) -> dict[str, Any]:
         """What changes where a parameter is written, of those in shards."""
         is_open = self._zero is not None and self._model.sharded_model is None
@@ -388,10 +376,11 @@ class Training:
         self._mean_of = -1
         if self._zero is not None:
             has_shards = self._has_state or self._zero.regroups > 0  # it may have lacked the rest of the state only
-            self._zero.regroup(dist.group.WORLD, has_state=has_shards, keep_next=True)
+            self._zero.regroup(dist.group.WORLD, has_state=has_shards, keep_next=member.world.shift())
         if self._has_state:
             self._end_step()  # if that had to wait for this world
         self._hand_on_state(places, ahead)
+        self._saved = min(place.saved for place in places if place.applied >= 0)
         again = self._deal_out(places)
         self._known.update(member.members())
         if member.world.epoch > 0:
@@ -428,7 +417,7 @@ class Training:
             torch.__version__,
             torch.backends.cpu.get_cpu_capability(),
             str(torch.get_num_threads()),
-            f"{self._steps} {len(self._state)} {self.clip} {self._by_speed}",
+            f"{self._steps} {len(self._state)} {self.clip} {self._by_speed} {self.save is None} {self.save_every}",
             *self._of_optimizer(),
             *self._model._settings,
             *(f"{name} {p.dtype} {tuple(p.shape)} {p.stride()}" for name, p in self._model.module.named_parameters()),
@@ -441,13 +430,14 @@ class Training:
         kind = type(self._optimizer).__name__ if self._zero is None else self._zero.kind()
         return [kind, *(str([name_of.get(id(p)) for p in group["params"]]) for group in self._optimizer.param_groups)]
 
-    def _exchange(self) -> list[_Place]:
+    def _exchange(self) -> list[Progress]:
         step, leaves = self._leaf_steps.leaves()
         applied = self._applied if self._has_state else -1
-        own = _Place(applied, self._mean_of, self._first, self._is_examined, leaves if step == self._applied else [])
-        return [_place(numbers) for numbers in gathered(own.numbers(self._micro_batches), dist.group.WORLD)]
+        held = leaves if step == self._applied else []
+        own = Progress(applied, self._mean_of, self._first, self._saved, self._is_examined, held)
+        return [Progress.of(numbers) for numbers in gathered(own.numbers(self._micro_batches), dist.group.WORLD)]
 
-    def _ahead_of(self, places: Sequence[_Place]) -> int:
+    def _ahead_of(self, places: Sequence[Progress]) -> int:
         """How many steps the members that have applied the most have applied; the state of a new job is rank 0's."""
         if all(place.applied < 0 for place in places):
             if self._zero is not None and self._zero.regroups > 0:
@@ -478,7 +468,7 @@ class Training:
             )
         self._commit()
 
-    def _hand_on_state(self, places: Sequence[_Place], ahead: int) -> None:
+    def _hand_on_state(self, places: Sequence[Progress], ahead: int) -> None:
         """Newcomers get it, each from one of the ranks that had it."""
         rank = dist.get_rank()
         sources = [r for r, place in enumerate(places) if place.applied >= 0]
@@ -492,7 +482,7 @@ class Training:
                 self._applied = self._ended = ahead
                 self._has_state = True
 
-    def _deal_out(self, places: Sequence[_Place]) -> list[int]:
+    def _deal_out(self, places: Sequence[Progress]) -> list[int]:
         """The leaves that nobody holds; returns them, unless they are all."""
         self._shares = []
         self._to_examine = [rank for rank, place in enumerate(places) if not place.is_examined]

@@ -2,17 +2,18 @@
 
 A process of an elastic job is a member and has a number of its own, which is never used again. A world is a list of
 members in the order of their ranks; worlds are numbered by epochs. There is one at a time, in one key of the store,
-replaced by compare-and-set, so that there is no doubt about it whoever writes: the supervisor, which knows by waitpid
-who has died (supervisor.py); a member after a false alarm; and a member that closes the world when the training is
-over, after which there is no other.
+replaced by compare-and-set, so that there is no doubt about it whoever writes: a supervisor, which knows by waitpid
+who has died (supervisor.py), and with several hosts which of them is not heard of (hosts.py); a member after a false
+alarm; and a member that closes the world when the training is over, after which there is no other.
 
-    world                    JSON: its epoch, whether it is closed, its members
+    world                    JSON: epoch, whether it is closed, members, and the host of each if there are several
     terms                    JSON: what holds for the whole job
-    coming                   how many processes may still join
+    members                  how many numbers of members are taken
+    coming                   JSON: how many processes of each host may still join
     training                 it has begun
     patience                 seconds for which a rank that is stopped is waited for
     here/<epoch>/<member>    it is about to make the process group of this epoch
-    requests                 lines of JSON: what members ask of the supervisor
+    requests/<host>          lines of JSON: what members ask of its supervisor, which removes what it has read
     epoch/<epoch>/...        the rendezvous of the process groups of this epoch
 """
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +30,7 @@ import torch.distributed as dist
 
 PREFIX = "ringdp/elastic"
 _PAUSE_S = 0.003  # between two looks at the store
+_LOOK_S = 0.05  # for the first world
 
 
 class WorldIsOver(RuntimeError):
@@ -37,26 +39,48 @@ class WorldIsOver(RuntimeError):
 
 @dataclass(frozen=True)
 class World:
-    """members: by rank. is_closed: they have trained to the end."""
+    """members: by rank. is_closed: they have trained to the end. hosts: of the members; () where all are on host 0."""
 
     epoch: int
     members: tuple[int, ...]
     is_closed: bool = False
+    hosts: tuple[int, ...] = ()
 
     def text(self) -> str:
         """As it is in the store."""
-        return json.dumps([self.epoch, self.is_closed, *self.members])
+        return json.dumps([self.epoch, self.is_closed, self.members, self.hosts])
 
     @classmethod
     def of(cls, text: str | bytes) -> World:
         """The inverse of text()."""
-        epoch, is_closed, *members = json.loads(text)
-        return cls(epoch, tuple(members), is_closed)
+        epoch, is_closed, members, hosts = json.loads(text)
+        return cls(epoch, tuple(members), is_closed, tuple(hosts))
+
+    def on_host(self, host: int) -> list[int]:
+        """Its members there."""
+        hosts = self.hosts or (0,) * len(self.members)
+        return [member for member, its in zip(self.members, hosts, strict=True) if its == host]
+
+    def with_host(self, host: int, members: Sequence[int]) -> World:
+        """The next one, in which the members of this host are these. Ranks go host by host."""
+        there = {other: self.on_host(other) for other in self.hosts or (0,)} | {host: sorted(members)}
+        of_each = [(member, other) for other in sorted(there) for member in there[other]]
+        hosts = tuple(other for _, other in of_each)
+        return World(self.epoch + 1, tuple(member for member, _ in of_each), hosts=hosts if any(hosts) else ())
+
+    def shift(self) -> int:
+        """By how many ranks a rank is away from the one whose shard it keeps: on another host if possible.
+
+        The least with the fewest pairs on one host.
+        """
+        size, hosts = len(self.members), self.hosts
+        pairs = {by: sum(hosts[r] == hosts[(r + by) % size] for r in range(size)) for by in range(1, size) if hosts}
+        return min(pairs, key=lambda by: (pairs[by], by), default=1)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A member's request to the supervisor. what: "join" or "leave", for itself; "replace", another one, and why."""
+    """A member's request to a supervisor. what: "join" or "leave", for itself; "replace", another one, and why."""
 
     what: str
     member: int
@@ -70,14 +94,30 @@ class Worlds:
         self._whole = store
         self._store = dist.PrefixStore(PREFIX, store)
 
-    def begin(self, members: Sequence[int], min_ranks: int) -> World:
-        """The first one, of epoch 0; by the supervisor, before there are members."""
-        world = World(0, tuple(members))
-        self._store.set("terms", json.dumps({"ranks": len(world.members), "min_ranks": min_ranks}))
-        self._store.set("requests", "")
-        self.expect(0)
+    def begin(
+        self, members: Sequence[int], min_ranks: int, hosts: Sequence[int] = (), most_ranks: int | None = None
+    ) -> World:
+        """The first one, of epoch 0; by one supervisor, before there are members. most_ranks: that there ever are."""
+        world = World(0, tuple(members), hosts=tuple(hosts))
+        ranks = len(world.members) if most_ranks is None else most_ranks
+        self._store.set("terms", json.dumps({"ranks": ranks, "min_ranks": min_ranks}))
+        self._store.add("members", len(world.members))
+        self._store.set("coming", "{}")
         self._store.set("world", world.text())
         return world
+
+    def new_member(self) -> int:
+        """A number that nobody has had."""
+        return self._store.add("members", 1) - 1
+
+    def wait_for_first(self, on_look: Callable[[], object], limit_s: float) -> None:
+        """Until another supervisor has begun. TimeoutError."""
+        until = time.monotonic() + limit_s
+        while not self._store.check(["world"]):
+            on_look()
+            if time.monotonic() > until:
+                raise TimeoutError(f"no world has begun within {limit_s:g} s")
+            time.sleep(_LOOK_S)
 
     def terms(self) -> dict[str, int]:
         """ranks: how many there are at most; min_ranks: how many members a world needs to train."""
@@ -87,26 +127,33 @@ class Worlds:
         """The newest one."""
         return World.of(self._store.get("world"))
 
-    def replace(self, old: World, members: Sequence[int], *, closed: bool = False) -> World:
-        """The newest world after an attempt to let one of these members follow `old`: that one, or who was first."""
-        new = World(old.epoch + 1, tuple(members), closed)
+    def follow(self, old: World, *, closed: bool = False) -> World:
+        """The newest world after an attempt to let the same members follow `old`: that one, or who was first."""
+        return self._replace(old, replace(old, epoch=old.epoch + 1, is_closed=closed))
+
+    def _replace(self, old: World, new: World) -> World:
         return World.of(self._store.compare_set("world", old.text(), new.text()))
 
-    def publish(self, members: Sequence[int]) -> World:
-        """Makes these the newest world, unless that is closed; keys of worlds long over go."""
+    def publish(self, members: Sequence[int], host: int = 0) -> World:
+        """Makes these the members of a host in the newest world, unless that is closed; keys of worlds long over go."""
         while not (old := self.current()).is_closed:
-            if (now := self.replace(old, members)) == World(old.epoch + 1, tuple(members)):
-                self._sweep(now.epoch - 1)
-                return now
+            new = old.with_host(host, members)
+            if self._replace(old, new) == new:
+                self._sweep(new.epoch - 1)
+                return new
         return old
 
-    def expect(self, coming: int) -> None:
-        """By the supervisor: how many processes may still join."""
-        self._store.set("coming", str(coming))
+    def expect(self, coming: int, host: int = 0) -> None:
+        """By a supervisor: how many processes of a host may still join."""
+        while True:
+            old = self._store.get("coming").decode()
+            new = json.dumps({key: n for key, n in (json.loads(old) | {str(host): coming}).items() if n})
+            if self._store.compare_set("coming", old, new).decode() == new:
+                return
 
     def coming(self) -> int:
         """How many processes may still join."""
-        return int(self._store.get("coming"))
+        return sum(json.loads(self._store.get("coming")).values())
 
     def begin_training(self, patience_s: float) -> None:
         """By a member: from here on deaths are survived, and a rank that is stopped is waited for so long."""
@@ -121,13 +168,19 @@ class Worlds:
         """Seconds, once the training has begun."""
         return float(self._store.get("patience"))
 
-    def ask(self, request: Request) -> None:
-        """Of the supervisor."""
-        self._store.append("requests", json.dumps(asdict(request)) + "\n")
+    def ask(self, request: Request, host: int = 0) -> None:
+        """Of the supervisor of this host."""
+        self._store.append(f"requests/{host}", json.dumps(asdict(request)) + "\n")
 
-    def requests(self) -> list[Request]:
-        """All that were asked so far."""
-        return [Request(**json.loads(line)) for line in self._store.get("requests").splitlines()]
+    def requests(self, host: int = 0) -> list[Request]:
+        """What was asked since the last call; by the supervisor of this host."""
+        key = f"requests/{host}"
+        if not self._store.check([key]):
+            return []
+        text = self._store.get(key).decode()
+        while text and (now := self._store.compare_set(key, text, "").decode()):
+            text = now  # another one has come meanwhile
+        return [Request(**json.loads(line)) for line in text.splitlines()]
 
     def gather(self, world: World, member: int, limit_s: float, on_late: Callable[[list[int]], None]) -> None:
         """Waits until all members of this world are here; WorldIsOver where a newer one has come.

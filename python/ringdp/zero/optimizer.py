@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -33,10 +34,12 @@ from ringdp.zero.native import DeviceSteps
 from ringdp.zero.regroup import (
     GathersLater,
     GradientsOfNext,
+    Kept,
     Place,
     Prepared,
     Settings,
     Shard,
+    check_keep_next,
     check_regroups,
     exchanged,
     layout_for,
@@ -112,9 +115,7 @@ class ZeroOptimizer(Optimizer):
         self._unstepped: dict[int, dict[str, Any]] = {}  # loaded state of parameters that no rank steps
         self._place = Place(0, self.process_group.rank(), self.process_group.size())
         self._prepared: Prepared | None = None
-        self._next: Shard | None = None  # that of the next rank, after regroup(keep_next=True)
-        self._step_of_next: WholeStep | None = None
-        self._next_gradients: GradientsOfNext | None = None  # from stage 2 on
+        self._next: Kept | None = None  # that of the next rank, after regroup(keep_next=1)
         check_overlap(overlap_with_ddp, self._wrapper)
         check_gather(gather, self._wrapper)
         check_leaves(overlap_with_ddp, gather, self._wrapper)
@@ -170,13 +171,11 @@ class ZeroOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_wrapper()
-        if self._next_gradients is not None:
-            self._next_gradients.check()
+        if self._next is not None:
+            self._next.check()
         self._stepping.run(**kwargs)
-        if self._step_of_next is not None:
-            self._step_of_next.run(**kwargs)
-        if self._next_gradients is not None:
-            self._next_gradients.drop()
+        if self._next is not None:
+            self._next.run(**kwargs)
         if self._later is not None:
             self._later.hide()
         groups.copy_settings(self._optimizer.param_groups, self.param_groups)  # some classes change settings in step()
@@ -205,8 +204,8 @@ class ZeroOptimizer(Optimizer):
                 super().zero_grad(set_to_none=False)
         for source in self._sources:
             source.drop(set_to_none)
-        if self._next_gradients is not None:
-            self._next_gradients.drop()
+        if self._next is not None:
+            self._next.drop()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's. Collective."""
@@ -236,7 +235,7 @@ class ZeroOptimizer(Optimizer):
 
     def check_keeps_gradients(self, wanted_by: str) -> None:
         """RuntimeError with overlap_with_ddp, which keeps no gradients. `wanted_by`: named in the message."""
-        if self._next_gradients is not None and self._next_gradients.is_here():
+        if self._next is not None and self._next.gradients is not None and self._next.gradients.is_here():
             raise RuntimeError(
                 f"ZeroOptimizer: {wanted_by} may change this rank's gradients, and another rank has a copy of them by "
                 "now, which would not change: call it before share_gradients(); under elastic.survive use clip="
@@ -300,28 +299,29 @@ class ZeroOptimizer(Optimizer):
         # torch.distributed.checkpoint takes long to import; callers have imported it already.
         from ringdp.zero.stored import stored
 
-        self._check_not_fixed("a checkpoint")
         self._stepping.before_load()
         self.wait()
-        return stored(
-            self._flats, self._frozen(), self._optimizer, self.param_groups, names, self.check_whole, self._after_load
-        )
+        can_load = functools.partial(self._check_not_fixed, "loading a checkpoint")
+        calls = {"check_whole": self.check_whole, "before_load": can_load, "taken_over": self._after_load}
+        return stored(self._flats, self._frozen(), self._optimizer, self.param_groups, names, **calls)
 
-    def regroup(self, group: dist.ProcessGroup, *, has_state: bool = True, keep_next: bool = False) -> None:
+    def regroup(self, group: dist.ProcessGroup, *, has_state: bool = True, keep_next: int = 0) -> None:
         """Goes on in another group, whatever the number of its ranks, with shards cut anew. Collective over `group`.
 
         On the CPU, between steps, after the wrapper's regroup(). All old shards are sent to all ranks, but not
-        settings(). The shard of a rank that is not in `group` is lost, unless the rank before it keeps it, too.
+        settings(). The shard of a rank that is not in `group` is lost, unless another rank keeps it, too.
 
         has_state: False on a rank that joins: it gets all values, and has a state then.
-        keep_next: from then on each rank also keeps and steps the shard of the next rank, which may die without loss.
+        keep_next: K > 0: from then on each rank also keeps and steps the shard of the rank K places after it, which may
+            die without loss; the same K on all ranks. With several ranks per host, as many: hosts may be lost then.
             step() does not communicate: share_gradients() comes before it, and gather() after it, on all ranks.
-            Until release_next() state and param groups can be read, but not changed, loaded or saved.
+            Until release_next() state and param groups can be read and saved, but not changed or loaded.
 
         RuntimeError names a shard that is lost, or that differs from its copy. Where a call fails because a rank has
         died, nothing has changed; or the next call makes the change that some ranks have made.
         """
         check_regroups(self._class, self._flats, self._gathers_in_flight)
+        check_keep_next(keep_next, group.size())
         self._check_can_regroup(group)
         later = self._later
         is_torn = later is not None and not later.is_complete()
@@ -339,12 +339,12 @@ class ZeroOptimizer(Optimizer):
         return self._place.changes
 
     def share_gradients(self) -> None:
-        """Before each step since regroup(keep_next=True), once gradients are clipped. Collective from stage 2 on."""
-        if self._next_gradients is not None:
-            self._next_gradients.receive(self.process_group)
+        """Before each step since regroup(keep_next=1), once gradients are clipped. Collective from stage 2 on."""
+        if self._next is not None and self._next.gradients is not None:
+            self._next.gradients.receive(self.process_group)
 
     def gather(self) -> None:
-        """After each step since regroup(keep_next=True). Collective below stage 3: makes parameters whole."""
+        """After each step since regroup(keep_next=1). Collective below stage 3: makes parameters whole."""
         if self._later is not None:
             self._later.gather_all()
 
@@ -372,8 +372,7 @@ class ZeroOptimizer(Optimizer):
         memory = memory_of(self._flats, self._optimizer, self._wrapper)
         if self._next is None:
             return memory
-        of_gradients = self._next_gradients.bytes() if self._next_gradients is not None else 0
-        return replace(memory, copies=self._next.bytes(with_values=self.stage == 3) + of_gradients)
+        return replace(memory, copies=self._next.bytes(with_values=self.stage == 3))
 
     def _start(self) -> None:
         parameters = self._parameters()
@@ -468,12 +467,12 @@ class ZeroOptimizer(Optimizer):
         groups.check_members(self.param_groups, self._members)
         groups.copy_settings(self.param_groups, self._optimizer.param_groups)
         if self._next is not None:
-            groups.copy_settings(self.param_groups, self._next.optimizer.param_groups)
+            groups.copy_settings(self.param_groups, self._next.shard.optimizer.param_groups)
 
     def _exchanged(self, group: dist.ProcessGroup, has_state: bool) -> list[Place]:
         own = self._place if has_state else Place(-1, 0, 1)
         ready = self._prepared.number if self._prepared is not None else -1
-        return exchanged(replace(own, keeps_next=has_state and self._next is not None, prepared=ready), group)
+        return exchanged(replace(own, prepared=ready), group)
 
     def _check_can_regroup(self, group: dist.ProcessGroup) -> None:
         """RuntimeError names what has to come before. NotImplementedError with overlap_with_ddp."""
@@ -482,37 +481,38 @@ class ZeroOptimizer(Optimizer):
         if self._wrapper is not None and self._wrapper.process_group is not group:
             raise RuntimeError("ZeroOptimizer.regroup: the wrapper is in another group: call ddp.regroup(group) before")
         self._stepping.check()
-        if self._step_of_next is not None:
-            self._step_of_next.check()
+        if self._next is not None:
+            self._next.step.check()
         if self.stage == 3:
             self._wrapper.sharded_model.check_free()
 
-    def _change(self, group: dist.ProcessGroup, has_state: bool, keep_next: bool) -> None:
+    def _change(self, group: dist.ProcessGroup, has_state: bool, keep_next: int) -> None:
         """What regroup() does once nothing is in its way."""
         places = self._exchanged(group, has_state)
         newest = max(place.changes for place in places)
         if any(place.changes < newest == place.prepared for place in places):  # one has failed when some had changed
             if self._place.changes < newest and self._prepared is not None and self._prepared.number == newest:
-                self._take_prepared(keep_next=keep_next)
+                self._take_prepared()
                 has_state = True
             places = self._exchanged(group, has_state)
         self._prepared = None  # no rank needs it any more
         senders, ranks = senders_of(places), next(place.ranks for place in places if place.changes == newest)
         flats = [*self._flats, *self._frozen()]
-        own = Shard(flats, self._optimizer)
-        for shard in (own, self._next) if has_state else ():
-            if shard is not None:
-                shard.restore_views()
-        shards = {self._place.rank: own} if has_state else {}
+        shards = {self._place.rank: Shard(flats, self._optimizer)} if has_state else {}
         if has_state and self._next is not None:
-            shards[(self._place.rank + 1) % ranks] = self._next
+            shards[(self._place.rank + self._place.keeps_next) % ranks] = self._next.shard
+        for shard in shards.values():
+            shard.restore_views()
         layouts = [(layout_for(flat, ranks), layout_for(flat, group.size())) for flat in flats]
-        self._prepared = prepared(newest + 1, group, shards, flats, layouts, senders, whole=self.stage < 3)
+        self._prepared = prepared(
+            newest + 1, group, shards, flats, layouts, senders, keep_next=keep_next, whole=self.stage < 3
+        )
         vote(self._prepared)
-        self._take_prepared(keep_next=keep_next)
+        self._take_prepared()
 
-    def _take_prepared(self, *, keep_next: bool) -> None:
+    def _take_prepared(self) -> None:
         made, self._prepared = self._prepared, None
+        keep_next = made.keep_next % made.ranks  # 0 also where this is the only rank
         layouts = [layout_for(flat, made.ranks) for flat in (*self._flats, *self._frozen())]
         self.process_group, rank, ranks = made.group, made.rank, made.ranks
         parameters = [flat.parameters for flat in self._flats]
@@ -528,28 +528,27 @@ class ZeroOptimizer(Optimizer):
             take_values(members, values)
             values.clear()
             self._flats.append(FlatParameters(members, layout, made.group, self._master_dtype))
-        self._place = Place(made.number, rank, ranks)
+        self._place = Place(made.number, rank, ranks, keep_next)
         self._optimizer = self._make_inner(self._flats)
         frozen = self._frozen()
         take_entries(Shard([*self._flats, *frozen], self._optimizer), made.entries[rank])
-        names = self._names() if keep_next else {}
-        self._set_gathers(GathersLater(self._flats, names) if keep_next else InFlightGathers())
+        names = self._names() if made.keep_next else {}
+        self._set_gathers(GathersLater(self._flats, names) if made.keep_next else InFlightGathers())
         self._stepping = self._whole_step()
         self._consolidated = None
-        if keep_next and ranks > 1:
-            owner = (rank + 1) % ranks
+        if keep_next:
+            owner = (rank + keep_next) % ranks
             flats = [flat.as_owned_by(owner) for flat in self._flats]
-            self._next = Shard([*flats, *(flat.as_owned_by(owner) for flat in frozen)], self._make_inner(flats))
-            take_entries(self._next, made.entries[owner])
-            sources: list[Gradients] = self._sources
-            if self.stage >= 2:
-                self._next_gradients = GradientsOfNext(self._wrapper.reducer)
-                sources = [self._next_gradients]
-            rounds = GathersLater(flats, names)
-            self._step_of_next = WholeStep(flats, sources, self._next.optimizer, rounds, self._weak_begin())
+            shard = Shard([*flats, *(flat.as_owned_by(owner) for flat in frozen)], self._make_inner(flats))
+            take_entries(shard, made.entries[owner])
+            gradients = GradientsOfNext(self._wrapper.reducer, keep_next) if self.stage >= 2 else None
+            sources: list[Gradients] = self._sources if gradients is None else [gradients]
+            step = WholeStep(flats, sources, shard.optimizer, GathersLater(flats, names), self._weak_begin())
+            self._next = Kept(shard, step, gradients)
 
     def _forget_next(self) -> None:
-        self._next = self._step_of_next = self._next_gradients = None
+        self._place = replace(self._place, keeps_next=0)
+        self._next = None
 
     @property
     def _later(self) -> GathersLater | None:

@@ -1,8 +1,9 @@
 """Shards that outlive a rank: each rank also keeps and steps those of the next one; and shards cut anew for a group.
 
 Steps have exact bits, so a rank that has the same gradients *computes* the other's state: nothing is sent for it. When
-the group changes, each old shard is sent to all ranks, by its owner or, if that has died, by the rank before it, and
-each takes what it owns now. All or none change: new values are made beside the old ones, and taken when all ranks have
+the group changes, each old shard is sent to all ranks, by its owner or, if that has died, by the rank that keeps a
+copy, and each takes what it owns now. The next rank is the one `keep_next` places after: 1, or more where neighbours
+are on one host. All or none change: new values are made beside the old ones, and taken when all ranks have
 them. So after a fault ranks differ by at most one such change, and whoever is behind has what it lacks.
 """
 
@@ -26,6 +27,7 @@ from ringdp.zero.element_wise import is_per_element
 from ringdp.zero.flat import FlatParameters, Piece, shaped
 from ringdp.zero.in_flight import GathersInForward, HiddenBucket, InFlightGathers
 from ringdp.zero.state import MASTER
+from ringdp.zero.steps import WholeStep
 
 _C = _native.load()
 Entry = dict[str, Any]
@@ -156,22 +158,22 @@ class GathersLater(InFlightGathers):
 
 
 class GradientsOfNext:
-    """From stage 2 on: the next rank's shards of the means, as that had them at receive()."""
+    """From stage 2 on: the next rank's shards of the means, as that had them at receive(). shift: see keep_next."""
 
-    def __init__(self, reducer: Any) -> None:
-        self._reducer = reducer
+    def __init__(self, reducer: Any, shift: int) -> None:
+        self._reducer, self._shift = reducer, shift
         self._shards: list[torch.Tensor | None] | None = None
 
     def receive(self, group: dist.ProcessGroup) -> None:
-        """Collective: every rank's shards go to the rank before it."""
+        """Collective: every rank's shards go to the rank that keeps them, too."""
         rank, ranks = group.rank(), group.size()
         own = self._reducer.shards()
         found = [None if shard is None else torch.empty_like(shard) for shard in own]
         works = []
         for number, (shard, other) in enumerate(zip(own, found, strict=True)):
             if shard is not None and other is not None:
-                works.append(dist.irecv(_bytes(other), group=group, group_src=(rank + 1) % ranks, tag=number))
-                works.append(dist.isend(_bytes(shard), group=group, group_dst=(rank - 1) % ranks, tag=number))
+                works.append(dist.irecv(_bytes(other), group=group, group_src=(rank + self._shift) % ranks, tag=number))
+                works.append(dist.isend(_bytes(shard), group=group, group_dst=(rank - self._shift) % ranks, tag=number))
         for work in works:
             work.wait()
         self._shards = found
@@ -207,6 +209,34 @@ class GradientsOfNext:
         return self._shards is not None
 
 
+@dataclass
+class Kept:
+    """The shard of the next rank, kept and stepped here, too. step: of its pieces. gradients: from stage 2 on."""
+
+    shard: Shard
+    step: WholeStep
+    gradients: GradientsOfNext | None
+
+    def check(self) -> None:
+        """Before the own step. RuntimeError without gradients."""
+        if self.gradients is not None:
+            self.gradients.check()
+
+    def run(self, **kwargs: Any) -> None:
+        """The step; gradients are used up."""
+        self.step.run(**kwargs)
+        self.drop()
+
+    def drop(self) -> None:
+        """The gradients."""
+        if self.gradients is not None:
+            self.gradients.drop()
+
+    def bytes(self, *, with_values: bool) -> int:
+        """Of everything, see Shard.bytes()."""
+        return self.shard.bytes(with_values=with_values) + (0 if self.gradients is None else self.gradients.bytes())
+
+
 def _bytes(flat: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8)
 
@@ -215,13 +245,14 @@ def _bytes(flat: torch.Tensor) -> torch.Tensor:
 class Place:
     """Of a rank, before a change: how many it has made, -1 without a state; its rank of how many in the latest one.
 
-    keeps_next: it has the shard of the next rank, too. prepared: the change that it could make now; -1: none.
+    keeps_next: it has the shard of the rank so many places after it, too; 0: of none. prepared: the change that it
+    could make now; -1: none.
     """
 
     changes: int
     rank: int
     ranks: int
-    keeps_next: bool = False
+    keeps_next: int = 0
     prepared: int = -1
 
 
@@ -233,6 +264,14 @@ def check_regroups(kind: type[Optimizer], flats: Sequence[FlatParameters], in_fl
         raise NotImplementedError("ZeroOptimizer.regroup: parameters on a device: it is for the CPU")
     if isinstance(in_flight, GathersInForward):
         raise NotImplementedError('ZeroOptimizer.regroup: gather="forward": leave that out')
+
+
+def check_keep_next(keep_next: int, ranks: int) -> None:
+    """ValueError unless it leads to another rank, or is 0."""
+    if not 0 <= keep_next < max(2, ranks):
+        raise ValueError(
+            f"ZeroOptimizer.regroup: keep_next={keep_next} in a group of {ranks}, must be from 0 to {max(1, ranks - 1)}"
+        )
 
 
 def gathered(numbers: Sequence[int], group: dist.ProcessGroup) -> list[list[int]]:
@@ -263,7 +302,7 @@ def senders_of(places: Sequence[Place]) -> list[int]:
     """
     there = {new: place for new, place in enumerate(places) if place.changes >= 0}
     ranks = next(iter(there.values())).ranks
-    copies = {(place.rank + 1) % ranks: new for new, place in there.items() if place.keeps_next}
+    copies = {(place.rank + place.keeps_next) % ranks: new for new, place in there.items() if place.keeps_next}
     owned = {place.rank: new for new, place in there.items()}
     holders = [owned.get(owner, copies.get(owner)) for owner in range(ranks)]
     lost = [owner for owner, holder in enumerate(holders) if holder is None]
@@ -279,14 +318,16 @@ def senders_of(places: Sequence[Place]) -> list[int]:
 class Prepared:
     """A change for another group.
 
-    number: of the change. values: of whole parameters, by flat and parameter; none at stage 3. entries: what pieces
-    have, by owner, flat and piece. differs: the old rank whose shard has other bits here than on that rank; -1: none.
+    number: of the change. keep_next: of the group after it. values: of whole parameters, by flat and parameter; none at
+    stage 3. entries: what pieces have, by owner, flat and piece. differs: the old rank whose shard has other bits here
+    than on that rank; -1: none.
     """
 
     number: int
     group: dist.ProcessGroup
     rank: int
     ranks: int
+    keep_next: int
     values: list[list[torch.Tensor]]
     entries: dict[int, list[list[Entry]]]
     differs: int
@@ -300,6 +341,7 @@ def prepared(
     layouts: Sequence[tuple[Any, Any]],
     senders: Sequence[int],
     *,
+    keep_next: int,
     whole: bool,
 ) -> Prepared:
     """Collective over `group`: all old shards are sent, one after the other; nothing is changed yet.
@@ -310,7 +352,7 @@ def prepared(
     """
     rank, ranks = group.rank(), group.size()
     values = [[torch.zeros(p.numel(), dtype=p.dtype) for p in flat.parameters] for flat in flats if whole]
-    owners = {owner: [_pieces(new, owner) for _, new in layouts] for owner in (rank, (rank + 1) % ranks)}
+    owners = {owner: [_pieces(new, owner) for _, new in layouts] for owner in (rank, (rank + keep_next) % ranks)}
     entries = {owner: [[Entry() for _ in pieces] for pieces in of_owner] for owner, of_owner in owners.items()}
     targets: dict[tuple[int, int], list[tuple[Piece, Entry]]] = {}
     for owner, of_owner in owners.items():
@@ -331,7 +373,7 @@ def prepared(
             else:
                 for target, entry in targets.get((flat, piece.parameter), ()):
                     _give(entry, target, piece, key, value)
-    return Prepared(number, group, rank, ranks, values, entries, differs)
+    return Prepared(number, group, rank, ranks, keep_next, values, entries, differs)
 
 
 def vote(made: Prepared) -> None:

@@ -192,15 +192,25 @@ class StoredState:
 
 
 class _Stored(Combined):
-    """Parameters and state, with a check before they are saved and an action after they are loaded."""
+    """Parameters and state, with checks before they are saved or loaded, and an action after they are loaded."""
 
-    def __init__(self, *holders: Any, check_whole: Callable[[], None], taken_over: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        *holders: Any,
+        check_whole: Callable[[], None],
+        before_load: Callable[[], None],
+        taken_over: Callable[[], None],
+    ) -> None:
         super().__init__(*holders)
-        self._check_whole, self._taken_over = check_whole, taken_over
+        self._check_whole, self._before_load, self._taken_over = check_whole, before_load, taken_over
 
     def pieces(self) -> Iterator[Piece]:
         self._check_whole()
         return super().pieces()
+
+    def wants(self, saved: Sequence[Spec], settings: Mapping[str, Any]) -> Iterator[Stretch]:
+        self._before_load()
+        return super().wants(saved, settings)
 
     def adopt(self, pieces: Sequence[Piece], settings: Mapping[str, Any]) -> None:
         super().adopt(pieces, settings)
@@ -213,15 +223,18 @@ def stored(
     optimizer: Optimizer,
     groups: Sequence[dict[str, Any]],
     names: Mapping[Tensor, str],
+    *,
     check_whole: Callable[[], None],
+    before_load: Callable[[], None],
     taken_over: Callable[[], None],
 ) -> Combined:
     """optimizer: steps the pieces of `flats`; frozen: parameters in shards that no rank steps.
 
     groups: of whole parameters; names: of every parameter of the model.
-    check_whole: called before saving; raises if the state is not complete. taken_over: called after loading.
+    check_whole: called before saving; raises if the state is not complete. before_load: raises if it cannot be changed.
+    taken_over: called after loading.
     """
     whole = Groups(type(optimizer).__name__, groups, names)
     parameters = StoredParameters([*flats, *frozen], names)
     state = StoredState(flats, optimizer, whole, names)
-    return _Stored(parameters, state, check_whole=check_whole, taken_over=taken_over)
+    return _Stored(parameters, state, check_whole=check_whole, before_load=before_load, taken_over=taken_over)

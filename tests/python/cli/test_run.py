@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from ringdp.cli import main, worker
+from ringdp.elastic import supervisor
 from torch.distributed import run as torchrun
 
 SHOWS = """
@@ -54,7 +55,9 @@ def test_torchrun_gets_its_own_arguments(launched):
     given = ["--nproc-per-node", "2", "--max-restarts=1", "-m", "train", "--as", "x", "--", "-q"]
     arguments, choice = launched("--as", "cpu-default", *given)
     theirs = torchrun.parse_args(given)
-    assert {n: value for n, value in vars(arguments).items() if n not in ("choice", "min_ranks")} == vars(theirs)
+    assert {
+        n: value for n, value in vars(arguments).items() if n not in ("choice", "min_ranks", "host_timeout")
+    } == vars(theirs)
     assert choice == "cpu-default"
 
 
@@ -75,7 +78,27 @@ def test_the_argument_outranks_the_environment_and_says_so(launched, monkeypatch
         (["--as", "gloo", "a.py"], {"RINGDP_AUTOLOAD": "0"}, "RINGDP_AS=gloo needs ringdp at `import torch`"),
         (["--min-ranks", "0", "a.py"], {}, "argument --min-ranks: invalid value '0'"),
         (["--min-ranks", "2", "a.py"], {}, "--min-ranks 2 with --nproc-per-node 1, which are fewer"),
-        (["--min-ranks", "1", "--nnodes", "2", "a.py"], {}, "--min-ranks with --nnodes 2: ranks of one host only"),
+        (
+            ["--min-ranks", "5", "--nnodes", "1:4", "a"],
+            {},
+            "--min-ranks 5 with --nproc-per-node 1 on 4 hosts, which are",
+        ),
+        (["--min-ranks", "1", "--nnodes", "3:2", "a"], {}, "--nnodes 3:2, must be N or LEAST:MOST"),
+        (["--min-ranks", "1", "--nnodes", "1:2:3", "a"], {}, "--nnodes 1:2:3, must be N or LEAST:MOST"),
+        (["--min-ranks", "1", "--nnodes", "2", "--standalone", "a"], {}, "--standalone with --nnodes 2"),
+        (["--min-ranks", "1", "--nnodes", "2", "--rdzv-backend", "c10d", "a"], {}, "--rdzv-endpoint says where hosts"),
+        (
+            ["--min-ranks", "1", "--nnodes", "2", "--rdzv-backend", "etcd", "a"],
+            {},
+            "--rdzv-backend etcd: several hosts",
+        ),
+        (["--host-timeout", "1", "a"], {}, "--host-timeout without --min-ranks"),
+        (
+            ["--min-ranks", "1", "--host-timeout", "1", "a"],
+            {},
+            "--host-timeout 1 with --nnodes 1: there is no other host",
+        ),
+        (["--min-ranks", "1", "--host-timeout", "0", "a"], {}, "argument --host-timeout: invalid value '0'"),
         (["--min-ranks", "1", "--no-python", "a"], {}, "--min-ranks with --no-python: torchrun does not start"),
         (["--min-ranks", "1", "--run-path", "a"], {}, "--min-ranks with --run-path: torchrun does not start"),
         (["--min-ranks", "1", "--local-ranks-filter", "0", "a"], {}, "--min-ranks with --local-ranks-filter 0"),
@@ -128,3 +151,36 @@ def test_ranks_that_may_die_are_started_by_a_supervisor(launched, option, python
     assert (arguments.module, arguments.training_script) == (True, "ringdp.elastic.supervisor")
     assert arguments.training_script_args == ["3", "2", "7", sys.executable, *python, "--x", "1"]
     assert (arguments.nproc_per_node, arguments.max_restarts) == ("1", 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        (
+            [
+                "--nnodes",
+                "2:4",
+                "--rdzv-backend",
+                "c10d",
+                "--rdzv-endpoint",
+                "a",
+                "--rdzv-id",
+                "x",
+                "--host-timeout",
+                "2",
+            ],
+            ["--hosts", "2", "4", "--endpoint", "a:29400", "--id", "x", "--host-timeout", "2.0"],
+        ),
+        (
+            ["--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "--master-port", "7"],
+            ["--hosts", "2", "2", "--endpoint", "a:7", "--id", "none", "--node-rank", "1"],
+        ),
+    ],
+)
+def test_on_several_hosts_supervisors_meet_and_torchrun_knows_of_one(launched, given, options):
+    arguments, _ = launched("--min-ranks", "3", "--nproc-per-node", "2", *given, "train")
+    assert arguments.training_script_args == [*options, "2", "3", "0", sys.executable, "-u", "train"]
+    assert (arguments.nnodes, arguments.standalone, arguments.nproc_per_node) == ("1:1", True, "1")
+    parsed = supervisor.parser().parse_args(arguments.training_script_args)
+    assert (parsed.ranks, parsed.min_ranks, parsed.replacements) == (2, 3, 0)
+    assert parsed.command == [sys.executable, "-u", "train"]

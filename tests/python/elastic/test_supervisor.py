@@ -12,10 +12,12 @@ from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
+from ringdp.elastic.hosts import Hosts
 from ringdp.elastic.supervisor import Supervisor
 from ringdp.elastic.worlds import Request, World, Worlds
 
 LIMIT_S = 30.0
+HOST_TIMEOUT_S = 1.0
 # Writes what it was told, then does what the file of its member says.
 RANK = """
 import os, sys, time
@@ -32,23 +34,35 @@ with open(f"{folder}/end-{member}") as file:
 
 
 class Job:
-    """A supervisor in a thread, whose ranks end with the status that the test gives them."""
+    """A supervisor in a thread, whose ranks end with the status that the test gives them. first: another host's."""
 
-    def __init__(self, folder, ranks, min_ranks, replacements):
+    def __init__(self, folder, ranks, min_ranks, replacements, hosts=0, first=None):
         self.folder = folder
         server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=20))
-        self._stores = [server]
+        self._stores = [server] if first is None else [first._stores[0]]
         self.worlds = self._worlds()
         command = [sys.executable, "-S", "-E", "-c", RANK, str(folder)]
-        self.supervisor = Supervisor(ranks, min_ranks, replacements, command, self._worlds(), "127.0.0.1:1")
+        given = (ranks, min_ranks, replacements, command, self._worlds(), "127.0.0.1:1")
+        self.hosts = None
+        if hosts:
+            self.hosts = Hosts(self._store(), serves=first is None, ranks=ranks, timeout_s=HOST_TIMEOUT_S, number=None)
+        self.supervisor = Supervisor(*given, self.hosts)
         self.status = None
         self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        if not hosts:
+            self._thread.start()
 
-    def _worlds(self):
+    def start(self):
+        self._thread.start()
+        return self
+
+    def _store(self):
         port = self._stores[0].port
         self._stores.append(dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=20)))
-        return Worlds(self._stores[-1])
+        return self._stores[-1]
+
+    def _worlds(self):
+        return Worlds(self._store())
 
     def _run(self):
         self.status = self.supervisor.run()
@@ -99,8 +113,8 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setattr("ringdp.elastic.supervisor.signal.signal", lambda number, handler: None)  # of the main thread
     jobs = []
 
-    def make(*arguments):
-        jobs.append(Job(tmp_path, *arguments))
+    def make(*arguments, **of_hosts):
+        jobs.append(Job(tmp_path, *arguments, **of_hosts))
         return jobs[-1]
 
     yield make
@@ -183,7 +197,7 @@ def test_when_the_training_is_over_nobody_joins_and_failures_count(job, capfd):
     made.kill(1)
     pid = made.told(3)[0]
     world = made.becomes(0, 2) and made.worlds.current()
-    closed = made.worlds.replace(world, world.members, closed=True)
+    closed = made.worlds.follow(world, closed=True)
     wait_for(lambda: not is_running(pid))
     made.worlds.ask(Request("join", 3))
     made.worlds.ask(Request("replace", 2))
@@ -260,3 +274,78 @@ def test_a_member_that_has_given_up_is_not_waited_for(job):
     for member in (0, 2, 3):
         made.end(member)
     assert made.ends() == 0
+
+
+def two_hosts(job, min_ranks=1, replacements=0):
+    """Two ranks on each, which train."""
+    first = job(2, min_ranks, replacements, hosts=2)
+    second = job(2, min_ranks, replacements, hosts=2, first=first)
+    first.worlds.begin(range(4), min_ranks, [0, 0, 1, 1], most_ranks=6)
+    first.start(), second.start()
+    for member in range(4):
+        first.told(member)
+    first.worlds.begin_training(30.0)
+    return first, second
+
+
+def test_supervisors_of_several_hosts_start_and_replace_their_own_ranks(job):
+    first, second = two_hosts(job, replacements=1)
+    assert [first.told(member)[1:] for member in range(4)] == [[0, 4, 0, 2], [1, 4, 1, 2], [2, 4, 0, 2], [3, 4, 1, 2]]
+    first.kill(2)
+    first.becomes(0, 1, 3)
+    assert first.told(4)[1:] == [0, 1, 0, 2]
+    first.worlds.ask(Request("join", 4), host=1)
+    first.becomes(0, 1, 3, 4)
+    assert first.worlds.current().hosts == (0, 0, 1, 1)
+    first.worlds.ask(Request("replace", 1, "hangs"), host=0)
+    first.becomes(0, 3, 4)
+    first.told(5)
+    first.worlds.follow(first.worlds.current(), closed=True)
+    for member in (0, 3, 4):
+        first.end(member)
+    assert (first.ends(), second.ends()) == (0, 0)
+
+
+def test_a_host_that_is_stopped_by_its_user_leaves_the_world(job, capfd):
+    first, second = two_hosts(job)
+    second.supervisor._stop(signal.SIGTERM, None)
+    first.becomes(0, 1)
+    assert second.ends() == 128 + signal.SIGTERM
+    first.end(0), first.end(1)
+    assert first.ends() == 0
+    assert "nothing was heard" not in capfd.readouterr().err
+
+
+def test_a_host_that_comes_later_joins(job):
+    first, second = two_hosts(job)
+    third = job(2, 1, 0, hosts=2, first=first).start()
+    assert third.told(4)[1:] == [0, 1, 0, 2]
+    assert first.worlds.coming() == 2
+    for member in (4, 5):
+        third.worlds.ask(Request("join", member), host=2)
+    first.becomes(0, 1, 2, 3, 4, 5)
+    assert first.worlds.coming() == 0
+    for member in range(6):
+        first.end(member)
+    assert {made.ends() for made in (first, second, third)} == {0}
+
+
+def test_a_lost_host_that_leaves_too_few_ends_the_job_everywhere(job, capfd, monkeypatch):
+    first, second = two_hosts(job, min_ranks=3)
+    monkeypatch.setattr(second.hosts, "beat", lambda: None)
+    monkeypatch.setattr(second.hosts, "look", lambda: None)
+    assert first.ends() == 1
+    said = capfd.readouterr().err
+    assert "nothing was heard of host 1" in said and "2 ranks left and no replacement, fewer than --min-ranks 3" in said
+    monkeypatch.undo()
+    assert second.ends() == 1
+
+
+def test_a_host_whose_ranks_are_all_lost_ends_and_the_others_go_on(job, capfd):
+    first, second = two_hosts(job)
+    first.kill(2), first.kill(3)
+    first.becomes(0, 1)
+    assert second.ends() == 1
+    first.end(0), first.end(1)
+    assert first.ends() == 0
+    assert "no rank is left on host 1, which ends; the others go on" in capfd.readouterr().err

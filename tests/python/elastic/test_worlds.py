@@ -36,12 +36,11 @@ def test_a_world_is_in_the_store_as_it_is(worlds):
 
 def test_the_first_to_replace_a_world_wins(worlds):
     old = worlds.current()
-    proposals = [(number, number + 1) for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda members: worlds.of().replace(old, members), proposals))
+        found = list(pool.map(lambda closed: worlds.of().follow(old, closed=closed), [False, True] * 4))
     assert set(found) == {worlds.current()}
-    assert worlds.current().epoch == 1 and worlds.current().members in proposals
-    assert worlds.replace(old, (9,)) == worlds.current()
+    assert worlds.current().epoch == 1 and worlds.current().members == old.members
+    assert worlds.follow(old, closed=not worlds.current().is_closed) == worlds.current()
 
 
 def test_what_is_published_becomes_the_newest_whoever_writes_too(worlds):
@@ -78,16 +77,16 @@ def test_a_newer_world_ends_the_wait_and_a_late_member_is_named(worlds):
 
 def test_no_world_follows_one_that_is_closed(worlds):
     old = worlds.current()
-    closed = worlds.replace(old, old.members, closed=True)
+    closed = worlds.follow(old, closed=True)
     assert closed == worlds.current() == World(1, (0, 1, 2), is_closed=True)
     assert worlds.publish([0]) == closed
-    assert worlds.replace(old, old.members, closed=True) == closed
+    assert worlds.follow(old, closed=True) == closed
 
 
 def test_what_is_published_first_cannot_be_closed_by_those_before(worlds):
     old = worlds.current()
     worlds.publish([0, 1, 2, 3])
-    assert worlds.replace(old, old.members, closed=True) == World(1, (0, 1, 2, 3))
+    assert worlds.follow(old, closed=True) == World(1, (0, 1, 2, 3))
 
 
 def voidable(worlds):
@@ -148,13 +147,22 @@ def test_requests_come_in_order(worlds):
     assert worlds.requests() == []
     for request in asked:
         worlds.of().ask(request)
+    worlds.of().ask(Request("join", 9), host=1)
     assert worlds.requests() == asked
+    assert worlds.requests() == []
+    worlds.ask(asked[0])
+    assert (worlds.requests(), worlds.requests(1), worlds.requests(2)) == (asked[:1], [Request("join", 9)], [])
 
 
 def test_how_many_may_come_is_said(worlds):
     assert worlds.of().coming() == 0
     worlds.expect(3)
     assert worlds.of().coming() == 3
+    with ThreadPoolExecutor(8) as pool:  # one of each host
+        list(pool.map(lambda host: worlds.of().expect(host, host), range(8)))
+    assert worlds.coming() == sum(range(8))
+    worlds.expect(0, 7)
+    assert worlds.coming() == sum(range(7))
 
 
 def test_deaths_are_survived_once_a_training_has_begun(worlds):

@@ -169,7 +169,9 @@ def test_what_would_not_reach_the_copy_is_refused():
     assert f"add_param_group() {refused}" in error_of(
         optimizer.add_param_group, {"params": [nn.Parameter(torch.ones(1))]}
     )
-    assert f"a checkpoint {refused}" in error_of(optimizer.holder, {})
+    holder = optimizer.holder({parameter: name for name, parameter in ddp.module.named_parameters()})
+    assert list(holder.pieces())
+    assert f"loading a checkpoint {refused}" in error_of(lambda: list(holder.wants([], {})))
     assert f"a change {refused}" in error_of(optimizer.state.clear)
     run(ddp, 1, world)
     ddp.finish_step()
@@ -183,6 +185,7 @@ def test_what_would_not_reach_the_copy_is_refused():
     assert "call it before share_gradients()" in error_of(optimizer.shard_grads)
     optimizer.step()
     assert "parameters are not whole" in error_of(optimizer.consolidate_state_dict)
+    assert "parameters are not whole" in error_of(lambda: list(holder.pieces()))
     assert "parameter 0.weight is read before it has arrived" in error_of(lambda: next(ddp.module.parameters()).sum())
     optimizer.gather()
     assert torch.isfinite(next(ddp.module.parameters()).sum())
