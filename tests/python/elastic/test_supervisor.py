@@ -330,10 +330,27 @@ def test_a_host_that_comes_later_joins(job):
     assert {made.ends() for made in (first, second, third)} == {0}
 
 
+def silence(monkeypatch, host):
+    """As if it were cut off, and did not notice."""
+    monkeypatch.setattr(host.hosts, "beat", lambda: None)
+    monkeypatch.setattr(host.hosts, "look", lambda: None)
+
+
+def test_the_world_goes_on_without_a_lost_host_whose_ranks_end_when_it_hears_of_it(job, capfd, monkeypatch):
+    first, second = two_hosts(job)
+    silence(monkeypatch, second)
+    first.becomes(0, 1)
+    assert "nothing was heard of host 1" in capfd.readouterr().err
+    monkeypatch.undo()
+    assert second.ends() == 1
+    assert "the others have gone on without this host: nothing was heard of host 1" in capfd.readouterr().err
+    first.end(0), first.end(1)
+    assert first.ends() == 0
+
+
 def test_a_lost_host_that_leaves_too_few_ends_the_job_everywhere(job, capfd, monkeypatch):
     first, second = two_hosts(job, min_ranks=3)
-    monkeypatch.setattr(second.hosts, "beat", lambda: None)
-    monkeypatch.setattr(second.hosts, "look", lambda: None)
+    silence(monkeypatch, second)
     assert first.ends() == 1
     said = capfd.readouterr().err
     assert "nothing was heard of host 1" in said and "2 ranks left and no replacement, fewer than --min-ranks 3" in said

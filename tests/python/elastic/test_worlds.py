@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -169,3 +170,27 @@ def test_deaths_are_survived_once_a_training_has_begun(worlds):
     assert not worlds.of().is_training()
     worlds.begin_training(2.5)
     assert worlds.of().is_training() and worlds.of().patience() == 2.5
+
+
+def test_ranks_go_host_by_host_and_the_others_stay_as_they_are():
+    world = World(3, (0, 1, 2, 3), hosts=(0, 0, 1, 1))
+    assert world.with_host(1, [7, 3]) == World(4, (0, 1, 3, 7), hosts=(0, 0, 1, 1))
+    assert world.with_host(2, [8]) == World(4, (0, 1, 2, 3, 8), hosts=(0, 0, 1, 1, 2))
+    assert world.with_host(0, []) == World(4, (2, 3), hosts=(1, 1))
+    assert world.with_host(1, []) == World(4, (0, 1))
+    assert World(0, (0, 1)).with_host(0, [1, 4]) == World(1, (1, 4))
+    assert [world.on_host(host) for host in range(3)] == [[0, 1], [2, 3], []]
+    assert World(0, (5, 6)).on_host(0) == [5, 6]
+
+
+def test_a_shard_is_kept_on_another_host_where_no_host_has_more_than_half_of_the_ranks():
+    draw = random.Random(3)
+    assert World(0, (0, 1, 2)).shift() == 1
+    for _ in range(200):
+        counts = [draw.randint(1, 5) for _ in range(draw.randint(1, 6))]
+        hosts = [host for host, count in enumerate(counts) for _ in range(count)]
+        size = len(hosts)
+        shift = World(0, tuple(range(size)), hosts=tuple(hosts)).shift()
+        together = sum(hosts[rank] == hosts[(rank + shift) % size] for rank in range(size))
+        assert shift == 1 if size == 1 else 0 < shift < size
+        assert (together == 0) == (2 * max(counts) <= size), (counts, shift)
