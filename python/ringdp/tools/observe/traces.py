@@ -87,8 +87,8 @@ def read(file: Path) -> Dump:
         content = file.read_bytes()
         bounded_pickle.check(content, _OPERATIONS)
         own = _Values(io.BytesIO(content)).load()["ringdp"]
-        if own["format"] != FORMAT:
-            raise TraceError(f"{file} has trace format {own['format']}, this ringdp reads {FORMAT}: use its own ringdp")
+        if (found := own["format"]) != FORMAT:
+            raise TraceError(f"{file} has trace format {found!r:.40}, this ringdp reads {FORMAT}: use its own ringdp")
         events = tuple(Event(*fields) for fields in own["events"])
         dump = Dump(
             own["rank"],
@@ -109,7 +109,8 @@ def read(file: Path) -> Dump:
     except TraceError:
         raise
     except Exception as error:  # a damaged pickle can raise anything
-        raise TraceError(f"{file} is not a trace of ringdp ({type(error).__name__}: {error})") from None
+        what = " ".join(str(error).split())
+        raise TraceError(f"{file} is not a trace of ringdp ({type(error).__name__}: {what:.200})") from None
 
 
 def _check(dump: Dump) -> None:
@@ -118,7 +119,8 @@ def _check(dump: Dump) -> None:
     if tuple(map(type, own)) != (int, int, str, str, int, int, int):
         raise ValueError("its head has values of other types")
     for group in dump.groups:
-        if type(group.name) is not str or group.members[group.rank] != dump.rank:
+        numbers = all(type(number) is int for number in (group.rank, *group.members))
+        if type(group.name) is not str or not numbers or group.members[group.rank] != dump.rank:
             raise ValueError(f"rank {dump.rank} is not where group {group.name} says")
     for event in dump.events:
         if tuple(map(type, event)) != _TYPES or not all(-(1 << 63) <= number < 1 << 64 for number in event[1:8]):

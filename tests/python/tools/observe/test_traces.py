@@ -85,13 +85,24 @@ WRONG = [
     changed(wall="now"),
     changed(groups=(Group("0", 1, (0, 5)),)),
     changed(groups=(Group("0", 9, (0, 1)),)),
+    changed(groups=(Group("0", 1, ([], 1)),)),
+    changed(groups=(Group("a\nb", 0, (0, 1)),)),
 ]
 
 
 @pytest.mark.parametrize("dump", WRONG)
 def test_values_that_no_rank_writes_are_refused_when_they_are_read(tmp_path, dump):
-    with pytest.raises(TraceError, match=r"rank_1 is not a trace of ringdp"):
+    with pytest.raises(TraceError, match=r"rank_1 is not a trace of ringdp") as caught:
         read(as_file(dump, tmp_path))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_format_of_another_kind_is_quoted_in_one_short_line(tmp_path):
+    file = tmp_path / "rank_0"
+    file.write_bytes(pickle.dumps({"format": "\x1b\n" + 1000 * "x"}, protocol=2))
+    with pytest.raises(TraceError, match=r"^\S+ has trace format '\\x1b\\nx{33}, this ringdp reads") as caught:
+        read(file)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def train(steps):
