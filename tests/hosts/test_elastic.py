@@ -22,7 +22,7 @@ from namespaces import Network, why_impossible
 
 PROGRAM = Path(__file__).resolve().with_name("elastic_on_host.py")
 LIMIT_S = 240.0
-HOST_TIMEOUT_S = 2.0  # on a busy machine
+HOST_TIMEOUT_S = 4.0  # on a busy machine
 LEAF_MS = 5.0
 
 
@@ -150,7 +150,7 @@ def test_one_of_four_hosts_is_lost(job, stage, how):
     print(f"stage {stage}, a host {how}: {made.standstill_s(0, 1, 3):.2f} s without a step")
     if how == "vanishes":
         assert made.ends(2) == [1]
-        assert "has not answered for 2 s, so this host is cut off" in made.said(2)
+        assert f"has not answered for {HOST_TIMEOUT_S:g} s, so this host is cut off" in made.said(2)
         assert not made.results(2)
 
 
