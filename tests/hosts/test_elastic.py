@@ -150,7 +150,7 @@ def test_one_of_four_hosts_is_lost(job, stage, how):
     print(f"stage {stage}, a host {how}: {made.standstill_s(0, 1, 3):.2f} s without a step")
     if how == "vanishes":
         assert made.ends(2) == [1]
-        assert f"has not answered for {HOST_TIMEOUT_S:g} s, so this host is cut off" in made.said(2)
+        assert "this host ends" in made.said(2)  # the store does not answer, or is unreachable by then
         assert not made.results(2)
 
 
@@ -183,10 +183,11 @@ def test_a_partition(job, heals_after_s):
     made.network.split(cut, off=False)
     made.ends_well(*range(5), ranks=5)
     for host in (5, 6, 7):
-        assert "so this host is cut off" in made.said(host)
+        assert "this host ends" in made.said(host)
     last_of_eight = max(step for step, _, ranks in made.steps_of(*range(5)) if ranks == 8)
-    assert max(step for step, *_ in made.steps_of(5, 6, 7)) <= last_of_eight
-    assert min(step for step, _, ranks in made.steps_of(*range(5)) if ranks == 5) == last_of_eight + 1
+    first_of_five = min(step for step, _, ranks in made.steps_of(*range(5)) if ranks == 5)
+    assert first_of_five in (last_of_eight, last_of_eight + 1)  # that one where the vote had passed for some
+    assert max(step for step, *_ in made.steps_of(5, 6, 7)) <= last_of_eight + 1
 
 
 @pytest.mark.long
@@ -201,7 +202,7 @@ def test_the_host_that_serves_the_store_is_lost(job):
 @pytest.mark.long
 def test_hosts_that_come_and_go(job):
     """A third host comes later, a fourth is one too many, and one is stopped by its user."""
-    made = job(4, arguments="--nnodes 2:3 --rdzv-id x", steps=150).start(0, 1).reaches(5)
+    made = job(4, arguments="--nnodes 2:3 --rdzv-id x", steps=500).start(0, 1).reaches(5)
     made.start(2)
     made.wait_for(lambda: any(ranks == 3 for _, _, ranks in made.steps_of(0)))
     made.start(3)
@@ -220,3 +221,5 @@ def test_hosts_that_were_told_otherwise(job):
     made.start(1)
     assert made.ends(1) == [1]
     assert "make them alike" in made.said(1)
+    made._arguments = "--nnodes 2"
+    made.start(1).ends_well(0, 1, ranks=2)

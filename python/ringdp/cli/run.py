@@ -17,6 +17,7 @@ _DESCRIPTION = """torchrun with ringdp in every rank. All of torchrun's argument
 the backend of a program that does not name it; and --min-ranks, with which training goes on when ranks die
 (ringdp.elastic.survive)."""
 SUPERVISOR = "ringdp.elastic.supervisor"
+_MASTER_PORT = 29500  # torchrun's, where none is given
 _STORE_PORT = 29400  # torchrun's for c10d, where the endpoint has none
 _EXAMPLE = """example: ringdp run --as gloo --nproc-per-node 2 train.py
 status: torchrun's; 2 where a value is wrong"""
@@ -126,8 +127,8 @@ def _start_by_supervisor(arguments: argparse.Namespace, ranks: int) -> None:
         raise ValueError(f"--nnodes {arguments.nnodes}, must be N or LEAST:MOST")
     if hosts[1] == 1 and arguments.host_timeout is not None:
         raise ValueError(f"--host-timeout {arguments.host_timeout:g} with --nnodes 1: there is no other host")
-    if arguments.min_ranks > ranks * hosts[1]:
-        on_hosts = f" on {hosts[1]} hosts" if hosts[1] > 1 else ""
+    if arguments.min_ranks > ranks * hosts[0]:  # with which the training begins
+        on_hosts = f" on {hosts[0]} hosts" if hosts[1] > 1 else ""
         raise ValueError(f"--min-ranks {arguments.min_ranks} with --nproc-per-node {ranks}{on_hosts}, which are fewer")
     for option in ("no_python", "run_path", "local_ranks_filter", "numa_binding", "virtual_local_rank"):
         if value := getattr(arguments, option, None):
@@ -143,30 +144,45 @@ def _start_by_supervisor(arguments: argparse.Namespace, ranks: int) -> None:
 
 def _options_of_hosts(arguments: argparse.Namespace, hosts: tuple[int, int]) -> list[str]:
     """For the supervisor: where it meets the others. torchrun knows of this host only. ValueError."""
-    from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+    from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config, parse_rendezvous_endpoint
 
     backend, endpoint = arguments.rdzv_backend, arguments.rdzv_endpoint
     if backend not in ("static", "c10d"):
         raise ValueError(f"--min-ranks with --rdzv-backend {backend}: several hosts meet by c10d or static")
     if arguments.standalone:
         raise ValueError(f"--standalone with --nnodes {arguments.nnodes}: leave one of them out")
-    node_rank = None
+    node_rank = arguments.node_rank if backend == "static" else None
     if endpoint:
         place = parse_rendezvous_endpoint(endpoint, default_port=_STORE_PORT)
     elif backend == "static":
-        place, node_rank = (arguments.master_addr, arguments.master_port), arguments.node_rank
+        port = arguments.master_port
+        place = arguments.master_addr.strip("[]"), _MASTER_PORT if port is None else port
     else:
         raise ValueError(f"--min-ranks with --nnodes {arguments.nnodes}: --rdzv-endpoint says where hosts meet")
+    if not 0 < place[1] < 1 << 16:
+        raise ValueError(f"port {place[1]} for the store of several hosts, must be from 1 to 65535")
+    settings = _parse_rendezvous_config(arguments.rdzv_conf)
+    join_timeout = settings.pop("join_timeout", None)
+    if settings:
+        raise ValueError(f"--min-ranks with --rdzv-conf {next(iter(settings))}: only join_timeout is understood")
     options = {
         "hosts": hosts,
         "endpoint": [f"{place[0]}:{place[1]}"],
         "id": [arguments.rdzv_id],
         "node-rank": [] if node_rank is None else [node_rank],
+        "join-timeout": [] if join_timeout is None else [_seconds(join_timeout)],
         "host-timeout": [] if arguments.host_timeout is None else [arguments.host_timeout],
     }
     arguments.nnodes, arguments.standalone, arguments.node_rank = "1:1", True, 0
-    arguments.rdzv_endpoint, arguments.rdzv_backend = "", "static"
+    arguments.rdzv_endpoint, arguments.rdzv_backend, arguments.rdzv_conf = "", "static", ""
     return [word for name, values in options.items() if values for word in (f"--{name}", *map(str, values))]
+
+
+def _seconds(text: str) -> float:
+    try:
+        return positive(float)(text)
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"--rdzv-conf join_timeout={text}: {error}") from None
 
 
 def _start_by_worker(arguments: argparse.Namespace) -> None:

@@ -34,6 +34,7 @@ _BEATS = 5  # in the time after which a host is lost
 _MOST_PERIOD_S = 1.0  # between two
 _STARTING_S = 30.0
 _SAY_AFTER_S = 5.0
+_STOPPED_S = 5.0  # for which the host with the store waits for others when its user stops it
 _PAUSE_S = 0.05
 _STORE_TIMEOUT = timedelta(seconds=60)
 
@@ -96,32 +97,45 @@ class Endpoint:
 
 
 class Hosts:
-    """All hosts, as the supervisor of this one sees them. One thread.
+    """All hosts, as the supervisor of this one sees them. One thread, but for the watchdog.
 
-    number: of this host. timeout_s: a host that has not counted for so long is lost; longer before the training, while
-    programs start.
+    number: of this host. told: what all hosts must be told alike; ValueError where the one that serves the store was
+    told otherwise. timeout_s: a host that has not counted for so long is lost; longer before the training, while
+    programs start. end: what the watchdog does to this host's ranks.
     """
 
-    def __init__(self, store: dist.Store, *, serves: bool, ranks: int, timeout_s: float, number: int | None) -> None:
+    def __init__(
+        self,
+        store: dist.Store,
+        *,
+        serves: bool,
+        ranks: int,
+        timeout_s: float,
+        number: int | None = None,
+        told: str = "",
+    ) -> None:
         self._store = dist.PrefixStore(PREFIX, store)
-        self._serves, self._wanted_s = serves, timeout_s
+        self.serves, self._wanted_s = serves, timeout_s
         self.period_s = min(_MOST_PERIOD_S, timeout_s / _BEATS)  # in which this host counts once
         self.timeout_s = max(timeout_s, _STARTING_S)
-        self._hosts: dict[int, _Host] = {}
-        self._looked = time.monotonic()
+        self.end: Callable[[], object] = lambda: None
+        self._hosts: dict[int, _Host] = {}  # in the order in which they have come
+        self._counted = self._looked = time.monotonic()
+        self._waited_s: float | None = None if serves else 0.0  # for the store; None: does not matter
         if serves:
             self._store.set("ended", "")
+            self._store.set("job", told)
+        else:
+            threading.Thread(target=self._watch_store, name="ringdp-store", daemon=True).start()
+            if (theirs := self._store.get("job").decode()) != told:
+                self.close()
+                raise ValueError(f"this host was told {told}, and that with the store {theirs}: make them alike")
         self.number = self._take_number(number)
         self._store.set(f"state/{self.number}", _LIVES)
-        self.beat()
+        self._store.set(f"beat/{self.number}", "0")
         self._store.append("hosts", json.dumps([self.number, socket.gethostname(), ranks]) + "\n")
-
-    def agree(self, told: str) -> None:
-        """ValueError where the host that serves the store was told otherwise."""
-        if self._serves:
-            self._store.set("job", told)
-        elif (theirs := self._store.get("job").decode()) != told:
-            raise ValueError(f"this host was told {told}, and the one that serves the store {theirs}: make them alike")
+        for host in self._read():
+            host.is_gone = host.state != _LIVES
 
     def _take_number(self, wanted: int | None) -> int:
         """In the order in which hosts come, unless it was given and is free."""
@@ -131,57 +145,84 @@ class Hosts:
             pass
         return number
 
-    def gather(self, least: int, limit_s: float, say: Callable[[str], None]) -> dict[int, int]:
-        """Waits for so many hosts; the ranks of each. HostIsLost where they do not come."""
+    def gather(self, least: int, most: int, limit_s: float, say: Callable[[str], None]) -> dict[int, int]:
+        """Waits for so many hosts; the ranks of each, of the first `most`. HostIsLost where they do not come."""
         began, said = time.monotonic(), False
-        while len(ranks := {host.number: host.ranks for host in self._read()}) < least:
-            there, passed = f"{len(ranks)} of {counted(least, 'host')}", time.monotonic() - began
+        while len(there := self._living()) < least:
+            so_far, passed = f"{len(there)} of {counted(least, 'host')}", time.monotonic() - began
             if passed > limit_s:
-                raise HostIsLost(f"{there} came within {limit_s:g} s")
+                raise HostIsLost(f"{so_far} came within {limit_s:g} s")
             if passed > _SAY_AFTER_S and not said:
                 said = True
-                say(f"{there} came so far, the others are waited for, {limit_s:g} s in all")
-            self.beat()
+                say(f"{so_far} came so far, the others are waited for, {limit_s:g} s in all")
+            self.look()
             time.sleep(_PAUSE_S)
-        return ranks
+        return {host.number: host.ranks for host in there[:most]}
+
+    def find_room(self, most: int) -> None:
+        """HostIsLost where so many have come before and live, for longer than it takes to lose one."""
+        until = time.monotonic() + self._wanted_s + 2 * self.period_s
+        while True:
+            there = [host.number for host in self._living()]
+            if self.number in there[:most]:
+                return
+            if time.monotonic() > until:
+                raise HostIsLost(f"{counted(len(there) - 1, 'host')} there, and --nnodes allows {most}")
+            self.look()
+            time.sleep(_PAUSE_S)
 
     def training_begins(self) -> None:
         """From now on timeout_s is what was given."""
         self.timeout_s = self._wanted_s
 
-    def living(self) -> list[int]:
-        """Those that have come and live."""
-        return [host.number for host in self._read() if host.state == _LIVES]
+    def attend(self) -> None:
+        """By the supervisor, again and again, whatever it waits for. HostIsLost where the job has ended."""
+        if self._waited_s is not None:
+            self._waited_s = 0.0
+        if time.monotonic() - self._counted < self.period_s:
+            return
+        self._counted = time.monotonic()
+        self._store.add(f"beat/{self.number}", 1)
+        if ended := self._store.get("ended"):
+            raise HostIsLost(ended.decode())
 
     def look(self) -> list[tuple[int, str]] | None:
-        """Counts, and returns hosts that are gone since the last call, and why, or "left"; HostIsLost if this one is.
+        """Hosts that are gone since the last call, and why, or "left"; HostIsLost if this one is. Attends, too.
 
-        None, and does nothing, where it is not yet time.
+        None where it is not yet time for it.
         """
+        self.attend()
         now = time.monotonic()
-        passed = now - self._looked
+        passed = min(now - self._looked, 2 * self.period_s)  # time for which this process was stopped does not count
         if passed < self.period_s:
             return None
         self._looked = now
         found = []
         for host in self._read():
-            host.silent_s = host.silent_s + min(passed, 2 * self.period_s) if host.beat == host.beat_before else 0.0
-            host.beat_before = host.beat  # time for which this process was stopped does not count
-            if host.number == self.number:
-                if host.state not in (_LIVES, LEFT):
-                    raise HostIsLost(f"the others have gone on without this host: {host.state}")
-            elif not host.is_gone and (host.state != _LIVES or host.silent_s > self.timeout_s):
+            host.silent_s = host.silent_s + passed if host.beat == host.beat_before else 0.0
+            host.beat_before = host.beat
+            is_other = host.number != self.number
+            if is_other and not host.is_gone and (host.state != _LIVES or host.silent_s > self.timeout_s):
                 host.is_gone = True
                 found.append((host.number, host.state or self._give_up(host)))
-        self.beat()
+        own = self._hosts[self.number].state
+        if own not in (_LIVES, LEFT):
+            raise HostIsLost(f"the others have gone on without this host: {own}")
         return found
 
+    def gone(self) -> list[int]:
+        """Those that are, as look() has said."""
+        return [host.number for host in self._hosts.values() if host.is_gone]
+
+    def _living(self) -> list[_Host]:
+        return [host for host in self._read() if host.state == _LIVES]
+
     def _read(self) -> list[_Host]:
-        """By number, with what the store says now."""
+        """In the order of coming, with what the store says now."""
         for line in self._store.get("hosts").splitlines():
             number, name, ranks = json.loads(line)
             self._hosts.setdefault(number, _Host(number, name, ranks))
-        hosts = [self._hosts[number] for number in sorted(self._hosts)]
+        hosts = list(self._hosts.values())
         values = self._store.multi_get([f"{what}/{host.number}" for host in hosts for what in ("state", "beat")])
         for host, state, beat in zip(hosts, values[::2], values[1::2], strict=True):
             host.state, host.beat = state.decode(), beat
@@ -191,55 +232,50 @@ class Hosts:
         why = f"nothing was heard of {host} for {self.timeout_s:g} s"
         return self._store.compare_set(f"state/{host.number}", _LIVES, why).decode()
 
-    def beat(self) -> None:
-        """Counts. HostIsLost where the job has ended."""
-        self._store.add(f"beat/{self.number}", 1)
-        if ended := self._store.get("ended"):
-            raise HostIsLost(ended.decode())
-
-    def give_up(self, why: str) -> None:
-        """This host cannot take part; without the one that serves the store none can."""
-        if self._serves:
-            self.end_job(why)
-        self.leave()
-
     def end_job(self, why: str) -> None:
         """On all hosts."""
         self._store.set("ended", f"host {self.number} ({socket.gethostname()}): {why}")
 
-    def leave(self) -> None:
-        """This host has ended by itself. The one that serves the store waits for the others."""
+    def leave(self, is_stopped: Callable[[], bool] = lambda: False) -> list[tuple[int, str]]:
+        """This host has ended by itself. The one that serves the store waits for the others, a while if it is stopped.
+
+        What has failed meanwhile: hosts that were lost, and why; or (this one, why) where the job has ended.
+        """
         self._store.compare_set(f"state/{self.number}", _LIVES, LEFT)
         self.training_begins()
-        while self._serves and set(self.living()) - {self.number}:
+        failed: dict[int, str] = {}
+        until = float("inf")
+        while self.serves and time.monotonic() < until and any(h.number != self.number for h in self._living()):
+            if is_stopped():
+                until = min(until, time.monotonic() + _STOPPED_S)
+            try:
+                failed |= {number: why for number, why in self.look() or () if why != LEFT}
+            except HostIsLost as lost:
+                failed[self.number] = str(lost)
             time.sleep(_PAUSE_S)
-            with suppress(HostIsLost):
-                self.look()  # whoever does not leave is lost
+        if self.serves and (ended := self._store.get("ended")):
+            failed[self.number] = ended.decode()
+        return list(failed.items())
 
+    def close(self) -> None:
+        """Ends the watchdog."""
+        self._waited_s = None
 
-class Watchdog(threading.Thread):
-    """Ends this host when its supervisor has waited too long for the store, which would block it for ever."""
-
-    def __init__(self, hosts: Hosts, end: Callable[[], None], place: Endpoint) -> None:
-        super().__init__(daemon=True)
-        self._hosts, self._end, self._place = hosts, end, place
-        self._waited_s = 0.0
-
-    def alive(self) -> None:
-        """By the supervisor, again and again."""
-        self._waited_s = 0.0
-
-    def run(self) -> None:
-        """See the class."""
-        while self._waited_s <= self._hosts.timeout_s:
-            time.sleep(self._hosts.period_s)
-            self._waited_s += self._hosts.period_s  # time for which this process was stopped does not count
-        print(
-            f"ringdp run: the store at {self._place} has not answered for {self._hosts.timeout_s:g} s, so this host is "
-            "cut off from the others or the one that serves it is lost: this host ends, and hosts that reach the store "
-            "go on",
-            file=sys.stderr,
-            flush=True,
-        )
-        self._end()
-        os._exit(1)
+    def _watch_store(self) -> None:
+        """The watchdog: ends this host when the store does not answer, which would block the supervisor for ever."""
+        while self._waited_s is not None and self._waited_s <= self.timeout_s:
+            time.sleep(self.period_s)
+            if self._waited_s is not None:
+                self._waited_s += self.period_s
+        if self._waited_s is None:
+            return
+        try:
+            self.end()
+            print(
+                f"ringdp run: the store has not answered for {self.timeout_s:g} s, so this host is cut off from the "
+                "others, or the one that serves it is lost: this host ends, and hosts that reach the store go on",
+                file=sys.stderr,
+                flush=True,
+            )
+        finally:
+            os._exit(1)

@@ -63,6 +63,7 @@ class Member:
         self._options = ring_options(dist.group.WORLD, torch.device("cpu"))
         self._backend = dist.get_backend()
         self._left = threading.Event()  # the world
+        self._lock = threading.Lock()
         self.trains = False
         self.terms = worlds.terms()
         self.world: World | None = None
@@ -110,7 +111,7 @@ class Member:
 
     def leave(self, *, is_fault: bool) -> None:
         """Ends its world's groups. After a fault, waits for the next world, or proposes the same members again."""
-        self._left.set()
+        self._set_left()
         self._destroy()
         if not is_fault or self.world is None:
             return
@@ -125,14 +126,14 @@ class Member:
         """The training has failed here; the others go on at once, whatever this process does next."""
         with suppress(dist.DistError):
             self._ask(Request("leave", self._number))
-        self._left.set()
+        self._set_left()
         self._destroy()
 
     def close(self) -> bool:
         """All have trained to the end. Whether that is the end: not if a newer world was there first."""
         is_closed = self._worlds.follow(self.world, closed=True).is_closed
         if is_closed:
-            self._left.set()
+            self._set_left()
         return is_closed
 
     def replace(self, others: Sequence[int], why: str) -> None:
@@ -141,6 +142,10 @@ class Member:
         host_of = dict(zip(now.members, now.hosts, strict=False))
         for other in others:
             self._worlds.ask(Request("replace", other, why), host_of.get(other, self._host))
+
+    def _set_left(self) -> None:
+        with self._lock:
+            self._left.set()
 
     def _ask(self, request: Request) -> None:
         self._worlds.ask(request, self._host)
@@ -158,7 +163,9 @@ class Member:
             with suppress(dist.DistError):  # the store is gone
                 while threading.main_thread().is_alive() and not left.wait(_LOOK_S):
                     if set(world.members) - set(worlds.current().members):
-                        _abort_groups()
+                        with self._lock:  # not the groups of the next world
+                            if not left.is_set():
+                                _abort_groups()
                         return
 
         threading.Thread(target=look, args=(self._left,), name="ringdp-world").start()

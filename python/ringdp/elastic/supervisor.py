@@ -2,7 +2,7 @@
 
 torchrun starts it in the place of the ranks. It keeps the store of the worlds, starts a process per rank and knows by
 waitpid which of them end. Once a training has begun, and while at least MIN_RANKS live or are coming, it publishes the
-world without those that have ended, and starts another process for each that was lost, REPLACEMENTS in all. Such a
+world without those that have ended, and starts another process for each that it has lost, REPLACEMENTS in all. Such a
 process begins in a world of its own, and joins the others when it asks to (training.py).
 With several hosts there is one on each (hosts.py); one that comes later starts processes that join.
 """
@@ -27,7 +27,7 @@ from types import FrameType
 
 import torch.distributed as dist
 
-from ringdp.elastic.hosts import LEFT, Endpoint, HostIsLost, Hosts, Watchdog
+from ringdp.elastic.hosts import LEFT, Endpoint, HostIsLost, Hosts
 from ringdp.elastic.member import VARIABLE
 from ringdp.elastic.worlds import Request, World, Worlds
 from ringdp.text.units import counted, names
@@ -85,30 +85,51 @@ class Supervisor:
             signal.signal(number, self._stop)
         if self._hosts is None:
             self._worlds.begin(range(self._ranks), self._min_ranks)
-        try:
-            self._start_all()
-            self._watch()
-            if self._stopped_by is not None and self._hosts is not None:
-                self._worlds.publish([], self._host)  # the others go on
-            elif self._why and self._hosts is not None:
-                self._hosts.end_job(self._why)
-        except HostIsLost as lost:
-            self._why = str(lost)
-        except dist.DistError as error:
-            if self._hosts is None:
-                raise
-            self._why = f"the store at {self._place} is gone, and the host that serves it: this host ends ({error})"
-            self._hosts = None
-        finally:
-            if self._why:
-                self.say(self._why)
-            self._end_all()
-            if self._hosts is not None:
-                with suppress(dist.DistError):  # the store is gone by now
-                    self._hosts.leave()
+            self._run()
+        else:
+            self._run_with_others(self._hosts)
         if self._stopped_by is not None:
             return 128 + self._stopped_by
         return 1 if self._why or self._has_lost_all else 0
+
+    def _run(self) -> None:
+        try:
+            self._start_all()
+            self._watch()
+        finally:
+            self._end_all()
+
+    def _run_with_others(self, hosts: Hosts) -> None:
+        hosts.end = self.kill_all
+        try:
+            try:
+                self._run()
+                self._tell_others(hosts)
+            except HostIsLost as lost:
+                self._say_why(str(lost))
+            for host, why in hosts.leave(lambda: self._stopped_by is not None):
+                if host == self._host or self._worlds.current().on_host(host):
+                    self._say_why(why)
+        except dist.DistError as error:
+            what = str(error).partition("\n")[0]
+            self._say_why(f"the store at {self._place} is gone, and the host that serves it: this host ends ({what})")
+        finally:
+            hosts.close()
+
+    def _tell_others(self, hosts: Hosts) -> None:
+        """How this host has ended, if they have to know."""
+        if self._stopped_by is not None and (hosts.serves or not self._worlds.is_training()):
+            hosts.end_job(f"was stopped by {signal.Signals(self._stopped_by).name}, and the job ends with it")
+        elif self._stopped_by is not None:
+            self._worlds.publish([], self._host)  # they go on
+        elif self._why:
+            hosts.end_job(self._why)
+
+    def _say_why(self, why: str) -> None:
+        """Once."""
+        if not self._why:
+            self._why = why
+            self.say(why)
 
     def _start_all(self) -> None:
         world = self._worlds.current()
@@ -121,8 +142,6 @@ class Supervisor:
         for slot in range(self._ranks):
             self._start(self._worlds.new_member(), slot, None)
 
-    on_look: Callable[[], object] = staticmethod(lambda: None)  # called in each round
-
     def _stop(self, number: int, _: FrameType | None) -> None:
         self._stopped_by = number
 
@@ -131,7 +150,6 @@ class Supervisor:
             self._poll.poll(1000 * _LOOK_S)
             if self._stopped_by is not None:
                 return
-            self.on_look()
             if self._hosts is not None:
                 self._look_at_hosts()
             ended = [process for process in self._processes.values() if process.popen.poll() is not None]
@@ -156,7 +174,8 @@ class Supervisor:
             host, _, port = self._place.rpartition(":")
             place |= {"MASTER_ADDR": host, "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
         if self._hosts is not None:
-            place["GROUP_RANK"] = self._host
+            hosts = 1 if world is None else len(set(world.hosts))
+            place |= {"GROUP_RANK": self._host, "GROUP_WORLD_SIZE": hosts}
         environment.update({name: str(value) for name, value in place.items()})
         popen = subprocess.Popen(self._command, env=environment, preexec_fn=_child_of(os.getpid()))
         pidfd = os.pidfd_open(popen.pid)
@@ -176,14 +195,20 @@ class Supervisor:
         for process in lost:
             self.say(f"member {process.member} (pid {process.popen.pid}) {_how(process.popen.returncode)}")
         coming = min(len(lost), self._replacements)
-        if lost:
-            left = set(world.members) - {process.member for process in ended}
-            self._why = self._reason_to_end(lost, world, len(left), coming)
+        if lost and (why := self._why_failed(lost, world)):
+            self._say_why(why)
         if self._why or world.is_closed:
             return
         self._expect(coming)
         if any(process.in_world for process in ended):
-            self._publish()
+            world = self._publish()
+        if lost and not world.members and any(process.popen.returncode > 0 for process in lost):
+            cause = "as the last of the training, by an error of the program"
+            self._say_why(f"{_members(lost)} failed {cause}: the job ends")
+        elif lost:
+            self._check_enough()
+        if self._why:
+            return
         self._replacements -= coming
         for process in lost[:coming]:
             self._start(self._worlds.new_member(), process.slot, None)
@@ -191,26 +216,20 @@ class Supervisor:
             self._has_lost_all = True
             self.say(f"no rank is left on host {self._host}, which ends; the others go on")
 
-    def _reason_to_end(self, lost: Sequence[_Process], world: World, left: int, coming: int) -> str:
-        """'' where the job goes on without these. left: members of the world. coming: that are to be started."""
-        members = names((process.member for process in lost), "member")
+    def _why_failed(self, lost: Sequence[_Process], world: World) -> str:
+        """'' where deaths are survived."""
         if world.is_closed:
-            return f"{members} failed after the training: the job ends"
-        if not self._worlds.is_training():
-            return f"{members} failed before the training: the job ends"
-        if left == 0 and any(process.popen.returncode > 0 for process in lost):
-            return f"{members} failed as the last of the training, by an error of the program: the job ends"
-        self._expect(coming)
-        return self._too_few(left)
+            return f"{_members(lost)} failed after the training: the job ends"
+        return "" if self._worlds.is_training() else f"{_members(lost)} failed before the training: the job ends"
 
-    def _too_few(self, left: int) -> str:
-        """Of these members of the world and those that may come; '' where they are enough."""
-        there = left + self._worlds.coming()
-        if there >= self._min_ranks:
-            return ""
-        return (
-            f"{counted(there, 'rank')} left and no replacement, fewer than --min-ranks {self._min_ranks}: the job ends"
-        )
+    def _check_enough(self) -> None:
+        """The job ends where members and those that may come are too few."""
+        world = None
+        while world != (world := self._worlds.current()):  # who joins is in one of both for a moment
+            there = len(world.members) + self._worlds.coming()
+        if there < self._min_ranks and not world.is_closed:
+            left = f"{counted(there, 'rank')} left and no replacement"
+            self._say_why(f"{left}, fewer than --min-ranks {self._min_ranks}: the job ends")
 
     def _look_at_hosts(self) -> None:
         lost = self._hosts.look()
@@ -218,23 +237,25 @@ class Supervisor:
             return
         if self._worlds.is_training():
             self._hosts.training_begins()
-        for host, why in lost:
-            self._lose(host, why)
-
-    def _lose(self, host: int, why: str) -> None:
-        """The world goes on without a host. why: LEFT where it has ended by itself, and has left the world."""
         world = self._worlds.current()
-        self._worlds.expect(0, host)
-        failed = why != LEFT
-        if failed:
-            self.say(why)
-        if world.is_closed or not self._worlds.is_training():
-            if failed:
-                self._why = f"{why}, {'after' if world.is_closed else 'before'} the training: the job ends"
-            return
-        if world.on_host(host):
-            world = self._worlds.publish([], host)
-        self._why = self._too_few(len(world.members))
+        for host, why in lost:
+            if why != LEFT:
+                self.say(why)
+            if world.on_host(host) and (world.is_closed or not self._worlds.is_training()):
+                when = "after" if world.is_closed else "before"
+                if why != LEFT or not world.is_closed:
+                    self._say_why(f"host {host} was lost {when} the training: the job ends")
+        if not self._why and not world.is_closed:
+            self._forget(self._hosts.gone())
+
+    def _forget(self, hosts: Sequence[int]) -> None:
+        """The world goes on without these; again and again, as a host may write before it learns that it is gone."""
+        world = self._worlds.current()
+        for host in hosts:
+            self._worlds.expect(0, host)
+            if world.on_host(host):
+                world = self._worlds.publish([], host)
+                self._check_enough()
 
     def _expect(self, starting: int = 0) -> None:
         newcomers = sum(not process.in_world for process in self._processes.values())
@@ -286,12 +307,14 @@ class Supervisor:
         for process in self._processes.values():
             process.popen.send_signal(signal.SIGTERM)
         until = time.monotonic() + _GRACE_S
+        while any(process.popen.poll() is None for process in self._processes.values()):
+            if time.monotonic() > until:
+                self.kill_all()
+            if self._hosts is not None:
+                with suppress(HostIsLost, dist.DistError):
+                    self._hosts.attend()
+            time.sleep(_LOOK_S)
         for process in self._processes.values():
-            try:
-                process.popen.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.popen.kill()
-                process.popen.wait()
             os.close(process.pidfd)
         self._processes.clear()
 
@@ -304,6 +327,10 @@ class Supervisor:
     def say(text: str) -> None:
         """On stderr."""
         print(f"ringdp run: {text}", file=sys.stderr, flush=True)
+
+
+def _members(processes: Sequence[_Process]) -> str:
+    return names((process.member for process in processes), "member")
 
 
 def _is_stopped(pid: int) -> bool:
@@ -350,6 +377,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """The exit status."""
     options = parser().parse_args(arguments)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # torchrun started it in a session of its own
     if options.ranks > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does for several ranks
     supervise = functools.partial(Supervisor, options.ranks, options.min_ranks, options.replacements, options.command)
@@ -362,36 +390,33 @@ def main(arguments: Sequence[str]) -> int:
 def _supervise_with_others(options: argparse.Namespace, supervise: Callable[..., Supervisor]) -> int:
     host, _, port = options.endpoint.rpartition(":")
     endpoint, (least, most) = Endpoint(host, int(port)), options.hosts
+    os.environ["TORCHELASTIC_RUN_ID"] = options.id  # not that of the torchrun of this host
+    told = {name: getattr(options, name) for name in ("id", "hosts", "min_ranks", "host_timeout")}
     hosts: Hosts | None = None
     try:
         store, serves = endpoint.store(options.join_timeout)
-        hosts = Hosts(
-            store, serves=serves, ranks=options.ranks, timeout_s=options.host_timeout, number=options.node_rank
-        )
-        told = {name: getattr(options, name) for name in ("id", "hosts", "min_ranks", "host_timeout")}
-        hosts.agree(json.dumps(told))
+        of_host = {"ranks": options.ranks, "timeout_s": options.host_timeout, "number": options.node_rank}
+        hosts = Hosts(store, serves=serves, told=json.dumps(told), **of_host)
         worlds = Worlds(store)
         if serves:
-            ranks_of = hosts.gather(least, options.join_timeout, Supervisor.say)
+            ranks_of = hosts.gather(least, most, options.join_timeout, Supervisor.say)
             places = [host for host in sorted(ranks_of) for _ in range(ranks_of[host])]
-            worlds.begin(range(len(places)), options.min_ranks, places, most * max(ranks_of.values()))
+            worlds.begin(range(len(places)), options.min_ranks, places)
         else:
-            worlds.wait_for_first(hosts.beat, options.join_timeout)
-        living = [number for number in hosts.living() if number != hosts.number]
-        if hosts.number not in worlds.current().hosts and len(living) >= most:
-            raise HostIsLost(f"{counted(len(living), 'host')} there, and --nnodes allows {most}")
+            worlds.wait_for_first(hosts.attend, options.join_timeout)
+        if hosts.number not in worlds.current().hosts:
+            hosts.find_room(most)
     except (ValueError, HostIsLost, TimeoutError, dist.DistError) as error:
-        Supervisor.say(str(error))
+        why = str(error).partition("\n")[0]
+        Supervisor.say(why)
         if hosts is not None:
             with suppress(dist.DistError):
-                hosts.give_up(str(error))
+                if hosts.serves:
+                    hosts.end_job(why)
+                hosts.leave()
+            hosts.close()
         return 1
-    supervisor = supervise(worlds, str(endpoint), hosts)
-    watchdog = Watchdog(hosts, supervisor.kill_all, endpoint)
-    supervisor.on_look = watchdog.alive
-    if not serves:
-        watchdog.start()
-    return supervisor.run()
+    return supervise(worlds, str(endpoint), hosts).run()
 
 
 if __name__ == "__main__":

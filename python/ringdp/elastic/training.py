@@ -75,8 +75,8 @@ def survive(
     none. `train(steps, first=0)` runs steps first to steps - 1 on all ranks and returns when all have applied the last.
 
     model: a ringdp.DistributedDataParallel with micro_batches=M and any zero_stage over the default process group.
-    optimizer: of torch, or a ZeroOptimizer; each rank then also keeps and steps the shard of the next one. A shard is
-        lost where a rank and the one before it die before the next world begins: then the job ends with an error.
+    optimizer: of torch, or a ZeroOptimizer; each rank then also keeps and steps the shard of another one. A shard is
+        lost where both die before the next world begins: then the job ends with an error.
     apply: what a step does with the mean gradients once all ranks have them, without communication and without random
         numbers; default: optimizer.step() and optimizer.zero_grad(). Here schedulers step. With a ZeroOptimizer
         parameters cannot be read after its step().
@@ -84,8 +84,8 @@ def survive(
         A rank that dies may not have come to it. It must not communicate either, nor with a ZeroOptimizer change
         parameters; at zero_stage=3 it has none.
     save: called on all ranks with each step of which so many, save_every, were applied since step 0; it may
-        communicate, as ringdp.checkpoint.save does, but not change the state. Where a rank dies meanwhile the next
-        world calls it again.
+        communicate, as ringdp.checkpoint.save does (save_async would outlive the group), but not change the state.
+        Where a rank dies meanwhile the next world calls it again.
     clip: gradients are clipped to this norm before the step, as by ringdp.clip_grad_norm_; train.norm is what it was.
     state: further objects with state_dict() and load_state_dict(), such as schedulers, which ranks that join get with
         the model's and the optimizer's. They are sent by torch.save and read with weights_only.

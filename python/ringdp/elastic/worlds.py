@@ -94,13 +94,10 @@ class Worlds:
         self._whole = store
         self._store = dist.PrefixStore(PREFIX, store)
 
-    def begin(
-        self, members: Sequence[int], min_ranks: int, hosts: Sequence[int] = (), most_ranks: int | None = None
-    ) -> World:
-        """The first one, of epoch 0; by one supervisor, before there are members. most_ranks: that there ever are."""
+    def begin(self, members: Sequence[int], min_ranks: int, hosts: Sequence[int] = ()) -> World:
+        """The first one, of epoch 0; by one supervisor, before there are members. hosts: of the members."""
         world = World(0, tuple(members), hosts=tuple(hosts))
-        ranks = len(world.members) if most_ranks is None else most_ranks
-        self._store.set("terms", json.dumps({"ranks": ranks, "min_ranks": min_ranks}))
+        self._store.set("terms", json.dumps({"ranks": len(world.members), "min_ranks": min_ranks}))
         self._store.add("members", len(world.members))
         self._store.set("coming", "{}")
         self._store.set("world", world.text())
@@ -120,7 +117,7 @@ class Worlds:
             time.sleep(_LOOK_S)
 
     def terms(self) -> dict[str, int]:
-        """ranks: how many there are at most; min_ranks: how many members a world needs to train."""
+        """ranks: of the first world; min_ranks: how many members a world needs to train."""
         return json.loads(self._store.get("terms"))
 
     def current(self) -> World:
@@ -148,7 +145,7 @@ class Worlds:
         while True:
             old = self._store.get("coming").decode()
             new = json.dumps({key: n for key, n in (json.loads(old) | {str(host): coming}).items() if n})
-            if self._store.compare_set("coming", old, new).decode() == new:
+            if new == old or self._store.compare_set("coming", old, new).decode() == new:
                 return
 
     def coming(self) -> int:

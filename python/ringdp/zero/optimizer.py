@@ -469,10 +469,10 @@ class ZeroOptimizer(Optimizer):
         if self._next is not None:
             groups.copy_settings(self.param_groups, self._next.shard.optimizer.param_groups)
 
-    def _exchanged(self, group: dist.ProcessGroup, has_state: bool) -> list[Place]:
+    def _exchanged(self, group: dist.ProcessGroup, has_state: bool, keep_next: int) -> list[Place]:
         own = self._place if has_state else Place(-1, 0, 1)
         ready = self._prepared.number if self._prepared is not None else -1
-        return exchanged(replace(own, prepared=ready), group)
+        return exchanged(replace(own, prepared=ready, wants_next=keep_next), group)
 
     def _check_can_regroup(self, group: dist.ProcessGroup) -> None:
         """RuntimeError names what has to come before. NotImplementedError with overlap_with_ddp."""
@@ -488,13 +488,13 @@ class ZeroOptimizer(Optimizer):
 
     def _change(self, group: dist.ProcessGroup, has_state: bool, keep_next: int) -> None:
         """What regroup() does once nothing is in its way."""
-        places = self._exchanged(group, has_state)
+        places = self._exchanged(group, has_state, keep_next)
         newest = max(place.changes for place in places)
         if any(place.changes < newest == place.prepared for place in places):  # one has failed when some had changed
             if self._place.changes < newest and self._prepared is not None and self._prepared.number == newest:
                 self._take_prepared()
                 has_state = True
-            places = self._exchanged(group, has_state)
+            places = self._exchanged(group, has_state, keep_next)
         self._prepared = None  # no rank needs it any more
         senders, ranks = senders_of(places), next(place.ranks for place in places if place.changes == newest)
         flats = [*self._flats, *self._frozen()]

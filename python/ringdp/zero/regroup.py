@@ -246,7 +246,7 @@ class Place:
     """Of a rank, before a change: how many it has made, -1 without a state; its rank of how many in the latest one.
 
     keeps_next: it has the shard of the rank so many places after it, too; 0: of none. prepared: the change that it
-    could make now; -1: none.
+    could make now; -1: none. wants_next: keep_next of the next change.
     """
 
     changes: int
@@ -254,6 +254,7 @@ class Place:
     ranks: int
     keeps_next: int = 0
     prepared: int = -1
+    wants_next: int = 0
 
 
 def check_regroups(kind: type[Optimizer], flats: Sequence[FlatParameters], in_flight: InFlightGathers) -> None:
@@ -283,10 +284,12 @@ def gathered(numbers: Sequence[int], group: dist.ProcessGroup) -> list[list[int]
 
 
 def exchanged(own: Place, group: dist.ProcessGroup) -> list[Place]:
-    """By rank. Collective. RuntimeError where no rank has a state."""
+    """By rank. Collective. RuntimeError where no rank has a state, ValueError where keep_next differs."""
     places = [Place(*of_rank) for of_rank in gathered(astuple(own), group)]
     if all(place.changes < 0 for place in places):
         raise RuntimeError("ZeroOptimizer.regroup: has_state=False on all ranks: one of them must have a state")
+    if len(wanted := sorted({place.wants_next for place in places})) > 1:
+        raise ValueError(f"ZeroOptimizer.regroup: keep_next={wanted[0]} on one rank and {wanted[-1]} on another")
     return places
 
 

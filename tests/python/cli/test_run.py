@@ -78,11 +78,10 @@ def test_the_argument_outranks_the_environment_and_says_so(launched, monkeypatch
         (["--as", "gloo", "a.py"], {"RINGDP_AUTOLOAD": "0"}, "RINGDP_AS=gloo needs ringdp at `import torch`"),
         (["--min-ranks", "0", "a.py"], {}, "argument --min-ranks: invalid value '0'"),
         (["--min-ranks", "2", "a.py"], {}, "--min-ranks 2 with --nproc-per-node 1, which are fewer"),
-        (
-            ["--min-ranks", "5", "--nnodes", "1:4", "a"],
-            {},
-            "--min-ranks 5 with --nproc-per-node 1 on 4 hosts, which are",
-        ),
+        (["--min-ranks", "3", "--nnodes", "2:4", "a"], {}, "--min-ranks 3 with --nproc-per-node 1 on 2 hosts, which"),
+        (["--min-ranks", "1", "--nnodes", "2", "--master-port", "0", "a"], {}, "port 0 for the store of several hosts"),
+        (["--min-ranks", "1", "--nnodes", "2", "--rdzv-conf", "is_host=0", "a"], {}, "--rdzv-conf is_host: only join"),
+        (["--min-ranks", "1", "--nnodes", "2", "--rdzv-conf", "join_timeout=x", "a"], {}, "join_timeout=x: invalid"),
         (["--min-ranks", "1", "--nnodes", "3:2", "a"], {}, "--nnodes 3:2, must be N or LEAST:MOST"),
         (["--min-ranks", "1", "--nnodes", "1:2:3", "a"], {}, "--nnodes 1:2:3, must be N or LEAST:MOST"),
         (["--min-ranks", "1", "--nnodes", "2", "--standalone", "a"], {}, "--standalone with --nnodes 2"),
@@ -153,33 +152,22 @@ def test_ranks_that_may_die_are_started_by_a_supervisor(launched, option, python
     assert (arguments.nproc_per_node, arguments.max_restarts) == ("1", 0)
 
 
+C10D = "--nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint a --rdzv-id x --host-timeout 2"
+STATIC = "--nnodes 2 --node-rank 1 --master-addr a --master-port 7"
+DEFAULTS = "--nnodes 2 --node-rank 0 --master-addr [::1] --rdzv-conf join_timeout=9"
+
+
 @pytest.mark.parametrize(
     ("given", "options"),
     [
-        (
-            [
-                "--nnodes",
-                "2:4",
-                "--rdzv-backend",
-                "c10d",
-                "--rdzv-endpoint",
-                "a",
-                "--rdzv-id",
-                "x",
-                "--host-timeout",
-                "2",
-            ],
-            ["--hosts", "2", "4", "--endpoint", "a:29400", "--id", "x", "--host-timeout", "2.0"],
-        ),
-        (
-            ["--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "--master-port", "7"],
-            ["--hosts", "2", "2", "--endpoint", "a:7", "--id", "none", "--node-rank", "1"],
-        ),
+        (C10D, "--hosts 2 4 --endpoint a:29400 --id x --host-timeout 2.0"),
+        (STATIC, "--hosts 2 2 --endpoint a:7 --id none --node-rank 1"),
+        (DEFAULTS, "--hosts 2 2 --endpoint ::1:29500 --id none --node-rank 0 --join-timeout 9.0"),
     ],
 )
 def test_on_several_hosts_supervisors_meet_and_torchrun_knows_of_one(launched, given, options):
-    arguments, _ = launched("--min-ranks", "3", "--nproc-per-node", "2", *given, "train")
-    assert arguments.training_script_args == [*options, "2", "3", "0", sys.executable, "-u", "train"]
+    arguments, _ = launched("--min-ranks", "3", "--nproc-per-node", "2", *given.split(), "train")
+    assert arguments.training_script_args == [*options.split(), "2", "3", "0", sys.executable, "-u", "train"]
     assert (arguments.nnodes, arguments.standalone, arguments.nproc_per_node) == ("1:1", True, "1")
     parsed = supervisor.parser().parse_args(arguments.training_script_args)
     assert (parsed.ranks, parsed.min_ranks, parsed.replacements) == (2, 3, 0)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ringdp.elastic import hosts as module
 from ringdp.elastic.hosts import LEFT, Endpoint, HostIsLost, Hosts
 
-TIMEOUT_S, LIMIT_S = 0.5, 20.0
+TIMEOUT_S, LIMIT_S = 1.0, 20.0
 
 
 @pytest.fixture
@@ -21,16 +21,25 @@ def store():
 
 
 @pytest.fixture
-def come(store):
+def come(store, monkeypatch):
     """come(number): another host of the job, with a connection of its own; the first serves the store."""
     came = []
+    monkeypatch.setattr(Hosts, "_watch_store", lambda hosts: None)  # it would end this process
 
-    def make(number=None, ranks=2, timeout_s=TIMEOUT_S):
+    def make(number=None, ranks=2, told=""):
         own = dist.TCPStore("127.0.0.1", store.port, is_master=False, timeout=timedelta(seconds=20))
-        came.append(Hosts(own, serves=not came, ranks=ranks, timeout_s=timeout_s, number=number))
+        given = {"serves": not came, "ranks": ranks, "timeout_s": TIMEOUT_S, "number": number, "told": told}
+        came.append(Hosts(own, **given))
         return came[-1]
 
     return make
+
+
+def count(*hosts):
+    """All of these do, at once."""
+    for host in hosts:
+        host._counted = 0.0
+        host.attend()
 
 
 def looks(host, until):
@@ -52,32 +61,52 @@ def test_hosts_are_numbered_as_they_come_or_as_they_say(come):
     assert come().number == 6
 
 
-def test_the_first_hosts_are_waited_for(come):
+def test_the_first_hosts_that_live_are_waited_for(come):
     said = []
     first = come(ranks=1)
+    come(ranks=7).leave()
     with ThreadPoolExecutor(1) as pool:
-        ranks_of = pool.submit(first.gather, 3, LIMIT_S, said.append)
+        ranks_of = pool.submit(first.gather, 3, 3, LIMIT_S, said.append)
         time.sleep(0.1)
         assert not ranks_of.done()
         come(ranks=4), come(ranks=2)
-        assert ranks_of.result() == {0: 1, 1: 4, 2: 2}
+        assert ranks_of.result() == {0: 1, 2: 4, 3: 2}
     assert said == []
+    come()
+    assert first.gather(2, 3, LIMIT_S, said.append) == {0: 1, 2: 4, 3: 2}  # no more than may be
 
 
 def test_hosts_that_do_not_come_are_counted(come, monkeypatch):
     monkeypatch.setattr(module, "_SAY_AFTER_S", 0.0)
     said = []
     with pytest.raises(HostIsLost, match=r"^1 of 2 hosts came within 0.3 s$"):
-        come().gather(2, 0.3, said.append)
+        come().gather(2, 2, 0.3, said.append)
     assert said == ["1 of 2 hosts came so far, the others are waited for, 0.3 s in all"]
 
 
 def test_what_hosts_were_told_must_be_alike(come):
-    first, second = come(), come()
-    first.agree("x")
-    second.agree("x")
-    with pytest.raises(ValueError, match="this host was told y, and the one that serves the store x: make them alike"):
-        second.agree("y")
+    first = come(told="x")
+    come(told="x")
+    with pytest.raises(ValueError, match="this host was told y, and that with the store x: make them alike"):
+        come(told="y")
+    assert first.gather(2, 3, LIMIT_S, print) == {0: 2, 1: 2}  # it has not come
+
+
+def test_a_host_too_many_is_refused_unless_another_goes(come):
+    first, second, third = come(), come(), come()
+    third.find_room(3)
+    first.training_begins()
+    with ThreadPoolExecutor(1) as pool:
+        finds = pool.submit(third.find_room, 2)
+        until = time.monotonic() + 2 * TIMEOUT_S
+        while not finds.done() and time.monotonic() < until + LIMIT_S:
+            count(first, second)
+            time.sleep(0.02)
+        with pytest.raises(HostIsLost, match="2 hosts there, and --nnodes allows 2"):
+            finds.result()
+        finds = pool.submit(third.find_room, 2)
+        second.leave()  # its launcher starts it again, say
+        finds.result(LIMIT_S)
 
 
 def test_a_silent_host_is_lost_for_all_and_for_itself(come):
@@ -88,8 +117,10 @@ def test_a_silent_host_is_lost_for_all_and_for_itself(come):
         of_each = [*pool.map(lambda host: looks(host, lambda found: found), hosts[:2])]
     assert of_each[0] == of_each[1]
     ((number, why),) = of_each[0]
-    assert number == 2 and why.startswith("nothing was heard of host 2 (") and why.endswith(") for 0.5 s")
-    assert hosts[0].living() == [0, 1]
+    assert number == 2 and why.startswith("nothing was heard of host 2 (") and why.endswith(") for 1 s")
+    assert hosts[0].gone() == [2]
+    late = come()
+    assert late.gone() == [2] and looks(late, lambda found: late.look() is not None) == []
     with pytest.raises(HostIsLost, match="the others have gone on without this host: nothing was heard of host 2"):
         looks(hosts[2], lambda found: False)
 
@@ -107,7 +138,7 @@ def test_a_host_that_was_stopped_itself_does_not_take_others_for_lost(come):
     for _ in range(3):
         time.sleep(2 * TIMEOUT_S)  # nothing was looked at
         assert not first.look()
-        second.beat()
+        count(second)
 
 
 def test_a_host_that_ends_by_itself_is_not_lost_and_waited_for(come):
@@ -116,18 +147,42 @@ def test_a_host_that_ends_by_itself_is_not_lost_and_waited_for(come):
         leaves = pool.submit(first.leave)
         until = time.monotonic() + 2 * TIMEOUT_S
         while time.monotonic() < until:
-            second.beat()
+            count(second)
             time.sleep(0.01)
         assert not leaves.done()
         assert looks(second, lambda found: found) == [(0, LEFT)]
         second.leave()
-        leaves.result(LIMIT_S)
+        assert leaves.result(LIMIT_S) == []
 
 
-def test_a_host_that_never_leaves_does_not_hold_the_one_with_the_store(come):
+def test_hosts_that_are_lost_while_the_one_with_the_store_waits_are_told(come):
     first, _ = come(), come()
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(first.leave).result(LIMIT_S)
+        ((number, why),) = pool.submit(first.leave).result(LIMIT_S)
+    assert number == 1 and why.startswith("nothing was heard of host 1 (")
+
+
+def test_the_one_with_the_store_that_was_taken_for_lost_does_not_wait_for_ever(come):
+    first, second = come(), come()
+    second._store.set("state/0", "nothing was heard of host 0")
+    with ThreadPoolExecutor(1) as pool:
+        failed = pool.submit(first.leave).result(LIMIT_S)
+    assert failed == [(0, "the others have gone on without this host: nothing was heard of host 0")]
+
+
+def test_the_user_s_second_signal_ends_the_wait(come, monkeypatch):
+    monkeypatch.setattr(module, "_STOPPED_S", 0.1)
+    first, second = come(), come()
+    stopped = []
+    with ThreadPoolExecutor(1) as pool:
+        leaves = pool.submit(first.leave, lambda: bool(stopped))
+        until = time.monotonic() + TIMEOUT_S
+        while not leaves.done():
+            count(second)
+            if time.monotonic() > until:
+                stopped.append(1)
+            time.sleep(0.01)
+        assert stopped and leaves.result() == []
 
 
 def test_the_end_of_the_job_is_heard_on_all_hosts(come):
@@ -136,19 +191,6 @@ def test_the_end_of_the_job_is_heard_on_all_hosts(come):
     for host in (second, third):
         with pytest.raises(HostIsLost, match=r"^host 0 \(\S+\): too few$"):
             looks(host, lambda found: False)
-
-
-def test_without_the_host_that_serves_the_store_nobody_takes_part(come):
-    first, second = come(), come()
-    second.give_up("not I")
-    first.beat()
-    third = come()
-    with ThreadPoolExecutor(1) as pool:
-        gives_up = pool.submit(first.give_up, "no hosts")
-        with pytest.raises(HostIsLost, match="no hosts"):
-            looks(third, lambda found: False)
-        third.leave()
-        gives_up.result(LIMIT_S)
 
 
 def test_where_the_store_is():
@@ -167,13 +209,15 @@ def test_the_second_supervisor_of_a_host_does_not_serve(store):
 
 WATCHED = """
 import time
-from types import SimpleNamespace
-from ringdp.elastic.hosts import Watchdog
-dog = Watchdog(SimpleNamespace(timeout_s=0.3, period_s=0.05), lambda: print("ended", flush=True), "host:1")
-dog.start()
-until = time.monotonic() + 1
+from ringdp.elastic.hosts import Hosts
+hosts = Hosts.__new__(Hosts)
+hosts.timeout_s, hosts.period_s, hosts._waited_s, hosts._counted = 1.0, 0.1, 0.0, float("inf")
+hosts.end = lambda: print("ended", flush=True)
+import threading
+threading.Thread(target=hosts._watch_store, daemon=True).start()
+until = time.monotonic() + 3
 while time.monotonic() < until:
-    dog.alive()
+    hosts.attend()
     time.sleep(0.01)
 print("alive", flush=True)
 time.sleep(30)
@@ -184,4 +228,7 @@ def test_a_supervisor_that_waits_for_the_store_ends_its_host(run_warm):
     done = run_warm(WATCHED)
     assert done.returncode == 1
     assert done.stdout.split() == ["alive", "ended"]
-    assert "the store at host:1 has not answered for 0.3 s, so this host is cut off from the others" in done.stderr
+    assert "the store has not answered for 1 s, so this host is cut off from the others" in done.stderr
+    ends = WATCHED.replace("time.sleep(30)", "hosts.close(); hosts.timeout_s = 0; time.sleep(1)")
+    done = run_warm(ends)
+    assert (done.returncode, done.stdout.split()) == (0, ["alive"])

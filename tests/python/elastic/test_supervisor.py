@@ -45,7 +45,7 @@ class Job:
         given = (ranks, min_ranks, replacements, command, self._worlds(), "127.0.0.1:1")
         self.hosts = None
         if hosts:
-            self.hosts = Hosts(self._store(), serves=first is None, ranks=ranks, timeout_s=HOST_TIMEOUT_S, number=None)
+            self.hosts = Hosts(self._store(), serves=first is None, ranks=ranks, timeout_s=HOST_TIMEOUT_S)
         self.supervisor = Supervisor(*given, self.hosts)
         self.status = None
         self._thread = threading.Thread(target=self._run)
@@ -111,6 +111,7 @@ def wait_for(condition):
 def job(tmp_path, monkeypatch):
     """job(ranks, min_ranks, replacements)."""
     monkeypatch.setattr("ringdp.elastic.supervisor.signal.signal", lambda number, handler: None)  # of the main thread
+    monkeypatch.setattr(Hosts, "_watch_store", lambda hosts: None)  # it would end this process
     jobs = []
 
     def make(*arguments, **of_hosts):
@@ -120,6 +121,7 @@ def job(tmp_path, monkeypatch):
     yield make
     for made in jobs:
         made.supervisor._stop(signal.SIGTERM, None)
+    for made in jobs:
         made.ends()
 
 
@@ -276,15 +278,16 @@ def test_a_member_that_has_given_up_is_not_waited_for(job):
     assert made.ends() == 0
 
 
-def two_hosts(job, min_ranks=1, replacements=0):
+def two_hosts(job, min_ranks=1, replacements=0, trains=True):
     """Two ranks on each, which train."""
     first = job(2, min_ranks, replacements, hosts=2)
     second = job(2, min_ranks, replacements, hosts=2, first=first)
-    first.worlds.begin(range(4), min_ranks, [0, 0, 1, 1], most_ranks=6)
+    first.worlds.begin(range(4), min_ranks, [0, 0, 1, 1])
     first.start(), second.start()
     for member in range(4):
         first.told(member)
-    first.worlds.begin_training(30.0)
+    if trains:
+        first.worlds.begin_training(30.0)
     return first, second
 
 
@@ -332,7 +335,7 @@ def test_a_host_that_comes_later_joins(job):
 
 def silence(monkeypatch, host):
     """As if it were cut off, and did not notice."""
-    monkeypatch.setattr(host.hosts, "beat", lambda: None)
+    monkeypatch.setattr(host.hosts, "attend", lambda: None)
     monkeypatch.setattr(host.hosts, "look", lambda: None)
 
 
@@ -366,3 +369,65 @@ def test_a_host_whose_ranks_are_all_lost_ends_and_the_others_go_on(job, capfd):
     first.end(0), first.end(1)
     assert first.ends() == 0
     assert "no rank is left on host 1, which ends; the others go on" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_the_host_that_serves_the_store_takes_the_job_with_it(job, capfd, trains):
+    first, second = two_hosts(job, trains=trains)
+    first.supervisor._stop(signal.SIGINT, None)
+    assert (first.ends(), second.ends()) == (128 + signal.SIGINT, 1)
+    assert "host 0 (" in (said := capfd.readouterr().err) and "was stopped by SIGINT, and the job ends with it" in said
+
+
+def test_a_host_that_is_stopped_before_the_training_ends_the_job(job, capfd):
+    first, second = two_hosts(job, trains=False)
+    second.supervisor._stop(signal.SIGTERM, None)
+    assert (first.ends(), second.ends()) == (1, 128 + signal.SIGTERM)
+    assert "host 1 (" in (said := capfd.readouterr().err) and "was stopped by SIGTERM, and the job ends with it" in said
+
+
+def test_a_lost_host_that_writes_once_more_is_taken_out_again(job, monkeypatch):
+    first, second = two_hosts(job)
+    silence(monkeypatch, second)
+    epoch = first.becomes(0, 1)
+    first.worlds.publish([2, 3], host=1)
+    first.worlds.expect(2, host=1)
+    assert first.becomes(0, 1) > epoch
+    wait_for(lambda: first.worlds.coming() == 0)
+    monkeypatch.undo()
+    monkeypatch.setattr("ringdp.elastic.supervisor.signal.signal", lambda number, handler: None)
+    assert second.ends() == 1
+    first.end(0), first.end(1)
+    assert first.ends() == 0
+
+
+def test_a_failure_after_the_training_is_told_by_all_hosts(job, capfd):
+    """Also by the one that has ended and waits for the others."""
+    first, second = two_hosts(job)
+    first.worlds.follow(first.worlds.current(), closed=True)
+    first.end(0), first.end(1)
+    wait_for(lambda: not first.supervisor._processes)
+    first.end(2), first.end(3, status=4)
+    assert (first.ends(), second.ends()) == (1, 1)
+    assert capfd.readouterr().err.count("member 3 failed after the training: the job ends") == 2
+
+
+def test_a_host_that_was_lost_in_the_training_costs_no_status_after_it(job, monkeypatch):
+    first, second = two_hosts(job)
+    silence(monkeypatch, second)
+    monkeypatch.setattr(first.hosts, "look", lambda: None)  # another host has taken it out of the world
+    first.worlds.publish([], host=1)
+    first.worlds.follow(first.worlds.current(), closed=True)
+    first.hosts._store.set("state/1", "nothing was heard of host 1")
+    monkeypatch.undo()
+    time.sleep(HOST_TIMEOUT_S)
+    first.end(0), first.end(1)
+    assert (first.ends(), second.ends()) == (0, 1)
+
+
+def test_last_ranks_of_two_hosts_that_fail_by_an_error_of_the_program_end_the_job(job, capfd):
+    first, second = two_hosts(job, replacements=4)
+    for member in range(4):
+        first.end(member, status=5)
+    assert (first.ends(), second.ends()) == (1, 1)
+    assert "failed as the last of the training, by an error of the program" in capfd.readouterr().err

@@ -159,6 +159,15 @@ def test_copies_are_counted():
 
 
 @on_ranks(2, True)
+def test_a_copy_is_of_one_other_rank():
+    _, optimizer = wrapped()
+    world = dist.group.WORLD
+    regroup = lambda keep_next: optimizer.regroup(world, keep_next=keep_next)  # noqa: E731
+    assert "keep_next=2 in a group of 2, must be from 0 to 1" in error_of(regroup, 2, kind=ValueError)
+    return "keep_next=0 on one rank and 1 on another" in error_of(regroup, world.rank(), kind=ValueError)
+
+
+@on_ranks(2, True)
 def test_what_would_not_reach_the_copy_is_refused():
     ddp, optimizer = wrapped(stage=2)
     world = dist.group.WORLD
