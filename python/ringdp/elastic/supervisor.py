@@ -96,6 +96,8 @@ class Supervisor:
         try:
             self._start_all()
             self._watch()
+            if self._hosts is not None:
+                self._tell_others(self._hosts)  # before ranks take their time to end
         finally:
             self._end_all()
 
@@ -104,7 +106,6 @@ class Supervisor:
         try:
             try:
                 self._run()
-                self._tell_others(hosts)
             except HostIsLost as lost:
                 self._say_why(str(lost))
             for host, why in hosts.leave(lambda: self._stopped_by is not None):
