@@ -84,18 +84,19 @@ def undisturbed(steps: int, dtype: str) -> str:
     return hash_of(model, optimizer)
 
 
-def on_rank(options: argparse.Namespace) -> None:
-    """The program of a member."""
+def wrapped(dtype: str, stage: int) -> tuple[ringdp.DistributedDataParallel, torch.optim.Optimizer]:
+    """On a rank, whose default group it makes."""
     torch.set_num_threads(1)
     dist.init_process_group("ringdp")
-    ddp = ringdp.DistributedDataParallel(
-        network(getattr(torch, options.dtype)), micro_batches=MICRO_BATCHES, zero_stage=options.stage
-    )
-    optimizer = (
-        ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1e-3)
-        if options.stage
-        else torch.optim.AdamW(ddp.parameters(), lr=1e-3)
-    )
+    ddp = ringdp.DistributedDataParallel(network(getattr(torch, dtype)), micro_batches=MICRO_BATCHES, zero_stage=stage)
+    if stage:
+        return ddp, ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1e-3)
+    return ddp, torch.optim.AdamW(ddp.parameters(), lr=1e-3)
+
+
+def on_rank(options: argparse.Namespace) -> None:
+    """The program of a member."""
+    ddp, optimizer = wrapped(options.dtype, options.stage)
     member, _, place = os.environ["RINGDP_MEMBER"].partition("@")
     host, _, port = place.rpartition(":")
     store = dist.TCPStore(host, int(port), is_master=False, timeout=_TIMEOUT)

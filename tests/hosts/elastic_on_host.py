@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "faults"))
 
 import churn
 import ringdp
-import torch
 import torch.distributed as dist
 
 SAVE_EVERY = 10
@@ -25,13 +24,7 @@ SAVE_EVERY = 10
 
 def main(folder: Path, name: str, stage: int, steps: int, leaf_ms: float) -> None:
     """Trains churn's network."""
-    torch.set_num_threads(1)
-    dist.init_process_group("ringdp")
-    ddp = ringdp.DistributedDataParallel(
-        churn.network(torch.float32), micro_batches=churn.MICRO_BATCHES, zero_stage=stage
-    )
-    kind = (ringdp.ZeroOptimizer, torch.optim.AdamW) if stage else (torch.optim.AdamW,)
-    optimizer = kind[0](ddp.parameters(), *kind[1:], lr=1e-3)
+    ddp, optimizer = churn.wrapped("float32", stage)
     own = f"{name}-{os.getpid()}"
     said = (folder / f"steps-{own}").open("w")
 

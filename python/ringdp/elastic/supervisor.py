@@ -236,22 +236,21 @@ class Supervisor:
         lost = self._hosts.look()
         if lost is None:
             return
-        if self._worlds.is_training():
+        is_training, world = self._worlds.is_training(), self._worlds.current()
+        if is_training:
             self._hosts.training_begins()
-        world = self._worlds.current()
         for host, why in lost:
             if why != LEFT:
                 self.say(why)
-            if world.on_host(host) and (world.is_closed or not self._worlds.is_training()):
+            if world.on_host(host) and (world.is_closed or not is_training):
                 when = "after" if world.is_closed else "before"
                 if why != LEFT or not world.is_closed:
                     self._say_why(f"host {host} was lost {when} the training: the job ends")
         if not self._why and not world.is_closed:
-            self._forget(self._hosts.gone())
+            self._forget(self._hosts.gone(), world)
 
-    def _forget(self, hosts: Sequence[int]) -> None:
+    def _forget(self, hosts: Sequence[int], world: World) -> None:
         """The world goes on without these; again and again, as a host may write before it learns that it is gone."""
-        world = self._worlds.current()
         for host in hosts:
             self._worlds.expect(0, host)
             if world.on_host(host):
