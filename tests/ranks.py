@@ -17,6 +17,7 @@ ranks of one are to do is a test by itself:
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import inspect
 import multiprocessing
@@ -39,6 +40,7 @@ import torch
 import torch.distributed as dist
 
 LIMIT_S = 60.0
+WRITE_STACK = signal.SIGUSR2  # a rank writes the Python stacks of its threads to stderr, whatever it waits for
 # Between the end of its pipe and the killing of a rank; one that is measured has to write what it has run.
 GRACE_S = 60.0 if "COVERAGE_PROCESS_START" in os.environ else 0.05
 spawner = multiprocessing.get_context("forkserver")
@@ -142,9 +144,17 @@ class World:
         outcomes = []
         for rank in range(self.size) if ranks is None else ranks:
             if not self._pipes[rank].poll(max(0.0, deadline - time.monotonic())):
-                raise TimeoutError(f"rank {rank} is not done after {within} s; {self.stderr(rank)[-2000:]}")
+                raise TimeoutError(f"rank {rank} is not done after {within} s; {self._where_ranks_are()}")
             outcomes.append(self._outcome_of(rank))
         return outcomes
+
+    def _where_ranks_are(self) -> str:
+        """What each rank has written to stderr; those that are still busy write their Python stacks first."""
+        for rank, process in enumerate(self._processes):
+            if not self.has_answered(rank) and process.is_alive():
+                self.signal(rank, WRITE_STACK)
+        time.sleep(0.2)
+        return "".join(f"\nrank {rank}: {self.stderr(rank)[-3000:]}" for rank in range(self.size))
 
     def _outcome_of(self, rank: int) -> Outcome:
         try:
@@ -267,6 +277,7 @@ def _serve(pipe: Connection, rank: int, size: int, port: int, variables: dict[st
     """A rank's life: calls come by the pipe until it closes."""
     with open(stderr, "wb", buffering=0) as file:
         os.dup2(file.fileno(), 2)
+    faulthandler.register(WRITE_STACK, file=2)
     for name in [n for n in os.environ if n.startswith("RINGDP_")]:
         del os.environ[name]
     os.environ.update(variables)

@@ -1,6 +1,8 @@
-"""on_ranks(): a test fails where one rank returns something else, raises, or does not raise what it must."""
+"""on_ranks(): a test fails where one rank returns something else, raises, does not raise what it must, or is stuck."""
 
 from __future__ import annotations
+
+import time
 
 import pytest
 from ranks import HERE, on_ranks
@@ -24,6 +26,16 @@ def rank_0_is_odd(value: int) -> int:
 def test_one_rank_is_enough_to_fail(world_of, value, must, told):
     with pytest.raises(AssertionError, match=f"(?s){told}"):
         on_ranks(2, **must)(rank_0_is_odd)(world_of, value=value)
+
+
+def sleep_on_rank_1() -> None:
+    if HERE.rank == 1:
+        time.sleep(3600)
+
+
+def test_a_rank_that_is_stuck_says_where(run_on_fresh_ranks):
+    with pytest.raises(TimeoutError, match=r"(?s)rank 1 is not done after 2 s; .*rank 1: .* in sleep_on_rank_1"):
+        run_on_fresh_ranks(2).attempt(sleep_on_rank_1, within=2)
 
 
 @pytest.mark.parametrize("value", [2, 3])

@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "backend/gil.h"
+
 namespace ringdp::bindings {
 
 void bind_gpu(pybind11::module_& m);
@@ -31,5 +33,15 @@ std::function<Result(Arguments...)> without_gil(pybind11::function call) {
     if constexpr (!std::is_void_v<Result>) return result.template cast<Result>();
   };
 }
+
+// Of a holder: deletes without the GIL. What keeps a process group may be the last to do so, and gloo's waits for its
+// threads, which need the GIL to free the Python objects of a collective.
+struct DeleteWithoutGil {
+  template <class T>
+  void operator()(T* held) const {
+    const backend::ReleaseGil release;
+    delete held;
+  }
+};
 
 }  // namespace ringdp::bindings

@@ -89,9 +89,9 @@ void bind_reducer(py::module_& m) {
   m.def("odd_ranks", &reducer::odd_ranks, py::arg("by_rank"));
 
   py::class_<Reduction>(m, "Reduction").def("finish", &Reduction::finish, no_gil);
-  py::class_<Mean>(m, "Mean")
+  py::class_<Mean, std::unique_ptr<Mean, DeleteWithoutGil>>(m, "Mean")
       .def(py::init([](const Reducer::GroupPtr& group, const at::Device& device, bool rank_order) {
-             return reducer::make_mean(group, device, rank_order);
+             return reducer::make_mean(group, device, rank_order).release();
            }),
            py::arg("group"), py::arg("device"), py::arg("rank_order") = true)
       .def(
@@ -118,7 +118,12 @@ void bind_reducer(py::module_& m) {
       .def_readwrite("made_locally", &Options::made_locally)
       .def_readwrite("layout", &Options::layout);
   py::class_<Reducer, std::shared_ptr<Reducer>>(m, "Reducer")
-      .def(py::init<std::vector<at::Tensor>, std::vector<std::string>, std::vector<bool>, Reducer::GroupPtr, Options>(),
+      .def(py::init([](std::vector<at::Tensor> parameters, std::vector<std::string> names, std::vector<bool> sparse,
+                       Reducer::GroupPtr group, Options options) {
+             return std::shared_ptr<Reducer>(new Reducer(std::move(parameters), std::move(names), std::move(sparse),
+                                                         std::move(group), std::move(options)),
+                                             DeleteWithoutGil());
+           }),
            py::arg("parameters"), py::arg("names"), py::arg("sparse"), py::arg("group"), py::arg("options"), no_gil)
       .def("register_comm_hook",
            [](Reducer& self, py::object state, py::object hook) {

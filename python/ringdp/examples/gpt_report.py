@@ -9,6 +9,7 @@ lane is its backward time minus that of the lane without communication.
 from __future__ import annotations
 
 import copy
+import gc
 import importlib.util
 import time
 from collections.abc import Iterator
@@ -257,9 +258,8 @@ def compare(model: GPT, micro_batches: Iterator[Tensor], rounds: int, ddp: str, 
     alone = lanes["alone"].median_phases()[1]
     gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     traffic = meter.total(rounds * STEPS_PER_ROUND, gradient_bytes, in_place=ddp == "ringdp", zero_stage=zero_stage)
-    dist.destroy_process_group(gloo)
     stock = lanes.get("stock")
-    return Comparison(
+    comparison = Comparison(
         ours=ours.split(alone),
         gloo=lanes["gloo"].split(alone),
         ratio=_ratio(lanes["gloo"], ours),
@@ -267,6 +267,12 @@ def compare(model: GPT, micro_batches: Iterator[Tensor], rounds: int, ddp: str, 
         stock=stock.split(alone) if stock else None,
         stock_ratio=_ratio(stock, ours) if stock else None,
     )
+    # Before the group: torch's wrapper, where it is the last that keeps a group of gloo's, holds the GIL while it waits
+    # for a thread that may need it.
+    del lanes, ours, stock
+    gc.collect()
+    dist.destroy_process_group(gloo)
+    return comparison
 
 
 def _ratio(theirs: _Lane, ours: _Lane) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import time
 
 import pytest
 import torch
@@ -157,6 +158,18 @@ def test_a_dropped_wrapper_leaves_nothing_on_the_parameters() -> tuple[float, in
         return model.weight.grad.item(), backend.counters()["collectives"] - before
     finally:
         gc.enable()
+
+
+@on_ranks(2)
+def test_a_dropped_wrapper_is_the_last_that_keeps_its_group() -> None:
+    """The end of a gloo group waits for its threads, which need the GIL to free the tensor of a collective."""
+    group = dist.new_group(backend="gloo")
+    ddp = DistributedDataParallel(nn.Linear(2, 2), process_group=group)
+    time.sleep(0.5 * HERE.rank)
+    dist.all_reduce(torch.ones(4), group=group, async_op=True)
+    dist.destroy_process_group(group)
+    del group, ddp
+    gc.collect()
 
 
 @on_ranks(2)
