@@ -1,10 +1,10 @@
 #include "device/runtime/peer_info.h"
 
-#include <unistd.h>
-
 #include <cstring>
 
+#include "base/of_this_process.h"
 #include "device/kernel/work.h"
+#include "transport/hello.h"
 
 namespace ringdp::gpu {
 namespace {
@@ -13,10 +13,20 @@ namespace {
 constexpr uint32_t kBuild =
     RD_GPU_ABI << 24 ^ static_cast<uint32_t>(sizeof(PeerInfo) << 12) ^ sizeof(Work) ^ sizeof(Flags);
 
+struct ProcessKey {
+  ProcessKey() { transport::fill_random(&value, sizeof value); }
+  uint64_t value = 0;
+};
+
+uint64_t key_of_this_process() {
+  static auto& key = *new OfThisProcess<ProcessKey>;
+  return key.get().value;
+}
+
 PeerInfo blank() {
   PeerInfo info;
   info.build = kBuild;
-  info.pid = static_cast<uint64_t>(::getpid());
+  info.process = key_of_this_process();
   return info;
 }
 

@@ -62,7 +62,7 @@ struct PeerInfo {
   uint32_t build = 0;  // of this struct and all shared layouts; must be equal on all ranks
   int32_t usable = 0;  // 0: this rank shares nothing, see why_not
   int32_t multiprocessors = 0, waits_on_streams = 0;
-  uint64_t pid = 0;
+  uint64_t process = 0;  // random, drawn once per process: pids may be equal in two PID namespaces
   unsigned char uuid[16] = {};
   rd_gpu_handle memory = {};  // the arena, or one symmetric buffer
   int64_t bytes = 0;          // requested for the symmetric buffer

@@ -26,7 +26,7 @@ Sharing sharing_of(const std::vector<PeerInfo>& infos) {
     for (size_t b = 0; b < infos.size(); ++b) {
       if (!same_device(infos[a], infos[b])) continue;
       ++ranks;
-      const bool apart = infos[a].pid != infos[b].pid;
+      const bool apart = infos[a].process != infos[b].process;
       if (a < b && (apart || found.most == 1) && !found.processes) {
         found.first = static_cast<int>(a);
         found.other = static_cast<int>(b);

@@ -2,6 +2,8 @@
 #include "device/runtime/peer_info.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -20,7 +22,7 @@ TEST(GpuPeerInfo, ADeviceIsDescribed) {
   EXPECT_EQ(info.usable, 1);
   EXPECT_EQ(info.uuid[0], 3);
   EXPECT_EQ(info.multiprocessors, 16);
-  EXPECT_EQ(info.pid, static_cast<uint64_t>(getpid()));
+  EXPECT_EQ(info.process, peer_info_of(functions, 1).process) << "the same for all threads of a process";
 }
 
 TEST(GpuPeerInfo, WhatTheLibrarySaysIsTheReason) {
@@ -93,11 +95,11 @@ TEST(MappingReport, SocketsAreOfThoseWhoseMemoryNeedsThem) {
 
 // Which executor serves which ranks, and who must reach whom.
 
-PeerInfo rank_on(int device, uint64_t pid, int multiprocessors = 132, int waits = 1) {
+PeerInfo rank_on(int device, uint64_t process, int multiprocessors = 132, int waits = 1) {
   PeerInfo info = peer_info_without("");
   info.usable = 1;
   info.uuid[3] = static_cast<unsigned char>(device);
-  info.pid = pid;
+  info.process = process;
   info.multiprocessors = multiprocessors;
   info.waits_on_streams = waits;
   return info;
@@ -116,6 +118,39 @@ TEST(GpuPlacement, ProcessesOnOneDeviceMeanStream) {
   EXPECT_EQ(placement.executor, RD_GPU_STREAM);
   EXPECT_EQ(placement.why_not, "");
   EXPECT_NE(placement.why.find("ranks 0 and 2 are processes that share a device"), std::string::npos) << placement.why;
+}
+
+// What the first process of a new PID namespace says of its device; "" where this user may not make one.
+std::string said_in_a_pid_namespace() {
+  constexpr unsigned kPatienceS = 60;
+  int ends[2];
+  if (::pipe(ends) != 0) return "";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(kPatienceS);
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) ::_exit(1);
+    const pid_t first = ::fork();
+    if (first == 0 && ::getpid() == 1) {
+      const std::string bytes = to_bytes(peer_info_of(host_functions(), 0));
+      ::_exit(::write(ends[1], bytes.data(), bytes.size()) < 0);
+    }
+    ::waitpid(first, nullptr, 0);
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string bytes(sizeof(PeerInfo), '\0');
+  const ssize_t got = ::read(ends[0], bytes.data(), bytes.size());
+  ::close(ends[0]);
+  ::waitpid(child, nullptr, 0);
+  return got == static_cast<ssize_t>(bytes.size()) ? bytes : "";
+}
+
+TEST(GpuPlacement, ProcessesOfTwoPidNamespacesAreNotTakenForThreads) {
+  testing::reset_devices();
+  const std::string a = said_in_a_pid_namespace(), b = said_in_a_pid_namespace();
+  if (a.empty() || b.empty()) GTEST_SKIP() << "this user may not make PID namespaces here";
+  const Placement placement = place(peer_infos_from({a, b}));
+  EXPECT_EQ(placement.executor, RD_GPU_STREAM) << placement.why;
 }
 
 TEST(GpuPlacement, ThreadsOnOneDeviceSpinWhileTheirKernelsFit) {

@@ -47,7 +47,7 @@ TEST(Meeting, AllReachAll) {
 TEST(Meeting, ProcessesOnOneDeviceHaveTheirFlagsInHostMemory) {
   Neighbours neighbours(3);
   devices.same_device = true;
-  neighbours.forge = [](int rank, PeerInfo& info) { info.pid = 100 + static_cast<uint64_t>(rank); };
+  neighbours.forge = [](int rank, PeerInfo& info) { info.process = 100 + static_cast<uint64_t>(rank); };
   auto met = neighbours.bootstrap();
   EXPECT_EQ(devices.mapped.size(), 3u);
   for (const auto& one : met) EXPECT_TRUE(one->on_streams());
@@ -70,7 +70,7 @@ TEST(Meeting, FlagsThatCannotBeMappedAreTheReason) {
   Neighbours neighbours(2);
   devices.fails = "host_map";
   neighbours.forge = [](int rank, PeerInfo& info) {
-    info.pid = 100 + static_cast<uint64_t>(rank);
+    info.process = 100 + static_cast<uint64_t>(rank);
     info.uuid[0] = 0;
   };
   auto met = neighbours.bootstrap();
@@ -230,7 +230,7 @@ class OnStreams : public PeerMemoryTest {
     for (const auto& one : met_) one->teardown();
     met_.clear();
     devices.same_device = true;
-    neighbours_.forge = [](int rank, PeerInfo& info) { info.pid = static_cast<uint64_t>(rank); };
+    neighbours_.forge = [](int rank, PeerInfo& info) { info.process = static_cast<uint64_t>(rank); };
     met_ = neighbours_.bootstrap();
   }
 };
