@@ -86,7 +86,30 @@ bool can_be_exported(void* memory, decltype(&cuPointerGetAttribute) ask) {
          capable != 0;
 }
 
+// To all that the peer has allocated by cudaMalloc, and will.
+void let_access_peer(int device, int peer) {
+  int can = 0;
+  check("cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&can, device, peer));
+  if (!can) {
+    refuse("device " + std::to_string(device) + " cannot access memory of device " + std::to_string(peer) +
+           "; `nvidia-smi topo -p2p r` shows which can");
+  }
+  const OnDevice here(device);
+  const cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
+  if (result == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();  // clears it, as it is no error here
+    return;
+  }
+  check("cudaDeviceEnablePeerAccess(" + std::to_string(peer) + ")", result);
+}
+
 }  // namespace
+
+void let_access(const Allocation& allocation, int device) {
+  if (device == allocation.device) return;
+  if (!allocation.by_fd) return let_access_peer(device, allocation.device);
+  allow(reinterpret_cast<CUdeviceptr>(allocation.base), allocation.bytes, device);
+}
 
 Allocation allocate_by_fd(int device, size_t bytes) {
   const OnDevice here(device);

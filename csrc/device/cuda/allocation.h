@@ -22,6 +22,9 @@ struct LegacyKey {
   unsigned char bytes[64];
 };
 
+// Lets kernels on another device of this process access it, for as long as it lives.
+void let_access(const Allocation& allocation, int device);
+
 // cudaMalloc. `base` is null when the memory cannot be exported.
 Allocation allocate_legacy(int device, size_t bytes);
 void free_legacy(const Allocation& allocation);

@@ -135,6 +135,7 @@ void* SharedMemory::import(int device, const rd_gpu_handle& handle, int fd) {
   const std::lock_guard lock(mutex_);
   for (auto& [base, own] : own_) {
     if (own.key != key) continue;
+    let_access(own.allocation, device);
     ++own.imports;
     return base + handle.offset;
   }

@@ -37,7 +37,8 @@ int rd_gpu_free(void* memory); /* its first byte */
 
 /* A handle is sent as bytes; with `needs_fd` a descriptor goes with it over a unix socket. The caller owns descriptors:
  * *fd is new, or -1 where none is needed, and importing does not close it. Importing an allocation twice, or in its own
- * process, counts references to one mapping; importers must close before the exporter frees. */
+ * process, counts references to one mapping; importers must close before the exporter frees. Kernels on `device` may
+ * access what it has imported, also where that is memory of another device of this process. */
 typedef struct {
   unsigned char key[64]; /* of the allocation */
   uint64_t bytes;        /* of the allocation */

@@ -114,8 +114,13 @@ TEST(EveryFailure, OfSharingMemory) {
     expect_all(fail_each(
                    "export", [&] { return gpu().export_memory(memory, &handle, &fd); }, renew),
                {sharing == RD_GPU_SHARE_FD ? "cuMemExportToShareableHandle" : "cudaIpcGetMemHandle"});
+    succeed(gpu().export_memory(memory, &handle, &fd));
+    expect_all(fail_each(
+                   "import on another device", [&] { return gpu().import_memory(1, &handle, fd, &imported); },
+                   [&] { succeed(gpu().unimport_memory(imported)); }),
+               sharing == RD_GPU_SHARE_FD ? Calls{"cuMemSetAccess"}
+                                          : Calls{"cudaDeviceCanAccessPeer", "cudaDeviceEnablePeerAccess"});
     if (sharing == RD_GPU_SHARE_FD) {
-      succeed(gpu().export_memory(memory, &handle, &fd));
       handle.key[0] ^= 1;  // as if another process had sent it
       expect_all(fail_each(
                      "import", [&] { return gpu().import_memory(0, &handle, fd, &imported); },

@@ -46,6 +46,30 @@ TEST_P(BothWays, InItsOwnProcessAnImportIsCountedAndHoldsTheMemory) {
   if (fd >= 0) close(fd);
 }
 
+// Ranks may be threads of one process, with a device each.
+TEST_P(BothWays, AnotherDeviceOfThisProcessReachesWhatItImports) {
+  char* const memory = static_cast<char*>(allocated(4096, GetParam()));
+  rd_gpu_handle handle;
+  int fd = -1;
+  void* imported = nullptr;
+  succeed(gpu().export_memory(memory, &handle, &fd));
+  succeed(gpu().import_memory(1, &handle, fd, &imported));
+  set_device(1);
+  {
+    const TestStream stream;
+    const Pinned abort(sizeof(uint32_t));
+    *static_cast<uint32_t*>(abort.host) = 1;
+    succeed(gpu().poison(imported, 4096, static_cast<const uint32_t*>(abort.device), stream.handle()));
+    stream.synchronize();
+  }
+  EXPECT_FALSE(control<bool(int)>("stand_in_is_lost")(1));
+  set_device(0);
+  EXPECT_EQ(memory[4095], static_cast<char>(~0));
+  succeed(gpu().unimport_memory(imported));
+  succeed(gpu().free(memory));
+  if (fd >= 0) close(fd);
+}
+
 INSTANTIATE_TEST_SUITE_P(Sharing, BothWays, ::testing::Values(RD_GPU_SHARE_AUTO, RD_GPU_SHARE_FD));
 
 TEST(SharedMemory, MoreThanADeviceHasIsRefusedWithTheWayOut) {
@@ -53,6 +77,29 @@ TEST(SharedMemory, MoreThanADeviceHasIsRefusedWithTheWayOut) {
   EXPECT_NE(refused(gpu().alloc(0, size_t{1} << 40, RD_GPU_SHARE_AUTO, &memory)).find("out of memory"),
             std::string::npos);
   EXPECT_NE(refused(gpu().alloc(7, 1, RD_GPU_SHARE_AUTO, &memory)).find("invalid device ordinal"), std::string::npos);
+}
+
+TEST(SharedMemory, ADeviceThatCannotReachAnotherIsNamed) {
+  constexpr char kLacks[] = "STAND_IN_LACKS";
+  if (birth_of_this_process()) {
+    for (const auto& [sharing, why] : {std::pair(RD_GPU_SHARE_AUTO, "device 1 cannot access memory of device 0"),
+                                       std::pair(RD_GPU_SHARE_FD, "cuMemSetAccess")}) {
+      rd_gpu_handle handle;
+      int fd = -1;
+      void *const memory = allocated(4096, sharing), *imported = nullptr;
+      succeed(gpu().export_memory(memory, &handle, &fd));
+      EXPECT_NE(refused(gpu().import_memory(1, &handle, fd, &imported)).find(why), std::string::npos);
+      succeed(gpu().free(memory));  // it is not imported
+      if (fd >= 0) close(fd);
+    }
+    return;
+  }
+  RankCase one;
+  one.world = 1;
+  setenv(kLacks, "peers", 1);
+  Processes alone(one, "SharedMemory.ADeviceThatCannotReachAnotherIsNamed");
+  unsetenv(kLacks);
+  EXPECT_EQ(alone.statuses(), std::vector<int>{0});
 }
 
 // Rank 1 maps what rank 0 has, twice; rank 0 may not free it before.

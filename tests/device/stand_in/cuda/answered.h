@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "stand_in/machine.h"
+#include "stand_in/memory.h"
 #include "stand_in/stream.h"
 
 namespace stand_in {
@@ -16,7 +17,7 @@ cudaError_t answered(Text&& text, const char* call = __builtin_FUNCTION()) {
   try {
     if (is_in_host_function()) throw Refusal(cudaErrorNotPermitted, "a call inside a host function");
     fail_if_told(call);
-    current_device();
+    if (is_lost(current_device())) throw Refusal(cudaErrorIllegalAddress, "a kernel has touched what it may not");
     std::forward<Text>(text)();
     return cudaSuccess;
   } catch (const Refusal& refusal) {

@@ -110,10 +110,24 @@ namespace {
 
 constexpr size_t kGranularity = size_t{2} << 20;
 
+constexpr int kElsewhere = -1;
+
+struct Physical {
+  int fd;
+  size_t bytes;
+  int device;  // kElsewhere: another process has created it
+};
+
+struct Mapped {
+  size_t bytes;
+  int device;
+};
+
 struct VirtualMemory {
-  std::mutex mutex;                                   // guards what follows
-  std::map<CUmemGenericAllocationHandle, int> files;  // descriptors of physical memory
-  std::map<CUdeviceptr, size_t> reserved, mapped;     // bytes
+  std::mutex mutex;  // guards what follows
+  std::map<CUmemGenericAllocationHandle, Physical> physical;
+  std::map<CUdeviceptr, size_t> reserved;  // bytes
+  std::map<CUdeviceptr, Mapped> mapped;
   CUmemGenericAllocationHandle next = 1;
 };
 
@@ -140,10 +154,16 @@ void require_fd() {
   if (!machine().fd) throw Refusal(cudaErrorNotSupported, "STAND_IN_LACKS has fd");
 }
 
-int file_of(VirtualMemory& all, CUmemGenericAllocationHandle handle) {
-  const auto found = all.files.find(handle);
-  require(found != all.files.end(), "no handle, or released already");
+const Physical& physical_of(const VirtualMemory& all, CUmemGenericAllocationHandle handle) {
+  const auto found = all.physical.find(handle);
+  require(found != all.physical.end(), "no handle, or released already");
   return found->second;
+}
+
+size_t bytes_of_device(const VirtualMemory& all, int device) {
+  size_t bytes = 0;
+  for (const auto& [handle, physical] : all.physical) bytes += physical.device == device ? physical.bytes : 0;
+  return bytes;
 }
 
 // At its place; `fd` -1: address space alone.
@@ -163,23 +183,26 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
     require_fd();
     require(bytes > 0 && bytes % kGranularity == 0, "not whole multiples of the granularity");
     require(kind->location.id >= 0 && kind->location.id < machine().devices, "no such device");
-    if (bytes > kDeviceBytes) throw Refusal(cudaErrorMemoryAllocation, "more than a device has");
+    if (bytes > kDeviceBytes - bytes_of_device(all, kind->location.id)) {
+      throw Refusal(cudaErrorMemoryAllocation, "more than the device has left");
+    }
     const int fd = memfd_create("stand-in-physical", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw Refusal(cudaErrorMemoryAllocation, "memfd");
-    all.files[*handle = all.next++] = fd;
+    all.physical[*handle = all.next++] = {fd, bytes, kind->location.id};
   });
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return locked([&](VirtualMemory& all) {
-    close(file_of(all, handle));
-    all.files.erase(handle);
+    close(physical_of(all, handle).fd);
+    all.physical.erase(handle);
   });
 }
 
 CUresult cuMemExportToShareableHandle(void* fd, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType,
                                       unsigned long long) {
-  return locked([&](VirtualMemory& all) { *static_cast<int*>(fd) = fcntl(file_of(all, handle), F_DUPFD_CLOEXEC, 0); });
+  return locked(
+      [&](VirtualMemory& all) { *static_cast<int*>(fd) = fcntl(physical_of(all, handle).fd, F_DUPFD_CLOEXEC, 0); });
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* fd, CUmemAllocationHandleType) {
@@ -187,7 +210,9 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
     require_fd();
     const int own = fcntl(static_cast<int>(reinterpret_cast<intptr_t>(fd)), F_DUPFD_CLOEXEC, 0);
     require(own >= 0, "no descriptor");
-    all.files[*handle = all.next++] = own;
+    struct stat facts {};
+    fstat(own, &facts);
+    all.physical[*handle = all.next++] = {own, static_cast<size_t>(facts.st_size), kElsewhere};
   });
 }
 
@@ -210,26 +235,29 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
   return locked([&](VirtualMemory& all) {
     require(all.reserved.count(address) && !all.mapped.count(address), "not reserved, or mapped already");
-    struct stat facts {};
-    fstat(file_of(all, handle), &facts);
-    require(static_cast<size_t>(facts.st_size) == bytes, "not the size of the physical memory");
-    map_at(address, bytes, file_of(all, handle), PROT_NONE);
-    all.mapped[address] = bytes;
+    const Physical& physical = physical_of(all, handle);
+    require(physical.bytes == bytes, "not the size of the physical memory");
+    map_at(address, bytes, physical.fd, PROT_NONE);
+    add_range(reinterpret_cast<void*>(address), bytes);
+    all.mapped[address] = {bytes, physical.device};
   });
 }
 
-CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc*, size_t) {
+CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access, size_t count) {
   return locked([&](VirtualMemory& all) {
     require(all.mapped.count(address), "not mapped");
+    require(count == 1, "one device at a time");
+    const int device = access->location.id, owner = all.mapped[address].device;
+    require(machine().peers || owner == kElsewhere || owner == device, "STAND_IN_LACKS has peers");
     require(mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE) == 0, "mprotect");
-    add_reachable(reinterpret_cast<void*>(address), bytes);
+    let_reach(reinterpret_cast<void*>(address), device);
   });
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   return locked([&](VirtualMemory& all) {
-    require(all.mapped.count(address) && all.mapped[address] == bytes, "not what was mapped");
-    remove_reachable(reinterpret_cast<void*>(address));
+    require(all.mapped.count(address) && all.mapped[address].bytes == bytes, "not what was mapped");
+    remove_range(reinterpret_cast<void*>(address));
     map_at(address, bytes, -1, PROT_NONE);
     all.mapped.erase(address);
   });
@@ -238,5 +266,5 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 size_t stand_in::held_virtually() {
   VirtualMemory& all = virtual_memory();
   const std::lock_guard lock(all.mutex);
-  return all.files.size() + all.reserved.size() + all.mapped.size();
+  return all.physical.size() + all.reserved.size() + all.mapped.size();
 }

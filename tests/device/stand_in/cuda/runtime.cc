@@ -28,6 +28,12 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "mapping of buffer object failed";
     case cudaErrorAlreadyMapped:
       return "resource already mapped";
+    case cudaErrorPeerAccessUnsupported:
+      return "peer access is not supported between these two devices";
+    case cudaErrorIllegalAddress:
+      return "an illegal memory access was encountered";
+    case cudaErrorPeerAccessAlreadyEnabled:
+      return "peer access is already enabled";
     case cudaErrorInvalidResourceHandle:
       return "invalid resource handle";
     case cudaErrorIllegalState:
@@ -79,6 +85,17 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* facts, int device) {
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   return answered([&] { *value = machine().multiprocessors; });
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int other) {
+  return answered([&] { *can = machine().peers && device != other; });
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned) {
+  return answered([&] {
+    if (!machine().peers) throw Refusal(cudaErrorPeerAccessUnsupported, "STAND_IN_LACKS has peers");
+    if (!let_reach_peer(current_device(), other)) throw Refusal(cudaErrorPeerAccessAlreadyEnabled, "enabled before");
+  });
 }
 
 // Host threads have neither registers nor spills.

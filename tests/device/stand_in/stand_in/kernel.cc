@@ -1,9 +1,11 @@
 #include "stand_in/kernel.h"
 
-#include <array>
+#include <deque>
+#include <mutex>
 
 #include "device/cuda/cuda_primitives.h"
 #include "stand_in/machine.h"
+#include "stand_in/memory.h"
 
 namespace stand_in {
 namespace {
@@ -13,6 +15,8 @@ using ringdp::gpu::testing::HostThread;
 
 class Device {
  public:
+  explicit Device(int number) : number_(number) {}
+
   void run(int blocks, const std::function<void()>& body) {
     std::vector<std::thread> running;
     {
@@ -29,7 +33,7 @@ class Device {
   }
 
  private:
-  static void run_thread(HostBlock& its_block, int thread, int block, int blocks, const std::function<void()>& body) {
+  void run_thread(HostBlock& its_block, int thread, int block, int blocks, const std::function<void()>& body) {
     HostThread self;
     self.thread = thread;
     self.threads = kThreadsOfBlock;
@@ -39,10 +43,11 @@ class Device {
     self.hostility.one_yield_in = 0;
     ringdp::gpu::testing::this_thread = &self;
     ringdp::gpu::blocks_of_grid = blocks;
+    enter_kernel(number_);
     body();
     ringdp::gpu::testing::this_thread = nullptr;
   }
-  static void run_block(int block, int blocks, const std::function<void()>& body) {
+  void run_block(int block, int blocks, const std::function<void()>& body) {
     HostBlock here(kThreadsOfBlock);
     std::vector<std::thread> others;
     for (int t = 1; t < kThreadsOfBlock; ++t) {
@@ -63,6 +68,7 @@ class Device {
     left_.notify_all();
   }
 
+  const int number_;
   std::mutex placing_;
   std::mutex mutex_;  // guards resident_
   std::condition_variable left_;
@@ -71,8 +77,11 @@ class Device {
 
 // Never destroyed, as streams are not.
 Device& device_at(int number) {
-  static auto* const all = new std::array<Device, 8>;
-  return all->at(number);
+  static auto* const all = new std::deque<Device>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  while (static_cast<int>(all->size()) <= number) all->emplace_back(static_cast<int>(all->size()));
+  return all->at(static_cast<size_t>(number));
 }
 
 }  // namespace

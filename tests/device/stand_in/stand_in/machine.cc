@@ -1,6 +1,7 @@
 #include "stand_in/machine.h"
 
 #include <cstdlib>
+#include <map>
 #include <sstream>
 
 #include "stand_in/memory.h"
@@ -35,11 +36,14 @@ Machine by_environment() {
   machine.multiprocessors = number_of("STAND_IN_MULTIPROCESSORS", machine.multiprocessors, 1, 64);
   std::istringstream lacks(text_of("STAND_IN_LACKS"));
   for (std::string what; std::getline(lacks, what, ',');) {
-    if (what != "ipc" && what != "fd" && what != "stream_waits") {
+    const std::map<std::string, bool*> known = {
+        {"ipc", &machine.ipc}, {"fd", &machine.fd}, {"stream_waits", &machine.stream_waits}, {"peers", &machine.peers}};
+    const auto found = known.find(what);
+    if (found == known.end()) {
       throw Refusal(cudaErrorInvalidValue,
-                    "invalid value '" + what + "' for STAND_IN_LACKS (expected one of: ipc, fd, stream_waits)");
+                    "invalid value '" + what + "' for STAND_IN_LACKS (expected one of: ipc, fd, stream_waits, peers)");
     }
-    (what == "ipc" ? machine.ipc : what == "fd" ? machine.fd : machine.stream_waits) = false;
+    *found->second = false;
   }
   return machine;
 }
@@ -83,6 +87,7 @@ void stand_in_set_device(int device) { set_device(device); }
 int stand_in_device() { return current_device(); }
 size_t stand_in_pinned_bytes() { return pinned_bytes(); }
 size_t stand_in_copied_bytes() { return copied_bytes(); }
+bool stand_in_is_lost(int device) { return is_lost(device); }
 size_t stand_in_held() { return held_parts() + held_virtually() + created_streams(); }
 
 // The k-th call of this thread from now on fails, once; -k: so do all after it, as when a device is lost; 0: none does.

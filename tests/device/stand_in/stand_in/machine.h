@@ -17,7 +17,8 @@ class Refusal : public std::runtime_error {
 // The devices there are, by the environment, read once:
 //   STAND_IN_DEVICES=2          how many; the same number is the same device in every process of the machine
 //   STAND_IN_MULTIPROCESSORS=4  blocks that a device holds at once, of all kernels of a process
-//   STAND_IN_LACKS=ipc,fd,stream_waits   what they cannot do: legacy IPC, sharing by descriptor, 64-bit stream waits
+//   STAND_IN_LACKS=ipc,fd,stream_waits,peers   what they cannot do: legacy IPC, sharing by descriptor, 64-bit stream
+//                               waits, reaching the memory of another device
 // Every process has all of a device's multiprocessors: contexts of processes are time slices, here the host's.
 
 constexpr size_t kDeviceBytes = size_t{1} << 30;
@@ -25,7 +26,7 @@ constexpr int kThreadsOfBlock = 2;  // host threads, however many a launch asks 
 
 struct Machine {
   int devices = 2, multiprocessors = 4;
-  bool ipc = true, fd = true, stream_waits = true;
+  bool ipc = true, fd = true, stream_waits = true, peers = true;
 };
 const Machine& machine();  // throws Refusal for a value that is none
 

@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "stand_in/machine.h"
 #include "stand_in/stream.h"
@@ -77,12 +80,12 @@ Memory& memory_of_process() {
 void* map_file(int fd, size_t offset, size_t bytes, cudaError_t otherwise) {
   void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
   if (at == MAP_FAILED) throw Refusal(otherwise, std::string("mmap: ") + std::strerror(errno));
-  add_reachable(at, bytes);
+  add_range(at, bytes);
   return at;
 }
 
 void unmap(void* memory, size_t bytes) {
-  remove_reachable(memory);
+  remove_range(memory);
   munmap(memory, bytes);
 }
 
@@ -119,6 +122,7 @@ void* allocate(int device, size_t bytes) {
   Device& its = memory.devices.at(device);
   const size_t offset = its.take(whole);
   void* const at = map_file(its.fd(), offset, whole, cudaErrorMemoryAllocation);
+  give_to(device, at);
   std::memset(at, 0xA5, std::min(whole, kMostGarbage));
   memory.own[at] = {offset, whole, device};
   return at;
@@ -160,6 +164,7 @@ void* import_memory(int device, const IpcHandle& handle) {
   check_importable(memory, device, handle);
   const int fd = open_file(handle);
   void* const at = map_file(fd, handle.offset, handle.bytes, cudaErrorMapBufferObjectFailed);
+  let_reach(at, device);
   memory.imports[at] = {handle, device, fd};
   return at;
 }
@@ -178,9 +183,26 @@ void close_import(void* address) {
 
 namespace {
 
+constexpr int kNobodys = -1;
+
+struct Range {
+  size_t bytes;
+  unsigned devices;  // that reach it, one bit each
+  int owner;         // the device that it was given to
+};
+
 struct Ranges {
-  std::mutex mutex;  // guards bytes
-  std::map<uintptr_t, size_t> bytes;
+  std::mutex mutex;  // guards the rest
+  std::map<uintptr_t, Range> by_address;
+  std::array<unsigned, 8> peers{};  // of each device, those that reach its memory
+
+  // The one that holds all these bytes, or none: end().
+  std::map<uintptr_t, Range>::iterator around(uintptr_t begin, size_t bytes) {
+    const auto after = by_address.upper_bound(begin);
+    if (after == by_address.begin()) return by_address.end();
+    const auto before = std::prev(after);
+    return begin + bytes <= before->first + before->second.bytes ? before : by_address.end();
+  }
 };
 
 Ranges& ranges() {
@@ -192,23 +214,77 @@ uintptr_t number_of(const void* memory) { return reinterpret_cast<uintptr_t>(mem
 
 }  // namespace
 
-void add_reachable(void* memory, size_t bytes) {
+void add_range(void* memory, size_t bytes) {
   const std::lock_guard lock(ranges().mutex);
-  ranges().bytes[number_of(memory)] = bytes;
+  ranges().by_address[number_of(memory)] = {bytes, 0, kNobodys};
 }
 
-void remove_reachable(void* memory) {
+void remove_range(void* memory) {
   const std::lock_guard lock(ranges().mutex);
-  ranges().bytes.erase(number_of(memory));
+  ranges().by_address.erase(number_of(memory));
+}
+
+void let_reach(void* memory, int device) {
+  const std::lock_guard lock(ranges().mutex);
+  ranges().by_address.at(number_of(memory)).devices |= 1u << device;
+}
+
+void let_all_reach(void* memory) {
+  for (int device = 0; device < machine().devices; ++device) let_reach(memory, device);
+}
+
+void give_to(int device, void* memory) {
+  const std::lock_guard lock(ranges().mutex);
+  Range& range = ranges().by_address.at(number_of(memory));
+  range.owner = device;
+  range.devices = ranges().peers.at(device) | 1u << device;
+}
+
+bool let_reach_peer(int device, int other) {
+  const std::lock_guard lock(ranges().mutex);
+  const unsigned bit = 1u << device;
+  if ((ranges().peers.at(other) & bit) != 0) return false;
+  ranges().peers.at(other) |= bit;
+  for (auto& [begin, range] : ranges().by_address) range.devices |= range.owner == other ? bit : 0;
+  return true;
 }
 
 bool is_device_memory(const void* memory, size_t bytes) {
   const std::lock_guard lock(ranges().mutex);
-  auto after = ranges().bytes.upper_bound(number_of(memory));
-  if (after == ranges().bytes.begin()) return false;
-  const auto& [begin, size] = *--after;
-  return number_of(memory) + bytes <= begin + size;
+  const auto range = ranges().around(number_of(memory), bytes);
+  return range != ranges().by_address.end() && range->second.devices != 0;
 }
+
+namespace {
+
+thread_local int device_of_kernel = 0;
+thread_local std::vector<std::pair<uintptr_t, uintptr_t>> found;  // begin and end of what this thread reaches
+std::array<std::atomic<bool>, 8> lost{};
+
+}  // namespace
+
+void enter_kernel(int device) {
+  device_of_kernel = device;
+  found.clear();
+}
+
+void touch(const void* memory, size_t bytes) {
+  const uintptr_t begin = number_of(memory);
+  for (const auto& [first, last] : found) {
+    if (begin >= first && begin + bytes <= last) return;
+  }
+  const std::lock_guard lock(ranges().mutex);
+  const auto range = ranges().around(begin, bytes);
+  if (range != ranges().by_address.end() && (range->second.devices >> device_of_kernel & 1u) != 0) {
+    found.emplace_back(range->first, range->first + range->second.bytes);
+    return;
+  }
+  if (lost.at(device_of_kernel).exchange(true)) return;
+  std::fprintf(stderr, "stand-in: a kernel on device %d has touched %p, which that device does not reach\n",
+               device_of_kernel, memory);
+}
+
+bool is_lost(int device) { return lost.at(device); }
 
 namespace {
 
@@ -244,13 +320,14 @@ char* second_address(char* memory, size_t bytes) {
 
 void add(char* memory, size_t bytes, bool allocated) {
   const Region region = {second_address(memory, bytes), bytes, allocated};
-  add_reachable(region.on_device, bytes);
+  add_range(region.on_device, bytes);
+  let_all_reach(region.on_device);
   regions().by_host[memory] = region;
 }
 
 void remove(std::map<char*, Region>::iterator found) {
   const auto [memory, region] = *found;
-  remove_reachable(region.on_device);
+  remove_range(region.on_device);
   if (region.on_device != memory) munmap(region.on_device, region.bytes);
   if (region.allocated) munmap(memory, region.bytes);
   regions().by_host.erase(found);

@@ -46,11 +46,22 @@ IpcHandle export_memory(void* memory);  // its first byte
 void* import_memory(int device, const IpcHandle& handle);
 void close_import(void* memory);
 
-// Whether devices reach [memory, memory + bytes): what is allocated, imported or added here.
+// Whether some device reaches [memory, memory + bytes): what is allocated, imported or added here.
 bool is_device_memory(const void* memory, size_t bytes);
-// For what is mapped elsewhere (virtual memory, host memory).
-void add_reachable(void* memory, size_t bytes);
-void remove_reachable(void* memory);
+// For what is mapped elsewhere (virtual memory, host memory): no device reaches it, until it is let.
+void add_range(void* memory, size_t bytes);
+void remove_range(void* memory);
+void let_reach(void* memory, int device);
+void let_all_reach(void* memory);
+void give_to(int device, void* memory);  // the device reaches it, and so do those that reach all of the device's
+// From now on `device` reaches all that was and is given to `other`. False: it did already.
+bool let_reach_peer(int device, int other);
+
+// A thread of a kernel begins, on that device; reads or writes there. What its device does not reach is a fault, of
+// which every call that names the device tells from then on: the process has lost it.
+void enter_kernel(int device);
+void touch(const void* memory, size_t bytes);
+bool is_lost(int device);
 
 // Host memory that devices map, at an address of their own: who gives a device the host's is found out.
 //
