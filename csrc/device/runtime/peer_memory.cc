@@ -61,7 +61,8 @@ PeerMemory::~PeerMemory() {
 std::string PeerMemory::description() const {
   if (!why_not_.empty()) return "collectives run on the host: " + why_not_;
   return placement_.why +
-         (reach_ == Reach::kAll ? "; all ranks reach each other" : "; ring neighbours reach each other");
+         (reach_ == Reach::kAll ? "; all ranks reach each other" : "; ring neighbours reach each other") +
+         (world_ == 1 || outlives_ranks_ ? "" : ", by legacy IPC: a rank that is killed may break the others' devices");
 }
 
 std::string PeerMemory::why_not(const plan::Problem& problem) const {
@@ -213,8 +214,11 @@ bool PeerMemory::has_posted(const Work& work, int step) const {
 std::unique_ptr<PeerMemory> PeerMemory::bootstrap(const Functions& functions, int device,
                                                   const BootstrapContext& context) {
   std::unique_ptr<PeerMemory> peer_memory(new PeerMemory(functions, device, context));
-  for (const int sharing : {RD_GPU_SHARE_AUTO, RD_GPU_SHARE_FD}) {
-    if (peer_memory->try_sharing(sharing, context)) break;
+  // By descriptor first: such memory lasts as long as somebody maps it, also when the rank that shared it is killed.
+  if (peer_memory->try_sharing(RD_GPU_SHARE_FD, context)) return peer_memory;
+  const std::string by_descriptor = peer_memory->why_not_;
+  if (!peer_memory->try_sharing(RD_GPU_SHARE_AUTO, context) && peer_memory->why_not_ != by_descriptor) {
+    peer_memory->why_not_ = by_descriptor + "; and by legacy IPC: " + peer_memory->why_not_;
   }
   return peer_memory;
 }
@@ -231,14 +235,15 @@ bool PeerMemory::try_sharing(int sharing, const BootstrapContext& context) {
   }
   if (!why_not_.empty()) {  // the same on all ranks, none of which has mapped anything
     drop_own();
-    return true;
+    return false;
   }
   const std::string failure = map_all(infos, context.pass_fds(sockets_of(infos), own.get()), context);
   const MappingReports reports = reports_from(context.all_gather(to_bytes(report_on(memory_, failure))));
   settle(reports.reached, reports.first_failure, sharing);
+  outlives_ranks_ = all_by_fd(infos);
   if (why_not_.empty()) return true;
   take_down(context);
-  return all_by_fd(infos) || sharing == RD_GPU_SHARE_FD;
+  return false;
 }
 
 // This rank's info, with memory where it could be allocated.

@@ -27,7 +27,7 @@ class PeerMemory final : public DeviceRanks {
   ~PeerMemory() override;
 
   const std::string& why_not() const override { return why_not_; }
-  std::string description() const override;  // which executor, which ranks reach which
+  std::string description() const override;  // which executor, which ranks reach which, how
 
   std::string why_not(const plan::Problem& problem) const override;
   plan::DeviceChoice choose(const plan::Problem& problem) const override;
@@ -96,6 +96,7 @@ class PeerMemory final : public DeviceRanks {
   std::string why_not_;
   Placement placement_;
   Reach reach_ = Reach::kTooFew;
+  bool outlives_ranks_ = false;  // all memory is shared by descriptor
   plan::DeviceTopology topology_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<OwnPage> page_;

@@ -2,8 +2,8 @@
  *
  * Functions return 0, or an error code, with a message in rd_gpu_error() of the calling thread.
  * Pointers are device memory unless their name says host. Streams are cudaStream_t, of the calling thread's current
- * device. Nothing here synchronises a device, except that memory is zero when an allocation returns, and freeing waits
- * as cudaFree does. Thread-safe.
+ * device. Nothing here synchronises a device, except that memory is zero when an allocation returns, and freeing may
+ * wait as cudaFree does. Thread-safe.
  */
 #pragma once
 #include <stddef.h>
@@ -29,8 +29,10 @@ typedef struct {
 } rd_gpu_device;
 int rd_gpu_describe(int device, rd_gpu_device* out);
 
-/* Memory that other processes can map; zero-filled, rounded up to multiples of 2 MiB. RD_GPU_SHARE_AUTO: legacy IPC if
- * the driver allows it, else by file descriptor; RD_GPU_SHARE_FD: by file descriptor, for when importing IPC failed. */
+/* Memory that other processes can map; zero-filled, rounded up to multiples of 2 MiB. RD_GPU_SHARE_FD: by file
+ * descriptor; importers may still access it when this process has been killed. RD_GPU_SHARE_AUTO: by legacy IPC if the
+ * driver allows it, else by file descriptor; for when sharing descriptors failed. Freeing waits for the device only as
+ * the driver likes: what uses the memory must have ended. */
 enum { RD_GPU_SHARE_AUTO = 0, RD_GPU_SHARE_FD = 1 };
 int rd_gpu_alloc(int device, size_t bytes, int sharing, void** out);
 int rd_gpu_free(void* memory); /* its first byte */

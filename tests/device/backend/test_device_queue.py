@@ -92,6 +92,11 @@ def end() -> tuple[str, bool]:
     return error, is_void(KEPT["tensor"])
 
 
+def is_lost() -> bool:
+    """On rank 0, after that: whether its device can no longer be used."""
+    return KEPT["gpu"].is_lost()
+
+
 def behind(library: str, executor: str, timeout_s: float) -> tuple[str, bool]:
     """On a rank: rank 1's device does not come to the collective in time."""
     gpu, tensor, work = call_without_rank_1s_device(library, executor, timeout_s)
@@ -150,6 +155,7 @@ def check_end_by_death(world: World) -> None:
     error, void = values_of([outcome])[0]
     assert error.startswith("PeerLost: rank 1 (pid ")
     assert void
+    assert values_of(world.attempt(is_lost, ranks=[0])) == [False], "its kernels have touched memory of the process that was killed"
     assert outcome.ended - killed < PATIENCE_S
 
 

@@ -84,12 +84,14 @@ def test_where_devices_cannot_all_ranks_know_why(run_on_fresh_ranks, stand_in, s
         assert total == 2.0
 
 
+@pytest.mark.parametrize("lacks", ["ipc", "fd"])
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_memory_without_legacy_handles_goes_by_descriptor(run_on_fresh_ranks, stand_in, executor):
+def test_memory_goes_by_descriptor_or_by_legacy_handles(run_on_fresh_ranks, stand_in, executor, lacks):
     world = run_on_fresh_ranks(2)
     world.join()
-    for _, after, total in world.run(said, stand_in, executor, "ipc"):
+    for _, after, total in world.run(said, stand_in, executor, lacks):
         assert f": {executor}: " in after
+        assert ("by legacy IPC: a rank that is killed may break" in after) == (lacks == "fd")
         assert total == 2.0
 
 

@@ -106,6 +106,10 @@ class StandIn:
         """What ringdp has had copied on devices of this process."""
         return self.functions.stand_in_copied_bytes()
 
+    def is_lost(self) -> bool:
+        """Whether a kernel has touched what the current device does not reach: it can no longer be used then."""
+        return self.functions.stand_in_is_lost(self.functions.stand_in_device())
+
     @contextmanager
     def device(self, index: int) -> Iterator[None]:
         """Inside, this thread's current device is `index`."""
@@ -164,7 +168,8 @@ def loaded(library: str) -> Any:
     for name in ("hold", "go", "is_idle", "synchronize", "use_stream", "numbered"):
         getattr(functions, f"stand_in_{name}").argtypes = [number]
     functions.stand_in_replay.argtypes = [pointer, pointer]
-    functions.stand_in_is_idle.restype = ctypes.c_bool
+    for name in ("is_idle", "is_lost"):
+        getattr(functions, f"stand_in_{name}").restype = ctypes.c_bool
     return functions
 
 

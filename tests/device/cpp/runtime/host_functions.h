@@ -23,6 +23,7 @@ struct HostDevices {
   std::map<void*, size_t> memory, pinned, mapped;
   std::map<void*, int> imports;
   int streams_wait = 1;
+  int without_descriptors = -1;  // a device that has no memory to be shared by descriptor
   bool same_device = false;
   std::string fails;  // a function's name: alloc, host_map, ...
   std::function<bool(int device, const rd_gpu_handle&)> refuses_import = [](int, const rd_gpu_handle&) {
@@ -66,10 +67,11 @@ inline int give_back(std::map<void*, size_t>& book, void* memory) {
   return 0;
 }
 
-inline int refuse_import() {
-  sentence = "importing is refused here";
+inline int refuse(const char* why) {
+  sentence = why;
   return 2;
 }
+inline int refuse_import() { return refuse("importing is refused here"); }
 
 // The key holds the address. Sharing by descriptor needs one, and it is standard input's.
 inline Functions memory_functions() {
@@ -84,8 +86,9 @@ inline Functions memory_functions() {
       return 0;
     });
   };
-  f.alloc = [](int, size_t bytes, int sharing, void** out) {
+  f.alloc = [](int device, size_t bytes, int sharing, void** out) {
     return unless_failing("alloc", [&] {
+      if (sharing == RD_GPU_SHARE_FD && device == devices.without_descriptors) return refuse("no descriptors here");
       *out = take(devices.memory, bytes + 4096);
       static_cast<int*>(*out)[bytes / sizeof(int)] = sharing;  // behind what was asked for
       return 0;
@@ -175,6 +178,7 @@ inline void give_all_back() {
 inline void reset_devices() {
   const std::lock_guard<std::mutex> lock(devices.mutex);
   devices.streams_wait = 1;
+  devices.without_descriptors = -1;
   devices.same_device = false;
   devices.fails.clear();
   devices.refuses_import = [](int, const rd_gpu_handle&) { return false; };

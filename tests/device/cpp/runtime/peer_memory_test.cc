@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "base/error.h"
 #include "device/cpp/runtime/neighbours.h"
 #include "device/runtime/check_work.h"
@@ -79,12 +81,61 @@ TEST(Meeting, FlagsThatCannotBeMappedAreTheReason) {
   EXPECT_TRUE(devices.all_is_given_back());
 }
 
-TEST(Meeting, WhereHandlesAreRefusedDescriptorsServe) {
+constexpr char kLegacy[] = "by legacy IPC: a rank that is killed may break the others' devices";
+
+// Such memory outlives the rank that has shared it.
+TEST(Meeting, DescriptorsComeFirst) {
   Neighbours neighbours(3);
-  devices.refuses_import = [](int device, const rd_gpu_handle& handle) { return device == 2 && !handle.needs_fd; };
+  neighbours.on_round = [&](int) {
+    const std::lock_guard<std::mutex> lock(devices.mutex);
+    EXPECT_EQ(devices.memory.size(), 3u) << "nothing else was tried";
+  };
+  std::vector<std::atomic<int>> offers(3);
+  neighbours.forge = [&](int rank, PeerInfo& info) { offers[static_cast<size_t>(rank)] += info.memory.needs_fd; };
   auto met = neighbours.bootstrap();
-  for (const auto& one : met) EXPECT_EQ(one->why_not(), "");
+  for (const auto& one : met) EXPECT_EQ(one->description().find(kLegacy), std::string::npos) << one->description();
+  for (const auto& offer : offers) EXPECT_EQ(offer, 1);
   part(met);
+  EXPECT_TRUE(devices.all_is_given_back());
+}
+
+TEST(Meeting, WhereDescriptorsAreRefusedHandlesServe) {
+  Neighbours neighbours(3);
+  devices.refuses_import = [](int device, const rd_gpu_handle& handle) { return device == 2 && handle.needs_fd; };
+  auto met = neighbours.bootstrap();
+  for (const auto& one : met) {
+    EXPECT_EQ(one->why_not(), "");
+    EXPECT_NE(one->description().find(kLegacy), std::string::npos) << one->description();
+  }
+  {
+    const std::lock_guard<std::mutex> lock(devices.mutex);
+    EXPECT_EQ(devices.memory.size(), 3u) << "the first attempt has left memory behind";
+  }
+  part(met);
+  EXPECT_TRUE(devices.all_is_given_back());
+}
+
+TEST(Meeting, WhereOneDeviceHasNoDescriptorsHandlesServe) {
+  Neighbours neighbours(3);
+  devices.without_descriptors = 1;
+  auto met = neighbours.bootstrap();
+  for (const auto& one : met) {
+    EXPECT_EQ(one->why_not(), "");
+    EXPECT_NE(one->description().find(kLegacy), std::string::npos) << one->description();
+  }
+  part(met);
+  EXPECT_TRUE(devices.all_is_given_back());
+}
+
+TEST(Meeting, BothReasonsAreSaidWhereTheyDiffer) {
+  Neighbours neighbours(2);
+  devices.without_descriptors = 0;
+  devices.refuses_import = [](int device, const rd_gpu_handle&) { return device == 1; };
+  auto met = neighbours.bootstrap();
+  expect_all_say(met,
+                 "rank 0: CUDA: no descriptors here; and by legacy IPC: rank 1: memory of rank 0: CUDA: importing is "
+                 "refused here");
+  met.clear();
   EXPECT_TRUE(devices.all_is_given_back());
 }
 
@@ -127,7 +178,7 @@ TEST(Meeting, WhoIsRefusedBothWaysIsNamedByAll) {
 TEST(Meeting, APageThatWasGivenBackIsNotWrittenTo) {
   Neighbours neighbours(2);
   std::vector<HostPage*> pages(2);
-  devices.refuses_import = [](int, const rd_gpu_handle& handle) { return !handle.needs_fd; };
+  devices.refuses_import = [](int, const rd_gpu_handle& handle) { return handle.needs_fd != 0; };
   neighbours.forge = [&](int rank, PeerInfo& info) {
     auto*& page = pages[static_cast<size_t>(rank)];
     if (page == nullptr) page = reinterpret_cast<HostPage*>(neighbours.heap_of(rank) + info.page);

@@ -55,6 +55,7 @@ class Device {
     if (fd_ >= 0) return;
     fd_ = memfd_create("stand-in-device", MFD_CLOEXEC);
     if (fd_ < 0 || ftruncate(fd_, kDeviceBytes) != 0) throw Refusal(cudaErrorMemoryAllocation, "memfd_create");
+    lock_part(fd_, kDeviceBytes, 1);
   }
   int fd_ = -1;
   std::map<size_t, size_t> taken_;  // bytes by offset
@@ -164,7 +165,7 @@ void* import_memory(int device, const IpcHandle& handle) {
   check_importable(memory, device, handle);
   const int fd = open_file(handle);
   void* const at = map_file(fd, handle.offset, handle.bytes, cudaErrorMapBufferObjectFailed);
-  let_reach(at, device);
+  let_reach_while_lent(at, device, fd);
   memory.imports[at] = {handle, device, fd};
   return at;
 }
@@ -189,6 +190,7 @@ struct Range {
   size_t bytes;
   unsigned devices;  // that reach it, one bit each
   int owner;         // the device that it was given to
+  int lent;          // a descriptor of another process's memory, else kNobodys
 };
 
 struct Ranges {
@@ -216,7 +218,7 @@ uintptr_t number_of(const void* memory) { return reinterpret_cast<uintptr_t>(mem
 
 void add_range(void* memory, size_t bytes) {
   const std::lock_guard lock(ranges().mutex);
-  ranges().by_address[number_of(memory)] = {bytes, 0, kNobodys};
+  ranges().by_address[number_of(memory)] = {bytes, 0, kNobodys, kNobodys};
 }
 
 void remove_range(void* memory) {
@@ -231,6 +233,12 @@ void let_reach(void* memory, int device) {
 
 void let_all_reach(void* memory) {
   for (int device = 0; device < machine().devices; ++device) let_reach(memory, device);
+}
+
+void let_reach_while_lent(void* memory, int device, int fd) {
+  let_reach(memory, device);
+  const std::lock_guard lock(ranges().mutex);
+  ranges().by_address.at(number_of(memory)).lent = fd;
 }
 
 void give_to(int device, void* memory) {
@@ -257,6 +265,8 @@ bool is_device_memory(const void* memory, size_t bytes) {
 
 namespace {
 
+bool is_there(const Range& range) { return range.lent == kNobodys || others_lock(range.lent, kDeviceBytes, 1); }
+
 thread_local int device_of_kernel = 0;
 thread_local std::vector<std::pair<uintptr_t, uintptr_t>> found;  // begin and end of what this thread reaches
 std::array<std::atomic<bool>, 8> lost{};
@@ -275,7 +285,8 @@ void touch(const void* memory, size_t bytes) {
   }
   const std::lock_guard lock(ranges().mutex);
   const auto range = ranges().around(begin, bytes);
-  if (range != ranges().by_address.end() && (range->second.devices >> device_of_kernel & 1u) != 0) {
+  const bool reached = range != ranges().by_address.end() && (range->second.devices >> device_of_kernel & 1u) != 0;
+  if (reached && is_there(range->second)) {
     found.emplace_back(range->first, range->first + range->second.bytes);
     return;
   }

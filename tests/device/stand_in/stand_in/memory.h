@@ -32,7 +32,8 @@ inline bool others_lock(int fd, size_t offset, size_t bytes) {
 //
 // Every allocation holds garbage at first. A handle names the process and its descriptor, by which /proc gives the file
 // to a process of the same user. Importers hold a lock on their part, so freeing what is still imported is seen, and
-// ends with a killed importer. Thread-safe; throws Refusal.
+// ends with a killed importer. Exporters hold one behind the end: no device reaches the memory of one that was killed.
+// Thread-safe; throws Refusal.
 
 void* allocate(int device, size_t bytes);
 void free_memory(void* memory);  // waits for the device; its first byte
@@ -53,6 +54,7 @@ void add_range(void* memory, size_t bytes);
 void remove_range(void* memory);
 void let_reach(void* memory, int device);
 void let_all_reach(void* memory);
+void let_reach_while_lent(void* memory, int device, int fd);  // until nobody else locks the end of that file
 void give_to(int device, void* memory);  // the device reaches it, and so do those that reach all of the device's
 // From now on `device` reaches all that was and is given to `other`. False: it did already.
 bool let_reach_peer(int device, int other);
