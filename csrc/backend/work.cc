@@ -1,5 +1,6 @@
 #include "backend/work.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/ScopeExit.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 
 #include "backend/errors.h"
 #include "backend/gil.h"
@@ -53,9 +55,15 @@ std::vector<c10::Stream> fresh_streams(const std::vector<c10::Device>& devices) 
   return streams;
 }
 
-// A Future with devices completes after the work that the current streams wait for.
+std::optional<c10::Device> first_of(const std::vector<c10::Device>& devices) {
+  return devices.empty() ? std::nullopt : std::optional(devices.front());
+}
+
+// A Future with devices completes after the work that the current streams wait for. Its events reset the thread's
+// device to what it was before, also where that makes a context.
 void complete_behind(const std::vector<c10::intrusive_ptr<c10d::Work>>& works, Future& whole,
                      const std::vector<at::Tensor>& tensors) {
+  const c10::OptionalDeviceGuard device(first_of(whole.devices()));
   const c10::MultiStreamGuard streams(fresh_streams(whole.devices()));
   try {
     for (const auto& work : works) work->wait();

@@ -161,7 +161,10 @@ Allocation allocate_legacy(int device, size_t bytes) {
   return {};
 }
 
-void free_legacy(const Allocation& allocation) { check("cudaFree", cudaFree(allocation.base)); }
+void free_legacy(const Allocation& allocation) {
+  const OnDevice here(allocation.device);
+  check("cudaFree", cudaFree(allocation.base));
+}
 
 LegacyKey export_legacy(const Allocation& allocation) {
   const OnDevice here(allocation.device);

@@ -62,20 +62,25 @@ Function driver_function(const char* name) {
 // Whether the driver has the function. Never throws.
 bool driver_has(const char* name);
 
-// Sets the calling thread's current device, and restores the previous one.
+// Sets the calling thread's current device, and restores its previous context. A thread without one is left without:
+// setting its device instead would make a context there, which takes memory of a device that the process may not use.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
-    check("cudaGetDevice", cudaGetDevice(&before_), "rd_gpu_count says whether there is a device");
+    int current = 0;  // asked for first, because it fails with the reason where there is no driver
+    check("cudaGetDevice", cudaGetDevice(&current), "rd_gpu_count says whether there is a device");
+    set_context_ = driver_function<decltype(&cuCtxSetCurrent)>("cuCtxSetCurrent");
+    check("cuCtxGetCurrent", driver_function<decltype(&cuCtxGetCurrent)>("cuCtxGetCurrent")(&before_));
     check("cudaSetDevice(" + std::to_string(device) + ")", cudaSetDevice(device),
           "rd_gpu_count says how many there are");
   }
-  ~OnDevice() { cudaSetDevice(before_); }
+  ~OnDevice() { set_context_(before_); }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
 
  private:
-  int before_ = 0;
+  decltype(&cuCtxSetCurrent) set_context_ = nullptr;
+  CUcontext before_ = nullptr;
 };
 
 // Lets the calling thread allocate, map and free memory while another thread captures a graph: such calls would

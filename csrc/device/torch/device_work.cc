@@ -18,6 +18,13 @@ DeviceWork::DeviceWork(WorkFacts facts, std::vector<at::Tensor> on_host, std::ve
       future_(c10::make_intrusive<c10::ivalue::Future>(value().type, std::vector<c10::Device>{call_->device()})),
       tensors_(std::move(used)) {}
 
+// The last reference may be the driver's or a garbage collector's.
+DeviceWork::~DeviceWork() {
+  const QuietDeviceGuard here(call_->device());
+  future_.reset();
+  call_.reset();
+}
+
 void DeviceWork::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence) {
   Work::attach(std::move(group), std::move(pending), sequence);
   try {

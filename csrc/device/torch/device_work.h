@@ -21,6 +21,7 @@ class DeviceWork final : public Work {
   // wait(). `after`: as in DeviceTensors.
   DeviceWork(WorkFacts facts, std::vector<at::Tensor> on_host, std::vector<at::Tensor> used,
              std::function<void()> after, std::unique_ptr<RunningCall> call);
+  ~DeviceWork() override;
 
   comm::Ready ready() const { return call_->ready(); }
   void attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence) override;
@@ -40,9 +41,9 @@ class DeviceWork final : public Work {
   Error why_aborted() const;
   void throw_if_aborted() const;
 
-  const std::unique_ptr<RunningCall> call_;
+  std::unique_ptr<RunningCall> call_;
   const std::function<void()> after_;
-  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
 
   std::mutex tensors_mutex_;  // guards tensors_
   std::vector<at::Tensor> tensors_;

@@ -36,11 +36,13 @@ struct Holder {
   ~Holder() {
     if (memory.use_count() > 1) return;  // the group frees it
     const ReleaseGil release;
+    const QuietDeviceGuard here(device);
     try {
       c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
     } catch (const std::exception& error) {  // at process exit, or the device is broken, which is reported elsewhere
       log_line(LogLevel::kDebug, "ringdp", std::string("the device of a tensor no longer works: ") + error.what());
     }
+    memory.reset();
   }
 };
 

@@ -83,7 +83,10 @@ bool QueuedCall::aborted() const {
 }
 
 void QueuedCall::collective_ended(bool failed) {
-  if (failed) ranks().abort();
+  if (failed) {
+    const QuietDeviceGuard here(device());  // the driver's thread has none, and NCCL restores what it finds
+    ranks().abort();
+  }
   ranks().release(number_);
 }
 

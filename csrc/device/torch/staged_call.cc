@@ -35,7 +35,14 @@ void RunningCall::block_callers_stream() const {
         "the call was captured into a graph: wait for it within the capture, and let what reads its results follow "
         "the graph's replay");
   }
+  const c10::DeviceGuard here(device());
   done_->block(pool_->callers_stream());
+}
+
+bool RunningCall::done() const {
+  if (is_captured()) return true;
+  const c10::DeviceGuard here(device());
+  return done_->query();
 }
 
 bool holds_numbers_with_nan(const at::Tensor& tensor) {

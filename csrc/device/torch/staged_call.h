@@ -33,7 +33,7 @@ class RunningCall {
   virtual bool is_captured() const { return false; }
 
   void block_callers_stream() const;  // InvalidArgument when the call was captured and the capture has ended
-  bool done() const { return is_captured() || done_->query(); }
+  bool done() const;
   c10::Device device() const { return pool_->device(); }
   const c10::Stream& stream() const { return stream_; }  // done when this stream has run it
 

@@ -80,15 +80,24 @@ size_t block_of(size_t bytes) {
 
 }  // namespace
 
+QuietDeviceGuard::QuietDeviceGuard(c10::Device device) noexcept {
+  try {
+    guard_.reset_device(device);
+  } catch (const std::exception& error) {
+    log_line(LogLevel::kDebug, "ringdp", std::string("a device cannot be made current: ") + error.what());
+  }
+}
+
 StreamPool::StreamPool(c10::Device device, DeviceCore& core)
     : device_(device),
       core_(core),
       impl_(device.type()),
       inputs_(impl_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       results_(impl_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
-      cache_(core) {}
+      cache_(device, core) {}
 
 StreamPool::~StreamPool() {
+  const QuietDeviceGuard here(device_);
   const Deadline patience = Deadline::after(std::chrono::seconds(1));
   try {
     for (release_passed(); !held_.empty() && !patience.passed(); release_passed()) {
@@ -98,6 +107,12 @@ StreamPool::~StreamPool() {
     log_line(LogLevel::kDebug, "ringdp", std::string("pinned memory is kept: ") + error.what());
   }
   if (!held_.empty()) new std::list<Held>(std::move(held_));
+}
+
+// The default stream has no handle of its own, but that of the current device.
+bool StreamPool::is_capturing() const {
+  const c10::DeviceGuard here(device_);
+  return core_.is_capturing(native(callers_stream()));
 }
 
 void StreamPool::refuse_capture(const std::string& why) const {
@@ -116,8 +131,8 @@ c10::Stream StreamPool::results_from(int source) {
 }
 
 at::Tensor StreamPool::pinned(at::IntArrayRef sizes, at::ScalarType dtype) {
-  release_passed();
   const c10::DeviceGuard device(device_);
+  release_passed();
   return cache_.empty(sizes, dtype);
 }
 
@@ -169,7 +184,7 @@ void serve(c10::DeviceType type) {
 }
 
 struct PinnedCache::Blocks {
-  explicit Blocks(DeviceCore& device) : core(device) {}
+  Blocks(c10::Device on, DeviceCore& its_core) : device(on), core(its_core) {}
   ~Blocks() { free_down_to(0); }
 
   void* take(size_t block) {
@@ -194,6 +209,7 @@ struct PinnedCache::Blocks {
 
   // Largest first: few calls need them, and they are most of the memory.
   void free_down_to(size_t bytes) {
+    const QuietDeviceGuard here(device);
     const std::lock_guard lock(mutex);
     for (auto size = unused.rbegin(); size != unused.rend(); ++size) {
       while (unused_bytes > bytes && !size->second.empty()) {
@@ -204,13 +220,14 @@ struct PinnedCache::Blocks {
     }
   }
 
+  const c10::Device device;
   DeviceCore& core;
   std::mutex mutex;                             // guards the next two
   std::map<size_t, std::vector<void*>> unused;  // by block size
   size_t unused_bytes = 0;
 };
 
-PinnedCache::PinnedCache(DeviceCore& core) : blocks_(std::make_shared<Blocks>(core)) {}
+PinnedCache::PinnedCache(c10::Device device, DeviceCore& core) : blocks_(std::make_shared<Blocks>(device, core)) {}
 
 at::Tensor PinnedCache::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
   const size_t block = block_of(c10::multiply_integers(sizes) * c10::elementSize(dtype));

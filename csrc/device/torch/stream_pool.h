@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -43,6 +44,16 @@ class DeviceCore {
   virtual const gpu::Functions& functions() const = 0;
 };
 
+// Sets the thread's current device where any thread may come by, as in destructors: on a thread without one the runtime
+// would make a context on the first device. Never throws: at process exit the runtime may be gone.
+class QuietDeviceGuard {
+ public:
+  explicit QuietDeviceGuard(c10::Device device) noexcept;
+
+ private:
+  c10::OptionalDeviceGuard guard_;
+};
+
 // Null: tensors of such a device are refused.
 DeviceCore* core_of(c10::DeviceType type);
 
@@ -54,7 +65,7 @@ constexpr size_t kKeptPinned = size_t{512} << 20;  // bytes
 // Blocks are powers of two. Thread-safe; a tensor may be freed on any thread, also after the cache.
 class PinnedCache {
  public:
-  explicit PinnedCache(DeviceCore& core);
+  PinnedCache(c10::Device device, DeviceCore& core);
 
   at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype);  // contiguous
   void trim();                                                    // to kKeptPinned; may wait for the device
@@ -81,7 +92,7 @@ class StreamPool {
   void* native(const c10::Stream& stream) const { return impl_.getStreamNativeHandle(stream); }
   // Whether the caller's stream is being captured. Must be checked before any other use of the device: querying events
   // or allocating memory would invalidate a capture.
-  bool is_capturing() const { return core_.is_capturing(native(callers_stream())); }
+  bool is_capturing() const;
   [[noreturn]] void refuse_capture(const std::string& why) const;
   // Tells the allocator that `stream` uses the tensor, so that its memory is not reused too early.
   void record(const at::Tensor& tensor, const c10::Stream& stream) const;

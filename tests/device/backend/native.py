@@ -26,7 +26,7 @@ def arrive(library: str, executor: str) -> tuple[StandIn, dist.ProcessGroup]:
     os.environ["STAND_IN_DEVICES"] = str(HERE.size)
     os.environ.setdefault("RINGDP_NCCL", str(Path(library).with_name(NCCL_LIBRARY)))
     gpu = here(library)
-    gpu.functions.stand_in_set_device(device_for(executor).index)
+    gpu.functions.stand_in_use_device(device_for(executor).index)
     return gpu, _group_for(library, executor)
 
 

@@ -155,7 +155,9 @@ def check_end_by_death(world: World) -> None:
     error, void = values_of([outcome])[0]
     assert error.startswith("PeerLost: rank 1 (pid ")
     assert void
-    assert values_of(world.attempt(is_lost, ranks=[0])) == [False], "its kernels have touched memory of the process that was killed"
+    assert values_of(world.attempt(is_lost, ranks=[0])) == [False], (
+        "its kernels have touched memory of the process that was killed"
+    )
     assert outcome.ended - killed < PATIENCE_S
 
 

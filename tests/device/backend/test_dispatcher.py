@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.distributed as dist
 from native import EXECUTORS, PATIENCE_S, arrive, described, device_for
 from ranks import HERE
-from stand_in import backend_of, error_of
+from stand_in import TYPE, backend_of, error_of, here
 
 
 def said(library: str, executor: str, lacks: str = "") -> tuple[str, str, float]:
@@ -53,6 +55,75 @@ def on_a_second_device(library: str) -> tuple[str, list[float]]:
             dist.all_reduce(tensor, group=group)
             sums.append(float(tensor.cpu()[0]))
     return described(group), sums
+
+
+def on_a_thread(call: Callable[[], object]) -> None:
+    """Calls it on a thread that has used no device."""
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def contexts_of_a_life(library: str, captures: bool) -> dict[str, set[int]]:
+    """On a rank that sets no current device, with tensors on one that is not the first: where contexts are made."""
+    os.environ["STAND_IN_DEVICES"] = str(HERE.size + 1)
+    gpu = here(library)
+    groups = [gpu.new_group()]
+    device = torch.device(TYPE, HERE.rank + 1)
+    tensors = [torch.ones(1000, device=device)]
+    works: list[dist.Work] = []
+    graphs = []
+
+    def call(**options: object) -> None:
+        works.append(dist.all_reduce(tensors[0], group=groups[0], async_op=True, **options))
+
+    def call_on_host() -> None:
+        call(op=dist.ReduceOp.MAX)
+
+    def share() -> None:
+        tensors.append(backend_of(groups[0]).share_memory(1000, torch.float32, device))
+
+    def capture() -> None:
+        gpu.functions.stand_in_use_device(device.index)
+        with gpu.capturing() as graph:
+            call()
+            works[0].wait()
+        graphs.append(graph)
+
+    def ask() -> None:
+        while not works[0].is_completed():
+            time.sleep(0.001)
+
+    def wait() -> None:
+        works[0].wait()
+
+    def let_go() -> None:
+        time.sleep(0.1)  # nobody else has it any more
+        works.clear()
+
+    def let_go_early() -> None:
+        call()
+        works.clear()
+
+    def leave() -> None:
+        dist.destroy_process_group(groups.pop())
+        time.sleep(0.5)  # it is torn down on a thread of its own
+
+    made = {}
+    captured = (capture, let_go) if captures else ()
+    staged = (call_on_host, wait, let_go)
+    for part in (call, ask, wait, let_go, let_go_early, *captured, *staged, share, leave, tensors.pop):
+        on_a_thread(part)
+        made[f"{len(made)}: {part.__name__}"] = gpu.contexts()
+    return made
+
+
+@pytest.mark.parametrize("window_bytes", [0, 1 << 20])
+def test_contexts_are_made_on_the_devices_of_tensors_only(run_on_fresh_ranks, stand_in, window_bytes):
+    world = run_on_fresh_ranks(2, window_bytes=window_bytes)
+    world.join()
+    for rank, made in enumerate(world.run(contexts_of_a_life, stand_in, window_bytes > 0)):
+        assert made == {part: {rank + 1} for part in made}
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

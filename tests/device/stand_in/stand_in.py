@@ -108,15 +108,20 @@ class StandIn:
 
     def is_lost(self) -> bool:
         """Whether a kernel has touched what the current device does not reach: it can no longer be used then."""
-        return self.functions.stand_in_is_lost(self.functions.stand_in_device())
+        return self.functions.stand_in_is_lost(self.functions.stand_in_used_device())
+
+    def contexts(self) -> set[int]:
+        """The devices on which this process has a context."""
+        devices = self.functions.stand_in_contexts()
+        return {index for index in range(devices.bit_length()) if devices >> index & 1}
 
     @contextmanager
     def device(self, index: int) -> Iterator[None]:
         """Inside, this thread's current device is `index`."""
-        before = self.functions.stand_in_device()
-        self.functions.stand_in_set_device(index)
+        before = self.functions.stand_in_used_device()
+        self.functions.stand_in_use_device(index)
         yield
-        self.functions.stand_in_set_device(before)
+        self.functions.stand_in_use_device(before)
 
     @contextmanager
     def stream(self, number: int) -> Iterator[None]:
@@ -165,7 +170,7 @@ def loaded(library: str) -> Any:
         getattr(functions, f"stand_in_{name}").restype = pointer
     for name in ("begin_capture", "end_capture", "end_graph"):
         getattr(functions, f"stand_in_{name}").argtypes = [pointer]
-    for name in ("hold", "go", "is_idle", "synchronize", "use_stream", "numbered"):
+    for name in ("hold", "go", "is_idle", "synchronize", "use_stream", "numbered", "use_device"):
         getattr(functions, f"stand_in_{name}").argtypes = [number]
     functions.stand_in_replay.argtypes = [pointer, pointer]
     for name in ("is_idle", "is_lost"):

@@ -27,7 +27,8 @@ using Calls = std::set<std::string>;
 // What only tidies up, restores or asks which way to go: the operation may succeed without it.
 const Calls kMayFail = {"cudaSetDevice",     "cudaThreadExchangeStreamCaptureMode",
                         "cudaStreamDestroy", "cudaFree",
-                        "cudaFreeHost",      "cuPointerGetAttribute"};
+                        "cudaFreeHost",      "cuPointerGetAttribute",
+                        "cuCtxSetCurrent"};
 
 // What is wrong with an operation of which one call failed; "": nothing.
 std::string fault_of(const std::string& call, int result, const std::string& error) {
@@ -189,9 +190,9 @@ TEST(EveryFailure, OfFreeingOrUnmappingLeavesItToBeDoneAgain) {
   void *memory = nullptr, *address = nullptr;
   succeed(gpu().alloc(0, 5000, RD_GPU_SHARE_AUTO, &memory));
   succeed(gpu().host_map(page, sizeof page, &address));
-  control<void(int)>("stand_in_fail")(2);  // the first lets captures be
+  control<void(int)>("stand_in_fail")(7);  // the first lets captures be, and five set the device
   EXPECT_NE(refused(gpu().free(memory)).find("cudaFree"), std::string::npos);
-  control<void(int)>("stand_in_fail")(2);
+  control<void(int)>("stand_in_fail")(2);  // likewise
   EXPECT_NE(refused(gpu().host_unmap(page)).find("cudaHostUnregister"), std::string::npos);
   succeed(gpu().free(memory));
   succeed(gpu().host_unmap(page));

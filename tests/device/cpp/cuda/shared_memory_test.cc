@@ -70,6 +70,24 @@ TEST_P(BothWays, AnotherDeviceOfThisProcessReachesWhatItImports) {
   if (fd >= 0) close(fd);
 }
 
+// It would take memory of a device that this process may not use.
+TEST_P(BothWays, AThreadWithoutAContextIsLeftWithoutOne) {
+  int context = 0;
+  std::thread([&] {
+    void *memory = nullptr, *imported = nullptr;
+    rd_gpu_handle handle;
+    int fd = -1;
+    succeed(gpu().alloc(1, 4096, GetParam(), &memory));
+    succeed(gpu().export_memory(memory, &handle, &fd));
+    succeed(gpu().import_memory(1, &handle, fd, &imported));
+    succeed(gpu().unimport_memory(imported));
+    succeed(gpu().free(memory));
+    if (fd >= 0) close(fd);
+    context = control<int()>("stand_in_context")();
+  }).join();
+  EXPECT_EQ(context, -1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Sharing, BothWays, ::testing::Values(RD_GPU_SHARE_AUTO, RD_GPU_SHARE_FD));
 
 TEST(SharedMemory, MoreThanADeviceHasIsRefusedWithTheWayOut) {

@@ -25,10 +25,21 @@ cudaError_t answered(Text&& text, const char* call = __builtin_FUNCTION()) {
   }
 }
 
+// For what needs a context, which is made where the thread has none.
+template <class Text>
+cudaError_t answered_in_context(Text&& text, const char* call = __builtin_FUNCTION()) {
+  return answered(
+      [&] {
+        need_context();
+        text();
+      },
+      call);
+}
+
 // For what takes or frees memory.
 template <class Text>
 cudaError_t answered_outside_captures(Text&& text, const char* call = __builtin_FUNCTION()) {
-  return answered(
+  return answered_in_context(
       [&] {
         refuse_beside_captures();
         text();

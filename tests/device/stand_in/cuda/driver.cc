@@ -29,6 +29,8 @@ Entry entry(const char* name, Function* function) {
 const Entry kEntries[] = {
     entry("cuGetErrorString", cuGetErrorString),
     entry("cuDeviceGetAttribute", cuDeviceGetAttribute),
+    entry("cuCtxGetCurrent", cuCtxGetCurrent),
+    entry("cuCtxSetCurrent", cuCtxSetCurrent),
     entry("cuPointerGetAttribute", cuPointerGetAttribute),
     entry("cuStreamWaitValue32", cuStreamWaitValue32),
     entry("cuStreamWaitValue64", cuStreamWaitValue64),
@@ -75,6 +77,15 @@ CUresult cuGetErrorString(CUresult result, const char** text) {
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, int) {
   const bool waits = attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
   return result_of(answered([&] { *value = waits ? machine().stream_waits : machine().fd; }));
+}
+
+// The context of device k is k + 1, and null is none.
+CUresult cuCtxGetCurrent(CUcontext* current) {
+  return result_of(answered([&] { *current = reinterpret_cast<CUcontext>(intptr_t{context()} + 1); }));
+}
+
+CUresult cuCtxSetCurrent(CUcontext current) {
+  return result_of(answered([&] { set_context(static_cast<int>(reinterpret_cast<intptr_t>(current)) - 1); }));
 }
 
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute, CUdeviceptr memory) {

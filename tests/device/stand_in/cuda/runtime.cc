@@ -71,9 +71,7 @@ cudaError_t cudaSetDevice(int device) {
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* facts, int device) {
   return answered([&] {
-    const int before = current_device();
-    set_device(device);
-    set_device(before);
+    if (device < 0 || device >= machine().devices) throw Refusal(cudaErrorInvalidDevice, "there is no such device");
     *facts = {};
     std::snprintf(facts->name, sizeof facts->name, "stand-in %d", device);
     std::snprintf(facts->uuid.bytes, sizeof facts->uuid.bytes, "stand-in %d", device);
@@ -92,7 +90,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int other) {
 }
 
 cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned) {
-  return answered([&] {
+  return answered_in_context([&] {
     if (!machine().peers) throw Refusal(cudaErrorPeerAccessUnsupported, "STAND_IN_LACKS has peers");
     if (!let_reach_peer(current_device(), other)) throw Refusal(cudaErrorPeerAccessAlreadyEnabled, "enabled before");
   });
@@ -100,15 +98,15 @@ cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned) {
 
 // Host threads have neither registers nor spills.
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
-  return answered([&] { *attributes = {}; });
+  return answered_in_context([&] { *attributes = {}; });
 }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
-  return answered([&] { *blocks = kBlocksOfMultiprocessor; });
+  return answered_in_context([&] { *blocks = kBlocksOfMultiprocessor; });
 }
 
 cudaError_t launch_on_host_threads(unsigned blocks, unsigned, std::function<void()> body, cudaStream_t stream) {
-  return answered([&] { launch(known(stream), static_cast<int>(blocks), body); });
+  return answered_in_context([&] { launch(known(stream), static_cast<int>(blocks), body); });
 }
 
 // Memory of the runtime interface.
@@ -122,7 +120,7 @@ cudaError_t cudaFree(void* memory) {
 }
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
-  return answered([&] {
+  return answered_in_context([&] {
     const IpcHandle exported = export_memory(memory);
     static_assert(sizeof exported <= sizeof *handle);
     *handle = {};
@@ -159,25 +157,25 @@ cudaError_t cudaHostUnregister(void* memory) {
 }
 
 cudaError_t cudaHostGetDevicePointer(void** address, void* memory, unsigned) {
-  return answered([&] { *address = device_address_of(memory); });
+  return answered_in_context([&] { *address = device_address_of(memory); });
 }
 
 // Streams of the runtime interface.
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  return answered([&] {
+  return answered_in_context([&] {
     if (flags != cudaStreamNonBlocking) throw Refusal(cudaErrorNotSupported, "a stream that the null stream waits for");
     *stream = create_stream(current_device());
   });
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  return answered([&] { destroy_stream(stream); });
+  return answered_in_context([&] { destroy_stream(stream); });
 }
 
 // It fails for what was queued, which is over then.
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return answered(
+  return answered_in_context(
       [&] {
         known(stream).synchronize();
         fail_if_told("cudaStreamSynchronize");
@@ -190,18 +188,18 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  return answered(
+  return answered_in_context(
       [&] { *status = known(stream).capture() ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone; });
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  return answered([&] { copy(known(stream), to, from, bytes); });
+  return answered_in_context([&] { copy(known(stream), to, from, bytes); });
 }
 
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
-  return answered([&] { known(stream).push([=] { std::memset(memory, value, bytes); }); });
+  return answered_in_context([&] { known(stream).push([=] { std::memset(memory, value, bytes); }); });
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument) {
-  return answered([&] { call_on_host(known(stream), function, argument); });
+  return answered_in_context([&] { call_on_host(known(stream), function, argument); });
 }

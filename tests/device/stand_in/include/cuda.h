@@ -7,6 +7,7 @@
 
 typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
 typedef cudaStream_t CUstream;
+typedef struct CUctx_st* CUcontext;
 
 enum CUresult {
   CUDA_SUCCESS = 0,
@@ -42,6 +43,8 @@ struct CUmemAccessDesc {
 
 CUresult cuGetErrorString(CUresult result, const char** text);
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, int device);
+CUresult cuCtxGetCurrent(CUcontext* context);
+CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr memory);
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr word, uint32_t value, unsigned flags);
 CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr word, uint64_t value, unsigned flags);

@@ -1,5 +1,6 @@
 #include "stand_in/machine.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <sstream>
@@ -10,7 +11,8 @@
 namespace stand_in {
 namespace {
 
-thread_local int device_of_thread = 0;
+thread_local int device_of_thread = 0, context_of_thread = kNoContext;
+std::atomic<unsigned> contexts_made{0};    // one bit for each device
 thread_local int calls_until_failure = 0;  // 0: none fails
 thread_local bool all_after_fail = false;
 thread_local const char* failed_call = nullptr;
@@ -55,18 +57,39 @@ const Machine& machine() {
   return instance;
 }
 
-void set_device(int device) {
+namespace {
+
+void check_device(int device) {
   if (machine().devices == 0) throw Refusal(cudaErrorNoDevice, "STAND_IN_DEVICES is 0");
   if (device < 0 || device >= machine().devices) {
     throw Refusal(cudaErrorInvalidDevice, "there is no device " + std::to_string(device));
   }
+}
+
+}  // namespace
+
+void set_device(int device) {
+  check_device(device);
   device_of_thread = device;
+  set_context(device);
 }
 
 int current_device() {
-  set_device(device_of_thread);
-  return device_of_thread;
+  const int device = context_of_thread == kNoContext ? device_of_thread : context_of_thread;
+  check_device(device);
+  return device;
 }
+
+void need_context() { set_context(current_device()); }
+
+int context() { return context_of_thread; }
+
+void set_context(int device) {
+  if (device != kNoContext) contexts_made |= 1u << device;
+  context_of_thread = device;
+}
+
+unsigned contexts() { return contexts_made; }
 
 void fail_if_told(const char* call) {
   if (call == nullptr || calls_until_failure == 0 || --calls_until_failure > 0) return;
@@ -84,7 +107,8 @@ using namespace stand_in;
 extern "C" {
 
 void stand_in_set_device(int device) { set_device(device); }
-int stand_in_device() { return current_device(); }
+int stand_in_context() { return context(); }
+unsigned stand_in_contexts() { return contexts(); }
 size_t stand_in_pinned_bytes() { return pinned_bytes(); }
 size_t stand_in_copied_bytes() { return copied_bytes(); }
 bool stand_in_is_lost(int device) { return is_lost(device); }

@@ -30,9 +30,15 @@ struct Machine {
 };
 const Machine& machine();  // throws Refusal for a value that is none
 
-// Throws Refusal when there is no such device; of the calling thread.
-void set_device(int device);
-int current_device();
+// Contexts: memory that a process takes of each device that one of its threads sets or uses. A thread without one uses
+// the device that it has set, at first 0. Throws Refusal when there is no such device; of the calling thread.
+constexpr int kNoContext = -1;
+void set_device(int device);  // makes a context there
+int current_device();         // makes none
+void need_context();          // on the current device, unless the thread has one
+int context();                // the device of the thread's, or kNoContext
+void set_context(int device);
+unsigned contexts();  // of the process, one bit for each device
 
 // Throws Refusal for the call of this thread that a test wants to fail. `call`: its name; null is none.
 void fail_if_told(const char* call);

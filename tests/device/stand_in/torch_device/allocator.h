@@ -81,7 +81,7 @@ inline void record_use(const c10::DataPtr& memory, Stream& stream) {
 
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
-    const int device = current_device();
+    const int device = torch_device();
     auto* const block = new BlockPtr(std::make_shared<Block>(device, bytes));
     const c10::Device its(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device));
     return {(*block)->memory, block, &free_block, its};

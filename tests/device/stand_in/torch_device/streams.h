@@ -33,6 +33,30 @@ inline int64_t next_of_pool() {
   return kForTests + next++ % (kStreams - kForTests);
 }
 
+// The current device as torch has it: where a guard ends and the device before has no context, the thread keeps the one
+// it has and only means the other.
+inline thread_local int meant_device = -1;  // -1: the thread's own
+
+inline int torch_device() { return meant_device < 0 ? current_device() : meant_device; }
+
+inline void set_torch_device(int device) {
+  meant_device = -1;
+  if (device != current_device()) set_device(device);
+}
+
+inline void set_torch_device_if_used(int device) {
+  if ((contexts() >> device & 1u) != 0) return set_torch_device(device);
+  meant_device = device;
+}
+
+inline int exchange_torch_device(int device) {
+  const int before = torch_device();
+  const bool is_set = meant_device < 0 && before == device;
+  meant_device = -1;
+  if (!is_set) set_device(device);
+  return before;
+}
+
 inline thread_local std::array<int64_t, 8> current_streams = {};  // of this thread, by device
 
 inline Stream& current_stream(int device) { return stream_at(device, current_streams.at(device)); }
