@@ -3,6 +3,8 @@
 #include <pybind11/pybind11.h>
 #include <unistd.h>
 
+#include <chrono>
+
 namespace ringdp::backend {
 
 // Python runs signal handlers in its main thread only, between two lines.
@@ -13,6 +15,8 @@ inline void run_signal_handlers() {
   const pybind11::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
 }
+
+constexpr std::chrono::milliseconds kSignalsEvery{200};  // how long Ctrl-C may stay unnoticed
 
 // Releases the GIL for a scope if this thread holds it: for destructors that wait, which Python runs with the GIL held.
 class ReleaseGil {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend/gil.h"
 #include "base/fork_mutex.h"
 #include "base/log.h"
 #include "base/of_this_process.h"
@@ -83,7 +84,9 @@ void leave_all() {
 
 void stay_if_the_process_ends() {
   const pid_t ending = ending_thread;
-  while (ending != 0 && ending != ::gettid()) ::pause();
+  if (ending == 0 || ending == ::gettid()) return;
+  const ReleaseGil release;  // which the ending thread needs
+  for (;;) ::pause();
 }
 
 Completion::~Completion() {

@@ -18,9 +18,6 @@
 namespace ringdp::backend {
 namespace {
 
-// How long Ctrl-C may stay unnoticed.
-constexpr std::chrono::milliseconds kSignalsEvery{200};
-
 using Future = c10::ivalue::Future;
 
 // Counts the futures of a batch down; the last one completes the whole.
@@ -80,7 +77,13 @@ Work::Work(int rank, c10d::OpType type, const char* title, const std::vector<at:
     : c10d::Work(rank, type, title, inputs),
       result_(std::move(result)),
       keep_(std::move(keep)),
-      completion_(completion) {}
+      completion_(completion) {
+  for (const auto& tensors : {keep_, result_.tensors}) {
+    for (const at::Tensor& tensor : tensors) {
+      if (tensor.has_storage()) storages_.push_back(tensor.storage());
+    }
+  }
+}
 
 void Work::follow(comm::Ending& ending) {
   const auto self = c10::intrusive_ptr<Work>::reclaim_copy(this);
@@ -107,6 +110,7 @@ void end_event(c10d::Work& work) {
 
 void Work::before_done(std::exception_ptr error) {
   keep_.clear();  // the memory is free when wait() returns
+  storages_.clear();
   end_event();
   finish(to_torch(std::move(error)));
 }

@@ -56,6 +56,7 @@ class Work : public c10d::Work {
 
   const Result result_;
   std::vector<at::Tensor> keep_;
+  std::vector<c10::Storage> storages_;  // a tensor may get another one (`.data = ...`) while the call uses this
   Completion& completion_;
   std::shared_ptr<comm::Group> group_;
   std::shared_ptr<comm::Pending> pending_;

@@ -43,5 +43,7 @@ struct DeleteWithoutGil {
     delete held;
   }
 };
+template <class T>
+using FreedWithoutGil = std::unique_ptr<T, DeleteWithoutGil>;
 
 }  // namespace ringdp::bindings

@@ -88,18 +88,23 @@ void bind_reducer(py::module_& m) {
   m.def("came_late", &reducer::came_late, py::arg("name"));
   m.def("odd_ranks", &reducer::odd_ranks, py::arg("by_rank"));
 
-  py::class_<Reduction>(m, "Reduction").def("finish", &Reduction::finish, no_gil);
-  py::class_<Mean, std::unique_ptr<Mean, DeleteWithoutGil>>(m, "Mean")
+  py::class_<Reduction, FreedWithoutGil<Reduction>>(m, "Reduction").def("finish", &Reduction::finish, no_gil);
+  py::class_<Mean, FreedWithoutGil<Mean>>(m, "Mean")
       .def(py::init([](const Reducer::GroupPtr& group, const at::Device& device, bool rank_order) {
              return reducer::make_mean(group, device, rank_order).release();
            }),
            py::arg("group"), py::arg("device"), py::arg("rank_order") = true)
       .def(
-          "start", [](Mean& self, const at::Tensor& flat, double divisor) { return self.start(flat, divisor, {}); },
+          "start",
+          [](Mean& self, const at::Tensor& flat, double divisor) {
+            return FreedWithoutGil<Reduction>(self.start(flat, divisor, {}).release());
+          },
           py::arg("flat"), py::arg("divisor"), no_gil)
       .def(
           "start_scatter",
-          [](Mean& self, const at::Tensor& flat, double divisor) { return self.start_scatter(flat, divisor, {}); },
+          [](Mean& self, const at::Tensor& flat, double divisor) {
+            return FreedWithoutGil<Reduction>(self.start_scatter(flat, divisor, {}).release());
+          },
           py::arg("flat"), py::arg("divisor"), no_gil)
       .def_property_readonly("name", &Mean::name);
 
@@ -146,6 +151,8 @@ void bind_reducer(py::module_& m) {
             self.set_on_shard(std::move(make_sinks), std::move(on_shard));
           },
           py::arg("sinks"), py::arg("on_shard"))
+      .def("set_agreed", &Reducer::set_agreed, no_gil)
+      .def("differs", &Reducer::differs, no_gil)
       .def("set_gradient_dtype", &Reducer::set_gradient_dtype, no_gil)
       .def("set_static_graph", &Reducer::set_static_graph, no_gil)
       .def("set_optimizer_in_backward", &Reducer::set_optimizer_in_backward, no_gil)

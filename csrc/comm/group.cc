@@ -223,7 +223,7 @@ void Group::finish(std::exception_ptr error) {
 void Group::complete(Pending& work, std::exception_ptr error) {
   const auto on_done = work.finish(error);
   if (!error && !lateness_.is_short(work.seconds())) lateness_.took(work.call(), work.seconds());
-  pending_.fetch_sub(1, std::memory_order_release);
+  if (pending_.fetch_sub(1) == 1 && leaves_engine_.load()) runtime_.engine.remove(this);
   runtime_.engine.announce();
   if (on_done) on_done(std::move(error));
 }
@@ -298,7 +298,8 @@ void Group::leave(const std::string& last_words) {
   send_to_all({ControlKind::kGoodbye, ErrorKind::kAborted, config_.rank, finished, last_words, -1});
   runtime_.engine.wait([this] { return !active(); }, Deadline::after(kPatience));
   runtime_.watch.remove(this);
-  runtime_.engine.remove(this);
+  leaves_engine_.store(true);
+  if (pending_.load() == 0) runtime_.engine.remove(this);  // else complete() does: somebody may wait for what is left
   for (const Peer& peer : mesh_.peers) {
     if (peer.control) ::shutdown(peer.control.get(), SHUT_WR);
   }
@@ -340,7 +341,7 @@ void Group::start(Op& op) {
   if (digests) {
     digests->all.assign(config_.world, 0);
     digests->all[config_.rank] = digests->own;
-    buffers.contributions = &digests->summed;
+    if (digests->with_sums) buffers.contributions = &digests->summed;
   }
   opening.header = encode(op.desc(), own, log_.remarks(digests ? digests->own : 0));
   opening.check = [this, mine = op.desc(), digests](int rank, const transport::Header& header) {

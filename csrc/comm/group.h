@@ -199,6 +199,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
 
   std::atomic<int> pending_{0};
   std::atomic<bool> failed_{false};
+  std::atomic<bool> leaves_engine_{false};  // once nothing is active
   std::atomic<bool> any_peer_left_{false};
   std::atomic<bool> mail_posted_{false};
 

@@ -91,6 +91,7 @@ class Pending {
 struct Digests {
   uint64_t own = 0;                  // sent in the collective's header; 0: none
   std::vector<uint64_t> all;         // by rank
+  bool with_sums = true;             // whether `summed` is wanted, for which all data is read once more
   collective::Contributions summed;  // of a reduction: what this rank summed, and computed
 };
 

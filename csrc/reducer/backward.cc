@@ -43,6 +43,8 @@ void Reducer::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
   sinks_.clear();
   running_.resize(buckets_.size());
   if (drift_) drift_->begin(buckets_.size());
+  agreement_.reset();
+  differs_ = false;
   timeline_.begin_backward(now_ns(), buckets_.size());
   record(trace::Kind::kBackward, timeline_.backward);
   start_shared_allocation(*group_);
@@ -185,11 +187,24 @@ void Reducer::launch(size_t number) {
   const auto is_unused = [&](size_t index) { return std::count(unused_.begin(), unused_.end(), index) > 0; };
   if (options_.skip_unused && std::all_of(bucket.indices.begin(), bucket.indices.end(), is_unused)) return;
   mark(timeline_.buckets[number].launched, trace::Kind::kLaunched, now_ns(), static_cast<int>(number));
-  running_[number] = for_bucket(number, [&] {
-    return start(bucket, bucket.memory, number,
-                 carries_digests(bucket) ? drift_->take(number, bucket, bucket.memory) : nullptr);
-  });
+  running_[number] = for_bucket(number, [&] { return start(bucket, bucket.memory, number, digests_of(number)); });
   ++launched_;
+}
+
+Mean::DigestsPtr Reducer::digests_of(size_t number) {
+  const Bucket& bucket = buckets_[number];
+  if (!can_carry_digests(bucket)) return nullptr;
+  const uint64_t agreed = agreement_ ? 0 : agreed_.load();
+  if (drift_) {
+    const auto digests = drift_->take(number, bucket, bucket.memory, agreed);
+    if (agreed != 0) agreement_ = digests;
+    return digests;
+  }
+  if (agreed == 0) return nullptr;
+  agreement_ = std::make_shared<backend::Capabilities::Digests>();
+  agreement_->own = agreed;
+  agreement_->with_sums = false;
+  return agreement_;
 }
 
 // `flat`: the bucket's memory, or another tensor of the same size.
@@ -210,7 +225,7 @@ void Reducer::finish_bucket(size_t number) {
   if (auto running = std::move(running_[number])) {
     const at::Tensor result = for_bucket(number, [&] { return running->finish(); });
     mark(timeline_.buckets[number].done, trace::Kind::kDone, running->ended_ns(), static_cast<int>(number));
-    if (drift_) drift_->check(number, bucket, result, timeline_.step, *group_);
+    if (drift_) differs_ |= !drift_->check(number, bucket, result, timeline_.step, *group_);
     bucket.sharded ? take_part(number, result) : write_back(bucket, result);
   }
   release_memory(bucket);
@@ -267,7 +282,7 @@ void Reducer::backward_without_loss() {
 
 void Reducer::finish() {
   const auto forget_divisor = c10::make_scope_exit([this] { divisor_.reset(); });
-  expecting_ = unfinished_ = false;
+  expecting_ = false;
   shared_allocation_.reset();
   mark(timeline_.computed, trace::Kind::kComputed, now_ns());
   start_usage();
@@ -276,6 +291,7 @@ void Reducer::finish() {
     finish_bucket(number);
   }
   if (drift_) drift_->check_sums(buckets_, timeline_.step, *group_);
+  if (!drift_ && agreement_) differs_ = !odd_ranks(agreement_->all).empty();
   if (sharded()) note_used();
   unaveraged_.mark_averaged(parameters_);
   usage_.wait();
@@ -283,6 +299,7 @@ void Reducer::finish() {
   static_graph_known_ = static_graph_;
   arrival_ = readiness_.order();
   complete_arrival();
+  unfinished_ = false;  // not if a signal handler has thrown: collectives that are under way use the buckets
   mark(timeline_.finished, trace::Kind::kStepped, now_ns());
 }
 
@@ -324,8 +341,9 @@ void Reducer::shadow_backward(double divisor) {
   std::vector<std::unique_ptr<Reduction>> running;
   const auto begin = [&](size_t number) {
     const Bucket& bucket = buckets_[number];
-    running.push_back(start(bucket, nothing[number], number,
-                            carries_digests(bucket) ? drift_->abstain(number, bucket, nothing[number]) : nullptr));
+    running.push_back(
+        start(bucket, nothing[number], number,
+              drift_ && can_carry_digests(bucket) ? drift_->abstain(number, bucket, nothing[number]) : nullptr));
   };
   for (const Bucket& bucket : buckets_) {
     const bool shared = !bucket.sparse && bucket.keeps_memory() && is_shared(*group_, bucket.memory);
@@ -426,6 +444,7 @@ void Reducer::drop_shards() {
 std::string Reducer::unfinished_text() const {
   if (static_graph_first_pass()) return first_static_pass_unfinished();
   const std::vector<size_t> missing = readiness_.missing();
+  if (missing.empty()) return interrupted();
   std::vector<std::string> names;
   for (const size_t index : missing) names.push_back(names_[index]);
   return unfinished({group_->getRank(), static_graph_, options_.find_unused}, names, missing);

@@ -4,18 +4,38 @@
 
 #include <chrono>
 #include <future>
+#include <memory>
+
+#include "backend/gil.h"
+#include "base/deadline.h"
 
 namespace ringdp::reducer {
 namespace {
 
 constexpr std::chrono::seconds kPatience{600};
 
+// Returns whether the Future is done before the deadline. In Python's main thread it throws what a signal handler
+// raises.
+bool wait_for(c10::ivalue::Future& future, Deadline deadline) {
+  if (future.completed()) return true;
+  const auto end = std::make_shared<std::promise<void>>();
+  auto done = end->get_future();
+  future.addCallback([end](c10::ivalue::Future&) { end->set_value(); }, /*uses_future=*/false);
+  const bool main = backend::runs_signal_handlers();
+  const auto is_done_soon = [&] { return done.wait_for(backend::kSignalsEvery) == std::future_status::ready; };
+  while (!is_done_soon()) {
+    if (deadline.passed()) return false;
+    if (main) backend::run_signal_handlers();
+  }
+  return true;
+}
+
 class HookReduction final : public Reduction {
  public:
   HookReduction(c10d::CommHookInterface& hook, c10::intrusive_ptr<c10::ivalue::Future> future, int64_t elements)
       : hook_(hook), future_(std::move(future)), end_(*future_), elements_(elements) {}
   at::Tensor finish() override {
-    future_->wait();
+    wait_for(*future_, Deadline::never());
     end_.get();
     const at::Tensor result = hook_.parseHookResult(future_->value());  // throws the error of the Future
     TORCH_CHECK(result.numel() == elements_, "Communication hook: its Future holds ", result.numel(),
@@ -44,10 +64,8 @@ std::unique_ptr<Reduction> CommHook::start(const Bucket& bucket, const at::Tenso
 void CommHook::wait() {
   const auto latest = std::move(latest_);
   if (!latest || latest->completed()) return;
-  const auto end = std::make_shared<std::promise<void>>();
-  latest->addCallback([end](c10::ivalue::Future&) { end->set_value(); }, /*uses_future=*/false);
   TORCH_CHECK(
-      end->get_future().wait_for(kPatience) == std::future_status::ready,
+      wait_for(*latest, Deadline::after(kPatience)),
       "DistributedDataParallel: the communication hook's Future for the previous bucket is not done after ",
       kPatience.count(),
       " s. A hook is called for a bucket only when its Future for the previous bucket is done, so that collectives in "

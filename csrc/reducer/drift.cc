@@ -96,17 +96,19 @@ Drift::BucketChecksums& Drift::begin_bucket(size_t number, const at::Tensor& fla
   BucketChecksums& own = buckets_.at(number);
   const at::Tensor reals = as_reals(flat);  // as they are summed
   const auto size = static_cast<int64_t>(reals.itemsize());
-  own = {std::make_shared<backend::Capabilities::Digests>(), {}, 0, 0, reals.numel()};
+  own = {std::make_shared<backend::Capabilities::Digests>(), {}, 0, 0, reals.numel(), 0};
   own.given = kernels::unordered_checksum(reals.const_data_ptr(), reals.numel(), size);
   return own;
 }
 
-Mean::DigestsPtr Drift::take(size_t number, const Bucket& bucket, const at::Tensor& flat) {
+Mean::DigestsPtr Drift::take(size_t number, const Bucket& bucket, const at::Tensor& flat, uint64_t agreed) {
   BucketChecksums& own = begin_bucket(number, flat);
   for (const at::Tensor& parameter : bucket.parameters) {
     own.sums.push_back(checksum_of(parameter));
     own.digests->own = kernels::combine(own.digests->own, own.sums.back());
   }
+  own.agreed = agreed;
+  if (agreed != 0) own.digests->own = kernels::combine(own.digests->own, agreed);
   return own.digests;
 }
 
@@ -116,12 +118,12 @@ Mean::DigestsPtr Drift::abstain(size_t number, const Bucket& bucket, const at::T
   return own.digests;
 }
 
-void Drift::check(size_t number, const Bucket& bucket, const at::Tensor& mean, int64_t step,
+bool Drift::check(size_t number, const Bucket& bucket, const at::Tensor& mean, int64_t step,
                   c10d::ProcessGroup& group) {
   BucketChecksums& own = buckets_.at(number);
-  if (!own.digests) return;
+  if (!own.digests) return true;
   own.held = kernels::unordered_checksum(mean.const_data_ptr(), mean.numel(), static_cast<int64_t>(mean.itemsize()));
-  if (odd_ranks(own.digests->all).empty()) return;
+  if (odd_ranks(own.digests->all).empty()) return true;
   const auto sums = gathered(own.sums, group);
   for (size_t position = 0; position < bucket.indices.size(); ++position) {
     std::vector<uint64_t> by_rank;
@@ -135,8 +137,9 @@ void Drift::check(size_t number, const Bucket& bucket, const at::Tensor& mean, i
                 "some ranks only, since the step before. Restart from a checkpoint; ringdp.check_replicas(model) "
                 "compares everything");
   }
-  TORCH_CHECK(false, "DistributedDataParallel: at step ", step, " a rank's checksum of the parameters of bucket ",
-              number, " changed on its way: its memory is damaged");
+  TORCH_CHECK(own.agreed != 0, "DistributedDataParallel: at step ", step,
+              " a rank's checksum of the parameters of bucket ", number, " changed on its way: its memory is damaged");
+  return false;
 }
 
 void Drift::check_sums(const std::vector<Bucket>& buckets, int64_t step, c10d::ProcessGroup& group) {

@@ -28,16 +28,17 @@ class Drift {
   void begin(size_t buckets) { buckets_.assign(buckets, {}); }
 
   // Takes the checksums that travel with the collective of bucket `number` over `flat`, its memory or a tensor of that
-  // size. Parameters are on the CPU.
-  Mean::DigestsPtr take(size_t number, const Bucket& bucket, const at::Tensor& flat);
+  // size. Parameters are on the CPU. `agreed`: of something else that must be equal on all ranks; 0: of nothing.
+  Mean::DigestsPtr take(size_t number, const Bucket& bucket, const at::Tensor& flat, uint64_t agreed);
 
   // The same on a joined rank, whose parameters are out of date: takes no checksum of them.
   Mean::DigestsPtr abstain(size_t number, const Bucket& bucket, const at::Tensor& flat);
 
   // Call when that collective is done, on all ranks in the same order; `mean` is its result. If checksums of parameters
   // differ, one all_gather finds the parameter, and every rank throws a RuntimeError that names the step, the ranks
-  // whose bits differ from the majority, the bucket and the first such parameter.
-  void check(size_t number, const Bucket& bucket, const at::Tensor& mean, int64_t step, c10d::ProcessGroup& group);
+  // whose bits differ from the majority, the bucket and the first such parameter. Returns false where parameters are
+  // equal, and `agreed` is not.
+  bool check(size_t number, const Bucket& bucket, const at::Tensor& mean, int64_t step, c10d::ProcessGroup& group);
 
   // Call when all buckets are done. Collective if checksums of any bucket were taken. Every rank throws a RuntimeError
   // that names the step, the rank and the bucket whose sum differs from what was given, or whose mean from what was
@@ -51,6 +52,7 @@ class Drift {
     uint64_t given = 0;          // checksum of this rank's gradients
     uint64_t held = 0;           // of what this rank got of the mean
     int64_t elements = 0;        // of these gradients
+    uint64_t agreed = 0;
   };
   BucketChecksums& begin_bucket(size_t number, const at::Tensor& flat);
   const std::vector<std::string>& names_;

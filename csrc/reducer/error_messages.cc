@@ -57,6 +57,11 @@ std::string unfinished(const Circumstances& now, const std::vector<std::string>&
   return text.str();
 }
 
+std::string interrupted() {
+  return "The last backward pass was ended by an exception while gradients were being averaged: other ranks may still "
+         "do that, in the memory of its buckets.";
+}
+
 std::string first_static_pass_unfinished() {
   return "Expected to have finished reduction in the prior iteration before starting a new one: static_graph=True "
          "learns the graph from the first synchronised backward pass, which has not completed. Either it has "

@@ -24,6 +24,9 @@ std::string gradients_of(const std::vector<std::string>& names, const std::vecto
 std::string unfinished(const Circumstances& now, const std::vector<std::string>& names,
                        const std::vector<size_t>& indices);
 
+// An exception has ended a backward pass after its last gradient had arrived.
+std::string interrupted();
+
 // The first pass of a static graph has not completed.
 std::string first_static_pass_unfinished();
 

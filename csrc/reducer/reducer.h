@@ -11,6 +11,7 @@
 // name parameters, or the errors of the group's backend. python/ringdp/ddp/reducer.py adds the method names of torch's
 // reducer.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -28,6 +29,7 @@
 #include "reducer/layout.h"
 #include "reducer/leaf_sums.h"
 #include "reducer/mean.h"
+#include "reducer/own_mutex.h"
 #include "reducer/pass_state.h"
 #include "reducer/unaveraged.h"
 #include "trace/recorder.h"
@@ -105,6 +107,12 @@ class Reducer {
 
   // For a rank that has run out of inputs (join): takes part in the backward pass of the others.
   void shadow_backward(double divisor);
+
+  // A digest of what must be equal on all ranks and was set on this one by the last step; 0: of nothing. It travels
+  // with the first bucket of each pass that can carry it: of dense gradients on the CPU, over backend ringdp, without a
+  // hook. Any thread, also in a hook.
+  void set_agreed(uint64_t digest) { agreed_ = digest; }
+  bool differs() const { return copy_of(differs_); }  // in the latest pass; the same on all ranks
 
   // What the next reduction is divided by, by default the number of ranks. `work`: an all_reduce whose sum is the
   // divisor; the first bucket waits for it (pass_state.h).
@@ -221,7 +229,10 @@ class Reducer {
   void launch(size_t number);
   std::unique_ptr<Reduction> start(const Bucket& bucket, const at::Tensor& flat, size_t number,
                                    Mean::DigestsPtr digests);
-  bool carries_digests(const Bucket& bucket) const { return drift_ && !hook_ && !bucket.sparse && bucket.elements > 0; }
+  bool can_carry_digests(const Bucket& bucket) const {
+    return !hook_ && !bucket.sparse && bucket.elements > 0 && mean_->carries_digests() && parameters_[0].is_cpu();
+  }
+  Mean::DigestsPtr digests_of(size_t number);
   void finish();
   void start_usage();
   void finish_bucket(size_t number);  // waits for its reduction, if there is one, and writes it back
@@ -249,7 +260,7 @@ class Reducer {
   std::string bucket_text(size_t number) const;
   [[noreturn]] void refuse(const std::string& text) const;  // remembers and throws it
 
-  mutable std::mutex mutex_;
+  mutable OwnMutex mutex_;
   const std::vector<at::Tensor> parameters_;
   const std::vector<std::string> names_;
   const std::vector<bool> sparse_;
@@ -282,7 +293,7 @@ class Reducer {
   Unaveraged unaveraged_;
   Divisor divisor_;
   bool expecting_ = false;   // from the end of a synchronised forward pass to finish()
-  bool unfinished_ = false;  // a gradient has arrived, the last one has not
+  bool unfinished_ = false;  // a gradient has arrived, and finish() has not come to its end
   bool unused_marked_ = false;
   size_t next_ = 0;  // the bucket to be launched next
   std::vector<std::unique_ptr<Reduction>> running_;
@@ -292,6 +303,9 @@ class Reducer {
   std::unique_ptr<backend::SizedScope> shared_allocation_;  // from forward to finish(): gradients get shared memory
   Timeline timeline_;
   std::optional<Drift> drift_;
+  std::atomic<uint64_t> agreed_{0};
+  Mean::DigestsPtr agreement_;  // that of the pass, once it is on its way
+  bool differs_ = false;        // in the latest pass
   mutable std::string error_;
 
   GradientHooks hooks_;  // declared last: autograd may call as soon as it is constructed

@@ -222,6 +222,12 @@ class Reducer:
     def set_static_graph(self) -> None:
         """Before the first step."""
 
+    def set_agreed(self, digest: int) -> None:
+        """A digest of what must be equal on all ranks; 0: of nothing. It travels with the next passes."""
+
+    def differs(self) -> bool:
+        """Whether these digests differed in the latest pass; the same on all ranks."""
+
     def set_gradient_dtype(self, dtype: torch.dtype) -> None:
         """Buckets of this dtype instead of the parameters'."""
 

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, LIMIT_S, World
+from ranks import HERE, LIMIT_S, World, error_of
+from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.testing import parameters_hash
 
 GROUP_S = 1.5
 SLACK_S = 30.0  # what a busy machine may add
@@ -205,3 +207,70 @@ def test_a_rank_stopped_past_the_deadline_is_named(make_world, tmp_path):
         assert "Timeout: " in outcome.error, outcome.error
         assert f"rank 1 (pid {world.pid(1)} on " in outcome.error, outcome.error
         assert outcome.ended - stopped > DEADLINE_S - 0.5
+
+
+def hook_that_waits() -> tuple[bool, str]:
+    """On a rank: whether a handler ends a backward pass whose communication hook waits; what the next pass says."""
+
+    def handle(*_: object) -> None:
+        raise Interrupt
+
+    ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
+    ddp.register_comm_hook(None, lambda _, bucket: torch.futures.Future())
+    before, is_interrupted = signal.signal(signal.SIGALRM, handle), False
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        ddp(torch.ones(1, 2)).sum().backward()
+    except Interrupt:
+        is_interrupted = True
+    signal.signal(signal.SIGALRM, before)
+    return is_interrupted, error_of(ddp, torch.ones(1, 2))
+
+
+def test_signal_handlers_run_while_a_communication_hook_waits(make_world):
+    for outcome in make_world(2).attempt(hook_that_waits, within=20):
+        is_interrupted, said = outcome.value
+        assert is_interrupted
+        assert "abandon_backward()" in said
+
+
+def interrupted_pass(told: str) -> tuple[bool, str, str]:
+    """On rank 0 a handler ends a pass that waits for rank 1. Whether it did, what the next pass says, and the hash of
+    two steps after it was abandoned.
+    """
+
+    def handle(*_: object) -> None:
+        raise Interrupt
+
+    torch.manual_seed(0)
+    ddp = DistributedDataParallel(torch.nn.Linear(4, 4))
+    is_interrupted, said = False, ""
+    if HERE.rank == 0:
+        before = signal.signal(signal.SIGALRM, handle)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            ddp(torch.ones(1, 4)).sum().backward()
+        except Interrupt:
+            is_interrupted = True
+        signal.signal(signal.SIGALRM, before)
+        said = error_of(ddp, torch.ones(1, 4))
+        Path(told).touch()
+    else:
+        deadline = time.monotonic() + SLACK_S
+        while not Path(told).exists() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        ddp(torch.ones(1, 4)).sum().backward()
+    ddp.abandon_backward()
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for step in range(2):
+        optimizer.zero_grad()
+        ddp(torch.full((1, 4), 1.0 + HERE.rank + step)).square().sum().backward()
+        optimizer.step()
+    return is_interrupted, said, parameters_hash(ddp)
+
+
+def test_a_pass_that_a_handler_ends_is_not_over(make_world, tmp_path):
+    """Collectives that are under way use the memory of its buckets, into which the next pass would write."""
+    first, second = (outcome.value for outcome in make_world(2).attempt(interrupted_pass, str(tmp_path / "told")))
+    assert first[0] and "abandon_backward()" in first[1]
+    assert first[2] == second[2]

@@ -51,7 +51,10 @@ def check_models(
 
 
 def check_order(group: dist.ProcessGroup, device: torch.device, names: Sequence[str]) -> None:
-    """Collective. RuntimeError on every rank names the first unit that not all ranks have gathered."""
+    """Collective. RuntimeError on every rank names the first unit that not all ranks have gathered.
+
+    names: of units, and of what else must be equal.
+    """
     if group.size() > 1:
         orders, _ = _gather_digests(group, device, [_digest(names), _digest([])])
         if len(set(orders)) > 1:
@@ -59,7 +62,8 @@ def check_order(group: dist.ProcessGroup, device: torch.device, names: Sequence[
                 "DistributedDataParallel: the ranks have gathered different units (zero_stage=3), so parameters were "
                 "wrong in this pass. "
                 + _first_difference(group, names)
-                + ". All ranks must run the same modules in the same order; use zero_stage=2 where they cannot"
+                + ". All ranks must load the same state, and run the same modules in the same order; use zero_stage=2 "
+                "where they cannot"
             )
 
 

@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 
 from ringdp import _native
-from ringdp.ddp import unaveraged
+from ringdp.ddp import settings, unaveraged
 from ringdp.ddp.leaf_steps import LeafSteps
 from ringdp.ddp.modes import Modes, group_for
+from ringdp.ddp.settings import Settings
 from ringdp.zero.gradients import StandIns
 
 _C = _native.load()
@@ -83,11 +84,26 @@ class Reducer(_C.Reducer):
         averages_whole = ddp.process_group.size() > 1 and self.zero_stage < 2  # shards hold averaged gradients only
         if averages_whole or self.leaf_steps is not None:
             unaveraged.watch(self)
+        self.settings = Settings()
+        if ddp.process_group.size() > 1:
+            settings.watch(self)
 
     @functools.cached_property
     def shard_layout(self) -> Any:
         """Which elements of which gradient each rank of the group owns; from stage 2 on, where buckets never change."""
         return _C.ShardLayout([p.numel() for p in self.parameters], self.layout(), self._ddp().process_group.size())
+
+    @functools.cached_property
+    def _ids(self) -> set[int]:
+        return {id(parameter) for parameter in self.parameters}
+
+    def is_stepped_by(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the first parameter of a group is one of this reducer's."""
+        return any(group["params"] and id(group["params"][0]) in self._ids for group in optimizer.param_groups)
+
+    def wrapper(self) -> Any | None:
+        """The wrapper, as long as it lives."""
+        return self._ddp()
 
     def set_logger(self, logger: Any) -> None:
         """The logger to which torch's class sets a sample rate, through the reducer.
@@ -189,3 +205,4 @@ def _end_pass(reference: weakref.ref[Reducer]) -> None:
         reducer._futures.pop().wait()
     if reducer.zero_stage >= 2:
         reducer.stand_ins.show(reducer.used())
+    settings.check(reducer)

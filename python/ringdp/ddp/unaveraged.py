@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
+import warnings
 import weakref
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
+import torch.distributed as dist
+from torch.optim import LBFGS, Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ringdp import _native
@@ -21,6 +24,7 @@ _C = _native.load()
 _numbers = itertools.count()
 # In the order in which they were made, which is that of all ranks: leaves are averaged in this order.
 _reducers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_warned: weakref.WeakSet[Any] = weakref.WeakSet()
 # Which reducers' passes each optimizer has stepped with so far.
 _stepped: weakref.WeakKeyDictionary[Optimizer, weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
 
@@ -51,6 +55,8 @@ def _before_step(
     def checked() -> Any:
         loss = closure()
         check(optimizer)
+        if isinstance(optimizer, LBFGS):
+            _check_losses(optimizer, loss)
         return loss
 
     if by_place:
@@ -67,6 +73,25 @@ def check(optimizer: Optimizer) -> None:
             _refuse(optimizer, reducer)
 
 
+def _check_losses(optimizer: Optimizer, loss: Any) -> None:
+    """LBFGS chooses how far it goes, and how often it evaluates, by losses. RuntimeError if those of ranks differ."""
+    stepped = _parameters_of(optimizer)
+    for reducer in list(_reducers.values()):
+        ddp = reducer.wrapper()
+        if ddp is None or not any(id(parameter) in stepped for parameter in reducer.parameters):
+            continue
+        own = torch.tensor([float(loss)], dtype=torch.float64, device=ddp.device)
+        by_rank = [torch.empty_like(own) for _ in range(ddp.process_group.size())]
+        dist.all_gather(by_rank, own, group=ddp.process_group)
+        losses = [value.item() for value in by_rank]
+        if len(set(losses)) > 1 and not all(map(math.isnan, losses)):
+            raise RuntimeError(
+                f"DistributedDataParallel: LBFGS chooses its steps by the loss, and the ranks' differ ({losses}), so "
+                "parameters would: return from the closure the mean of all ranks, by dist.all_reduce(loss, "
+                "op=dist.ReduceOp.AVG) after backward()"
+            )
+
+
 def _parameters_of(optimizer: Optimizer) -> set[int]:
     """Their ids."""
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -79,12 +104,29 @@ def _suspicious(optimizer: Optimizer, reducer: Any) -> bool:
 
 
 def _refuse(optimizer: Optimizer, reducer: Any) -> None:
-    found = [(index, cause) for index, cause in reducer.unaveraged() if not _may_step(reducer, cause)]
+    found = reducer.unaveraged()
     stepped = _parameters_of(optimizer) if found else set()
     for index, cause in found:
-        if id(reducer.parameters[index]) in stepped:
+        if id(reducer.parameters[index]) not in stepped:
+            continue
+        if not _may_step(reducer, cause):
             reducer.check_finished()  # if a pass has not ended, its error names the gradients that are missing
             raise RuntimeError(explained(reducer, index, cause))
+        if cause == "kept" and reducer.passes() > 0:
+            _warn_of_kept(reducer, index)
+
+
+def _warn_of_kept(reducer: Any, index: int) -> None:
+    """Once per wrapper: it may be meant, and it is what the last, incomplete window of an accumulation does."""
+    if reducer not in _warned:
+        _warned.add(reducer)
+        warnings.warn(
+            f"DistributedDataParallel: optimizer.step() uses gradients that no_sync() has kept on this rank (the first "
+            f"is that of {reducer.names[index]}), so from here on parameters differ between ranks. Leave no_sync() out "
+            "in the last micro-batch before each step, also where the data ends; or average the parameters by yourself",
+            RuntimeWarning,
+            stacklevel=6,
+        )
 
 
 def _may_step(reducer: Any, cause: str) -> bool:

@@ -184,6 +184,21 @@ class FlatParameters:
         for index in range(len(self.parameters)) if bucket is None else self.layout.buckets[bucket]:
             check_tensor_layout(self.parameters[index], self._tensor_layouts[index])
 
+    def values_of(self, number: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The elements of a piece, and of its fp32 copy, as restore_views() would leave them.
+
+        Nothing is written: the bucket may hold what a caller has swapped with the parameter's `.data`.
+        """
+        piece = self.pieces[number]
+        part, fp32_copy = self._assigned(piece), self.fp32_copies[piece.bucket]
+        return part, None if fp32_copy is None else _up_to_date(fp32_copy[piece.place], part)
+
+    def _assigned(self, piece: Piece) -> torch.Tensor:
+        parameter, view = self.parameters[piece.parameter], self._views[piece.parameter]
+        if parameter.data_ptr() == view.data_ptr():
+            return self.own(piece.bucket)[piece.place]
+        return in_memory_order(parameter.data, view)[piece.part]
+
     def restore_views(self, bucket: int) -> None:
         """Copies values that were assigned by `.data = ...` into the bucket, and changed values into the fp32 copy.
 
@@ -197,10 +212,9 @@ class FlatParameters:
     def _renew_fp32_copy(self, bucket: int) -> None:
         fp32_copy = self.fp32_copies[bucket]
         if fp32_copy is not None:
-            own = self.own(bucket)
-            stale = fp32_copy.to(own.dtype) != own
-            if bool(stale.any()):
-                fp32_copy.copy_(torch.where(stale, own.to(fp32_copy.dtype), fp32_copy))
+            renewed = _up_to_date(fp32_copy, self.own(bucket))
+            if renewed is not fp32_copy:
+                fp32_copy.copy_(renewed)
 
     def gather_stepped(self, bucket: int) -> Any | None:
         """Starts the all_gather of a bucket that was stepped; returns its work, or None on one rank."""
@@ -278,6 +292,12 @@ class FlatParameters:
         stepped = self.own(piece.bucket) if fp32_copy is None else fp32_copy
         part = stepped[piece.place]
         return torch.nn.Parameter(part, requires_grad=part.is_floating_point() or part.is_complex())
+
+
+def _up_to_date(fp32_copy: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The copy, or where it does not round to the values a new one that has them widened."""
+    stale = fp32_copy.to(values.dtype) != values
+    return torch.where(stale, values.to(fp32_copy.dtype), fp32_copy) if bool(stale.any()) else fp32_copy
 
 
 def lasting_memory(elements: int, dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup) -> torch.Tensor:

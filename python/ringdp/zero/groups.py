@@ -63,6 +63,23 @@ def copy_settings(sources: Sequence[Group], targets: Sequence[Group]) -> None:
         target.update(settings(source))
 
 
+def kept_settings(groups: Sequence[Group]) -> list[Group]:
+    """Copies of the settings, for check_settings()."""
+    return [{k: v.clone() if torch.is_tensor(v) else v for k, v in settings(group).items()} for group in groups]
+
+
+def check_settings(begun: Sequence[Group], groups: Sequence[Group]) -> None:
+    """RuntimeError names a setting that is another one than when the backward pass has stepped with it."""
+    for number, (then, group) in enumerate(zip(begun, groups, strict=True)):
+        for key, value in settings(group).items():
+            if key in then and bool(then[key] != value):
+                raise RuntimeError(
+                    f"ZeroOptimizer: {key} of param group {number} is {value}, and was {then[key]} when the backward "
+                    "pass began, which has stepped with that (overlap_with_ddp=True): change settings before "
+                    "backward(), or leave overlap_with_ddp out"
+                )
+
+
 Entry = dict[str, Any]
 
 

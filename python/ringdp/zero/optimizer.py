@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from ringdp.zero import groups, registry
+from ringdp.zero import groups, registry, state_hooks
 from ringdp.zero.arguments import (
     check_averaged,
     check_choices,
@@ -49,7 +49,7 @@ from ringdp.zero.regroup import (
     take_values,
     vote,
 )
-from ringdp.zero.state import consolidated, numbered, restored
+from ringdp.zero.state import consolidated, first_state, numbered, restored
 from ringdp.zero.steps import BucketSteps, StepsInBackward, WholeStep
 from ringdp.zero.unit_storage import ShardedParameters
 
@@ -116,6 +116,7 @@ class ZeroOptimizer(Optimizer):
         self._place = Place(0, self.process_group.rank(), self.process_group.size())
         self._prepared: Prepared | None = None
         self._next: Kept | None = None  # that of the next rank, after regroup(keep_next=1)
+        self._begun_with: list[groups.Group] | None = None  # settings, while a backward pass has stepped with them
         check_overlap(overlap_with_ddp, self._wrapper)
         check_gather(gather, self._wrapper)
         check_leaves(overlap_with_ddp, gather, self._wrapper)
@@ -173,7 +174,10 @@ class ZeroOptimizer(Optimizer):
         self._check_wrapper()
         if self._next is not None:
             self._next.check()
+        if self._begun_with is not None:
+            groups.check_settings(self._begun_with, self.param_groups)
         self._stepping.run(**kwargs)
+        self._begun_with = None
         if self._next is not None:
             self._next.run(**kwargs)
         if self._later is not None:
@@ -268,7 +272,9 @@ class ZeroOptimizer(Optimizer):
         self._pass_settings_on()
         state = consolidated(self._flats, self._optimizer, self._indices(), self.process_group, to)
         if state is not None:
-            state = dict(sorted({**self._first_state(), **self._unstepped, **state}.items()))
+            made = functools.partial(self._class, **self._arguments)
+            first = first_state(made, self.param_groups, self._without_pieces(), self._indices())
+            state = dict(sorted({**first, **self._unstepped, **state}.items()))
             self._consolidated = {"state": state, "param_groups": groups.numbered(self.param_groups)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -278,7 +284,7 @@ class ZeroOptimizer(Optimizer):
                 "ZeroOptimizer: the state has not been consolidated on this rank since the last step: call "
                 "consolidate_state_dict(to=...) on all ranks first, and state_dict() on rank `to`"
             )
-        return self._consolidated
+        return state_hooks.saved(self, self._consolidated)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a whole state dict, of this class or of `optimizer_class`; each rank takes its part. Not collective.
@@ -286,6 +292,9 @@ class ZeroOptimizer(Optimizer):
         ValueError if groups or shapes differ, before anything is changed.
         """
         self._check_not_fixed("load_state_dict()")
+        state_hooks.load(self, state_dict, self._load)
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
         state = numbered(state_dict, self.param_groups)
         self._stepping.before_load()
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
@@ -407,18 +416,6 @@ class ZeroOptimizer(Optimizer):
         """Parameters that no rank steps: frozen ones from stage 2 on, and those without elements."""
         stepped = {parameter for flat in self._flats for parameter in flat.parameters if parameter.numel()}
         return set(self._parameters()) - stepped
-
-    def _first_state(self) -> dict[int, dict[str, Any]]:
-        """The initial state of parameters that no rank steps (e.g. Adagrad's sums)."""
-        unstepped = self._without_pieces()
-        given = [{**g, "params": [p for p in g["params"] if p in unstepped]} for g in self.param_groups]
-        given = [{k: v for k, v in g.items() if k != "param_names"} for g in given if g["params"]]
-        state = self._class(given, **self._arguments).state if given else {}
-        return {
-            number: {k: v.cpu() if torch.is_tensor(v) else v for k, v in state[parameter].items()}
-            for parameter, number in self._indices().items()
-            if parameter in state
-        }
 
     def _make_flat_buckets(self, parameters: list[torch.Tensor]) -> None:
         layout = bucketed(parameters, _BUCKET_BYTES, self.process_group.size())
@@ -593,5 +590,7 @@ class ZeroOptimizer(Optimizer):
 
     def _begin_step(self) -> None:
         self._check_unpinned()
+        if self.steps_in_backward and self._begun_with is None:
+            self._begun_with = groups.kept_settings(self.param_groups)
         self._consolidated = None
         self._pass_settings_on()

@@ -155,6 +155,7 @@ class StateHooks:
         self._is_whole, self._prepare_write = is_whole, prepare_write
         self._place_of: dict[int, Place] = {id(p): (b, n) for b in buckets for n, p in enumerate(b.parameters)}
         self._loans: dict[nn.Module, list[Place]] = {}
+        self.loads = 0  # of modules
         module.register_state_dict_pre_hook(self._before_saving)
         for part in module.modules():
             if any(id(p) in self._place_of for p in part.parameters(recurse=False)):
@@ -187,6 +188,7 @@ class StateHooks:
                     loans.append(place)
 
     def _after_loading(self, module: nn.Module, _: object) -> None:
+        self.loads += 1
         for bucket, position in self._loans.pop(module, []):
             bucket.keep_part(position)
 
@@ -234,7 +236,7 @@ class ShardedModel:
                 if storage not in storages:
                     storages.append(storage)
         self._hooks = UnitHooks(needed_by, self._schedule, self._begin_backward, self.check_order)
-        StateHooks(module, buckets, self.is_whole, self._prepare_write)  # kept alive by the module
+        self._state_hooks = StateHooks(module, buckets, self.is_whole, self._prepare_write)
 
     def regroup(self, group: dist.ProcessGroup, trainable: Any, frozen: Any = None) -> None:
         """In another group all parameters are freed, and shards have their new sizes, without values. Not collective.
@@ -246,6 +248,7 @@ class ShardedModel:
         for unit in self.units:
             unit.recut({True: trainable, False: frozen}, group)
         self._followers, self._in_leaf = Followers(group, self._device), False
+        self._state_hooks.loads = 0  # ranks that join have loaded nothing
         self._schedule.regroup(group.size(), self._followers.announce)
         self._hooks.forget()
 
@@ -273,7 +276,8 @@ class ShardedModel:
         self._check_order(order)
 
     def _check_order(self, order: Sequence[int]) -> None:
-        check_order(self._group, self._device, [self.units[n].name for n in order])
+        loads = f"load_state_dict() of {self._state_hooks.loads} modules"
+        check_order(self._group, self._device, [*(self.units[n].name for n in order), loads])
 
     def follow(self) -> None:
         """With micro_batches, at the end of a step: takes part in what ranks that still have leaves gather. Collective.

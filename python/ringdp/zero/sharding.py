@@ -222,7 +222,9 @@ class Sharding:
         check_models(group, device, list(named), list(named.values()), described, compare_values=values_stay)
         root = 0 if arguments["init_sync"] else None
         prefetch = self._modes.prefetch
+        replaced = [parameter for parameter in module.parameters() if parameter.is_meta]
         self.sharded_model = ShardedModel(module, plan, group, device, root=root, init=init, prefetch=prefetch)
+        registry.add(self, replaced)  # an optimizer that was made before has them
         if arguments["init_sync"]:
             whole = ignored | self.sharded_model.sharded_names
             buffers = (

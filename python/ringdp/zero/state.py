@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -37,6 +37,20 @@ def consolidated(
             if whole is not None:
                 _take_apart(flat, indices, bucket, key, whole, set(holders), result)
     return dict(sorted(result.items())) if group.rank() == to else None
+
+
+def first_state(
+    optimizer_class: Callable[..., Optimizer], groups: Sequence[Entry], unstepped: set[torch.Tensor], indices: Indices
+) -> dict[int, Entry]:
+    """The state of parameters that no rank steps as a new optimizer has it (e.g. Adagrad's sums), on the CPU."""
+    given = [{**g, "params": [p for p in g["params"] if p in unstepped]} for g in groups]
+    given = [{k: v for k, v in g.items() if k != "param_names"} for g in given if g["params"]]
+    state = optimizer_class(given).state if given else {}
+    return {
+        number: {k: v.cpu() if torch.is_tensor(v) else v for k, v in state[parameter].items()}
+        for parameter, number in indices.items()
+        if parameter in state
+    }
 
 
 def numbered(state_dict: Mapping[str, Any], groups: Sequence[Entry]) -> dict[int, Entry]:
@@ -103,16 +117,25 @@ def _entry(flat: FlatParameters, optimizer: Optimizer, number: int) -> Entry:
     """The state of a piece, with its fp32 copy."""
     tensor, piece = flat.tensors[number], flat.pieces[number]
     entry = dict(optimizer.state.get(tensor, {}))
-    if entry and flat.fp32_copies[piece.bucket] is not None:
+    if flat.fp32_copies[piece.bucket] is not None:
         entry[MASTER] = tensor.detach()
     return entry
+
+
+def _was_stepped(flat: FlatParameters, number: int, entry: Entry) -> bool:
+    """Whether a piece has a state: that of a class, or an fp32 copy that says more than the parameter."""
+    if entry.keys() > {MASTER} or MASTER not in entry:
+        return bool(entry)
+    piece = flat.pieces[number]
+    rounded = flat.own(piece.bucket)[piece.place]
+    return not torch.equal(rounded.to(entry[MASTER].dtype), entry[MASTER])
 
 
 def _agreed(
     flat: FlatParameters, optimizer: Optimizer, indices: Indices, group: dist.ProcessGroup
 ) -> tuple[list[tuple[int, str, torch.dtype, tuple[int, ...]]], dict[int, Entry]]:
     """Collective: which per-element state exists (bucket, key, dtype, parameters), and all other state by parameter."""
-    own: list[tuple[int, int, int, dict[str, torch.dtype], Entry]] = []
+    own: list[tuple[int, int, int, bool, dict[str, torch.dtype], Entry]] = []
     for number, piece in enumerate(flat.pieces):
         entry = _entry(flat, optimizer, number)
         if not entry:
@@ -121,12 +144,17 @@ def _agreed(
         tensors = {k: v for k, v in entry.items() if torch.is_tensor(v)}
         dtypes = {k: v.dtype for k, v in tensors.items() if is_per_element(k, v.shape, shape)}
         rest = {k: v.cpu() if torch.is_tensor(v) else v for k, v in entry.items() if k not in dtypes}
-        own.append((piece.bucket, piece.parameter, indices[flat.parameters[piece.parameter]], dtypes, rest))
+        stepped = _was_stepped(flat, number, entry)
+        own.append((piece.bucket, piece.parameter, indices[flat.parameters[piece.parameter]], stepped, dtypes, rest))
     by_rank: list[Any] = [None] * group.size()
     dist.all_gather_object(by_rank, own, group=group)
     holders: dict[tuple[int, str, torch.dtype], set[int]] = {}
     numbers: dict[int, Entry] = {}
-    for bucket, parameter, index, dtypes, rest in (said for theirs in by_rank for said in theirs):
+    said = list(chain.from_iterable(by_rank))
+    stepped_parts = {index for _, _, index, stepped, _, _ in said if stepped}  # of parameters: one rank is enough
+    for bucket, parameter, index, _, dtypes, rest in said:
+        if index not in stepped_parts:
+            continue
         numbers[index] = rest
         for key, dtype in dtypes.items():
             holders.setdefault((bucket, key, dtype), set()).add(parameter)

@@ -40,10 +40,12 @@ class StoredParameters:
 
     def pieces(self) -> Iterator[Piece]:
         for flat, bucket in self._buckets():
-            flat.restore_views(bucket)
-            for kind, number, part in self._parts(flat, bucket):
+            flat.check_unchanged(bucket)
+            for number in flat.in_bucket(bucket):
                 spec = self._spec(flat, number)
-                yield Piece(kind, spec.name, spec.shape, flat.pieces[number].begin, part, spec.order)
+                for kind, part in zip((PARAMETER, MASTER), flat.values_of(number), strict=True):
+                    if part is not None:
+                        yield Piece(kind, spec.name, spec.shape, flat.pieces[number].begin, part, spec.order)
         for name, parameter in self._whole():
             yield whole(PARAMETER, name, parameter)
 

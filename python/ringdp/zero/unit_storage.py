@@ -14,6 +14,7 @@ import torch.distributed as dist
 from ringdp import _native
 from ringdp.zero.flat import (
     FlatParameters,
+    Piece,
     all_gather,
     check_tensor_layout,
     flat_memory,
@@ -161,12 +162,15 @@ class Bucket:
     def start(self, blocks: Blocks) -> Any | None:
         """Starts the all_gather of the bucket; returns its work, or None if there is nothing to receive."""
         _C.give_memory(self._flat, blocks.take(self._flat.nbytes, self._flat.device))
-        _C.set_values(self.parameters, self._views)
         if self._group.size() == 1 or not self._flat.numel():
             self._flat.copy_(self.shard)
             return None
         whole, part = self._flat.view(torch.uint8), self.shard.view(torch.uint8)
         return all_gather(whole, part, group=self._group, async_op=True)
+
+    def show(self) -> None:
+        """The bucket is gathered: its parameters can be read."""
+        _C.set_values(self.parameters, self._views)
 
     def check_free(self) -> None:
         """RuntimeError names a parameter whose .data was assigned while it was freed."""
@@ -209,6 +213,7 @@ class UnitStorage:
         self.number, self.name, self.buckets = number, name, list(buckets)
         self.holders = self.pins = 0  # passes and contexts; contexts only
         self.has_memory = True  # new buckets have
+        self._is_arriving = False
         self._blocks = blocks
         self._works: list[Any] = []
 
@@ -236,7 +241,7 @@ class UnitStorage:
                 bucket.free(self._blocks)
             raise
         self._works = [work for work in works if work is not None]
-        self.has_memory = True
+        self.has_memory = self._is_arriving = True
 
     def wait(self) -> None:
         """Waits until the unit is gathered."""
@@ -244,6 +249,10 @@ class UnitStorage:
         with self._named():
             for work in works:
                 work.wait()
+        if self._is_arriving:
+            self._is_arriving = False
+            for bucket in self.buckets:
+                bucket.show()
 
     def free(self) -> None:
         """Frees the memory of the gathered unit."""
@@ -257,7 +266,7 @@ class UnitStorage:
         """See Bucket.recut(). layouts: of trainable and frozen buckets."""
         self._works.clear()
         self.holders = self.pins = 0
-        self.has_memory = False
+        self.has_memory = self._is_arriving = False
         for bucket in self.buckets:
             bucket.recut(layouts[bucket.plan.trainable], group, self._blocks)
 
@@ -337,6 +346,9 @@ class ShardedParameters(FlatParameters):
     def kept(self, bucket: int) -> torch.Tensor:
         """The shard."""
         return self.own(bucket)
+
+    def _assigned(self, piece: Piece) -> torch.Tensor:
+        return self.own(piece.bucket)[piece.place]
 
     def restore_views(self, bucket: int) -> None:
         """Copies loaded values into the fp32 copy."""

@@ -193,6 +193,44 @@ TEST_P(Faults, LeavingWithWorkInFlightAbortsIt) {
   }
 }
 
+// Keeps the driver busy, for as long as it is told to.
+class Busy : public Drivable {
+ public:
+  bool active() const override { return !done_; }
+  bool advance() override {
+    began_ = true;
+    while (!may_go_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    done_ = true;
+    return true;
+  }
+  void check_time() override {}
+  void set_asleep(bool, std::vector<pollfd>&) override {}
+  SpinPolicy spin_policy() const override { return {}; }
+  void leave_shared_core() override {}
+
+  std::atomic<bool> began_{false}, may_go_{false}, done_{false};
+};
+
+TEST_P(Faults, WorkThatOutlivesItsGroupEndsToo) {
+  std::atomic<bool> is_over{false};
+  run_fleet(2, settings(), [&](int rank, Group& group, Runtime& runtime) {
+    while (rank == 1 && !is_over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (rank == 1) return;
+    std::vector<float> data(10, 1);
+    const auto op = group.submit(all_reduce(data));
+    const auto busy = std::make_shared<Busy>();
+    runtime.engine.add(busy);
+    runtime.engine.kick();
+    while (!busy->began_) std::this_thread::yield();
+    group.leave();
+    EXPECT_FALSE(op->done());
+    busy->may_go_ = true;
+    EXPECT_THROW(group.wait(*op, Deadline::after(std::chrono::seconds(20))), Error);
+    runtime.engine.remove(busy.get());
+    is_over = true;
+  });
+}
+
 // The exit status of a forked child in which the group refuses a call and says no goodbye in the parent's name: 0.
 int status_of_child(Group& group) {
   const pid_t child = ::fork();

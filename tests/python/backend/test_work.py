@@ -354,3 +354,17 @@ def test_collectives_work_without_a_profiler() -> float:
     tensor = torch.ones(4)
     dist.all_reduce(tensor)
     return float(tensor[0])
+
+
+@on_ranks(2, ([2.0], [7.0]))
+def test_a_call_keeps_the_memory_that_a_tensor_had_when_it_began() -> tuple[list[float], list[float]]:
+    """Rank 0 gives the tensor other memory while the call is under way. What the others got; what is in new memory."""
+    parts = torch.full((1 << 18,), 1.0)
+    if HERE.rank == 1:
+        time.sleep(0.2)
+    work = dist.all_reduce(parts, async_op=True)
+    if HERE.rank == 0:
+        parts.data = torch.full((1,), 2.0)
+    others = [torch.full((1 << 18,), 7.0) for _ in range(4)]  # where freed memory would be used again
+    work.wait()
+    return parts.unique().tolist(), torch.cat(others).unique().tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -258,3 +259,72 @@ def alone() -> None:
 
 def test_a_world_of_one_has_nobody_to_average_with(world_of):
     world_of(1).run(alone)
+
+
+@pytest.mark.parametrize("averages", [True, False])
+@on_ranks(2, True)
+def test_lbfgs_needs_one_loss_of_all_ranks(averages: bool) -> bool:
+    """It decides by the loss. With the mean replicas stay equal; without, the ranks' losses are named."""
+    ddp = DistributedDataParallel(fresh())
+    optimizer = torch.optim.LBFGS(ddp.parameters(), max_iter=4, line_search_fn="strong_wolfe")
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(ddp, HERE.rank, 0, 0)
+        loss.backward()
+        loss = loss.detach()
+        if averages:
+            dist.all_reduce(loss, op=dist.ReduceOp.AVG)
+        return loss
+
+    said = error_of(optimizer.step, closure)
+    hashes: list[str] = [""] * HERE.size
+    dist.all_gather_object(hashes, parameters_hash(ddp))
+    return (
+        (said == "") is averages
+        and ("return from the closure the mean" in said) is not averages
+        and (len(set(hashes)) == 1)
+    )
+
+
+@on_ranks(2, 1)
+def test_a_last_window_that_no_pass_has_averaged_is_told_once() -> int:
+    """Accumulation over two micro-batches where the data ends after an odd one."""
+    ddp = DistributedDataParallel(fresh())
+    optimizer = optimizer_at(0, ddp.parameters())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for epoch in range(2):
+            for number in range(5):
+                ddp.require_backward_grad_sync = number % 2 == 1
+                loss_of(ddp, HERE.rank, epoch, number).backward()
+                if number % 2 == 1 or number == 4:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    return sum("uses gradients that no_sync() has kept on this rank" in str(one.message) for one in told)
+
+
+def assigned(ddp: DistributedDataParallel) -> None:
+    ddp.module.load_state_dict({k: v.clone() for k, v in ddp.module.state_dict().items()}, assign=True)
+
+
+def added(ddp: DistributedDataParallel) -> None:
+    ddp.module.append(nn.Linear(3, 3))
+
+
+def replaced(ddp: DistributedDataParallel) -> None:
+    ddp.module[0].bias = nn.Parameter(ddp.module[0].bias.detach().clone())
+
+
+@pytest.mark.parametrize("change", [assigned, added, replaced])
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@on_ranks(2, [True, True, ""])
+def test_parameters_that_came_after_the_wrapper_are_named(stage: int, change: Any) -> list[Any]:
+    """Twice, as an error that was caught must not let the next pass through; frozen ones do no harm."""
+    ddp = DistributedDataParallel(fresh(), zero_stage=stage)
+    change(ddp)
+    x, _ = batch(HERE.rank, 0)
+    said = [error_of(ddp, x) for _ in range(2)]
+    for parameter in ddp.module.parameters():
+        parameter.requires_grad_(False)
+    return [*("or not there yet" in one for one in said), error_of(ddp, x)]

@@ -117,3 +117,28 @@ def test_weighted_passes_are_counted_for_those_who_watch() -> int:
     ddp.backward(ddp(torch.ones(1, 12)).sum(), weight=1)
     ddp.backward(ddp(torch.ones(1, 12)).sum())
     return weights.passes - before
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@on_ranks(2)
+def test_two_synchronised_passes_of_one_step(stage: int) -> None:
+    """Below stage 2 the second pass would weigh the mean of the first one anew; from there on means add up."""
+    ddp = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False), zero_stage=stage)
+
+    def backward(weight: int) -> str:
+        return error_of(ddp.backward, ddp(torch.full((weight, 1), 6.0)).sum(), weight, kind=ValueError)
+
+    assert backward(1) == ""
+    said = backward(3)
+    assert ("still has the mean of an earlier backward pass" in said) if stage < 2 else said == ""
+    for set_to_none in (True, False):
+        ddp.zero_grad(set_to_none)
+        if stage == 2:
+            ddp.reducer.drop_shards()
+        assert backward(1) == ""
+        if stage < 2:
+            assert ddp.module.weight.grad.item() == 6.0
+    ddp.zero_grad()
+    with ddp.no_sync():
+        assert backward(1) == ""
+    assert backward(3) == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import HERE, on_ranks
+from ranks import HERE, error_of, on_ranks
 from rig import backward, reducer_of
 
 
@@ -121,3 +121,21 @@ def test_hooks_may_communicate() -> bool:
     reducer.register_comm_hook(None, hook)
     backward(reducer, parameters, [torch.full((100,), float(HERE.rank)) for _ in parameters])
     return all(bool((p.grad == 1.0).all()) for p in parameters)
+
+
+@on_ranks(2, True)
+def test_a_hook_that_asks_its_own_reducer_is_told() -> bool:
+    """In the middle of a pass it would wait for itself."""
+    parameter = torch.zeros(3, requires_grad=True)
+    reducer = reducer_of([parameter])
+    said: list[str] = []
+
+    def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future:
+        said.append(error_of(reducer.timeline))
+        done: torch.futures.Future = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    reducer.register_comm_hook(None, hook)
+    backward(reducer, [parameter], [torch.ones(3)])
+    return len(said) == 1 and "asked by a hook or a signal handler" in said[0] and reducer.timeline()["step"] == 1

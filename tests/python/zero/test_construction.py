@@ -216,3 +216,13 @@ def test_parameters_that_are_added_after_a_step_are_looked_at(in_a_group_of_its_
         optimizer.param_groups[0]["params"].append(sharded)
     with pytest.raises(RuntimeError, match=f"SGD cannot step parameters .* zero_stage={wrapper.zero_stage}"):
         optimizer.step()
+
+
+@on_ranks(2, error="AdamW cannot step parameters of a DistributedDataParallel with zero_stage=3")
+def test_an_optimizer_of_what_a_meta_model_had_is_refused() -> None:
+    """Its parameters were replaced by those that have memory, and it would step nothing."""
+    module = on_meta(MODELS["stack"])
+    optimizer = torch.optim.AdamW(module.parameters())
+    ddp = DistributedDataParallel(module, zero_stage=3, init=lambda part: None)
+    assert ddp.zero_stage == 3
+    optimizer.step()

@@ -221,3 +221,20 @@ def test_a_step_after_an_unfinished_pass_is_refused() -> None:
         ddp(torch.ones(2, 12))
         ddp.module.last.weight.sum().backward()
         assert "finished reduction" in error_of(optimizer.step)
+
+
+@on_ranks(2)
+def test_a_rate_that_comes_after_the_backward_pass_is_named() -> None:
+    """The pass has stepped with the one before. It may change after step(), and back."""
+    ddp = wrapped(2)
+    optimizer = one_pass(ddp)
+    group = optimizer.param_groups[0]
+    for step, rate in enumerate((1e-2, 2e-2)):
+        group["lr"] = rate
+        optimizer.zero_grad()
+        loss_of(ddp, HERE.rank, step, 0).backward()
+        group["lr"] = 3e-2
+        assert f"lr of param group 0 is 0.03, and was {rate} when the backward pass began" in error_of(optimizer.step)
+        group["lr"] = rate
+        optimizer.step()
+        assert optimizer.optim.param_groups[0]["lr"] == group["lr"] == rate

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import ringdp
 import torch
+import torch.distributed as dist
 from ranks import BACKENDS, HERE, error_of, group_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
@@ -318,3 +319,61 @@ def unequal(found: Any, expected: Any) -> list[str]:
 def test_torchs_own_optimizer_is_taken_up(world_of, tmp_path, at):
     checkpoint.save(tmp_path, *in_one_process((SAVED_BY, BEFORE)), extra={"step": BEFORE})
     assert world_of(3).run(resume_on_rank, str(tmp_path), at, "ringdp") == [([], [])] * 3
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@on_ranks(2, True)
+def test_fp32_copies_of_a_class_without_state_are_collected(stage: int) -> bool:
+    """A resumed training of bfloat16 parameters by plain SGD goes on with what their float32 copies say."""
+
+    def made() -> tuple[DistributedDataParallel, ZeroOptimizer]:
+        ddp = DistributedDataParallel(model(torch.bfloat16), zero_stage=stage)
+        return ddp, ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=1e-4, master_dtype=torch.float32)
+
+    def train(ddp: DistributedDataParallel, optimizer: ZeroOptimizer, steps: int) -> None:
+        for step in range(steps):
+            optimizer.zero_grad()
+            ddp(torch.full((2, 12), 1.0 + step + HERE.rank, dtype=torch.bfloat16)).float().sum().backward()
+            optimizer.step()
+
+    ddp, optimizer = made()
+    optimizer.consolidate_state_dict()
+    is_empty_at_first = HERE.rank != 0 or not optimizer.state_dict()["state"]
+    train(ddp, optimizer, 3)
+    optimizer.consolidate_state_dict()
+    saved = [optimizer.state_dict() if HERE.rank == 0 else None]
+    dist.broadcast_object_list(saved)
+    whole = ddp.full_state_dict()
+    other, resumed = made()
+    other.module.load_state_dict(whole)
+    resumed.load_state_dict(saved[0])
+    train(ddp, optimizer, 3)
+    train(other, resumed, 3)
+    mine, theirs = ddp.full_state_dict(), other.full_state_dict()
+    return is_empty_at_first and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@on_ranks(2, ["saving", "saved", "loading", "loaded"])
+def test_hooks_on_state_dicts_run() -> list[str]:
+    """As torch's optimizers call them; what a hook makes of a dict is what is saved, and what is loaded."""
+    ddp = wrapped(2)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **ADAMW)
+    steps(ddp, optimizer, 1)
+    told = []
+    optimizer.register_state_dict_pre_hook(lambda _: told.append("saving"))
+    optimizer.register_state_dict_post_hook(lambda _, found: told.append("saved") or {**found, "extra": 1})
+    optimizer.register_load_state_dict_pre_hook(lambda _, found: told.append("loading") or with_rate(found, 0.25))
+    optimizer.register_load_state_dict_post_hook(lambda _: told.append("loaded"))
+    optimizer.consolidate_state_dict()
+    saved = [optimizer.state_dict() if HERE.rank == 0 else None]
+    dist.broadcast_object_list(saved)
+    if HERE.rank != 0:
+        told += ["saving", "saved"]
+    assert saved[0]["extra"] == 1
+    optimizer.load_state_dict(saved[0])
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25]
+    return told
+
+
+def with_rate(found: dict[str, Any], rate: float) -> dict[str, Any]:
+    return {**found, "param_groups": [{**group, "lr": rate} for group in found["param_groups"]]}

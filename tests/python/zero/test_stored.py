@@ -410,3 +410,39 @@ def replicas(folder: str) -> list[list[str]]:
 
 def test_shards_that_several_groups_have_and_groups_that_were_added(world_of, tmp_path):
     assert world_of(4).run(replicas, str(tmp_path)) == [[[], [], []]] * 4
+
+
+@pytest.mark.parametrize("master", [None, torch.float32])
+@pytest.mark.parametrize("stage", [1, 2])
+def test_averages_that_are_swapped_in_are_saved_and_nothing_is_lost(pair, stage, master, tmp_path):
+    assert pair.run(save_averages, str(tmp_path), stage, master) == [True] * 2
+
+
+def save_averages(folder: str, stage: int, master: torch.dtype | None) -> bool:
+    """On a rank: whether the checkpoint has what was swapped in, and training goes on with what was swapped out."""
+    dtype = torch.float32 if master is None else torch.bfloat16
+    ddp = DistributedDataParallel(model(dtype), zero_stage=stage)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1, master_dtype=master)
+    averages = [torch.full_like(p, 0.5) for p in ddp.parameters()]
+
+    def swap() -> None:
+        for parameter, average in zip(ddp.parameters(), averages, strict=True):
+            parameter.data, average.data = average.data, parameter.data
+
+    batch = torch.ones(2, 12, dtype=dtype)
+    ddp(batch).float().square().sum().backward()
+    optimizer.step()
+    before = [p.detach().clone() for p in ddp.parameters()]
+    masters = [copy.clone() for copy in optimizer._flats[0].fp32_copies if copy is not None]
+    swap()
+    checkpoint.save(folder, ddp, optimizer)
+    swap()
+    tensors = checkpoint.read(folder).tensors
+    is_saved = all(bool((t == 0.5).all()) for kind in ("parameter", "master") for t in tensors.get(kind, {}).values())
+    copies = [copy for copy in optimizer._flats[0].fp32_copies if copy is not None]
+    return (
+        is_saved
+        and all(map(torch.equal, ddp.parameters(), before))
+        and len(masters) == len(copies)
+        and all(map(torch.equal, copies, masters))
+    )

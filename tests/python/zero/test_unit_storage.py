@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from typing import Any
 
@@ -191,6 +192,20 @@ def test_values_come_back(trio):
     assert trio.run(comes_and_goes) == [[True] * 6] * 3
 
 
+@on_ranks(2, [False, True])
+def test_a_unit_that_is_on_its_way_cannot_be_read() -> list[bool]:
+    """Its memory holds what another unit has left there. Whether it can be read before wait(), and is right after."""
+    model, values = layers(), [p.detach().clone() for p in layers().parameters()]
+    storage = storage_of(model)
+    storage.free()
+    if HERE.rank == 1:
+        time.sleep(0.1)
+    storage.start()
+    early = any(not error_of(torch.clone, parameter) for parameter in model.parameters())
+    storage.wait()
+    return [early, all(map(torch.equal, model.parameters(), values))]
+
+
 def test_one_rank_has_all_of_it(world_of):
     assert world_of(1).run(comes_and_goes) == [[True] * 6]
 
@@ -284,6 +299,7 @@ def test_a_unit_whose_gather_cannot_start_is_free_again() -> bool:
         unit_storage.all_gather = start
     for bucket in unit.buckets:
         bucket.check_free()
+        assert "after they were freed" in error_of(torch.clone, bucket.view(0))  # its memory is free for another unit
     unit.start()
     unit.wait()
     return unit.has_memory

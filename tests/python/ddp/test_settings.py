@@ -1,0 +1,138 @@
+"""Optimizers that step with other settings on some ranks, or not at all there, are named in the next pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from ranks import BACKENDS, HERE, error_of, group_of, on_ranks
+from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.zero.optimizer import ZeroOptimizer
+from small_models import batch, fresh, loss_of
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.optim import SGD, AdamW, Optimizer
+
+
+def optimizer_at(stage: int, ddp: DistributedDataParallel, kind: Any = SGD, **given: Any) -> Optimizer:
+    return ZeroOptimizer(ddp.parameters(), kind, **given) if stage else kind(ddp.parameters(), **given)
+
+
+def plateau(optimizer: Optimizer, step: int) -> None:
+    """What ReduceLROnPlateau does to a loss that only this rank has seen."""
+    if step == 1 and HERE.rank == 1:
+        optimizer.param_groups[0]["lr"] = 0.05
+    optimizer.step()
+
+
+def not_on_rank_1(optimizer: Optimizer, step: int) -> None:
+    if step != 1 or HERE.rank != 1:
+        optimizer.step()
+
+
+def with_a_tensor(optimizer: Optimizer, step: int) -> None:
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.1 + 0.1 * (step == 1 and HERE.rank == 1))
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (plateau, "lr of param group 0 of SGD by rank: [0.1, 0.05]"),
+        (not_on_rank_1, "steps of SGD by rank: [2, 1]"),
+        (with_a_tensor, "lr of param group 0 of SGD by rank: [0.1"),
+    ],
+)
+@pytest.mark.parametrize("drift", [False, True])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@on_ranks(2, True)
+def test_ranks_that_step_otherwise_are_named(
+    stage: int, drift: bool, step: Callable[[Optimizer, int], None], told: str
+) -> bool:
+    """In the pass after the step; not before. With check_drift a parameter may be named first."""
+    if drift and stage == 3:
+        return True  # refused
+    if stage and step is not plateau:
+        return True  # a step of shards is collective, and a rate for shards is a number
+    ddp = DistributedDataParallel(fresh(), zero_stage=stage, check_drift=drift, bucket_cap_mb=0.001)
+    optimizer = optimizer_at(stage, ddp, lr=0.1)
+    said = []
+    for number in range(3):
+        optimizer.zero_grad()
+        said.append(error_of(loss_of(ddp, HERE.rank, number, 0).backward))
+        if not said[-1]:
+            step(optimizer, number)
+    told = told.replace("SGD", type(optimizer).__name__)
+    return said[:2] == ["", ""] and (told in said[2] or (drift and stage == 0 and "drifted apart" in said[2]))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("stage", [0, 2])
+@on_ranks(2, "")
+def test_what_all_ranks_do_is_no_difference(stage: int, backend: str) -> str:
+    """A schedule that changes rate and betas, a step that all leave out, a second optimizer, no_sync, evaluation."""
+    ddp = DistributedDataParallel(fresh(), zero_stage=stage, process_group=group_of(backend))
+    optimizer = optimizer_at(stage, ddp, AdamW, lr=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=8)
+    own = torch.nn.Parameter(torch.zeros(3))
+    other = SGD([own], lr=0.1 * (1 + HERE.rank))  # a parameter that the wrapper does not know
+    for step in range(6):
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            loss_of(ddp, HERE.rank, step, 0).backward()
+        if said := error_of(loss_of(ddp, HERE.rank, step, 1).backward):
+            return said
+        own.sum().backward()
+        other.step()
+        if step != 2:
+            optimizer.step()
+            schedule.step()
+        with torch.no_grad():
+            ddp(batch(HERE.rank, step)[0])
+    return ""
+
+
+@on_ranks(2, [True, False])
+def test_a_load_on_one_rank_is_named_at_stage_3() -> list[bool]:
+    """There a rank takes its own part only, so the ranks' parts would be of two states."""
+    named = []
+    for loads in ([0], [0, 1]):
+        ddp = DistributedDataParallel(fresh(), zero_stage=3)
+        if HERE.rank in loads:
+            ddp.module.load_state_dict(fresh().state_dict())
+        said = error_of(lambda ddp=ddp: [loss_of(ddp, HERE.rank, 0, 0).backward(), ddp(batch(HERE.rank, 1)[0])])
+        named.append("load_state_dict() of" in said)
+    return named
+
+
+@on_ranks(3, "")
+def test_an_optimizer_inside_another_has_parts_that_differ() -> str:
+    """Torch's own sharded optimizer steps other parameters on each rank."""
+    ddp = DistributedDataParallel(torch.nn.Linear(2, 2, bias=False))  # one parameter, which one rank steps
+    optimizer = ZeroRedundancyOptimizer(ddp.parameters(), optimizer_class=AdamW, lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        if said := error_of(ddp(torch.ones(1, 2)).sum().backward):
+            return said
+        optimizer.step()
+    return ""
+
+
+@on_ranks(2, True)
+def test_a_step_that_fails_hides_no_later_one() -> bool:
+    """Of another optimizer."""
+    ddp = DistributedDataParallel(fresh())
+    other, optimizer = (
+        SGD([torch.zeros(1, requires_grad=True)], lr=0.1),
+        SGD(ddp.parameters(), lr=0.1 * (1 + HERE.rank)),
+    )
+
+    def fails() -> None:
+        raise ValueError("no data")
+
+    loss_of(ddp, HERE.rank, 0, 0).backward()
+    failed = "no data" in error_of(other.step, fails, kind=ValueError)
+    optimizer.step()
+    optimizer.zero_grad()
+    return failed and "lr of param group 0" in error_of(loss_of(ddp, HERE.rank, 1, 0).backward)
