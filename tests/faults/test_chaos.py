@@ -115,7 +115,7 @@ def is_named(life: Life, rank: int, error: str, culprits: set[int], pids: list[i
     if not kind or (kind[1] and kind[1] not in KNOWN):
         return rank == life.victim and "on purpose" in error
     if "the rendezvous store has not answered" in error:
-        return life.phase in ("init", "new_group", "split_group")
+        return life.phase.partition(",")[0] in ("init", "new_group", "split_group", "save_async")  # they make groups
     return any(re.search(rf"rank {culprit}\b|pid {pids[culprit]}\b", error) for culprit in culprits)
 
 
