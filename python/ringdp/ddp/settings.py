@@ -12,7 +12,7 @@ import hashlib
 import sys
 import weakref
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -23,49 +23,44 @@ _reducers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Settings:
-    """Of the optimizers that step the parameters of one reducer."""
+    """Of the optimizers that have stepped the parameters of one reducer since its latest pass."""
 
     def __init__(self) -> None:
-        self._known: weakref.WeakKeyDictionary[Optimizer, _Latest] = weakref.WeakKeyDictionary()
+        self._passes = self._steps = 0
+        self._stepped: dict[int, _Optimizer] = {}  # by id, in the order of the steps
 
-    def take(self, optimizer: Optimizer, passes: int, counts: bool) -> None:
-        """Before a step. passes: those that gradients were averaged in; a step after none of them is not counted."""
-        latest = self._known.setdefault(optimizer, _Latest())
-        latest.steps += counts and passes != latest.passes
-        latest.passes = passes
-        latest.take(_settings_of(optimizer))
+    def take(self, optimizer: Optimizer, passes: int) -> None:
+        """Before a step. passes: how many times gradients were averaged."""
+        if passes != self._passes:
+            self._passes = passes
+            self._steps += 1
+            self._stepped.clear()
+        names = list(optimizer.defaults)
+        groups = [[_plain(group.get(name)) for name in names] for group in optimizer.param_groups]
+        self._stepped[id(optimizer)] = _Optimizer(type(optimizer).__name__, names, groups)
 
-    def told(self) -> dict[str, Any]:
-        """By name, the same names on all ranks; optimizers in the order in which they have first stepped."""
-        found: dict[str, Any] = {}
-        for place, (optimizer, latest) in enumerate(self._known.items()):
-            which = type(optimizer).__name__ + (f" number {place}" if place else "")
-            found[f"steps of {which}"] = latest.steps
-            for number, group in enumerate(latest.groups):
-                names = (f"{key} of param group {number} of {which}" for key in optimizer.defaults)
-                found.update(zip(names, group, strict=True))
+    def told(self) -> dict[str, str]:
+        """By name, the same names on all ranks."""
+        found = {"number of steps": str(self._steps)}
+        for place, stepped in enumerate(self._stepped.values()):
+            which = stepped.kind + (f" number {place}" if place else "")
+            for number, group in enumerate(stepped.groups):
+                names = (f"{name} of param group {number} of {which}" for name in stepped.names)
+                found.update(zip(names, map(repr, group), strict=True))
         return found
 
     def digest(self) -> int:
         """Not 0."""
-        parts = [(latest.digest, latest.steps) for latest in self._known.values()]
-        return _hashed(parts) | 1
+        text = repr([self._steps, *(stepped.groups for stepped in self._stepped.values())])
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") | 1
 
 
-class _Latest:
-    """Of one optimizer; settings in the order of its defaults, by group."""
+class _Optimizer(NamedTuple):
+    """What torch's class knows as its settings, by group."""
 
-    def __init__(self) -> None:
-        self.steps = self.passes = self.digest = 0
-        self.groups: list[list[Any]] = []
-
-    def take(self, groups: list[list[Any]]) -> None:
-        if groups != self.groups:
-            self.groups, self.digest = groups, _hashed(groups)
-
-
-def _hashed(value: object) -> int:
-    return int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=8).digest(), "little")
+    kind: str
+    names: list[str]
+    groups: list[list[Any]]
 
 
 def watch(reducer: Any) -> None:
@@ -79,14 +74,14 @@ def check(reducer: Any) -> None:
     if not reducer.differs():
         return
     ddp = reducer.wrapper()
-    by_rank: list[dict[str, Any]] = [{}] * ddp.process_group.size()
+    by_rank: list[dict[str, str]] = [{}] * ddp.process_group.size()
     dist.all_gather_object(by_rank, reducer.settings.told(), group=ddp.process_group)
     names = dict.fromkeys(name for told in by_rank for name in told)
     for name in names:
-        values = [told.get(name) for told in by_rank if told]
-        if any(value != values[0] for value in values):
+        values = [told.get(name, "none") for told in by_rank]
+        if len(set(values)) > 1:
             raise RuntimeError(
-                f"DistributedDataParallel: the ranks have not stepped alike: {name} by rank: {values}; "
+                f"DistributedDataParallel: the ranks have not stepped alike: {name} by rank: {', '.join(values)}; "
                 "parameters have been wrong since. Give schedulers what is equal on all ranks (the mean loss, by "
                 "dist.all_reduce), and let all ranks step, or none. Restart from a checkpoint"
             )
@@ -105,8 +100,10 @@ def _before_step(optimizer: Optimizer, *_: object) -> None:
         ddp = reducer.wrapper()
         if ddp is None or reducer.has_hook or reducer.steps_in_backward or not reducer.is_stepped_by(optimizer):
             continue
-        # Under join() ranks that have run out of inputs do not step.
-        reducer.settings.take(optimizer, reducer.passes(), counts=not ddp._join_config.enable)
+        if ddp._join_config.enable:  # ranks that have run out of inputs do not step
+            reducer.set_agreed(0)
+            continue
+        reducer.settings.take(optimizer, reducer.passes())
         reducer.set_agreed(reducer.settings.digest())
 
 
@@ -122,12 +119,8 @@ def _is_inside_another(optimizer: Optimizer) -> bool:
     return False
 
 
-def _settings_of(optimizer: Optimizer) -> list[list[Any]]:
-    """What torch's class knows as settings; None for tensors of a device, for which this would wait."""
-    return [[_plain(group.get(key)) for key in optimizer.defaults] for group in optimizer.param_groups]
-
-
 def _plain(value: Any) -> Any:
+    """None for a tensor of a device, for which this would wait."""
     if not torch.is_tensor(value):
         return value
     return value.tolist() if value.device.type == "cpu" else None
