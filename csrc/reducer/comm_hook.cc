@@ -36,6 +36,7 @@ class HookReduction final : public Reduction {
       : hook_(hook), future_(std::move(future)), end_(*future_), elements_(elements) {}
   at::Tensor finish() override {
     wait_for(*future_, Deadline::never());
+    future_->wait();  // returns at once, and lets the current streams wait for what devices still compute
     end_.get();
     const at::Tensor result = hook_.parseHookResult(future_->value());  // throws the error of the Future
     TORCH_CHECK(result.numel() == elements_, "Communication hook: its Future holds ", result.numel(),

@@ -14,7 +14,6 @@ from ringdp import _native
 from ringdp.ddp import settings, unaveraged
 from ringdp.ddp.leaf_steps import LeafSteps
 from ringdp.ddp.modes import Modes, group_for
-from ringdp.ddp.settings import Settings
 from ringdp.zero.gradients import StandIns
 
 _C = _native.load()
@@ -84,7 +83,6 @@ class Reducer(_C.Reducer):
         averages_whole = ddp.process_group.size() > 1 and self.zero_stage < 2  # shards hold averaged gradients only
         if averages_whole or self.leaf_steps is not None:
             unaveraged.watch(self)
-        self.settings = Settings()
         if ddp.process_group.size() > 1:
             settings.watch(self)
 
@@ -94,12 +92,9 @@ class Reducer(_C.Reducer):
         return _C.ShardLayout([p.numel() for p in self.parameters], self.layout(), self._ddp().process_group.size())
 
     @functools.cached_property
-    def _ids(self) -> set[int]:
+    def ids(self) -> set[int]:
+        """Of its parameters."""
         return {id(parameter) for parameter in self.parameters}
-
-    def is_stepped_by(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether the first parameter of a group is one of this reducer's."""
-        return any(group["params"] and id(group["params"][0]) in self._ids for group in optimizer.param_groups)
 
     def wrapper(self) -> Any | None:
         """The wrapper, as long as it lives."""
@@ -167,6 +162,7 @@ class Reducer(_C.Reducer):
             self.drop_shards()
             self.__dict__.pop("shard_layout", None)
         self.set_group(self._group_for(group))
+        settings.forget(self)
 
     def _set_optimizer_in_backward(self) -> None:
         self.set_optimizer_in_backward()
@@ -205,4 +201,4 @@ def _end_pass(reference: weakref.ref[Reducer]) -> None:
         reducer._futures.pop().wait()
     if reducer.zero_stage >= 2:
         reducer.stand_ins.show(reducer.used())
-    settings.check(reducer)
+    settings.end_pass(reducer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import numbers
 import sys
 import weakref
 from types import FrameType
@@ -19,66 +20,46 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+_NOTHING = 1  # the digest of a rank that has not stepped since the latest pass
 _reducers: weakref.WeakSet[Any] = weakref.WeakSet()
+_steps: weakref.WeakKeyDictionary[Any, dict[int, _Step]] = weakref.WeakKeyDictionary()  # since the latest pass, by id
 
 
-class Settings:
-    """Of the optimizers that have stepped the parameters of one reducer since its latest pass."""
-
-    def __init__(self) -> None:
-        self._passes = self._steps = 0
-        self._stepped: dict[int, _Optimizer] = {}  # by id, in the order of the steps
-
-    def take(self, optimizer: Optimizer, passes: int) -> None:
-        """Before a step. passes: how many times gradients were averaged."""
-        if passes != self._passes:
-            self._passes = passes
-            self._steps += 1
-            self._stepped.clear()
-        names = list(optimizer.defaults)
-        groups = [[_plain(group.get(name)) for name in names] for group in optimizer.param_groups]
-        self._stepped[id(optimizer)] = _Optimizer(type(optimizer).__name__, names, groups)
-
-    def told(self) -> dict[str, str]:
-        """By name, the same names on all ranks."""
-        found = {"number of steps": str(self._steps)}
-        for place, stepped in enumerate(self._stepped.values()):
-            which = stepped.kind + (f" number {place}" if place else "")
-            for number, group in enumerate(stepped.groups):
-                names = (f"{name} of param group {number} of {which}" for name in stepped.names)
-                found.update(zip(names, map(repr, group), strict=True))
-        return found
-
-    def digest(self) -> int:
-        """Not 0."""
-        text = repr([self._steps, *(stepped.groups for stepped in self._stepped.values())])
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") | 1
-
-
-class _Optimizer(NamedTuple):
-    """What torch's class knows as its settings, by group."""
+class _Step(NamedTuple):
+    """What torch's class knows as the settings of an optimizer, by group that has parameters of the reducer."""
 
     kind: str
     names: list[str]
-    groups: list[list[Any]]
+    groups: dict[int, list[Any]]
 
 
 def watch(reducer: Any) -> None:
     """From now on steps with parameters of this reducer are noted."""
     _install()
     _reducers.add(reducer)
+    forget(reducer)
 
 
-def check(reducer: Any) -> None:
-    """When a pass has ended. Every rank raises RuntimeError with the first setting that differs."""
-    if not reducer.differs():
+def forget(reducer: Any) -> None:
+    """Steps that were taken do not count: ranks have another state from here on."""
+    _steps[reducer] = {}
+    reducer.set_agreed(_NOTHING)
+
+
+def end_pass(reducer: Any) -> None:
+    """Every rank raises RuntimeError with the first setting that differs in what came with the pass."""
+    if reducer not in _reducers:
         return
+    told = _told(reducer)
+    forget(reducer)
     ddp = reducer.wrapper()
+    if not reducer.differs() or ddp._join_config.enable:  # ranks that have run out of inputs do not come here
+        return
     by_rank: list[dict[str, str]] = [{}] * ddp.process_group.size()
-    dist.all_gather_object(by_rank, reducer.settings.told(), group=ddp.process_group)
-    names = dict.fromkeys(name for told in by_rank for name in told)
+    dist.all_gather_object(by_rank, told, group=ddp.process_group)
+    names = dict.fromkeys(name for of_rank in by_rank for name in of_rank)
     for name in names:
-        values = [told.get(name, "none") for told in by_rank]
+        values = [of_rank.get(name, "no step") for of_rank in by_rank]
         if len(set(values)) > 1:
             raise RuntimeError(
                 f"DistributedDataParallel: the ranks have not stepped alike: {name} by rank: {', '.join(values)}; "
@@ -98,13 +79,34 @@ def _before_step(optimizer: Optimizer, *_: object) -> None:
         return
     for reducer in list(_reducers):
         ddp = reducer.wrapper()
-        if ddp is None or reducer.has_hook or reducer.steps_in_backward or not reducer.is_stepped_by(optimizer):
+        # Under join(), ranks that have run out of inputs do not step.
+        if ddp is None or ddp._join_config.enable or reducer.has_hook or reducer.steps_in_backward:
             continue
-        if ddp._join_config.enable:  # ranks that have run out of inputs do not step
-            reducer.set_agreed(0)
-            continue
-        reducer.settings.take(optimizer, reducer.passes())
-        reducer.set_agreed(reducer.settings.digest())
+        if step := _step_of(optimizer, reducer):
+            _steps[reducer][id(optimizer)] = step
+            text = repr([step.groups for step in _steps[reducer].values()])
+            reducer.set_agreed(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") | 2)
+
+
+def _step_of(optimizer: Optimizer, reducer: Any) -> _Step | None:
+    names = list(optimizer.defaults)
+    groups = {
+        number: [_plain(group.get(name)) for name in names]
+        for number, group in enumerate(optimizer.param_groups)
+        if any(id(parameter) in reducer.ids for parameter in group["params"])
+    }
+    return _Step(type(optimizer).__name__, names, groups) if groups else None
+
+
+def _told(reducer: Any) -> dict[str, str]:
+    """By name, the same names on all ranks; without those of a rank that has not stepped."""
+    found: dict[str, str] = {}
+    for place, step in enumerate(_steps[reducer].values()):
+        which = step.kind + (f" number {place}" if place else "")
+        for number, group in step.groups.items():
+            names = (f"{name} of param group {number} of {which}" for name in step.names)
+            found.update(zip(names, map(repr, group), strict=True))
+    return found
 
 
 def _is_inside_another(optimizer: Optimizer) -> bool:
@@ -120,7 +122,13 @@ def _is_inside_another(optimizer: Optimizer) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """None for a tensor of a device, for which this would wait."""
-    if not torch.is_tensor(value):
+    """What is equal on all ranks where settings are: numbers as such, of anything else the type."""
+    if value is None or isinstance(value, bool | str):
         return value
-    return value.tolist() if value.device.type == "cpu" else None
+    if isinstance(value, numbers.Real):
+        return float(value) + 0.0
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    if torch.is_tensor(value) and value.numel() == 1 and value.device.type == "cpu":  # for a device this would wait
+        return float(value)
+    return type(value).__name__

@@ -19,6 +19,7 @@ from torch.optim import LBFGS, Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ringdp import _native
+from ringdp.ddp import registrations
 
 _C = _native.load()
 _numbers = itertools.count()
@@ -31,12 +32,13 @@ _stepped: weakref.WeakKeyDictionary[Optimizer, weakref.WeakKeyDictionary[Any, in
 
 def watch(reducer: Any) -> None:
     """Checks every optimizer step that uses parameters of this reducer, as long as it lives."""
-    _install()
+    install()
     _reducers[next(_numbers)] = reducer
 
 
 @functools.cache
-def _install() -> None:
+def install() -> None:
+    """From now on steps are checked."""
     register_optimizer_step_pre_hook(_before_step)
 
 
@@ -55,7 +57,7 @@ def _before_step(
     def checked() -> Any:
         loss = closure()
         check(optimizer)
-        if isinstance(optimizer, LBFGS):
+        if isinstance(optimizer, LBFGS) and optimizer.param_groups[0]["max_iter"] > 1:
             _check_losses(optimizer, loss)
         return loss
 
@@ -71,6 +73,7 @@ def check(optimizer: Optimizer) -> None:
             reducer.leaf_steps.before_step(_parameters_of(optimizer))
         if _suspicious(optimizer, reducer) and reducer.zero_stage < 2:
             _refuse(optimizer, reducer)
+    registrations.check(optimizer)
 
 
 def _check_losses(optimizer: Optimizer, loss: Any) -> None:
@@ -78,7 +81,7 @@ def _check_losses(optimizer: Optimizer, loss: Any) -> None:
     stepped = _parameters_of(optimizer)
     for reducer in list(_reducers.values()):
         ddp = reducer.wrapper()
-        if ddp is None or not any(id(parameter) in stepped for parameter in reducer.parameters):
+        if ddp is None or ddp._join_config.enable or not any(id(p) in stepped for p in reducer.parameters):
             continue
         own = torch.tensor([float(loss)], dtype=torch.float64, device=ddp.device)
         by_rank = [torch.empty_like(own) for _ in range(ddp.process_group.size())]
@@ -122,8 +125,8 @@ def _warn_of_kept(reducer: Any, index: int) -> None:
         _warned.add(reducer)
         warnings.warn(
             f"DistributedDataParallel: optimizer.step() uses gradients that no_sync() has kept on this rank (the first "
-            f"is that of {reducer.names[index]}), so from here on parameters differ between ranks. Leave no_sync() out "
-            "in the last micro-batch before each step, also where the data ends; or average the parameters by yourself",
+            f"is that of {reducer.names[index]}). Unless you have averaged them, or average parameters later, ranks "
+            "differ from here on: leave no_sync() out in the last micro-batch before a step, also where the data ends",
             RuntimeWarning,
             stacklevel=6,
         )

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 # Number of weighted backward passes that this process has begun; `ringdp audit` reads it.
 passes = 0
+_Place = tuple[int, int, int]  # a parameter with a gradient, the memory of that, its version: changes raise it
 
 
 class Weights:
@@ -17,7 +18,7 @@ class Weights:
 
     def __init__(self) -> None:
         self._pending = 0.0
-        self._mean: tuple[int, int, int] | None = None  # where the last synchronised pass has left one: see _place_of()
+        self._mean: list[_Place] = []  # where the last synchronised pass has left one
 
     def backward(self, ddp: Any, loss: torch.Tensor | None, weight: float) -> None:
         """`loss`: summed over `weight` samples; None if the rank has none. Under no_sync nothing is communicated."""
@@ -31,7 +32,7 @@ class Weights:
         _check(ddp, loss, weight, synchronised)
         if all(p.grad is None for p in ddp.reducer.parameters):
             self._pending = 0.0  # gradients that were thrown away take their samples with them
-            self._mean = None
+            self._mean = []
         if synchronised:
             self._refuse_to_average_again(ddp)
         total = self._pending + weight
@@ -42,11 +43,11 @@ class Weights:
         elif synchronised:
             ddp.reducer.backward_without_loss()
         self._pending = 0.0 if synchronised else total
-        self._mean = _place_of_mean(ddp) if synchronised else self._mean
+        self._mean = _places_of_mean(ddp) if synchronised else self._mean
 
     def _refuse_to_average_again(self, ddp: Any) -> None:
         """Below stage 2 a pass averages what is in .grad, and a mean there would be weighed anew."""
-        if self._mean is not None and self._mean == _place_of_mean(ddp):
+        if self._mean and self._mean == _places_of_mean(ddp):
             raise ValueError(
                 "DistributedDataParallel.backward: a weight, and .grad still has the mean of an earlier backward pass, "
                 "whose weight is another: call zero_grad() between, or run all passes of a step but the last one under "
@@ -61,12 +62,11 @@ class Weights:
         ddp.reducer.set_divisor_work(dist.all_reduce(total, group=ddp.process_group, async_op=True))
 
 
-def _place_of_mean(ddp: Any) -> tuple[int, int, int] | None:
-    """The first parameter with a gradient, the memory of that, and its version, which whatever changes it raises."""
+def _places_of_mean(ddp: Any) -> list[_Place]:
     if ddp.zero_stage >= 2:
-        return None
+        return []
     found = ((number, parameter.grad) for number, parameter in enumerate(ddp.reducer.parameters))
-    return next(((n, gradient.data_ptr(), gradient._version) for n, gradient in found if gradient is not None), None)
+    return [(n, gradient.data_ptr(), gradient._version) for n, gradient in found if gradient is not None]
 
 
 def _check(ddp: Any, loss: torch.Tensor | None, weight: float, synchronised: bool) -> None:

@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn import SyncBatchNorm
 from torch.nn.parallel import DistributedDataParallel as _Stock
 
-from ringdp.ddp import registrations
+from ringdp.ddp import registrations, unaveraged
 from ringdp.ddp.agreement import check_models
 from ringdp.ddp.logger import Logger
 from ringdp.ddp.modes import Modes, Order, check_arguments, check_group_of_leaves, complete_arguments
@@ -235,24 +235,24 @@ class DistributedDataParallel(Sharding, _Stock):
             gradient_as_bucket_view=self.gradient_as_bucket_view,
         )
         self._passing_sync_batchnorm_handle(self.module)
-        self._registrations, self._frozen = registrations.count(), self._frozen_parameters()
+        self._frozen = self._frozen_parameters()
         self._register_shards()
+        if self.process_group.size() > 1:
+            registrations.watch(self)
+            unaveraged.install()
 
     def _frozen_parameters(self) -> list[tuple[str, torch.Tensor]]:
-        """Parameters that are not averaged, because they needed no gradient when the model was wrapped, or are new."""
+        """Parameters that are not averaged, because they need no gradient when the model is wrapped."""
         known = {id(parameter) for parameter in self.averaged_parameters()}
         left = self.module.named_parameters()
         return [(n, p) for n, p in left if id(p) not in known and n not in self.parameters_to_ignore]
 
     def _check_frozen(self) -> None:
-        if not torch.compiler.is_compiling() and self._registrations != registrations.count():
-            self._registrations, self._frozen = registrations.count(), self._frozen_parameters()
         for name, parameter in self._frozen:
             if parameter.requires_grad:
                 raise RuntimeError(
-                    f"DistributedDataParallel: parameter {name} was frozen when the model was wrapped, or not there "
-                    "yet, and needs a gradient now, which would not be averaged: wrap the model again after "
-                    "requires_grad has changed and after parameters were added or replaced"
+                    f"DistributedDataParallel: parameter {name} was frozen when the model was wrapped and needs a "
+                    "gradient now, which would not be averaged: wrap the model again after requires_grad has changed"
                 )
 
     def _register_delay_all_reduce_hook(self, *args: Any, **kwargs: Any) -> None:
@@ -262,7 +262,13 @@ class DistributedDataParallel(Sharding, _Stock):
     def __getstate__(self) -> dict[str, Any]:
         if self.sharded_model is not None:
             refuse_copy(self, None)
-        return {**super().__getstate__(), "_delayed_mean": None, "_optimizer": None, "_is_copy": True}
+        return {
+            **super().__getstate__(),
+            "_delayed_mean": None,
+            "_optimizer": None,
+            "new_parameters": None,
+            "_is_copy": True,
+        }
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if not self._delay_all_reduce_all_params:  # otherwise there is no reducer

@@ -454,7 +454,7 @@ class ZeroOptimizer(Optimizer):
 
     def _after_load(self) -> None:
         """Called when groups and state have been loaded."""
-        self._consolidated = None
+        self._consolidated = self._begun_with = None
         self._unstepped.clear()
         self._pass_settings_on()
         self._stepping.after_load()
@@ -590,7 +590,7 @@ class ZeroOptimizer(Optimizer):
 
     def _begin_step(self) -> None:
         self._check_unpinned()
-        if self.steps_in_backward and self._begun_with is None:
+        if self.steps_in_backward and not self._stepping.has_begun:
             self._begun_with = groups.kept_settings(self.param_groups)
         self._consolidated = None
         self._pass_settings_on()

@@ -14,6 +14,7 @@ from torch.distributed.utils import _sync_module_states
 
 from ringdp.ddp.agreement import check_models
 from ringdp.ddp.modes import check_group_of_leaves
+from ringdp.ddp.settings import forget
 from ringdp.elastic.leaf import check_outside
 from ringdp.zero import registry
 from ringdp.zero.memory import Memory, memory_of
@@ -65,6 +66,7 @@ class Sharding:
             self.reducer.leaf_steps.abandon_step()
         dist.barrier(group=self.process_group)  # the pass's collectives are over on every rank
         self.reducer.reset()
+        forget(self.reducer)
         self.zero_grad()
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:

@@ -215,6 +215,11 @@ class StepsInBackward:
         hooks = [part.register_load_state_dict_pre_hook(before_load) for part in module.modules()]
         weakref.finalize(self, _undo, reducer, hooks).atexit = False
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a pass has stepped buckets since the last step()."""
+        return self._begun
+
     def describe(self) -> str:
         """See Stepping."""
         return self._stepping.describe()

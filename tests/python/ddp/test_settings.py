@@ -40,7 +40,7 @@ def with_a_tensor(optimizer: Optimizer, step: int) -> None:
     ("step", "told"),
     [
         (plateau, "lr of param group 0 of SGD by rank: 0.1, 0.05"),
-        (not_on_rank_1, "number of steps by rank: 2, 1"),
+        (not_on_rank_1, "lr of param group 0 of SGD by rank: 0.1, no step"),
         (with_a_tensor, "lr of param group 0 of SGD by rank: 0.1"),
     ],
 )
@@ -152,3 +152,79 @@ def test_an_optimizer_that_is_gone_on_one_rank_only() -> str:
         optimizer.step()
         optimizer.zero_grad()
     return ""
+
+
+def of_no_number() -> float:
+    return 0.1
+
+
+class Odd(SGD):
+    """Its defaults hold what has no equal text on two ranks."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        for group in self.param_groups:
+            group["schedule"] = lambda: of_no_number() + HERE.rank
+        self.defaults["schedule"] = None
+
+
+def with_a_head(ddp: DistributedDataParallel) -> Optimizer:
+    """A group of this rank alone, with a rate of its own."""
+    head = torch.nn.Parameter(torch.zeros(3), requires_grad=True)
+    return SGD([{"params": [head], "lr": 0.3 + HERE.rank}, {"params": list(ddp.parameters())}], lr=0.1)
+
+
+def with_numbers_of_two_kinds(ddp: DistributedDataParallel) -> Optimizer:
+    given = {"lr": 1, "weight_decay": -0.0} if HERE.rank else {"lr": 1.0, "weight_decay": 0}
+    return AdamW(ddp.parameters(), betas=[0.9, 0.99] if HERE.rank else (0.9, 0.99), **given)
+
+
+def with_a_function(ddp: DistributedDataParallel) -> Optimizer:
+    return Odd(ddp.parameters())
+
+
+@pytest.mark.parametrize("make", [with_a_function, with_a_head, with_numbers_of_two_kinds])
+@on_ranks(2, "")
+def test_settings_that_are_equal_are_no_difference(make: Callable[[DistributedDataParallel], Optimizer]) -> str:
+    ddp = DistributedDataParallel(fresh())
+    optimizer = make(ddp)
+    for step in range(3):
+        if said := error_of(loss_of(ddp, HERE.rank, step, 0).backward):
+            return said
+        optimizer.step()
+        optimizer.zero_grad()
+    return ""
+
+
+@pytest.mark.parametrize("drift", [False, True])
+@on_ranks(3, "")
+def test_ranks_that_run_out_of_inputs_have_other_rates(drift: bool) -> str:
+    """Of an iteration that the others have not seen; twice, as the first pass of an epoch has all ranks again."""
+    ddp = DistributedDataParallel(fresh(), check_drift=drift)
+    optimizer = SGD(ddp.parameters(), lr=0.1)
+    for _ in range(2):
+        with ddp.join():
+            for step in range(2 + HERE.rank):
+                optimizer.param_groups[0]["lr"] = 0.1 / (1 + step)
+                loss_of(ddp, HERE.rank, step, 0).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    return ""
+
+
+@on_ranks(2, "")
+def test_an_abandoned_pass_is_forgotten() -> str:
+    """Rank 0 has ended it, rank 1 has not."""
+    ddp = DistributedDataParallel(fresh())
+    optimizer = SGD(ddp.parameters(), lr=0.1)
+    loss_of(ddp, HERE.rank, 0, 0).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss_of(ddp, HERE.rank, 1, 0).backward()
+    if HERE.rank == 0:
+        optimizer.step()
+    ddp.abandon_backward()
+    with torch.no_grad():
+        for parameter in ddp.parameters():
+            parameter.zero_()
+    return error_of(loss_of(ddp, HERE.rank, 2, 0).backward)

@@ -319,12 +319,36 @@ def replaced(ddp: DistributedDataParallel) -> None:
 @pytest.mark.parametrize("change", [assigned, added, replaced])
 @pytest.mark.parametrize("stage", [0, 1, 2])
 @on_ranks(2, [True, True, ""])
-def test_parameters_that_came_after_the_wrapper_are_named(stage: int, change: Any) -> list[Any]:
-    """Twice, as an error that was caught must not let the next pass through; frozen ones do no harm."""
+def test_parameters_that_came_after_the_wrapper_are_not_stepped(stage: int, change: Any) -> list[Any]:
+    """Twice, as an error that was caught must not let the next step through; without gradients they do no harm."""
     ddp = DistributedDataParallel(fresh(), zero_stage=stage)
     change(ddp)
-    x, _ = batch(HERE.rank, 0)
-    said = [error_of(ddp, x) for _ in range(2)]
-    for parameter in ddp.module.parameters():
-        parameter.requires_grad_(False)
-    return [*("or not there yet" in one for one in said), error_of(ddp, x)]
+    known = {id(parameter) for parameter in ddp.reducer.parameters}
+    new = [parameter for parameter in ddp.module.parameters() if id(parameter) not in known]
+    optimizer = torch.optim.SGD(new, lr=0.1)
+    said = [error_of(optimizer.step)]
+    for _ in range(2):
+        ddp.module(batch(HERE.rank, 0)[0]).sum().backward()
+        said.append("came after the model was wrapped" in error_of(optimizer.step))
+    return [*said[1:], said[0]]
+
+
+class WithTeacher(nn.Module):
+    """A network, and one that comes later and is never trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = fresh()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+
+@on_ranks(2, "")
+def test_a_teacher_that_comes_later_does_no_harm() -> str:
+    ddp = DistributedDataParallel(WithTeacher())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    ddp.module.teacher = copy.deepcopy(ddp.module.net)
+    ddp.module.metric = nn.Linear(2, 2)
+    loss_of(ddp, HERE.rank, 0, 0).backward()
+    return error_of(optimizer.step)

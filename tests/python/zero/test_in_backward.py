@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import BACKENDS, HERE, error_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero.clip import clip_grad_norm_
@@ -238,3 +239,19 @@ def test_a_rate_that_comes_after_the_backward_pass_is_named() -> None:
         group["lr"] = rate
         optimizer.step()
         assert optimizer.optim.param_groups[0]["lr"] == group["lr"] == rate
+
+
+@on_ranks(2, "")
+def test_a_load_forgets_the_rate_of_a_pass_that_failed() -> str:
+    """What was loaded has another rate, and training goes on."""
+    ddp = wrapped(2)
+    optimizer = one_pass(ddp, lr=1e-2)
+    optimizer.consolidate_state_dict()
+    saved = [optimizer.state_dict() if HERE.rank == 0 else None]
+    dist.broadcast_object_list(saved)
+    optimizer.param_groups[0]["lr"] = 2e-2
+    loss_of(ddp, HERE.rank, 0, 0).backward()
+    optimizer.load_state_dict(saved[0])
+    optimizer.zero_grad()
+    loss_of(ddp, HERE.rank, 1, 0).backward()
+    return error_of(optimizer.step)

@@ -46,6 +46,7 @@ DONE = "every rank has made its steps"
 SILENT = "was ended, after ten times --timeout"
 _STARTS_WITHIN = 10  # times the patience with a running job: it imports, compiles, downloads
 _STACKS_WITHIN_S = 0.5
+_APPEAR_WITHIN_S = 10.0  # after the first rank
 _FRAME = re.compile(r'\s*File "(.*)", (line \d+ in (.*))')
 _WAITS = ("/torch/autograd/", "/torch/distributed/", "/torch/nn/parallel/", RINGDP)  # where ranks meet
 
@@ -99,6 +100,7 @@ class Watch:
         self._patience_s = patience_s
         self._moved: dict[int, tuple[int, float]] = {}  # by rank: lines, and since when it has so many
         self._began = time.monotonic()
+        self._first = 0.0  # when there was a rank
 
     def tick(self) -> str:
         """Why to end the job now; '' for no reason."""
@@ -119,8 +121,13 @@ class Watch:
         return ""
 
     def _all_done(self, ranks: Mapping[int, RankRecords]) -> bool:
-        # Ranks that are still absent after twice the steps write elsewhere, or nothing.
-        wanted = self._steps if not absent(ranks) else 2 * self._steps
+        self._first = self._first or time.monotonic()
+        wanted = self._steps
+        if absent(ranks):
+            # They write elsewhere, or nothing; or nothing keeps ranks together, and these have not started yet.
+            if time.monotonic() < self._first + min(_APPEAR_WITHIN_S, self._patience_s):
+                return False
+            wanted = 2 * self._steps
         return all(len(records.of("step")) >= wanted for records in ranks.values())
 
 

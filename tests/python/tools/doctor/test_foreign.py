@@ -40,8 +40,9 @@ def examined(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("name", "backend"), cells([(name, b) for name, f in FAULTS.items() for b in f.backends]))
 def test_a_fault_is_named_with_its_rank_and_its_cause(examined, name, backend):
     fault = FAULTS[name]
-    findings = [f for f in examined(fault.script, fault.change, backend, *fault.options) if f.check == fault.check]
-    assert len(findings) == 1
+    found = examined(fault.script, fault.change, backend, *fault.options)
+    findings = [f for f in found if f.check == fault.check]
+    assert len(findings) == 1, found
     assert fault.said in findings[0].seen + findings[0].fix
     assert fault.ranks in (None, findings[0].ranks)
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from ringdp.tools.attach.assignment import Assignment
@@ -66,11 +67,17 @@ def test_a_job_that_never_begins_is_ended(tmp_path):
     assert reason == SILENT
 
 
-def test_ranks_that_write_elsewhere_are_not_waited_for(tmp_path):
+def test_ranks_that_write_elsewhere_are_not_waited_for_long(tmp_path, monkeypatch):
+    """One that starts later, where nothing keeps ranks together, is not taken for one of them."""
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     watch = Watch(Reader(tmp_path), tmp_path, 2, 60.0)
     write(tmp_path, 0, "step", "step", "step")
     assert watch.tick() == ""
     write(tmp_path, 0, "step")
+    now += 9.0
+    assert watch.tick() == ""
+    now += 2.0
     assert watch.tick() == DONE
 
 
