@@ -170,6 +170,7 @@ def test_bad_input_of_the_algorithms_is_refused():
 # benchmarks/elastic.py: a death and the shares from end to end, its arithmetic, bad input.
 
 
+@pytest.mark.long  # tests/faults/test_survive.py has such deaths
 def test_a_rank_dies_and_the_others_go_on(tmp_path):
     out = tmp_path / "r.json"
     run("elastic.py", "deaths", "--ranks", 2, "--micro-batches", 4, "--kills", 1, "--every", 0.3, "--json", out)

@@ -53,6 +53,7 @@ def test_torchs_wrapper_tests_pass_with_ringdps_class(backend):
     assert counts["passed"] >= 9
 
 
+@pytest.mark.long  # of the runner, not of ringdp
 def test_making_a_gloo_group_fails():
     """The guard that keeps gloo from doing ringdp's work does bite."""
     code = (

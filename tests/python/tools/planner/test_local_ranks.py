@@ -94,6 +94,7 @@ def reports():
     return run_probe(JOB, 2)
 
 
+@pytest.mark.long  # a calibration takes its time
 def test_two_ranks_report_all_that_a_calibration_needs(reports):
     sizes = counted(mlp(), 4)
     for report in reports:
