@@ -9,6 +9,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "backend/errors.h"
 #include "backend/gil.h"
@@ -78,8 +79,8 @@ Work::Work(int rank, c10d::OpType type, const char* title, const std::vector<at:
       result_(std::move(result)),
       keep_(std::move(keep)),
       completion_(completion) {
-  for (const auto& tensors : {keep_, result_.tensors}) {
-    for (const at::Tensor& tensor : tensors) {
+  for (const auto* tensors : {&std::as_const(keep_), &result_.tensors}) {
+    for (const at::Tensor& tensor : *tensors) {
       if (tensor.has_storage()) storages_.push_back(tensor.storage());
     }
   }

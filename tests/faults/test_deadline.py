@@ -55,21 +55,28 @@ class Interrupt(Exception):
     """What a signal handler raises, as that of Ctrl-C does."""
 
 
-def be_interrupted(told: str) -> tuple[bool, float]:
-    """On a rank that waits for another: whether a handler ends the wait, not the work; the sum after all."""
+def is_ended_by_a_handler(call: Callable[[], object], seconds: float) -> bool:
+    """Whether what a signal handler raises after some time ends the call."""
 
     def handle(*_: object) -> None:
         raise Interrupt
 
     before = signal.signal(signal.SIGALRM, handle)
-    tensor, is_interrupted = torch.ones(8), False
-    work = dist.all_reduce(tensor, async_op=True)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
-        work.wait()
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        call()
     except Interrupt:
-        is_interrupted = not work.is_completed()
-    signal.signal(signal.SIGALRM, before)
+        return True
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return False
+
+
+def be_interrupted(told: str) -> tuple[bool, float]:
+    """On a rank that waits for another: whether a handler ends the wait, not the work; the sum after all."""
+    tensor = torch.ones(8)
+    work = dist.all_reduce(tensor, async_op=True)
+    is_interrupted = is_ended_by_a_handler(work.wait, 0.01) and not work.is_completed()
     Path(told).touch()
     work.wait()
     return is_interrupted, float(tensor[0])
@@ -211,19 +218,9 @@ def test_a_rank_stopped_past_the_deadline_is_named(make_world, tmp_path):
 
 def hook_that_waits() -> tuple[bool, str]:
     """On a rank: whether a handler ends a backward pass whose communication hook waits; what the next pass says."""
-
-    def handle(*_: object) -> None:
-        raise Interrupt
-
     ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
     ddp.register_comm_hook(None, lambda _, bucket: torch.futures.Future())
-    before, is_interrupted = signal.signal(signal.SIGALRM, handle), False
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        ddp(torch.ones(1, 2)).sum().backward()
-    except Interrupt:
-        is_interrupted = True
-    signal.signal(signal.SIGALRM, before)
+    is_interrupted = is_ended_by_a_handler(lambda: ddp(torch.ones(1, 2)).sum().backward(), 0.05)
     return is_interrupted, error_of(ddp, torch.ones(1, 2))
 
 
@@ -238,21 +235,11 @@ def interrupted_pass(told: str) -> tuple[bool, str, str]:
     """On rank 0 a handler ends a pass that waits for rank 1. Whether it did, what the next pass says, and the hash of
     two steps after it was abandoned.
     """
-
-    def handle(*_: object) -> None:
-        raise Interrupt
-
     torch.manual_seed(0)
     ddp = DistributedDataParallel(torch.nn.Linear(4, 4))
     is_interrupted, said = False, ""
     if HERE.rank == 0:
-        before = signal.signal(signal.SIGALRM, handle)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            ddp(torch.ones(1, 4)).sum().backward()
-        except Interrupt:
-            is_interrupted = True
-        signal.signal(signal.SIGALRM, before)
+        is_interrupted = is_ended_by_a_handler(lambda: ddp(torch.ones(1, 4)).sum().backward(), 0.05)
         said = error_of(ddp, torch.ones(1, 4))
         Path(told).touch()
     else:

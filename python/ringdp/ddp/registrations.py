@@ -48,7 +48,7 @@ class _Model:
 
 
 def watch(ddp: Any) -> None:
-    """From now on new parameters of its module may not be stepped. The wrapper keeps what this returns."""
+    """From now on new parameters of its module may not be stepped. As long as the wrapper lives."""
     _install()
     ddp.new_parameters = _Model(ddp)
     _watched.add(ddp.new_parameters)

@@ -21,8 +21,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 _NOTHING = 1  # the digest of a rank that has not stepped since the latest pass
-_reducers: weakref.WeakSet[Any] = weakref.WeakSet()
-_steps: weakref.WeakKeyDictionary[Any, dict[int, _Step]] = weakref.WeakKeyDictionary()  # since the latest pass, by id
+# Of each reducer that is watched: the optimizers that have stepped since its latest pass, by id.
+_steps: weakref.WeakKeyDictionary[Any, dict[int, _Step]] = weakref.WeakKeyDictionary()
 
 
 class _Step(NamedTuple):
@@ -36,19 +36,20 @@ class _Step(NamedTuple):
 def watch(reducer: Any) -> None:
     """From now on steps with parameters of this reducer are noted."""
     _install()
-    _reducers.add(reducer)
+    _steps[reducer] = {}
     forget(reducer)
 
 
 def forget(reducer: Any) -> None:
     """Steps that were taken do not count: ranks have another state from here on."""
-    _steps[reducer] = {}
-    reducer.set_agreed(_NOTHING)
+    if reducer in _steps:
+        _steps[reducer] = {}
+        reducer.set_agreed(_NOTHING)
 
 
 def end_pass(reducer: Any) -> None:
     """Every rank raises RuntimeError with the first setting that differs in what came with the pass."""
-    if reducer not in _reducers:
+    if reducer not in _steps:
         return
     told = _told(reducer)
     forget(reducer)
@@ -77,14 +78,14 @@ def _install() -> None:
 def _before_step(optimizer: Optimizer, *_: object) -> None:
     if torch.compiler.is_compiling() or _is_inside_another(optimizer):
         return
-    for reducer in list(_reducers):
+    for reducer, steps in list(_steps.items()):
         ddp = reducer.wrapper()
         # Under join(), ranks that have run out of inputs do not step.
         if ddp is None or ddp._join_config.enable or reducer.has_hook or reducer.steps_in_backward:
             continue
         if step := _step_of(optimizer, reducer):
-            _steps[reducer][id(optimizer)] = step
-            text = repr([step.groups for step in _steps[reducer].values()])
+            steps[id(optimizer)] = step
+            text = repr([step.groups for step in steps.values()])
             reducer.set_agreed(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") | 2)
 
 

@@ -81,7 +81,7 @@ def _check_losses(optimizer: Optimizer, loss: Any) -> None:
     stepped = _parameters_of(optimizer)
     for reducer in list(_reducers.values()):
         ddp = reducer.wrapper()
-        if ddp is None or ddp._join_config.enable or not any(id(p) in stepped for p in reducer.parameters):
+        if ddp is None or ddp._join_config.enable or not reducer.ids & stepped:
             continue
         own = torch.tensor([float(loss)], dtype=torch.float64, device=ddp.device)
         by_rank = [torch.empty_like(own) for _ in range(ddp.process_group.size())]
