@@ -1,5 +1,6 @@
 #include "backend/backend.h"
 
+#include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 
 #include <algorithm>
@@ -306,6 +307,28 @@ HeapAllocator& Backend::heap_allocator() {
   const auto heap = guarded([&] { return group_->heap(); });
   std::call_once(allocator_made_, [&] { allocator_ = new HeapAllocator(heap); });
   return *allocator_;
+}
+
+at::Tensor Backend::heap_view(int rank, int64_t offset, int64_t bytes) {
+  const auto heap = guarded([&] { return group_->heap(); });
+  const std::vector<std::byte*> heaps = group_->heaps();
+  if (rank < 0 || rank >= static_cast<int>(heaps.size()) || offset < 0 || bytes < 0 ||
+      bytes > group_->heap_bytes() - offset) {
+    refuse("heap_view: there are no " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
+           " in the heap of rank " + std::to_string(rank) + ": " + std::to_string(heaps.size()) + " heaps of " +
+           std::to_string(group_->heap_bytes()) + " bytes are mapped");
+  }
+  return at::from_blob(
+      heaps[rank] + offset, {bytes}, [heap](void*) {}, at::kByte);
+}
+
+int64_t Backend::heap_offset(const at::Tensor& tensor) {
+  const auto* const base = maps_all_heaps() ? group_->heaps()[getRank()] : nullptr;
+  const auto offset = reinterpret_cast<intptr_t>(tensor.const_data_ptr()) - reinterpret_cast<intptr_t>(base);
+  if (base == nullptr || offset < 0 || offset >= group_->heap_bytes()) {
+    refuse("heap_offset: the tensor is not in shared memory of this group");
+  }
+  return offset;
 }
 
 std::unique_ptr<SizedScope> Backend::share_tensors_of(std::vector<size_t> sizes) {

@@ -87,6 +87,12 @@ class Backend : public c10d::Backend, public Capabilities {
   void reclaim_memory(c10::Device device) override;
   bool shares(const at::Tensor& tensor) const override;
   HeapAllocator& heap_allocator();  // lives as long as the process; DistBackendError where there is no shared memory
+  // Whether every rank maps the heaps of all others; equal on all ranks.
+  bool maps_all_heaps() const { return group_->world() > 1 && group_->why_no_shared_heaps().empty(); }
+  // These bytes of a rank's heap, as this process maps them; the mapping lives as long as the tensor. What is there
+  // may change at any time: ranks must agree on who writes when. DistBackendError beyond the heap.
+  at::Tensor heap_view(int rank, int64_t offset, int64_t bytes);
+  int64_t heap_offset(const at::Tensor& tensor);  // in this rank's heap; DistBackendError elsewhere
 
   // Calls of this group between the two are joined in one Work. Not nested; one thread at a time.
   bool supportsCoalescing() const override { return true; }

@@ -149,6 +149,9 @@ void bind_backend(py::module_& m) {
           py::arg("elements"), py::arg("dtype"), py::arg("device"), no_gil)
       .def("reclaim_memory", &Backend::reclaim_memory, py::arg("device"), no_gil)
       .def("shares", &Backend::shares, py::arg("tensor"))
+      .def("maps_all_heaps", &Backend::maps_all_heaps)
+      .def("heap_view", &Backend::heap_view, py::arg("rank"), py::arg("offset"), py::arg("bytes"))
+      .def("heap_offset", &Backend::heap_offset, py::arg("tensor"))
       // torch calls it on ranks outside a new group when supports_splitting is true and a device is bound.
       .def("perform_nocolor_split", [](const Backend&, const at::Device&) {})
       .def("enter_allocation_scope", [](Backend& self) { backend::enter_allocation_scope(self.heap_allocator()); })

@@ -4,6 +4,7 @@
 #include "backend/errors.h"
 #include "bindings/bind.h"
 #include "zero/backward_watch.h"
+#include "zero/leases.h"
 #include "zero/norms.h"
 #include "zero/shard_layout.h"
 #include "zero/step_sink.h"
@@ -90,6 +91,8 @@ void bind_zero(py::module_& m) {
   m.def("take_memory", &zero::take_memory, py::arg("tensor"), py::arg("message"));
   m.def("give_memory", &zero::give_memory, py::arg("tensor"), py::arg("memory"));
   m.def("set_values", &zero::set_values, py::arg("parameters"), py::arg("values"));
+  m.def("lent", &zero::lent, py::arg("memory"), py::arg("words"), py::arg("word"), py::arg("use"));
+  m.def("is_returned", &zero::is_returned, py::arg("words"), py::arg("first"), py::arg("count"), py::arg("use"));
   m.def("next_node", &zero::next_node);
   m.def("watch_backward", &watch_backward, py::arg("outputs"), py::arg("since"), py::arg("enter"), py::arg("leave"));
   m.def("block_squares", &zero::block_squares, py::arg("piece"), no_gil);

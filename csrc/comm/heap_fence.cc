@@ -20,7 +20,7 @@ void HeapFence::begin() {
 
 void HeapFence::expose(const plan::Problem& problem, const Placement& own) {
   if (!plan::reached_by_others(problem, mesh_.rank).outputs) return;
-  exposed_ = Exposure{own.output, problem.count * size_of(problem.dtype), first_barrier_};
+  exposed_ = Exposure{own.output, plan::output_elements(problem) * size_of(problem.dtype), first_barrier_};
 }
 
 void HeapFence::decide(bool in_heaps) {

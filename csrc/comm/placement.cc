@@ -14,14 +14,16 @@ int64_t input_bytes(const Problem& problem, int rank) {
   return plan::input_elements(problem, rank) * size_of(problem.dtype);
 }
 
-// The start of this rank's input tensors if they follow each other without gaps; otherwise null.
-const std::byte* joined_inputs(const Problem& problem, const std::vector<const void*>& inputs) {
-  const auto* first = static_cast<const std::byte*>(inputs[0]);
+int64_t output_bytes(const Problem& problem) { return plan::output_elements(problem) * size_of(problem.dtype); }
+
+// The start of this rank's inputs or outputs, of `total` elements, if they follow each other without gaps; or null.
+template <class Pointer>
+const std::byte* joined(const Problem& problem, const std::vector<Pointer>& tensors, int64_t total) {
+  const auto* first = static_cast<const std::byte*>(tensors[0]);
   const std::byte* next = first;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const int64_t elements =
-        inputs.size() > 1 ? problem.part(static_cast<int>(i)) : plan::input_elements(problem, problem.rank);
-    if (elements > 0 && inputs[i] != next) return nullptr;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t elements = tensors.size() > 1 ? problem.part(static_cast<int>(i)) : total;
+    if (elements > 0 && tensors[i] != next) return nullptr;
     next += elements * size_of(problem.dtype);
   }
   return first;
@@ -45,11 +47,12 @@ Placement place(const Problem& problem, const collective::Buffers& buffers, cons
   Placement found;
   if (problem.traits().has_splits()) found.part = problem.count;
   if (reached.inputs) {
-    const std::byte* inputs = joined_inputs(problem, buffers.inputs);
+    const std::byte* inputs = joined(problem, buffers.inputs, plan::input_elements(problem, problem.rank));
     found.inputs = offset_in(heap, arena.heap_bytes(), inputs, input_bytes(problem, problem.rank));
   }
   if (reached.outputs) {
-    found.output = offset_in(heap, arena.heap_bytes(), buffers.outputs[0], problem.count * size_of(problem.dtype));
+    const std::byte* outputs = joined(problem, buffers.outputs, plan::output_elements(problem));
+    found.output = offset_in(heap, arena.heap_bytes(), outputs, output_bytes(problem));
   }
   return found;
 }
@@ -58,7 +61,7 @@ bool allows_heaps(const Problem& problem, int rank, const Placement& placement, 
   const plan::Reached reached = plan::reached_by_others(problem, rank);
   if (problem.traits().has_splits() && placement.part != problem.count) return false;
   if (reached.inputs && !lies_inside(placement.inputs, input_bytes(problem, rank), heap_bytes)) return false;
-  return !reached.outputs || lies_inside(placement.output, problem.count * size_of(problem.dtype), heap_bytes);
+  return !reached.outputs || lies_inside(placement.output, output_bytes(problem), heap_bytes);
 }
 
 std::optional<std::vector<collective::PeerTensors>> locate(const Problem& problem,

@@ -162,9 +162,9 @@ class OnePass {
     for (const int peer : peers()) builder_.post(channel_, peer, kExit);
   }
 
-  // Copies what this rank has for its peers (kernels, but for a gather), or else what its peers have for it.
+  // Copies what this rank has for its peers (in kernels, and in a gather on a host), or else what they have for it.
   void move() {
-    const bool stores = problem_.on_device && problem_.what != Collective::kGather;
+    const bool stores = problem_.on_device != (problem_.what == Collective::kGather);
     for (int i = 0; i < problem_.world; ++i) {
       const int q = (rank_ + i) % problem_.world;
       stores ? move(rank_, q) : move(q, rank_);
@@ -255,7 +255,7 @@ Reached reached_by_others(const Problem& problem, int rank) {
     case Root::kReads:
       return {is_root, false};
     case Root::kWrites:
-      return {!is_root, false};
+      return problem.on_device ? Reached{!is_root, false} : Reached{false, is_root};
     case Root::kNone:
       break;
   }
@@ -264,7 +264,8 @@ Reached reached_by_others(const Problem& problem, int rank) {
 
 bool is_for_one_pass(const Problem& problem) {
   const int another = (problem.root + 1) % problem.world;
-  const bool reaches = reached_by_others(problem, problem.root).inputs || reached_by_others(problem, another).inputs;
+  const Reached roots = reached_by_others(problem, problem.root), anothers = reached_by_others(problem, another);
+  const bool reaches = roots.inputs || roots.outputs || anothers.inputs;
   return reaches &&
          (problem.traits().has_splits() ? equal_parts_bytes(problem) : problem.total_bytes()) > problem.one_pass_bytes;
 }
@@ -279,6 +280,12 @@ int64_t input_elements(const Problem& problem, int rank) {
     default:
       return problem.count;
   }
+}
+
+int64_t output_elements(const Problem& problem) {
+  const Tensors outputs = problem.traits().outputs;
+  const bool has_many = outputs == Tensors::kParts || outputs == Tensors::kSplits;
+  return has_many ? parts_before(problem, problem.world) : problem.count;
 }
 
 Plan one_pass(const Problem& problem) { return OnePass(problem).build(); }

@@ -5,7 +5,8 @@
 // reduce_scatter: every rank reduces its part from all. all_gather, broadcast, gather, scatter, all_to_all: each part
 // goes from its owner's tensor to the tensor of each rank that gets it.
 //
-// On a host the rank that gets a part copies it. Executors begin such a plan when all ranks have entered the
+// On a host the rank that gets a part copies it, but in a gather the one that has it, so that the root does not copy
+// alone. Executors begin such a plan when all ranks have entered the
 // collective, because only their headers say where the tensors lie; so no barrier is needed ahead. The one at the end
 // ensures that no rank accesses another's tensors any more. An all_to_all has such a plan only with equal parts:
 // otherwise only a part's sender knows its offset.
@@ -31,8 +32,9 @@ Reached reached_by_others(const Problem& problem, int rank);
 // must agree.
 bool is_for_one_pass(const Problem& problem);
 
-// Elements of all input tensors together of a rank that has inputs. Outputs that peers access have problem.count.
+// Elements of all input tensors together of a rank that has inputs, and of all outputs of one that has outputs.
 int64_t input_elements(const Problem& problem, int rank);
+int64_t output_elements(const Problem& problem);
 
 // InvalidArgument for a collective without such a plan; kernels have one for each, with equal parts.
 Plan one_pass(const Problem& problem);

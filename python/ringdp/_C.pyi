@@ -77,6 +77,15 @@ class Backend:
     def shares(self, tensor: Tensor) -> bool:
         """Whether a tensor is in such memory."""
 
+    def maps_all_heaps(self) -> bool:
+        """Whether every rank maps the memory that all others allocate; equal on all ranks."""
+
+    def heap_view(self, rank: int, offset: int, bytes: int) -> Tensor:
+        """These bytes of a rank's heap. Ranks must agree on who writes when; the tensor keeps the mapping."""
+
+    def heap_offset(self, tensor: Tensor) -> int:
+        """Where a tensor of `allocate_tensor` lies in this rank's heap."""
+
     def why_no_step(self, device: object) -> str:
         """Why reduce_scatter_step() cannot have tensors of this device; "" where it can. As with any first call on a
         device, ranks meet.
@@ -371,6 +380,12 @@ def take_memory(tensor: Tensor, message: str) -> Tensor:
 
 def give_memory(tensor: Tensor, memory: Tensor) -> None:
     """Gives memory to a tensor without memory, and leaves `memory` empty. RuntimeError if it is too small."""
+
+def lent(memory: Tensor, words: Tensor, word: int, use: int) -> Tensor:
+    """Flat bytes, lent: when the last tensor with this storage is gone, words[word] becomes `use` (int64)."""
+
+def is_returned(words: Tensor, first: int, count: int, use: int) -> bool:
+    """Whether `count` words from `first` on are `use`."""
 
 def set_values(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     """parameter.data = value for each."""

@@ -59,13 +59,6 @@ struct Sequence {
   const std::vector<OrderedStep> steps;
 };
 
-// The number of elements of all outputs of a rank together.
-int64_t output_elements(const Problem& problem) {
-  const Tensors outputs = problem.traits().outputs;
-  const bool has_many = outputs == Tensors::kParts || outputs == Tensors::kSplits;
-  return has_many ? problem.world * problem.count : problem.count;
-}
-
 class Lowering {
  public:
   Lowering(const Problem& problem, const std::function<Plan(const Problem&)>& plan_of)

@@ -17,7 +17,8 @@ class Memory:
     """Bytes on this rank.
 
     parameters, gradients, state, master (fp32 copies): without padding. padding: of all of these.
-    gathered: the two largest units of stage 3, which exist during forward and backward only.
+    gathered: the two largest units of stage 3, which exist during forward and backward only; of units that the ranks of
+        a host share, this rank's part.
     buckets: gradients in flight, in addition to .grad; at stage 2 the two largest buckets, during backward only.
     copies: what is kept of the next rank's shard, after ZeroOptimizer.regroup(keep_next=True).
     """

@@ -127,23 +127,27 @@ class PrefetchSchedule:
             self._start(self._ahead)
 
     def release(self, unit: UnitStorage, *, linger: bool = False) -> None:
-        """Frees the unit at its last release; with `linger`, only when another unit is acquired."""
+        """Frees the unit at its last release; with `linger`, only when another unit is acquired.
+
+        RuntimeError names a parameter that was written.
+        """
         unit.holders -= 1
         if unit.holders > 0:
             return
-        if linger:
-            self._drop_linger()
-            self._lingering = unit
-        else:
-            unit.free()
+        try:
+            unit.check_unwritten()
+        finally:
+            if linger:
+                self._drop_linger()
+                self._lingering = unit
+            else:
+                unit.free()
 
     def pin(self, unit: UnitStorage) -> None:
         """Gathers a unit outside of any pass, until unpin()."""
         unit.pins += 1
         unit.holders += 1
-        if not unit.has_memory:
-            unit.start()
-        unit.wait()
+        unit.own_memory()
 
     def unpin(self, unit: UnitStorage) -> None:
         """Ends a pin."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import ceil
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class Construction:
         self._plans = [[p for p in plans if p.unit == number] for number in range(len(units))]
         self._missing = [sum(len(p.names) for p in mine) for mine in self._plans]
         self._open: dict[int, dict[BucketPlan, Bucket]] = {}
-        self.blocks = Blocks(group)
+        self.blocks = Blocks(group, device)
         self._storages: dict[int, UnitStorage] = {}
         self._made: dict[torch.Tensor, torch.Tensor] = {}  # parameter or buffer of the given model -> its replacement
 
@@ -363,8 +364,9 @@ class ShardedModel:
         return {name: whole[id(v)] if id(v) in whole else _copy(v) for name, v in found.items()}
 
     def gathered_bytes(self) -> int:
-        """Bytes of the two largest units: one in use, and one that is being gathered."""
-        return sum(sorted((unit.nbytes for unit in self.units), reverse=True)[:2])
+        """Bytes of the two largest units, one in use and one that is being gathered; a rank's part of shared ones."""
+        largest = sum(sorted((unit.nbytes for unit in self.units), reverse=True)[:2])
+        return largest if self._blocks.shared is None else ceil(largest / self._group.size())
 
     def shard_bytes(self) -> int:
         """Bytes of this rank's shards, padding included."""

@@ -23,6 +23,7 @@ from ringdp.zero.flat import (
     restore_view,
     tensor_layout,
 )
+from ringdp.zero.shared_blocks import SharedBlocks, SharedGather
 from ringdp.zero.units import Unit
 
 _C = _native.load()
@@ -66,28 +67,34 @@ _KEPT = 2  # blocks of memory: of one unit in use and one being gathered
 
 
 class Blocks:
-    """Reuses the memory of freed units for units of the same size."""
+    """Memory of units: what all ranks of a host share, and this rank's own, of which freed blocks are used again."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        self._group, self._device = group, device
         self._free: list[torch.Tensor] = []
+        self.shared = SharedBlocks.of(group, device)
 
     def regroup(self, group: dist.ProcessGroup) -> None:
         """Memory is that of another group from now on."""
         self._group = group
         self._free.clear()
+        if self.shared is not None:
+            self.shared.forget()
+        self.shared = SharedBlocks.of(group, self._device)
 
-    def take(self, nbytes: int, device: torch.device) -> torch.Tensor:
-        """A flat uint8 tensor of `nbytes`, not initialized."""
+    def take(self, nbytes: int) -> torch.Tensor:
+        """A flat uint8 tensor of `nbytes` of this rank's own, not initialized."""
         for number, block in enumerate(self._free):
             if block.nbytes == nbytes:
                 return self._free.pop(number)
         self._free.clear()
-        return flat_memory(nbytes, torch.uint8, device, self._group)
+        if self.shared is not None:  # blocks of its own are rare then, and a heap keeps its pages
+            return torch.empty(nbytes, dtype=torch.uint8)
+        return flat_memory(nbytes, torch.uint8, self._device, self._group)
 
     def put(self, block: torch.Tensor) -> None:
         """Gives a block back."""
-        self._free = [block, *self._free][:_KEPT]
+        self._free = [block, *self._free][: _KEPT if self.shared is None else 0]
 
 
 class Bucket:
@@ -109,7 +116,9 @@ class Bucket:
         self.parameters: list[torch.Tensor] = list(parameters)
         self.shard_elements, self.dtype = plan.layout.shard(plan.number), parameters[0].dtype
         self._group = group
-        self._lay_out(blocks, device)
+        self._gather: SharedGather | None = None  # whose memory all ranks read
+        self._versions: list[int] = []  # of the parameters when they were shown; of none where they may be written
+        self._lay_out(blocks)
         self._absent = _gone(unit)
         texts = [_absent(name, unit) for name in plan.names]
         self._stand_ins = [_C.without_memory(v, text) for v, text in zip(self._views, texts, strict=True)]
@@ -117,15 +126,15 @@ class Bucket:
 
     def recut(self, layout: Any, group: dist.ProcessGroup, blocks: Blocks) -> None:
         """For another group: its parameters are freed, and its shard has the size that it has there, without values."""
-        self.plan = replace(self.plan, layout=layout)
+        self.plan, self._gather = replace(self.plan, layout=layout), None
         self._group, self.shard_elements = group, layout.shard(self.plan.number)
-        self._lay_out(blocks, self.shard.device)
+        self._lay_out(blocks)
         self.free(blocks)
         self.shard = flat_memory(self.shard_elements, self.dtype, self.shard.device, group).zero_()
 
-    def _lay_out(self, blocks: Blocks, device: torch.device) -> None:
+    def _lay_out(self, blocks: Blocks) -> None:
         layout, number = self.plan.layout, self.plan.number
-        self._flat = blocks.take(layout.padded(number) * self.dtype.itemsize, device).view(self.dtype)
+        self._flat = blocks.take(layout.padded(number) * self.dtype.itemsize).view(self.dtype)
         self._offsets = layout.offsets(number)
         self._views = laid_out(self._flat, self.parameters, self._offsets)
 
@@ -159,18 +168,47 @@ class Bucket:
             self.shard = flat_memory(own.numel(), self.dtype, own.device, self._group)
         self.shard.copy_(own)
 
-    def start(self, blocks: Blocks) -> Any | None:
-        """Starts the all_gather of the bucket; returns its work, or None if there is nothing to receive."""
-        _C.give_memory(self._flat, blocks.take(self._flat.nbytes, self._flat.device))
+    def start(self, blocks: Blocks, *, shared: bool) -> list[Any]:
+        """Starts the gather of the bucket, into memory that all ranks read if they can share it; returns its works."""
+        part = self.shard.view(torch.uint8)
+        if shared and blocks.shared is not None and self._flat.numel():
+            self._gather = blocks.shared.gather(part)
+            return self._gather.works
+        _C.give_memory(self._flat, blocks.take(self._flat.nbytes))
         if self._group.size() == 1 or not self._flat.numel():
             self._flat.copy_(self.shard)
-            return None
-        whole, part = self._flat.view(torch.uint8), self.shard.view(torch.uint8)
-        return all_gather(whole, part, group=self._group, async_op=True)
+            return []
+        return [all_gather(self._flat.view(torch.uint8), part, group=self._group, async_op=True)]
 
     def show(self) -> None:
         """The bucket is gathered: its parameters can be read."""
+        if self._gather is not None:
+            _C.give_memory(self._flat, self._gather.memory())
         _C.set_values(self.parameters, self._views)
+        self._versions = self._current_versions()
+
+    def check_unwritten(self) -> None:
+        """RuntimeError names a parameter that was written since show(): the shards would not have the value."""
+        for name, before, now in zip(self.plan.names, self._versions, self._current_versions(), strict=False):
+            if before != now:
+                raise RuntimeError(
+                    f"DistributedDataParallel: parameter {name} was written in a forward or backward pass "
+                    "(zero_stage=3), where it is gathered to be read: the value would be lost. Write inside "
+                    "`with ddp.gathered(writes=True):`, or use zero_stage=2"
+                )
+
+    def _current_versions(self) -> list[int]:
+        return [0 if p.is_inference() else p._version for p in self.parameters]
+
+    def own_memory(self, blocks: Blocks) -> None:
+        """The bucket is shown: its memory becomes this rank's own, which may be written."""
+        self._versions = []
+        if self._gather is not None:
+            own = blocks.take(self._flat.nbytes)
+            own.copy_(self._flat.view(torch.uint8))
+            self._gather = None
+            _C.take_memory(self._flat, self._absent)
+            _C.give_memory(self._flat, own)
 
     def check_free(self) -> None:
         """RuntimeError names a parameter whose .data was assigned while it was freed."""
@@ -185,7 +223,10 @@ class Bucket:
     def free(self, blocks: Blocks) -> None:
         """Gives the memory back. From now on, reading a parameter raises an error that names it."""
         _C.set_values(self.parameters, self._stand_ins)
-        blocks.put(_C.take_memory(self._flat, self._absent))
+        memory = _C.take_memory(self._flat, self._absent)
+        if self._gather is None:
+            blocks.put(memory)
+        self._gather = None
 
     def lend_memory(self, position: int) -> torch.Tensor:
         """Gives one parameter memory of its own, for a value that is whole on every rank, until keep_part()."""
@@ -222,8 +263,8 @@ class UnitStorage:
         """Bytes when gathered, padding included."""
         return sum(bucket.nbytes for bucket in self.buckets)
 
-    def start(self) -> None:
-        """Starts the all_gathers of the unit, after Bucket.check_free() of all buckets."""
+    def start(self, *, shared: bool = True) -> None:
+        """Starts the gathers of the unit, after Bucket.check_free() of all buckets. shared: it will only be read."""
         for bucket in self.buckets:
             bucket.check_free()
         begun: list[Bucket] = []
@@ -232,27 +273,39 @@ class UnitStorage:
             with self._named():
                 for bucket in self.buckets:
                     begun.append(bucket)
-                    works.append(bucket.start(self._blocks))
+                    works.extend(bucket.start(self._blocks, shared=shared))
         except BaseException:  # the group has failed
-            for work in filter(None, works):
+            for work in works:
                 with suppress(dist.DistError):
                     work.wait()  # until then it may write
             for bucket in begun:
                 bucket.free(self._blocks)
             raise
-        self._works = [work for work in works if work is not None]
+        self._works = works
         self.has_memory = self._is_arriving = True
 
     def wait(self) -> None:
-        """Waits until the unit is gathered."""
+        """Waits until the unit is gathered. If that fails, its parameters stay as if they were freed."""
         works, self._works = self._works, []
+        arrives, self._is_arriving = self._is_arriving, False
         with self._named():
             for work in works:
                 work.wait()
-        if self._is_arriving:
-            self._is_arriving = False
-            for bucket in self.buckets:
-                bucket.show()
+        for bucket in self.buckets if arrives else ():
+            bucket.show()
+
+    def own_memory(self) -> None:
+        """Gathers the unit if it is not gathered, into memory of this rank's own, which may be written."""
+        if not self.has_memory:
+            self.start(shared=False)
+        self.wait()
+        for bucket in self.buckets:
+            bucket.own_memory(self._blocks)
+
+    def check_unwritten(self) -> None:
+        """See Bucket.check_unwritten(); of a unit that is gathered."""
+        for bucket in self.buckets:
+            bucket.check_unwritten()
 
     def free(self) -> None:
         """Frees the memory of the gathered unit."""

@@ -28,6 +28,14 @@ class Noted:
         assert self.has_memory
         self._seen.append(f"{self.name}!")
 
+    def own_memory(self) -> None:
+        if not self.has_memory:
+            self.start()
+        self.wait()
+
+    def check_unwritten(self) -> None:
+        assert self.has_memory
+
     def free(self) -> None:
         if self.has_memory:
             self.has_memory = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import pytest
@@ -156,7 +157,7 @@ def storage_of(model: nn.Module, group: Any = None) -> UnitStorage:
     """The model as one unit, with the values of this rank."""
     group = dist.group.WORLD if group is None else group
     named = dict(model.named_parameters())
-    blocks = Blocks(group)
+    blocks = Blocks(group, torch.device("cpu"))
     buckets = []
     for plan in bucket_plans(units_of(model, []), named, group.size()):
         parameters = [named[n] for n in plan.names]
@@ -252,28 +253,30 @@ def test_values_can_be_given() -> list[bool]:
     return found
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @on_ranks(2, 1)
-def test_memory_is_used_again() -> list[int]:
+def test_memory_is_used_again(shared: bool) -> int:
     """Addresses of one unit's memory over time."""
     storage = storage_of(nn.Linear(64, 64))
     seen = set()
     for _ in range(4):
-        seen.add(storage.buckets[0].view(0).data_ptr())
         storage.free()
-        storage.start()
+        dist.barrier()  # all ranks have returned what they share
+        storage.start(shared=shared)
         storage.wait()
+        seen.add(storage.buckets[0].view(0).data_ptr())
     return len(seen)
 
 
 @on_ranks(2, [True, True])
 def test_two_blocks_are_kept() -> list[bool]:
-    blocks = Blocks(dist.group.WORLD)
-    made = [blocks.take(4096, torch.device("cpu")) for _ in range(3)]
+    blocks = Blocks(dist.group.WORLD, torch.device("cpu"))
+    made = [blocks.take(4096) for _ in range(3)]
     for block in made:
         blocks.put(block)
     addresses = [b.data_ptr() for b in made]
-    again = [blocks.take(4096, torch.device("cpu")).data_ptr() for _ in range(2)]
-    other = blocks.take(8192, torch.device("cpu"))
+    again = [blocks.take(4096).data_ptr() for _ in range(2)]
+    other = blocks.take(8192)
     return [again == addresses[:0:-1], other.nbytes == 8192]
 
 
@@ -287,16 +290,20 @@ def test_ranks_that_gather_different_units_are_told_theirs() -> None:
     storage.wait()
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @on_ranks(2, True)
-def test_a_unit_whose_gather_cannot_start_is_free_again() -> bool:
-    """As when its group has failed meanwhile."""
+def test_a_unit_whose_gather_cannot_start_is_free_again(shared: bool) -> bool:
+    """As when its group has failed meanwhile; of units of its own, and of shared ones after the first call."""
     unit = storage_of(layers())
     unit.free()
-    start, unit_storage.all_gather = unit_storage.all_gather, fails
+    owner, name = (dist, "broadcast") if shared else (unit_storage, "all_gather")
+    original = getattr(owner, name)
+    setattr(owner, name, fails)
     try:
-        assert "PeerLost" in error_of(unit.start, kind=dist.DistBackendError)
+        start = partial(unit.start, shared=shared)
+        assert "PeerLost" in error_of(start, kind=dist.DistBackendError)
     finally:
-        unit_storage.all_gather = start
+        setattr(owner, name, original)
     for bucket in unit.buckets:
         bucket.check_free()
         assert "after they were freed" in error_of(torch.clone, bucket.view(0))  # its memory is free for another unit
