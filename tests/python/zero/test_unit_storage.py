@@ -193,15 +193,16 @@ def test_values_come_back(trio):
     assert trio.run(comes_and_goes) == [[True] * 6] * 3
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @on_ranks(2, [False, True])
-def test_a_unit_that_is_on_its_way_cannot_be_read() -> list[bool]:
+def test_a_unit_that_is_on_its_way_cannot_be_read(shared: bool) -> list[bool]:
     """Its memory holds what another unit has left there. Whether it can be read before wait(), and is right after."""
     model, values = layers(), [p.detach().clone() for p in layers().parameters()]
     storage = storage_of(model)
     storage.free()
     if HERE.rank == 1:
         time.sleep(0.1)
-    storage.start()
+    storage.start(shared=shared)
     early = any(not error_of(torch.clone, parameter) for parameter in model.parameters())
     storage.wait()
     return [early, all(map(torch.equal, model.parameters(), values))]
