@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from ranks import HERE, error_of, group_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
-from ringdp.zero.shared_blocks import SharedBlocks
+from ringdp.zero.shared_blocks import SharedBlocks, SharedGather
 from small_models import fresh
 from torch import nn
 from unit_models import MODELS
@@ -241,11 +241,16 @@ def test_what_is_written_within_a_pass_is_each_rank_s_own() -> bool:
 
 @on_ranks(2, True)
 def test_a_unit_whose_gather_failed_is_not_shown() -> bool:
-    """Ranks that gather different units are told so, and their parameters cannot be read."""
+    """Ranks that gather different units are told so. Nobody has said where the unit is, neither now nor later."""
     group = dist.new_group(backend="ringdp")
     make = MODELS["stack"]
     ddp = DistributedDataParallel(make(), zero_stage=3, process_group=group)
     part = ddp.module.first if HERE.rank else ddp.module.blocks[0]
     given = torch.ones(2, part.in_features if HERE.rank else part.norm.normalized_shape[0])
     said = error_of(part, given)
-    return "was gathering unit" in said and "is freed" in error_of(next(part.parameters()).sum)
+    asked: list[SharedGather] = []
+    original, SharedGather.memory = SharedGather.memory, asked.append
+    for unit in ddp.sharded_model.units:
+        unit.free()
+    SharedGather.memory = original
+    return "was gathering unit" in said and not asked and "is freed" in error_of(next(part.parameters()).sum)
