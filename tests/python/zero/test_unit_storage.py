@@ -254,22 +254,26 @@ def test_values_can_be_given() -> list[bool]:
     return found
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@on_ranks(2, 1)
-def test_memory_is_used_again(shared: bool) -> int:
-    """Addresses of one unit's memory over time."""
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_memory_is_used_again(world_of, transport):
+    """Shared and own."""
+    assert world_of(2, transport=transport).run(addresses) == [1, 1]
+
+
+def addresses() -> int:
+    """On a rank: of one unit's memory over time."""
     storage = storage_of(nn.Linear(64, 64))
     seen = set()
     for _ in range(4):
         storage.free()
         dist.barrier()  # all ranks have returned what they share
-        storage.start(shared=shared)
+        storage.start()
         storage.wait()
         seen.add(storage.buckets[0].view(0).data_ptr())
     return len(seen)
 
 
-@on_ranks(2, [True, True])
+@on_ranks(2, [True, True], transport="tcp")  # where nothing is shared
 def test_two_blocks_are_kept() -> list[bool]:
     blocks = Blocks(dist.group.WORLD, torch.device("cpu"))
     made = [blocks.take(4096) for _ in range(3)]
