@@ -99,7 +99,10 @@ class SharedBlocks:
         """None, on all ranks, where the ranks do not map each other's memory."""
         if device.type != "cpu" or group.size() == 1:
             return None
-        backend = group._get_backend(device)
+        try:
+            backend = group._get_backend(device)
+        except (RuntimeError, AttributeError):  # the group is written in Python
+            return None
         return SharedBlocks(group, backend) if isinstance(backend, _C.Backend) and backend.maps_all_heaps() else None
 
     def __init__(self, group: dist.ProcessGroup, backend: Any) -> None:
