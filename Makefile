@@ -81,8 +81,9 @@ fuzz: build  ## every parser of bytes from elsewhere, for ten minutes in all (AR
 conformance: build  ## PyTorch's own distributed tests over ringdp (ARGS="--world-size 3 --filter all_reduce")
 	$(PY) -m tests.conformance $(ARGS)
 
-gpu-check:  ## on a machine with a GPU: build, its tests and benchmark in nine minutes (VENV=none)
-	@$(PYTHON) .ci/gpu_check.py $(PY) VENV=$(VENV) PYTHON=$(PYTHON)
+gpu-check:  ## on a machine with a GPU, in eight minutes: probes, build, tests, speed (VENV=none, ARGS="--parts plans")
+	@PYTHONPATH=tests:benchmarks:$(PYTHONPATH) $(PYTHON) -m gpu_check --python $(PY) \
+	  --build 'VENV=$(VENV) PYTHON=$(PYTHON)' $(ARGS)
 
 soak: build  ## random collectives for ten minutes, every bit checked (ARGS="--minutes 60 -n 8")
 	$(PY) benchmarks/soak.py $(ARGS)

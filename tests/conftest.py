@@ -16,10 +16,11 @@ import torch
 from forked import run_forked, without_settings
 from jobs import Job
 from namespaces import Network, why_impossible
-from ranks import KeptWorlds, World
+from ranks import KeptWorlds, World, open_worlds
 from stand_in import built
 
 LIMIT_S = 120
+SAID = 3000  # characters of what a rank has written, where its test has failed
 
 # What a developer has measured must not change what tests count.
 os.environ["RINGDP_TUNE"] = "off"
@@ -36,8 +37,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """After a failure the worlds of the test are not used again."""
+    """After a failure what its ranks wrote to stderr is part of the report, and its worlds are not used again."""
     if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
+        for world in [world for world in open_worlds if not _worlds.is_idle(world)]:
+            for rank in range(world.size):
+                if said := world.stderr(rank):
+                    item.add_report_section(call.when, f"stderr of rank {rank} of {world.size}", said[-SAID:])
         _worlds.drop_used()
 
 

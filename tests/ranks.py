@@ -39,10 +39,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-LIMIT_S = 60.0
+LIMIT_S = float(os.environ.get("RANKS_LIMIT_S", 60))  # of a call on ranks; less where a hang must be cheap
 WRITE_STACK = signal.SIGUSR2  # a rank writes the Python stacks of its threads to stderr, whatever it waits for
 # Between the end of its pipe and the killing of a rank; one that is measured has to write what it has run.
 GRACE_S = 60.0 if "COVERAGE_PROCESS_START" in os.environ else 0.05
+KILLED_S = 2.0  # for killed ranks to be gone, all together: a driver may hold one for longer
 spawner = multiprocessing.get_context("forkserver")
 # What takes a rank long to import; torch's compiler is loaded by the wrapper.
 _preloaded = ["torch.distributed", "torch._dynamo.utils", "numpy", "pytest", "ringdp.backend", "ringdp.ddp.wrapper"]
@@ -80,6 +81,7 @@ class World:
             theirs.close()
             self._pipes.append(mine)
             self._processes.append(process)
+        open_worlds.add(self)
 
     def __enter__(self) -> World:
         return self
@@ -97,8 +99,10 @@ class World:
             running = [sentinel for sentinel in running if sentinel not in ended]
         for process in self._processes:
             process.kill()  # nothing if it has ended
+        deadline = time.monotonic() + KILLED_S
         for process in self._processes:
-            process.join(5)
+            process.join(max(0.0, deadline - time.monotonic()))
+        open_worlds.discard(self)
         self.folder.cleanup()
 
     def is_alive(self) -> bool:
@@ -119,7 +123,8 @@ class World:
 
     def stderr(self, rank: int) -> str:
         """All that this rank has written to stderr."""
-        return self._stderr_of(rank).read_text()
+        file = self._stderr_of(rank)
+        return file.read_text(errors="replace") if file.exists() else ""
 
     def pid(self, rank: int) -> int:
         return self._processes[rank].pid
@@ -183,6 +188,9 @@ class World:
     def leave(self) -> list[float]:
         """destroy_process_group on every rank; how many seconds it took each."""
         return self.run(leave)
+
+
+open_worlds: set[World] = set()
 
 
 def error_of(call: Callable[..., object], *arguments: object, kind: Any = RuntimeError) -> str:
@@ -370,6 +378,10 @@ class KeptWorlds:
         """Worlds of one kind are not handed to tests of another: they do to their ranks what stays."""
         self._kind = kind
         self._used.clear()
+
+    def is_idle(self, world: World) -> bool:
+        """Whether it is kept here and the test does not use it."""
+        return any(known is world and key not in self._used for key, known in self._known.items())
 
     def drop_used(self) -> None:
         """The test has failed: the state of its ranks is unknown, and the next test must not suffer for it."""

@@ -1,0 +1,78 @@
+"""A plugin of pytest that writes a line of findings when a test begins and when it has ended (devices/findings.py).
+
+Tests that have lines of this part already are not run again, so a run goes on where an earlier one was killed. A test
+that takes longer than $HANG_S ends the process with the stacks of all threads on stderr, as nothing else ends a wait
+inside the CUDA driver. Use: -p gpu_check.recorder -p no:faulthandler, with tests and benchmarks on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from devices.findings import BEGUN, FAILED, PASSED, SKIPPED, Finding, read, record
+
+HANG_S = float(os.environ.get("HANG_S", "15"))
+# Where stacks go: pytest catches what is written to 2 later on.
+_stderr = os.fdopen(os.dup(2), "w")
+faulthandler.enable(_stderr)
+_ended: dict[str, Finding] = {}
+
+
+def name_of(nodeid: str) -> str:
+    """Without the folders."""
+    return nodeid.rpartition("/")[2]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what an earlier run has got to."""
+    part = os.environ.get("FINDINGS_PART", "")
+    known = {one.name for one in read(Path(os.environ.get("FINDINGS", os.devnull))) if one.part == part}
+    config.hook.pytest_deselected(items=[item for item in items if name_of(item.nodeid) in known])
+    items[:] = [item for item in items if name_of(item.nodeid) not in known]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Has the process that ranks are forked off import torch now, so that no test waits for it."""
+    if any({"world_of", "run_on_fresh_ranks"} & set(getattr(item, "fixturenames", ())) for item in session.items):
+        from ranks import spawner
+
+        first = spawner.Process(target=os.getpid)
+        first.start()
+        first.join()
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """A file that is skipped or cannot be imported is a finding."""
+    if report.outcome != "passed":
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        record(Finding(name_of(report.nodeid), SKIPPED if report.outcome == "skipped" else FAILED, text=reason))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Around all phases of a test. One that is interrupted has begun and not ended."""
+    name = name_of(item.nodeid)
+    record(Finding(name, BEGUN))
+    _ended[name] = Finding(name, PASSED)
+    faulthandler.dump_traceback_later(HANG_S, exit=True, file=_stderr)
+    try:
+        done = yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    record(_ended.pop(name))
+    return done
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Adds a phase; the first that fails or skips is the verdict."""
+    found = _ended[name_of(report.nodeid)]
+    found.seconds += report.duration
+    if report.outcome != "passed" and found.verdict == PASSED:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+        found.verdict = SKIPPED if report.skipped else FAILED
+        said = [f"{title}:\n{text}" for title, text in report.sections]
+        found.text = "\n".join([reason, *said]) if report.failed else reason

@@ -1,0 +1,125 @@
+"""The report: a function of outcomes, as JSON and as Markdown. It is written after every part, so it is always true."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from devices.findings import BAD, CUT_OFF
+
+from .claims import CLAIMS, NOT_REACHED, SHOWN, verdict_of
+from .runner import Outcome
+
+JSON, MARKDOWN = "report.json", "report.md"
+SHOWN_CHARACTERS = 4000  # of what a finding or a part has to say; all of it is in report.json
+
+
+def as_json(outcomes: Sequence[Outcome], out: Path) -> dict[str, Any]:
+    """Outcomes, verdicts on claims, and rows of the benchmark where there are any."""
+    claims = [{"page": c.page, "claim": c.text, "verdict": verdict_of(c, outcomes), "by": c.by} for c in CLAIMS]
+    speed = out / "gpu.json"
+    return {
+        "written": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        "claims": claims,
+        "outcomes": [asdict(outcome) for outcome in outcomes],
+        "speed": json.loads(speed.read_text()) if speed.exists() else None,
+    }
+
+
+def outcomes_in(report: Path) -> list[Outcome]:
+    """Those of a report from before; none where there is none."""
+    return [Outcome.of(one) for one in json.loads(report.read_text())["outcomes"]] if report.exists() else []
+
+
+def write(outcomes: Sequence[Outcome], out: Path) -> None:
+    """Replaces both files, each at once."""
+    result = as_json(outcomes, out)
+    for name, text in ((JSON, json.dumps(result, indent=1) + "\n"), (MARKDOWN, markdown(result))):
+        fresh = out / f"{name}.new"
+        fresh.write_text(text)
+        os.replace(fresh, out / name)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table of Markdown; bars in cells are masked."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The report for people: verdicts first, then what was measured, then what failed."""
+    outcomes = [Outcome.of(one) for one in result["outcomes"]]
+    claims = result["claims"]
+    count = {verdict: sum(one["verdict"] == verdict for one in claims) for verdict in (SHOWN, "refuted", NOT_REACHED)}
+    parts = [
+        [
+            one.part,
+            one.verdict,
+            f"{one.seconds:.0f} s",
+            ", ".join(f"{number} {verdict}" for verdict, number in one.counts().items()),
+            one.why.partition("\n")[0][:100],
+        ]
+        for one in outcomes
+    ]
+    text = [
+        f"# gpu-check, {result['written']}\n",
+        f"{', '.join(f'{n} claims {verdict}' for verdict, n in count.items())}.\n",
+        "## Claims about devices\n",
+        table(["claim", "page", "verdict"], [[one["claim"], one["page"], one["verdict"]] for one in claims]),
+        "## Parts\n",
+        table(["part", "verdict", "time", "findings", "why"], parts),
+        *facts(outcomes),
+        *speed(result["speed"]),
+        *failures(outcomes),
+    ]
+    return "\n".join(text)
+
+
+def facts(outcomes: Sequence[Outcome]) -> list[str]:
+    """What was measured."""
+    known = [one for outcome in outcomes for one in outcome.findings if one.facts]
+    rows = [[one.name, name, value] for one in known for name, value in one.facts.items()]
+    return ["## Facts\n", table(["finding", "fact", "value"], rows)] if rows else []
+
+
+def speed(result: dict[str, Any] | None) -> list[str]:
+    """The benchmark's rows and bars."""
+    if not result or not result["rows"]:
+        return []
+    header = ["operation", "ranks", "bytes", "candidate", "us", "GB/s", "of the roofline", "wrong"]
+    rows = [
+        [
+            row["op"],
+            row["ranks"],
+            row["size"],
+            row["candidate"],
+            f"{row['microseconds']:.1f}",
+            f"{row['GB/s of the device']:.1f}",
+            f"{row['x']['roofline']:.2f}" if "roofline" in row["x"] else "-",
+            row["wrong"],
+        ]
+        for row in result["rows"]
+    ]
+    left_out = [[name, why] for name, why in result["left_out"].items()]
+    return ["## Speed\n", table(header, rows), *([table(["left out", "why"], left_out)] if left_out else [])]
+
+
+def failures(outcomes: Sequence[Outcome]) -> list[str]:
+    """Findings and parts that did not pass, in their own words."""
+    text = []
+    for outcome in outcomes:
+        bad = [one for one in outcome.findings if one.verdict in (*BAD, CUT_OFF)]
+        text += [_quoted(f"{outcome.part}: {one.name}: {one.verdict}", one.text) for one in bad]
+        if outcome.said and not any(one.text for one in bad):
+            text.append(_quoted(f"{outcome.part}: {outcome.verdict}", outcome.said))
+    return ["## What failed\n", *text] if text else []
+
+
+def _quoted(title: str, text: str) -> str:
+    fence = "````"  # texts of pytest have no four in a row
+    return f"### {title}\n\n{fence}\n{text[-SHOWN_CHARACTERS:]}\n{fence}\n"
