@@ -82,7 +82,7 @@ conformance: build  ## PyTorch's own distributed tests over ringdp (ARGS="--worl
 	$(PY) -m tests.conformance $(ARGS)
 
 gpu-check:  ## on a machine with a GPU, in eight minutes: probes, build, tests, speed (VENV=none, ARGS="--parts plans")
-	@PYTHONPATH=tests:benchmarks:$(PYTHONPATH) $(PYTHON) -m gpu_check --python $(PY) \
+	@PYTHONPATH=tests:benchmarks$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTHON) -m gpu_check --python $(PY) \
 	  --build 'VENV=$(VENV) PYTHON=$(PYTHON)' $(ARGS)
 
 soak: build  ## random collectives for ten minutes, every bit checked (ARGS="--minutes 60 -n 8")

@@ -5,8 +5,9 @@
 
 All ranks are on GPU 0. `threads`: streams of one process, a kernel per rank (SPIN); `processes`: one per rank, whose
 waits are operations of their streams (STREAM); `ringdp`: torch.distributed's call over this backend. Peers: gloo on
-CUDA tensors, torch's symmetric memory with overlapping devices, NCCL with several ranks on one GPU (2.30 on), and NCCL
-over sockets, whose ranks take one another for other hosts. What cannot run is named with its reason; the rest goes on.
+CUDA tensors, torch's symmetric memory with overlapping devices, NCCL with several ranks on one GPU (2.30 on), the same
+with its ring alone, and NCCL over sockets, whose ranks take one another for other hosts. What cannot run is named with
+its reason; the rest goes on. A ddp_step is a backward pass of an MLP in DDP, ringdp's or torch's.
 
 Mind what a ratio compares. `threads` and the steps are replayed as CUDA graphs in one process, whose kernels run side
 by side. Peers, `processes` and `ringdp` are called one by one in processes whose kernels the GPU runs in turn: against
@@ -32,8 +33,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from devices.cell import ALL_REDUCE, ZERO_STEP, Cell
+from devices.cell import ALL_REDUCE, DDP_STEP, ZERO_STEP, Cell
 from devices.core import MAX_RANKS
+from devices.findings import FAILED, PASSED, Finding, record
 from devices.table import HEADER, LIMITS, bars_of, draw, line, rows_of
 from devices.team import Rounds, Team
 from runner import machine
@@ -42,11 +44,13 @@ from runner.program import add_outputs, check_least, check_outputs, sizes, write
 HERE = Path(__file__).resolve().parent
 # The most wanted first: time may end before the last.
 SIZES = "256MiB,64MiB,4KiB,64KiB,16MiB,1MiB"
-PEERS = ("gloo", "symm", "nccl", "nccl sockets")
+PEERS = ("gloo", "symm", "nccl", "nccl ring", "nccl sockets")
 START_S = 60.0
 STEPS = ("fused step", "separate step")
+DDP_STEPS = ("ringdp ddp", "gloo ddp", "nccl ddp")
+DDP_BYTES = 64 << 20  # of parameters, at most: every step of gloo takes its time
 LOCAL = ("threads", "threads one_shot", "threads push", "threads ring")
-SHARED = ("ringdp", "processes", "processes one_shot", "gloo", "symm one_shot", "symm two_shot", "nccl", "nccl sockets")
+SHARED = ("ringdp", "processes", "processes one_shot", "gloo", "symm one_shot", "symm two_shot", *PEERS[2:])
 SMALL, LARGE = 1 << 20, 16 << 20  # push and one_shot are for what is small, the ring for what is not
 
 
@@ -98,6 +102,8 @@ def wanted(cell: Cell) -> list[str]:
     """The candidates of a cell."""
     if cell.op == ZERO_STEP:
         return [*LIMITS, *STEPS]
+    if cell.op == DDP_STEP:
+        return list(DDP_STEPS)
     left_out = {"threads ring"} if cell.size < LARGE else set()
     if cell.size > SMALL:
         left_out |= {"threads push", "threads one_shot", "processes one_shot", "symm one_shot"}
@@ -107,7 +113,9 @@ def wanted(cell: Cell) -> list[str]:
 def cells_of(options: argparse.Namespace, world: int) -> list[Cell]:
     """All cells of one number of ranks, the most wanted first."""
     cells = [Cell(ALL_REDUCE, world, size) for size in options.sizes]
-    return [*cells[:1], Cell(ZERO_STEP, world, max(options.sizes)), *cells[1:]]
+    largest = max(options.sizes)
+    steps = [Cell(ZERO_STEP, world, largest), Cell(DDP_STEP, world, min(DDP_BYTES, largest))]
+    return [*cells[:1], *steps, *cells[1:]]
 
 
 def teams_of(world: int, kinds: list[str]) -> Iterator[Team]:
@@ -141,12 +149,20 @@ def measure(options: argparse.Namespace, world: int, result: dict[str, Any], end
                 continue
             rows = rows_of(cell, rounds.measure(cell, wanted(cell), left / (len(cells) - number)))
             result["rows"] += rows
+            if rows and "FINDINGS" in os.environ:
+                note(cell, sum(row["wrong"] for row in rows))
             for row in rows:
                 print(line(row), flush=True)
             write(options, result)  # so that a run that is cut off leaves something
     finally:
         rounds.close()
         result["left_out"] |= {f"{name}, {world} ranks": why for name, why in rounds.left_out.items()}
+
+
+def note(cell: Cell, wrong: int) -> None:
+    """A line for who checks a machine (devices/findings.py)."""
+    name = f"{cell.op} of {cell.size} bytes, {cell.world} ranks"
+    record(Finding(name, FAILED if wrong else PASSED, text=f"{wrong} elements are wrong" if wrong else ""))
 
 
 def device() -> dict[str, str]:

@@ -296,7 +296,7 @@ def waits_between_processes() -> dict[str, Any]:
 
 # torch makes the streams of its pools in this order (c10/cuda/CUDAStream.cpp, initDeviceStreamState).
 PER_POOL, PRIORITIES = 32, (0, -1, -2, -3)
-ALIAS_S = 0.03  # a stream that has not written one word by then waits for another
+ALIAS_S = 0.5  # a stream that has not written one word by then waits for another
 
 
 def aliases() -> dict[str, Any]:
@@ -316,12 +316,11 @@ def aliases() -> dict[str, Any]:
     word = ctypes.c_uint64.from_buffer(mapping)
     for turn, waiting in enumerate(("-1/0", "0/0"), start=1):
         cuda.wait_value(streams[waiting], place, turn)
-        behind = []
-        for name, stream in streams.items():
-            if name != waiting:
-                cuda.fill(memory, turn, 1, stream)
-                if not cuda.finish(stream, ALIAS_S):
-                    behind.append(name)
+        others = {name: stream for name, stream in streams.items() if name != waiting}
+        for stream in others.values():
+            cuda.fill(memory, turn, 1, stream)
+        time.sleep(ALIAS_S)
+        behind = [name for name, stream in others.items() if not cuda.is_idle(stream)]
         word.value = turn
         if not all(cuda.finish(stream, STEP_S) for stream in streams.values()):
             raise RuntimeError(f"streams are not done after the word was written that {waiting} waited for")

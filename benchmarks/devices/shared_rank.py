@@ -1,4 +1,4 @@
-"""One of several processes that share a GPU: all_reduce by ringdp's plans, by ringdp's backend, or by a peer.
+"""One of several processes that share a GPU: all_reduce and DDP's step, by ringdp or by a peer.
 
 python -m devices.shared_rank KIND      (a key of KINDS; rank and address from the environment, as torchrun sets them)
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from devices.cell import Cell
 from devices.core import STREAM, open_core
@@ -81,6 +82,52 @@ class Plans:
         self._rank.__exit__()
 
 
+WIDTH, BATCH = 1024, 64  # of a layer, and of a rank
+
+
+class DdpStep:
+    """A forward and a backward pass of an MLP, whose gradients are averaged over ranks meanwhile.
+
+    A layer's weights are 4 MiB, and there are as many layers as the cell's bytes hold.
+    """
+
+    def __init__(self, name: str, wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
+        self.name, self._wrap = name, wrap
+
+    def open(self, cell: Cell) -> int:
+        """The model; elements of its first gradients that are not near the mean of all ranks' own."""
+        torch.manual_seed(0)
+        layers = max(1, cell.size // (4 * WIDTH * WIDTH))
+        model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers))).cuda()
+        source = torch.Generator().manual_seed(dist.get_rank())
+        self._input = torch.randn(BATCH, WIDTH, generator=source).cuda()
+        model(self._input).square().sum().backward()
+        own = [parameter.grad.cpu() for parameter in model.parameters()]
+        model.zero_grad()
+        self._model = self._wrap(model)
+        self._step()
+        torch.cuda.synchronize()
+        wrong = 0
+        for parameter, mean in zip(model.parameters(), own, strict=True):
+            dist.all_reduce(mean, group=_hosts[0])
+            mean /= cell.world
+            near = (parameter.grad.cpu() - mean).abs() <= 1e-4 * mean.abs().max()  # NaN is not
+            wrong += int((~near).sum())
+        return wrong
+
+    def _step(self) -> None:
+        self._model.zero_grad()
+        self._model(self._input).square().sum().backward()
+
+    def run(self, calls: int) -> tuple[float, float]:
+        """So many steps."""
+        return timed(self._step, calls)
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        del self._model, self._input
+
+
 def timed(call: Callable[[], Any], calls: int) -> tuple[float, float]:
     """From when all ranks are here until this one's stream is empty."""
     torch.cuda.synchronize()
@@ -123,23 +170,37 @@ def in_place(name: str) -> list[Candidate]:
 def ringdp() -> list[Candidate]:
     """The backend as users call it, and plans by themselves."""
     join("ringdp")
-    return [*in_place("ringdp"), Plans("processes", "direct"), Plans("processes one_shot", "one_shot")]
+    from ringdp import DistributedDataParallel as OwnDdp
+
+    plans = [Plans("processes", "direct"), Plans("processes one_shot", "one_shot")]
+    return [*in_place("ringdp"), *plans, DdpStep("ringdp ddp", OwnDdp)]
 
 
 def gloo() -> list[Candidate]:
     """torch's backend for what has no NCCL."""
     join("gloo")
-    return in_place("gloo")
+    return [*in_place("gloo"), DdpStep("gloo ddp", DistributedDataParallel)]
 
 
 def nccl() -> list[Candidate]:
-    """NCCL with ranks that share a GPU, where its version allows."""
+    """NCCL with ranks that share a GPU, as it chooses."""
+    join_nccl()
+    return [*in_place("nccl"), DdpStep("nccl ddp", DistributedDataParallel)]
+
+
+def nccl_ring() -> list[Candidate]:
+    """NCCL's ring alone."""
+    join_nccl()
+    return in_place("nccl ring")
+
+
+def join_nccl() -> None:
+    """The default group over NCCL with ranks that share a GPU, where its version allows."""
     version = torch.cuda.nccl.version()
     if version < MULTI_RANK:
         said = ".".join(map(str, version))
         raise RuntimeError(f"NCCL {said} refuses ranks that share a GPU; 2.30 is the first that does not")
     join("nccl")
-    return in_place("nccl")
 
 
 def nccl_sockets() -> list[Candidate]:
@@ -169,13 +230,21 @@ def symmetric() -> list[Candidate]:
     return [OnTensor("symm one_shot", one_shot, allocate), OnTensor("symm two_shot", two_shot, allocate)]
 
 
-KINDS = {"ringdp": ringdp, "gloo": gloo, "nccl": nccl, "nccl sockets": nccl_sockets, "symm": symmetric}
+KINDS = {
+    "ringdp": ringdp,
+    "gloo": gloo,
+    "nccl": nccl,
+    "nccl ring": nccl_ring,
+    "nccl sockets": nccl_sockets,
+    "symm": symmetric,
+}
 
 
 def variables_of(kind: str, rank: int) -> dict[str, str]:
     """What a kind needs in the environment of a rank."""
-    if kind == "nccl":
-        return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+    if kind in ("nccl", "nccl ring"):
+        ring = {"NCCL_ALGO": "Ring"} if kind == "nccl ring" else {}
+        return {"NCCL_MULTI_RANK_GPU_ENABLE": "1", **ring}
     if kind == "nccl sockets":
         return {"NCCL_HOSTID": f"host-{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
     return {"TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"} if kind == "symm" else {}

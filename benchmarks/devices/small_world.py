@@ -8,6 +8,7 @@ A tool that lets one kernel run at a time keeps kernels from waiting for each ot
 
 from __future__ import annotations
 
+import array
 import sys
 from collections.abc import Iterator
 
@@ -23,7 +24,7 @@ EXECUTORS = {"SPIN": SPIN, "STREAM": STREAM}
 
 
 def cases() -> Iterator[tuple[str, Problem]]:
-    """Executor and problem; push is SPIN's alone."""
+    """Executor and problem. STREAM has no push, and nothing ends a stream's wait for a kernel that is kept away."""
     for executor in EXECUTORS:
         for world in (1, 2):
             for algorithm in ALGORITHMS:
@@ -33,8 +34,6 @@ def cases() -> Iterator[tuple[str, Problem]]:
 
 def run(core: Core, place: Place, executor: str, problem: Problem) -> None:
     """One launch on ones; RuntimeError where the sum is wrong."""
-    import array
-
     with OneProcess(core, place, problem.world, [problem], EXECUTORS[executor]) as ranks:
         ones = array.array("f", [1.0] * problem.count).tobytes()
         for rank in range(problem.world):

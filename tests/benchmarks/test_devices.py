@@ -14,6 +14,7 @@ import devices.team
 import gpu
 import pytest
 import torch
+from devices import findings, small_world
 from devices.cell import ALL_REDUCE, ZERO_STEP, Cell
 from devices.core import (
     EPOCH_BYTES,
@@ -255,6 +256,28 @@ def test_a_missing_rank_is_named_and_bad_work_is_refused(world_of, stand_in):
 @pytest.mark.parametrize("world", [2, 3])
 def test_processes_that_share_a_device(world_of, stand_in, world, sharing):
     assert world_of(world).run(as_processes, stand_in, sharing) == [[]] * world
+
+
+def in_a_small_world(library: str, found: str, multiprocessors: str) -> list[tuple[str, str]]:
+    """In one process: names and verdicts of what runs under compute-sanitizer."""
+    os.environ |= {"FINDINGS": found, "STAND_IN_MULTIPROCESSORS": multiprocessors}
+    small_world.DEADLINE_S = 0.3 if multiprocessors == "1" else 10.0
+    place = StandInPlace(library)
+    small_world.run_all(open_core(), place)
+    return [(one.name, one.verdict) for one in findings.read(Path(found))]
+
+
+@pytest.mark.parametrize(("multiprocessors", "kept_apart"), [("4", "passed"), ("1", "skipped")])
+def test_a_small_world_is_right_or_says_that_kernels_are_kept_apart(
+    run_on_fresh_ranks, stand_in, tmp_path, multiprocessors, kept_apart
+):
+    arguments = (stand_in, str(tmp_path / "found"), multiprocessors)
+    [found] = run_on_fresh_ranks(1).run(in_a_small_world, *arguments)
+    assert len(found) == len(list(small_world.cases())) > 8
+    assert all(
+        verdict == (kept_apart if name.startswith("SPIN, ") and "world 2" in name else "passed")
+        for name, verdict in found
+    ), found
 
 
 # benchmarks/gpu.py without a GPU: options, candidates of a cell, rows and bars of known times, a picture; teams.

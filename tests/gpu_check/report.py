@@ -105,8 +105,17 @@ def speed(result: dict[str, Any] | None) -> list[str]:
         ]
         for row in result["rows"]
     ]
+    bars = [
+        [bar["what"], f"{bar['measured']:.2f}", f"{bar['least']:g}", "yes" if bar["held"] else "no"]
+        for bar in result.get("bars", ())  # written at the end alone
+    ]
     left_out = [[name, why] for name, why in result["left_out"].items()]
-    return ["## Speed\n", table(header, rows), *([table(["left out", "why"], left_out)] if left_out else [])]
+    text = ["## Speed\n", table(header, rows)]
+    if bars:
+        text.append(table(["bar", "measured", "at least", "held"], bars))
+    if left_out:
+        text.append(table(["left out", "why"], left_out))
+    return text
 
 
 def failures(outcomes: Sequence[Outcome]) -> list[str]:

@@ -154,6 +154,7 @@ def test_the_report_is_written_whole_and_read_again(tmp_path):
 def test_the_report_tells_verdicts_facts_and_what_failed_in_its_own_words(tmp_path):
     row = {"op": "all_reduce", "ranks": 2, "size": 4096, "candidate": "threads", "microseconds": 9.5, "wrong": 0}
     speed = {"rows": [{**row, "GB/s of the device": 1.0, "x": {}}], "left_out": {"nccl, 2 ranks": "no NCCL"}}
+    speed["bars"] = [{"what": "threads, 256 MiB: share", "measured": 0.75, "least": 0.8, "held": False}]
     (tmp_path / "gpu.json").write_text(json.dumps(speed))
     report.write(FOUND, tmp_path)
     text = (tmp_path / report.MARKDOWN).read_text()
@@ -161,6 +162,7 @@ def test_the_report_tells_verdicts_facts_and_what_failed_in_its_own_words(tmp_pa
         "| plans | failed | 3 s | 1 failed, 1 hung | test_plans.py::test_in_place[SPIN] failed |",
         "| driver | a\\|b | c |",
         "| all_reduce | 2 | 4096 | threads | 9.5 | 1.0 | - | 0 |",
+        "| threads, 256 MiB: share | 0.75 | 0.8 | no |",
         "| nccl, 2 ranks | no NCCL |",
         "### plans: test_plans.py::test_in_place[STREAM]: hung",
         "assert 1 == 2",

@@ -19,11 +19,12 @@ from gpu_check.parts import ROOT, pytest_command
 from gpu_check.runner import NOT_BEGUN, Outcome, Part, run, run_all
 
 PATHS = {"PYTHONPATH": f"{ROOT}/tests:{ROOT}/benchmarks"}
-FAST = {**PATHS, "HANG_S": "1"}
+LIMIT_S = 60.0
+FAST = {**PATHS, "HANG_S": "3"}
 
 
-def python(code: str, limit_s: float = 30, **options: object) -> Part:
-    return Part("one", "", [sys.executable, "-c", code], limit_s, variables=PATHS, **options)
+def python(code: str, **options: object) -> Part:
+    return Part("one", "", [sys.executable, "-c", code], LIMIT_S, variables=PATHS, **options)
 
 
 def is_alive(pid: int) -> bool:
@@ -43,17 +44,36 @@ def has_ended(pid: int) -> bool:
 
 
 @pytest.fixture
+def limit_is_over_when(monkeypatch) -> Callable[[Callable[[], bool]], None]:
+    """limit_is_over_when(predicate): from then on, whatever the clock says; and requests to end are short."""
+    monkeypatch.setattr(runner, "GRACE_S", 0.5)
+
+    def replace(is_over: Callable[[], bool]) -> None:
+        class Process(subprocess.Popen):
+            def wait(self, timeout: float | None = None) -> int:
+                if timeout is None or timeout <= 1:
+                    return super().wait(timeout)
+                while not is_over():
+                    time.sleep(0.01)
+                raise subprocess.TimeoutExpired(self.args, timeout)
+
+        monkeypatch.setattr(runner.subprocess, "Popen", Process)
+
+    return replace
+
+
+@pytest.fixture
 def run_tests(tmp_path) -> Callable[..., Outcome]:
     """run_tests(code, ...): the outcome of a part that runs these tests of a file alone."""
 
-    def run_file(code: str, limit_s: float = 60, **variables: str) -> Outcome:
+    def run_file(code: str, **variables: str) -> Outcome:
         (tmp_path / "test_some.py").write_text(
             "import os, signal, threading, time\nimport pytest\n" + textwrap.dedent(code)
         )
         command = pytest_command(
             sys.executable, "-c", os.devnull, f"--rootdir={tmp_path}", str(tmp_path / "test_some.py")
         )
-        return run(Part("one", "", command, limit_s, variables={**FAST, **variables}, again=True), tmp_path, 100)
+        return run(Part("one", "", command, LIMIT_S, variables={**FAST, **variables}, again=True), tmp_path, 100)
 
     return run_file
 
@@ -81,16 +101,16 @@ import os, signal, subprocess, sys, time
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)
-print(child.pid, flush=True)
+print(f'{child.pid}.', flush=True)
 time.sleep(60)
 """
 
 
-def test_a_part_is_cut_off_with_its_children_wherever_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "GRACE_S", 0.5)
-    outcome = run(python(LEAVES_ITS_SESSION, 2), tmp_path, 30)
-    assert outcome.verdict == CUT_OFF and outcome.seconds < 10
-    assert has_ended(int(outcome.said.split()[-1]))
+def test_a_part_is_cut_off_with_its_children_wherever_they_are(tmp_path, limit_is_over_when):
+    limit_is_over_when(lambda: (tmp_path / "log.txt").read_text().rstrip().endswith("."))
+    outcome = run(python(LEAVES_ITS_SESSION), tmp_path, 100)
+    assert outcome.verdict == CUT_OFF and outcome.seconds < LIMIT_S
+    assert has_ended(int(outcome.said.rstrip(".").split()[-1]))
 
 
 def test_what_a_part_leaves_behind_is_killed_and_others_are_not(tmp_path):
@@ -163,18 +183,18 @@ def test_a_killed_pytest_loses_only_the_test_that_it_ran(run_tests):
     assert "Fatal Python error: Aborted" in next(one.text for one in outcome.findings if one.name.endswith("crashed"))
 
 
-def test_a_part_in_which_all_is_broken_ends_early(run_tests):
-    outcome = run_tests("\n".join(f"def test_{n}(): os.abort()" for n in range(9)))
-    assert list(verdicts(outcome).values()) == [DIED] * runner.MOST_BAD
+def test_a_part_in_which_all_is_broken_ends_early(run_tests, monkeypatch):
     outcome = run_tests("\n".join(f"def test_{n}(): assert 0" for n in range(9)))
     assert list(verdicts(outcome).values()) == [FAILED] * runner.MOST_BAD
+    monkeypatch.setattr(runner, "MOST_BAD", 2)
+    outcome = run_tests("\n".join(f"def test_{n}(): os.abort()" for n in range(9)))
+    assert list(verdicts(outcome).values()) == [DIED] * 2
 
 
-def test_at_the_limit_what_runs_is_cut_off_and_what_ran_is_kept(run_tests, monkeypatch):
-    monkeypatch.setattr(runner, "GRACE_S", 0.5)
-    outcome = run_tests(
-        "def test_first(): pass\ndef test_long(): time.sleep(60)\ndef test_last(): pass", 4, HANG_S="50"
-    )
+def test_at_the_limit_what_runs_is_cut_off_and_what_ran_is_kept(run_tests, tmp_path, limit_is_over_when):
+    limit_is_over_when(lambda: any(one.name.endswith("test_long") for one in read(tmp_path / "findings.jsonl")))
+    code = "def test_first(): pass\ndef test_long(): time.sleep(60)\ndef test_last(): pass"
+    outcome = run_tests(code, HANG_S="50")
     assert outcome.verdict == CUT_OFF and verdicts(outcome) == {"first": PASSED, "long": CUT_OFF}
 
 

@@ -1,0 +1,81 @@
+"""gpu-check from its first to its last part on emulated devices, with a fault in every part: no verdict is lost."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from devices.findings import CUT_OFF, DIED, FAILED, HUNG, PASSED, SKIPPED
+from stand_in import GPU_LIBRARY
+
+from gpu_check import report
+from gpu_check.parts import HANG_S, LIMIT_S, ROOT, environment, pytest_command
+from gpu_check.runner import Part, run_all
+
+FILE = "tests/gpu_check/on_stand_in.py"
+# What is planted: the verdict of the test, and words of its text.
+PLANTED = {
+    "nothing": (PASSED, ""),
+    "a wrong sum": (FAILED, "assert [2.5, 2.5] == [2.0, 2.0]"),
+    "a rank hangs": (FAILED, "rank 0 is not done after 12.0 s"),
+    "a rank crashes": (FAILED, "rank 1 died with status -11"),
+    "pytest hangs": (HUNG, "in test_planted"),
+    "pytest is killed": (DIED, ""),
+    "no NCCL": (SKIPPED, "no NCCL"),
+}
+
+
+@pytest.mark.long
+def test_every_verdict_is_in_the_report_whatever_else_fails(tmp_path, stand_in):
+    """Three hangs are among the faults: of a rank, of pytest, and of a part that ignores its limit."""
+    common = environment(HANG_S)
+    driver = {"LIBCUDA": str(Path(stand_in).with_name(GPU_LIBRARY)), "STAND_IN_DEVICES": "1", "STAND_IN_LACKS": "ipc"}
+    stuck = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
+    plan = [
+        Part("probe", "", [sys.executable, "-m", "devices.probe"], 60, variables={**common, **driver}),
+        *(
+            Part(
+                planted,
+                "",
+                pytest_command(sys.executable, FILE),
+                90,
+                variables={**common, "PLANTED": planted},
+                again=True,
+            )
+            for planted in PLANTED
+        ),
+        Part("stuck", "", [sys.executable, "-c", stuck], 6),
+        Part("last", "", [sys.executable, "-c", "print('here')"], 6),
+    ]
+    begin, told = time.monotonic(), []
+    before = os.getcwd()
+    os.chdir(ROOT)
+    try:
+        run_all(
+            plan, tmp_path, LIMIT_S, [], lambda outcomes, name: told.append(report.write(outcomes, tmp_path) or name)
+        )
+    finally:
+        os.chdir(before)
+    assert time.monotonic() - begin < LIMIT_S and told == [part.name for part in plan]
+    outcomes = {one.part: one for one in report.outcomes_in(tmp_path / report.JSON)}
+    for planted, (verdict, words) in PLANTED.items():
+        found = {one.name.partition("::")[2]: one for one in outcomes[planted].findings}
+        assert {name: one.verdict for name, one in found.items()} == {
+            "test_before": PASSED,
+            "test_planted": verdict,
+            "test_after": PASSED,
+        }, (planted, outcomes[planted])
+        assert words in found["test_planted"].text
+        assert outcomes[planted].verdict == (PASSED if verdict in (PASSED, SKIPPED) else FAILED)
+    [wrong] = [one.text for one in outcomes["a wrong sum"].findings if one.verdict == FAILED]
+    assert "stderr of rank 1 of 2:\nthis rank brings 1.5" in wrong
+    assert "in summed" in next(one.text for one in outcomes["a rank hangs"].findings if one.verdict == FAILED)
+    probes = {one.name: one.verdict for one in outcomes["probe"].findings}
+    assert probes.pop("share legacy IPC") == probes.pop("killed exporter, legacy IPC") == SKIPPED
+    assert set(probes.values()) == {PASSED} and outcomes["probe"].verdict == PASSED
+    assert outcomes["stuck"].verdict == CUT_OFF and outcomes["last"].verdict == PASSED
+    text = (tmp_path / report.MARKDOWN).read_text()
+    assert "### a rank crashes: on_stand_in.py::test_planted: failed" in text and "refused: the other process" in text
