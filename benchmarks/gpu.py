@@ -149,19 +149,20 @@ def measure(options: argparse.Namespace, world: int, result: dict[str, Any], end
                 continue
             rows = rows_of(cell, rounds.measure(cell, wanted(cell), left / (len(cells) - number)))
             result["rows"] += rows
-            if rows and "FINDINGS" in os.environ:
-                note(cell, sum(row["wrong"] for row in rows))
             for row in rows:
                 print(line(row), flush=True)
+                if "FINDINGS" in os.environ:
+                    note(row)
             write(options, result)  # so that a run that is cut off leaves something
     finally:
         rounds.close()
         result["left_out"] |= {f"{name}, {world} ranks": why for name, why in rounds.left_out.items()}
 
 
-def note(cell: Cell, wrong: int) -> None:
-    """A line for who checks a machine (devices/findings.py)."""
-    name = f"{cell.op} of {cell.size} bytes, {cell.world} ranks"
+def note(row: dict[str, Any]) -> None:
+    """A line for who checks a machine (devices/findings.py): whether what was measured was right."""
+    name = f"{row['op']} by {row['candidate']}, {row['ranks']} ranks, {row['size']} bytes"
+    wrong = row["wrong"]
     record(Finding(name, FAILED if wrong else PASSED, text=f"{wrong} elements are wrong" if wrong else ""))
 
 

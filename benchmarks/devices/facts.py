@@ -43,6 +43,21 @@ def library() -> Path:
     return Path(found)
 
 
+def versions() -> dict[str, Any]:
+    """Of what the build runs with."""
+    import ringdp
+    import torch
+
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else "not asked"
+    return {
+        "ringdp": ringdp.__version__,
+        "torch": torch.__version__,
+        "CUDA of torch": torch.version.cuda or "none",
+        "NCCL of torch": nccl,
+        "python": sys.version.split()[0],
+    }
+
+
 def registers() -> dict[str, Any]:
     """Of all kernels as they are loaded."""
     from devices.core import CoreError, open_core
@@ -117,6 +132,7 @@ def described(device: str = "cuda") -> dict[str, Any]:
 
 
 FACTS: Probes = {
+    "versions": (versions, {}),
     "registers": (registers, {}),
     "ptxas": (compiled, {}),
     "SASS": (sass, {}),

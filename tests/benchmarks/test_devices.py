@@ -15,7 +15,7 @@ import gpu
 import pytest
 import torch
 from devices import findings, small_world
-from devices.cell import ALL_REDUCE, ZERO_STEP, Cell
+from devices.cell import ALL_REDUCE, DDP_STEP, ZERO_STEP, Cell
 from devices.core import (
     EPOCH_BYTES,
     FLAGS_BYTES,
@@ -34,6 +34,7 @@ from devices.core import (
 from devices.one_process import OneProcess
 from devices.one_rank import OneRank
 from devices.plan import ALIGNMENT, Launch, Layout, Problem, plan_of, plans_of
+from devices.shared_rank import KINDS, variables_of
 from devices.table import BARS, LIMITS, bars_of, draw, line, roofline, rows_of
 from devices.team import LEAST_ROUNDS, MOST_CALLS, CandidateFailed, Entry, Rounds, Team, TeamLost, took
 from devices.worker import answer
@@ -351,6 +352,25 @@ def test_what_bars_ask_for_is_raced():
 )
 def test_bad_input_is_refused(arguments, named):
     assert named in run("gpu.py", *arguments, status=2)
+
+
+def test_every_peer_is_a_team_and_the_ring_of_nccl_differs_by_its_setting_alone():
+    assert set(KINDS) == {"ringdp", *gpu.PEERS}
+    assert variables_of("nccl ring", 0) == {**variables_of("nccl", 0), "NCCL_ALGO": "Ring"}
+    assert gpu.cells_of(gpu.parse(["--sizes", "4KiB,1GiB"]), 2)[2] == Cell(DDP_STEP, 2, 64 * MIB)
+    assert gpu.wanted(Cell(DDP_STEP, 2, MIB)) == ["ringdp ddp", "gloo ddp", "nccl ddp"]
+
+
+def test_a_row_is_a_finding_for_who_checks_a_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("FINDINGS", str(tmp_path / "found"))
+    measured = rows_of(Cell(ZERO_STEP, 2, MIB), [entry("fused step", 1.0), entry("copy", 1.0, wrong=3)])
+    for row in measured:
+        gpu.note(row)
+    found = findings.read(tmp_path / "found")
+    assert [(one.name, one.verdict, one.text) for one in found] == [
+        ("zero_step by fused step, 2 ranks, 1048576 bytes", "passed", ""),
+        ("zero_step by copy, 2 ranks, 1048576 bytes", "failed", "3 elements are wrong"),
+    ]
 
 
 def test_the_picture_has_a_panel_for_every_number_of_ranks(tmp_path):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from . import report
 from .parts import HANG_S, LIMIT_S, ROOT, chosen, parts
-from .runner import Outcome, adopt_orphans, run_all
+from .runner import FINDINGS, LOG, Outcome, adopt_orphans, run_all
 
 GOOD = ("passed", "skipped")
 
@@ -57,7 +57,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"gpu-check: {error}", file=sys.stderr)
         return 2
     order = [part.name for part in plan]
-    known = [one for one in report.outcomes_in(out / report.JSON) if one.part in order] if names else []
+    if not names:  # nothing is kept
+        for name in (report.JSON, report.MARKDOWN, report.SPEED, FINDINGS, LOG):
+            (out / name).unlink(missing_ok=True)
+    known = [one for one in report.outcomes_in(out / report.JSON) if one.part in order]
     os.chdir(ROOT)
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unwinds, so that nothing of a part stays behind

@@ -13,7 +13,7 @@ from devices.findings import BAD, PASSED
 
 from .runner import Outcome
 
-SHOWN, REFUTED, NOT_REACHED = "shown", "refuted", "not reached"
+SHOWN, REFUTED, NOT_REACHED = VERDICTS = ("shown", "refuted", "not reached")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ class Claim:
     page: str
     text: str
     by: Sequence[tuple[str, str]] = ()
+
+    @property
+    def parts(self) -> list[str]:
+        """Of gpu-check, that show it."""
+        return list(dict.fromkeys(part for part, _ in self.by))
 
 
 README, DEVICES = "README.md", "docs/devices.md"
@@ -94,7 +99,12 @@ CLAIMS = (
         "calls can be captured into CUDA graphs",
         (("graphs", "test_plan_graphs.py::"), ("streams", "test_streams.py::test_a_graph_is_replayed")),
     ),
-    Claim(DEVICES, "the fused step of ZeRO has the bits of a separate one", (("speed", "zero_step"),)),
+    Claim(
+        DEVICES,
+        "ZeRO's step sums, steps and distributes a bucket in one call",
+        (("speed", "zero_step by fused step"),),
+    ),
+    Claim(DEVICES, "with the same bits at any number of ranks"),
 )
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from .report import SPEED
 from .runner import MOST_BAD, Part
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +27,8 @@ TESTS: tuple[tuple[str, str, str, float, tuple[str, ...]], ...] = (
     ("training", "test_training", "DDP and ZeRO against one process", 45, ()),
     ("faults", "test_faults", "ranks that are killed or stopped", 60, ()),
 )
-# Kernels that are loaded while others wait would wait for them.
+# Where kernels of one process wait for each other, one that had to be loaded meanwhile would wait for them.
+ONE_PROCESS = ("test_plans", "test_plan_graphs", "test_plan_faults")
 EAGER = {"CUDA_MODULE_LOADING": "EAGER"}
 
 
@@ -51,7 +53,9 @@ def parts(python: str, assignments: Sequence[str], out: Path, hang_s: float = HA
     """All of them. `assignments`: variables for `make build`."""
     common, built = environment(hang_s), ("build",)
     make = ["make", "--no-print-directory", "build", *assignments]
-    speed = [python, "benchmarks/gpu.py", "--seconds", "110", "--json", f"{out}/gpu.json", "--plot", f"{out}/gpu.png"]
+    rows = out / SPEED
+    files = ["--json", str(rows), "--plot", str(rows.with_suffix(".png"))]
+    speed = [python, "benchmarks/gpu.py", "--seconds", "110", *files]
     suite = [python, "-m", "tests.conformance", "--device", "cuda", "--json", "--timeout", "20"]
     interface = pytest_command(python, "tests/device/python", "-k", "not emulated")
 
@@ -73,13 +77,13 @@ def parts(python: str, assignments: Sequence[str], out: Path, hang_s: float = HA
                 pytest_command(python, f"tests/device/gpu/{file}.py", *options),
                 limit_s,
                 built,
-                {**common, **(EAGER if file.startswith("test_plan") else {})},
+                {**common, **(EAGER if file in ONE_PROCESS else {})},
                 again=True,
             )
             for name, file, what, limit_s, options in TESTS
         ),
-        Part("sanitizer", "memory errors of kernels", sanitizer, 40, built, {**common, **EAGER}, program=sanitizer[0]),
-        Part("speed", "against NCCL and torch's symmetric memory", speed, 140, built, common),
+        Part("sanitizer", "memory errors of kernels", sanitizer, 60, built, common, program=sanitizer[0]),
+        Part("speed", "against NCCL and torch's symmetric memory", speed, 140, built, common, output=rows),
         Part("conformance", "torch's own tests", suite, 60, built, common, module="expecttest"),
     ]
 

@@ -10,24 +10,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from devices.findings import BAD, CUT_OFF
+from devices.findings import BAD, CUT_OFF, SKIPPED
 
-from .claims import CLAIMS, NOT_REACHED, SHOWN, verdict_of
+from .claims import CLAIMS, VERDICTS, verdict_of
 from .runner import Outcome
 
-JSON, MARKDOWN = "report.json", "report.md"
+JSON, MARKDOWN, SPEED = "report.json", "report.md", "gpu.json"
 SHOWN_CHARACTERS = 4000  # of what a finding or a part has to say; all of it is in report.json
 
 
 def as_json(outcomes: Sequence[Outcome], out: Path) -> dict[str, Any]:
     """Outcomes, verdicts on claims, and rows of the benchmark where there are any."""
-    claims = [{"page": c.page, "claim": c.text, "verdict": verdict_of(c, outcomes), "by": c.by} for c in CLAIMS]
-    speed = out / "gpu.json"
+    claims = [{"page": c.page, "claim": c.text, "verdict": verdict_of(c, outcomes), "by": c.parts} for c in CLAIMS]
+    rows = out / SPEED
     return {
         "written": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         "claims": claims,
         "outcomes": [asdict(outcome) for outcome in outcomes],
-        "speed": json.loads(speed.read_text()) if speed.exists() else None,
+        "speed": json.loads(rows.read_text()) if rows.exists() else None,
     }
 
 
@@ -52,32 +52,39 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The report for people: verdicts first, then what was measured, then what failed."""
+    """The report for people: verdicts first, then what was measured, then what did not pass."""
     outcomes = [Outcome.of(one) for one in result["outcomes"]]
     claims = result["claims"]
-    count = {verdict: sum(one["verdict"] == verdict for one in claims) for verdict in (SHOWN, "refuted", NOT_REACHED)}
+    numbers = [f"{sum(one['verdict'] == verdict for one in claims)} {verdict}" for verdict in VERDICTS]
     parts = [
         [
             one.part,
             one.verdict,
             f"{one.seconds:.0f} s",
             ", ".join(f"{number} {verdict}" for verdict, number in one.counts().items()),
-            one.why.partition("\n")[0][:100],
+            first_line(one.why),
         ]
         for one in outcomes
     ]
-    text = [
-        f"# gpu-check, {result['written']}\n",
-        f"{', '.join(f'{n} claims {verdict}' for verdict, n in count.items())}.\n",
-        "## Claims about devices\n",
-        table(["claim", "page", "verdict"], [[one["claim"], one["page"], one["verdict"]] for one in claims]),
-        "## Parts\n",
-        table(["part", "verdict", "time", "findings", "why"], parts),
-        *facts(outcomes),
-        *speed(result["speed"]),
-        *failures(outcomes),
-    ]
-    return "\n".join(text)
+    rows = [[one["claim"], one["page"], one["verdict"], ", ".join(one["by"]) or "no part"] for one in claims]
+    return "\n".join(
+        [
+            f"# gpu-check, {result['written']}\n",
+            f"Of {len(claims)} claims about devices: {', '.join(numbers)}.\n",
+            table(["claim", "page", "verdict", "shown by"], rows),
+            "## Parts\n",
+            table(["part", "verdict", "time", "findings", "why"], parts),
+            *facts(outcomes),
+            *speed(result["speed"]),
+            *skipped(outcomes),
+            *failures(outcomes),
+        ]
+    )
+
+
+def first_line(text: str) -> str:
+    """Short enough for a table."""
+    return text.partition("\n")[0][:200]
 
 
 def facts(outcomes: Sequence[Outcome]) -> list[str]:
@@ -116,6 +123,14 @@ def speed(result: dict[str, Any] | None) -> list[str]:
     if left_out:
         text.append(table(["left out", "why"], left_out))
     return text
+
+
+def skipped(outcomes: Sequence[Outcome]) -> list[str]:
+    """What was not tried, and why."""
+    rows = [
+        [one.part, one.name, first_line(one.text)] for o in outcomes for one in o.findings if one.verdict == SKIPPED
+    ]
+    return ["## What was skipped\n", table(["part", "finding", "why"], rows)] if rows else []
 
 
 def failures(outcomes: Sequence[Outcome]) -> list[str]:

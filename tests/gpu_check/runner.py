@@ -21,6 +21,7 @@ from typing import Any
 
 from devices.findings import BAD, BEGUN, CUT_OFF, DIED, FAILED, HUNG, PASSED, SKIPPED, Finding, read, record
 
+FINDINGS, LOG = "findings.jsonl", "log.txt"
 LEAST_S = 5.0  # with less left nothing is begun
 GRACE_S = 2.0  # from the request to end until the next, harder one
 MOST_BAD = 4  # findings: a part with more of them says nothing new
@@ -32,8 +33,8 @@ NOT_BEGUN = "not begun"
 class Part:
     """A command and its limit in seconds.
 
-    what: a sentence for people. needs: parts without which it is not begun. program, module: what must be there, or it
-    is skipped. again: it can go on where it was ended (pytest with gpu_check.recorder).
+    what: for people. needs: parts without which it is not begun. program, module: what must be there, or it is skipped.
+    output: a file that it writes, taken away before. again: it can go on where it was ended (gpu_check.recorder).
     """
 
     name: str
@@ -44,6 +45,7 @@ class Part:
     variables: Mapping[str, str] = field(default_factory=dict)
     program: str = ""
     module: str = ""
+    output: Path | None = None
     again: bool = False
 
 
@@ -88,8 +90,10 @@ def run(part: Part, out: Path, left_s: float) -> Outcome:
         return Outcome(part.name, SKIPPED, why=why)
     if left_s < LEAST_S:
         return Outcome(part.name, NOT_BEGUN, why="the time was over")
-    file, log, begin = out / "findings.jsonl", out / "log.txt", time.monotonic()
+    file, log, begin = out / FINDINGS, out / LOG, time.monotonic()
     forget(file, part.name)
+    if part.output:
+        part.output.unlink(missing_ok=True)
     first, deadline = size_of(log), begin + min(part.limit_s, left_s)
     while True:
         start = size_of(log)
@@ -261,7 +265,7 @@ def run_all(parts: Sequence[Part], out: Path, limit_s: float, known: Sequence[Ou
             try:
                 outcome = run(part, out, limit_s - (time.monotonic() - begin))
             except BaseException:  # this process is to end
-                found = findings_of(part, out / "findings.jsonl")
+                found = findings_of(part, out / FINDINGS)
                 outcomes[part.name] = Outcome(part.name, CUT_OFF, why="gpu-check was ended", findings=found)
                 say(list(outcomes.values()), part.name)
                 raise

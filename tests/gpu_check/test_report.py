@@ -90,10 +90,15 @@ def functions_of(file: str) -> list[str]:
 
 
 def test_claims_name_findings_that_there_are():
+    import gpu
     from devices import facts, probe
 
     names = {name: functions_of(file) for name, file, *_ in TESTS}
-    names |= {"probe": list(probe.PROBES), "facts": list(facts.FACTS), "speed": ["zero_step"]}
+    names |= {
+        "probe": list(probe.PROBES),
+        "facts": list(facts.FACTS),
+        "speed": [f"zero_step by {name}" for name in gpu.STEPS],
+    }
     for claim in CLAIMS:
         for part, prefix in claim.by:
             assert any(name.startswith(prefix) for name in names[part]), (claim.text, prefix)
@@ -138,6 +143,7 @@ FOUND = [
         [
             Finding("test_plans.py::test_in_place[SPIN]", FAILED, text="assert 1 == 2", part="plans"),
             Finding("test_plans.py::test_in_place[STREAM]", HUNG, text="Timeout (0:00:15)!", part="plans"),
+            Finding("test_plans.py::test_far", SKIPPED, text="needs 2 GPUs\nin all", part="plans"),
         ],
     ),
     Outcome("build", FAILED, 1.0, "status 2", "make: nvcc"),
@@ -159,11 +165,12 @@ def test_the_report_tells_verdicts_facts_and_what_failed_in_its_own_words(tmp_pa
     report.write(FOUND, tmp_path)
     text = (tmp_path / report.MARKDOWN).read_text()
     lines = [
-        "| plans | failed | 3 s | 1 failed, 1 hung | test_plans.py::test_in_place[SPIN] failed |",
+        "| plans | failed | 3 s | 1 failed, 1 hung, 1 skipped | test_plans.py::test_in_place[SPIN] failed |",
         "| driver | a\\|b | c |",
         "| all_reduce | 2 | 4096 | threads | 9.5 | 1.0 | - | 0 |",
         "| threads, 256 MiB: share | 0.75 | 0.8 | no |",
         "| nccl, 2 ranks | no NCCL |",
+        "| plans | test_plans.py::test_far | needs 2 GPUs |",
         "### plans: test_plans.py::test_in_place[STREAM]: hung",
         "assert 1 == 2",
         "make: nvcc",
@@ -171,7 +178,7 @@ def test_the_report_tells_verdicts_facts_and_what_failed_in_its_own_words(tmp_pa
     for line in lines:
         assert line in text.splitlines(), line
     for claim in CLAIMS:
-        assert f"| {claim.text} | {claim.page} | {verdict_of(claim, FOUND)} |" in text
+        assert f"| {claim.text} | {claim.page} | {verdict_of(claim, FOUND)} | {', '.join(claim.parts)}" in text
     assert "the end of the log" not in text  # the findings say it already
 
 
