@@ -23,6 +23,29 @@ class Place(Protocol):
         """Waits for all that is queued."""
 
 
+def put(core: Core, place: Place, stream: int, address: int, content: bytes) -> None:
+    """Bytes to a device, now."""
+    pinned = core.host_alloc(max(1, len(content)))
+    try:
+        ctypes.memmove(pinned.host, content, len(content))
+        core.copy(address, pinned.host, len(content), stream)
+        place.synchronize()
+    finally:
+        core.host_free(pinned)
+
+
+def get(core: Core, place: Place, stream: int, address: int, size: int) -> bytes:
+    """Bytes of a device, after all that is queued."""
+    pinned = core.host_alloc(max(1, size))
+    try:
+        place.synchronize()
+        core.copy(pinned.host, address, size, stream)
+        place.synchronize()
+        return ctypes.string_at(pinned.host, size)
+    finally:
+        core.host_free(pinned)
+
+
 class OneProcess:
     """Memory of `world` ranks for the plans of these problems. Use as a context; one thread.
 
@@ -87,20 +110,11 @@ class OneProcess:
 
     def put(self, address: int, content: bytes) -> None:
         """Bytes to the device, now."""
-        with ExitStack() as undo:
-            pinned = self._pinned(undo, max(1, len(content)))
-            ctypes.memmove(pinned.host, content, len(content))
-            self.core.copy(address, pinned.host, len(content), self.streams[0])
-            self.place.synchronize()
+        put(self.core, self.place, self.streams[0], address, content)
 
     def get(self, address: int, size: int) -> bytes:
         """Bytes of the device, after all that is queued."""
-        with ExitStack() as undo:
-            pinned = self._pinned(undo, max(1, size))
-            self.place.synchronize()
-            self.core.copy(pinned.host, address, size, self.streams[0])
-            self.place.synchronize()
-            return ctypes.string_at(pinned.host, size)
+        return get(self.core, self.place, self.streams[0], address, size)
 
     def abort(self, rank: int) -> None:
         """Ends this rank's waits."""

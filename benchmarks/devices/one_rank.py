@@ -16,7 +16,7 @@ import torch.distributed as dist
 from runner.native import Mapping, make_shared
 
 from devices.core import FLAGS_BYTES, SHARE_AUTO, SPIN, STREAM, Core, Expired, Handle
-from devices.one_process import WORD_BYTES, Place
+from devices.one_process import WORD_BYTES, Place, get, put
 from devices.plan import Launch, Layout, Problem, blocks_for, plan_of, plans_of
 
 CONNECT_S = 30.0
@@ -30,30 +30,34 @@ def gathered(mine: Any, group: Any = None) -> list[Any]:
 
 
 def traded_fds(fd: int, group: Any = None) -> list[int]:
-    """The descriptors of all ranks, opened here, by rank, for the caller to close; -1: this rank's own, or none."""
+    """The descriptors of all ranks, opened here, by rank, for the caller to close; -1: this rank's own, or none.
+
+    Every rank connects to all before it serves any, so that nobody waits for a rank that waits.
+    """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     found = [-1] * world
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.settimeout(CONNECT_S)
+    with ExitStack() as stack:
+        listener = stack.enter_context(_unix_socket())
         listener.bind("")  # a name of the kernel's choice
         listener.listen(world)
         names = gathered(listener.getsockname(), group)
-        for step in range(1, world):
-            source = (rank + step) % world
-            with socket.socket(socket.AF_UNIX) as link:
-                link.settimeout(CONNECT_S)
-                link.connect(names[source])
-                _serve(listener, fd)
-                fds = socket.recv_fds(link, 1, 1)[1]
-            found[source] = fds[0] if fds else -1
-        dist.barrier(group)  # before names go away
+        links = {other: stack.enter_context(_unix_socket()) for other in range(world) if other != rank}
+        for other, link in links.items():
+            link.connect(names[other])
+        for _ in links:
+            client, _ = listener.accept()
+            with client:
+                socket.send_fds(client, [b"."], [fd] if fd >= 0 else [])
+        for other, link in links.items():
+            fds = socket.recv_fds(link, 1, 1)[1]
+            found[other] = fds[0] if fds else -1
     return found
 
 
-def _serve(listener: socket.socket, fd: int) -> None:
-    link, _ = listener.accept()
-    with link:
-        socket.send_fds(link, [b"."], [fd] if fd >= 0 else [])
+def _unix_socket() -> socket.socket:
+    end = socket.socket(socket.AF_UNIX)
+    end.settimeout(CONNECT_S)
+    return end
 
 
 class OneRank:
@@ -139,6 +143,14 @@ class OneRank:
     def output(self) -> int:
         """The device address of this rank's result."""
         return self.places.output(self.rank)
+
+    def put(self, content: bytes) -> None:
+        """This rank's input, now."""
+        put(self.core, self.place, self.stream, self.input(), content)
+
+    def get(self, size: int) -> bytes:
+        """What its result begins with, after all that is queued."""
+        return get(self.core, self.place, self.stream, self.output(), size)
 
     def expired(self) -> Expired:
         """This rank's record."""

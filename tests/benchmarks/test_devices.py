@@ -41,7 +41,7 @@ from devices.worker import answer
 from programs import run
 from ranks import HERE, error_of, on_ranks
 from ringdp import _native
-from stand_in import loaded
+from stand_in import StandInPlace
 
 PAGE = 1 << 20  # an address that is never read: every case is refused before
 PLAN = plans_of(Problem(algorithm="one_shot", count=64))[1]
@@ -157,24 +157,6 @@ def test_a_launch_names_the_parts_of_all_ranks(in_place):
 
 COUNT = 4 * 101
 SUMS = ["direct", "one_shot", "ring/rank"]
-
-
-class StandInPlace:
-    """The first device's streams."""
-
-    def __init__(self, library: str) -> None:
-        self._functions = loaded(library)
-        self._used = 0
-
-    def streams(self, count: int) -> list[int]:
-        """The tests' streams, 1 to 7."""
-        self._used = max(self._used, count)
-        return [self._functions.stand_in_numbered(number + 1) for number in range(count)]
-
-    def synchronize(self) -> None:
-        """Waits for those that were asked for."""
-        for number in range(self._used):
-            self._functions.stand_in_synchronize(number + 1)
 
 
 def inputs_of(world: int) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""gpu-check from its first to its last part on emulated devices, with a fault in every part: no verdict is lost."""
+"""gpu-check on emulated devices: a fault in every part, and no verdict is lost; tests of a GPU before there is one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stand_in import GPU_LIBRARY
 
 from gpu_check import report
 from gpu_check.parts import HANG_S, LIMIT_S, ROOT, environment, pytest_command
-from gpu_check.runner import Part, run_all
+from gpu_check.runner import Part, run, run_all
 
 FILE = "tests/gpu_check/on_stand_in.py"
 # What is planted: the verdict of the test, and words of its text.
@@ -79,3 +79,21 @@ def test_every_verdict_is_in_the_report_whatever_else_fails(tmp_path, stand_in):
     assert outcomes["stuck"].verdict == CUT_OFF and outcomes["last"].verdict == PASSED
     text = (tmp_path / report.MARKDOWN).read_text()
     assert "### a rank crashes: on_stand_in.py::test_planted: failed" in text and "refused: the other process" in text
+
+
+# What the stand-in has enough streams, cores and operators of torch for.
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("file", "chosen", "least"),
+    [
+        ("test_plans", "not 8", 40),
+        ("test_plan_processes", "not 8", 4),
+        ("test_plan_faults", "", 7),
+        ("test_collectives", "not 8- and not complex", 30),
+    ],
+)
+def test_tests_of_a_gpu_pass_on_the_stand_in(tmp_path, stand_in, file, chosen, least):
+    place = {"GPU_STAND_IN": stand_in, "STAND_IN_MULTIPROCESSORS": "8"}
+    command = pytest_command(sys.executable, str(ROOT / f"tests/device/gpu/{file}.py"), "-k", chosen)
+    outcome = run(Part(file, "", command, 500, variables={**environment(100), **place}, again=True), tmp_path, 500)
+    assert outcome.verdict == PASSED and outcome.counts()[PASSED] >= least, (outcome, outcome.said)

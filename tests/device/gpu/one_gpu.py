@@ -1,4 +1,8 @@
-"""What tests of a real GPU have in common: whether there is one, the library's functions, and inputs as bytes."""
+"""What tests of a real GPU have in common: whether there is one, the library's functions, and inputs as bytes.
+
+$GPU_STAND_IN, the library of the stand-in as tests/device/stand_in/stand_in.py builds it, is used in place of a GPU by
+those that do not need torch's device cuda: so that they are known to run before there is a GPU.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +10,55 @@ import os
 
 import pytest
 import torch
-from devices.core import CoreError, open_core
+import torch.distributed as dist
+from devices.core import Core, CoreError
+from devices.core import open_core as open_library
+from devices.one_process import Place
+from devices.place import CudaPlace
 from devices.plan import Problem, plan_of
 from oracle import bytes_of, fold, values
 from ranks import HERE
+from stand_in import TYPE, StandInPlace, here, loaded
 
 # Read when CUDA starts: streams that share a hardware queue would wait for one another.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
+STAND_IN = os.environ.get("GPU_STAND_IN", "")
+DEVICE = TYPE if STAND_IN else "cuda"  # of tensors
 WORLDS = [1, 2, 4, 8]
 SUMMED = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int64]
 
 
-def require() -> None:
-    """At the top of a test file: skips all of it where there is no GPU, or no library. Ranks load the file, too."""
+def require(*, cuda: bool = False) -> None:
+    """At the top of a test file: skips all of it where there is no GPU, or no library. Ranks load the file, too.
+
+    cuda: it needs torch's device of this name.
+    """
     if HERE.rank >= 0:
         return
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and (cuda or not STAND_IN):
         pytest.skip("no GPU that torch can use", allow_module_level=True)
     try:
         open_core()
     except CoreError as error:
         pytest.skip(f"the CUDA part: {error}", allow_module_level=True)
+
+
+def open_core() -> Core:
+    """The library's functions, with a device."""
+    if STAND_IN:
+        loaded(STAND_IN)  # before ringdp looks for its library
+    return open_library()
+
+
+def group() -> dist.ProcessGroup:
+    """On a rank: all ranks, for tensors on DEVICE. Collective at its first use."""
+    return here(STAND_IN).group if STAND_IN else dist.group.WORLD
+
+
+def place() -> Place:
+    """Where streams come from."""
+    return StandInPlace(STAND_IN) if STAND_IN else CudaPlace()
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -68,6 +99,3 @@ def expected(problem: Problem, inputs: list[torch.Tensor], rank: int) -> bytes:
         "all_to_all": lambda: torch.cat([part[rank] for part in parts]),
     }
     return bytes_of(results[problem.collective]().contiguous())
-
-
-__all__ = ["fold", "open_core"]

@@ -10,7 +10,6 @@ from oracle import COMMON, FLOAT8, NUMBERS, bytes_of, fold, ops_of, values
 from ranks import HERE
 
 gpu.require()
-DEVICE = "cuda"
 SIZES = [0, 1, 4099, 300_001]
 
 
@@ -31,13 +30,13 @@ def differs(found: torch.Tensor, right: torch.Tensor) -> bool:
 
 def reduced(device: str, dtype: torch.dtype, sizes: list[int]) -> list[str]:
     """On a rank: every all_reduce that was wrong here."""
-    wrong = []
+    group, wrong = gpu.group(), []
     for op in ops_of(dtype):
         for count in sizes:
             for shift in (0, 1):
                 inputs = inputs_of(op, count, dtype)
                 tensor = put(inputs[HERE.rank], device, shift)
-                dist.all_reduce(tensor, op=getattr(dist.ReduceOp, op))
+                dist.all_reduce(tensor, op=getattr(dist.ReduceOp, op), group=group)
                 if differs(tensor, fold(inputs, op)):
                     wrong.append(f"{op} of {count} {dtype}, shifted by {shift}")
     return wrong
@@ -45,16 +44,16 @@ def reduced(device: str, dtype: torch.dtype, sizes: list[int]) -> list[str]:
 
 def moved(device: str, dtype: torch.dtype, count: int) -> list[str]:
     """On a rank: every other collective that was wrong here."""
-    n, me = HERE.size, HERE.rank
+    n, me, group = HERE.size, HERE.rank, gpu.group()
     parts, wholes = inputs_of("part", count, dtype), inputs_of("whole", n * count, dtype)
     whole, part = put(wholes[me], device, 1), put(parts[me], device, 1)
     gathered, swapped, sent = (torch.empty_like(whole) for _ in range(3))
-    dist.all_gather_into_tensor(gathered, part)
-    dist.all_to_all_single(swapped, whole)
+    dist.all_gather_into_tensor(gathered, part, group=group)
+    dist.all_to_all_single(swapped, whole, group=group)
     sent.copy_(whole)
-    dist.broadcast(sent, src=n - 1)
+    dist.broadcast(sent, src=n - 1, group=group)
     listed = [torch.empty_like(part) for _ in range(n)]
-    dist.all_gather(listed, part)
+    dist.all_gather(listed, part, group=group)
     results = {
         "all_gather": (gathered, torch.cat(parts)),
         "all_gather of a list": (torch.cat(listed), torch.cat(parts)),
@@ -63,10 +62,10 @@ def moved(device: str, dtype: torch.dtype, count: int) -> list[str]:
     }
     if dtype not in FLOAT8:
         scattered = torch.empty_like(part)
-        dist.reduce_scatter_tensor(scattered, whole)
+        dist.reduce_scatter_tensor(scattered, whole, group=group)
         results["reduce_scatter"] = (scattered, fold([one.chunk(n)[me] for one in wholes], "SUM"))
         target = part.clone() if me == 0 else part
-        dist.reduce(target, dst=0)
+        dist.reduce(target, dst=0, group=group)
         if me == 0:
             results["reduce"] = (target, fold(parts, "SUM"))
     return [f"{name} of {count} {dtype}" for name, (found, right) in results.items() if differs(found, right)]
@@ -74,12 +73,12 @@ def moved(device: str, dtype: torch.dtype, count: int) -> list[str]:
 
 def messages(device: str, count: int) -> bool:
     """On a rank: what came round a ring of sends is the neighbour's."""
-    inputs = inputs_of("message", count, torch.float32)
+    group, inputs = gpu.group(), inputs_of("message", count, torch.float32)
     got = put(torch.zeros(count), device)
     work = dist.batch_isend_irecv(
         [
-            dist.P2POp(dist.isend, put(inputs[HERE.rank], device), (HERE.rank + 1) % HERE.size),
-            dist.P2POp(dist.irecv, got, (HERE.rank - 1) % HERE.size),
+            dist.P2POp(dist.isend, put(inputs[HERE.rank], device), (HERE.rank + 1) % HERE.size, group),
+            dist.P2POp(dist.irecv, got, (HERE.rank - 1) % HERE.size, group),
         ]
     )
     for one in work:
@@ -89,22 +88,22 @@ def messages(device: str, count: int) -> bool:
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=gpu.name_of)
 def test_every_reduction_of_every_dtype(world_of, dtype):
-    assert world_of(2).run(reduced, DEVICE, dtype, [1, 4099]) == [[]] * 2
+    assert world_of(2).run(reduced, gpu.DEVICE, dtype, [1, 4099]) == [[]] * 2
 
 
 @pytest.mark.parametrize("dtype", COMMON, ids=gpu.name_of)
 @pytest.mark.parametrize("world", gpu.WORLDS)
 def test_reductions_of_every_size_on_any_number_of_ranks(world_of, world, dtype):
-    assert world_of(world).run(reduced, DEVICE, dtype, SIZES) == [[]] * world
+    assert world_of(world).run(reduced, gpu.DEVICE, dtype, SIZES) == [[]] * world
 
 
 @pytest.mark.parametrize("dtype", [*COMMON, FLOAT8[0]], ids=gpu.name_of)
 @pytest.mark.parametrize("world", gpu.WORLDS)
 def test_moves(world_of, world, dtype):
     for count in (1, 4099):
-        assert world_of(world).run(moved, DEVICE, dtype, count) == [[]] * world
+        assert world_of(world).run(moved, gpu.DEVICE, dtype, count) == [[]] * world
 
 
 @pytest.mark.parametrize("count", [1, 300_001])
 def test_messages(world_of, count):
-    assert world_of(4).run(messages, DEVICE, count) == [True] * 4
+    assert world_of(4).run(messages, gpu.DEVICE, count) == [True] * 4

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from ranks import HERE, World
 
-gpu.require()
+gpu.require(cuda=True)
 DEVICE = "cuda"
 IN_TIME_S = 1.0
 COUNT = 1 << 18

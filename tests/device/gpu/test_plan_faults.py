@@ -10,7 +10,6 @@ import pytest
 gpu.require()
 from devices.core import CoreError
 from devices.one_process import OneProcess
-from devices.place import CudaPlace
 from devices.plan import Problem, plan_of
 
 WORLD, ABSENT = 4, 2
@@ -19,7 +18,7 @@ PUSHED = 4  # kPushedData, where a flag's slot would be
 
 
 def four_ranks(*problems: Problem) -> OneProcess:
-    return OneProcess(gpu.open_core(), CudaPlace(), WORLD, problems)
+    return OneProcess(gpu.open_core(), gpu.place(), WORLD, problems)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -70,7 +69,7 @@ def test_the_context_survives():
 def test_bad_work_is_refused_and_nothing_is_queued():
     problem = Problem(world=WORLD, count=4 * 1000)
     with four_ranks(problem) as ranks:
-        with pytest.raises(CoreError, match="blocks is 65"):
+        with pytest.raises(CoreError, match="invalid value 65 for blocks"):
             ranks.launch(problem, blocks=65)
         ranks.launch(problem)
         ranks.place.synchronize()

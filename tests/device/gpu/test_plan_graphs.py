@@ -6,7 +6,7 @@ import one_gpu as gpu
 import pytest
 import torch
 
-gpu.require()
+gpu.require(cuda=True)
 from devices.core import SPIN, STREAM, CoreError
 from devices.one_process import OneProcess
 from devices.place import CudaPlace

@@ -10,7 +10,6 @@ from ranks import HERE
 gpu.require()
 from devices.core import SHARE_AUTO, SHARE_FD
 from devices.one_rank import OneRank
-from devices.place import CudaPlace, tensor_at
 from devices.plan import Problem
 
 KINDS = [
@@ -36,17 +35,13 @@ def run_all(sharing: int) -> list[str]:
     """On a rank: every problem whose bytes were wrong here."""
     problems = problems_of(HERE.size)
     wrong = []
-    with OneRank(gpu.open_core(), CudaPlace(), problems, sharing=sharing) as rank:
+    with OneRank(gpu.open_core(), gpu.place(), problems, sharing=sharing) as rank:
         for problem in problems:
             inputs = gpu.inputs_of(problem)
-            own = inputs[HERE.rank]
-            with torch.cuda.stream(rank.place.stream(0)):
-                tensor_at(rank.input(), own.numel(), own.dtype).copy_(own)
+            rank.put(gpu.bytes_of(inputs[HERE.rank]))
             rank.launch(problem)
-            rank.place.synchronize()
             right = gpu.expected(problem, inputs, HERE.rank)
-            found = tensor_at(rank.output(), len(right), torch.uint8).cpu()
-            if gpu.bytes_of(found) != right or rank.expired().set:
+            if rank.get(len(right)) != right or rank.expired().set:
                 wrong.append(str(problem))
     return wrong
 

@@ -10,7 +10,6 @@ import pytest
 gpu.require()
 from devices.core import SPIN, STREAM
 from devices.one_process import OneProcess
-from devices.place import CudaPlace
 from devices.plan import Problem
 
 SUMS = [
@@ -29,7 +28,7 @@ EXECUTORS = {"SPIN": SPIN, "STREAM": STREAM}
 
 
 def ranks_of(problems: list[Problem], executor: str = "SPIN") -> OneProcess:
-    return OneProcess(gpu.open_core(), CudaPlace(), problems[0].world, problems, EXECUTORS[executor])
+    return OneProcess(gpu.open_core(), gpu.place(), problems[0].world, problems, EXECUTORS[executor])
 
 
 def check(ranks: OneProcess, problem: Problem, label: str = "", in_place: bool = False) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from ranks import HERE
 
-gpu.require()
+gpu.require(cuda=True)
 COUNT = 1 << 20
 SLEEP = 50_000_000  # cycles: tens of milliseconds
 

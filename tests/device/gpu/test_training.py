@@ -13,7 +13,7 @@ import torch
 from ranks import HERE
 from torch import nn
 
-gpu.require()
+gpu.require(cuda=True)
 DEVICE, STEPS = "cuda", 6
 SETTINGS = {"lr": 0.01, "weight_decay": 0.1, "foreach": False}
 

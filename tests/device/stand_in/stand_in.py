@@ -178,6 +178,24 @@ def loaded(library: str) -> Any:
     return functions
 
 
+class StandInPlace:
+    """The first device's streams, the default one first, as benchmarks/devices takes them."""
+
+    def __init__(self, library: str) -> None:
+        self._functions = loaded(library)
+        self._used = 0
+
+    def streams(self, count: int) -> list[int]:
+        """At most 8."""
+        self._used = max(self._used, count)
+        return [self._functions.stand_in_numbered(number) for number in range(count)]
+
+    def synchronize(self) -> None:
+        """Waits for those that were asked for."""
+        for number in range(self._used):
+            self._functions.stand_in_synchronize(number)
+
+
 @cache
 def here(library: str) -> StandIn:
     """On a rank: the device. Collective at its first use, which makes the group."""
