@@ -2,7 +2,8 @@
 
 Tests that have lines of this part already are not run again, so a run goes on where an earlier one was killed. A test
 that takes longer than $HANG_S ends the process with the stacks of all threads on stderr, as nothing else ends a wait
-inside the CUDA driver. Use: -p gpu_check.recorder -p no:faulthandler, with tests and benchmarks on PYTHONPATH.
+inside the CUDA driver, and when all is told the process ends at once. Use: -p gpu_check.recorder -p no:faulthandler,
+with tests and benchmarks on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -25,6 +26,16 @@ _ended: dict[str, Finding] = {}
 def name_of(nodeid: str) -> str:
     """Without the folders."""
     return nodeid.rpartition("/")[2]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Files look for a device when they are read, and the driver may not answer."""
+    faulthandler.dump_traceback_later(2 * HANG_S, exit=True, file=_stderr)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -76,3 +87,19 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         found.verdict = SKIPPED if report.skipped else FAILED
         said = [f"{title}:\n{text}" for title, text in report.sections]
         found.text = "\n".join([reason, *said]) if report.failed else reason
+
+
+_status: list[int] = []
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    """Keeps what the process is to end with."""
+    _status.append(int(exitstatus))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """At the end of a process the driver waits for its streams, some of which may never be done."""
+    if _status:
+        config.get_terminal_writer().flush()
+        os._exit(_status[-1])

@@ -175,9 +175,9 @@ def run_once(part: Part, file: Path, log: Path, deadline: float) -> int | None:
         ask_to_end(process)
         return None
     finally:
+        kill_all_but(others)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        kill_all_but(others)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
 

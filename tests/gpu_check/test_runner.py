@@ -170,6 +170,18 @@ def test_a_test_that_hangs_is_ended_and_the_others_run(run_tests):
     assert "in test_waits" in hung.text and outcome.verdict == FAILED and outcome.seconds < 30
 
 
+@pytest.mark.long
+def test_a_process_that_does_not_start_or_end_does_not_take_the_whole_time(run_tests):
+    outcome = run_tests("lock = threading.Lock(); lock.acquire(); lock.acquire()", HANG_S="1.5")
+    assert (outcome.verdict, outcome.why) == (FAILED, "status 1") and "Timeout (" in outcome.said
+    code = "import atexit; atexit.register(time.sleep, 600)\ndef test_first(): pass\n"
+    outcome = run_tests(f"{code}def test_bad(): assert 0")
+    assert verdicts(outcome) == {"first": PASSED, "bad": FAILED} and outcome.seconds < LIMIT_S
+    assert "1 failed, 1 passed" in outcome.said
+    outcome = run_tests(code)
+    assert outcome.verdict == PASSED and outcome.seconds < LIMIT_S
+
+
 def test_a_killed_pytest_loses_only_the_test_that_it_ran(run_tests):
     outcome = run_tests(
         """
