@@ -101,10 +101,9 @@ CLAIMS = (
     ),
     Claim(
         DEVICES,
-        "ZeRO's step sums, steps and distributes a bucket in one call",
-        (("speed", "zero_step by fused step"),),
+        "ZeRO's step sums, steps and distributes a bucket in one call, with the same bits",
+        (("training", "test_training.py::test_steps_in_one_call"), ("speed", "zero_step by fused step")),
     ),
-    Claim(DEVICES, "with the same bits at any number of ranks"),
 )
 
 

@@ -1,4 +1,5 @@
-"""Training on CUDA tensors of ranks that share one GPU ends with the bits of one process on that GPU.
+"""Training on CUDA tensors of ranks that share one GPU ends with the bits of one process on that GPU, and steps that
+the device takes in the call that sums a bucket with the bits of the CPU.
 
 Divisors are powers of two: torch divides by another number on a GPU by multiplying with its reciprocal.
 """
@@ -58,6 +59,46 @@ def together(device: str, stage: int) -> str:
         loss_of(ddp, HERE.rank, step, 0).backward()
         optimizer.step()
     return ringdp.testing.parameters_hash(ddp)
+
+
+COUNTS = (61 * 128, 128, 127 * 128, 10)
+
+
+class Weighted(nn.Module):
+    """Its output is a weighted sum of its parameters: gradients are the weights, with the same bits anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        source = torch.Generator().manual_seed(5)
+        self.parts = nn.ParameterList(torch.randn(count, generator=source) for count in COUNTS)
+
+    def forward(self, weights: list[torch.Tensor]) -> torch.Tensor:
+        """A number."""
+        return torch.stack([(part * weight).sum() for part, weight in zip(self.parts, weights, strict=True)]).sum()
+
+
+def stepped(device: str) -> tuple[str, str]:
+    """On a rank: how buckets are stepped, and the hash of the parameters afterwards."""
+    import ringdp
+
+    ddp = ringdp.DistributedDataParallel(Weighted().to(device), bucket_cap_mb=0.05, zero_stage=2)
+    given = {"lr": 0.01, "weight_decay": 0.1, "fused": True, "overlap_with_ddp": True}
+    optimizer = ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, **given)
+    for step in range(STEPS):
+        source = torch.Generator().manual_seed(100 * step + HERE.rank)
+        weights = [torch.randn(count, generator=source).to(device) for count in COUNTS]
+        optimizer.zero_grad()
+        ddp(weights).backward()
+        optimizer.step()
+    return optimizer.describe(), ringdp.testing.parameters_hash(ddp)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_steps_in_one_call_of_the_device_have_the_bits_of_the_cpu(world_of, world):
+    on_cpu = world_of(world).run(stepped, "cpu")
+    on_device = world_of(world).run(stepped, DEVICE)
+    assert all("by one call of the device" in how for how, _ in on_device), on_device
+    assert {bits for _, bits in [*on_device, *on_cpu]} == {on_cpu[0][1]}
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
