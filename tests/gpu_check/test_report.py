@@ -217,5 +217,6 @@ def test_a_later_run_of_a_part_keeps_the_verdicts_of_others(tmp_path, monkeypatc
     assert run_parts(["--parts", "part-1", "--json"], "exit(1)", "exit(1)") == 1
     written = json.loads(capsys.readouterr().out)
     assert [one["verdict"] for one in written["outcomes"]] == [PASSED, FAILED]
+    (tmp_path / report.SPEED).write_text("{}")
     assert run_parts([], "pass") == 0  # all: nothing is kept
-    assert len(report.outcomes_in(tmp_path / report.JSON)) == 1
+    assert len(report.outcomes_in(tmp_path / report.JSON)) == 1 and not (tmp_path / report.SPEED).exists()

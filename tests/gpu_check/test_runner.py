@@ -45,14 +45,16 @@ def has_ended(pid: int) -> bool:
 
 @pytest.fixture
 def limit_is_over_when(monkeypatch) -> Callable[[Callable[[], bool]], None]:
-    """limit_is_over_when(predicate): from then on, whatever the clock says; and requests to end are short."""
-    monkeypatch.setattr(runner, "GRACE_S", 0.5)
+    """limit_is_over_when(predicate): from then on, whatever the clock says."""
 
     def replace(is_over: Callable[[], bool]) -> None:
         class Process(subprocess.Popen):
+            limited = False
+
             def wait(self, timeout: float | None = None) -> int:
-                if timeout is None or timeout <= 1:
+                if self.limited:
                     return super().wait(timeout)
+                Process.limited = True
                 while not is_over():
                     time.sleep(0.01)
                 raise subprocess.TimeoutExpired(self.args, timeout)
@@ -106,7 +108,8 @@ time.sleep(60)
 """
 
 
-def test_a_part_is_cut_off_with_its_children_wherever_they_are(tmp_path, limit_is_over_when):
+def test_a_part_is_cut_off_with_its_children_wherever_they_are(tmp_path, limit_is_over_when, monkeypatch):
+    monkeypatch.setattr(runner, "GRACE_S", 0.5)
     limit_is_over_when(lambda: (tmp_path / "log.txt").read_text().rstrip().endswith("."))
     outcome = run(python(LEAVES_ITS_SESSION), tmp_path, 100)
     assert outcome.verdict == CUT_OFF and outcome.seconds < LIMIT_S
@@ -203,7 +206,8 @@ def test_a_part_in_which_all_is_broken_ends_early(run_tests, monkeypatch):
     assert list(verdicts(outcome).values()) == [DIED] * 2
 
 
-def test_at_the_limit_what_runs_is_cut_off_and_what_ran_is_kept(run_tests, tmp_path, limit_is_over_when):
+def test_at_the_limit_what_runs_is_cut_off_and_what_ran_is_kept(run_tests, tmp_path, limit_is_over_when, monkeypatch):
+    monkeypatch.setattr(runner, "GRACE_S", 20.0)  # pytest ends well before
     limit_is_over_when(lambda: any(one.name.endswith("test_long") for one in read(tmp_path / "findings.jsonl")))
     code = "def test_first(): pass\ndef test_long(): time.sleep(60)\ndef test_last(): pass"
     outcome = run_tests(code, HANG_S="50")
