@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the driver of this machine can do, of all that ringdp's devices rest on; needs no build, no torch, no toolkit.
+"""Can this machine's driver do what ringdp's devices rest on? Without a build of ringdp, torch or a toolkit.
 
     PYTHONPATH=benchmarks python -m devices.probe [PROBE ...]
 
@@ -49,7 +49,7 @@ class Link:
         socket.send_fds(self._end, [json.dumps(value).encode()], list(fds))
 
     def receive(self) -> tuple[Any, list[int]]:
-        """A value, and descriptors that are the caller's. DriverError says that the other process has failed."""
+        """A value, and descriptors that are the caller's. RuntimeError says how the other process has failed."""
         text, fds, *_ = socket.recv_fds(self._end, 1 << 16, 1)
         if not text:
             raise RuntimeError("the other process has ended")
@@ -355,7 +355,8 @@ def run(module: str, name: str, variables: dict[str, str], deadline_s: float) ->
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        with suppress(subprocess.TimeoutExpired):  # one that the driver holds is left
+            process.wait(STEP_S)
     if status:
         record(Finding(name, DIED if status < 0 else FAILED, text=f"ended with status {status}"))
 
