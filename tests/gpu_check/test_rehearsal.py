@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,16 @@ from devices.findings import CUT_OFF, DIED, FAILED, HUNG, PASSED, SKIPPED
 from stand_in import GPU_LIBRARY
 
 from gpu_check import report
-from gpu_check.parts import HANG_S, LIMIT_S, ROOT, environment, pytest_command
+from gpu_check.parts import RANKS_SHARE, ROOT, environment, pytest_command
 from gpu_check.runner import Part, run, run_all
 
 FILE = "tests/gpu_check/on_stand_in.py"
+HANG_S, PART_S, ALL_S = 30.0, 400.0, 3000.0  # longer than on a machine of its own
 # What is planted: the verdict of the test, and words of its text.
 PLANTED = {
     "nothing": (PASSED, ""),
     "a wrong sum": (FAILED, "assert [2.5, 2.5] == [2.0, 2.0]"),
-    "a rank hangs": (FAILED, "rank 0 is not done after 12.0 s"),
+    "a rank hangs": (FAILED, f"rank 0 is not done after {RANKS_SHARE * HANG_S} s"),
     "a rank crashes": (FAILED, "rank 1 died with status -11"),
     "pytest hangs": (HUNG, "in test_planted"),
     "pytest is killed": (DIED, ""),
@@ -35,13 +35,13 @@ def test_every_verdict_is_in_the_report_whatever_else_fails(tmp_path, stand_in):
     driver = {"LIBCUDA": str(Path(stand_in).with_name(GPU_LIBRARY)), "STAND_IN_DEVICES": "1", "STAND_IN_LACKS": "ipc"}
     stuck = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
     plan = [
-        Part("probe", "", [sys.executable, "-m", "devices.probe"], 60, variables={**common, **driver}),
+        Part("probe", "", [sys.executable, "-m", "devices.probe"], PART_S, variables={**common, **driver}),
         *(
             Part(
                 planted,
                 "",
                 pytest_command(sys.executable, FILE),
-                90,
+                PART_S,
                 variables={**common, "PLANTED": planted},
                 again=True,
             )
@@ -50,16 +50,14 @@ def test_every_verdict_is_in_the_report_whatever_else_fails(tmp_path, stand_in):
         Part("stuck", "", [sys.executable, "-c", stuck], 6),
         Part("last", "", [sys.executable, "-c", "print('here')"], 6),
     ]
-    begin, told = time.monotonic(), []
+    told = []
     before = os.getcwd()
     os.chdir(ROOT)
     try:
-        run_all(
-            plan, tmp_path, LIMIT_S, [], lambda outcomes, name: told.append(report.write(outcomes, tmp_path) or name)
-        )
+        run_all(plan, tmp_path, ALL_S, [], lambda outcomes, name: told.append(report.write(outcomes, tmp_path) or name))
     finally:
         os.chdir(before)
-    assert time.monotonic() - begin < LIMIT_S and told == [part.name for part in plan]
+    assert told == [part.name for part in plan]
     outcomes = {one.part: one for one in report.outcomes_in(tmp_path / report.JSON)}
     for planted, (verdict, words) in PLANTED.items():
         found = {one.name.partition("::")[2]: one for one in outcomes[planted].findings}
@@ -71,7 +69,7 @@ def test_every_verdict_is_in_the_report_whatever_else_fails(tmp_path, stand_in):
         assert words in found["test_planted"].text
         assert outcomes[planted].verdict == (PASSED if verdict in (PASSED, SKIPPED) else FAILED)
     [wrong] = [one.text for one in outcomes["a wrong sum"].findings if one.verdict == FAILED]
-    assert "stderr of rank 1 of 2:\nthis rank brings 1.5" in wrong
+    assert "stderr of rank 1 of 2 call:\nthis rank brings 1.5" in wrong
     assert "in summed" in next(one.text for one in outcomes["a rank hangs"].findings if one.verdict == FAILED)
     probes = {one.name: one.verdict for one in outcomes["probe"].findings}
     assert probes.pop("share legacy IPC") == probes.pop("killed exporter, legacy IPC") == SKIPPED
