@@ -52,6 +52,7 @@ def test_every_probe_has_an_answer(findings_of):
     assert found["registered memfd"].facts == {"address on the device is the host's": False}
 
 
+@pytest.mark.long
 def test_every_rung_has_a_figure(findings_of):
     found = findings_of("devices.ladder")
     assert verdicts(found) == dict.fromkeys(RUNGS, PASSED), [one.text for one in found.values()]

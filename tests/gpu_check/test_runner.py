@@ -198,6 +198,7 @@ def test_a_killed_pytest_loses_only_the_test_that_it_ran(run_tests):
     assert "Fatal Python error: Aborted" in next(one.text for one in outcome.findings if one.name.endswith("crashed"))
 
 
+@pytest.mark.long
 def test_a_part_in_which_all_is_broken_ends_early(run_tests, monkeypatch):
     outcome = run_tests("\n".join(f"def test_{n}(): assert 0" for n in range(9)))
     assert list(verdicts(outcome).values()) == [FAILED] * runner.MOST_BAD
