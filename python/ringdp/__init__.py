@@ -15,6 +15,7 @@ from ringdp import _register
 __version__ = "0.1.0"
 __all__ = [
     "AuditError",
+    "DiLoCo",
     "DistributedDataParallel",
     "GradScaler",
     "Options",
@@ -44,6 +45,7 @@ __all__ = [
 # public name -> (module, attribute; None for the module itself)
 _LAZY: dict[str, tuple[str, str | None]] = {
     "AuditError": ("ringdp.tools.feed.hooks", "AuditError"),
+    "DiLoCo": ("ringdp.local.diloco", "DiLoCo"),
     "DistributedDataParallel": ("ringdp.ddp.wrapper", "DistributedDataParallel"),
     "GradScaler": ("ringdp.zero.scaler", "GradScaler"),
     "Options": ("ringdp.backend", "Options"),

@@ -9,12 +9,14 @@ The run on N ranks must use one thread too: `torch.set_num_threads(1)`.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import hashlib
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -29,7 +31,7 @@ from ringdp.zero import registry
 LossOf = Callable[[nn.Module, int, int, int], Tensor]
 Gradients = dict[str, Tensor]
 
-__all__ = ["one_process", "parameters_hash"]
+__all__ = ["LocalRun", "one_process", "one_process_local", "parameters_hash"]
 
 
 def one_process(
@@ -154,6 +156,156 @@ def _tree(leaves: Sequence[Any], add: Callable[[Any, Any], Any]) -> Any:
 def _both(left: Gradients, right: Gradients) -> Gradients:
     """Their sum; a gradient that one of them lacks is the other's."""
     return {**left, **{name: left[name] + term if name in left else term for name, term in right.items()}}
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """losses: of each step, the mean over workers. state: as that of a `ringdp.DiLoCo` that plays all workers."""
+
+    losses: list[float]
+    state: dict[str, Any]
+
+
+def one_process_local(
+    model: nn.Module,
+    inner: Callable[[list[nn.Parameter]], Optimizer | Sequence[Optimizer]],
+    loss_of: Callable[[nn.Module, int, int], Tensor],
+    *,
+    workers: int,
+    steps: int,
+    every: int,
+    outer_lr: float = 0.7,
+    momentum: float = 0.9,
+    nesterov: bool = True,
+    start: int = 0,
+    fragments: int = 1,
+    delay: int = 0,
+    alpha: float = 0.0,
+    compress: Literal["int8", "int4"] | None = None,
+    seed: int = 0,
+) -> LocalRun:
+    """The definition of `ringdp.DiLoCo`, whose arguments these are: one process with a copy of the model per worker.
+
+    loss_of(model, worker, step): the scalar on which that worker calls backward(); it runs inside ringdp.leaf. model
+    ends with the outer parameters and worker 0's buffers.
+    """
+    with _one_thread():
+        copies = [copy.deepcopy(model) for _ in range(workers)]
+        by_name = [{n: p for n, p in one.named_parameters() if p.requires_grad} for one in copies]
+        made = [inner(list(own.values())) for own in by_name]
+        optimizers = [[one] if isinstance(one, Optimizer) else list(one) for one in made]
+        outer = {name: parameter.detach().float().clone() for name, parameter in by_name[0].items()}
+        parts = _fragments(outer, fragments)
+        speed = {name: torch.zeros_like(value) for name, value in outer.items()}
+        lost = [[torch.zeros(sum(outer[n].numel() for n in part)) for part in parts] for _ in range(workers + 1)]
+        on_the_way: dict[int, Tensor] = {}
+        losses = []
+        for step in range(steps):
+            loss = 0.0
+            for worker, one in enumerate(copies):
+                with leaf_scope(step, worker, seed=seed):
+                    scalar = loss_of(one, worker, step)
+                    scalar.backward()
+                loss += float(scalar.detach()) / workers
+                if step >= start:
+                    _step_all(optimizers[worker])
+            losses.append(loss)
+            if step < start:
+                _step_with_mean(copies, optimizers)
+                outer = {name: parameter.detach().float().clone() for name, parameter in by_name[0].items()}
+            alone = step + 1 - start  # steps that workers have made alone
+            for number, part in enumerate(parts):
+                place = (number + 1) * every // fragments  # of its leaving, among `every` steps
+                if alone > 0 and alone % every == place % every:
+                    walked = [_walked(own, outer, part) for own in by_name]
+                    sent = [_sent(way, lost[worker][number], compress) for worker, way in enumerate(walked)]
+                    mean = _tree(sent, operator.add) / workers
+                    mean[mean.isnan()] = math.nan
+                    on_the_way[number] = _sent(mean, lost[workers][number], compress)
+                if alone > delay and (alone - delay) % every == place % every:
+                    gradients = on_the_way.pop(number).split([outer[name].numel() for name in part])
+                    for name, flat in zip(part, gradients, strict=True):
+                        gradient = flat.view_as(outer[name])
+                        speed[name] = speed[name] * momentum + gradient
+                        ahead = gradient + speed[name] * momentum if nesterov and momentum else speed[name]
+                        outer[name] = outer[name] - ahead * outer_lr
+                        for own in by_name:
+                            mixed = own[name].detach().float() * alpha + outer[name] * (1 - alpha)
+                            own[name].data.copy_(mixed if alpha else outer[name])
+            if step < start or alone % every == 0:
+                for one in copies:
+                    _set_buffers(one, list(copies[0].buffers()))
+        named = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, value in outer.items():
+                named[name].copy_(value)
+        _set_buffers(model, list(copies[0].buffers()))
+    of_workers = {
+        worker: {
+            "parameters": {name: parameter.detach() for name, parameter in own.items()},
+            "buffers": dict(copies[worker].named_buffers()),
+            "inner": [optimizer.state_dict() for optimizer in optimizers[worker]],
+            "residual": lost[worker],
+        }
+        for worker, own in enumerate(by_name)
+    }
+    state = {"outer": outer, "momentum": speed, "workers": of_workers, "on_the_way": on_the_way, "residual": lost[-1]}
+    return LocalRun(losses, state)
+
+
+def _fragments(parameters: Mapping[str, Tensor], fragments: int) -> list[list[str]]:
+    """Names by fragment: a parameter is in the one in which its middle lies."""
+    total = sum(value.numel() for value in parameters.values())
+    parts: list[list[str]] = [[] for _ in range(fragments)]
+    before = 0
+    for name, value in parameters.items():
+        middle = (before + value.numel() / 2) / total
+        parts[min(int(middle * fragments), fragments - 1)].append(name)
+        before += value.numel()
+    return parts
+
+
+def _walked(own: Mapping[str, Tensor], outer: Mapping[str, Tensor], part: Sequence[str]) -> Tensor:
+    """From the outer parameters, as a worker was given them, to its own: flat, float32."""
+    ways = [outer[name].to(own[name].dtype).float() - own[name].detach().float() for name in part]
+    return torch.cat([way.flatten() for way in ways])
+
+
+def _sent(values: Tensor, lost: Tensor, compress: str | None) -> Tensor:
+    """What arrives of values and of what was lost before; what is lost now replaces that."""
+    if compress is None:
+        return values
+    most = {"int8": 127, "int4": 7}[compress]
+    wanted = values + lost
+    arrives = []
+    for block in wanted.split(128):
+        scale = block.abs().max() / most
+        if not torch.isfinite(scale):
+            arrives.append(torch.full_like(block, math.nan))
+        elif scale == 0:
+            arrives.append(torch.zeros_like(block))
+        else:
+            arrives.append(((block / scale).round().clamp(-most, most) + 0.0) * scale)  # + 0.0: codes have no -0.0
+    lost.copy_(wanted - torch.cat(arrives))
+    return torch.cat(arrives)
+
+
+def _step_all(optimizers: Iterable[Optimizer]) -> None:
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _step_with_mean(copies: Sequence[nn.Module], optimizers: Sequence[Sequence[Optimizer]]) -> None:
+    """A synchronous step of all workers: the definition of micro_batches=M."""
+    by_worker = [_gradients(one) for one in copies]
+    dtypes = {name: gradient.dtype for gradients in by_worker for name, gradient in gradients.items()}
+    wide = [{name: _widened(gradient) for name, gradient in gradients.items()} for gradients in by_worker]
+    mean = _divided(_tree(wide, _both), dtypes, len(copies))
+    for one, own in zip(copies, optimizers, strict=True):
+        for name, parameter in one.named_parameters():
+            parameter.grad = mean[name].clone() if name in mean else None
+        _step_all(own)
 
 
 def parameters_hash(module: nn.Module) -> str:

@@ -30,7 +30,7 @@ def check_models(
 
     `settings`: one line each. `compare_values`: warn on every rank if initial values differ.
     """
-    lines = [*settings, *(_line(index, n, p) for index, (n, p) in enumerate(zip(names, parameters, strict=True)))]
+    lines = [*settings, *(line_of(index, n, p) for index, (n, p) in enumerate(zip(names, parameters, strict=True)))]
     values = [f"{n} {_hash_of(p)}" for n, p in zip(names, parameters, strict=True)] if compare_values else []
     models, contents = _gather_digests(group, device, [_digest(lines), _digest(values)])
     if len(set(models)) > 1:
@@ -55,19 +55,33 @@ def check_order(group: dist.ProcessGroup, device: torch.device, names: Sequence[
 
     names: of units, and of what else must be equal.
     """
-    if group.size() > 1:
-        orders, _ = _gather_digests(group, device, [_digest(names), _digest([])])
-        if len(set(orders)) > 1:
-            raise RuntimeError(
-                "DistributedDataParallel: the ranks have gathered different units (zero_stage=3), so parameters were "
-                "wrong in this pass. "
-                + _first_difference(group, names)
-                + ". All ranks must load the same state, and run the same modules in the same order; use zero_stage=2 "
-                "where they cannot"
-            )
+    if group.size() > 1 and (difference := Comparison(group, device, names).difference()):
+        raise RuntimeError(
+            "DistributedDataParallel: the ranks have gathered different units (zero_stage=3), so parameters were "
+            f"wrong in this pass. {difference}. All ranks must load the same state, and run the same modules in the "
+            "same order; use zero_stage=2 where they cannot"
+        )
 
 
-def _line(index: int, name: str, parameter: torch.Tensor) -> str:
+class Comparison:
+    """Lines of text that must be equal on all ranks, on their way to be compared. Collective, as is difference()."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, lines: Sequence[str]) -> None:
+        """Sends a digest, and does not wait."""
+        self._group, self._lines = group, list(lines)
+        own = torch.frombuffer(bytearray(_digest(lines)), dtype=torch.uint8).to(device)
+        self._by_rank = [torch.empty_like(own) for _ in range(group.size())]
+        self._work = dist.all_gather(self._by_rank, own, group=group, async_op=True)
+
+    def difference(self) -> str:
+        """The first line that differs, with the ranks that have it; "" where none does. Waits."""
+        self._work.wait()
+        equal = len({bytes(digest.cpu().tolist()) for digest in self._by_rank}) == 1
+        return "" if equal else _first_difference(self._group, self._lines)
+
+
+def line_of(index: int, name: str, parameter: torch.Tensor) -> str:
+    """What must be equal of a parameter on all ranks."""
     shape, strides = list(parameter.shape), list(parameter.stride())
     return f"parameter {index}: {name}, {parameter.dtype} {shape} with strides {strides}"
 

@@ -1,0 +1,176 @@
+"""The mean over all workers of what each contributes to a fragment, with the same bits at every number of ranks.
+
+Each rank owns one part of the fragment. In the first half of the way the owners receive what the workers contribute,
+and sum it in float32 along the tree over workers' numbers that `micro_batches=M` uses; in the second half all ranks
+receive the means. In float32 a rank sends the sums of subtrees all of whose workers it plays; codes travel as they are,
+by worker, as sums of codes would depend on who plays whom. Means are encoded, too, and what that leaves out is owed by
+their owner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ringdp import _native
+from ringdp.local.codec import BLOCK, Codec
+
+_C = _native.load()
+Node = tuple[int, int]  # of the tree: the workers begin..end-1
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """Which of `workers` each of `ranks` plays: consecutive ones in the order of ranks, equally many, or one more."""
+
+    workers: int
+    ranks: int
+
+    def of(self, rank: int) -> range:
+        """The workers of a rank."""
+        return range(rank * self.workers // self.ranks, (rank + 1) * self.workers // self.ranks)
+
+    def nodes(self, rank: int, codec: Codec) -> list[Node]:
+        """What this rank sends: the sums of these subtrees."""
+        if codec.is_exact:
+            return [tuple(node) for node in _C.leaf_roots(self.workers, list(self.of(rank)))]
+        return [(worker, worker + 1) for worker in self.of(rank)]
+
+    def shard_blocks(self, elements: int) -> int:
+        """The blocks of a fragment that each rank owns."""
+        return math.ceil(math.ceil(elements / BLOCK) / self.ranks)
+
+    def shard(self, rank: int, elements: int) -> tuple[int, int]:
+        """(offset, length) of the elements of a fragment that this rank owns."""
+        size = self.shard_blocks(elements) * BLOCK
+        offset = min(rank * size, elements)
+        return offset, min(size, elements - offset)
+
+    def bytes_sent(self, rank: int, elements: int, codec: Codec) -> int:
+        """By this rank to others, for one exchange of a fragment of so many elements."""
+        shard = self.shard_blocks(elements) * codec.block_bytes
+        return (self.ranks - 1) * shard * (len(self.nodes(rank, codec)) + 1)
+
+
+def tree_sum(begin: int, end: int, node: Callable[[int, int], Tensor | None]) -> Tensor:
+    """The sum over workers begin..end-1 along the tree. node(begin, end): such a sum, as soon as it is known."""
+    known = node(begin, end)
+    if known is not None:
+        return known
+    middle = begin + (end - begin + 1) // 2
+    return tree_sum(begin, middle, node) + tree_sum(middle, end, node)
+
+
+class Exchange:
+    """One exchange of one fragment, on its way. Collective: the constructor and send_means(); mean() waits."""
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None,
+        allotment: Allotment,
+        codec: Codec,
+        elements: int,
+        contribution: Callable[[int], Tensor],
+        *,
+        owed: Mapping[int, Tensor],
+        owed_means: Tensor | None,
+    ) -> None:
+        """contribution(worker): float32 [elements], of each worker of this rank.
+
+        owed, owed_means: what earlier codes have left out, by worker and of the shard of means that this rank owns;
+        they change in place. Nothing ({}, None) for float32.
+        """
+        self._group, self._allotment, self._codec, self._elements = group, allotment, codec, elements
+        self._rank = group.rank() if group is not None else 0
+        self._owed_means = owed_means
+        self._shard_blocks = allotment.shard_blocks(elements)
+        blocks = self._shard_blocks * allotment.ranks
+
+        def of_one(begin: int, end: int) -> Tensor | None:
+            return contribution(begin) if end == begin + 1 else None
+
+        rows = []
+        for begin, end in allotment.nodes(self._rank, codec):
+            total = tree_sum(begin, end, of_one)
+            rows.append(codec.encode_owing(total, owed.get(begin), blocks))
+        shard = self._shard_blocks * codec.block_bytes
+        sent = torch.stack([row.view(allotment.ranks, shard) for row in rows], 1)  # [owner, row, bytes]
+        self._received = sent
+        self._work = None
+        if group is not None:
+            self._counts = [shard * len(allotment.nodes(rank, codec)) for rank in range(allotment.ranks)]
+            self._received = sent.new_empty(sum(self._counts))
+            self._work = dist.all_to_all_single(
+                self._received, sent.view(-1), self._counts, [shard * len(rows)] * allotment.ranks, group, async_op=True
+            )
+        self._means: Tensor | None = None  # encoded, of all owners
+        self._own: Tensor | None = None  # encoded, those of this rank
+
+    def own_means(self) -> tuple[int, Tensor]:
+        """The first element that this rank owns, and the means of these elements as all ranks will have them. Waits."""
+        if self._own is None:
+            self._own = self._encoded_means()
+        offset, length = self._allotment.shard(self._rank, self._elements)
+        return offset, self._codec.decode(self._own).flatten()[:length]
+
+    def send_means(self) -> None:
+        """Waits for the first half and begins the second one, unless that was done."""
+        if self._means is not None:
+            return
+        self.own_means()
+        self._means = self._own
+        if self._group is not None:
+            ranks = self._allotment.ranks
+            self._means = self._own.new_empty(ranks * len(self._own), self._codec.block_bytes)
+            self._work = dist.all_gather(list(self._means.chunk(ranks)), self._own, self._group, async_op=True)
+
+    def mean(self) -> Tensor:
+        """float32 [elements]; the same bits on all ranks."""
+        self.send_means()
+        self._wait()
+        return self._codec.decode(self._means).flatten()[: self._elements]
+
+    def _encoded_means(self) -> Tensor:
+        """Those of this rank's shard."""
+        self._wait()
+        allotment, codec = self._allotment, self._codec
+        nodes = [node for rank in range(allotment.ranks) for node in allotment.nodes(rank, codec)]
+        rows = dict(zip(nodes, self._received.view(len(nodes), self._shard_blocks, codec.block_bytes), strict=True))
+
+        def received(begin: int, end: int) -> Tensor | None:
+            return codec.decode(rows[begin, end]) if (begin, end) in rows else None
+
+        _, length = allotment.shard(self._rank, self._elements)
+        mean = (tree_sum(0, allotment.workers, received) / allotment.workers).flatten()[:length]
+        mean.masked_fill_(mean.isnan(), math.nan)  # its sign and payload depend on the machine
+        self._received = None
+        return codec.encode_owing(mean, self._owed_means, self._shard_blocks)
+
+    def _wait(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+
+
+class Arrived:
+    """An exchange that a checkpoint has brought: its mean, float32 [elements], of which a rank owns `shard`."""
+
+    def __init__(self, mean: Tensor, shard: tuple[int, int]) -> None:
+        self._mean, self._shard = mean, shard
+
+    def own_means(self) -> tuple[int, Tensor]:
+        """As Exchange's."""
+        offset, length = self._shard
+        return offset, self._mean[offset : offset + length]
+
+    def send_means(self) -> None:
+        """Nothing is left to do."""
+
+    def mean(self) -> Tensor:
+        """As Exchange's."""
+        return self._mean

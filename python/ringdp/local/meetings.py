@@ -1,0 +1,171 @@
+"""The meetings of the workers: what leaves, what arrives, and the steps that all make together. Of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ringdp.ddp.agreement import Comparison
+from ringdp.local.codec import CODECS, FLOAT32
+from ringdp.local.exchange import Allotment, Arrived, Exchange
+from ringdp.local.fragments import Fragment
+from ringdp.local.options import Options
+from ringdp.local.outer import Outer
+from ringdp.local.workers import Workers
+
+NOTE_BYTES = 32
+_BROADCAST_BYTES = 1 << 28
+
+
+class OnTheWay(NamedTuple):
+    """A fragment, and what ranks must agree on when it arrives."""
+
+    note: Comparison | None
+    exchange: Exchange | Arrived
+
+
+class Meetings:
+    """Collective: end_step(). All ranks call the same collectives in the same order, as `schedule` is theirs alike.
+
+    owed_means: by fragment, what codes have left out of the means that this rank owns. on_the_way: by fragment.
+    faults: what this rank has done wrong, which all are told when they meet.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup | None, options: Options, workers: Workers, fragments: Sequence[Fragment]
+    ) -> None:
+        """workers: of this rank; all begin with the same values, which become the outer parameters."""
+        self.group, self.options, self.workers, self.fragments = group, options, workers, fragments
+        self.rank, ranks = (0, 1) if group is None else (group.rank(), group.size())
+        self.allotment = Allotment(options.workers, ranks)
+        self.schedule = options.schedule
+        self.outer = Outer(fragments, workers.values(workers.in_place))
+        self.on_the_way: dict[int, OnTheWay] = {}
+        self.steps = 0
+        self.faults: list[str] = []
+        self._codec = CODECS[options.compress]
+        sizes = [] if self._codec.is_exact else [fragment.elements for fragment in fragments]
+        for worker in workers:
+            workers[worker].owed = [torch.zeros(size, device=self.device) for size in sizes]
+        self.owed_means = [torch.zeros(self.own_shard(n)[1], device=self.device) for n in range(len(sizes))]
+
+    @property
+    def device(self) -> torch.device:
+        """Of the parameters."""
+        return self.workers.parameters[0].device
+
+    def own_shard(self, number: int) -> tuple[int, int]:
+        """(offset, length) of the elements of a fragment whose means this rank owns."""
+        return self.allotment.shard(self.rank, self.fragments[number].elements)
+
+    @torch.no_grad()
+    def end_step(self) -> None:
+        """All workers of this rank have made a step; those that are due meet."""
+        self.steps += 1
+        schedule = self.schedule
+        if schedule.is_synchronous(self.steps):
+            self._step_together()
+        if (fragment := schedule.halfway(self.steps)) in self.on_the_way:
+            self.on_the_way[fragment].exchange.send_means()
+        if (fragment := schedule.leaving(self.steps)) is not None:
+            self._send(fragment)
+        if (fragment := schedule.arriving(self.steps)) is not None:
+            self._receive(fragment)
+        if schedule.ends_round(self.steps):
+            self._share_buffers()
+
+    def bytes_sent(self) -> int:
+        """By this rank in a round of `every` steps: fragments and notes, without buffers."""
+        exchanges = (self.allotment.bytes_sent(self.rank, f.elements, self._codec) for f in self.fragments)
+        return sum(exchanges) + len(self.fragments) * (self.allotment.ranks - 1) * NOTE_BYTES
+
+    def _send(self, number: int) -> None:
+        """A fragment leaves: how far each worker has walked."""
+        workers, fragment, begun = self.workers, self.fragments[number], self.outer.as_begun(number)
+        note = self._note()
+        exchange = Exchange(
+            self.group,
+            self.allotment,
+            self._codec,
+            fragment.elements,
+            lambda worker: begun - fragment.flat(workers.values(worker)),
+            owed={worker: workers[worker].owed[number] for worker in workers if self.owed_means},
+            owed_means=self.owed_means[number] if self.owed_means else None,
+        )
+        self.on_the_way[number] = OnTheWay(note, exchange)
+
+    def _receive(self, number: int) -> None:
+        """A fragment arrives: the outer step, and every worker goes on from there."""
+        arriving, options = self.on_the_way[number], self.options
+        mean = arriving.exchange.mean()
+        self._check(arriving.note)
+        del self.on_the_way[number]
+        self.outer.step(number, mean, options.outer_lr, options.momentum, options.nesterov)
+        for worker in self.workers:
+            self.outer.give(number, self.workers.values(worker), options.alpha)
+
+    def _step_together(self) -> None:
+        """All workers make the inner step with the mean gradient; a gradient that no worker has stays None."""
+        workers, note = self.workers, self._note()
+        given = {worker: workers[worker].gradients or [None] * len(workers.parameters) for worker in workers}
+        used = [any(gradient is not None for gradient in of_one) for of_one in zip(*given.values(), strict=True)]
+        flags = torch.tensor(used, dtype=torch.uint8, device=self.device)
+        if self.group is not None:
+            dist.all_reduce(flags, dist.ReduceOp.MAX, self.group)
+        exchanges = [self._exchange_of(fragment, given) for fragment in self.fragments]
+        for exchange in exchanges:
+            exchange.send_means()
+        means: dict[int, Tensor | None] = {}
+        for fragment, exchange in zip(self.fragments, exchanges, strict=True):
+            for number, _, mean in fragment.views(exchange.mean()):
+                means[number] = mean.to(workers.parameters[number].dtype) if flags[number] else None
+        self._check(note)
+        for worker in workers:
+            workers[worker].gradients = None
+            workers.put_in_place(worker)
+            own = (means[number] for number in range(len(means)))
+            with torch.enable_grad():
+                workers.make_step([None if mean is None else mean.clone() for mean in own])
+        self.outer.set(workers.values(workers.in_place))
+
+    def _exchange_of(self, fragment: Fragment, given: dict[int, list[Tensor | None]]) -> Exchange:
+        """Of gradients. One that a worker does not have is -0.0, which changes no sum, not even one of -0.0."""
+        parameters = self.workers.parameters
+
+        def gradients(worker: int) -> Tensor:
+            pairs = zip(given[worker], parameters, strict=True)
+            return fragment.flat([torch.full_like(p, -0.0) if g is None else g for g, p in pairs])
+
+        return Exchange(self.group, self.allotment, FLOAT32, fragment.elements, gradients, owed={}, owed_means=None)
+
+    def _share_buffers(self) -> None:
+        """All workers go on with worker 0's."""
+        workers, first = self.workers, next(iter(self.workers))
+        share(self.group, workers.buffers(first), 0)  # rank 0 plays worker 0
+        for worker in workers:
+            for buffer, value in zip(workers.buffers(worker), workers.buffers(first), strict=True):
+                buffer.copy_(value)
+
+    def _note(self) -> Comparison | None:
+        if self.group is None:
+            return None
+        return Comparison(self.group, self.device, [*self.faults, f"step {self.steps}"])
+
+    def _check(self, note: Comparison | None) -> None:
+        if note is not None and (difference := note.difference()):
+            raise RuntimeError(
+                f"DiLoCo: the ranks do not meet after the same steps. {difference}. All ranks call step() equally "
+                "often, after all their workers; load the latest checkpoint"
+            )
+        if self.faults:
+            raise RuntimeError(f"DiLoCo: {self.faults[0]}; load the latest checkpoint")
+
+
+def share(group: dist.ProcessGroup | None, tensors: list[Tensor], rank: int) -> None:
+    """All ranks get those of one."""
+    if group is not None and tensors:
+        dist._broadcast_coalesced(group, tensors, _BROADCAST_BYTES, rank)

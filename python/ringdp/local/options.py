@@ -1,0 +1,137 @@
+"""What a `ringdp.DiLoCo` is given, and what it refuses by name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from ringdp.checkpoint.holder import HasHolder
+from ringdp.checkpoint.holders import unwrapped
+from ringdp.local.codec import CODECS
+from ringdp.local.schedule import Schedule
+
+_OUTER_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Equal on all ranks. See `ringdp.DiLoCo`."""
+
+    workers: int
+    every: int
+    outer_lr: float
+    momentum: float
+    nesterov: bool
+    start: int
+    fragments: int
+    delay: int
+    alpha: float
+    compress: str | None
+    seed: int
+
+    def check(self, ranks: int) -> None:
+        """ValueError or NotImplementedError names what is refused, the same on all ranks."""
+        for name, least in (("workers", 1), ("every", 1), ("start", 0), ("fragments", 1), ("delay", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"DiLoCo: {name}={value!r}, must be a whole number of at least {least}")
+        if self.workers < ranks:
+            raise ValueError(
+                f"DiLoCo: workers={self.workers} on {ranks} ranks: each rank plays at least one worker; use more "
+                "workers, or a group= of fewer ranks"
+            )
+        if self.fragments > self.every:
+            raise ValueError(
+                f"DiLoCo: fragments={self.fragments} with every={self.every}: one fragment leaves at a time, so there "
+                "are at most as many as steps"
+            )
+        if self.delay >= self.every:
+            raise ValueError(
+                f"DiLoCo: delay={self.delay} with every={self.every}: a fragment arrives before it leaves again"
+            )
+        for name, fits, what in (
+            ("outer_lr", lambda value: 0 < value < math.inf, "above 0 and finite"),
+            ("momentum", lambda value: 0 <= value < 1, "at least 0 and below 1"),
+            ("alpha", lambda value: 0 <= value < 1, "at least 0 and below 1, as with 1 nobody would take what arrives"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not fits(value):
+                raise ValueError(f"DiLoCo: {name}={value!r}, must be {what}")
+        if self.compress not in CODECS:
+            raise NotImplementedError(
+                f"DiLoCo: compress={self.compress!r}: there are None (float32), 'int8' and 'int4'; top-k, signs, 2-bit "
+                "and fp8 codes are not there"
+            )
+
+    @property
+    def schedule(self) -> Schedule:
+        """When fragments leave and arrive."""
+        return Schedule(self.every, self.fragments, self.delay, self.start)
+
+    def lines(self) -> list[str]:
+        """One each, to be compared between ranks."""
+        return [f"{name}={value!r}" for name, value in vars(self).items()]
+
+
+def trained(model: nn.Module, start: int) -> dict[str, nn.Parameter]:
+    """The parameters that need gradients, by name. TypeError or ValueError names what no worker can have of its own."""
+    if isinstance(model, DistributedDataParallel):
+        raise TypeError(
+            f"DiLoCo: the model is a {type(model).__name__}, which averages gradients in every step: give the module "
+            "in it; start=STEPS makes the first steps synchronous"
+        )
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"DiLoCo: the model is a {type(model).__name__}, must be a torch.nn.Module")
+    model = unwrapped(model)  # by torch.compile
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.SyncBatchNorm):
+            raise ValueError(f"DiLoCo: {name} is a SyncBatchNorm, which communicates in every pass: use BatchNorm")
+        if start and getattr(layer, "sparse", False) is True:
+            raise ValueError(f"DiLoCo: {name} has sparse gradients, and start={start} averages them: use sparse=False")
+    found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not sum(parameter.numel() for parameter in found.values()):
+        raise ValueError("DiLoCo: no parameter of the model requires a gradient: there is nothing to train")
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, DTensor):
+            raise ValueError(f"DiLoCo: parameter {name} is a DTensor: shards are not there; every rank holds all of it")
+        if parameter.is_meta:
+            raise ValueError(f"DiLoCo: parameter {name} is on the meta device: give it values first")
+    for name, parameter in found.items():
+        if parameter.dtype not in _OUTER_DTYPES:
+            raise ValueError(
+                f"DiLoCo: parameter {name} is {str(parameter.dtype).removeprefix('torch.')}: outer parameters are "
+                "float32, for parameters of float32, bfloat16 or float16"
+            )
+    devices = {parameter.device for parameter in found.values()}
+    if len(devices) > 1:
+        raise ValueError(f"DiLoCo: parameters are on {', '.join(sorted(map(str, devices)))}: use one device")
+    return found
+
+
+def check_inner(optimizers: Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> None:
+    """TypeError or ValueError names an inner optimizer that no worker can have of its own."""
+    known = set(map(id, parameters))
+    if not optimizers:
+        raise TypeError("DiLoCo: inner has given no optimizer: it returns one, or several in a list")
+    for optimizer in optimizers:
+        kind = type(optimizer).__name__
+        if isinstance(optimizer, HasHolder):
+            raise TypeError(f"DiLoCo: inner has given a {kind}, which shards its state over ranks: use torch.optim")
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"DiLoCo: inner has given a {kind}, must be a torch.optim.Optimizer or a list of them")
+        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise TypeError(f"DiLoCo: inner has given a {kind}, whose step needs a closure: use another optimizer")
+        if any(id(parameter) not in known for group in optimizer.param_groups for parameter in group["params"]):
+            raise ValueError(
+                f"DiLoCo: inner has given a {kind} of parameters that are not trained ones of the model: workers have "
+                "no copies of these; inner is called with the parameters"
+            )

@@ -1,0 +1,122 @@
+"""The workers that this rank plays: each has parameters, buffers and inner optimizers of its own; one is in place.
+
+To put a worker in place is to let the model's parameters point to that worker's memory and to copy its buffers: nothing
+is copied for parameters, and inner optimizers, which know the parameters as objects, do not notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+Inner = Callable[[list[nn.Parameter]], Optimizer | Sequence[Optimizer]]
+
+
+@dataclass
+class Worker:
+    """values, buffers: while it is not in place. owed: by fragment, what codes have left out of its contributions.
+
+    gradients: of a synchronous step that it has computed and not made.
+    """
+
+    values: list[Tensor]
+    buffers: list[Tensor]
+    optimizers: list[Optimizer] = field(default_factory=list)
+    owed: list[Tensor] = field(default_factory=list)
+    gradients: list[Tensor | None] | None = None
+
+
+class Workers:
+    """Of one rank, by number. Not thread-safe; the model is in the hands of one worker at a time."""
+
+    def __init__(self, model: nn.Module, parameters: Sequence[nn.Parameter], numbers: Sequence[int], inner: Inner):
+        """All begin with the values that the model has now; inner(parameters) is called once for each."""
+        self.model, self.parameters = model, list(parameters)
+        self.in_place = numbers[0]
+        self._by_number = {number: Worker(self._copies(), self.buffers_copied()) for number in numbers[1:]}
+        self._by_number = {numbers[0]: Worker([], []), **self._by_number}
+        for number in numbers:
+            self.put_in_place(number)
+            made = inner(self.parameters)
+            self[number].optimizers = [made] if isinstance(made, Optimizer) else list(made)
+        self.put_in_place(numbers[0])
+
+    def __getitem__(self, number: int) -> Worker:
+        return self._by_number[number]
+
+    def __iter__(self) -> Iterator[int]:
+        """The numbers."""
+        return iter(self._by_number)
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def put_in_place(self, number: int) -> None:
+        """Passes and inner steps are this worker's from now on."""
+        if number == self.in_place:
+            return
+        before, now = self[self.in_place], self[number]
+        before.values, before.buffers = self.values(self.in_place), self.buffers_copied()
+        self._point_to(now.values)
+        self.set_buffers(now.buffers)
+        now.values, now.buffers = [], []
+        self.in_place = number
+
+    def values(self, number: int) -> list[Tensor]:
+        """A worker's parameters, without gradients; in the order of `parameters`."""
+        return [p.data for p in self.parameters] if number == self.in_place else self[number].values
+
+    def buffers(self, number: int) -> list[Tensor]:
+        """A worker's buffers, to be read or changed in place."""
+        return list(self.model.buffers()) if number == self.in_place else self[number].buffers
+
+    @contextmanager
+    def replaced(self, values: Sequence[Tensor]) -> Iterator[None]:
+        """Inside, the model has these parameters, of no worker."""
+        own = self.values(self.in_place)
+        self._point_to(values)
+        try:
+            yield
+        finally:
+            self._point_to(own)
+
+    def take_gradients(self) -> list[Tensor | None]:
+        """Those of the worker in place, which the parameters have no longer."""
+        found = [parameter.grad for parameter in self.parameters]
+        self.drop_gradients()
+        return found
+
+    def drop_gradients(self) -> None:
+        """Of the worker in place."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def make_step(self, gradients: Iterable[Tensor | None] | None = None) -> None:
+        """The inner step of the worker in place, with these gradients (default: those that it has)."""
+        for parameter, gradient in zip(self.parameters, gradients, strict=True) if gradients is not None else ():
+            parameter.grad = gradient
+        for optimizer in self[self.in_place].optimizers:
+            optimizer.step()
+        self.drop_gradients()
+
+    def buffers_copied(self) -> list[Tensor]:
+        """Of the worker in place."""
+        return [buffer.detach().clone() for buffer in self.model.buffers()]
+
+    @torch.no_grad()
+    def set_buffers(self, values: Sequence[Tensor]) -> None:
+        """Of the worker in place."""
+        for buffer, value in zip(self.model.buffers(), values, strict=True):
+            buffer.copy_(value)
+
+    def _copies(self) -> list[Tensor]:
+        return [parameter.detach().clone() for parameter in self.parameters]
+
+    def _point_to(self, values: Sequence[Tensor]) -> None:
+        for parameter, value in zip(self.parameters, values, strict=True):
+            parameter.data = value

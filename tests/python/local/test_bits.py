@@ -1,0 +1,147 @@
+"""DiLoCo and its family: parameters, momenta, residuals and inner states have the bits of one process, at every N."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import leafy
+import pytest
+import ringdp
+import torch
+from local_runs import CELLS, STEPS, begun, differences, digests, digests_of_cell, expected, trained
+from ranks import BACKENDS, HERE, group_of
+from ringdp.testing import one_process, one_process_local, parameters_hash
+from torch import nn
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+MANY_RANKS = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (5, 8)]
+of_one_process = cache(expected)
+
+
+def all_cells(backend: str, ranks: int) -> dict[str, Any]:
+    """On a rank: of the cells that have at least one worker for each rank."""
+    return {name: digests_of_cell(name, backend) for name, cell in CELLS.items() if cell["workers"] >= ranks}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, *MANY_RANKS])
+def test_every_hash_is_that_of_one_process(world_of, ranks):
+    backend = BACKENDS[ranks % 2]
+    by_rank = world_of(ranks).run(all_cells, backend, ranks)
+    wrong = {name: differences([own[name] for own in by_rank], of_one_process(name)) for name in by_rank[0]}
+    assert {name: paths for name, paths in wrong.items() if paths} == {}
+
+
+def test_without_a_group(one_thread):
+    model, local = begun(CELLS["int4, streaming"], backend=None)
+    assert differences([digests(trained(local, model, STEPS).state_dict())], of_one_process("int4, streaming")) == []
+
+
+def test_cells_differ_from_each_other():
+    """An option that is ignored would make two of them equal."""
+    outer = [tuple(sorted((k, v) for k, v in of_one_process(name)[0].items() if "outer" in k)) for name in CELLS]
+    assert len(set(outer)) == len(CELLS)
+
+
+def whole_numbers(generator: random.Random, *shape: int) -> torch.Tensor:
+    numbers = [generator.randint(-3, 3) for _ in range(torch.Size(shape).numel())]
+    return torch.tensor(numbers, dtype=torch.float32).view(shape)
+
+
+def loss_of_whole_numbers(model: nn.Module, worker: int, step: int) -> torch.Tensor:
+    """Gradients are whole numbers, whose sums and means over 8 workers are exact."""
+    return (model(whole_numbers(random.Random(100 * step + worker), 4, 6)) * 1.0).sum()
+
+
+def one_by_one(kind: str) -> str:
+    """On a rank: every step is a meeting, without momentum; or the same by micro_batches."""
+    model = nn.Linear(6, 3)
+    nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
+    inner = lambda ps: torch.optim.SGD(ps, lr=0.25)  # noqa: E731
+    if kind == "local":
+        local = ringdp.DiLoCo(model, inner, workers=8, every=1, outer_lr=1, momentum=0.0)
+        for step in range(4):
+            for worker in local.workers():
+                with local.worker(worker):
+                    loss_of_whole_numbers(model, worker, step).backward()
+            local.step()
+        return parameters_hash(model)
+    ddp = ringdp.DistributedDataParallel(model, micro_batches=8)
+    optimizer = inner(ddp.parameters())
+    for step in range(4):
+        for worker in ringdp.elastic.Leaves(8, micro_batch=1, micro_batches=8).mine():
+            with ringdp.leaf(step, worker):
+                loss_of_whole_numbers(ddp, worker, step).backward()
+        optimizer.step()
+    return parameters_hash(ddp)
+
+
+def test_a_meeting_after_every_step_is_ddp(pair):
+    """Where sums are exact; elsewhere p - mean(p - (p - lr g)) is rounded otherwise than p - lr mean(g)."""
+    assert {*pair.run(one_by_one, "local")} == {*pair.run(one_by_one, "ddp")}
+
+
+def start_only(workers: int) -> str:
+    """On a rank: all steps are synchronous."""
+    model = leafy.made("branching", "bfloat16")
+    local = ringdp.DiLoCo(model, lambda ps: torch.optim.AdamW(ps, lr=1e-2), workers=workers, every=2, start=4, seed=7)
+    trained(local, model, 4)
+    return parameters_hash(model)
+
+
+def test_synchronous_steps_are_those_of_micro_batches(trio):
+    model = leafy.made("branching", "bfloat16")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    one_process(model, optimizer, leafy.loss_of, steps=4, micro_batches=8, seeds=[7])
+    assert {*trio.run(start_only, 8)} == {parameters_hash(model)}
+
+
+def simplest(backend: str) -> tuple[str, bool]:
+    """On a rank: one worker, and no block."""
+    model = leafy.made("plain")
+    local = ringdp.DiLoCo(
+        model, lambda ps: torch.optim.AdamW(ps, lr=1e-2), workers=HERE.size, every=3, group=group_of(backend)
+    )
+    for step in range(7):
+        leafy.loss_of(model, 0, step, HERE.rank).backward()
+        local.step()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    with local.outer():
+        found = parameters_hash(model)
+    return found, all(map(torch.equal, before, model.parameters()))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_worker_on_each_rank_needs_no_block(trio, backend):
+    model = leafy.made("plain")
+    run = one_process_local(
+        model,
+        lambda ps: torch.optim.AdamW(ps, lr=1e-2),
+        lambda model, worker, step: leafy.loss_of(model, 0, step, worker),
+        workers=3, steps=7, every=3,
+    )  # fmt: skip
+    assert trio.run(simplest, backend) == [(parameters_hash(model), True)] * 3
+    assert len(run.losses) == 7
+
+
+def poisoned(compress: str | None) -> tuple[bytes, bytes, bool]:
+    """On a rank: worker 4 has a NaN once."""
+    cell = {"workers": 6, "every": 2, "model": "plain", "compress": compress}
+    model, local = begun(cell)
+    for step in range(4):
+        for worker in local.workers():
+            with local.worker(worker):
+                loss = leafy.loss_of(model, 0, step, worker)
+                (loss * float("nan") if (step, worker) == (1, 4) else loss).backward()
+        local.step()
+    flat = torch.cat([value.flatten() for value in local.state_dict()["outer"].values()])
+    with local.outer():
+        own = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    return flat.numpy().tobytes(), own.numpy().tobytes(), bool(flat.isnan().all())
+
+
+@pytest.mark.parametrize("compress", [None, "int8", "int4"])
+def test_a_nan_of_one_worker_is_seen_alike_by_all(trio, compress):
+    found = trio.run(poisoned, compress)
+    assert len({(outer, own) for outer, own, _ in found}) == 1 and all(is_nan for _, _, is_nan in found)

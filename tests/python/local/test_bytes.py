@@ -1,0 +1,79 @@
+"""What ranks send in a round, counted, against the formula."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import ringdp
+import torch
+from ranks import HERE
+from ringdp.local.codec import CODECS
+from ringdp.local.exchange import Allotment
+from torch import nn
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CELLS = ((8, None, 1, 0), (8, "int8", 2, 0), (8, "int4", 2, 3), (7, None, 2, 1), (5, "int8", 1, 2))
+ELEMENTS = 2 * 300 * 400
+
+
+def sent_so_far() -> int:
+    return sum(group["counters"]["wire_bytes_sent"] for group in ringdp.stats()["groups"])
+
+
+def counted(workers: int, compress: str | None, fragments: int, delay: int) -> tuple[int, int, str]:
+    """On a rank: bytes sent in a round, steps 6 to 9, and the formula's; the description."""
+    model = nn.Sequential(nn.Linear(300, 400, bias=False), nn.Linear(400, 300, bias=False))
+    local = ringdp.DiLoCo(
+        model,
+        lambda ps: torch.optim.SGD(ps, lr=0.1),
+        workers=workers, every=4, compress=compress, fragments=fragments, delay=delay,
+    )  # fmt: skip
+    sent = {}
+    for step in range(1, 10):
+        for worker in local.workers():
+            with local.worker(worker):
+                model(torch.ones(1, 300)).sum().backward()
+        local.step()
+        local.state_dict()  # waits for what has left
+        sent[step] = sent_so_far()
+    return sent[9] - sent[5], local.bytes_sent(), local.describe()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_bytes_are_those_of_the_formula(world_of, ranks):
+    world = world_of(ranks, transport="tcp")
+    for cell in CELLS:
+        workers, compress, fragments, _ = cell
+        for rank, (found, formula, described) in enumerate(world.run(counted, *cell)):
+            assert found == formula, f"{cell}: rank {rank} of {ranks} sent {found}"
+            own = len(range(rank * workers // ranks, (rank + 1) * workers // ranks))
+            assert f"{workers} workers on {ranks} rank" in described and f"plays worker{'s' * (own > 1)} " in described
+            if compress is not None:
+                # own + 1 times the codes of what other ranks own, and 32 bytes for each of them.
+                bits = {"int8": 8, "int4": 4}[compress] + 32 / 128
+                ideal = (own + 1) * ELEMENTS * bits / 8 * (ranks - 1) / ranks
+                assert math.isclose(found, ideal + 32 * fragments * (ranks - 1), rel_tol=0.01)
+            elif workers % ranks == 0 and ranks in (1, 2, 4, 8):
+                ideal = 2 * 4 * ELEMENTS * (ranks - 1) / ranks  # that of an all-reduce
+                assert math.isclose(found, ideal + 32 * fragments * (ranks - 1), rel_tol=0.01)
+
+
+def test_workers_are_dealt_out_in_order_and_evenly():
+    for workers in range(1, 20):
+        for ranks in range(1, workers + 1):
+            allotment = Allotment(workers, ranks)
+            dealt = [list(allotment.of(rank)) for rank in range(ranks)]
+            assert [worker for own in dealt for worker in own] == list(range(workers))
+            assert {len(own) for own in dealt} <= {workers // ranks, -(-workers // ranks)}
+            # Their sums are whole subtrees of the tree over all workers, each once.
+            nodes = sorted(node for rank in range(ranks) for node in allotment.nodes(rank, CODECS[None]))
+            assert [b for b, _ in nodes] == [0, *(e for _, e in nodes[:-1])] and nodes[-1][1] == workers
+
+
+def test_every_element_has_one_owner():
+    for elements in (1, 127, 128, 129, 1000):
+        for ranks in (1, 2, 3, 7):
+            shards = [Allotment(8, ranks).shard(rank, elements) for rank in range(ranks)]
+            covered = [at for offset, length in shards for at in range(offset, offset + length)]
+            assert covered == list(range(elements)), HERE
