@@ -101,7 +101,7 @@ def simplest(backend: str) -> tuple[str, bool]:
     """On a rank: one worker, and no block."""
     model = leafy.made("plain")
     local = ringdp.DiLoCo(
-        model, lambda ps: torch.optim.AdamW(ps, lr=1e-2), workers=HERE.size, every=3, group=group_of(backend)
+        model, lambda ps: torch.optim.AdamW(ps, lr=1e-2), workers=HERE.size, every=3, start=2, group=group_of(backend)
     )
     for step in range(7):
         leafy.loss_of(model, 0, step, HERE.rank).backward()
@@ -119,7 +119,7 @@ def test_one_worker_on_each_rank_needs_no_block(trio, backend):
         model,
         lambda ps: torch.optim.AdamW(ps, lr=1e-2),
         lambda model, worker, step: leafy.loss_of(model, 0, step, worker),
-        workers=3, steps=7, every=3,
+        workers=3, steps=7, every=3, start=2,
     )  # fmt: skip
     assert trio.run(simplest, backend) == [(parameters_hash(model), True)] * 3
     assert len(run.losses) == 7

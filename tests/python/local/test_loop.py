@@ -192,6 +192,19 @@ def test_ranks_begin_with_the_values_of_rank_zero() -> bool:
     )
 
 
+@on_ranks(2, {3: [], 4: [False], 5: [False], 6: [True], 7: []})
+def test_the_second_half_of_the_way_begins_halfway() -> dict[int, list[bool]]:
+    """So that it is hidden, too. After each step, what is on the way: whether its means are."""
+    model, local = begun({**CELL, "delay": 3, "every": 4, "workers": 2})
+    trained(local, model, 2)
+    found = {}
+    for step in range(3, 8):
+        trained(local, model, 1)
+        on_the_way = local._meetings.on_the_way.values()
+        found[step] = [arriving.exchange._means is not None for arriving in on_the_way]
+    return found
+
+
 RUNS: list[Any] = []
 
 
