@@ -29,8 +29,8 @@ include_patterns = [
 ]
 exclude_patterns = [".*", "build", "python", "tests", "shared", "benchmarks/results"]
 PAGES = {
-    "Guides": "install launch trainers multi-host support "
-    "ddp zero checkpoint shared-memory devices wire-types tools tuning",
+    "Guides": "install launch trainers elastic multi-host support "
+    "ddp local zero checkpoint shared-memory devices wire-types tools tuning",
     "Background": "numerics errors footguns errata security limits why-synchronous",
     "Reference": "api settings index",
 }

@@ -181,7 +181,7 @@ def one_process_local(
     fragments: int = 1,
     delay: int = 0,
     alpha: float = 0.0,
-    compress: Literal["int8", "int4"] | None = None,
+    compress: Literal["int8", "int4", "topk"] | None = None,
     seed: int = 0,
 ) -> LocalRun:
     """The definition of `ringdp.DiLoCo`, whose arguments these are: one process with a copy of the model per worker.
@@ -221,7 +221,7 @@ def one_process_local(
                     sent = [_sent(way, lost[worker][number], compress) for worker, way in enumerate(walked)]
                     mean = _tree(sent, operator.add) / workers
                     mean[mean.isnan()] = math.nan
-                    on_the_way[number] = _sent(mean, lost[workers][number], compress)
+                    on_the_way[number] = _sent(mean, lost[workers][number], compress, workers)
                 if alone > delay and (alone - delay) % every == place % every:
                     gradients = on_the_way.pop(number).split([outer[name].numel() for name in part])
                     for name, flat in zip(part, gradients, strict=True):
@@ -271,23 +271,30 @@ def _walked(own: Mapping[str, Tensor], outer: Mapping[str, Tensor], part: Sequen
     return torch.cat([way.flatten() for way in ways])
 
 
-def _sent(values: Tensor, lost: Tensor, compress: str | None) -> Tensor:
-    """What arrives of values and of what was lost before; what is lost now replaces that."""
+def _sent(values: Tensor, lost: Tensor, compress: str | None, workers: int = 1) -> Tensor:
+    """What arrives of values and of what was lost before; what is lost now replaces that. workers: who sent values."""
     if compress is None:
         return values
-    most = {"int8": 127, "int4": 7}[compress]
     wanted = values + lost
-    arrives = []
-    for block in wanted.split(128):
-        scale = block.abs().max() / most
-        if not torch.isfinite(scale):
-            arrives.append(torch.full_like(block, math.nan))
-        elif scale == 0:
-            arrives.append(torch.zeros_like(block))
-        else:
-            arrives.append(((block / scale).round().clamp(-most, most) + 0.0) * scale)  # + 0.0: codes have no -0.0
-    lost.copy_(wanted - torch.cat(arrives))
-    return torch.cat(arrives)
+    arrives = torch.cat([_coded(block, compress, workers) for block in wanted.split(128)])
+    lost.copy_(wanted - arrives)
+    return arrives
+
+
+def _coded(block: Tensor, compress: str, workers: int) -> Tensor:
+    """A block as its codes give it back."""
+    if compress == "topk":
+        order = sorted(range(len(block)), key=lambda place: (-float(block[place].abs().nan_to_num(math.inf)), place))
+        largest = torch.zeros(len(block), dtype=torch.bool)
+        largest[order[: 2 * workers]] = True
+        return torch.where(largest, block.bfloat16().float(), 0.0)
+    most = {"int8": 127, "int4": 7}[compress]
+    scale = block.abs().max() / most
+    if not torch.isfinite(scale):
+        return torch.full_like(block, math.nan)
+    if scale == 0:
+        return torch.zeros_like(block)
+    return ((block / scale).round().clamp(-most, most) + 0.0) * scale  # + 0.0: codes have no -0.0
 
 
 def _step_all(optimizers: Iterable[Optimizer]) -> None:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ringdp import _native
-from ringdp.local.codec import BLOCK, Codec
+from ringdp.local.codec import BLOCK, Codecs
 
 _C = _native.load()
 Node = tuple[int, int]  # of the tree: the workers begin..end-1
@@ -35,9 +35,9 @@ class Allotment:
         """The workers of a rank."""
         return range(rank * self.workers // self.ranks, (rank + 1) * self.workers // self.ranks)
 
-    def nodes(self, rank: int, codec: Codec) -> list[Node]:
+    def nodes(self, rank: int, codecs: Codecs) -> list[Node]:
         """What this rank sends: the sums of these subtrees."""
-        if codec.is_exact:
+        if codecs.contributions.is_exact:
             return [tuple(node) for node in _C.leaf_roots(self.workers, list(self.of(rank)))]
         return [(worker, worker + 1) for worker in self.of(rank)]
 
@@ -51,10 +51,10 @@ class Allotment:
         offset = min(rank * size, elements)
         return offset, min(size, elements - offset)
 
-    def bytes_sent(self, rank: int, elements: int, codec: Codec) -> int:
+    def bytes_sent(self, rank: int, elements: int, codecs: Codecs) -> int:
         """By this rank to others, for one exchange of a fragment of so many elements."""
-        shard = self.shard_blocks(elements) * codec.block_bytes
-        return (self.ranks - 1) * shard * (len(self.nodes(rank, codec)) + 1)
+        contributions = len(self.nodes(rank, codecs)) * codecs.contributions.block_bytes
+        return (self.ranks - 1) * self.shard_blocks(elements) * (contributions + codecs.means.block_bytes)
 
 
 def tree_sum(begin: int, end: int, node: Callable[[int, int], Tensor | None]) -> Tensor:
@@ -73,7 +73,7 @@ class Exchange:
         self,
         group: dist.ProcessGroup | None,
         allotment: Allotment,
-        codec: Codec,
+        codecs: Codecs,
         elements: int,
         contribution: Callable[[int], Tensor],
         *,
@@ -85,7 +85,7 @@ class Exchange:
         owed, owed_means: what earlier codes have left out, by worker and of the shard of means that this rank owns;
         they change in place. Nothing ({}, None) for float32.
         """
-        self._group, self._allotment, self._codec, self._elements = group, allotment, codec, elements
+        self._group, self._allotment, self._codecs, self._elements = group, allotment, codecs, elements
         self._rank = group.rank() if group is not None else 0
         self._owed_means = owed_means
         self._shard_blocks = allotment.shard_blocks(elements)
@@ -94,8 +94,8 @@ class Exchange:
         def of_one(begin: int, end: int) -> Tensor | None:
             return contribution(begin) if end == begin + 1 else None
 
-        rows = []
-        for begin, end in allotment.nodes(self._rank, codec):
+        codec, rows = codecs.contributions, []
+        for begin, end in allotment.nodes(self._rank, codecs):
             total = tree_sum(begin, end, of_one)
             rows.append(codec.encode_owing(total, owed.get(begin), blocks))
         shard = self._shard_blocks * codec.block_bytes
@@ -103,7 +103,7 @@ class Exchange:
         self._received = sent
         self._work = None
         if group is not None:
-            self._counts = [shard * len(allotment.nodes(rank, codec)) for rank in range(allotment.ranks)]
+            self._counts = [shard * len(allotment.nodes(rank, codecs)) for rank in range(allotment.ranks)]
             self._received = sent.new_empty(sum(self._counts))
             self._work = dist.all_to_all_single(
                 self._received, sent.view(-1), self._counts, [shard * len(rows)] * allotment.ranks, group, async_op=True
@@ -116,7 +116,7 @@ class Exchange:
         if self._own is None:
             self._own = self._encoded_means()
         offset, length = self._allotment.shard(self._rank, self._elements)
-        return offset, self._codec.decode(self._own).flatten()[:length]
+        return offset, self._codecs.means.decode(self._own).flatten()[:length]
 
     def send_means(self) -> None:
         """Waits for the first half and begins the second one, unless that was done."""
@@ -126,20 +126,20 @@ class Exchange:
         self._means = self._own
         if self._group is not None:
             ranks = self._allotment.ranks
-            self._means = self._own.new_empty(ranks * len(self._own), self._codec.block_bytes)
+            self._means = self._own.new_empty(ranks * len(self._own), self._codecs.means.block_bytes)
             self._work = dist.all_gather(list(self._means.chunk(ranks)), self._own, self._group, async_op=True)
 
     def mean(self) -> Tensor:
         """float32 [elements]; the same bits on all ranks."""
         self.send_means()
         self._wait()
-        return self._codec.decode(self._means).flatten()[: self._elements]
+        return self._codecs.means.decode(self._means).flatten()[: self._elements]
 
     def _encoded_means(self) -> Tensor:
         """Those of this rank's shard."""
         self._wait()
-        allotment, codec = self._allotment, self._codec
-        nodes = [node for rank in range(allotment.ranks) for node in allotment.nodes(rank, codec)]
+        allotment, codec = self._allotment, self._codecs.contributions
+        nodes = [node for rank in range(allotment.ranks) for node in allotment.nodes(rank, self._codecs)]
         rows = dict(zip(nodes, self._received.view(len(nodes), self._shard_blocks, codec.block_bytes), strict=True))
 
         def received(begin: int, end: int) -> Tensor | None:
@@ -149,7 +149,7 @@ class Exchange:
         mean = (tree_sum(0, allotment.workers, received) / allotment.workers).flatten()[:length]
         mean.masked_fill_(mean.isnan(), math.nan)  # its sign and payload depend on the machine
         self._received = None
-        return codec.encode_owing(mean, self._owed_means, self._shard_blocks)
+        return self._codecs.means.encode_owing(mean, self._owed_means, self._shard_blocks)
 
     def _wait(self) -> None:
         if self._work is not None:

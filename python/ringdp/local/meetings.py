@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ringdp.ddp.agreement import Comparison
-from ringdp.local.codec import CODECS, FLOAT32
+from ringdp.local.codec import FLOAT32, codecs_of
 from ringdp.local.exchange import Allotment, Arrived, Exchange
 from ringdp.local.fragments import Fragment
 from ringdp.local.options import Options
@@ -47,8 +47,8 @@ class Meetings:
         self.on_the_way: dict[int, OnTheWay] = {}
         self.steps = 0
         self.faults: list[str] = []
-        self._codec = CODECS[options.compress]
-        sizes = [] if self._codec.is_exact else [fragment.elements for fragment in fragments]
+        self._codecs = codecs_of(options.compress, options.workers)
+        sizes = [] if options.compress is None else [fragment.elements for fragment in fragments]
         for worker in workers:
             workers[worker].owed = [torch.zeros(size, device=self.device) for size in sizes]
         self.owed_means = [torch.zeros(self.own_shard(n)[1], device=self.device) for n in range(len(sizes))]
@@ -80,7 +80,7 @@ class Meetings:
 
     def bytes_sent(self) -> int:
         """By this rank in a round of `every` steps: fragments and notes, without buffers."""
-        exchanges = (self.allotment.bytes_sent(self.rank, f.elements, self._codec) for f in self.fragments)
+        exchanges = (self.allotment.bytes_sent(self.rank, f.elements, self._codecs) for f in self.fragments)
         return sum(exchanges) + len(self.fragments) * (self.allotment.ranks - 1) * NOTE_BYTES
 
     def _send(self, number: int) -> None:
@@ -90,7 +90,7 @@ class Meetings:
         exchange = Exchange(
             self.group,
             self.allotment,
-            self._codec,
+            self._codecs,
             fragment.elements,
             lambda worker: begun - fragment.flat(workers.values(worker)),
             owed={worker: workers[worker].owed[number] for worker in workers if self.owed_means},

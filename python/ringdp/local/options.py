@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from ringdp.checkpoint.holder import HasHolder
 from ringdp.checkpoint.holders import unwrapped
-from ringdp.local.codec import CODECS
+from ringdp.local.codec import NAMES
 from ringdp.local.schedule import Schedule
 
 _OUTER_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -27,15 +27,15 @@ class Options:
 
     workers: int
     every: int
-    outer_lr: float
-    momentum: float
-    nesterov: bool
-    start: int
-    fragments: int
-    delay: int
-    alpha: float
-    compress: str | None
-    seed: int
+    outer_lr: float = 0.7
+    momentum: float = 0.9
+    nesterov: bool = True
+    start: int = 0
+    fragments: int = 1
+    delay: int = 0
+    alpha: float = 0.0
+    compress: str | None = None
+    seed: int = 0
 
     def check(self, ranks: int) -> None:
         """ValueError or NotImplementedError names what is refused, the same on all ranks."""
@@ -65,10 +65,10 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not fits(value):
                 raise ValueError(f"DiLoCo: {name}={value!r}, must be {what}")
-        if self.compress not in CODECS:
+        if self.compress not in NAMES:
             raise NotImplementedError(
-                f"DiLoCo: compress={self.compress!r}: there are None (float32), 'int8' and 'int4'; top-k, signs, 2-bit "
-                "and fp8 codes are not there"
+                f"DiLoCo: compress={self.compress!r}: there are None (float32), 'int8', 'int4' and 'topk'; signs, "
+                "2-bit and fp8 codes are not there"
             )
 
     @property

@@ -26,6 +26,7 @@ CELLS: dict[str, dict[str, Any]] = {
     "streaming, start": {"workers": 8, "every": 4, "fragments": 2, "delay": 1, "start": 2},
     "int8": {"workers": 8, "every": 4, "compress": "int8"},
     "int4, streaming": {"workers": 8, "every": 4, "fragments": 2, "delay": 3, "alpha": 0.25, "compress": "int4"},
+    "topk": {"workers": 8, "every": 4, "fragments": 2, "delay": 1, "compress": "topk", "momentum": 0.0},
     "16 bits": {"workers": 8, "every": 4, "dtype": "bfloat16", "outer_lr": 0.1},
     "16 bits, int8": {"workers": 7, "every": 3, "dtype": "float16", "compress": "int8", "inner": "sgd"},
     "tied, frozen": {"workers": 8, "every": 3, "model": "tied", "frozen": True},
@@ -71,7 +72,7 @@ def trained(local: Any, model: nn.Module, steps: int) -> Any:
     for step in range(local.steps, local.steps + steps):
         for worker in local.workers():
             with local.worker(worker):
-                leafy.loss_of(model, 0, step, worker).backward()
+                own_loss(model, worker, step).backward()
         local.step()
     return local
 
@@ -96,17 +97,14 @@ def digests(state: Mapping[str, Any]) -> list[Any]:
     return [dict(_leaves(whole)), stretches]
 
 
-def expected(name: str, steps: int = STEPS) -> list[Any]:
+def own_loss(model: nn.Module, worker: int, step: int) -> Tensor:
+    """Of a worker's samples."""
+    return leafy.loss_of(model, 0, step, worker)
+
+
+def expected(cell: Mapping[str, Any], steps: int = STEPS, loss_of: Any = own_loss) -> list[Any]:
     """The same of one process, by the definition; stretches are whole."""
-    cell = CELLS[name]
-    run = one_process_local(
-        model_of(cell),
-        inner_of(cell),
-        lambda model, worker, step: leafy.loss_of(model, 0, step, worker),
-        steps=steps,
-        seed=5,
-        **arguments_of(cell),
-    )
+    run = one_process_local(model_of(cell), inner_of(cell), loss_of, steps=steps, seed=5, **arguments_of(cell))
     compressed = cell.get("compress") is not None
     whole = {key: run.state[key] for key in ("outer", "momentum")}
     whole["workers"] = {

@@ -8,12 +8,12 @@ import pytest
 import ringdp
 import torch
 from ranks import HERE
-from ringdp.local.codec import CODECS
+from ringdp.local.codec import FLOAT32
 from ringdp.local.exchange import Allotment
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-CELLS = ((8, None, 1, 0), (8, "int8", 2, 0), (8, "int4", 2, 3), (7, None, 2, 1), (5, "int8", 1, 2))
+CELLS = ((8, None, 1, 0), (8, "int8", 2, 0), (8, "int4", 2, 3), (7, None, 2, 1), (5, "int8", 1, 2), (6, "topk", 1, 1))
 ELEMENTS = 2 * 300 * 400
 
 
@@ -51,9 +51,9 @@ def test_bytes_are_those_of_the_formula(world_of, ranks):
             own = len(range(rank * workers // ranks, (rank + 1) * workers // ranks))
             assert f"{workers} workers on {ranks} rank" in described and f"plays worker{'s' * (own > 1)} " in described
             if compress is not None:
-                # own + 1 times the codes of what other ranks own, and 32 bytes for each of them.
-                bits = {"int8": 8, "int4": 4}[compress] + 32 / 128
-                ideal = (own + 1) * ELEMENTS * bits / 8 * (ranks - 1) / ranks
+                # The codes of each worker and of the means, but for its own part, and 32 bytes for each other rank.
+                of_one, of_means = {"int8": (132, 132), "int4": (68, 68), "topk": (6, 6 * workers)}[compress]
+                ideal = ELEMENTS / 128 * (own * of_one + of_means) * (ranks - 1) / ranks
                 assert math.isclose(found, ideal + 32 * fragments * (ranks - 1), rel_tol=0.01)
             elif workers % ranks == 0 and ranks in (1, 2, 4, 8):
                 ideal = 2 * 4 * ELEMENTS * (ranks - 1) / ranks  # that of an all-reduce
@@ -68,7 +68,7 @@ def test_workers_are_dealt_out_in_order_and_evenly():
             assert [worker for own in dealt for worker in own] == list(range(workers))
             assert {len(own) for own in dealt} <= {workers // ranks, -(-workers // ranks)}
             # Their sums are whole subtrees of the tree over all workers, each once.
-            nodes = sorted(node for rank in range(ranks) for node in allotment.nodes(rank, CODECS[None]))
+            nodes = sorted(node for rank in range(ranks) for node in allotment.nodes(rank, FLOAT32))
             assert [b for b, _ in nodes] == [0, *(e for _, e in nodes[:-1])] and nodes[-1][1] == workers
 
 

@@ -15,7 +15,7 @@ from ranks import HERE, error_of
 from ringdp.testing import parameters_hash
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-of_one_process = cache(expected)
+of_one_process = cache(lambda name: expected(CELLS[name]))
 RESTARTED = ("int4, streaming", "streaming, start", "16 bits, int8")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ringdp.tools.planner import batch, elastic, errata, measured, memory, overview, scaling, traffic
+from ringdp.tools.planner import batch, elastic, errata, local, measured, memory, overview, scaling, traffic
 from ringdp.tools.planner.question import InputError, Kind
 
 
@@ -56,6 +56,6 @@ def _text(path: Path, kind: str, key: str, value: Any) -> str:
     return str(value)
 
 
-_MODULES = (overview, batch, memory, traffic, scaling, elastic, errata, measured)
+_MODULES = (overview, batch, memory, traffic, scaling, elastic, local, errata, measured)
 
 KINDS: dict[str, Kind] = {kind.name: kind for module in _MODULES for kind in module.KINDS}

@@ -1,0 +1,76 @@
+"""What workers that step alone send: figures against the formula by hand."""
+
+from __future__ import annotations
+
+import pytest
+from ringdp.tools.planner.local import KINDS
+from ringdp.tools.planner.question import Answer, InputError
+
+(LOCAL,) = KINDS
+BYTES = {"none": 4, "int8": 1 + 4 / 128, "int4": 0.5 + 4 / 128, "topk": (6 + 6 * 8) / 2 / 128}  # per element
+
+
+def asked(**given: str) -> Answer:
+    return LOCAL.ask({"params": "128M", "workers": "8", "every": "100", **given})
+
+
+def rows(**given: str) -> dict[str, tuple]:
+    (table,) = asked(**given).tables
+    return {row[0]: row for row in table.rows}
+
+
+def test_one_worker_on_each_rank_sends_an_all_reduce_of_codes():
+    for name, row in rows().items():
+        assert row[1] == pytest.approx(2 * 7 / 8 * BYTES[name] * 128e6 / 100)
+        assert row[2] == pytest.approx(BYTES[name] / 4 / 100)
+        assert row[3:] == (None,) * 5
+    assert asked()["bytes_per_step_int8"] == rows()["int8"][1]
+
+
+def test_several_workers_on_each_rank():
+    """Whole subtrees are one sum in float32; codes are one each, and the mean."""
+    for name, row in rows(ranks="2").items():
+        if name == "topk":
+            continue
+        sent = 2 if name == "none" else 4 + 1
+        assert row[1] == pytest.approx(sent * 1 / 2 * BYTES[name] * 128e6 / 100)
+
+
+def test_alone_nothing_is_sent():
+    assert all(row[1] == 0 and row[2] is None for row in rows(ranks="1").values())
+
+
+def test_rates_and_times():
+    found = rows(fragments="4", delay="10", bandwidth="10MB/s", step_seconds="2s")
+    for name, row in found.items():
+        fragment = 2 * 7 / 8 * BYTES[name] * 32e6
+        assert row[3] == pytest.approx(4 * fragment / 100 / 2)
+        assert row[4] == pytest.approx(fragment / (10 * 2))
+        assert row[5] == pytest.approx(fragment / 10e6)
+        least_delay, least_every = row[6], row[7]
+        assert least_delay * 2 >= row[5] > (least_delay - 1) * 2
+        # In so many steps all fragments pass the link, and in one less they do not, or none could be that late.
+        assert least_every * 2 >= 4 * row[5] * 0.999 and least_every > least_delay
+        assert (least_every - 1) * 2 < 4 * row[5] or least_every == least_delay + 1
+
+
+def test_advice():
+    said = " ".join(asked(delay="3", bandwidth="10MB/s", step_seconds="5s").advice)
+    assert "delay=3 hides the way with compress int4, topk" in said
+    said = " ".join(asked(delay="1", bandwidth="1MB/s", step_seconds="1s").advice)
+    assert "delay=1 hides the way with compress of none of these" in said
+    assert "ranks wait while a fragment is on its way" in " ".join(asked().advice)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ranks": "9"}, "workers=8 on 9 ranks"),
+        ({"fragments": "101"}, "fragments=101 with every=100"),
+        ({"delay": "100"}, "delay=100 with every=100"),
+        ({"workers": "5000"}, "up to 4096 workers"),
+    ],
+)
+def test_what_a_diloco_refuses_is_refused(given, said):
+    with pytest.raises(InputError, match=said):
+        asked(**given)
