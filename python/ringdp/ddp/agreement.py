@@ -55,7 +55,7 @@ def check_order(group: dist.ProcessGroup, device: torch.device, names: Sequence[
 
     names: of units, and of what else must be equal.
     """
-    if group.size() > 1 and (difference := Comparison(group, device, names).difference()):
+    if group.size() > 1 and (difference := Comparison(group, names, device).difference()):
         raise RuntimeError(
             "DistributedDataParallel: the ranks have gathered different units (zero_stage=3), so parameters were "
             f"wrong in this pass. {difference}. All ranks must load the same state, and run the same modules in the "
@@ -66,9 +66,11 @@ def check_order(group: dist.ProcessGroup, device: torch.device, names: Sequence[
 class Comparison:
     """Lines of text that must be equal on all ranks, on their way to be compared. Collective, as is difference()."""
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device, lines: Sequence[str]) -> None:
-        """Sends a digest, and does not wait."""
+    def __init__(self, group: dist.ProcessGroup, lines: Sequence[str], device: torch.device | None = None) -> None:
+        """Sends a digest, and does not wait. device: of the digest; default: one that the group has."""
         self._group, self._lines = group, list(lines)
+        kinds = {kind.type: kind for kind in group._device_types}
+        device = device or kinds.get("cpu") or next(iter(kinds.values()))
         own = torch.frombuffer(bytearray(_digest(lines)), dtype=torch.uint8).to(device)
         self._by_rank = [torch.empty_like(own) for _ in range(group.size())]
         self._work = dist.all_gather(self._by_rank, own, group=group, async_op=True)

@@ -4,7 +4,7 @@
     topk         the largest elements of each block, as their places and bfloat16
 
 Nothing is random, so that equal values have equal codes on every rank. What codes leave out is owed, and added to the
-next values (error feedback, arXiv 1809.07599, 1901.09847). Values that are not finite arrive as such: rounded, they make
+next values (error feedback, arXiv 1809.07599, 1901.09847). Values that are not finite arrive as such; rounding makes
 their whole block NaN.
 """
 

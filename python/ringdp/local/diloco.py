@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ringdp.checkpoint.holder import Holder
 from ringdp.checkpoint.holders import unwrapped
+from ringdp.checkpoint.piece import CheckpointError
 from ringdp.ddp.agreement import Comparison, line_of
 from ringdp.elastic.leaf import leaf
 from ringdp.local import state
@@ -86,7 +86,12 @@ class DiLoCo:
         group: dist.ProcessGroup | None = None,
         seed: int = 0,
     ) -> None:
-        """See the class. TypeError, ValueError or NotImplementedError names what is refused; nothing is changed."""
+        """See the class. TypeError, ValueError or NotImplementedError names what is refused, on all ranks.
+
+        Nothing has changed then, but where it is the inner optimizer: all ranks have rank 0's values.
+        """
+        if group is dist.GroupMember.NON_GROUP_MEMBER:
+            raise ValueError("DiLoCo: this rank is none of group=: only its ranks train")
         self._group = group if group is not None or not dist.is_initialized() else dist.group.WORLD
         options = Options(
             workers, every, outer_lr, momentum, bool(nesterov), start, fragments, delay, alpha, compress, seed
@@ -105,12 +110,6 @@ class DiLoCo:
     @property
     def _ranks(self) -> int:
         return 1 if self._group is None else self._group.size()
-
-    @property
-    def _device(self) -> torch.device:
-        """Of tensors for the group."""
-        kinds = ["cpu"] if self._group is None else self._group._device_types
-        return next((kind for kind in kinds if kind.type == "cpu"), kinds[0])
 
     def _examined(self, model: nn.Module, options: Options) -> tuple[nn.Module, list[Fragment]]:
         options.check(self._ranks)
@@ -274,6 +273,8 @@ class DiLoCo:
         A model by itself loads the outer parameters, and worker 0's buffers.
         """
         self._check_outside("a checkpoint")
+        if any(parameter not in names for parameter in self._workers.parameters):
+            raise CheckpointError("the model is not the one that this DiLoCo trains")
         self._workers.put_in_place(next(iter(self._workers)))  # the model's buffers are saved: worker 0's on rank 0
         return LocalHolder(self._meetings, lambda: self._check_between_steps("a checkpoint"), self._loaded)
 
@@ -285,10 +286,10 @@ class DiLoCo:
         result, error = None, None
         try:
             result = action()
-            lines = ["", *lines_of(result)]
+            lines = ["accepted", *lines_of(result)]
         except Exception as raised:
             error, lines = raised, [f"{type(raised).__name__}: {raised}"]
-        if self._group is not None and (difference := Comparison(self._group, self._device, lines).difference()):
+        if self._group is not None and (difference := Comparison(self._group, lines).difference()):
             raise RuntimeError(
                 f"DiLoCo: the ranks were not given the same. {difference}. Give all ranks the same model and arguments"
             ) from error
@@ -311,6 +312,8 @@ class DiLoCo:
     def _check_between_steps(self, what: str) -> None:
         """RuntimeError where the state is not that of a step."""
         self._check_usable(what)
+        if self._meetings.faults:
+            raise RuntimeError(f"DiLoCo: {what} of a wrong state: {self._meetings.faults[0]}")
         if self._done:
             raise RuntimeError(
                 f"DiLoCo: {what} in the middle of step {self.steps}, which {names(self._done, 'worker')} made: call "

@@ -100,7 +100,8 @@ class Exchange:
             rows.append(codec.encode_owing(total, owed.get(begin), blocks))
         shard = self._shard_blocks * codec.block_bytes
         sent = torch.stack([row.view(allotment.ranks, shard) for row in rows], 1)  # [owner, row, bytes]
-        self._received = sent
+        self._sent: Tensor | None = sent  # as long as it is on its way
+        self._received: Tensor | None = sent
         self._work = None
         if group is not None:
             self._counts = [shard * len(allotment.nodes(rank, codecs)) for rank in range(allotment.ranks)]
@@ -154,7 +155,7 @@ class Exchange:
     def _wait(self) -> None:
         if self._work is not None:
             self._work.wait()
-            self._work = None
+        self._work = self._sent = None
 
 
 class Arrived:

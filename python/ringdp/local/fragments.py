@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,8 +26,8 @@ class Fragment:
         """(number, name) of each parameter."""
         return zip(self.numbers, self.names, strict=True)
 
-    def flat(self, tensors: Sequence[Tensor]) -> Tensor:
-        """float32 [elements] of the model's tensors, a copy."""
+    def flat(self, tensors: Sequence[Tensor] | Mapping[int, Tensor]) -> Tensor:
+        """float32 [elements] of the model's tensors, by number; a copy."""
         return torch.cat([tensors[number].detach().reshape(-1).float() for number in self.numbers])
 
     def views(self, flat: Tensor) -> Iterator[tuple[int, str, Tensor]]:

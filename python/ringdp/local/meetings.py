@@ -21,10 +21,29 @@ NOTE_BYTES = 32
 _BROADCAST_BYTES = 1 << 28
 
 
-class OnTheWay(NamedTuple):
-    """A fragment, and what ranks must agree on when it arrives."""
+class Note:
+    """What ranks must agree on when they meet, on its way: the step, and no faults. Collective, as is check()."""
 
-    note: Comparison | None
+    def __init__(self, group: dist.ProcessGroup | None, step: int, faults: Sequence[str]) -> None:
+        """faults: of this rank, up to now."""
+        self._faults = list(faults)
+        self._comparison = Comparison(group, [*faults, f"step {step}"]) if group is not None else None
+
+    def check(self) -> None:
+        """RuntimeError on all ranks. Waits."""
+        if self._comparison is not None and (difference := self._comparison.difference()):
+            raise RuntimeError(
+                f"DiLoCo: the ranks do not meet after the same steps. {difference}. All ranks call step() equally "
+                "often, after all their workers; load the latest checkpoint"
+            )
+        if self._faults:
+            raise RuntimeError(f"DiLoCo: {self._faults[0]}; load the latest checkpoint")
+
+
+class OnTheWay(NamedTuple):
+    """A fragment, and what ranks must agree on when it arrives; nothing where a checkpoint has brought it."""
+
+    note: Note | None
     exchange: Exchange | Arrived
 
 
@@ -86,7 +105,7 @@ class Meetings:
     def _send(self, number: int) -> None:
         """A fragment leaves: how far each worker has walked."""
         workers, fragment, begun = self.workers, self.fragments[number], self.outer.as_begun(number)
-        note = self._note()
+        note = Note(self.group, self.steps, self.faults)
         exchange = Exchange(
             self.group,
             self.allotment,
@@ -102,7 +121,8 @@ class Meetings:
         """A fragment arrives: the outer step, and every worker goes on from there."""
         arriving, options = self.on_the_way[number], self.options
         mean = arriving.exchange.mean()
-        self._check(arriving.note)
+        if arriving.note is not None:
+            arriving.note.check()
         del self.on_the_way[number]
         self.outer.step(number, mean, options.outer_lr, options.momentum, options.nesterov)
         for worker in self.workers:
@@ -110,7 +130,7 @@ class Meetings:
 
     def _step_together(self) -> None:
         """All workers make the inner step with the mean gradient; a gradient that no worker has stays None."""
-        workers, note = self.workers, self._note()
+        workers, note = self.workers, Note(self.group, self.steps, self.faults)
         given = {worker: workers[worker].gradients or [None] * len(workers.parameters) for worker in workers}
         used = [any(gradient is not None for gradient in of_one) for of_one in zip(*given.values(), strict=True)]
         flags = torch.tensor(used, dtype=torch.uint8, device=self.device)
@@ -123,7 +143,7 @@ class Meetings:
         for fragment, exchange in zip(self.fragments, exchanges, strict=True):
             for number, _, mean in fragment.views(exchange.mean()):
                 means[number] = mean.to(workers.parameters[number].dtype) if flags[number] else None
-        self._check(note)
+        note.check()
         for worker in workers:
             workers[worker].gradients = None
             workers.put_in_place(worker)
@@ -137,8 +157,8 @@ class Meetings:
         parameters = self.workers.parameters
 
         def gradients(worker: int) -> Tensor:
-            pairs = zip(given[worker], parameters, strict=True)
-            return fragment.flat([torch.full_like(p, -0.0) if g is None else g for g, p in pairs])
+            own = ((number, given[worker][number]) for number in fragment.numbers)
+            return fragment.flat({n: torch.full_like(parameters[n], -0.0) if g is None else g for n, g in own})
 
         return Exchange(self.group, self.allotment, FLOAT32, fragment.elements, gradients, owed={}, owed_means=None)
 
@@ -149,20 +169,6 @@ class Meetings:
         for worker in workers:
             for buffer, value in zip(workers.buffers(worker), workers.buffers(first), strict=True):
                 buffer.copy_(value)
-
-    def _note(self) -> Comparison | None:
-        if self.group is None:
-            return None
-        return Comparison(self.group, self.device, [*self.faults, f"step {self.steps}"])
-
-    def _check(self, note: Comparison | None) -> None:
-        if note is not None and (difference := note.difference()):
-            raise RuntimeError(
-                f"DiLoCo: the ranks do not meet after the same steps. {difference}. All ranks call step() equally "
-                "often, after all their workers; load the latest checkpoint"
-            )
-        if self.faults:
-            raise RuntimeError(f"DiLoCo: {self.faults[0]}; load the latest checkpoint")
 
 
 def share(group: dist.ProcessGroup | None, tensors: list[Tensor], rank: int) -> None:

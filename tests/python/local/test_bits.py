@@ -10,8 +10,21 @@ import leafy
 import pytest
 import ringdp
 import torch
-from local_runs import CELLS, STEPS, begun, differences, digests, digests_of_cell, expected, trained
-from ranks import BACKENDS, HERE, group_of
+import torch.distributed as dist
+from local_runs import (
+    CELLS,
+    STEPS,
+    arguments_of,
+    begun,
+    differences,
+    digests,
+    digests_of_cell,
+    expected,
+    inner_of,
+    model_of,
+    trained,
+)
+from ranks import BACKENDS, HERE, error_of, group_of
 from ringdp.testing import one_process, one_process_local, parameters_hash
 from torch import nn
 
@@ -42,6 +55,24 @@ def test_cells_differ_from_each_other():
     """An option that is ignored would make two of them equal."""
     outer = [tuple(sorted((k, v) for k, v in of_one_process(name)[0].items() if "outer" in k)) for name in CELLS]
     assert len(set(outer)) == len(CELLS)
+
+
+def of_two_of_three() -> list[Any]:
+    """On a rank: rank 0 is none of the group, and is told so."""
+    group = dist.new_group([1, 2])
+    if HERE.rank == 0:
+        make = lambda: ringdp.DiLoCo(nn.Linear(2, 2), torch.optim.SGD, workers=2, every=2, group=group)  # noqa: E731
+        return [error_of(make, kind=ValueError), None]
+    cell = CELLS["int8"]
+    model = model_of(cell)
+    local = ringdp.DiLoCo(model, inner_of(cell), group=group, seed=5, **arguments_of(cell))
+    return digests(trained(local, model, STEPS).state_dict())
+
+
+def test_a_group_of_some_ranks(trio):
+    (error, _), *by_rank = trio.run(of_two_of_three)
+    assert "this rank is none of group=" in error
+    assert differences(by_rank, of_one_process("int8")) == []
 
 
 def whole_numbers(generator: random.Random, *shape: int) -> torch.Tensor:

@@ -94,6 +94,26 @@ def test_a_worker_that_was_left_out_is_known_to_all_when_they_meet(pair, backend
         assert same, "a state that is loaded does not mend it"
 
 
+def left_out_under_way() -> list[str]:
+    """On a rank: rank 1 forgets a worker while a fragment is on its way, which arrives at the end of that step."""
+    model, local = begun({**CELL, "delay": 1})
+    trained(local, model, 2)
+    one(local, model, *([2] if HERE.rank == 1 else []))
+    found = [error_of(local.step), error_of(local.state_dict)]
+    one(local, model)
+    found.append(error_of(local.step))  # the next one leaves
+    one(local, model)
+    return [*found, error_of(local.step)]
+
+
+def test_what_goes_wrong_under_way_is_known_at_the_next_meeting(pair):
+    """And not at the arrival of what left before, where one rank alone would stop."""
+    for rank, (at_once, state, leaving, arriving) in enumerate(pair.run(left_out_under_way)):
+        text = "worker 3 did not make step 2"
+        assert (text in at_once) == (text in state) == (rank == 1) and leaving == ""
+        assert f"rank 1: {text}" in arriving and "rank 0: step 4" in arriving
+
+
 def left_out_together() -> list[str]:
     """On a rank: in a synchronous step, and where there are no gradients without a block."""
     model, local = begun({**CELL, "start": 1})

@@ -87,6 +87,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     assert text in error_of(ringdp.checkpoint.load, tmp_path, other_model, other)
     plain = torch.optim.AdamW(model.parameters())
     assert "the checkpoint is of DiLoCo" in error_of(ringdp.checkpoint.load, tmp_path, model, plain)
+    assert "not the one that this DiLoCo trains" in error_of(ringdp.checkpoint.save, tmp_path, model, other)
     two, fewer = begun({**CELLS["int8"], "model": "plain"}, backend=None)
     assert "the checkpoint" in error_of(ringdp.checkpoint.load, tmp_path, two, fewer)
     folder = tmp_path / "plain"
