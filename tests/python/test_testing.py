@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from ranks import HERE
 from ringdp.ddp.wrapper import DistributedDataParallel as Exact
-from ringdp.testing import one_process, parameters_hash
+from ringdp.elastic import leaf
+from ringdp.testing import one_process, one_process_local, parameters_hash
 from torch import Tensor, nn
 from torch import multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
@@ -320,3 +321,88 @@ def raw(tensor: Tensor) -> list[int]:
 def test_means_of_complex_numbers_and_of_nan_are_those_of_ranks(world_of, ranks):
     for buckets in (0, 1):
         assert world_of(ranks).run(mean_of_odd, buckets) == [[]] * ranks
+
+
+class Scale(nn.Module):
+    """Two parameters, each a fragment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.first, self.second = nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(5))
+
+    def loss(self, worker: int, step: int) -> Tensor:
+        x = torch.randn(5, generator=torch.Generator().manual_seed(10 * step + worker))
+        return (self.first * x - self.second).square().sum()
+
+
+def test_steps_alone_are_streaming_diloco_by_hand():
+    """Algorithm 2 of arXiv 2501.18512, with torch's SGD outside: H = 4, fragments leave after steps 2 and 4 of each."""
+    outer, workers = Scale(), [Scale() for _ in range(3)]
+    inner = [torch.optim.AdamW(worker.parameters(), lr=0.05) for worker in workers]
+    outside = [torch.optim.SGD([p], lr=0.7, momentum=0.9, nesterov=True) for p in outer.parameters()]
+    for step in range(1, 11):
+        for number, worker in enumerate(workers):
+            inner[number].zero_grad()
+            worker.loss(number, step - 1).backward()
+            inner[number].step()
+        for fragment, name in enumerate(("first", "second")):
+            theta = getattr(outer, name)
+            if step % 4 == (2, 0)[fragment]:
+                theta.grad = sum((theta - getattr(worker, name)).detach() for worker in workers) / 3
+            if step > 2 and step % 4 == (3, 1)[fragment]:  # one step later
+                outside[fragment].step()
+                for worker in workers:
+                    own = getattr(worker, name)
+                    own.data = 0.25 * own.data + 0.75 * theta.data
+    model = Scale()
+    run = one_process_local(
+        model,
+        lambda parameters: torch.optim.AdamW(parameters, lr=0.05),
+        lambda model, worker, step: model.loss(worker, step),
+        workers=3, steps=10, every=4, fragments=2, delay=1, alpha=0.25,
+    )  # fmt: skip
+    assert len(run.losses) == 10 and list(run.state["on_the_way"]) == [0]
+    for found, wanted in ((model, outer), *((run.state["workers"][n]["parameters"], w) for n, w in enumerate(workers))):
+        values = found if isinstance(found, dict) else dict(found.named_parameters())
+        for name, value in wanted.named_parameters():
+            torch.testing.assert_close(values[name], value.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_codes_lose_nothing_but_time():
+    """What arrived and what is owed is what was walked; without codes it is the same but for rounding."""
+    runs = {}
+    for compress in (None, "int8", "int4", "topk"):
+        model = make()[0]
+        run = one_process_local(
+            model,
+            lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
+            lambda model, worker, step: loss_of(model, worker, step, 0),
+            workers=3, steps=8, every=2, outer_lr=1.0, momentum=0.0, compress=compress,
+        )  # fmt: skip
+        runs[compress] = torch.cat([value.flatten() for value in run.state["outer"].values()])
+    moved = {name: float((value - runs[None]).norm()) for name, value in runs.items()}
+    assert 0 < moved["int8"] < moved["int4"] < moved["topk"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_worker_that_meets_itself_is_alone(dtype):
+    """W = 1 with an outer rate of 1 and no momentum: its parameters are the outer ones, up to rounding."""
+    arguments = {"workers": 1, "steps": 6, "every": 2, "outer_lr": 1.0, "momentum": 0.0}
+    model = make(dtype)[0]
+    run = one_process_local(
+        model,
+        lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
+        lambda model, worker, step: loss_of(model, worker, step, 0),
+        **arguments,
+    )
+    plain = make(dtype)[0]
+    optimizer = torch.optim.SGD(plain.parameters(), lr=1e-2)
+    for step in range(6):
+        with leaf(step, 0):
+            optimizer.zero_grad()
+            loss_of(plain, 0, step, 0).backward()
+            optimizer.step()
+    assert len(run.losses) == 6
+    for own, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-5 if dtype == torch.float32 else 2e-2, atol=1e-6)
