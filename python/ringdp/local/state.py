@@ -128,7 +128,6 @@ def adopt(meetings: Meetings, state: State) -> None:
         own, its = _of_worker(meetings, worker), state["workers"][worker]
         for kind in ("parameters", "buffers", "residual"):
             _fill(own[kind], its[kind])
-        workers[worker].gradients = None
     for number, owed in enumerate(meetings.owed_means):
         offset, length = meetings.own_shard(number)
         owed.copy_(state["residual"][number][offset : offset + length])

@@ -19,6 +19,7 @@ from torch import nn
 pytestmark = pytest.mark.usefixtures("one_thread")
 CELL = {"workers": 4, "every": 2, "model": "plain"}
 ERRORS = (RuntimeError, ValueError)
+LEFT_OUT = ": every worker makes every step; one without samples opens its block and leaves it"
 
 
 def one(local: Any, model: nn.Module, *workers: int) -> None:
@@ -112,6 +113,14 @@ def test_what_goes_wrong_under_way_is_known_at_the_next_meeting(pair):
         text = "worker 3 did not make step 2"
         assert (text in at_once) == (text in state) == (rank == 1) and leaving == ""
         assert f"rank 1: {text}" in arriving and "rank 0: step 4" in arriving
+
+
+def test_a_process_that_plays_all_workers_is_held_to_the_same():
+    model, local = begun(CELL, backend=None)
+    one(local, model, 0, 1, 3)
+    assert "worker 2 did not make step 0" in error_of(local.step)
+    one(local, model)
+    assert "worker 2 did not make step 0; load the latest" in error_of(local.step).replace(LEFT_OUT, "")
 
 
 def left_out_together() -> list[str]:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import ringdp
 import torch
-from local_runs import CELLS, STEPS, begun, differences, digests, expected, model_of, trained
+import torch.distributed as dist
+from local_runs import CELLS, STEPS, begun, differences, digests, expected, model_of, own_loss, trained
 from ranks import HERE, error_of
 from ringdp.testing import parameters_hash
 
@@ -94,6 +95,35 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     ringdp.checkpoint.save(folder, model, plain)
     assert "not of a ringdp.DiLoCo" in error_of(ringdp.checkpoint.load, folder, model, local)
     assert digests(local.state_dict()) == before
+
+
+def test_what_was_loaded_is_a_copy():
+    """A state dict has the running tensors, and the run that it is of goes on."""
+    cell = {**CELLS["int4, streaming"], "workers": 2}
+    model, local = begun(cell, backend=None)
+    other_model, other = begun(cell, backend=None)
+    other.load_state_dict(trained(local, model, 3).state_dict())
+    before = digests(other.state_dict())
+    assert before == digests(local.state_dict())
+    trained(local, model, 2)
+    assert digests(other.state_dict()) == before
+    assert digests(trained(other, other_model, 2).state_dict()) == digests(local.state_dict())
+
+
+def middle_of_a_step() -> list[Any]:
+    """On a rank: a state is loaded between the blocks of a synchronous step, which begins again."""
+    model, local = begun(CELLS["post-local"])
+    trained(local, model, 2)
+    states: list[Any] = [None] * HERE.size
+    dist.all_gather_object(states, local.state_dict())
+    with local.worker(local.workers()[0]):
+        (own_loss(model, local.workers()[0], 7) * 3).backward()
+    local.load_state_dict(states)
+    return digests(trained(local, model, STEPS - 2).state_dict())
+
+
+def test_a_state_is_loaded_in_the_middle_of_a_step(pair):
+    assert differences(pair.run(middle_of_a_step), of_one_process("post-local")) == []
 
 
 def misfits() -> list[str]:
