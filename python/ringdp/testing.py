@@ -16,7 +16,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ringdp.elastic.leaf import leaf as leaf_scope
+from ringdp.local.options import Options
 from ringdp.text.units import counted
 from ringdp.zero import registry
 
@@ -158,12 +159,26 @@ def _both(left: Gradients, right: Gradients) -> Gradients:
     return {**left, **{name: left[name] + term if name in left else term for name, term in right.items()}}
 
 
-@dataclass(frozen=True)
+@dataclass
 class LocalRun:
-    """losses: of each step, the mean over workers. state: as that of a `ringdp.DiLoCo` that plays all workers."""
+    """What one_process_local leaves.
 
-    losses: list[float]
-    state: dict[str, Any]
+    models, optimizers: of each worker. outer, momentum: float32, by parameter. owed: what codes have left out, flat, by
+    fragment; of each worker, and at the end of the means. on_the_way: means, flat, of fragments that have not arrived.
+    losses: of each step, the mean over workers.
+    """
+
+    models: list[nn.Module]
+    optimizers: list[list[Optimizer]]
+    outer: Gradients
+    momentum: Gradients
+    owed: list[list[Tensor]]
+    on_the_way: dict[int, Tensor] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+
+    def trained(self, worker: int) -> dict[str, nn.Parameter]:
+        """The parameters of a worker that need gradients, by name."""
+        return {name: p for name, p in self.models[worker].named_parameters() if p.requires_grad}
 
 
 def one_process_local(
@@ -187,88 +202,99 @@ def one_process_local(
     """The definition of `ringdp.DiLoCo`, whose arguments these are: one process with a copy of the model per worker.
 
     loss_of(model, worker, step): the scalar on which that worker calls backward(); it runs inside ringdp.leaf. model
-    ends with the outer parameters and worker 0's buffers.
+    ends with the outer parameters and worker 0's buffers. Raises what DiLoCo does on bad arguments.
     """
+    Options(workers, every, outer_lr, momentum, nesterov, start, fragments, delay, alpha, compress, seed).check(1)
     with _one_thread():
-        copies = [copy.deepcopy(model) for _ in range(workers)]
-        by_name = [{n: p for n, p in one.named_parameters() if p.requires_grad} for one in copies]
-        made = [inner(list(own.values())) for own in by_name]
-        optimizers = [[one] if isinstance(one, Optimizer) else list(one) for one in made]
-        outer = {name: parameter.detach().float().clone() for name, parameter in by_name[0].items()}
-        parts = _fragments(outer, fragments)
-        speed = {name: torch.zeros_like(value) for name, value in outer.items()}
-        lost = [[torch.zeros(sum(outer[n].numel() for n in part)) for part in parts] for _ in range(workers + 1)]
-        on_the_way: dict[int, Tensor] = {}
-        losses = []
+        run = _begun(model, inner, workers, parts := _fragments(model, fragments))
         for step in range(steps):
-            loss = 0.0
-            for worker, one in enumerate(copies):
-                with leaf_scope(step, worker, seed=seed):
-                    scalar = loss_of(one, worker, step)
-                    scalar.backward()
-                loss += float(scalar.detach()) / workers
-                if step >= start:
-                    _step_all(optimizers[worker])
-            losses.append(loss)
-            if step < start:
-                _step_with_mean(copies, optimizers)
-                outer = {name: parameter.detach().float().clone() for name, parameter in by_name[0].items()}
+            run.losses.append(sum(_pass(run, loss_of, worker, step, seed) for worker in range(workers)) / workers)
             alone = step + 1 - start  # steps that workers have made alone
+            if alone > 0:
+                for optimizers in run.optimizers:
+                    _step_all(optimizers)
+            else:
+                _step_with_mean(run)
             for number, part in enumerate(parts):
-                place = (number + 1) * every // fragments  # of its leaving, among `every` steps
-                if alone > 0 and alone % every == place % every:
-                    walked = [_walked(own, outer, part) for own in by_name]
-                    sent = [_sent(way, lost[worker][number], compress) for worker, way in enumerate(walked)]
-                    mean = _tree(sent, operator.add) / workers
-                    mean[mean.isnan()] = math.nan
-                    on_the_way[number] = _sent(mean, lost[workers][number], compress, workers)
-                if alone > delay and (alone - delay) % every == place % every:
-                    gradients = on_the_way.pop(number).split([outer[name].numel() for name in part])
-                    for name, flat in zip(part, gradients, strict=True):
-                        gradient = flat.view_as(outer[name])
-                        speed[name] = speed[name] * momentum + gradient
-                        ahead = gradient + speed[name] * momentum if nesterov and momentum else speed[name]
-                        outer[name] = outer[name] - ahead * outer_lr
-                        for own in by_name:
-                            mixed = own[name].detach().float() * alpha + outer[name] * (1 - alpha)
-                            own[name].data.copy_(mixed if alpha else outer[name])
-            if step < start or alone % every == 0:
-                for one in copies:
-                    _set_buffers(one, list(copies[0].buffers()))
-        named = dict(model.named_parameters())
-        with torch.no_grad():
-            for name, value in outer.items():
-                named[name].copy_(value)
-        _set_buffers(model, list(copies[0].buffers()))
-    of_workers = {
-        worker: {
-            "parameters": {name: parameter.detach() for name, parameter in own.items()},
-            "buffers": dict(copies[worker].named_buffers()),
-            "inner": [optimizer.state_dict() for optimizer in optimizers[worker]],
-            "residual": lost[worker],
-        }
-        for worker, own in enumerate(by_name)
-    }
-    state = {"outer": outer, "momentum": speed, "workers": of_workers, "on_the_way": on_the_way, "residual": lost[-1]}
-    return LocalRun(losses, state)
+                place = (number + 1) * every // fragments % every  # of its leaving, among `every` steps
+                if alone > 0 and alone % every == place:
+                    run.on_the_way[number] = _mean_walked(run, number, part, compress)
+                if alone > delay and (alone - delay) % every == place:
+                    _step_outside(run, part, run.on_the_way.pop(number), outer_lr, momentum, nesterov and momentum > 0)
+                    for worker in range(workers):
+                        _take(run.trained(worker), run.outer, part, alpha)
+            if alone <= 0 or alone % every == 0:
+                for one in run.models:
+                    _set_buffers(one, list(run.models[0].buffers()))
+        _take(dict(model.named_parameters()), run.outer, list(run.outer), 0.0)
+        _set_buffers(model, list(run.models[0].buffers()))
+    return run
 
 
-def _fragments(parameters: Mapping[str, Tensor], fragments: int) -> list[list[str]]:
+def _begun(model: nn.Module, inner: Callable[..., Any], workers: int, parts: Sequence[Sequence[str]]) -> LocalRun:
+    run = LocalRun([copy.deepcopy(model) for _ in range(workers)], [], {}, {}, [])
+    for worker in range(workers):
+        made = inner(list(run.trained(worker).values()))
+        run.optimizers.append([made] if isinstance(made, Optimizer) else list(made))
+    run.outer = _outer_of(run)
+    run.momentum = {name: torch.zeros_like(value) for name, value in run.outer.items()}
+    sizes = [sum(run.outer[name].numel() for name in part) for part in parts]
+    run.owed = [[torch.zeros(size) for size in sizes] for _ in range(workers + 1)]
+    return run
+
+
+def _outer_of(run: LocalRun) -> Gradients:
+    return {name: parameter.detach().float().clone() for name, parameter in run.trained(0).items()}
+
+
+def _pass(run: LocalRun, loss_of: Callable[..., Tensor], worker: int, step: int, seed: int) -> float:
+    """A worker's gradients of a step; its loss."""
+    with leaf_scope(step, worker, seed=seed):
+        loss = loss_of(run.models[worker], worker, step)
+        loss.backward()
+    return float(loss.detach())
+
+
+def _mean_walked(run: LocalRun, number: int, part: Sequence[str], compress: str | None) -> Tensor:
+    """Of a fragment that leaves: from the outer parameters, as workers were given them, to their own."""
+    workers, sent = len(run.models), []
+    for worker in range(workers):
+        own = run.trained(worker)
+        ways = [run.outer[name].to(own[name].dtype).float() - own[name].detach().float() for name in part]
+        sent.append(_sent(torch.cat([way.flatten() for way in ways]), run.owed[worker][number], compress))
+    mean = _tree(sent, operator.add) / workers
+    mean[mean.isnan()] = math.nan
+    return _sent(mean, run.owed[workers][number], compress, workers)
+
+
+def _step_outside(
+    run: LocalRun, part: Sequence[str], mean: Tensor, rate: float, momentum: float, nesterov: bool
+) -> None:
+    """SGD of the outer parameters of a fragment that arrives."""
+    for name, flat in zip(part, mean.split([run.outer[name].numel() for name in part]), strict=True):
+        gradient = flat.view_as(run.outer[name])
+        run.momentum[name] = run.momentum[name] * momentum + gradient
+        ahead = gradient + run.momentum[name] * momentum if nesterov else run.momentum[name]
+        run.outer[name] = run.outer[name] - ahead * rate
+
+
+@torch.no_grad()
+def _take(own: Mapping[str, nn.Parameter], outer: Gradients, part: Sequence[str], alpha: float) -> None:
+    """Parameters become the outer ones, mixed with alpha of their own values."""
+    for name in part:
+        own[name].copy_(own[name].float() * alpha + outer[name] * (1 - alpha) if alpha else outer[name])
+
+
+def _fragments(model: nn.Module, fragments: int) -> list[list[str]]:
     """Names by fragment: a parameter is in the one in which its middle lies."""
-    total = sum(value.numel() for value in parameters.values())
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad}
     parts: list[list[str]] = [[] for _ in range(fragments)]
     before = 0
-    for name, value in parameters.items():
-        middle = (before + value.numel() / 2) / total
+    for name, size in sizes.items():
+        middle = (before + size / 2) / sum(sizes.values())
         parts[min(int(middle * fragments), fragments - 1)].append(name)
-        before += value.numel()
+        before += size
     return parts
-
-
-def _walked(own: Mapping[str, Tensor], outer: Mapping[str, Tensor], part: Sequence[str]) -> Tensor:
-    """From the outer parameters, as a worker was given them, to its own: flat, float32."""
-    ways = [outer[name].to(own[name].dtype).float() - own[name].detach().float() for name in part]
-    return torch.cat([way.flatten() for way in ways])
 
 
 def _sent(values: Tensor, lost: Tensor, compress: str | None, workers: int = 1) -> Tensor:
@@ -303,16 +329,17 @@ def _step_all(optimizers: Iterable[Optimizer]) -> None:
         optimizer.zero_grad()
 
 
-def _step_with_mean(copies: Sequence[nn.Module], optimizers: Sequence[Sequence[Optimizer]]) -> None:
+def _step_with_mean(run: LocalRun) -> None:
     """A synchronous step of all workers: the definition of micro_batches=M."""
-    by_worker = [_gradients(one) for one in copies]
+    by_worker = [_gradients(one) for one in run.models]
     dtypes = {name: gradient.dtype for gradients in by_worker for name, gradient in gradients.items()}
     wide = [{name: _widened(gradient) for name, gradient in gradients.items()} for gradients in by_worker]
-    mean = _divided(_tree(wide, _both), dtypes, len(copies))
-    for one, own in zip(copies, optimizers, strict=True):
+    mean = _divided(_tree(wide, _both), dtypes, len(run.models))
+    for one, optimizers in zip(run.models, run.optimizers, strict=True):
         for name, parameter in one.named_parameters():
             parameter.grad = mean[name].clone() if name in mean else None
-        _step_all(own)
+        _step_all(optimizers)
+    run.outer = _outer_of(run)
 
 
 def parameters_hash(module: nn.Module) -> str:

@@ -362,11 +362,10 @@ def test_steps_alone_are_streaming_diloco_by_hand():
         lambda model, worker, step: model.loss(worker, step),
         workers=3, steps=10, every=4, fragments=2, delay=1, alpha=0.25,
     )  # fmt: skip
-    assert len(run.losses) == 10 and list(run.state["on_the_way"]) == [0]
-    for found, wanted in ((model, outer), *((run.state["workers"][n]["parameters"], w) for n, w in enumerate(workers))):
-        values = found if isinstance(found, dict) else dict(found.named_parameters())
-        for name, value in wanted.named_parameters():
-            torch.testing.assert_close(values[name], value.detach(), rtol=1e-5, atol=1e-6)
+    assert len(run.losses) == 10 and list(run.on_the_way) == [0]
+    for found, wanted in zip([model, *run.models], [outer, *workers], strict=True):
+        for value, other in zip(found.parameters(), wanted.parameters(), strict=True):
+            torch.testing.assert_close(value, other, rtol=1e-5, atol=1e-6)
 
 
 def test_codes_lose_nothing_but_time():
@@ -380,9 +379,14 @@ def test_codes_lose_nothing_but_time():
             lambda model, worker, step: loss_of(model, worker, step, 0),
             workers=3, steps=8, every=2, outer_lr=1.0, momentum=0.0, compress=compress,
         )  # fmt: skip
-        runs[compress] = torch.cat([value.flatten() for value in run.state["outer"].values()])
+        runs[compress] = torch.cat([value.flatten() for value in run.outer.values()])
     moved = {name: float((value - runs[None]).norm()) for name, value in runs.items()}
     assert 0 < moved["int8"] < moved["int4"] < moved["topk"]
+
+
+def test_steps_alone_need_arguments_that_a_diloco_takes():
+    with pytest.raises(ValueError, match="every=0, must be a whole number of at least 1"):
+        one_process_local(make()[0], torch.optim.SGD, loss_of, workers=2, steps=1, every=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -106,15 +106,19 @@ def expected(cell: Mapping[str, Any], steps: int = STEPS, loss_of: Any = own_los
     """The same of one process, by the definition; stretches are whole."""
     run = one_process_local(model_of(cell), inner_of(cell), loss_of, steps=steps, seed=5, **arguments_of(cell))
     compressed = cell.get("compress") is not None
-    whole = {key: run.state[key] for key in ("outer", "momentum")}
-    whole["workers"] = {
-        worker: {**its, "residual": _joined(its["residual"] if compressed else [])}
-        for worker, its in run.state["workers"].items()
+    workers = {
+        worker: {
+            "parameters": {name: parameter.detach() for name, parameter in run.trained(worker).items()},
+            "buffers": dict(model.named_buffers()),
+            "inner": [optimizer.state_dict() for optimizer in run.optimizers[worker]],
+            "residual": _joined(run.owed[worker] if compressed else []),
+        }
+        for worker, model in enumerate(run.models)
     }
-    stretches = {("on_the_way", fragment): _bytes(mean) for fragment, mean in run.state["on_the_way"].items()}
-    for fragment, lost in enumerate(run.state["residual"] if compressed else []):
-        stretches["residual", fragment] = _bytes(lost)
-    return [dict(_leaves(whole)), stretches]
+    stretches = {("on_the_way", fragment): _bytes(mean) for fragment, mean in run.on_the_way.items()}
+    for fragment, owed in enumerate(run.owed[-1] if compressed else []):
+        stretches["residual", fragment] = _bytes(owed)
+    return [dict(_leaves({"outer": run.outer, "momentum": run.momentum, "workers": workers})), stretches]
 
 
 def differences(by_rank: Sequence[list[Any]], one: list[Any]) -> list[str]:
