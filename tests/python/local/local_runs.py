@@ -94,7 +94,7 @@ def digests(state: Mapping[str, Any]) -> list[Any]:
         for kind in ("on_the_way", "residual")
         for fragment, parts in state[kind].items()
     }
-    return [dict(_leaves(whole)), stretches]
+    return [dict(leaves_of(whole)), stretches]
 
 
 def own_loss(model: nn.Module, worker: int, step: int) -> Tensor:
@@ -118,7 +118,7 @@ def expected(cell: Mapping[str, Any], steps: int = STEPS, loss_of: Any = own_los
     stretches = {("on_the_way", fragment): _bytes(mean) for fragment, mean in run.on_the_way.items()}
     for fragment, owed in enumerate(run.owed[-1] if compressed else []):
         stretches["residual", fragment] = _bytes(owed)
-    return [dict(_leaves({"outer": run.outer, "momentum": run.momentum, "workers": workers})), stretches]
+    return [dict(leaves_of({"outer": run.outer, "momentum": run.momentum, "workers": workers})), stretches]
 
 
 def differences(by_rank: Sequence[list[Any]], one: list[Any]) -> list[str]:
@@ -144,13 +144,13 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def _leaves(value: Any, path: str = "") -> Any:
+def leaves_of(value: Any, path: str = "") -> Any:
     """(path, digest) of every tensor and plain value in nested dicts and lists."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _leaves(inner, f"{path}/{key}")
+            yield from leaves_of(inner, f"{path}/{key}")
     elif isinstance(value, (list, tuple)):
-        yield from _leaves(dict(enumerate(value)), path)
+        yield from leaves_of(dict(enumerate(value)), path)
     elif isinstance(value, Tensor):
         data = _bytes(value)
         yield path, f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(data).hexdigest()}"

@@ -11,7 +11,7 @@ import pytest
 import ringdp
 import torch
 import torch.distributed as dist
-from local_runs import CELLS, STEPS, begun, differences, digests, expected, model_of, own_loss, trained
+from local_runs import CELLS, STEPS, begun, differences, digests, expected, leaves_of, model_of, own_loss, trained
 from ranks import HERE, error_of
 from ringdp.testing import parameters_hash
 
@@ -61,6 +61,9 @@ def checkpointed(name: str, folder: str, steps: int) -> str:
 def taken_up(name: str, folder: str) -> list[Any]:
     """On a rank: goes on from the checkpoint."""
     model, local = begun(CELLS[name])
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            parameter.data.zero_()
     trained(local, model, 3)
     ringdp.checkpoint.load(folder, model, local)
     return digests(trained(local, model, STEPS - local.steps).state_dict())
@@ -77,6 +80,10 @@ def test_ringdp_checkpoint(world_of, tmp_path, name, steps, before, after):
     alone = model_of(CELLS[name])  # without a DiLoCo
     ringdp.checkpoint.load(tmp_path, alone)
     assert parameters_hash(alone) == outer
+    whole, _ = expected(CELLS[name], steps)
+    prefix = "/workers/0/buffers"
+    buffers = dict(leaves_of(dict(alone.named_buffers()), prefix))
+    assert buffers == {path: digest for path, digest in whole.items() if path.startswith(prefix)}
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
