@@ -150,7 +150,10 @@ def misfits() -> list[str]:
     next(iter(reshaped["workers"].values()))["parameters"]["0.weight"] = torch.zeros(2)
     groups = copy.deepcopy(own)
     next(iter(groups["workers"].values()))["inner"][0]["param_groups"][0]["params"].pop()
+    both: list[Any] = [None, None]
+    dist.all_gather_object(both, own)
     cases = [
+        [{**one, "steps": 3 + 4 * HERE.rank} for one in both],
         [],
         [own],
         [changed(settings=other)],
@@ -165,7 +168,8 @@ def misfits() -> list[str]:
 
 def test_what_does_not_fit_is_named_on_all_ranks_and_changes_nothing(pair):
     for own in pair.run(misfits):
-        none, part, settings, moments, twice, shape, groups, after = own
+        steps, none, part, settings, moments, twice, shape, groups, after = own
+        assert "rank 0: steps=3; rank 1: steps=7" in steps
         assert "no state is given" in none
         # each rank has another part, so that other words are missing
         assert "give the" in part and "of all ranks" in part
