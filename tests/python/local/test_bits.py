@@ -51,6 +51,15 @@ def test_without_a_group(one_thread):
     assert differences([digests(trained(local, model, STEPS).state_dict())], of_one_process("int4, streaming")) == []
 
 
+def test_a_compiled_model():
+    """Its parameters are the module's, whichever worker is in place."""
+    cell = {"workers": 2, "every": 2, "model": "plain"}
+    compiled = torch.compile(model_of(cell), backend="eager")
+    local = ringdp.DiLoCo(compiled, inner_of(cell), seed=5, **arguments_of(cell))
+    found = digests(trained(local, compiled, 5).state_dict())
+    assert differences([found], expected(cell, 5)) == []
+
+
 def test_cells_differ_from_each_other():
     """An option that is ignored would make two of them equal."""
     outer = [tuple(sorted((k, v) for k, v in of_one_process(name)[0].items() if "outer" in k)) for name in CELLS]
