@@ -38,7 +38,18 @@ from runner.program import (
     sizes,
 )
 
-NAMES = ("direct", "direct/tree", "ring", "tree", "halving", "server", "arena", "arena/tree")
+NAMES = (
+    "direct",
+    "direct/tree",
+    "exchange",
+    "exchange/tree",
+    "ring",
+    "tree",
+    "halving",
+    "server",
+    "arena",
+    "arena/tree",
+)
 
 
 def algorithms(text: str) -> list[str]:

@@ -156,7 +156,7 @@ def main() -> int:
 
 
 COLORS = {"direct": "#1f4e8c", "ring": "#0a9396", "ring/rotated": "#7f7f7f", "tree": "#bb3e03", "server": "#b8860b"}
-COLORS |= {"hierarchy": "#6a4c93"}
+COLORS |= {"hierarchy": "#6a4c93", "exchange": "#e76f51"}
 
 
 def draw(result: dict[str, Any], path: Path) -> None:

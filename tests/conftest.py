@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from far import FarNetwork, why_not_far
 from forked import run_forked, without_settings
 from jobs import Job
 from namespaces import Network, why_impossible
@@ -100,6 +101,21 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
         def make(hosts: int, per_host: int, **settings: Any) -> Job:
             job = Job(stack.enter_context(Network(hosts)), per_host, tmp_path, **settings)
+            stack.callback(job.close)
+            return job
+
+        yield make
+
+
+@pytest.fixture
+def make_far_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """make_far_job(hosts, **settings of FarNetwork): a rank on each of several hosts that are far apart."""
+    if reason := why_not_far():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+
+        def make(hosts: int, **settings: Any) -> Job:
+            job = Job(stack.enter_context(FarNetwork(hosts, **settings)), 1, tmp_path)
             stack.callback(job.close)
             return job
 

@@ -94,6 +94,13 @@ def direct(size: float, at: Topology, net: Network) -> float:
     return 2 * net.alpha + 2 * port + at.ranks * piece * net.gamma
 
 
+def exchange(size: float, at: Topology, net: Network) -> float:
+    """One round in which every rank sends its tensor to all others."""
+    segments, piece = cut(size)
+    port = at.local * (at.ranks - at.local) * (segments * net.gap + size * net.beta)
+    return net.alpha + port + at.ranks * piece * net.gamma
+
+
 def server(size: float, at: Topology, net: Network) -> float:
     """One port receives N-1 tensors and sends N-1 results, a segment behind."""
     segments, piece = cut(size)
@@ -176,13 +183,14 @@ def hierarchy(size: float, at: Topology, net: Network) -> float:
 Formula = Callable[[float, Topology, Network], float]
 ALGORITHMS: dict[str, Formula] = {
     "direct": direct,
+    "exchange": exchange,
     "ring": ring_rank,
     "ring/rotated": ring_rotated,
     "tree": tree,
     "server": server,
     "hierarchy": hierarchy,
 }
-IN_RANK_ORDER = ("direct", "ring", "server", "hierarchy")  # the bits of one process
+IN_RANK_ORDER = ("direct", "exchange", "ring", "server", "hierarchy")  # the bits of one process
 
 
 def candidates(at: Topology, in_order: bool = False) -> dict[str, Formula]:

@@ -11,7 +11,7 @@ namespace ringdp {
 namespace {
 
 const char kTransports[] = "auto|shm|tcp";
-const char kAlgorithms[] = "auto|arena|direct|ring|hierarchy|tree|halving|server";
+const char kAlgorithms[] = "auto|arena|direct|exchange|ring|hierarchy|tree|halving|server";
 const char kOrders[] = "rank|rotated|tree";
 const char kWires[] = "fp32|bf16|fp16|fp8|int8";  // in the order of WireType
 const char kChecks[] = "crc32c|off";
@@ -163,6 +163,8 @@ const std::vector<SettingRow>& setting_table() {
        "links: up to this many ranks, every rank talks to every other, whatever the size"},
       {"direct_bytes", "RINGDP_DIRECT_BYTES", "1048576", kBytes,
        "links: up to this size direct, also with more than direct_ranks ranks and instead of hierarchy"},
+      {"exchange_bytes", "RINGDP_EXCHANGE_BYTES", "32768", kBytes,
+       "links between hosts: exchange for all_reduces for which a rank sends up to this much more than by direct"},
       {"tree_bytes", "RINGDP_TREE_BYTES", "262144", kBytes,
        "links: with more than direct_ranks ranks, broadcasts up to this size are a tree, larger ones a ring"},
       {"", "RINGDP_TUNE", "auto", "auto, off or a file",

@@ -1,9 +1,11 @@
 #include "collective/select.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "plan/catalog.h"
+#include "plan/exchange.h"
 #include "plan/halving.h"
 
 namespace ringdp::collective {
@@ -16,7 +18,7 @@ Choice forced(const Settings& settings, const Topology& topology) {
       if (!topology.one_arena && topology.world > 1) {
         throw Error(ErrorKind::kInvalidArgument,
                     "algorithm=arena needs all ranks to share memory, and these do not (see why in `describe`): "
-                    "use algorithm=auto or one that runs on links (direct, ring, server, tree)");
+                    "use algorithm=auto or one that runs on links (direct, exchange, ring, server, tree)");
       }
       return {AlgorithmChoice::kArena, settings.order, why};
     case AlgorithmChoice::kHierarchy:
@@ -62,9 +64,19 @@ bool are_hosts_many(const Topology& topology) {
 std::string up_to(int64_t bytes) { return "up to " + std::to_string(bytes) + " bytes"; }
 std::string beyond(int64_t bytes) { return "beyond " + std::to_string(bytes) + " bytes"; }
 
+// A latency step within a host costs less than what exchange reduces more.
+int64_t largest_exchange(const Thresholds& limits, const Topology& topology) {
+  return topology.one_host ? -1 : plan::largest_exchange(topology.world, limits.exchange_bytes);
+}
+
 // For ranks that are all connected by links.
 Choice select_flat(const Thresholds& limits, const Topology& topology, plan::Collective what, int64_t bytes) {
   const std::string ranks = std::to_string(topology.world) + " ranks over links";
+  if (const int64_t limit = largest_exchange(limits, topology);
+      what == plan::Collective::kAllReduce && bytes <= limit) {
+    const std::string sizes = topology.world == 2 ? "" : ", " + up_to(limit);
+    return {AlgorithmChoice::kExchange, Order::kRank, ranks + sizes + ": each reduces all tensors, one latency step"};
+  }
   if (topology.world <= limits.direct_ranks) {
     return {AlgorithmChoice::kDirect, Order::kRank, ranks + ": owners fold in rank order, two latency steps"};
   }
@@ -191,8 +203,11 @@ Choice select(const Settings& settings, const Topology& topology, plan::Collecti
 }
 
 std::string describe_choices(const Settings& settings, const Topology& topology) {
+  std::set<int64_t> sizes = {0, settings.thresholds.direct_bytes + 1};
+  const int64_t exchanged = largest_exchange(settings.thresholds, topology);
+  if (exchanged < plan::kAnySize) sizes.insert(exchanged + 1);  // no other threshold matters
   std::string text, last;
-  for (const int64_t bytes : {int64_t{0}, settings.thresholds.direct_bytes + 1}) {  // no other threshold matters
+  for (const int64_t bytes : sizes) {
     const Choice choice = select(settings, topology, plan::Collective::kAllReduce, bytes);
     const std::string line = std::string("plan: ") + plan::name_of(choice.algorithm) + " (" + choice.why + ")";
     if (line != last) text += (last.empty() ? "" : "\n") + line;

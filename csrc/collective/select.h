@@ -18,6 +18,7 @@ struct Topology {
   int world = 1;
   bool one_arena = false;  // all ranks share memory
   std::vector<int> hosts;  // first rank of each host, where every host shares memory and has contiguous ranks
+  bool one_host = false;   // all ranks are on one, whether they share memory or not
 };
 
 struct Choice {

@@ -21,8 +21,16 @@ std::optional<int64_t> equal_part(const OpDesc& d) {
   return d.sends[0];
 }
 
+// By identities only: all ranks know those of all.
+bool one_host(const Mesh& mesh) {
+  return std::all_of(mesh.peers.begin(), mesh.peers.end(), [&](const Peer& peer) {
+    return transport::same_host(peer.identity, mesh.peers[0].identity).same;
+  });
+}
+
 collective::Topology topology_of(const Mesh& mesh) {
-  return {mesh.world, mesh.arena && static_cast<int>(mesh.locals.size()) == mesh.world, mesh.hosts};
+  const bool one_arena = mesh.arena && static_cast<int>(mesh.locals.size()) == mesh.world;
+  return {mesh.world, one_arena, mesh.hosts, one_host(mesh)};
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "plan/arena.h"
 #include "plan/builder.h"
 #include "plan/direct.h"
+#include "plan/exchange.h"
 #include "plan/halving.h"
 #include "plan/hierarchy.h"
 #include "plan/ring.h"
@@ -31,7 +32,8 @@ Plan local(const Problem& problem) {
 
 bool sums_along_tree(AlgorithmChoice algorithm) {
   return algorithm == AlgorithmChoice::kArena || algorithm == AlgorithmChoice::kDirect ||
-         algorithm == AlgorithmChoice::kHalving || algorithm == AlgorithmChoice::kServer;
+         algorithm == AlgorithmChoice::kExchange || algorithm == AlgorithmChoice::kHalving ||
+         algorithm == AlgorithmChoice::kServer;
 }
 
 const char* name_of(AlgorithmChoice algorithm) {
@@ -42,6 +44,8 @@ const char* name_of(AlgorithmChoice algorithm) {
       return "arena";
     case AlgorithmChoice::kDirect:
       return "direct";
+    case AlgorithmChoice::kExchange:
+      return "exchange";
     case AlgorithmChoice::kRing:
       return "ring";
     case AlgorithmChoice::kHierarchy:
@@ -98,6 +102,8 @@ Plan make_plan(AlgorithmChoice algorithm, Order order, const Problem& asked) {
       return arena(problem);
     case AlgorithmChoice::kDirect:
       return direct(problem);
+    case AlgorithmChoice::kExchange:
+      return exchange(problem);
     case AlgorithmChoice::kRing:
       return ring(problem, order);
     case AlgorithmChoice::kHierarchy:

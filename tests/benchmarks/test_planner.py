@@ -164,7 +164,7 @@ def test_no_formula_is_faster_than_its_busiest_port(at):
 
 @pytest.mark.parametrize("at", FLAT, ids=str)
 def test_where_every_port_is_always_busy_the_formula_is_its_bytes(at):
-    for name in ("direct", "ring/rotated"):
+    for name in ("direct", "exchange", "ring/rotated"):
         size = at.ranks * (SEGMENT // 2)
         least = port_bytes(plans(name, size, at), at)
         assert ALGORITHMS[name](size, at, replace(NOTHING, beta=1.0)) == pytest.approx(least), name
@@ -189,6 +189,7 @@ def test_textbook_limits_of_the_ring():
 @pytest.mark.parametrize("at", FLAT, ids=str)
 def test_rounds_recorded_are_those_of_the_textbook(at):
     assert rounds(plans("direct", FEW_BYTES, at)) == 2
+    assert rounds(plans("exchange", FEW_BYTES, at)) == 1
     assert rounds(plans("ring", FEW_BYTES, at)) == 2 * (at.ranks - 1)
     assert rounds(plans("ring/rotated", FEW_BYTES, at)) == 2 * (at.ranks - 1)
     assert rounds(plans("tree", FEW_BYTES, at)) == 2 * (at.ranks - 1).bit_length()
@@ -199,7 +200,7 @@ def test_times_grow_with_size_and_stay_finite_up_to_16384_ranks():
     for at in (Topology(16384), Topology(2048, 8)):
         for name in candidate_names(at):
             times = [ALGORITHMS[name](size, at, net) for size in (256, SLOT, 1 << 30)]
-            assert 0 < times[0] < times[1] < times[2] < 1e6, name
+            assert 0 < times[0] < times[1] < times[2] < 1e7, name
 
 
 def test_cut_is_that_of_the_plans():

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from far import FarNetwork
 from forked import Program, without_settings
 from namespaces import Network
 
@@ -28,7 +29,12 @@ class Job:
     """`per_host` ranks on every host; ranks are numbered host by host."""
 
     def __init__(
-        self, network: Network, per_host: int, folder: Path, program: Path = PROGRAM, limit_s: float = LIMIT_S
+        self,
+        network: Network | FarNetwork,
+        per_host: int,
+        folder: Path,
+        program: Path = PROGRAM,
+        limit_s: float = LIMIT_S,
     ) -> None:
         self.network = network
         self.limit_s = limit_s

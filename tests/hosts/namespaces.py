@@ -36,7 +36,7 @@ def why_impossible() -> str:
         return "several hosts need ip (package iproute2)"
     probe = f"ringdp-probe-{os.getpid()}"
     try:
-        with _Namespace(probe):
+        with Namespace(probe):
             ip("-n", probe, "link", "add", "probe0", "type", "veth", "peer", "name", "probe1")
             ip("-n", probe, "link", "add", "probe2", "type", "bridge")
             ip("netns", "exec", probe, "true")
@@ -45,7 +45,7 @@ def why_impossible() -> str:
     return ""
 
 
-class _Namespace:
+class Namespace:
     """A network namespace that exists inside the `with` block."""
 
     def __init__(self, name: str) -> None:
@@ -94,7 +94,7 @@ class Network:
 
     def __enter__(self) -> Network:
         with ExitStack() as undo:
-            undo.enter_context(_Namespace(self._switch))
+            undo.enter_context(Namespace(self._switch))
             for net in range(NETS):
                 ip("-n", self._switch, "link", "add", f"switch{net}", "type", "bridge")
                 ip("-n", self._switch, "link", "set", f"switch{net}", "up")
@@ -106,7 +106,7 @@ class Network:
         self._stack.close()
 
     def _plug_in(self, undo: ExitStack, index: int) -> Host:
-        host = undo.enter_context(_Namespace(f"{self._name}-host{index}"))
+        host = undo.enter_context(Namespace(f"{self._name}-host{index}"))
         ip("-n", host, "link", "set", "lo", "up")
         addresses = [f"10.77.{net}.{index + 1}" for net in range(NETS)]
         for net, address in enumerate(addresses):

@@ -252,6 +252,29 @@ def sums() -> dict[str, Any]:
     return identity()
 
 
+def paces() -> dict[str, Any]:
+    """When each of some small calls began and ended, by what was called; the clock is that of all hosts here."""
+    dist.init_process_group("ringdp")
+    own, small = dist.get_rank(), 1024
+    inputs = [values(rank, small, torch.float32) for rank in range(dist.get_world_size())]
+    summed, parts_of_all = torch.empty(small), [torch.empty(small) for _ in inputs]
+    direct = dist.new_group(backend="ringdp", pg_options={"algorithm": "direct"})
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: dist.all_reduce(summed.copy_(inputs[own])),
+        "all_reduce, direct": lambda: dist.all_reduce(inputs[own].clone(), group=direct),
+        "barrier": dist.barrier,
+        "broadcast": lambda: dist.broadcast(inputs[own].clone(), 0),
+        "all_gather": lambda: dist.all_gather(parts_of_all, inputs[own]),
+    }
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    for _ in range(4):
+        for name, call in calls.items():
+            began = time.monotonic()
+            call()
+            times[name].append((began, time.monotonic()))
+    return {**identity(), "wrong": wrong("all_reduce", summed, fold(inputs)), "times": times}
+
+
 def train() -> dict[str, Any]:
     """All-reduces until something goes wrong: what, when, and how long leaving took."""
     dist.init_process_group("ringdp", timeout=timedelta(seconds=60))
@@ -288,7 +311,7 @@ def train_until_told() -> dict[str, Any]:
 def main() -> None:
     """Leaves what the task returns in the folder, by rank."""
     tasks: dict[str, Callable[[], dict[str, Any]]] = {
-        t.__name__: t for t in (collectives, traffic, selftest, join, sums, train, train_until_told)
+        t.__name__: t for t in (collectives, traffic, selftest, join, sums, paces, train, train_until_told)
     }
     torch.set_num_threads(1)
     report = tasks[sys.argv[1]]()

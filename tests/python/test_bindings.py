@@ -69,6 +69,7 @@ def test_plans_print_as_text_and_json() -> None:
     ("algorithm", "collective", "sent_by_rank_0"),
     [
         ("server", "all_reduce", 3 * 64),
+        ("exchange", "all_reduce", 3 * 64),
         ("tree", "all_reduce", 2 * 64),
         ("hierarchy", "all_reduce", 32),
         ("direct", "all_to_all", 3 * 64),

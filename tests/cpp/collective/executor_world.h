@@ -36,6 +36,8 @@ struct Case {
 inline const Case kCases[] = {{AlgorithmChoice::kArena, Order::kRank, true},
                               {AlgorithmChoice::kDirect, Order::kRank, false},
                               {AlgorithmChoice::kDirect, Order::kRank, true},
+                              {AlgorithmChoice::kExchange, Order::kRank, false},
+                              {AlgorithmChoice::kExchange, Order::kTree, true},
                               {AlgorithmChoice::kRing, Order::kRank, false},
                               {AlgorithmChoice::kRing, Order::kRotated, false},
                               {AlgorithmChoice::kRing, Order::kRotated, true},

@@ -149,8 +149,8 @@ TEST(Recorder, TextLeavesOutChannelsWithoutSteps) {
 
 TEST(Recorder, JsonIsValidForEveryAlgorithm) {
   for (const AlgorithmChoice algorithm :
-       {AlgorithmChoice::kArena, AlgorithmChoice::kDirect, AlgorithmChoice::kRing, AlgorithmChoice::kHierarchy,
-        AlgorithmChoice::kTree, AlgorithmChoice::kServer}) {
+       {AlgorithmChoice::kArena, AlgorithmChoice::kDirect, AlgorithmChoice::kExchange, AlgorithmChoice::kRing,
+        AlgorithmChoice::kHierarchy, AlgorithmChoice::kTree, AlgorithmChoice::kServer}) {
     for (int what = 0; what < plan::kCollectiveCount; ++what) {
       Problem problem = example();
       problem.hosts = {0, 3};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "plan/exchange.h"
 
 namespace ringdp::collective {
 namespace {
@@ -37,6 +38,7 @@ TEST(Select, DefaultsSumInRankOrder) {
 TEST(Select, AForcedAlgorithmIsTakenOrRefusedByName) {
   EXPECT_EQ(select(forced("ring"), {4, true, {0}}).algorithm, AlgorithmChoice::kRing);
   EXPECT_EQ(select(forced("direct"), {4, true, {0}}).algorithm, AlgorithmChoice::kDirect);
+  EXPECT_EQ(select(forced("exchange"), {4, true, {0}}).algorithm, AlgorithmChoice::kExchange);
   EXPECT_EQ(select(forced("arena"), {4, true, {0}}).algorithm, AlgorithmChoice::kArena);
   EXPECT_THROW(select(forced("arena"), {4, false, {}}), Error);
   EXPECT_EQ(select(forced("tree"), {4, true, {0}}).algorithm, AlgorithmChoice::kTree);
@@ -64,7 +66,7 @@ TEST(Select, RotatedOrderMeansTheRing) {
   EXPECT_EQ(select(settings, {4, true, {0}}).order, Order::kRotated);
 }
 
-TEST(Select, TheTreesOrderIsThatOfArenaDirectAndHalving) {
+TEST(Select, TheTreesOrderIsThatOfArenaDirectExchangeAndHalving) {
   Settings settings;
   settings.order = Order::kTree;
   EXPECT_EQ(select(settings, {4, true, {0}}).algorithm, AlgorithmChoice::kArena);
@@ -80,7 +82,8 @@ TEST(Select, TheTreesOrderIsThatOfArenaDirectAndHalving) {
     return collective::select(settings, {world, false, {}}, what, bytes).algorithm;
   };
   EXPECT_EQ(choice(64, Collective::kAllReduce, 1 << 30), AlgorithmChoice::kHalving) << "else a ring";
-  EXPECT_EQ(choice(64, Collective::kAllReduce, 8), AlgorithmChoice::kDirect);
+  EXPECT_EQ(choice(64, Collective::kAllReduce, 8), AlgorithmChoice::kExchange);
+  EXPECT_EQ(choice(64, Collective::kAllReduce, 8 << 10), AlgorithmChoice::kDirect);
   EXPECT_EQ(choice(63, Collective::kAllReduce, 1 << 30), AlgorithmChoice::kDirect);
   EXPECT_EQ(choice(64, Collective::kReduceScatter, 1 << 30), AlgorithmChoice::kDirect);
   EXPECT_EQ(select(settings, {4, true, {0}}).order, Order::kTree);
@@ -161,11 +164,12 @@ TEST(Select, TheLimitItselfIsStillSmall) {
   Settings settings;
   settings.thresholds.direct_bytes = 1000;
   settings.thresholds.tree_bytes = 500;
+  settings.thresholds.exchange_bytes = 0;
   for (const Row& row : rows()) {
     const int64_t limit = settings.thresholds.*row.limit;
     for (const Collective what : row.what) {
       const std::string where = std::to_string(row.topology.world) + " ranks, " + plan::name_of(what);
-      for (const int64_t bytes : {int64_t{0}, limit}) {
+      for (const int64_t bytes : {int64_t{1}, limit}) {
         const Choice small = collective::select(settings, row.topology, what, bytes);
         EXPECT_EQ(small.algorithm, row.small) << where << " " << bytes;
       }
@@ -175,6 +179,48 @@ TEST(Select, TheLimitItselfIsStillSmall) {
       EXPECT_TRUE(named || row.small == row.large) << large.why;
     }
   }
+}
+
+TEST(Select, ExchangeIsForFewBytesBetweenHosts) {
+  Settings settings;
+  for (const int64_t more : {int64_t{0}, settings.thresholds.exchange_bytes, int64_t{1} << 20}) {
+    settings.thresholds.exchange_bytes = more;
+    for (const int world : {3, 8, 16, 17, 100}) {
+      const int64_t limit = plan::largest_exchange(world, more);
+      for (const Topology& topology : {Topology{world, false, {}}, hosts_of(world, 1)}) {
+        const Choice within = collective::select(settings, topology, Collective::kAllReduce, limit);
+        EXPECT_EQ(within.algorithm, AlgorithmChoice::kExchange) << world;
+        EXPECT_EQ(within.order, Order::kRank);
+        EXPECT_NE(within.why.find("up to " + std::to_string(limit) + " bytes"), std::string::npos) << within.why;
+        const Choice beyond = collective::select(settings, topology, Collective::kAllReduce, limit + 1);
+        EXPECT_NE(beyond.algorithm, AlgorithmChoice::kExchange) << world;
+        for (const Collective what : kMoved) {
+          EXPECT_NE(collective::select(settings, topology, what, 0).algorithm, AlgorithmChoice::kExchange);
+        }
+      }
+      const Topology one_host = {world, false, {}, true};
+      EXPECT_NE(collective::select(settings, one_host, Collective::kAllReduce, 0).algorithm,
+                AlgorithmChoice::kExchange);
+    }
+  }
+}
+
+TEST(Select, BetweenTwoHostsOfOneRankExchangeIsForEverySize) {
+  Settings settings;
+  settings.thresholds.exchange_bytes = 0;
+  for (const int64_t bytes : {int64_t{0}, int64_t{1} << 40}) {
+    const auto of = [&](const Topology& topology) {
+      return collective::select(settings, topology, Collective::kAllReduce, bytes).algorithm;
+    };
+    EXPECT_EQ(of({2, false, {}}), AlgorithmChoice::kExchange);
+    EXPECT_EQ(of({2, false, {0, 1}}), AlgorithmChoice::kExchange);
+    EXPECT_EQ(of({2, false, {}, true}), AlgorithmChoice::kDirect);
+    EXPECT_EQ(of({2, true, {}, true}), AlgorithmChoice::kArena);
+  }
+  settings.order = Order::kTree;
+  const Choice along_tree = collective::select(settings, {2, false, {}}, Collective::kAllReduce, 1 << 30);
+  EXPECT_EQ(along_tree.algorithm, AlgorithmChoice::kExchange);
+  EXPECT_EQ(along_tree.order, Order::kTree);
 }
 
 TEST(Select, WhereOnlyDirectHasAPlanItSaysSo) {
@@ -206,12 +252,20 @@ TEST(Select, NothingThatSumsIsATree) {
 TEST(Select, SizesAreDescribedInOrder) {
   Settings settings;
   settings.thresholds.direct_bytes = 1234;
+  settings.thresholds.exchange_bytes = 1 << 10;
   const std::string text = describe_choices(settings, hosts_of(4, 2));
   const size_t direct = text.find("plan: direct ("), hierarchy = text.find("\nplan: hierarchy (");
   ASSERT_NE(hierarchy, std::string::npos) << text;
   EXPECT_LT(direct, hierarchy) << text;
   EXPECT_NE(text.find("up to 1234 bytes"), std::string::npos) << text;
   EXPECT_NE(text.find("beyond 1234 bytes"), std::string::npos) << text;
+  const std::string flat = describe_choices(settings, hosts_of(17, 1));
+  const size_t exchange = flat.find("plan: exchange ("), owners = flat.find("\nplan: direct ("),
+               ring = flat.find("\nplan: ring (");
+  EXPECT_TRUE(exchange < owners && owners < ring && ring != std::string::npos) << flat;
+  const std::string pair = describe_choices(settings, hosts_of(2, 1));
+  EXPECT_EQ(pair.rfind("plan: exchange (", 0), 0u) << pair;
+  EXPECT_EQ(pair.find('\n'), std::string::npos) << pair;
   EXPECT_EQ(describe_choices(forced("ring"), {4, true, {0}}), "plan: ring (forced by algorithm=ring)");
 }
 
@@ -247,6 +301,7 @@ TEST(Select, OtherPlansWithAWireTypeAreRefusedByName) {
   rotated.order = Order::kRotated;
   along_tree.order = Order::kTree;
   for (const auto& [settings, named] : {std::pair{wired("ring"), "algorithm=ring"},
+                                        {wired("exchange"), "algorithm=exchange"},
                                         {wired("tree"), "algorithm=tree"},
                                         {wired("server"), "algorithm=server"},
                                         {wired("hierarchy"), "algorithm=hierarchy"},

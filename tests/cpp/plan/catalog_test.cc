@@ -29,9 +29,9 @@ TEST(Catalog, RefusesWhatCannotBePlanned) {
   }
 }
 
-constexpr AlgorithmChoice kAlgorithms[] = {AlgorithmChoice::kArena, AlgorithmChoice::kDirect,
-                                           AlgorithmChoice::kRing,  AlgorithmChoice::kHierarchy,
-                                           AlgorithmChoice::kTree,  AlgorithmChoice::kServer};
+constexpr AlgorithmChoice kAlgorithms[] = {
+    AlgorithmChoice::kArena,     AlgorithmChoice::kDirect, AlgorithmChoice::kExchange, AlgorithmChoice::kRing,
+    AlgorithmChoice::kHierarchy, AlgorithmChoice::kTree,   AlgorithmChoice::kServer};
 
 TEST(Catalog, PlansSayWhatTheyAre) {
   Problem problem = sound_sum();
@@ -62,7 +62,7 @@ TEST(Catalog, OnlyDirectSendsWireTypes) {
 }
 
 TEST(Catalog, NamesAreTheSettingsOwn) {
-  for (const char* name : {"auto", "arena", "direct", "ring", "hierarchy", "tree", "halving", "server"}) {
+  for (const char* name : {"auto", "arena", "direct", "exchange", "ring", "hierarchy", "tree", "halving", "server"}) {
     Settings settings;
     set_field(settings, "algorithm", name);
     EXPECT_STREQ(name_of(settings.algorithm), name);
@@ -120,10 +120,11 @@ TEST_P(TreeOrder, EqualsTheOracleOfTheBalancedTree) {
   testing::check_everything(algorithm, Order::kTree, what);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Sums, TreeOrder,
-    ::testing::Combine(::testing::Values(AlgorithmChoice::kArena, AlgorithmChoice::kDirect, AlgorithmChoice::kServer),
-                       ::testing::Values(Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter)));
+INSTANTIATE_TEST_SUITE_P(Sums, TreeOrder,
+                         ::testing::Combine(::testing::Values(AlgorithmChoice::kArena, AlgorithmChoice::kDirect,
+                                                              AlgorithmChoice::kExchange, AlgorithmChoice::kServer),
+                                            ::testing::Values(Collective::kAllReduce, Collective::kReduce,
+                                                              Collective::kReduceScatter)));
 
 TEST(Catalog, OnlySumsOfFloatsFollowTheTree) {
   Problem problem = sound_sum();
@@ -189,8 +190,8 @@ TEST(Catalog, HugeCountsKeepTheNumberOfStepsReasonable) {
   Problem problem = sound_sum();
   problem.count = int64_t{1} << 38;
   for (const Order order : {Order::kRank, Order::kRotated}) {
-    for (const AlgorithmChoice algorithm :
-         {AlgorithmChoice::kDirect, AlgorithmChoice::kRing, AlgorithmChoice::kTree, AlgorithmChoice::kServer}) {
+    for (const AlgorithmChoice algorithm : {AlgorithmChoice::kDirect, AlgorithmChoice::kExchange,
+                                            AlgorithmChoice::kRing, AlgorithmChoice::kTree, AlgorithmChoice::kServer}) {
       for (const Channel& channel : make_plan(algorithm, order, problem).channels)
         EXPECT_LE(channel.steps.size(), 8200u);
     }

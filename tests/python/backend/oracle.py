@@ -43,6 +43,7 @@ WORLDS = {
     "tcp 2": (2, {"transport": "tcp"}),
     "tcp 3": (3, {"transport": "tcp"}),
     "direct 3": (3, {"algorithm": "direct"}),
+    "exchange 3": (3, {"algorithm": "exchange"}),
     "ring 3": (3, {"algorithm": "ring"}),
     "ring 4 tcp": (4, {"algorithm": "ring", "transport": "tcp"}),
     "server 3": (3, {"algorithm": "server"}),

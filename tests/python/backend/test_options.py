@@ -48,7 +48,8 @@ def test_a_bad_variable_is_refused_by_name(run_on_fresh_ranks):
     world = run_on_fresh_ranks(1, algorithm="rong")
     error = world.attempt(plan_with_join)[0].error
     assert (
-        "RINGDP_ALGORITHM: invalid value 'rong' for algorithm (expected one of: auto, arena, direct, ring" in error
+        "RINGDP_ALGORITHM: invalid value 'rong' for algorithm (expected one of: auto, arena, direct, exchange, ring"
+        in error
     ), error
 
 
@@ -62,7 +63,7 @@ def plan_with_join() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "named"),
     [
-        ("algorithm", "rong", "(expected one of: auto, arena, direct, ring"),
+        ("algorithm", "rong", "(expected one of: auto, arena, direct, exchange, ring"),
         ("segment_bytes", "12x", "a whole number from 64 to"),
         ("segment_bytes", "1", "a whole number from 64 to"),
         ("spin_us", "-1", "a whole number from 0 to"),

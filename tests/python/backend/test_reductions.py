@@ -157,7 +157,12 @@ def test_bits_of_scaled_sums(world, place, calls):
 
 @pytest.mark.parametrize(
     ("ranks", "settings"),
-    [(5, {"transport": "shm"}), (5, {"transport": "tcp"}), (4, {"algorithm": "halving"})],
+    [
+        (5, {"transport": "shm"}),
+        (5, {"transport": "tcp"}),
+        (4, {"algorithm": "halving"}),
+        (5, {"algorithm": "exchange"}),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize(

@@ -202,6 +202,7 @@ def sums_without_a_word():
         {"order": "rotated"},
         {"algorithm": "tree", "transport": "tcp"},
         {"algorithm": "server"},
+        {"algorithm": "exchange"},
         {"wire": "bf16", "transport": "tcp"},
         {"heap_bytes": 0},
     ],

@@ -56,6 +56,12 @@ SCHEMES = {
             "direct",
         ),
         Scheme(
+            "exchange",
+            "exchange",
+            "Far hosts and few bytes: everybody sends everything to everybody, and each sums in rank order. 1 round.",
+            "exchange",
+        ),
+        Scheme(
             "arena/one-shot",
             "arena, one shot",
             "One host, small tensors: all copy their tensors into shared memory, and each sums them all. One barrier.",

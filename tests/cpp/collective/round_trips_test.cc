@@ -1,0 +1,177 @@
+// How far apart ranks may be: the one-way trips after which a collective is over, the exchange of headers with it.
+//
+// All ranks run in one thread, over links on which every byte takes one unit of time; nothing else takes any.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "collective/executor.h"
+#include "collective/inspect.h"
+#include "plan/catalog.h"
+
+namespace ringdp::collective {
+namespace {
+
+using plan::Collective;
+
+// One direction between two ranks.
+struct Way {
+  std::deque<std::pair<int, std::byte>> bytes;  // and when they arrive
+};
+
+class FarLink : public transport::Link {
+ public:
+  FarLink(const int& now, Way& to, Way& from) : now_(now), to_(to), from_(from) {}
+  size_t try_send(const void* bytes, size_t size) override {
+    for (size_t i = 0; i < size; ++i) to_.bytes.emplace_back(now_ + 1, static_cast<const std::byte*>(bytes)[i]);
+    return size;
+  }
+  size_t try_recv(void* bytes, size_t size) override {
+    size_t n = 0;
+    for (; n < size && !from_.bytes.empty() && from_.bytes.front().first <= now_; ++n) {
+      static_cast<std::byte*>(bytes)[n] = from_.bytes.front().second;
+      from_.bytes.pop_front();
+    }
+    return n;
+  }
+  const char* kind() const override { return "far"; }
+
+ private:
+  const int& now_;
+  Way &to_, &from_;
+};
+
+// Ranks that call collectives one after the other, each as soon as it is through with the one before.
+class FarRanks {
+ public:
+  explicit FarRanks(int world) : ways_(world, std::vector<Way>(world)), ranks_(world) {
+    for (int r = 0; r < world; ++r) {
+      for (int peer = 0; peer < world; ++peer) {
+        ranks_[r].links.push_back(std::make_unique<FarLink>(now_, ways_[r][peer], ways_[peer][r]));
+        ranks_[r].fabric.links.push_back(peer == r ? nullptr : ranks_[r].links.back().get());
+      }
+    }
+  }
+
+  // The one-way trips until the last rank is through with the last of `calls` equal collectives.
+  int trips(AlgorithmChoice algorithm, Order order, plan::Problem problem, int calls = 1) {
+    problem.world = static_cast<int>(ranks_.size());
+    for (Rank& rank : ranks_) {
+      problem.rank = static_cast<int>(&rank - ranks_.data());
+      rank.plan = plan::make_plan(algorithm, order, problem);
+      rank.left = calls;
+    }
+    const int start = now_;
+    while (true) {
+      bool moved = false, done = true;
+      for (Rank& rank : ranks_) {
+        moved |= advance(rank);
+        done &= rank.left == 0;
+      }
+      if (done) return now_ - start;
+      if (!moved) ++now_;
+    }
+  }
+
+  int64_t rounds() const {
+    int64_t most = 0;
+    for (const Rank& rank : ranks_) most = std::max(most, totals(rank.plan).rounds);
+    return most;
+  }
+
+ private:
+  struct Rank {
+    std::vector<std::unique_ptr<FarLink>> links;
+    Fabric fabric;
+    plan::Plan plan;
+    Workspace workspace;
+    std::vector<float> in = std::vector<float>(4096), out = std::vector<float>(4096);
+    std::unique_ptr<Executor> executor;
+    uint64_t seq = 0;
+    int left = 0;
+  };
+
+  bool advance(Rank& rank) {
+    if (rank.left == 0) return false;
+    if (!rank.executor) {
+      const int world = static_cast<int>(ranks_.size());
+      Opening opening;
+      opening.seq = ++rank.seq;
+      opening.check = [](int, const transport::Header&) {};
+      Buffers buffers{std::vector<const void*>(world, rank.in.data()), std::vector<void*>(world, rank.out.data())};
+      rank.executor = std::make_unique<Executor>(
+          rank.plan, std::move(buffers), rank.fabric, rank.workspace,
+          HeaderExchange(rank.fabric, static_cast<int>(&rank - ranks_.data()), world, std::move(opening)));
+    }
+    bool moved = rank.executor->advance();
+    if (rank.executor->done()) {
+      rank.executor.reset();
+      --rank.left;
+      moved = true;
+    }
+    return moved;
+  }
+
+  int now_ = 0;
+  std::vector<std::vector<Way>> ways_;  // from a rank to another
+  std::vector<Rank> ranks_;
+};
+
+plan::Problem small(Collective what) {
+  plan::Problem problem;
+  problem.what = what;
+  problem.count = 100;
+  return problem;
+}
+
+TEST(RoundTrips, AnAllReduceByExchangeIsOneWay) {
+  for (int world = 2; world <= 8; ++world) {
+    FarRanks ranks(world);
+    EXPECT_EQ(ranks.trips(AlgorithmChoice::kExchange, Order::kRank, small(Collective::kAllReduce)), 1);
+    EXPECT_EQ(ranks.trips(AlgorithmChoice::kDirect, Order::kRank, small(Collective::kAllReduce)), 2);
+  }
+}
+
+// Of a large one, too: no segment waits for another one's way back.
+TEST(RoundTrips, AnExchangeOfManySegmentsIsOneWay) {
+  plan::Problem problem = small(Collective::kAllReduce);
+  problem.count = 4096;
+  problem.segment_bytes = 256;
+  EXPECT_EQ(FarRanks(2).trips(AlgorithmChoice::kExchange, Order::kRank, problem), 1);
+  EXPECT_EQ(FarRanks(4).trips(AlgorithmChoice::kExchange, Order::kTree, problem), 1);
+}
+
+TEST(RoundTrips, OfEveryCollectiveThatIsDirect) {
+  FarRanks ranks(4);
+  for (int what = 0; what < plan::kCollectiveCount; ++what) {
+    const auto collective = static_cast<Collective>(what);
+    const bool returns = collective == Collective::kAllReduce || collective == Collective::kReduce;
+    EXPECT_EQ(ranks.trips(AlgorithmChoice::kDirect, Order::kRank, small(collective)), returns ? 2 : 1)
+        << plan::name_of(collective);
+  }
+}
+
+// Headers add nothing to the rounds of a plan: they travel with its first bytes.
+TEST(RoundTrips, AreTheRoundsOfThePlan) {
+  using enum AlgorithmChoice;
+  for (const auto algorithm : {kDirect, kExchange, kRing, kTree, kServer, kHalving}) {
+    for (const int world : {2, 4, 8}) {
+      FarRanks ranks(world);
+      const Order order = algorithm == kHalving ? Order::kTree : Order::kRank;
+      const int trips = ranks.trips(algorithm, order, small(Collective::kAllReduce));
+      EXPECT_EQ(trips, ranks.rounds()) << plan::name_of(algorithm) << ", " << world << " ranks";
+    }
+  }
+}
+
+TEST(RoundTrips, CallsInARowAddUp) {
+  EXPECT_EQ(FarRanks(2).trips(AlgorithmChoice::kExchange, Order::kRank, small(Collective::kAllReduce), 16), 16);
+  EXPECT_EQ(FarRanks(2).trips(AlgorithmChoice::kDirect, Order::kRank, small(Collective::kAllReduce), 16), 32);
+}
+
+}  // namespace
+}  // namespace ringdp::collective
