@@ -1,7 +1,8 @@
 """Hosts of a benchmark: network namespaces of this machine whose links are shaped to a rate by token buckets.
 
-Both directions of every host's link are shaped: from the host at its own end, towards it at the switch's. The network
-is that of the tests over several hosts (tests/hosts/namespaces.py), so there is one description of it.
+Both directions of every host's link are shaped: from the host at its own end, towards it at the switch's. The networks
+are those of the tests over several hosts (tests/hosts/namespaces.py, and far.py where hosts are far apart), so there is
+one description of each.
 """
 
 from __future__ import annotations
@@ -10,24 +11,30 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests/hosts"))
+from far import FarNetwork, why_not_far
 from namespaces import MAX_HOSTS, Network, ip, why_impossible
 
 BURST = "256kb"  # the bucket's size: far below the tensors that are measured
 
 
 class Hosts:
-    """`count` hosts with links of `gigabits` each way (0: as fast as the kernel is). Use as a context."""
+    """`count` hosts with links of `gigabits` each way (0: as fast as the kernel is). Use as a context.
 
-    def __init__(self, count: int, gigabits: float) -> None:
-        if reason := why_impossible():
+    rtt_ms: hosts are so far apart, at a rate that does not change any more.
+    """
+
+    def __init__(self, count: int, gigabits: float, rtt_ms: float = 0.0) -> None:
+        if reason := why_not_far() if rtt_ms else why_impossible():
             raise ValueError(reason)
         if not 2 <= count <= MAX_HOSTS:
             raise ValueError(f"{count} hosts: there can be 2 to {MAX_HOSTS}")
-        self.gigabits, self._network = gigabits, Network(count)
+        self.gigabits, self._near = gigabits, Network(count)
+        self._network = FarNetwork(count, rtt_ms, gigabits * 1000) if rtt_ms else self._near
 
     def __enter__(self) -> Hosts:
         self._network.__enter__()
-        self.shape(self.gigabits)
+        if self._network is self._near:
+            self.shape(self.gigabits)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -49,5 +56,5 @@ class Hosts:
             return
         bucket = ["root", "tbf", "rate", f"{gigabits * 1000:.0f}mbit", "burst", BURST, "latency", "50ms"]
         for host in self._network.hosts:
-            for namespace, device in self._network.ends(host):
+            for namespace, device in self._near.ends(host):
                 ip("netns", "exec", namespace, "tc", "qdisc", "replace", "dev", device, *bucket)

@@ -34,15 +34,16 @@ def run_job(
     gigabits: float = 0.0,
     variables: Mapping[str, str] | None = None,
     started: Callable[[Sequence[int]], None] = lambda pids: None,
+    rtt_ms: float = 0.0,
 ) -> list[Any]:
     """`python -m module RESULT JOB` on every rank ; their results, by rank.
 
-    hosts 1: this one. variables: of the ranks' environment. started: is told the ranks' pids. RuntimeError with a
-    rank's last words when one fails.
+    hosts 1: this one. variables: of the ranks' environment. started: is told the ranks' pids. rtt_ms: how far apart the
+    hosts are. RuntimeError with a rank's last words when one fails.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="job-")))
-        network = stack.enter_context(Hosts(hosts, gigabits)) if hosts > 1 else None
+        network = stack.enter_context(Hosts(hosts, gigabits, rtt_ms)) if hosts > 1 else None
         address, port = (network.addresses[0], PORT) if network else ("127.0.0.1", free_port())
         processes = []
         for rank in range(ranks):

@@ -10,6 +10,7 @@ import algorithms
 import elastic
 import leaves
 import pytest
+import round_trips
 import torch
 import zero
 import zero_memory
@@ -17,7 +18,7 @@ import zero_step
 from ablation import rows_of, text_of, verdict
 from programs import read, run
 from runner.cell import OPS
-from runner.hosts import why_impossible
+from runner.hosts import why_impossible, why_not_far
 from runner.program import Bar
 from sharding.memory import Row, Sampler, pss
 from sharding.model import MasteredAdamW
@@ -165,6 +166,37 @@ def test_bad_input_of_the_algorithms_is_refused():
     assert "'bubble' is none of direct, direct/tree" in run("algorithms.py", "--algorithms", "bubble", status=2)
     assert "a power of two of ranks, not 3" in run("algorithms.py", "--ranks", 3, status=2)
     assert "there is only ring" in run("algorithms.py", "--algorithms", "ring", "--check", 1, status=2)
+
+
+# benchmarks/round_trips.py: its arithmetic, bad input, and one run.
+
+
+def report_of(*intervals: tuple[float, float]) -> dict[str, object]:
+    return {"times": {"4 KiB": {"ringdp": list(intervals)}, "12 x 1 MiB": {"ringdp": [(0.0, 0.4)]}}, "compute": [0.1]}
+
+
+def test_a_call_lasts_from_the_last_start_to_the_last_end():
+    calls, backward = round_trips.rows_of([report_of((1.0, 1.5), (3.0, 3.2)), report_of((1.2, 1.4), (2.0, 3.3))], 100)
+    assert calls.seconds == pytest.approx((0.3 + 0.3) / 2) and calls.trips == pytest.approx(3.0)
+    assert (calls.compute, backward.compute) == (0.0, 0.1)
+    small, large = round_trips.bars_of([calls, backward], rate=1.0)
+    assert small.measured == pytest.approx(0.055 / 0.3) and not small.held
+    assert large.measured == pytest.approx((0.1 + 0.15 + 12 * 2**20 * 8e-9) / 0.4)
+
+
+def test_bad_input_of_the_round_trips_is_refused():
+    assert "one on each" in run("round_trips.py", "--ranks", 17, status=2)
+    assert "above 0 ms" in run("round_trips.py", "--rtt", "50,0", status=2)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(why_not_far()), reason=why_not_far())
+def test_round_trips_are_measured_by_turns_with_gloo(tmp_path):
+    out = tmp_path / "r.json"
+    run("round_trips.py", "--ranks", 2, "--rtt", 20, "--rounds", 2, "--json", out)
+    rows = {(row["call"], row["backend"]): row for row in read(out)["rows"]}
+    assert len(rows) == 4 * 2 and all(row["trips"] > 0.4 for row in rows.values())
+    assert rows["4 KiB", "ringdp"]["trips"] < rows["4 KiB", "gloo"]["trips"]
 
 
 # benchmarks/elastic.py: a death and the shares from end to end, its arithmetic, bad input.
