@@ -163,7 +163,7 @@ const std::vector<SettingRow>& setting_table() {
        "links: up to this many ranks, every rank talks to every other, whatever the size"},
       {"direct_bytes", "RINGDP_DIRECT_BYTES", "1048576", kBytes,
        "links: up to this size direct, also with more than direct_ranks ranks and instead of hierarchy"},
-      {"exchange_bytes", "RINGDP_EXCHANGE_BYTES", "32768", kBytes,
+      {"exchange_bytes", "RINGDP_EXCHANGE_BYTES", "24576", kBytes,
        "links between hosts: exchange for all_reduces for which a rank sends up to this much more than by direct"},
       {"tree_bytes", "RINGDP_TREE_BYTES", "262144", kBytes,
        "links: with more than direct_ranks ranks, broadcasts up to this size are a tree, larger ones a ring"},

@@ -38,9 +38,9 @@ struct Thresholds {
   // Links: with more than direct_ranks ranks, and instead of hierarchy, direct up to this size. A hierarchy is one
   // stage then, whose hops from host to host do not overlap; and what flows into one port at once fits into a switch.
   int64_t direct_bytes = 1 << 20;
-  // Links between hosts: exchange saves one of direct's two latency steps where it sends up to this much more: what
-  // 10 Gb/s carry in 26 us, less than a step takes. With two ranks it sends no more at any size.
-  int64_t exchange_bytes = 32 << 10;
+  // Links between hosts: exchange saves one of direct's two latency steps where a rank sends up to this much more: what
+  // 10 Gb/s carry in 20 us, one step. With two ranks it sends no more at any size.
+  int64_t exchange_bytes = 24 << 10;
   // Links: with more than direct_ranks ranks, broadcasts up to this size are a tree: a ring would pass it on N-1 times.
   int64_t tree_bytes = 256 << 10;
 

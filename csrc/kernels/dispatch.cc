@@ -2,6 +2,7 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <xmmintrin.h>
 #endif
 
 #include "kernels/copy.h"
@@ -16,6 +17,38 @@ bool has_f16c() {
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 #endif
+
+// While it lives, this thread rounds to nearest and keeps subnormals. Several ranks may compute the same sum, and must
+// not differ by a mode (torch.set_flush_denormal) that only some of their threads have.
+class DefaultModes {
+#if defined(__x86_64__)
+ public:
+  DefaultModes() : before_(_mm_getcsr()) {
+    if (before_ & kModes) _mm_setcsr(before_ & ~kModes);
+  }
+  ~DefaultModes() {
+    if (before_ & kModes) _mm_setcsr(before_);
+  }
+
+ private:
+  static constexpr unsigned kModes =
+      0x8000 | 0x6000 | 0x0040;  // of MXCSR: flush to zero, rounding, denormals are zeros
+  const unsigned before_;
+#elif defined(__aarch64__)
+ public:
+  DefaultModes() {
+    asm volatile("mrs %0, fpcr" : "=r"(before_));
+    if (before_ & kModes) asm volatile("msr fpcr, %0" : : "r"(before_ & ~kModes));
+  }
+  ~DefaultModes() {
+    if (before_ & kModes) asm volatile("msr fpcr, %0" : : "r"(before_));
+  }
+
+ private:
+  static constexpr uint64_t kModes = 0x1c80000;  // of FPCR: flush to zero, rounding, flush to zero in 16 bits
+  uint64_t before_;
+#endif
+};
 
 std::vector<InstructionSet> detect() {
   std::vector<InstructionSet> sets;
@@ -51,7 +84,15 @@ const std::vector<InstructionSet>& supported_instruction_sets() {
 
 const char* instruction_set() { return supported_instruction_sets().front().name; }
 
-void fold(const FoldArgs& args) { fold_with(supported_instruction_sets().front().pick, args); }
+void fold(const FoldArgs& args) {
+  const DefaultModes modes;
+  fold_with(supported_instruction_sets().front().pick, args);
+}
+
+void fold_tree(const TreeArgs& args) {
+  const DefaultModes modes;
+  fold_tree_with(supported_instruction_sets().front(), args);
+}
 
 void copy_nontemporal(const void* src, void* dst, int64_t bytes) {
   supported_instruction_sets().front().copy_nontemporal(src, dst, bytes);

@@ -227,6 +227,4 @@ void fold_tree_with(const InstructionSet& set, const TreeArgs& asked) {
   if (args.count > 0) folder.run();
 }
 
-void fold_tree(const TreeArgs& args) { fold_tree_with(supported_instruction_sets().front(), args); }
-
 }  // namespace ringdp::kernels

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cfenv>
+#include <cmath>
 #include <complex>
 #include <functional>
 #include <map>
@@ -345,6 +347,27 @@ TEST(Fold, AddsInTheOrderOfTheSources) {
   std::swap(srcs[1], srcs[2]);
   fold(args);
   EXPECT_EQ(sum, ((values[0] + values[2]) + values[1]) + values[3]);
+}
+
+TEST(Fold, TakesNoRoundingFromItsThread) {
+  const std::vector<float> ones(100, 1.0f), tinies(100, std::ldexp(1.0f, -30));
+  const void* const srcs[] = {ones.data(), tinies.data()};
+  std::vector<float> sum(100), along_tree(100);
+  void *dst = sum.data(), *tree_dst = along_tree.data();
+  FoldArgs args;
+  args.srcs = srcs, args.n_srcs = 2, args.dsts = &dst, args.n_dsts = 1, args.count = 100;
+  const std::vector<TreeSource> sources = {{srcs[0]}, {srcs[1]}};
+  const std::vector<int> program = {0, 1, -1};
+  TreeArgs tree;
+  tree.srcs = sources, tree.program = program, tree.dsts = {&tree_dst, 1}, tree.count = 100;
+  const int before = std::fegetround();
+  ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+  fold(args);
+  fold_tree(tree);
+  EXPECT_EQ(std::fegetround(), FE_UPWARD);
+  std::fesetround(before);
+  EXPECT_EQ(sum, ones);
+  EXPECT_EQ(along_tree, ones);
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ TEST(Exchange, BetweenTwoRanksItSendsNoMoreThanDirect) {
 
 TEST(Exchange, TheLargestSendsSoMuchMoreThanDirectAndNoLargerOne) {
   for (int world = 3; world <= 9; ++world) {
-    for (const int64_t more : {10'000, 32 << 10, 1 << 20}) {
+    for (const int64_t more : {10'000, 24 << 10, 1 << 20}) {
       const int64_t largest = largest_exchange(world, more) / 4 / world;  // whole elements of all slices
       for (const int64_t slice : {largest, largest + 1}) {
         const Case c = exchange_case(world, slice * world);

@@ -175,6 +175,19 @@ def test_bits_of_the_balanced_tree(world_of, ranks, settings, calls):
     assert world.run(differences, calls, [*cells, (torch.float32, LARGE)]) == [[]] * ranks
 
 
+@on_ranks(2)
+def test_sums_keep_subnormals_whatever_the_mode_of_a_thread() -> None:
+    """Else ranks of which one flushes to zero would end with different sums of the same tensors."""
+    tiny = torch.full((1000,), 1e-40)
+    mine, want = tiny.clone(), tiny + tiny
+    torch.set_flush_denormal(HERE.rank == 1)
+    try:
+        dist.all_reduce(mine)
+    finally:
+        torch.set_flush_denormal(False)
+    assert same_bits(mine, want)
+
+
 @on_ranks(2, [6.0] * 4)
 def test_factors_are_numbers_whatever_their_shape() -> list[float]:
     """A single number, premultiplied by factors of several shapes."""
