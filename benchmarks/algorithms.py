@@ -3,6 +3,7 @@
 
     python benchmarks/algorithms.py --ranks 4                                       # links in shared memory
     python benchmarks/algorithms.py --ranks 16 --hosts 16 --rate 1 --sizes 4KiB,16MiB   # namespaces; needs root
+    python benchmarks/algorithms.py --ranks 2 --hosts 2 --rtt 50 --algorithms direct,exchange           # far apart
     python benchmarks/algorithms.py --ranks 8 --algorithms arena,arena/tree             # what order=tree costs
 
 A time is that of the slowest rank; rows show medians over rounds, and the ratio to the first algorithm, round by round.
@@ -67,6 +68,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; exits with status 2 on bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_places(parser, ranks=4)
+    parser.add_argument("--rtt", type=float, default=0.0, metavar="MS", help="how far apart hosts are")
     parser.add_argument("--algorithms", type=algorithms, default=algorithms("direct,ring,halving"), metavar="A,B,...")
     parser.add_argument("--sizes", type=sizes, default=sizes("4KiB,1MiB,16MiB"), help="default 4KiB,1MiB,16MiB")
     parser.add_argument("--rounds", type=int, default=20)
@@ -74,7 +76,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add_outputs(parser, "rows, settings and machine as JSON", "a bar per algorithm and size")
     options = parser.parse_args(arguments)
     check_places(parser, options)
-    check_least(parser, options, ranks=2, rounds=2)
+    check_least(parser, options, ranks=2, rounds=2, rtt=0)
+    if options.rtt and options.hosts < 2:
+        parser.error("--rtt needs --hosts: one host is not far from itself")
     if options.check and len(options.algorithms) < 2:
         parser.error(f"--check compares with the first algorithm, and there is only {options.algorithms[0]}")
     if "halving" in options.algorithms and options.ranks & (options.ranks - 1):
@@ -115,10 +119,13 @@ def main() -> int:
     """The exit status."""
     options = parse()
     job = Job({name: settings_of(name) for name in options.algorithms}, options.sizes, options.rounds)
-    title = f"all_reduce, {options.ranks} ranks, {place_of(options)}, {options.rounds} rounds"
+    distance = f", {options.rtt:g} ms apart" if options.rtt else ""
+    title = f"all_reduce, {options.ranks} ranks, {place_of(options)}{distance}, {options.rounds} rounds"
     facts = head(title)
     try:
-        reports = run_job("algorithms_rank", asdict(job), options.ranks, options.hosts, options.rate)
+        reports = run_job(
+            "algorithms_rank", asdict(job), options.ranks, options.hosts, options.rate, rtt_ms=options.rtt
+        )
     except (RuntimeError, ValueError) as problem:
         print(f"algorithms: {problem}", file=sys.stderr)
         return 1

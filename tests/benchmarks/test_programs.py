@@ -165,6 +165,7 @@ def test_algorithms_sum_by_turns_and_are_compared_with_the_first(tmp_path):
 def test_bad_input_of_the_algorithms_is_refused():
     assert "'bubble' is none of direct, direct/tree" in run("algorithms.py", "--algorithms", "bubble", status=2)
     assert "a power of two of ranks, not 3" in run("algorithms.py", "--ranks", 3, status=2)
+    assert "--rtt needs --hosts" in run("algorithms.py", "--rtt", 50, status=2)
     assert "there is only ring" in run("algorithms.py", "--algorithms", "ring", "--check", 1, status=2)
 
 
