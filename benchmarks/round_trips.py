@@ -90,7 +90,7 @@ def bars_of(rows: Sequence[Row], rate: float) -> list[Bar]:
         rtt = row.rtt_ms / 1e3
         wire = BUCKETS * MIB * 2 * (row.ranks - 1) / row.ranks / (rate * 1e9 / 8)
         most = {
-            "4 KiB": 0.55 * rtt if row.ranks == 2 else rtt,
+            "4 KiB": 0.55 * rtt,
             "16 x 64 KiB": 3 * rtt,
             f"{BUCKETS} x 1 MiB": row.compute + 1.5 * rtt + wire,
             "group": GROUP_S * row.rtt_ms / 50,
@@ -100,9 +100,12 @@ def bars_of(rows: Sequence[Row], rate: float) -> list[Bar]:
     return bars
 
 
+HEAD = f"{'ranks':>5} {'RTT':>7}  {'call':<12} {'backend':<8}{'time':>12}{'RTT':>8}"
+
+
 def text_of(rows: Sequence[Row]) -> str:
-    """A table for people."""
-    lines = [f"{'ranks':>5} {'RTT':>7}  {'call':<12} {'backend':<8}{'time':>12}{'RTT':>8}"]
+    """Lines of a table for people, below HEAD."""
+    lines = []
     for r in rows:
         compute = f"  of it compute {1e3 * r.compute:.0f} ms" if r.compute else ""
         times = f"{1e3 * r.seconds:>9.1f} ms{r.trips:>8.2f}"
@@ -115,6 +118,7 @@ def main() -> int:
     options = parse()
     title = f"calls between hosts far apart, links of {options.rate:g} Gb/s, {options.rounds} rounds"
     facts = head(title)
+    print(HEAD)
     rows: list[Row] = []
     for rtt in options.rtt:
         for ranks in map(int, options.ranks):
@@ -124,8 +128,9 @@ def main() -> int:
             except (RuntimeError, ValueError) as problem:
                 print(f"round_trips: {problem}", file=sys.stderr)
                 return 1
-            rows += rows_of(reports, rtt)
-    print(text_of(rows))
+            found = rows_of(reports, rtt)
+            print(text_of(found), flush=True)
+            rows += found
     chart = Chart({f"{r.call}, {r.ranks} ranks, {r.rtt_ms:g} ms, {r.backend}": r.trips for r in rows}, "round trips")
     return publish(options, title, facts, [asdict(row) for row in rows], bars_of(rows, options.rate), chart)
 
