@@ -228,6 +228,12 @@ char* NcclRanks::address_of(const plan::Plan& plan, const plan::Ref& ref, const 
   }
 }
 
+void NcclRanks::mark_turn(uint32_t number, void* stream) const {
+  require(functions_, functions_.write(&arena_->signals().turn, number, stream));
+}
+
+uint32_t NcclRanks::turn() const { return __atomic_load_n(&arena_->signals().turn, __ATOMIC_ACQUIRE); }
+
 void NcclRanks::await_release(uint32_t number, void* stream) const {
   require(functions_, functions_.await(&arena_->signals().released, number, stream));
 }

@@ -59,6 +59,8 @@ class NcclRanks final : public DeviceRanks {
   // An error of NCCL aborts, so that all later results are NaN, and poll() returns it. After abort() no message is
   // queued.
   std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) override;
+  void mark_turn(uint32_t number, void* stream) const override;
+  uint32_t turn() const override;
   void await_release(uint32_t number, void* stream) const override;
   void poison(void* memory, int64_t bytes, void* stream) const override;
 

@@ -75,6 +75,7 @@ struct ArenaLayout {
 struct Signals {
   uint32_t released;  // the last call, from 1, whose headers all ranks have compared, or that was aborted
   uint32_t abort;     // not 0: the group has failed or ended
+  uint32_t turn;      // the last call to which the stream has come
   Expired expired;
 };
 

@@ -50,6 +50,9 @@ class DeviceRanks {
   // Launches a piece on the stream. Error(kInternal) when the device no longer accepts work. Returns null when
   // waits_for() cannot know which rank the piece waits for.
   virtual std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) = 0;
+  // Makes the stream note that it has come to this call; turn(): the last to which it has.
+  virtual void mark_turn(uint32_t number, void* stream) const = 0;
+  virtual uint32_t turn() const = 0;
   // Makes the stream wait until release(number).
   virtual void await_release(uint32_t number, void* stream) const = 0;
   // Fills memory of this rank's device with NaN if the group has failed by the time the stream gets there.

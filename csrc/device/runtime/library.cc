@@ -51,9 +51,12 @@ std::string fill(void* handle, Functions& f) {
   symbols.find("rd_gpu_host_free", f.host_free);
   symbols.find("rd_gpu_host_map", f.host_map);
   symbols.find("rd_gpu_host_unmap", f.host_unmap);
+  symbols.find("rd_gpu_stream", f.stream);
+  symbols.find("rd_gpu_swap_capture_mode", f.swap_capture_mode);
   symbols.find("rd_gpu_copy", f.copy);
   symbols.find("rd_gpu_call", f.call);
   symbols.find("rd_gpu_await", f.await);
+  symbols.find("rd_gpu_write", f.write);
   symbols.find("rd_gpu_is_capturing", f.is_capturing);
   symbols.find("rd_gpu_run", f.run);
   symbols.find("rd_gpu_reduces", f.reduces);

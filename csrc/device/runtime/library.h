@@ -21,9 +21,12 @@ struct Functions {
   decltype(&rd_gpu_host_free) host_free;
   decltype(&rd_gpu_host_map) host_map;
   decltype(&rd_gpu_host_unmap) host_unmap;
+  decltype(&rd_gpu_stream) stream;
+  decltype(&rd_gpu_swap_capture_mode) swap_capture_mode;
   decltype(&rd_gpu_copy) copy;
   decltype(&rd_gpu_call) call;
   decltype(&rd_gpu_await) await;
+  decltype(&rd_gpu_write) write;
   decltype(&rd_gpu_is_capturing) is_capturing;
   decltype(&rd_gpu_run) run;
   decltype(&rd_gpu_reduces) reduces;

@@ -158,6 +158,12 @@ void PeerMemory::step(const StepFacts& facts, void* stream) const {
   require(functions_, functions_.adam_step(&work, sizeof work, stream));
 }
 
+void PeerMemory::mark_turn(uint32_t number, void* stream) const {
+  require(functions_, functions_.write(&arena_->signals().turn, number, stream));
+}
+
+uint32_t PeerMemory::turn() const { return __atomic_load_n(&arena_->signals().turn, __ATOMIC_ACQUIRE); }
+
 void PeerMemory::await_release(uint32_t number, void* stream) const {
   require(functions_, functions_.await(&arena_->signals().released, number, stream));
 }

@@ -56,6 +56,8 @@ class PeerMemory final : public DeviceRanks {
   std::shared_ptr<const Work> launch_barrier(uint64_t deadline_ns, void* stream, bool ends_all = false);
   // Adam on the gradients in the windows of all ranks, between two barriers; skipped if the group has failed by then.
   void step(const StepFacts& facts, void* stream) const;
+  void mark_turn(uint32_t number, void* stream) const override;
+  uint32_t turn() const override;
   void await_release(uint32_t number, void* stream) const override;
   void poison(void* memory, int64_t bytes, void* stream) const override;
 

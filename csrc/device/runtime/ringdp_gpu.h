@@ -13,7 +13,7 @@
 
 extern "C" {
 
-enum { RD_GPU_ABI = 4 };
+enum { RD_GPU_ABI = 5 };
 int rd_gpu_abi(void);
 const char* rd_gpu_error(void);
 
@@ -57,11 +57,22 @@ int rd_gpu_host_free(void* host);
 int rd_gpu_host_map(void* host, size_t bytes, void** device_address); /* memory that exists, e.g. shared by processes */
 int rd_gpu_host_unmap(void* host);
 
+/* A new stream of the device, of the highest priority, for which the default stream does not wait. It lasts until the
+ * process ends. */
+int rd_gpu_stream(int device, void** out);
+
+/* Swaps the thread's capture mode. Inside RD_GPU_CAPTURE_RELAXED it may query events while another thread captures a
+ * graph, which that would otherwise break. */
+enum { RD_GPU_CAPTURE_RELAXED = 2 };
+int rd_gpu_swap_capture_mode(int* mode);
+
 /* In the order of a stream. */
 int rd_gpu_copy(void* to, const void* from, size_t bytes, void* stream); /* any of host (pinned) and device */
 int rd_gpu_call(void* stream, void (*call)(void*), void* argument);      /* on a host thread; must not call CUDA */
 /* Makes the stream wait until the word, in memory of rd_gpu_host_alloc, is at least `value`, compared cyclically. */
 int rd_gpu_await(const uint32_t* host_word, uint32_t value, void* stream);
+/* Writes the word, in such memory, when the stream gets there. */
+int rd_gpu_write(uint32_t* host_word, uint32_t value, void* stream);
 int rd_gpu_is_capturing(void* stream, int* out); /* 1: it records a graph instead of running */
 
 /* `work`: a ringdp::gpu::Work (device/kernel/work.h), copied. element: a ringdp::DType. reduce: a ringdp::ReduceOp. Any

@@ -8,8 +8,6 @@
 namespace ringdp::backend {
 namespace {
 
-double seconds_of(const InFlight& call) { return seconds_since(call.since); }
-
 // The call whose launch wrote the record; null when it has finished.
 const InFlight* call_of(const std::list<InFlight>& calls, const gpu::Expired& record) {
   for (const InFlight& call : calls) {
@@ -27,8 +25,7 @@ DeviceQueue::DeviceQueue(std::shared_ptr<StreamPool> pool, std::shared_ptr<comm:
     : pool_(std::move(pool)),
       group_(std::move(group)),
       ranks_(std::move(ranks)),
-      stream_(c10::impl::VirtualGuardImpl(pool_->device().type())
-                  .getStreamFromGlobalPool(pool_->device(), /*isHighPriority=*/true)) {}
+      stream_(pool_->device(), pool_->core()) {}
 
 gpu::SymmetricBuffers* DeviceQueue::buffers() const {
   const gpu::PeerMemory* const sharing = ranks_->sharing();
@@ -45,11 +42,8 @@ gpu::BufferRef DeviceQueue::buffer_of(const at::Tensor& tensor, const plan::Prob
 }
 
 const c10::Stream& DeviceQueue::captures() {
-  if (!captures_) {
-    captures_ = c10::impl::VirtualGuardImpl(pool_->device().type())
-                    .getStreamFromGlobalPool(pool_->device(), /*isHighPriority=*/true);
-  }
-  return *captures_;
+  if (!captures_) captures_.emplace(pool_->device(), pool_->core());
+  return captures_->stream();
 }
 
 void DeviceQueue::watch(InFlight call) {
@@ -64,11 +58,12 @@ void DeviceQueue::keep(Captured call) {
 }
 
 void DeviceQueue::drop_finished() {
-  in_flight_.remove_if([](const InFlight& call) { return call.done->query(); });
+  in_flight_.remove_if([this](const InFlight& call) { return pool_->has_passed(*call.done); });
 }
 
 bool DeviceQueue::poll() {
   const c10::DeviceGuard device(pool_->device());  // querying an event needs its device
+  check_turns();
   check_record();
   check_deadlines();
   check_stopped_peers();
@@ -77,6 +72,14 @@ bool DeviceQueue::poll() {
   const std::lock_guard lock(mutex_);
   if (left_) drop_finished();
   return queueing_ > 0 || !in_flight_.empty() || (!captured_.empty() && !left_);
+}
+
+void DeviceQueue::check_turns() {
+  const std::lock_guard lock(mutex_);
+  const uint32_t last = ranks_->turn();
+  for (InFlight& call : in_flight_) {
+    if (!call.turn && static_cast<int32_t>(last - call.number) >= 0) call.turn = Deadline::Clock::now();
+  }
 }
 
 // Also when a peer has aborted, which ends only the waits of its own streams.
@@ -106,7 +109,7 @@ Error DeviceQueue::timed_out(const gpu::Expired& record) const {
     const std::lock_guard lock(mutex_);
     if (const InFlight* const call = call_of(in_flight_, record)) {
       what = call->what;
-      seconds = seconds_of(*call);
+      seconds = call->seconds();
     }
     for (const Captured& call : captured_) {
       if (record.launch < call.first_launch || record.launch > call.last_launch) continue;
@@ -117,13 +120,13 @@ Error DeviceQueue::timed_out(const gpu::Expired& record) const {
   return group_->timed_out_on_device(what, record.peer, seconds, record.step);
 }
 
-// STREAM, and calls that have not started.
+// STREAM, and kernels that have not come to a wait.
 void DeviceQueue::check_deadlines() {
   std::optional<Error> error;
   {
     const std::lock_guard lock(mutex_);
-    in_flight_.remove_if([](const InFlight& call) { return call.deadline.passed() && call.done->query(); });
-    if (in_flight_.empty() || !in_flight_.front().deadline.passed()) return;
+    in_flight_.remove_if([this](const InFlight& call) { return call.is_late() && pool_->has_passed(*call.done); });
+    if (in_flight_.empty() || !in_flight_.front().is_late()) return;
     error = timed_out(in_flight_.front());
   }
   group_->fail(*error);
@@ -136,7 +139,7 @@ Error DeviceQueue::timed_out(const InFlight& call) const {
   for (const auto& launch : call.launches) {
     if (!waits) waits = ranks_->waits_for(*launch);
   }
-  return group_->timed_out_on_device(call.what, waits ? waits->peer : -1, seconds_of(call), waits ? waits->step : -1);
+  return group_->timed_out_on_device(call.what, waits ? waits->peer : -1, call.seconds(), waits ? waits->step : -1);
 }
 
 // A slow device is not reported before the deadline; a peer whose process is stopped is.
@@ -146,7 +149,7 @@ void DeviceQueue::check_stopped_peers() {
     const std::lock_guard lock(mutex_);
     if (reported_late_ || in_flight_.empty()) return;
     const InFlight& oldest = in_flight_.front();
-    if (group_->is_short(seconds_of(oldest))) return;
+    if (!oldest.turn || group_->is_short(oldest.seconds())) return;
     what = oldest.what;
   }
   const std::string stopped = group_->stopped_peers();

@@ -4,6 +4,7 @@
 // Thread-safe; the thread that queues a call holds order().
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -21,10 +22,16 @@ namespace ringdp::backend {
 // A call that the device may still run.
 struct InFlight {
   std::string what;  // "all_reduce(SUM, float32 x 4) on devices #3"
-  Deadline deadline;
-  Deadline::Clock::time_point since;
+  uint32_t number;
+  std::chrono::milliseconds timeout;  // from its turn
   std::shared_ptr<c10::Event> done;
   std::vector<std::shared_ptr<const gpu::Work>> launches;
+  // When its stream was first seen to have come to it. Before that it waits for nobody but this rank's own device,
+  // which may have any amount of other work.
+  std::optional<Deadline::Clock::time_point> turn = {};
+
+  double seconds() const { return turn ? seconds_since(*turn) : 0; }  // since its turn
+  bool is_late() const { return turn && Deadline::Clock::now() - *turn >= timeout; }
 };
 
 // A call that graphs may replay for as long as the group lives.
@@ -41,7 +48,7 @@ class DeviceQueue {
               std::unique_ptr<gpu::DeviceRanks> ranks);
 
   const std::shared_ptr<StreamPool>& pool() const { return pool_; }
-  const c10::Stream& stream() const { return stream_; }
+  const c10::Stream& stream() const { return stream_.stream(); }
   // Under order(): a second stream, which joins captures of callers' streams; other calls continue on the first.
   const c10::Stream& captures();
   gpu::DeviceRanks& ranks() const { return *ranks_; }
@@ -81,6 +88,7 @@ class DeviceQueue {
   bool is_unmapped_by_peers() const { return has_stayed_ || ranks_->is_unmapped_by_peers(); }
 
  private:
+  void check_turns();
   void check_group();
   void check_failure();
   void check_record();
@@ -93,11 +101,11 @@ class DeviceQueue {
   const std::shared_ptr<StreamPool> pool_;
   const std::shared_ptr<comm::Group> group_;
   const std::unique_ptr<gpu::DeviceRanks> ranks_;
-  const c10::Stream stream_;
+  const StreamLease stream_;
 
   std::mutex order_;  // guards the next two
   uint32_t numbers_ = 0;
-  std::optional<c10::Stream> captures_;
+  std::optional<StreamLease> captures_;
 
   mutable std::mutex mutex_;  // guards the next three
   std::list<InFlight> in_flight_;

@@ -101,7 +101,7 @@ void DeviceDispatcher::bootstrap(const PoolPtr& pool, std::chrono::milliseconds 
 }
 
 // By shared memory, else by NCCL.
-std::unique_ptr<gpu::DeviceRanks> DeviceDispatcher::bootstrap_peers(const StreamPool& pool,
+std::unique_ptr<gpu::DeviceRanks> DeviceDispatcher::bootstrap_peers(StreamPool& pool,
                                                                     std::chrono::milliseconds timeout) {
   const gpu::Functions& functions = pool.core().functions();
   const int device = pool.device().index();
@@ -274,8 +274,7 @@ plan::Problem DeviceDispatcher::problem_of(const comm::OpDesc& desc) const {
   return problem;
 }
 
-gpu::NcclBootstrapContext DeviceDispatcher::context_of_nccl(const StreamPool& pool,
-                                                            std::chrono::milliseconds timeout) const {
+gpu::NcclBootstrapContext DeviceDispatcher::context_of_nccl(StreamPool& pool, std::chrono::milliseconds timeout) const {
   const Settings& settings = group_->settings();
   const Deadline deadline = Deadline::after(timeout);
   gpu::NcclBootstrapContext context;
@@ -391,9 +390,10 @@ std::string DeviceDispatcher::describe() const {
   const std::lock_guard lock(mutex_);
   if (!device_) return "";
   const std::string where = "tensors on " + device_->str() + ": ";
-  if (!queue_) return where + "collectives run on the host, through pinned memory: " + why_not_;
+  const std::string caveat = caveat_of_queues().empty() ? "" : "; " + caveat_of_queues();
+  if (!queue_) return where + "collectives run on the host, through pinned memory: " + why_not_ + caveat;
   return where + queue_->ranks().description() + describe_sharing() +
-         "; all_to_all of lists or with sizes, messages, and calls without a kernel go through pinned memory";
+         "; all_to_all of lists or with sizes, messages, and calls without a kernel go through pinned memory" + caveat;
 }
 
 }  // namespace ringdp::backend

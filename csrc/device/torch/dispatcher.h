@@ -48,13 +48,13 @@ class DeviceDispatcher final : public DeviceCollectives {
   plan::Problem problem_of(const comm::OpDesc& desc) const;
 
   void bootstrap(const PoolPtr& pool, std::chrono::milliseconds timeout);
-  std::unique_ptr<gpu::DeviceRanks> bootstrap_peers(const StreamPool& pool, std::chrono::milliseconds timeout);
+  std::unique_ptr<gpu::DeviceRanks> bootstrap_peers(StreamPool& pool, std::chrono::milliseconds timeout);
   std::string why_no_shared_memory() const;
   std::string why_no_sharing_on_host() const;
   gpu::BootstrapContext context(std::chrono::milliseconds timeout, comm::Place place) const;
   gpu::BootstrapContext context_on_host(gpu::HostAllGather& gather, Deadline deadline) const;
   gpu::BootstrapContext context_of(int first, int world, Deadline deadline) const;
-  gpu::NcclBootstrapContext context_of_nccl(const StreamPool& pool, std::chrono::milliseconds timeout) const;
+  gpu::NcclBootstrapContext context_of_nccl(StreamPool& pool, std::chrono::milliseconds timeout) const;
   plan::LinkSettings link_settings() const;
   std::vector<std::string> all_gather(const std::string& own, comm::Place place, Deadline deadline) const;
 

@@ -39,6 +39,7 @@ void QueuedCall::enqueue(const std::function<void()>& after, const std::string& 
   callers.block(stream_);
   const DeviceQueue::Queueing queueing(*queue_);  // keeps the watchdog on the queue until watch() below
   Watchdog::instance().watch(queue_);
+  if (!captured_) ranks().mark_turn(number_, stream());
   queue();
   if (after) after();
   done_->record(stream_);
@@ -46,8 +47,7 @@ void QueuedCall::enqueue(const std::function<void()>& after, const std::string& 
     const uint64_t first = launches_.front()->stream_epoch, last = launches_.back()->stream_epoch;
     queue_->keep({what + " of a graph", first, last, timeout_, memory_});
   } else {
-    queue_->watch(
-        {what, Deadline::after(timeout_ + ranks().grace()), Deadline::Clock::now(), done_, std::move(launches_)});
+    queue_->watch({what, number_, timeout_ + ranks().grace(), done_, std::move(launches_)});
   }
 }
 

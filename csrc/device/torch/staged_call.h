@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/pending.h"
+#include "device/torch/device_collectives.h"
 #include "device/torch/stream_pool.h"
 
 namespace ringdp::backend {

@@ -6,69 +6,17 @@
 #include <chrono>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <vector>
 
 #include "backend/errors.h"
 #include "base/deadline.h"
 #include "base/log.h"
+#include "base/settings.h"
 #include "device/runtime/library.h"
 
 namespace ringdp::backend {
 namespace {
-
-class CudaCore final : public DeviceCore {
- public:
-  explicit CudaCore(const gpu::Functions& functions) : functions_(functions) {}
-
-  void* allocate(size_t bytes) override {
-    void *host = nullptr, *mapped = nullptr;
-    check(functions_.host_alloc(bytes, &host, &mapped));
-    return host;
-  }
-  void release(void* memory) noexcept override { functions_.host_free(memory); }
-  void copy(void* to, const void* from, size_t bytes, void* stream) override {
-    check(functions_.copy(to, from, bytes, stream));
-  }
-  void call(void* stream, void (*function)(void*), void* argument) override {
-    check(functions_.call(stream, function, argument));
-  }
-  void await(void* stream, const uint32_t* word) override { check(functions_.await(word, 1, stream)); }
-  bool is_capturing(void* stream) override {
-    int capturing = 0;
-    check(functions_.is_capturing(stream, &capturing));
-    return capturing != 0;
-  }
-
-  const gpu::Functions& functions() const override { return functions_; }
-
- private:
-  void check(int result) const { gpu::require(functions_, result); }
-  const gpu::Functions& functions_;
-};
-
-DeviceCore* find_cuda() {
-  const gpu::Library& library = gpu::library();
-  int count = 0;
-  if (!library.opened || library.functions.count(&count) != 0 || count == 0) return nullptr;
-  return new CudaCore(library.functions);
-}
-
-struct Served {
-  std::mutex mutex;  // guards types
-  std::set<c10::DeviceType> types;
-};
-
-Served& served() {
-  static Served* const instance = new Served;
-  return *instance;
-}
-
-bool is_announced(c10::DeviceType type) {
-  const std::lock_guard lock(served().mutex);
-  return served().types.count(type) != 0;
-}
 
 constexpr size_t kSmallestBlock = 4096;  // bytes: a page
 
@@ -80,21 +28,19 @@ size_t block_of(size_t bytes) {
 
 }  // namespace
 
-QuietDeviceGuard::QuietDeviceGuard(c10::Device device) noexcept {
-  try {
-    guard_.reset_device(device);
-  } catch (const std::exception& error) {
-    log_line(LogLevel::kDebug, "ringdp", std::string("a device cannot be made current: ") + error.what());
-  }
+std::string caveat_of_queues() {
+  if (read_env("CUDA_DEVICE_MAX_CONNECTIONS") != "1") return "";
+  return "CUDA_DEVICE_MAX_CONNECTIONS=1 lets all streams of a device share one hardware queue: computation waits for "
+         "every collective that was called before it, and ranks that send before they receive, or call groups, in "
+         "different orders wait until the deadline; 8 or more keeps streams apart";
 }
 
 StreamPool::StreamPool(c10::Device device, DeviceCore& core)
-    : device_(device),
-      core_(core),
-      impl_(device.type()),
-      inputs_(impl_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
-      results_(impl_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
-      cache_(device, core) {}
+    : device_(device), core_(core), impl_(device.type()), cache_(device, core) {
+  static std::once_flag told;
+  const std::string caveat = caveat_of_queues();
+  if (!caveat.empty()) std::call_once(told, [&] { log_line(LogLevel::kWarning, "", caveat); });
+}
 
 StreamPool::~StreamPool() {
   const QuietDeviceGuard here(device_);
@@ -123,11 +69,30 @@ void StreamPool::record(const at::Tensor& tensor, const c10::Stream& stream) con
   impl_.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
 
-c10::Stream StreamPool::results_from(int source) {
+bool StreamPool::has_passed(const c10::Event& event) const {
+  const BesideCaptures relaxed(core_);
+  return event.query();
+}
+
+const c10::Stream& StreamPool::inputs() {
   const std::lock_guard lock(mutex_);
-  const auto known = by_source_.find(source);
-  if (known != by_source_.end()) return known->second;
-  return by_source_.emplace(source, impl_.getStreamFromGlobalPool(device_, /*isHighPriority=*/true)).first->second;
+  return lent(inputs_);
+}
+
+const c10::Stream& StreamPool::results() {
+  const std::lock_guard lock(mutex_);
+  return lent(results_);
+}
+
+const c10::Stream& StreamPool::results_from(int source) {
+  const std::lock_guard lock(mutex_);
+  return lent(by_source_[source]);
+}
+
+// Under mutex_.
+const c10::Stream& StreamPool::lent(std::unique_ptr<StreamLease>& lease) {
+  if (!lease) lease = std::make_unique<StreamLease>(device_, core_);
+  return lease->stream();
 }
 
 at::Tensor StreamPool::pinned(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -143,7 +108,7 @@ void StreamPool::hold(std::shared_ptr<c10::Event> passed, std::vector<at::Tensor
 
 void StreamPool::release_passed() {
   const std::lock_guard lock(mutex_);
-  held_.remove_if([](const Held& held) { return held.passed->query(); });
+  held_.remove_if([this](const Held& held) { return has_passed(*held.passed); });
   // Only when idle: freeing waits for the device, which may wait for the host to finish collectives.
   if (held_.empty()) cache_.trim();
 }
@@ -157,30 +122,6 @@ std::shared_ptr<StreamPool> StreamPools::of(c10::Device device) {
   }
   pools_.push_back(std::make_shared<StreamPool>(device, *core));
   return pools_.back();
-}
-
-DeviceCore* cuda_core() {
-  static DeviceCore* const instance = find_cuda();
-  return instance;
-}
-
-bool is_served(c10::DeviceType type) { return core_of(type) != nullptr; }
-
-DeviceCore* core_of(c10::DeviceType type) {
-  if (type == c10::kCPU) return nullptr;
-  return type == c10::kCUDA || is_announced(type) ? cuda_core() : nullptr;
-}
-
-void serve(c10::DeviceType type) {
-  const std::string name = c10::DeviceTypeName(type, /*lower_case=*/true);
-  if (type == c10::kCPU || type == c10::kCUDA || is_announced(type)) {
-    refuse("serve_device: " + name + " is served by ringdp itself, or already");
-  }
-  if (cuda_core() == nullptr) {
-    refuse("serve_device: " + name + " needs a libringdp_gpu.so that has a device; RINGDP_GPU_LIBRARY names the file");
-  }
-  const std::lock_guard lock(served().mutex);
-  served().types.insert(type);
 }
 
 struct PinnedCache::Blocks {

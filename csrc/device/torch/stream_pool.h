@@ -1,8 +1,7 @@
-// A device as ringdp uses it: its functions, pinned host memory, and one group's streams there.
+// What one group uses of a device: its streams, and pinned host memory.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -15,47 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "device/runtime/library.h"
-#include "device/torch/device_collectives.h"
+#include "device/torch/device_core.h"
+#include "device/torch/stream_lease.h"
 
 namespace ringdp::backend {
-
-// What ringdp needs from a device beyond torch's generic interface: pinned memory and stream operations.
-//
-// Any thread may call; the device is the calling thread's current one. Streams are native handles
-// (VirtualGuardImpl::getStreamNativeHandle). Errors are ringdp::Error. Only release() may wait for the device.
-class DeviceCore {
- public:
-  virtual ~DeviceCore() = default;
-
-  // Host memory that the device can copy from and to, and in which it can wait for a word.
-  virtual void* allocate(size_t bytes) = 0;
-  virtual void release(void* memory) noexcept = 0;
-
-  // In the order of a stream. copy: one side is such host memory. call: the function runs on a thread of the driver and
-  // must not wait. await: until the word, in such host memory, is at least 1.
-  virtual void copy(void* to, const void* from, size_t bytes, void* stream) = 0;
-  virtual void call(void* stream, void (*function)(void*), void* argument) = 0;
-  virtual void await(void* stream, const uint32_t* word) = 0;
-
-  virtual bool is_capturing(void* stream) = 0;  // into a graph
-
-  // For sharing its memory and running collectives on it.
-  virtual const gpu::Functions& functions() const = 0;
-};
-
-// Sets the thread's current device where any thread may come by, as in destructors: on a thread without one the runtime
-// would make a context on the first device. Never throws: at process exit the runtime may be gone.
-class QuietDeviceGuard {
- public:
-  explicit QuietDeviceGuard(c10::Device device) noexcept;
-
- private:
-  c10::OptionalDeviceGuard guard_;
-};
-
-// Null: tensors of such a device are refused.
-DeviceCore* core_of(c10::DeviceType type);
 
 // How much unused memory is kept for later calls; pinning costs more than copying.
 constexpr size_t kKeptPinned = size_t{512} << 20;  // bytes
@@ -79,8 +41,8 @@ class PinnedCache {
 // One group's resources on one device: its streams, its pinned memory, and the copies in flight.
 //
 // The input stream waits only for callers' streams, so a collective can start whatever other collectives wait for. The
-// result stream waits for the host; receives have one per source, so that they delay no other call. Streams come from
-// torch's pool of the device, which may hand out the same one twice when a process has many groups.
+// result stream waits for the host; receives have one per source, so that they delay no other call. Each is made when
+// it is first needed: the fewer a device has, the fewer share a hardware queue.
 class StreamPool {
  public:
   StreamPool(c10::Device device, DeviceCore& core);
@@ -97,31 +59,37 @@ class StreamPool {
   // Tells the allocator that `stream` uses the tensor, so that its memory is not reused too early.
   void record(const at::Tensor& tensor, const c10::Stream& stream) const;
 
-  const c10::Stream& inputs() const { return inputs_; }
-  const c10::Stream& results() const { return results_; }
-  c10::Stream results_from(int source);
+  const c10::Stream& inputs();
+  const c10::Stream& results();
+  const c10::Stream& results_from(int source);
+  // Whether the device has come by. The thread's current device must be this one.
+  bool has_passed(const c10::Event& event) const;
 
   at::Tensor pinned(at::IntArrayRef sizes, at::ScalarType dtype);
   // Keeps pinned tensors that the device uses until `passed`.
   void hold(std::shared_ptr<c10::Event> passed, std::vector<at::Tensor> pinned);
 
  private:
+  const c10::Stream& lent(std::unique_ptr<StreamLease>& lease);
   void release_passed();
 
   const c10::Device device_;
   DeviceCore& core_;
   const c10::impl::VirtualGuardImpl impl_;
-  const c10::Stream inputs_, results_;
 
   struct Held {
     std::shared_ptr<c10::Event> passed;
     std::vector<at::Tensor> pinned;
   };
-  std::mutex mutex_;  // guards the next two
-  std::map<int, c10::Stream> by_source_;
+  std::mutex mutex_;                               // guards the next three
+  std::unique_ptr<StreamLease> inputs_, results_;  // null until needed
+  std::map<int, std::unique_ptr<StreamLease>> by_source_;
   std::list<Held> held_;
   PinnedCache cache_;
 };
+
+// Why streams of this process's devices wait for one another, or "". The first StreamPool warns of it.
+std::string caveat_of_queues();
 
 // A backend's pools. Thread-safe.
 class StreamPools {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import signal
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -106,6 +107,22 @@ def behind(library: str, executor: str, timeout_s: float) -> tuple[str, bool]:
     return error, is_void(tensor)
 
 
+def behind_long_work(library: str, executor: str) -> tuple[str, float]:
+    """On a rank: every device has other work first, for longer than a collective may take."""
+    gpu, _ = arrive(library, executor)
+    group = gpu.new_group(timeout_s=1.0)
+    tensor = gpu.put(torch.ones(1000))
+    dist.all_reduce(tensor, group=group)
+    gpu.synchronize()
+    gpu.hold()
+    works = [dist.all_reduce(tensor, group=group, async_op=True) for _ in range(2)]
+    time.sleep(2.5)  # with SPIN kernels have a second to tell whom they waited for
+    dist.barrier()
+    gpu.go()
+    error = error_of(lambda: [work.wait() for work in works])
+    return error, float(tensor.cpu()[0])
+
+
 def absent(library: str, executor: str) -> tuple[str, bool]:
     """On a rank: rank 1 does not call at all before the timeout."""
     gpu, _ = arrive(library, executor)
@@ -174,6 +191,10 @@ def test_a_device_that_does_not_come_is_a_timeout(native_pair, stand_in, executo
         assert "Timeout: " in error and "all_reduce(SUM, float32 x 1000) on devices #" in error
         assert void
     assert "rank 1" in outcomes[0][0]
+
+
+def test_the_deadline_counts_from_the_turn_of_a_call(native_pair, stand_in, executor):
+    assert native_pair.run(behind_long_work, stand_in, executor) == [("", 8.0)] * 2
 
 
 def test_who_does_not_call_is_a_timeout(native_pair, stand_in, executor):

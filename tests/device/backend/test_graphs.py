@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -158,6 +159,23 @@ def after_the_group(library: str) -> tuple[bool, float]:
     return is_void(tensor), float(ones.cpu()[0])
 
 
+def asked_beside_a_capture(library: str, executor: str) -> tuple[list[bool], float]:
+    """On a rank: calls are made, asked for, waited for and let go of while another stream is captured."""
+    gpu, group = arrive(library, executor)
+    tensor = gpu.put(torch.ones(1000))
+    dist.all_reduce(tensor, group=group)
+    gpu.synchronize()
+    done = []
+    with gpu.capturing(stream=3):
+        for _ in range(2):
+            work = dist.all_reduce(tensor, group=group, async_op=True)
+            work.is_completed()
+            work.wait(timedelta(seconds=PATIENCE_S))
+            done.append(work.is_completed())
+            del work
+    return done, float(tensor.cpu()[0])
+
+
 def refused(library: str, executor: str) -> dict[str, str]:
     """On a rank: what calls say while the stream is captured; the group is good afterwards."""
     gpu, group = arrive(library, executor)
@@ -211,6 +229,13 @@ def test_replays_have_the_bits_of_the_cpu(world_of, stand_in, size, count):
 
 def test_calls_of_one_graph_overlap_with_what_it_computes(native_pair, stand_in):
     assert native_pair.run(overlapped, stand_in) == [[4.0, 8.0, 5.0]] * 2
+
+
+@pytest.mark.parametrize("window_bytes", [0, WINDOW_BYTES])
+@pytest.mark.parametrize("executor", ["SPIN", "STREAM"])
+def test_calls_beside_a_capture_disturb_it_not(world_of, stand_in, executor, window_bytes):
+    world = world_of(2, window_bytes=window_bytes)
+    assert world.run(asked_beside_a_capture, stand_in, executor) == [([True, True], 8.0)] * 2
 
 
 def test_different_captures_are_a_mismatch(native_pair, stand_in):

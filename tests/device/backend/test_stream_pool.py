@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from native import PATIENCE_S, WINDOW_BYTES, arrive, described
 from ranks import HERE
 from stand_in import BACKEND, TYPE, StandIn, error_of, here, loaded
+
+POOL = range(8, 64)  # the streams of torch's pool on a device
 
 
 def crossed(library: str) -> list[float]:
@@ -153,6 +156,71 @@ def test_calls_use_the_memory_of_earlier_ones(pair, stand_in):
     for first, later, gone in pair.run(used_again, stand_in):
         assert 400_000 <= later <= 2 * first
         assert gone
+
+
+def beside_a_busy_pool(library: str) -> list[float]:
+    """On a rank: others hold every stream that torch's pool has; a sum and a message of this device."""
+    gpu, group = arrive(library, "SPIN")
+    total, came = gpu.put(torch.ones(1000)), gpu.put(torch.full((10,), 1.0 + HERE.rank))
+    for number in POOL:
+        gpu.hold(number)
+    works = [dist.all_reduce(total, group=group, async_op=True)]
+    if HERE.rank == 0:
+        works.append(dist.isend(came, 1, group=group))
+    else:
+        works.append(dist.irecv(came, 0, group=group))
+    try:
+        for work in works:
+            work.wait(timedelta(seconds=PATIENCE_S))
+    finally:
+        for number in POOL:
+            gpu.go(number)
+    return [float(total.cpu()[-1]), float(came.cpu()[-1])]
+
+
+def streams_of_groups(library: str) -> list[int]:
+    """On a rank: how many streams there are after each of three groups that come and go."""
+    gpu = here(library)
+    counts = []
+    for _ in range(3):
+        group = gpu.new_group()
+        rounds(gpu, group, 1)
+        dist.destroy_process_group(group)
+        del group
+        gc.collect()
+        counts.append(gpu.streams())
+    return counts
+
+
+def in_one_queue(library: str) -> tuple[float, str]:
+    """On a rank whose device has one hardware queue: the sum of two groups, and what is said."""
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    gpu, group = arrive(library, "SPIN")
+    total = gpu.put(torch.ones(10))
+    for one in (group, gpu.new_group()):
+        dist.all_reduce(total, group=one)
+    return float(total.cpu()[0]), described(group)
+
+
+@pytest.mark.parametrize("window_bytes", [0, WINDOW_BYTES])
+def test_what_others_do_with_torchs_pool_holds_nothing_up(world_of, stand_in, window_bytes):
+    world = world_of(2, window_bytes=window_bytes)
+    assert world.run(beside_a_busy_pool, stand_in) == [[2.0, 1.0]] * 2
+
+
+def test_groups_use_the_streams_of_earlier_ones(pair, stand_in):
+    for first, *later in pair.run(streams_of_groups, stand_in):
+        assert later == [first] * 2
+
+
+def test_one_hardware_queue_for_all_is_said(run_on_fresh_ranks, stand_in):
+    world = run_on_fresh_ranks(2, window_bytes=WINDOW_BYTES)
+    world.join()
+    for total, text in world.run(in_one_queue, stand_in):
+        assert total == 4.0
+        assert "; CUDA_DEVICE_MAX_CONNECTIONS=1 lets all streams of a device share one hardware queue" in text
+    for rank in range(2):
+        assert world.stderr(rank).count("warning: CUDA_DEVICE_MAX_CONNECTIONS=1") == 1
 
 
 def unserved(library: str) -> str:

@@ -106,6 +106,10 @@ class StandIn:
         """What ringdp has had copied on devices of this process."""
         return self.functions.stand_in_copied_bytes()
 
+    def streams(self) -> int:
+        """How many of all devices there are: the tests', the pool's, and those that ringdp has made."""
+        return self.functions.stand_in_streams()
+
     def is_lost(self) -> bool:
         """Whether a kernel has touched what the current device does not reach: it can no longer be used then."""
         return self.functions.stand_in_is_lost(self.functions.stand_in_used_device())
@@ -164,7 +168,7 @@ def loaded(library: str) -> Any:
     torch._register_device_module(TYPE, types.ModuleType(f"torch.{TYPE}"))
     functions = ctypes.CDLL(library)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    for name in ("pinned_bytes", "copied_bytes", "current_stream"):
+    for name in ("pinned_bytes", "copied_bytes", "current_stream", "streams"):
         getattr(functions, f"stand_in_{name}").restype = ctypes.c_size_t
     for name in ("numbered", "end_capture"):
         getattr(functions, f"stand_in_{name}").restype = pointer

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 
 import torch
-from stand_in import TYPE, error_of, here, loaded
+from stand_in import TYPE, StandIn, error_of, here, loaded
 
 
 def replayed(library: str) -> list[float]:
@@ -80,6 +81,23 @@ def memory_used_again(library: str) -> tuple[bool, bool]:
     return second.data_ptr() == place, third.data_ptr() == place
 
 
+def in_one_queue(library: str) -> tuple[bool, float]:
+    """On a rank: whether a stream goes on while another one of its hardware queue waits, and what it did then."""
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    loaded(library)
+    gpu = StandIn.__new__(StandIn)
+    gpu.functions = loaded(library)
+    tensor = torch.zeros(4, device=TYPE)
+    gpu.hold(1)
+    with gpu.stream(2):
+        tensor.fill_(3.0)
+    time.sleep(0.1)
+    went_on = gpu.is_idle(2)
+    gpu.go(1)
+    gpu.synchronize(2)
+    return went_on, float(tensor.cpu()[0])
+
+
 def with_a_bad_setting(library: str) -> str:
     os.environ["STAND_IN_DEVICES"] = "many"
     loaded(library)
@@ -102,6 +120,10 @@ def test_copies_between_devices_are_ordered(pair, stand_in):
 
 def test_memory_is_used_again_behind_the_stream(pair, stand_in):
     assert pair.run(memory_used_again, stand_in) == [(False, True)] * 2
+
+
+def test_streams_of_one_hardware_queue_wait_for_each_other(run_on_fresh_ranks, stand_in):
+    assert run_on_fresh_ranks(1).run(in_one_queue, stand_in) == [(False, 3.0)]
 
 
 def test_a_bad_setting_is_named(run_on_fresh_ranks, stand_in):

@@ -40,6 +40,20 @@ TEST(StreamOrder, WordsAreComparedCyclically) {
   stream.synchronize();
 }
 
+TEST(StreamOrder, AWordIsWrittenBehindWhatComesBefore) {
+  Pinned words(8);
+  auto* const word = static_cast<uint32_t*>(words.host);
+  TestStream stream, other;
+  succeed(gpu().await(word, 1, stream.handle()));
+  succeed(gpu().write(word + 1, 7, stream.handle()));
+  succeed(gpu().copy(words.host, words.host, 8, other.handle()));
+  other.synchronize();
+  EXPECT_EQ(__atomic_load_n(word + 1, __ATOMIC_ACQUIRE), 0u);
+  __atomic_store_n(word, 1u, __ATOMIC_RELEASE);
+  stream.synchronize();
+  EXPECT_EQ(__atomic_load_n(word + 1, __ATOMIC_ACQUIRE), 7u);
+}
+
 TEST(StreamOrder, AHostFunctionMayNotCallTheDevice) {
   TestStream stream;
   int result = 0;

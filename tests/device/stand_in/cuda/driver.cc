@@ -34,6 +34,7 @@ const Entry kEntries[] = {
     entry("cuPointerGetAttribute", cuPointerGetAttribute),
     entry("cuStreamWaitValue32", cuStreamWaitValue32),
     entry("cuStreamWaitValue64", cuStreamWaitValue64),
+    entry("cuStreamWriteValue32", cuStreamWriteValue32),
     entry("cuStreamWriteValue64", cuStreamWriteValue64),
     entry("cuMemCreate", cuMemCreate),
     entry("cuMemRelease", cuMemRelease),
@@ -105,6 +106,10 @@ CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr word, uint64_t value, 
     if (!machine().stream_waits) throw Refusal(cudaErrorNotSupported, "STAND_IN_LACKS has stream_waits");
     wait_value(known(stream), word_at<uint64_t>(word), value);
   }));
+}
+
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr word, uint32_t value, unsigned) {
+  return result_of(answered([&] { write_value(known(stream), word_at<uint32_t>(word), value); }));
 }
 
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr word, uint64_t value, unsigned) {

@@ -162,11 +162,29 @@ cudaError_t cudaHostGetDevicePointer(void** address, void* memory, unsigned) {
 
 // Streams of the runtime interface.
 
+namespace {
+
+Stream* new_stream(unsigned flags) {
+  if (flags != cudaStreamNonBlocking) throw Refusal(cudaErrorNotSupported, "a stream that the null stream waits for");
+  return create_stream(current_device());
+}
+
+}  // namespace
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return answered_in_context([&] { *stream = new_stream(flags); });
+}
+
+// Priorities are taken and not heeded.
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
   return answered_in_context([&] {
-    if (flags != cudaStreamNonBlocking) throw Refusal(cudaErrorNotSupported, "a stream that the null stream waits for");
-    *stream = create_stream(current_device());
+    *lowest = 0;
+    *highest = -5;
   });
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  return answered_in_context([&] { *stream = new_stream(flags); });
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {

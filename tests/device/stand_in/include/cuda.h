@@ -48,6 +48,7 @@ CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr memory);
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr word, uint32_t value, unsigned flags);
 CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr word, uint64_t value, unsigned flags);
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr word, uint32_t value, unsigned flags);
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr word, uint64_t value, unsigned flags);
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* kind,
                      unsigned long long flags);

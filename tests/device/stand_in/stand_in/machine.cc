@@ -36,6 +36,7 @@ Machine by_environment() {
   Machine machine;
   machine.devices = number_of("STAND_IN_DEVICES", machine.devices, 0, 8);
   machine.multiprocessors = number_of("STAND_IN_MULTIPROCESSORS", machine.multiprocessors, 1, 64);
+  machine.connections = number_of("CUDA_DEVICE_MAX_CONNECTIONS", machine.connections, 1, 32);
   std::istringstream lacks(text_of("STAND_IN_LACKS"));
   for (std::string what; std::getline(lacks, what, ',');) {
     const std::map<std::string, bool*> known = {
@@ -110,6 +111,7 @@ void stand_in_set_device(int device) { set_device(device); }
 int stand_in_context() { return context(); }
 unsigned stand_in_contexts() { return contexts(); }
 size_t stand_in_pinned_bytes() { return pinned_bytes(); }
+size_t stand_in_streams() { return created_streams(); }
 size_t stand_in_copied_bytes() { return copied_bytes(); }
 bool stand_in_is_lost(int device) { return is_lost(device); }
 size_t stand_in_held() { return held_parts() + held_virtually() + created_streams(); }

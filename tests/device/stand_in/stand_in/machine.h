@@ -19,13 +19,14 @@ class Refusal : public std::runtime_error {
 //   STAND_IN_MULTIPROCESSORS=4  blocks that a device holds at once, of all kernels of a process
 //   STAND_IN_LACKS=ipc,fd,stream_waits,peers   what they cannot do: legacy IPC, sharing by descriptor, 64-bit stream
 //                               waits, reaching the memory of another device
+//   CUDA_DEVICE_MAX_CONNECTIONS=8   hardware queues of a device, which its streams share; unset: one each
 // Every process has all of a device's multiprocessors: contexts of processes are time slices, here the host's.
 
 constexpr size_t kDeviceBytes = size_t{1} << 30;
 constexpr int kThreadsOfBlock = 2;  // host threads, however many a launch asks for
 
 struct Machine {
-  int devices = 2, multiprocessors = 4;
+  int devices = 2, multiprocessors = 4, connections = 0;
   bool ipc = true, fd = true, stream_waits = true, peers = true;
 };
 const Machine& machine();  // throws Refusal for a value that is none

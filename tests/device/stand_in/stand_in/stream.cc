@@ -22,7 +22,7 @@ void exchange_capture_mode(cudaStreamCaptureMode& mode) { std::swap(mode, captur
 
 void refuse_beside_captures() {
   if (captures == 0 || capture_mode == cudaStreamCaptureModeRelaxed) return;
-  throw Refusal(cudaErrorStreamCaptureUnsupported, "memory is taken or freed while a stream is being captured");
+  throw Refusal(cudaErrorStreamCaptureUnsupported, "a call that CUDA refuses while a stream is being captured");
 }
 
 void Capture::add(Stream& stream, Job job) {
@@ -61,14 +61,34 @@ std::vector<Job> Capture::jobs() {
   return jobs_;
 }
 
+namespace {
+
+// Streams of a device take its hardware queues in turn. What waits at the head of one holds up all streams behind it.
+std::shared_ptr<Queue> next_queue(int device) {
+  const int connections = machine().connections;
+  if (connections == 0) return std::make_shared<Queue>();
+  static std::mutex mutex;
+  static auto& queues = *new std::map<int, std::vector<std::shared_ptr<Queue>>>;
+  static auto& dealt = *new std::map<int, int>;
+  const std::lock_guard lock(mutex);
+  auto& its = queues[device];
+  const auto next = static_cast<size_t>(dealt[device]++ % connections);
+  if (next == its.size()) its.push_back(std::make_shared<Queue>());
+  return its[next];
+}
+
+}  // namespace
+
+Stream::Stream(int device) : device(device), queue_(next_queue(device)) {}
+
 void Stream::push(Job job) {
   if (const auto into = capture()) return into->add(*this, std::move(job));
-  queue_.push(std::move(job));
+  queue_->push(std::move(job));
 }
 
 void Stream::synchronize() {
   if (capture()) throw Refusal(cudaErrorStreamCaptureUnsupported, "waiting for a stream that is being captured");
-  queue_.synchronize();
+  queue_->synchronize();
 }
 
 std::shared_ptr<Capture> Stream::capture() {
@@ -134,6 +154,7 @@ Event::Record Event::last() {
 }
 
 bool Event::query() {
+  refuse_beside_captures();
   const Record record = last();
   if (record.capture) throw Refusal(cudaErrorStreamCaptureUnsupported, "asking for an event of a capture");
   return !record.latch || record.latch->is_open();
@@ -176,6 +197,11 @@ void push_wait(Stream& stream, const Word* word, Word value) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   });
+}
+
+template <class Word>
+void push_write(Stream& stream, Word* word, Word value) {
+  stream.push([word, value] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });
 }
 
 }  // namespace
@@ -262,8 +288,7 @@ size_t copied_bytes() { return copied; }
 void wait_value(Stream& stream, const uint32_t* word, uint32_t value) { push_wait(stream, word, value); }
 void wait_value(Stream& stream, const uint64_t* word, uint64_t value) { push_wait(stream, word, value); }
 
-void write_value(Stream& stream, uint64_t* word, uint64_t value) {
-  stream.push([=] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });
-}
+void write_value(Stream& stream, uint32_t* word, uint32_t value) { push_write(stream, word, value); }
+void write_value(Stream& stream, uint64_t* word, uint64_t value) { push_write(stream, word, value); }
 
 }  // namespace stand_in

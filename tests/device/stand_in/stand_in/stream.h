@@ -123,19 +123,19 @@ class Capture {
 };
 
 // Captures are begun in the global mode: until one has ended, threads that are not in the relaxed mode may neither take
-// nor free memory.
+// nor free memory, nor query events.
 void exchange_capture_mode(cudaStreamCaptureMode& mode);
 void refuse_beside_captures();
 
 class Stream {
  public:
-  explicit Stream(int device) : device(device) {}
+  explicit Stream(int device);
   const int device;
 
   void push(Job job);  // to be run, or captured
-  bool idle() { return queue_.idle(); }
+  bool idle() { return queue_->idle(); }
   void synchronize();
-  void drain() { queue_.synchronize(); }
+  void drain() { queue_->synchronize(); }
 
   std::shared_ptr<Capture> capture();  // null: none
   void begin_capture();
@@ -146,7 +146,7 @@ class Stream {
  private:
   std::mutex mutex_;  // guards capture_
   std::shared_ptr<Capture> capture_;
-  Queue queue_;
+  const std::shared_ptr<Queue> queue_;  // a hardware queue, maybe of several streams
 };
 
 class Event {
@@ -186,6 +186,7 @@ size_t copied_bytes();  // by copy(), queued so far
 // The word at a device address (memory.h): compared cyclically.
 void wait_value(Stream& stream, const uint32_t* word, uint32_t value);
 void wait_value(Stream& stream, const uint64_t* word, uint64_t value);
+void write_value(Stream& stream, uint32_t* word, uint32_t value);
 void write_value(Stream& stream, uint64_t* word, uint64_t value);
 
 }  // namespace stand_in

@@ -1,5 +1,5 @@
-// The stand-in's streams as torch numbers them: on each device 0 is the null stream, 1 to 7 are for tests, and of the
-// others the pool gives each once.
+// The stand-in's streams as torch numbers them: on each device 0 is the null stream, 1 to 7 are for tests, and the pool
+// gives the others up to 63 again and again. A stream that torch has not made has its address as its number.
 #pragma once
 #include <c10/core/Stream.h>
 
@@ -18,6 +18,7 @@ constexpr int kForTests = 8;
 
 inline Stream& stream_at(int device, int64_t number) {
   if (number == 0) return null_stream(device);
+  if (number >= kStreams) return known(reinterpret_cast<Stream*>(number));
   static std::mutex mutex;
   static auto* const made = new std::map<std::pair<int, int64_t>, Stream*>;
   const std::lock_guard lock(mutex);
