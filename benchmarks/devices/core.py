@@ -36,6 +36,8 @@ class Device(ctypes.Structure):
         ("waits_on_streams", ctypes.c_int32),
         ("shares_fds", ctypes.c_int32),
         ("memory_bytes", ctypes.c_uint64),
+        ("mig", ctypes.c_int32),
+        ("mps", ctypes.c_int32),
     )
 
 

@@ -37,6 +37,24 @@ bool has(CUdevice_attribute what, int device) {
   return value != 0;
 }
 
+// Drivers before CUDA 12.4 do not know the attribute, nor does their header.
+bool is_shared_by_mps(int device) {
+  constexpr auto kMpsEnabled = static_cast<CUdevice_attribute>(133);
+  int value = 0;
+  const auto ask = driver_function<decltype(&cuDeviceGetAttribute)>("cuDeviceGetAttribute");
+  const CUresult result = ask(&value, kMpsEnabled, device);
+  if (result != CUDA_ERROR_INVALID_VALUE) check("cuDeviceGetAttribute", result);
+  return value != 0;
+}
+
+// Of the instance where the GPU is partitioned: cudaGetDeviceProperties gives all instances the GPU's.
+void copy_uuid(int device, unsigned char (&out)[16]) {
+  CUuuid uuid;
+  check("cuDeviceGetUuid", driver_function<decltype(&cuDeviceGetUuid)>("cuDeviceGetUuid")(&uuid, device));
+  static_assert(sizeof out == sizeof uuid);
+  std::memcpy(out, &uuid, sizeof out);
+}
+
 bool waits_on_streams(int device) {
   return driver_has("cuStreamWaitValue64") && driver_has("cuStreamWriteValue64") &&
          has(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device);
@@ -49,8 +67,9 @@ void describe(int device, rd_gpu_device* out) {
         "rd_gpu_count says how many devices there are");
   *out = {};
   std::strncpy(out->name, facts.name, sizeof out->name - 1);  // *out is zeroed, so a truncated name is still terminated
-  static_assert(sizeof out->uuid == sizeof facts.uuid);
-  std::memcpy(out->uuid, &facts.uuid, sizeof out->uuid);
+  copy_uuid(device, out->uuid);
+  out->mig = std::strstr(facts.name, " MIG ") != nullptr;  // "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+  out->mps = is_shared_by_mps(device);
   out->multiprocessors = facts.multiProcessorCount;
   out->major = facts.major;
   out->minor = facts.minor;

@@ -94,8 +94,15 @@ int rd_gpu_unimport(void* memory) {
   return guarded_beside_captures([&] { shared_memory().unimport(memory); });
 }
 
+int rd_gpu_copy_now(int device, void* to, const void* from, size_t bytes) {
+  return guarded_beside_captures([&] {
+    refuse_null("rd_gpu_copy_now", "to", to);
+    refuse_null("rd_gpu_copy_now", "from", from);
+    ringdp::gpu::copy_now(device, to, from, bytes);
+  });
+}
+
 using ringdp::gpu::check;
-using ringdp::gpu::guarded_beside_captures;
 
 int rd_gpu_host_alloc(size_t bytes, void** host, void** device_address) {
   return guarded_beside_captures([&] { ringdp::gpu::allocate(bytes, host, device_address); });

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "device/cuda/driver.h"
@@ -18,14 +19,19 @@ bool is_within(const Allocation& allocation, const void* memory) {
 }
 
 // On a stream of its own: the default stream would wait for kernels that may be waiting for this rank.
-void fill_with_zeros(const Allocation& allocation) {
-  const OnDevice here(allocation.device);
+void run_now(int device, const std::string& what, const std::function<cudaError_t(cudaStream_t)>& queue) {
+  const OnDevice here(device);
   cudaStream_t stream = nullptr;
   check("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  cudaError_t result = cudaMemsetAsync(allocation.base, 0, allocation.bytes, stream);
+  cudaError_t result = queue(stream);
   if (result == cudaSuccess) result = cudaStreamSynchronize(stream);
   cudaStreamDestroy(stream);
-  check("cudaMemsetAsync(" + std::to_string(allocation.bytes) + " bytes)", result);
+  check(what + " and cudaStreamSynchronize", result);
+}
+
+void fill_with_zeros(const Allocation& allocation) {
+  run_now(allocation.device, "cudaMemsetAsync(" + std::to_string(allocation.bytes) + " bytes)",
+          [&](cudaStream_t stream) { return cudaMemsetAsync(allocation.base, 0, allocation.bytes, stream); });
 }
 
 Allocation allocated(int device, size_t bytes, int sharing) {
@@ -59,6 +65,11 @@ Allocation opened(int device, const rd_gpu_handle& handle, int fd) {
 }
 
 }  // namespace
+
+void copy_now(int device, void* to, const void* from, size_t bytes) {
+  run_now(device, "cudaMemcpyAsync(" + std::to_string(bytes) + " bytes)",
+          [&](cudaStream_t stream) { return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream); });
+}
 
 SharedMemory::Own* SharedMemory::own_around(const void* memory) {
   const auto found = std::find_if(own_.begin(), own_.end(),

@@ -12,6 +12,9 @@
 
 namespace ringdp::gpu {
 
+// Returns when it is done, whatever kernels of the device wait for.
+void copy_now(int device, void* to, const void* from, size_t bytes);
+
 class SharedMemory {
  public:
   void* allocate(int device, size_t bytes, int sharing);

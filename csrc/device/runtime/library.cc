@@ -51,6 +51,7 @@ std::string fill(void* handle, Functions& f) {
   symbols.find("rd_gpu_host_free", f.host_free);
   symbols.find("rd_gpu_host_map", f.host_map);
   symbols.find("rd_gpu_host_unmap", f.host_unmap);
+  symbols.find("rd_gpu_copy_now", f.copy_now);
   symbols.find("rd_gpu_stream", f.stream);
   symbols.find("rd_gpu_swap_capture_mode", f.swap_capture_mode);
   symbols.find("rd_gpu_copy", f.copy);

@@ -21,6 +21,7 @@ struct Functions {
   decltype(&rd_gpu_host_free) host_free;
   decltype(&rd_gpu_host_map) host_map;
   decltype(&rd_gpu_host_unmap) host_unmap;
+  decltype(&rd_gpu_copy_now) copy_now;
   decltype(&rd_gpu_stream) stream;
   decltype(&rd_gpu_swap_capture_mode) swap_capture_mode;
   decltype(&rd_gpu_copy) copy;

@@ -27,6 +27,7 @@ PeerInfo blank() {
   PeerInfo info;
   info.build = kBuild;
   info.process = key_of_this_process();
+  transport::fill_random(&info.token, sizeof info.token);
   return info;
 }
 
@@ -39,6 +40,8 @@ PeerInfo peer_info_of(const Functions& functions, int device) {
   info.usable = 1;
   info.multiprocessors = facts.multiprocessors;
   info.waits_on_streams = facts.waits_on_streams;
+  info.mig = facts.mig;
+  info.mps = facts.mps;
   std::memcpy(info.uuid, facts.uuid, sizeof info.uuid);
   return info;
 }

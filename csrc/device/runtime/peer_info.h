@@ -61,8 +61,9 @@ std::vector<PeerInfo> checked_infos(const std::vector<std::string>& bytes, uint3
 struct PeerInfo {
   uint32_t build = 0;  // of this struct and all shared layouts; must be equal on all ranks
   int32_t usable = 0;  // 0: this rank shares nothing, see why_not
-  int32_t multiprocessors = 0, waits_on_streams = 0;
+  int32_t multiprocessors = 0, waits_on_streams = 0, mig = 0, mps = 0;  // as in rd_gpu_device
   uint64_t process = 0;  // random, drawn once per process: pids may be equal in two PID namespaces
+  uint64_t token = 0;    // random: with it the rank signs its memory (signature.h)
   unsigned char uuid[16] = {};
   rd_gpu_handle memory = {};  // the arena, or one symmetric buffer
   int64_t bytes = 0;          // requested for the symmetric buffer

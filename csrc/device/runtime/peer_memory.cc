@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "device/runtime/launch.h"
 #include "device/runtime/peer_info.h"
+#include "device/runtime/signature.h"
 
 namespace ringdp::gpu {
 namespace {
@@ -263,6 +264,7 @@ PeerInfo PeerMemory::offer(int sharing, const BootstrapContext& context, UniqueF
     page_ = std::make_unique<OwnPage>(context.heap, context.heaps[own]);
     info.page = page_->offset();
     info.memory = arena_->handle(fd);
+    sign(functions_, device_, arena_->memory(), {info.token, rank_ + 1, rank_ + 1});
     put(info.socket, context.socket);
     return info;
   } catch (const Error& error) {
@@ -282,7 +284,7 @@ std::string PeerMemory::map_all(const std::vector<PeerInfo>& infos, std::vector<
     const auto at = static_cast<size_t>(rank);
     try {
       pages_.push_back(page_of(rank, infos[at], context));
-      if (rank != rank_) map(rank, infos[at], fds[at].get());
+      if (rank != rank_) map(rank, infos, fds[at].get());
     } catch (const Error& error) {
       if (failure.empty()) failure = "memory of rank " + std::to_string(rank) + ": " + error.what();
     }
@@ -313,9 +315,18 @@ HostPage* PeerMemory::page_of(int rank, const PeerInfo& info, const BootstrapCon
   return reinterpret_cast<HostPage*>(context.heaps[static_cast<size_t>(rank)] + info.page);
 }
 
-void PeerMemory::map(int rank, const PeerInfo& info, int fd) {
+void PeerMemory::map(int rank, const std::vector<PeerInfo>& infos, int fd) {
+  const PeerInfo& info = infos[static_cast<size_t>(rank)];
   void* memory = nullptr;
   require(functions_, functions_.import_memory(device_, &info.memory, fd, &memory));
+  const int own = rank_ + 1, owner = rank + 1;
+  try {
+    check_signatures(functions_, device_, static_cast<char*>(memory), {info.token, owner, owner},
+                     {infos[static_cast<size_t>(rank_)].token, owner, own});
+  } catch (const Error&) {
+    functions_.unimport_memory(memory);
+    throw;
+  }
   memory_[static_cast<size_t>(rank)] = static_cast<char*>(memory);
 }
 

@@ -79,7 +79,7 @@ class PeerMemory final : public DeviceRanks {
   PeerInfo offer(int sharing, const BootstrapContext& context, UniqueFd* fd);
   std::string map_all(const std::vector<PeerInfo>& infos, std::vector<UniqueFd> fds, const BootstrapContext& context);
   static HostPage* page_of(int rank, const PeerInfo& info, const BootstrapContext& context);
-  void map(int rank, const PeerInfo& info, int fd);
+  void map(int rank, const std::vector<PeerInfo>& infos, int fd);
   void map_pages();
   void settle(const std::vector<uint32_t>& reached, const std::string& first_failure, int sharing);
   void take_down(const BootstrapContext& context);

@@ -57,6 +57,19 @@ Placement on_streams(const std::vector<PeerInfo>& infos, const std::string& reas
   return placement;
 }
 
+// Whether memory cannot be shared, however it is offered; or "".
+std::string why_apart(const std::vector<PeerInfo>& infos, const Sharing& sharing) {
+  for (size_t a = 0; a < infos.size(); ++a) {
+    for (size_t b = a + 1; b < infos.size(); ++b) {
+      if ((!infos[a].mig && !infos[b].mig) || same_device(infos[a], infos[b])) continue;
+      return ranks(static_cast<int>(a), static_cast<int>(b)) + " are on different MIG instances, which share no memory";
+    }
+  }
+  if (!sharing.processes || !infos[static_cast<size_t>(sharing.first)].mps) return "";
+  return ranks(sharing.first, sharing.other) +
+         " are processes that share a device through MPS, where waits of streams may hold up other processes";
+}
+
 }  // namespace
 
 int blocks_for(int multiprocessors, int ranks) {
@@ -65,6 +78,12 @@ int blocks_for(int multiprocessors, int ranks) {
 
 Placement place(const std::vector<PeerInfo>& infos) {
   const Sharing sharing = sharing_of(infos);
+  const std::string apart = why_apart(infos, sharing);
+  if (!apart.empty()) {
+    Placement nowhere;
+    nowhere.why_not = apart;
+    return nowhere;
+  }
   if (sharing.processes) {
     return on_streams(infos, ranks(sharing.first, sharing.other) + " are processes that share a device");
   }

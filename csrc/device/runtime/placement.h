@@ -20,6 +20,7 @@ struct Placement {
 // SPIN where the kernels of all ranks can run at the same time: each rank has a device of its own, or those that share
 // one are threads of one process and their kernels fit on it together. Else STREAM, where the devices support stream
 // waits: kernels of several processes on one device take turns, so a polling kernel would block the one it waits for.
+// Neither on different MIG instances, nor where processes share a device through MPS.
 Placement place(const std::vector<PeerInfo>& infos);
 
 // Blocks of each rank's kernel when so many ranks share a device; SPIN.

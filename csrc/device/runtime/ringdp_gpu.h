@@ -26,6 +26,7 @@ typedef struct {
   int32_t multiprocessors, major, minor;
   int32_t waits_on_streams, shares_fds; /* 1: can */
   uint64_t memory_bytes;
+  int32_t mig, mps; /* 1: an instance of a partitioned GPU, with a uuid of its own; shared by processes through MPS */
 } rd_gpu_device;
 int rd_gpu_describe(int device, rd_gpu_device* out);
 
@@ -56,6 +57,9 @@ int rd_gpu_host_alloc(size_t bytes, void** host, void** device_address);
 int rd_gpu_host_free(void* host);
 int rd_gpu_host_map(void* host, size_t bytes, void** device_address); /* memory that exists, e.g. shared by processes */
 int rd_gpu_host_unmap(void* host);
+
+/* Copies between host and device memory, and waits for that alone: on a stream of its own, of the device. */
+int rd_gpu_copy_now(int device, void* to, const void* from, size_t bytes);
 
 /* A new stream of the device, of the highest priority, for which the default stream does not wait. It lasts until the
  * process ends. */

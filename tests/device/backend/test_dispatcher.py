@@ -16,10 +16,11 @@ from ranks import HERE
 from stand_in import TYPE, backend_of, error_of, here
 
 
-def said(library: str, executor: str, lacks: str = "") -> tuple[str, str, float]:
+def said(library: str, executor: str, lacks: str = "", kind: str = "") -> tuple[str, str, float]:
     """On a rank: what is said before and after the first collective, and its result. `lacks`: of rank 1's devices."""
     if lacks and HERE.rank == 1:
         os.environ["STAND_IN_LACKS"] = lacks
+    os.environ["STAND_IN_IS"] = kind
     gpu, _ = arrive(library, executor)
     group = gpu.new_group()
     before = described(group)
@@ -144,6 +145,7 @@ def test_what_runs_on_devices_is_said(native_pair, stand_in, executor):
         ({"transport": "tcp"}, "", "not all ranks share memory of one host"),
         ({}, "ipc,fd", "rank 1: CUDA: "),
         ({}, "stream_waits", "the device of rank 1 cannot wait on streams"),
+        ({}, "peer_writes", "rank 1: memory of rank 0: it is mapped, and what is written is not read back"),
     ],
 )
 def test_where_devices_cannot_all_ranks_know_why(run_on_fresh_ranks, stand_in, settings, lacks, why):
@@ -151,6 +153,22 @@ def test_where_devices_cannot_all_ranks_know_why(run_on_fresh_ranks, stand_in, s
     world.join()
     for _, after, total in world.run(said, stand_in, "STREAM", lacks):
         assert after.startswith("tensors on privateuseone:0: collectives run on the host, through pinned memory: ")
+        assert why in after
+        assert total == 2.0
+
+
+@pytest.mark.parametrize(
+    ("executor", "kind", "why"),
+    [
+        ("SPIN", "mig", "ranks 0 and 1 are on different MIG instances, which share no memory"),
+        ("STREAM", "mps", "ranks 0 and 1 are processes that share a device through MPS"),
+    ],
+)
+def test_parts_of_a_device_go_through_the_host(run_on_fresh_ranks, stand_in, executor, kind, why):
+    world = run_on_fresh_ranks(2)
+    world.join()
+    for _, after, total in world.run(said, stand_in, executor, "", kind):
+        assert "collectives run on the host, through pinned memory: " in after
         assert why in after
         assert total == 2.0
 

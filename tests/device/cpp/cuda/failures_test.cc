@@ -33,8 +33,7 @@ const Calls kMayFail = {"cudaSetDevice",     "cudaThreadExchangeStreamCaptureMod
 // What is wrong with an operation of which one call failed; "": nothing.
 std::string fault_of(const std::string& call, int result, const std::string& error) {
   static const std::map<std::string, std::string> kWords = {{"launch_on_host_threads", "launching"},
-                                                            {"cudaGetDriverEntryPointByVersion", "looking up"},
-                                                            {"cudaStreamSynchronize", "cudaMemsetAsync"}};
+                                                            {"cudaGetDriverEntryPointByVersion", "looking up"}};
   if (result == 0) return kMayFail.count(call) ? "" : "it succeeded though " + call + " failed";
   const auto words = kWords.find(call);
   const std::string& expected = words == kWords.end() ? call : words->second;
@@ -285,6 +284,15 @@ TEST_F(Queued, EveryFailureOfQueueing) {
   const auto* const word = static_cast<const uint32_t*>(memory_.host);
   expect_all(fail_each("await", [&] { return gpu().await(word, 0, stream); }),
              {"cudaHostGetDevicePointer", "cuStreamWaitValue32"});
+  expect_all(fail_each("write", [&] { return gpu().write(static_cast<uint32_t*>(memory_.host), 1, stream); }),
+             {"cudaHostGetDevicePointer", "cuStreamWriteValue32"});
+  expect_all(fail_each("copy_now", [&] { return gpu().copy_now(0, at(8192), at(4096), 64); }),
+             {"cudaStreamCreateWithFlags", "cudaMemcpyAsync", "cudaStreamSynchronize"});
+  void* made = nullptr;
+  expect_all(fail_each(
+                 "stream", [&] { return gpu().stream(0, &made); },
+                 [&] { control<void(void*)>("stand_in_destroy_stream")(made); }),
+             {"cudaDeviceGetStreamPriorityRange", "cudaStreamCreateWithPriority"});
   expect_all(fail_each("is_capturing", [&] { return gpu().is_capturing(stream, &out); }), {"cudaStreamIsCapturing"});
   expect_all(fail_each("count", [&] { return gpu().count(&out); }), {"cudaGetDeviceCount"});
   std::string text(4096, '\0');
@@ -314,7 +322,7 @@ TEST(EveryFailure, OfDescribingADevice) {
     }
   }
   EXPECT_TRUE(lacks_waits);
-  expect_all(failed, {"cudaGetDeviceProperties", "cuDeviceGetAttribute"});
+  expect_all(failed, {"cudaGetDeviceProperties", "cuDeviceGetAttribute", "cuDeviceGetUuid"});
 }
 
 // ---- refusals
@@ -399,6 +407,11 @@ TEST_F(Queued, WhatIsWrongIsRefusedByName) {
       {"rd_gpu_copy: from is null", [&] { return gpu().copy(at(0), nullptr, 1, stream); }},
       {"rd_gpu_call: call is null", [&] { return gpu().call(stream, nullptr, nullptr); }},
       {"rd_gpu_await: host_word is null", [&] { return gpu().await(nullptr, 0, stream); }},
+      {"rd_gpu_write: host_word is null", [&] { return gpu().write(nullptr, 0, stream); }},
+      {"rd_gpu_copy_now: to is null", [&] { return gpu().copy_now(0, nullptr, at(0), 1); }},
+      {"rd_gpu_copy_now: from is null", [&] { return gpu().copy_now(0, at(0), nullptr, 1); }},
+      {"rd_gpu_stream: out is null", [] { return gpu().stream(0, nullptr); }},
+      {"rd_gpu_swap_capture_mode: mode is null", [] { return gpu().swap_capture_mode(nullptr); }},
       {"rd_gpu_is_capturing: out is null", [&] { return gpu().is_capturing(stream, nullptr); }},
       {"rd_gpu_reduces: out is null", [] { return gpu().reduces(0, 0, nullptr); }},
       {"element 99 is no ringdp::DType", [&] { return gpu().reduces(99, 0, &version); }},

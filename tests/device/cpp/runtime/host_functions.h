@@ -18,6 +18,8 @@
 
 namespace ringdp::gpu::testing {
 
+inline void copy_as_told(int, void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+
 struct HostDevices {
   std::mutex mutex;  // guards the rest
   std::map<void*, size_t> memory, pinned, mapped;
@@ -29,6 +31,8 @@ struct HostDevices {
   std::function<bool(int device, const rd_gpu_handle&)> refuses_import = [](int, const rd_gpu_handle&) {
     return false;
   };
+  // Between host and devices, in either direction.
+  std::function<void(int device, void* to, const void* from, size_t bytes)> copies = copy_as_told;
   std::vector<std::pair<Work, int>> runs;  // and their executors
   std::vector<AdamWork> steps;
   std::vector<CodecWork> recoded;
@@ -124,6 +128,9 @@ inline Functions memory_functions() {
 
 inline Functions host_functions() {
   Functions f = memory_functions();
+  f.copy_now = [](int device, void* to, const void* from, size_t bytes) {
+    return unless_failing("copy_now", [&] { return devices.copies(device, to, from, bytes), 0; });
+  };
   f.host_alloc = [](size_t bytes, void** host, void** on_device) {
     return unless_failing("host_alloc", [&] {
       *host = *on_device = take(devices.pinned, bytes);
@@ -152,6 +159,9 @@ inline Functions host_functions() {
   };
   f.await = [](const uint32_t*, uint32_t value, void*) {
     return unless_failing("await", [&] { return devices.awaited.push_back(value), 0; });
+  };
+  f.write = [](uint32_t* word, uint32_t value, void*) {
+    return unless_failing("write", [&] { return *word = value, 0; });
   };
   f.kernels = [](char*, size_t) { return unless_failing("kernels", [] { return 0; }); };
   f.poison = [](void* memory, size_t bytes, const uint32_t*, void*) {
@@ -182,6 +192,7 @@ inline void reset_devices() {
   devices.same_device = false;
   devices.fails.clear();
   devices.refuses_import = [](int, const rd_gpu_handle&) { return false; };
+  devices.copies = copy_as_told;
   devices.runs.clear();
   devices.steps.clear();
   devices.recoded.clear();

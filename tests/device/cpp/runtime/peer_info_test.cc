@@ -175,6 +175,33 @@ TEST(GpuPlacement, OneThatCannotWaitIsNamed) {
             "ranks 0 and 1 are processes that share a device, and the device of rank 1 cannot wait on streams");
 }
 
+TEST(GpuPlacement, DifferentMigInstancesAreApart) {
+  const auto on_instance = [](int instance, uint64_t process) {
+    PeerInfo info = rank_on(instance, process);
+    info.mig = 1;
+    return info;
+  };
+  EXPECT_EQ(place({on_instance(0, 10), on_instance(0, 11), on_instance(1, 12)}).why_not,
+            "ranks 0 and 2 are on different MIG instances, which share no memory");
+  EXPECT_EQ(place({on_instance(0, 10), rank_on(1, 11)}).why_not,
+            "ranks 0 and 1 are on different MIG instances, which share no memory");
+  const Placement same = place({on_instance(0, 10), on_instance(0, 11)});
+  EXPECT_EQ(same.why_not, "");
+  EXPECT_EQ(same.executor, RD_GPU_STREAM);
+}
+
+TEST(GpuPlacement, ProcessesDoNotShareADeviceThroughMps) {
+  const auto through_mps = [](int device, uint64_t process) {
+    PeerInfo info = rank_on(device, process);
+    info.mps = 1;
+    return info;
+  };
+  EXPECT_NE(place({through_mps(1, 10), through_mps(0, 11), through_mps(0, 12)}).why_not.find("ranks 1 and 2 are"),
+            std::string::npos);
+  EXPECT_EQ(place({through_mps(0, 10), through_mps(1, 11)}).why_not, "") << "a device each";
+  EXPECT_EQ(place({through_mps(0, 10), through_mps(0, 10)}).why_not, "") << "threads of one process";
+}
+
 TEST(GpuPlacement, ReachIsOfAllOrOfNeighboursOrTooLittle) {
   EXPECT_EQ(reach_of({0b1}), Reach::kAll);
   EXPECT_EQ(reach_of({0b1111, 0b1111, 0b1111, 0b1111}), Reach::kAll);

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <map>
 
 #include "base/error.h"
 #include "device/cpp/runtime/neighbours.h"
 #include "device/runtime/check_work.h"
+#include "device/runtime/signature.h"
 
 namespace ringdp::gpu {
 
@@ -58,7 +60,7 @@ TEST(Meeting, ProcessesOnOneDeviceHaveTheirFlagsInHostMemory) {
 }
 
 TEST(Meeting, OneThatCannotShareIsNamedByAll) {
-  for (const char* const failing : {"describe", "kernels", "alloc", "host_alloc", "export"}) {
+  for (const char* const failing : {"describe", "kernels", "alloc", "host_alloc", "export", "copy_now"}) {
     Neighbours neighbours(3);
     devices.fails = failing;
     auto met = neighbours.bootstrap();
@@ -172,6 +174,31 @@ TEST(Meeting, WhoIsRefusedBothWaysIsNamedByAll) {
   expect_all_say(met, "rank 2: memory of rank 0: CUDA: importing is refused here");
   met.clear();
   EXPECT_TRUE(devices.all_is_given_back());
+}
+
+// Mapped memory in which accesses go astray: what one writes is lost, or others than the owner read something else.
+TEST(Meeting, MemoryThatDoesNotHoldWhatIsWrittenIsNotUsed) {
+  const std::map<std::string, std::function<void(int, void*, const void*, size_t)>> faults = {
+      {"rank 1: memory of rank 0: it is mapped, and what is written is not read back",
+       [](int device, void* to, const void* from, size_t bytes) {
+         const auto* const signature = static_cast<const Signature*>(from);
+         if (device == 1 && signature->owner == 1 && signature->writer == 2) return;  // ranks 0 and 1
+         testing::copy_as_told(device, to, from, bytes);
+       }},
+      {"rank 1: memory of rank 0: it is mapped, and what its rank wrote is not read",
+       [](int device, void* to, const void* from, size_t bytes) {
+         testing::copy_as_told(device, to, from, bytes);
+         auto* const signature = static_cast<Signature*>(to);
+         if (device == 1 && signature->owner == 1 && signature->writer == 1) signature->token ^= uint64_t{1} << 63;
+       }}};
+  for (const auto& [why, fault] : faults) {
+    Neighbours neighbours(2);
+    devices.copies = fault;
+    auto met = neighbours.bootstrap();
+    expect_all_say(met, why);
+    met.clear();
+    EXPECT_TRUE(devices.all_is_given_back());
+  }
 }
 
 // Refused first, then without memory to offer: the pages of the first attempt are somebody else's by then.

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -29,6 +30,7 @@ Entry entry(const char* name, Function* function) {
 const Entry kEntries[] = {
     entry("cuGetErrorString", cuGetErrorString),
     entry("cuDeviceGetAttribute", cuDeviceGetAttribute),
+    entry("cuDeviceGetUuid", cuDeviceGetUuid),
     entry("cuCtxGetCurrent", cuCtxGetCurrent),
     entry("cuCtxSetCurrent", cuCtxSetCurrent),
     entry("cuPointerGetAttribute", cuPointerGetAttribute),
@@ -76,8 +78,22 @@ CUresult cuGetErrorString(CUresult result, const char** text) {
 }
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, int) {
-  const bool waits = attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
-  return result_of(answered([&] { *value = waits ? machine().stream_waits : machine().fd; }));
+  return result_of(answered([&] {
+    switch (attribute) {
+      case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+        return void(*value = machine().fd);
+      case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
+        return void(*value = machine().stream_waits);
+      case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+        return void(*value = machine().is == "mps");
+    }
+    throw Refusal(cudaErrorInvalidValue, "an attribute that this driver does not know");
+  }));
+}
+
+// As CUDA's second version of it: an instance of a partitioned GPU has one of its own.
+CUresult cuDeviceGetUuid(CUuuid* uuid, int device) {
+  return result_of(answered([&] { std::snprintf(uuid->bytes, sizeof uuid->bytes, "stand-in %d", device); }));
 }
 
 // The context of device k is k + 1, and null is none.
@@ -255,6 +271,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocat
     require(physical.bytes == bytes, "not the size of the physical memory");
     map_at(address, bytes, physical.fd, PROT_NONE);
     add_range(reinterpret_cast<void*>(address), bytes);
+    if (physical.device == kElsewhere) mark_as_peers(reinterpret_cast<void*>(address));
     all.mapped[address] = {bytes, physical.device};
   });
 }

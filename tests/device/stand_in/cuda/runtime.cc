@@ -1,6 +1,7 @@
 // Devices, errors and kernels of the runtime interface.
 #include <cstdio>
 #include <cstring>
+#include <string>
 
 #include "cuda/answered.h"
 #include "stand_in/kernel.h"
@@ -73,8 +74,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* facts, int device) {
   return answered([&] {
     if (device < 0 || device >= machine().devices) throw Refusal(cudaErrorInvalidDevice, "there is no such device");
     *facts = {};
-    std::snprintf(facts->name, sizeof facts->name, "stand-in %d", device);
-    std::snprintf(facts->uuid.bytes, sizeof facts->uuid.bytes, "stand-in %d", device);
+    const bool mig = machine().is == "mig";
+    std::snprintf(facts->name, sizeof facts->name, "stand-in %d%s", device, mig ? " MIG 1g.1gb" : "");
+    ("stand-in " + std::to_string(mig ? 0 : device)).copy(facts->uuid.bytes, sizeof facts->uuid.bytes);
     facts->totalGlobalMem = kDeviceBytes;
     facts->multiProcessorCount = machine().multiprocessors;
     facts->major = 9;

@@ -19,7 +19,9 @@ enum CUresult {
 enum CUdevice_attribute {
   CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
   CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS = 122,
+  CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133,
 };
+typedef cudaUUID_t CUuuid;
 enum CUpointer_attribute { CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10 };
 enum { CU_STREAM_WAIT_VALUE_GEQ = 0, CU_STREAM_WRITE_VALUE_DEFAULT = 0 };
 enum CUmemAllocationType { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
@@ -43,6 +45,7 @@ struct CUmemAccessDesc {
 
 CUresult cuGetErrorString(CUresult result, const char** text);
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, int device);
+CUresult cuDeviceGetUuid(CUuuid* uuid, int device);
 CUresult cuCtxGetCurrent(CUcontext* context);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr memory);

@@ -37,14 +37,23 @@ Machine by_environment() {
   machine.devices = number_of("STAND_IN_DEVICES", machine.devices, 0, 8);
   machine.multiprocessors = number_of("STAND_IN_MULTIPROCESSORS", machine.multiprocessors, 1, 64);
   machine.connections = number_of("CUDA_DEVICE_MAX_CONNECTIONS", machine.connections, 1, 32);
+  machine.is = text_of("STAND_IN_IS");
+  if (!machine.is.empty() && machine.is != "mig" && machine.is != "mps") {
+    throw Refusal(cudaErrorInvalidValue,
+                  "invalid value '" + machine.is + "' for STAND_IN_IS (expected one of: mig, mps)");
+  }
   std::istringstream lacks(text_of("STAND_IN_LACKS"));
   for (std::string what; std::getline(lacks, what, ',');) {
-    const std::map<std::string, bool*> known = {
-        {"ipc", &machine.ipc}, {"fd", &machine.fd}, {"stream_waits", &machine.stream_waits}, {"peers", &machine.peers}};
+    const std::map<std::string, bool*> known = {{"ipc", &machine.ipc},
+                                                {"fd", &machine.fd},
+                                                {"stream_waits", &machine.stream_waits},
+                                                {"peers", &machine.peers},
+                                                {"peer_writes", &machine.peer_writes}};
     const auto found = known.find(what);
     if (found == known.end()) {
       throw Refusal(cudaErrorInvalidValue,
-                    "invalid value '" + what + "' for STAND_IN_LACKS (expected one of: ipc, fd, stream_waits, peers)");
+                    "invalid value '" + what +
+                        "' for STAND_IN_LACKS (expected one of: ipc, fd, stream_waits, peers, peer_writes)");
     }
     *found->second = false;
   }

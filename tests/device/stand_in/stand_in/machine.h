@@ -17,9 +17,11 @@ class Refusal : public std::runtime_error {
 // The devices there are, by the environment, read once:
 //   STAND_IN_DEVICES=2          how many; the same number is the same device in every process of the machine
 //   STAND_IN_MULTIPROCESSORS=4  blocks that a device holds at once, of all kernels of a process
-//   STAND_IN_LACKS=ipc,fd,stream_waits,peers   what they cannot do: legacy IPC, sharing by descriptor, 64-bit stream
-//                               waits, reaching the memory of another device
+//   STAND_IN_LACKS=ipc,fd,stream_waits,peers,peer_writes   what they cannot do: legacy IPC, sharing by descriptor,
+//                               64-bit stream waits, reaching the memory of another device, copying to that of another
+//                               process, where what is written is lost
 //   CUDA_DEVICE_MAX_CONNECTIONS=8   hardware queues of a device, which its streams share; unset: one each
+//   STAND_IN_IS=mig             or mps: the devices are instances of one GPU; processes share them through MPS
 // Every process has all of a device's multiprocessors: contexts of processes are time slices, here the host's.
 
 constexpr size_t kDeviceBytes = size_t{1} << 30;
@@ -27,7 +29,8 @@ constexpr int kThreadsOfBlock = 2;  // host threads, however many a launch asks 
 
 struct Machine {
   int devices = 2, multiprocessors = 4, connections = 0;
-  bool ipc = true, fd = true, stream_waits = true, peers = true;
+  bool ipc = true, fd = true, stream_waits = true, peers = true, peer_writes = true;
+  std::string is;  // "", mig, mps
 };
 const Machine& machine();  // throws Refusal for a value that is none
 

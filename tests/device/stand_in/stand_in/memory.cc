@@ -166,6 +166,7 @@ void* import_memory(int device, const IpcHandle& handle) {
   const int fd = open_file(handle);
   void* const at = map_file(fd, handle.offset, handle.bytes, cudaErrorMapBufferObjectFailed);
   let_reach_while_lent(at, device, fd);
+  mark_as_peers(at);
   memory.imports[at] = {handle, device, fd};
   return at;
 }
@@ -188,9 +189,10 @@ constexpr int kNobodys = -1;
 
 struct Range {
   size_t bytes;
-  unsigned devices;  // that reach it, one bit each
-  int owner;         // the device that it was given to
-  int lent;          // a descriptor of another process's memory, else kNobodys
+  unsigned devices;      // that reach it, one bit each
+  int owner;             // the device that it was given to
+  int lent;              // a descriptor of another process's memory, else kNobodys
+  bool of_peer = false;  // of another process
 };
 
 struct Ranges {
@@ -218,7 +220,7 @@ uintptr_t number_of(const void* memory) { return reinterpret_cast<uintptr_t>(mem
 
 void add_range(void* memory, size_t bytes) {
   const std::lock_guard lock(ranges().mutex);
-  ranges().by_address[number_of(memory)] = {bytes, 0, kNobodys, kNobodys};
+  ranges().by_address[number_of(memory)] = {bytes, 0, kNobodys, kNobodys, false};
 }
 
 void remove_range(void* memory) {
@@ -239,6 +241,17 @@ void let_reach_while_lent(void* memory, int device, int fd) {
   let_reach(memory, device);
   const std::lock_guard lock(ranges().mutex);
   ranges().by_address.at(number_of(memory)).lent = fd;
+}
+
+void mark_as_peers(void* memory) {
+  const std::lock_guard lock(ranges().mutex);
+  ranges().by_address.at(number_of(memory)).of_peer = true;
+}
+
+bool is_peers(const void* memory) {
+  const std::lock_guard lock(ranges().mutex);
+  const auto range = ranges().around(number_of(memory), 1);
+  return range != ranges().by_address.end() && range->second.of_peer;
 }
 
 void give_to(int device, void* memory) {

@@ -55,6 +55,8 @@ void remove_range(void* memory);
 void let_reach(void* memory, int device);
 void let_all_reach(void* memory);
 void let_reach_while_lent(void* memory, int device, int fd);  // until nobody else locks the end of that file
+void mark_as_peers(void* memory);                             // of another process
+bool is_peers(const void* memory);
 void give_to(int device, void* memory);  // the device reaches it, and so do those that reach all of the device's
 // From now on `device` reaches all that was and is given to `other`. False: it did already.
 bool let_reach_peer(int device, int other);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "stand_in/machine.h"
+#include "stand_in/memory.h"
 
 namespace stand_in {
 
@@ -280,6 +281,7 @@ bool is_in_host_function() { return in_host_function; }
 
 void copy(Stream& stream, void* to, const void* from, size_t bytes) {
   copied += bytes;
+  if (!machine().peer_writes && is_peers(to)) return;
   stream.push([=] { std::memmove(to, from, bytes); });
 }
 
