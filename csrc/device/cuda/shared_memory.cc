@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <limits>
 
@@ -90,10 +91,10 @@ void* SharedMemory::allocate(int device, size_t bytes, int sharing) {
     refuse("rd_gpu_alloc: " + std::to_string(bytes) + " bytes; ask for at least 1, and no more than a device has");
   }
   const size_t whole = (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-  const std::lock_guard lock(mutex_);
   const Allocation allocation = allocated(device, whole, sharing);
   try {
     fill_with_zeros(allocation);
+    const std::lock_guard lock(mutex_);
     own_[allocation.base].allocation = allocation;
   } catch (...) {
     try {
@@ -106,15 +107,22 @@ void* SharedMemory::allocate(int device, size_t bytes, int sharing) {
 }
 
 void SharedMemory::free(void* memory) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const auto found = own_.find(static_cast<char*>(memory));
   if (found == own_.end()) refuse("rd_gpu_free: not the start of memory from rd_gpu_alloc, or freed already");
   if (found->second.imports != 0) {
     refuse("rd_gpu_free: this process still has it imported " + std::to_string(found->second.imports) +
            " times; rd_gpu_unimport comes first");
   }
-  give_back(found->second.allocation);
-  own_.erase(found);  // kept when CUDA failed to free it
+  auto taken = own_.extract(found);
+  lock.unlock();
+  try {
+    give_back(taken.mapped().allocation);
+  } catch (const Failure&) {  // to be freed again
+    lock.lock();
+    own_.insert(std::move(taken));
+    throw;
+  }
 }
 
 rd_gpu_handle SharedMemory::exported(void* memory, int* fd) {
@@ -143,28 +151,39 @@ void* SharedMemory::import(int device, const rd_gpu_handle& handle, int fd) {
   }
   if (handle.needs_fd && fd < 0) refuse("rd_gpu_import: this handle needs the descriptor that came with it");
   const std::string key(handle.key, handle.key + sizeof handle.key);
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   for (auto& [base, own] : own_) {
     if (own.key != key) continue;
     let_access(own.allocation, device);
     ++own.imports;
     return base + handle.offset;
   }
-  Mapping& mapping = mappings_[{device, key}];
+  const MappingKey place = {device, key};
+  changed_.wait(lock, [&] { return mappings_.count(place) == 0 || !mappings_[place].changes; });
+  Mapping& mapping = mappings_[place];
   if (mapping.imports == 0) {
+    mapping.changes = true;
+    lock.unlock();
+    Allocation allocation;
+    std::exception_ptr failure;
     try {
-      mapping.allocation = opened(device, handle, fd);
-    } catch (...) {
-      mappings_.erase({device, key});
-      throw;
+      allocation = opened(device, handle, fd);
+    } catch (const Failure&) {
+      failure = std::current_exception();
     }
+    lock.lock();
+    mapping.allocation = allocation;
+    mapping.changes = false;
+    if (failure) mappings_.erase(place);
+    changed_.notify_all();
+    if (failure) std::rethrow_exception(failure);
   }
   ++mapping.imports;
   return mapping.allocation.base + handle.offset;
 }
 
 void SharedMemory::unimport(void* memory) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (Own* const own = own_around(memory); own != nullptr && own->imports > 0) {
     --own->imports;
     return;
@@ -172,9 +191,19 @@ void SharedMemory::unimport(void* memory) {
   const auto found = mapping_around(memory);
   if (found == mappings_.end()) refuse("rd_gpu_unimport: not memory from rd_gpu_import, or unmapped already");
   if (--found->second.imports > 0) return;
-  const Allocation allocation = found->second.allocation;
+  const Allocation allocation = std::exchange(found->second.allocation, {});
+  found->second.changes = true;
+  lock.unlock();
+  std::exception_ptr failure;
+  try {
+    allocation.by_fd ? free_by_fd(allocation) : close_legacy(allocation);
+  } catch (const Failure&) {
+    failure = std::current_exception();
+  }
+  lock.lock();
   mappings_.erase(found);
-  allocation.by_fd ? free_by_fd(allocation) : close_legacy(allocation);
+  changed_.notify_all();
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace ringdp::gpu

@@ -1,7 +1,9 @@
 // Memory that this process has allocated to share, and memory of others that it has mapped, with a count per mapping.
 //
-// Thread-safe: one lock, held during the driver's calls, which happen when groups are made and ended. Throws Failure.
+// Thread-safe, and no lock is held while the driver allocates, maps or frees: there it may wait until a device is idle,
+// which may need another thread to make or end a group. Throws Failure.
 #pragma once
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <string>
@@ -32,13 +34,15 @@ class SharedMemory {
   struct Mapping {
     Allocation allocation;
     int imports = 0;
+    bool changes = false;  // a thread maps or unmaps it now
   };
   using MappingKey = std::pair<int, std::string>;  // device, key
 
   Own* own_around(const void* memory);
   std::map<MappingKey, Mapping>::iterator mapping_around(const void* memory);
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
   std::map<char*, Own> own_;
   std::map<MappingKey, Mapping> mappings_;
 };

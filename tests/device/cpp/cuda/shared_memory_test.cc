@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 
 #include "device/cpp/cuda/ranks.h"
 
@@ -118,6 +120,27 @@ TEST(SharedMemory, ADeviceThatCannotReachAnotherIsNamed) {
   Processes alone(one, "SharedMemory.ADeviceThatCannotReachAnotherIsNamed");
   unsetenv(kLacks);
   EXPECT_EQ(alone.statuses(), std::vector<int>{0});
+}
+
+// The driver may free only once the device is idle, for which another thread may have to share memory first.
+TEST(SharedMemory, WhoFreesWhileTheDeviceIsBusyHoldsUpNobody) {
+  Pinned word(4);
+  TestStream stream;
+  void *const first = allocated(4096, RD_GPU_SHARE_AUTO), *second = nullptr;
+  succeed(gpu().await(static_cast<uint32_t*>(word.host), 1, stream.handle()));
+  std::future<int> freed = std::async(std::launch::async, [&] { return gpu().free(first); });
+  EXPECT_EQ(freed.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout) << "the device is not busy";
+  std::future<int> shared = std::async(std::launch::async, [&] {
+    rd_gpu_handle handle;
+    int fd = -1;
+    succeed(gpu().alloc(0, 4096, RD_GPU_SHARE_AUTO, &second));
+    return gpu().export_memory(second, &handle, &fd);
+  });
+  EXPECT_EQ(shared.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  __atomic_store_n(static_cast<uint32_t*>(word.host), 1u, __ATOMIC_RELEASE);
+  EXPECT_EQ(freed.get(), 0);
+  EXPECT_EQ(shared.get(), 0);
+  succeed(gpu().free(second));
 }
 
 // Rank 1 maps what rank 0 has, twice; rank 0 may not free it before.
