@@ -20,9 +20,6 @@ from oracle import bytes_of, fold, values
 from ranks import HERE
 from stand_in import TYPE, StandInPlace, here, loaded
 
-# Read when CUDA starts: streams that share a hardware queue would wait for one another.
-os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-
 STAND_IN = os.environ.get("GPU_STAND_IN", "")
 DEVICE = TYPE if STAND_IN else "cuda"  # of tensors
 WORLDS = [1, 2, 4, 8]
@@ -38,6 +35,8 @@ def require(*, cuda: bool = False) -> None:
         return
     if not torch.cuda.is_available() and (cuda or not STAND_IN):
         pytest.skip("no GPU that torch can use", allow_module_level=True)
+    # Read when CUDA starts: streams that share a hardware queue would wait for one another.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     try:
         open_core()
     except CoreError as error:
