@@ -166,6 +166,7 @@ def test_last(): pass
 """
 
 
+@pytest.mark.long
 def test_a_test_that_hangs_is_ended_and_the_others_run(run_tests):
     outcome = run_tests(HANGS)
     assert verdicts(outcome) == {"first": PASSED, "waits": HUNG, "last": PASSED}
@@ -207,6 +208,7 @@ def test_a_part_in_which_all_is_broken_ends_early(run_tests, monkeypatch):
     assert list(verdicts(outcome).values()) == [DIED] * 2
 
 
+@pytest.mark.long
 def test_at_the_limit_what_runs_is_cut_off_and_what_ran_is_kept(run_tests, tmp_path, limit_is_over_when, monkeypatch):
     monkeypatch.setattr(runner, "GRACE_S", 20.0)  # pytest ends well before
     limit_is_over_when(lambda: any(one.name.endswith("test_long") for one in read(tmp_path / "findings.jsonl")))
