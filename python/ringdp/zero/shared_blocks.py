@@ -68,8 +68,8 @@ class _Pool:
 _left: list[_Pool] = []
 
 
-def _leave(pool: _Pool) -> None:
-    _left[:] = [old for old in [*_left, pool] if not old.is_idle()]
+def _leave(*pools: _Pool) -> None:
+    _left[:] = [pool for pool in [*_left, *pools] if not pool.is_idle()]
 
 
 @dataclass
@@ -133,6 +133,7 @@ class SharedBlocks:
 
     def _own_pool(self) -> _Pool:
         if self._pool is None:
+            _leave()
             self._pool = _Pool(self._allocate, self._group.size())
             self._end = weakref.finalize(self, _leave, self._pool)
             self._end.atexit = False  # the memory lives as long as a process maps it
