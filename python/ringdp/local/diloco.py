@@ -21,7 +21,7 @@ from ringdp.local.exchange import Allotment
 from ringdp.local.fragments import Fragment, cut
 from ringdp.local.holder import LocalHolder
 from ringdp.local.meetings import Meetings, share
-from ringdp.local.options import Options, check_inner, trained
+from ringdp.local.options import Options, check_apart, check_inner, trained
 from ringdp.local.schedule import Schedule
 from ringdp.local.workers import Inner, Workers
 from ringdp.text.units import byte_size, counted, names
@@ -47,8 +47,9 @@ class DiLoCo:
     mean of what they have walked is the gradient of an outer step of SGD, and they go on from there. The result has the
     bits of `ringdp.testing.one_process_local`, on any number N <= workers of ranks, at every step.
 
-    model: a plain module; it is trained in place, and begins with rank 0's values. inner(parameters): makes the inner
-        optimizer of a worker, or a list of several; called once for each worker that this rank plays.
+    model: a plain module, which begins with rank 0's values; outside outer() it has those of one worker.
+        inner(parameters): makes the inner optimizer of a worker, or a list of several; called once for each worker that
+        this rank plays.
     outer_lr, momentum, nesterov: of the outer SGD. outer_lr=1, momentum=0 is local SGD. Without momentum nesterov is of
         no effect.
     start: the first `start` steps are synchronous: all workers make the inner step with the mean of their gradients,
@@ -122,6 +123,7 @@ class DiLoCo:
         made = Workers(model, parameters, Allotment(options.workers, self._ranks).of(rank), inner)
         for worker in made:
             check_inner(made[worker].optimizers, parameters)
+        check_apart([made[worker].optimizers for worker in made])
         return made
 
     @property
@@ -177,7 +179,11 @@ class DiLoCo:
             raise
         finally:
             self._inside = None
-        self._end(worker)
+        try:
+            self._end(worker)
+        except BaseException as error:
+            self._failure = f"the inner step of worker {worker}: {error or type(error).__name__}"
+            raise
 
     def _end(self, worker: int) -> None:
         """The passes of the worker in place are over."""
@@ -216,7 +222,8 @@ class DiLoCo:
     def outer(self) -> Iterator[nn.Module]:
         """Inside, the model has the outer parameters, to be evaluated or saved: the result of the training so far.
 
-        What has left and not arrived yet is not in them. Buffers are those of the worker in place.
+        What has left and not arrived yet is not in them, and what is written to them is dropped. Buffers are those of
+        the worker in place.
         """
         self._check_usable("outer()")
         self._inside = _OUTER
@@ -263,6 +270,7 @@ class DiLoCo:
         whole = self._agreed(
             lambda: state.checked(self._meetings, state.merged(listed)), lambda it: [f"steps={it['steps']}"]
         )
+        self._failure = "load_state_dict(), halfway"
         state.adopt(self._meetings, whole)
         state.adopt_inner(self._meetings, whole)
         self._loaded()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -83,13 +84,14 @@ class Options:
 
 def trained(model: nn.Module, start: int) -> dict[str, nn.Parameter]:
     """The parameters that need gradients, by name. TypeError or ValueError names what no worker can have of its own."""
-    if isinstance(model, DistributedDataParallel):
-        raise TypeError(
-            f"DiLoCo: the model is a {type(model).__name__}, which averages gradients in every step: give the module "
-            "in it; start=STEPS makes the first steps synchronous"
-        )
     if not isinstance(model, nn.Module):
         raise TypeError(f"DiLoCo: the model is a {type(model).__name__}, must be a torch.nn.Module")
+    for layer in model.modules():  # also inside of what torch.compile returns
+        if isinstance(layer, DistributedDataParallel):
+            raise TypeError(
+                f"DiLoCo: the model is or has a {type(layer).__name__}, which averages gradients in every step: give "
+                "the module in it; start=STEPS makes the first steps synchronous"
+            )
     model = unwrapped(model)  # by torch.compile
     for name, layer in model.named_modules():
         if isinstance(layer, nn.SyncBatchNorm):
@@ -113,7 +115,40 @@ def trained(model: nn.Module, start: int) -> dict[str, nn.Parameter]:
     devices = {parameter.device for parameter in found.values()}
     if len(devices) > 1:
         raise ValueError(f"DiLoCo: parameters are on {', '.join(sorted(map(str, devices)))}: use one device")
+    _check_own_memory(found)
     return found
+
+
+def _check_own_memory(parameters: Mapping[str, nn.Parameter]) -> None:
+    """ValueError names two that share memory, which the copies of other workers would not."""
+    spans = sorted((p.data_ptr(), p.data_ptr() + _extent(p), name) for name, p in parameters.items() if p.numel())
+    for (_, end, one), (begin, _, other) in pairwise(spans):
+        if begin < end:
+            raise ValueError(
+                f"DiLoCo: parameters {one} and {other} are different ones in the same memory: tie them by assigning "
+                "one parameter to both modules"
+            )
+
+
+def _extent(parameter: Tensor) -> int:
+    steps = zip(parameter.shape, parameter.stride(), strict=True)
+    return parameter.element_size() * (1 + sum((size - 1) * stride for size, stride in steps))
+
+
+def check_apart(by_worker: Sequence[Sequence[Optimizer]]) -> None:
+    """ValueError names what the inner optimizers of two workers have in common: it would be stepped for both."""
+    seen: set[int] = set()
+    for optimizers in by_worker:
+        own: set[int] = set()
+        for optimizer in optimizers:
+            kind = type(optimizer).__name__
+            tensors = [(f"the same tensor as {n} of a {kind}", v) for g in optimizer.param_groups for n, v in g.items()]
+            held = [(f"the same {kind}", optimizer), *((what, v) for what, v in tensors if isinstance(v, Tensor))]
+            for what, value in held:
+                if id(value) in seen:
+                    raise ValueError(f"DiLoCo: inner has given two workers {what}: make a new one in each call")
+                own.add(id(value))
+        seen |= own
 
 
 def check_inner(optimizers: Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> None:

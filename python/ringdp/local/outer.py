@@ -46,8 +46,8 @@ class Outer:
             flat.copy_(fragment.flat(values))
 
     def rounded(self) -> list[Tensor]:
-        """In the types and the order of the model's parameters."""
+        """Copies, in the types and the order of the model's parameters."""
         found: dict[int, Tensor] = {}
         for fragment, flat in zip(self._fragments, self.parameters, strict=True):
-            found.update({n: view.to(self._dtypes[n]) for n, _, view in fragment.views(flat)})
+            found.update({n: view.to(self._dtypes[n], copy=True) for n, _, view in fragment.views(flat)})
         return [found[n] for n in range(len(found))]

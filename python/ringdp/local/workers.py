@@ -58,6 +58,7 @@ class Workers:
 
     def put_in_place(self, number: int) -> None:
         """Passes and inner steps are this worker's from now on."""
+        torch.clear_autocast_cache()  # which knows parameters as objects, and has their values before
         if number == self.in_place:
             return
         before, now = self[self.in_place], self[number]
@@ -79,11 +80,13 @@ class Workers:
     def replaced(self, values: Sequence[Tensor]) -> Iterator[None]:
         """Inside, the model has these parameters, of no worker."""
         own = self.values(self.in_place)
+        torch.clear_autocast_cache()
         self._point_to(values)
         try:
             yield
         finally:
             self._point_to(own)
+            torch.clear_autocast_cache()
 
     def take_gradients(self) -> list[Tensor | None]:
         """Those of the worker in place, which the parameters have no longer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import leafy
@@ -265,3 +266,39 @@ def test_the_number_of_a_worker_is_a_number():
     wrong: Callable[[], object] = lambda: local.worker("0").__enter__()  # noqa: E731
     with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
         wrong()
+
+
+def test_what_is_written_to_the_outer_parameters_is_dropped():
+    _, local = begun(CELL)
+    before = [p.clone() for p in local._meetings.outer.rounded()]
+    with local.outer() as outer, torch.no_grad():
+        kept = {name: value for name, value in outer.state_dict().items()}
+        for parameter in outer.parameters():
+            parameter.add_(1.0)
+    with local.outer() as outer:
+        assert all(map(torch.equal, outer.parameters(), before))
+    assert not torch.equal(kept["0.weight"], before[0])  # the tensors of the block itself
+
+
+def test_casts_of_one_worker_are_not_those_of_the_next():
+    """Autocast around the loop remembers what it has cast, by parameter."""
+    ends = []
+    for around in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        local = ringdp.DiLoCo(model, lambda ps: torch.optim.SGD(ps, lr=0.5), workers=2, every=3)
+        with torch.autocast("cpu", torch.bfloat16) if around else nullcontext():
+            for step in range(3):
+                for worker in local.workers():
+                    with local.worker(worker), torch.autocast("cpu", torch.bfloat16):
+                        model(torch.full((1, 4), 1.0 + worker + step)).square().sum().backward()
+                local.step()
+        ends.append(parameters_hash(model))
+    assert ends[0] == ends[1]
+
+
+def test_an_inner_step_that_fails_is_not_made_again():
+    _, local = begun(CELL)
+    local.optimizers()[0].register_step_pre_hook(lambda *_: 1 / 0)
+    assert "division" in error_of(entered, local, 0, kind=ZeroDivisionError)
+    assert "after a step that has failed" in error_of(entered, local, 0)

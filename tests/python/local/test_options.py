@@ -71,8 +71,12 @@ def models() -> list[tuple[str, str]]:
     sync = nn.Sequential(linear(), nn.SyncBatchNorm(2))
     sparse = nn.Sequential(nn.Embedding(4, 2, sparse=True))
     ddp = ringdp.DistributedDataParallel(linear())
+    twice = nn.Sequential(linear(), linear())
+    twice[1].weight.data = twice[0].weight.data
     return [
-        (refusal(ddp), "the model is a DistributedDataParallel, which averages gradients in every step"),
+        (refusal(nn.Sequential(ddp)), "has a DistributedDataParallel"),
+        (refusal(twice), "parameters 0.weight and 1.weight are different ones in the same memory"),
+        (refusal(ddp), "the model is or has a DistributedDataParallel, which averages gradients in every step"),
         (refusal(torch.ones(2)), "the model is a Tensor, must be a torch.nn.Module"),
         (refusal(linear(dtype=torch.float64)), "parameter weight is float64: outer parameters are float32"),
         (refusal(linear(dtype=torch.complex64)), "parameter weight is complex64"),
@@ -86,8 +90,12 @@ def models() -> list[tuple[str, str]]:
 
 def optimizers() -> list[tuple[str, str]]:
     """On a rank: (error, words of it)."""
-    foreign = nn.Parameter(torch.ones(2))
+    foreign, model, rate = nn.Parameter(torch.ones(2)), linear(), torch.tensor(0.1)
+    shared = sgd(list(model.parameters()))
+    adam = lambda ps: torch.optim.Adam(ps, lr=rate, capturable=False)  # noqa: E731
     return [
+        (refusal(model, lambda ps: shared, workers=4), "inner has given two workers the same SGD: make a new one"),
+        (refusal(None, adam, workers=4), "inner has given two workers the same tensor as lr of a Adam"),
         (refusal(None, lambda ps: torch.optim.LBFGS(ps)), "inner has given a LBFGS, whose step needs a closure"),
         (refusal(None, lambda ps: []), "inner has given no optimizer"),
         (refusal(None, lambda ps: ["adam"]), "inner has given a str, must be a torch.optim.Optimizer"),
