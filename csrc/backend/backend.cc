@@ -328,6 +328,7 @@ int64_t Backend::heap_offset(const at::Tensor& tensor) {
   if (base == nullptr || offset < 0 || offset >= group_->heap_bytes()) {
     refuse("heap_offset: the tensor is not in shared memory of this group");
   }
+  group_->heap()->keep_pages();
   return offset;
 }
 

@@ -92,7 +92,9 @@ class Backend : public c10d::Backend, public Capabilities {
   // These bytes of a rank's heap, as this process maps them; the mapping lives as long as the tensor. What is there
   // may change at any time: ranks must agree on who writes when. DistBackendError beyond the heap.
   at::Tensor heap_view(int rank, int64_t offset, int64_t bytes);
-  int64_t heap_offset(const at::Tensor& tensor);  // in this rank's heap; DistBackendError elsewhere
+  // Where a tensor lies in this rank's heap, for heap_view() of others, which may read it even when this rank has left
+  // the group and freed it. DistBackendError elsewhere.
+  int64_t heap_offset(const at::Tensor& tensor);
 
   // Calls of this group between the two are joined in one Work. Not nested; one thread at a time.
   bool supportsCoalescing() const override { return true; }

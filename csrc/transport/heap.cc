@@ -76,9 +76,15 @@ void Heap::close(bool peers_are_done) {
 
 // A failure costs only memory: the pages are then returned with the last mapping.
 void Heap::return_pages() {
+  if (keeps_pages_) return;
   const auto first = align_up(reinterpret_cast<intptr_t>(base_), kPageBytes);
   const auto end = reinterpret_cast<intptr_t>(base_ + bytes_) / kPageBytes * kPageBytes;
   if (end > first) ::madvise(reinterpret_cast<void*>(first), static_cast<size_t>(end - first), MADV_REMOVE);
+}
+
+void Heap::keep_pages() {
+  const std::lock_guard lock(mutex_);
+  keeps_pages_ = true;
 }
 
 int64_t Heap::taken_bytes() const {

@@ -30,6 +30,9 @@ class Heap {
   // return to the system with the last block, even while peers still map them.
   void close(bool peers_are_done);
 
+  // From now on pages return to the system with the last mapping only: peers read them outside of collectives, too.
+  void keep_pages();
+
   int64_t taken_bytes() const;  // currently, including alignment and margins
 
  private:
@@ -48,7 +51,7 @@ class Heap {
   std::map<int64_t, int64_t> free_;  // offset -> bytes; adjacent ranges are merged
   std::map<int64_t, Range> taken_;   // offset of the block -> the range it occupies with its margins
   int64_t taken_bytes_ = 0;
-  bool closed_ = false, peers_are_done_ = false;
+  bool closed_ = false, peers_are_done_ = false, keeps_pages_ = false;
 };
 
 }  // namespace ringdp::transport

@@ -25,7 +25,7 @@ class PassGathers:
     """One forward or backward pass on this rank. Print it.
 
     order: names of units in the order of use, with repetitions. ahead: how many of these had been prefetched. bytes:
-    received from other ranks. exposed: seconds of waiting, while nothing was computed.
+    of other ranks' parts. exposed: seconds of waiting, while nothing was computed.
     """
 
     order: tuple[str, ...] = ()
@@ -127,26 +127,26 @@ class PrefetchSchedule:
             self._start(self._ahead)
 
     def release(self, unit: UnitStorage, *, linger: bool = False) -> None:
-        """Frees the unit at its last release; with `linger`, only when another unit is acquired.
-
-        RuntimeError names a parameter that was written.
-        """
+        """Frees the unit at its last release; with `linger`, only when another unit is acquired."""
         unit.holders -= 1
         if unit.holders > 0:
             return
-        try:
-            unit.check_unwritten()
-        finally:
-            if linger:
-                self._drop_linger()
-                self._lingering = unit
-            else:
-                unit.free()
+        if linger:
+            self._drop_linger()
+            self._lingering = unit
+        else:
+            unit.free()
+
+    def written(self, units: Sequence[UnitStorage]) -> list[str]:
+        """Names of parameters that were written since their units were gathered."""
+        return [name for unit in units for name in unit.written()]
 
     def pin(self, unit: UnitStorage) -> None:
         """Gathers a unit outside of any pass, until unpin()."""
         unit.pins += 1
         unit.holders += 1
+        self._ahead = None if unit is self._ahead else self._ahead  # it is freed with its last pin now
+        self._lingering = None if unit is self._lingering else self._lingering
         unit.own_memory()
 
     def unpin(self, unit: UnitStorage) -> None:
@@ -275,8 +275,15 @@ class UnitHooks:
                 outputs, since, functools.partial(self._enter, units), functools.partial(self._leave, units)
             )
         recomputed = _task() != _NO_TASK and torch.is_grad_enabled()
+        written = self._schedule.written(units)
         for unit in units:
             self._schedule.release(unit, linger=recomputed)
+        if written:
+            raise RuntimeError(
+                f"DistributedDataParallel: parameter {written[0]} was written in a forward pass (zero_stage=3), where "
+                "it is gathered to be read: the value would be lost. Write inside `with "
+                "ddp.gathered(writes=True):`, or use zero_stage=2"
+            )
 
     def _since(self, module: nn.Module) -> int | None:
         """Pops this call, and calls inside it that have not ended, off the stack; None if it is not there."""

@@ -17,8 +17,10 @@ import torch
 import torch.distributed as dist
 
 from ringdp import _native
+from ringdp.zero.flat import all_gather
 
 _C = _native.load()
+_CPU = torch.device("cpu")
 _ROOT, _WORD = 0, 8
 _MOST = 256  # blocks at a time
 
@@ -69,7 +71,11 @@ _left: list[_Pool] = []
 
 
 def _leave(*pools: _Pool) -> None:
-    _left[:] = [pool for pool in [*_left, *pools] if not pool.is_idle()]
+    """May come by at any time, also within itself: when a garbage collector does."""
+    _left.extend(pools)
+    for pool in list(_left):
+        if pool.is_idle() and pool in _left:
+            _left.remove(pool)
 
 
 @dataclass
@@ -77,14 +83,22 @@ class SharedGather:
     """A gather under way: the memory of one bucket, the same for all ranks."""
 
     works: list[Any]
-    _note: torch.Tensor  # where words and block lie in the memory of rank 0, the block's row and use
+    _part: torch.Tensor  # this rank's
+    _note: torch.Tensor  # where words and block lie in the memory of rank 0, the block's row and use; -1: no room there
     _group: dist.ProcessGroup
     _backend: Any
     _nbytes: int
 
     def memory(self) -> torch.Tensor:
-        """When the works are done: the bytes, to be read only; they are returned with the last reference."""
+        """When the works are done: the bytes, to be read only; they are returned with the last reference.
+
+        Where rank 0 had no room each rank gathers its own, which is collective.
+        """
         words_at, block_at, row, use = self._note.tolist()
+        if block_at < 0:
+            own = torch.empty(self._nbytes, dtype=torch.uint8, device=_CPU)
+            all_gather(own, self._part, group=self._group)
+            return own
         ranks = self._group.size()
         words = self._backend.heap_view(_ROOT, words_at, _MOST * ranks * _WORD).view(torch.int64)
         block = self._backend.heap_view(_ROOT, block_at, self._nbytes)
@@ -114,22 +128,34 @@ class SharedBlocks:
         """Starts the gather of the ranks' parts, flat tensors of as many bytes each. Collective."""
         group, nbytes = self._group, part.nbytes * self._group.size()
         if group.rank() != _ROOT:
-            note, rows = torch.empty(4, dtype=torch.int64), None
+            note, rows = torch.empty(4, dtype=torch.int64, device=_CPU), None
         else:
-            pool = self._own_pool()
-            block = pool.take(nbytes, self._allocate)
-            places = map(self._backend.heap_offset, (pool.words, block.memory))
-            note, rows = torch.tensor([*places, block.row, block.use]), list(block.memory.split(part.nbytes))
+            told_as, memory = self._taken(nbytes)
+            note, rows = torch.tensor(told_as, device=_CPU), list(memory.split(part.nbytes))
         # A group's collectives run one after the other, so whoever has the note knows that the gather is done.
         gather = dist.gather(part, rows, group=group, group_dst=_ROOT, async_op=True)
         told = dist.broadcast(note, group=group, group_src=_ROOT, async_op=True)
-        return SharedGather([gather, told], note, group, self._backend, nbytes)
+        return SharedGather([gather, told], part, note, group, self._backend, nbytes)
 
     def forget(self) -> None:
         """The group is left for another one, with all that it has gathered."""
         if self._end is not None:
-            self._end.detach()
+            try:
+                self._allocate(1)
+            except RuntimeError:  # the group is gone, and nothing will lie where others may still read
+                self._end.detach()
+            self._end()
         self._pool = self._end = None
+
+    def _taken(self, nbytes: int) -> tuple[list[int], torch.Tensor]:
+        """On rank 0: a note, and the memory of a block; other memory where there is no room for one."""
+        try:
+            pool = self._own_pool()
+            block = pool.take(nbytes, self._allocate)
+        except RuntimeError:
+            return [-1] * 4, torch.empty(nbytes, dtype=torch.uint8, device=_CPU)
+        places = map(self._backend.heap_offset, (pool.words, block.memory))
+        return [*places, block.row, block.use], block.memory
 
     def _own_pool(self) -> _Pool:
         if self._pool is None:
@@ -140,4 +166,4 @@ class SharedBlocks:
         return self._pool
 
     def _allocate(self, nbytes: int) -> torch.Tensor:
-        return self._backend.allocate_tensor(nbytes, dtype=torch.uint8, device=torch.device("cpu"))
+        return self._backend.allocate_tensor(nbytes, dtype=torch.uint8, device=_CPU)

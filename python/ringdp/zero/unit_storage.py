@@ -89,7 +89,7 @@ class Blocks:
                 return self._free.pop(number)
         self._free.clear()
         if self.shared is not None:  # blocks of its own are rare then, and a heap keeps its pages
-            return torch.empty(nbytes, dtype=torch.uint8)
+            return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
         return flat_memory(nbytes, torch.uint8, self._device, self._group)
 
     def put(self, block: torch.Tensor) -> None:
@@ -187,15 +187,10 @@ class Bucket:
         _C.set_values(self.parameters, self._views)
         self._versions = self._current_versions()
 
-    def check_unwritten(self) -> None:
-        """RuntimeError names a parameter that was written since show(): the shards would not have the value."""
-        for name, before, now in zip(self.plan.names, self._versions, self._current_versions(), strict=False):
-            if before != now:
-                raise RuntimeError(
-                    f"DistributedDataParallel: parameter {name} was written in a forward or backward pass "
-                    "(zero_stage=3), where it is gathered to be read: the value would be lost. Write inside "
-                    "`with ddp.gathered(writes=True):`, or use zero_stage=2"
-                )
+    def written(self) -> list[str]:
+        """Names of parameters that were written since show(), but for `.data`: the shards would not have the values."""
+        found = zip(self.plan.names, self._versions, self._current_versions(), strict=False)
+        return [name for name, before, now in found if before != now]
 
     def _current_versions(self) -> list[int]:
         return [0 if p.is_inference() else p._version for p in self.parameters]
@@ -302,10 +297,9 @@ class UnitStorage:
         for bucket in self.buckets:
             bucket.own_memory(self._blocks)
 
-    def check_unwritten(self) -> None:
-        """See Bucket.check_unwritten(); of a unit that is gathered."""
-        for bucket in self.buckets:
-            bucket.check_unwritten()
+    def written(self) -> list[str]:
+        """See Bucket.written(); of a unit that is gathered."""
+        return [name for bucket in self.buckets for name in bucket.written()]
 
     def free(self) -> None:
         """Frees the memory of the gathered unit."""

@@ -201,17 +201,18 @@ TEST(ShmHeap, AHeapOutlivesItsArena) {
 }
 
 TEST(ShmHeap, PagesGoWithTheLastBlockWhenPeersAreDone) {
-  for (const bool peers_are_done : {true, false}) {
+  for (const auto& [peers_are_done, keeps_pages] : {std::pair(true, false), {false, false}, {true, true}}) {
     const Arenas arenas = separately_mapped_arenas({2, 64, 64, 1 << 20}, {});
     Heap& heap = *arenas[0]->heap();
     std::byte* const blocks[] = {heap.take(100'000), heap.take(100'000)};
     for (std::byte* block : blocks) std::memset(block, 1, 100'000);
     const std::byte* const seen = arenas[1]->heap_at(0) + (blocks[1] - arenas[0]->heap_at(0)) + 50'000;
     heap.release(blocks[0]);
+    if (keeps_pages) heap.keep_pages();
     heap.close(peers_are_done);
     EXPECT_EQ(*seen, std::byte{1});
     heap.release(blocks[1]);
-    EXPECT_EQ(*seen, peers_are_done ? std::byte{0} : std::byte{1}) << "fresh pages are zero";
+    EXPECT_EQ(*seen, peers_are_done && !keeps_pages ? std::byte{0} : std::byte{1}) << "fresh pages are zero";
   }
 }
 

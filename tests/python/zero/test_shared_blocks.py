@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from ranks import HERE, error_of, group_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.zero import shared_blocks
+from ringdp.zero.optimizer import ZeroOptimizer
 from ringdp.zero.shared_blocks import SharedBlocks, SharedGather
 from small_models import fresh
 from torch import nn
@@ -103,6 +105,7 @@ def test_memory_outlives_the_group_while_another_rank_reads_it() -> bool:
         gc.collect()
         group.shutdown()
         del group
+        shared_blocks._left.clear()  # as when the process ends
         gc.collect()
     dist.barrier()
     return HERE.rank == 0 or torch.equal(memory, expected(10))
@@ -156,6 +159,31 @@ def test_over_tcp_each_rank_gathers_its_own() -> list[bool]:
         SharedBlocks.of(dist.group.WORLD, CPU) is None,
         all(map(torch.equal, whole, (p.detach() for p in model().parameters()))),
     ]
+
+
+@on_ranks(2, True)
+def test_where_rank_0_has_no_room_each_gathers_its_own() -> bool:
+    shared = SharedBlocks.of(dist.group.WORLD, CPU)
+    shared._allocate = lambda nbytes: (_ for _ in ()).throw(RuntimeError("the heap is full"))
+    memory = gathered(shared, 10)
+    memory[0] = 90 + HERE.rank
+    dist.barrier()
+    return memory[0].item() == 90 + HERE.rank and torch.equal(memory[1:], expected(10)[1:])
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@on_ranks(2, "")
+def test_steps_of_the_library_are_no_writes_of_the_program(fused: bool) -> str:
+    """With overlap_with_ddp a bucket is stepped in the backward pass, here before the unit's last node has run."""
+    inner = nn.Sequential(nn.Dropout(0.0), nn.Linear(64, 64))
+    ddp = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), inner, nn.Linear(64, 1)), zero_stage=3)
+    optimizer = ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=0.1, overlap_with_ddp=True, fused=fused)
+    for _ in range(3):
+        if said := error_of(ddp(torch.ones(2, 3, 64, requires_grad=True)).sum().backward):
+            return said
+        optimizer.step()
+        optimizer.zero_grad()
+    return ""
 
 
 class Looks(nn.Module):
