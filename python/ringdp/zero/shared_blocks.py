@@ -35,7 +35,10 @@ class _Block:
 
 
 class _Pool:
-    """Rank 0's blocks. words: for each block and rank the latest use that the rank has returned."""
+    """Rank 0's blocks. words: for each block and rank the latest use that the rank has returned.
+
+    It outlives its model (_left), and so does not keep what allocates, which would keep the group.
+    """
 
     def __init__(self, allocate: Callable[[int], torch.Tensor], ranks: int) -> None:
         self._ranks, self._process = ranks, os.getpid()
@@ -142,9 +145,9 @@ class SharedBlocks:
         if self._end is not None:
             try:
                 self._allocate(1)
+                self._end()
             except RuntimeError:  # the group is gone, and nothing will lie where others may still read
                 self._end.detach()
-            self._end()
         self._pool = self._end = None
 
     def _taken(self, nbytes: int) -> tuple[list[int], torch.Tensor]:

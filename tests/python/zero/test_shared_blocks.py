@@ -206,9 +206,13 @@ def test_a_forward_and_a_backward_pass_read_what_is_shared() -> bool:
     for _ in range(2):
         ddp(torch.ones(2, 64)).sum().backward()
     in_passes = of_all([layer.seen for layer in ddp.module])
+    backend = dist.group.WORLD._get_backend(CPU)
+    shared = [not error_of(backend.heap_view, 0, place, 1) for layer in ddp.module for place in layer.seen]
     with ddp.gathered():
-        own = of_all(place_of(ddp.module[0].weight))
-    return all(seen == in_passes[0] for seen in in_passes) and len(set(own)) == HERE.size
+        own = place_of(ddp.module[0].weight)
+    return (
+        all(seen == in_passes[0] for seen in in_passes) and all(shared) and bool(error_of(backend.heap_view, 0, own, 1))
+    )
 
 
 class Writes(nn.Module):

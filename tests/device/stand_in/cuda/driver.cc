@@ -6,26 +6,16 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <mutex>
 
 #include "cuda/answered.h"
+#include "cuda/entry.h"
 #include "stand_in/memory.h"
 
 using namespace stand_in;
 
 namespace {
-
-struct Entry {
-  const char* name;
-  void* function;
-};
-
-template <class Function>
-Entry entry(const char* name, Function* function) {
-  return {name, reinterpret_cast<void*>(function)};
-}
 
 const Entry kEntries[] = {
     entry("cuGetErrorString", cuGetErrorString),
@@ -63,12 +53,9 @@ Word* word_at(CUdeviceptr address) {
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
   return answered([&] {
-    *found = cudaDriverEntryPointSymbolNotFound;
-    for (const Entry& one : kEntries) {
-      if (std::strcmp(one.name, name) != 0) continue;
-      *function = one.function;
-      *found = cudaDriverEntryPointSuccess;
-    }
+    void* const known = found_in(kEntries, name);
+    *found = known != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    if (known != nullptr) *function = known;
   });
 }
 

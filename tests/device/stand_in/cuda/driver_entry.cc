@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "cuda/answered.h"
+#include "cuda/entry.h"
 #include "device/cuda/cuda_primitives.h"
 #include "stand_in/kernel.h"
 #include "stand_in/memory.h"
@@ -145,16 +146,6 @@ int launch_kernel(Known function, unsigned blocks, unsigned, unsigned, unsigned,
   });
 }
 
-struct Entry {
-  const char* name;
-  void* function;
-};
-
-template <class Function>
-Entry entry(const char* name, Function* function) {
-  return {name, reinterpret_cast<void*>(function)};
-}
-
 const Entry kEntries[] = {
     entry("cuInit", init),
     entry("cuDriverGetVersion", driver_version),
@@ -183,9 +174,8 @@ const Entry kEntries[] = {
 }  // namespace
 
 extern "C" int cuGetProcAddress_v2(const char* name, void** function, int, uint64_t, void*) {
-  for (const Entry& one : kEntries) {
-    if (std::strcmp(one.name, name) != 0) continue;
-    *function = one.function;
+  if (void* const known = found_in(kEntries, name)) {
+    *function = known;
     return 0;
   }
   cudaDriverEntryPointQueryResult found{};
