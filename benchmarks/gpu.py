@@ -124,9 +124,10 @@ def teams_of(world: int, kinds: list[str]) -> Iterator[Team]:
     from runner.session import free_port
 
     path = os.pathsep.join(p for p in (str(HERE), os.environ.get("PYTHONPATH", "")) if p)
+    common = {"PYTHONPATH": path}
     # Streams that share a hardware queue wait for one another.
-    common = {"PYTHONPATH": path, "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
-    yield Team("threads", [[sys.executable, "-m", "devices.local_rank", str(world)]], [common])
+    own_queues = {**common, "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+    yield Team("threads", [[sys.executable, "-m", "devices.local_rank", str(world)]], [own_queues])
     for kind in kinds:
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
         place |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}

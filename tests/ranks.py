@@ -40,6 +40,8 @@ import torch
 import torch.distributed as dist
 
 LIMIT_S = float(os.environ.get("RANKS_LIMIT_S", 60))  # of a call on ranks; less where a hang must be cheap
+# For each rank of a world to make its context on a GPU, one after another, when it joins. 0: that is done when needed.
+CONTEXT_S = float(os.environ.get("RANKS_CONTEXT_S", 0))
 WRITE_STACK = signal.SIGUSR2  # a rank writes the Python stacks of its threads to stderr, whatever it waits for
 # Between the end of its pipe and the killing of a rank; one that is measured has to write what it has run.
 GRACE_S = 60.0 if "COVERAGE_PROCESS_START" in os.environ else 0.05
@@ -183,7 +185,7 @@ class World:
 
     def join(self, timeout_s: float = 60.0, **options: object) -> None:
         """init_process_group on every rank; `options` become pg_options."""
-        self.run(join, timeout_s, options)
+        values_of(self.attempt(join, timeout_s, options, within=LIMIT_S + CONTEXT_S * self.size))
 
     def leave(self) -> list[float]:
         """destroy_process_group on every rank; how many seconds it took each."""
@@ -264,6 +266,8 @@ def tell(key: str) -> None:
 
 def join(timeout_s: float, options: dict[str, object]) -> None:
     """On a rank: makes the default group."""
+    if CONTEXT_S and torch.cuda.is_available():
+        torch.zeros(1, device="cuda")
     dist.init_process_group(
         "ringdp",
         store=dist.TCPStore("127.0.0.1", HERE.port, is_master=False, timeout=timedelta(seconds=30)),

@@ -35,6 +35,7 @@ WORDS = 16 << 20  # 64 MiB
 BYTES = 4 * WORDS
 PAGE = 1 << 16
 MPS_PIPE = "/tmp/nvidia-mps"
+VARIABLES = ("CUDA_", "NVIDIA_VISIBLE_DEVICES")
 
 
 class Link:
@@ -102,7 +103,7 @@ def machine() -> dict[str, Any]:
         "ulimit -l": "unlimited" if locked == resource.RLIM_INFINITY else locked,
         "name, driver, MIG, compute mode, persistence": output_of("nvidia-smi", query, "--format=csv,noheader"),
         "MPS control": str(pipe) if pipe.exists() else "none",
-        "variables": {name: value for name, value in os.environ.items() if name.startswith(("CUDA_", "NVIDIA_"))},
+        "variables": {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)},
     }
 
 

@@ -32,6 +32,11 @@ OfThisProcess<Completion>& completions() {
   return instance;
 }
 
+OfThisProcess<Completion>& disposals() {
+  static OfThisProcess<Completion> instance;
+  return instance;
+}
+
 std::atomic<pid_t> ending_thread{0};  // 0: the process goes on
 
 struct Registry {
@@ -51,6 +56,8 @@ thread_local Completion* running_here = nullptr;  // whose thread this is
 comm::Runtime& runtime() { return runtimes().get().runtime; }
 
 Completion& completion() { return completions().get().for_caller(); }
+
+void dispose(std::function<void()> task) { disposals().get().post(std::move(task)); }
 
 void remember(const std::shared_ptr<comm::Group>& group) {
   const std::lock_guard lock(registry().mutex);
@@ -79,7 +86,9 @@ void leave_all() {
   ending_thread = ::gettid();
   leave_groups();
   if (LoggingRuntime* const known = runtimes().known()) known->runtime.engine.end(Deadline::after(kPatience));
-  if (Completion* const known = completions().known()) known->end(Deadline::after(kPatience));
+  for (auto* const threads : {&completions(), &disposals()}) {
+    if (Completion* const known = threads->known()) known->end(Deadline::after(kPatience));
+  }
 }
 
 void stay_if_the_process_ends() {

@@ -52,6 +52,9 @@ class Completion {
 
 comm::Runtime& runtime();
 Completion& completion();  // for what this thread starts
+// Runs the task, and frees what it holds, on a thread for that alone. For threads that others wait for: a device's
+// driver lets none create or destroy an event, allocate or free memory, while some thread copies to pageable memory.
+void dispose(std::function<void()> task);
 
 // For leave_all(); does not keep the group alive. Any thread.
 void remember(const std::shared_ptr<comm::Group>& group);

@@ -87,9 +87,12 @@ Work::Work(int rank, c10d::OpType type, const char* title, const std::vector<at:
 }
 
 void Work::follow(comm::Ending& ending) {
-  const auto self = c10::intrusive_ptr<Work>::reclaim_copy(this);
-  ending.before_done = [self](std::exception_ptr error) { self->before_done(std::move(error)); };
-  ending.on_done = [self](std::exception_ptr error) { self->on_done(std::move(error)); };
+  ending.before_done = [this](std::exception_ptr error) { before_done(std::move(error)); };  // on_done holds it
+  ending.on_done = [self = c10::intrusive_ptr<Work>::reclaim_copy(this)](std::exception_ptr error) mutable {
+    Work& ended = *self;
+    ended.on_done(std::move(error));
+    ended.leave_driver(std::move(self));
+  };
 }
 
 void Work::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence) {
@@ -110,8 +113,16 @@ void end_event(c10d::Work& work) {
 }
 
 void Work::before_done(std::exception_ptr error) {
-  keep_.clear();  // the memory is free when wait() returns
+  let_go_of_memory();  // it is free when wait() returns
+  conclude(std::move(error));
+}
+
+void Work::let_go_of_memory() {
+  keep_.clear();
   storages_.clear();
+}
+
+void Work::conclude(std::exception_ptr error) {
   end_event();
   finish(to_torch(std::move(error)));
 }

@@ -46,6 +46,10 @@ class Work : public c10d::Work {
 
  protected:
   virtual void before_done(std::exception_ptr error);  // driver thread
+  // Driver thread, at last, with its reference: whoever drops the last one frees what this holds.
+  virtual void leave_driver(c10::intrusive_ptr<Work>) {}
+  void let_go_of_memory();                  // of `keep`, and of the result's tensors as they were at the call
+  void conclude(std::exception_ptr error);  // isCompleted() from now on
   const Result& value() const { return result_; }
   comm::Group& group() const { return *group_; }
   const comm::Pending& pending() const { return *pending_; }

@@ -14,22 +14,23 @@ LIMIT_S = 470.0  # of all parts together: less than eight minutes with the ends 
 HANG_S = 15.0  # of one test
 # A rank that hangs is told of, and its world ended, before the test is ended for it.
 RANKS_SHARE = 0.8
+CONTEXT_S = 3.0  # for each rank of a new world: contexts of one GPU are made one after another, 2 s each on an H100
 
 # name, file of tests/device/gpu, what is shown, seconds, further options of pytest
 TESTS: tuple[tuple[str, str, str, float, tuple[str, ...]], ...] = (
     ("plans", "test_plans", "kernels of one process that wait for each other (SPIN)", 45, ("-k", "not STREAM")),
     ("plans-stream", "test_plans", "waits as operations of streams, one process (STREAM)", 25, ("-k", "STREAM")),
-    ("processes", "test_plan_processes", "STREAM between processes that map each other's memory", 45, ()),
+    ("processes", "test_plan_processes", "STREAM between processes that map each other's memory", 60, ()),
     ("graphs", "test_plan_graphs", "plans in CUDA graphs", 25, ()),
     ("plan-faults", "test_plan_faults", "a rank that does not come", 30, ()),
     ("streams", "test_streams", "the order of streams, and graphs of calls", 40, ()),
-    ("collectives", "test_collectives", "torch.distributed's calls on CUDA tensors", 60, ()),
-    ("training", "test_training", "DDP and ZeRO against one process", 45, ()),
+    ("collectives", "test_collectives", "torch.distributed's calls on CUDA tensors", 90, ()),
+    ("training", "test_training", "DDP and ZeRO against one process", 60, ()),
     ("faults", "test_faults", "ranks that are killed or stopped", 60, ()),
 )
 # Where kernels of one process wait for each other, one that had to be loaded meanwhile would wait for them.
 ONE_PROCESS = ("test_plans", "test_plan_graphs", "test_plan_faults")
-EAGER = {"CUDA_MODULE_LOADING": "EAGER"}
+EAGER = {"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "32"}  # nor may their streams share a queue
 
 
 def environment(hang_s: float) -> dict[str, str]:
@@ -37,9 +38,10 @@ def environment(hang_s: float) -> dict[str, str]:
     paths = [str(ROOT / folder) for folder in ("python", "tests", "benchmarks")]
     return {
         "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "CUDA_DEVICE_MAX_CONNECTIONS": "32",  # streams that share a hardware queue would wait for one another
+        "CUDA_DEVICE_MAX_CONNECTIONS": "8",  # CUDA's own; more make a context take longer
         "HANG_S": str(hang_s),
         "RANKS_LIMIT_S": str(RANKS_SHARE * hang_s),
+        "RANKS_CONTEXT_S": str(CONTEXT_S),
     }
 
 

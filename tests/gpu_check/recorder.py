@@ -1,9 +1,9 @@
 """A plugin of pytest that writes a line of findings when a test begins and when it has ended (devices/findings.py).
 
 Tests that have lines of this part already are not run again, so a run goes on where an earlier one was killed. A test
-that takes longer than $HANG_S ends the process with the stacks of all threads on stderr, as nothing else ends a wait
-inside the CUDA driver, and when all is told the process ends at once. Use: -p gpu_check.recorder -p no:faulthandler,
-with tests and benchmarks on PYTHONPATH.
+that takes longer than $HANG_S, and with ranks the time for their contexts ($RANKS_CONTEXT_S each), ends the process
+with the stacks of all threads on stderr, as nothing else ends a wait inside the CUDA driver, and when all is told the
+process ends at once. Use: -p gpu_check.recorder -p no:faulthandler, with tests and benchmarks on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import pytest
 from devices.findings import BEGUN, FAILED, PASSED, SKIPPED, Finding, read, record
 
 HANG_S = float(os.environ.get("HANG_S", "15"))
+CONTEXTS_S = 8 * float(os.environ.get("RANKS_CONTEXT_S", "0"))  # of the largest world that a test may have to start
+FIXTURES_WITH_RANKS = {"world_of", "run_on_fresh_ranks"}
 # Where stacks go: pytest catches what is written to 2 later on.
 _stderr = os.fdopen(os.dup(2), "w")
 faulthandler.enable(_stderr)
@@ -26,6 +28,11 @@ _ended: dict[str, Finding] = {}
 def name_of(nodeid: str) -> str:
     """Without the folders."""
     return nodeid.rpartition("/")[2]
+
+
+def starts_ranks(item: pytest.Item) -> bool:
+    """Whether a test has ranks in processes of their own, which may have to be started for it."""
+    return not FIXTURES_WITH_RANKS.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -48,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Has the process that ranks are forked off import torch now, so that no test waits for it."""
-    if any({"world_of", "run_on_fresh_ranks"} & set(getattr(item, "fixturenames", ())) for item in session.items):
+    if any(map(starts_ranks, session.items)):
         from ranks import spawner
 
         first = spawner.Process(target=os.getpid)
@@ -69,7 +76,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     name = name_of(item.nodeid)
     record(Finding(name, BEGUN))
     _ended[name] = Finding(name, PASSED)
-    faulthandler.dump_traceback_later(HANG_S, exit=True, file=_stderr)
+    limit_s = HANG_S + (CONTEXTS_S if starts_ranks(item) else 0)
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=_stderr)
     try:
         done = yield
     finally:

@@ -27,7 +27,7 @@ const Sums* sums_of(DType element, ReduceOp reduce) {
 }
 
 NamedKernels named(const std::string& name, const KernelsByWorld& by_world) {
-  return {name, {by_world.begin(), by_world.end()}};
+  return {name, std::vector<const void*>(by_world.begin(), by_world.end())};  // braces would list the two iterators
 }
 
 std::vector<NamedKernels> named_kernels() {

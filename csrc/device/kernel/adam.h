@@ -100,7 +100,8 @@ __device__ void step_pack(const AdamWork& work, int64_t i, int lanes) {
 // kRanks: work.world.
 template <class Prim, int kRanks>
 __device__ void run_adam(const AdamWork& work) {
-  if (Prim::load_acquire(work.abort) != 0) return;
+  const bool aborted = Prim::thread() == 0 && Prim::load_acquire(work.abort) != 0;  // a trip over PCIe
+  if (Prim::sync_or(aborted)) return;
   const int64_t packs = (work.count + kLanes<float> - 1) / kLanes<float>;
   const int64_t stride = int64_t{Prim::blocks()} * Prim::threads();
   for (int64_t i = int64_t{Prim::block()} * Prim::threads() + Prim::thread(); i < packs; i += stride) {

@@ -16,7 +16,8 @@ struct PoisonWork {
   const uint32_t* abort;  // host-mapped: not 0: the memory becomes NaN; 0: it stays
 };
 
-// One thread of a block looks: the word lies behind PCIe.
+// One thread of a block looks: the word lies behind PCIe, and threads that read it do so one after another, in about a
+// microsecond each on an H100.
 template <class Prim>
 __device__ void run_poison(const PoisonWork& work) {
   const bool aborted = Prim::thread() == 0 && Prim::load_acquire(work.abort) != 0;

@@ -2,6 +2,7 @@
 
 #include <c10/core/DeviceGuard.h>
 
+#include "backend/process.h"
 #include "base/log.h"
 #include "device/runtime/peer_memory.h"
 
@@ -16,6 +17,14 @@ const InFlight* call_of(const std::list<InFlight>& calls, const gpu::Expired& re
     }
   }
   return nullptr;
+}
+
+void free_elsewhere(std::list<InFlight> calls, c10::Device device) {
+  if (calls.empty()) return;
+  dispose([calls = std::move(calls), device]() mutable {
+    const QuietDeviceGuard here(device);
+    calls.clear();
+  });
 }
 
 }  // namespace
@@ -47,8 +56,9 @@ const c10::Stream& DeviceQueue::captures() {
 }
 
 void DeviceQueue::watch(InFlight call) {
+  std::list<InFlight> finished;  // freed without the lock
   const std::lock_guard lock(mutex_);
-  drop_finished();
+  finished = take_finished(/*only_late=*/false);
   in_flight_.push_back(std::move(call));
 }
 
@@ -57,8 +67,15 @@ void DeviceQueue::keep(Captured call) {
   captured_.push_back(std::move(call));
 }
 
-void DeviceQueue::drop_finished() {
-  in_flight_.remove_if([this](const InFlight& call) { return pool_->has_passed(*call.done); });
+// Under mutex_.
+std::list<InFlight> DeviceQueue::take_finished(bool only_late) {
+  std::list<InFlight> finished;
+  for (auto next = in_flight_.begin(); next != in_flight_.end();) {
+    const auto call = next++;
+    if (only_late && !call->is_late()) continue;
+    if (pool_->has_passed(*call->done)) finished.splice(finished.end(), in_flight_, call);
+  }
+  return finished;
 }
 
 bool DeviceQueue::poll() {
@@ -70,7 +87,7 @@ bool DeviceQueue::poll() {
   check_group();
   check_failure();
   const std::lock_guard lock(mutex_);
-  if (left_) drop_finished();
+  if (left_) free_elsewhere(take_finished(/*only_late=*/false), pool_->device());
   return queueing_ > 0 || !in_flight_.empty() || (!captured_.empty() && !left_);
 }
 
@@ -125,7 +142,7 @@ void DeviceQueue::check_deadlines() {
   std::optional<Error> error;
   {
     const std::lock_guard lock(mutex_);
-    in_flight_.remove_if([this](const InFlight& call) { return call.is_late() && pool_->has_passed(*call.done); });
+    free_elsewhere(take_finished(/*only_late=*/true), pool_->device());
     if (in_flight_.empty() || !in_flight_.front().is_late()) return;
     error = timed_out(in_flight_.front());
   }
@@ -155,7 +172,7 @@ void DeviceQueue::check_stopped_peers() {
   const std::string stopped = group_->stopped_peers();
   if (stopped.empty()) return;
   const std::lock_guard lock(mutex_);
-  drop_finished();
+  free_elsewhere(take_finished(/*only_late=*/false), pool_->device());
   if (in_flight_.empty() || reported_late_) return;
   reported_late_ = true;
   log_line(LogLevel::kWarning, "rank " + std::to_string(group_->rank()) + "/" + std::to_string(group_->world()),

@@ -96,7 +96,9 @@ class DeviceQueue {
   void check_stopped_peers();
   Error timed_out(const InFlight& call) const;
   Error timed_out(const gpu::Expired& record) const;
-  void drop_finished();  // forgets calls that the device has finished
+  // Calls that the device has finished. Freeing their events may wait for another thread's copy: that is done without
+  // mutex_, and never by the watchdog.
+  std::list<InFlight> take_finished(bool only_late);
 
   const std::shared_ptr<StreamPool> pool_;
   const std::shared_ptr<comm::Group> group_;

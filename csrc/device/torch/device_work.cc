@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "backend/errors.h"
+#include "backend/process.h"
 
 namespace ringdp::backend {
 
@@ -18,11 +19,13 @@ DeviceWork::DeviceWork(WorkFacts facts, std::vector<at::Tensor> on_host, std::ve
       future_(c10::make_intrusive<c10::ivalue::Future>(value().type, std::vector<c10::Device>{call_->device()})),
       tensors_(std::move(used)) {}
 
-// The last reference may be the driver's or a garbage collector's.
+// The last reference may be a garbage collector's.
 DeviceWork::~DeviceWork() {
   const QuietDeviceGuard here(call_->device());
   future_.reset();
   call_.reset();
+  tensors_.clear();
+  let_go_of_memory();
 }
 
 void DeviceWork::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence) {
@@ -44,7 +47,14 @@ void DeviceWork::complete_future() {
 
 void DeviceWork::before_done(std::exception_ptr error) {
   call_->collective_ended(error != nullptr);
-  Work::before_done(std::move(error));
+  conclude(std::move(error));
+}
+
+void DeviceWork::leave_driver(c10::intrusive_ptr<Work> self) {
+  dispose([self = std::move(self), this] {
+    const QuietDeviceGuard here(call_->device());
+    let_go_of_memory();
+  });
 }
 
 bool DeviceWork::isCompleted() { return pending().done() && (pending().error() || call_->done()); }

@@ -35,6 +35,7 @@ class DeviceWork final : public Work {
 
  private:
   void before_done(std::exception_ptr error) override;
+  void leave_driver(c10::intrusive_ptr<Work> self) override;
   void complete_future();
   void wait_on_host(std::chrono::milliseconds timeout);
   bool host_learns_something() const;

@@ -107,10 +107,19 @@ void StreamPool::hold(std::shared_ptr<c10::Event> passed, std::vector<at::Tensor
 }
 
 void StreamPool::release_passed() {
-  const std::lock_guard lock(mutex_);
-  held_.remove_if([this](const Held& held) { return has_passed(*held.passed); });
+  std::list<Held> passed;  // freed without the lock
+  bool idle = false;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto next = held_.begin(); next != held_.end();) {
+      const auto held = next++;
+      if (has_passed(*held->passed)) passed.splice(passed.end(), held_, held);
+    }
+    idle = held_.empty();
+  }
+  passed.clear();
   // Only when idle: freeing waits for the device, which may wait for the host to finish collectives.
-  if (held_.empty()) cache_.trim();
+  if (idle) cache_.trim();
 }
 
 std::shared_ptr<StreamPool> StreamPools::of(c10::Device device) {
@@ -148,17 +157,23 @@ struct PinnedCache::Blocks {
     unused_bytes += block;
   }
 
-  // Largest first: few calls need them, and they are most of the memory.
   void free_down_to(size_t bytes) {
     const QuietDeviceGuard here(device);
+    for (void* const memory : taken_down_to(bytes)) core.release(memory);  // without the lock, as it may wait
+  }
+
+  // Largest first: few calls need them, and they are most of the memory.
+  std::vector<void*> taken_down_to(size_t bytes) {
+    std::vector<void*> taken;
     const std::lock_guard lock(mutex);
     for (auto size = unused.rbegin(); size != unused.rend(); ++size) {
       while (unused_bytes > bytes && !size->second.empty()) {
-        core.release(size->second.back());
+        taken.push_back(size->second.back());
         size->second.pop_back();
         unused_bytes -= size->first;
       }
     }
+    return taken;
   }
 
   const c10::Device device;

@@ -42,6 +42,7 @@ cudaError_t answered_outside_captures(Text&& text, const char* call = __builtin_
   return answered_in_context(
       [&] {
         refuse_beside_captures();
+        wait_for_copies_to_host();
         text();
       },
       call);

@@ -1,4 +1,6 @@
 // Devices, errors and kernels of the runtime interface.
+#include <dlfcn.h>
+
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -98,13 +100,29 @@ cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned) {
   });
 }
 
-// Host threads have neither registers nor spills.
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
-  return answered_in_context([&] { *attributes = {}; });
+namespace {
+
+// A kernel is a function of a library; the runtime knows only those that it was told of when that was loaded.
+void refuse_no_kernel(const void* kernel) {
+  Dl_info found;
+  if (dladdr(kernel, &found) == 0) throw Refusal(cudaErrorInvalidResourceHandle, "this is no kernel");
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
-  return answered_in_context([&] { *blocks = kBlocksOfMultiprocessor; });
+}  // namespace
+
+// Host threads have neither registers nor spills.
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  return answered_in_context([&] {
+    refuse_no_kernel(kernel);
+    *attributes = {};
+  });
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel, int, size_t) {
+  return answered_in_context([&] {
+    refuse_no_kernel(kernel);
+    *blocks = kBlocksOfMultiprocessor;
+  });
 }
 
 cudaError_t launch_on_host_threads(unsigned blocks, unsigned, std::function<void()> body, cudaStream_t stream) {

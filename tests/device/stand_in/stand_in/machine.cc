@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <map>
+#include <mutex>
 #include <sstream>
 
 #include "stand_in/memory.h"
@@ -100,6 +101,17 @@ void set_context(int device) {
 }
 
 unsigned contexts() { return contexts_made; }
+
+namespace {
+std::mutex& copying() {
+  static auto* const instance = new std::mutex;
+  return *instance;
+}
+}  // namespace
+
+CopyToHost::CopyToHost() { copying().lock(); }
+CopyToHost::~CopyToHost() { copying().unlock(); }
+void wait_for_copies_to_host() { const CopyToHost none; }
 
 void fail_if_told(const char* call) {
   if (call == nullptr || calls_until_failure == 0 || --calls_until_failure > 0) return;

@@ -44,6 +44,17 @@ int context();                // the device of the thread's, or kNoContext
 void set_context(int device);
 unsigned contexts();  // of the process, one bit for each device
 
+// While a thread copies to host memory that is not pinned, which lasts until its stream comes to the copy, no other
+// creates or destroys an event, allocates or frees memory: CUDA's driver has it so (13.0, on an H100).
+class CopyToHost {
+ public:
+  CopyToHost();
+  ~CopyToHost();
+  CopyToHost(const CopyToHost&) = delete;
+  CopyToHost& operator=(const CopyToHost&) = delete;
+};
+void wait_for_copies_to_host();
+
 // Throws Refusal for the call of this thread that a test wants to fail. `call`: its name; null is none.
 void fail_if_told(const char* call);
 

@@ -76,7 +76,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& s, const c10::DeviceIndex, const c10::EventFlag) const override {
     const SetAndReset here(s.device_index());
-    if (*event == nullptr) *event = new Event;
+    if (*event == nullptr) {
+      wait_for_copies_to_host();
+      *event = new Event;
+    }
     static_cast<Event*>(*event)->record(stream_of(s));
   }
   void block(void* event, const c10::Stream& s) const override {
@@ -97,6 +100,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, const c10::DeviceIndex index) const noexcept override {
     if (event == nullptr) return;
     const SetAndReset here(index);
+    wait_for_copies_to_host();
     delete static_cast<Event*>(event);
   }
   void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& s) const override {

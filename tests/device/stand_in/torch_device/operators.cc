@@ -60,7 +60,12 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   put_behind(other, stream);
   stream.push([source = on_host(from), target = on_host(to)]() mutable { target.copy_(source); });
   put_behind(stream, other);
-  if (!non_blocking) stream.synchronize();
+  if (!non_blocking && to.device().is_cpu()) {
+    const CopyToHost here;
+    stream.synchronize();
+  } else if (!non_blocking) {
+    stream.synchronize();
+  }
   return to;
 }
 
