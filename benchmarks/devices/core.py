@@ -97,6 +97,7 @@ class AdamWork(ctypes.Structure):
         ("state", ctypes.c_void_p * 3),
         ("scalars", ctypes.c_float * (SCALARS_BYTES // 4)),
         ("abort", ctypes.c_void_p),
+        ("epoch", ctypes.c_void_p),
     )
 
 

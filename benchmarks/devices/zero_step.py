@@ -123,7 +123,8 @@ class FusedStep(ShardedStep):
         for k in range(2):
             work.state[k] = self._moments[rank][k].data_ptr()
         ctypes.memmove(work.scalars, scalars, len(scalars))
-        work.abort = self._meeting.ranks[rank].abort
+        meeting = self._meeting.ranks[rank]
+        work.abort, work.epoch = meeting.abort, meeting.bases[rank] + meeting.layout.epoch
         return work
 
     def step(self, rank: int) -> None:

@@ -59,6 +59,10 @@ Completion& completion() { return completions().get().for_caller(); }
 
 void dispose(std::function<void()> task) { disposals().get().post(std::move(task)); }
 
+void wait_for_disposal(Deadline deadline) {
+  if (Completion* const known = disposals().known()) known->drain(deadline);
+}
+
 void remember(const std::shared_ptr<comm::Group>& group) {
   const std::lock_guard lock(registry().mutex);
   auto& groups = registry().groups;
@@ -119,11 +123,20 @@ void Completion::post(std::function<void()> task) {
   changed_.notify_all();
 }
 
-void Completion::end(Deadline deadline) {
-  std::unique_lock lock(mutex_);
+void Completion::drain(std::unique_lock<std::mutex>& lock, Deadline deadline) {
   while ((running_ || !tasks_.empty()) && !deadline.passed()) {
     changed_.wait_until(lock, deadline.next_look());
   }
+}
+
+void Completion::drain(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  drain(lock, deadline);
+}
+
+void Completion::end(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  drain(lock, deadline);
   ended_ = true;
   auto left = new std::deque<std::function<void()>>;
   left->swap(tasks_);

@@ -28,8 +28,9 @@ class Completion {
   ~Completion();  // runs what is queued, then joins
 
   void post(std::function<void()> task);  // any thread; does not block
-  // When the process ends: waits until all posted tasks have run, but not beyond the deadline. Later tasks are neither
-  // run nor freed: they may hold Python objects after Python is finalized.
+  void drain(Deadline deadline);          // waits until all posted tasks have run, but not beyond the deadline
+  // When the process ends: drains. Later tasks are neither run nor freed: they may hold Python objects after Python is
+  // finalized.
   void end(Deadline deadline);
 
   // This one; for a caller that is itself a task, the one that completes the collectives it starts.
@@ -41,6 +42,7 @@ class Completion {
 
  private:
   void loop();
+  void drain(std::unique_lock<std::mutex>& lock, Deadline deadline);
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
@@ -55,6 +57,8 @@ Completion& completion();  // for what this thread starts
 // Runs the task, and frees what it holds, on a thread for that alone. For threads that others wait for: a device's
 // driver lets none create or destroy an event, allocate or free memory, while some thread copies to pageable memory.
 void dispose(std::function<void()> task);
+// Waits until what was handed over has been freed, but not beyond the deadline: it may wait for another thread's copy.
+void wait_for_disposal(Deadline deadline);
 
 // For leave_all(); does not keep the group alive. Any thread.
 void remember(const std::shared_ptr<comm::Group>& group);

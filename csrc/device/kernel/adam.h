@@ -7,7 +7,7 @@
 // The last pack may hold fewer elements than lanes: state ends there, and parameters behind them stay as they are.
 #pragma once
 #include "device/kernel/element.h"
-#include "device/kernel/work.h"
+#include "device/kernel/look.h"
 
 namespace ringdp::gpu {
 
@@ -100,14 +100,14 @@ __device__ void step_pack(const AdamWork& work, int64_t i, int lanes) {
 // kRanks: work.world.
 template <class Prim, int kRanks>
 __device__ void run_adam(const AdamWork& work) {
-  const bool aborted = Prim::thread() == 0 && Prim::load_acquire(work.abort) != 0;  // a trip over PCIe
-  if (Prim::sync_or(aborted)) return;
-  const int64_t packs = (work.count + kLanes<float> - 1) / kLanes<float>;
+  const bool aborted = is_aborted<Prim>(*work.epoch, work.abort);
+  const int64_t packs = aborted ? 0 : (work.count + kLanes<float> - 1) / kLanes<float>;
   const int64_t stride = int64_t{Prim::blocks()} * Prim::threads();
   for (int64_t i = int64_t{Prim::block()} * Prim::threads() + Prim::thread(); i < packs; i += stride) {
     const int64_t left = work.count - i * kLanes<float>;
     step_pack<Prim, kRanks>(work, i, left < kLanes<float> ? static_cast<int>(left) : kLanes<float>);
   }
+  is_last<Prim>(*work.epoch, Prim::blocks());
 }
 
 }  // namespace ringdp::gpu

@@ -13,6 +13,7 @@
 // A post is a sync and then one thread's release, which publishes all earlier accesses of the block (cumulativity, in
 // the memory models of C++ and PTX). An await is one thread's acquire and then a sync.
 #pragma once
+#include "device/kernel/look.h"
 #include "device/kernel/push.h"
 
 namespace ringdp::gpu {
@@ -95,11 +96,7 @@ __device__ bool run_next(const Work& work, int* next, uint64_t epoch) {
 // Ends the launch for this block; the last block increments the epoch, also after a failure.
 template <class Prim>
 __device__ void finish_epoch(const Work& work, uint64_t epoch) {
-  Prim::sync();
-  if (Prim::thread() != 0) return;
-  if (Prim::add_one(&work.epoch->finished_blocks) + 1 < static_cast<uint32_t>(work.blocks)) return;
-  Prim::store_release(&work.epoch->finished_blocks, 0u);
-  Prim::store_release(&work.epoch->launches, epoch);
+  if (is_last<Prim>(*work.epoch, work.blocks)) Prim::store_release(&work.epoch->launches, epoch);
 }
 
 // False on all threads: the group has failed or ended. Checked in replays, whose peers may be gone, and in work on the
@@ -107,7 +104,7 @@ __device__ void finish_epoch(const Work& work, uint64_t epoch) {
 template <class Prim>
 __device__ bool may_begin(const Work& work) {
   if (!work.captured && work.aborts[work.rank] == nullptr) return true;
-  return !Prim::sync_or(Prim::thread() == 0 && Prim::load_acquire(work.abort) != 0);
+  return !is_aborted<Prim>(*work.epoch, work.abort);
 }
 
 // After an abort the caller, or later work on the stream, may overwrite memory that a peer still reads: so the results

@@ -26,6 +26,7 @@ struct Flags {
 struct Epoch {
   uint64_t launches;         // that have finished
   uint32_t finished_blocks;  // of the current launch
+  uint32_t look;             // what its first block has read of the abort word (device/kernel/look.h)
 };
 
 // The first wait that reached its deadline; in host memory that the device maps, so that the host can always read it.
@@ -80,6 +81,7 @@ struct AdamWork {
   float* state[3];                           // as in StepArrays; the last with amsgrad only
   kernels::AdamScalars scalars;
   uint32_t* abort;  // host-mapped; not 0: nothing is stepped
+  Epoch* epoch;     // of the plans on the same stream; the step is none of its launches
 };
 
 // One launch that encodes floating-point elements to blocks of a wire type, or decodes them, in the format of

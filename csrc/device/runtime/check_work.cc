@@ -158,6 +158,7 @@ void check_adam_work(const AdamWork& work) {
   check_ranks(work.rank, work.world);
   check_range("count", work.count, 0, kMostElements);
   check_address("abort", work.abort, alignof(uint32_t));
+  check_address("epoch", work.epoch, alignof(Epoch));
   if (work.count == 0) return;
   for (int r = 0; r < work.world; ++r) {
     check_address("gradients[" + std::to_string(r) + "]", work.gradients[r]);

@@ -22,6 +22,7 @@ AdamWork adam_work_of(int rank, int world, const Addresses& addresses, const Ste
   std::copy_n(facts.state, 3, work.state);
   work.scalars = facts.scalars;
   work.abort = addresses.abort;
+  work.epoch = addresses.epoch;
   return work;
 }
 

@@ -13,7 +13,7 @@
 
 extern "C" {
 
-enum { RD_GPU_ABI = 5 };
+enum { RD_GPU_ABI = 6 };
 int rd_gpu_abi(void);
 const char* rd_gpu_error(void);
 

@@ -148,6 +148,8 @@ void DeviceQueue::check_deadlines() {
   }
   group_->fail(*error);
   ranks_->abort();  // also for a destroyed group, which cannot fail any more
+  const std::lock_guard lock(mutex_);
+  if (!in_flight_.empty()) ranks_->release(in_flight_.back().number);  // the driver may be what is stuck
 }
 
 // Under mutex_.

@@ -51,9 +51,10 @@ void DeviceWork::before_done(std::exception_ptr error) {
 }
 
 void DeviceWork::leave_driver(c10::intrusive_ptr<Work> self) {
-  dispose([self = std::move(self), this] {
+  dispose([self = std::move(self), this]() mutable {
     const QuietDeviceGuard here(call_->device());
     let_go_of_memory();
+    self.reset();
   });
 }
 

@@ -8,6 +8,7 @@
 
 #include "backend/errors.h"
 #include "backend/gil.h"
+#include "backend/process.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "device/torch/device_work.h"
@@ -17,6 +18,8 @@
 
 namespace ringdp::backend {
 namespace {
+
+constexpr std::chrono::seconds kDisposal{1};  // for what finished calls have held of symmetric buffers to be gone
 
 // In these types the bytes of poisoned memory (device/kernel/poison.h) are not NaN.
 bool is_number_of_ones(DType dtype) { return dtype == DType::kF8E4M3FNUZ || dtype == DType::kF8E5M2FNUZ; }
@@ -238,6 +241,7 @@ at::Tensor DeviceDispatcher::share(c10::Device device, int64_t elements, at::Sca
   if (!pool) return {};
   bootstrap(pool, timeout);
   const ReleaseGil release;
+  wait_for_disposal(Deadline::after(kDisposal));
   const std::lock_guard lock(mutex_);
   if (buffers() == nullptr || device != *device_) return {};
   const c10::DeviceGuard current(device);
@@ -248,6 +252,7 @@ at::Tensor DeviceDispatcher::share(c10::Device device, int64_t elements, at::Sca
 
 void DeviceDispatcher::reclaim(std::chrono::milliseconds timeout) {
   const ReleaseGil release;
+  wait_for_disposal(Deadline::after(kDisposal));
   const std::lock_guard lock(mutex_);
   if (buffers() == nullptr) return;
   const c10::DeviceGuard current(*device_);

@@ -83,10 +83,7 @@ bool QueuedCall::aborted() const {
 }
 
 void QueuedCall::collective_ended(bool failed) {
-  if (failed) {
-    const QuietDeviceGuard here(device());  // the driver's thread has none, and NCCL restores what it finds
-    ranks().abort();
-  }
+  if (failed) ranks().abort();
   ranks().release(number_);
 }
 

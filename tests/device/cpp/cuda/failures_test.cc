@@ -242,6 +242,7 @@ class Queued : public ::testing::Test {
     adam_.gradients[0] = adam_.parameters[0] = reinterpret_cast<float*>(at(4096));
     adam_.state[0] = adam_.state[1] = reinterpret_cast<float*>(at(8192));
     adam_.abort = work_.abort;
+    adam_.epoch = work_.epoch;
     codec_ = {at(4096), at(8192), 64, 64, DType::kF32, WireType::kInt8, true};
   }
 

@@ -62,6 +62,7 @@ struct World {
   std::vector<Floats> gradients, parameters;
   Trained trained;
   uint32_t abort = 0;
+  Epoch epoch = {};
 
   World(int world, int64_t elements) : count(elements), packed((elements + 3) / 4 * 4), trained(fresh(packed)) {
     for (int r = 0; r < world; ++r) {
@@ -77,6 +78,7 @@ struct World {
     work.divisor = divisor;
     work.scalars = scalars;
     work.abort = &abort;
+    work.epoch = &epoch;
     for (int r = 0; r < work.world; ++r) {
       work.gradients[r] = gradients[r].data();
       work.parameters[r] = parameters[r].data();
@@ -166,6 +168,31 @@ TEST(Adam, AnAbortedGroupStepsNothing) {
   world.step(kernels::scalars_of(kAdamW, 1), 2);
   EXPECT_TRUE(same_bits(world.parameters[0], before));
   EXPECT_TRUE(same_bits(world.trained.state[0], fresh(64).state[0]));
+  world.abort = 0;  // the next launch looks again
+  world.step(kernels::scalars_of(kAdamW, 1), 2);
+  EXPECT_FALSE(same_bits(world.parameters[0], before));
+}
+
+struct LookingPrimitives : AdamPrimitives {
+  inline static const uint32_t* word = nullptr;
+  inline static int looks = 0;
+  static uint32_t load_acquire(const uint32_t* from) {
+    looks += from == word;
+    return *from;
+  }
+};
+
+TEST(Adam, OneBlockReadsTheAbortWordForAll) {
+  World world(2, 64);
+  LookingPrimitives::word = &world.abort;
+  const AdamWork work = world.work(kernels::scalars_of(kAdamW, 1), 2);
+  for (int launch = 1; launch <= 2; ++launch) {
+    testing::run_in_turn([&] { run_adam<LookingPrimitives, 2>(work); });
+    EXPECT_EQ(LookingPrimitives::looks, launch);
+    EXPECT_EQ(world.epoch.look, kNotLooked);
+    EXPECT_EQ(world.epoch.finished_blocks, 0u);
+    EXPECT_EQ(world.epoch.launches, 0u) << "plans count theirs";
+  }
 }
 
 }  // namespace

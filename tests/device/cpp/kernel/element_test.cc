@@ -97,14 +97,8 @@ TEST(Element, ComputedNansAreOneNan) {
 
 // The text of the kernel that makes NaN of what was aborted, on host threads.
 
-// What the first of a block has seen all have seen.
-struct PoisonPrimitives : InTurn {
-  inline static bool any = false;
-  static bool sync_or(bool flag) { return any = flag || (at_thread > 0 && any); }
-};
-
 void run_by_threads(const PoisonWork& work) {
-  run_in_turn([&] { run_poison<PoisonPrimitives>(work); });
+  run_in_turn([&] { run_poison<InTurn>(work); });
 }
 
 template <class T>

@@ -156,8 +156,17 @@ struct InTurn {
   static int thread() { return at_thread; }
   static int threads() { return kThreads; }
   static uint32_t load_acquire(const uint32_t* from) { return *from; }
+  static void store_release(uint32_t* to, uint32_t value) { *to = value; }
+  static uint32_t compare_and_swap(uint32_t* at, uint32_t old, uint32_t fresh) {
+    return *at == old ? std::exchange(*at, fresh) : *at;
+  }
+  static uint32_t add_one(uint32_t* at) { return (*at)++; }
   static Pack load(const Pack* from) { return *from; }
   static void store(Pack* to, Pack pack) { *to = pack; }
+  static void sync() {}
+  // What the first of a block has seen all have seen.
+  inline static bool any = false;
+  static bool sync_or(bool flag) { return any = flag || (at_thread > 0 && any); }
 };
 
 // The first thread of a block first.

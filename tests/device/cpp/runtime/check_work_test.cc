@@ -184,10 +184,12 @@ TEST(CheckWork, StreamsNeitherWaitInKernelsNorGoUncounted) {
 
 TEST(CheckWork, TheFusedStepToo) {
   uint32_t abort = 0;
+  Epoch epoch = {};
   AdamWork good{};
   good.world = 2;
   good.count = 8;
   good.abort = &abort;
+  good.epoch = &epoch;
   float* const place = reinterpret_cast<float*>(memory);
   for (int r = 0; r < 2; ++r) good.gradients[r] = good.parameters[r] = place;
   good.state[0] = good.state[1] = place;
@@ -204,6 +206,7 @@ TEST(CheckWork, TheFusedStepToo) {
       {"parameters[0] is null", [](AdamWork& w) { w.parameters[0] = nullptr; }},
       {"state[2] is null", [](AdamWork& w) { w.scalars.amsgrad = true; }},
       {"abort is null", [](AdamWork& w) { w.abort = nullptr; }},
+      {"epoch is null", [](AdamWork& w) { w.epoch = nullptr; }},
   };
   for (const auto& [named, spoil] : spoiled) {
     AdamWork work = good;

@@ -100,6 +100,7 @@ TEST(Launch, AStepReplacesTheGradientsOfOthers) {
   EXPECT_EQ(work.parameters[1], own);
   EXPECT_EQ(work.state[1], state[1]);
   EXPECT_EQ(work.abort, &memory->abort);
+  EXPECT_EQ(work.epoch, &memory->epoch);
   for (int r = 0; r < 2; ++r) EXPECT_EQ(work.gradients[r], reinterpret_cast<float*>(memory->window[r] + 32));
   EXPECT_EQ(work.parameters[0], work.gradients[0]);
   facts.gives = false;
