@@ -86,8 +86,13 @@ Work::Work(int rank, c10d::OpType type, const char* title, const std::vector<at:
   }
 }
 
+// on_done, which is the last to be called, holds this.
 void Work::follow(comm::Ending& ending) {
-  ending.before_done = [this](std::exception_ptr error) { before_done(std::move(error)); };  // on_done holds it
+  if (ending.epilogue) {
+    epilogue_ = std::move(ending.epilogue);
+    ending.epilogue = [this] { epilogue_(); };
+  }
+  ending.before_done = [this](std::exception_ptr error) { before_done(std::move(error)); };
   ending.on_done = [self = c10::intrusive_ptr<Work>::reclaim_copy(this)](std::exception_ptr error) mutable {
     Work& ended = *self;
     ended.on_done(std::move(error));
@@ -112,17 +117,21 @@ void end_event(c10d::Work& work) {
   if (auto* const own = dynamic_cast<Work*>(&work)) own->end_event();
 }
 
-void Work::before_done(std::exception_ptr error) {
-  let_go_of_memory();  // it is free when wait() returns
-  conclude(std::move(error));
+void Work::leave_driver(c10::intrusive_ptr<Work> self) {
+  if (self.use_count() == 1) dispose([self = std::move(self)] {});
 }
 
 void Work::let_go_of_memory() {
-  keep_.clear();
-  storages_.clear();
+  std::vector<at::Tensor> kept;  // freed without the lock, because that may take the GIL
+  std::vector<c10::Storage> storages;
+  std::function<void()> epilogue;
+  const std::lock_guard lock(memory_mutex_);
+  kept.swap(keep_);
+  storages.swap(storages_);
+  epilogue.swap(epilogue_);
 }
 
-void Work::conclude(std::exception_ptr error) {
+void Work::before_done(std::exception_ptr error) {
   end_event();
   finish(to_torch(std::move(error)));
 }
@@ -140,14 +149,21 @@ void Work::on_done(std::exception_ptr error) {
   });
 }
 
-bool Work::isCompleted() { return pending_->done(); }
+bool Work::isCompleted() {
+  if (!pending_->done()) return false;
+  let_go_of_memory();
+  return true;
+}
 
 bool Work::isSuccess() const { return pending_->done() && !pending_->error(); }
 
 std::exception_ptr Work::exception() const { return pending_->done() ? to_torch(pending_->error()) : nullptr; }
 
 bool Work::wait(std::chrono::milliseconds timeout) {
-  const auto leaves_nothing_open = c10::make_scope_exit([this] { end_event(); });  // also if it throws
+  const auto leaves_nothing_open = c10::make_scope_exit([this] {  // also if it throws
+    end_event();
+    if (pending_->done()) let_go_of_memory();
+  });
   return guarded([&] {
     const bool own_limit = timeout != kNoTimeout;
     const Deadline limit = own_limit ? Deadline::after(timeout) : Deadline::never();

@@ -18,12 +18,12 @@ class Work : public c10d::Work {
     c10::TypePtr type;
   };
 
-  // `keep` are tensors whose memory the call uses beyond `result`; released when it is done.
+  // `keep` are tensors whose memory the call uses beyond `result`; released by wait(), isCompleted() or with this.
   Work(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs, Result result,
        std::vector<at::Tensor> keep, Completion& completion);
 
-  // Each is called once by the backend: follow() makes the end of the request end this Work, attach() names what it
-  // stands for. `sequence`: of a collective, else 0.
+  // Each is called once by the backend: follow() makes the end of the request end this Work, and takes its epilogue
+  // over; attach() names what it stands for. `sequence`: of a collective, else 0.
   void follow(comm::Ending& ending);
   virtual void attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm::Pending> pending, uint64_t sequence);
   // Ends the profiler's event, if it has not ended. A profiler that is stopped frees its events, so they must end on
@@ -46,10 +46,10 @@ class Work : public c10d::Work {
 
  protected:
   virtual void before_done(std::exception_ptr error);  // driver thread
-  // Driver thread, at last, with its reference: whoever drops the last one frees what this holds.
-  virtual void leave_driver(c10::intrusive_ptr<Work>) {}
-  void let_go_of_memory();                  // of `keep`, and of the result's tensors as they were at the call
-  void conclude(std::exception_ptr error);  // isCompleted() from now on
+  // Driver thread, at last, with its reference. Whoever drops the last one frees tensors, which may take the GIL: not
+  // this thread, for which peers wait.
+  virtual void leave_driver(c10::intrusive_ptr<Work> self);
+  void let_go_of_memory();  // of `keep`, of the result's tensors as they were at the call, of the epilogue; once done
   const Result& value() const { return result_; }
   comm::Group& group() const { return *group_; }
   const comm::Pending& pending() const { return *pending_; }
@@ -59,8 +59,10 @@ class Work : public c10d::Work {
   void complete_future(const c10::intrusive_ptr<c10::ivalue::Future>& future, std::exception_ptr error) const;
 
   const Result result_;
+  std::mutex memory_mutex_;  // guards the next three once the work is done
   std::vector<at::Tensor> keep_;
   std::vector<c10::Storage> storages_;  // a tensor may get another one (`.data = ...`) while the call uses this
+  std::function<void()> epilogue_;
   Completion& completion_;
   std::shared_ptr<comm::Group> group_;
   std::shared_ptr<comm::Pending> pending_;

@@ -47,7 +47,7 @@ void DeviceWork::complete_future() {
 
 void DeviceWork::before_done(std::exception_ptr error) {
   call_->collective_ended(error != nullptr);
-  conclude(std::move(error));
+  Work::before_done(std::move(error));
 }
 
 void DeviceWork::leave_driver(c10::intrusive_ptr<Work> self) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 import time
 from datetime import timedelta
@@ -43,6 +44,32 @@ def shape_of(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(shape_of(item) for item in value) + "]"
     return type(value).__name__
+
+
+HELD_S = 0.5
+
+
+@pytest.mark.parametrize("dropped", [True, False], ids=["dropped", "held"])
+@on_ranks(2, True)
+def test_a_rank_that_keeps_the_gil_holds_up_no_other(dropped: bool) -> bool:
+    """Tensors are not freed by the thread that moves the calls: freeing one may take the GIL."""
+    first, second, gathered = torch.ones(8), torch.ones(8), torch.ones(16)
+    dist.barrier()
+    held = None if dropped else dist.all_gather_into_tensor(gathered, first, async_op=True)
+    if dropped:
+        dist.all_reduce(first, async_op=True)
+    work = dist.all_reduce(second, async_op=True)
+    if HERE.rank == 1:
+        ctypes.PyDLL(None).usleep(int(HELD_S * 1e6))  # without giving the GIL up
+    else:
+        work.wait()
+    ended = torch.tensor([time.monotonic()], dtype=torch.float64)
+    work.wait()
+    if held is not None:
+        held.wait()
+    times = [torch.zeros_like(ended) for _ in range(2)]
+    dist.all_gather(times, ended)
+    return bool(times[0] < times[1])
 
 
 @on_ranks(3)
