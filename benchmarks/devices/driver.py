@@ -86,9 +86,11 @@ _ARGUMENTS = {
     "cuDeviceGetAttribute": [_pointer, _int, _int],
     "cuDeviceGetP2PAttribute": [_pointer, _int, _int, _int],
     "cuDevicePrimaryCtxRetain": [_pointer, _int],
+    "cuCtxGetCurrent": [_pointer],
     "cuCtxSetCurrent": [_pointer],
     "cuMemAlloc": [_pointer, _size],
     "cuMemcpyDtoH": [_pointer, _u64, _size],
+    "cuMemcpyDtoHAsync": [_pointer, _u64, _size, _pointer],
     "cuMemcpyDtoDAsync": [_u64, _u64, _size, _pointer],
     "cuMemsetD32Async": [_u64, _uint, _size, _pointer],
     "cuStreamCreateWithPriority": [_pointer, _uint, _int],
@@ -98,8 +100,11 @@ _ARGUMENTS = {
     "cuStreamWriteValue64": [_pointer, _u64, _u64, _uint],
     "cuEventCreate": [_pointer, _uint],
     "cuEventRecord": [_pointer, _pointer],
+    "cuEventQuery": [_pointer],
+    "cuEventDestroy": [_pointer],
     "cuIpcGetMemHandle": [_pointer, _u64],
     "cuIpcOpenMemHandle": [_pointer, IpcHandle, _uint],
+    "cuMemHostAlloc": [_pointer, _size, _uint],
     "cuMemHostRegister": [_pointer, _size, _uint],
     "cuMemHostGetDevicePointer": [_pointer, _pointer, _uint],
     "cuMemCreate": [_pointer, _size, _pointer, _u64],
@@ -227,9 +232,16 @@ class Driver:
 
     def is_idle(self, stream: int) -> bool:
         """Whether all that is queued has run."""
-        result = self._function("cuStreamQuery")(stream)
+        return self._is_over("cuStreamQuery", stream)
+
+    def has_passed(self, event: int) -> bool:
+        """Whether the stream has come by."""
+        return self._is_over("cuEventQuery", event)
+
+    def _is_over(self, query: str, what: int) -> bool:
+        result = self._function(query)(what)
         if result not in (0, NOT_READY):
-            self.call("cuStreamQuery", stream)  # fails again, and is told
+            self.call(query, what)  # fails again, and is told
         return result == 0
 
     def finish(self, stream: int, within_s: float, nap_s: float = 0.0) -> bool:

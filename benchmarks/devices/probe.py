@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -329,6 +330,84 @@ def aliases() -> dict[str, Any]:
     return facts
 
 
+# What other threads can do while one copies to pageable memory, as tensor.cpu() does.
+LEAD_S, WAIT_S = 0.05, 0.2  # until the copy is under way; a call that has not returned by then waits for it
+COPIED = 32 << 10
+
+
+def beside_a_copy() -> dict[str, Any]:
+    """Which calls of other threads wait while the stream of such a copy waits, and which of the others do so once a
+    third thread is in a call that waits.
+    """
+    mapping, address = pages()
+    cuda = Driver()
+    place, memory, context = cuda.register(address, PAGE), cuda.alloc(BYTES), cuda.made("cuCtxGetCurrent")
+    word, turns, call = ctypes.c_uint64.from_buffer(mapping), iter(range(1, 1 << 30)), cuda.call
+    buffer = ctypes.create_string_buffer(COPIED)
+
+    def filled(stream: int) -> None:
+        cuda.fill(memory, 1, WORDS // 64, stream)
+        cuda.finish(stream, STEP_S)
+
+    def copied(stream: int) -> None:
+        call("cuMemcpyDtoDAsync", memory, memory + (1 << 20), COPIED, stream)
+        cuda.finish(stream, STEP_S)
+
+    # Of another stream, with an event.
+    calls: dict[str, Callable[[int, int], object]] = {
+        "event create": lambda stream, event: cuda.made("cuEventCreate", 2),
+        "event destroy": lambda stream, event: call("cuEventDestroy", event),
+        "event record": lambda stream, event: call("cuEventRecord", event, stream),
+        "event query": lambda stream, event: cuda.has_passed(event),
+        "stream create": lambda stream, event: cuda.stream(),
+        "kernel, to its end": lambda stream, event: filled(stream),
+        "copy on the device, to its end": lambda stream, event: copied(stream),
+        "write of a word": lambda stream, event: cuda.write_value(stream, place + 128, 1),
+        "allocation": lambda stream, event: cuda.alloc(PAGE),
+        "pinned allocation": lambda stream, event: cuda.made("cuMemHostAlloc", PAGE, 0),
+    }
+
+    def begin(act: Callable[[], object], failures: list[str]) -> threading.Thread:
+        def run() -> None:
+            try:
+                call("cuCtxSetCurrent", context)
+                act()
+            except (DriverError, RuntimeError) as error:
+                failures.append(str(error))
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+    def waits(name: str, one_waits: bool) -> bool:
+        turn, failures = next(turns), []
+        stream, other, event, spare = cuda.stream(), cuda.stream(), *(cuda.made("cuEventCreate", 2) for _ in range(2))
+        filled(other)
+        cuda.wait_value(stream, place, turn)
+        threads = [begin(lambda: call("cuMemcpyDtoHAsync", buffer, memory, COPIED, stream), failures)]
+        time.sleep(LEAD_S)
+        if not threads[0].is_alive():
+            raise NotHere("a copy to pageable memory does not wait for its stream")
+        if one_waits:
+            threads.append(begin(lambda: call("cuEventDestroy", spare), failures))
+            time.sleep(LEAD_S)
+        threads.append(begin(lambda: calls[name](other, event), failures))
+        threads[-1].join(WAIT_S)
+        found = threads[-1].is_alive()
+        word.value = turn
+        for thread in threads:
+            thread.join(STEP_S)
+        if failures or any(thread.is_alive() for thread in threads):
+            raise RuntimeError(f"{name}: {failures[0] if failures else 'a call does not end after the copy'}")
+        return found
+
+    facts = {}
+    for name in calls:
+        facts[name] = "waits" if waits(name, False) else "waits behind another" if waits(name, True) else "goes on"
+    mapping.flush()  # it has lived until here
+    return facts
+
+
 Probes = dict[str, tuple[Callable[[], dict[str, Any]], dict[str, str]]]  # by name: the function, and its variables
 PROBES: Probes = {
     "machine": (machine, {}),
@@ -339,6 +418,7 @@ PROBES: Probes = {
     "killed exporter, legacy IPC": (lambda: shared(LEGACY, may_outlive), {}),
     "registered memfd": (registered, {}),
     "waits between processes": (waits_between_processes, {}),
+    "calls beside a copy to pageable memory": (beside_a_copy, {}),
     "streams that alias, 32 connections": (aliases, {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}),
     "streams that alias, 8 connections": (aliases, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}),
 }

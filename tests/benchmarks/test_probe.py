@@ -49,6 +49,10 @@ def test_every_probe_has_an_answer(findings_of):
     assert found["killed exporter, descriptors"].facts == {"the context survives": True}
     legacy = found["killed exporter, legacy IPC"].facts
     assert not legacy["the context survives"] and "illegal memory access" in legacy["because"]
+    beside = found["calls beside a copy to pageable memory"].facts
+    waiting = {"event create", "event destroy", "allocation", "pinned allocation"}
+    assert {name for name, what in beside.items() if what == "waits"} == waiting
+    assert {what for name, what in beside.items() if name not in waiting} == {"goes on"}
     assert found["registered memfd"].facts == {"address on the device is the host's": False}
 
 

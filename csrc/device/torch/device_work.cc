@@ -16,7 +16,6 @@ DeviceWork::DeviceWork(WorkFacts facts, std::vector<at::Tensor> on_host, std::ve
            facts.completion),
       call_(std::move(call)),
       after_(std::move(after)),
-      future_(c10::make_intrusive<c10::ivalue::Future>(value().type, std::vector<c10::Device>{call_->device()})),
       tensors_(std::move(used)) {}
 
 // The last reference may be a garbage collector's.
@@ -32,17 +31,20 @@ void DeviceWork::attach(std::shared_ptr<comm::Group> group, std::shared_ptr<comm
   Work::attach(std::move(group), std::move(pending), sequence);
   try {
     call_->enqueue(after_, this->pending().describe());
-    complete_future();
   } catch (const std::exception& error) {
     this->group().fail(Error(ErrorKind::kInternal, std::string("the device accepts no more work: ") + error.what()));
     throw;
   }
 }
 
-void DeviceWork::complete_future() {
+c10::intrusive_ptr<c10::ivalue::Future> DeviceWork::getFuture() {
+  const std::lock_guard lock(future_mutex_);
+  if (future_) return future_;
+  future_ = c10::make_intrusive<c10::ivalue::Future>(value().type, std::vector<c10::Device>{call_->device()});
   const c10::DeviceGuard device(call_->device());
   const c10::StreamGuard guard(call_->stream());  // callbacks run on streams that wait for this one
   future_->markCompleted(value().value);
+  return future_;
 }
 
 void DeviceWork::before_done(std::exception_ptr error) {

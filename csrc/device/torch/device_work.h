@@ -30,13 +30,12 @@ class DeviceWork final : public Work {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout) override;
-  // Completed at once: work that callbacks queue runs after the results.
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  // Completed at once: work that callbacks queue runs after the results. Made when it is asked for, as it takes an event.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
   void before_done(std::exception_ptr error) override;
   void leave_driver(c10::intrusive_ptr<Work> self) override;
-  void complete_future();
   void wait_on_host(std::chrono::milliseconds timeout);
   bool host_learns_something() const;
   Error why_aborted() const;
@@ -44,8 +43,9 @@ class DeviceWork final : public Work {
 
   std::unique_ptr<RunningCall> call_;
   const std::function<void()> after_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
 
+  std::mutex future_mutex_;  // guards future_
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
   std::mutex tensors_mutex_;  // guards tensors_
   std::vector<at::Tensor> tensors_;
 };

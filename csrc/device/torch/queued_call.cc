@@ -25,7 +25,7 @@ float* floats(const at::Tensor& tensor, int64_t element) { return static_cast<fl
 }  // namespace
 
 QueuedCall::QueuedCall(std::shared_ptr<DeviceQueue> queue, std::chrono::milliseconds timeout, bool captured)
-    : RunningCall(queue->pool(), captured ? queue->captures() : queue->stream()),
+    : RunningCall(queue->pool(), captured ? queue->captures() : queue->stream(), captured),
       queue_(std::move(queue)),
       timeout_(timeout),
       captured_(captured),
@@ -33,10 +33,10 @@ QueuedCall::QueuedCall(std::shared_ptr<DeviceQueue> queue, std::chrono::millisec
 
 void QueuedCall::enqueue(const std::function<void()>& after, const std::string& what) {
   const c10::DeviceGuard device(pool_->device());
-  c10::Event callers(pool_->device().type());
-  callers.record(pool_->callers_stream());
+  const auto callers = pool_->event(captured_);
+  callers->record(pool_->callers_stream());
   const c10::StreamGuard guard(stream_);
-  callers.block(stream_);
+  callers->block(stream_);
   const DeviceQueue::Queueing queueing(*queue_);  // keeps the watchdog on the queue until watch() below
   Watchdog::instance().watch(queue_);
   if (!captured_) ranks().mark_turn(number_, stream());

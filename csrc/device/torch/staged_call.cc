@@ -56,10 +56,10 @@ void StagedCall::bring(const std::vector<Copy>& inputs, std::vector<Copy> result
   results_ = std::move(results);
   const c10::Stream caller = pool_->callers_stream(), stream = pool_->inputs();
   const c10::DeviceGuard device(pool_->device());
-  c10::Event callers(pool_->device().type());
-  callers.record(caller);
-  callers.block(stream);
-  if (!results_.empty()) callers.block(stream_);
+  const auto callers = pool_->event();
+  callers->record(caller);
+  callers->block(stream);
+  if (!results_.empty()) callers->block(stream_);
   if (inputs.empty() && !results_.empty()) return;
   const c10::StreamGuard guard(stream);
   std::vector<at::Tensor> pinned;
@@ -69,7 +69,7 @@ void StagedCall::bring(const std::vector<Copy>& inputs, std::vector<Copy> result
     pool_->record(input.tensor, stream);
     pinned.push_back(input.memory);
   }
-  const auto copied = std::make_shared<c10::Event>(pool_->device().type());
+  const auto copied = pool_->event();
   copied->record(stream);
   pool_->hold(copied, std::move(pinned));
   here_ = std::make_shared<std::atomic<bool>>(false);

@@ -17,8 +17,8 @@ namespace ringdp::backend {
 class RunningCall {
  public:
   // `stream`: of the results.
-  RunningCall(std::shared_ptr<StreamPool> pool, const c10::Stream& stream)
-      : pool_(std::move(pool)), stream_(stream), done_(std::make_shared<c10::Event>(pool_->device().type())) {}
+  RunningCall(std::shared_ptr<StreamPool> pool, const c10::Stream& stream, bool captured = false)
+      : pool_(std::move(pool)), stream_(stream), done_(pool_->event(captured)) {}
   virtual ~RunningCall() = default;
 
   // Whether the collective may start on the host; empty: at once.

@@ -36,7 +36,7 @@ std::string caveat_of_queues() {
 }
 
 StreamPool::StreamPool(c10::Device device, DeviceCore& core)
-    : device_(device), core_(core), impl_(device.type()), cache_(device, core) {
+    : device_(device), core_(core), impl_(device.type()), cache_(device, core), events_(device.type()) {
   static std::once_flag told;
   const std::string caveat = caveat_of_queues();
   if (!caveat.empty()) std::call_once(told, [&] { log_line(LogLevel::kWarning, "", caveat); });
@@ -93,6 +93,10 @@ const c10::Stream& StreamPool::results_from(int source) {
 const c10::Stream& StreamPool::lent(std::unique_ptr<StreamLease>& lease) {
   if (!lease) lease = std::make_unique<StreamLease>(device_, core_);
   return lease->stream();
+}
+
+std::shared_ptr<c10::Event> StreamPool::event(bool captured) {
+  return captured ? std::make_shared<c10::Event>(device_.type()) : events_.take();
 }
 
 at::Tensor StreamPool::pinned(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -193,5 +197,29 @@ at::Tensor PinnedCache::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
 }
 
 void PinnedCache::trim() { blocks_->free_down_to(kKeptPinned); }
+
+struct EventCache::Unused {
+  explicit Unused(c10::DeviceType of) : type(of) {}
+
+  const c10::DeviceType type;
+  std::mutex mutex;  // guards events
+  std::vector<std::unique_ptr<c10::Event>> events;
+};
+
+std::shared_ptr<c10::Event> EventCache::take() {
+  std::unique_ptr<c10::Event> event;
+  {
+    const std::lock_guard lock(unused_->mutex);
+    if (!unused_->events.empty()) {
+      event = std::move(unused_->events.back());
+      unused_->events.pop_back();
+    }
+  }
+  if (!event) event = std::make_unique<c10::Event>(unused_->type);
+  return {event.release(), [unused = unused_](c10::Event* used) {
+            const std::lock_guard lock(unused->mutex);
+            unused->events.emplace_back(used);
+          }};
+}
 
 }  // namespace ringdp::backend

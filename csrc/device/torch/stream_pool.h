@@ -38,6 +38,20 @@ class PinnedCache {
   const std::shared_ptr<Blocks> blocks_;
 };
 
+// Events, which are used again when they are dropped: a device's driver may keep whoever makes or destroys one waiting
+// for another thread's copy. What waits for an earlier record of one that is recorded again still waits for that.
+//
+// Thread-safe; an event may be dropped on any thread, also after the cache.
+class EventCache {
+ public:
+  explicit EventCache(c10::DeviceType type) : unused_(std::make_shared<Unused>(type)) {}
+  std::shared_ptr<c10::Event> take();
+
+ private:
+  struct Unused;
+  const std::shared_ptr<Unused> unused_;
+};
+
 // One group's resources on one device: its streams, its pinned memory, and the copies in flight.
 //
 // The input stream waits only for callers' streams, so a collective can start whatever other collectives wait for. The
@@ -65,6 +79,8 @@ class StreamPool {
   // Whether the device has come by. The thread's current device must be this one.
   bool has_passed(const c10::Event& event) const;
 
+  // To be recorded before anything else. One that joins a capture is made for it: such events are used once.
+  std::shared_ptr<c10::Event> event(bool captured = false);
   at::Tensor pinned(at::IntArrayRef sizes, at::ScalarType dtype);
   // Keeps pinned tensors that the device uses until `passed`.
   void hold(std::shared_ptr<c10::Event> passed, std::vector<at::Tensor> pinned);
@@ -86,6 +102,7 @@ class StreamPool {
   std::map<int, std::unique_ptr<StreamLease>> by_source_;
   std::list<Held> held_;
   PinnedCache cache_;
+  EventCache events_;
 };
 
 // Why streams of this process's devices wait for one another, or "". The first StreamPool warns of it.

@@ -112,6 +112,27 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor).copy_(tensor, non_blocking=True)
 
 
+def events_of_later_calls(library: str) -> int:
+    """On a rank: how many events are made by forty calls that follow others like them."""
+    gpu = here(library)
+    staged, queued = gpu.put(torch.ones(8, dtype=torch.uint8)), gpu.put(torch.ones(8))
+
+    def call(times: int) -> int:
+        for _ in range(times):
+            for tensor in (staged, queued):
+                dist.all_reduce(tensor, group=gpu.group)
+                tensor.cpu()
+        return gpu.functions.stand_in_events_made()
+
+    before = call(10)
+    return call(20) - before
+
+
+def test_calls_use_the_events_of_earlier_ones(pair, stand_in):
+    """Some are still held by what is freed on another thread."""
+    assert all(made < 20 for made in pair.run(events_of_later_calls, stand_in))
+
+
 def test_two_groups_called_in_opposite_orders(pair, stand_in):
     assert pair.run(crossed, stand_in) == [[2.0 * (step + number) for step in range(5) for number in range(2)]] * 2
 

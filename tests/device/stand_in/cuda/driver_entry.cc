@@ -56,6 +56,13 @@ int copy_to_host(void* to, CUdeviceptr from, size_t bytes) {
     std::memcpy(to, at(from), bytes);
   });
 }
+int copy_to_pageable(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return told([&] {
+    const CopyToHost here;
+    known(stream).synchronize();
+    if (copy_to_host(to, from, bytes) != 0) throw Refusal(cudaErrorInvalidValue, "no memory that devices reach");
+  });
+}
 int copy_on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
   return told([&] { copy(known(stream), at(to), at(from), bytes); });
 }
@@ -75,6 +82,9 @@ int ipc_handle(cudaIpcMemHandle_t* handle, CUdeviceptr memory) {
 int open_ipc(CUdeviceptr* memory, cudaIpcMemHandle_t handle, unsigned flags) {
   return static_cast<int>(cudaIpcOpenMemHandle(reinterpret_cast<void**>(memory), handle, flags));
 }
+int alloc_pinned(void** memory, size_t bytes, unsigned flags) {
+  return static_cast<int>(cudaHostAlloc(memory, bytes, flags));
+}
 int register_pages(void* memory, size_t bytes, unsigned flags) {
   return static_cast<int>(cudaHostRegister(memory, bytes, flags));
 }
@@ -85,14 +95,29 @@ int device_pointer(CUdeviceptr* address, void* memory, unsigned flags) {
 int make_stream(CUstream* stream, unsigned flags, int) {
   return static_cast<int>(cudaStreamCreateWithFlags(stream, flags));
 }
+constexpr int kNotReady = 600;
+
 int query_stream(CUstream stream) {
-  constexpr int kNotReady = 600;
   bool idle = false;
   const int result = told([&] { idle = known(stream).idle(); });
   return result != 0 || idle ? result : kNotReady;
 }
 int make_event(Event** event, unsigned) {
-  return told([&] { *event = new Event; });  // the process is short
+  return told([&] {
+    wait_for_copies_to_host();
+    *event = new Event;
+  });
+}
+int query_event(Event* event) {
+  bool passed = false;
+  const int result = told([&] { passed = event->query(); });
+  return result != 0 || passed ? result : kNotReady;
+}
+int destroy_event(Event* event) {
+  return told([&] {
+    wait_for_copies_to_host();
+    delete event;
+  });
 }
 int record_event(Event* event, CUstream stream) {
   return told([&] { event->record(known(stream)); });
@@ -155,10 +180,12 @@ const Entry kEntries[] = {
     entry("cuDevicePrimaryCtxRetain", retain_context),
     entry("cuMemAlloc", alloc),
     entry("cuMemcpyDtoH", copy_to_host),
+    entry("cuMemcpyDtoHAsync", copy_to_pageable),
     entry("cuMemcpyDtoDAsync", copy_on_device),
     entry("cuMemsetD32Async", set_words),
     entry("cuIpcGetMemHandle", ipc_handle),
     entry("cuIpcOpenMemHandle", open_ipc),
+    entry("cuMemHostAlloc", alloc_pinned),
     entry("cuMemHostRegister", register_pages),
     entry("cuMemHostGetDevicePointer", device_pointer),
     entry("cuStreamCreateWithPriority", make_stream),
@@ -166,6 +193,8 @@ const Entry kEntries[] = {
     entry("cuStreamWaitEvent", wait_event),
     entry("cuEventCreate", make_event),
     entry("cuEventRecord", record_event),
+    entry("cuEventQuery", query_event),
+    entry("cuEventDestroy", destroy_event),
     entry("cuModuleLoadData", load_module),
     entry("cuModuleGetFunction", get_function),
     entry("cuLaunchKernel", launch_kernel),

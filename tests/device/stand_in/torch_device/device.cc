@@ -2,6 +2,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <atomic>
 #include <deque>
 #include <map>
 
@@ -42,6 +43,8 @@ class SetAndReset {
   const int before_ = torch_device();
 };
 
+std::atomic<int64_t> events_made{0};
+
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kPrivateUse1; }
   c10::Device exchangeDevice(c10::Device device) const override {
@@ -78,6 +81,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     const SetAndReset here(s.device_index());
     if (*event == nullptr) {
       wait_for_copies_to_host();
+      ++events_made;
       *event = new Event;
     }
     static_cast<Event*>(*event)->record(stream_of(s));
@@ -137,6 +141,7 @@ int64_t stand_in_used_device() { return torch_device(); }
 Stream* stand_in_numbered(int64_t number) { return number == 0 ? nullptr : &numbered(number); }
 void stand_in_use_stream(int64_t number) { current_streams.at(torch_device()) = number; }
 int64_t stand_in_current_stream() { return current_streams.at(torch_device()); }
+int64_t stand_in_events_made() { return events_made; }
 bool stand_in_is_idle(int64_t number) { return numbered(number).idle(); }
 void stand_in_synchronize(int64_t number) { numbered(number).synchronize(); }
 
