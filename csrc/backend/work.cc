@@ -118,7 +118,7 @@ void end_event(c10d::Work& work) {
 }
 
 void Work::leave_driver(c10::intrusive_ptr<Work> self) {
-  if (self.use_count() == 1) dispose([self = std::move(self)] {});
+  if (self.use_count() == 1) completion_.post([self = std::move(self)] {});
 }
 
 void Work::let_go_of_memory() {

@@ -30,7 +30,8 @@ class DeviceWork final : public Work {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout) override;
-  // Completed at once: work that callbacks queue runs after the results. Made when it is asked for, as it takes an event.
+  // Completed at once: work that callbacks queue runs after the results. Made when it is asked for, as it takes an
+  // event.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:

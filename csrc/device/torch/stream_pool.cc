@@ -36,7 +36,7 @@ std::string caveat_of_queues() {
 }
 
 StreamPool::StreamPool(c10::Device device, DeviceCore& core)
-    : device_(device), core_(core), impl_(device.type()), cache_(device, core), events_(device.type()) {
+    : device_(device), core_(core), impl_(device.type()), cache_(device, core), events_(device) {
   static std::once_flag told;
   const std::string caveat = caveat_of_queues();
   if (!caveat.empty()) std::call_once(told, [&] { log_line(LogLevel::kWarning, "", caveat); });
@@ -199,12 +199,18 @@ at::Tensor PinnedCache::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
 void PinnedCache::trim() { blocks_->free_down_to(kKeptPinned); }
 
 struct EventCache::Unused {
-  explicit Unused(c10::DeviceType of) : type(of) {}
+  explicit Unused(c10::Device of) : device(of) {}
+  ~Unused() {
+    const QuietDeviceGuard here(device);
+    events.clear();
+  }
 
-  const c10::DeviceType type;
+  const c10::Device device;
   std::mutex mutex;  // guards events
   std::vector<std::unique_ptr<c10::Event>> events;
 };
+
+EventCache::EventCache(c10::Device device) : unused_(std::make_shared<Unused>(device)) {}
 
 std::shared_ptr<c10::Event> EventCache::take() {
   std::unique_ptr<c10::Event> event;
@@ -215,7 +221,7 @@ std::shared_ptr<c10::Event> EventCache::take() {
       unused_->events.pop_back();
     }
   }
-  if (!event) event = std::make_unique<c10::Event>(unused_->type);
+  if (!event) event = std::make_unique<c10::Event>(unused_->device.type());
   return {event.release(), [unused = unused_](c10::Event* used) {
             const std::lock_guard lock(unused->mutex);
             unused->events.emplace_back(used);

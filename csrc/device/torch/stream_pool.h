@@ -44,7 +44,7 @@ class PinnedCache {
 // Thread-safe; an event may be dropped on any thread, also after the cache.
 class EventCache {
  public:
-  explicit EventCache(c10::DeviceType type) : unused_(std::make_shared<Unused>(type)) {}
+  explicit EventCache(c10::Device device);
   std::shared_ptr<c10::Event> take();
 
  private:
