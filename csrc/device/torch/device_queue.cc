@@ -2,7 +2,6 @@
 
 #include <c10/core/DeviceGuard.h>
 
-#include "backend/process.h"
 #include "base/log.h"
 #include "device/runtime/peer_memory.h"
 
@@ -17,14 +16,6 @@ const InFlight* call_of(const std::list<InFlight>& calls, const gpu::Expired& re
     }
   }
   return nullptr;
-}
-
-void free_elsewhere(std::list<InFlight> calls, c10::Device device) {
-  if (calls.empty()) return;
-  dispose([calls = std::move(calls), device]() mutable {
-    const QuietDeviceGuard here(device);
-    calls.clear();
-  });
 }
 
 }  // namespace
@@ -56,9 +47,8 @@ const c10::Stream& DeviceQueue::captures() {
 }
 
 void DeviceQueue::watch(InFlight call) {
-  std::list<InFlight> finished;  // freed without the lock
   const std::lock_guard lock(mutex_);
-  finished = take_finished(/*only_late=*/false);
+  drop_finished(/*only_late=*/false);
   in_flight_.push_back(std::move(call));
 }
 
@@ -67,15 +57,10 @@ void DeviceQueue::keep(Captured call) {
   captured_.push_back(std::move(call));
 }
 
-// Under mutex_.
-std::list<InFlight> DeviceQueue::take_finished(bool only_late) {
-  std::list<InFlight> finished;
-  for (auto next = in_flight_.begin(); next != in_flight_.end();) {
-    const auto call = next++;
-    if (only_late && !call->is_late()) continue;
-    if (pool_->has_passed(*call->done)) finished.splice(finished.end(), in_flight_, call);
-  }
-  return finished;
+// Under mutex_. Their events go back to the pool.
+void DeviceQueue::drop_finished(bool only_late) {
+  in_flight_.remove_if(
+      [&](const InFlight& call) { return (!only_late || call.is_late()) && pool_->has_passed(*call.done); });
 }
 
 bool DeviceQueue::poll() {
@@ -87,7 +72,7 @@ bool DeviceQueue::poll() {
   check_group();
   check_failure();
   const std::lock_guard lock(mutex_);
-  if (left_) free_elsewhere(take_finished(/*only_late=*/false), pool_->device());
+  if (left_) drop_finished(/*only_late=*/false);
   return queueing_ > 0 || !in_flight_.empty() || (!captured_.empty() && !left_);
 }
 
@@ -142,7 +127,7 @@ void DeviceQueue::check_deadlines() {
   std::optional<Error> error;
   {
     const std::lock_guard lock(mutex_);
-    free_elsewhere(take_finished(/*only_late=*/true), pool_->device());
+    drop_finished(/*only_late=*/true);
     if (in_flight_.empty() || !in_flight_.front().is_late()) return;
     error = timed_out(in_flight_.front());
   }
@@ -174,7 +159,7 @@ void DeviceQueue::check_stopped_peers() {
   const std::string stopped = group_->stopped_peers();
   if (stopped.empty()) return;
   const std::lock_guard lock(mutex_);
-  free_elsewhere(take_finished(/*only_late=*/false), pool_->device());
+  drop_finished(/*only_late=*/false);
   if (in_flight_.empty() || reported_late_) return;
   reported_late_ = true;
   log_line(LogLevel::kWarning, "rank " + std::to_string(group_->rank()) + "/" + std::to_string(group_->world()),

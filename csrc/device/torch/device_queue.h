@@ -96,9 +96,7 @@ class DeviceQueue {
   void check_stopped_peers();
   Error timed_out(const InFlight& call) const;
   Error timed_out(const gpu::Expired& record) const;
-  // Calls that the device has finished. Freeing their events may wait for another thread's copy: that is done without
-  // mutex_, and never by the watchdog.
-  std::list<InFlight> take_finished(bool only_late);
+  void drop_finished(bool only_late);  // forgets calls that the device has finished
 
   const std::shared_ptr<StreamPool> pool_;
   const std::shared_ptr<comm::Group> group_;

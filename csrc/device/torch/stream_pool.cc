@@ -111,17 +111,12 @@ void StreamPool::hold(std::shared_ptr<c10::Event> passed, std::vector<at::Tensor
 }
 
 void StreamPool::release_passed() {
-  std::list<Held> passed;  // freed without the lock
   bool idle = false;
   {
     const std::lock_guard lock(mutex_);
-    for (auto next = held_.begin(); next != held_.end();) {
-      const auto held = next++;
-      if (has_passed(*held->passed)) passed.splice(passed.end(), held_, held);
-    }
+    held_.remove_if([this](const Held& held) { return has_passed(*held.passed); });
     idle = held_.empty();
   }
-  passed.clear();
   // Only when idle: freeing waits for the device, which may wait for the host to finish collectives.
   if (idle) cache_.trim();
 }
