@@ -45,7 +45,8 @@ def test_all_of_torchs_tests_pass():
     assert counts["passed"] >= (counts["least"] or 80), counts  # no torch release is known to have fewer
 
 
-@pytest.mark.parametrize("backend", ["ringdp", pytest.param("gloo", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["ringdp", "gloo"])
 def test_torchs_wrapper_tests_pass_with_ringdps_class(backend):
     pattern = "DistributedDataParallel|DDP|ddp|no_sync|static_graph"
     failed, counts = outcome("--backend", backend, "--ddp", "ringdp", "--filter", pattern)

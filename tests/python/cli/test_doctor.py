@@ -72,6 +72,7 @@ def test_faults_that_keep_a_job_running_are_all_named(examined):
     assert (slow["ranks"], slow["numbers"]["where"]) == ([1], "in its data loader")
 
 
+@pytest.mark.long
 def test_a_mis_sized_buffer_is_named_with_ringdp_s_error(examined):
     report = examined(["odd buffer"], "ringdp")
     (failed,) = [finding for finding in report["findings"] if finding["check"] == "failed"]
