@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "backend/errors.h"
 #include "backend/tensors.h"
 
@@ -67,6 +69,8 @@ std::function<void()> CallMemory::after() const {
 }
 
 std::function<void()> CallMemory::epilogue() const {
+  const auto is_there = [](const auto& result) { return result.memory.is_same(result.tensor); };
+  if (actions_.empty() && std::all_of(results_.begin(), results_.end(), is_there)) return {};
   return [results = results_, after = after()] {
     for (const auto& result : results) copy_back(result.memory, result.tensor);
     after();

@@ -30,7 +30,8 @@ class CallMemory {
   void then(std::function<void()> action, const std::vector<at::Tensor>& written);
   void belong_to(c10::Device device);  // for a call without tensors
 
-  // Exactly one of them, once: how a call on the CPU ends, or the Work of a call on a device. `source`: of a receive.
+  // Exactly one of them, once: how a call on the CPU ends (empty where its results are in their tensors then), or the
+  // Work of a call on a device. `source`: of a receive.
   std::function<void()> epilogue() const;
   DeviceCall::Started start(WorkFacts facts, std::optional<int> source) const;
   // To be held from start() to the call's end on its streams; of nothing unless the device runs it.

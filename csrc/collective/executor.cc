@@ -26,15 +26,6 @@ constexpr uint64_t kTurnBytes = 16 << 20;
 // A block of a result fits in L2 together with its sources, or with what on_result() reads and writes for its elements.
 constexpr int64_t kBlockBytes = 64 << 10;
 
-bool has_barriers(const plan::Plan& plan) {
-  for (const plan::Channel& channel : plan.channels) {
-    for (const Step& step : channel.steps) {
-      if (step.verb == Verb::kArrive) return true;
-    }
-  }
-  return false;
-}
-
 // How many stages of slots a plan has: the next plan starts with the slot after its last.
 uint64_t stages_of(const plan::Plan& plan) {
   int32_t last = -1;
@@ -47,7 +38,25 @@ uint64_t stages_of(const plan::Plan& plan) {
   return static_cast<uint64_t>(last + 1);
 }
 
+// How many steps of this verb each rank is the peer of.
+std::vector<size_t> count_steps(const plan::Plan& plan, Verb verb) {
+  std::vector<size_t> steps(plan.world);
+  for (const plan::Channel& channel : plan.channels) {
+    for (const Step& step : channel.steps) {
+      if (step.verb == verb) ++steps[step.peer];
+    }
+  }
+  return steps;
+}
+
 }  // namespace
+
+Workspace::Scratch Workspace::take_scratch(size_t bytes) {
+  auto found = std::find_if(scratch.begin(), scratch.end(), [](const Scratch& one) { return one.use_count() == 1; });
+  if (found == scratch.end()) found = scratch.insert(found, std::make_shared<std::vector<std::byte>>());
+  if ((*found)->size() < bytes) (*found)->resize(bytes);
+  return *found;
+}
 
 Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric, Workspace& workspace,
                    HeaderExchange headers, Observer observer)
@@ -57,16 +66,17 @@ Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric
       workspace_(workspace),
       headers_(std::move(headers)),
       observer_(std::move(observer)),
-      has_barriers_(has_barriers(plan)),
+      has_barriers_(plan::has_barriers(plan)),
       channels_(plan.channels.size()),
       stage_base_(workspace.stages) {
-  if (workspace_.scratch.size() < static_cast<size_t>(plan.scratch_bytes)) {
-    workspace_.scratch.resize(plan.scratch_bytes);
+  if (fabric_.turns) {
+    sends_left_ = count_steps(plan, Verb::kSend);
+    receives_left_ = count_steps(plan, Verb::kRecv);
   }
   if (buffers_.contributions) reader_.emplace(plan, fabric.members, *buffers_.contributions);
   const uint64_t stages = stages_of(plan);
   workspace_.stages += stages;
-  workspace_.slot_stores.begin(stages);
+  if (stages > 0) workspace_.slot_stores.begin(stages);
   for (const plan::Channel& channel : plan.channels) channels_left_ += !channel.steps.empty();
   totals_.collectives = 1;
 }
@@ -76,7 +86,19 @@ bool Executor::advance() {
   turn_end_ = memory_bytes() + kTurnBytes;
   bool any = !headers_.done() && headers_.advance();
   for (size_t channel = 0; channel < channels_.size(); ++channel) any |= advance_channel(channel);
+  if (fabric_.turns) pass_turns();
   return any;
+}
+
+void Executor::pass_turns() {
+  LinkTurns& turns = *fabric_.turns;
+  for (int rank = 0; rank < plan_.world; ++rank) {
+    if (rank == plan_.rank) continue;
+    const bool sent = headers_.sent_to(rank) && sends_left_[rank] == 0;
+    const bool received = headers_.checked(rank) && receives_left_[rank] == 0;
+    if (sent && turns.send[rank] == headers_.seq()) ++turns.send[rank];
+    if (received && turns.receive[rank] == headers_.seq()) ++turns.receive[rank];
+  }
 }
 
 bool Executor::advance_channel(size_t index) {
@@ -205,6 +227,8 @@ void Executor::check_announced(int peer, uint64_t announced, size_t expected) co
 
 void Executor::finish_step(const Step& step) {
   ++totals_.steps;
+  if (step.verb == Verb::kSend && fabric_.turns) --sends_left_[step.peer];
+  if (step.verb == Verb::kRecv && fabric_.turns) --receives_left_[step.peer];
   totals_.rounds = std::max<uint64_t>(totals_.rounds, step.round + 1);
   if (!observer_) return;
   std::vector<void*> dsts;
@@ -222,7 +246,8 @@ std::byte* Executor::resolve(const Ref& ref) const {
       base = static_cast<std::byte*>(buffers_.outputs[ref.index]);
       break;
     case Space::kScratch:
-      base = workspace_.scratch.data();
+      if (!scratch_) scratch_ = workspace_.take_scratch(static_cast<size_t>(plan_.scratch_bytes));
+      base = scratch_->data();
       break;
     case Space::kPeerInput:
       base = const_cast<std::byte*>(buffers_.peers[ref.index].inputs);
@@ -253,7 +278,8 @@ void Executor::add_polls(std::vector<pollfd>& polls) const {
     if (channels_[channel].step == steps.size()) continue;
     const Step& step = steps[channels_[channel].step];
     if (step.peer < 0 || !ready(step)) continue;
-    events[step.peer] |= step.verb == Verb::kSend ? POLLOUT : POLLIN;
+    if (step.verb == Verb::kSend && headers_.sent_to(step.peer)) events[step.peer] |= POLLOUT;
+    if (step.verb == Verb::kRecv && headers_.checked(step.peer)) events[step.peer] |= POLLIN;
   }
   for (int rank = 0; rank < plan_.world; ++rank) {
     if (events[rank] != 0) fabric_.links[rank]->add_polls(events[rank], polls);

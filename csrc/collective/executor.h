@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -39,8 +40,11 @@ struct Buffers {
 
 // Memory and positions that outlive one collective: one per group.
 struct Workspace {
-  std::vector<std::byte> scratch;  // grows to the largest plan's need
-  uint64_t stages = 0;             // arena stages used so far; their parity picks the slot
+  using Scratch = std::shared_ptr<std::vector<std::byte>>;
+  Scratch take_scratch(size_t bytes);  // that no other collective holds
+
+  std::vector<Scratch> scratch;  // one for each collective that has run beside others; each grows to what it needs
+  uint64_t stages = 0;           // arena stages used so far; their parity picks the slot
   SlotStores slot_stores;
 };
 
@@ -85,6 +89,7 @@ class Executor {
   bool send(const plan::Step& step, ChannelState& state);
   void note_backlog(const plan::Step& step, ChannelState& state, bool sent, size_t size);
   bool receive(const plan::Step& step, ChannelState& state);
+  void pass_turns();  // on links with which it has finished
   bool send_bytes(int peer, const void* bytes, size_t size, size_t& sent, uint64_t& counter);
   bool receive_bytes(int peer, void* bytes, size_t size, size_t& received);
   void check_announced(int peer, uint64_t announced, size_t expected) const;
@@ -104,6 +109,7 @@ class Executor {
   Buffers buffers_;
   const Fabric& fabric_;
   Workspace& workspace_;
+  mutable Workspace::Scratch scratch_;  // null until a step uses it
   HeaderExchange headers_;
   Observer observer_;
   std::optional<ContributionReader> reader_;
@@ -112,7 +118,8 @@ class Executor {
   bool moved_ = false;       // bytes moved inside an unfinished step
   std::vector<ChannelState> channels_;
   size_t channels_left_ = 0;
-  uint64_t turn_end_ = 0;  // advance() returns once memory_bytes() has reached this
+  std::vector<size_t> sends_left_, receives_left_;  // steps, by rank; empty where collectives run one at a time
+  uint64_t turn_end_ = 0;                           // advance() returns once memory_bytes() has reached this
   uint64_t stage_base_ = 0;
   trace::Totals totals_;
   std::vector<Backlog> backlogs_;

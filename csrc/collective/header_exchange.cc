@@ -65,7 +65,7 @@ bool HeaderExchange::look_at(int rank) {
 
 bool HeaderExchange::send(int rank) {
   PeerState& peer = peers_[rank];
-  if (peer.sent == kHeaderSize) return false;
+  if (peer.sent == kHeaderSize || !is_turn_to_send(rank)) return false;
   const size_t n = fabric_.links[rank]->try_send(opening_.header.bytes + peer.sent, kHeaderSize - peer.sent);
   peer.sent += n;
   bytes_sent_ += n;
@@ -74,6 +74,7 @@ bool HeaderExchange::send(int rank) {
 }
 
 bool HeaderExchange::receive(int rank) {
+  if (!is_turn_to_receive(rank)) return false;
   PeerState& peer = peers_[rank];
   const size_t n = fabric_.links[rank]->try_recv(peer.header.bytes + peer.received, kHeaderSize - peer.received);
   peer.received += n;
@@ -98,8 +99,8 @@ std::vector<int> HeaderExchange::silent_ranks() const {
 void HeaderExchange::add_events(std::vector<short>& events) const {
   for (int rank = 0; rank < static_cast<int>(peers_.size()) && !in_arena_; ++rank) {
     if (rank == rank_) continue;
-    if (!peers_[rank].checked) events[rank] |= POLLIN;
-    if (!sent_to(rank)) events[rank] |= POLLOUT;
+    if (!peers_[rank].checked && is_turn_to_receive(rank)) events[rank] |= POLLIN;
+    if (!sent_to(rank) && is_turn_to_send(rank)) events[rank] |= POLLOUT;
   }
 }
 

@@ -1,5 +1,5 @@
 // How a collective begins: every rank sends its header to all others, through the arena if it holds all ranks, else as
-// the first bytes on every link, and checks theirs. Never blocks. Owned and called by the driver thread.
+// its first bytes on every link, and checks theirs. Never blocks. Owned and called by the driver thread.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -10,11 +10,19 @@
 
 namespace ringdp::collective {
 
+// Which collective, by its number, sends and receives next on each link, by rank: the collectives of a group share the
+// links, and each has finished with one before the next begins there.
+struct LinkTurns {
+  explicit LinkTurns(int world) : send(world, 1), receive(world, 1) {}
+  std::vector<uint64_t> send, receive;
+};
+
 // What the plans of one group run on. Owns nothing.
 struct Fabric {
   std::vector<transport::Link*> links;  // by group rank; null for this rank
   transport::Arena* arena = nullptr;    // of the ranks of this host; null: this rank is alone
   std::vector<int> members;             // group ranks of the arena's members, ascending
+  LinkTurns* turns = nullptr;           // null: collectives run one at a time
 };
 
 // This rank's side of the exchange for one collective.
@@ -59,6 +67,8 @@ class HeaderExchange {
     transport::Header header{};
   };
 
+  bool is_turn_to_send(int rank) const { return !fabric_.turns || fabric_.turns->send[rank] == opening_.seq; }
+  bool is_turn_to_receive(int rank) const { return !fabric_.turns || fabric_.turns->receive[rank] == opening_.seq; }
   bool post_once();  // true if it has posted the header just now
   bool send(int rank);
   bool receive(int rank);

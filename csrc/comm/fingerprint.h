@@ -45,8 +45,9 @@ std::string describe(const OpDesc& desc);
 
 // Further values in a header, which may differ between ranks and are not compared.
 struct Remarks {
-  uint64_t digest = 0;     // a checksum of memory that should be equal on all ranks; 0: none
-  int64_t waited_ns = -1;  // how long this rank waited for the last one in the previous collective; -1: unknown
+  uint64_t digest = 0;  // a checksum of memory that should be equal on all ranks; 0: none
+  int64_t waited_ns =
+      -1;  // how long this rank waited for the last one in an earlier collective (GroupLog); -1: unknown
 };
 
 // A header also contains the placement of this rank's tensors, which may differ between ranks.

@@ -23,6 +23,11 @@ std::vector<transport::Link*> message_links(const Mesh& mesh) {
   return links;
 }
 
+// Whether collectives may run beside others: where an arena holds all ranks, there is no latency to hide.
+bool overlaps(const Mesh& mesh) {
+  return mesh.world > 1 && (!mesh.arena || static_cast<int>(mesh.locals.size()) != mesh.world);
+}
+
 // Where ranks outnumber cores, a rank that polls for long delays another one's work, and one that polls briefly and
 // yields still saves the cost of sleeping. Measured with 4 and 8 ranks on 2 cores, 4 KiB to 16 MiB: 10 to 25 us are
 // best.
@@ -85,14 +90,16 @@ Group::Group(Runtime& runtime, const GroupConfig& config, Mesh mesh)
       mesh_(std::move(mesh)),
       plans_(mesh_),
       fence_(mesh_),
+      turns_(config.world),
       spin_policy_(choose_spin_policy(config.settings, mesh_)),
       owner_pid_(::getpid()),
-      log_(trace::recorder(), config.name, config.rank, members_of(config)),
+      log_(trace::recorder(), config.name, config.rank, members_of(config), overlaps(mesh_) ? kMostInFlight : 1),
       lateness_(config.settings.late_ms),
       mailbox_(config.rank, message_links(mesh_)) {
   for (const Peer& peer : mesh_.peers) fabric_.links.push_back(peer.link.get());
   fabric_.arena = mesh_.arena.get();
   fabric_.members = mesh_.locals;
+  if (overlaps(mesh_)) fabric_.turns = &turns_;
 }
 
 Group::~Group() = default;
@@ -168,7 +175,7 @@ bool Group::advance() {
   const bool mail_moved = advance_messages();
   try {
     if (any_peer_left_.load(std::memory_order_relaxed)) check_departures();
-    return (!broken_link_ && advance_front()) || mail_moved;
+    return (!broken_link_ && advance_collectives()) || mail_moved;
   } catch (const Error& error) {
     const auto op = front();
     const Error explained = op ? with_work(error, *op) : error;
@@ -184,27 +191,80 @@ bool Group::advance() {
   return true;
 }
 
-bool Group::advance_front() {
-  const std::shared_ptr<Op> op = front();
-  if (!op) return false;
-  if (!executor_ && !headers_) {
-    if (!op->may_begin()) return false;
-    start(*op);
-  }
-  bool moved = headers_ && choose_plan(*op);
-  if (executor_) moved |= executor_->advance();
+bool Group::advance_collectives() {
+  bool moved = false;
+  for (InFlight& flight : in_flight_) moved |= advance(flight);
+  while (begin_next()) moved |= advance(in_flight_.back());
+  if (in_flight_.empty()) return false;
   log_.looked();
-  if (!executor_ || !executor_->done() || fence_.may_be_overwritten()) {
-    if (moved) last_moved_ = Deadline::Clock::now();
-    return moved;
-  }
-  counters_.add(executor_->totals());
-  log_.ended(op->desc(), executor_->backlogs(), /*failed=*/false);
-  executor_.reset();
+  const InFlight& first = in_flight_.front();
+  if (!first.executor || !first.executor->done() || fence_.may_be_overwritten()) return moved;
+  const std::shared_ptr<Op> op = first.op;
+  counters_.add(first.executor->totals());
+  log_.ended(op->desc(), first.executor->backlogs(), /*failed=*/false);
+  in_flight_.pop_front();
   fence_.end();
   if (op->ending_.epilogue) op->ending_.epilogue();
   finish(nullptr);
+  if (!in_flight_.empty()) becomes_first(in_flight_.front());
   return true;
+}
+
+bool Group::advance(InFlight& flight) {
+  if (flight.error) return false;
+  try {
+    bool moved = flight.headers && choose_plan(flight);
+    if (flight.executor) moved |= flight.executor->advance();
+    if (moved && is_front(flight)) last_moved_ = Deadline::Clock::now();
+    return moved;
+  } catch (...) {
+    if (is_front(flight)) throw;
+    flight.error = std::current_exception();
+    return true;
+  }
+}
+
+// Begins the first collective that has not begun, if it may.
+bool Group::begin_next() {
+  const bool is_alone = in_flight_.empty();
+  if (!is_alone && (!fabric_.turns || in_flight_.size() == kMostInFlight)) return false;
+  std::shared_ptr<Op> op;
+  {
+    const std::lock_guard lock(mutex_);
+    if (queue_.size() <= in_flight_.size()) return false;
+    op = queue_[in_flight_.size()];
+  }
+  if ((!is_alone && !may_begin_beside_others(*op)) || !op->may_begin()) return false;
+  InFlight& next = in_flight_.emplace_back(std::move(op));
+  if (is_alone) becomes_first(next);
+  try {
+    begin(next);
+  } catch (...) {
+    if (is_alone) throw;
+    next.error = std::current_exception();
+  }
+  return true;
+}
+
+// Looked at once, as long as the others are the same.
+bool Group::may_begin_beside_others(const Op& next) {
+  const std::pair numbers{in_flight_.front().op->desc().seq, next.desc().seq};
+  if (std::exchange(judged_, numbers) == numbers) return may_begin_;
+  const plan::Problem problem = plans_.problem_of(next.desc());
+  const std::vector<Accessed> memory = accessed_by(problem, next.request_.buffers);
+  const auto lets_begin = [&](const InFlight& flight) {
+    return flight.lets_others_begin && !flight.error && !conflict(flight.memory, memory);
+  };
+  const auto uses_links_only = [&] {
+    try {
+      return !plan::has_barriers(*plans_.plan_for(problem));
+    } catch (const Error&) {
+      return false;  // it meets that error at its turn
+    }
+  };
+  may_begin_ = next.desc().place == Place::kHost && !next.request_.buffers.on_result &&
+               std::all_of(in_flight_.begin(), in_flight_.end(), lets_begin) && uses_links_only();
+  return may_begin_;
 }
 
 // Ends the op at the front of the queue.
@@ -229,8 +289,7 @@ void Group::complete(Pending& work, std::exception_ptr error) {
 }
 
 bool Group::finish_all_failed() {
-  executor_.reset();
-  headers_.reset();
+  in_flight_.clear();
   fence_.retire();
   if (!fence_off_peers()) return false;
   const Error error = *this->error();
@@ -321,20 +380,34 @@ void Group::set_asleep(bool asleep, std::vector<pollfd>& polls) {
   if (mesh_.arena) mesh_.arena->set_asleep(asleep);
   if (!asleep) return;
   mailbox_.add_polls(polls);
-  if (executor_ && !broken_link_) executor_->add_polls(polls);
+  for (const InFlight& flight : in_flight_) {
+    if (flight.executor && !flight.error && !broken_link_) flight.executor->add_polls(polls);
+  }
 }
 
-void Group::start(Op& op) {
+// Nothing runs any more that was submitted before it.
+void Group::becomes_first(InFlight& flight) {
   started_ = last_moved_ = Deadline::Clock::now();
-  log_.started(op.desc(), trace::in_ns(started_));
   fence_.begin();
+  log_.started(flight.op->desc(), trace::in_ns(started_));
+  if (flight.executor) log_.looked();  // it has begun before
+  for (const auto& [rank, theirs] : flight.entered) log_.entered(rank, theirs, trace::in_ns(started_));
+  if (flight.plan) log_.running(flight.plan->algorithm);
+  if (flight.error) std::rethrow_exception(flight.error);
+}
+
+void Group::begin(InFlight& flight) {
+  Op& op = *flight.op;
   const plan::Problem problem = plans_.problem_of(op.desc());
   collective::Buffers& buffers = op.request_.buffers;
   buffers.divisor = op.desc().divisor;
+  // What else it does at its end, or on the way, may be to memory of those behind it.
+  flight.lets_others_begin = op.desc().place == Place::kHost && !op.ending_.epilogue && !buffers.on_result;
+  if (flight.lets_others_begin && fabric_.turns) flight.memory = accessed_by(problem, buffers);
   const bool large = heaps_are_shared() && plan::is_for_one_pass(problem);
-  placements_.assign(large ? config_.world : 0, {});
+  flight.placements.assign(large ? config_.world : 0, {});
   Placement own;
-  if (large) own = placements_[config_.rank] = place(problem, buffers, *mesh_.arena);
+  if (large) own = flight.placements[config_.rank] = place(problem, buffers, *mesh_.arena);
   collective::Opening opening;
   opening.seq = op.desc().seq;
   const auto& digests = op.request_.digests;
@@ -343,20 +416,27 @@ void Group::start(Op& op) {
     digests->all[config_.rank] = digests->own;
     if (digests->with_sums) buffers.contributions = &digests->summed;
   }
-  opening.header = encode(op.desc(), own, log_.remarks(digests ? digests->own : 0));
-  opening.check = [this, mine = op.desc(), digests](int rank, const transport::Header& header) {
-    check_same(mine, config_.rank, header, rank);
-    if (!placements_.empty()) placements_[rank] = placement_in(header);
-    const Remarks theirs = remarks_in(header);
-    if (digests) digests->all[rank] = theirs.digest;
-    log_.entered(rank, theirs);
-  };
-  headers_.emplace(fabric_, config_.rank, config_.world, std::move(opening));
+  opening.header = encode(op.desc(), own, log_.remarks(opening.seq, digests ? digests->own : 0));
+  opening.check = [this, &flight](int rank, const transport::Header& header) { check_header(flight, rank, header); };
+  flight.headers.emplace(fabric_, config_.rank, config_.world, std::move(opening));
   if (large && allows_heaps(problem, config_.rank, own, mesh_.arena->heap_bytes())) {
     fence_.expose(problem, own);
-    headers_->publish_before_arrival();  // the plan depends on the headers of all ranks
+    flight.headers->publish_before_arrival();  // the plan depends on the headers of all ranks
   } else {
-    run_plan(op, problem);
+    run_plan(flight, problem);
+  }
+}
+
+void Group::check_header(InFlight& flight, int rank, const transport::Header& header) {
+  const Op& op = *flight.op;
+  check_same(op.desc(), config_.rank, header, rank);
+  if (!flight.placements.empty()) flight.placements[rank] = placement_in(header);
+  const Remarks theirs = remarks_in(header);
+  if (op.request_.digests) op.request_.digests->all[rank] = theirs.digest;
+  if (is_front(flight)) {
+    log_.entered(rank, theirs);
+  } else {
+    flight.entered.emplace_back(rank, theirs);
   }
 }
 
@@ -365,23 +445,24 @@ bool Group::heaps_are_shared() const {
   return plans_.always_uses_arena() && has_heap() && mesh_.arena->size() == config_.world;
 }
 
-bool Group::choose_plan(Op& op) {
-  const bool moved = headers_->advance();
-  if (!headers_->all_checked()) return moved;
-  plan::Problem problem = plans_.problem_of(op.desc());
-  auto located = locate(problem, placements_, *mesh_.arena);
+bool Group::choose_plan(InFlight& flight) {
+  const bool moved = flight.headers->advance();
+  if (!flight.headers->all_checked()) return moved;
+  plan::Problem problem = plans_.problem_of(flight.op->desc());
+  auto located = locate(problem, flight.placements, *mesh_.arena);
   problem.in_heaps = located.has_value();
   fence_.decide(problem.in_heaps);
-  if (located) op.request_.buffers.peers = std::move(*located);
-  run_plan(op, problem);
+  if (located) flight.op->request_.buffers.peers = std::move(*located);
+  run_plan(flight, problem);
   return true;
 }
 
-void Group::run_plan(Op& op, const plan::Problem& problem) {
-  plan_ = plans_.plan_for(problem);
-  log_.running(plan_->algorithm);
-  executor_.emplace(*plan_, std::move(op.request_.buffers), fabric_, workspace_, std::move(*headers_));
-  headers_.reset();
+void Group::run_plan(InFlight& flight, const plan::Problem& problem) {
+  flight.plan = plans_.plan_for(problem);
+  if (is_front(flight)) log_.running(flight.plan->algorithm);
+  flight.executor.emplace(*flight.plan, std::move(flight.op->request_.buffers), fabric_, workspace_,
+                          std::move(*flight.headers));
+  flight.headers.reset();
 }
 
 std::string Group::why_no_shared_heaps() const {

@@ -1,13 +1,14 @@
 // One process group on one rank: its peers, its collectives and messages, its failure and its end.
 //
 // submit(), send(), recv(), fail() and leave() may be called by any thread; everything else runs on the driver
-// (engine.h) or the watch. Collectives run one at a time in the order of their submission, messages concurrently with
-// them. The first error is latched: it ends all queued work, is sent to all peers, and is thrown by every later
-// submit(), send() and recv().
+// (engine.h) or the watch. Collectives begin and end in the order of their submission, several at once between hosts
+// (in_flight.h), messages concurrently with them. The first error is latched: it ends all queued work, is sent to all
+// peers, and is thrown by every later submit(), send() and recv().
 #pragma once
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,6 +20,7 @@
 #include "comm/engine.h"
 #include "comm/group_log.h"
 #include "comm/heap_fence.h"
+#include "comm/in_flight.h"
 #include "comm/lateness.h"
 #include "comm/mailbox.h"
 #include "comm/pending.h"
@@ -121,11 +123,17 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
 
   // Collectives.
   std::shared_ptr<Op> front() const;
-  bool advance_front();
-  void start(Op& op);
+  bool advance_collectives();
+  bool begin_next();
+  bool may_begin_beside_others(const Op& next);
+  bool is_front(const InFlight& flight) const { return &flight == &in_flight_.front(); }
+  void becomes_first(InFlight& flight);
+  void begin(InFlight& flight);
+  void check_header(InFlight& flight, int rank, const transport::Header& header);
+  bool advance(InFlight& flight);  // true when anything moved
   bool heaps_are_shared() const;
-  bool choose_plan(Op& op);  // where it depends on all ranks' headers; true when anything moved
-  void run_plan(Op& op, const plan::Problem& problem);
+  bool choose_plan(InFlight& flight);  // where it depends on all ranks' headers; true when anything moved
+  void run_plan(InFlight& flight, const plan::Problem& problem);
   void finish(std::exception_ptr error);
   bool finish_all_failed();  // false while a peer may still write into this rank's tensor
   void send_to_all(const ControlMessage& message) const;
@@ -163,6 +171,8 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   Error timed_out(const Pending& work, Deadline::Clock::time_point since, const Suspicion& suspicion) const;
   bool is_late(const Pending& work, Deadline::Clock::time_point last_moved, const std::function<bool()>& stopped);
   void report_late(Pending& work, Deadline::Clock::time_point last_moved, const Suspicion& suspicion);
+  // With what the peer said when it left:
+  Error with_departure(const Error& error) const;
   // With the collective or message in which a link broke:
   Error with_work(const Error& error, const Pending& work) const;
 
@@ -171,6 +181,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   const Mesh mesh_;
   PlanCache plans_;
   HeapFence fence_;
+  collective::LinkTurns turns_;
   collective::Fabric fabric_;
   const SpinPolicy spin_policy_;
   const int owner_pid_;
@@ -207,13 +218,12 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   bool failure_logged_ = false;
   Lateness lateness_;
   Mailbox mailbox_;
-  std::shared_ptr<const plan::Plan> plan_;
-  std::vector<Placement> placements_;                  // of the front op, by rank; empty when heaps are not considered
-  std::optional<collective::HeaderExchange> headers_;  // of the front op, until its plan is known
-  std::optional<collective::Executor> executor_;
   std::optional<std::pair<Error, Deadline>> broken_link_;  // reported at the deadline unless the watch knows the cause
   collective::Workspace workspace_;
-  Deadline::Clock::time_point started_, last_moved_;
+  std::list<InFlight> in_flight_;                     // the first collectives of the queue, which have begun
+  Deadline::Clock::time_point started_, last_moved_;  // of the first of them, since it is that
+  std::pair<uint64_t, uint64_t> judged_;              // the numbers of the first in flight and of the next one:
+  bool may_begin_ = false;                            // whether that may begin
   trace::Counters counters_;
 };
 

@@ -67,8 +67,9 @@ bool Group::is_stopped(const Peer& peer) const {
 Group::Suspicion Group::suspect() const {
   std::map<int, std::string> said;
   int culprit = -1;
-  const std::vector<int> silent = executor_ ? executor_->silent_ranks() : headers_->silent_ranks();
-  for (const int rank : silent.empty() && executor_ ? executor_->awaited_ranks() : std::vector<int>{}) {
+  const InFlight& first = in_flight_.front();
+  const std::vector<int> silent = first.silent_ranks();
+  for (const int rank : silent.empty() && first.executor ? first.executor->awaited_ranks() : std::vector<int>{}) {
     said[rank] = " has called it, but its data does not arrive";
     culprit = rank;
   }
@@ -132,14 +133,14 @@ void Group::check_time() {
   check_messages();
   const std::shared_ptr<Op> op = front();
   if (!op || failed_.load(std::memory_order_acquire)) return;
-  if (!executor_ && !headers_) {
+  if (in_flight_.empty()) {
     if (op->deadline().passed()) fail(timed_out(*op, op->submitted(), not_ready()));
   } else if (broken_link_) {
-    if (broken_link_->second.passed()) fail(broken_link_->first);
+    if (broken_link_->second.passed()) fail(with_departure(broken_link_->first));
   } else if (op->deadline().passed()) {
     {
       const std::lock_guard lock(mutex_);
-      absent_ = executor_ ? executor_->silent_ranks() : headers_->silent_ranks();
+      absent_ = in_flight_.front().silent_ranks();
     }
     fail(timed_out(*op, started_, suspect()));
   } else if (is_late(*op, last_moved_, [this] { return !stopped_peers().empty(); })) {
@@ -242,6 +243,15 @@ void Group::check_departures() {
   }
   who += (several ? ": they will never call " : ": it will never call ") + op->describe();
   if (culprit >= 0) fail(Error(ErrorKind::kPeerLost, who, culprit));
+}
+
+// A rank that leaves with collectives of others under way to it resets the link: its last bytes may be lost.
+Error Group::with_departure(const Error& error) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = peers_left_.find(error.culprit());
+  if (found == peers_left_.end()) return error;
+  const std::string who = name_of_peer(found->first) + " " + how_it_left(found->second);
+  return Error(error.kind(), who + " before all that it had sent was here: " + error.what(), error.culprit());
 }
 
 Error Group::with_work(const Error& error, const Pending& work) const {

@@ -22,12 +22,14 @@ int64_t bytes_of(const OpDesc& d, int world) {
   return elements * size_of(d.dtype);
 }
 
-GroupLog::GroupLog(trace::Recorder& recorder, const std::string& name, int rank, std::vector<int> members)
+GroupLog::GroupLog(trace::Recorder& recorder, const std::string& name, int rank, std::vector<int> members,
+                   size_t in_flight)
     : recorder_(recorder),
       rank_(rank),
       world_(static_cast<int>(members.size())),
       number_(recorder.open({name, rank, std::move(members)})),
-      delays_(world_) {}
+      delays_(world_),
+      waits_(in_flight, -1) {}
 
 Event GroupLog::event_of(Kind kind, const OpDesc& desc) const {
   Event event;
@@ -69,24 +71,24 @@ void GroupLog::started(const OpDesc& desc, int64_t now_ns) {
   missing_ = world_ - 1;
   algorithm_ = "";
   earlier_waits_.assign(world_, -1);
-  earlier_waits_[rank_] = waited_ns_;
-  if (missing_ == 0) all_entered(rank_);
+  earlier_waits_[rank_] = waited_ns(seq_);
+  if (missing_ == 0) all_entered(rank_, now_ns);
 }
 
-void GroupLog::entered(int rank, const Remarks& theirs) {
+void GroupLog::entered(int rank, const Remarks& theirs, int64_t now_ns) {
   earlier_waits_[rank] = theirs.waited_ns;
-  if (--missing_ == 0) all_entered(is_first_look_ ? rank_ : rank);
+  if (--missing_ == 0) all_entered(is_first_look_ ? rank_ : rank, now_ns);
 }
 
-void GroupLog::all_entered(int last) {
+void GroupLog::all_entered(int last, int64_t now_ns) {
   delays_.add(trace::delay_of(earlier_waits_));
   Event event;
   event.kind = Kind::kArrived;
   event.group = number_;
   event.seq = seq_;
   event.peer = last;
-  event.time_ns = trace::now_ns();
-  event.ns = waited_ns_ = event.time_ns - started_ns_;
+  event.time_ns = now_ns;
+  event.ns = waits_[seq_ % waits_.size()] = event.time_ns - started_ns_;
   recorder_.note(event);
 }
 

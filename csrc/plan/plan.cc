@@ -59,4 +59,11 @@ int64_t bytes_of(const Plan& plan, const Ref& ref) {
   return ref.count * size_of(ref.form == Form::kWide ? wide_of(plan.dtype) : plan.dtype);
 }
 
+bool has_barriers(const Plan& plan) {
+  return std::any_of(plan.channels.begin(), plan.channels.end(), [](const Channel& channel) {
+    return std::any_of(channel.steps.begin(), channel.steps.end(),
+                       [](const Step& step) { return step.verb == Verb::kArrive; });
+  });
+}
+
 }  // namespace ringdp::plan

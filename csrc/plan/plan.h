@@ -210,4 +210,7 @@ struct Problem {
 
 int64_t bytes_of(const Plan& plan, const Ref& ref);
 
+// Whether it uses the arena: a plan that uses slots has barriers.
+bool has_barriers(const Plan& plan);
+
 }  // namespace ringdp::plan

@@ -21,8 +21,10 @@ inline int64_t now_ns() { return in_ns(std::chrono::steady_clock::now()); }
 enum class Kind : uint8_t {
   // A collective, number `seq` of its group.
   kEnqueued,  // called here; `name` is the collective
-  kStarted,   // the earlier ones have ended, and its inputs are ready
-  kArrived,   // every rank has entered it; `peer`: whose header came last, this rank if all others were already there
+  kStarted,   // the earlier ones have ended, and its inputs are ready; between hosts it may have sent and received
+              // before
+  kArrived,   // every rank has entered it; `peer`: whose header came last, this rank if all others were already there;
+              // at the time of kStarted if all had entered it before
   kBlocked,   // at its end: sending `bytes` to `peer` took `ns`, because the link had no room for them at first
   kFinished,  // `name` is the plan's algorithm
   kFailed,

@@ -11,9 +11,10 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,6 @@ class SpyingStore(dist.Store):
 
 LARGE = 8 << 20  # elements of fp32; a multiple of 2 and 4
 COUNTS = [1, 3, 1000, 300_001]
-DTYPES = [torch.float32, torch.bfloat16]
 
 
 def backend() -> Any:
@@ -155,30 +155,34 @@ def wrong(name: str, got: torch.Tensor, expected: torch.Tensor) -> list[str]:
     return [] if same_bits(got, expected) else [f"{name} of {expected.numel()} {expected.dtype}"]
 
 
-def check(count: int, dtype: torch.dtype) -> list[str]:
-    """Every collective once; those that differ from the oracle."""
+def calls(count: int, dtype: torch.dtype) -> Iterator[tuple[str, dist.Work, Tensor, Tensor]]:
+    """Every collective once, begun: its name, its end, the result then, and that of the oracle."""
     rank, world, order = dist.get_rank(), dist.get_world_size(), os.environ.get("RINGDP_ORDER", "rank")
     mine = values(rank, count, dtype)
-    bad = []
     for op, divisor in [(dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, world)]:
         summed = mine.clone()
-        dist.all_reduce(summed, op)
-        bad += wrong("all_reduce", summed, all_reduced(world, count, dtype, order, divisor))
+        work = dist.all_reduce(summed, op, async_op=True)
+        yield "all_reduce", work, summed, all_reduced(world, count, dtype, order, divisor)
     for root in range(world):
         sent = values(rank, count, dtype)
-        dist.broadcast(sent, root)
-        bad += wrong(f"broadcast from {root}", sent, values(root, count, dtype))
+        yield f"broadcast from {root}", dist.broadcast(sent, root, async_op=True), sent, values(root, count, dtype)
     gathered = torch.empty(world * count, dtype=dtype)
-    dist.all_gather_into_tensor(gathered, mine)
-    bad += wrong("all_gather", gathered, torch.cat([values(r, count, dtype) for r in range(world)]))
+    work = dist.all_gather_into_tensor(gathered, mine, async_op=True)
+    yield "all_gather", work, gathered, torch.cat([values(r, count, dtype) for r in range(world)])
     part = torch.empty(count, dtype=dtype)
-    dist.reduce_scatter_tensor(part, values(rank, world * count, dtype))
-    return bad + wrong("reduce_scatter", part, scattered(rank, world, count, dtype, order))
+    work = dist.reduce_scatter_tensor(part, values(rank, world * count, dtype), async_op=True)
+    yield "reduce_scatter", work, part, scattered(rank, world, count, dtype, order)
 
 
 def check_all() -> list[str]:
-    """Every collective in all types and sizes; those that differ from the oracle."""
-    return [line for dtype in DTYPES for count in COUNTS for line in check(count, dtype)]
+    """Every collective in all types and sizes, of one type in a row; those that differ from the oracle."""
+    one_by_one = chain.from_iterable(calls(count, torch.float32) for count in COUNTS)
+    in_a_row = list(chain.from_iterable(calls(count, torch.bfloat16) for count in COUNTS))
+    bad = []
+    for name, work, got, expected in chain(in_a_row, one_by_one):
+        work.wait()
+        bad += wrong(name, got, expected)
+    return bad
 
 
 def collectives() -> dict[str, Any]:

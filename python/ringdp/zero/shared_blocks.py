@@ -135,7 +135,7 @@ class SharedBlocks:
         else:
             told_as, memory = self._taken(nbytes)
             note, rows = torch.tensor(told_as, device=_CPU), list(memory.split(part.nbytes))
-        # A group's collectives run one after the other, so whoever has the note knows that the gather is done.
+        # In one arena collectives run one after the other, so whoever has the note knows that the gather is done.
         gather = dist.gather(part, rows, group=group, group_dst=_ROOT, async_op=True)
         told = dist.broadcast(note, group=group, group_src=_ROOT, async_op=True)
         return SharedGather([gather, told], part, note, group, self._backend, nbytes)

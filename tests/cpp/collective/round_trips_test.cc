@@ -45,11 +45,14 @@ class FarLink : public transport::Link {
   Way &to_, &from_;
 };
 
-// Ranks that call collectives one after the other, each as soon as it is through with the one before.
+// Ranks that call collectives in a row, of which so many are in flight.
 class FarRanks {
  public:
-  explicit FarRanks(int world) : ways_(world, std::vector<Way>(world)), ranks_(world) {
+  explicit FarRanks(int world, size_t in_flight = 1)
+      : in_flight_(in_flight), ways_(world, std::vector<Way>(world)), ranks_(world) {
     for (int r = 0; r < world; ++r) {
+      ranks_[r].turns = std::make_unique<LinkTurns>(world);
+      if (in_flight > 1) ranks_[r].fabric.turns = ranks_[r].turns.get();
       for (int peer = 0; peer < world; ++peer) {
         ranks_[r].links.push_back(std::make_unique<FarLink>(now_, ways_[r][peer], ways_[peer][r]));
         ranks_[r].fabric.links.push_back(peer == r ? nullptr : ranks_[r].links.back().get());
@@ -64,6 +67,7 @@ class FarRanks {
       problem.rank = static_cast<int>(&rank - ranks_.data());
       rank.plan = plan::make_plan(algorithm, order, problem);
       rank.left = calls;
+      rank.calls = rank.seq + calls;
     }
     const int start = now_;
     while (true) {
@@ -90,32 +94,34 @@ class FarRanks {
     plan::Plan plan;
     Workspace workspace;
     std::vector<float> in = std::vector<float>(4096), out = std::vector<float>(4096);
-    std::unique_ptr<Executor> executor;
-    uint64_t seq = 0;
+    std::unique_ptr<LinkTurns> turns;
+    std::deque<std::unique_ptr<Executor>> executors;
+    uint64_t seq = 0, calls = 0;  // the last that has begun, and the last there will be
     int left = 0;
   };
 
   bool advance(Rank& rank) {
-    if (rank.left == 0) return false;
-    if (!rank.executor) {
+    while (rank.executors.size() < in_flight_ && rank.seq < rank.calls) {
       const int world = static_cast<int>(ranks_.size());
       Opening opening;
       opening.seq = ++rank.seq;
       opening.check = [](int, const transport::Header&) {};
       Buffers buffers{std::vector<const void*>(world, rank.in.data()), std::vector<void*>(world, rank.out.data())};
-      rank.executor = std::make_unique<Executor>(
+      rank.executors.push_back(std::make_unique<Executor>(
           rank.plan, std::move(buffers), rank.fabric, rank.workspace,
-          HeaderExchange(rank.fabric, static_cast<int>(&rank - ranks_.data()), world, std::move(opening)));
+          HeaderExchange(rank.fabric, static_cast<int>(&rank - ranks_.data()), world, std::move(opening))));
     }
-    bool moved = rank.executor->advance();
-    if (rank.executor->done()) {
-      rank.executor.reset();
+    bool moved = false;
+    for (const auto& executor : rank.executors) moved |= executor->advance();
+    while (!rank.executors.empty() && rank.executors.front()->done()) {
+      rank.executors.pop_front();
       --rank.left;
       moved = true;
     }
     return moved;
   }
 
+  const size_t in_flight_;
   int now_ = 0;
   std::vector<std::vector<Way>> ways_;  // from a rank to another
   std::vector<Rank> ranks_;
@@ -168,7 +174,20 @@ TEST(RoundTrips, AreTheRoundsOfThePlan) {
   }
 }
 
-TEST(RoundTrips, CallsInARowAddUp) {
+// A call begins on a link once the one before has sent all there: in an exchange at once, otherwise a way later.
+TEST(RoundTrips, CallsInFlightShareTheWay) {
+  for (const int world : {2, 3, 5}) {
+    FarRanks ranks(world, 8);
+    for (const int calls : {1, 8}) {
+      EXPECT_EQ(ranks.trips(AlgorithmChoice::kExchange, Order::kRank, small(Collective::kAllReduce), calls), 1);
+    }
+    EXPECT_EQ(ranks.trips(AlgorithmChoice::kExchange, Order::kRank, small(Collective::kAllReduce), 16), 2);
+    EXPECT_EQ(ranks.trips(AlgorithmChoice::kDirect, Order::kRank, small(Collective::kAllReduce), 16), 17);
+    EXPECT_EQ(ranks.trips(AlgorithmChoice::kDirect, Order::kRank, small(Collective::kAllGather), 16), 2);
+  }
+}
+
+TEST(RoundTrips, CallsOneByOneAddUp) {
   EXPECT_EQ(FarRanks(2).trips(AlgorithmChoice::kExchange, Order::kRank, small(Collective::kAllReduce), 16), 16);
   EXPECT_EQ(FarRanks(2).trips(AlgorithmChoice::kDirect, Order::kRank, small(Collective::kAllReduce), 16), 32);
 }

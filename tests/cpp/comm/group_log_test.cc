@@ -60,12 +60,12 @@ TEST(GroupLog, TheLastToComeIsNamed) {
 TEST(GroupLog, WaitsOfTheCollectiveBeforeMakeDelays) {
   trace::Recorder recorder(16);
   GroupLog log(recorder, "g", 0, {0, 1, 2});
-  EXPECT_EQ(log.remarks(7).waited_ns, -1);
-  EXPECT_EQ(log.remarks(7).digest, 7u);
+  EXPECT_EQ(log.remarks(1, 7).waited_ns, -1);
+  EXPECT_EQ(log.remarks(1, 7).digest, 7u);
   log.started(described(plan::Collective::kBarrier, 0, 1), trace::now_ns() - 1'000'000);
   log.entered(1, {0, -1});
   log.entered(2, {0, -1});
-  const int64_t own = log.remarks(0).waited_ns;
+  const int64_t own = log.remarks(2, 0).waited_ns;
   EXPECT_GE(own, 1'000'000);
   log.started(described(plan::Collective::kBarrier, 0, 2), trace::now_ns());
   log.entered(1, {0, own + 500});

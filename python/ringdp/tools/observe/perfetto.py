@@ -172,7 +172,8 @@ def _of_collective(row: Collective, lane: int, clock: Mapping[int, Offset]) -> I
             yield _slice(f"{title} waits for ranks", rank, lane, side.started, side.arrived or ends, args)
         if side.arrived and side.ended:
             yield _slice(title + (" failed" if side.failed else ""), rank, lane, side.arrived, side.ended, args)
-            yield from _bandwidth(row, rank, side.arrived, side.ended)
+            if side.arrived > side.started:  # otherwise its bytes may have come beside the one before
+                yield from _bandwidth(row, rank, side.arrived, side.ended)
     yield from _arrows(row, lane, clock)
 
 

@@ -14,7 +14,7 @@ def stats() -> dict[str, Any]:
     groups: of each: name, rank, world; submitted (collectives); counters (collectives, plan steps, rounds, bytes on
         links and in memory); delays: by rank, seconds that the others waited for that rank alone: how much sooner
         collectives would have begun had it come with the one before it. Every rank has the same delays, up to the
-        collective before the latest. error: what ended the group, or None.
+        collective before the latest, between hosts the eighth before it. error: what ended the group, or None.
     trace: events written, kept at most, and lost.
     elastic: under ringdp.elastic.survive: worlds that this process has entered while others trained, micro-batches that
         were dealt out again in them, and the seconds that their beginnings took.
