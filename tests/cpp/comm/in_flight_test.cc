@@ -154,7 +154,7 @@ TEST(InFlight, ARowOfCollectivesEndsAsOneByOne) {
   }
 }
 
-// What ranks ask for differs in the second of two collectives under way: the error says so, on both.
+// What ranks ask for differs in the third of three collectives under way: the error says so, on both.
 TEST(InFlight, AnErrorBelongsToTheCollectiveThatMetIt) {
   const auto errors = run_fleet(2, kOnLinks, [](int rank, Group& group, Runtime&) {
     std::vector<float> one(1000, 1), other(1000, 2), more(1000 + rank);
