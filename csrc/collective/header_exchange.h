@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "transport/arena.h"
@@ -17,12 +18,12 @@ struct LinkTurns {
   std::vector<uint64_t> send, receive;
 };
 
-// What the plans of one group run on. Owns nothing.
+// What the plans of one group run on. Owns no transport.
 struct Fabric {
   std::vector<transport::Link*> links;  // by group rank; null for this rank
   transport::Arena* arena = nullptr;    // of the ranks of this host; null: this rank is alone
   std::vector<int> members;             // group ranks of the arena's members, ascending
-  LinkTurns* turns = nullptr;           // null: collectives run one at a time
+  std::unique_ptr<LinkTurns> turns;     // null: collectives run one at a time
 };
 
 // This rank's side of the exchange for one collective.

@@ -275,6 +275,8 @@ bool Mesh::is_on_one_host() const {
   return std::all_of(peers.begin(), peers.end(), [](const Peer& peer) { return peer.same_host; });
 }
 
+bool Mesh::shares_one_arena() const { return arena && arena->size() == world; }
+
 Mesh connect(transport::Store& store, int rank, int world, const Settings& settings,
              const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses) {
   return connect_by(transport::local_identity, store, rank, world, settings, doorbell, deadline, losses);

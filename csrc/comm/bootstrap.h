@@ -52,7 +52,8 @@ struct Mesh {
   std::unique_ptr<transport::Arena> arena;  // null unless at least two ranks share memory
   std::string address;                      // "10.0.0.1 (eth0)" that TCP is bound to; empty without TCP
 
-  bool is_on_one_host() const;  // as far as is known
+  bool is_on_one_host() const;    // as far as is known
+  bool shares_one_arena() const;  // all ranks do; false for a world of one
 };
 
 // Collective over the ranks of the group. Error(kTimeout) names the missing ranks; Error(kInvalidArgument) says why a

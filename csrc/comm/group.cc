@@ -23,10 +23,8 @@ std::vector<transport::Link*> message_links(const Mesh& mesh) {
   return links;
 }
 
-// Whether collectives may run beside others: where an arena holds all ranks, there is no latency to hide.
-bool overlaps(const Mesh& mesh) {
-  return mesh.world > 1 && (!mesh.arena || static_cast<int>(mesh.locals.size()) != mesh.world);
-}
+// How many collectives may run beside each other: where one arena holds all ranks, there is no latency to hide.
+size_t most_in_flight(const Mesh& mesh) { return mesh.world > 1 && !mesh.shares_one_arena() ? kMostInFlight : 1; }
 
 // Where ranks outnumber cores, a rank that polls for long delays another one's work, and one that polls briefly and
 // yields still saves the cost of sleeping. Measured with 4 and 8 ranks on 2 cores, 4 KiB to 16 MiB: 10 to 25 us are
@@ -90,16 +88,15 @@ Group::Group(Runtime& runtime, const GroupConfig& config, Mesh mesh)
       mesh_(std::move(mesh)),
       plans_(mesh_),
       fence_(mesh_),
-      turns_(config.world),
       spin_policy_(choose_spin_policy(config.settings, mesh_)),
       owner_pid_(::getpid()),
-      log_(trace::recorder(), config.name, config.rank, members_of(config), overlaps(mesh_) ? kMostInFlight : 1),
+      log_(trace::recorder(), config.name, config.rank, members_of(config), most_in_flight(mesh_)),
       lateness_(config.settings.late_ms),
       mailbox_(config.rank, message_links(mesh_)) {
   for (const Peer& peer : mesh_.peers) fabric_.links.push_back(peer.link.get());
   fabric_.arena = mesh_.arena.get();
   fabric_.members = mesh_.locals;
-  if (overlaps(mesh_)) fabric_.turns = &turns_;
+  if (most_in_flight(mesh_) > 1) fabric_.turns = std::make_unique<collective::LinkTurns>(config.world);
 }
 
 Group::~Group() = default;
@@ -228,14 +225,10 @@ bool Group::advance(InFlight& flight) {
 bool Group::begin_next() {
   const bool is_alone = in_flight_.empty();
   if (!is_alone && (!fabric_.turns || in_flight_.size() == kMostInFlight)) return false;
-  std::shared_ptr<Op> op;
-  {
-    const std::lock_guard lock(mutex_);
-    if (queue_.size() <= in_flight_.size()) return false;
-    op = queue_[in_flight_.size()];
-  }
-  if ((!is_alone && !may_begin_beside_others(*op)) || !op->may_begin()) return false;
-  InFlight& next = in_flight_.emplace_back(std::move(op));
+  if (next_.empty() && !look_at_next()) return false;
+  InFlight& next = next_.front();
+  if ((!is_alone && !may_begin_beside_others(next)) || !next.op->may_begin()) return false;
+  in_flight_.splice(in_flight_.end(), next_);
   if (is_alone) becomes_first(next);
   try {
     begin(next);
@@ -246,25 +239,36 @@ bool Group::begin_next() {
   return true;
 }
 
-// Looked at once, as long as the others are the same.
-bool Group::may_begin_beside_others(const Op& next) {
-  const std::pair numbers{in_flight_.front().op->desc().seq, next.desc().seq};
-  if (std::exchange(judged_, numbers) == numbers) return may_begin_;
-  const plan::Problem problem = plans_.problem_of(next.desc());
-  const std::vector<Accessed> memory = accessed_by(problem, next.request_.buffers);
-  const auto lets_begin = [&](const InFlight& flight) {
-    return flight.lets_others_begin && !flight.error && !conflict(flight.memory, memory);
-  };
-  const auto uses_links_only = [&] {
-    try {
-      return !plan::has_barriers(*plans_.plan_for(problem));
-    } catch (const Error&) {
-      return false;  // it meets that error at its turn
-    }
-  };
-  may_begin_ = next.desc().place == Place::kHost && !next.request_.buffers.on_result &&
-               std::all_of(in_flight_.begin(), in_flight_.end(), lets_begin) && uses_links_only();
-  return may_begin_;
+bool Group::look_at_next() {
+  std::shared_ptr<Op> op;
+  {
+    const std::lock_guard lock(mutex_);
+    if (queue_.size() <= in_flight_.size()) return false;
+    op = queue_[in_flight_.size()];
+  }
+  InFlight& next = next_.emplace_back(op, plans_.problem_of(op->desc()));
+  if (!fabric_.turns) return true;
+  const collective::Buffers& buffers = op->request_.buffers;
+  next.memory = accessed_by(next.problem, buffers);
+  // What else it does at its end, or on the way, may be to memory of those behind it.
+  const bool writes_only_results = op->desc().place == Place::kHost && !buffers.on_result;
+  next.lets_others_begin = writes_only_results && !op->ending_.epilogue;
+  next.may_begin_beside_others = writes_only_results && uses_links_only(next.problem);
+  return true;
+}
+
+bool Group::uses_links_only(const plan::Problem& problem) {
+  try {
+    return !plan::has_barriers(*plans_.plan_for(problem));
+  } catch (const Error&) {
+    return false;  // it meets that error at its turn
+  }
+}
+
+bool Group::may_begin_beside_others(const InFlight& next) const {
+  return next.may_begin_beside_others && std::all_of(in_flight_.begin(), in_flight_.end(), [&](const InFlight& flight) {
+           return flight.lets_others_begin && !flight.error && !conflict(flight.memory, next.memory);
+         });
 }
 
 // Ends the op at the front of the queue.
@@ -290,6 +294,7 @@ void Group::complete(Pending& work, std::exception_ptr error) {
 
 bool Group::finish_all_failed() {
   in_flight_.clear();
+  next_.clear();
   fence_.retire();
   if (!fence_off_peers()) return false;
   const Error error = *this->error();
@@ -398,12 +403,9 @@ void Group::becomes_first(InFlight& flight) {
 
 void Group::begin(InFlight& flight) {
   Op& op = *flight.op;
-  const plan::Problem problem = plans_.problem_of(op.desc());
+  const plan::Problem& problem = flight.problem;
   collective::Buffers& buffers = op.request_.buffers;
   buffers.divisor = op.desc().divisor;
-  // What else it does at its end, or on the way, may be to memory of those behind it.
-  flight.lets_others_begin = op.desc().place == Place::kHost && !op.ending_.epilogue && !buffers.on_result;
-  if (flight.lets_others_begin && fabric_.turns) flight.memory = accessed_by(problem, buffers);
   const bool large = heaps_are_shared() && plan::is_for_one_pass(problem);
   flight.placements.assign(large ? config_.world : 0, {});
   Placement own;
@@ -423,7 +425,7 @@ void Group::begin(InFlight& flight) {
     fence_.expose(problem, own);
     flight.headers->publish_before_arrival();  // the plan depends on the headers of all ranks
   } else {
-    run_plan(flight, problem);
+    run_plan(flight);
   }
 }
 
@@ -441,24 +443,21 @@ void Group::check_header(InFlight& flight, int rank, const transport::Header& he
 }
 
 // All ranks share one arena with heaps, and every collective uses it.
-bool Group::heaps_are_shared() const {
-  return plans_.always_uses_arena() && has_heap() && mesh_.arena->size() == config_.world;
-}
+bool Group::heaps_are_shared() const { return plans_.always_uses_arena() && has_heap() && mesh_.shares_one_arena(); }
 
 bool Group::choose_plan(InFlight& flight) {
   const bool moved = flight.headers->advance();
   if (!flight.headers->all_checked()) return moved;
-  plan::Problem problem = plans_.problem_of(flight.op->desc());
-  auto located = locate(problem, flight.placements, *mesh_.arena);
-  problem.in_heaps = located.has_value();
-  fence_.decide(problem.in_heaps);
+  auto located = locate(flight.problem, flight.placements, *mesh_.arena);
+  flight.problem.in_heaps = located.has_value();
+  fence_.decide(flight.problem.in_heaps);
   if (located) flight.op->request_.buffers.peers = std::move(*located);
-  run_plan(flight, problem);
+  run_plan(flight);
   return true;
 }
 
-void Group::run_plan(InFlight& flight, const plan::Problem& problem) {
-  flight.plan = plans_.plan_for(problem);
+void Group::run_plan(InFlight& flight) {
+  flight.plan = plans_.plan_for(flight.problem);
   if (is_front(flight)) log_.running(flight.plan->algorithm);
   flight.executor.emplace(*flight.plan, std::move(flight.op->request_.buffers), fabric_, workspace_,
                           std::move(*flight.headers));
@@ -466,7 +465,7 @@ void Group::run_plan(InFlight& flight, const plan::Problem& problem) {
 }
 
 std::string Group::why_no_shared_heaps() const {
-  if (!mesh_.arena || mesh_.arena->size() != config_.world) return "not all ranks share memory of one host";
+  if (!mesh_.shares_one_arena()) return "not all ranks share memory of one host";
   return has_heap() ? "" : "heap_bytes is 0, or there was no address space for a heap on some rank";
 }
 

@@ -125,7 +125,9 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   std::shared_ptr<Op> front() const;
   bool advance_collectives();
   bool begin_next();
-  bool may_begin_beside_others(const Op& next);
+  bool look_at_next();  // false when there is none
+  bool uses_links_only(const plan::Problem& problem);
+  bool may_begin_beside_others(const InFlight& next) const;
   bool is_front(const InFlight& flight) const { return &flight == &in_flight_.front(); }
   void becomes_first(InFlight& flight);
   void begin(InFlight& flight);
@@ -133,7 +135,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   bool advance(InFlight& flight);  // true when anything moved
   bool heaps_are_shared() const;
   bool choose_plan(InFlight& flight);  // where it depends on all ranks' headers; true when anything moved
-  void run_plan(InFlight& flight, const plan::Problem& problem);
+  void run_plan(InFlight& flight);
   void finish(std::exception_ptr error);
   bool finish_all_failed();  // false while a peer may still write into this rank's tensor
   void send_to_all(const ControlMessage& message) const;
@@ -181,7 +183,6 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   const Mesh mesh_;
   PlanCache plans_;
   HeapFence fence_;
-  collective::LinkTurns turns_;
   collective::Fabric fabric_;
   const SpinPolicy spin_policy_;
   const int owner_pid_;
@@ -221,9 +222,8 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   std::optional<std::pair<Error, Deadline>> broken_link_;  // reported at the deadline unless the watch knows the cause
   collective::Workspace workspace_;
   std::list<InFlight> in_flight_;                     // the first collectives of the queue, which have begun
+  std::list<InFlight> next_;                          // the one behind them, once it has been looked at
   Deadline::Clock::time_point started_, last_moved_;  // of the first of them, since it is that
-  std::pair<uint64_t, uint64_t> judged_;              // the numbers of the first in flight and of the next one:
-  bool may_begin_ = false;                            // whether that may begin
   trace::Counters counters_;
 };
 

@@ -32,15 +32,18 @@ bool conflict(const std::vector<Accessed>& one, const std::vector<Accessed>& oth
 constexpr size_t kMostInFlight = 8;
 
 struct InFlight {
-  explicit InFlight(std::shared_ptr<Op> started) : op(std::move(started)) {}
+  InFlight(std::shared_ptr<Op> next, plan::Problem its) : op(std::move(next)), problem(std::move(its)) {}
   InFlight(const InFlight&) = delete;  // checks of headers refer to it
   InFlight& operator=(const InFlight&) = delete;
 
   std::vector<int> silent_ranks() const { return executor ? executor->silent_ranks() : headers->silent_ranks(); }
 
   const std::shared_ptr<Op> op;
-  bool lets_others_begin = false;
-  std::vector<Accessed> memory;                       // if it does
+  plan::Problem problem;
+  // Where collectives may run beside each other:
+  std::vector<Accessed> memory;
+  bool lets_others_begin = false;                     // beside it
+  bool may_begin_beside_others = false;               // unless they access the same memory
   std::vector<Placement> placements;                  // by rank; empty when heaps are not considered
   std::vector<std::pair<int, Remarks>> entered;       // ranks that entered it before it was the first in flight
   std::shared_ptr<const plan::Plan> plan;             // null until it is known

@@ -28,16 +28,11 @@ bool one_host(const Mesh& mesh) {
   });
 }
 
-collective::Topology topology_of(const Mesh& mesh) {
-  const bool one_arena = mesh.arena && static_cast<int>(mesh.locals.size()) == mesh.world;
-  return {mesh.world, one_arena, mesh.hosts, one_host(mesh)};
-}
-
 }  // namespace
 
 PlanCache::PlanCache(const Mesh& mesh)
     : mesh_(mesh),
-      topology_(topology_of(mesh)),
+      topology_{mesh.world, mesh.shares_one_arena(), mesh.hosts, one_host(mesh)},
       always_uses_arena_(choice(plan::Collective::kAllReduce, 0).algorithm == AlgorithmChoice::kArena) {}
 
 plan::Problem PlanCache::problem_of(const OpDesc& d) const {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -39,6 +41,18 @@ def test_torchrun(run_warm, world):
     assert result.returncode == 0, result.stderr
     mean = sum(range(1, world + 1)) / world
     assert f"gradient {[mean] * 3} over ringdp" in result.stdout
+
+
+def test_ranks_of_different_user_namespaces_use_tcp(run_python):
+    """As in rootless containers that share the network: the kernel lets them pass no memory to each other."""
+    alone = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*alone, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine makes no user namespaces")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python", *alone]
+    result = run_python(*launcher, sys.executable, SCRIPT, "ringdp", RINGDP_LOG="info")
+    assert result.returncode == 0, result.stderr
+    assert "gradient [1.5, 1.5, 1.5] over ringdp" in result.stdout
+    assert "tcp: user namespaces differ" in result.stderr
 
 
 @pytest.mark.long  # tests/python/test_register.py has it in one process

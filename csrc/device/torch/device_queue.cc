@@ -9,8 +9,8 @@ namespace ringdp::backend {
 namespace {
 
 // The call whose launch wrote the record; null when it has finished.
-const InFlight* call_of(const std::list<InFlight>& calls, const gpu::Expired& record) {
-  for (const InFlight& call : calls) {
+const WatchedCall* call_of(const std::list<WatchedCall>& calls, const gpu::Expired& record) {
+  for (const WatchedCall& call : calls) {
     for (const auto& launch : call.launches) {
       if (launch->stream_epoch == record.launch) return &call;
     }
@@ -46,7 +46,7 @@ const c10::Stream& DeviceQueue::captures() {
   return captures_->stream();
 }
 
-void DeviceQueue::watch(InFlight call) {
+void DeviceQueue::watch(WatchedCall call) {
   const std::lock_guard lock(mutex_);
   drop_finished(/*only_late=*/false);
   in_flight_.push_back(std::move(call));
@@ -60,7 +60,7 @@ void DeviceQueue::keep(Captured call) {
 // Under mutex_. Their events go back to the pool.
 void DeviceQueue::drop_finished(bool only_late) {
   in_flight_.remove_if(
-      [&](const InFlight& call) { return (!only_late || call.is_late()) && pool_->has_passed(*call.done); });
+      [&](const WatchedCall& call) { return (!only_late || call.is_late()) && pool_->has_passed(*call.done); });
 }
 
 bool DeviceQueue::poll() {
@@ -79,7 +79,7 @@ bool DeviceQueue::poll() {
 void DeviceQueue::check_turns() {
   const std::lock_guard lock(mutex_);
   const uint32_t last = ranks_->turn();
-  for (InFlight& call : in_flight_) {
+  for (WatchedCall& call : in_flight_) {
     if (!call.turn && static_cast<int32_t>(last - call.number) >= 0) call.turn = Deadline::Clock::now();
   }
 }
@@ -109,7 +109,7 @@ Error DeviceQueue::timed_out(const gpu::Expired& record) const {
   double seconds = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (const InFlight* const call = call_of(in_flight_, record)) {
+    if (const WatchedCall* const call = call_of(in_flight_, record)) {
       what = call->what;
       seconds = call->seconds();
     }
@@ -138,7 +138,7 @@ void DeviceQueue::check_deadlines() {
 }
 
 // Under mutex_.
-Error DeviceQueue::timed_out(const InFlight& call) const {
+Error DeviceQueue::timed_out(const WatchedCall& call) const {
   std::optional<gpu::Expired> waits;
   for (const auto& launch : call.launches) {
     if (!waits) waits = ranks_->waits_for(*launch);
@@ -152,7 +152,7 @@ void DeviceQueue::check_stopped_peers() {
   {
     const std::lock_guard lock(mutex_);
     if (reported_late_ || in_flight_.empty()) return;
-    const InFlight& oldest = in_flight_.front();
+    const WatchedCall& oldest = in_flight_.front();
     if (!oldest.turn || group_->is_short(oldest.seconds())) return;
     what = oldest.what;
   }

@@ -20,7 +20,7 @@
 namespace ringdp::backend {
 
 // A call that the device may still run.
-struct InFlight {
+struct WatchedCall {
   std::string what;  // "all_reduce(SUM, float32 x 4) on devices #3"
   uint32_t number;
   std::chrono::milliseconds timeout;  // from its turn
@@ -74,7 +74,7 @@ class DeviceQueue {
     DeviceQueue& queue_;
   };
 
-  void watch(InFlight call);
+  void watch(WatchedCall call);
   void keep(Captured call);
 
   // Called by the watchdog every few milliseconds: fails the group when a call has passed its deadline, and aborts the
@@ -94,7 +94,7 @@ class DeviceQueue {
   void check_record();
   void check_deadlines();
   void check_stopped_peers();
-  Error timed_out(const InFlight& call) const;
+  Error timed_out(const WatchedCall& call) const;
   Error timed_out(const gpu::Expired& record) const;
   void drop_finished(bool only_late);  // forgets calls that the device has finished
 
@@ -108,7 +108,7 @@ class DeviceQueue {
   std::optional<StreamLease> captures_;
 
   mutable std::mutex mutex_;  // guards the next three
-  std::list<InFlight> in_flight_;
+  std::list<WatchedCall> in_flight_;
   std::vector<Captured> captured_;
   bool left_ = false, reported_late_ = false;
 

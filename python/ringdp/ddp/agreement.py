@@ -53,9 +53,21 @@ def check_models(
 def check_order(group: dist.ProcessGroup, device: torch.device, names: Sequence[str]) -> None:
     """Collective. RuntimeError on every rank names the first unit that not all ranks have gathered.
 
-    names: of units, and of what else must be equal.
+    DistBackendError if other ranks do something else by now, as with another number of passes. names: of units, and of
+    what else must be equal.
     """
-    if group.size() > 1 and (difference := Comparison(group, names, device).difference()):
+    if group.size() == 1:
+        return
+    try:
+        difference = Comparison(group, names, device).difference()
+    except dist.DistBackendError as error:
+        if not str(error).startswith("Mismatch"):
+            raise
+        raise dist.DistBackendError(
+            f"{error} This rank was at the end of a forward or backward pass of the model (zero_stage=3): all ranks "
+            "must run equally many, micro-batches in no_sync() included"
+        ) from error
+    if difference:
         raise RuntimeError(
             "DistributedDataParallel: the ranks have gathered different units (zero_stage=3), so parameters were "
             f"wrong in this pass. {difference}. All ranks must load the same state, and run the same modules in the "

@@ -51,8 +51,7 @@ class FarRanks {
   explicit FarRanks(int world, size_t in_flight = 1)
       : in_flight_(in_flight), ways_(world, std::vector<Way>(world)), ranks_(world) {
     for (int r = 0; r < world; ++r) {
-      ranks_[r].turns = std::make_unique<LinkTurns>(world);
-      if (in_flight > 1) ranks_[r].fabric.turns = ranks_[r].turns.get();
+      if (in_flight > 1) ranks_[r].fabric.turns = std::make_unique<LinkTurns>(world);
       for (int peer = 0; peer < world; ++peer) {
         ranks_[r].links.push_back(std::make_unique<FarLink>(now_, ways_[r][peer], ways_[peer][r]));
         ranks_[r].fabric.links.push_back(peer == r ? nullptr : ranks_[r].links.back().get());
@@ -66,7 +65,6 @@ class FarRanks {
     for (Rank& rank : ranks_) {
       problem.rank = static_cast<int>(&rank - ranks_.data());
       rank.plan = plan::make_plan(algorithm, order, problem);
-      rank.left = calls;
       rank.calls = rank.seq + calls;
     }
     const int start = now_;
@@ -74,7 +72,7 @@ class FarRanks {
       bool moved = false, done = true;
       for (Rank& rank : ranks_) {
         moved |= advance(rank);
-        done &= rank.left == 0;
+        done &= rank.seq == rank.calls && rank.executors.empty();
       }
       if (done) return now_ - start;
       if (!moved) ++now_;
@@ -94,10 +92,8 @@ class FarRanks {
     plan::Plan plan;
     Workspace workspace;
     std::vector<float> in = std::vector<float>(4096), out = std::vector<float>(4096);
-    std::unique_ptr<LinkTurns> turns;
     std::deque<std::unique_ptr<Executor>> executors;
     uint64_t seq = 0, calls = 0;  // the last that has begun, and the last there will be
-    int left = 0;
   };
 
   bool advance(Rank& rank) {
@@ -115,7 +111,6 @@ class FarRanks {
     for (const auto& executor : rank.executors) moved |= executor->advance();
     while (!rank.executors.empty() && rank.executors.front()->done()) {
       rank.executors.pop_front();
-      --rank.left;
       moved = true;
     }
     return moved;

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import HERE, error_of, on_ranks
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import parameters_hash
@@ -174,6 +176,18 @@ def test_ranks_that_gather_different_units_are_told(world_of):
     world = world_of(2)
     for outcome in world.attempt(apart):
         assert "rank 0: blocks.0" in outcome.error and "rank 1: blocks.2" in outcome.error
+
+
+@on_ranks(
+    2, error=("DistBackendError: Mismatch", "all ranks must run equally many, micro-batches in no_sync() included")
+)
+def test_ranks_with_different_numbers_of_micro_batches_are_told() -> None:
+    """One averages when the other has another pass to go. The group ends with it."""
+    group = dist.new_group(list(range(HERE.size)))
+    ddp = DistributedDataParallel(torch.nn.Linear(12, 12), process_group=group, zero_stage=3)
+    for to_go in reversed(range(2 + HERE.rank)):
+        with ddp.no_sync() if to_go else nullcontext():
+            ddp(torch.ones(2, 12)).sum().backward()
 
 
 @on_ranks(2, [True] * 6)
