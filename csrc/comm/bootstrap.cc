@@ -19,8 +19,8 @@ using transport::HostIdentity;
 using transport::Via;
 
 // Throws unless two ranks can work together. `theirs` is a PeerInfo that any build may have written.
-PeerInfo checked(const Session& session, const PeerInfo& own, int other, const std::string& theirs) {
-  const std::string me = "rank " + std::to_string(session.rank()), them = "rank " + std::to_string(other);
+PeerInfo checked(const StoreExchange& store_exchange, const PeerInfo& own, int other, const std::string& theirs) {
+  const std::string me = "rank " + std::to_string(store_exchange.rank()), them = "rank " + std::to_string(other);
   const auto differ = [&](const std::string& what) { return Error(ErrorKind::kMismatch, what, other); };
   const auto protocol = protocol_of_peer_info(theirs);
   if (protocol && *protocol != transport::kProtocolVersion) {
@@ -29,7 +29,7 @@ PeerInfo checked(const Session& session, const PeerInfo& own, int other, const s
                  "; install the same on all hosts");
   }
   const auto info = peer_info_from_text(theirs);
-  if (!info) throw_malformed(session.store_exchange, "peer_info", other);
+  if (!info || info->secret.has_value() != (other == 0)) throw_malformed(store_exchange, "peer_info", other);
   if (info->world != own.world) {
     throw differ("world sizes differ: " + me + " was told of " + std::to_string(own.world) + " ranks, " + them +
                  " of " + std::to_string(info->world) + "; start all with the same");
@@ -41,13 +41,13 @@ PeerInfo checked(const Session& session, const PeerInfo& own, int other, const s
   return *info;
 }
 
-// Round 1: the PeerInfo of all ranks, checked.
-std::vector<PeerInfo> gather_peer_infos(const Session& session, const PeerInfo& own) {
-  std::vector<int> ranks(static_cast<size_t>(session.world()));
+// The first round through the store: the PeerInfo of all ranks, checked.
+std::vector<PeerInfo> gather_peer_infos(StoreExchange& store_exchange, const PeerInfo& own) {
+  std::vector<int> ranks(static_cast<size_t>(store_exchange.world()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const std::vector<std::string> texts = session.store_exchange.gather("peer_info", ranks);
+  const std::vector<std::string> texts = store_exchange.gather("peer_info", ranks);
   std::vector<PeerInfo> infos;
-  for (const int rank : ranks) infos.push_back(checked(session, own, rank, texts[static_cast<size_t>(rank)]));
+  for (const int rank : ranks) infos.push_back(checked(store_exchange, own, rank, texts[static_cast<size_t>(rank)]));
   return infos;
 }
 
@@ -191,6 +191,25 @@ std::shared_ptr<const transport::TlsContext> tls_of(const Settings& wanted) {
   return std::make_shared<const transport::TlsContext>(wanted.tls_cert, wanted.tls_key, wanted.tls_ca);
 }
 
+// Whether every rank of a group between hosts has said where it listens. Equal on all ranks.
+bool all_endpoints_known(const std::vector<PeerInfo>& infos) {
+  const bool one_host = ranks_of_host(infos, infos[0].identity).size() == infos.size();
+  return !one_host && std::all_of(infos.begin(), infos.end(), [](const PeerInfo& info) { return info.endpoint; });
+}
+
+// `door`: of this rank, where all endpoints are known.
+TcpExchange connect_over_tcp(const Session& session, const std::vector<PeerInfo>& infos, std::optional<TcpDoor> door,
+                             const std::vector<int>& peers, bool one_host) {
+  std::map<int, TcpEndpoint> endpoints;
+  if (door) {
+    for (const int rank : peers) endpoints.emplace(rank, *infos[static_cast<size_t>(rank)].endpoint);
+  } else {
+    door = TcpDoor::open(session.settings, one_host);
+    endpoints = exchange_endpoints(session, door->endpoint, peers);
+  }
+  return exchange_tcp(session, *door, endpoints);
+}
+
 Mesh bootstrap(StoreExchange& store_exchange, const Settings& wanted, const HostIdentity& self,
                const transport::Doorbell& doorbell, const Losses& losses) {
   store_exchange.set_losses(losses);
@@ -199,17 +218,21 @@ Mesh bootstrap(StoreExchange& store_exchange, const Settings& wanted, const Host
   const bool may_share = wanted.transport != TransportChoice::kTcp && world > 1;
   std::optional<transport::UnixListener> listener;
   if (may_share) listener = transport::UnixListener::open();
+  const bool may_use_tcp = wanted.transport != TransportChoice::kShm && world > 1;
+  std::optional<TcpDoor> door = may_use_tcp ? TcpDoor::reopened(wanted) : std::nullopt;
   const PeerInfo own{self,
                      listener ? listener->name : "",
                      shared_settings(wanted),
                      wanted.thresholds,
                      may_share ? transport::reservable_heap(wanted.heap_bytes, world) : 0,
-                     world};
+                     world,
+                     store_exchange.rank() == 0 ? std::optional(Secret::random()) : std::nullopt,
+                     door ? std::optional(door->endpoint) : std::nullopt};
   store_exchange.publish_info(own);
-  const Session begun = Session::begin(store_exchange, wanted);
-  const std::vector<PeerInfo> infos = gather_peer_infos(begun, own);
+  const std::vector<PeerInfo> infos = gather_peer_infos(store_exchange, own);
+  if (!all_endpoints_known(infos)) door.reset();
   const Settings settings = agree(wanted, infos);
-  const Session session{begun.store_exchange, settings, begun.group, begun.token, tls};
+  const Session session{store_exchange, settings, *infos[0].secret, tls};
   const std::vector<int> locals = ranks_of_host(infos, self);
   check_demand(session, infos, locals);
 
@@ -244,7 +267,9 @@ Mesh bootstrap(StoreExchange& store_exchange, const Settings& wanted, const Host
     peer.why = choice.why;
     if (choice.via == Via::kTcp) over_tcp.push_back(peer.rank);
   }
-  if (!over_tcp.empty()) attach_tcp(mesh, exchange_tcp(session, over_tcp, mesh.is_on_one_host()));
+  if (!over_tcp.empty()) {
+    attach_tcp(mesh, connect_over_tcp(session, infos, std::move(door), over_tcp, mesh.is_on_one_host()));
+  }
   return mesh;
 }
 

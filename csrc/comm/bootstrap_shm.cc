@@ -93,7 +93,7 @@ void Exchange::connect(int listener) {
     if (rank > self) expected.push_back(session_.hello(rank, self, transport::Purpose::kControl));
     if (rank >= self) continue;
     const Open to_rank = [&](const transport::WaitPolicy&) { return open(rank); };
-    result_.controls[rank] = connect_to_peer(session_, rank, transport::Purpose::kControl, to_rank, admit);
+    result_.controls[rank] = connect_to_peer(session_, rank, to_rank, admit);
   }
   for (auto& arrival : accept_peers(session_, listener, std::move(expected), admit)) {
     result_.controls[arrival.hello.from] = std::move(arrival.socket);
@@ -277,13 +277,15 @@ std::vector<int> contiguous_hosts(const std::vector<PeerInfo>& infos) {
 }
 
 std::vector<int> agree_on_hosts(const Session& session, const std::vector<PeerInfo>& infos, bool mine_shares_memory) {
+  const std::vector<int> hosts = contiguous_hosts(infos);
+  if (hosts.empty() || hosts.size() == infos.size()) return hosts;
   constexpr char kWhat[] = "shares", kYes[] = "yes";
   session.store_exchange.publish(kWhat, mine_shares_memory ? kYes : "no");
   std::vector<int> ranks(infos.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   const std::vector<std::string> answers = session.store_exchange.gather(kWhat, ranks);
   const bool all = std::all_of(answers.begin(), answers.end(), [&](const std::string& said) { return said == kYes; });
-  return all ? contiguous_hosts(infos) : std::vector<int>{};
+  return all ? hosts : std::vector<int>{};
 }
 
 }  // namespace ringdp::comm

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@
 #include "transport/identity.h"
 #include "transport/shm/shm_arena.h"
 #include "transport/socket.h"
+#include "transport/tcp/address.h"
+#include "transport/tcp/dialer.h"
 #include "transport/tcp/tls.h"
 #include "transport/unix_socket.h"
 
@@ -24,12 +27,8 @@ namespace ringdp::comm {
 struct Session {
   StoreExchange& store_exchange;
   const Settings& settings;
-  uint64_t group = 0;                                  // random, from rank 0
-  transport::Token token{};                            // random, from rank 0
+  Secret secret;
   std::shared_ptr<const transport::TlsContext> tls{};  // for TCP connections; null: plain text
-
-  // Rank 0 makes group and token, the others read them. Error(kInternal) names rank and key of a malformed value.
-  static Session begin(StoreExchange& store_exchange, const Settings& settings);
 
   int rank() const { return store_exchange.rank(); }
   int world() const { return store_exchange.world(); }
@@ -45,18 +44,18 @@ struct Session {
 using Open = std::function<transport::Socket(const transport::WaitPolicy&)>;
 using Admit = transport::Acceptor::Admit;
 
-// Connects to `peer` and exchanges hellos. A connection that the other side closes is opened again: its listener may
-// have been flooded. Errors are those of the store exchange; Error(kMismatch) when TLS with the peer fails. `stream`:
-// index among the connections of that purpose.
-transport::Socket connect_to_peer(const Session& session, int peer, transport::Purpose purpose, const Open& open,
-                                  const Admit& admit, uint32_t stream = 0);
+// Connects to `peer` over a unix socket and exchanges hellos. A connection that the other side closes is opened again:
+// its listener may have been flooded. Errors are those of the store exchange.
+transport::Socket connect_to_peer(const Session& session, int peer, const Open& open, const Admit& admit);
 
-// The connections of all `expected` hellos, in the order they came; under `tls` unless that is null. Other connections
+// The connections of all `expected` hellos and of all `calls`; those of TCP under the session's TLS. Other connections
 // are refused and reported by a warning: they must not end the bootstrap, and a rank of the group reports its own
-// failure.
-std::vector<transport::Acceptor::Arrival> accept_peers(const Session& session, int listener,
-                                                       std::vector<transport::Hello> expected, const Admit& admit,
-                                                       const transport::TlsContext* tls = nullptr);
+// failure. Errors are those of the store exchange; Error(kMismatch) when TLS with a rank that is called fails.
+std::vector<transport::Arrival> accept_peers(const Session& session, int listener,
+                                             std::vector<transport::Hello> expected, const Admit& admit);
+std::vector<transport::Arrival> meet_over_tcp(const Session& session, int listener,
+                                              std::vector<transport::Hello> expected,
+                                              std::vector<transport::Dialer::Call> calls);
 
 // bootstrap_shm.cc: the ranks of one host pass each other memory and doorbells, and verify the mappings.
 
@@ -81,7 +80,7 @@ ShmExchange exchange_memory(const Session& session, const std::vector<int>& loca
 std::vector<int> contiguous_hosts(const std::vector<PeerInfo>& infos);
 
 // The same, but empty unless the ranks of every host share memory, which each rank knows only of its own host:
-// collective over the ranks of the group, with one round through the store.
+// collective over the ranks of the group, with one round through the store if some host has several.
 std::vector<int> agree_on_hosts(const Session& session, const std::vector<PeerInfo>& infos, bool mine_shares_memory);
 
 // bootstrap_tcp.cc: TCP connections to every peer that does not share memory.
@@ -98,7 +97,23 @@ struct TcpExchange {
   std::string address;                    // "10.0.0.1 (eth0)" that this rank is bound to
 };
 
-// `peers`: ranks, ascending, at least one. `one_host`: all ranks of the group run on this host.
-TcpExchange exchange_tcp(const Session& session, const std::vector<int>& peers, bool one_host);
+// Where this rank listens for TCP connections.
+struct TcpDoor {
+  transport::Interface interface;
+  UniqueFd listener;
+  TcpEndpoint endpoint;
+
+  // On the interface that suits the group; `one_host`: all its ranks run on this host.
+  static TcpDoor open(const Settings& settings, bool one_host);
+  // On the interface of this process's latest group between hosts, if it is up and wanted in the same way.
+  static std::optional<TcpDoor> reopened(const Settings& settings);
+};
+
+// The endpoints of `peers`, by rank: one round through the store.
+std::map<int, TcpEndpoint> exchange_endpoints(const Session& session, const TcpEndpoint& own,
+                                              const std::vector<int>& peers);
+
+// Connects to the ranks of these endpoints, at least one, all at the same time.
+TcpExchange exchange_tcp(const Session& session, const TcpDoor& door, const std::map<int, TcpEndpoint>& endpoints);
 
 }  // namespace ringdp::comm

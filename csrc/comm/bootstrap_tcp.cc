@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/fork_mutex.h"
 #include "comm/bootstrap_steps.h"
 #include "comm/peer_info.h"
 #include "transport/tcp/address.h"
@@ -70,51 +71,95 @@ void keep(int rank, TcpExchange::Connection& connection, const Line& line, trans
   connection.bulk[line.stream] = std::move(socket);
 }
 
-// The endpoints of all peers, by rank, with the number of streams that the pair will have.
+// The interface of this process's latest group between hosts, and the settings that led to it.
+struct Known {
+  std::string wanted, master;
+  transport::Interface interface;
+};
+
+struct Memory {
+  ForkMutex mutex;
+  std::optional<Known> known;  // under it
+};
+
+Memory& memory() {
+  static Memory* const one = new Memory;
+  return *one;
+}
+
+void remember(std::optional<Known> known) {
+  const std::lock_guard lock(memory().mutex);
+  memory().known = std::move(known);
+}
+
+std::optional<Known> remembered() {
+  const std::lock_guard lock(memory().mutex);
+  return memory().known;
+}
+
+bool is_up(const transport::Interface& known) {
+  const std::vector<transport::Interface> all = transport::list_interfaces();
+  return std::any_of(all.begin(), all.end(), [&](const transport::Interface& one) {
+    return one.name == known.name && one.address.host() == known.address.host();
+  });
+}
+
+TcpDoor open_on(const Settings& settings, const transport::Interface& interface) {
+  TcpDoor door{interface, transport::listen_on(interface.address), {}};
+  door.endpoint = {SocketAddress::bound_to(door.listener.get()), wanted_streams(settings, interface)};
+  return door;
+}
+
+std::string master() { return read_env("MASTER_ADDR").value_or(""); }
+
+}  // namespace
+
+TcpDoor TcpDoor::open(const Settings& settings, bool one_host) {
+  TcpDoor door = open_on(settings, pick_interface(settings, one_host));
+  if (!one_host) remember(Known{settings.socket_ifname, master(), door.interface});
+  return door;
+}
+
+std::optional<TcpDoor> TcpDoor::reopened(const Settings& settings) {
+  const std::optional<Known> known = remembered();
+  if (!known || known->wanted != settings.socket_ifname || known->master != master()) return std::nullopt;
+  if (!is_up(known->interface)) return std::nullopt;
+  return open_on(settings, known->interface);
+}
+
 std::map<int, TcpEndpoint> exchange_endpoints(const Session& session, const TcpEndpoint& own,
                                               const std::vector<int>& peers) {
   session.store_exchange.publish(kWhat, to_text(own));
   const std::vector<std::string> texts = session.store_exchange.gather(kWhat, peers);
   std::map<int, TcpEndpoint> endpoints;
-  for (size_t i = 0; i < peers.size(); ++i) {
-    TcpEndpoint endpoint = parse_endpoint(session, peers[i], texts[i]);
-    endpoint.streams = std::min(endpoint.streams, own.streams);
-    endpoints.emplace(peers[i], endpoint);
-  }
+  for (size_t i = 0; i < peers.size(); ++i) endpoints.emplace(peers[i], parse_endpoint(session, peers[i], texts[i]));
   return endpoints;
 }
 
-}  // namespace
-
-TcpExchange exchange_tcp(const Session& session, const std::vector<int>& peers, bool one_host) {
-  const transport::Interface chosen = pick_interface(session.settings, one_host);
-  const UniqueFd listener = transport::listen_on(chosen.address);
-  const TcpEndpoint own{SocketAddress::bound_to(listener.get()), wanted_streams(session.settings, chosen)};
-
-  TcpExchange result;
-  result.address = chosen.address.host() + " (" + chosen.name + ")";
-  // Over TCP there is nothing to check but the token in the hello.
-  const Admit admit = [](int, int) { return true; };
+TcpExchange exchange_tcp(const Session& session, const TcpDoor& door, const std::map<int, TcpEndpoint>& endpoints) {
   std::vector<transport::Hello> expected;
-  for (const auto& [rank, endpoint] : exchange_endpoints(session, own, peers)) {
-    const Open open = [&session, &to = endpoint.address, rank = rank](const transport::WaitPolicy& p) {
-      UniqueFd fd = transport::connect_tcp(to, p);
-      const std::string peer = "rank " + std::to_string(rank) + " at " + to.text();
-      auto tls = session.tls ? session.tls->connect(fd.get(), peer) : nullptr;
-      return transport::Socket(std::move(fd), std::move(tls));
-    };
-    for (const Line& line : lines_of(endpoint.streams)) {
-      if (rank > session.rank()) {
-        expected.push_back(session.hello(rank, session.rank(), line.purpose, line.stream));
-        continue;
+  std::vector<transport::Dialer::Call> calls;
+  const int self = session.rank();
+  for (const auto& [rank, endpoint] : endpoints) {
+    for (const Line& line : lines_of(std::min(endpoint.streams, door.endpoint.streams))) {
+      if (rank > self) {
+        expected.push_back(session.hello(rank, self, line.purpose, line.stream));
+      } else {
+        calls.push_back({endpoint.address, session.hello(self, rank, line.purpose, line.stream)});
       }
-      transport::Socket socket = connect_to_peer(session, rank, line.purpose, open, admit, line.stream);
-      keep(rank, result.connections[rank], line, std::move(socket), session.settings);
     }
   }
-  for (auto& arrival : accept_peers(session, listener.get(), std::move(expected), admit, session.tls.get())) {
-    const Line line{arrival.hello.purpose, arrival.hello.stream};
-    keep(arrival.hello.from, result.connections[arrival.hello.from], line, std::move(arrival.socket), session.settings);
+  TcpExchange result;
+  result.address = door.interface.address.host() + " (" + door.interface.name + ")";
+  try {
+    for (auto& arrival : meet_over_tcp(session, door.listener.get(), std::move(expected), std::move(calls))) {
+      const int rank = arrival.hello.from;
+      const Line line{arrival.hello.purpose, arrival.hello.stream};
+      keep(rank, result.connections[rank], line, std::move(arrival.socket), session.settings);
+    }
+  } catch (...) {
+    remember(std::nullopt);  // the next group chooses anew
+    throw;
   }
   return result;
 }

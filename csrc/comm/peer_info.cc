@@ -3,13 +3,12 @@
 #include <charconv>
 #include <sstream>
 
-#include "transport/hello.h"
 #include "transport/unix_socket.h"
 
 namespace ringdp::comm {
 namespace {
 
-constexpr char kNoSocket[] = "-";
+constexpr char kNone[] = "-";
 constexpr char kTitle[] = "ringdp";
 constexpr size_t kLongestInfo = 2048;
 
@@ -31,6 +30,21 @@ std::optional<int> number_from_text(const std::string& text, int most) {
   return number;
 }
 
+std::string to_text(const Secret& secret) {
+  return transport::to_hex(reinterpret_cast<const std::byte*>(&secret.group), sizeof secret.group) +
+         transport::to_hex(secret.token.data(), secret.token.size());
+}
+
+std::optional<Secret> secret_from_text(const std::string& text) {
+  constexpr size_t kGroupDigits = 2 * sizeof(uint64_t);
+  Secret secret;
+  const bool is_whole = text.size() == kGroupDigits + 2 * transport::kTokenBytes &&
+                        transport::from_hex(text.substr(0, kGroupDigits), reinterpret_cast<std::byte*>(&secret.group),
+                                            sizeof secret.group) &&
+                        transport::from_hex(text.substr(kGroupDigits), secret.token.data(), secret.token.size());
+  return is_whole ? std::optional(secret) : std::nullopt;
+}
+
 }  // namespace
 
 std::string shared_settings(const Settings& settings) {
@@ -43,28 +57,47 @@ std::string shared_settings(const Settings& settings) {
   return text + " tls=" + (settings.asks_for_tls() ? "on" : "off");
 }
 
+Secret Secret::random() {
+  Secret secret;
+  transport::fill_random(&secret.group, sizeof secret.group);
+  transport::fill_random(secret.token.data(), secret.token.size());
+  return secret;
+}
+
 std::string to_text(const PeerInfo& info) {
-  return std::string(kTitle) + " " + std::to_string(transport::kProtocolVersion) + " " + std::to_string(info.world) +
-         "\n" + transport::to_line(info.identity) + "\n" + (info.socket_name.empty() ? kNoSocket : info.socket_name) +
-         "\n" + std::to_string(info.heap_bytes) + "\n" + ringdp::to_text(info.thresholds) + "\n" + info.settings;
+  std::string text =
+      std::string(kTitle) + " " + std::to_string(transport::kProtocolVersion) + " " + std::to_string(info.world);
+  for (const std::string& line :
+       {transport::to_line(info.identity), info.socket_name.empty() ? kNone : info.socket_name,
+        info.secret ? to_text(*info.secret) : kNone, info.endpoint ? to_text(*info.endpoint) : kNone,
+        std::to_string(info.heap_bytes), ringdp::to_text(info.thresholds), info.settings}) {
+    text += "\n" + line;
+  }
+  return text;
 }
 
 std::optional<PeerInfo> peer_info_from_text(const std::string& text) {
   if (text.size() > kLongestInfo || protocol_of_peer_info(text) != transport::kProtocolVersion) return std::nullopt;
   std::istringstream lines(text);
-  std::string first, line, socket_name, heap, limits, settings;
-  for (std::string* part : {&first, &line, &socket_name, &heap, &limits}) {
+  std::string first, line, socket_name, secret, endpoint, heap, limits, settings;
+  for (std::string* part : {&first, &line, &socket_name, &secret, &endpoint, &heap, &limits}) {
     if (!std::getline(lines, *part)) return std::nullopt;
   }
   const auto world = whole_number<int>(first.substr(first.rfind(' ') + 1));
   const auto identity = transport::identity_from_line(line);
-  if (!world || !identity || (socket_name != kNoSocket && !transport::is_socket_name(socket_name))) return std::nullopt;
+  if (!world || !identity || (socket_name != kNone && !transport::is_socket_name(socket_name))) return std::nullopt;
   const auto heap_bytes = whole_number<int64_t>(heap);
   const auto thresholds = thresholds_from_text(limits);
   if (!heap_bytes || !thresholds) return std::nullopt;
   std::getline(lines, settings, '\0');
-  const PeerInfo info{*identity, socket_name == kNoSocket ? "" : socket_name, settings, *thresholds, *heap_bytes,
-                      *world};
+  const PeerInfo info{*identity,
+                      socket_name == kNone ? "" : socket_name,
+                      settings,
+                      *thresholds,
+                      *heap_bytes,
+                      *world,
+                      secret_from_text(secret),
+                      tcp_endpoint_from_text(endpoint)};
   // "007" parses but is not what to_text() writes.
   return to_text(info) == text ? std::optional(info) : std::nullopt;
 }

@@ -5,10 +5,31 @@
 #include <string>
 
 #include "base/settings.h"
+#include "transport/hello.h"
 #include "transport/identity.h"
 #include "transport/tcp/address.h"
 
 namespace ringdp::comm {
+
+// Where a rank listens for TCP connections, and how many streams it wants.
+struct TcpEndpoint {
+  transport::SocketAddress address;
+  int streams = 1;
+};
+
+// "10.0.0.1 4711 4".
+std::string to_text(const TcpEndpoint& endpoint);
+
+// nullopt unless `text` is what to_text() writes.
+std::optional<TcpEndpoint> tcp_endpoint_from_text(const std::string& text);
+
+// By which the hellos of a group are told from all others. Of rank 0, for all.
+struct Secret {
+  uint64_t group = 0;
+  transport::Token token{};
+
+  static Secret random();
+};
 
 // Read by all ranks: its process, where it listens, and the settings that must be equal.
 struct PeerInfo {
@@ -18,6 +39,8 @@ struct PeerInfo {
   Thresholds thresholds;    // all ranks use rank 0's
   int64_t heap_bytes = 0;   // the heap for which this process has address space; a host's ranks use their minimum
   int world = 0;            // the group's number of ranks, as this rank was told
+  std::optional<Secret> secret = {};         // rank 0's
+  std::optional<TcpEndpoint> endpoint = {};  // where it is known that early (TcpDoor::reopened)
 };
 
 // The settings that must be equal on all ranks, as text to compare and to print.
@@ -30,17 +53,5 @@ std::optional<PeerInfo> peer_info_from_text(const std::string& text);
 
 // The protocol version (hello.h) of the build that wrote a PeerInfo; nullopt when `text` is no PeerInfo.
 std::optional<uint32_t> protocol_of_peer_info(const std::string& text);
-
-// Read by ranks that connect over TCP: where it listens, and how many streams it wants.
-struct TcpEndpoint {
-  transport::SocketAddress address;
-  int streams = 1;
-};
-
-// "10.0.0.1 4711 4".
-std::string to_text(const TcpEndpoint& endpoint);
-
-// nullopt unless `text` is what to_text() writes.
-std::optional<TcpEndpoint> tcp_endpoint_from_text(const std::string& text);
 
 }  // namespace ringdp::comm

@@ -1,6 +1,5 @@
 #include "transport/hello.h"
 
-#include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 
@@ -167,22 +166,28 @@ bool from_hex(const std::string& text, std::byte* bytes, size_t size) {
 }
 
 Acceptor::Acceptor(int listener, std::vector<Hello> expected, Admit admit, const TlsContext* tls)
-    : listener_(listener), tls_(tls), expected_(std::move(expected)), admit_(std::move(admit)) {
-  waiting_.reserve(kMostWaiting);
+    : listener_(listener), tls_(tls), expected_(std::move(expected)), admit_(std::move(admit)) {}
+
+bool Acceptor::advance() {
+  if (!expected_.empty()) {
+    serve_waiting();
+    accept_new();
+  }
+  if (!expected_.empty()) return false;
+  refused_ += waiting_.size();
+  waiting_.clear();
+  return true;
 }
 
-bool Acceptor::serve(int wait_ms) {
-  if (expected_.empty()) return true;
-  std::array<pollfd, kMostWaiting + 1> entries;
-  entries[0] = {listener_, POLLIN, 0};
-  for (size_t i = 0; i < waiting_.size(); ++i) {
-    entries[i + 1] = {waiting_[i].socket.get(), POLLIN, 0};
-    wait_ms = waiting_[i].deadline.poll_ms(wait_ms);
-  }
-  if (::poll(entries.data(), waiting_.size() + 1, wait_ms) < 0 && errno != EINTR) throw_errno("poll");
-  serve_waiting();
-  accept_new();
-  return expected_.empty();
+void Acceptor::add_polls(std::vector<pollfd>& polls) const {
+  if (expected_.empty()) return;
+  polls.push_back({listener_, POLLIN, 0});
+  for (const Waiting& waiting : waiting_) polls.push_back({waiting.socket.get(), POLLIN, 0});
+}
+
+int Acceptor::poll_ms(int most_ms) const {
+  for (const Waiting& waiting : waiting_) most_ms = waiting.deadline.poll_ms(most_ms);
+  return most_ms;
 }
 
 std::vector<int> Acceptor::missing() const {
@@ -211,7 +216,7 @@ bool Acceptor::accept_one() {
     throw_errno("accept");
   }
   if (room_is_short && waiting_.empty()) throw_errno("accept");
-  if (room_is_short || waiting_.size() == kMostWaiting) {
+  if (room_is_short || waiting_.size() >= expected_.size() + kMostStrangers) {
     waiting_.erase(waiting_.begin());
     ++refused_;
     if (room_is_short) return true;

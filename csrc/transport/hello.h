@@ -1,6 +1,8 @@
 // The first bytes on every socket, in both directions: the two ranks, their group, and a one-time token; and the
 // listener that admits only connections with the hello it expects.
 #pragma once
+#include <poll.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -55,28 +57,34 @@ std::string to_hex(const std::byte* bytes, size_t size);
 // False unless `text` is exactly 2 * size lower-case hexadecimal digits.
 bool from_hex(const std::string& text, std::byte* bytes, size_t size);
 
+// A connection on which both sides have said who they are.
+struct Arrival {
+  Hello hello;  // of the other side: hello.from is its rank
+  Socket socket;
+};
+
 // Serves one listener during the bootstrap: admits the expected ranks and no other connection, whatever arrives.
 //
-// A connection has one second to deliver its hello, including the handshake under TLS. At most 64 wait at once, each
-// with a buffer of fixed size; beyond that the oldest is dropped. A refused connection is counted and closed, with no
-// answer but TLS's own. Single-threaded; borrows its listener.
+// A connection has one second to deliver its hello, including the handshake under TLS. At most 64 more than are
+// expected wait at once, each with a buffer of fixed size; beyond that the oldest is dropped. A refused connection is
+// counted and closed, with no answer but TLS's own. Single-threaded; borrows its listener.
 class Acceptor {
  public:
-  static constexpr size_t kMostWaiting = 64;
+  static constexpr size_t kMostStrangers = 64;
   static constexpr std::chrono::milliseconds kHelloTimeout{1000};
 
-  struct Arrival {
-    Hello hello;  // of the other side: hello.from is its rank
-    Socket socket;
-  };
   // A last check of a connection with a valid hello, e.g. of its credentials.
   using Admit = std::function<bool(int socket, int rank)>;
 
   // `expected`: the hellos that must come, one connection each. `tls`: null for plain text.
   Acceptor(int listener, std::vector<Hello> expected, Admit admit, const TlsContext* tls = nullptr);
 
-  // One round: waits up to `wait_ms` for an event and serves it. True once all expected hellos have come.
-  bool serve(int wait_ms);
+  // Serves what has arrived, and never waits. True once all expected hellos have come.
+  bool advance();
+
+  // For poll(2), between two calls of advance(): what to wait for, and for how long, `most_ms` at most.
+  void add_polls(std::vector<pollfd>& polls) const;
+  int poll_ms(int most_ms) const;
 
   std::vector<int> missing() const;  // ranks, ascending
   size_t refused() const { return refused_; }

@@ -109,11 +109,4 @@ bool recv_all(SocketView socket, void* bytes, size_t size, const WaitPolicy& pol
   return true;
 }
 
-bool finish_handshake(SocketView socket, const WaitPolicy& policy) {
-  while (!socket.handshake()) {
-    if (!may_go_on(socket.fd(), POLLIN, "the handshake of TLS", policy)) return false;
-  }
-  return true;
-}
-
 }  // namespace ringdp::transport

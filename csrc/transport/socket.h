@@ -73,7 +73,4 @@ void pause_for(int pause_ms, const WaitPolicy& policy);
 bool send_all(SocketView socket, const void* bytes, size_t size, const WaitPolicy& policy);
 bool recv_all(SocketView socket, void* bytes, size_t size, const WaitPolicy& policy);
 
-// The connecting side of a TLS handshake; does nothing in plain text. False as above.
-bool finish_handshake(SocketView socket, const WaitPolicy& policy);
-
 }  // namespace ringdp::transport

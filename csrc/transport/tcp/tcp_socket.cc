@@ -2,7 +2,6 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -16,18 +15,11 @@ namespace ringdp::transport {
 namespace {
 
 constexpr int kBufferBytes = 4 << 20;
-constexpr int kFirstPauseMs = 5, kLongestPauseMs = 200;
 
 constexpr int kKeepAliveSeconds = 45, kMostKeepAlives = 127;
 
 constexpr int kTcpRtoMaxMs = 44;         // TCP_RTO_MAX_MS, which headers before Linux 6.15 do not have
 constexpr int kMostBetweenTries = 1000;  // ms; the least that the option accepts
-
-UniqueFd new_socket(const SocketAddress& address) {
-  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) throw_errno("cannot make a TCP socket for " + address.text());
-  return fd;
-}
 
 bool set_option(int fd, int level, int option, int value) {
   return ::setsockopt(fd, level, option, &value, sizeof value) == 0;
@@ -37,44 +29,23 @@ void require_option(int fd, int option, int value, const char* name) {
   if (!set_option(fd, IPPROTO_TCP, option, value)) throw_errno(std::string("cannot set ") + name);
 }
 
-bool is_worth_retrying(int code) {
-  return code == ECONNREFUSED || code == ECONNRESET || code == ETIMEDOUT || code == EHOSTUNREACH ||
-         code == ENETUNREACH || code == EAGAIN || code == EINTR;
-}
-
-// 0, or why this attempt failed.
-int try_connect(int fd, const SocketAddress& address, const WaitPolicy& policy) {
-  if (::connect(fd, address.raw(), address.size) == 0) return 0;
-  if (errno != EINPROGRESS) return errno;
-  wait_for(fd, POLLOUT, policy);
-  int code = 0;
-  socklen_t size = sizeof code;
-  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) != 0) return errno;
-  return code;
-}
-
 constexpr int kBufLock = 72;  // SO_BUF_LOCK, which older headers lack
 
 }  // namespace
 
-UniqueFd listen_on(SocketAddress address) {
-  address.set_port(0);
-  UniqueFd fd = new_socket(address);
-  tune_for_bulk(fd.get());  // accepted sockets inherit it
-  if (::bind(fd.get(), address.raw(), address.size) != 0) throw_errno("cannot bind to " + address.host());
-  if (::listen(fd.get(), SOMAXCONN) != 0) throw_errno("cannot listen on " + address.host());
+UniqueFd open_tcp(const SocketAddress& address) {
+  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) throw_errno("cannot make a TCP socket for " + address.text());
+  tune_for_bulk(fd.get());
   return fd;
 }
 
-UniqueFd connect_tcp(const SocketAddress& address, const WaitPolicy& policy) {
-  for (int pause_ms = kFirstPauseMs;; pause_ms = std::min(2 * pause_ms, kLongestPauseMs)) {
-    UniqueFd fd = new_socket(address);
-    tune_for_bulk(fd.get());
-    const int code = try_connect(fd.get(), address, policy);
-    if (code == 0) return fd;
-    if (!is_worth_retrying(code)) throw_errno("cannot connect to " + address.text(), code);
-    pause_for(pause_ms, policy);
-  }
+UniqueFd listen_on(SocketAddress address) {
+  address.set_port(0);
+  UniqueFd fd = open_tcp(address);  // accepted sockets inherit its options
+  if (::bind(fd.get(), address.raw(), address.size) != 0) throw_errno("cannot bind to " + address.host());
+  if (::listen(fd.get(), SOMAXCONN) != 0) throw_errno("cannot listen on " + address.host());
+  return fd;
 }
 
 // Keepalive is for firewalls that forget silent connections. Whether a peer is unreachable is decided on the control

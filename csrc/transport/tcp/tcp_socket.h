@@ -11,8 +11,8 @@ namespace ringdp::transport {
 // Listens on that address only, on a port that the kernel chooses. Error(kInternal) names the address.
 UniqueFd listen_on(SocketAddress address);
 
-// Retries while the address refuses or is unreachable, as long as `policy` allows.
-UniqueFd connect_tcp(const SocketAddress& address, const WaitPolicy& policy);
+// A socket with which to connect to that address, tuned for bulk.
+UniqueFd open_tcp(const SocketAddress& address);
 
 // No delay for small messages, a large send buffer where the kernel grants one, and keepalive probes.
 void tune_for_bulk(int fd);

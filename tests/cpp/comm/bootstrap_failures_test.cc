@@ -16,7 +16,7 @@
 #include "environment.h"
 #include "transport/hello.h"
 #include "transport/process_fds.h"
-#include "transport/tcp/tcp_socket.h"
+#include "transport/tcp/tcp_sockets.h"
 #include "transport/unix_socket.h"
 
 namespace ringdp::comm {
@@ -305,7 +305,7 @@ TEST(BootstrapUnderAttack, GarbageAndHalfOpenConnectionsOverTcp) {
     const size_t space = value.find(' ');
     const auto address = transport::SocketAddress::parse(value.substr(0, space), std::stoi(value.substr(space + 1)));
     ASSERT_TRUE(address);
-    attacker.attack([&] { return transport::connect_tcp(*address, {Deadline::never(), nullptr}); });
+    attacker.attack([&] { return transport::connect_tcp(*address); });
   });
   Meshes group(store, 4, with(TransportChoice::kTcp));
   EXPECT_EQ(attacker.connections(), 400u);
@@ -333,7 +333,11 @@ class LyingStore : public transport::Store {
   void set(const std::string& key, const std::string& value) override { truth_.set(key, value); }
   std::vector<std::string> get(const std::vector<std::string>& keys) override {
     std::vector<std::string> values = truth_.get(keys);
-    if (keys.front() == "1/secret/0") values.front().back() = values.front().back() == '0' ? '1' : '0';
+    if (keys.front() != "1/peer_info/0") return values;
+    std::optional<PeerInfo> info = peer_info_from_text(values.front());
+    EXPECT_TRUE(info && info->secret);
+    info->secret->token[0] ^= std::byte{1};
+    values.front() = to_text(*info);
     return values;
   }
   int64_t add(const std::string& key, int64_t amount) override { return truth_.add(key, amount); }

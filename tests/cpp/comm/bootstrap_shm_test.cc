@@ -8,6 +8,7 @@
 #include "comm/bootstrap_steps.h"
 #include "comm/memory_store.h"
 #include "comm/rank_threads.h"
+#include "comm/sessions.h"
 
 namespace ringdp::comm {
 namespace {
@@ -29,15 +30,12 @@ class ShmExchangeTest : public testing::Test {
   static size_t at(int rank) { return static_cast<size_t>(rank); }
 
   ShmExchange exchange(int rank, const Settings& settings) {
-    // Rank 0 is elsewhere, but its secret is what a session begins with.
     StoreExchange store_exchange(store_, rank, kWorld, Deadline::never());
-    const Session session = Session::begin(store_exchange, settings);
+    const Session session = session_of(store_exchange, settings);
     return exchange_memory(session, locals_, cards_, listeners_[at(rank)], bells_[at(rank)]);
   }
 
   std::vector<ShmExchange> exchange_all(const std::function<Settings(int)>& settings_of) {
-    StoreExchange zero(store_, 0, kWorld, Deadline::never());
-    Session::begin(zero, settings_);
     std::vector<ShmExchange> results(kWorld);
     run_ranks(kWorld, [&](int rank) {
       if (std::count(locals_.begin(), locals_.end(), rank)) results[at(rank)] = exchange(rank, settings_of(rank));
@@ -178,13 +176,12 @@ TEST_F(ShmExchangeTest, OtherCredentialsThanARankGivesFailTheProbe) {
 }
 
 TEST_F(ShmExchangeTest, APeerThatIsGoneAfterItsHelloIsLost) {
-  StoreExchange zero(store_, 0, kWorld, Deadline::never()), five(store_, 5, kWorld, Deadline::never());
-  Session::begin(zero, settings_);
-  const Session session = Session::begin(five, settings_);
+  StoreExchange five(store_, 5, kWorld, Deadline::never());
+  const Session session = session_of(five, settings_);
   std::thread peer([&] { greet_as_rank_five(session); });
   StoreExchange one(store_, 1, kWorld, Deadline::after(std::chrono::seconds(60)));
   try {
-    exchange_memory(Session::begin(one, settings_), {1, 5}, cards_, listeners_[1], bells_[1]);
+    exchange_memory(session_of(one, settings_), {1, 5}, cards_, listeners_[1], bells_[1]);
     ADD_FAILURE() << "rank 5 has gone";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
@@ -196,9 +193,8 @@ TEST_F(ShmExchangeTest, APeerThatIsGoneAfterItsHelloIsLost) {
 
 // As many files are open as may be when rank 5's memory and doorbell come.
 TEST_F(ShmExchangeTest, DescriptorsForWhichThereIsNoRoomFailTheProbe) {
-  StoreExchange zero(store_, 0, kWorld, Deadline::never()), five(store_, 5, kWorld, Deadline::never());
-  Session::begin(zero, settings_);
-  const Session session = Session::begin(five, settings_);
+  StoreExchange five(store_, 5, kWorld, Deadline::never());
+  const Session session = session_of(five, settings_);
   rlimit usual{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
   std::thread peer([&] {
@@ -218,7 +214,7 @@ TEST_F(ShmExchangeTest, DescriptorsForWhichThereIsNoRoomFailTheProbe) {
     five.publish("verdict", "ok");
   });
   StoreExchange one(store_, 1, kWorld, Deadline::after(std::chrono::seconds(60)));
-  const ShmExchange mine = exchange_memory(Session::begin(one, settings_), {1, 5}, cards_, listeners_[1], bells_[1]);
+  const ShmExchange mine = exchange_memory(session_of(one, settings_), {1, 5}, cards_, listeners_[1], bells_[1]);
   peer.join();
   EXPECT_EQ(mine.probe.outcome, transport::Probe::Outcome::kFailed);
   EXPECT_EQ(mine.probe.failure,

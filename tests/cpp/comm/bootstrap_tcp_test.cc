@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <mutex>
 #include <thread>
 
@@ -11,9 +12,11 @@
 #include "comm/memory_store.h"
 #include "comm/meshes.h"
 #include "comm/rank_threads.h"
+#include "comm/sessions.h"
+#include "environment.h"
 #include "transport/socket.h"
 #include "transport/tcp/certificates.h"
-#include "transport/tcp/tcp_socket.h"
+#include "transport/tcp/tcp_sockets.h"
 
 namespace ringdp::comm {
 namespace {
@@ -27,6 +30,11 @@ Settings over_loopback() {
   return settings;
 }
 
+TcpExchange connect_all(const Session& session, const std::vector<int>& peers, bool one_host) {
+  const TcpDoor door = TcpDoor::open(session.settings, one_host);
+  return exchange_tcp(session, door, exchange_endpoints(session, door.endpoint, peers));
+}
+
 // Ranks 0 and 1 share memory, say, and so do 2 and 3: only pairs across are connected.
 std::vector<int> peers_of(int rank) { return rank < 2 ? std::vector<int>{2, 3} : std::vector<int>{0, 1}; }
 
@@ -36,7 +44,7 @@ TEST(TcpExchange, EveryPairHasItsSocketsAndTheyMeetTheRightOnes) {
   settings.tcp_streams = kStreams;
   run_ranks(kWorld, [&](int rank) {
     StoreExchange store_exchange(store, rank, kWorld, Deadline::never());
-    const TcpExchange mine = exchange_tcp(Session::begin(store_exchange, settings), peers_of(rank), false);
+    const TcpExchange mine = connect_all(session_of(store_exchange, settings), peers_of(rank), false);
     EXPECT_EQ(mine.address, "127.0.0.1 (lo)");
     ASSERT_EQ(mine.connections.size(), 2u);
     for (const auto& [peer, connection] : mine.connections) {
@@ -71,7 +79,7 @@ TEST(TcpExchange, OnlyControlSocketsTimeOutOnUnacknowledgedBytes) {
   settings.unreachable_ms = 1234;
   run_ranks(kWorld, [&](int rank) {
     StoreExchange store_exchange(store, rank, kWorld, Deadline::never());
-    const TcpExchange mine = exchange_tcp(Session::begin(store_exchange, settings), peers_of(rank), false);
+    const TcpExchange mine = connect_all(session_of(store_exchange, settings), peers_of(rank), false);
     const auto user_timeout = [](const transport::Socket& fd) {
       int ms = -1;
       socklen_t size = sizeof ms;
@@ -93,7 +101,7 @@ TEST(TcpExchange, ThePairHasAsManyStreamsAsTheOneWhoWantsFewer) {
     Settings settings = over_loopback();
     settings.tcp_streams = rank == 0 ? 5 : 2;
     StoreExchange store_exchange(store, rank, 2, Deadline::never());
-    const TcpExchange mine = exchange_tcp(Session::begin(store_exchange, settings), {1 - rank}, false);
+    const TcpExchange mine = connect_all(session_of(store_exchange, settings), {1 - rank}, false);
     EXPECT_EQ(mine.connections.at(1 - rank).bulk.size(), 2u);
   });
 }
@@ -103,7 +111,7 @@ TEST(TcpExchange, LoopbackHasNoSpeedAndGetsOneStream) {
   const Settings settings = over_loopback();
   run_ranks(2, [&](int rank) {
     StoreExchange store_exchange(store, rank, 2, Deadline::never());
-    const TcpExchange mine = exchange_tcp(Session::begin(store_exchange, settings), {1 - rank}, false);
+    const TcpExchange mine = connect_all(session_of(store_exchange, settings), {1 - rank}, false);
     EXPECT_EQ(mine.connections.at(1 - rank).bulk.size(), 1u);
   });
 }
@@ -114,9 +122,9 @@ TEST(TcpExchange, APeerThatIsGoneAfterItsHelloIsLost) {
   const Settings settings = over_loopback();
   const auto error = errors_of_ranks(2, [&](int rank) {
     StoreExchange store_exchange(store, rank, 2, Deadline::never());
-    const Session session = Session::begin(store_exchange, settings);
+    const Session session = session_of(store_exchange, settings);
     if (rank == 0) {
-      exchange_tcp(session, {1}, true);
+      connect_all(session, {1}, true);
       return;
     }
     const UniqueFd own = transport::listen_on(*transport::SocketAddress::parse("127.0.0.1", 0));
@@ -128,7 +136,7 @@ TEST(TcpExchange, APeerThatIsGoneAfterItsHelloIsLost) {
     std::vector<UniqueFd> sockets;
     for (const auto purpose :
          {transport::Purpose::kControl, transport::Purpose::kMessages, transport::Purpose::kBulk}) {
-      sockets.push_back(transport::connect_tcp(*address, kForever));
+      sockets.push_back(transport::connect_tcp(*address));
       const int fd = sockets.back().get();
       const transport::HelloFrame hello = encode(session.hello(1, 0, purpose));
       transport::HelloFrame reply;
@@ -153,10 +161,9 @@ TEST(TcpExchange, AMalformedAddressNamesRankAndKey) {
     MemoryStore store;
     const Settings settings = over_loopback();
     StoreExchange zero(store, 0, 2, Deadline::never()), one(store, 1, 2, Deadline::never());
-    Session::begin(zero, settings);
     zero.publish("address", bad);
     try {
-      exchange_tcp(Session::begin(one, settings), {0}, true);
+      connect_all(session_of(one, settings), {0}, true);
       FAIL() << "accepted '" << bad << "'";
     } catch (const Error& error) {
       EXPECT_EQ(error.culprit(), 0);
@@ -165,19 +172,105 @@ TEST(TcpExchange, AMalformedAddressNamesRankAndKey) {
   }
 }
 
+TEST(TcpExchange, ARankWhereNobodyListensIsNamedAtTheDeadline) {
+  MemoryStore store;
+  const Settings settings = over_loopback();
+  StoreExchange one(store, 1, 2, soon());
+  const TcpDoor door = TcpDoor::open(settings, true);
+  const std::map<int, TcpEndpoint> endpoints{{0, TcpDoor::open(settings, true).endpoint}};  // which closes at once
+  try {
+    exchange_tcp(session_of(one, settings), door, endpoints);
+    FAIL() << "nobody listens";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+    EXPECT_EQ(error.culprit(), 0);
+    expect_message(error, {"for rank 0 to connect"});
+  }
+}
+
 TEST(TcpExchange, AnUnknownInterfaceIsRefusedBeforeAnythingOpens) {
   MemoryStore store;
   Settings settings;
   settings.socket_ifname = "no-such-interface";
-  StoreExchange store_exchange(store, 0, 2, Deadline::never());
   try {
-    exchange_tcp(Session::begin(store_exchange, settings), {1}, true);
+    TcpDoor::open(settings, true);
     FAIL() << "there is no such interface";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
     expect_message(error, {"no-such-interface", "lo (127.0.0.1)"});
   }
-  EXPECT_FALSE(store.has({"1/address/0"}));
+}
+
+// How often ranks wait for what the store has.
+class CountingStore : public MemoryStore {
+ public:
+  std::vector<std::string> get(const std::vector<std::string>& keys) override {
+    ++rounds;
+    return MemoryStore::get(keys);
+  }
+  std::atomic<int> rounds{0};
+};
+
+TEST(GroupsBetweenHosts, NeedOneRoundThroughTheStoreOnceTheirProcessKnowsTheInterface) {
+  for (const int world : {2, 3, 8}) {
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      CountingStore store;
+      Meshes group(store, world, over_loopback(), /*hosts=*/world);
+      exchange_on_all_links(group.meshes);
+      if (attempt == 0) continue;
+      EXPECT_EQ(store.rounds, world);
+      EXPECT_FALSE(store.has({"1/address/0"}));
+    }
+  }
+}
+
+// Each rank has its own settings.
+std::vector<Mesh> meshes_of(MemoryStore& store, const std::vector<Settings>& settings, int hosts) {
+  std::vector<Mesh> meshes(settings.size());
+  const std::vector<transport::Doorbell> bells(settings.size());
+  const int world = static_cast<int>(settings.size());
+  run_ranks(world, [&](int rank) {
+    const auto at = static_cast<size_t>(rank);
+    meshes[at] =
+        connect_as(identity_on(rank, world, hosts), store, rank, world, settings[at], bells[at], Deadline::never());
+  });
+  return meshes;
+}
+
+TEST(GroupsBetweenHosts, AskForAddressesWhereARankDoesNotKnowItsOwnYet) {
+  CountingStore first;
+  Meshes known(first, 2, over_loopback(), /*hosts=*/2);
+  for (const size_t odd : {0, 1}) {
+    CountingStore store;
+    std::vector<Settings> settings(3, over_loopback());
+    settings[odd].socket_ifname.clear();
+    std::vector<Mesh> meshes = meshes_of(store, settings, /*hosts=*/3);
+    EXPECT_EQ(store.rounds, 6) << "rank " << odd;
+    exchange_on_all_links(meshes);
+    CountingStore again;
+    Meshes primed(again, 2, over_loopback(), /*hosts=*/2);
+  }
+}
+
+TEST(GroupsBetweenHosts, LeaveLoopbackToGroupsOfOneHost) {
+  CountingStore first;
+  Meshes known(first, 2, over_loopback(), /*hosts=*/2);
+  CountingStore second;
+  Settings settings = over_loopback();
+  settings.transport = TransportChoice::kTcp;
+  Meshes local(second, 2, settings);
+  EXPECT_TRUE(second.has({"1/address/0", "1/address/1"}));
+  exchange_on_all_links(local.meshes);
+}
+
+TEST(GroupsBetweenHosts, AskForAddressesOfAnotherJob) {
+  CountingStore first;
+  Meshes known(first, 2, over_loopback(), /*hosts=*/2);
+  const Variable master("MASTER_ADDR", "127.0.0.3");  // another job
+  CountingStore second;
+  Meshes asked(second, 2, over_loopback(), /*hosts=*/2);
+  EXPECT_EQ(second.rounds, 4);
+  exchange_on_all_links(asked.meshes);
 }
 
 // Groups whose TCP is under TLS: how they connect, and the errors when they cannot.
@@ -212,7 +305,7 @@ class BusyStore : public MemoryStore {
       const size_t space = value.find(' ');
       const auto to = transport::SocketAddress::parse(value.substr(0, space), std::stoi(value.substr(space + 1)));
       for (const std::string said : {"ringdp\r\n in plain", "\x16\x03\x01\x02 garbage behind a header", ""}) {
-        UniqueFd stranger = transport::connect_tcp(*to, {Deadline::never(), nullptr});
+        UniqueFd stranger = transport::connect_tcp(*to);
         ::send(stranger.get(), said.data(), said.size(), MSG_NOSIGNAL);
         const std::lock_guard lock(mutex);
         strangers.push_back(std::move(stranger));
@@ -272,9 +365,7 @@ Error error_of_guest(const std::string& said, const Settings& settings) {
   MemoryStore store;
   StoreExchange zero(store, 0, 2, Deadline::never()), one(store, 1, 2, soon());
   const auto tls = std::make_shared<const transport::TlsContext>(settings.tls_cert, settings.tls_key, settings.tls_ca);
-  Session::begin(zero, settings);
-  Session guest = Session::begin(one, settings);
-  guest.tls = tls;
+  const Session guest = session_of(one, settings, tls);
   const UniqueFd listener = transport::listen_on(*transport::SocketAddress::parse("127.0.0.1", 0));
   const int port = transport::SocketAddress::bound_to(listener.get()).port();
   zero.publish("address", "127.0.0.1 " + std::to_string(port) + " 1");
@@ -287,7 +378,7 @@ Error error_of_guest(const std::string& said, const Settings& settings) {
   });
   std::optional<Error> error;
   try {
-    exchange_tcp(guest, {0}, true);
+    connect_all(guest, {0}, true);
   } catch (const Error& thrown) {
     error = thrown;
   }

@@ -323,7 +323,7 @@ std::vector<int> agreed(int without) {
   for (int rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
       StoreExchange store_exchange(store, rank, 3, Deadline::after(std::chrono::seconds(30)));
-      const Session session = Session::begin(store_exchange, settings);
+      const Session session = session_of(store_exchange, settings);
       hosts[rank] = agree_on_hosts(session, infos, rank != without);
     });
   }

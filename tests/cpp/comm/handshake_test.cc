@@ -5,63 +5,25 @@
 #include "comm/bootstrap_steps.h"
 #include "comm/memory_store.h"
 #include "comm/rank_threads.h"
+#include "comm/sessions.h"
 #include "transport/unix_socket.h"
 
 namespace ringdp::comm {
 namespace {
 
-TEST(Session, AllRanksHoldTheSecretOfRankZero) {
-  MemoryStore store;
-  const Settings settings;
-  std::vector<transport::HelloFrame> frames(3);
-  run_ranks(3, [&](int rank) {
-    StoreExchange store_exchange(store, rank, 3, Deadline::never());
-    const Session session = Session::begin(store_exchange, settings);
-    frames[static_cast<size_t>(rank)] = encode(session.hello(2, 1, transport::Purpose::kBulk));
-  });
-  EXPECT_EQ(frames[0], frames[1]);
-  EXPECT_EQ(frames[0], frames[2]);
-}
-
-TEST(Session, EveryGroupHasItsOwnSecret) {
-  MemoryStore store;
-  const Settings settings;
-  StoreExchange first(store, 0, 2, Deadline::never()), second(store, 0, 2, Deadline::never());
-  const Session a = Session::begin(first, settings), b = Session::begin(second, settings);
-  EXPECT_NE(a.token, b.token);
-  EXPECT_NE(a.group, b.group);
-}
-
 TEST(Session, HelloCarriesTheGroup) {
   MemoryStore store;
   const Settings settings;
   StoreExchange skipped(store, 0, 4, Deadline::never()), store_exchange(store, 0, 4, Deadline::never());
-  const Session session = Session::begin(store_exchange, settings);
+  const Session session = session_of(store_exchange, settings);
   const transport::Hello hello = session.hello(3, 1, transport::Purpose::kControl);
   EXPECT_EQ(hello.from, 3);
   EXPECT_EQ(hello.to, 1);
   EXPECT_EQ(hello.world, 4);
   EXPECT_EQ(hello.generation, 2u);
-  EXPECT_EQ(hello.group, session.group);
-  EXPECT_EQ(hello.token, session.token);
+  EXPECT_EQ(hello.group, session.secret.group);
+  EXPECT_EQ(hello.token, session.secret.token);
   EXPECT_EQ(hello.purpose, transport::Purpose::kControl);
-}
-
-TEST(Session, AMalformedSecretNamesRankAndKey) {
-  const Settings settings;
-  for (const std::string& bad : {std::string(), std::string("zz"), std::string(80, 'g'), std::string(82, 'a')}) {
-    MemoryStore store;
-    store.set("1/secret/0", bad);
-    StoreExchange store_exchange(store, 1, 2, Deadline::never());
-    try {
-      Session::begin(store_exchange, settings);
-      FAIL() << "accepted '" << bad << "'";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kInternal);
-      EXPECT_EQ(error.culprit(), 0);
-      expect_message(error, {"rank 0", "secret", "1/secret/0"});
-    }
-  }
 }
 
 using transport::Purpose;
@@ -88,10 +50,10 @@ TEST_F(HandshakeTest, BothSidesEndWithTheSameSocket) {
   constexpr int kWorld = 4;
   run_ranks(kWorld, [&](int rank) {
     StoreExchange store_exchange(store_, rank, kWorld, Deadline::never());
-    const Session session = Session::begin(store_exchange, settings_);
+    const Session session = session_of(store_exchange, settings_);
     const transport::WaitPolicy forever{Deadline::never(), nullptr};
     if (rank > 0) {
-      const auto socket = connect_to_peer(session, 0, Purpose::kControl, to_listener(), admit_all);
+      const auto socket = connect_to_peer(session, 0, to_listener(), admit_all);
       const int own = rank;
       EXPECT_TRUE(send_all(socket.get(), &own, sizeof own, forever));
       return;
@@ -112,12 +74,12 @@ TEST_F(HandshakeTest, AnEmptyDescriptorAndAClosedSocketAreTriedAgain) {
   int attempts = 0;
   run_ranks(2, [&](int rank) {
     StoreExchange store_exchange(store_, rank, 2, Deadline::never());
-    const Session session = Session::begin(store_exchange, settings_);
+    const Session session = session_of(store_exchange, settings_);
     if (rank == 1) {
       const Open open = [&](const transport::WaitPolicy& patience) {
         return ++attempts == 1 ? UniqueFd() : to_listener()(patience);
       };
-      EXPECT_TRUE(connect_to_peer(session, 0, Purpose::kControl, open, admit_all));
+      EXPECT_TRUE(connect_to_peer(session, 0, open, admit_all));
       return;
     }
     // Dropped without an answer, as a flooded listener does.
@@ -129,7 +91,7 @@ TEST_F(HandshakeTest, AnEmptyDescriptorAndAClosedSocketAreTriedAgain) {
 
 TEST_F(HandshakeTest, AnEchoOfTheHelloIsNoAnswer) {
   StoreExchange zero(store_, 0, 2, Deadline::never());
-  const Session host = Session::begin(zero, settings_);
+  const Session host = session_of(zero, settings_);
   std::thread impostor([&] {
     const UniqueFd socket = accept_one();
     transport::HelloFrame frame;
@@ -139,13 +101,13 @@ TEST_F(HandshakeTest, AnEchoOfTheHelloIsNoAnswer) {
     accept_peers(host, listener_.fd.get(), {host.hello(1, 0, Purpose::kControl)}, admit_all);
   });
   StoreExchange one(store_, 1, 2, Deadline::never());
-  const Session guest = Session::begin(one, settings_);
+  const Session guest = session_of(one, settings_);
   int attempts = 0;
   const Open open = [&](const transport::WaitPolicy& patience) {
     ++attempts;
     return to_listener()(patience);
   };
-  EXPECT_TRUE(connect_to_peer(guest, 0, Purpose::kControl, open, admit_all));
+  EXPECT_TRUE(connect_to_peer(guest, 0, open, admit_all));
   impostor.join();
   EXPECT_EQ(attempts, 2);
 }
@@ -153,10 +115,10 @@ TEST_F(HandshakeTest, AnEchoOfTheHelloIsNoAnswer) {
 TEST_F(HandshakeTest, AWrongTokenNeverGetsInAndBothSidesNameTheOther) {
   const auto errors = errors_of_ranks(2, [&](int rank) {
     StoreExchange store_exchange(store_, rank, 2, Deadline::after(std::chrono::milliseconds(300)));
-    Session session = Session::begin(store_exchange, settings_);
+    Session session = session_of(store_exchange, settings_);
     if (rank == 1) {
-      session.token[0] ^= std::byte{1};
-      connect_to_peer(session, 0, Purpose::kControl, to_listener(), admit_all);
+      session.secret.token[0] ^= std::byte{1};
+      connect_to_peer(session, 0, to_listener(), admit_all);
     } else {
       accept_peers(session, listener_.fd.get(), {session.hello(1, 0, Purpose::kControl)}, admit_all);
     }

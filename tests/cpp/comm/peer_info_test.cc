@@ -23,6 +23,8 @@ TEST(PeerInfo, SurvivesTheStore) {
     if (!with_socket) info.socket_name.clear();
     info.thresholds.direct_bytes += with_socket;
     info.heap_bytes = with_socket ? int64_t{1} << 40 : 0;
+    if (with_socket) info.secret = Secret::random();
+    if (with_socket) info.endpoint = tcp_endpoint_from_text("10.0.0.1 4711 4");
     const auto copy = peer_info_from_text(to_text(info));
     ASSERT_TRUE(copy);
     EXPECT_EQ(to_line(copy->identity), to_line(info.identity));
@@ -31,6 +33,13 @@ TEST(PeerInfo, SurvivesTheStore) {
     EXPECT_EQ(copy->heap_bytes, info.heap_bytes);
     EXPECT_EQ(copy->world, info.world);
     EXPECT_EQ(copy->thresholds.direct_bytes, info.thresholds.direct_bytes);
+    EXPECT_EQ(to_text(*copy), to_text(info));
+    ASSERT_EQ(copy->secret.has_value(), with_socket);
+    if (!with_socket) continue;
+    EXPECT_EQ(copy->secret->group, info.secret->group);
+    EXPECT_EQ(copy->secret->token, info.secret->token);
+    EXPECT_EQ(copy->endpoint->address.text(), "10.0.0.1:4711");
+    EXPECT_EQ(copy->endpoint->streams, 4);
   }
 }
 
@@ -47,11 +56,14 @@ TEST(PeerInfo, MalformedTextIsRefused) {
                                  line + "\n" + info.socket_name,
                                  "\n" + good,
                                  line + "\n\n" + info.settings,
-                                 line + "\n-\n" + info.settings,
-                                 line + "\n-\n-4096\n" + limits + info.settings,
-                                 line + "\n-\n4k\n" + limits + info.settings,
-                                 line + "\n-\n0\n" + info.settings,
-                                 line + "\n-\n0\ntree_bytes=1\n" + info.settings,
+                                 line + "\n-\n-\n-\n" + info.settings,
+                                 line + "\n-\n-\n-\n-4096\n" + limits + info.settings,
+                                 line + "\n-\n-\n-\n4k\n" + limits + info.settings,
+                                 line + "\n-\n-\n-\n0\n" + info.settings,
+                                 line + "\n-\n-\n-\n0\ntree_bytes=1\n" + info.settings,
+                                 line + "\n-\n" + std::string(80, 'g') + "\n-\n0\n" + limits + info.settings,
+                                 line + "\n-\n" + std::string(82, 'a') + "\n-\n0\n" + limits + info.settings,
+                                 line + "\n-\n-\n10.0.0.1 0 1\n0\n" + limits + info.settings,
                                  "x" + good,
                                  to_text(foreign_socket),
                                  untitled,
@@ -64,6 +76,12 @@ TEST(PeerInfo, MalformedTextIsRefused) {
                                  std::string(50, '\0')}) {
     EXPECT_FALSE(peer_info_from_text(bad)) << bad;
   }
+}
+
+TEST(Secret, EveryGroupHasItsOwn) {
+  const Secret a = Secret::random(), b = Secret::random();
+  EXPECT_NE(a.token, b.token);
+  EXPECT_NE(a.group, b.group);
 }
 
 TEST(PeerInfo, TheProtocolOfAnotherBuildCanBeRead) {

@@ -46,7 +46,7 @@ TEST(Address, OfBothEndsOfAConnection) {
   const SocketAddress bound = SocketAddress::bound_to(listener.get());
   EXPECT_EQ(bound.host(), "127.0.0.1");
   EXPECT_NE(bound.port(), 0);
-  const UniqueFd socket = connect_tcp(bound, {Deadline::never(), nullptr});
+  const UniqueFd socket = connect_tcp(bound);
   EXPECT_EQ(SocketAddress::connected_to(socket.get()).text(), bound.text());
   EXPECT_THROW(SocketAddress::connected_to(listener.get()), Error);
   EXPECT_THROW(SocketAddress::bound_to(-1), Error);
@@ -158,7 +158,7 @@ TEST_P(TcpSocket, ListensOnOneAddressAndAPortOfItsOwn) {
 }
 
 TEST_P(TcpSocket, ConnectsAndCarriesBytes) {
-  const UniqueFd near = connect_tcp(SocketAddress::bound_to(listener_.get()), kForever);
+  const UniqueFd near = connect_tcp(SocketAddress::bound_to(listener_.get()));
   const UniqueFd far = accept_one(listener_.get());
   ASSERT_TRUE(send_all(near.get(), "ping", 4, kForever));
   char bytes[4];
@@ -184,7 +184,7 @@ TEST_P(TcpSocket, BulkSocketsSendAtOnceAndBufferMore) {
 }
 
 TEST_P(TcpSocket, ControlSocketsNoticeAnUnreachablePeer) {
-  const UniqueFd near = connect_tcp(SocketAddress::bound_to(listener_.get()), kForever);
+  const UniqueFd near = connect_tcp(SocketAddress::bound_to(listener_.get()));
   tune_for_control(near.get(), 4500);
   EXPECT_EQ(option(near.get(), IPPROTO_TCP, TCP_NODELAY), 1);
   EXPECT_EQ(option(near.get(), IPPROTO_TCP, TCP_USER_TIMEOUT), 4500 + 1000);
@@ -193,33 +193,6 @@ TEST_P(TcpSocket, ControlSocketsNoticeAnUnreachablePeer) {
   const int seconds = option(near.get(), IPPROTO_TCP, TCP_KEEPIDLE) +
                       option(near.get(), IPPROTO_TCP, TCP_KEEPINTVL) * option(near.get(), IPPROTO_TCP, TCP_KEEPCNT);
   EXPECT_EQ(seconds, 5) << "4.5 s, rounded up to the kernel's whole seconds";
-}
-
-TEST_P(TcpSocket, RetriesWhileRefused) {
-  const SocketAddress gone = SocketAddress::bound_to(listener_.get());
-  listener_.reset();
-  UniqueFd late;
-  int idle = 0;
-  // The third time nobody answered, the port is opened again.
-  const WaitPolicy policy{Deadline::never(), [&] {
-                            if (++idle != 3) return;
-                            late.reset(::socket(gone.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-                            ASSERT_EQ(::bind(late.get(), gone.raw(), gone.size), 0);
-                            ASSERT_EQ(::listen(late.get(), 1), 0);
-                          }};
-  EXPECT_TRUE(connect_tcp(gone, policy));
-  EXPECT_GE(idle, 3);
-}
-
-TEST_P(TcpSocket, GivesUpAtTheDeadline) {
-  const SocketAddress gone = SocketAddress::bound_to(listener_.get());
-  listener_.reset();
-  try {
-    connect_tcp(gone, {Deadline::after(std::chrono::milliseconds(30)), nullptr});
-    FAIL() << "nobody listens";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
-  }
 }
 
 TEST(TcpSocketErrors, AnAddressOfAnotherMachineCannotBeBound) {

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <memory>
 
 #include "transport/link.h"
@@ -11,10 +12,28 @@
 
 namespace ringdp::transport {
 
+// A socket that is connected, or will be as soon as the other side accepts.
+inline UniqueFd connect_tcp(const SocketAddress& address) {
+  UniqueFd fd = open_tcp(address);
+  pollfd entry{fd.get(), POLLOUT, 0};
+  EXPECT_TRUE(::connect(fd.get(), address.raw(), address.size) == 0 || errno == EINPROGRESS);
+  EXPECT_EQ(::poll(&entry, 1, 60'000), 1);
+  return fd;
+}
+
+// The connecting side of a TLS handshake. False when the connection ends, or TLS fails.
+inline bool finish_handshake(SocketView socket, const WaitPolicy& policy) {
+  while (!socket.handshake()) {
+    if (errno != EAGAIN) return false;
+    wait_for(socket.fd(), POLLIN, policy);
+  }
+  return true;
+}
+
 struct TcpSockets {
   TcpSockets() {
     const UniqueFd listener = listen_on(*SocketAddress::parse("127.0.0.1", 0));
-    near = connect_tcp(SocketAddress::bound_to(listener.get()), {Deadline::never(), nullptr});
+    near = connect_tcp(SocketAddress::bound_to(listener.get()));
     pollfd entry{listener.get(), POLLIN, 0};
     EXPECT_EQ(::poll(&entry, 1, 60'000), 1);
     far.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
