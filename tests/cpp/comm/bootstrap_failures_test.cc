@@ -51,6 +51,25 @@ TEST(BootstrapErrors, AMalformedCardNamesRankAndKey) {
   }
 }
 
+// Rank 0 tells the secret of the group, and only rank 0.
+TEST(BootstrapErrors, ASecretOfTheWrongRankNamesRankAndKey) {
+  for (const int other : {0, 1}) {
+    MemoryStore store;
+    PeerInfo info{transport::local_identity(), "", shared_settings(with(TransportChoice::kAuto)), {}, 0, 2};
+    if (other == 1) info.secret = Secret::random();
+    store.set("1/peer_info/" + std::to_string(other), to_text(info));
+    const transport::Doorbell bell;
+    try {
+      connect(store, 1 - other, 2, with(TransportChoice::kAuto), bell, Deadline::never());
+      ADD_FAILURE() << "rank " << other;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInternal);
+      EXPECT_EQ(error.culprit(), other);
+      expect_message(error, {"malformed peer_info", "1/peer_info/" + std::to_string(other)});
+    }
+  }
+}
+
 TEST(BootstrapErrors, DifferentSettingsNameBothSides) {
   MemoryStore store;
   const std::vector<transport::Doorbell> bells(2);

@@ -192,13 +192,15 @@ TEST(TcpExchange, AnUnknownInterfaceIsRefusedBeforeAnythingOpens) {
   MemoryStore store;
   Settings settings;
   settings.socket_ifname = "no-such-interface";
+  StoreExchange store_exchange(store, 0, 2, Deadline::never());
   try {
-    TcpDoor::open(settings, true);
+    connect_all(session_of(store_exchange, settings), {1}, true);
     FAIL() << "there is no such interface";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
     expect_message(error, {"no-such-interface", "lo (127.0.0.1)"});
   }
+  EXPECT_FALSE(store.has({"1/address/0"}));
 }
 
 // How often ranks wait for what the store has.
