@@ -42,6 +42,7 @@ TIMEOUT_S = 4.0
 
 # Lives in `make test`, and in `make test-all`.
 FEW_LIVES, MANY_LIVES = 12, 1000
+HARMLESS = {"right", "named", "not met", "not together"}
 
 
 def live(prefix: str, ports: dict[int, int]) -> float:
@@ -77,7 +78,10 @@ def longest_call() -> float:
 
 
 def verdict_of_life(man: Tampering, change: Change) -> str:
-    """One life of all ranks with this change: "right", "named", "not met", or what is wrong."""
+    """One life of all ranks with this change: "right", "named", "not met", "not together", or what is wrong.
+
+    "not together": the ranks ended in errors before the change came; those are printed.
+    """
     prefix = man.begin_life(change)
     outcomes = man.world.attempt(live, prefix, man.ports, within=6 * TIMEOUT_S)
     errors = [outcome.error for outcome in outcomes if outcome.error]
@@ -87,9 +91,13 @@ def verdict_of_life(man: Tampering, change: Change) -> str:
         kind = error.removeprefix("DistBackendError: ").split(":")[0]
         if kind not in KNOWN:
             return error
-    if not man.applied:
-        return "not met"  # also where the ranks did not meet in time, which is said by name
-    return "named" if errors else "right"
+    if man.applied:
+        return "named" if errors else "right"
+    if not man.is_at_work():
+        return "the man in the middle has ended"
+    if errors:
+        print(f"{change} had not come: {errors}")
+    return "not together" if errors else "not met"
 
 
 def lives(ranks: int, count: int, first_seed: int = 0) -> Counter[str]:
@@ -102,21 +110,27 @@ def lives(ranks: int, count: int, first_seed: int = 0) -> Counter[str]:
             change = Change.drawn(seed, traffic)
             found = verdict_of_life(man, change)
             counts[found] += 1
-            if found not in ("right", "named", "not met"):
+            if found not in HARMLESS:
                 print(f"{change}: {found}")
     return counts
 
 
+def is_never_silent(counts: Counter[str]) -> bool:
+    """Half of the changes were named, and nothing is wrong; a busy machine may keep a few worlds apart."""
+    lives = counts.total()
+    return counts["named"] >= lives // 2 and set(counts) <= HARMLESS and counts["not together"] <= max(1, lives // 100)
+
+
 def test_a_change_on_the_wire_is_never_silent():
     counts = lives(2, FEW_LIVES)
-    assert counts["named"] >= FEW_LIVES // 2 and set(counts) <= {"right", "named", "not met"}, counts
+    assert is_never_silent(counts), counts
 
 
 @pytest.mark.long
 def test_a_thousand_changes():
     counts = lives(4, MANY_LIVES)
     print(dict(counts))
-    assert counts["named"] >= MANY_LIVES // 2 and set(counts) <= {"right", "named", "not met"}, counts
+    assert is_never_silent(counts), counts
 
 
 STEPS = 3

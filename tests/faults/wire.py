@@ -264,6 +264,10 @@ class Tampering:
         """Where to find him in place of each rank."""
         return {low: listener.getsockname()[1] for low, listener in self._listeners.items()}
 
+    def is_at_work(self) -> bool:
+        """Whether what the ranks send is still carried."""
+        return self._thread.is_alive()
+
     def _carry(self) -> None:
         while not self._ends:
             for key, _ in self._selector.select(0.05):
@@ -275,9 +279,14 @@ class Tampering:
 
     def _accept(self, listener: socket.socket, low: int) -> None:
         near, _ = listener.accept()
-        host, port = self.world.store.get(f"{self._prefix()}/tampering/{low}").decode().split()
+        key = f"{self._prefix()}/tampering/{low}"
+        if not self.world.store.check([key]):  # of an earlier life: ranks say where to find `low` before they connect
+            near.close()
+            return
+        host, port = self.world.store.get(key).decode().split()
         try:
-            far = socket.create_connection((host, int(port)))
+            far = socket.create_connection((host, int(port)), timeout=1)
+            far.settimeout(None)
         except OSError:  # that rank has given up meanwhile
             near.close()
             return
