@@ -14,6 +14,7 @@
 #include "comm/bootstrap_steps.h"
 #include "comm/memory_store.h"
 #include "comm/meshes.h"
+#include "comm/sessions.h"
 
 namespace ringdp::comm {
 namespace {
