@@ -21,6 +21,7 @@ from typing import Any
 
 from algorithms_rank import Job
 from runner.cell import size_name
+from runner.hosts import Distance
 from runner.job import run_job
 from runner.program import (
     Bar,
@@ -123,9 +124,8 @@ def main() -> int:
     title = f"all_reduce, {options.ranks} ranks, {place_of(options)}{distance}, {options.rounds} rounds"
     facts = head(title)
     try:
-        reports = run_job(
-            "algorithms_rank", asdict(job), options.ranks, options.hosts, options.rate, rtt_ms=options.rtt
-        )
+        apart = Distance(options.rtt) if options.rtt else None
+        reports = run_job("algorithms_rank", asdict(job), options.ranks, options.hosts, options.rate, distance=apart)
     except (RuntimeError, ValueError) as problem:
         print(f"algorithms: {problem}", file=sys.stderr)
         return 1

@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from round_trips_rank import BUCKETS, Job
+from runner.hosts import Distance
 from runner.job import run_job
 from runner.program import Bar, Chart, add_outputs, check_least, check_outputs, head, publish
 
@@ -124,7 +125,7 @@ def main() -> int:
         for ranks in map(int, options.ranks):
             job = asdict(Job(options.rounds))
             try:
-                reports = run_job("round_trips_rank", job, ranks, ranks, options.rate, rtt_ms=rtt)
+                reports = run_job("round_trips_rank", job, ranks, ranks, options.rate, distance=Distance(rtt))
             except (RuntimeError, ValueError) as problem:
                 print(f"round_trips: {problem}", file=sys.stderr)
                 return 1

@@ -13,17 +13,20 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from runner.hosts import Hosts
+from runner.hosts import Distance, Hosts
 from runner.session import free_port
 
 HERE = str(Path(__file__).resolve().parent.parent)
 PORT = 29501  # the store's between hosts, whose networks are their own
-LIMIT_S = 1200
+LIMIT_S, GROW_S = 1200, 30
+ASKED, DONE = "grow", "grown"  # files of a job whose hosts move away from each other
 
 
 def run_job(
@@ -34,16 +37,16 @@ def run_job(
     gigabits: float = 0.0,
     variables: Mapping[str, str] | None = None,
     started: Callable[[Sequence[int]], None] = lambda pids: None,
-    rtt_ms: float = 0.0,
+    distance: Distance | None = None,
 ) -> list[Any]:
     """`python -m module RESULT JOB` on every rank ; their results, by rank.
 
-    hosts 1: this one. variables: of the ranks' environment. started: is told the ranks' pids. rtt_ms: how far apart the
-    hosts are. RuntimeError with a rank's last words when one fails.
+    hosts 1: this one. variables: of the ranks' environment. started: is told the ranks' pids. distance: between hosts;
+    one that grows does so when rank 0 calls grow(). RuntimeError with a rank's last words when one fails.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="job-")))
-        network = stack.enter_context(Hosts(hosts, gigabits, rtt_ms)) if hosts > 1 else None
+        network = stack.enter_context(Hosts(hosts, gigabits, distance)) if hosts > 1 else None
         address, port = (network.addresses[0], PORT) if network else ("127.0.0.1", free_port())
         processes = []
         for rank in range(ranks):
@@ -57,6 +60,8 @@ def run_job(
             stack.callback(_end, process)
             processes.append(process)
         started([process.pid for process in processes])
+        if network and distance and distance.grows:
+            threading.Thread(target=_grow_when_asked, args=(network, folder), daemon=True).start()
         for rank, process in enumerate(processes):
             if process.wait(LIMIT_S):
                 words = (folder / f"log-{rank}").read_text(errors="replace")[-2000:]
@@ -73,6 +78,26 @@ def _environment(rank: int, ranks: int, address: str, port: int, between_hosts: 
     if between_hosts:
         variables |= {"RINGDP_SOCKET_IFNAME": interface}
     return variables
+
+
+def _grow_when_asked(network: Hosts, folder: Path) -> None:
+    while folder.exists():
+        if (folder / ASKED).exists():
+            network.grow()
+            (folder / DONE).touch()
+            return
+        time.sleep(0.05)
+
+
+def grow() -> None:
+    """On rank 0: the distance between the hosts grows now."""
+    folder = Path(sys.argv[1]).parent
+    (folder / ASKED).touch()
+    deadline = time.monotonic() + GROW_S
+    while not (folder / DONE).exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the hosts are not further apart after {GROW_S} s: see the benchmark's own output")
+        time.sleep(0.01)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -38,15 +39,15 @@ uint64_t stages_of(const plan::Plan& plan) {
   return static_cast<uint64_t>(last + 1);
 }
 
-// How many steps of this verb each rank is the peer of.
-std::vector<size_t> count_steps(const plan::Plan& plan, Verb verb) {
-  std::vector<size_t> steps(plan.world);
+// By rank.
+std::vector<size_t> count_sends(const plan::Plan& plan) {
+  std::vector<size_t> sends(plan.world);
   for (const plan::Channel& channel : plan.channels) {
     for (const Step& step : channel.steps) {
-      if (step.verb == verb) ++steps[step.peer];
+      if (step.verb == Verb::kSend) ++sends[step.peer];
     }
   }
-  return steps;
+  return sends;
 }
 
 }  // namespace
@@ -69,10 +70,7 @@ Executor::Executor(const plan::Plan& plan, Buffers buffers, const Fabric& fabric
       has_barriers_(plan::has_barriers(plan)),
       channels_(plan.channels.size()),
       stage_base_(workspace.stages) {
-  if (fabric_.turns) {
-    sends_left_ = count_steps(plan, Verb::kSend);
-    receives_left_ = count_steps(plan, Verb::kRecv);
-  }
+  if (fabric_.runs_several()) sends_left_ = count_sends(plan);
   if (buffers_.contributions) reader_.emplace(plan, fabric.members, *buffers_.contributions);
   const uint64_t stages = stages_of(plan);
   workspace_.stages += stages;
@@ -86,18 +84,14 @@ bool Executor::advance() {
   turn_end_ = memory_bytes() + kTurnBytes;
   bool any = !headers_.done() && headers_.advance();
   for (size_t channel = 0; channel < channels_.size(); ++channel) any |= advance_channel(channel);
-  if (fabric_.turns) pass_turns();
+  if (fabric_.runs_several()) finish_sending();
   return any;
 }
 
-void Executor::pass_turns() {
-  LinkTurns& turns = *fabric_.turns;
+void Executor::finish_sending() {
   for (int rank = 0; rank < plan_.world; ++rank) {
-    if (rank == plan_.rank) continue;
-    const bool sent = headers_.sent_to(rank) && sends_left_[rank] == 0;
-    const bool received = headers_.checked(rank) && receives_left_[rank] == 0;
-    if (sent && turns.send[rank] == headers_.seq()) ++turns.send[rank];
-    if (received && turns.receive[rank] == headers_.seq()) ++turns.receive[rank];
+    const bool sent = rank != plan_.rank && headers_.sent_to(rank) && sends_left_[rank] == 0;
+    if (sent) fabric_.framed[rank]->finish_sending(headers_.seq());
   }
 }
 
@@ -169,15 +163,15 @@ bool Executor::send(const Step& step, ChannelState& state) {
   return sent;
 }
 
-// Reads the clock only when a link is full.
+// Reads the clock only when a link is full. One that has room for other collectives first is not.
 void Executor::note_backlog(const Step& step, ChannelState& state, bool sent, size_t size) {
-  if (sent && state.full_since == 0) return;
-  if (state.full_since == 0) state.full_since = trace::now_ns();
-  if (!sent) return;
+  const bool full = !sent && fabric_.events(headers_.seq(), step.peer, POLLOUT) != 0;
+  if (full && state.full_since == 0) state.full_since = trace::now_ns();
+  if (!full && state.full_since != 0) state.full_ns += trace::now_ns() - std::exchange(state.full_since, 0);
+  if (!sent || state.full_ns == 0) return;
   backlogs_.resize(plan_.world);
   backlogs_[step.peer].bytes += static_cast<int64_t>(size);
-  backlogs_[step.peer].ns += trace::now_ns() - state.full_since;
-  state.full_since = 0;
+  backlogs_[step.peer].ns += std::exchange(state.full_ns, 0);
 }
 
 bool Executor::receive(const Step& step, ChannelState& state) {
@@ -195,7 +189,8 @@ bool Executor::receive(const Step& step, ChannelState& state) {
 
 bool Executor::send_bytes(int peer, const void* bytes, size_t size, size_t& sent, uint64_t& counter) {
   while (sent < size) {
-    const size_t n = fabric_.links[peer]->try_send(static_cast<const std::byte*>(bytes) + sent, size - sent);
+    const std::byte* rest = static_cast<const std::byte*>(bytes) + sent;
+    const size_t n = fabric_.try_send(headers_.seq(), peer, rest, size - sent);
     if (n == 0) return false;
     sent += n;
     counter += n;
@@ -206,7 +201,8 @@ bool Executor::send_bytes(int peer, const void* bytes, size_t size, size_t& sent
 
 bool Executor::receive_bytes(int peer, void* bytes, size_t size, size_t& received) {
   while (received < size) {
-    const size_t n = fabric_.links[peer]->try_recv(static_cast<std::byte*>(bytes) + received, size - received);
+    std::byte* rest = static_cast<std::byte*>(bytes) + received;
+    const size_t n = fabric_.try_recv(headers_.seq(), peer, rest, size - received);
     if (n == 0) return false;
     received += n;
     moved_ = true;
@@ -227,8 +223,7 @@ void Executor::check_announced(int peer, uint64_t announced, size_t expected) co
 
 void Executor::finish_step(const Step& step) {
   ++totals_.steps;
-  if (step.verb == Verb::kSend && fabric_.turns) --sends_left_[step.peer];
-  if (step.verb == Verb::kRecv && fabric_.turns) --receives_left_[step.peer];
+  if (step.verb == Verb::kSend && fabric_.runs_several()) --sends_left_[step.peer];
   totals_.rounds = std::max<uint64_t>(totals_.rounds, step.round + 1);
   if (!observer_) return;
   std::vector<void*> dsts;
@@ -282,7 +277,9 @@ void Executor::add_polls(std::vector<pollfd>& polls) const {
     if (step.verb == Verb::kRecv && headers_.checked(step.peer)) events[step.peer] |= POLLIN;
   }
   for (int rank = 0; rank < plan_.world; ++rank) {
-    if (events[rank] != 0) fabric_.links[rank]->add_polls(events[rank], polls);
+    if (events[rank] == 0) continue;
+    const short useful = fabric_.events(headers_.seq(), rank, events[rank]);
+    if (useful != 0) fabric_.links[rank]->add_polls(useful, polls);
   }
 }
 

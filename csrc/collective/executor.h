@@ -48,7 +48,7 @@ struct Workspace {
   SlotStores slot_stores;
 };
 
-// Sends for which a link had no room at first: their bytes, and the time from then until the link had accepted them.
+// Sends for which a link had no room at first: their bytes, and for how long it had none.
 struct Backlog {
   int64_t bytes = 0, ns = 0;
 };
@@ -81,7 +81,9 @@ class Executor {
     uint64_t length = 0;      // bytes that the peer has announced
     size_t bytes = 0;         // payload that has moved, in the current send or receive
     uint64_t barrier = 0;     // the last one at which it arrived
-    int64_t full_since = 0;   // steady_clock ns since which the link has no room for the current send; 0: it had
+    // Of the current send, in ns of steady_clock: since when its link has no room, 0 while it has; how long it had
+    // none.
+    int64_t full_since = 0, full_ns = 0;
   };
   bool advance_channel(size_t channel);
   bool ready(const plan::Step& step) const;
@@ -89,7 +91,7 @@ class Executor {
   bool send(const plan::Step& step, ChannelState& state);
   void note_backlog(const plan::Step& step, ChannelState& state, bool sent, size_t size);
   bool receive(const plan::Step& step, ChannelState& state);
-  void pass_turns();  // on links with which it has finished
+  void finish_sending();  // on links to which it has sent all
   bool send_bytes(int peer, const void* bytes, size_t size, size_t& sent, uint64_t& counter);
   bool receive_bytes(int peer, void* bytes, size_t size, size_t& received);
   void check_announced(int peer, uint64_t announced, size_t expected) const;
@@ -118,8 +120,8 @@ class Executor {
   bool moved_ = false;       // bytes moved inside an unfinished step
   std::vector<ChannelState> channels_;
   size_t channels_left_ = 0;
-  std::vector<size_t> sends_left_, receives_left_;  // steps, by rank; empty where collectives run one at a time
-  uint64_t turn_end_ = 0;                           // advance() returns once memory_bytes() has reached this
+  std::vector<size_t> sends_left_;  // steps, by rank; empty where collectives run one at a time
+  uint64_t turn_end_ = 0;           // advance() returns once memory_bytes() has reached this
   uint64_t stage_base_ = 0;
   trace::Totals totals_;
   std::vector<Backlog> backlogs_;

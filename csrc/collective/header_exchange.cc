@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace ringdp::collective {
@@ -10,6 +11,43 @@ namespace {
 constexpr size_t kHeaderSize = sizeof(transport::Header);
 
 }  // namespace
+
+void Fabric::frame_links(size_t ahead) {
+  for (size_t rank = 0; rank < links.size(); ++rank) {
+    transport::Link* link = links[rank];
+    framed.push_back(link ? std::make_unique<FramedLink>(*link, static_cast<int>(rank), ahead) : nullptr);
+  }
+}
+
+size_t Fabric::try_send(uint64_t seq, int rank, const void* bytes, size_t size) const {
+  return framed.empty() ? links[rank]->try_send(bytes, size) : framed[rank]->try_send(seq, bytes, size);
+}
+
+size_t Fabric::try_recv(uint64_t seq, int rank, void* bytes, size_t size) const {
+  return framed.empty() ? links[rank]->try_recv(bytes, size) : framed[rank]->try_recv(seq, bytes, size);
+}
+
+bool Fabric::is_sending(uint64_t seq) const {
+  return std::any_of(framed.begin(), framed.end(), [seq](const auto& link) { return link && link->is_sending(seq); });
+}
+
+bool Fabric::take_arrived() const {
+  bool any = false;
+  for (const auto& link : framed) any |= link && link->take_arrived();
+  return any;
+}
+
+uint64_t Fabric::take_frame_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& link : framed) bytes += link ? link->take_frame_bytes() : 0;
+  return bytes;
+}
+
+short Fabric::events(uint64_t seq, int rank, short wanted) const {
+  if (framed.empty()) return wanted;
+  const int sends = framed[rank]->may_send(seq) ? POLLOUT : 0, receives = framed[rank]->may_receive(seq) ? POLLIN : 0;
+  return static_cast<short>(wanted & (sends | receives));
+}
 
 HeaderExchange::HeaderExchange(const Fabric& fabric, int rank, int world, Opening opening)
     : fabric_(fabric),
@@ -65,8 +103,9 @@ bool HeaderExchange::look_at(int rank) {
 
 bool HeaderExchange::send(int rank) {
   PeerState& peer = peers_[rank];
-  if (peer.sent == kHeaderSize || !is_turn_to_send(rank)) return false;
-  const size_t n = fabric_.links[rank]->try_send(opening_.header.bytes + peer.sent, kHeaderSize - peer.sent);
+  if (peer.sent == kHeaderSize) return false;
+  const std::byte* rest = opening_.header.bytes + peer.sent;
+  const size_t n = fabric_.try_send(opening_.seq, rank, rest, kHeaderSize - peer.sent);
   peer.sent += n;
   bytes_sent_ += n;
   unsent_ -= n > 0 && peer.sent == kHeaderSize;
@@ -74,9 +113,9 @@ bool HeaderExchange::send(int rank) {
 }
 
 bool HeaderExchange::receive(int rank) {
-  if (!is_turn_to_receive(rank)) return false;
   PeerState& peer = peers_[rank];
-  const size_t n = fabric_.links[rank]->try_recv(peer.header.bytes + peer.received, kHeaderSize - peer.received);
+  std::byte* rest = peer.header.bytes + peer.received;
+  const size_t n = fabric_.try_recv(opening_.seq, rank, rest, kHeaderSize - peer.received);
   peer.received += n;
   if (peer.received == kHeaderSize) accept(rank, peer.header);
   return n > 0;
@@ -99,8 +138,8 @@ std::vector<int> HeaderExchange::silent_ranks() const {
 void HeaderExchange::add_events(std::vector<short>& events) const {
   for (int rank = 0; rank < static_cast<int>(peers_.size()) && !in_arena_; ++rank) {
     if (rank == rank_) continue;
-    if (!peers_[rank].checked && is_turn_to_receive(rank)) events[rank] |= POLLIN;
-    if (!sent_to(rank) && is_turn_to_send(rank)) events[rank] |= POLLOUT;
+    if (!peers_[rank].checked) events[rank] |= POLLIN;
+    if (!sent_to(rank)) events[rank] |= POLLOUT;
   }
 }
 

@@ -1,29 +1,36 @@
 // How a collective begins: every rank sends its header to all others, through the arena if it holds all ranks, else as
-// its first bytes on every link, and checks theirs. Never blocks. Owned and called by the driver thread.
+// ahead of its other bytes on every link, and checks theirs. Never blocks. Owned and called by the driver thread.
 #pragma once
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "collective/framed_link.h"
 #include "transport/arena.h"
 #include "transport/link.h"
 
 namespace ringdp::collective {
-
-// Which collective, by its number, sends and receives next on each link, by rank: the collectives of a group share the
-// links, and each has finished with one before the next begins there.
-struct LinkTurns {
-  explicit LinkTurns(int world) : send(world, 1), receive(world, 1) {}
-  std::vector<uint64_t> send, receive;
-};
 
 // What the plans of one group run on. Owns no transport.
 struct Fabric {
   std::vector<transport::Link*> links;  // by group rank; null for this rank
   transport::Arena* arena = nullptr;    // of the ranks of this host; null: this rank is alone
   std::vector<int> members;             // group ranks of the arena's members, ascending
-  std::unique_ptr<LinkTurns> turns;     // null: collectives run one at a time
+  // Over each link; empty: collectives run one at a time, and their bytes follow each other without frames.
+  std::vector<std::unique_ptr<FramedLink>> framed;
+
+  bool runs_several() const { return !framed.empty(); }
+  // Once all links are there, before the first collective. `ahead`: see FramedLink; alike on all ranks.
+  void frame_links(size_t ahead);
+
+  // Of collective `seq`, to and from `rank`: see Link, and FramedLink for what they must be.
+  size_t try_send(uint64_t seq, int rank, const void* bytes, size_t size) const;
+  size_t try_recv(uint64_t seq, int rank, void* bytes, size_t size) const;
+  bool is_sending(uint64_t seq) const;                       // in the middle of a frame
+  bool take_arrived() const;                                 // see FramedLink, of any link
+  uint64_t take_frame_bytes() const;                         // likewise, of all together
+  short events(uint64_t seq, int rank, short wanted) const;  // those of poll(2) that would let it go on
 };
 
 // This rank's side of the exchange for one collective.
@@ -68,8 +75,6 @@ class HeaderExchange {
     transport::Header header{};
   };
 
-  bool is_turn_to_send(int rank) const { return !fabric_.turns || fabric_.turns->send[rank] == opening_.seq; }
-  bool is_turn_to_receive(int rank) const { return !fabric_.turns || fabric_.turns->receive[rank] == opening_.seq; }
   bool post_once();  // true if it has posted the header just now
   bool send(int rank);
   bool receive(int rank);

@@ -1,8 +1,8 @@
 // A collective that has begun, and whether the next one may begin beside it.
 //
 // Collectives of a group begin and end in the order of their submission. Between hosts the next ones begin while
-// earlier ones still run, so that a row of them pays for the latency once: each link carries their bytes one after
-// another (collective::LinkTurns). Each rank decides for itself. Driver only.
+// earlier ones still run, so that a row of them pays for the latency once: they share the links
+// (collective/framed_link.h). Each rank decides for itself. Driver only.
 #pragma once
 #include <cstdint>
 #include <exception>
@@ -27,9 +27,6 @@ struct Accessed {
 std::vector<Accessed> accessed_by(const plan::Problem& problem, const collective::Buffers& buffers);
 // Whether one of them writes what the other accesses.
 bool conflict(const std::vector<Accessed>& one, const std::vector<Accessed>& other);
-
-// At most so many of a group. Also the distance at which a rank tells how long it waited (GroupLog).
-constexpr size_t kMostInFlight = 8;
 
 struct InFlight {
   InFlight(std::shared_ptr<Op> next, plan::Problem its) : op(std::move(next)), problem(std::move(its)) {}

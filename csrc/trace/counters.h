@@ -14,7 +14,7 @@ struct Totals {
   uint64_t rounds = 0;           // communication rounds: the sum over collectives of (highest round + 1)
   uint64_t wire_bytes_sent = 0;  // payload handed to links
   uint64_t wire_bytes_received = 0;
-  uint64_t header_bytes_sent = 0;  // on links: fingerprints, announced lengths, frames of messages
+  uint64_t header_bytes_sent = 0;  // on links: fingerprints, announced lengths, frames
   uint64_t memory_bytes_read = 0;  // by folds and copies
   uint64_t memory_bytes_written = 0;
 };

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import algorithms
 import elastic
+import fat_pipes
 import leaves
 import pytest
 import round_trips
@@ -199,6 +200,36 @@ def test_round_trips_are_measured_by_turns_with_gloo(tmp_path):
     rows = {(row["call"], row["backend"]): row for row in read(out)["rows"]}
     assert len(rows) == 4 * 2 and all(row["trips"] > 0.4 for row in rows.values())
     assert rows["4 KiB", "ringdp"]["trips"] < rows["4 KiB", "gloo"]["trips"]
+
+
+# benchmarks/fat_pipes.py: its arithmetic, bad input, and one run.
+
+
+def test_the_limit_is_the_quicker_of_one_and_eight_connections():
+    took = {"ringdp": [0.5, 0.6], "gloo": [1.0, 0.9], "1 sockets": [2.0, 2.0], "8 sockets": [0.4, 0.3]}
+    times = {name: [(float(n), n + t) for n, t in enumerate(each)] for name, each in took.items()}
+    rows = fat_pipes.rows_of([{"times": {str(16 << 20): times}}] * 2, fat_pipes.Distance(50, 0.001))
+    (ours,) = (row for row in rows if row.candidate == "ringdp")
+    assert ours.of_limit == pytest.approx((0.4 / 0.5 + 0.3 / 0.6) / 2)
+    assert ours.x_gloo == pytest.approx((1.0 / 0.5 + 0.9 / 0.6) / 2)
+    assert [bar.held for bar in fat_pipes.bars_of(rows)] == [False, True]
+
+
+def test_bad_input_of_the_fat_pipes_is_refused():
+    assert "--loss: from 0 to below 1" in run("fat_pipes.py", "--loss", 1, status=2)
+    assert "--rtt: 0 ms or more" in run("fat_pipes.py", "--rtt", -1, status=2)
+
+
+@pytest.mark.long
+def test_a_path_that_becomes_long_is_measured(tmp_path):
+    if reason := why_not_far():
+        pytest.skip(reason)
+    out = tmp_path / "r.json"
+    which = ("--rtt", 20, "--loss", 0, "--sizes", "1MiB", "--rounds", 2, "--buffers", "default", "--grows")
+    run("fat_pipes.py", *which, "--congestion", "cubic", "--json", out)
+    rows = {row["candidate"]: row for row in read(out)["rows"]}
+    assert set(rows) == {"ringdp", "gloo", "1 sockets", "8 sockets"}
+    assert all(row["seconds"] > 0.010 for row in rows.values()), "half a round trip at least"
 
 
 # benchmarks/elastic.py: a death and the shares from end to end, its arithmetic, bad input.

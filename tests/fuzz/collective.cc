@@ -1,6 +1,8 @@
-// How a collective opens: two ranks' headers and what follows from them.
+// How a collective opens, two ranks' headers and what follows from them; frames of collectives that share a link.
+#include <map>
 #include <memory>
 
+#include "collective/framed_link.h"
 #include "collective/header_exchange.h"
 #include "comm/fingerprint.h"
 #include "target.h"
@@ -128,6 +130,51 @@ FUZZ_TARGET(header) {
   if (!refused && op.place == comm::Place::kHost) {
     check_places(problem_of(op), comm::placement_in(own), comm::placement_in(theirs));
   }
+}
+
+// What a peer sends for several collectives at once (csrc/collective/framed_link.h).
+namespace {
+
+// Frames of a peer, and the payload of each collective in them.
+struct Sent {
+  std::string bytes;
+  std::map<uint64_t, std::string> payloads;
+};
+
+Sent any_frames(Input& input) {
+  Sent sent;
+  while (input.left() > 0) {
+    const bool is_whole = input.up_to(15) > 0;
+    collective::Frame frame = collective::make_frame(input.number<uint32_t>() % 16, input.number<uint32_t>());
+    if (!is_whole) frame.sum ^= 1u << input.up_to(31);
+    const std::string payload = input.bytes(frame.bytes);
+    sent.bytes.append(reinterpret_cast<const char*>(&frame), sizeof frame).append(payload);
+    sent.payloads[frame.seq] += payload;
+  }
+  return sent;
+}
+
+}  // namespace
+
+FUZZ_TARGET(framed_link) {
+  const size_t ahead = input.number<uint16_t>();
+  FromPeer link(1 + input.number<uint8_t>());
+  const Sent sent = any_frames(input);
+  link.sent = sent.bytes;
+  collective::FramedLink framed(link, 1, ahead);
+  refuses({ErrorKind::kInternal}, [&] {
+    for (uint64_t seq = 1; seq <= 4; ++seq) {
+      std::string got;
+      for (size_t before = SIZE_MAX; link.sent.size() < before;) {
+        before = link.sent.size();
+        char bytes[64];
+        while (const size_t n = framed.try_recv(seq, bytes, sizeof bytes)) got.append(bytes, n);
+      }
+      const auto payload = sent.payloads.find(seq);
+      require(got.empty() || (payload != sent.payloads.end() && payload->second.compare(0, got.size(), got) == 0),
+              "a collective gets what was sent to it");
+    }
+  });
 }
 
 }  // namespace ringdp::fuzz

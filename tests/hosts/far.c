@@ -4,8 +4,8 @@
 //   cc -O2 -o far far.c && far DELAY_MS JITTER_MS RATE_MBIT QUEUE_MS LOSS SEED NAMESPACE NAMESPACE...   # needs root
 //
 // It prints "ready" once the devices are there; the caller gives the n-th one an address that ends in n, from 1 on, and
-// sets it up. It ends with its standard input, and then prints for each host the packets sent, lost by chance and
-// dropped by a full queue.
+// sets it up. A line on its standard input is the delay from then on. It ends with that input, and then prints for each
+// host the packets sent, lost by chance and dropped by a full queue.
 //
 // Every host sends and receives at RATE_MBIT: a packet that would wait longer than QUEUE_MS for its turn is dropped.
 // Between the two ends it takes DELAY_MS, and up to JITTER_MS more; packets of a pair of hosts keep their order. Of all
@@ -132,11 +132,22 @@ static int open_device(const char* namespace) {
   return device;
 }
 
+// False at the end of the input.
+static int obey(void) {
+  char line[64];
+  const ssize_t bytes = read(STDIN_FILENO, line, sizeof line - 1);
+  if (bytes <= 0) return 0;
+  line[bytes] = 0;
+  delay_ns = 1e6 * atof(line);
+  return 1;
+}
+
 static void carry(void) {
   struct pollfd polls[MOST_HOSTS + 1];
   for (int i = 0; i < count; ++i) polls[i] = (struct pollfd){hosts[i].device, POLLIN, 0};
   polls[count] = (struct pollfd){STDIN_FILENO, POLLIN, 0};
-  while (!(polls[count].revents & (POLLIN | POLLHUP))) {
+  while (!(polls[count].revents & (POLLIN | POLLHUP)) || obey()) {
+    polls[count].revents = 0;
     char data[MOST_BYTES];
     int64_t next = INT64_MAX;
     for (int i = 0; i < count; ++i) {

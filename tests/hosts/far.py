@@ -102,6 +102,13 @@ class FarNetwork:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def set_rtt(self, rtt_ms: float) -> None:
+        """How far apart they are from now on; packets under way arrive as before."""
+        assert self._carrier is not None
+        assert self._carrier.stdin is not None
+        self._carrier.stdin.write(f"{rtt_ms / 2}\n")
+        self._carrier.stdin.flush()
+
     def close(self) -> list[Traffic]:
         """Nothing passes any more; what has, by host. Once."""
         if self._carrier is None:

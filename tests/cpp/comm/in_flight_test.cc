@@ -181,8 +181,15 @@ TEST(InFlight, APeerThatLeavesIsNamedByTheOneItNeverCalls) {
   EXPECT_EQ(errors[1], "");
 }
 
+TEST(InFlight, HeadersOfFramesAreCounted) {
+  expect_no_errors(run_fleet(2, kOnLinks, [](int, Group& group, Runtime&) {
+    for (int i = 0; i < 3; ++i) run_op(group, barrier());
+    EXPECT_EQ(group.counters().header_bytes_sent, 3 * (sizeof(transport::Header) + sizeof(collective::Frame)));
+  }));
+}
+
 TEST(InFlight, WaitsAreToldOfLaterWhereSeveralRun) {
-  constexpr int kNaps = 3, kOps = static_cast<int>(kMostInFlight) + kNaps;
+  constexpr int kNaps = 3, kOps = static_cast<int>(collective::kMostInFlight) + kNaps;
   expect_no_errors(run_fleet(3, kOnLinks, [](int rank, Group& group, Runtime&) {
     for (int i = 0; i < kOps; ++i) {
       if (rank == 1 && i < kNaps) std::this_thread::sleep_for(std::chrono::milliseconds(40));
