@@ -162,6 +162,7 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   // With what this rank was doing ("was in", "had queued" or "called" `work`), unless the text names `work`:
   Error with_activity(const Error& error, const char* did, const Pending& work) const;
   std::string state_of_peer(const Peer& peer) const;  // "running", "stopped by ..."; "" when unknown
+  double unreachable_for(const Peer& peer) const;
   bool is_stopped(const Peer& peer) const;
   struct Suspicion {
     std::string text;

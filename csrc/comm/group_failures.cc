@@ -58,6 +58,13 @@ Error Group::with_activity(const Error& error, const char* did, const Pending& w
 
 std::string Group::state_of_peer(const Peer& peer) const { return peer.pidfd ? process_state(peer.pid) : ""; }
 
+// Seconds of silence of another host's network; 0 where that is no more than a busy host or a lost packet explains.
+double Group::unreachable_for(const Peer& peer) const {
+  constexpr int64_t kNoticedMs = 1500;  // heartbeats come every quarter of a second
+  const int64_t silent = peer.control && !peer.same_host ? transport::silent_for_ms(peer.control.get()) : 0;
+  return silent >= kNoticedMs ? static_cast<double>(silent) / 1000 : 0;
+}
+
 bool Group::is_stopped(const Peer& peer) const {
   return peer.rank != config_.rank && state_of_peer(peer).rfind("stopped", 0) == 0;
 }
@@ -81,6 +88,11 @@ Group::Suspicion Group::suspect() const {
     culprit = rank;
   }
   for (const Peer& peer : mesh_.peers) {
+    if (const double seconds = unreachable_for(peer); seconds > 0 && said.count(peer.rank)) {
+      said[peer.rank] =
+          " has not been reached for " + in_seconds(seconds) + ": its host, or the network to it, does not answer";
+      culprit = peer.rank;
+    }
     const std::string state = state_of_peer(peer);
     const bool stopped = state.rfind("stopped", 0) == 0;
     if (stopped) culprit = peer.rank;

@@ -107,9 +107,12 @@ def test_a_pulled_cable(make_job, hosts, per_host):
 
 @pytest.mark.long
 def test_a_network_that_comes_back_in_time(make_job):
-    """14 of 20 seconds, of which a busy machine may take the rest: TCP, left alone, would try nothing more after 13."""
+    """14 of 20 seconds, of which a busy machine may take the rest: TCP, left alone, would try nothing more after 13.
+
+    Meanwhile no rank says that the other one has not called.
+    """
     job = make_job(2, 1)
-    job.begin("train_until_told", unreachable_ms=20_000)
+    job.begin("train_until_told", unreachable_ms=20_000, late_ms=3000)
     job.wait_until_running()
     job.network.cut(job.network.hosts[1], off=True)
     time.sleep(14)
@@ -117,6 +120,10 @@ def test_a_network_that_comes_back_in_time(make_job):
     (job.folder / "stop").touch()
     job.wait()
     assert [own["error"] for own in job.said()] == ["", ""]
+    for rank in range(job.world):
+        log = (job.folder / f"log-{rank}").read_text()
+        assert re.search(rf"rank {1 - rank} \(.*\) has not been reached for \d", log), log
+        assert "has not called it" not in log
 
 
 def beyond(job, rank):

@@ -75,6 +75,13 @@ void tune_for_control(int fd, int64_t unreachable_ms) {
   require_option(fd, TCP_KEEPCNT, static_cast<int>(probes), "TCP_KEEPCNT");
 }
 
+int64_t silent_for_ms(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_unacked == 0) return 0;
+  return info.tcpi_last_ack_recv;
+}
+
 int largest_send_buffer() {
   static const int kLargest = [] {
     int bytes = 212992;  // Linux's default, where /proc does not say

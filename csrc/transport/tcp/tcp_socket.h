@@ -22,6 +22,10 @@ void tune_for_bulk(int fd);
 // would pass for unreachable.
 void tune_for_control(int fd, int64_t unreachable_ms);
 
+// For how many milliseconds the peer's host has acknowledged nothing, while it has something to acknowledge; 0: it has
+// nothing, or `fd` is no TCP socket. Heartbeats on a control socket make that the silence of its network.
+int64_t silent_for_ms(int fd);
+
 // The kernel tunes a send buffer up to net.ipv4.tcp_wmem unless a size is set, which it silently caps at
 // net.core.wmem_max: with Linux's defaults a twentieth of tcp_wmem. This is the largest size that pin_send_buffer() can
 // set.
