@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "reducer/copies.h"
 #include "reducer/error_messages.h"
 #include "reducer/reducer.h"
 
@@ -155,11 +156,7 @@ void Reducer::copy_waiting(Bucket& bucket) {
     views.push_back(bucket.views[position]);
     gradients.push_back(bucket.parameters[position].grad());
   }
-  if (views.size() == 1) {
-    views[0].copy_(gradients[0]);
-  } else if (!views.empty()) {
-    at::_foreach_copy_(views, gradients);
-  }
+  copy_tensors(views, gradients);
   for (const size_t position : bucket.uncopied) {
     at::Tensor& gradient = bucket.parameters[position].mutable_grad();
     if (bucket.sharded) {

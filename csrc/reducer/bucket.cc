@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "reducer/copies.h"
 #include "reducer/layout.h"
 
 namespace ringdp::reducer {
@@ -149,7 +150,7 @@ void check_fits(const at::Tensor& gradient, const at::TensorOptions& bucket, con
 }
 
 void give_view(const at::Tensor& parameter, const at::Tensor& view, const at::Tensor& result, const std::string& name) {
-  if (!result.is_alias_of(view)) view.copy_(result);
+  if (!result.is_alias_of(view)) copy_tensor(view, result);
   at::Tensor& gradient = parameter.mutable_grad();
   if (!gradient.defined()) gradient = view;
   TORCH_CHECK(gradient.is_alias_of(view),
@@ -161,8 +162,8 @@ void give_view(const at::Tensor& parameter, const at::Tensor& view, const at::Te
 
 void give_copy(const at::Tensor& parameter, const at::Tensor& result) {
   at::Tensor& gradient = parameter.mutable_grad();
-  if (gradient.defined()) {
-    gradient.copy_(result);
+  if (gradient.defined() && !gradient._is_zerotensor()) {  // those have no memory
+    copy_tensor(gradient, result);
   } else {
     gradient = torch::autograd::utils::clone_obey_contract(result, parameter);
   }

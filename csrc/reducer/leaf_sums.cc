@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backend/errors.h"
+#include "reducer/copies.h"
 
 namespace ringdp::reducer {
 namespace {
@@ -193,7 +194,7 @@ at::Tensor LeafSums::take_copy(const Bucket& bucket) {
     views.push_back(places[i]);
     gradients.push_back(std::exchange(gradient, stand_in(index)).detach());
   }
-  if (!views.empty()) at::_foreach_copy_(views, gradients);
+  copy_tensors(views, gradients);
   return as_reals(flat);
 }
 
