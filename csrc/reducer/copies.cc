@@ -8,7 +8,7 @@
 namespace ringdp::reducer {
 namespace {
 
-constexpr int64_t kLarge = 64 << 10;   // bytes
+constexpr int64_t kLarge = 64 << 10;  // bytes
 constexpr int64_t kPart = 256 << 10;  // bytes of one thread
 
 // Whether the elements are plain values in memory, in one block and in the same order.

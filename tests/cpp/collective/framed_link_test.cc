@@ -18,9 +18,9 @@ namespace {
 constexpr size_t kAhead = 1000;
 
 // Both ends of a link on which so many bytes may be under way.
-class Pair {
+class Ends {
  public:
-  explicit Pair(size_t room = SIZE_MAX, size_t ahead = kAhead)
+  explicit Ends(size_t room = SIZE_MAX, size_t ahead = kAhead)
       : far_{FarLink(now_, ways_[0], ways_[1], room), FarLink(now_, ways_[1], ways_[0], room)},
         ends{FramedLink(far_[0], 1, ahead), FramedLink(far_[1], 0, ahead)} {}
 
@@ -58,7 +58,7 @@ class Pair {
 };
 
 TEST(FramedLink, EveryCollectiveHasItsOwnStream) {
-  Pair pair;
+  Ends pair;
   EXPECT_EQ(pair.send(1, "one"), 3u);
   EXPECT_EQ(pair.send(2, "two"), 3u);
   EXPECT_EQ(pair.send(1, " and more"), 9u);
@@ -72,7 +72,7 @@ TEST(FramedLink, EveryCollectiveHasItsOwnStream) {
 }
 
 TEST(FramedLink, ALaterOneSendsOnlySoMuchAhead) {
-  Pair pair;
+  Ends pair;
   const std::string much(3 * kAhead, 'x');
   EXPECT_EQ(pair.send(2, much), kAhead);
   EXPECT_FALSE(pair.ends[0].may_send(2)) << "nothing to poll for";
@@ -87,7 +87,7 @@ TEST(FramedLink, ALaterOneSendsOnlySoMuchAhead) {
 
 // Streams may end in any order; the turn passes over those that have.
 TEST(FramedLink, TurnsPassInOrder) {
-  Pair pair;
+  Ends pair;
   pair.ends[0].finish_sending(2);
   pair.ends[0].finish_sending(2);
   EXPECT_EQ(pair.send(3, std::string(kAhead + 1, 'x')), kAhead);
@@ -96,7 +96,7 @@ TEST(FramedLink, TurnsPassInOrder) {
 }
 
 TEST(FramedLink, ALaterOneWaitsForBytesOfAnEarlierOne) {
-  Pair pair;
+  Ends pair;
   pair.send(1, "one");
   pair.send(2, "two");
   EXPECT_TRUE(pair.ends[1].may_receive(2));
@@ -109,7 +109,7 @@ TEST(FramedLink, ALaterOneWaitsForBytesOfAnEarlierOne) {
 
 // A link that reads ahead has nothing to poll for once a later collective has opened the frame of an earlier one.
 TEST(FramedLink, TellsThatAFrameHasBegunToArrive) {
-  Pair pair;
+  Ends pair;
   EXPECT_EQ(pair.receive(1), "");
   EXPECT_FALSE(pair.ends[1].take_arrived());
   pair.send(1, "one");
@@ -133,7 +133,7 @@ TEST(FramedLink, ABrokenLinkIsMetByWhoeverNeedsIt) {
 
 // In the middle of a frame the link belongs to its collective.
 TEST(FramedLink, AFrameIsNotInterrupted) {
-  Pair pair(8);
+  Ends pair(8);
   EXPECT_EQ(pair.send(2, "too long for the link"), 0u) << "a small frame is sent as a whole";
   EXPECT_TRUE(pair.ends[0].is_sending(2));
   EXPECT_EQ(pair.send(1, "one"), 0u);
@@ -148,7 +148,7 @@ TEST(FramedLink, AFrameIsNotInterrupted) {
 }
 
 TEST(FramedLink, CountsWhatFramesAdd) {
-  Pair pair;
+  Ends pair;
   pair.send(1, "one");
   pair.send(1, std::string(300 << 10, 'x'));
   EXPECT_EQ(pair.ends[0].take_frame_bytes(), 3 * sizeof(Frame)) << "the second in two frames of 256 KiB at most";
@@ -157,7 +157,7 @@ TEST(FramedLink, CountsWhatFramesAdd) {
 
 TEST(FramedLink, FramesThatNoPeerSendsAreRefused) {
   const auto error = [](Frame frame, const std::string& text, uint32_t flip = 0) -> std::string {
-    Pair pair;
+    Ends pair;
     try {
       frame.bytes ^= flip;
       pair.inject(frame, text);
@@ -182,7 +182,7 @@ TEST(FramedLink, FramesThatNoPeerSendsAreRefused) {
 
 // Numbers are compared across the end of their 32 bits.
 TEST(FramedLink, NumbersMayBeLarge) {
-  Pair pair;
+  Ends pair;
   const uint64_t seq = (uint64_t{1} << 32) - 1;
   pair.inject(make_frame(seq + 1, 3), "two");
   pair.inject(make_frame(seq, 3), "one");
@@ -195,7 +195,7 @@ TEST(FramedLink, RandomStreamsArrive) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](size_t most) { return random() % most; };
-    Pair pair(1 + below(9000), 1 + below(3000));
+    Ends pair(1 + below(9000), 1 + below(3000));
     constexpr uint64_t kStreams = 40;
     std::vector<std::string> texts(kStreams + 1), got(kStreams + 1);
     std::vector<size_t> sent(kStreams + 1);
