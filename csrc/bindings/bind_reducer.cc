@@ -65,8 +65,7 @@ std::vector<std::pair<size_t, std::string>> unaveraged(const Reducer& self) {
   return all;
 }
 
-py::dict timeline_dict(const Reducer& self) {
-  const reducer::Timeline t = unlocked([&] { return self.timeline(); });
+py::dict dict_of(const reducer::Timeline& t) {
   py::list buckets;
   for (const auto& b : t.buckets) buckets.append(py::make_tuple(b.ready, b.launched, b.done));
   py::dict d;
@@ -75,8 +74,15 @@ py::dict timeline_dict(const Reducer& self) {
   d["backward"] = t.backward;
   d["computed"] = t.computed;
   d["finished"] = t.finished;
+  d["sequence"] = t.sequence;
   d["buckets"] = buckets;
   return d;
+}
+
+py::list taken_timelines(Reducer& self) {
+  py::list all;
+  for (const auto& timeline : unlocked([&] { return self.take_timelines(); })) all.append(dict_of(timeline));
+  return all;
 }
 
 }  // namespace
@@ -195,7 +201,9 @@ void bind_reducer(py::module_& m) {
       .def("leaves", &Reducer::leaves, no_gil)
       .def("leaf_bytes", &Reducer::leaf_bytes, no_gil)
       .def("buckets", &bucket_dicts)
-      .def("timeline", &timeline_dict)
+      .def("timeline", [](const Reducer& self) { return dict_of(unlocked([&] { return self.timeline(); })); })
+      .def("keep_timelines", &Reducer::keep_timelines, no_gil, py::arg("most"))
+      .def("take_timelines", &taken_timelines)
       .def("layout", &Reducer::layout, no_gil)
       .def("shards", &Reducer::shards, no_gil)
       .def("used", &Reducer::used, no_gil)

@@ -297,7 +297,7 @@ void Reducer::finish() {
   arrival_ = readiness_.order();
   complete_arrival();
   unfinished_ = false;  // not if a signal handler has thrown: collectives that are under way use the buckets
-  mark(timeline_.finished, trace::Kind::kStepped, now_ns());
+  end_timeline();
 }
 
 void Reducer::start_usage() {

@@ -126,7 +126,7 @@ void Reducer::average_leaves(const std::vector<std::vector<int>>& leaves, const 
   if (sharded()) used_ = used;
   unaveraged_.mark_averaged(parameters_);
   launched_ = static_cast<int64_t>(buckets_.size());
-  mark(timeline_.finished, trace::Kind::kStepped, now_ns());
+  end_timeline();
   const auto has_first = [](const std::vector<int>& mine) { return std::count(mine.begin(), mine.end(), 0) > 0; };
   lay_out_by_arrival(static_cast<int>(std::find_if(leaves.begin(), leaves.end(), has_first) - leaves.begin()));
 }

@@ -303,6 +303,28 @@ void Reducer::mark(int64_t& at, trace::Kind kind, int64_t time_ns, int bucket) {
   record(kind, time_ns, bucket);
 }
 
+void Reducer::end_timeline() {
+  mark(timeline_.finished, trace::Kind::kStepped, now_ns());
+  if (most_timelines_ == 0) return;
+  timeline_.sequence = backend_of(*group_, parameters_[0].device())->getSequenceNumberForGroup();
+  if (kept_timelines_.size() == most_timelines_) kept_timelines_.pop_front();
+  kept_timelines_.push_back(timeline_);
+}
+
+void Reducer::keep_timelines(size_t most) {
+  const std::lock_guard lock(mutex_);
+  // Asked here, because a backend that does not count must not fail in the middle of a pass.
+  if (most > 0) backend_of(*group_, parameters_[0].device())->getSequenceNumberForGroup();
+  most_timelines_ = most;
+  kept_timelines_.clear();
+}
+
+std::vector<Timeline> Reducer::take_timelines() {
+  const std::lock_guard lock(mutex_);
+  const std::deque<Timeline> taken = std::exchange(kept_timelines_, {});
+  return {taken.begin(), taken.end()};
+}
+
 void Reducer::record(trace::Kind kind, int64_t time_ns, int bucket) const {
   trace::Event event;
   event.kind = kind;

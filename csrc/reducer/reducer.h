@@ -13,6 +13,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -66,6 +67,7 @@ struct Timeline {
   int64_t backward = 0;  // the forward pass ended
   int64_t computed = 0;  // the last gradient was computed; from here on the reducer only waits
   int64_t finished = 0;  // every .grad was in place
+  uint64_t sequence = 0;  // collectives that the group had begun by then, equal on all ranks; 0 unless timelines are kept
   std::vector<BucketTimes> buckets;
 
   void begin_backward(int64_t now, size_t count) {
@@ -177,6 +179,9 @@ class Reducer {
   };
   std::vector<BucketInfo> buckets() const;
   Timeline timeline() const { return copy_of(timeline_); }
+  // From now on those of the latest `most` passes are kept until they are taken; 0: none any more.
+  void keep_timelines(size_t most);
+  std::vector<Timeline> take_timelines();  // the oldest first
   Layout layout() const { return copy_of(layout_); }
   std::vector<size_t> arrival_order() const { return copy_of(arrival_); }  // in the latest synchronised pass
   std::vector<size_t> unused() const { return copy_of(unused_); }          // on this rank in the latest pass
@@ -214,6 +219,7 @@ class Reducer {
   void record(trace::Kind kind, int64_t time_ns, int bucket = -1) const;
   // `at` of the timeline is now `time_ns`; recorded, too.
   void mark(int64_t& at, trace::Kind kind, int64_t time_ns, int bucket = -1);
+  void end_timeline();  // every .grad is in place
 
   // backward.cc; the lock is held
   void arrived_in_leaf(size_t index, const at::Tensor& arrived);
@@ -302,6 +308,8 @@ class Reducer {
   int64_t launched_ = 0;                                    // number of buckets, in the latest pass
   std::unique_ptr<backend::SizedScope> shared_allocation_;  // from forward to finish(): gradients get shared memory
   Timeline timeline_;
+  std::deque<Timeline> kept_timelines_;
+  size_t most_timelines_ = 0;
   std::optional<Drift> drift_;
   std::atomic<uint64_t> agreed_{0};
   Mean::DigestsPtr agreement_;  // that of the pass, once it is on its way

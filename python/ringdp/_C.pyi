@@ -319,7 +319,19 @@ class Reducer:
         """In launch order: indices, bytes, memory_bytes, dtype, device, sparse, of_leaves, shared."""
 
     def timeline(self) -> dict[str, Any]:
-        """Of the latest step, in nanoseconds: forward, backward, computed, finished, buckets."""
+        """Of the latest step, in nanoseconds: forward, backward, computed, finished, buckets.
+
+        sequence: collectives that the group had begun when it finished; 0 unless timelines are kept.
+        """
+
+    def keep_timelines(self, most: int) -> None:
+        """From now on those of the latest `most` passes are kept until they are taken; 0: none any more.
+
+        RuntimeError if the group's backend does not count collectives.
+        """
+
+    def take_timelines(self) -> list[dict[str, Any]]:
+        """The oldest first; as timeline()."""
 
     def arrival_order(self) -> list[int]:
         """Indices of parameters by arrival of their gradients in the latest synchronised pass."""

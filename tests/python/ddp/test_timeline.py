@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 import torch
@@ -61,6 +62,29 @@ def test_raw_nanoseconds_become_seconds_since_backward():
     step = step_times({**raw, "buckets": [(2_500, 2_600, 4_000), (0, 0, 0)]})
     assert (step.forward, step.backward, step.wait) == pytest.approx((1e-6, 3e-6, 1e-6))
     assert step.buckets == (BucketTimes(*(pytest.approx(t) for t in (5e-7, 6e-7, 2e-6))),)
+
+
+def kept(backend: str) -> tuple[list[int], list[int], bool, list[object]]:
+    """On a rank: of five passes the latest three, and what is there after they were taken and after the end."""
+    ddp = DistributedDataParallel(fresh(), process_group=group_of(backend))
+    ddp.reducer.keep_timelines(3)
+    for step in range(5):
+        loss_of(ddp, HERE.rank, step, 0).backward()
+    taken, again = ddp.reducer.take_timelines(), ddp.reducer.take_timelines()
+    loss_of(ddp, HERE.rank, 5, 0).backward()
+    ddp.reducer.keep_timelines(0)
+    loss_of(ddp, HERE.rank, 6, 0).backward()
+    steps, sequences = [raw["step"] for raw in taken], [raw["sequence"] for raw in taken]
+    in_order = all(one["finished"] <= two["forward"] for one, two in pairwise(taken))
+    return steps, sequences, in_order, [again, ddp.reducer.take_timelines()]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_timelines_of_the_latest_passes_are_kept_until_they_are_taken(pair, backend):
+    mine, theirs = pair.run(kept, backend)
+    steps, sequences, in_order, rest = mine
+    assert steps == [3, 4, 5] and in_order and rest == [[], []]
+    assert sequences == sorted(set(sequences)) == theirs[1], "equal on all ranks"
 
 
 def explained(backend: str, steps: int) -> tuple[Explanation, str]:

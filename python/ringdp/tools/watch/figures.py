@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ringdp.ddp.timeline import union
 
 _NS = 1e-9
+KEPT = 1024  # steps that wait for the thread, at most
 _TORCHS_RATE = 100  # every so many steps torch's class notes its times, unless it is told otherwise
 
 
@@ -39,6 +40,7 @@ class NoFigures:
     clock: Callable[[], int] = staticmethod(time.monotonic_ns)
     stride = 2  # of so many steps one is read: reading takes long
     has_waits = False  # whether there are exposed times
+    are_kept = False  # by the wrapper: there is nothing to note in each step, and rows() has them
 
     def read(self) -> Any:
         """What is noted during the step, quickly."""
@@ -48,35 +50,52 @@ class NoFigures:
         """Made of it later. times: when the optimizer stepped on this clock, the latest last."""
         return Row(key, number, (times[-1] - times[-2]) * _NS)
 
+    def rows(self, stride: int) -> Iterator[Row]:
+        """Of the steps since the last call, where they are kept: all of every `stride`-th, of the others how long."""
+        return iter(())
+
     def close(self) -> None:
         """Leaves the wrapper as it was."""
 
 
 class RingdpFigures(NoFigures):
-    """Of ringdp's wrapper."""
+    """Of ringdp's wrapper, which keeps its timelines. A step is a pass, and ends when every .grad is in place."""
 
     stride = 1
     has_waits = True
+    are_kept = True
 
     def __init__(self, wrapper: DistributedDataParallel) -> None:
-        self._wrapper = weakref.ref(wrapper)
+        self._reducer = weakref.ref(wrapper.reducer)
+        self._number = self._before = -1
+        wrapper.reducer.keep_timelines(KEPT)
 
     def read(self) -> Any:
-        wrapper = self._wrapper()
-        return wrapper.reducer.timeline() if wrapper is not None and hasattr(wrapper, "reducer") else None
+        reducer = self._reducer()
+        return reducer.timeline()["sequence"] if reducer is not None else None
 
-    def row(self, key: int, number: int, raw: Any, times: Sequence[int]) -> Row:
-        row = super().row(key, number, raw, times)
-        if not raw or not raw["finished"] or raw["forward"] < times[-2]:  # no pass of this wrapper in this step
-            return row
-        computed = raw["computed"] or raw["backward"]
-        in_flight = [(launched, done) for _, launched, done in raw["buckets"] if launched and done]
-        return row._replace(
-            data=(raw["forward"] - times[-2]) * _NS,
-            compute=(computed - raw["forward"]) * _NS,
-            exposed=union((max(launched, computed), done) for launched, done in in_flight) * _NS,
-            communication=union(in_flight) * _NS,
-        )
+    def rows(self, stride: int) -> Iterator[Row]:
+        reducer = self._reducer()
+        for raw in reducer.take_timelines() if reducer is not None else []:
+            before, self._before = self._before, raw["finished"]
+            self._number += 1
+            if before < 0:
+                continue
+            row = Row(raw["sequence"], self._number, (raw["finished"] - before) * _NS)
+            if self._number % stride == 0:
+                computed = raw["computed"] or raw["backward"]
+                in_flight = [(launched, done) for _, launched, done in raw["buckets"] if launched and done]
+                row = row._replace(
+                    data=max(0, raw["forward"] - before) * _NS,
+                    compute=(computed - raw["forward"]) * _NS,
+                    exposed=union((max(launched, computed), done) for launched, done in in_flight) * _NS,
+                    communication=union(in_flight) * _NS,
+                )
+            yield row
+
+    def close(self) -> None:
+        if (reducer := self._reducer()) is not None:
+            reducer.keep_timelines(0)
 
 
 class TorchFigures(NoFigures):

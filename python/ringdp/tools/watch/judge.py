@@ -55,10 +55,11 @@ class Judge:
         reached = min(self._latest[rank] for rank in reporting)
         ready = {key: self._rows.pop(key) for key in sorted(self._rows) if key <= reached}
         found = self._drift(reached, ready)
+        all_of = set(reporting)
         for key, rows in ready.items():
-            if not all(rank in rows for rank in reporting):  # a rank that does less has left it out
+            if not all_of <= rows.keys():  # a rank that does less has left it out
                 continue
-            if min(row.number for row in rows.values()) > WARM_UP:
+            if min([row.number for row in rows.values()]) > WARM_UP:
                 found += self._step(rows, self._lags.get(key))
         self._forget(reached)
         return found
@@ -101,7 +102,7 @@ class Judge:
 
     def _step(self, rows: _Rows, lag: tuple[int, float] | None) -> Iterable[Finding]:
         """What this step completes."""
-        took = fmean(row.seconds for row in rows.values())
+        took = sum([row.seconds for row in rows.values()]) / len(rows)
         waits = {rank: row.exposed for rank, row in rows.items()}
         if lag is not None:
             waits = {rank: 0.0 if rank == lag[0] else lag[1] for rank in range(len(self._ranks))}

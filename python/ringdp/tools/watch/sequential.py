@@ -30,15 +30,16 @@ class Score(NamedTuple):
 
     def after(self, so: bool) -> Score:
         """One more step, in which it was so or was not."""
-        chance = min(max(self.usual, _RARELY), _OFTEN)
-        more = log(_WRONG / chance) if so else log((1 - _WRONG) / (1 - chance))
-        return Score(max(0.0, self.value + more), self.usual + (so - self.usual) / _MEMORY)
+        usual = self.usual
+        chance = _RARELY if usual < _RARELY else _OFTEN if usual > _OFTEN else usual
+        value = self.value + (log(_WRONG / chance) if so else log((1 - _WRONG) / (1 - chance)))
+        return Score(value if value > 0.0 else 0.0, usual + (so - usual) / _MEMORY)
 
 
 def delayed(waits: Mapping[int, float]) -> tuple[int, float]:
     """The rank that came last, and how much sooner the step had ended had it come with the one before it."""
-    last = min(waits, key=lambda rank: waits[rank])
-    return last, min(wait for rank, wait in waits.items() if rank != last) - waits[last]
+    last, next_to_last, *_ = sorted(waits, key=waits.__getitem__)
+    return last, waits[next_to_last] - waits[last]
 
 
 class Lateness(NamedTuple):
@@ -58,7 +59,10 @@ class Lateness(NamedTuple):
     @property
     def found(self) -> int | None:
         """The rank of which enough is known."""
-        return next((rank for rank, score in self.scores.items() if score.value >= ENOUGH), None)
+        for rank, score in self.scores.items():
+            if score.value >= ENOUGH:
+                return rank
+        return None
 
 
 class Exposure(NamedTuple):

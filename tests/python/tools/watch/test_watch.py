@@ -352,8 +352,8 @@ def failing():
             handle.remove()
         train(ddp, steps=2, optimizer=optimizer)
         assert said == [] and watching.running() == [watch]
-        watch._sequence = lambda: 1 // 0
-        train(ddp, steps=2, optimizer=optimizer)
+        watch._figures.read = lambda: 1 // 0
+        train(ddp, steps=8, optimizer=optimizer)
     return said, watching.running()
 
 
