@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "backend/errors.h"
-#include "reducer/copies.h"
 
 namespace ringdp::reducer {
 namespace {
@@ -194,7 +193,7 @@ at::Tensor LeafSums::take_copy(const Bucket& bucket) {
     views.push_back(places[i]);
     gradients.push_back(std::exchange(gradient, stand_in(index)).detach());
   }
-  copy_tensors(views, gradients);
+  if (!views.empty()) at::_foreach_copy_(views, gradients);
   return as_reals(flat);
 }
 

@@ -62,13 +62,12 @@ struct Timeline {
     int64_t done = 0;      // its collective ended
   };
 
-  int64_t step = 0;      // number of synchronised forward passes, including this one
-  int64_t forward = 0;   // the forward pass began
-  int64_t backward = 0;  // the forward pass ended
-  int64_t computed = 0;  // the last gradient was computed; from here on the reducer only waits
-  int64_t finished = 0;  // every .grad was in place
-  uint64_t sequence =
-      0;  // collectives that the group had begun by then, equal on all ranks; 0 unless timelines are kept
+  int64_t step = 0;       // number of synchronised forward passes, including this one
+  int64_t forward = 0;    // the forward pass began
+  int64_t backward = 0;   // the forward pass ended
+  int64_t computed = 0;   // the last gradient was computed; from here on the reducer only waits
+  int64_t finished = 0;   // every .grad was in place
+  uint64_t sequence = 0;  // collectives of the group until then, equal on all ranks; 0 unless timelines are kept
   std::vector<BucketTimes> buckets;
 
   void begin_backward(int64_t now, size_t count) {
