@@ -87,8 +87,8 @@ class Team:
 
     def last_words(self) -> str:
         """The last line that any rank has written to stderr."""
-        self._words.seek(0)
-        lines = self._words.read().decode(errors="replace").strip().splitlines()
+        words = self._words.fileno()  # whose offset is the ranks', too: seek() would move where they write
+        lines = os.pread(words, os.fstat(words).st_size, 0).decode(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else ""
 
     def dismiss(self) -> None:
