@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "transport/tcp/tcp_socket.h"
 
@@ -20,12 +21,14 @@ constexpr size_t kUpdateEvery = 256 << 10;
 constexpr uint64_t kLongUs = 5000;
 // In updates: the length of a trial of a larger buffer, and the distance between two.
 constexpr int kTrial = 24, kBetweenTrials = 200;
+constexpr int kBefore = 8;  // updates on the long path with which a trial is compared
 
 std::optional<SendWindow::PathStats> path_stats(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
-  return SendWindow::PathStats{static_cast<double>(info.tcpi_delivery_rate), info.tcpi_rtt, info.tcpi_min_rtt};
+  return SendWindow::PathStats{static_cast<double>(info.tcpi_delivery_rate), info.tcpi_rtt, info.tcpi_min_rtt,
+                               info.tcpi_bytes_acked, info.tcpi_busy_time};
 }
 
 }  // namespace
@@ -69,17 +72,26 @@ void SendWindow::update(const PathStats& stats) {
 // sizes the buffer, tells the two apart: the rate grows only on a longer route. True while the kernel sizes it.
 bool SendWindow::try_larger(const PathStats& stats) {
   const bool stays_long = stats.round_trip_us > std::max(kLongUs, 4 * stats.shortest_us);
-  if (trial_ < 0 || (trial_ == 0 && !stays_long)) {
-    trial_ = std::min(trial_ + 1, 0);
+  const auto rate = [&] {
+    const uint64_t acked = stats.acked - std::exchange(acked_, stats.acked);
+    const uint64_t busy_us = stats.busy_us - std::exchange(busy_us_, stats.busy_us);
+    return static_cast<double>(acked) / static_cast<double>(std::max<uint64_t>(busy_us, 1));
+  };
+  if (trial_ <= 0 && !stays_long) trial_ = std::min(trial_, -kBefore);
+  if (trial_ == -kBefore) rate();
+  if (trial_ < 0) {
+    if (stays_long || trial_ < -kBefore) ++trial_;
     return false;
   }
-  if (trial_++ == 0) {
-    rate_before_ = rate_;
+  if (trial_ == 0) {
+    rate_before_ = rate();
     leave_send_buffer_to_kernel(fd_);
+    trial_ = 1;
   }
-  if (trial_ < kTrial) return true;
+  // A buffer of the kernel's takes much at once; a trial lasts until that has been acknowledged.
+  if (stats.acked - acked_ < kTrial * kUpdateEvery) return true;
   trial_ = -kBetweenTrials;
-  rate_ > 1.5 * rate_before_ ? release() : set(buffer_);
+  rate() > 1.5 * rate_before_ ? release() : set(buffer_);
   return !pinned_;
 }
 

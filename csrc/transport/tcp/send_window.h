@@ -25,6 +25,7 @@ class SendWindow {
   struct PathStats {
     double bytes_per_second = 0;
     uint64_t round_trip_us = 0, shortest_us = 0;  // smoothed; the minimum of the last minutes
+    uint64_t acked = 0, busy_us = 0;              // bytes, and for how long any were under way
   };
   void update(const PathStats& stats);
   bool is_pinned() const { return pinned_; }
@@ -47,6 +48,9 @@ class SendWindow {
   double rate_ = 0;        // bytes per second, averaged over the last few updates
   size_t unmeasured_ = 0;  // bytes since the last update
   int trial_;              // updates in the current trial of a larger buffer; negative: updates until the next trial
+  // As of the beginning of the trial or of the wait for it, and bytes per second until the trial. The kernel's delivery
+  // rate is no measure here: it stays what it was while the buffer, and not the path, holds the sender up.
+  uint64_t acked_ = 0, busy_us_ = 0;
   double rate_before_ = 0;
 };
 

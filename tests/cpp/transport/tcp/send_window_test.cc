@@ -68,11 +68,23 @@ struct Path {
 };
 
 bool stays_pinned(const Path& path) {
+  constexpr size_t kLook = 256 << 10;
   TcpSockets sockets;
   const int fd = sockets.near.get();
   SendWindow window(fd, 3);
+  uint64_t acked = 0;
+  double busy_us = 0;
+  int taken_at_once = 0;
   for (int look = 0; look < 500 && window.is_pinned(); ++look) {
-    window.update(path.through(is_sized_by_kernel(fd) ? 4 << 20 : send_buffer_of(fd) / 2));
+    const bool is_free = is_sized_by_kernel(fd);
+    SendWindow::PathStats stats = path.through(is_free ? 4 << 20 : send_buffer_of(fd) / 2);
+    if (!is_free || ++taken_at_once > 30) {  // a buffer that the kernel sizes takes much before anything has arrived
+      acked += kLook;
+      busy_us += kLook / stats.bytes_per_second * 1e6;
+    }
+    stats.acked = acked;
+    stats.busy_us = static_cast<uint64_t>(busy_us);
+    window.update(stats);
   }
   return window.is_pinned();
 }
