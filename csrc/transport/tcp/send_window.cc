@@ -19,7 +19,7 @@ constexpr int kSmallest = 64 << 10, kLargest = 4 << 20;
 constexpr size_t kUpdateEvery = 256 << 10;
 // A longer round trip is not within one site.
 constexpr uint64_t kLongUs = 5000;
-// In updates: the length of a trial of a larger buffer, and the distance between two.
+// In updates, or what is sent between as many: the length of a trial of a larger buffer, and the distance between two.
 constexpr int kTrial = 24, kBetweenTrials = 200;
 constexpr int kBefore = 8;  // updates on the long path with which a trial is compared
 

@@ -47,9 +47,9 @@ class SendWindow {
   int buffer_ = 0;
   double rate_ = 0;        // bytes per second, averaged over the last few updates
   size_t unmeasured_ = 0;  // bytes since the last update
-  int trial_;              // updates in the current trial of a larger buffer; negative: updates until the next trial
-  // As of the beginning of the trial or of the wait for it, and bytes per second until the trial. The kernel's delivery
-  // rate is no measure here: it stays what it was while the buffer, and not the path, holds the sender up.
+  int trial_;              // 1 during a trial of a larger buffer; negative: updates until the next one
+  // As of the beginning of the trial or of the wait for it, and bytes per busy microsecond in that wait. The kernel's
+  // delivery rate is no measure here: it stays what it was while the buffer, and not the path, holds the sender up.
   uint64_t acked_ = 0, busy_us_ = 0;
   double rate_before_ = 0;
 };

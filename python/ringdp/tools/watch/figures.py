@@ -61,7 +61,6 @@ class NoFigures:
 class RingdpFigures(NoFigures):
     """Of ringdp's wrapper, which keeps its timelines. A step is a pass, and ends when every .grad is in place."""
 
-    stride = 1
     has_waits = True
     are_kept = True
 

@@ -210,7 +210,7 @@ class Watch:
         if not self._counts(optimizer):
             return
         self._number = number = self._number + 1
-        if self._figures.are_kept and number % _EVERY:
+        if self._figures.are_kept and number % _EVERY and not self._takes_delays():
             if is_sampled:
                 self.measures.in_steps += (time.perf_counter() - began) * _LOOK * (1 - 1 / _EVERY)
             return
@@ -233,11 +233,12 @@ class Watch:
     def _look(self, optimizer: Optimizer) -> None:
         clock, number, stride = self._figures.clock(), self._number, self._effort.stride
         if self._figures.are_kept:
-            if number and number % (_LOOK * stride) == 0:
-                sums, before = self._sums(number // _LOOK, optimizer), self._key
-                self._key = self._figures.read()
+            looks = number > 0 and number % (_LOOK * stride) == 0
+            sums = self._sums(number // _LOOK, optimizer) if looks else []
+            if looks or self._takes_delays():
+                before, self._key = self._key, self._figures.read()
                 if self._key != before:  # otherwise ranks have stepped alone
-                    self._notes.append((number, clock, self._key, None, sums))
+                    self._notes.append((number, clock, self._key, None, sums, self._delay(number)))
         else:
             key = self._sequence() if number and number % max(stride, self._figures.stride) == 0 else self._key
             if key == self._key:  # not its turn, or ranks have stepped alone and have nothing to compare
@@ -260,12 +261,13 @@ class Watch:
             return []
         return self._blocks.sums(look, self._effort.blocks)
 
-    def _delay(self, number: int) -> tuple[int, float] | None:
-        """For which rank the others have waited most since the last call, and for how many seconds of each step.
+    def _takes_delays(self) -> bool:
+        """Where the ranks' own waits say it, too, that is cheaper."""
+        return self._has_delays and (self._is_alone or not self._figures.has_waits)
 
-        Where the ranks' own waits say it, too, that is cheaper.
-        """
-        if not self._has_delays or (self._figures.has_waits and not self._is_alone):
+    def _delay(self, number: int) -> tuple[int, float] | None:
+        """For which rank the others have waited most since the last call, and for how many seconds of each step."""
+        if not self._takes_delays():
             return None
         name = self.measures.group
         now = next((g["delays_ns"] for g in _C.stats()["groups"] if g["name"] == name), None)
@@ -332,6 +334,8 @@ class Watch:
             note = _Note(*self._notes.popleft())
             if note.key is not None:
                 sums += [(note.key, block, as_number(value)) for block, value in note.sums]
+            if note.delay is not None:
+                self._judge.note_delay(note.key, *note.delay)
             if self._figures.are_kept:
                 continue
             self._times.append(note.clock)
@@ -340,8 +344,6 @@ class Watch:
             if note.key is None:
                 continue
             self._add(self._figures.row(note.key, note.number, note.raw, tuple(self._times)), rows)
-            if note.delay is not None:
-                self._judge.note_delay(note.key, *note.delay)
         return rows, sums
 
     def _add(self, row: Row, rows: list[Row]) -> None:

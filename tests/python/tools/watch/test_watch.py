@@ -102,13 +102,14 @@ def test_drift_is_named_within_50_steps_and_said_once(pair, kind, backend):
     assert times >= 1 and other == ([], 0)
 
 
-def one_rank_late(kind, backend):
+def one_rank_late(kind, backend, alone=False):
     """Rank 1 begins a step when rank 0 waits for it; but for the first steps, after which buckets change.
 
     A busy machine can hold up rank 0 just then, so there may be some rounds of 50 steps until all of one agree.
+    alone: with a store that takes no reports, so that rank 0 has only what its group counts.
     """
     store, late = dist.distributed_c10d._get_default_store(), HERE.rank == 1
-    name, steps = f"{kind}-{backend}", []
+    name, steps = f"{kind}-{backend}-{alone}", []
 
     def tell(gradient):
         store.set(f"{name}-{len(steps)}", b"")
@@ -119,7 +120,9 @@ def one_rank_late(kind, backend):
             store.wait([f"{name}-{len(steps)}"])
             time.sleep(0.01)
 
-    with logged() as said:
+    with logged() as said, pytest.MonkeyPatch.context() as patch:
+        if alone:
+            patch.setattr(watching, "why_no_store", lambda: "no store")
         ddp = wrapped(kind, backend)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
         if not late:
@@ -139,6 +142,12 @@ def test_a_straggler_is_named_with_what_it_does_longer(pair, kind, backend):
     (line, *_), other = pair.run(one_rank_late, kind, backend)
     assert other == []
     assert re.search(r"up to step \d+ rank 1 makes the others wait .* longer than they do between steps", line), line
+
+
+@pytest.mark.parametrize("kind", ["ringdp", "torch"])
+def test_a_straggler_is_named_by_a_rank_that_is_told_nothing(pair, kind):
+    (line, *_), other = pair.run(one_rank_late, kind, "ringdp", True)
+    assert other == [] and re.search(r"up to step \d+ rank 1 makes the others wait", line), line
 
 
 def overlap_lost():
