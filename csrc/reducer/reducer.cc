@@ -62,6 +62,13 @@ Layout agree_on(const Layout& own, size_t parameters, c10d::ProcessGroup& group,
   return layout;
 }
 
+// How many collectives the group has begun.
+uint64_t sequence_of(c10d::ProcessGroup& group, const at::Device& device) {
+  const auto backend = backend_of(group, device);
+  TORCH_CHECK(backend, "DistributedDataParallel: timelines are not kept over a group without a backend for ", device);
+  return backend->getSequenceNumberForGroup();
+}
+
 }  // namespace
 
 // Gradients arrive in about the reverse order of the layers, so buckets in that order are good from the first pass on.
@@ -306,7 +313,7 @@ void Reducer::mark(int64_t& at, trace::Kind kind, int64_t time_ns, int bucket) {
 void Reducer::end_timeline() {
   mark(timeline_.finished, trace::Kind::kStepped, now_ns());
   if (most_timelines_ == 0) return;
-  timeline_.sequence = backend_of(*group_, parameters_[0].device())->getSequenceNumberForGroup();
+  timeline_.sequence = sequence_of(*group_, parameters_[0].device());
   if (kept_timelines_.size() == most_timelines_) kept_timelines_.pop_front();
   kept_timelines_.push_back(timeline_);
 }
@@ -314,7 +321,7 @@ void Reducer::end_timeline() {
 void Reducer::keep_timelines(size_t most) {
   const std::lock_guard lock(mutex_);
   // Asked here, because a backend that does not count must not fail in the middle of a pass.
-  if (most > 0) backend_of(*group_, parameters_[0].device())->getSequenceNumberForGroup();
+  if (most > 0) sequence_of(*group_, parameters_[0].device());
   most_timelines_ = most;
   kept_timelines_.clear();
 }
