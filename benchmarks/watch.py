@@ -93,7 +93,7 @@ def cost_of(reports: Sequence[dict[str, Any]]) -> Cost:
     pairs = reports[0]["pairs"]
     shares = {
         name: max(median(pair[name] for pair in report["pairs"]) for report in reports)
-        for name in ("in_steps", "in_thread")
+        for name in ("in_training", "in_thread")
     }
     step = 1e3 * median(pair["off"][0] for pair in pairs)
     return Cost(step, *_ratio(pairs, 0), *_ratio(pairs, 1), *shares.values())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from operator import sub
 from statistics import median
 from typing import Any
 
@@ -72,15 +73,17 @@ class Trainer:
         """The same with a watch, and what that has taken of the time of these steps."""
         watch: Watch = ringdp.watch(self.ddp, self.optimizer)
         self.steps(3 * WARM_UP)  # until it knows how much it can do
-        before = dict(vars(watch.measures))
+        before = [getattr(watch.measures, name) for name in _MEASURED]
         result = self.steps(count)
-        took = {name: vars(watch.measures)[name] - before[name] for name in (*_COSTS, "step_seconds")}
+        after = [getattr(watch.measures, name) for name in _MEASURED]
+        took = dict(zip(_MEASURED, map(sub, after, before), strict=True))
         dist.barrier()
         watch.stop()
         return result, {name: took[name] / took["step_seconds"] for name in _COSTS}
 
 
-_COSTS = ("in_steps", "in_thread")
+_COSTS = ("in_training", "in_thread")
+_MEASURED = (*_COSTS, "step_seconds")
 
 
 def run(job: Job) -> dict[str, Any]:

@@ -81,8 +81,20 @@ py::dict dict_of(const reducer::Timeline& t) {
 
 py::list taken_timelines(Reducer& self) {
   py::list all;
-  for (const auto& timeline : unlocked([&] { return self.take_timelines(); })) all.append(dict_of(timeline));
+  for (const auto& t : unlocked([&] { return self.take_timelines(); })) {
+    all.append(py::make_tuple(t.sequence, t.forward, t.end_of_compute(), t.finished, t.exposed(), t.communication()));
+  }
   return all;
+}
+
+py::tuple taken_samples(Reducer& self) {
+  const Reducer::Sampled sampled = unlocked([&] { return self.take_sampled(); });
+  py::list found;
+  for (const auto& [at, part] : sampled.found) {
+    found.append(py::make_tuple(at.step, at.ranks, at.has_majority, part.first.parameter, part.first.element,
+                                part.last.parameter, part.last.element));
+  }
+  return py::make_tuple(sampled.is_carried, sampled.stepped_alone, sampled.compared, sampled.spent_ns, found);
 }
 
 }  // namespace
@@ -92,6 +104,7 @@ void bind_reducer(py::module_& m) {
   m.def("make_layout", &make_layout, py::arg("parts"), py::arg("order"), py::arg("limits"),
         py::arg("hard_limits") = false);
   m.def("came_late", &reducer::came_late, py::arg("name"));
+  m.def("covered", &reducer::covered<double>, py::arg("intervals"), py::arg("since"));
   m.def("odd_ranks", &reducer::odd_ranks, py::arg("by_rank"));
 
   py::class_<Reduction, FreedWithoutGil<Reduction>>(m, "Reduction").def("finish", &Reduction::finish, no_gil);
@@ -204,6 +217,9 @@ void bind_reducer(py::module_& m) {
       .def("timeline", [](const Reducer& self) { return dict_of(unlocked([&] { return self.timeline(); })); })
       .def("keep_timelines", &Reducer::keep_timelines, no_gil, py::arg("most"))
       .def("take_timelines", &taken_timelines)
+      .def("sample_parameters", &Reducer::sample_parameters, no_gil, py::arg("parameters"))
+      .def("set_sample_stride", &Reducer::set_sample_stride, no_gil, py::arg("stride"))
+      .def("take_sampled", &taken_samples)
       .def("layout", &Reducer::layout, no_gil)
       .def("shards", &Reducer::shards, no_gil)
       .def("used", &Reducer::used, no_gil)

@@ -12,6 +12,15 @@
 #include "reducer/reducer.h"
 
 namespace ringdp::reducer {
+namespace {
+
+// 0 only of 0.
+uint32_t folded(uint64_t digest) {
+  const auto half = static_cast<uint32_t>(digest ^ digest >> 32);
+  return half != 0 || digest == 0 ? half : 1;
+}
+
+}  // namespace
 
 void Reducer::prepare_for_forward() {
   const std::lock_guard lock(mutex_);
@@ -197,11 +206,33 @@ Mean::DigestsPtr Reducer::digests_of(size_t number) {
     if (agreed != 0) agreement_ = digests;
     return digests;
   }
-  if (agreed == 0) return nullptr;
+  if (agreement_) return nullptr;
+  const PassDigest own{folded(agreed), sample_word()};
+  if (own.bits() == 0) return nullptr;
   agreement_ = std::make_shared<backend::Capabilities::Digests>();
-  agreement_->own = agreed;
+  agreement_->own = own.bits();
   agreement_->with_sums = false;
   return agreement_;
+}
+
+uint32_t Reducer::sample_word() {
+  if (!sample_) return 0;
+  stepped_alone_ |= unaveraged_.stepped_kept(parameters_);
+  // A bucket that is not the first may come after a step inside this pass.
+  const bool maybe_stepped = launched_ > 0 && (make_sinks_ || optimizer_in_backward_);
+  return stepped_alone_ || maybe_stepped ? sample_->word_without_checksum() : sample_->word();
+}
+
+void Reducer::compare_digests() {
+  std::vector<uint64_t> agreed;
+  std::vector<uint32_t> samples;
+  for (const uint64_t bits : agreement_->all) {
+    const PassDigest digest = PassDigest::of(bits);
+    agreed.push_back(digest.agreed);
+    samples.push_back(digest.sample);
+  }
+  differs_ = !odd_ranks(agreed).empty();
+  if (sample_) sample_->compare(samples, timeline_.step);
 }
 
 // `flat`: the bucket's memory, or another tensor of the same size.
@@ -288,7 +319,7 @@ void Reducer::finish() {
     finish_bucket(number);
   }
   if (drift_) drift_->check_sums(buckets_, timeline_.step, *group_);
-  if (!drift_ && agreement_) differs_ = !odd_ranks(agreement_->all).empty();
+  if (!drift_ && agreement_) compare_digests();
   if (sharded()) note_used();
   unaveraged_.mark_averaged(parameters_);
   usage_.wait();

@@ -332,6 +332,34 @@ std::vector<Timeline> Reducer::take_timelines() {
   return {taken.begin(), taken.end()};
 }
 
+void Reducer::sample_parameters(std::vector<at::Tensor> parameters) {
+  const std::lock_guard lock(mutex_);
+  sample_ = parameters.empty() ? nullptr : std::make_unique<ParameterSample>(std::move(parameters));
+  stepped_alone_ = false;
+}
+
+void Reducer::set_sample_stride(uint64_t stride) {
+  const std::lock_guard lock(mutex_);
+  if (sample_) sample_->set_stride(stride);
+}
+
+Reducer::Sampled Reducer::take_sampled() {
+  const std::lock_guard lock(mutex_);
+  Sampled sampled;
+  if (!sample_) return sampled;
+  sampled.is_carried = drift_ || (options_.micro_batches == 0 &&
+                                  std::any_of(buckets_.begin(), buckets_.end(),
+                                              [&](const Bucket& bucket) { return can_carry_digests(bucket); }));
+  sampled.stepped_alone = stepped_alone_;
+  sampled.compared = sample_->compared();
+  sampled.spent_ns = sample_->spent_ns();
+  for (auto& found : sample_->take_found()) {
+    const ParameterSample::Part part = sample_->part(found.part);
+    sampled.found.emplace_back(std::move(found), part);
+  }
+  return sampled;
+}
+
 void Reducer::record(trace::Kind kind, int64_t time_ns, int bucket) const {
   trace::Event event;
   event.kind = kind;

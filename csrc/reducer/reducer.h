@@ -20,6 +20,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/allocation.h"
@@ -31,7 +32,9 @@
 #include "reducer/leaf_sums.h"
 #include "reducer/mean.h"
 #include "reducer/own_mutex.h"
+#include "reducer/parameter_sample.h"
 #include "reducer/pass_state.h"
+#include "reducer/timeline.h"
 #include "reducer/unaveraged.h"
 #include "trace/recorder.h"
 
@@ -51,30 +54,6 @@ struct Options {
   bool check_drift = false;   // compare the parameters of all ranks in every pass (drift.h)
   bool made_locally = false;  // a copy made on this rank only: buckets are allocated without a collective
   Layout layout;              // a fixed one with each parameter once; if empty, one is computed from bucket_limits
-};
-
-// When things happened in the latest step, in steady_clock nanoseconds; overlap is computed from it. 0 means "not in
-// this step".
-struct Timeline {
-  struct BucketTimes {
-    int64_t ready = 0;     // its last gradient arrived
-    int64_t launched = 0;  // its collective was started
-    int64_t done = 0;      // its collective ended
-  };
-
-  int64_t step = 0;       // number of synchronised forward passes, including this one
-  int64_t forward = 0;    // the forward pass began
-  int64_t backward = 0;   // the forward pass ended
-  int64_t computed = 0;   // the last gradient was computed; from here on the reducer only waits
-  int64_t finished = 0;   // every .grad was in place
-  uint64_t sequence = 0;  // collectives of the group until then, equal on all ranks; 0 unless timelines are kept
-  std::vector<BucketTimes> buckets;
-
-  void begin_backward(int64_t now, size_t count) {
-    backward = now;
-    computed = finished = 0;
-    buckets.assign(count, {});
-  }
 };
 
 class Reducer {
@@ -115,6 +94,20 @@ class Reducer {
   // hook. Any thread, also in a hook.
   void set_agreed(uint64_t digest) { agreed_ = digest; }
   bool differs() const { return copy_of(differs_); }  // in the latest pass; the same on all ranks
+
+  // From now on one part of these parameters is compared in each pass, see parameter_sample.h, or of `stride` passes in
+  // one. The first bucket of a pass carries the checksum on the same terms as set_agreed()'s digest; with check_drift
+  // there is none, as everything is compared. None any more: an empty list.
+  void sample_parameters(std::vector<at::Tensor> parameters);
+  void set_sample_stride(uint64_t stride);
+  struct Sampled {
+    bool is_carried = false;     // by the buckets as they are: otherwise nothing is compared
+    bool stepped_alone = false;  // this rank, with gradients of its own (no_sync): nothing is compared any more
+    int64_t compared = 0;        // passes so far
+    int64_t spent_ns = 0;        // so far
+    std::vector<std::pair<ParameterSample::Found, ParameterSample::Part>> found;  // since the last call
+  };
+  Sampled take_sampled();
 
   // What the next reduction is divided by, by default the number of ranks. `work`: an all_reduce whose sum is the
   // divisor; the first bucket waits for it (pass_state.h).
@@ -238,6 +231,8 @@ class Reducer {
   bool can_carry_digests(const Bucket& bucket) const {
     return !hook_ && !bucket.sparse && bucket.elements > 0 && mean_->carries_digests() && parameters_[0].is_cpu();
   }
+  uint32_t sample_word();
+  void compare_digests();
   Mean::DigestsPtr digests_of(size_t number);
   void finish();
   void start_usage();
@@ -314,6 +309,8 @@ class Reducer {
   std::atomic<uint64_t> agreed_{0};
   Mean::DigestsPtr agreement_;  // that of the pass, once it is on its way
   bool differs_ = false;        // in the latest pass
+  std::unique_ptr<ParameterSample> sample_;
+  bool stepped_alone_ = false;  // since sample_ was made
   mutable std::string error_;
 
   GradientHooks hooks_;  // declared last: autograd may call as soon as it is constructed

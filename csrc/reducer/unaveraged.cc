@@ -7,6 +7,7 @@ namespace ringdp::reducer {
 void Unaveraged::add(size_t index, const at::Tensor& parameter) {
   any_ = true;
   if (keeps_) {
+    if (!kept_) kept_ = {index, parameter._version()};
     if (causes_[index] == Cause::kNone) causes_[index] = Cause::kKept;
     return;
   }
@@ -33,6 +34,7 @@ void Unaveraged::forget() {
   if (any_) std::fill(causes_.begin(), causes_.end(), Cause::kNone);
   any_ = false;
   late_.clear();
+  kept_.reset();
 }
 
 std::vector<Unaveraged::Found> Unaveraged::of(const std::vector<at::Tensor>& parameters) const {
@@ -49,10 +51,14 @@ std::vector<Unaveraged::Found> Unaveraged::of(const std::vector<at::Tensor>& par
 }
 
 std::optional<size_t> Unaveraged::stepped(const std::vector<at::Tensor>& parameters) const {
-  for (const Late& late : late_) {
+  for (const Added& late : late_) {
     if (parameters[late.index]._version() != late.version) return late.index;
   }
   return std::nullopt;
+}
+
+bool Unaveraged::stepped_kept(const std::vector<at::Tensor>& parameters) const {
+  return kept_ && parameters[kept_->index]._version() != kept_->version;
 }
 
 }  // namespace ringdp::reducer

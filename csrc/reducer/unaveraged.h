@@ -39,10 +39,12 @@ class Unaveraged {
 
   // A parameter that has changed since a late gradient was added to it: an optimizer has stepped with that gradient.
   std::optional<size_t> stepped(const std::vector<at::Tensor>& parameters) const;
+  // The same of kept gradients, which is not an error.
+  bool stepped_kept(const std::vector<at::Tensor>& parameters) const;
 
  private:
   using Weak = c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>;
-  struct Late {
+  struct Added {
     size_t index;
     int64_t version;  // the parameter's
   };
@@ -52,7 +54,8 @@ class Unaveraged {
   std::atomic<int64_t> passes_{0};
   std::vector<Cause> causes_;
   std::vector<std::optional<Weak>> averaged_;  // the .grad that the latest pass left
-  std::vector<Late> late_;
+  std::vector<Added> late_;
+  std::optional<Added> kept_;  // the first
 };
 
 }  // namespace ringdp::reducer

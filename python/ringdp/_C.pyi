@@ -330,8 +330,26 @@ class Reducer:
         RuntimeError if the group's backend does not count collectives.
         """
 
-    def take_timelines(self) -> list[dict[str, Any]]:
-        """The oldest first; as timeline()."""
+    def take_timelines(self) -> list[tuple[int, int, int, int, int, int]]:
+        """The oldest first: collectives that the group had begun; when the forward pass began, the last gradient was
+        computed and every .grad was in place; for how long communication was exposed, and in flight. Nanoseconds.
+        """
+
+    def sample_parameters(self, parameters: list[Tensor]) -> None:
+        """From now on each pass compares one part of them on all ranks; with an empty list none any more.
+
+        parameters: contiguous, on the CPU, the same on all ranks. They are kept alive.
+        """
+
+    def set_sample_stride(self, stride: int) -> None:
+        """Only one of so many passes compares a part; a power of two, or 0 for none."""
+
+    def take_sampled(self) -> tuple[bool, bool, int, int, list[tuple[int, list[int], bool, int, int, int, int]]]:
+        """Whether buckets carry checksums at all, whether this rank has stepped alone, so that nothing is compared any
+        more, how many passes were compared, how many nanoseconds that took, and of the passes since the last call in
+        which parts differed: the step, the ranks (see odd_ranks) and whether there is a majority, the parameter and
+        element where the part begins and where it ends, which is included.
+        """
 
     def arrival_order(self) -> list[int]:
         """Indices of parameters by arrival of their gradients in the latest synchronised pass."""
@@ -498,6 +516,9 @@ def note_world(epoch: int, ranks: int, step: int, ns: int) -> None:
 
 def checksum(tensor: Tensor) -> int:
     """64 bits of a contiguous CPU tensor's bytes; never 0. csrc/kernels/checksum.h says what they tell."""
+
+def covered(intervals: list[tuple[float, float]], since: float) -> float:
+    """The total length after `since` that they cover; those that end before they begin are ignored."""
 
 def odd_ranks(by_rank: Sequence[int]) -> list[int]:
     """Ranks whose value is not that of more than half; all when no value is. 0 takes no part. Empty: all agree."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ringdp import _native
 from ringdp.text.units import counted, ms
 
+_C = _native.load()
 _NS = 1e-9
 
 
@@ -36,12 +38,15 @@ class StepTimes:
     @property
     def communication(self) -> float:
         """Seconds during which at least one collective was in flight."""
-        return union((b.launched, b.done) for b in self.buckets)
+        return self._in_flight(float("-inf"))
 
     @property
     def exposed(self) -> float:
         """The part of `communication` during which nothing was left to compute."""
-        return union((max(b.launched, self.backward), b.done) for b in self.buckets)
+        return self._in_flight(self.backward)
+
+    def _in_flight(self, since: float) -> float:
+        return _C.covered([(b.launched, b.done) for b in self.buckets], since)
 
     @property
     def overlap(self) -> float:
@@ -86,16 +91,6 @@ def step_times(raw: Mapping[str, Any]) -> StepTimes:
         wait=(max(raw["finished"], computed) - computed) * _NS,
         buckets=buckets,
     )
-
-
-def union(intervals: Iterable[tuple[float, float]]) -> float:
-    """The total length covered by the intervals; those that end before they begin are ignored."""
-    length, reached = 0.0, float("-inf")
-    for begin, end in sorted(intervals):
-        if end > max(begin, reached):
-            length += end - max(begin, reached)
-            reached = end
-    return length
 
 
 _MEANS = {

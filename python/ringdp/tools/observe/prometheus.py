@@ -29,7 +29,7 @@ HELP = {
     "ringdp_exposed_seconds_total": "The part of it during which nothing was left to compute.",
     "ringdp_gradient_bytes_total": "Gradients that were averaged in that time.",
     "ringdp_watch_findings_total": "Findings of ringdp.watch, on rank 0 of the group.",
-    "ringdp_watch_blocks_total": "Blocks of parameters that were compared between ranks, on rank 0 of the group.",
+    "ringdp_watch_blocks_total": "Blocks and parts of the parameters that were compared between ranks.",
     "ringdp_watch_seconds_total": "What ringdp.watch itself computes, in the training thread and in its own.",
 }
 _Sample = tuple[str, Mapping[str, object], object]
@@ -76,8 +76,8 @@ def _of_watch(measures: Any) -> Iterator[_Sample]:
     for check in CHECKS if measures.rank == 0 else ():
         yield "ringdp_watch_findings_total", {**labels, "finding": check}, measures.findings[check]
     if measures.rank == 0:
-        yield "ringdp_watch_blocks_total", labels, measures.blocks_compared
-    yield "ringdp_watch_seconds_total", {**labels, "thread": "training"}, repr(measures.in_steps)
+        yield "ringdp_watch_blocks_total", labels, measures.compared
+    yield "ringdp_watch_seconds_total", {**labels, "thread": "training"}, repr(measures.in_training)
     yield "ringdp_watch_seconds_total", {**labels, "thread": "watch"}, repr(measures.in_thread)
 
 

@@ -1,7 +1,8 @@
-"""Drift by sampling: every rank takes checksums of the same few blocks of the parameters, the next ones at each look.
+"""Drift by sampling, where no collective of the step carries checksums (samples.py): by what ranks tell each other.
 
-Which blocks follows from the number of the look, so ranks need not agree on anything; one that takes fewer, or takes
-part in fewer looks, takes some of the others'.
+Every rank takes checksums of the same few blocks of the parameters, the next ones at each look. Which blocks follows
+from the number of the look, so ranks need not agree on anything; one that takes fewer, or takes part in fewer looks,
+takes some of the others'.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ringdp import _native
 
+STEPPED_ALONE = "this rank has stepped with gradients that were not averaged (no_sync)"
 BLOCK_BYTES = 1 << 18
 LANES = 32  # most blocks of a look
 _LANE_OF = [int(f"{number:05b}"[::-1], 2) for number in range(LANES)]  # so that the first 2**n are evenly spread
@@ -41,7 +43,7 @@ def why_not_compared(model: torch.nn.Module) -> str:
 def why_no_longer(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> str:
     """Why the ranks' parameters may differ in this step; "" where they must be equal."""
     if not model.require_forward_param_sync:
-        return "this rank has stepped with gradients that were not averaged (no_sync)"
+        return STEPPED_ALONE
     if isinstance(optimizer, PostLocalSGDOptimizer) or any(
         isinstance(state, PostLocalSGDState) for _, state in model._comm_hooks
     ):
@@ -54,14 +56,19 @@ def why_no_longer(model: DistributedDataParallel, optimizer: torch.optim.Optimiz
     return ""
 
 
+def replicated(model: DistributedDataParallel) -> list[tuple[str, torch.nn.Parameter]]:
+    """The parameters that are compared."""
+    left_out = set(model.parameters_to_ignore)
+    named = [(name, p) for name, p in model.module.named_parameters() if name not in left_out]
+    plain = [(name, p) for name, p in named if type(p.data) is torch.Tensor and p.layout is torch.strided]
+    return [(name, p) for name, p in plain if p.is_contiguous() and p.numel() and not p.is_meta]
+
+
 class Blocks:
     """The parameters of one model, in blocks. They are not kept alive."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
-        left_out = set(model.parameters_to_ignore)
-        named = [(name, p) for name, p in model.module.named_parameters() if name not in left_out]
-        plain = [(name, p) for name, p in named if type(p.data) is torch.Tensor and p.layout is torch.strided]
-        plain = [(name, p) for name, p in plain if p.is_contiguous() and p.numel() and not p.is_meta]
+        plain = replicated(model)
         self.names = [name for name, _ in plain]
         self._parameters = [weakref.ref(p) for _, p in plain]
         self._elements = [max(1, BLOCK_BYTES // p.element_size()) for _, p in plain]

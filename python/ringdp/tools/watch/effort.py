@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ringdp.tools.watch.blocks import LANES
 
-_MOST_LEVEL = LANES.bit_length() - 1
 _LEAST_LEVEL = -16
 _FIRST_LEVEL = 3
 _LITTLE = 0.25  # of the budget: below it twice the work still fits
@@ -12,11 +11,15 @@ _NEARLY = 0.75
 
 
 class Effort:
-    """level n: 2**n blocks at a look; level -n: one, and only one of 2**n steps and looks."""
+    """level n: 2**n blocks at a look; level -n: one, and only one of 2**n steps and looks.
 
-    def __init__(self, budget: float) -> None:
+    budget: part of the time. blocks: how many a look has at most, a power of two.
+    """
+
+    def __init__(self, budget: float, blocks: int = LANES) -> None:
         self._budget = budget
-        self._level = _FIRST_LEVEL
+        self._most = blocks.bit_length() - 1
+        self._level = min(_FIRST_LEVEL, self._most)
         self._before: tuple[float, float] | None = None
 
     @property
@@ -38,4 +41,4 @@ class Effort:
         if share > _NEARLY * self._budget:
             self._level = max(_LEAST_LEVEL, self._level - 1)
         elif share < _LITTLE * self._budget:
-            self._level = min(_MOST_LEVEL, self._level + 1)
+            self._level = min(self._most, self._level + 1)

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ringdp.ddp.timeline import union
-
 _NS = 1e-9
 KEPT = 1024  # steps that wait for the thread, at most
 _TORCHS_RATE = 100  # every so many steps torch's class notes its times, unless it is told otherwise
@@ -75,22 +73,20 @@ class RingdpFigures(NoFigures):
 
     def rows(self, stride: int) -> Iterator[Row]:
         reducer = self._reducer()
-        for raw in reducer.take_timelines() if reducer is not None else []:
-            before, self._before = self._before, raw["finished"]
-            self._number += 1
+        for key, forward, computed, finished, exposed, communication in (
+            reducer.take_timelines() if reducer is not None else ()
+        ):
+            before, self._before = self._before, finished
+            self._number = number = self._number + 1
             if before < 0:
                 continue
-            row = Row(raw["sequence"], self._number, (raw["finished"] - before) * _NS)
-            if self._number % stride == 0:
-                computed = raw["computed"] or raw["backward"]
-                in_flight = [(launched, done) for _, launched, done in raw["buckets"] if launched and done]
-                row = row._replace(
-                    data=max(0, raw["forward"] - before) * _NS,
-                    compute=(computed - raw["forward"]) * _NS,
-                    exposed=union((max(launched, computed), done) for launched, done in in_flight) * _NS,
-                    communication=union(in_flight) * _NS,
-                )
-            yield row
+            seconds = (finished - before) * _NS
+            if number % stride:
+                yield Row(key, number, seconds)
+                continue
+            data = (forward - before) * _NS if forward > before else 0.0
+            compute = (computed - forward) * _NS
+            yield Row(key, number, seconds, data, compute, exposed * _NS, communication * _NS)
 
     def close(self) -> None:
         if (reducer := self._reducer()) is not None:

@@ -11,6 +11,7 @@ from ringdp.text.units import agreeing, names, seconds
 from ringdp.tools.attach.finding import Finding
 from ringdp.tools.observe import blame
 from ringdp.tools.watch.figures import Row
+from ringdp.tools.watch.samples import Drift
 from ringdp.tools.watch.sequential import Exposure, Lateness, delayed
 
 _C = _native.load()
@@ -81,23 +82,28 @@ class Judge:
             self.compared += 1
             odd = _C.odd_ranks([by_rank.get(rank, 0) for rank in range(len(self._ranks))])
             if odd and tuple(odd) not in found:
-                found[tuple(odd)] = self._drifted(block, odd, by_rank.keys(), steps.get(key, {}))
+                step = min((row.number for row in steps.get(key, {}).values()), default=0)
+                found[tuple(odd)] = self._drifted(odd, set(odd) != by_rank.keys(), self._describe(block), step)
         return list(found.values())
 
-    def _drifted(self, block: int, odd: Sequence[int], by: Iterable[int], step: _Rows) -> Finding:
+    def drifted(self, found: Iterable[Drift]) -> list[Finding]:
+        """Of what came with the backward passes: the first of each ranks."""
+        first = {tuple(drift.ranks): drift for drift in reversed(list(found))}
+        return [self._drifted(ranks, one.has_majority, one.where, one.number) for ranks, one in first.items()]
+
+    def _drifted(self, odd: Sequence[int], has_majority: bool, where: str, step: int) -> Finding:
         ranks = tuple(self._ranks[rank] for rank in odd)
-        at = min((row.number for row in step.values()), default=0)
         who = f"{names(ranks)} {agreeing(ranks, 'holds', 'hold')} other bits than most"
-        if set(odd) == set(by):
+        if not has_majority:
             who = f"{names(ranks)} hold different bits, and no value has a majority,"
         return Finding(
             "drift",
-            f"the ranks have drifted apart: at step {at} {who} in {self._describe(block)}",
+            f"the ranks have drifted apart: at step {step} {who} in {where}",
             "averaging gradients never repairs parameters that differ",
             "stop, and restart from a checkpoint of before; a memory error, or code that changes parameters on some "
             "ranks only: ringdp.check_replicas(model) compares everything, check_drift=True every step",
             ranks,
-            numbers={"step": at},
+            numbers={"step": step},
         )
 
     def _step(self, rows: _Rows, lag: tuple[int, float] | None) -> Iterable[Finding]:

@@ -19,8 +19,9 @@ class Measures:
     """Of one watch. `in_steps` is written by the training thread, the rest by that of the watch; read by any.
 
     group: its name. ordinal: how many watches the process has begun before. step_counts: steps by bin.
-    looked_at: steps of which there are the next three sums. in_steps, in_thread: seconds that the watch has computed in
-    the training thread and in its own, which other processes do not lengthen.
+    looked_at: steps of which there are the next three sums. compared: blocks of parameters, or parts of them that came
+    with a pass. in_steps, in_passes, in_thread: seconds that the watch has computed in optimizers' steps, in backward
+    passes and in its own thread, which other processes do not lengthen.
     """
 
     def __init__(self, group: str, rank: int, model: torch.nn.Module) -> None:
@@ -31,9 +32,14 @@ class Measures:
         self.exposed = self.communication = 0.0
         self.gradient_bytes = 0
         self._bytes = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-        self.blocks_compared = 0
-        self.in_steps = self.in_thread = 0.0
+        self.compared = 0
+        self.in_steps = self.in_passes = self.in_thread = 0.0
         self.findings: Counter[str] = Counter()
+
+    @property
+    def in_training(self) -> float:
+        """Seconds, of the thread that trains."""
+        return self.in_steps + self.in_passes
 
     def add_step(self, seconds: float) -> None:
         """How long one took."""

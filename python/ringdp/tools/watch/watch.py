@@ -1,9 +1,10 @@
 """`ringdp.watch(model, optimizer)`: drift, stragglers and lost overlap, looked for all through a job.
 
-What ringdp's wrapper measures it keeps itself. Of others the optimizer's step notes when it came and what the wrapper
-has measured, and of all, in every eighth step, checksums of a few blocks of the parameters. A thread makes figures of
-that and puts them into the job's store, and on rank 0 of the group judges those of all ranks. Nothing is collective, so
-ranks that do not watch do no harm, and no step waits for another rank.
+What ringdp's wrapper measures it keeps itself, and on the CPU its buckets carry checksums of a part of the parameters.
+Of other wrappers the optimizer's step notes when it came, what the wrapper has measured and, in every eighth step,
+checksums of a few blocks of the parameters. A thread makes figures of that and puts them into the job's store, and on
+rank 0 of the group judges those of all ranks. Nothing is collective, so ranks that do not watch do no harm, and no step
+waits for another rank.
 
 Python that runs once in a step finds its code in no cache: 1.7 us in a loop are 29 us after 20 ms of products of
 matrices, and time.thread_time() alone takes 10. So most steps do next to nothing here.
@@ -36,22 +37,22 @@ from ringdp.innermost import innermost
 from ringdp.text.units import counted, names
 from ringdp.tools.attach.finding import Finding
 from ringdp.tools.observe.prometheus import serve_if_asked
-from ringdp.tools.watch.blocks import LANES, Blocks, as_number, why_no_longer, why_not_compared
+from ringdp.tools.watch.blocks import LANES, STEPPED_ALONE, Blocks, as_number, why_no_longer, why_not_compared
 from ringdp.tools.watch.effort import Effort
 from ringdp.tools.watch.figures import KEPT, Row, figures_of
 from ringdp.tools.watch.judge import Judge
 from ringdp.tools.watch.measures import Measures
 from ringdp.tools.watch.reports import Board, Report, why_no_store
+from ringdp.tools.watch.samples import Samples
 
 log = logging.getLogger("ringdp.watch")
 _C = _native.load()
 _STOP_S = 5.0  # how long stop() waits for the thread, which may be held by a store that is gone
 _LOOK = 8  # steps from one look at the parameters to the next
 _REPORT = 16  # steps from one report to the next, of ranks that look at every step
-_LATER = 4  # steps after which rank 0 reads what the others have written
+_LATER = 8  # steps after which rank 0 reads what the others have written
 _ADAPT = 2  # reports after which it does more or less
 _REPEATED = 2  # reports whose contents a report has, because rank 0 may come late
-_EVERY = 4  # steps; in the others there is nothing to do where the wrapper keeps its times
 _PATIENCE = 8  # reports after which a rank that has sent nothing new is named, and no longer waited for
 _running: dict[int, Watch] = {}  # by ordinal
 _expected: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()  # by RINGDP_WATCH=1
@@ -141,6 +142,7 @@ class Watch:
         self._delays: tuple[int, list[int]] | None = None
         why = why_not_compared(model)
         self._blocks = None if why else Blocks(model)
+        self._samples = Samples(model, budget) if hasattr(model, "zero_stage") and not why else None
         self.measures = Measures(group.group_name, self.rank, model)
         self._figures = figures_of(model)
         self._effort = Effort(budget)
@@ -150,12 +152,13 @@ class Watch:
         self._key, self._number = 0, -1
         self._notes: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
         self._times: deque[int] = deque(maxlen=3)
-        self._period = max(_REPORT, len(self.ranks) // 16 * _EVERY)  # rank 0 reads as many reports as there are ranks
+        self._period = max(_REPORT, len(self.ranks) // 32 * _LOOK)  # rank 0 reads as many reports as there are ranks
         self._reports = 0
         self._wake, self._ended = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self.post = _Post(self, model) if len(self.ranks) > 1 else None
         self._is_alone = self.post is None or not self.post.expected
+        self._is_light = self._can_be_light()
         self._flush = True
         self.automatic = False
         serve_if_asked()
@@ -194,6 +197,8 @@ class Watch:
         self._sequence = int  # keeps no group alive
         try:
             self._figures.close()
+            if self._samples is not None:
+                self._samples.close()
         except Exception as error:  # a wrapper that is half gone
             log.debug("ringdp.watch: %r", error)
 
@@ -210,9 +215,9 @@ class Watch:
         if not self._counts(optimizer):
             return
         self._number = number = self._number + 1
-        if self._figures.are_kept and number % _EVERY and not self._takes_delays():
+        if self._is_light and number % _LOOK:
             if is_sampled:
-                self.measures.in_steps += (time.perf_counter() - began) * _LOOK * (1 - 1 / _EVERY)
+                self.measures.in_steps += (time.perf_counter() - began) * (_LOOK - 1)
             return
         if self._model() is None:
             self._end(flush=False)
@@ -230,10 +235,19 @@ class Watch:
             self._optimizer, counted = weakref.ref(optimizer), optimizer
         return counted is optimizer
 
+    def _can_be_light(self) -> bool:
+        """Whether there is nothing to note in a step: only the thread is woken now and then."""
+        return self._figures.are_kept and (self._blocks is None or self._is_sampled) and not self._takes_delays()
+
+    @property
+    def _is_sampled(self) -> bool:
+        """Whether the wrapper's buckets carry checksums of the parameters."""
+        return self._samples is not None and self._samples.is_carried
+
     def _look(self, optimizer: Optimizer) -> None:
         clock, number, stride = self._figures.clock(), self._number, self._effort.stride
         if self._figures.are_kept:
-            looks = number > 0 and number % (_LOOK * stride) == 0
+            looks = not self._is_light and number > 0 and number % (_LOOK * stride) == 0
             sums = self._sums(number // _LOOK, optimizer) if looks else []
             if looks or self._takes_delays():
                 before, self._key = self._key, self._figures.read()
@@ -253,7 +267,9 @@ class Watch:
 
     def _sums(self, look: int, optimizer: Optimizer) -> list[tuple[int, Any]]:
         model = self._model()
-        if self._blocks is None or (model.device_type != "cpu" and torch.cuda.is_current_stream_capturing()):
+        if self._blocks is None or self._is_sampled:
+            return []
+        if model.device_type != "cpu" and torch.cuda.is_current_stream_capturing():
             return []
         if why := why_no_longer(model, optimizer):
             log.warning("ringdp.watch: parameters are no longer compared: %s", why)
@@ -307,6 +323,7 @@ class Watch:
 
     def _report(self) -> None:
         worked = time.thread_time()
+        drifts = self._samples.take() if self._samples is not None else []
         rows, sums = self._drain()
         self._judge.add(self.rank, rows, sums)
         reporting = {self.rank}
@@ -316,13 +333,25 @@ class Watch:
             reporting |= self.post.expected
             self._is_alone = len(reporting) == 1
         if self.rank == 0:
-            for finding in self._judge.findings(reporting):
+            for finding in [*self._judge.drifted(drifts), *self._judge.findings(reporting)]:
                 self._say(finding)
-        self.measures.blocks_compared = self._judge.compared
+        self.measures.compared = self._judge.compared
+        if self._samples is not None:
+            self._note_samples(self._samples)
+        self._is_light = self._can_be_light()
         self.measures.in_thread += time.thread_time() - worked
         self._reports += 1
         if self._reports % _ADAPT == 1:
-            self._effort.adapt(self.measures.in_steps + self.measures.in_thread, self.measures.step_seconds)
+            self._effort.adapt(self.measures.in_training + self.measures.in_thread, self.measures.step_seconds)
+            if self._samples is not None:
+                self._samples.adapt(self.measures.step_seconds)
+
+    def _note_samples(self, samples: Samples) -> None:
+        self.measures.compared += samples.compared
+        self.measures.in_passes = samples.seconds
+        if samples.stepped_alone and self._blocks is not None:
+            log.warning("ringdp.watch: parameters are no longer compared: %s", STEPPED_ALONE)
+            self._blocks = None
 
     def _drain(self) -> tuple[list[Row], list[tuple[int, int, int]]]:
         rows, sums = [], []

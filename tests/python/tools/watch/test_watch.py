@@ -71,7 +71,7 @@ def nothing_to_find(kind, backend):
         with ringdp.watch(ddp, budget=1.0) as watch:
             train(ddp)
             stopped(watch)
-    return [line for line in said if "straggler" not in line and "overlap" not in line], watch.measures.blocks_compared
+    return [line for line in said if "straggler" not in line and "overlap" not in line], watch.measures.compared
 
 
 @pytest.mark.parametrize(("kind", "backend"), [("ringdp", "ringdp"), ("torch", "ringdp"), ("torch", "gloo")])
@@ -293,8 +293,9 @@ def local_steps():
         with ringdp.watch(ddp, optimizer, budget=1.0) as watch:
             with ddp.no_sync():
                 train(ddp, optimizer=optimizer, after=lambda step: dist.all_reduce(torch.ones(1)))
+            train(ddp, optimizer=optimizer)
             stopped(watch)
-    return said, watch.measures.findings["drift"]
+    return [line for line in said if "straggler" not in line], watch.measures.findings["drift"]
 
 
 def test_steps_that_are_not_averaged_are_no_drift(pair):
@@ -314,7 +315,7 @@ def accumulated():
                 optimizer.step()
                 optimizer.zero_grad()
             stopped(watch)
-    return [line for line in said if "straggler" not in line], watch.measures.blocks_compared
+    return [line for line in said if "straggler" not in line], watch.measures.compared
 
 
 def test_accumulation_under_no_sync_is_compared(pair):
@@ -330,14 +331,13 @@ def sharded(stage, in_backward):
         with ringdp.watch(ddp, optimizer, budget=1.0) as watch:
             train(ddp, optimizer=optimizer)
             stopped(watch)
-    return [line for line in said if "straggler" not in line and "overlap:" not in line], watch.measures.blocks_compared
+    return [line for line in said if "straggler" not in line and "overlap:" not in line], watch.measures.compared
 
 
 @pytest.mark.parametrize(("stage", "in_backward"), [(1, False), (2, True), (3, False)])
 def test_shards_are_not_compared_and_replicas_are(pair, stage, in_backward):
     (said, compared), _ = pair.run(sharded, stage, in_backward)
-    assert (compared > 0) == (stage == 1)
-    assert len(said) == in_backward and all("steps inside the backward pass" in line for line in said)
+    assert (compared > 0) == (stage != 3) and said == []
 
 
 def failing():
@@ -361,8 +361,8 @@ def failing():
             handle.remove()
         train(ddp, steps=2, optimizer=optimizer)
         assert said == [] and watching.running() == [watch]
-        watch._figures.read = lambda: 1 // 0
-        train(ddp, steps=8, optimizer=optimizer)
+        watch._start_thread = lambda: 1 // 0
+        train(ddp, steps=16, optimizer=optimizer)
     return said, watching.running()
 
 
