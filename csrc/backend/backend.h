@@ -88,7 +88,7 @@ class Backend : public c10d::Backend, public Capabilities {
   bool shares(const at::Tensor& tensor) const override;
   HeapAllocator& heap_allocator();  // lives as long as the process; DistBackendError where there is no shared memory
   // Whether every rank maps the heaps of all others; equal on all ranks.
-  bool maps_all_heaps() const { return group_->world() > 1 && group_->why_no_shared_heaps().empty(); }
+  bool maps_all_heaps() const override { return group_->world() > 1 && group_->why_no_shared_heaps().empty(); }
   // These bytes of a rank's heap, as this process maps them; the mapping lives as long as the tensor. What is there
   // may change at any time: ranks must agree on who writes when. DistBackendError beyond the heap.
   at::Tensor heap_view(int rank, int64_t offset, int64_t bytes);

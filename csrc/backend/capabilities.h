@@ -48,6 +48,9 @@ class Capabilities {
   virtual void reclaim_memory(c10::Device device) = 0;
   virtual bool shares(const at::Tensor& tensor) const = 0;  // whether it is in such memory
 
+  // Whether all ranks are on one host and read each other's shared memory; equal on all ranks.
+  virtual bool maps_all_heaps() const = 0;
+
   // Fused reduce_scatter_div and Adam on this rank's part of the parameters, in one call of the device; `step` says
   // which ranks get the updated parameters. `gradients` are only read. why_no_step(): why this device cannot do it, or
   // ""; equal on all ranks.

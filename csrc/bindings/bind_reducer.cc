@@ -134,6 +134,7 @@ void bind_reducer(py::module_& m) {
       .def_readwrite("gradient_as_bucket_view", &Options::gradient_as_bucket_view)
       .def_readwrite("batched_copy", &Options::batched_copy)
       .def_readwrite("skip_unused", &Options::skip_unused)
+      .def_readwrite("own_bucket_bytes", &Options::own_bucket_bytes)
       .def_readwrite("overlap", &Options::overlap)
       .def_readwrite("micro_batches", &Options::micro_batches)
       .def_readwrite("shard_block", &Options::shard_block)

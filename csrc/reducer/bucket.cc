@@ -45,7 +45,7 @@ Bucket make_bucket(const std::vector<at::Tensor>& all_parameters, std::vector<si
   bucket.indices = std::move(indices);
   const at::Tensor& first = bucket.parameters.front();
   bucket.options = at::device(first.device()).dtype(shape.dtype.value_or(first.scalar_type()));
-  bucket.in_place = sparse || (bucket.indices.size() == 1 && !shape.gradients_are_views && !shape.of_leaves);
+  bucket.in_place = sparse || (bucket.indices.size() == 1 && shape.in_place && !shape.of_leaves);
   const bool pads = bucket.sharded || !bucket.in_place;  // a gradient that is reduced in place has no padding
   const Extent extent = place(lengths, bucket.sharded ? shape.shard_block : 1, pads ? shape.granularity : 1);
   bucket.offsets.assign(extent.offsets.begin(), extent.offsets.end());

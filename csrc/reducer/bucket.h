@@ -2,8 +2,8 @@
 //
 // `memory` is what collectives work on: the gradients, and the padding that the mean needs. Each gradient has a view
 // into it, with the strides that autograd gives that parameter's .grad (its "gradient layout contract"), so that .grad
-// can be the view. A bucket of one parameter whose .grad is not a view has no memory of its own: its .grad is reduced
-// in place, without a copy, unless something else shares its memory. Sparse buckets are always in_place.
+// can be the view. A bucket of one parameter has no memory of its own where that saves a copy: its .grad is reduced in
+// place, unless something else shares its memory. Sparse buckets are always in_place.
 //
 // A sharded bucket (ZeRO stage 2) has memory only from its first gradient to the end of its reduction, which leaves
 // this rank's part of the mean in `shard` and no .grad. Its gradients begin at multiples of a block (shard_block
@@ -53,7 +53,7 @@ struct BucketShape {
   int64_t granularity = 1;              // memory holds a multiple of this many elements
   int64_t shard_block = 0;              // > 0: a sharded bucket, whose granularity is a multiple of it
   std::optional<at::ScalarType> dtype;  // instead of the parameters'
-  bool gradients_are_views = false;
+  bool in_place = true;                 // buckets of one gradient have no memory of their own
   bool of_leaves = false;
 };
 

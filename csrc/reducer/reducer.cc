@@ -161,14 +161,24 @@ void Reducer::set_divisor(double divisor) {
 
 // The layout of buckets, and when it changes.
 
+// Between hosts, and to other backends, fewer and larger buckets are sent sooner.
+bool Reducer::reduces_in_place() const {
+  const auto* const capabilities = capabilities_of(*group_, parameters_[0].device());
+  return parameters_[0].is_cpu() && capabilities != nullptr && capabilities->maps_all_heaps() && !sharded() &&
+         options_.micro_batches == 0;
+}
+
 std::vector<Part> Reducer::parts() const {
+  const int64_t own_bucket =
+      options_.own_bucket_bytes > 0 && reduces_in_place() ? options_.own_bucket_bytes : INT64_MAX;
   std::vector<Part> parts;
   std::map<std::pair<at::ScalarType, std::string>, int64_t> kinds;
   for (size_t index = 0; index < parameters_.size(); ++index) {
     const at::Tensor& parameter = parameters_[index];
     const auto kind =
         kinds.try_emplace({parameter.scalar_type(), parameter.device().str()}, kinds.size()).first->second;
-    parts.push_back({static_cast<int64_t>(parameter.nbytes()), kind, sparse_[index]});
+    const auto bytes = static_cast<int64_t>(parameter.nbytes());
+    parts.push_back({bytes, kind, sparse_[index] || bytes >= own_bucket});
   }
   return parts;
 }
@@ -194,8 +204,9 @@ void Reducer::make_buckets(bool together) {
   const int64_t granularity = sharded()   ? options_.shard_block * ranks
                               : of_leaves ? LeafSums::granularity(ranks)
                                           : mean_->granularity();
-  const BucketShape shape{granularity, options_.shard_block, gradient_dtype_, options_.gradient_as_bucket_view,
-                          of_leaves};
+  // Elsewhere views lie in memory that lasts, which devices may share.
+  const bool in_place = !options_.gradient_as_bucket_view || reduces_in_place();
+  const BucketShape shape{granularity, options_.shard_block, gradient_dtype_, in_place, of_leaves};
   places_.assign(parameters_.size(), {});
   for (const auto& members : layout_) {
     const bool sparse = sparse_[members.front()];

@@ -47,6 +47,7 @@ struct Options {
   bool gradient_as_bucket_view = false;  // .grad is the view in the bucket: one copy of the gradients
   bool batched_copy = false;             // copy a bucket's gradients together when the last one has arrived
   bool skip_unused = false;              // do not reduce buckets of unused parameters: all ranks must agree on them
+  int64_t own_bucket_bytes = 0;          // larger gradients share no bucket where they can be reduced in place; 0: none
   bool overlap = true;                   // false: after the backward pass, one blocking collective per bucket
   int micro_batches = 0;      // > 0: no backward pass is synchronised; gradients of leaves are summed (leaf_sums.h)
   int64_t shard_block = 0;    // > 0: ZeRO stage 2; shards cut gradients only at multiples of this many elements
@@ -206,6 +207,7 @@ class Reducer {
   void make_buckets(bool together);   // of layout_
   bool lay_out_by_arrival(int root);  // of gradients on that rank; see rebuild_buckets()
   void check_laid_out() const;
+  bool reduces_in_place() const;  // gradients that share no bucket
   std::vector<Part> parts() const;
   void complete_arrival();  // appends the gradients that did not arrive, in bucket order
   void check_carries_digests() const;

@@ -131,6 +131,7 @@ class ReducerOptions:
         gradient_as_bucket_view: bool = False,
         batched_copy: bool = False,
         skip_unused: bool = False,
+        own_bucket_bytes: int = 0,
         overlap: bool = True,
         rank_order: bool = True,
         shard_block: int = 0,

@@ -17,6 +17,7 @@ from ringdp.ddp.modes import Modes, group_for
 from ringdp.zero.gradients import StandIns
 
 _C = _native.load()
+_OWN_BUCKET = 1 << 19  # default: copying so many bytes in and out takes longer than one collective more
 _SHARDED_CAP = 8 << 20  # default from stage 2 on, where two buckets at a time need memory beside the gradients
 
 
@@ -28,6 +29,11 @@ def bucket_limits(ddp: Any, *, sharded: bool = False) -> list[int]:
         cap = min(_SHARDED_CAP, ddp.bucket_bytes_cap) if sharded else ddp.bucket_bytes_cap
         return [min(dist._DEFAULT_FIRST_BUCKET_BYTES, cap), cap]
     return [ddp.bucket_bytes_cap]
+
+
+def _own_bucket_bytes(ddp: Any) -> int:
+    """From how many bytes on a gradient has a bucket of its own, where it can be reduced in place; 0: as it fits."""
+    return _OWN_BUCKET if ddp.bucket_bytes_cap_default and not getattr(ddp, "bucket_bytes_cap_list", None) else 0
 
 
 def mean_over(group: dist.ProcessGroup, device: torch.device, modes: Modes) -> Any:
@@ -55,6 +61,7 @@ class Reducer(_C.Reducer):
             gradient_as_bucket_view=ddp.gradient_as_bucket_view and modes.zero_stage < 2,
             batched_copy=getattr(ddp, "batched_grad_copy", False),
             skip_unused=getattr(ddp, "skip_all_reduce_unused_params", False),
+            own_bucket_bytes=_own_bucket_bytes(ddp),
             overlap=modes.overlap,
             rank_order=modes.order != "rotated",
             check_drift=modes.check_drift,

@@ -359,3 +359,58 @@ def tensors_outside() -> tuple[float, float]:
 def test_the_scope_ends_with_the_step_and_a_full_heap_is_no_error(world_of):
     assert all(grad == 1 and read > 1.4 for grad, read in world_of(2).run(tensors_outside))
     assert all(grad == 1 for grad, _ in world_of(2, heap_bytes=1 << 19).run(tensors_outside))
+
+
+LARGE, SMALL = (150_000,), (300,)
+
+
+def layouts(backend):
+    """The layout of large and small gradients by what is asked for, and whether means are right."""
+    shapes = [SMALL, LARGE, SMALL, LARGE]
+
+    def of(**options):
+        parameters = [torch.zeros(shape, requires_grad=True) for shape in shapes]
+        settings = {"bucket_limits": [8 << 20], "own_bucket_bytes": 1 << 19, **options}
+        return parameters, reducer_of(parameters, backend, **settings)
+
+    asked = {
+        "default": {},
+        "views": {"gradient_as_bucket_view": True},
+        "as they fit": {"own_bucket_bytes": 0},
+        "larger": {"own_bucket_bytes": 1 << 20},
+        "leaves": {"micro_batches": 2},
+        "shards": {"shard_block": 64},
+    }
+    parts = {name: of(**options)[1].layout() for name, options in asked.items()}
+    right = True
+    for views in (False, True):
+        parameters, reducer = of(gradient_as_bucket_view=views)
+        for seed in range(2):
+            given = [gradients(rank, shapes, seed=seed) for rank in range(HERE.size)]
+            for parameter in parameters:
+                parameter.grad = None
+            backward(reducer, parameters, given[HERE.rank])
+            means = [folded(by_rank, HERE.size) for by_rank in zip(*given, strict=True)]
+            right &= all(same_bits(p.grad, mean) for p, mean in zip(parameters, means, strict=True))
+    return parts, right
+
+
+TOGETHER = [[3, 2, 1, 0]]
+APART = [[3], [1], [2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("backend", "settings", "apart"),
+    [("ringdp", {}, True), ("ringdp", {"transport": "tcp"}, False), ("gloo", {}, False)],
+)
+def test_large_gradients_share_no_bucket_where_ranks_read_them_in_place(world_of, backend, settings, apart):
+    for parts, right in world_of(2, **settings).run(layouts, backend):
+        assert right
+        assert parts == {
+            "default": APART if apart else TOGETHER,
+            "views": APART if apart else TOGETHER,
+            "as they fit": TOGETHER,
+            "larger": TOGETHER,
+            "leaves": TOGETHER,
+            "shards": TOGETHER,
+        }
