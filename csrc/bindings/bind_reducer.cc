@@ -91,7 +91,7 @@ py::tuple taken_samples(Reducer& self) {
   const Reducer::Sampled sampled = unlocked([&] { return self.take_sampled(); });
   py::list found;
   for (const auto& [at, part] : sampled.found) {
-    found.append(py::make_tuple(at.step, at.ranks, at.has_majority, part.first.parameter, part.first.element,
+    found.append(py::make_tuple(at.pass, at.ranks, at.has_majority, part.first.parameter, part.first.element,
                                 part.last.parameter, part.last.element));
   }
   return py::make_tuple(sampled.is_carried, sampled.stepped_alone, sampled.compared, sampled.spent_ns, found);
@@ -219,6 +219,7 @@ void bind_reducer(py::module_& m) {
       .def("keep_timelines", &Reducer::keep_timelines, no_gil, py::arg("most"))
       .def("take_timelines", &taken_timelines)
       .def("sample_parameters", &Reducer::sample_parameters, no_gil, py::arg("parameters"))
+      .def("note_stepped_alone", &Reducer::note_stepped_alone, no_gil)
       .def("set_sample_stride", &Reducer::set_sample_stride, no_gil, py::arg("stride"))
       .def("take_sampled", &taken_samples)
       .def("layout", &Reducer::layout, no_gil)

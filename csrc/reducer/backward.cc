@@ -14,7 +14,7 @@
 namespace ringdp::reducer {
 namespace {
 
-// 0 only of 0.
+// Returns 0 only for 0.
 uint32_t folded(uint64_t digest) {
   const auto half = static_cast<uint32_t>(digest ^ digest >> 32);
   return half != 0 || digest == 0 ? half : 1;
@@ -141,7 +141,8 @@ void Reducer::take(size_t index, Gradient kind, const at::Tensor& arrived) {
     return;
   }
   if (gradient.defined()) check_fits(gradient, bucket.options, names_[index], bucket.sharded);
-  if (bucket.in_place && kind == Gradient::kFresh && gradient.defined() && take_in_place(bucket, arrived)) {
+  const bool seen = hooks_.has_others(index);  // as that of another wrapper of the model, which reads .grad
+  if (bucket.in_place && kind == Gradient::kFresh && gradient.defined() && !seen && take_in_place(bucket, arrived)) {
     if (bucket.sharded) gradient.reset();
     return;
   }
@@ -232,7 +233,7 @@ void Reducer::compare_digests() {
     samples.push_back(digest.sample);
   }
   differs_ = !odd_ranks(agreed).empty();
-  if (sample_) sample_->compare(samples, timeline_.step);
+  if (sample_) sample_->compare(samples, unaveraged_.passes());
 }
 
 // `flat`: the bucket's memory, or another tensor of the same size.

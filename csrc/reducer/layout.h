@@ -16,7 +16,7 @@ namespace ringdp::reducer {
 struct Part {
   int64_t bytes = 0;
   int64_t kind = 0;         // equal for gradients that may share a bucket
-  bool own_bucket = false;  // shares its bucket with no other: a sparse gradient
+  bool own_bucket = false;  // shares its bucket with no other: a sparse gradient, or one reduced in place
 };
 
 using Layout = std::vector<std::vector<size_t>>;  // [bucket][position]: index of a parameter

@@ -32,9 +32,8 @@ int64_t ParameterSample::begin_of(uint64_t number) const {
 
 ParameterSample::Place ParameterSample::place_of(int64_t byte) const {
   const size_t index = std::upper_bound(ends_.begin(), ends_.end(), byte) - ends_.begin();
-  const at::Tensor& parameter = parameters_[index];
-  const int64_t begin = ends_[index] - static_cast<int64_t>(parameter.nbytes());
-  return {index, (byte - begin) / static_cast<int64_t>(parameter.itemsize())};
+  const int64_t begin = index > 0 ? ends_[index - 1] : 0;
+  return {index, (byte - begin) / static_cast<int64_t>(parameters_[index].itemsize())};
 }
 
 ParameterSample::Part ParameterSample::part(uint64_t number) const {
@@ -50,7 +49,9 @@ std::optional<uint64_t> ParameterSample::checksum_of(uint64_t number) const {
     const auto size = static_cast<int64_t>(parameter.nbytes());
     const int64_t first = index > 0 ? ends_[index - 1] : 0;
     if (first >= end) break;
-    if (first + size != ends_[index] || !parameter.is_contiguous()) return std::nullopt;
+    if (first + size != ends_[index] || !parameter.is_contiguous() || !parameter.is_cpu()) return std::nullopt;
+    const auto held = static_cast<int64_t>(parameter.storage().nbytes());
+    if (held < size + parameter.storage_offset() * static_cast<int64_t>(parameter.itemsize())) return std::nullopt;
     const int64_t from = std::max(begin, first), to = std::min(end, first + size);
     const auto* const bytes = static_cast<const char*>(parameter.const_data_ptr());
     sum = kernels::combine(sum, kernels::checksum(bytes + (from - first), to - from));
@@ -62,14 +63,18 @@ uint32_t ParameterSample::word() {
   const uint32_t turn = word_without_checksum();
   if (stride_ == 0 || turn_ % stride_ != 0) return turn;
   const int64_t began = trace::now_ns();
-  const auto sum = checksum_of(turn_ % parts_);
+  std::optional<uint64_t> sum;
+  try {
+    sum = checksum_of(turn_ % parts_);
+  } catch (const c10::Error&) {  // a parameter that cannot be read now: the training goes on
+  }
   spent_ns_ += trace::now_ns() - began;
   if (!sum) return turn;
   const uint32_t low = *sum & ((1u << kSumBits) - 1);
   return turn | (low != 0 ? low : 1);
 }
 
-void ParameterSample::compare(const std::vector<uint32_t>& words, int64_t step) {
+void ParameterSample::compare(const std::vector<uint32_t>& words, int64_t pass) {
   const uint32_t own = word_without_checksum() >> kSumBits;
   uint32_t furthest = 0;
   bool same_turn = true;
@@ -86,7 +91,7 @@ void ParameterSample::compare(const std::vector<uint32_t>& words, int64_t step) 
   if (!odd.empty()) {
     const bool has_majority = odd.size() < voters;
     if (found_.size() == kKept) found_.erase(found_.begin());
-    found_.push_back({step, turn_ % parts_, std::move(odd), has_majority});
+    found_.push_back({pass, turn_ % parts_, std::move(odd), has_majority});
   }
   turn_ = same_turn ? turn_ + 1 : furthest;  // words count turns from 1
 }

@@ -2,8 +2,8 @@
 //
 // A word of 32 bits travels in the header of the pass's first bucket (PassDigest), so that no rank waits for another:
 // which part's turn it is, and the part's checksum. Where ranks are not at the same turn, because one has begun later
-// or has been without inputs, they see that in each other's words and go on from the same one. Buckets launched before
-// any parameter is stepped compare what the step before has left. Guarded by the reducer's lock.
+// or has been without inputs, they see that in each other's words and go on from the same one. A bucket launched before
+// any parameter is stepped compares the result of the previous step. Guarded by the reducer's lock.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -43,32 +43,32 @@ class ParameterSample {
   uint64_t parts() const { return parts_; }
   Part part(uint64_t number) const;
 
-  // Only every `stride`-th turn is taken, a power of two, also a different one on each rank; 0: none.
+  // Only every `stride`-th turn is taken; 0: none. A power of two, which may differ between ranks.
   void set_stride(uint64_t stride) { stride_ = stride; }
   uint32_t word();  // of this rank in the pass that has begun
-  uint32_t word_without_checksum() const { return static_cast<uint32_t>(turn_ % kTurns + 1) << kSumBits; }
+  uint32_t word_without_checksum() const { return static_cast<uint32_t>(turn_ % (kRounds * parts_) + 1) << kSumBits; }
 
   struct Found {
-    int64_t step = 0;
+    int64_t pass = 0;
     uint64_t part = 0;
     std::vector<int> ranks;  // see odd_ranks() in drift.h
     bool has_majority = true;
   };
   // Ends the pass: `words` of all ranks, by rank, 0 of those that have no sample.
-  void compare(const std::vector<uint32_t>& words, int64_t step);
+  void compare(const std::vector<uint32_t>& words, int64_t pass);
   int64_t compared() const { return compared_; }  // passes in which two ranks or more had a checksum
   int64_t spent_ns() const { return spent_ns_; }  // by word(), in all
   std::vector<Found> take_found();                // since the last call, the latest kKept
 
  private:
-  static constexpr int kSumBits = 24;
-  static constexpr uint64_t kTurns = 8 * kMostParts;  // that a word tells apart
+  static constexpr int kSumBits = 20;
+  static constexpr uint64_t kRounds = 128;  // over all parts, that a word tells apart; a multiple of usual strides
   static constexpr size_t kKept = 64;
 
   int64_t begin_of(uint64_t number) const;  // in bytes, as if parameters lay one after the other
   Place place_of(int64_t byte) const;
-  std::optional<uint64_t> checksum_of(
-      uint64_t number) const;  // none if a parameter has been given memory of another size
+  // None if a parameter has been given other memory since, of another size or elsewhere.
+  std::optional<uint64_t> checksum_of(uint64_t number) const;
 
   const std::vector<at::Tensor> parameters_;
   std::vector<int64_t> ends_;  // of each, in the same bytes

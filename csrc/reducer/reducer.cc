@@ -123,6 +123,7 @@ void Reducer::register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook) 
   const std::lock_guard lock(mutex_);
   if (hook_) refuse("register_comm_hook or register_builtin_comm_hook can only be called once.");
   hook_ = std::make_unique<CommHook>(std::move(hook));
+  if (!rebuilt_ && !unfinished_ && layout_by_size() != layout_) set_buckets(layout_by_size());
 }
 
 void Reducer::set_static_graph() {
@@ -161,10 +162,10 @@ void Reducer::set_divisor(double divisor) {
 
 // The layout of buckets, and when it changes.
 
-// Between hosts, and to other backends, fewer and larger buckets are sent sooner.
+// Between hosts and over other backends, fewer, larger buckets finish sooner, and a hook is called for each.
 bool Reducer::reduces_in_place() const {
   const auto* const capabilities = capabilities_of(*group_, parameters_[0].device());
-  return parameters_[0].is_cpu() && capabilities != nullptr && capabilities->maps_all_heaps() && !sharded() &&
+  return parameters_[0].is_cpu() && capabilities != nullptr && capabilities->maps_all_heaps() && !sharded() && !hook_ &&
          options_.micro_batches == 0;
 }
 
@@ -274,7 +275,7 @@ void Reducer::set_group(GroupPtr group) {
   mean_ = make_mean(group_, parameters_[0].device(), options_.rank_order);
   check_carries_digests();
   divisor_ = Divisor(group_->getSize());
-  set_buckets(layout_);
+  set_buckets(rebuilt_ || options_.micro_batches > 0 ? layout_ : layout_by_size());
   leaf_sums_.fit();
 }
 
@@ -347,6 +348,11 @@ void Reducer::sample_parameters(std::vector<at::Tensor> parameters) {
   const std::lock_guard lock(mutex_);
   sample_ = parameters.empty() ? nullptr : std::make_unique<ParameterSample>(std::move(parameters));
   stepped_alone_ = false;
+}
+
+void Reducer::note_stepped_alone() {
+  const std::lock_guard lock(mutex_);
+  stepped_alone_ = true;
 }
 
 void Reducer::set_sample_stride(uint64_t stride) {

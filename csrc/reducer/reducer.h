@@ -47,14 +47,14 @@ struct Options {
   bool gradient_as_bucket_view = false;  // .grad is the view in the bucket: one copy of the gradients
   bool batched_copy = false;             // copy a bucket's gradients together when the last one has arrived
   bool skip_unused = false;              // do not reduce buckets of unused parameters: all ranks must agree on them
-  int64_t own_bucket_bytes = 0;          // larger gradients share no bucket where they can be reduced in place; 0: none
-  bool overlap = true;                   // false: after the backward pass, one blocking collective per bucket
-  int micro_batches = 0;      // > 0: no backward pass is synchronised; gradients of leaves are summed (leaf_sums.h)
-  int64_t shard_block = 0;    // > 0: ZeRO stage 2; shards cut gradients only at multiples of this many elements
-  bool rank_order = true;     // false: a backend without a fused mean sums in its own order
-  bool check_drift = false;   // compare the parameters of all ranks in every pass (drift.h)
-  bool made_locally = false;  // a copy made on this rank only: buckets are allocated without a collective
-  Layout layout;              // a fixed one with each parameter once; if empty, one is computed from bucket_limits
+  int64_t own_bucket_bytes = 0;  // gradients of so many bytes share no bucket, see reduces_in_place(); 0: no such rule
+  bool overlap = true;           // false: after the backward pass, one blocking collective per bucket
+  int micro_batches = 0;         // > 0: no backward pass is synchronised; gradients of leaves are summed (leaf_sums.h)
+  int64_t shard_block = 0;       // > 0: ZeRO stage 2; shards cut gradients only at multiples of this many elements
+  bool rank_order = true;        // false: a backend without a fused mean sums in its own order
+  bool check_drift = false;      // compare the parameters of all ranks in every pass (drift.h)
+  bool made_locally = false;     // a copy made on this rank only: buckets are allocated without a collective
+  Layout layout;                 // a fixed one with each parameter once; if empty, one is computed from bucket_limits
 };
 
 class Reducer {
@@ -96,14 +96,15 @@ class Reducer {
   void set_agreed(uint64_t digest) { agreed_ = digest; }
   bool differs() const { return copy_of(differs_); }  // in the latest pass; the same on all ranks
 
-  // From now on one part of these parameters is compared in each pass, see parameter_sample.h, or of `stride` passes in
-  // one. The first bucket of a pass carries the checksum on the same terms as set_agreed()'s digest; with check_drift
-  // there is none, as everything is compared. None any more: an empty list.
+  // From now on one part of these parameters is compared in every pass, see parameter_sample.h, or in one of every
+  // `stride` passes. The first bucket of a pass carries the checksum on the same terms as set_agreed()'s digest; with
+  // check_drift there is none, as everything is compared. An empty list ends it.
   void sample_parameters(std::vector<at::Tensor> parameters);
   void set_sample_stride(uint64_t stride);
+  void note_stepped_alone();  // this rank, with gradients of its own: nothing is compared any more
   struct Sampled {
     bool is_carried = false;     // by the buckets as they are: otherwise nothing is compared
-    bool stepped_alone = false;  // this rank, with gradients of its own (no_sync): nothing is compared any more
+    bool stepped_alone = false;  // see note_stepped_alone()
     int64_t compared = 0;        // passes so far
     int64_t spent_ns = 0;        // so far
     std::vector<std::pair<ParameterSample::Found, ParameterSample::Part>> found;  // since the last call
@@ -207,7 +208,7 @@ class Reducer {
   void make_buckets(bool together);   // of layout_
   bool lay_out_by_arrival(int root);  // of gradients on that rank; see rebuild_buckets()
   void check_laid_out() const;
-  bool reduces_in_place() const;  // gradients that share no bucket
+  bool reduces_in_place() const;  // large gradients, in buckets of their own, also as views
   std::vector<Part> parts() const;
   void complete_arrival();  // appends the gradients that did not arrive, in bucket order
   void check_carries_digests() const;

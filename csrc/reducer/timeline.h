@@ -1,4 +1,4 @@
-// When things happened in a step, for what is said about overlap.
+// When things happened in a step; used to report overlap.
 #pragma once
 #include <algorithm>
 #include <cstddef>

@@ -342,14 +342,18 @@ class Reducer:
         parameters: contiguous, on the CPU, the same on all ranks. They are kept alive.
         """
 
+    def note_stepped_alone(self) -> None:
+        """This rank has stepped with gradients of its own: parameters are not compared any more."""
+
     def set_sample_stride(self, stride: int) -> None:
         """Only one of so many passes compares a part; a power of two, or 0 for none."""
 
     def take_sampled(self) -> tuple[bool, bool, int, int, list[tuple[int, list[int], bool, int, int, int, int]]]:
         """Whether buckets carry checksums at all, whether this rank has stepped alone, so that nothing is compared any
-        more, how many passes were compared, how many nanoseconds that took, and of the passes since the last call in
-        which parts differed: the step, the ranks (see odd_ranks) and whether there is a majority, the parameter and
-        element where the part begins and where it ends, which is included.
+        more, how many passes were compared, how many nanoseconds that took, and of the passes since the last
+        call in which parts differed: how many passes there had been, the ranks (see odd_ranks) and whether
+        there is a majority, the parameter and element where the part begins and where it ends, which is
+        included.
         """
 
     def arrival_order(self) -> list[int]:

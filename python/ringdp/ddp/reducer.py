@@ -32,7 +32,7 @@ def bucket_limits(ddp: Any, *, sharded: bool = False) -> list[int]:
 
 
 def _own_bucket_bytes(ddp: Any) -> int:
-    """From how many bytes on a gradient has a bucket of its own, where it can be reduced in place; 0: as it fits."""
+    """From how many bytes on a gradient has a bucket of its own, where it can be reduced in place; 0: no such rule."""
     return _OWN_BUCKET if ddp.bucket_bytes_cap_default and not getattr(ddp, "bucket_bytes_cap_list", None) else 0
 
 

@@ -107,7 +107,7 @@ class BucketPlan:
     """One bucket, in launch order.
 
     bytes: of its gradients. memory_bytes: of the memory that it keeps between steps, padding included; 0 for a bucket
-    of one gradient that is not a view: it is reduced in place. of_leaves: its memory is made for each micro-batch.
+    of one gradient that is reduced in place. of_leaves: its memory is made for each micro-batch.
     """
 
     parameters: tuple[str, ...]
@@ -144,7 +144,7 @@ class Explanation:
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of all buckets on this rank; .grad is a second copy unless gradients are views."""
+        """Bytes of all buckets on this rank; .grad of theirs is a second copy unless gradients are views."""
         return sum(bucket.memory_bytes for bucket in self.buckets)
 
     def __str__(self) -> str:

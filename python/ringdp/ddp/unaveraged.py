@@ -115,8 +115,10 @@ def _refuse(optimizer: Optimizer, reducer: Any) -> None:
         if not _may_step(reducer, cause):
             reducer.check_finished()  # if a pass has not ended, its error names the gradients that are missing
             raise RuntimeError(explained(reducer, index, cause))
-        if cause == "kept" and reducer.passes() > 0:
-            _warn_of_kept(reducer, index)
+        if cause == "kept":
+            reducer.note_stepped_alone()
+            if reducer.passes() > 0:
+                _warn_of_kept(reducer, index)
 
 
 def _warn_of_kept(reducer: Any, index: int) -> None:

@@ -382,6 +382,9 @@ def layouts(backend):
         "shards": {"shard_block": 64},
     }
     parts = {name: of(**options)[1].layout() for name, options in asked.items()}
+    hooked = of()[1]
+    hooked.register_comm_hook(None, lambda state, bucket: None)
+    parts["hook"] = hooked.layout()
     right = True
     for views in (False, True):
         parameters, reducer = of(gradient_as_bucket_view=views)
@@ -413,4 +416,28 @@ def test_large_gradients_share_no_bucket_where_ranks_read_them_in_place(world_of
             "larger": TOGETHER,
             "leaves": TOGETHER,
             "shards": TOGETHER,
+            "hook": TOGETHER,
         }
+
+
+def two_wrappers():
+    """A parameter in two reducers, one pass of both: each takes what the other leaves, as torch's do."""
+    parameter = torch.zeros(LARGE, requires_grad=True)
+    one, other = (reducer_of([parameter], bucket_limits=[8 << 20], own_bucket_bytes=1 << 19) for _ in range(2))
+    right = True
+    for seed in range(10):
+        given = [gradients(rank, [LARGE], seed=seed)[0] for rank in range(HERE.size)]
+        parameter.grad = None
+        for reducer in (one, other):
+            reducer.prepare_for_forward()
+        loss = (parameter * given[HERE.rank]).sum()
+        for reducer in (one, other):
+            reducer.prepare_for_backward([loss])
+        loss.backward()
+        mean = folded(given, HERE.size)
+        right &= same_bits(parameter.grad, mean)
+    return right
+
+
+def test_a_gradient_that_another_reducer_reads_is_not_reduced_in_its_place(pair):
+    assert pair.run(two_wrappers) == [True, True]

@@ -105,25 +105,29 @@ def test_ranks_that_begin_at_different_passes_come_together(pair):
     assert pair.run(begun_later) == [(0, 1, 1, 0), (0, 1, 1, 0)]
 
 
-def joined():
-    """Rank 1 is out of inputs for four passes, and comes back."""
-    run = Run(replicas())
+def joined(passes, shapes):
+    """Rank 1 is out of inputs for some passes, and comes back."""
+    run = Run(replicas(shapes))
     run.passes(2)
-    for _ in range(4):
+    for _ in range(passes):
         if HERE.rank == 1:
             run.reducer.shadow_backward(2.0)
         else:
             backward(run.reducer, run.parameters, [torch.ones_like(p) for p in run.parameters])
     run.passes()
+    healthy = len(run.found)
     before = run.compared
     if HERE.rank == 1:
         run.flip(0, 0)
-    run.passes(PARTS + 1)
-    return len(run.found), run.compared - before >= PARTS
+    while not run.found and run.compared < before + 2 * PARTS:
+        run.passes()
+    return healthy, len(run.found)
 
 
-def test_a_rank_that_was_without_inputs_is_compared_again(pair):
-    assert pair.run(joined) == [(1, True), (1, True)]
+@pytest.mark.parametrize("shapes", [SHAPES, [(4 * 16384,)]])
+@pytest.mark.parametrize("passes", [4, 31, 248])
+def test_a_rank_that_was_without_inputs_is_compared_again(pair, passes, shapes):
+    assert pair.run(joined, passes, shapes) == [(0, 1), (0, 1)]
 
 
 def out_of_reach(kind):
@@ -164,6 +168,20 @@ def other_memory():
 def test_a_parameter_that_got_other_memory_is_left_out(pair):
     for compared, found in pair.run(other_memory):
         assert 0 < compared < PARTS and found == []
+
+
+def frozen_and_gone():
+    """A parameter without gradients whose memory is freed: the parts without it are still compared."""
+    run = Run(replicas(), sampled=False)
+    frozen = torch.full((400_000,), float(HERE.rank))
+    run.reducer.sample_parameters([frozen, *(p for p in run.parameters if p.numel())])
+    frozen.untyped_storage().resize_(0)
+    run.passes(PARTS)
+    return 0 < run.compared < PARTS and run.found == []
+
+
+def test_memory_that_is_gone_is_not_read(pair):
+    assert pair.run(frozen_and_gone) == [True, True]
 
 
 def stepped_alone():

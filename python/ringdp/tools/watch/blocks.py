@@ -1,4 +1,4 @@
-"""Drift by sampling, where no collective of the step carries checksums (samples.py): by what ranks tell each other.
+"""Drift by sampling, where no collective of the step carries checksums (samples.py): ranks exchange them.
 
 Every rank takes checksums of the same few blocks of the parameters, the next ones at each look. Which blocks follows
 from the number of the look, so ranks need not agree on anything; one that takes fewer, or takes part in fewer looks,

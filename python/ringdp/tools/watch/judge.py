@@ -87,7 +87,7 @@ class Judge:
         return list(found.values())
 
     def drifted(self, found: Iterable[Drift]) -> list[Finding]:
-        """Of what came with the backward passes: the first of each ranks."""
+        """Of what came with the backward passes: the first finding for each set of ranks."""
         first = {tuple(drift.ranks): drift for drift in reversed(list(found))}
         return [self._drifted(ranks, one.has_majority, one.where, one.number) for ranks, one in first.items()]
 

@@ -18,7 +18,7 @@ _PART = 0.4  # of the budget
 
 
 class Drift(NamedTuple):
-    """number: of the step since the watch began. ranks: of the group, as of _C.odd_ranks. where: which elements."""
+    """number: of the step since the watch began. ranks: of the group, as _C.odd_ranks() returns them."""
 
     number: int
     ranks: Sequence[int]
@@ -38,7 +38,7 @@ class Samples:
         self._names = [name for name, _ in named]
         self._reducer = weakref.ref(model.reducer)
         self._effort = Effort(_PART * budget, blocks=1)
-        self._began = model.reducer.timeline()["step"] + 1
+        self._began = model.reducer.passes()
         self.is_carried = self.stepped_alone = False
         self.compared, self.seconds = 0, 0.0
         if all(parameter.device.type == "cpu" for _, parameter in named):
@@ -53,7 +53,8 @@ class Samples:
         self.is_carried, self.stepped_alone, self.compared, ns, found = reducer.take_sampled()
         self.seconds = ns * 1e-9
         return [
-            Drift(step - self._began, ranks, majority, self._where(*places)) for step, ranks, majority, *places in found
+            Drift(number - self._began, ranks, majority, self._where(*places))
+            for number, ranks, majority, *places in found
         ]
 
     def adapt(self, passed: float) -> None:

@@ -142,7 +142,7 @@ class Watch:
         self._delays: tuple[int, list[int]] | None = None
         why = why_not_compared(model)
         self._blocks = None if why else Blocks(model)
-        self._samples = Samples(model, budget) if hasattr(model, "zero_stage") and not why else None
+        self._samples: Samples | None = None
         self.measures = Measures(group.group_name, self.rank, model)
         self._figures = figures_of(model)
         self._effort = Effort(budget)
@@ -158,11 +158,13 @@ class Watch:
         self._thread: threading.Thread | None = None
         self.post = _Post(self, model) if len(self.ranks) > 1 else None
         self._is_alone = self.post is None or not self.post.expected
-        self._is_light = self._can_be_light()
         self._flush = True
         self.automatic = False
         serve_if_asked()
         _install()
+        if hasattr(model, "zero_stage") and not why:
+            self._samples = Samples(model, budget)
+        self._is_light = self._can_be_light()
         _running[self.measures.ordinal] = self
         if why:
             log.info("ringdp.watch: parameters are not compared: %s", why)
@@ -195,12 +197,12 @@ class Watch:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_STOP_S)
         self._sequence = int  # keeps no group alive
-        try:
-            self._figures.close()
-            if self._samples is not None:
-                self._samples.close()
-        except Exception as error:  # a wrapper that is half gone
-            log.debug("ringdp.watch: %r", error)
+        for part in (self._figures, self._samples):
+            try:
+                if part is not None:
+                    part.close()
+            except Exception as error:  # a wrapper that is half gone
+                log.debug("ringdp.watch: %r", error)
 
     def _fail(self, error: Exception) -> None:
         log.warning("ringdp.watch stops on rank %d, and the training goes on without: %r", self.rank, error)
@@ -245,6 +247,11 @@ class Watch:
         return self._samples is not None and self._samples.is_carried
 
     def _look(self, optimizer: Optimizer) -> None:
+        group = getattr(self._model(), "process_group", None)
+        if group is not None and group.group_name != self.measures.group:
+            log.warning("ringdp.watch ends on rank %d: the model has another group now: watch it again", self.rank)
+            self._end(flush=False)
+            return
         clock, number, stride = self._figures.clock(), self._number, self._effort.stride
         if self._figures.are_kept:
             looks = not self._is_light and number > 0 and number % (_LOOK * stride) == 0
@@ -328,16 +335,16 @@ class Watch:
         self._judge.add(self.rank, rows, sums)
         reporting = {self.rank}
         if self.post is not None:
-            for rank, report in self.post.exchange(rows, sums):
+            for rank, report in self.post.exchange(rows, sums, by_step=not self._is_sampled):
                 self._judge.add(rank, report.rows, report.sums)
             reporting |= self.post.expected
             self._is_alone = len(reporting) == 1
         if self.rank == 0:
             for finding in [*self._judge.drifted(drifts), *self._judge.findings(reporting)]:
                 self._say(finding)
-        self.measures.compared = self._judge.compared
         if self._samples is not None:
             self._note_samples(self._samples)
+        self.measures.compared = self._judge.compared + (self._samples.compared if self._samples is not None else 0)
         self._is_light = self._can_be_light()
         self.measures.in_thread += time.thread_time() - worked
         self._reports += 1
@@ -347,7 +354,6 @@ class Watch:
                 self._samples.adapt(self.measures.step_seconds)
 
     def _note_samples(self, samples: Samples) -> None:
-        self.measures.compared += samples.compared
         self.measures.in_passes = samples.seconds
         if samples.stepped_alone and self._blocks is not None:
             log.warning("ringdp.watch: parameters are no longer compared: %s", STEPPED_ALONE)
@@ -415,8 +421,13 @@ class _Post:
         """On rank 0: the ranks that report."""
         return set() if self._why_not else {rank for rank, times in self._unchanged.items() if times < _PATIENCE}
 
-    def exchange(self, rows: list[Row], sums: list[tuple[int, int, int]]) -> Iterator[tuple[int, Report]]:
-        """Shows this rank's; on rank 0 those of the others that are new."""
+    def exchange(
+        self, rows: list[Row], sums: list[tuple[int, int, int]], *, by_step: bool
+    ) -> Iterator[tuple[int, Report]]:
+        """Shows this rank's; on rank 0 those of the others that are new.
+
+        by_step: parameters are compared where ranks look at the same steps.
+        """
         if self._why_not:
             return
         if self._board is None:
@@ -435,7 +446,8 @@ class _Post:
             if content != self._latest.get(rank):
                 self._latest[rank], self._unchanged[rank] = content, -1
                 report = Report.unpack(content)
-                self._name_out_of_step(rank, report)
+                if by_step:
+                    self._name_out_of_step(rank, report)
                 yield rank, report
         self._name_silent()
 

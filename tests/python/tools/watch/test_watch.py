@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from ranks import HERE
 from ringdp.tools.watch import watch as watching
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 STEPS = 50
 
@@ -105,7 +106,8 @@ def test_drift_is_named_within_50_steps_and_said_once(pair, kind, backend):
 def one_rank_late(kind, backend, alone=False):
     """Rank 1 begins a step when rank 0 waits for it; but for the first steps, after which buckets change.
 
-    A busy machine can hold up rank 0 just then, so there may be some rounds of 50 steps until all of one agree.
+    A busy machine can hold up rank 0 just then, so there may be some rounds of 50 steps until all of one agree, and it
+    comes later in each round.
     alone: with a store that takes no reports, so that rank 0 has only what its group counts.
     """
     store, late = dist.distributed_c10d._get_default_store(), HERE.rank == 1
@@ -118,7 +120,7 @@ def one_rank_late(kind, backend, alone=False):
         steps.append(step)
         if late and len(steps) > 3:
             store.wait([f"{name}-{len(steps)}"])
-            time.sleep(0.01)
+            time.sleep(0.01 * (1 + len(steps) // STEPS))
 
     with logged() as said, pytest.MonkeyPatch.context() as patch:
         if alone:
@@ -214,9 +216,11 @@ def test_ranks_that_do_not_watch_are_named_and_nothing_hangs(pair, which):
     assert absent in said[which][0]
 
 
-def begun_later():
+def begun_later(hooked):
     with logged() as said:
         ddp = wrapped()
+        if hooked:
+            ddp.register_comm_hook(None, allreduce_hook)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
         for rank in (0, 1):
             if HERE.rank == rank:
@@ -227,10 +231,11 @@ def begun_later():
     return [line for line in said if "straggler" not in line], watch.measures.findings["drift"]
 
 
-def test_ranks_that_begin_at_different_steps_are_named(pair):
-    ((line,), drifts), (other, _) = pair.run(begun_later)
+def test_ranks_that_begin_at_different_steps_are_named_where_that_matters(pair):
+    ((line,), drifts), (other, _) = pair.run(begun_later, True)
     assert line == ("ringdp.watch: rank 1 began at another step than rank 0: their parameters are not compared")
     assert drifts == 0 and other == []
+    assert pair.run(begun_later, False) == [([], 0)] * 2
 
 
 def wrong_ways():
@@ -285,11 +290,11 @@ def test_without_a_process_group_it_is_refused():
         ringdp.watch(torch.nn.Linear(2, 2))
 
 
-def local_steps():
+def local_steps(fused):
     """Ranks step with gradients of their own, so their parameters differ, and log by collectives."""
     with logged() as said:
         ddp = wrapped()
-        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, fused=fused)
         with ringdp.watch(ddp, optimizer, budget=1.0) as watch:
             with ddp.no_sync():
                 train(ddp, optimizer=optimizer, after=lambda step: dist.all_reduce(torch.ones(1)))
@@ -298,8 +303,9 @@ def local_steps():
     return [line for line in said if "straggler" not in line], watch.measures.findings["drift"]
 
 
-def test_steps_that_are_not_averaged_are_no_drift(pair):
-    for said, drifts in pair.run(local_steps):
+@pytest.mark.parametrize("fused", [False, True])  # which leaves the versions of parameters as they were
+def test_steps_that_are_not_averaged_are_no_drift(pair, fused):
+    for said, drifts in pair.run(local_steps, fused):
         assert drifts == 0 and len([line for line in said if "no longer compared" in line]) == 1
 
 
@@ -370,6 +376,23 @@ def test_its_own_failure_is_a_line_and_ends_it(pair):
     for rank, (said, running) in enumerate(pair.run(failing)):
         assert running == [] and len(said) == 1
         assert said[0].startswith(f"ringdp.watch stops on rank {rank}, and the training goes on without: ZeroDivision")
+
+
+def in_another_group():
+    with logged() as said:
+        ddp = wrapped()
+        with ringdp.watch(ddp, budget=1.0) as watch:
+            train(ddp, steps=10)
+            ddp._update_process_group(dist.new_group())
+            train(ddp, steps=20)
+            running = watch in watching.running()
+    return said, running
+
+
+def test_a_model_that_gets_another_group_is_watched_no_longer(pair):
+    for rank, (said, running) in enumerate(pair.run(in_another_group)):
+        assert not running
+        assert said == [f"ringdp.watch ends on rank {rank}: the model has another group now: watch it again"]
 
 
 def in_a_part():
