@@ -242,6 +242,7 @@ def ddp_rank(rank: int, store: str, dtype: torch.dtype, accumulate: int, seeds: 
         optimizer.step()
     results.put(parameters_hash(ddp))
     dist.barrier()  # leave together: a rank still in its last collective must not lose its peer
+    del ddp  # whose reducer would free gloo's group with the GIL, for which gloo's thread may be waiting
     dist.destroy_process_group()
 
 
