@@ -222,6 +222,7 @@ void bind_reducer(py::module_& m) {
       .def("note_stepped_alone", &Reducer::note_stepped_alone, no_gil)
       .def("set_sample_stride", &Reducer::set_sample_stride, no_gil, py::arg("stride"))
       .def("take_sampled", &taken_samples)
+      .def("has_found", &Reducer::has_found, no_gil)
       .def("layout", &Reducer::layout, no_gil)
       .def("shards", &Reducer::shards, no_gil)
       .def("used", &Reducer::used, no_gil)

@@ -59,6 +59,7 @@ class ParameterSample {
   int64_t compared() const { return compared_; }  // passes in which two ranks or more had a checksum
   int64_t spent_ns() const { return spent_ns_; }  // by word(), in all
   std::vector<Found> take_found();                // since the last call, the latest kKept
+  bool has_found() const { return !found_.empty(); }
 
  private:
   static constexpr int kSumBits = 20;

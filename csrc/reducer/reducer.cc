@@ -360,6 +360,11 @@ void Reducer::set_sample_stride(uint64_t stride) {
   if (sample_) sample_->set_stride(stride);
 }
 
+bool Reducer::has_found() const {
+  const std::lock_guard lock(mutex_);
+  return sample_ && sample_->has_found();
+}
+
 Reducer::Sampled Reducer::take_sampled() {
   const std::lock_guard lock(mutex_);
   Sampled sampled;

@@ -110,6 +110,7 @@ class Reducer {
     std::vector<std::pair<ParameterSample::Found, ParameterSample::Part>> found;  // since the last call
   };
   Sampled take_sampled();
+  bool has_found() const;  // since then, what take_sampled() would return in `found`
 
   // What the next reduction is divided by, by default the number of ranks. `work`: an all_reduce whose sum is the
   // divisor; the first bucket waits for it (pass_state.h).

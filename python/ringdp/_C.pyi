@@ -356,6 +356,9 @@ class Reducer:
         included.
         """
 
+    def has_found(self) -> bool:
+        """Whether parts have differed since the last take_sampled()."""
+
     def arrival_order(self) -> list[int]:
         """Indices of parameters by arrival of their gradients in the latest synchronised pass."""
 

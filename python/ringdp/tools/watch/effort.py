@@ -6,8 +6,8 @@ from ringdp.tools.watch.blocks import LANES
 
 _LEAST_LEVEL = -16
 _FIRST_LEVEL = 3
-_LITTLE = 0.25  # of the budget: below it twice the work still fits
-_NEARLY = 0.75
+_LITTLE = 0.4  # of the budget: below it twice the work still fits
+_NEARLY = 0.95
 
 
 class Effort:

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ringdp.tools.watch.blocks import replicated
 from ringdp.tools.watch.effort import Effort
 
-_PART = 0.4  # of the budget
+_PART = 0.6  # of the budget
 
 
 class Drift(NamedTuple):
@@ -44,6 +44,11 @@ class Samples:
         if all(parameter.device.type == "cpu" for _, parameter in named):
             model.reducer.sample_parameters([parameter for _, parameter in named])
             self.take()
+
+    def has_found(self) -> bool:
+        """Whether there is something for take()."""
+        reducer = self._reducer()
+        return reducer is not None and reducer.has_found()
 
     def take(self) -> list[Drift]:
         """What has been found since the last call."""

@@ -145,7 +145,7 @@ class Watch:
         self._samples: Samples | None = None
         self.measures = Measures(group.group_name, self.rank, model)
         self._figures = figures_of(model)
-        self._effort = Effort(budget)
+        self._budget = budget
         self._judge = Judge(self.ranks, self._blocks.describe if self._blocks else str)
         self._repeat_s = 60 * repeat_minutes
         self._said: dict[tuple[str, tuple[int, ...]], float] = {}
@@ -164,6 +164,7 @@ class Watch:
         _install()
         if hasattr(model, "zero_stage") and not why:
             self._samples = Samples(model, budget)
+        self._effort = self._first_effort()
         self._is_light = self._can_be_light()
         _running[self.measures.ordinal] = self
         if why:
@@ -237,6 +238,9 @@ class Watch:
             self._optimizer, counted = weakref.ref(optimizer), optimizer
         return counted is optimizer
 
+    def _first_effort(self) -> Effort:
+        return Effort(self._budget, blocks=1 if self._is_sampled else LANES)
+
     def _can_be_light(self) -> bool:
         """Whether there is nothing to note in a step: only the thread is woken now and then."""
         return self._figures.are_kept and (self._blocks is None or self._is_sampled) and not self._takes_delays()
@@ -268,7 +272,8 @@ class Watch:
                 self._key = key
                 sums = self._sums(number // _LOOK, optimizer) if number % (_LOOK * stride) == 0 else []
                 self._notes.append((number, clock, key, self._figures.read(), sums, self._delay(number)))
-        if number and number % min(KEPT // 2, self._period * stride) == (0 if self.rank else _LATER):
+        is_due = number % min(KEPT // 2, self._period * stride) == (0 if self.rank else _LATER)
+        if number and (is_due or (self._samples is not None and not self.rank and self._samples.has_found())):
             self._start_thread()
             self._wake.set()
 
@@ -330,7 +335,10 @@ class Watch:
 
     def _report(self) -> None:
         worked = time.thread_time()
+        was_sampled = self._is_sampled
         drifts = self._samples.take() if self._samples is not None else []
+        if self._is_sampled != was_sampled:  # a communication hook was registered
+            self._effort = self._first_effort()
         rows, sums = self._drain()
         self._judge.add(self.rank, rows, sums)
         reporting = {self.rank}
