@@ -25,7 +25,7 @@ ParameterSample::ParameterSample(std::vector<at::Tensor> parameters) : parameter
 }
 
 int64_t ParameterSample::begin_of(uint64_t number) const {
-  const int64_t bytes = ends_.empty() ? 0 : ends_.back();
+  const int64_t bytes = ends_.back();
   if (number == parts_) return bytes;
   return bytes / kAlignment * static_cast<int64_t>(number) / static_cast<int64_t>(parts_) * kAlignment;
 }

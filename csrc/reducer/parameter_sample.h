@@ -25,11 +25,7 @@ struct PassDigest {
 
 class ParameterSample {
  public:
-  // Odd, so that every part has its turn also where only every 2**n-th turn is taken.
-  static constexpr uint64_t kMostParts = 31;
-  static constexpr int64_t kLeastBytes = 1 << 16;  // of a part, unless there are fewer
-
-  // `parameters`: contiguous, on the CPU, the same on all ranks.
+  // `parameters`: one or more, contiguous, on the CPU, the same on all ranks.
   explicit ParameterSample(std::vector<at::Tensor> parameters);
 
   // An element of a parameter, by its index.
@@ -40,7 +36,6 @@ class ParameterSample {
   struct Part {
     Place first, last;  // inclusive
   };
-  uint64_t parts() const { return parts_; }
   Part part(uint64_t number) const;
 
   // Only every `stride`-th turn is taken; 0: none. A power of two, which may differ between ranks.
@@ -62,6 +57,9 @@ class ParameterSample {
   bool has_found() const { return !found_.empty(); }
 
  private:
+  // Odd, so that every part has its turn also where only every 2**n-th turn is taken.
+  static constexpr uint64_t kMostParts = 31;
+  static constexpr int64_t kLeastBytes = 1 << 16;  // of a part, unless there are fewer
   static constexpr int kSumBits = 20;
   static constexpr uint64_t kRounds = 128;  // over all parts, that a word tells apart; a multiple of usual strides
   static constexpr size_t kKept = 64;
