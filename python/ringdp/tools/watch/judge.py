@@ -112,13 +112,14 @@ class Judge:
         waits = {rank: row.exposed for rank, row in rows.items()}
         if lag is not None:
             waits = {rank: 0.0 if rank == lag[0] else lag[1] for rank in range(len(self._ranks))}
+        if len(waits) < 2:  # only one rank reports, and this step was read before what its group counted of it
+            return
         self._recent.append((rows, waits))
-        if len(waits) > 1:
-            late, lost = delayed(waits)
-            self._lateness = self._lateness.after(late, lost / took)
-            if (rank := self._lateness.found) is not None:
-                self._lateness = Lateness()
-                yield from self._late(rank)
+        late, lost = delayed(waits)
+        self._lateness = self._lateness.after(late, lost / took)
+        if (rank := self._lateness.found) is not None:
+            self._lateness = Lateness()
+            yield from self._late(rank)
         least = min(rows.values(), key=lambda row: row.exposed)
         if least.communication > 0 and len(rows) == len(self._ranks):
             self._exposure = self._exposure.after(least.exposed / least.seconds)

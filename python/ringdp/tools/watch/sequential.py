@@ -31,6 +31,8 @@ class Score(NamedTuple):
     def after(self, so: bool) -> Score:
         """One more step, in which it was so or was not."""
         usual = self.usual
+        if not so and self.value == 0.0:  # as in nearly every step
+            return Score(0.0, usual - usual / _MEMORY)
         chance = _RARELY if usual < _RARELY else _OFTEN if usual > _OFTEN else usual
         value = self.value + (log(_WRONG / chance) if so else log((1 - _WRONG) / (1 - chance)))
         return Score(value if value > 0.0 else 0.0, usual + (so - usual) / _MEMORY)

@@ -90,6 +90,18 @@ def test_delays_that_the_group_counts_are_believed_before_waits():
     assert {f.ranks for said in found.values() for f in said} == {(6,)}
 
 
+def test_a_step_of_which_one_rank_says_nothing_yet_is_left_out():
+    """Rank 0 alone reports, and its row may be read before the delays of its group are noted."""
+    judge = Judge(RANKS, str)
+    said = []
+    for step in range(1, 50):
+        judge.add(0, [row(step)], ())
+        if step % 8:
+            judge.note_delay(10 * step, 2, 0.004)
+        said += judge.findings([0])
+    assert [finding.ranks for finding in said] == [(6,)]
+
+
 def test_overlap_that_was_there_is_missed():
     found, _ = played(lambda step, rank: row(step, exposed=0.0004 if step <= 16 else 0.0045), steps=96)
     (finding,) = found[40]

@@ -131,7 +131,7 @@ def one_rank_late(kind, backend, alone=False):
             next(ddp.parameters()).register_hook(tell)
         watch = ringdp.watch(ddp, optimizer, budget=1.0)
         found = torch.zeros(1)
-        while not found and len(steps) < 20 * STEPS:
+        while not found and len(steps) < 10 * STEPS:
             train(ddp, optimizer=optimizer, before=plant)
             found += watch.measures.findings["straggler"]
             dist.all_reduce(found)
