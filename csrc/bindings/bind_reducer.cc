@@ -79,14 +79,6 @@ py::dict dict_of(const reducer::Timeline& t) {
   return d;
 }
 
-py::list taken_timelines(Reducer& self) {
-  py::list all;
-  for (const auto& t : unlocked([&] { return self.take_timelines(); })) {
-    all.append(py::make_tuple(t.sequence, t.forward, t.end_of_compute(), t.finished, t.exposed(), t.communication()));
-  }
-  return all;
-}
-
 py::tuple taken_samples(Reducer& self) {
   const Reducer::Sampled sampled = unlocked([&] { return self.take_sampled(); });
   py::list found;
@@ -217,7 +209,6 @@ void bind_reducer(py::module_& m) {
       .def("buckets", &bucket_dicts)
       .def("timeline", [](const Reducer& self) { return dict_of(unlocked([&] { return self.timeline(); })); })
       .def("keep_timelines", &Reducer::keep_timelines, no_gil, py::arg("most"))
-      .def("take_timelines", &taken_timelines)
       .def("sample_parameters", &Reducer::sample_parameters, no_gil, py::arg("parameters"))
       .def("note_stepped_alone", &Reducer::note_stepped_alone, no_gil)
       .def("set_sample_stride", &Reducer::set_sample_stride, no_gil, py::arg("stride"))

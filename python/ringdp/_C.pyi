@@ -326,14 +326,9 @@ class Reducer:
         """
 
     def keep_timelines(self, most: int) -> None:
-        """From now on those of the latest `most` passes are kept until they are taken; 0: none any more.
+        """From now on those of the latest `most` passes are kept until StepRows takes them; 0: none any more.
 
         RuntimeError if the group's backend does not count collectives.
-        """
-
-    def take_timelines(self) -> list[tuple[int, int, int, int, int, int]]:
-        """The oldest first: collectives that the group had begun; when the forward pass began, the last gradient was
-        computed and every .grad was in place; for how long communication was exposed, and in flight. Nanoseconds.
         """
 
     def sample_parameters(self, parameters: list[Tensor]) -> None:
@@ -373,6 +368,49 @@ class Reducer:
 
     def error(self) -> str:
         """The latest error about a wrong training loop, or ""."""
+
+class StepRows:
+    """What a reducer's timelines say of its steps. A row is 56 bytes, as tools/watch/figures.py packs a Row."""
+
+    def take(self, reducer: Reducer, stride: int) -> tuple[list[float], bytes]:
+        """Of the passes since the last call: the seconds of each, and the rows of those whose number stride divides."""
+
+    @staticmethod
+    def sums_of(rows: bytes) -> tuple[int, float, float]:
+        """How many rows have communication, and the sums of their exposed seconds and of those in flight.
+
+        ValueError where these are not times of steps.
+        """
+
+_Row = tuple[int, int, float, float, float, float, float]
+_Step = tuple[dict[int, _Row], dict[int, float]]
+
+class StepJudge:
+    """What the steps of all ranks of a group show: a rank that makes the others wait, overlap that was lost."""
+
+    def __init__(self, ranks: int) -> None: ...
+    def add(self, rank: int, rows: bytes) -> int:
+        """A report, of which what is known already is left out; returns the latest key that was known before.
+
+        ValueError where these are not times of steps.
+        """
+
+    def note_delay(self, key: int, rank: int, lost: float) -> None:
+        """What the group counts itself: in this step the others waited for this rank alone, so many seconds."""
+
+    def reached(self, reporting: Sequence[int]) -> int:
+        """The key of the latest step that all of these ranks have reported."""
+
+    def number_of(self, key: int) -> int:
+        """The number of a step that is not judged yet, on the rank that began last; 0 when nobody has reported it."""
+
+    def judge(self, reporting: Sequence[int]) -> list[tuple[int | None, float, list[_Step]]]:
+        """What is new in the steps that all of these ranks have reported: the rank that is late, or None where overlap
+        was lost; the seconds that were exposed before; of the latest steps, the latest last, rows and waits by rank.
+        """
+
+    def forgotten(self) -> int:
+        """Steps up to this key were judged, or left out because a rank did not come along."""
 
 def came_late(name: str) -> str:
     """The error message for a gradient that arrived outside of a synchronised pass."""

@@ -37,7 +37,7 @@ from ringdp.elastic import Leaves  # noqa: E402
 from ringdp.tools.planner.local_ranks import ProbeJob  # noqa: E402
 from ringdp.tools.planner.prediction import calibrated  # noqa: E402
 from ringdp.tools.tune import cache  # noqa: E402
-from ringdp.tools.watch.figures import Row  # noqa: E402
+from ringdp.tools.watch.figures import Row, packed  # noqa: E402
 from ringdp.tools.watch.judge import Judge  # noqa: E402
 from ringdp.tools.watch.reports import Report  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
@@ -159,16 +159,16 @@ def _tuned(folder: Path) -> Target:
 
 
 def _report(_: Path) -> Target:
-    seed = Report(7, [Row(5, 1, 0.25), Row(6, 2, 0.5, 0.125)], [(5, 0, 1), (6, 0, 2)]).pack()
+    seed = Report(7, packed([Row(5, 1, 0.25), Row(6, 2, 0.5, 0.125)]), [(5, 0, 1), (6, 0, 2)]).pack()
 
     def take(content: bytes) -> str:
-        judge = Judge((0, 1), lambda key, number: "a block")
+        judge = Judge((0, 1), lambda block: "a block")
         try:
             report = Report.unpack(content)
+            for rank in (0, 1):
+                judge.add(rank, report.rows, report.sums)
         except ValueError as error:
             return str(error)
-        for rank in (0, 1):
-            judge.add(rank, report.rows, report.sums)
         return "".join(finding.seen for finding in judge.findings((0, 1)))
 
     return Target("report", [seed], take, ("tools.watch",))

@@ -28,7 +28,7 @@ def test_stub_names_what_the_module_has() -> None:
     tree = ast.parse(STUB.read_text())
     declared = {node.name: node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
     assert _public(declared) == _public(vars(_C))
-    for name in ("Options", "Backend", "Reduction", "Mean", "Reducer", "ShardLayout"):
+    for name in ("Options", "Backend", "Reduction", "Mean", "Reducer", "ShardLayout", "StepRows", "StepJudge"):
         methods = {m.name for m in declared[name].body if isinstance(m, ast.FunctionDef)}
         assert _public(vars(getattr(_C, name))) <= methods
         assert all(hasattr(getattr(_C, name), m) for m in methods)

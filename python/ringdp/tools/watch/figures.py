@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import struct
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ringdp import _native
+
+_C = _native.load()
 _NS = 1e-9
+_ROW = struct.Struct("<qq5d")  # a StepRow of csrc/trace/step_judge.h
+ROW_BYTES = _ROW.size
 KEPT = 1024  # steps that wait for the thread, at most
 _TORCHS_RATE = 100  # every so many steps torch's class notes its times, unless it is told otherwise
 
@@ -32,13 +39,23 @@ class Row(NamedTuple):
     communication: float = 0.0
 
 
+def packed(rows: Iterable[Row]) -> bytes:
+    """As they travel, and as _C.StepJudge takes them."""
+    return b"".join(starmap(_ROW.pack, rows))
+
+
+def unpacked(rows: bytes) -> Iterator[Row]:
+    """Of what packed() returns."""
+    return starmap(Row, _ROW.iter_unpack(rows))
+
+
 class NoFigures:
     """Of a model that is not wrapped: only how long its steps take."""
 
     clock: Callable[[], int] = staticmethod(time.monotonic_ns)
     stride = 2  # of so many steps one is read: reading takes long
     has_waits = False  # whether there are exposed times
-    are_kept = False  # by the wrapper: there is nothing to note in each step, and rows() has them
+    are_kept = False  # by the wrapper: there is nothing to note in each step, and taken() has them
 
     def read(self) -> Any:
         """What is noted during the step, quickly."""
@@ -48,9 +65,9 @@ class NoFigures:
         """Made of it later. times: when the optimizer stepped on this clock, the latest last."""
         return Row(key, number, (times[-1] - times[-2]) * _NS)
 
-    def rows(self, stride: int) -> Iterator[Row]:
-        """Of the steps since the last call, where they are kept: all of every `stride`-th, of the others how long."""
-        return iter(())
+    def taken(self, stride: int) -> tuple[list[float], bytes]:
+        """Of the steps since the last call, where they are kept: the seconds of each, every `stride`-th one's row."""
+        return [], b""
 
     def close(self) -> None:
         """Leaves the wrapper as it was."""
@@ -64,29 +81,16 @@ class RingdpFigures(NoFigures):
 
     def __init__(self, wrapper: DistributedDataParallel) -> None:
         self._reducer = weakref.ref(wrapper.reducer)
-        self._number = self._before = -1
+        self._rows = _C.StepRows()
         wrapper.reducer.keep_timelines(KEPT)
 
     def read(self) -> Any:
         reducer = self._reducer()
         return reducer.timeline()["sequence"] if reducer is not None else None
 
-    def rows(self, stride: int) -> Iterator[Row]:
+    def taken(self, stride: int) -> tuple[list[float], bytes]:
         reducer = self._reducer()
-        for key, forward, computed, finished, exposed, communication in (
-            reducer.take_timelines() if reducer is not None else ()
-        ):
-            before, self._before = self._before, finished
-            self._number = number = self._number + 1
-            if before < 0:
-                continue
-            seconds = (finished - before) * _NS
-            if number % stride:
-                yield Row(key, number, seconds)
-                continue
-            data = (forward - before) * _NS if forward > before else 0.0
-            compute = (computed - forward) * _NS
-            yield Row(key, number, seconds, data, compute, exposed * _NS, communication * _NS)
+        return self._rows.take(reducer, stride) if reducer is not None else ([], b"")
 
     def close(self) -> None:
         if (reducer := self._reducer()) is not None:

@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ from ringdp.tools.attach.finding import Finding
 from ringdp.tools.observe.prometheus import serve_if_asked
 from ringdp.tools.watch.blocks import LANES, STEPPED_ALONE, Blocks, as_number, why_no_longer, why_not_compared
 from ringdp.tools.watch.effort import Effort
-from ringdp.tools.watch.figures import KEPT, Row, figures_of
+from ringdp.tools.watch.figures import KEPT, ROW_BYTES, Row, figures_of, packed, unpacked
 from ringdp.tools.watch.judge import Judge
 from ringdp.tools.watch.measures import Measures
 from ringdp.tools.watch.reports import Board, Report, why_no_store
@@ -340,10 +340,11 @@ class Watch:
         if self._is_sampled != was_sampled:  # a communication hook was registered
             self._effort = self._first_effort()
         rows, sums = self._drain()
-        self._judge.add(self.rank, rows, sums)
+        if self.rank == 0:
+            self._judge.add(self.rank, rows, sums)
         reporting = {self.rank}
         if self.post is not None:
-            for rank, report in self.post.exchange(rows, sums, by_step=not self._is_sampled):
+            for rank, report in self.post.exchange(rows, sums, self._number, by_step=not self._is_sampled):
                 self._judge.add(rank, report.rows, report.sums)
             reporting |= self.post.expected
             self._is_alone = len(reporting) == 1
@@ -367,12 +368,12 @@ class Watch:
             log.warning("ringdp.watch: parameters are no longer compared: %s", STEPPED_ALONE)
             self._blocks = None
 
-    def _drain(self) -> tuple[list[Row], list[tuple[int, int, int]]]:
-        rows, sums = [], []
-        for row in self._figures.rows(self._effort.stride):
-            self.measures.add_step(row.seconds)
-            if row.number % self._effort.stride == 0:
-                self._add(row, rows)
+    def _drain(self) -> tuple[bytes, list[tuple[int, int, int]]]:
+        noted: list[Row] = []
+        sums: list[tuple[int, int, int]] = []
+        steps, kept = self._figures.taken(self._effort.stride)
+        for seconds in steps:
+            self.measures.add_step(seconds)
         while self._notes:
             note = _Note(*self._notes.popleft())
             if note.key is not None:
@@ -386,13 +387,12 @@ class Watch:
                 self.measures.add_step((self._times[-1] - self._times[-2]) * 1e-9)
             if note.key is None:
                 continue
-            self._add(self._figures.row(note.key, note.number, note.raw, tuple(self._times)), rows)
+            row = self._figures.row(note.key, note.number, note.raw, tuple(self._times))
+            if row.seconds > 0:  # torch's clock may be set back
+                noted.append(row)
+        rows = kept + packed(noted)
+        self.measures.add_rows(rows)
         return rows, sums
-
-    def _add(self, row: Row, rows: list[Row]) -> None:
-        if row.seconds > 0:  # torch's clock may be set back
-            rows.append(row)
-            self.measures.add_row(row)
 
     def _say(self, finding: Finding) -> None:
         self.measures.findings[finding.check] += 1
@@ -415,12 +415,14 @@ class _Post:
         self._rank, self._ranks = watch.rank, watch.ranks
         self._board: Board | None = None
         self._why_not = why_no_store()
-        self._rows: deque[Row] = deque(maxlen=_REPEATED * watch._period)
+        self._rows = b""
+        self._period = watch._period
         self._sums: deque[tuple[int, int, int]] = deque(maxlen=_REPEATED * watch._period // _LOOK * LANES)
         self._reports = 0
         self._latest: dict[int, bytes] = {}
         self._in_step = set(range(1, len(watch.ranks)))
-        self._unchanged = dict.fromkeys(range(1, len(watch.ranks)), 0)  # by rank: reports of rank 0 since its last
+        self._unchanged = dict.fromkeys(range(1, len(watch.ranks)), 0)  # by rank: periods of rank 0 since its last
+        self._counted = -1  # the latest of these
         if self._why_not:
             log.warning("ringdp.watch: ranks are not compared: %s", self._why_not)
 
@@ -430,18 +432,19 @@ class _Post:
         return set() if self._why_not else {rank for rank, times in self._unchanged.items() if times < _PATIENCE}
 
     def exchange(
-        self, rows: list[Row], sums: list[tuple[int, int, int]], *, by_step: bool
+        self, rows: bytes, sums: list[tuple[int, int, int]], number: int, *, by_step: bool
     ) -> Iterator[tuple[int, Report]]:
         """Shows this rank's; on rank 0 those of the others that are new.
 
-        by_step: parameters are compared where ranks look at the same steps.
+        rows: packed. number: of the step. by_step: parameters are compared where ranks look at the same steps.
         """
         if self._why_not:
             return
         if self._board is None:
             self._board = Board(self.name, self._rank, len(self._ranks))
         self._reports += 1
-        self._rows.extend(rows)
+        most = max(len(rows), _REPEATED * self._period * ROW_BYTES)
+        self._rows = (self._rows + rows)[-most:]
         self._sums.extend(sums)
         if self._rank:
             self._board.show(Report(self._signature, self._rows, self._sums).pack())
@@ -449,24 +452,29 @@ class _Post:
                 text = "ringdp.watch: rank %d does not watch this model, so what rank %d reports is not judged"
                 log.warning(text, self._ranks[0], self._ranks[self._rank])
             return
-        self._board.show(b"")
+        if self._reports % (_PATIENCE // 2) == 1:
+            self._board.show(b"")  # that it reads what the others show
+        numbers = {row.key: row.number for row in unpacked(self._rows)} if by_step else {}
         for rank, content in self._board.reports().items():
             if content != self._latest.get(rank):
-                self._latest[rank], self._unchanged[rank] = content, -1
+                self._latest[rank], self._unchanged[rank] = content, 0
                 report = Report.unpack(content)
-                if by_step:
-                    self._name_out_of_step(rank, report)
+                self._name_out_of_step(rank, report, numbers)
                 yield rank, report
-        self._name_silent()
+        if number // self._period > self._counted:  # where drift was found there are more reports
+            self._counted = number // self._period
+            self._name_silent()
 
     def close(self) -> None:
         """On rank 0: takes the reports out of the store."""
         if self._board is not None and self._rank == 0:
             self._board.clear()
 
-    def _name_out_of_step(self, rank: int, report: Report) -> None:
-        numbers = {row.key: row.number for row in self._rows}
-        if rank in self._in_step and any(numbers.get(row.key, row.number) != row.number for row in report.rows):
+    def _name_out_of_step(self, rank: int, report: Report, numbers: Mapping[int, int]) -> None:
+        """numbers: of the steps of this rank, by key."""
+        if rank not in self._in_step or not numbers:
+            return
+        if any(numbers.get(row.key, row.number) != row.number for row in unpacked(report.rows)):
             self._in_step.discard(rank)
             text = "ringdp.watch: rank %d began at another step than rank %d: their parameters are not compared"
             log.warning(text, self._ranks[rank], self._ranks[0])

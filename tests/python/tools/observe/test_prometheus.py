@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from ringdp.tools.observe import prometheus
-from ringdp.tools.watch.figures import Row
+from ringdp.tools.watch.figures import Row, packed
 from ringdp.tools.watch.measures import BINS, Measures
 
 
@@ -22,7 +22,7 @@ def measures(steps=(0.02,)):
     found.ordinal = 7
     for seconds in steps:
         found.add_step(seconds)
-    found.add_row(Row(1, 1, 0.02, exposed=0.25, communication=0.5))
+    found.add_rows(packed([Row(1, 1, 0.02, exposed=0.25, communication=0.5)]))
     found.findings["drift"] += 2
     return found
 
