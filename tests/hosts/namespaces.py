@@ -23,9 +23,19 @@ NETS = 2  # every host has eth0 and eth1, on separate switches
 _numbers = count()
 
 
+class Refused(subprocess.CalledProcessError):
+    """Of a command, with its words in `stderr`."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} {self.stderr.strip()}"
+
+
 def ip(*arguments: str) -> str:
-    """Runs ip(8); CalledProcessError with its words in `stderr` when it refuses."""
-    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=30).stdout
+    """Runs ip(8)."""
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=30)
+    if done.returncode != 0:
+        raise Refused(done.returncode, done.args, done.stdout, done.stderr)
+    return done.stdout
 
 
 def why_impossible() -> str:
@@ -40,7 +50,7 @@ def why_impossible() -> str:
             ip("-n", probe, "link", "add", "probe0", "type", "veth", "peer", "name", "probe1")
             ip("-n", probe, "link", "add", "probe2", "type", "bridge")
             ip("netns", "exec", probe, "true")
-    except subprocess.CalledProcessError as error:
+    except Refused as error:
         return f"this machine makes no network namespaces: {error.stderr.strip()}"
     return ""
 
