@@ -29,6 +29,7 @@ from runner.job import run_job
 from runner.program import Bar, Chart, add_outputs, check_least, check_outputs, head, over, publish, sizes
 
 DEFAULT_BUFFERS = {"net.ipv4.tcp_wmem": "4096 16384 4194304", "net.ipv4.tcp_rmem": "4096 131072 6291456"}
+CONGESTION = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")  # what a network namespace may take
 LEAST, LEAST_WITH_LOSS = 0.9, 0.8
 
 
@@ -56,6 +57,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error("--rtt: 0 ms or more")
     if not all(0 <= loss < 1 for loss in options.loss):
         parser.error("--loss: from 0 to below 1")
+    allowed = CONGESTION.read_text().split() if CONGESTION.exists() else []
+    if options.congestion and options.congestion not in allowed:
+        parser.error(f"--congestion: invalid value '{options.congestion}' (allowed here: {', '.join(allowed)})")
     check_outputs(parser, options)
     return options
 

@@ -110,6 +110,8 @@ def train(folder: str, way: str = "") -> dict[str, Any]:
     trainer.fit(second, loader, held_out, ckpt_path=f"{folder}/to-2/last.ckpt")
     logged = {name: value.item() for name, value in trainer.logged_metrics.items()}
     (best,) = trainer.validate(second, held_out, ckpt_path="best", verbose=False)
+    if isinstance(trainer.logger, WandbLogger) and trainer.is_global_zero:
+        trainer.logger.experiment.finish()  # a forked rank has no end of the process at which it would be
     trainer.save_checkpoint(f"{folder}/best.ckpt", weights_only=True)
     weights = torch.load(f"{folder}/best.ckpt")["state_dict"]
     (moments,) = torch.load(f"{folder}/to-3/last.ckpt", weights_only=False)["optimizer_states"]
