@@ -82,7 +82,9 @@ def kept(backend: str) -> tuple[list[int], bool, list[object]]:
     loss_of(ddp, HERE.rank, 6, 0).backward()
     taken = list(unpacked(rows))
     plausible = all(
-        row.data + row.compute < row.seconds + 1e-9 and 0 <= row.exposed <= row.communication <= row.seconds
+        row.data > 0  # as passes are in order
+        and 0 <= row.compute <= row.seconds - row.data + 1e-9
+        and 0 <= row.exposed <= row.communication <= row.seconds
         for row in taken
     )
     whole = seconds == [row.seconds for row in taken] and [row.number for row in taken] == [1, 2]

@@ -254,6 +254,11 @@ def test_what_costs_less_than_is_fair_is_not_said():
     assert late_in([[1.01 * 0.05 * STEP, 0.0]] * HEALTHY)[0] != []
 
 
+@pytest.mark.parametrize(("next_to_last", "is_found"), [(0.0005, False), (0.0015, True)])
+def test_a_rank_that_comes_last_costs_what_the_next_one_waits(next_to_last, is_found):
+    assert bool(late_in([[0.010, 0.0, next_to_last]] * 50)[0]) == is_found
+
+
 def lost_in(shares):
     """The steps (from 1) after which overlap was missed. shares: exposed, of the rank that waits least."""
     judge, found = _C.StepJudge(2), []
