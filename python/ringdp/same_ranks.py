@@ -7,6 +7,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ringdp.gather_objects import gather_objects
+
 
 def another_group(group: dist.ProcessGroup, **options: Any) -> dist.ProcessGroup:
     """dist.new_group(**options) of the same ranks, with the group's timeout. Collective for these ranks only.
@@ -19,8 +21,7 @@ def another_group(group: dist.ProcessGroup, **options: Any) -> dist.ProcessGroup
     if group is dist.group.WORLD:
         return dist.new_group(**options)  # named by a count that all ranks share
     members = dist.get_process_group_ranks(group)
-    counts: list[int] = [0] * len(members)
-    dist.all_gather_object(counts, len(distributed_c10d._world.pg_names), group=group)
+    counts: list[int] = gather_objects(len(distributed_c10d._world.pg_names), group)
     if len(set(counts)) > 1:
         of_each = ", ".join(f"rank {rank} in {count}" for rank, count in zip(members, counts, strict=True))
         raise RuntimeError(

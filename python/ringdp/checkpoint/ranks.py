@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from ringdp.checkpoint.piece import CheckpointError
+from ringdp.gather_objects import gather_objects
 from ringdp.same_ranks import another_group
 
 Result = TypeVar("Result")
@@ -64,9 +65,7 @@ class Ranks:
     def _gather(self, mine: object) -> list[Any]:
         if self.group is None:
             return [mine]
-        by_rank: list[Any] = [None] * self.size
-        dist.all_gather_object(by_rank, mine, group=self.group)
-        return by_rank
+        return gather_objects(mine, self.group)
 
     def _sentence(self, step: str, failures: list[tuple[int, str]]) -> str:
         if self.group is None:

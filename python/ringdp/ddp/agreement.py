@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from ringdp.gather_objects import device_of, gather_objects
+
 _DIGEST_BYTES = 32
 _NOTHING = "nothing"
 
@@ -81,9 +83,7 @@ class Comparison:
     def __init__(self, group: dist.ProcessGroup, lines: Sequence[str], device: torch.device | None = None) -> None:
         """Sends a digest, and does not wait. device: of the digest; default: one that the group has."""
         self._group, self._lines = group, list(lines)
-        kinds = {kind.type: kind for kind in group._device_types}
-        device = device or kinds.get("cpu") or next(iter(kinds.values()))
-        own = torch.frombuffer(bytearray(_digest(lines)), dtype=torch.uint8).to(device)
+        own = torch.frombuffer(bytearray(_digest(lines)), dtype=torch.uint8).to(device or device_of(group))
         self._by_rank = [torch.empty_like(own) for _ in range(group.size())]
         self._work = dist.all_gather(self._by_rank, own, group=group, async_op=True)
 
@@ -122,8 +122,7 @@ def _gather_digests(
 
 def _first_difference(group: dist.ProcessGroup, lines: Sequence[str]) -> str:
     """Collective: the first line that is not equal on all ranks, with the ranks that have it."""
-    by_rank: list[list[str]] = [[]] * group.size()
-    dist.all_gather_object(by_rank, list(lines), group=group)
+    by_rank: list[list[str]] = gather_objects(list(lines), group)
     for number in range(max(map(len, by_rank))):
         ranks_of: dict[str, list[int]] = {}
         for rank, theirs in enumerate(by_rank):

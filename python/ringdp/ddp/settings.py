@@ -16,9 +16,10 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ringdp.gather_objects import gather_objects
 
 _NOTHING = 1  # the digest of a rank that has not stepped since the latest pass
 # Of each reducer that is watched: the optimizers that have stepped since its latest pass, by id.
@@ -56,8 +57,7 @@ def end_pass(reducer: Any) -> None:
     ddp = reducer.wrapper()
     if not reducer.differs() or ddp._join_config.enable:  # ranks that have run out of inputs do not come here
         return
-    by_rank: list[dict[str, str]] = [{}] * ddp.process_group.size()
-    dist.all_gather_object(by_rank, told, group=ddp.process_group)
+    by_rank: list[dict[str, str]] = gather_objects(told, ddp.process_group)
     names = dict.fromkeys(name for of_rank in by_rank for name in of_rank)
     for name in names:
         values = [of_rank.get(name, "no step") for of_rank in by_rank]

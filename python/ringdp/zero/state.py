@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
+from ringdp.gather_objects import gather_objects
 from ringdp.zero.element_wise import is_number, is_per_element
 from ringdp.zero.flat import FlatParameters, in_memory_order, shaped
 
@@ -146,11 +147,9 @@ def _agreed(
         rest = {k: v.cpu() if torch.is_tensor(v) else v for k, v in entry.items() if k not in dtypes}
         stepped = _was_stepped(flat, number, entry)
         own.append((piece.bucket, piece.parameter, indices[flat.parameters[piece.parameter]], stepped, dtypes, rest))
-    by_rank: list[Any] = [None] * group.size()
-    dist.all_gather_object(by_rank, own, group=group)
     holders: dict[tuple[int, str, torch.dtype], set[int]] = {}
     numbers: dict[int, Entry] = {}
-    said = list(chain.from_iterable(by_rank))
+    said = list(chain.from_iterable(gather_objects(own, group)))
     stepped_parts = {index for _, _, index, stepped, _, _ in said if stepped}  # of parameters: one rank is enough
     for bucket, parameter, index, _, dtypes, rest in said:
         if index not in stepped_parts:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ringdp import _native
+from ringdp.gather_objects import gather_objects
 from ringdp.text.units import counted, names
 
 BLOCK = 1 << 16  # bytes that are looked for together, and exchanged at the end
@@ -68,7 +69,7 @@ def check_replicas(
     group = dist.group.WORLD if group is None else group
     tensors = dict(_tensors_of(model, optimizer))
     own = [(name, tuple(t.shape), str(t.dtype), _checksum(t)) for name, t in tensors.items()]
-    everyone = _gathered(own, group)
+    everyone = gather_objects(own, group)
     _check_same_tensors([[row[:3] for row in rows] for rows in everyone])
     differences: list[Difference] = []
     for number, (name, tensor) in enumerate(tensors.items()):
@@ -133,12 +134,6 @@ def _odd_ranks(values: Sequence[int]) -> tuple[int, ...]:
     return tuple(_native.load().odd_ranks(list(values)))
 
 
-def _gathered(value: Any, group: dist.ProcessGroup) -> list[Any]:
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, value, group=group)
-    return everyone
-
-
 def _check_same_tensors(everyone: Sequence[Sequence[object]]) -> None:
     """RuntimeError names the first tensor that another rank does not have."""
     for rank, rows in enumerate(everyone):
@@ -155,9 +150,9 @@ def _first_element(tensor: torch.Tensor, group: dist.ProcessGroup) -> tuple[int,
     """Index and values, by rank, of the first element whose bits differ."""
     raw = tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
     blocks = raw.split(BLOCK)
-    sums = _gathered([_checksum(block) for block in blocks], group)
+    sums = gather_objects([_checksum(block) for block in blocks], group)
     block = next(i for i in range(len(blocks)) if len({s[i] for s in sums}) > 1)
-    everyone = _gathered(bytes(blocks[block].tolist()), group)
+    everyone = gather_objects(bytes(blocks[block].tolist()), group)
     parts = [torch.frombuffer(bytearray(part), dtype=tensor.dtype) for part in everyone]
     bits = [part.view(torch.uint8).reshape(-1, tensor.element_size()) for part in parts]
     differs = torch.stack([(bits[0] != other).any(dim=1) for other in bits[1:]]).any(dim=0)

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from ringdp.ddp.timeline import StepTimes
 from ringdp.ddp.wrapper import DistributedDataParallel
+from ringdp.gather_objects import gather_objects
 from ringdp.innermost import innermost
 from ringdp.tools.pages.run_file import IN_FORMULA
 from ringdp.tools.planner.fake_memory import CannotCount, held_bytes
@@ -194,9 +195,7 @@ class RunLog:
             write_json(found, Path(file))
 
     def _mean_losses(self) -> list[float | None]:
-        group = self._ddp.process_group
-        everyone: list[list[float]] = [[]] * group.size()
-        dist.all_gather_object(everyone, self.history.losses, group=group)
+        everyone: list[list[float]] = gather_objects(self.history.losses, self._ddp.process_group)
         counts = [len(losses) for losses in everyone]
         if len(set(counts)) > 1 or not counts[0]:
             raise ValueError(f"RunLog: the ranks have logged {counts} steps; there must be some, on every rank as many")
