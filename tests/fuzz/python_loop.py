@@ -24,10 +24,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import ringdp
 from python_targets import Target, made
 from ringdp.cli import main as command_line
 
 MOST_BYTES = 1 << 16
+PACKAGE = f"{Path(ringdp.__file__).parent}/"
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 _WHOLE = (0, -1, 1, 2, 255, 1 << 31, (1 << 63) - 1, -(1 << 63), 1 << 64, 10**30)
 _NUMBERS = (*_WHOLE, 0.5, -0.0, 1e308, float("inf"), float("nan"))
@@ -148,7 +150,7 @@ def tried(target: Target, content: bytes) -> tuple[str, str]:
     try:
         said = target.take(content)
     except (Exception, TooSlow) as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/ringdp/" in frame.filename]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(PACKAGE)]
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         return "", f"{type(error).__name__}: {str(error)[:300]} {where}"
     finally:
@@ -178,7 +180,7 @@ def loop(target: Target, seconds: float, kept: Path) -> dict[str, Any]:
         said, found = tried(target, content)
         runs += 1
         name = hashlib.sha256(content).hexdigest()[:16]
-        if found and (known := re.sub(r"\d+", "", found.rpartition("/ringdp/")[2])) not in findings:
+        if found and (known := re.sub(r"\d+", "", found.rpartition(PACKAGE)[2])) not in findings:
             (kept / f"crash-{name}").write_bytes(content)
             findings[known] = str(kept / f"crash-{name}")
             print(f"{target.name}: {found}", file=sys.stderr, flush=True)
@@ -208,7 +210,7 @@ def lines_run(counter: Any, modules: tuple[str, ...]) -> str:
     counter.stop()
     run = all_lines = 0
     for file in counter.get_data().measured_files():
-        if any(f"/ringdp/{module.replace('.', '/')}/" in file for module in modules):
+        if any(file.startswith(f"{PACKAGE}{module.replace('.', '/')}/") for module in modules):
             _, lines, _, missing, _ = counter.analysis2(file)
             all_lines += len(lines)
             run += len(lines) - len(missing)
