@@ -192,11 +192,14 @@ void bind_reducer(py::module_& m) {
       .def("keep_layout", &Reducer::keep_layout, no_gil)
       .def("remove_hooks", &Reducer::remove_hooks, no_gil)
       .def("set_leaf_stand_ins", &Reducer::set_leaf_stand_ins, no_gil, py::arg("stand_ins"))
-      .def("expect_leaves", &Reducer::expect_leaves, no_gil, py::arg("group").none(true), py::arg("leaves"),
-           py::arg("tree_divisor"))
+      .def("set_group_of_leaf_sums", &Reducer::set_group_of_leaf_sums, no_gil, py::arg("group").none(true),
+           py::arg("along_tree"))
+      .def("expect_leaves", &Reducer::expect_leaves, no_gil, py::arg("leaves"), py::arg("divisor"))
       .def("begin_leaf", &Reducer::begin_leaf, no_gil, py::arg("leaf"))
       .def("share_gradients_of_leaf", &Reducer::share_gradients_of_leaf, no_gil)
       .def("add_leaf", &Reducer::add_leaf, no_gil)
+      .def("end_leaf_of_round", &Reducer::end_leaf_of_round, no_gil)
+      .def("add_leaf_round", &Reducer::add_leaf_round, no_gil, py::arg("leaves"))
       .def("abandon_leaf", &Reducer::abandon_leaf, no_gil)
       .def("send_leaves", &Reducer::send_leaves, no_gil)
       .def("average_leaves", &Reducer::average_leaves, no_gil, py::arg("leaves"), py::arg("used"), py::arg("divisor"),

@@ -27,7 +27,7 @@ std::vector<int> sorted(std::vector<int> leaves) {
 }  // namespace
 
 void LeafSums::set_group(GroupPtr group) {
-  expect(nullptr, {}, 0);
+  set_group_of_sums(nullptr, false);
   all_ = std::move(group);
 }
 
@@ -45,13 +45,18 @@ void LeafSums::fit() {
   }
 }
 
-void LeafSums::expect(GroupPtr group, std::vector<std::vector<int>> leaves, double tree_divisor) {
+void LeafSums::set_group_of_sums(GroupPtr group, bool along_tree) {
+  expect({}, 0);
+  group_ = std::move(group);
+  how_sent_.along_tree = along_tree;
+}
+
+void LeafSums::expect(std::vector<std::vector<int>> leaves, double divisor) {
   running_.clear();  // works keep the memory that they use
   next_ = 0;
   spoiled_ = false;
-  group_ = std::move(group);
-  tree_divisor_ = tree_divisor;
-  expected_ = group_ ? std::make_shared<const Allotment>(micro_batches_, std::move(leaves)) : nullptr;
+  how_sent_.divisor = divisor;
+  expected_ = leaves.empty() ? nullptr : std::make_shared<const Allotment>(micro_batches_, std::move(leaves));
 }
 
 bool LeafSums::begin(int leaf) {
@@ -96,6 +101,42 @@ void LeafSums::add() {
   if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
 }
 
+void LeafSums::check_leaf() const {
+  for (const Bucket& bucket : buckets_) {
+    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+      const at::Tensor& gradient = bucket.parameters[i].grad();
+      if (gradient.defined()) check_fits(gradient, bucket.options, names_[bucket.indices[i]], bucket.sharded);
+    }
+  }
+}
+
+void LeafSums::add_round(const std::vector<int>& leaves, const OnBucket& done) {
+  std::vector<std::vector<int>> by_rank;
+  for (const int leaf : leaves) {
+    by_rank.push_back(leaf < 0 ? std::vector<int>{} : std::vector<int>{leaf});
+    if (leaf >= 0) sharded_.push_back(leaf);
+  }
+  const bool has_leaf = leaves[all_->getRank()] >= 0;
+  const auto round = std::make_shared<const Allotment>(Allotment::of_round(micro_batches_, std::move(by_rank)));
+  held_.resize(buckets_.size());
+  running_.resize(buckets_.size());
+  const auto start = [&](size_t number) {
+    Sums own;
+    if (has_leaf) own.push_back({{leaf_, leaf_ + 1}, take(buckets_[number], /*arrived=*/{})});
+    send(number, std::move(own), all_, round, std::nullopt);
+  };
+  const std::vector<size_t> numbers = buckets_with_elements();
+  if (!numbers.empty()) start(numbers.front());
+  for (size_t i = 0; i < numbers.size(); ++i) {  // one bucket travels while another one is added up
+    if (i + 1 < numbers.size()) start(numbers[i + 1]);
+    const std::unique_ptr<RootExchange> exchange = std::exchange(running_[numbers[i]], nullptr);
+    held_[numbers[i]] = with_round(held_[numbers[i]], exchange->arrived(), buckets_[numbers[i]]);
+    done(numbers[i]);
+  }
+  if (has_leaf) leaves_.push_back(leaf_);
+  ahead_.clear();
+}
+
 void LeafSums::abandon() {
   spoiled_ |= sends_ && was_sent();
   used_ = used_before_;
@@ -119,10 +160,10 @@ void LeafSums::send_complete() {
   }
 }
 
-void LeafSums::send_ahead(size_t bucket, Sums sums) { send(bucket, std::move(sums), group_, expected_, tree_divisor_); }
+void LeafSums::send_ahead(size_t bucket, Sums sums) { send(bucket, std::move(sums), group_, expected_, how_sent_); }
 
 void LeafSums::send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPtr allotment,
-                    std::optional<double> ahead) {
+                    std::optional<Ahead> ahead) {
   running_.resize(buckets_.size());
   launched_(bucket);
   try {
@@ -154,7 +195,7 @@ bool LeafSums::left_alone(size_t parameter, const at::Tensor& gradient) const {
   return gradient.is_same(taken_[parameter] ? stand_in(parameter) : at::Tensor());
 }
 
-// Once something is expected, shared: it is reduced there without a copy, and later steps use it again.
+// Once there is a group of sums, shared: it is reduced there without a copy, and later steps use it again.
 at::Tensor LeafSums::memory(int64_t elements, const at::TensorOptions& options) const {
   return step_memory(group_.get(), elements, options);
 }
@@ -223,8 +264,63 @@ LeafSums::Sums LeafSums::with_leaf(const Sums& held, const Bucket& bucket, const
   return sums;
 }
 
+// Parts that have arrived share memory with those of all ranks, so none of them is kept.
+LeafSums::Sums LeafSums::with_round(const Sums& held, const Sums& arrived, const Bucket& bucket) const {
+  const at::ScalarType raw = real_type(bucket), wide = wide_of(raw);
+  Sums sums;
+  for (const LeafNode root : backend::guarded([&] { return plan::roots_of(micro_batches_, sharded_); })) {
+    std::vector<LeafNode> nodes;
+    std::vector<at::Tensor> parts;
+    at::Tensor target;
+    const auto add = [&](const LeafSum& sum) {
+      if (!root.contains(sum.node)) return false;
+      nodes.push_back(sum.node);
+      parts.push_back(sum.flat);
+      return true;
+    };
+    for (const LeafSum& sum : held) {
+      if (add(sum) && sum.flat.scalar_type() == wide) target = sum.flat;
+    }
+    const bool is_held = !nodes.empty();
+    for (const LeafSum& sum : arrived) add(sum);
+    if (nodes.size() == 1) {
+      target = is_held ? parts[0] : parts[0].clone();
+    } else {
+      if (!target.defined()) target = at::empty({parts[0].numel()}, bucket.options.dtype(wide));
+      add_up(parts, plan::add_program(root, nodes), raw, target, 0);
+    }
+    sums.push_back({root, target});
+  }
+  return sums;
+}
+
+std::vector<at::Tensor> LeafSums::mean_of_rounds(double divisor) {
+  std::vector<at::Tensor> means(buckets_.size());
+  for (const size_t number : buckets_with_elements()) {
+    const Bucket& bucket = buckets_[number];
+    const Sums sums = std::exchange(held_[number], {});
+    TORCH_INTERNAL_ASSERT(sums.size() == 1 && sums[0].node == (LeafNode{0, micro_batches_}), "rounds lack a leaf");
+    const at::Tensor& sum = sums[0].flat;
+    const at::ScalarType raw = real_type(bucket);
+    const at::Tensor mean = sum.scalar_type() == raw ? sum : at::empty({sum.numel()}, bucket.options.dtype(raw));
+    add_up({sum}, {0}, raw, mean, divisor);
+    means[number] = elements_of(mean, bucket);
+  }
+  drop();
+  return means;
+}
+
+std::vector<size_t> LeafSums::buckets_with_elements() const {
+  std::vector<size_t> numbers;
+  for (size_t number = 0; number < buckets_.size(); ++number) {
+    if (buckets_[number].elements > 0) numbers.push_back(number);
+  }
+  return numbers;
+}
+
 std::vector<at::Tensor> LeafSums::average(const std::vector<std::vector<int>>& leaves, double divisor, bool as_sent,
                                           bool keep, const OnBucket& done) {
+  if (!sharded_.empty()) return mean_of_rounds(divisor);
   held_.resize(buckets_.size());
   AllotmentPtr allotment = expected_;
   if (!as_sent || !expected_) {
@@ -234,12 +330,14 @@ std::vector<at::Tensor> LeafSums::average(const std::vector<std::vector<int>>& l
   running_.resize(buckets_.size());
   const auto start = [&](size_t number) {
     Sums own = keep ? held_[number] : std::exchange(held_[number], {});
-    if (!running_[number]) send(number, std::move(own), all_, allotment, std::nullopt);
+    if (running_[number]) return;
+    if (group_ && how_sent_.along_tree && allotment->is_one_reduction(buckets_[number])) {
+      send(number, std::move(own), group_, allotment, Ahead{true, divisor});
+    } else {
+      send(number, std::move(own), all_, allotment, std::nullopt);
+    }
   };
-  std::vector<size_t> numbers;
-  for (size_t number = 0; number < buckets_.size(); ++number) {
-    if (buckets_[number].elements > 0) numbers.push_back(number);
-  }
+  const std::vector<size_t> numbers = buckets_with_elements();
   if (!numbers.empty()) start(numbers.front());
   for (size_t i = 0; i < numbers.size(); ++i) {  // one bucket travels while another one is added up
     if (i + 1 < numbers.size()) start(numbers[i + 1]);
@@ -258,7 +356,9 @@ std::vector<at::Tensor> LeafSums::average(const std::vector<std::vector<int>>& l
 
 void LeafSums::drop() {
   spoiled_ |= was_sent();
+  if (!expected_) running_.clear();  // of a round that has failed
   leaves_.clear();
+  sharded_.clear();
   held_.clear();
   ahead_.clear();
   used_.clear();

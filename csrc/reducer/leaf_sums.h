@@ -10,6 +10,10 @@
 // last leaf's backward pass, as soon as they are complete. What has arrived is used only if all ranks have run what was
 // expected, and have sent what they hold at the end; otherwise it is dropped, and the roots are sent again. So a leaf
 // that fails or moves to another rank costs time, and never bits: until a leaf has ended, the sums without it are kept.
+//
+// Instead, sums can be sharded round by round: at the end of a leaf every rank sends its gradients to the owners of
+// their shards, which add them up to the roots of all ranks' leaves so far. A rank then holds the gradients of one
+// leaf, and of the sums only its shard; every leaf is sent, not only the roots.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -49,10 +53,13 @@ class LeafSums {
   // What .grad holds once a gradient was taken; undefined tensors by default.
   void set_stand_ins(std::vector<at::Tensor> stand_ins) { stand_ins_ = std::move(stand_ins); }
 
-  // The leaves of each rank that are expected in the next steps. Their sums are sent in `group`, which nothing else
-  // uses; null: nothing is expected. `tree_divisor`: the divisor that is expected, if the group has order=tree, else 0.
-  // Drops what was sent.
-  void expect(GroupPtr group, std::vector<std::vector<int>> leaves, double tree_divisor);
+  // The group in which sums are sent ahead, and at the end where it adds them up: nothing else uses it. along_tree: it
+  // has order=tree. null: none. Drops what was sent.
+  void set_group_of_sums(GroupPtr group, bool along_tree);
+
+  // The leaves of each rank that are expected in the next steps, and the divisor, 0 if unknown; their sums are sent in
+  // the group of sums. No leaves: nothing is expected. Drops what was sent.
+  void expect(std::vector<std::vector<int>> leaves, double divisor);
 
   // A leaf begins. Returns whether it is the last one that is expected of this rank. If so, complete() takes the .grad
   // of a bucket whose gradients have all arrived, and sends the bucket once all buckets before it are sent.
@@ -60,14 +67,18 @@ class LeafSums {
   // `arrived`: see memory_of_gradient(). `seen`: by others, so that its memory must not change.
   void complete(size_t number, const at::Tensor& arrived, bool seen);
   bool sends() const { return sends_; }  // the leaf that has begun is that one
-  // In which it is sent; null if nothing is expected.
-  c10d::ProcessGroup* group_of_expected() const { return group_.get(); }
+  c10d::ProcessGroup* group_of_sums() const { return group_.get(); }
   bool has_taken(size_t bucket) const { return ahead_[bucket].has_value(); }
   bool left_alone(size_t parameter, const at::Tensor& gradient) const;  // since complete() has taken it
   // The leaf has ended: takes the .grad of the other parameters, too. An absent gradient stays absent: it changes no
   // sum. RuntimeError names a gradient that does not fit its bucket. What has failed when the leaf was sent is thrown
   // here, and the sums have the leaf.
   void add();
+  void check_leaf() const;  // throws what add() would of a gradient that does not fit
+  // The same, sharded: ends a round, in which rank r has run leaves[r], or none if that is -1. For sharded buckets,
+  // from the first leaf of a step on, with leaves that no round had. `done` is called with each bucket's number.
+  // Collective; after an error only drop() is left.
+  void add_round(const std::vector<int>& leaves, const OnBucket& done);
   void abandon();  // the leaf has failed: as if it had not begun
 
   // Before average(): sends what is expected and was not sent. Returns whether this rank has sent what it holds.
@@ -94,8 +105,11 @@ class LeafSums {
   at::Tensor take_memory(const Bucket& bucket, const at::Tensor& arrived);
   at::Tensor take_copy(const Bucket& bucket);
   Sums with_leaf(const Sums& held, const Bucket& bucket, const at::Tensor& taken, bool in_place);
+  Sums with_round(const Sums& held, const Sums& arrived, const Bucket& bucket) const;
+  std::vector<at::Tensor> mean_of_rounds(double divisor);
+  std::vector<size_t> buckets_with_elements() const;
   void send_ahead(size_t bucket, Sums sums);
-  void send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPtr allotment, std::optional<double> ahead);
+  void send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPtr allotment, std::optional<Ahead> ahead);
   void send_complete();
   bool was_sent() const { return next_ > 0; }
   const std::vector<int>& expected_of_this_rank() const { return expected_->leaves[group_->getRank()]; }
@@ -108,8 +122,9 @@ class LeafSums {
   const std::function<std::string(size_t)> describe_;
   std::vector<at::Tensor> stand_ins_;
 
-  std::vector<int> leaves_;  // that have ended
-  std::vector<Sums> held_;   // by bucket: of these leaves
+  std::vector<int> leaves_;   // that have ended
+  std::vector<Sums> held_;    // by bucket: of these leaves; or this rank's shard of the sums of sharded_
+  std::vector<int> sharded_;  // the leaves of all ranks that rounds have had
   std::vector<bool> used_;
 
   // The leaf that has begun.
@@ -120,9 +135,9 @@ class LeafSums {
   std::vector<bool> used_before_, taken_;   // by parameter: before it; .grad was there and was taken
 
   // What is expected, and what was sent of it.
-  GroupPtr group_;  // in which that is sent
+  GroupPtr group_;  // of sums
   AllotmentPtr expected_;
-  double tree_divisor_ = 0;  // 0: no reduction along the tree
+  Ahead how_sent_;
   std::vector<std::unique_ptr<RootExchange>> running_;
   size_t next_ = 0;            // the bucket to be sent next
   bool spoiled_ = false;       // what was sent is not what this rank holds

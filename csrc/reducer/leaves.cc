@@ -14,9 +14,14 @@ void Reducer::set_leaf_stand_ins(std::vector<at::Tensor> stand_ins) {
   leaf_sums_.set_stand_ins(std::move(stand_ins));
 }
 
-void Reducer::expect_leaves(GroupPtr group, std::vector<std::vector<int>> leaves, double tree_divisor) {
+void Reducer::set_group_of_leaf_sums(GroupPtr group, bool along_tree) {
   const std::lock_guard lock(mutex_);
-  leaf_sums_.expect(std::move(group), std::move(leaves), tree_divisor);
+  leaf_sums_.set_group_of_sums(std::move(group), along_tree);
+}
+
+void Reducer::expect_leaves(std::vector<std::vector<int>> leaves, double divisor) {
+  const std::lock_guard lock(mutex_);
+  leaf_sums_.expect(std::move(leaves), divisor);
 }
 
 void Reducer::begin_leaf(int leaf) {
@@ -35,9 +40,13 @@ void Reducer::begin_leaf_times() {
   timeline_.forward = timeline_.backward;
 }
 
+void Reducer::mark_done(size_t bucket) {
+  mark(timeline_.buckets[bucket].done, trace::Kind::kDone, now_ns(), static_cast<int>(bucket));
+}
+
 void Reducer::share_gradients_of_leaf() {
   const std::lock_guard lock(mutex_);
-  if (leaf_sums_.sends()) start_shared_allocation(*leaf_sums_.group_of_expected());
+  if (leaf_sums_.sends()) start_shared_allocation(*leaf_sums_.group_of_sums());
 }
 
 void Reducer::arrived_in_leaf(size_t index, const at::Tensor& arrived) {
@@ -59,6 +68,29 @@ void Reducer::arrived_in_leaf(size_t index, const at::Tensor& arrived) {
 void Reducer::add_leaf() {
   const std::lock_guard lock(mutex_);
   const c10::AutoGradMode no_grad(false);
+  end_leaf();
+  leaf_sums_.add();
+  if (leaf_times_begun_) mark(timeline_.computed, trace::Kind::kComputed, now_ns());
+}
+
+void Reducer::end_leaf_of_round() {
+  const std::lock_guard lock(mutex_);
+  const c10::AutoGradMode no_grad(false);
+  end_leaf();
+  leaf_sums_.check_leaf();
+}
+
+void Reducer::add_leaf_round(const std::vector<int>& leaves) {
+  const std::lock_guard lock(mutex_);
+  const c10::AutoGradMode no_grad(false);
+  check_laid_out();
+  TORCH_CHECK(sharded(), "rounds of leaves need shards");
+  begin_leaf_times();
+  mark(timeline_.computed, trace::Kind::kComputed, now_ns());
+  leaf_sums_.add_round(leaves, [&](size_t number) { mark_done(number); });
+}
+
+void Reducer::end_leaf() {
   shared_allocation_.reset();
   check_laid_out();
   if (in_leaf_.empty()) {
@@ -79,8 +111,6 @@ void Reducer::add_leaf() {
   }
   in_leaf_.clear();
   complete_arrival();
-  leaf_sums_.add();
-  if (leaf_times_begun_) mark(timeline_.computed, trace::Kind::kComputed, now_ns());
 }
 
 void Reducer::abandon_leaf() {
@@ -105,10 +135,8 @@ void Reducer::average_leaves(const std::vector<std::vector<int>>& leaves, const 
   check_laid_out();
   begin_leaf_times();
   if (timeline_.computed == 0) mark(timeline_.computed, trace::Kind::kComputed, timeline_.backward);
-  const auto done = [&](size_t number) {
-    mark(timeline_.buckets[number].done, trace::Kind::kDone, now_ns(), static_cast<int>(number));
-  };
-  const std::vector<at::Tensor> means = leaf_sums_.average(leaves, divisor, as_sent, keep, done);
+  const std::vector<at::Tensor> means =
+      leaf_sums_.average(leaves, divisor, as_sent, keep, [&](size_t number) { mark_done(number); });
   leaf_times_begun_ = false;
   for (size_t number = 0; number < buckets_.size(); ++number) {
     Bucket& bucket = buckets_[number];

@@ -305,7 +305,7 @@ std::vector<Reducer::BucketInfo> Reducer::buckets() const {
     info.device = parameter.device().str();
     const auto size = static_cast<int64_t>(bucket.options.dtype().itemsize());
     info.dtype = c10::toString(c10::typeMetaToScalarType(bucket.options.dtype()));
-    c10d::ProcessGroup* const group = bucket.of_leaves ? leaf_sums_.group_of_expected() : group_.get();
+    c10d::ProcessGroup* const group = bucket.of_leaves ? leaf_sums_.group_of_sums() : group_.get();
     info.shared = !bucket.sparse && group != nullptr &&
                   (offers_shared_memory(*group, parameter.device()) ||
                    (bucket.keeps_memory() && is_shared(*group, bucket.memory)));

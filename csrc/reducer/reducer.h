@@ -134,11 +134,16 @@ class Reducer {
   // the shards. The first time it also lays buckets out in the order in which gradients arrived on leaf 0's rank.
   // `keep`: the sums stay until drop_leaves(), so that the step can be taken up again if a rank is lost.
   void set_leaf_stand_ins(std::vector<at::Tensor> stand_ins);
-  void expect_leaves(GroupPtr group, std::vector<std::vector<int>> leaves, double tree_divisor);
+  void set_group_of_leaf_sums(GroupPtr group, bool along_tree);
+  void expect_leaves(std::vector<std::vector<int>> leaves, double divisor);
   void begin_leaf(int leaf);
   // After a forward pass of the leaf: gradients that its backward pass makes should lie where sums are sent from.
   void share_gradients_of_leaf();
   void add_leaf();
+  // Instead of add_leaf(), with a shard_block: checks the leaf, then LeafSums::add_round(), also on ranks without one.
+  // The timeline is that of the last round.
+  void end_leaf_of_round();
+  void add_leaf_round(const std::vector<int>& leaves);
   void abandon_leaf();
   bool send_leaves();
   void average_leaves(const std::vector<std::vector<int>>& leaves, const std::vector<bool>& used, double divisor,
@@ -220,7 +225,9 @@ class Reducer {
 
   // backward.cc; the lock is held
   void arrived_in_leaf(size_t index, const at::Tensor& arrived);
+  void end_leaf();
   void begin_leaf_times();
+  void mark_done(size_t bucket);
   void start_shared_allocation(c10d::ProcessGroup& group);
   void search_unused(const std::vector<at::Tensor>& outputs);
   bool count_in_static_graph(size_t index);

@@ -36,14 +36,24 @@ void add_on_cpu(const std::vector<at::Tensor>& parts, const AddProgram& program,
 
 }  // namespace
 
-Allotment::Allotment(int micro_batches, std::vector<std::vector<int>> leaves_by_rank)
-    : leaves(std::move(leaves_by_rank)) {
-  std::vector<LeafNode> all;
+void Allotment::set_leaves(int micro_batches, std::vector<std::vector<int>> leaves_by_rank) {
+  leaves = std::move(leaves_by_rank);
   for (auto& of_rank : leaves) {
     std::sort(of_rank.begin(), of_rank.end());
     roots.push_back(backend::guarded([&] { return plan::roots_of(micro_batches, of_rank); }));
-    all.insert(all.end(), roots.back().begin(), roots.back().end());
   }
+}
+
+Allotment Allotment::of_round(int micro_batches, std::vector<std::vector<int>> leaves_by_rank) {
+  Allotment round;
+  round.set_leaves(micro_batches, std::move(leaves_by_rank));
+  return round;
+}
+
+Allotment::Allotment(int micro_batches, std::vector<std::vector<int>> leaves_by_rank) {
+  set_leaves(micro_batches, std::move(leaves_by_rank));
+  std::vector<LeafNode> all;
+  for (const auto& of_rank : roots) all.insert(all.end(), of_rank.begin(), of_rank.end());
   program = backend::guarded([&] { return plan::add_program({0, micro_batches}, all); });
   const auto has_one = [](const std::vector<LeafNode>& of_rank) { return of_rank.size() == 1; };
   is_tree_of_ranks = std::all_of(roots.begin(), roots.end(), has_one) &&
@@ -51,10 +61,10 @@ Allotment::Allotment(int micro_batches, std::vector<std::vector<int>> leaves_by_
 }
 
 bool Allotment::is_one_reduction(const Bucket& bucket) const {
-  const auto is_raw = [&](const std::vector<LeafNode>& of_rank) {
-    return type_of(of_rank[0], bucket) == real_type(bucket);
+  const auto is_as_first = [&](const std::vector<LeafNode>& of_rank) {
+    return type_of(of_rank[0], bucket) == type_of(roots[0][0], bucket);
   };
-  return is_tree_of_ranks && std::all_of(roots.begin(), roots.end(), is_raw);
+  return is_tree_of_ranks && std::all_of(roots.begin(), roots.end(), is_as_first);
 }
 
 ScalarType wide_of(ScalarType type) { return at::isReducedFloatingType(type) ? at::kFloat : type; }
@@ -67,6 +77,11 @@ int64_t reals(const Bucket& bucket) {
 
 ScalarType type_of(LeafNode root, const Bucket& bucket) {
   return root.leaves() == 1 ? real_type(bucket) : wide_of(real_type(bucket));
+}
+
+at::Tensor elements_of(const at::Tensor& reals, const Bucket& bucket) {
+  const bool is_complex = bucket.options.dtype().toScalarType() != real_type(bucket);
+  return is_complex ? at::view_as_complex(reals.view({-1, 2})) : reals;
 }
 
 void add_up(const std::vector<at::Tensor>& parts, const AddProgram& program, ScalarType raw, const at::Tensor& to,
@@ -86,15 +101,18 @@ void add_up(const std::vector<at::Tensor>& parts, const AddProgram& program, Sca
 }
 
 RootExchange::RootExchange(const GroupPtr& group, const Bucket& bucket, AllotmentPtr allotment,
-                           const std::vector<at::Tensor>& own, std::optional<double> ahead)
+                           const std::vector<at::Tensor>& own, std::optional<Ahead> ahead)
     : group_(group),
       bucket_(bucket),
       allotment_(std::move(allotment)),
       shares_memory_(ahead.has_value()),
       shard_(reals(bucket) / group->getSize()) {
-  const bool reduces = ahead.value_or(0) != 0 && allotment_->is_one_reduction(bucket);
-  if (auto* const capabilities = reduces ? capabilities_of(*group_, bucket.options.device()) : nullptr) {
-    reduce(*capabilities, own.front(), *ahead);
+  const bool reduces = ahead && ahead->along_tree && allotment_->is_one_reduction(bucket);
+  auto* const capabilities = reduces ? capabilities_of(*group_, bucket.options.device()) : nullptr;
+  if (capabilities != nullptr && ahead->divisor != 0 && own.front().scalar_type() == real_type(bucket)) {
+    reduce(*capabilities, own.front(), ahead->divisor);
+  } else if (capabilities != nullptr && own.front().scalar_type() == wide_of(real_type(bucket))) {
+    reduce_to_shards(*capabilities, own.front());
   } else {
     exchange(own);
   }
@@ -116,6 +134,14 @@ void RootExchange::reduce(backend::Capabilities& capabilities, const at::Tensor&
   }
 }
 
+// For wide sums, which fold() divides, as the divisor may not be known yet, and rounds.
+void RootExchange::reduce_to_shards(backend::Capabilities& capabilities, const at::Tensor& root) {
+  sent_ = root;
+  is_reduced_ = true;
+  arrived_ = memory(shard_, root.scalar_type());
+  shuffle_ = capabilities.reduce_scatter_div(arrived_, root, /*divisor=*/1, /*asynchronous=*/true, {}, {});
+}
+
 void RootExchange::exchange(const std::vector<at::Tensor>& own) {
   std::vector<int64_t> to_lengths;
   for (const auto& of_rank : allotment_->roots) {
@@ -129,20 +155,33 @@ void RootExchange::exchange(const std::vector<at::Tensor>& own) {
   shuffle_ = backend::exchange_parts(*group_, arrived_, sent_, std::move(to_lengths), std::move(from_lengths));
 }
 
-void RootExchange::fold(double divisor) {
-  if (last_) return;  // the reduction does it
+std::vector<LeafSum> RootExchange::arrived() {
   shuffle_->wait();
   sent_.reset();
-  std::vector<at::Tensor> parts;
+  std::vector<LeafSum> sums;
   int64_t at = 0;
   for (const auto& of_rank : allotment_->roots) {
     for (const LeafNode root : of_rank) {
-      parts.push_back(arrived_.narrow(0, at, bytes_of(root)).view(type_of(root, bucket_)));
+      sums.push_back({root, arrived_.narrow(0, at, bytes_of(root)).view(type_of(root, bucket_))});
       at += bytes_of(root);
     }
   }
-  mean_ = memory(shard_, real_type(bucket_));
-  add_up(parts, allotment_->program, real_type(bucket_), mean_, divisor);
+  return sums;
+}
+
+void RootExchange::fold(double divisor) {
+  if (last_) return;  // the reduction does it
+  const bool in_place = is_reduced_ && arrived_.scalar_type() == real_type(bucket_);
+  mean_ = in_place ? arrived_ : memory(shard_, real_type(bucket_));
+  if (is_reduced_) {
+    shuffle_->wait();
+    sent_.reset();
+    add_up({arrived_}, {0}, real_type(bucket_), mean_, divisor);
+  } else {
+    std::vector<at::Tensor> parts;
+    for (LeafSum& sum : arrived()) parts.push_back(std::move(sum.flat));
+    add_up(parts, allotment_->program, real_type(bucket_), mean_, divisor);
+  }
   arrived_.reset();
   if (bucket_.sharded) return;
   whole_ = memory(reals(bucket_), real_type(bucket_));
@@ -152,8 +191,7 @@ void RootExchange::fold(double divisor) {
 
 at::Tensor RootExchange::finish() {
   if (last_) last_->wait();
-  const at::Tensor result = bucket_.sharded ? mean_ : whole_;
-  return reals(bucket_) == bucket_.padded ? result : at::view_as_complex(result.view({-1, 2}));
+  return elements_of(bucket_.sharded ? mean_ : whole_, bucket_);
 }
 
 int64_t RootExchange::bytes_of(LeafNode root) const {

@@ -28,9 +28,15 @@ struct Allotment {
   bool is_tree_of_ranks = false;                   // each rank has one, and they add up as the ranks do with order=tree
 
   Allotment(int micro_batches, std::vector<std::vector<int>> leaves_by_rank);
+  // Of some leaves only: their roots, without a program.
+  static Allotment of_round(int micro_batches, std::vector<std::vector<int>> leaves_by_rank);
 
-  // Whether one reduction of a group with order=tree adds up the roots of this bucket: all are of the gradients' type.
+  // Whether one reduction of a group with order=tree adds up the roots of this bucket: all have one type.
   bool is_one_reduction(const Bucket& bucket) const;
+
+ private:
+  Allotment() = default;
+  void set_leaves(int micro_batches, std::vector<std::vector<int>> leaves_by_rank);
 };
 
 using AllotmentPtr = std::shared_ptr<const Allotment>;
@@ -41,26 +47,37 @@ int64_t reals(const Bucket& bucket);  // real numbers in its flat tensor
 // What a root of a bucket is sent as: one leaf in the gradients' type, a sum wide.
 at::ScalarType type_of(plan::LeafNode root, const Bucket& bucket);
 
+// A tensor of real numbers of a bucket as its elements, which may be complex.
+at::Tensor elements_of(const at::Tensor& reals, const Bucket& bucket);
+
 // Adds up parts along the tree into `to`, on the CPU by the kernel, elsewhere by torch's element-wise operations in the
 // same order and precision. Parts and `to` have the type `raw` or are wide; `divisor` 0 divides by nothing.
 void add_up(const std::vector<at::Tensor>& parts, const plan::AddProgram& program, at::ScalarType raw,
             const at::Tensor& to, double divisor);
+
+// What is known of roots that are sent in the group of sums.
+struct Ahead {
+  bool along_tree = false;  // the group has order=tree
+  double divisor = 0;       // 0: unknown
+};
 
 class RootExchange {
  public:
   using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
   // Starts to move the shards of `own`, one flat tensor per root of this rank, which are read until finish().
-  // `bucket` outlives the exchange. `ahead`: it is in the group of what is sent ahead, whose shared memory it uses; the
-  // number is that of LeafSums::expect().
+  // `bucket` outlives the exchange. `ahead`: it is in the group of sums, whose shared memory it uses.
   RootExchange(const GroupPtr& group, const Bucket& bucket, AllotmentPtr allotment, const std::vector<at::Tensor>& own,
-               std::optional<double> ahead);
+               std::optional<Ahead> ahead);
 
+  // Waits. All ranks' roots of this rank's shard, in memory that they share.
+  std::vector<LeafSum> arrived();
   void fold(double divisor);  // adds up what has arrived, and starts to gather it
   at::Tensor finish();        // the mean of the bucket or, if it is sharded, of this rank's part; complex again
 
  private:
   void reduce(backend::Capabilities& capabilities, const at::Tensor& root, double divisor);
+  void reduce_to_shards(backend::Capabilities& capabilities, const at::Tensor& root);
   void exchange(const std::vector<at::Tensor>& own);
   at::Tensor memory(int64_t elements, at::ScalarType type) const;
   int64_t bytes_of(plan::LeafNode root) const;  // of one shard
@@ -72,6 +89,7 @@ class RootExchange {
   const bool shares_memory_;
   const int64_t shard_;  // real numbers of each root that one rank adds up
   at::Tensor sent_, arrived_, mean_, whole_;
+  bool is_reduced_ = false;                        // what arrives is the sum
   c10::intrusive_ptr<c10d::Work> shuffle_, last_;  // last_: that of mean_ or whole_, if they are still to come
 };
 

@@ -161,8 +161,14 @@ class Reducer:
     def set_leaf_stand_ins(self, stand_ins: Sequence[Tensor]) -> None:
         """By parameter: what .grad holds once a gradient was taken. With micro_batches, as what follows."""
 
-    def expect_leaves(self, group: ProcessGroup | None, leaves: Sequence[Sequence[int]], tree_divisor: float) -> None:
-        """Of each rank in the next steps: with its last one a rank sends sums over `group`. None: nothing expected."""
+    def set_group_of_leaf_sums(self, group: ProcessGroup | None, along_tree: bool) -> None:
+        """In which sums are sent ahead, and at the end if it adds them up (along_tree: it has order="tree")."""
+
+    def expect_leaves(self, leaves: Sequence[Sequence[int]], divisor: float) -> None:
+        """Of each rank in the next steps: with its last one a rank sends its sums. [] expects nothing.
+
+        divisor: of the sum of all leaves; 0: unknown.
+        """
 
     def begin_leaf(self, leaf: int) -> None:
         """Before the forward pass of a micro-batch."""
@@ -172,6 +178,15 @@ class Reducer:
 
     def add_leaf(self) -> None:
         """Takes every .grad as that of the micro-batch that has begun."""
+
+    def end_leaf_of_round(self) -> None:
+        """Checks every .grad, as add_leaf() does. With a shard_block; add_leaf_round() follows."""
+
+    def add_leaf_round(self, leaves: Sequence[int]) -> None:
+        """Sends shards of the gradients of the micro-batch that each rank has just run (-1: none). Collective.
+
+        Instead of add_leaf(), for every micro-batch of a step; also on ranks without one.
+        """
 
     def abandon_leaf(self) -> None:
         """As if it had not begun."""

@@ -31,18 +31,27 @@ class LeafSteps:
     After a step all ranks know who has run which leaf, and with `overlap` they expect the same of the next one: then
     sums are sent while a rank's last leaf is computed (csrc/reducer/leaf_sums.h). Nothing is expected after a step
     whose leaves ran elsewhere than in the one before, or in which a leaf has changed gradients after its backward pass.
-    They have a group of their own, as a rank may call other collectives before it sends.
+    They have a group of their own, as a rank may call other collectives before it sends. Over ringdp it has
+    order="tree", and is used without overlap, too, where it adds sums up as the ranks do.
+
+    With `shard`, the ends of leaves are collective instead: the i-th leaves of all ranks are a round, after which each
+    rank has its shards of the sums. A rank with fewer leaves takes part in the last rounds when it ends the step.
     """
 
-    def __init__(self, ddp: Any, reducer: Any, micro_batches: int, *, overlap: bool) -> None:
+    def __init__(self, ddp: Any, reducer: Any, micro_batches: int, *, overlap: bool, shard: bool) -> None:
         self.micro_batches = micro_batches
+        self.shards = shard
+        self._in_rounds: set[int] = set()  # leaves of all ranks that rounds have had
+        self._wrong = False  # a round had leaves that cannot be right; equal on all ranks
+        self._failed: list[str] = []  # leaves that could not be added; equal on all ranks
         self._ddp, self._reducer = weakref.ref(ddp), weakref.ref(reducer)
         self._told = Told()
         self._runs = False  # the running leaf is one of this wrapper
         self._begun = False  # and the reducer takes part in it
-        self._may_overlap = overlap and ddp.device.type == "cpu"
+        self._may_overlap = overlap and not shard and ddp.device.type == "cpu"
         self._overlap = self._may_overlap  # in the current group
-        self._group: dist.ProcessGroup | None = None
+        self._group: dist.ProcessGroup | None = None  # of sums
+        self._has_no_group = False
         self._sums_along_tree = False  # what that group reduces
         self._latest: list[list[int]] | None = None  # leaves by rank, in the step before
         self._expected: list[list[int]] | None = None
@@ -101,6 +110,11 @@ class LeafSteps:
     def _look(self, now: Running) -> None:
         if self in now.parts:
             return
+        if now.parts and (self.shards or now.parts[0].shards):
+            raise NotImplementedError(
+                "DistributedDataParallel: shard_leaves=True with several wrappers in one leaf, where ranks with "
+                "unequal numbers of leaves would mix them up: give each wrapper leaves of its own"
+            )
         now.parts.append(self)
         if self._before is None:
             self._before = self._copies_of_buffers()
@@ -144,7 +158,9 @@ class LeafSteps:
         self._told.leaves.append(leaf.index)
         if self._weight is not None:
             self._told.weights[leaf.index] = self._weight
-        if self._begun:
+        if self.shards:
+            self._end_leaf_of_round(leaf)
+        elif self._begun:
             self._begun = False
             try:
                 self._reducer().add_leaf()
@@ -155,6 +171,51 @@ class LeafSteps:
                     self.forget()  # some buckets may have it
                 raise
         self._close(leaf)
+
+    def _end_leaf_of_round(self, leaf: Running) -> None:
+        """Collective, also where the leaf fails. Then nothing is added on any rank, and the step ends with an error."""
+        failed: Exception | None = None
+        try:
+            if self._begun:
+                self._reducer().end_leaf_of_round()
+        except Exception as error:
+            failed = error
+        try:
+            if (sharded_model := self._ddp().sharded_model) is not None:
+                sharded_model.follow(in_leaf=True)
+            self._end_round(leaf, failed=failed is not None)
+        except BaseException:
+            self.forget()
+            raise
+        if failed is not None:
+            self._close(leaf)
+            raise failed
+
+    def _end_round(self, own: Running | None, *, failed: bool = False) -> bool:
+        """Adds what each rank has just run, if it has; returns whether any has. Collective, equal on all ranks.
+
+        Nothing is added where a leaf cannot be right or has failed: the error is raised when the step ends.
+        """
+        ddp, reducer = self._ddp(), self._reducer()
+        told = [0, 0, 0] if own is None else [1, own.step, own.index]
+        told += [failed, self._wrong or bool(self._failed), len(self._in_rounds)]
+        numbers = torch.tensor(told, dtype=torch.float64, device=ddp.device)
+        table = [torch.empty_like(numbers) for _ in range(ddp.process_group.size())]
+        dist.all_gather(table, numbers, group=ddp.process_group)
+        rows = torch.stack(table).tolist()
+        steps, leaves = {row[1] for row in rows if row[0]}, [int(row[2]) for row in rows if row[0]]
+        self._failed += [f"rank {rank}, micro-batch {int(row[2])}" for rank, row in enumerate(rows) if row[3]]
+        # A rank that has dropped the step after an error of its own has other counts.
+        self._wrong = any(row[4] for row in rows) or len({row[5] for row in rows}) > 1 or len(steps) > 1
+        new = set(leaves) - self._in_rounds
+        self._wrong |= len(new) < len(leaves) or not new <= set(range(self.micro_batches))
+        begun, self._begun = self._begun, False
+        if leaves and not self._wrong and not self._failed:
+            reducer.add_leaf_round([int(row[2]) if row[0] else -1 for row in rows])
+            self._in_rounds |= new
+        elif begun:
+            reducer.abandon_leaf()
+        return bool(leaves)
 
     def _close(self, leaf: Running) -> None:
         if leaf.index == 0:
@@ -199,9 +260,19 @@ class LeafSteps:
             self._before = self._copies_of_buffers()  # this rank has no leaf, and is given those of leaf 0
         try:
             if sharded_model is not None:
-                sharded_model.follow()
+                while sharded_model.follow() > 0:
+                    self._end_round(None)
+            elif self.shards:
+                while self._end_round(None):
+                    pass
             self._told.sent = reducer.send_leaves()
             result = agreed(self._by_rank(), self.micro_batches)
+            if self._wrong or self._failed:
+                who = "; ".join(self._failed) or "a rank that has dropped the step"
+                raise RuntimeError(
+                    f"DistributedDataParallel(shard_leaves): leaves of this step are missing after an error of {who}, "
+                    "where it was raised: run the step again on all ranks"
+                )
             as_sent = result.sent and result.leaves == self._expected
             as_sent &= self._expected_divisor in (0, result.divisor)
             reducer.average_leaves(result.leaves, result.used, result.divisor, as_sent, keep)
@@ -240,6 +311,10 @@ class LeafSteps:
         """Which leaves of which step this rank holds; None without one."""
         return self._told.step, list(self._told.leaves)
 
+    def holds_sums_of_others(self) -> bool:
+        """Whether a step has begun of which this rank has shards of other ranks' leaves (shard_leaves)."""
+        return self.shards and bool(self._told.leaves or self._in_rounds)
+
     def has_unused_mean(self) -> bool:
         """Whether finish() has left shards of a mean that no optimizer has stepped, and nobody has dropped."""
         reducer = self._reducer()
@@ -267,6 +342,8 @@ class LeafSteps:
 
     def _reset(self) -> None:
         self._reducer().drop_leaves()
+        self._in_rounds, self._wrong, self._failed = set(), False, []
+        self._begun = False
         self._told = Told()
         self._before = self._after = None
         self._has_kept_mean = False
@@ -287,6 +364,8 @@ class LeafSteps:
         self._expect(None)
         self._has_kept_mean = False
         self._group = self._latest = None
+        self._has_no_group = False
+        self._reducer().set_group_of_leaf_sums(None, False)
         self._overlap = self._may_overlap
         self._optimizer_steps = 0  # ranks that have joined have none
         if self._before is not None:  # a step has begun, and is not over
@@ -298,17 +377,22 @@ class LeafSteps:
         """What to expect of the next step; the same on all ranks."""
         steady = self._latest in (None, result.leaves) and not result.changed
         self._latest = result.leaves
-        several = self._ddp().process_group.size() > 1
-        self._expect(result.leaves if self._overlap and steady and several else None, result.weighted)
+        if self._group is None and not self._has_no_group and self._has_use_for_group():
+            self._group = self._own_group()
+            self._reducer().set_group_of_leaf_sums(self._group, self._sums_along_tree)
+        ahead = self._overlap and self._group is not None
+        self._expect(result.leaves if ahead and steady else None, result.weighted)
+
+    def _has_use_for_group(self) -> bool:
+        """To send in it while other collectives run, or as it sums along the tree. Equal on all ranks."""
+        ddp = self._ddp()
+        sums = ddp.device.type == "cpu" and ring_options(ddp.process_group, ddp.device) is not None
+        return ddp.process_group.size() > 1 and not self.shards and (self._overlap or sums)
 
     def _expect(self, leaves: list[list[int]] | None, weighted: bool = False) -> None:
-        if leaves is not None and self._group is None:
-            self._group = self._own_group()
-        if not self._overlap:
-            leaves = None
         divisor = float(self.micro_batches) if self._sums_along_tree and not weighted else 0.0
         if leaves is None or (leaves, divisor) != (self._expected, self._expected_divisor):
-            self._reducer().expect_leaves(self._group if leaves is not None else None, leaves or [], divisor)
+            self._reducer().expect_leaves(leaves or [], divisor)
         self._expected, self._expected_divisor = leaves, divisor
 
     def _own_group(self) -> dist.ProcessGroup | None:
@@ -333,12 +417,14 @@ class LeafSteps:
         if have_one:
             self._sums_along_tree = options is not None
             return found
-        self._overlap = False
-        warnings.warn(
-            f"DistributedDataParallel: micro_batches={self.micro_batches} without overlap, as its sums need a process "
-            f"group of their own: {why}",
-            stacklevel=2,
-        )
+        self._has_no_group = True
+        if self._overlap:
+            self._overlap = False
+            warnings.warn(
+                f"DistributedDataParallel: micro_batches={self.micro_batches} without overlap, as its sums need a "
+                f"process group of their own: {why}",
+                stacklevel=2,
+            )
         return None
 
     def _by_rank(self) -> list[Told]:

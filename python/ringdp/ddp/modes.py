@@ -33,6 +33,7 @@ class Modes:
     prefetch: at stage 3, gather the next unit while one is in use.
     check_drift: compare the parameters of all ranks in every synchronised pass.
     micro_batches: how many a step has, whatever the number of ranks; None: each rank has its own.
+    shard_leaves: from stage 2 on, add up their gradients in shards, leaf by leaf.
     """
 
     overlap: bool = True
@@ -42,6 +43,7 @@ class Modes:
     prefetch: bool = True
     check_drift: bool = False
     micro_batches: int | None = None
+    shard_leaves: bool = False
 
     def __post_init__(self) -> None:
         if self.order not in ("rank", "rotated", None):
@@ -67,6 +69,11 @@ class Modes:
             )
         if self.micro_batches is not None:
             self._check_leaves(self.micro_batches)
+        if self.shard_leaves and (self.micro_batches is None or self.zero_stage < 2):
+            raise ValueError(
+                f"DistributedDataParallel: shard_leaves=True with micro_batches={self.micro_batches} and "
+                f"zero_stage={self.zero_stage}: it is for micro_batches=M from stage 2 on, where gradients have shards"
+            )
 
     def _check_leaves(self, number: int) -> None:
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
@@ -94,7 +101,7 @@ def check_arguments(
             raise TypeError(
                 f"DistributedDataParallel of torch {torch.__version__} has no argument {name!r}: "
                 f"it has {', '.join(STOCK_ARGUMENTS)}; ringdp adds overlap, order, zero_stage, grad_dtype, "
-                "units, prefetch, init, check_drift, micro_batches"
+                "units, prefetch, init, check_drift, micro_batches, shard_leaves"
             )
     if torch._dynamo.utils.get_optimize_ddp_mode() == "python_reducer":
         raise NotImplementedError(

@@ -83,7 +83,7 @@ class Reducer(_C.Reducer):
         self.set_after_backward(functools.partial(_end_pass, weakref.ref(self)))
         # None if each rank has its own micro-batches.
         self.leaf_steps = (
-            LeafSteps(ddp, self, modes.micro_batches, overlap=modes.overlap)
+            LeafSteps(ddp, self, modes.micro_batches, overlap=modes.overlap, shard=modes.shard_leaves)
             if modes.micro_batches is not None
             else None
         )

@@ -28,7 +28,7 @@ from ringdp.zero.sharding import Sharding
 class DistributedDataParallel(Sharding, _Stock):
     """torch's DistributedDataParallel, with the bits of one process whatever the backend, buckets and overlap.
 
-    Takes every argument of torch's class (those of the installed release) and nine more:
+    Takes every argument of torch's class (those of the installed release) and ten more:
         overlap: False launches buckets after the backward pass, one blocking collective each.
         order: "rank" (default), or "rotated" for the textbook ring's order, whose bits depend on the layout.
         zero_stage: 1 shards the optimizer's state, 2 gradients too, 3 parameters too. It changes memory, not results.
@@ -59,6 +59,12 @@ class DistributedDataParallel(Sharding, _Stock):
             leaf. Buffers are those that leaf 0 leaves. Sums are sent during a rank's last leaf if it runs the leaves of
             the step before, else at the end (overlap=False: always). Refused with it: order="rotated", check_drift,
             static_graph, no_sync(), join() and communication hooks.
+        shard_leaves: with micro_batches from stage 2 on: True sends the gradients of each leaf to the owners of their
+            shards when the leaf ends, and nothing while it runs. A rank then holds one leaf's gradients and its shards
+            of the sums, which are at most log2(M) + 1 if leaves are dealt out in turn, as by
+            `ringdp.elastic.Leaves(..., in_rounds=True)`; every leaf is sent. The bits are the same. The end of a leaf
+            is collective: the i-th leaves of all ranks end together, a rank with fewer waits in optimizer.step() or
+            finish_step(), and so a program's own collectives between leaves must match. One wrapper per leaf.
         grad_dtype: torch.float32 keeps the gradients of 16-bit parameters in float32; from stage 2 on.
     Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their final
     size from the first step on, and are in shared memory if the backend offers it.
@@ -80,12 +86,20 @@ class DistributedDataParallel(Sharding, _Stock):
         prefetch: bool = True,
         check_drift: bool = False,
         micro_batches: int | None = None,
+        shard_leaves: bool = False,
         init: Callable[[torch.nn.Module], object] | None = None,
         **kwargs: Any,
     ) -> None:
         """See the class. TypeError, ValueError or NotImplementedError names what is refused; nothing is changed."""
         self._modes = Modes(
-            bool(overlap), order, zero_stage, grad_dtype, bool(prefetch), bool(check_drift), micro_batches
+            bool(overlap),
+            order,
+            zero_stage,
+            grad_dtype,
+            bool(prefetch),
+            bool(check_drift),
+            micro_batches,
+            bool(shard_leaves),
         )
         given = check_arguments(module, args, kwargs, self._modes)
         self._settings = [f"{name} {value}" for name, value in (*given.items(), *vars(self._modes).items())]

@@ -60,7 +60,8 @@ def leaf(step: int, index: int, *, seed: int = 0) -> Iterator[None]:
     numpy and torch start from (seed, step, index); outside nothing has been drawn from them.
 
     After an exception inside, the leaf has left nothing and may be run again; an error of the process group at its end
-    leaves it where it is. RuntimeError inside another leaf, ValueError where a number is none.
+    leaves it where it is (with shard_leaves it ends the step). RuntimeError inside another leaf, ValueError where a
+    number is none.
     """
     try:
         step, index = operator.index(step), operator.index(index)

@@ -25,8 +25,9 @@ class Leaves(Sampler[list[int]]):
 
     As `batch_sampler` of a DataLoader it yields the batches of `mine()`, step by step, of the epoch that set_epoch()
     has set. A DataLoader draws a batch before its leaf begins, so random augmentation belongs inside `ringdp.leaf`; in
-    the data set it would depend on the number of ranks. rank, ranks: default to those of the default process group, or
-    0 and 1 without one. ValueError names an argument.
+    the data set it would depend on the number of ranks. in_rounds: leaves are dealt out in turn (rank r runs r, r + N,
+    ...) and not as blocks: for shard_leaves=True, which then holds few sums. rank, ranks: default to those of the
+    default process group, or 0 and 1 without one. ValueError names an argument.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Leaves(Sampler[list[int]]):
         micro_batches: int,
         seed: int = 0,
         remainder: Literal["drop", "carry"] = "drop",
+        in_rounds: bool = False,
         rank: int | None = None,
         ranks: int | None = None,
     ) -> None:
@@ -55,7 +57,7 @@ class Leaves(Sampler[list[int]]):
             raise ValueError(f"Leaves: remainder={remainder!r}, must be 'drop' or 'carry'")
         self.dataset_len, self.micro_batch, self.micro_batches = dataset_len, micro_batch, micro_batches
         self.seed, self.remainder, self.epoch = seed, remainder, 0
-        self._rank, self._ranks = rank, ranks
+        self._in_rounds, self._rank, self._ranks = in_rounds, rank, ranks
         if remainder == "drop" and dataset_len < self.step_samples:
             raise ValueError(
                 f"Leaves: dataset_len={dataset_len} is less than one step of {micro_batches} x {micro_batch} samples: "
@@ -104,6 +106,8 @@ class Leaves(Sampler[list[int]]):
         ranks = next(n for n in (ranks, self._ranks, here[1]) if n is not None)
         if not 0 <= rank < ranks:
             raise ValueError(f"Leaves: rank={rank}, ranks={ranks}: the ranks are numbered from 0 to ranks - 1")
+        if self._in_rounds:
+            return list(range(rank, self.micro_batches, ranks))
         return _C.allot_leaves(_C.even_shares(self.micro_batches, ranks))[rank]
 
     def set_epoch(self, epoch: int) -> None:

@@ -104,6 +104,10 @@ def survive(
         raise ValueError("survive: model must be a ringdp.DistributedDataParallel with micro_batches=M")
     if model.zero_stage and not isinstance(optimizer, ZeroOptimizer):
         raise ValueError(f"survive: optimizer must be a ringdp.ZeroOptimizer with zero_stage={model.zero_stage}")
+    if model.reducer.leaf_steps.shards:
+        raise NotImplementedError(
+            "survive: shard_leaves=True, with which a rank that dies takes sums of all leaves with it: leave it out"
+        )
     if model.device.type != "cpu":
         raise NotImplementedError(f"survive: the model is on {model.device}, and only models on the CPU survive")
     if model.process_group is not dist.group.WORLD or ring_options(model.process_group, model.device) is None:

@@ -1,8 +1,9 @@
 """Stage 3 with micro_batches: ranks without a leaf take part in the gathers of the ranks that run one.
 
-Every pass inside a leaf begins with a vote; a rank that ends the step votes, too. If some have no pass, the others
-announce to these followers every unit before they gather it, and at the end the order in which they have used units,
-so that all ranks expect, and prefetch, the same in the next pass. If all have one, nothing more is said.
+Every pass inside a leaf begins with a vote; a rank that ends the step votes, too, and with shard_leaves one that ends a
+leaf. If some have no pass, the others announce to these followers every unit before they gather it, and at the end the
+order in which they have used units, so that all ranks expect, and prefetch, the same in the next pass. If all have one,
+nothing more is said.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ class Followers:
         self._group, self._device = group, device
         self._listening = False  # some ranks follow the running pass of this rank
         self.ended = False  # whether the pass that was followed last has ended; else it has failed
+        self.in_leaves = 0  # see passes()
 
     def begin_pass(self, *, backward: bool) -> None:
         """Before a pass in a leaf of this rank."""
         self.abandon_pass()
         if self._group.size() > 1:
-            active, backwards = self._sum(1, int(backward))
+            active, backwards, _ = self._sum(1, int(backward), 0)
             _check_alike(active, backwards)
             self._listening = active < self._group.size()
 
@@ -51,11 +53,14 @@ class Followers:
             self._most(_FAILED)
         self._listening = False
 
-    def passes(self) -> Iterator[bool]:
-        """On a rank without a pass: whether it is a backward pass, for each pass of the others, until none has one."""
+    def passes(self, *, in_leaf: bool) -> Iterator[bool]:
+        """On a rank without a pass: whether it is a backward pass, for each pass of the others, until none has one.
+
+        Then `in_leaves` is how many ranks have passed in_leaf=True.
+        """
         self.abandon_pass()
-        while self._group.size() > 1:
-            active, backward = self._sum(0, 0)
+        while True:
+            active, backward, self.in_leaves = self._sum(0, 0, int(in_leaf))
             if active == 0:
                 return
             _check_alike(active, backward)
@@ -81,6 +86,8 @@ class Followers:
     def _reduced(self, numbers: Sequence[int], op: dist.ReduceOp) -> list[int]:
         if not numbers:
             return []
+        if self._group.size() == 1:
+            return list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
         dist.all_reduce(tensor, op=op, group=self._group)
         return tensor.tolist()

@@ -280,13 +280,14 @@ class ShardedModel:
         loads = f"load_state_dict() of {self._state_hooks.loads} modules"
         check_order(self._group, self._device, [*(self.units[n].name for n in order), loads])
 
-    def follow(self) -> None:
+    def follow(self, *, in_leaf: bool = False) -> int:
         """With micro_batches, at the end of a step: takes part in what ranks that still have leaves gather. Collective.
 
-        Returns when no rank has one.
+        With shard_leaves also at the end of each leaf (in_leaf). Returns once no rank has a pass left: how many ranks
+        have ended a leaf, and not the step.
         """
         self._hooks.drop_leftovers()
-        for backward in self._followers.passes():
+        for backward in self._followers.passes(in_leaf=in_leaf):
             for number in self._followers.units():
                 self.units[number].start()
                 self.units[number].free()
@@ -294,6 +295,7 @@ class ShardedModel:
                 order = self._followers.order()
                 self._schedule.expect(order, backward=backward)
                 self._check_order(order)
+        return self._followers.in_leaves
 
     def end_forward(self) -> None:
         """Call when the model has returned. As check_order(); then frees units that were prefetched but not used."""

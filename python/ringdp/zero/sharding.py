@@ -163,6 +163,11 @@ class Sharding:
                 "lost: call optimizer.step() or zero_grad() before"
             )
         check_outside("the group is to change")
+        if self.reducer.leaf_steps.holds_sums_of_others():
+            raise NotImplementedError(
+                "DistributedDataParallel.regroup: shard_leaves=True in the middle of a step, whose sums lie on the "
+                "ranks of the old group: end the step, or leave shard_leaves out"
+            )
         check_group_of_leaves(group, self.device, self._modes.micro_batches)
         self.reducer.leaf_steps.regroup()
         self.process_group = group

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -12,8 +15,10 @@ import torch
 import torch.distributed as dist
 from leafy import MODELS, allotment, loss_of, made, optimizer_for, optimizer_of, state_hash
 from ranks import BACKENDS, HERE, World, group_of
+from ringdp import _native
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process
+from ringdp.tools.observe.traces import read_folder
 from torch import Tensor
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -101,24 +106,52 @@ def test_no_setting_of_the_group_keeps_buckets_from_being_sent(fresh, settings):
         assert (bits, sent_ahead) == (reference("plain"), [False] + [True] * (STEPS - 1))
 
 
-def collectives_of_sums(weight: float | None) -> float:
-    """Per bucket and step, in the group of the sums."""
-    run = Run("plain")
+def collectives_of_sums(dtype: str, stage: int, micro_batches: int, weighted: bool, overlap: bool) -> dict[str, float]:
+    """By kind, per bucket and step. AssertionError where the bits are not those of one process."""
+    weights = (lambda leaf, step: 3 + 2 * leaf + step) if weighted else None
+    module = made("plain", dtype)
+    one_process(module, optimizer_for(module), loss_of, steps=STEPS, micro_batches=micro_batches, weights=weights)
+    arguments = {"micro_batches": micro_batches, "zero_stage": stage, "overlap": overlap, "bucket_cap_mb": 0.001}
+    ddp = DistributedDataParallel(made("plain", dtype), **arguments)
+    optimizer = optimizer_of(ddp)
     for step in range(STEPS):
-        for leaf in run.leaves(step):
+        for leaf in allotment("buddy", micro_batches, HERE.size)[HERE.rank]:
             with ringdp.leaf(step, leaf):
-                run.ddp.backward(loss_of(run.ddp, 0, step, leaf), weight=weight)
-        run.end_of_step()
-    assert run.hash() == reference("plain")
-    name = run.ddp.reducer.leaf_steps._group.group_name
-    (counted,) = [group["counters"] for group in ringdp.stats()["groups"] if group["name"] == name]
-    return counted["collectives"] / len(run.ddp.reducer.timeline()["buckets"]) / (STEPS - 1)
+                ddp.backward(loss_of(ddp, 0, step, leaf), weight=weights(leaf, step) if weights else None)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert state_hash(ddp) == state_hash(module)
+    name = ddp.reducer.leaf_steps._group.group_name
+    with TemporaryDirectory() as folder:
+        _native.load().write_trace(folder)
+        (dump,) = read_folder(Path(folder))
+    (number,) = [number for number, group in enumerate(dump.groups) if group.name == name]
+    kinds = Counter(event.name for event in dump.events if event.group == number and event.kind == "enqueued")
+    per_step = len(ddp.reducer.timeline()["buckets"]) * (STEPS - 1)
+    return {kind: count / per_step for kind, count in kinds.items()}
 
 
-def test_sums_that_add_up_as_the_ranks_do_are_one_reduction(fresh):
+def test_how_sums_that_add_up_as_the_ranks_do_are_reduced(fresh):
+    """In the group of the sums; those that do not are exchanged there if they are sent ahead."""
     world = fresh(2)
-    assert world.run(collectives_of_sums, None) == [1, 1]
-    assert world.run(collectives_of_sums, 1) == [2, 2]  # the divisor is known at the end
+    for dtype, stage, micro_batches, weighted, overlap, kinds in (
+        ("float32", 0, 8, False, True, ["all_reduce"]),
+        ("float32", 2, 8, False, True, ["reduce_scatter"]),
+        ("float32", 0, 8, True, True, ["reduce_scatter", "all_gather"]),  # the divisor is known at the end
+        ("float32", 2, 2, True, True, ["reduce_scatter"]),
+        ("bfloat16", 0, 8, False, True, ["reduce_scatter", "all_gather"]),  # sums in float32
+        ("bfloat16", 0, 4, True, True, ["reduce_scatter", "all_gather"]),
+        ("bfloat16", 2, 4, True, True, ["reduce_scatter"]),
+        ("bfloat16", 0, 2, False, True, ["all_reduce"]),
+        ("bfloat16", 0, 2, True, True, ["all_to_all", "all_gather"]),  # a sum rounded to 16 bits cannot be divided
+        ("bfloat16", 2, 2, True, True, ["all_to_all"]),
+        ("float16", 0, 3, False, True, ["all_to_all", "all_gather"]),  # of one rank a sum, of the other a gradient
+        ("float32", 0, 8, True, False, ["all_reduce"]),
+        ("bfloat16", 2, 4, False, False, ["reduce_scatter"]),
+        ("float16", 0, 3, False, False, []),
+    ):
+        found = world.run(collectives_of_sums, dtype, stage, micro_batches, weighted, overlap)
+        assert found == [dict.fromkeys(kinds, 1.0)] * 2, (dtype, stage, micro_batches, weighted, overlap)
 
 
 def test_a_bucket_whose_layers_a_leaf_does_not_use_waits_for_the_end_of_that_leaf(fresh):

@@ -1,8 +1,12 @@
-"""What `micro_batches=M` costs by number of ranks: micro-batches (leaves) per rank, sums that are sent, copies held."""
+"""What `micro_batches=M` costs by number of ranks: micro-batches (leaves) per rank, sums that are sent, copies held.
+
+One copy is as large as all gradients of the model.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ringdp import _native
 from ringdp.tools.planner import formulas
@@ -17,6 +21,8 @@ _COLUMNS = (
     ("copies held", ""), ("bytes sent per rank", "bytes"), ("of an all-reduce", ""), ("seconds", "s"),
 )  # fmt: skip
 
+_SHARDED = (("ranks", "ranks"), ("copies held", ""), ("bytes sent per rank", "bytes"), ("seconds", "s"))
+
 
 def copies_held(micro_batches: int, leaves: Sequence[int]) -> int:
     """The most sums that a rank holds at a time while it runs these leaves, with the one that is being added."""
@@ -24,10 +30,20 @@ def copies_held(micro_batches: int, leaves: Sequence[int]) -> int:
     return max((len(roots(micro_batches, leaves[:done])) + 1 for done in range(len(leaves))), default=0)
 
 
+def copies_in_rounds(micro_batches: int, ranks: int) -> float:
+    """The same with shard_leaves=True and leaves dealt out in turn: this leaf's gradients, and shards of the sums."""
+    roots = _native.load().leaf_roots
+    ends = range(0, micro_batches + ranks, ranks)
+    return 1 + max(len(roots(micro_batches, list(range(min(end, micro_batches))))) for end in ends) / ranks
+
+
 def elastic(
     micro_batches: int, ranks: tuple[int, ...], params: float | None, wire: str, bandwidth: float | None
 ) -> Answer:
-    """One row per number of ranks, for the leaves that `ringdp.elastic.Leaves(...).mine()` deals out."""
+    """One row per number of ranks, for the leaves that `ringdp.elastic.Leaves(...).mine()` deals out.
+
+    And one with shard_leaves=True, from ZeRO stage 2 on, where the means stay in shards.
+    """
     if micro_batches > _MOST or max(ranks) > _MOST:
         raise InputError(f"elastic answers for up to {_MOST} micro-batches and ranks")
     native = _native.load()
@@ -45,7 +61,7 @@ def elastic(
         share = f"{min(map(len, leaves))}-{max(map(len, leaves))}" if micro_batches % n else str(micro_batches // n)
         rows.append(
             (n, share, sum(map(len, roots)) / n, max(map(len, roots)), held[n], total, (sent[n] + 1) / 2,
-             None if total is None or bandwidth is None else formulas.transfer_seconds(total, bandwidth))
+             _seconds(total, bandwidth))
         )  # fmt: skip
     figures = tuple(
         Figure(f"copies_held_{n}", held[n], "", "most sums at a time, with the one that is added") for n in ranks
@@ -54,9 +70,32 @@ def elastic(
         Figure(f"all_reduce_ratio_{n}", (sent[n] + 1) / 2, "", "(sums sent + 1) / 2 of a plain all-reduce")
         for n in ranks
     )
-    return Answer(
-        figures, (Table("by number of ranks", _COLUMNS, tuple(rows)),), _advice(micro_batches, ranks), _warnings(held)
+    figures += tuple(
+        Figure(f"copies_held_sharded_{n}", copies_in_rounds(micro_batches, n), "", "with shard_leaves=True")
+        for n in ranks
     )
+    tables = (
+        Table("by number of ranks", _COLUMNS, tuple(rows)),
+        Table(
+            "with shard_leaves=True, from ZeRO stage 2 on", _SHARDED, _sharded(micro_batches, ranks, size, bandwidth)
+        ),
+    )
+    return Answer(figures, tables, _advice(micro_batches, ranks), _warnings(held))
+
+
+def _sharded(
+    micro_batches: int, ranks: Sequence[int], size: float | None, bandwidth: float | None
+) -> tuple[tuple[Any, ...], ...]:
+    """Every leaf is sent in the gradients' type, and the means stay in shards."""
+    sent = [None if size is None else micro_batches / n * (n - 1) / n * size for n in ranks]
+    return tuple(
+        (n, copies_in_rounds(micro_batches, n), total, _seconds(total, bandwidth))
+        for n, total in zip(ranks, sent, strict=True)
+    )
+
+
+def _seconds(sent: float | None, bandwidth: float | None) -> float | None:
+    return None if sent is None or bandwidth is None else formulas.transfer_seconds(sent, bandwidth)
 
 
 def _advice(micro_batches: int, ranks: Sequence[int]) -> tuple[str, ...]:
@@ -67,14 +106,15 @@ def _advice(micro_batches: int, ranks: Sequence[int]) -> tuple[str, ...]:
         said.append(f"from {min(idle)} ranks on some have no micro-batch: use a larger M")
     said.append(
         "seconds are exposed if nothing overlaps; a rank sends its sums while it computes its last micro-batch, if it "
-        "has those of the step before, and receives the means at the step's end"
+        "has those of the step before, and receives the means at the step's end; with shard_leaves nothing overlaps"
     )
     return tuple(said)
 
 
 def _warnings(held: dict[int, int]) -> tuple[str, ...]:
     most = max(held.values())
-    return (f"up to {most} copies of the gradients are held on a rank, in float32",) if most > 2 else ()
+    said = f"up to {most} copies of the gradients are held on a rank, in float32: see shard_leaves=True"
+    return (said,) if most > 2 else ()
 
 
 KINDS = (

@@ -10,7 +10,7 @@ from ringdp.tools.planner.question import InputError
 
 
 def rows(**given: str) -> dict[int, tuple]:
-    (table,) = ELASTIC.ask(given).tables
+    table, _ = ELASTIC.ask(given).tables
     return {row[0]: row for row in table.rows}
 
 
