@@ -125,14 +125,11 @@ void LeafSums::add_round(const std::vector<int>& leaves, const OnBucket& done) {
     if (has_leaf) own.push_back({{leaf_, leaf_ + 1}, take(buckets_[number], /*arrived=*/{})});
     send(number, std::move(own), all_, round, std::nullopt);
   };
-  const std::vector<size_t> numbers = buckets_with_elements();
-  if (!numbers.empty()) start(numbers.front());
-  for (size_t i = 0; i < numbers.size(); ++i) {  // one bucket travels while another one is added up
-    if (i + 1 < numbers.size()) start(numbers[i + 1]);
-    const std::unique_ptr<RootExchange> exchange = std::exchange(running_[numbers[i]], nullptr);
-    held_[numbers[i]] = with_round(held_[numbers[i]], exchange->arrived(), buckets_[numbers[i]]);
-    done(numbers[i]);
-  }
+  in_turn(start, [&](size_t number) {
+    const std::unique_ptr<RootExchange> exchange = std::exchange(running_[number], nullptr);
+    held_[number] = with_round(held_[number], exchange->arrived(), buckets_[number]);
+    done(number);
+  });
   if (has_leaf) leaves_.push_back(leaf_);
   ahead_.clear();
 }
@@ -310,6 +307,15 @@ std::vector<at::Tensor> LeafSums::mean_of_rounds(double divisor) {
   return means;
 }
 
+void LeafSums::in_turn(const OnBucket& start, const OnBucket& add) const {
+  const std::vector<size_t> numbers = buckets_with_elements();
+  if (!numbers.empty()) start(numbers.front());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (i + 1 < numbers.size()) start(numbers[i + 1]);
+    add(numbers[i]);
+  }
+}
+
 std::vector<size_t> LeafSums::buckets_with_elements() const {
   std::vector<size_t> numbers;
   for (size_t number = 0; number < buckets_.size(); ++number) {
@@ -337,14 +343,9 @@ std::vector<at::Tensor> LeafSums::average(const std::vector<std::vector<int>>& l
       send(number, std::move(own), all_, allotment, std::nullopt);
     }
   };
-  const std::vector<size_t> numbers = buckets_with_elements();
-  if (!numbers.empty()) start(numbers.front());
-  for (size_t i = 0; i < numbers.size(); ++i) {  // one bucket travels while another one is added up
-    if (i + 1 < numbers.size()) start(numbers[i + 1]);
-    running_[numbers[i]]->fold(divisor);
-  }
+  in_turn(start, [&](size_t number) { running_[number]->fold(divisor); });
   std::vector<at::Tensor> means(buckets_.size());
-  for (const size_t number : numbers) {
+  for (const size_t number : buckets_with_elements()) {
     means[number] = std::exchange(running_[number], nullptr)->finish();
     done(number);
   }

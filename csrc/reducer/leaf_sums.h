@@ -107,6 +107,8 @@ class LeafSums {
   Sums with_leaf(const Sums& held, const Bucket& bucket, const at::Tensor& taken, bool in_place);
   Sums with_round(const Sums& held, const Sums& arrived, const Bucket& bucket) const;
   std::vector<at::Tensor> mean_of_rounds(double divisor);
+  // For each bucket with elements: one that was started travels while another one is added up.
+  void in_turn(const OnBucket& start, const OnBucket& add) const;
   std::vector<size_t> buckets_with_elements() const;
   void send_ahead(size_t bucket, Sums sums);
   void send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPtr allotment, std::optional<Ahead> ahead);

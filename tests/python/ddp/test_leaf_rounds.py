@@ -135,6 +135,17 @@ def check_planner(micro_batches: int, ranks: int, dtype: str, size: int) -> None
     assert sent == pytest.approx(micro_batches / ranks * size * (ranks - 1) / ranks, rel=1e-12)
 
 
+def train_on(ddp: DistributedDataParallel, optimizer: Any, micro_batches: int) -> str:
+    """On a rank: as reference("plain", micro_batches), with this wrapper."""
+    for step in range(3):
+        for leaf in range(HERE.rank, micro_batches, HERE.size):
+            with ringdp.leaf(step, leaf):
+                loss_of(ddp, 0, step, leaf).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return state_hash(ddp)
+
+
 def said_after(stage: int, leaves: list[list[tuple[int, int]]]) -> tuple[str, str]:
     """On a rank: the error of a step with these leaves, and the hash of a training with the same wrapper after it."""
     ddp = DistributedDataParallel(made("plain"), micro_batches=3, zero_stage=stage, shard_leaves=True)
@@ -143,13 +154,7 @@ def said_after(stage: int, leaves: list[list[tuple[int, int]]]) -> tuple[str, st
         with ringdp.leaf(step, leaf):
             loss_of(ddp, 0, step, leaf).backward()
     said = error_of(ddp.finish_step)
-    for step in range(3):
-        for leaf in range(HERE.rank, 3, HERE.size):
-            with ringdp.leaf(step, leaf):
-                loss_of(ddp, 0, step, leaf).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return said, state_hash(ddp)
+    return said, train_on(ddp, optimizer, 3)
 
 
 @pytest.mark.parametrize("stage", [2, 3])
@@ -202,20 +207,15 @@ def failing_at_its_end(stage: int) -> tuple[str, str, str]:
     """On a rank: rank 1's second leaf leaves a gradient that does not fit. Its error, the step's, and a hash later."""
     ddp = DistributedDataParallel(made("plain"), micro_batches=5, zero_stage=stage, shard_leaves=True)
     optimizer, said = optimizer_of(ddp), ""
-    for step in (7, 0, 1, 2):
-        for leaf in range(HERE.rank, 5, HERE.size):
-            bad = step == 7 and leaf == 3
-            with pytest.raises(RuntimeError) if bad else nullcontext() as caught, ringdp.leaf(step, leaf):
-                loss_of(ddp, 0, step, leaf).backward()
-                if bad:
-                    ddp.module[2].bias.grad = torch.zeros(3).to_sparse()
-            said = str(caught.value) if bad else said
-        if step == 7:
-            ended = error_of(ddp.finish_step)
-            continue
-        optimizer.step()
-        optimizer.zero_grad()
-    return said, ended, state_hash(ddp)
+    for leaf in range(HERE.rank, 5, HERE.size):
+        bad = leaf == 3
+        with pytest.raises(RuntimeError) if bad else nullcontext() as caught, ringdp.leaf(7, leaf):
+            loss_of(ddp, 0, 7, leaf).backward()
+            if bad:
+                ddp.module[2].bias.grad = torch.zeros(3).to_sparse()
+        said = str(caught.value) if bad else said
+    ended = error_of(ddp.finish_step)
+    return said, ended, train_on(ddp, optimizer, 5)
 
 
 def test_a_leaf_that_fails_at_its_end_is_named_on_all_ranks_and_the_wrapper_goes_on(pair):
@@ -266,13 +266,7 @@ def given_up() -> str:
     with ringdp.leaf(9, HERE.rank):
         loss_of(ddp, 0, 9, HERE.rank).backward()
     ddp.abandon_backward()
-    for step in range(3):
-        for leaf in range(HERE.rank, 4, HERE.size):
-            with ringdp.leaf(step, leaf):
-                loss_of(ddp, 0, step, leaf).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return state_hash(ddp)
+    return train_on(ddp, optimizer, 4)
 
 
 def test_a_step_that_is_given_up_leaves_nothing(pair):
