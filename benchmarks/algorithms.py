@@ -5,6 +5,7 @@
     python benchmarks/algorithms.py --ranks 16 --hosts 16 --rate 1 --sizes 4KiB,16MiB   # namespaces; needs root
     python benchmarks/algorithms.py --ranks 2 --hosts 2 --rtt 50 --algorithms direct,exchange           # far apart
     python benchmarks/algorithms.py --ranks 8 --algorithms arena,arena/tree             # what order=tree costs
+    python benchmarks/algorithms.py --ranks 4 --hosts 2 --algorithms direct,hierarchy,hierarchy/tree
 
 A time is that of the slowest rank; rows show medians over rounds, and the ratio to the first algorithm, round by round.
 Every sum is checked. halving and names that end in /tree sum with order=tree, the others with order=rank.
@@ -51,6 +52,8 @@ NAMES = (
     "server",
     "arena",
     "arena/tree",
+    "hierarchy",
+    "hierarchy/tree",
 )
 
 

@@ -51,6 +51,8 @@ class Backend : public c10d::Backend, public Capabilities {
                      DigestsPtr digests) override;
   WorkPtr reduce_scatter_div(const at::Tensor& output, const at::Tensor& input, double divisor, bool asynchronous,
                              OnResult on_result, DigestsPtr digests) override;
+  WorkPtr reduce_roots(const at::Tensor& output, const Tensors& inputs, plan::RootsPtr roots, double divisor,
+                       bool scatters, bool asynchronous) override;
   // shard_step.cc; the former is collective at the first call for a device
   std::string why_no_step(c10::Device device) override;
   WorkPtr reduce_scatter_step(const at::Tensor& gradients, double divisor, ShardStep step, DigestsPtr digests) override;

@@ -11,6 +11,7 @@
 #include "backend/allocation.h"
 #include "backend/shard_step.h"
 #include "comm/pending.h"
+#include "plan/leaf_tree.h"
 
 namespace ringdp::backend {
 
@@ -36,6 +37,13 @@ class Capabilities {
   virtual c10::intrusive_ptr<c10d::Work> reduce_scatter_div(const at::Tensor& output, const at::Tensor& input,
                                                             double divisor, bool asynchronous, OnResult on_result,
                                                             DigestsPtr digests) = 0;
+
+  // The same where ranks contribute the sums of some leaves each (plan/leaf_tree.h), or none: `roots` says of which, on
+  // all ranks alike, `inputs` are this rank's, in their order. `output` is as large as one of them, or this rank's part
+  // of it. A group with order=tree; on the CPU.
+  virtual c10::intrusive_ptr<c10d::Work> reduce_roots(const at::Tensor& output, const std::vector<at::Tensor>& inputs,
+                                                      plan::RootsPtr roots, double divisor, bool scatters,
+                                                      bool asynchronous) = 0;
 
   // An all_gather in place: `whole` is a contiguous tensor whose number of elements is a multiple of the number of
   // ranks, and holds this rank's part already. Avoids copies as reduce_div() does.

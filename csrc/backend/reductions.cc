@@ -207,6 +207,38 @@ Backend::WorkPtr Backend::reduce_scatter_div(const at::Tensor& output, const at:
   return scatter_flat(output, input, opts, "reduce_scatter_div", divisor, std::move(on_result), std::move(digests));
 }
 
+Backend::WorkPtr Backend::reduce_roots(const at::Tensor& output, const Tensors& inputs, plan::RootsPtr roots,
+                                       double divisor, bool scatters, bool asynchronous) {
+  const char* const name = "reduce_roots";
+  check_divisor(divisor, name);
+  if (!output.device().is_cpu()) refuse("reduce_roots: works on the CPU only, not on " + output.device().str());
+  c10d::AllreduceOptions opts;
+  opts.asyncOp = asynchronous;
+  const auto& by_rank = roots->by_rank;
+  if (by_rank.size() != static_cast<size_t>(getSize()) || by_rank[getRank()].size() != inputs.size()) {
+    refuse("reduce_roots: " + std::to_string(inputs.size()) + " tensors, or roots of " +
+           std::to_string(by_rank.size()) + " ranks: give this rank's, of " + std::to_string(getSize()));
+  }
+  const Collective what = scatters ? Collective::kReduceScatter : Collective::kAllReduce;
+  Call call = make_call(scatters ? c10d::OpType::_REDUCE_SCATTER_BASE : c10d::OpType::ALLREDUCE, "ringdp:reduce_roots",
+                        what, inputs, flat_result({output}), opts);
+  call.desc.dtype = checked_dtype(output, name);
+  call.desc.op = checked_op(c10d::ReduceOp::AVG, call.desc.dtype, name);
+  call.desc.count = output.numel();
+  call.desc.divisor = divisor;
+  call.desc.roots = std::move(roots);
+  const int parts = scatters ? getSize() : 1;
+  for (const at::Tensor& input : inputs) {
+    check_same_dtype(input, output, name);
+    check_numel(input, output.numel() * parts, name, "an input");
+    for (const at::Tensor& part : equal_parts(call.memory.read(input), parts)) {
+      call.buffers.inputs.push_back(part.data_ptr());
+    }
+  }
+  call.buffers.outputs = {call.memory.write(output, name).data_ptr()};
+  return run(std::move(call));
+}
+
 Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const c10d::ReduceScatterOptions& opts) {
   const auto one = [&](at::Tensor& output, at::Tensor& input) { return _reduce_scatter_base(output, input, opts); };

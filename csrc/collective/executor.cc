@@ -126,6 +126,7 @@ bool Executor::run(const Step& step, ChannelState& state) {
     case Verb::kRecv:
       return receive(step, state);
     case Verb::kFold:
+      if (step.finish && !headers_.all_checked()) return false;  // it may need no rank's bytes but this one's
       fold(step);
       return true;
     case Verb::kCopy:
@@ -245,7 +246,7 @@ std::byte* Executor::resolve(const Ref& ref) const {
       base = scratch_->data();
       break;
     case Space::kPeerInput:
-      base = const_cast<std::byte*>(buffers_.peers[ref.index].inputs);
+      base = const_cast<std::byte*>(buffers_.peers[ref.index].inputs[ref.stage]);
       break;
     case Space::kPeerOutput:
       base = buffers_.peers[ref.index].output;
@@ -332,22 +333,23 @@ void Executor::fold(const Step& step) {
   if (reports || reader_) {
     fold_in_blocks(step, args, reports);
   } else {
-    add_up(args);
+    add_up(step, args);
   }
   if (copies) kernels::copy_nontemporal(dsts[0], dsts[1], static_cast<int64_t>(bytes_of(step.dsts[1])));
 }
 
 // In the order of the plan.
-void Executor::add_up(const kernels::FoldArgs& args) const {
-  if (plan_.program.empty() || args.n_srcs == 1) return kernels::fold(args);
+void Executor::add_up(const Step& step, const kernels::FoldArgs& args) const {
+  if (step.program < 0) return kernels::fold(args);
   std::vector<kernels::TreeSource> sources;
-  for (int i = 0; i < args.n_srcs; ++i) sources.push_back({args.srcs[i]});
+  for (int i = 0; i < args.n_srcs; ++i) sources.push_back({args.srcs[i], step.srcs[i].form == Form::kWide});
   kernels::TreeArgs tree;
   tree.srcs = sources;
-  tree.program = plan_.program;
+  tree.program = plan_.programs[step.program];
   tree.dsts = {args.dsts, static_cast<size_t>(args.n_dsts)};
   tree.count = args.count;
   tree.dtype = args.dtype;
+  tree.wide_dst = args.wide_dst;
   tree.divisor = args.divisor;
   kernels::fold_tree(tree);
 }
@@ -372,7 +374,7 @@ void Executor::fold_in_blocks(const Step& step, const kernels::FoldArgs& args, b
     }
     part.srcs = srcs.data();
     part.dsts = dsts.data();
-    add_up(part);
+    add_up(step, part);
     if (reader_) reader_->wrote(step, dsts[0], part.count);
     if (reports) buffers_.on_result(step.dsts[0].offset / size_of(plan_.dtype) + begin, part.count);
   }

@@ -22,7 +22,7 @@ namespace ringdp::collective {
 
 // Where an arena member's tensors lie in this process, from the placement in its header; null: not accessed.
 struct PeerTensors {
-  const std::byte* inputs = nullptr;
+  std::vector<const std::byte*> inputs;  // those of each root that it contributes; else one entry
   std::byte* output = nullptr;
 };
 
@@ -96,7 +96,7 @@ class Executor {
   bool receive_bytes(int peer, void* bytes, size_t size, size_t& received);
   void check_announced(int peer, uint64_t announced, size_t expected) const;
   void fold(const plan::Step& step);
-  void add_up(const kernels::FoldArgs& args) const;
+  void add_up(const plan::Step& step, const kernels::FoldArgs& args) const;
   void fold_in_blocks(const plan::Step& step, const kernels::FoldArgs& args, bool reports);
   void copy(const plan::Step& step);
   void recode(const plan::Step& step);  // encode or decode

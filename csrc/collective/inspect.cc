@@ -44,12 +44,12 @@ int64_t bytes_moved(const Plan& plan, const Step& step) {
   return step.srcs.empty() ? 0 : plan::bytes_of(plan, step.srcs[0]);
 }
 
-// "input0[0:16]", "peer input2[0:16]" (member 2), "slot2.1[64:128]" (member 2, stage 1), "scratch[0:32]w" (w: wide, e:
-// encoded); byte ranges.
+// "input0[0:16]", "peer input2[0:16]" (member 2), "peer input2.1[0:16]" (its second root), "slot2.1[64:128]" (member 2,
+// stage 1), "scratch[0:32]w" (w: wide, e: encoded); byte ranges.
 std::string text_of(const Plan& plan, const Ref& ref) {
   std::string text = name_of(ref.space);
   if (ref.space != Space::kScratch) text += std::to_string(ref.index);
-  if (ref.space == Space::kSlot) text += "." + std::to_string(ref.stage);
+  if (ref.space == Space::kSlot || ref.stage > 0) text += "." + std::to_string(ref.stage);
   text += "[" + std::to_string(ref.offset) + ":" + std::to_string(ref.offset + plan::bytes_of(plan, ref)) + "]";
   return text + (ref.form == Form::kWide ? "w" : ref.form == Form::kEncoded ? "e" : "");
 }
@@ -62,9 +62,18 @@ std::string movement(const Plan& plan, const Step& step) {
     text += i > 0 ? ", " : text.empty() ? "-> " : " -> ";
     text += text_of(plan, step.dsts[i]);
   }
+  if (plan.programs.size() > 1 && step.program >= 0) text += " (program " + std::to_string(step.program) + ")";
   if (step.finish) text += " (finish)";
   if (step.nontemporal) text += " (non-temporal)";
   return step.announce ? text + " (announced)" : text;
+}
+
+std::string programs_of(const Plan& plan, const char* before, const char* between) {
+  std::string text;
+  for (const plan::AddProgram& program : plan.programs) {
+    text += (text.empty() ? before : between) + plan::text_of(program);
+  }
+  return text;
 }
 
 std::string waits(const Plan& plan, const Step& step) {
@@ -127,7 +136,7 @@ std::string json_of(const Plan& plan, const Step& step) {
   };
   std::ostringstream out;
   out << "{\"verb\": \"" << name_of(step.verb) << "\", \"bytes\": " << bytes_moved(plan, step)
-      << ", \"peer\": " << step.peer << ", \"round\": " << step.round
+      << ", \"peer\": " << step.peer << ", \"round\": " << step.round << ", \"program\": " << step.program
       << ", \"finish\": " << (step.finish ? "true" : "false")
       << ", \"announce\": " << (step.announce ? "true" : "false")
       << ", \"nontemporal\": " << (step.nontemporal ? "true" : "false") << ", \"srcs\": " << list(step.srcs, ref)
@@ -226,7 +235,7 @@ std::string to_text(const Plan& plan) {
       << (plan.wire == WireType::kFp32 ? "" : std::string(" as ") + name_of(plan.wire)) << ", rank " << plan.rank
       << " of " << plan.world << ": " << sums.steps << " steps, " << sums.rounds << " rounds, sends " << sums.bytes_sent
       << " B, receives " << sums.bytes_received << " B, scratch " << plan.scratch_bytes << " B"
-      << (plan.program.empty() ? "" : ", adds up " + plan::text_of(plan.program)) << "\n";
+      << programs_of(plan, ", adds up ", "; ") << "\n";
   for (const plan::Channel& channel : plan.channels) {
     if (channel.steps.empty()) continue;
     out << channel.name << "\n";
@@ -244,8 +253,9 @@ std::string to_json(const Plan& plan) {
   out << "{\"algorithm\": " << quoted(plan.algorithm) << ", \"collective\": " << quoted(plan::name_of(plan.what))
       << ", \"dtype\": " << quoted(name_of(plan.dtype)) << ", \"op\": " << quoted(name_of(plan.op))
       << ", \"wire\": " << quoted(name_of(plan.wire)) << ", \"rank\": " << plan.rank << ", \"world\": " << plan.world
-      << ", \"program\": " << quoted(plan::text_of(plan.program)) << ", \"scratch_bytes\": " << plan.scratch_bytes
-      << ", \"totals\": " << json_of(totals(plan)) << ", \"channels\": " << list(plan.channels, channel) << "}";
+      << ", \"programs\": " << list(plan.programs, [](const plan::AddProgram& p) { return quoted(plan::text_of(p)); })
+      << ", \"scratch_bytes\": " << plan.scratch_bytes << ", \"totals\": " << json_of(totals(plan))
+      << ", \"channels\": " << list(plan.channels, channel) << "}";
   return out.str();
 }
 

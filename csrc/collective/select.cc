@@ -125,14 +125,15 @@ Choice select_in_rank_order(const Settings& settings, const Topology& topology, 
   return select_flat(settings.thresholds, topology, what, bytes);
 }
 
-// Whether halving is possible, and as many exchanges as possible are within a host: the first ones, of the largest
-// parts.
-bool halves_stay_on_hosts(const Topology& topology) {
-  bool even = plan::can_halve(topology.world);
-  if (!is_layered(topology)) return even;
-  const int ranks = ranks_of_largest_host(topology);
-  for (const int first : topology.hosts) even &= first % ranks == 0;
-  return even && plan::can_halve(ranks);
+std::string how_along_tree(AlgorithmChoice algorithm) {
+  switch (algorithm) {
+    case AlgorithmChoice::kHierarchy:
+      return "one copy per host and subtree on the wire";
+    case AlgorithmChoice::kHalving:
+      return "in halves of what is left at each level";
+    default:
+      return "where the values of all ranks meet";
+  }
 }
 
 // A sum along the tree is taken where the values of all ranks meet, or by halving where those are too many messages.
@@ -140,22 +141,22 @@ Choice select_for_tree(const Settings& settings, const Topology& topology, plan:
   Choice choice = select_in_rank_order(settings, topology, what, bytes);
   choice.order = Order::kRank;
   if (topology.world == 1 || !plan::is_reduction(what)) return choice;
-  if (!plan::sums_along_tree(choice.algorithm)) {
-    if (settings.algorithm != AlgorithmChoice::kAuto) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  "algorithm=" + get_field(settings, "algorithm") +
-                      " cannot sum with order=tree, as it passes partial sums on in an order of its own: use "
-                      "algorithm=auto or order=rank");
-    }
-    const bool is_large = what == plan::Collective::kAllReduce && bytes > settings.thresholds.direct_bytes;
-    choice.algorithm =
-        is_large && halves_stay_on_hosts(topology) ? AlgorithmChoice::kHalving : AlgorithmChoice::kDirect;
+  const bool is_forced = settings.algorithm != AlgorithmChoice::kAuto;
+  if (is_forced && !plan::sums_along_tree(choice.algorithm)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "algorithm=" + get_field(settings, "algorithm") +
+                    " cannot sum with order=tree, as it passes partial sums on in an order of its own: use "
+                    "algorithm=auto or order=rank");
   }
-  const bool halves = choice.algorithm == AlgorithmChoice::kHalving;
+  const bool is_large = what == plan::Collective::kAllReduce && bytes > settings.thresholds.direct_bytes;
+  if (choice.algorithm == AlgorithmChoice::kRing) {
+    choice.algorithm =
+        is_large && plan::can_halve(topology.world) ? AlgorithmChoice::kHalving : AlgorithmChoice::kDirect;
+  } else if (choice.algorithm == AlgorithmChoice::kHierarchy && !is_forced && !is_large) {
+    choice.algorithm = AlgorithmChoice::kDirect;
+  }
   const std::string here = choice.why.substr(0, choice.why.find(':'));
-  return {choice.algorithm, Order::kTree,
-          here + ": along a balanced tree, " +
-              (halves ? "in halves of what is left at each level" : "where the values of all ranks meet")};
+  return {choice.algorithm, Order::kTree, here + ": along a balanced tree, " + how_along_tree(choice.algorithm)};
 }
 
 Choice select_plan(const Settings& settings, const Topology& topology, plan::Collective what, int64_t bytes) {

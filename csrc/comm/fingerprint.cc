@@ -1,6 +1,7 @@
 #include "comm/fingerprint.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <type_traits>
 
@@ -12,17 +13,21 @@ namespace {
 constexpr uint32_t kMagic = 0x72646e31;  // "rdn1"
 
 constexpr size_t kShownCounts = 6;  // counts of uneven parts that messages name; the hash covers all
+static_assert(Placement::kMostRoots == 1 + kShownCounts);
+constexpr uint32_t kOfRoots = 1u << 31;
 
 // The bytes of a header: fixed width, no padding, host byte order, which the magic number checks.
 struct Wire {
   uint32_t magic;
   uint8_t what, dtype, op, place;
   int32_t root;
-  uint32_t parts;  // length of counts
+  // Length of counts; or kOfRoots and how many roots of leaves all ranks have, whose hash is counts_hash.
+  uint32_t parts;
   int64_t count;
   uint64_t seq, group, generation;
   uint64_t counts_hash, divisor_bits;
-  uint32_t counts[kShownCounts];  // UINT32_MAX: at least that many
+  // UINT32_MAX: at least that many. Or where this rank's further roots lie, in cache lines (Placement).
+  uint32_t counts[kShownCounts];
   int64_t inputs_at, output_at,
       part;         // a placement; on devices the symmetric buffer and the offset in it, which must be equal
   uint64_t digest;  // this and the next: Remarks
@@ -51,6 +56,12 @@ Wire to_wire(const OpDesc& d) {
   w.group = d.group;
   w.generation = d.generation;
   w.counts_hash = hash_bytes(d.counts.data(), d.counts.size() * sizeof(int64_t));
+  if (d.roots) {
+    const std::vector<int64_t> numbers = d.roots->numbers();
+    w.counts_hash = hash_bytes(numbers.data(), numbers.size() * sizeof(int64_t));
+    w.parts = kOfRoots;
+    for (const auto& of_rank : d.roots->by_rank) w.parts += static_cast<uint32_t>(of_rank.size());
+  }
   std::memcpy(&w.divisor_bits, &d.divisor, sizeof d.divisor);
   if (d.place == Place::kDevices) {
     w.inputs_at = d.buffer;
@@ -66,6 +77,14 @@ Wire to_wire(const OpDesc& d) {
 bool valid(const Wire& w) {
   return w.magic == kMagic && w.what < plan::kCollectiveCount && w.dtype < kDTypeCount && w.op < kReduceOpCount &&
          w.place < kPlaceCount;
+}
+
+bool has_roots(const Wire& w) { return (w.parts & kOfRoots) != 0; }
+
+std::string hex(uint64_t hash) {
+  char text[9];
+  std::snprintf(text, sizeof text, "%08x", static_cast<unsigned>(hash ^ (hash >> 32)));
+  return text;
 }
 
 std::string in_list(const Wire& w) {
@@ -86,8 +105,11 @@ std::string in_words(const Wire& w) {
     if (traits.is(plan::kReduces)) text += std::string(name_of(static_cast<ReduceOp>(w.op))) + ", ";
     text += name_of(static_cast<DType>(w.dtype));
     const bool counted = !traits.has_splits() || is_on_devices(place);
-    if (counted) text += " x " + (w.parts ? in_list(w) : std::to_string(w.count));
+    if (counted) text += " x " + (w.parts && !has_roots(w) ? in_list(w) : std::to_string(w.count));
     if (traits.root != plan::Root::kNone) text += ", root " + std::to_string(w.root);
+    if (has_roots(w)) {
+      text += ", " + std::to_string(w.parts - kOfRoots) + " roots of leaves, allotment " + hex(w.counts_hash);
+    }
     double divisor = 0;
     std::memcpy(&divisor, &w.divisor_bits, sizeof divisor);
     if (divisor != 0) text += ", divisor " + std::to_string(divisor);
@@ -111,7 +133,10 @@ std::string differences(const Wire& a, const Wire& b) {
   add(a.place != b.place, steps(a) || steps(b) ? "step" : "host or devices");
   if (a.what == b.what && a.place == b.place) {
     add(a.dtype != b.dtype, "dtype");
-    add(a.count != b.count || a.parts != b.parts || a.counts_hash != b.counts_hash, "element count");
+    const bool of_roots = has_roots(a) || has_roots(b);
+    const bool other_parts = a.parts != b.parts || a.counts_hash != b.counts_hash;
+    add(a.count != b.count || (other_parts && !of_roots), "element count");
+    add(other_parts && of_roots, "allotment of leaves to ranks");
     add(a.op != b.op, "reduce op");
     add(a.root != b.root, "root");
     add(a.divisor_bits != b.divisor_bits, "divisor");
@@ -133,6 +158,9 @@ transport::Header encode(const OpDesc& d, const Placement& placement, const Rema
     w.inputs_at = placement.inputs;
     w.output_at = placement.output;
     w.part = placement.part;
+    for (size_t i = 0; i < placement.further.size(); ++i) {
+      w.counts[i] = static_cast<uint32_t>(placement.further[i] / Placement::kLineBytes);
+    }
   }
   w.digest = remarks.digest;
   w.waited_ns = remarks.waited_ns;
@@ -144,7 +172,9 @@ transport::Header encode(const OpDesc& d, const Placement& placement, const Rema
 Placement placement_in(const transport::Header& header) {
   Wire w;
   std::memcpy(&w, header.bytes, sizeof w);
-  return {w.inputs_at, w.output_at, w.part};
+  Placement placement{w.inputs_at, w.output_at, w.part};
+  for (const uint32_t line : w.counts) placement.further.push_back(line * Placement::kLineBytes);
+  return placement;
 }
 
 Remarks remarks_in(const transport::Header& header) {

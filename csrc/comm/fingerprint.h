@@ -30,6 +30,7 @@ struct OpDesc {
   int32_t root = 0;
   int64_t count = 0;                  // as in plan::Problem
   std::vector<int64_t> counts;        // as in plan::Problem: equal on all ranks
+  plan::RootsPtr roots;               // likewise
   std::vector<int64_t> sends, recvs;  // as in plan::Problem: different on each rank, so not in its header
   double divisor = 0;                 // AVG divides by it; 0: by the number of ranks
   // On devices: where tensors lie (device/runtime/symmetric_buffers.h); 0: in the ranks' windows.

@@ -13,9 +13,12 @@ namespace ringdp::comm {
 // The offsets of one rank's tensors in its heap, in bytes; kElsewhere unless all of them lie there, without gaps.
 struct Placement {
   static constexpr int64_t kElsewhere = -1;
+  static constexpr int kMostRoots = 7;  // of one rank, for which there is room in a header
+  static constexpr int64_t kLineBytes = 64;
   int64_t inputs = kElsewhere;
   int64_t output = kElsewhere;
-  int64_t part = 0;  // of an all_to_all: the elements of each part
+  int64_t part = 0;                   // of an all_to_all: the elements of each part
+  std::vector<int64_t> further = {};  // of the roots behind the first, which begin at whole cache lines
 };
 
 // The placement of this rank's tensors. Buffers are in the order of plan.h.

@@ -49,6 +49,7 @@ plan::Problem PlanCache::problem_of(const OpDesc& d) const {
   problem.root = d.root;
   problem.count = d.count;
   problem.counts = d.counts;
+  problem.roots = d.roots;
   if (const auto part = equal_part(d)) {
     problem.count = *part;
   } else {
@@ -62,7 +63,8 @@ plan::Problem PlanCache::problem_of(const OpDesc& d) const {
 }
 
 std::shared_ptr<const plan::Plan> PlanCache::plan_for(const plan::Problem& p) {
-  const Key key{p.what, p.dtype, p.op, p.root, p.count, p.counts, p.sends, p.recvs, p.in_heaps};
+  const Counts roots = p.roots ? p.roots->numbers() : Counts{};
+  const Key key{p.what, p.dtype, p.op, p.root, p.count, p.counts, p.sends, p.recvs, roots, p.in_heaps};
   if (const auto known = plans_.find(key); known != plans_.end()) return known->second;
   if (plans_.size() >= kMaxPlans) plans_.clear();
   const collective::Choice choice = this->choice(p.what, p.total_bytes());

@@ -30,7 +30,7 @@ class PlanCache {
 
  private:
   using Counts = std::vector<int64_t>;
-  using Key = std::tuple<plan::Collective, DType, ReduceOp, int32_t, int64_t, Counts, Counts, Counts, bool>;
+  using Key = std::tuple<plan::Collective, DType, ReduceOp, int32_t, int64_t, Counts, Counts, Counts, Counts, bool>;
 
   const Mesh& mesh_;
   const collective::Topology topology_;

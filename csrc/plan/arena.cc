@@ -11,6 +11,7 @@ namespace ringdp::plan {
 namespace {
 
 constexpr int64_t kCacheLine = 64;
+constexpr int64_t kMostCopies = 16 << 10;  // into slots, of one rank; more steps take long to plan
 
 // Collectives that only move tensors. One barrier per stage; the root's own part never goes through a slot.
 class ArenaMove {
@@ -149,11 +150,29 @@ class ArenaReduce {
     return {stage.begin + part.begin, stage.begin + part.end};
   }
 
+  // The piece for rank `owner` of a rank's `root`th contribution. No rank copies to the first piece that is its own.
+  int place(int owner, int root) const { return root * problem_.world + owner; }
+  int contributed() const { return problem_.contributed(rank_); }
+
+  // Sources of a fold of this rank's pieces: own(root) at its position.
+  template <class Own>
+  std::vector<Ref> in_rank_order(Own own, int k, int64_t count) const {
+    std::vector<Ref> refs;
+    for (int q = 0; q < problem_.world; ++q) {
+      for (int root = 0; root < problem_.contributed(q); ++root) {
+        refs.push_back(q == rank_ ? own(root) : channel_.piece(q, k, place(rank_, root), count));
+      }
+    }
+    return refs;
+  }
+
   void copy_in(Extent stage, int k) {
     for (int q = 0; q < problem_.world; ++q) {
       const Extent theirs = piece(stage, q);
       if (q == rank_ || theirs.count() == 0) continue;
-      channel_.copy(builder_.input(0, theirs), channel_.piece(rank_, k, q, theirs.count()));
+      for (int root = 0; root < contributed(); ++root) {
+        channel_.copy(builder_.input(root, theirs), channel_.piece(rank_, k, place(q, root), theirs.count()));
+      }
     }
   }
 
@@ -163,7 +182,8 @@ class ArenaReduce {
     std::vector<Ref> results;
     if (gets_result()) results.push_back(builder_.output(0, mine));
     if (others_read_mine()) results.push_back(channel_.piece(rank_, k, rank_, mine.count()));
-    channel_.fold(channel_.in_rank_order(builder_.input(0, mine), k, rank_), results);
+    const auto own = [&](int root) { return builder_.input(root, mine); };
+    channel_.fold(in_rank_order(own, k, mine.count()), results);
   }
 
   void copy_out(Extent stage, int k) {
@@ -182,12 +202,16 @@ class ArenaReduce {
       for (int q = 0; q < problem_.world; ++q) {
         if (q == rank_) continue;
         const Extent theirs = stage(q, k);
-        channel_.copy(builder_.input(q, theirs), channel_.piece(rank_, k, q, theirs.count()));
+        for (int root = 0; root < contributed(); ++root) {
+          channel_.copy(builder_.input(place(q, root), theirs),
+                        channel_.piece(rank_, k, place(q, root), theirs.count()));
+        }
       }
       channel_.barrier();
       const Extent mine = stage(rank_, k);
       if (mine.count() == 0) continue;
-      channel_.fold(channel_.in_rank_order(builder_.input(rank_, mine), k, rank_), {builder_.output(0, mine)});
+      const auto own = [&](int root) { return builder_.input(place(rank_, root), mine); };
+      channel_.fold(in_rank_order(own, k, mine.count()), {builder_.output(0, mine)});
     }
   }
 
@@ -199,6 +223,14 @@ class ArenaReduce {
 
 }  // namespace
 
+bool ArenaChannel::suits_roots(const Problem& problem, int owners) {
+  if (!problem.roots) return true;
+  const int64_t pieces = int64_t{owners} * std::max(1, problem.most_contributed());
+  const int64_t piece_bytes = problem.slot_bytes / pieces / kCacheLine * kCacheLine;
+  if (piece_bytes == 0) return false;
+  return pieces * ceil_div(problem.total_bytes(), owners * piece_bytes) <= kMostCopies;
+}
+
 ArenaChannel::ArenaChannel(Builder& builder, const Problem& problem, int member, int members, int pieces)
     : builder_(builder),
       channel_(builder.add_channel("arena")),
@@ -209,7 +241,7 @@ ArenaChannel::ArenaChannel(Builder& builder, const Problem& problem, int member,
       piece_bytes_(problem.slot_bytes / pieces / kCacheLine * kCacheLine) {
   if (piece_bytes_ >= kCacheLine) return;
   throw Error(ErrorKind::kInvalidArgument, "slot_bytes=" + std::to_string(slot_bytes_) + " is too small for " +
-                                               std::to_string(pieces) + " ranks: set it to at least " +
+                                               std::to_string(pieces) + " pieces: set it to at least " +
                                                std::to_string(pieces * kCacheLine));
 }
 
@@ -243,14 +275,15 @@ std::vector<Ref> ArenaChannel::in_rank_order(const Ref& own, int stage, int piec
 
 bool is_one_shot(const Problem& problem) {
   const int64_t bytes = problem.count * size_of(problem.dtype);
-  return bytes > 0 && bytes <= std::min(problem.one_shot_bytes, problem.slot_bytes);
+  return bytes > 0 && !problem.roots && bytes <= std::min(problem.one_shot_bytes, problem.slot_bytes);
 }
 
 Plan arena(const Problem& problem) {
   if (problem.in_heaps) return one_pass(problem);
-  if (problem.traits().has_splits()) return direct(problem);
+  if (problem.traits().has_splits() || !ArenaChannel::suits_roots(problem, problem.world)) return direct(problem);
   Builder builder("arena", problem);
-  ArenaChannel channel(builder, problem, problem.rank, problem.world, problem.world);
+  const int pieces = problem.world * std::max(1, problem.most_contributed());
+  ArenaChannel channel(builder, problem, problem.rank, problem.world, pieces);
   if (problem.traits().is(kReduces)) {
     ArenaReduce(problem, builder, channel).build();
   } else {

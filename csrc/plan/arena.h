@@ -1,10 +1,10 @@
 // Arena: plans over memory that all ranks map. Every rank writes its own slot only and reads all slots, in rank order.
 //
 // Tensors in heaps: one_pass()'s plan. An all_to_all of other tensors uses links: its sizes are known to pairs only, so
-// arena() returns direct's plan, under that name. Small sums: one shot, every rank that gets the result folds all of
-// it. Otherwise stages of one slot each, which the executor maps to the two physical slots in turn. Arena member index
-// = group rank. Every plan on the arena, also for count 0, passes at least one barrier, because executors publish and
-// check the ranks' headers there.
+// arena() returns direct's plan, under that name; so do roots for which a slot is too small. Small sums: one shot,
+// every rank that gets the result folds all of it. Otherwise stages of one slot each, which the executor maps to the
+// two physical slots in turn. Arena member index = group rank. Every plan on the arena, also for count 0, passes at
+// least one barrier, because executors publish and check the ranks' headers there.
 //
 // Why a slot is never overwritten while it is read: stages k and k+2 share a slot. With one barrier per stage, a rank
 // that writes stage k+2 has passed the barrier of stage k+1, at which all ranks arrived after reading stage k. The
@@ -33,6 +33,8 @@ Plan push(const Problem& problem);
 // Refs, and all members must continue with the same slot. So empty copies are not left out.
 class ArenaChannel {
  public:
+  // Whether slots are large enough for the roots that ranks contribute, if they do, in pieces of so many owners.
+  static bool suits_roots(const Problem& problem, int owners);
   // This rank is `member` of `members`. InvalidArgument when a slot is too small for a cache line per piece.
   ArenaChannel(Builder& builder, const Problem& problem, int member, int members, int pieces);
 

@@ -1,5 +1,6 @@
 #include "plan/builder.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ringdp::plan {
@@ -18,7 +19,11 @@ Builder::Builder(const std::string& algorithm, const Problem& problem)
   if (problem.travels_encoded()) plan_.wire = problem.wire;
   plan_.rank = problem.rank;
   plan_.world = problem.world;
-  if (problem.sums_along_tree() && problem.world > 3) plan_.program = program_of_ranks(problem.world);
+  if (problem.roots) {
+    whole_ = problem.roots->program();
+  } else if (problem.sums_along_tree() && problem.world > 3) {
+    whole_ = program_of_ranks(problem.world);
+  }
 }
 
 int Builder::add_channel(const std::string& name) {
@@ -50,7 +55,18 @@ After Builder::recv_announced(int channel, int peer, int round, const Ref& dst) 
 }
 
 After Builder::fold(int channel, std::vector<Ref> srcs, std::vector<Ref> dsts, bool finish, std::vector<After> after) {
-  return append(channel, {Verb::kFold, finish, false, -1, -1, std::move(srcs), std::move(dsts), std::move(after)});
+  return fold_along(whole_, channel, std::move(srcs), std::move(dsts), finish, std::move(after));
+}
+
+After Builder::fold_along(const AddProgram& program, int channel, std::vector<Ref> srcs, std::vector<Ref> dsts,
+                          bool finish, std::vector<After> after) {
+  Step step{Verb::kFold, finish, false, -1, -1, std::move(srcs), std::move(dsts), std::move(after)};
+  if (step.srcs.size() > 1 && !program.empty()) {
+    const auto known = std::find(plan_.programs.begin(), plan_.programs.end(), program);
+    step.program = static_cast<int>(known - plan_.programs.begin());
+    if (known == plan_.programs.end()) plan_.programs.push_back(program);
+  }
+  return append(channel, std::move(step));
 }
 
 After Builder::copy(int channel, const Ref& src, const Ref& dst, std::vector<After> after) {
@@ -88,6 +104,12 @@ After Builder::push(int channel, const Ref& src) {
 
 Ref Builder::user(Space space, int tensor, Extent elements) const {
   return {space, Form::kRaw, tensor, 0, elements.begin * size_of(plan_.dtype), elements.count()};
+}
+
+Ref Builder::peer_input(int member, Extent elements, int root) const {
+  Ref ref = user(Space::kPeerInput, member, elements);
+  ref.stage = root;
+  return ref;
 }
 
 Ref Builder::slot(int member, int stage, int64_t byte_offset, int64_t count) const {

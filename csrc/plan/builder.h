@@ -23,7 +23,10 @@ class Builder {
   After recv(int channel, int peer, int round, const Ref& dst, std::vector<After> after = {});
   After send_announced(int channel, int peer, int round, const Ref& src);
   After recv_announced(int channel, int peer, int round, const Ref& dst);
+  // Sources are those of all ranks, or are combined in the order listed if the problem has no tree.
   After fold(int channel, std::vector<Ref> srcs, std::vector<Ref> dsts, bool finish, std::vector<After> after = {});
+  After fold_along(const AddProgram& program, int channel, std::vector<Ref> srcs, std::vector<Ref> dsts, bool finish,
+                   std::vector<After> after = {});
   After copy(int channel, const Ref& src, const Ref& dst, std::vector<After> after = {});
   After copy_to_all(int channel, const Ref& src, std::vector<Ref> dsts);  // kernels only: loads once
   After encode(int channel, const Ref& src, const Ref& dst, std::vector<After> after = {});
@@ -36,7 +39,7 @@ class Builder {
 
   Ref input(int tensor, Extent elements) const { return user(Space::kInput, tensor, elements); }
   Ref output(int tensor, Extent elements) const { return user(Space::kOutput, tensor, elements); }
-  Ref peer_input(int member, Extent elements) const { return user(Space::kPeerInput, member, elements); }
+  Ref peer_input(int member, Extent elements, int root = 0) const;
   Ref peer_output(int member, Extent elements) const { return user(Space::kPeerOutput, member, elements); }
   Ref slot(int member, int stage, int64_t byte_offset, int64_t count) const;
   Ref pushed(int member, Extent elements) const { return user(Space::kPushed, member, elements); }
@@ -52,6 +55,7 @@ class Builder {
   Ref user(Space space, int tensor, Extent elements) const;
 
   Plan plan_;
+  AddProgram whole_;  // over what all ranks contribute; empty: in the order listed
   bool outputs_nontemporal_;
   int64_t line_bytes_;
   int32_t written_ = 0;  // steps

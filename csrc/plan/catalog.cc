@@ -15,6 +15,7 @@ namespace {
 
 // One rank's result is its own contribution; an AVG may have a divisor. Executors skip a copy onto itself.
 Plan local(const Problem& problem) {
+  require(problem.contributed(0) == 1, "roots of one rank are one root, of all leaves");
   Builder builder("local", problem);
   const int channel = builder.add_channel("own");
   const Extent whole = {0, problem.traits().has_splits() ? problem.sent_to(0) : problem.part(0)};
@@ -33,7 +34,7 @@ Plan local(const Problem& problem) {
 bool sums_along_tree(AlgorithmChoice algorithm) {
   return algorithm == AlgorithmChoice::kArena || algorithm == AlgorithmChoice::kDirect ||
          algorithm == AlgorithmChoice::kExchange || algorithm == AlgorithmChoice::kHalving ||
-         algorithm == AlgorithmChoice::kServer;
+         algorithm == AlgorithmChoice::kHierarchy || algorithm == AlgorithmChoice::kServer;
 }
 
 const char* name_of(AlgorithmChoice algorithm) {
@@ -75,6 +76,7 @@ const char* name_of(Order order) {
 Plan make_plan(AlgorithmChoice algorithm, Order order, const Problem& asked) {
   validate(asked);
   if (asked.world == 1) return local(asked);
+  require(!asked.roots || order == Order::kTree, std::string("roots of leaves need order=tree, not ") + name_of(order));
   Problem problem = asked;
   problem.along_tree = order == Order::kTree;
   if (problem.sums_along_tree() && !sums_along_tree(algorithm)) {

@@ -9,7 +9,7 @@ namespace ringdp::plan {
 const char* name_of(AlgorithmChoice algorithm);
 const char* name_of(Order order);
 
-// Whether it can sum with order=tree: `halving`, and those in which one rank has the raw values of all.
+// Whether it can sum with order=tree: `halving`, `hierarchy`, and those in which one rank has the raw values of all.
 bool sums_along_tree(AlgorithmChoice algorithm);
 
 // InvalidArgument when the problem is malformed or the algorithm has no plan; the message names the value.

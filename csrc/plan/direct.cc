@@ -46,7 +46,9 @@ class OwnerFold {
   Plan build() {
     for (int owner : channels_.peers) {
       for (int64_t s = 0; s < slices_.segments(owner); ++s) {
-        builder_.send(channels_.send[owner], owner, kRawRound, raw(owner, s));
+        for (int k = 0; k < problem_.contributed(problem_.rank); ++k) {
+          builder_.send(channels_.send[owner], owner, kRawRound, raw(owner, k, s));
+        }
       }
     }
     fold_own_slice();
@@ -72,8 +74,10 @@ class OwnerFold {
     if (problem_.what == Collective::kReduceScatter) return rank == owner;
     return problem_.what == Collective::kAllReduce || rank == problem_.root;
   }
-  Ref raw(int owner, int64_t s) const {
-    return builder_.input(problem_.what == Collective::kReduceScatter ? owner : 0, slices_.segment(owner, s));
+  // Of this rank's `k`th contribution.
+  Ref raw(int owner, int k, int64_t s) const {
+    const bool parts = problem_.what == Collective::kReduceScatter;
+    return builder_.input(parts ? k * problem_.world + owner : k, slices_.segment(owner, s));
   }
 
   void fold_own_slice() {
@@ -81,8 +85,11 @@ class OwnerFold {
     const int64_t slot_bytes = slices_.longest_segment(me) * size_of(problem_.dtype);
     const int slots = static_cast<int>(std::min<int64_t>(kWindow, slices_.segments(me)));
     if (slots == 0) return;
+    received_.resize(problem_.world);
     for (int peer = 0; peer < problem_.world; ++peer) {
-      received_.emplace_back(builder_, peer == me ? 0 : slots, slot_bytes);
+      for (int k = 0; peer != me && k < problem_.contributed(peer); ++k) {
+        received_[peer].emplace_back(builder_, slots, slot_bytes);
+      }
     }
     if (!gets_result(me, me)) for_root_.emplace(builder_, slots, slot_bytes);
     for (int64_t s = 0; s < slices_.segments(me); ++s) {
@@ -98,17 +105,25 @@ class OwnerFold {
   }
 
   After fold(int64_t s, const Place& place) {
-    std::vector<Ref> srcs(problem_.world, raw(problem_.rank, s));
-    std::vector<int> slots(problem_.world);
+    std::vector<std::vector<Ref>> contributed(problem_.world);
+    for (int k = 0; k < problem_.contributed(problem_.rank); ++k) {
+      contributed[problem_.rank].push_back(raw(problem_.rank, k, s));
+    }
+    std::vector<std::pair<Window*, int>> taken;
     std::vector<After> ready = place.free;
     for (int peer : channels_.peers) {
-      const Window::Slot slot = received_[peer].take();
-      slots[peer] = slot.index;
-      srcs[peer] = Builder::scratch(slot.offset, Form::kRaw, place.ref.count);
-      ready.push_back(builder_.recv(channels_.recv[peer], peer, kRawRound, srcs[peer], slot.free));
+      for (Window& window : received_[peer]) {
+        const Window::Slot slot = window.take();
+        taken.emplace_back(&window, slot.index);
+        const Ref into = Builder::scratch(slot.offset, Form::kRaw, place.ref.count);
+        contributed[peer].push_back(into);
+        ready.push_back(builder_.recv(channels_.recv[peer], peer, kRawRound, into, slot.free));
+      }
     }
-    const After done = builder_.fold(channels_.own, srcs, {place.ref}, true, ready);
-    for (int peer : channels_.peers) received_[peer].release_after(slots[peer], done);
+    std::vector<Ref> in_rank_order;
+    for (const auto& of_rank : contributed) in_rank_order.insert(in_rank_order.end(), of_rank.begin(), of_rank.end());
+    const After done = builder_.fold(channels_.own, in_rank_order, {place.ref}, true, ready);
+    for (const auto& [window, slot] : taken) window->release_after(slot, done);
     return done;
   }
 
@@ -124,8 +139,8 @@ class OwnerFold {
   const Slices slices_;
   Builder builder_;
   const PeerChannels channels_;
-  std::vector<Window> received_;    // by peer: raw segments of this rank's slice
-  std::optional<Window> for_root_;  // results that this rank does not keep
+  std::vector<std::vector<Window>> received_;  // by peer and its contribution: raw segments of this rank's slice
+  std::optional<Window> for_root_;             // results that this rank does not keep
 };
 
 // In a wire type. A slice's owner quantises its own contribution as well, decodes all of them, folds in wide_of(dtype)

@@ -61,7 +61,7 @@ class Exchange {
 }  // namespace
 
 Plan exchange(const Problem& problem) {
-  return problem.what == Collective::kAllReduce ? Exchange(problem).build() : direct(problem);
+  return problem.what == Collective::kAllReduce && !problem.roots ? Exchange(problem).build() : direct(problem);
 }
 
 // (N-1) - 2(N-1)/N of the tensor.

@@ -161,7 +161,8 @@ class Halving {
 
 Plan halving(const Problem& problem) {
   const bool any_order = problem.sums_along_tree() || !is_inexact(problem.dtype);  // not a product of floats
-  return problem.what == Collective::kAllReduce && any_order ? Halving(problem).build() : direct(problem);
+  const bool halves = problem.what == Collective::kAllReduce && any_order && !problem.roots;
+  return halves ? Halving(problem).build() : direct(problem);
 }
 
 }  // namespace ringdp::plan

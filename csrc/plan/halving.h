@@ -4,8 +4,8 @@
 //
 // After round k a partial sum is of 2^(k+1) neighbouring ranks, added up along the balanced tree over them: for a power
 // of two of ranks that is order=tree (leaf_tree.h). A rank sends 2(N-1)/N of the tensor, as with direct; but partial
-// sums of 16-bit floats travel in float32. all_reduce, of floats only sums; for anything else halving() returns the
-// plan of direct, under that name.
+// sums of 16-bit floats travel in float32. all_reduce, of floats only sums, of one tensor each; for anything else
+// halving() returns the plan of direct, under that name.
 #pragma once
 #include <bit>
 

@@ -5,6 +5,7 @@
 
 #include "plan/arena.h"
 #include "plan/direct.h"
+#include "plan/host_trees.h"
 #include "plan/pipeline.h"
 #include "plan/ring.h"
 
@@ -218,7 +219,9 @@ Plan hierarchy(const Problem& problem) {
   }
   if (problem.what != Collective::kAllReduce) return direct(problem);
   if (problem.hosts.size() == 1) return arena(problem);
-  if (problem.hosts.size() == static_cast<size_t>(problem.world)) return ring(problem, Order::kRank);
+  const bool are_single = problem.hosts.size() == static_cast<size_t>(problem.world);
+  if (problem.sums_along_tree()) return are_single ? direct(problem) : host_trees(problem);
+  if (are_single) return ring(problem, Order::kRank);
   return Hierarchy(problem).build();
 }
 

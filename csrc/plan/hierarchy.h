@@ -11,6 +11,7 @@
 // 2(H-1) rounds, the first without messages. A lone rank of the first host sends its input as it is.
 //
 // With one host it is arena's plan, with one rank per host ring's, for other collectives direct's, under that name.
+// Sums along the tree: host_trees.h, or direct's plan with one rank per host.
 #pragma once
 #include "plan/plan.h"
 

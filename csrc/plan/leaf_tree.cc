@@ -87,6 +87,21 @@ AddProgram program_of_ranks(int ranks) {
   return add_program({0, ranks}, parts);
 }
 
+AddProgram Roots::program() const {
+  std::vector<LeafNode> all;
+  for (const auto& of_rank : by_rank) all.insert(all.end(), of_rank.begin(), of_rank.end());
+  return add_program({0, micro_batches}, all);
+}
+
+std::vector<int64_t> Roots::numbers() const {
+  std::vector<int64_t> numbers = {micro_batches};
+  for (const auto& of_rank : by_rank) {
+    numbers.push_back(static_cast<int64_t>(of_rank.size()));
+    for (const LeafNode root : of_rank) numbers.insert(numbers.end(), {root.begin, root.end});
+  }
+  return numbers;
+}
+
 std::vector<std::vector<int>> allot(const std::vector<int>& shares) {
   for (const int share : shares) {
     if (share < 0) refuse("a share of " + std::to_string(share) + " leaves, must be 0 or more");

@@ -6,6 +6,8 @@
 // the same additions, and the same bits, for every allotment of leaves to any number of ranks.
 #pragma once
 #include <compare>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,17 @@ std::string text_of(const AddProgram& program);  // "0 1 + 2 +"
 
 // That of the tree whose leaves are the ranks. For up to three ranks it adds up in rank order.
 AddProgram program_of_ranks(int ranks);
+
+// The roots that each rank contributes to a sum, one tensor each. Equal on all ranks.
+struct Roots {
+  int micro_batches = 0;
+  std::vector<std::vector<LeafNode>> by_rank;
+
+  // Over the roots of all ranks, rank by rank. InvalidArgument unless together they have each leaf once.
+  AddProgram program() const;
+  std::vector<int64_t> numbers() const;  // that tell it from any other
+};
+using RootsPtr = std::shared_ptr<const Roots>;
 
 // Which leaves each rank runs if rank r is to run shares[r] of them: whole subtrees where possible, so that ranks have
 // few roots. Any other allotment has the same bits. InvalidArgument: a share below 0, or no leaf at all.

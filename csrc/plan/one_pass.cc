@@ -127,10 +127,15 @@ class OnePass {
     return rank == rank_ ? builder_.output(0, elements) : builder_.peer_output(rank, elements);
   }
 
-  // Sources of a fold: `own` at this rank's position, `elements` of the inputs of all others.
-  std::vector<Ref> in_rank_order(const Ref& own, Extent elements) const {
+  // Sources of a fold: what this rank contributes, own(k), at its position, `elements` of what all others do.
+  template <class Own>
+  std::vector<Ref> in_rank_order(Own own, Extent elements) const {
     std::vector<Ref> refs;
-    for (int q = 0; q < problem_.world; ++q) refs.push_back(q == rank_ ? own : builder_.peer_input(q, elements));
+    for (int q = 0; q < problem_.world; ++q) {
+      for (int k = 0; k < problem_.contributed(q); ++k) {
+        refs.push_back(q == rank_ ? own(k) : builder_.peer_input(q, elements, k));
+      }
+    }
     return refs;
   }
 
@@ -143,22 +148,24 @@ class OnePass {
       for (int q = 0; q < problem_.world; ++q) {
         if (problem_.what == Collective::kAllReduce || q == problem_.root) results.push_back(output_of(q, part));
       }
-      builder_.fold(channel_, in_rank_order(builder_.input(0, part), part), results, true);
+      const auto own = [&](int k) { return builder_.input(k, part); };
+      builder_.fold(channel_, in_rank_order(own, part), results, true);
     }
   }
 
   void reduce_part() {
     const int64_t begin = parts_before(problem_, rank_);
     for (const Extent piece : pieces(problem_.part(rank_))) {
-      const std::vector<Ref> parts = in_rank_order(builder_.input(rank_, piece), behind(begin, piece));
-      builder_.fold(channel_, parts, {builder_.output(0, piece)}, true);
+      const auto own = [&](int k) { return builder_.input(k * problem_.world + rank_, piece); };
+      builder_.fold(channel_, in_rank_order(own, behind(begin, piece)), {builder_.output(0, piece)}, true);
     }
   }
 
   void reduce_at_root() {
     if (!is_root()) return;
     const Extent whole = {0, problem_.count};
-    builder_.fold(channel_, in_rank_order(builder_.input(0, whole), whole), {builder_.output(0, whole)}, true);
+    const auto own = [&](int k) { return builder_.input(k, whole); };
+    builder_.fold(channel_, in_rank_order(own, whole), {builder_.output(0, whole)}, true);
     for (const int peer : peers()) builder_.post(channel_, peer, kExit);
   }
 
@@ -248,9 +255,11 @@ class OnePass {
 Reached reached_by_others(const Problem& problem, int rank) {
   const Traits& traits = problem.traits();
   if (traits.inputs == Tensors::kNone) return {};
-  const bool is_root = rank == problem.root;
+  const bool is_root = rank == problem.root, contributes = problem.contributed(rank) > 0;
   // A whole tensor is reduced by slices: each rank reads its slice of all inputs and writes it to all outputs.
-  if (traits.is(kReduces) && traits.outputs == Tensors::kWhole) return {true, traits.root == Root::kNone || is_root};
+  if (traits.is(kReduces) && traits.outputs == Tensors::kWhole) {
+    return {contributes, traits.root == Root::kNone || is_root};
+  }
   switch (traits.root) {
     case Root::kReads:
       return {is_root, false};
@@ -259,13 +268,13 @@ Reached reached_by_others(const Problem& problem, int rank) {
     case Root::kNone:
       break;
   }
-  return {true, false};
+  return {contributes, false};
 }
 
 bool is_for_one_pass(const Problem& problem) {
   const int another = (problem.root + 1) % problem.world;
   const Reached roots = reached_by_others(problem, problem.root), anothers = reached_by_others(problem, another);
-  const bool reaches = roots.inputs || roots.outputs || anothers.inputs;
+  const bool reaches = problem.roots || roots.inputs || roots.outputs || anothers.inputs;
   return reaches &&
          (problem.traits().has_splits() ? equal_parts_bytes(problem) : problem.total_bytes()) > problem.one_pass_bytes;
 }

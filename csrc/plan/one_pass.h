@@ -22,7 +22,7 @@ namespace ringdp::plan {
 
 // Which tensors of one rank its peers access, so that they must lie in its heap.
 struct Reached {
-  bool inputs = false;  // all of them, laid end to end
+  bool inputs = false;  // all of them, laid end to end; if it contributes several roots, those of each
   bool outputs = false;
 };
 Reached reached_by_others(const Problem& problem, int rank);
@@ -32,7 +32,8 @@ Reached reached_by_others(const Problem& problem, int rank);
 // must agree.
 bool is_for_one_pass(const Problem& problem);
 
-// Elements of all input tensors together of a rank that has inputs, and of all outputs of one that has outputs.
+// Elements of all input tensors together of a rank that has inputs (of each root), and of all outputs of one that has
+// outputs.
 int64_t input_elements(const Problem& problem, int rank);
 int64_t output_elements(const Problem& problem);
 

@@ -35,6 +35,12 @@ bool Problem::sums_along_tree() const {
   return along_tree && traits().is(kReduces) && sums && is_inexact(dtype);
 }
 
+int Problem::most_contributed() const {
+  int most = 0;
+  for (int q = 0; q < world; ++q) most = std::max(most, contributed(q));
+  return most;
+}
+
 int64_t Problem::largest_part() const {
   return counts.empty() ? count : *std::max_element(counts.begin(), counts.end());
 }

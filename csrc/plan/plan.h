@@ -80,12 +80,12 @@ Collective collective_named(const std::string& name);  // InvalidArgument lists 
 constexpr bool is_reduction(Collective what) { return traits_of(what).is(kReduces); }
 
 enum class Verb : uint8_t {
-  kSend,  // srcs[0] -> link to `peer`
-  kRecv,  // link from `peer` -> dsts[0]
-  kFold,  // dsts = srcs reduced in the order listed, or by the plan's program; `finish`: divide (AVG) and round to the
-          // tensor's type. Of the srcs only the first may be wide, unless all srcs and dsts are: that is a fold in the
-          // wide type
-  kCopy,  // dsts[0] = srcs[0]
+  kSend,    // srcs[0] -> link to `peer`
+  kRecv,    // link from `peer` -> dsts[0]
+  kFold,    // dsts = srcs reduced in the order listed, or by a program; `finish`: divide (AVG) and round to the
+            // tensor's type. Of srcs in the order listed only the first may be wide, unless all srcs and dsts are: that
+            // is a fold in the wide type
+  kCopy,    // dsts[0] = srcs[0]
   kEncode,  // dsts[0] (encoded) = srcs[0], rounded to the wire type
   kDecode,  // dsts[0] = srcs[0] (encoded)
   kArrive,  // arrive at the arena's next barrier (does not wait)
@@ -100,7 +100,7 @@ enum class Space : uint8_t {
   kOutput,      // user tensor `index` (written; may be the same memory as the input)
   kScratch,     // private memory of the executor; index 0
   kSlot,        // staging slot of arena member `index`, of pipeline stage `stage`
-  kPeerInput,   // input tensors of arena member `index`, laid end to end in its heap (read)
+  kPeerInput,   // input tensors of arena member `index`, laid end to end in its heap, those of each root (read)
   kPeerOutput,  // its output tensors, in its heap (written)
   kPushed,      // what arena member `index` has pushed to this rank (read)
 };
@@ -114,7 +114,7 @@ struct Ref {
   Space space = Space::kInput;
   Form form = Form::kRaw;
   int32_t index = 0;
-  int32_t stage = 0;   // kSlot only: the executor maps stages to the two slots
+  int32_t stage = 0;   // kSlot: the executor maps stages to the two slots. kPeerInput: which of that rank's roots
   int64_t offset = 0;  // bytes from the start of that buffer
   int64_t count = 0;   // elements
 };
@@ -135,6 +135,7 @@ struct Step {
   std::vector<Ref> srcs, dsts;
   std::vector<After> after;
   bool nontemporal = false;  // kCopy: non-temporal stores, because the caches cannot hold what all ranks write
+  int32_t program = -1;      // kFold: which one of the plan's adds up several srcs; -1: in the order listed
   int32_t number = 0;        // position in the plan as written: running all steps in this order, one by one, is correct
 };
 
@@ -150,7 +151,7 @@ struct Plan {
   ReduceOp op = ReduceOp::kSum;
   WireType wire = WireType::kFp32;  // of kEncoded buffers; fp32: there are none
   int rank = 0, world = 1;
-  AddProgram program;  // unless empty, each fold of several sources is of all ranks' raw values, added up so
+  std::vector<AddProgram> programs;  // by which folds add up several sources
   int64_t scratch_bytes = 0;
   std::vector<Channel> channels;
 };
@@ -175,6 +176,7 @@ struct Problem {
   int64_t one_pass_bytes = 16 << 10;     // arena: larger tensors in heaps are not copied to slots, see one_pass.h
   int64_t nontemporal_bytes = 24 << 20;  // moves with more output than this use non-temporal stores
   bool along_tree = false;               // sums of floats follow the balanced tree over the ranks (leaf_tree.h)
+  RootsPtr roots;                        // along_tree: what ranks contribute; null: one tensor each
   bool in_heaps = false;                 // peers access these tensors directly: they lie in memory that all ranks map
   bool on_device = false;                // kernels run the steps, in whole packs of kPackBytes (device/plan/lower.h)
   int64_t most_segments = 4096;          // per plan: beyond this, planning costs more time than smaller segments save
@@ -192,6 +194,10 @@ struct Problem {
 
   // Whether it is a sum whose bits depend on along_tree.
   bool sums_along_tree() const;
+
+  // How many tensors a rank contributes to a reduction. Of reduce_scatter, input root * world + owner is for `owner`.
+  int contributed(int by) const { return roots ? static_cast<int>(roots->by_rank[by].size()) : 1; }
+  int most_contributed() const;
 
   // Elements of rank `owner`'s part.
   int64_t part(int owner) const { return counts.empty() ? count : counts[owner]; }

@@ -35,6 +35,22 @@ void validate_hosts(const Problem& problem) {
           entry("hosts", hosts.size() - 1, hosts.back()) + " must be below world=" + std::to_string(problem.world));
 }
 
+// Whether the sum follows the tree is known later: order=tree is not part of a problem that a caller makes.
+void validate_roots(const Problem& problem) {
+  if (!problem.roots) return;
+  const bool reduces = problem.what == Collective::kAllReduce || problem.what == Collective::kReduceScatter;
+  const bool sums = problem.op == ReduceOp::kSum || problem.op == ReduceOp::kAvg;
+  require(reduces && sums && is_inexact(problem.dtype),
+          std::string("roots are for an all_reduce or reduce_scatter with SUM or AVG of floats, not for ") +
+              name_of(problem.what) + " with " + name_of(problem.op) + " of " + name_of(problem.dtype));
+  require(problem.counts.empty(), "roots need equal parts: counts must be empty");
+  require(!problem.on_device, "roots of several leaves are not reduced on devices");
+  require(problem.roots->by_rank.size() == static_cast<size_t>(problem.world),
+          "roots of " + std::to_string(problem.roots->by_rank.size()) +
+              " ranks for world=" + std::to_string(problem.world) + ": give those of each rank");
+  problem.roots->program();
+}
+
 }  // namespace
 
 void require(bool holds, const std::string& message) {
@@ -68,6 +84,7 @@ void validate(const Problem& problem) {
   validate_parts("sends", problem.sends, problem);
   validate_parts("recvs", problem.recvs, problem);
   validate_hosts(problem);
+  validate_roots(problem);
   const int me = problem.rank;
   require(!problem.traits().has_splits() || problem.sent_to(me) == problem.received_from(me),
           entry("sends", me, problem.sent_to(me)) + " must equal " + entry("recvs", me, problem.received_from(me)) +

@@ -72,6 +72,11 @@ bool LeafSums::begin(int leaf) {
   held_.resize(buckets_.size());
   ahead_.assign(buckets_.size(), std::nullopt);
   sends_ = expected_ && !was_sent() && !spoiled_ && sorted(std::move(leaves)) == expected_of_this_rank();
+  completes_root_ = false;
+  if (expected_) {
+    const auto& mine = expected_->roots_of(group_->getRank());
+    completes_root_ = std::find(mine.begin(), mine.end(), root_) != mine.end();
+  }
   return sends_;
 }
 
@@ -180,7 +185,7 @@ bool LeafSums::send_rest() {
     const Bucket& bucket = buckets_[next_];
     if (bucket.elements == 0) continue;
     Sums sums = right ? held_[next_] : Sums{};
-    for (const LeafNode root : right ? std::vector<LeafNode>{} : expected_->roots[group_->getRank()]) {
+    for (const LeafNode root : right ? std::vector<LeafNode>{} : expected_->roots_of(group_->getRank())) {
       sums.push_back({root, memory(reals(bucket), bucket.options.dtype(type_of(root, bucket)))});  // to be dropped
     }
     send_ahead(next_, std::move(sums));
@@ -201,7 +206,7 @@ at::Tensor LeafSums::memory(int64_t elements, const at::TensorOptions& options) 
 at::Tensor LeafSums::take_memory(const Bucket& bucket, const at::Tensor& arrived) {
   at::Tensor& gradient = bucket.parameters[0].mutable_grad();
   if (!bucket.is_one_gradient() || !gradient.defined() || gradient.use_count() > 1) return {};
-  if (sends_ && !bucket.allocates_shared()) return {};  // it does not lie where sums are sent from
+  if (completes_root_ && !bucket.allocates_shared()) return {};  // it does not lie where sums are sent from
   check_fits(gradient, bucket.options, names_[bucket.indices[0]], /*widens=*/bucket.sharded);
   at::Tensor memory = memory_of_gradient(bucket, arrived);
   if (!memory.defined()) return {};
@@ -337,7 +342,7 @@ std::vector<at::Tensor> LeafSums::average(const std::vector<std::vector<int>>& l
   const auto start = [&](size_t number) {
     Sums own = keep ? held_[number] : std::exchange(held_[number], {});
     if (running_[number]) return;
-    if (group_ && how_sent_.along_tree && allotment->is_one_reduction(buckets_[number])) {
+    if (group_ && how_sent_.along_tree && allotment->reduced_as(buckets_[number])) {
       send(number, std::move(own), group_, allotment, Ahead{true, divisor});
     } else {
       send(number, std::move(own), all_, allotment, std::nullopt);

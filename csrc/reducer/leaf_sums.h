@@ -66,7 +66,8 @@ class LeafSums {
   bool begin(int leaf);
   // `arrived`: see memory_of_gradient(). `seen`: by others, so that its memory must not change.
   void complete(size_t number, const at::Tensor& arrived, bool seen);
-  bool sends() const { return sends_; }  // the leaf that has begun is that one
+  // Whether the leaf that has begun completes a root that is expected of this rank, and so is sent.
+  bool completes_root() const { return completes_root_; }
   c10d::ProcessGroup* group_of_sums() const { return group_.get(); }
   bool has_taken(size_t bucket) const { return ahead_[bucket].has_value(); }
   bool left_alone(size_t parameter, const at::Tensor& gradient) const;  // since complete() has taken it
@@ -132,6 +133,7 @@ class LeafSums {
   // The leaf that has begun.
   int leaf_ = -1;
   plan::LeafNode root_;                     // of this rank's leaves with it, that contains it
+  bool completes_root_ = false;             // that is expected
   bool sends_ = false;                      // as its buckets are complete
   std::vector<std::optional<Sums>> ahead_;  // by bucket: the sums with it
   std::vector<bool> used_before_, taken_;   // by parameter: before it; .grad was there and was taken

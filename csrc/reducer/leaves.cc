@@ -46,7 +46,7 @@ void Reducer::mark_done(size_t bucket) {
 
 void Reducer::share_gradients_of_leaf() {
   const std::lock_guard lock(mutex_);
-  if (leaf_sums_.sends()) start_shared_allocation(*leaf_sums_.group_of_sums());
+  if (leaf_sums_.completes_root()) start_shared_allocation(*leaf_sums_.group_of_sums());
 }
 
 void Reducer::arrived_in_leaf(size_t index, const at::Tensor& arrived) {

@@ -38,10 +38,13 @@ void add_on_cpu(const std::vector<at::Tensor>& parts, const AddProgram& program,
 
 void Allotment::set_leaves(int micro_batches, std::vector<std::vector<int>> leaves_by_rank) {
   leaves = std::move(leaves_by_rank);
+  auto found = std::make_shared<plan::Roots>();
+  found->micro_batches = micro_batches;
   for (auto& of_rank : leaves) {
     std::sort(of_rank.begin(), of_rank.end());
-    roots.push_back(backend::guarded([&] { return plan::roots_of(micro_batches, of_rank); }));
+    found->by_rank.push_back(backend::guarded([&] { return plan::roots_of(micro_batches, of_rank); }));
   }
+  roots = std::move(found);
 }
 
 Allotment Allotment::of_round(int micro_batches, std::vector<std::vector<int>> leaves_by_rank) {
@@ -52,19 +55,22 @@ Allotment Allotment::of_round(int micro_batches, std::vector<std::vector<int>> l
 
 Allotment::Allotment(int micro_batches, std::vector<std::vector<int>> leaves_by_rank) {
   set_leaves(micro_batches, std::move(leaves_by_rank));
-  std::vector<LeafNode> all;
-  for (const auto& of_rank : roots) all.insert(all.end(), of_rank.begin(), of_rank.end());
-  program = backend::guarded([&] { return plan::add_program({0, micro_batches}, all); });
+  program = backend::guarded([&] { return roots->program(); });
   const auto has_one = [](const std::vector<LeafNode>& of_rank) { return of_rank.size() == 1; };
-  is_tree_of_ranks = std::all_of(roots.begin(), roots.end(), has_one) &&
-                     program == plan::program_of_ranks(static_cast<int>(roots.size()));
+  is_tree_of_ranks = std::all_of(roots->by_rank.begin(), roots->by_rank.end(), has_one) &&
+                     program == plan::program_of_ranks(static_cast<int>(roots->by_rank.size()));
 }
 
-bool Allotment::is_one_reduction(const Bucket& bucket) const {
-  const auto is_as_first = [&](const std::vector<LeafNode>& of_rank) {
-    return type_of(of_rank[0], bucket) == type_of(roots[0][0], bucket);
-  };
-  return is_tree_of_ranks && std::all_of(roots.begin(), roots.end(), is_as_first);
+std::optional<ScalarType> Allotment::reduced_as(const Bucket& bucket) const {
+  if (!is_tree_of_ranks && !bucket.options.device().is_cpu()) return std::nullopt;
+  std::optional<ScalarType> type;
+  for (const auto& of_rank : roots->by_rank) {
+    for (const LeafNode root : of_rank) {
+      if (type.value_or(type_of(root, bucket)) != type_of(root, bucket)) return std::nullopt;
+      type = type_of(root, bucket);
+    }
+  }
+  return type;
 }
 
 ScalarType wide_of(ScalarType type) { return at::isReducedFloatingType(type) ? at::kFloat : type; }
@@ -107,12 +113,18 @@ RootExchange::RootExchange(const GroupPtr& group, const Bucket& bucket, Allotmen
       allotment_(std::move(allotment)),
       shares_memory_(ahead.has_value()),
       shard_(reals(bucket) / group->getSize()) {
-  const bool reduces = ahead && ahead->along_tree && allotment_->is_one_reduction(bucket);
-  auto* const capabilities = reduces ? capabilities_of(*group_, bucket.options.device()) : nullptr;
-  if (capabilities != nullptr && ahead->divisor != 0 && own.front().scalar_type() == real_type(bucket)) {
-    reduce(*capabilities, own.front(), ahead->divisor);
-  } else if (capabilities != nullptr && own.front().scalar_type() == wide_of(real_type(bucket))) {
-    reduce_to_shards(*capabilities, own.front());
+  const std::optional<ScalarType> type = ahead && ahead->along_tree ? allotment_->reduced_as(bucket) : std::nullopt;
+  auto* const capabilities = type ? capabilities_of(*group_, bucket.options.device()) : nullptr;
+  // Roots are only read, as they are sent again if some rank has not sent what is expected of it.
+  if (capabilities != nullptr && ahead->divisor != 0 && *type == real_type(bucket)) {
+    at::Tensor& to = bucket.sharded ? mean_ : whole_;
+    to = memory(bucket.sharded ? shard_ : reals(bucket), *type);
+    last_ = reduce(*capabilities, own, to, ahead->divisor, bucket.sharded);
+  } else if (capabilities != nullptr && *type == wide_of(real_type(bucket))) {
+    // Wide sums, which fold() divides, as the divisor may not be known yet, and rounds.
+    is_reduced_ = true;
+    arrived_ = memory(shard_, *type);
+    shuffle_ = reduce(*capabilities, own, arrived_, /*divisor=*/1, /*scatters=*/true);
   } else {
     exchange(own);
   }
@@ -122,29 +134,18 @@ at::Tensor RootExchange::memory(int64_t elements, ScalarType type) const {
   return step_memory(shares_memory_ ? group_.get() : nullptr, elements, bucket_.options.dtype(type));
 }
 
-// The root is only read: whether all ranks have sent what is expected of them is known later.
-void RootExchange::reduce(backend::Capabilities& capabilities, const at::Tensor& root, double divisor) {
-  sent_ = root;
-  if (bucket_.sharded) {
-    mean_ = memory(shard_, real_type(bucket_));
-    last_ = capabilities.reduce_scatter_div(mean_, root, divisor, /*asynchronous=*/true, {}, {});
-  } else {
-    whole_ = memory(reals(bucket_), real_type(bucket_));
-    last_ = capabilities.reduce_div(whole_, root, divisor, /*asynchronous=*/true, {});
+RootExchange::Work RootExchange::reduce(backend::Capabilities& capabilities, const std::vector<at::Tensor>& own,
+                                        const at::Tensor& to, double divisor, bool scatters) const {
+  if (!allotment_->is_tree_of_ranks) {
+    return capabilities.reduce_roots(to, own, allotment_->roots, divisor, scatters, /*asynchronous=*/true);
   }
-}
-
-// For wide sums, which fold() divides, as the divisor may not be known yet, and rounds.
-void RootExchange::reduce_to_shards(backend::Capabilities& capabilities, const at::Tensor& root) {
-  sent_ = root;
-  is_reduced_ = true;
-  arrived_ = memory(shard_, root.scalar_type());
-  shuffle_ = capabilities.reduce_scatter_div(arrived_, root, /*divisor=*/1, /*asynchronous=*/true, {}, {});
+  if (scatters) return capabilities.reduce_scatter_div(to, own[0], divisor, /*asynchronous=*/true, {}, {});
+  return capabilities.reduce_div(to, own[0], divisor, /*asynchronous=*/true, {});
 }
 
 void RootExchange::exchange(const std::vector<at::Tensor>& own) {
   std::vector<int64_t> to_lengths;
-  for (const auto& of_rank : allotment_->roots) {
+  for (const auto& of_rank : allotment_->roots->by_rank) {
     int64_t bytes = 0;
     for (const LeafNode root : of_rank) bytes += bytes_of(root);
     to_lengths.push_back(bytes);
@@ -160,7 +161,7 @@ std::vector<LeafSum> RootExchange::arrived() {
   sent_.reset();
   std::vector<LeafSum> sums;
   int64_t at = 0;
-  for (const auto& of_rank : allotment_->roots) {
+  for (const auto& of_rank : allotment_->roots->by_rank) {
     for (const LeafNode root : of_rank) {
       sums.push_back({root, arrived_.narrow(0, at, bytes_of(root)).view(type_of(root, bucket_))});
       at += bytes_of(root);

@@ -1,6 +1,6 @@
 // One bucket of the sums of leaves on its way: shard r of every rank's roots is moved to rank r, which adds them up
-// along the tree, divides once and rounds once; then the shards are gathered, unless the bucket is sharded. Where the
-// ranks' roots add up as the ranks of a group with order=tree do, one reduction of such a group does all of that.
+// along the tree, divides once and rounds once; then the shards are gathered, unless the bucket is sharded. Where all
+// roots have one type, one reduction of a group with order=tree does that, or all of it up to the sum (reduced_as()).
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -22,17 +22,20 @@ struct LeafSum {
 
 // Which roots each rank has, and how they add up to the sum of all leaves. Equal on all ranks.
 struct Allotment {
-  std::vector<std::vector<int>> leaves;            // by rank, sorted
-  std::vector<std::vector<plan::LeafNode>> roots;  // by rank
-  plan::AddProgram program;                        // over the roots of all ranks
-  bool is_tree_of_ranks = false;                   // each rank has one, and they add up as the ranks do with order=tree
+  std::vector<std::vector<int>> leaves;  // by rank, sorted
+  plan::RootsPtr roots;
+  plan::AddProgram program;  // over the roots of all ranks
+  // Each rank has one root, and they add up as the ranks do with order=tree: what any reduction does.
+  bool is_tree_of_ranks = false;
 
   Allotment(int micro_batches, std::vector<std::vector<int>> leaves_by_rank);
   // Of some leaves only: their roots, without a program.
   static Allotment of_round(int micro_batches, std::vector<std::vector<int>> leaves_by_rank);
 
-  // Whether one reduction of a group with order=tree adds up the roots of this bucket: all have one type.
-  bool is_one_reduction(const Bucket& bucket) const;
+  const std::vector<plan::LeafNode>& roots_of(int rank) const { return roots->by_rank[rank]; }
+  // The type in which one reduction of a group with order=tree adds up the roots of this bucket: that of all of them.
+  // nullopt: none does, as they have two types, or are several per rank on a device.
+  std::optional<at::ScalarType> reduced_as(const Bucket& bucket) const;
 
  private:
   Allotment() = default;
@@ -76,8 +79,10 @@ class RootExchange {
   at::Tensor finish();        // the mean of the bucket or, if it is sharded, of this rank's part; complex again
 
  private:
-  void reduce(backend::Capabilities& capabilities, const at::Tensor& root, double divisor);
-  void reduce_to_shards(backend::Capabilities& capabilities, const at::Tensor& root);
+  // The reduction of this rank's roots into `to`.
+  using Work = c10::intrusive_ptr<c10d::Work>;
+  Work reduce(backend::Capabilities& capabilities, const std::vector<at::Tensor>& own, const at::Tensor& to,
+              double divisor, bool scatters) const;
   void exchange(const std::vector<at::Tensor>& own);
   at::Tensor memory(int64_t elements, at::ScalarType type) const;
   int64_t bytes_of(plan::LeafNode root) const;  // of one shard
@@ -89,8 +94,8 @@ class RootExchange {
   const bool shares_memory_;
   const int64_t shard_;  // real numbers of each root that one rank adds up
   at::Tensor sent_, arrived_, mean_, whole_;
-  bool is_reduced_ = false;                        // what arrives is the sum
-  c10::intrusive_ptr<c10d::Work> shuffle_, last_;  // last_: that of mean_ or whole_, if they are still to come
+  bool is_reduced_ = false;  // what arrives is the sum
+  Work shuffle_, last_;      // last_: that of mean_ or whole_, if they are still to come
 };
 
 }  // namespace ringdp::reducer

@@ -11,7 +11,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from itertools import chain
@@ -34,14 +34,25 @@ def values(rank: int, count: int, dtype: torch.dtype) -> Tensor:
     return numbers.to(dtype)
 
 
+def widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+
 def fold(tensors: Iterable[Tensor], divisor: int = 1) -> Tensor:
     """((t0 + t1) + t2) + ..., 16-bit in fp32; divided, and rounded once."""
     tensors = list(tensors)
-    wide = torch.float32 if tensors[0].dtype == torch.bfloat16 else tensors[0].dtype
-    total = tensors[0].to(wide)
+    total = widened(tensors[0])
     for tensor in tensors[1:]:
-        total = total + tensor.to(wide)
+        total = total + widened(tensor)
     return (total / divisor).to(tensors[0].dtype)
+
+
+def along_tree(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum of the first half, with the middle one, + that of the other half; in fp32."""
+    if len(tensors) == 1:
+        return widened(tensors[0])
+    middle = (len(tensors) + 1) // 2
+    return along_tree(tensors[:middle]) + along_tree(tensors[middle:])
 
 
 def parts(count: int, world: int) -> list[slice]:
@@ -54,6 +65,8 @@ def parts(count: int, world: int) -> list[slice]:
 def all_reduced(world: int, count: int, dtype: torch.dtype, order: str = "rank", divisor: int = 1) -> Tensor:
     """What all_reduce gives. `rotated`: chunk c is summed from rank c on."""
     inputs = [values(rank, count, dtype) for rank in range(world)]
+    if order == "tree":
+        return (along_tree(inputs) / divisor).to(dtype)
     if order == "rank":
         return fold(inputs, divisor)
     chunks = parts(count, world)
@@ -64,7 +77,8 @@ def scattered(rank: int, world: int, count: int, dtype: torch.dtype, order: str 
     """What reduce_scatter of `world * count` elements gives a rank. `rotated`: summed from rank + 1 on."""
     first = rank + 1 if order == "rotated" else 0
     whole = [values((first + i) % world, world * count, dtype) for i in range(world)]
-    return fold(tensor[rank * count : (rank + 1) * count] for tensor in whole)
+    own = [tensor[rank * count : (rank + 1) * count] for tensor in whole]
+    return along_tree(own).to(dtype) if order == "tree" else fold(own)
 
 
 def same_bits(got: Tensor, expected: Tensor) -> bool:

@@ -116,6 +116,25 @@ def test_sums_and_bytes_of_the_hierarchy(make_job, hosts, per_host):
             assert abs(own["sent"]["eth0"] - payload) <= TOLERANCE * payload
 
 
+@pytest.mark.parametrize(
+    ("hosts", "per_host", "subtrees"), [(2, 2, [1, 1]), pytest.param(3, 2, [1, 2, 2], marks=pytest.mark.long)]
+)
+def test_sums_and_bytes_of_the_hierarchy_along_the_tree(make_job, hosts, per_host, subtrees):
+    """A host sends the others their slices of each subtree of ranks that it has whole, and its slice of the sum."""
+    job = make_job(hosts, per_host)
+    said = job.run("traffic", order="tree")
+    for host in range(hosts):
+        ranks = said[host * per_host : (host + 1) * per_host]
+        for own in ranks:
+            assert own["wrong"] == []
+            assert any(line.startswith("plan: hierarchy (") for line in own["described"]), own["described"]
+        payload = sum(own["counted"]["wire_bytes_sent"] for own in ranks)
+        formula = (subtrees[host] + 1) * (hosts - 1) * said[0]["bytes"] / hosts
+        assert payload == pytest.approx(formula, rel=1e-4)  # slices differ by an element
+        for own in ranks:
+            assert abs(own["sent"]["eth0"] - payload) <= TOLERANCE * payload
+
+
 def test_a_hierarchy_without_shared_memory_is_refused(make_job):
     job = make_job(2, 2)
     job.begin("join", transport="tcp", algorithm="hierarchy")

@@ -32,7 +32,7 @@ class LeafSteps:
     sums are sent while a rank's last leaf is computed (csrc/reducer/leaf_sums.h). Nothing is expected after a step
     whose leaves ran elsewhere than in the one before, or in which a leaf has changed gradients after its backward pass.
     They have a group of their own, as a rank may call other collectives before it sends. Over ringdp it has
-    order="tree", and is used without overlap, too, where it adds sums up as the ranks do.
+    order="tree", and is used without overlap, too, where one reduction adds sums up.
 
     With `shard`, the ends of leaves are collective instead: the i-th leaves of all ranks are a round, after which each
     rank has its shards of the sums. A rank with fewer leaves takes part in the last rounds when it ends the step.

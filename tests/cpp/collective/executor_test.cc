@@ -206,7 +206,7 @@ TEST(Executor, TensorsOfPeersAreReachedWhereTheyLie) {
   const Fabric fabric;
   Workspace workspace;
   Buffers buffers{{mine.data()}, {mine.data()}};
-  buffers.peers = {{}, {at, at}};
+  buffers.peers = {{}, {{at}, at}};
   Executor executor(plan, buffers, fabric, workspace, HeaderExchange(fabric, 0, 1, {}));
   while (!executor.done()) executor.advance();
   EXPECT_EQ(mine, (std::vector<float>{1, 22, 33, 4}));

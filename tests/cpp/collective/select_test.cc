@@ -66,18 +66,16 @@ TEST(Select, RotatedOrderMeansTheRing) {
   EXPECT_EQ(select(settings, {4, true, {0}}).order, Order::kRotated);
 }
 
-TEST(Select, TheTreesOrderIsThatOfArenaDirectExchangeAndHalving) {
+TEST(Select, TheTreesOrderIsThatOfArenaDirectExchangeHierarchyAndHalving) {
   Settings settings;
   settings.order = Order::kTree;
   EXPECT_EQ(select(settings, {4, true, {0}}).algorithm, AlgorithmChoice::kArena);
   const auto layered = [&](std::vector<int> hosts, int world, int64_t bytes) {
     return collective::select(settings, {world, false, std::move(hosts)}, Collective::kAllReduce, bytes).algorithm;
   };
-  EXPECT_EQ(layered({0, 2}, 4, 1 << 30), AlgorithmChoice::kHalving) << "else a hierarchy";
+  EXPECT_EQ(layered({0, 2}, 4, 1 << 30), AlgorithmChoice::kHierarchy);
   EXPECT_EQ(layered({0, 2}, 4, 8), AlgorithmChoice::kDirect);
-  EXPECT_EQ(layered({0, 3}, 4, 1 << 30), AlgorithmChoice::kDirect);
-  EXPECT_EQ(layered({0, 3, 6, 9}, 12, 1 << 30), AlgorithmChoice::kDirect);
-  EXPECT_EQ(layered({0, 4, 6}, 8, 1 << 30), AlgorithmChoice::kDirect);
+  EXPECT_EQ(layered({0, 3}, 4, 1 << 30), AlgorithmChoice::kHierarchy);
   const auto choice = [&](int world, Collective what, int64_t bytes) {
     return collective::select(settings, {world, false, {}}, what, bytes).algorithm;
   };
@@ -90,7 +88,7 @@ TEST(Select, TheTreesOrderIsThatOfArenaDirectExchangeAndHalving) {
   const Choice moved = collective::select(settings, {64, false, {}}, Collective::kAllGather, 1 << 30);
   EXPECT_EQ(moved.algorithm, AlgorithmChoice::kRing);
   EXPECT_EQ(moved.order, Order::kRank);
-  for (const char* algorithm : {"ring", "hierarchy", "tree"}) {
+  for (const char* algorithm : {"ring", "tree"}) {
     set_field(settings, "algorithm", algorithm);
     try {
       select(settings, {4, false, {0, 2}});

@@ -54,6 +54,31 @@ TEST(Fingerprint, EveryFieldIsComparedAndNamed) {
   expect("group", [](OpDesc& d) { ++d.generation; });
 }
 
+plan::RootsPtr sample_roots(std::vector<std::vector<plan::LeafNode>> by_rank) {
+  return std::make_shared<plan::Roots>(plan::Roots{4, std::move(by_rank)});
+}
+
+TEST(Fingerprint, WhoHasWhichRootsIsComparedAndSaid) {
+  OpDesc mine = sample_call(), plain = sample_call();
+  mine.roots = sample_roots({{{0, 2}}, {{2, 3}, {3, 4}}});
+  std::vector<OpDesc> others(4, mine);
+  others[0] = plain;
+  others[1].roots = sample_roots({{{0, 2}, {2, 3}}, {{3, 4}}});
+  others[2].roots = sample_roots({{{2, 3}, {3, 4}}, {{0, 2}}});
+  others[3].roots = std::make_shared<plan::Roots>(plan::Roots{5, mine.roots->by_rank});
+  for (const OpDesc& other : others) {
+    const std::string text = mismatch(mine, other);
+    EXPECT_NE(text.find("#17 (allotment of leaves to ranks): "), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 5 called " + describe(other)), std::string::npos) << text;
+    EXPECT_NE(describe(mine), describe(other));
+    EXPECT_NE(mismatch(other, mine), "");
+  }
+  OpDesc same = mine;
+  same.roots = sample_roots({{{0, 2}}, {{2, 3}, {3, 4}}});
+  EXPECT_EQ(mismatch(mine, same), "");
+  EXPECT_NE(describe(mine).find(", 3 roots of leaves, allotment "), std::string::npos) << describe(mine);
+}
+
 // Only the first few are shown, all are compared.
 TEST(Fingerprint, EveryOneOfManyPartsIsCompared) {
   OpDesc mine = sample_call();
@@ -76,6 +101,11 @@ TEST(Fingerprint, PlacementsTravelInTheHeaderAndMayDiffer) {
   EXPECT_EQ(placement_in(header).output, 64);
   EXPECT_NO_THROW(check_same(mine, 0, header, 1));
   EXPECT_EQ(placement_in(encode(mine)).inputs, Placement::kElsewhere);
+  mine.roots = sample_roots({{{0, 1}, {2, 3}}, {{1, 2}, {3, 4}}});
+  const std::vector<int64_t> further = {0, 64, int64_t{5} << 34, 128, 192, int64_t{64} * (UINT32_MAX - 1)};
+  const transport::Header of_roots = encode(mine, {64, 64, 0, further});
+  EXPECT_EQ(placement_in(of_roots).further, further);
+  EXPECT_NO_THROW(check_same(mine, 0, of_roots, 1));
 }
 
 TEST(Fingerprint, RemarksTravelInTheHeaderAndMayDiffer) {

@@ -340,6 +340,98 @@ TEST(GroupPlans, PartsOfOneTensorAreReachedTogether) {
   }));
 }
 
+// The sum of leaves begin..end-1 by the definition of the tree; their order shows in its bits.
+float sum_of_leaves(int begin, int end, int64_t element) {
+  if (end - begin == 1) return 1.0f / static_cast<float>(3 + 7 * begin + element % 1000);
+  const int middle = begin + (end - begin + 1) / 2;
+  return sum_of_leaves(begin, middle, element) + sum_of_leaves(middle, end, element);
+}
+
+using LeavesByRank = std::vector<std::vector<int>>;
+
+plan::RootsPtr roots_of(const LeavesByRank& leaves) {
+  plan::Roots roots;
+  for (const auto& of_rank : leaves) roots.micro_batches += static_cast<int>(of_rank.size());
+  for (const auto& of_rank : leaves) roots.by_rank.push_back(plan::roots_of(roots.micro_batches, of_rank));
+  return std::make_shared<plan::Roots>(roots);
+}
+
+// Averages leaves of which each rank has added up its roots; the parts of all ranks are of `part` elements.
+void check_mean_of_leaves(Group& group, int rank, const LeavesByRank& leaves, int64_t part, bool scatters,
+                          bool in_heap) {
+  const int parts = scatters ? static_cast<int>(leaves.size()) : 1;
+  const plan::RootsPtr roots = roots_of(leaves);
+  const Tensor before(group, in_heap, 100 * rank + 1, 0), result(group, in_heap, part, -1);
+  Request mean =
+      request(scatters ? plan::Collective::kReduceScatter : plan::Collective::kAllReduce, part, {}, {result.at()});
+  std::vector<std::unique_ptr<Tensor>> tensors;
+  for (const plan::LeafNode root : roots->by_rank[rank]) {
+    const Tensor& tensor = *tensors.emplace_back(std::make_unique<Tensor>(group, in_heap, parts * part, 0.0f));
+    for (int64_t i = 0; i < parts * part; ++i) *tensor.at(i) = sum_of_leaves(root.begin, root.end, i);
+    for (int q = 0; q < parts; ++q) mean.buffers.inputs.push_back(tensor.at(q * part));
+  }
+  mean.desc.op = ReduceOp::kAvg;
+  mean.desc.divisor = roots->micro_batches;
+  mean.desc.roots = roots;
+  run_op(group, std::move(mean));
+  const int64_t first = scatters ? rank * part : 0;
+  for (int64_t i = 0; i < part; ++i) {
+    ASSERT_EQ(*result.at(i), sum_of_leaves(0, roots->micro_batches, first + i) / roots->micro_batches) << i;
+  }
+}
+
+// Two roots, two, one and none.
+const LeavesByRank kSomeLeaves = {{0, 1, 2}, {3, 4, 5}, {6, 7}, {}};
+
+TEST(GroupPlans, RootsOfLeavesInHeapsAreReadOnceWhereTheyLie) {
+  for (const bool scatters : {false, true}) {
+    constexpr int64_t kPart = 30'001;
+    Traffic traffic;
+    const Settings settings = with({{"heap_bytes", "67108864"}, {"order", "tree"}});
+    expect_no_errors(run_fleet(4, settings, [&](int rank, Group& group, Runtime&) {
+      check_mean_of_leaves(group, rank, kSomeLeaves, kPart, scatters, true);
+      traffic.add(group.counters());
+    }));
+    EXPECT_EQ(traffic.read, uint64_t{5} * kPart * (scatters ? 4 : 1) * 4);
+    EXPECT_EQ(traffic.written, uint64_t{4} * kPart * 4);
+  }
+}
+
+// One group after the other: also of other leaves with as many roots, and of more roots than fit into a header.
+TEST(GroupPlans, AnyAllotmentOfLeavesIsReducedInSlotsAndOverLinks) {
+  const LeavesByRank others = {{0, 2, 3}, {1, 4, 5}, {6, 7}, {}};
+  const LeavesByRank many = {{0, 2, 4, 6, 8, 10, 12, 14}, {1, 3, 5}, {7, 9, 11}, {13, 15}};
+  for (const char* transport : {"shm", "tcp"}) {
+    const Settings settings = with({{"heap_bytes", "67108864"}, {"order", "tree"}, {"transport", transport}});
+    expect_no_errors(run_fleet(4, settings, [&](int rank, Group& group, Runtime&) {
+      for (const auto& leaves : {kSomeLeaves, others, many}) {
+        for (const int64_t part : {0, 7, 30'001}) {
+          for (const bool scatters : {false, true}) {
+            check_mean_of_leaves(group, rank, leaves, part, scatters, std::string(transport) == "shm" && part == 7);
+          }
+        }
+      }
+      if (std::string(transport) == "shm") check_mean_of_leaves(group, rank, many, 30'001, false, true);
+    }));
+  }
+}
+
+// Two ideas of who has run which leaf: the same number of roots, of the same sizes.
+TEST(GroupPlans, AnotherAllotmentOfLeavesIsAMismatch) {
+  const auto errors = run_fleet(2, with({{"order", "tree"}}), [&](int rank, Group& group, Runtime&) {
+    std::vector<float> data(10, 1.0f), result(10, -1.0f);
+    Request sum = request(plan::Collective::kAllReduce, 10, {data.data()}, {result.data()});
+    sum.desc.roots = roots_of({{rank}, {1 - rank}});
+    try {
+      run_op(group, std::move(sum));
+    } catch (...) {
+      EXPECT_EQ(result, std::vector<float>(10, -1.0f));
+      throw;
+    }
+  });
+  expect_all(errors, {"Mismatch", "(allotment of leaves to ranks)", "2 roots of leaves, allotment "});
+}
+
 TEST(GroupPlans, AMismatchIsFoundBeforeAnyTensorIsTouched) {
   const auto errors = run_fleet(2, small_heap(), [&](int rank, Group& group, Runtime&) {
     const Tensor tensor(group, true, 2 * kManyElements, static_cast<float>(rank));

@@ -59,6 +59,41 @@ TEST_F(PlacementTest, PartsMustFollowEachOther) {
   EXPECT_EQ(with_third_at(whole + 44), Placement::kElsewhere);
 }
 
+TEST_F(PlacementTest, RootsLieAnywhereFromACacheLineOn) {
+  plan::Problem p = problem(plan::Collective::kReduceScatter);
+  p.count = 16;
+  const int64_t bytes = kMembers * 64;
+  p.roots = std::make_shared<plan::Roots>(plan::Roots{4, {{{0, 1}}, {{1, 2}, {3, 4}}, {{2, 3}}}});
+  std::byte *first = block(bytes), *between = block(100), *second = block(bytes + 64);
+  std::vector<float> ordinary(3 * 16);
+  const auto at = [&](const void* of_first, const void* of_second) {
+    std::vector<const void*> inputs;
+    for (const void* root : {of_first, of_second}) {
+      for (int q = 0; q < kMembers; ++q) inputs.push_back(static_cast<const std::byte*>(root) + 64 * q);
+    }
+    return place(p, {inputs, {nullptr}}, arena());
+  };
+  ASSERT_NE(between, nullptr);
+  const Placement found = at(first, second);
+  EXPECT_EQ(found.inputs, offset(first));
+  EXPECT_EQ(found.further, std::vector<int64_t>{offset(second)});
+  EXPECT_EQ(at(first, second + 4).inputs, Placement::kElsewhere) << "there is no room for it in a header";
+  EXPECT_EQ(at(first, ordinary.data()).inputs, Placement::kElsewhere);
+  EXPECT_EQ(at(ordinary.data(), second).inputs, Placement::kElsewhere);
+  const auto tensors = locate(p, {{128}, found, {256}}, arena());
+  ASSERT_TRUE(tensors);
+  EXPECT_EQ((*tensors)[1].inputs[1], second);
+  EXPECT_EQ((*tensors)[2].inputs.size(), 1u);
+  Placement short_of_one = found, outside = found;
+  short_of_one.further.clear();
+  outside.further[0] = kHeapBytes - bytes + 64;
+  EXPECT_FALSE(locate(p, {{128}, short_of_one, {256}}, arena()));
+  EXPECT_FALSE(locate(p, {{128}, outside, {256}}, arena()));
+  EXPECT_TRUE(allows_heaps(p, 0, {128}, kHeapBytes));
+  p.roots = std::make_shared<plan::Roots>(plan::Roots{4, {{}, {{0, 2}}, {{2, 4}}}});
+  EXPECT_TRUE(allows_heaps(p, 0, {}, kHeapBytes)) << "it has none";
+}
+
 TEST_F(PlacementTest, PartsOfAScatterLieEndToEndOnTheRoot) {
   plan::Problem p = problem(plan::Collective::kScatter);
   p.rank = p.root = 1;
@@ -98,9 +133,9 @@ TEST_F(PlacementTest, AnAllToAllNeedsTheSamePartsEverywhere) {
 TEST_F(PlacementTest, EverybodysTensorsAreFoundInTheirHeaps) {
   const auto tensors = locate(problem(plan::Collective::kAllReduce), {{64, 64}, {0, 128}, {4096, 4096}}, arena());
   ASSERT_TRUE(tensors);
-  EXPECT_EQ((*tensors)[0].inputs, arena().heap_at(0) + 64);
+  EXPECT_EQ((*tensors)[0].inputs[0], arena().heap_at(0) + 64);
   EXPECT_EQ((*tensors)[1].output, arena().heap_at(1) + 128);
-  EXPECT_EQ((*tensors)[2].inputs, arena().heap_at(2) + 4096);
+  EXPECT_EQ((*tensors)[2].inputs[0], arena().heap_at(2) + 4096);
 }
 
 TEST_F(PlacementTest, OneTensorElsewhereRulesItOut) {

@@ -300,8 +300,9 @@ class Simulator {
     for (int64_t i = 0; i < step.dsts[0].count; ++i) {
       std::vector<double> values;
       for (size_t k = 0; k < from.size(); ++k) values.push_back(load(from[k], i, type_of(r, step.srcs[k])));
-      double sum = from.size() > 1 && !plan(r).program.empty() ? by_program(plan(r), values, wide) : values[0];
-      for (size_t k = 1; plan(r).program.empty() && k < values.size(); ++k) {
+      const bool listed = step.program < 0;
+      double sum = listed ? values[0] : by_program(plan(r), step.program, values, wide);
+      for (size_t k = 1; listed && k < values.size(); ++k) {
         sum = combine(sum, values[k], wide, plan(r).op);
       }
       if (step.finish && plan(r).op == ReduceOp::kAvg) sum = divided(sum, plan(r).world, wide);
@@ -309,9 +310,9 @@ class Simulator {
     }
   }
 
-  static double by_program(const Plan& plan, const std::vector<double>& values, DType wide) {
+  static double by_program(const Plan& plan, int program, const std::vector<double>& values, DType wide) {
     std::vector<double> sums;
-    for (const int word : plan.program) {
+    for (const int word : plan.programs.at(program)) {
       if (word != kAdd) {
         sums.push_back(values.at(word));
         continue;
@@ -392,7 +393,11 @@ class Simulator {
       fail("race: rank " + std::to_string(peer) + " has left");
     if (writes && ref.space == Space::kPeerInput) fail("bounds: an input of a peer is written");
     int64_t offset = ref.offset;
-    for (const Memory& memory : ref.space == Space::kPeerInput ? job(peer).inputs : job(peer).outputs) {
+    const auto& tensors = ref.space == Space::kPeerInput ? job(peer).inputs : job(peer).outputs;
+    const size_t of_root = plan(peer).what == Collective::kReduceScatter ? plan(peer).world : 1;
+    const size_t first = ref.space == Space::kPeerInput ? ref.stage * of_root : 0;
+    for (size_t i = first; i < tensors.size(); ++i) {
+      const Memory& memory = tensors[i];
       if (offset < memory.bytes && offset + size <= memory.bytes) return memory.at + offset;
       offset -= memory.bytes;
     }

@@ -43,6 +43,7 @@ inline std::string text_of(const Case& c) {
   if (p.wire != WireType::kFp32) text += std::string(", wire ") + name_of(p.wire);
   if (!p.counts.empty()) text += ", counts " + list_of(p.counts);
   if (!p.hosts.empty()) text += ", hosts " + list_of(p.hosts);
+  if (p.roots) text += ", roots " + list_of(p.roots->numbers());
   for (const auto& row : c.sends) text += ", sends " + list_of(row);
   return text;
 }
@@ -99,12 +100,15 @@ inline std::vector<int64_t> input_counts(const Case& c, int rank) {
     case Collective::kAllReduce:
     case Collective::kBroadcast:
     case Collective::kReduce:
-      return {p.count};
+      return std::vector<int64_t>(p.contributed(rank), p.count);
     case Collective::kAllGather:
     case Collective::kGather:
       return {p.part(rank)};
-    case Collective::kReduceScatter:
-      return parts;
+    case Collective::kReduceScatter: {
+      std::vector<int64_t> of_roots;
+      for (int k = 0; k < p.contributed(rank); ++k) of_roots.insert(of_roots.end(), parts.begin(), parts.end());
+      return of_roots;
+    }
     case Collective::kScatter:
       return rank == p.root ? parts : std::vector<int64_t>{};
     case Collective::kAllToAll:
@@ -186,6 +190,29 @@ inline int first_rank(const Case& c, int owner, int64_t element) {
   return chunk;
 }
 
+// The sum of a node of the tree of leaves by its definition, of element i of what ranks contribute for `owner`.
+inline double sum_of_node(const Problem& p, const std::vector<Tensors>& start, LeafNode node, int owner, int64_t i) {
+  for (int rank = 0; rank < p.world; ++rank) {
+    for (int k = 0; k < p.contributed(rank); ++k) {
+      if (p.roots->by_rank[rank][k] != node) continue;
+      const int tensor = p.what == Collective::kReduceScatter ? k * p.world + owner : k;
+      return load(start[rank].inputs[tensor].data(), i, p.dtype);
+    }
+  }
+  const int middle = node.begin + (node.end - node.begin + 1) / 2;
+  return combine(sum_of_node(p, start, {node.begin, middle}, owner, i),
+                 sum_of_node(p, start, {middle, node.end}, owner, i), wide_of(p.dtype), ReduceOp::kSum);
+}
+
+inline Bytes sum_of_roots(const Problem& p, const std::vector<Tensors>& start, int owner) {
+  Bytes sum(p.count * size_of(p.dtype));
+  for (int64_t i = 0; i < p.count; ++i) {
+    const double all = sum_of_node(p, start, {0, p.roots->micro_batches}, owner, i);
+    store(sum.data(), i, p.dtype, p.op == ReduceOp::kAvg ? divided(all, p.world, wide_of(p.dtype)) : all);
+  }
+  return sum;
+}
+
 // Input `tensor` of all ranks, summed in the algorithm's order, for rank `owner`.
 inline Bytes sum_of(const Case& c, const std::vector<Tensors>& start, int tensor, int owner) {
   const Problem& p = c.problem;
@@ -193,6 +220,7 @@ inline Bytes sum_of(const Case& c, const std::vector<Tensors>& start, int tensor
   const bool sums = p.op == ReduceOp::kSum || p.op == ReduceOp::kAvg;
   const bool balanced = c.order == Order::kTree && sums && is_floating(p.dtype);
   const int root = p.what == Collective::kReduce ? p.root : 0;
+  if (p.roots) return sum_of_roots(p, start, owner);
   if (p.travels_encoded()) {
     std::vector<Bytes> tensors;
     for (const Tensors& t : start) tensors.push_back(t.inputs[tensor]);

@@ -23,7 +23,7 @@ from torch import Tensor
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS, LEAVES = 6, 5
-RANKS = (2, 3)  # of two, the sums add up as the ranks do, in one reduction; of three they do not
+RANKS = (2, 3)  # each of two has one sum, which add up as the ranks do; of three some have several
 Loss = Callable[[Any, int, int, int], Tensor]
 Weights = Callable[[int, int], float]
 
@@ -132,7 +132,7 @@ def collectives_of_sums(dtype: str, stage: int, micro_batches: int, weighted: bo
 
 
 def test_how_sums_that_add_up_as_the_ranks_do_are_reduced(fresh):
-    """In the group of the sums; those that do not are exchanged there if they are sent ahead."""
+    """In the group of the sums; those of two types are exchanged there if they are sent ahead."""
     world = fresh(2)
     for dtype, stage, micro_batches, weighted, overlap, kinds in (
         ("float32", 0, 8, False, True, ["all_reduce"]),
@@ -152,6 +152,25 @@ def test_how_sums_that_add_up_as_the_ranks_do_are_reduced(fresh):
     ):
         found = world.run(collectives_of_sums, dtype, stage, micro_batches, weighted, overlap)
         assert found == [dict.fromkeys(kinds, 1.0)] * 2, (dtype, stage, micro_batches, weighted, overlap)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_several_sums_of_a_rank_are_one_reduction_if_all_have_one_type(fresh, transport):
+    """Of 8 leaves two ranks of three have several, and of 3 leaves one rank of four has none."""
+    worlds = {ranks: fresh(ranks, transport=transport) for ranks in (3, 4)}
+    for ranks, dtype, stage, micro_batches, weighted, overlap, kinds in (
+        (3, "float32", 0, 8, False, True, ["all_reduce"]),
+        (3, "float32", 2, 8, False, True, ["reduce_scatter"]),
+        (3, "float32", 0, 8, True, True, ["reduce_scatter", "all_gather"]),
+        (3, "float32", 1, 8, False, False, ["all_reduce"]),
+        (3, "float64", 2, 7, True, False, ["reduce_scatter"]),
+        (3, "bfloat16", 0, 17, False, True, ["reduce_scatter", "all_gather"]),  # all of several gradients
+        (3, "bfloat16", 2, 8, False, True, ["all_to_all"]),
+        (4, "float32", 0, 3, False, True, ["all_reduce"]),
+        (4, "bfloat16", 0, 3, False, True, ["all_reduce"]),  # all of one gradient
+    ):
+        found = worlds[ranks].run(collectives_of_sums, dtype, stage, micro_batches, weighted, overlap)
+        assert found == [dict.fromkeys(kinds, 1.0)] * ranks, (ranks, dtype, stage, micro_batches, weighted, overlap)
 
 
 def test_a_bucket_whose_layers_a_leaf_does_not_use_waits_for_the_end_of_that_leaf(fresh):
