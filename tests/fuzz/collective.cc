@@ -60,7 +60,12 @@ OpDesc any_op(Input& input) {
   op.op = static_cast<ReduceOp>(input.up_to(kReduceOpCount - 1));
   op.root = input.up_to(1);
   op.count = input.number<uint16_t>();
-  if (input.up_to(3) == 0) op.counts = {input.number<uint8_t>(), input.number<uint8_t>()};
+  const int parts = input.up_to(3);
+  if (parts == 0) op.counts = {input.number<uint8_t>(), input.number<uint8_t>()};
+  const bool may_have_roots = op.what == plan::Collective::kAllReduce || op.what == plan::Collective::kReduceScatter;
+  if (parts == 1 && may_have_roots) {
+    op.roots = std::make_shared<plan::Roots>(plan::Roots{4, {{{0, 1}, {2, 3}}, {{1, 2}, {3, 4}}}});
+  }
   op.divisor = input.number<uint8_t>();
   op.buffer = input.up_to(1);
   op.gives = input.up_to(1) != 0;
@@ -77,6 +82,7 @@ plan::Problem problem_of(const OpDesc& op) {
   problem.root = op.root;
   problem.count = op.count;
   if (problem.has_parts()) problem.counts = op.counts;
+  problem.roots = op.roots;
   return problem;
 }
 
@@ -91,7 +97,7 @@ void check_places(const plan::Problem& problem, const comm::Placement& own, cons
   if (!found) return;
   for (int rank = 0; rank < 2; ++rank) {
     const auto& tensors = (*found)[static_cast<size_t>(rank)];
-    check_inside(heaps.heap_at(rank), tensors.inputs);
+    for (const std::byte* input : tensors.inputs) check_inside(heaps.heap_at(rank), input);
     check_inside(heaps.heap_at(rank), tensors.output);
   }
 }
