@@ -225,7 +225,7 @@ class ArenaReduce {
 
 bool ArenaChannel::suits_roots(const Problem& problem, int owners) {
   if (!problem.roots) return true;
-  const int64_t pieces = int64_t{owners} * std::max(1, problem.most_contributed());
+  const int64_t pieces = int64_t{owners} * problem.most_contributed();
   const int64_t piece_bytes = problem.slot_bytes / pieces / kCacheLine * kCacheLine;
   if (piece_bytes == 0) return false;
   return pieces * ceil_div(problem.total_bytes(), owners * piece_bytes) <= kMostCopies;
@@ -282,7 +282,7 @@ Plan arena(const Problem& problem) {
   if (problem.in_heaps) return one_pass(problem);
   if (problem.traits().has_splits() || !ArenaChannel::suits_roots(problem, problem.world)) return direct(problem);
   Builder builder("arena", problem);
-  const int pieces = problem.world * std::max(1, problem.most_contributed());
+  const int pieces = problem.world * problem.most_contributed();
   ArenaChannel channel(builder, problem, problem.rank, problem.world, pieces);
   if (problem.traits().is(kReduces)) {
     ArenaReduce(problem, builder, channel).build();

@@ -37,7 +37,7 @@ class HostTrees {
         hosts_(roots_of_hosts(problem)),
         all_hosts_(hosts_.program()),
         builder_("hierarchy", problem),
-        arena_(builder_, problem, at_.member, at_.members, at_.smallest * std::max(1, problem.most_contributed())),
+        arena_(builder_, problem, at_.member, at_.members, at_.smallest * problem.most_contributed()),
         stage_elements_(at_.smallest * arena_.piece_elements()),
         stages_(static_cast<int>(ceil_div(problem.count, stage_elements_))),
         elements_(segment_elements(problem, ceil_div(arena_.piece_elements(), at_.hosts))) {

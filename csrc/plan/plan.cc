@@ -36,7 +36,7 @@ bool Problem::sums_along_tree() const {
 }
 
 int Problem::most_contributed() const {
-  int most = 0;
+  int most = 1;
   for (int q = 0; q < world; ++q) most = std::max(most, contributed(q));
   return most;
 }

@@ -197,7 +197,7 @@ struct Problem {
 
   // How many tensors a rank contributes to a reduction. Of reduce_scatter, input root * world + owner is for `owner`.
   int contributed(int by) const { return roots ? static_cast<int>(roots->by_rank[by].size()) : 1; }
-  int most_contributed() const;
+  int most_contributed() const;  // at least 1
 
   // Elements of rank `owner`'s part.
   int64_t part(int owner) const { return counts.empty() ? count : counts[owner]; }

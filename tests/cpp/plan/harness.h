@@ -50,6 +50,24 @@ inline void check_sequence(const std::vector<Case>& cases) {
 
 inline void check(const Case& c) { check_sequence({c}); }
 
+// An all_reduce on each kind of hosts of up to `most` ranks, as with_hosts(hosts, world) makes it; types and tensors in
+// place take turns.
+template <class WithHosts>
+void check_all_hosts(int most, WithHosts with_hosts) {
+  for (int world = 2; world <= most; ++world) {
+    uint64_t number = 0;
+    for (const std::vector<int>& hosts : all_hosts(world)) {
+      Case c = with_hosts(hosts, world);
+      c.problem.dtype = number % 2 ? DType::kBF16 : DType::kF32;
+      c.problem.op = ReduceOp::kAvg;
+      c.in_place = number % 3 == 0;
+      c.seed = ++number;
+      check(c);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 inline int64_t rounds_of(const std::vector<Plan>& plans) {
   int64_t rounds = 0;
   for (const Plan& plan : plans) rounds = std::max(rounds, collective::totals(plan).rounds);

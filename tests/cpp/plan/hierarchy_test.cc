@@ -21,21 +21,7 @@ Case hierarchy_case(std::vector<int> hosts, int world, int64_t count) {
 
 // Every way to put up to 7 ranks on hosts, with enough stages for slots to be used again.
 TEST(Hierarchy, EveryPartitionIntoHostsGivesTheSum) {
-  for (int world = 2; world <= 7; ++world) {
-    for (unsigned starts = 0; starts < 1u << (world - 1); ++starts) {
-      std::vector<int> hosts = {0};
-      for (int r = 1; r < world; ++r) {
-        if (starts >> (r - 1) & 1) hosts.push_back(r);
-      }
-      Case c = hierarchy_case(hosts, world, 1100);
-      c.problem.dtype = starts % 2 ? DType::kBF16 : DType::kF32;
-      c.problem.op = ReduceOp::kAvg;
-      c.in_place = starts % 3 == 0;
-      c.seed = starts + 1;
-      check(c);
-      if (HasFatalFailure()) return;
-    }
-  }
+  check_all_hosts(7, [](const std::vector<int>& hosts, int world) { return hierarchy_case(hosts, world, 1100); });
 }
 
 // Nothing but the plans keeps a fast rank's next collective out of the slots of this one.

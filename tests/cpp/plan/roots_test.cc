@@ -30,7 +30,7 @@ TEST_P(RootsEverything, AddUpAlongTheTreeByItsDefinition) {
             c.problem.dtype = dtype;
             c.problem.op = seed % 2 == 0 ? ReduceOp::kAvg : ReduceOp::kSum;
             c.problem.segment_bytes = seed / 2 % 2 == 0 ? 64 : 1000;
-            c.problem.slot_bytes = int64_t{64} * world * std::max(1, c.problem.most_contributed());  // many stages
+            c.problem.slot_bytes = int64_t{64} * world * c.problem.most_contributed();  // many stages
             c.problem.in_heaps = GetParam() == AlgorithmChoice::kArena && seed % 2 == 0;
             check(c);
             if (::testing::Test::HasFatalFailure()) return;

@@ -91,6 +91,18 @@ inline std::vector<int> random_hosts(int world, int size, std::mt19937_64& rando
   return hosts;
 }
 
+// Every way to put ranks on hosts in their order.
+inline std::vector<std::vector<int>> all_hosts(int world) {
+  std::vector<std::vector<int>> all;
+  for (unsigned starts = 0; starts < 1u << (world - 1); ++starts) {
+    std::vector<int>& hosts = all.emplace_back(1);
+    for (int r = 1; r < world; ++r) {
+      if (starts >> (r - 1) & 1) hosts.push_back(r);
+    }
+  }
+  return all;
+}
+
 // Elements of each input and output of one rank, as plan.h lists them.
 inline std::vector<int64_t> input_counts(const Case& c, int rank) {
   const Problem& p = c.problem;
