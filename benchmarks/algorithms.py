@@ -57,9 +57,23 @@ NAMES = (
 )
 
 
+ALL = "all"
+
+
 def algorithms(text: str) -> list[str]:
-    """A comma-separated choice, each once."""
-    return list(dict.fromkeys(names(NAMES, text)))
+    """A comma-separated choice, each once; or ALL."""
+    return [ALL] if text == ALL else list(dict.fromkeys(names(NAMES, text)))
+
+
+def obstacle(name: str, ranks: int, hosts: int) -> str:
+    """Why an algorithm cannot run there; empty if it can."""
+    if name == "halving" and ranks & (ranks - 1):
+        return f"needs a power of two of ranks, not {ranks}"
+    if name.startswith("hierarchy") and hosts < 2:
+        return "needs --hosts: one host has no layers"
+    if name.startswith("arena") and hosts > 1:
+        return f"needs all ranks on one host, not on {hosts}"
+    return ""
 
 
 def settings_of(name: str) -> dict[str, str]:
@@ -85,8 +99,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error("--rtt needs --hosts: one host is not far from itself")
     if options.check and len(options.algorithms) < 2:
         parser.error(f"--check compares with the first algorithm, and there is only {options.algorithms[0]}")
-    if "halving" in options.algorithms and options.ranks & (options.ranks - 1):
-        parser.error(f"halving needs a power of two of ranks, not {options.ranks}: leave it out of --algorithms")
+    obstacles = {name: obstacle(name, options.ranks, options.hosts) for name in NAMES}
+    if options.algorithms == [ALL]:
+        options.algorithms = [name for name in NAMES if not obstacles[name]]
+    for name in options.algorithms:
+        if obstacles[name]:
+            parser.error(f"{name} {obstacles[name]}; leave it out of --algorithms")
     check_outputs(parser, options)
     return options
 

@@ -22,6 +22,10 @@ Choice forced(const Settings& settings, const Topology& topology) {
       }
       return {AlgorithmChoice::kArena, settings.order, why};
     case AlgorithmChoice::kHierarchy:
+      if (topology.one_host && topology.world > 1) {
+        throw Error(ErrorKind::kInvalidArgument,
+                    "algorithm=hierarchy needs several hosts, and all ranks are on one: use algorithm=auto");
+      }
       if (topology.hosts.empty() && topology.world > 1) {
         throw Error(
             ErrorKind::kInvalidArgument,

@@ -157,7 +157,8 @@ def test_algorithms_sum_by_turns_and_are_compared_with_the_first(tmp_path):
     small = ("--ranks", 2, "--sizes", "4KiB,64KiB", "--rounds", 2)
     said = run("algorithms.py", *small, "--algorithms", "all", "--json", out)
     rows = read(out)["rows"]
-    names = list(algorithms.NAMES)
+    names = [name for name in algorithms.NAMES if not algorithms.obstacle(name, ranks=2, hosts=1)]
+    assert "arena" in names and "hierarchy" not in names
     assert [(row["size"], row["algorithm"]) for row in rows] == [(s, n) for s in (4096, 65536) for n in names]
     assert all(row["seconds"] > 0 for row in rows) and {row["ratio"] for row in rows[:: len(names)]} == {1}
     assert "4 KiB  halving" in said
@@ -166,6 +167,9 @@ def test_algorithms_sum_by_turns_and_are_compared_with_the_first(tmp_path):
 def test_bad_input_of_the_algorithms_is_refused():
     assert "'bubble' is none of direct, direct/tree" in run("algorithms.py", "--algorithms", "bubble", status=2)
     assert "a power of two of ranks, not 3" in run("algorithms.py", "--ranks", 3, status=2)
+    assert "hierarchy/tree needs --hosts" in run("algorithms.py", "--algorithms", "direct,hierarchy/tree", status=2)
+    apart = ("--ranks", 2, "--hosts", 2, "--algorithms", "arena")
+    assert "arena needs all ranks on one host, not on 2" in run("algorithms.py", *apart, status=2)
     assert "--rtt needs --hosts" in run("algorithms.py", "--rtt", 50, status=2)
     assert "there is only ring" in run("algorithms.py", "--algorithms", "ring", "--check", 1, status=2)
 

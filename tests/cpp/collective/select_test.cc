@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <iterator>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -44,12 +46,18 @@ TEST(Select, AForcedAlgorithmIsTakenOrRefusedByName) {
   EXPECT_EQ(select(forced("tree"), {4, true, {0}}).algorithm, AlgorithmChoice::kTree);
   EXPECT_EQ(select(forced("server"), {4, false, {}}).algorithm, AlgorithmChoice::kServer);
   EXPECT_EQ(select(forced("hierarchy"), {4, false, {0, 1}}).algorithm, AlgorithmChoice::kHierarchy);
-  try {
-    select(forced("hierarchy"), {4, false, {}});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    EXPECT_NE(std::string(error.what()).find("algorithm=hierarchy needs the ranks of every host"), std::string::npos);
+  const std::pair<Topology, std::string> refused[] = {
+      {{4, false, {}}, "algorithm=hierarchy needs the ranks of every host"},
+      {{4, true, {}, true}, "algorithm=hierarchy needs several hosts"},
+  };
+  for (const auto& [topology, words] : refused) {
+    try {
+      select(forced("hierarchy"), topology);
+      FAIL() << words;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
   }
 }
 
