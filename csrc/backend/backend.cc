@@ -310,7 +310,7 @@ HeapAllocator& Backend::heap_allocator() {
 }
 
 at::Tensor Backend::heap_view(int rank, int64_t offset, int64_t bytes) {
-  const auto heap = guarded([&] { return group_->heap(); });
+  guarded([&] { return group_->heap(); });
   const std::vector<std::byte*> heaps = group_->heaps();
   if (rank < 0 || rank >= static_cast<int>(heaps.size()) || offset < 0 || bytes < 0 ||
       bytes > group_->heap_bytes() - offset) {
@@ -319,7 +319,7 @@ at::Tensor Backend::heap_view(int rank, int64_t offset, int64_t bytes) {
            std::to_string(group_->heap_bytes()) + " bytes are mapped");
   }
   return at::from_blob(
-      heaps[rank] + offset, {bytes}, [heap](void*) {}, at::kByte);
+      heaps[rank] + offset, {bytes}, [mappings = group_->mappings()](void*) {}, at::kByte);
 }
 
 int64_t Backend::heap_offset(const at::Tensor& tensor) {

@@ -194,6 +194,7 @@ void bind_reducer(py::module_& m) {
       .def("set_leaf_stand_ins", &Reducer::set_leaf_stand_ins, no_gil, py::arg("stand_ins"))
       .def("set_group_of_leaf_sums", &Reducer::set_group_of_leaf_sums, no_gil, py::arg("group").none(true),
            py::arg("along_tree"))
+      .def("release_memory_of_leaf_sums", &Reducer::release_memory_of_leaf_sums, no_gil)
       .def("expect_leaves", &Reducer::expect_leaves, no_gil, py::arg("leaves"), py::arg("divisor"))
       .def("begin_leaf", &Reducer::begin_leaf, no_gil, py::arg("leaf"))
       .def("share_gradients_of_leaf", &Reducer::share_gradients_of_leaf, no_gil)

@@ -109,7 +109,8 @@ std::vector<Peer> list_peers(const Session& session, const std::vector<PeerInfo>
 void attach_memory(Mesh& mesh, const std::vector<int>& locals, ShmExchange&& local) {
   if (local.probe.outcome != transport::Probe::Outcome::kWorked) return;
   const auto index = std::find(locals.begin(), locals.end(), mesh.rank) - locals.begin();
-  auto arena = transport::ShmArena::create(static_cast<int>(index), local.layout, std::move(local.members));
+  auto arena = transport::ShmArena::create(static_cast<int>(index), local.layout, std::move(local.members),
+                                           std::move(local.heap));
   for (size_t member = 0; member < locals.size(); ++member) {
     Peer& peer = mesh.peers[static_cast<size_t>(locals[member])];
     if (peer.rank == mesh.rank) continue;
@@ -211,7 +212,7 @@ TcpExchange connect_over_tcp(const Session& session, const std::vector<PeerInfo>
 }
 
 Mesh bootstrap(StoreExchange& store_exchange, const Settings& wanted, const HostIdentity& self,
-               const transport::Doorbell& doorbell, const Losses& losses) {
+               const transport::Doorbell& doorbell, const Losses& losses, const std::string& name) {
   store_exchange.set_losses(losses);
   const auto tls = tls_of(wanted);
   const int world = store_exchange.world();
@@ -232,7 +233,7 @@ Mesh bootstrap(StoreExchange& store_exchange, const Settings& wanted, const Host
   const std::vector<PeerInfo> infos = gather_peer_infos(store_exchange, own);
   if (!all_endpoints_known(infos)) door.reset();
   const Settings settings = agree(wanted, infos);
-  const Session session{store_exchange, settings, *infos[0].secret, tls};
+  const Session session{store_exchange, settings, *infos[0].secret, tls, name};
   const std::vector<int> locals = ranks_of_host(infos, self);
   check_demand(session, infos, locals);
 
@@ -275,15 +276,15 @@ Mesh bootstrap(StoreExchange& store_exchange, const Settings& wanted, const Host
 
 // `who` is called when a failure of it can be published to the other ranks.
 Mesh connect_by(const std::function<HostIdentity()>& who, transport::Store& store, int rank, int world,
-                const Settings& settings, const transport::Doorbell& doorbell, Deadline deadline,
-                const Losses& losses) {
+                const Settings& settings, const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses,
+                const std::string& name) {
   if (world < 1 || rank < 0 || rank >= world) {
     throw Error(ErrorKind::kInvalidArgument,
                 "rank " + std::to_string(rank) + " is not one of a world of " + std::to_string(world));
   }
   StoreExchange store_exchange(store, rank, world, deadline);
   try {
-    return bootstrap(store_exchange, settings, who(), doorbell, losses);
+    return bootstrap(store_exchange, settings, who(), doorbell, losses, name);
   } catch (const Error& error) {
     const Error named = store_exchange.with_names(error);
     store_exchange.give_up(named);
@@ -303,13 +304,13 @@ bool Mesh::is_on_one_host() const {
 bool Mesh::shares_one_arena() const { return arena && arena->size() == world; }
 
 Mesh connect(transport::Store& store, int rank, int world, const Settings& settings,
-             const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses) {
-  return connect_by(transport::local_identity, store, rank, world, settings, doorbell, deadline, losses);
+             const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses, const std::string& name) {
+  return connect_by(transport::local_identity, store, rank, world, settings, doorbell, deadline, losses, name);
 }
 
 Mesh connect_as(const HostIdentity& self, transport::Store& store, int rank, int world, const Settings& settings,
                 const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses) {
-  return connect_by([&] { return self; }, store, rank, world, settings, doorbell, deadline, losses);
+  return connect_by([&] { return self; }, store, rank, world, settings, doorbell, deadline, losses, "");
 }
 
 void decline(transport::Store& store, int rank, int world, const std::string& why) noexcept {

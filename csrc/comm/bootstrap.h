@@ -59,9 +59,11 @@ struct Mesh {
 // Collective over the ranks of the group. Error(kTimeout) names the missing ranks; Error(kInvalidArgument) says why a
 // forced transport is impossible; Error(kPeerLost) names a rank that is waited for although it is known to be lost,
 // from `losses` or because its process has ended since it published its PeerInfo. A long wait logs the missing ranks
-// after 5 s, then every 10 s. `losses`: the lost ranks of the group that this process knows of.
+// after 5 s, then every 10 s. `losses`: the lost ranks of the group that this process knows of. `name`: the group's, by
+// which it finds the heap of the one that it follows (own_heap.h).
 Mesh connect(transport::Store& store, int rank, int world, const Settings& settings,
-             const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses = {});
+             const transport::Doorbell& doorbell, Deadline deadline, const Losses& losses = {},
+             const std::string& name = "");
 
 // The same with a given identity instead of this process's, so that one machine can act as several hosts. The uid and
 // pid must be real, because sockets are checked against them.

@@ -115,6 +115,8 @@ UniqueFd Exchange::open(int rank) {
 
 void Exchange::make_segment() {
   try {
+    result_.heap = transport::OwnHeap::acquire(session_.group, result_.layout.heap_bytes, member_of(session_.rank()),
+                                               result_.layout.members);
     own_.emplace(Segment::create(result_.layout));
   } catch (const Error& error) {
     fail(std::string("cannot make shared memory: ") + error.what());
@@ -122,7 +124,9 @@ void Exchange::make_segment() {
 }
 
 void Exchange::send_offers(const transport::Doorbell& doorbell) {
-  const std::vector<int> fds = own_ ? std::vector<int>{own_->fd(), doorbell.fd()} : std::vector<int>{};
+  std::vector<int> fds;
+  if (own_) fds = {own_->fd(), doorbell.fd()};
+  if (own_ && result_.heap.memory()) fds.push_back(result_.heap.memory()->fd());
   for (const auto& [rank, socket] : result_.controls) {
     if (!transport::send_fds(socket.get(), own_ ? kShared : kNothing, fds, policy_for(rank))) lose(rank);
   }
@@ -139,14 +143,20 @@ void Exchange::receive_offers() {
            ": raise the limit on open files (ulimit -n)");
       continue;
     }
-    if (parcel.fds.size() != 2) {
-      fail("rank " + std::to_string(rank) + " sent " + std::to_string(parcel.fds.size()) + " descriptors, not 2");
+    const size_t wanted = result_.layout.heap_bytes > 0 ? 3 : 2;
+    if (parcel.fds.size() != wanted) {
+      fail("rank " + std::to_string(rank) + " sent " + std::to_string(parcel.fds.size()) + " descriptors, not " +
+           std::to_string(wanted));
       continue;
     }
     try {
       Segment segment = Segment::map(std::move(parcel.fds[0]), result_.layout);
       auto bell = transport::Doorbell::of_peer(std::move(parcel.fds[1]));
-      received_.emplace(rank, transport::LocalMember{std::move(segment), std::move(bell)});
+      std::shared_ptr<const Segment> heap;
+      if (wanted == 3) {
+        heap = std::make_shared<const Segment>(Segment::map_heap(std::move(parcel.fds[2]), result_.layout.heap_bytes));
+      }
+      received_.emplace(rank, transport::LocalMember{std::move(segment), std::move(bell), std::move(heap)});
     } catch (const Error& error) {
       fail("cannot map the memory of rank " + std::to_string(rank) + ": " + error.what());
     }
@@ -197,7 +207,7 @@ ShmExchange Exchange::finish(const transport::Doorbell& doorbell) {
     return std::move(result_);
   }
   own_->close_fd();  // the verdicts show that all peers have mapped it
-  received_.emplace(session_.rank(), transport::LocalMember{std::move(*own_), doorbell});
+  received_.emplace(session_.rank(), transport::LocalMember{std::move(*own_), doorbell, result_.heap.memory()});
   // A std::map visits ranks in ascending order, which is the order of member numbers.
   for (auto& [rank, member] : received_) result_.members.push_back(std::move(member));
   return std::move(result_);

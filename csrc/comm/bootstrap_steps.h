@@ -29,6 +29,7 @@ struct Session {
   const Settings& settings;
   Secret secret;
   std::shared_ptr<const transport::TlsContext> tls{};  // for TCP connections; null: plain text
+  std::string group{};                                 // its name
 
   int rank() const { return store_exchange.rank(); }
   int world() const { return store_exchange.world(); }
@@ -63,6 +64,7 @@ struct ShmExchange {
   transport::Probe probe;  // of the whole host: one failed pair fails it, so that all its ranks decide the same
   transport::SegmentLayout layout;
   std::vector<transport::LocalMember> members;  // by member number; complete only if the probe worked
+  transport::OwnHeap heap;                      // this rank's
   std::map<int, transport::Socket> controls;    // by rank; only if the probe worked
 };
 

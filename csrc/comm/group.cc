@@ -43,7 +43,8 @@ SpinPolicy choose_spin_policy(const Settings& settings, const Mesh& mesh) {
 Mesh connect_ranks(Runtime& runtime, transport::Store& store, const GroupConfig& config, Deadline deadline,
                    const Losses& losses) {
   try {
-    return connect(store, config.rank, config.world, config.settings, runtime.engine.doorbell(), deadline, losses);
+    return connect(store, config.rank, config.world, config.settings, runtime.engine.doorbell(), deadline, losses,
+                   config.name);
   } catch (const Error& error) {
     const int culprit = error.culprit();
     const int member = culprit >= 0 && culprit < config.world ? members_of(config)[culprit] : culprit;
@@ -365,7 +366,8 @@ void Group::leave(const std::string& last_words) {
   // This goodbye may overtake the message of the rank that failed first: peers must get the reason before it.
   if (words) send_to_all(*words);
   send_to_all({ControlKind::kGoodbye, ErrorKind::kAborted, config_.rank, finished, last_words, -1});
-  runtime_.engine.wait([this] { return !active(); }, Deadline::after(kPatience));
+  const bool has_ended = runtime_.engine.wait([this] { return !active(); }, Deadline::after(kPatience));
+  if (has_heap() && has_ended) mesh_.arena->give_heap_back();
   runtime_.watch.remove(this);
   leaves_engine_.store(true);
   if (pending_.load() == 0) runtime_.engine.remove(this);  // else complete() does: somebody may wait for what is left

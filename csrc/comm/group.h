@@ -61,14 +61,17 @@ class Group : public Drivable, public Watched, public std::enable_shared_from_th
   // Drives until `work` is done and throws its error if it failed; false when `deadline` passed first.
   bool wait(const Pending& work, Deadline deadline);
 
-  // This rank's heap: collectives of this group access tensors there without copying. It outlives the group.
+  // This rank's heap: collectives of this group access tensors there without copying. It outlives the group, and the
+  // next one may adopt it.
   // InvalidArgument when no rank of this host shares memory with this one, or in a forked child.
   std::shared_ptr<transport::Heap> heap() const;
   bool has_heap() const { return mesh_.arena && mesh_.arena->heap(); }
 
   // For ranks that set up shared device memory:
   std::string why_no_shared_heaps() const;  // "" when all ranks map each other's heaps
-  std::vector<std::byte*> heaps() const;    // where this process maps the heap of each arena member; while heap() lives
+  std::vector<std::byte*> heaps()
+      const;  // where this process maps the heap of each arena member, while mappings() lives
+  std::shared_ptr<const void> mappings() const { return mesh_.arena ? mesh_.arena->mappings() : nullptr; }
   int64_t heap_bytes() const { return has_heap() ? mesh_.arena->heap_bytes() : 0; }
   bool is_peer_process(int socket, int rank) const;  // whether `rank` is at the other end of this unix socket
   const std::vector<int>& hosts() const { return mesh_.hosts; }  // see Mesh::hosts

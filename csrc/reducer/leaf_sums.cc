@@ -29,6 +29,7 @@ std::vector<int> sorted(std::vector<int> leaves) {
 void LeafSums::set_group(GroupPtr group) {
   set_group_of_sums(nullptr, false);
   all_ = std::move(group);
+  if (micro_batches_ > 0) block_of_all_ = block_in_heap_of(*all_);
 }
 
 void LeafSums::fit() {
@@ -49,6 +50,7 @@ void LeafSums::set_group_of_sums(GroupPtr group, bool along_tree) {
   expect({}, 0);
   group_ = std::move(group);
   how_sent_.along_tree = along_tree;
+  if (group_) block_of_sums_ = block_in_heap_of(*group_);
 }
 
 void LeafSums::expect(std::vector<std::vector<int>> leaves, double divisor) {

@@ -45,7 +45,9 @@ class LeafSums {
         buckets_(buckets),
         names_(names),
         launched_(std::move(launched)),
-        describe_(std::move(describe)) {}
+        describe_(std::move(describe)) {
+    if (micro_batches_ > 0) block_of_all_ = block_in_heap_of(*all_);
+  }
   // Nothing is expected of it. Sums stay; fit() follows when the buckets are those of the new group.
   void set_group(GroupPtr group);
   void fit();  // gives sums the padding of their buckets
@@ -56,6 +58,7 @@ class LeafSums {
   // The group in which sums are sent ahead, and at the end where it adds them up: nothing else uses it. along_tree: it
   // has order=tree. null: none. Drops what was sent.
   void set_group_of_sums(GroupPtr group, bool along_tree);
+  void release_memory_of_sums() { block_of_sums_.reset(); }  // no such group will follow
 
   // The leaves of each rank that are expected in the next steps, and the divisor, 0 if unknown; their sums are sent in
   // the group of sums. No leaves: nothing is expected. Drops what was sent.
@@ -115,9 +118,15 @@ class LeafSums {
   void send(size_t bucket, Sums sums, const GroupPtr& group, AllotmentPtr allotment, std::optional<Ahead> ahead);
   void send_complete();
   bool was_sent() const { return next_ > 0; }
+  static at::Tensor block_in_heap_of(c10d::ProcessGroup& group) {
+    return step_memory(&group, 1, at::TensorOptions(at::kByte));
+  }
   const std::vector<int>& expected_of_this_rank() const { return expected_->leaves[group_->getRank()]; }
 
   GroupPtr all_;  // in which what was not expected is sent
+  // Of the group of sums and of all_. While such a block lives, the group that follows adopts the heap in which it lies
+  // (transport/shm/own_heap.h), with the pages that sums have touched.
+  at::Tensor block_of_sums_, block_of_all_;
   const int micro_batches_;
   const std::vector<Bucket>& buckets_;
   const std::vector<std::string>& names_;

@@ -19,6 +19,11 @@ void Reducer::set_group_of_leaf_sums(GroupPtr group, bool along_tree) {
   leaf_sums_.set_group_of_sums(std::move(group), along_tree);
 }
 
+void Reducer::release_memory_of_leaf_sums() {
+  const std::lock_guard lock(mutex_);
+  leaf_sums_.release_memory_of_sums();
+}
+
 void Reducer::expect_leaves(std::vector<std::vector<int>> leaves, double divisor) {
   const std::lock_guard lock(mutex_);
   leaf_sums_.expect(std::move(leaves), divisor);

@@ -135,6 +135,7 @@ class Reducer {
   // `keep`: the sums stay until drop_leaves(), so that the step can be taken up again if a rank is lost.
   void set_leaf_stand_ins(std::vector<at::Tensor> stand_ins);
   void set_group_of_leaf_sums(GroupPtr group, bool along_tree);
+  void release_memory_of_leaf_sums();
   void expect_leaves(std::vector<std::vector<int>> leaves, double divisor);
   void begin_leaf(int leaf);
   // After a forward pass of the leaf: gradients that its backward pass makes should lie where sums are sent from.

@@ -1,9 +1,9 @@
 // Memory that all ranks of one host map, with a barrier that does not block.
 //
-// Each local rank owns one segment (memfd): a control block, two staging slots, the byte rings of its outgoing links,
-// and a heap in which its tensors can live. The heap is reserved once, so an allocation in it involves no other rank.
-// Every rank maps all segments. Members are numbered 0..size-1 in the order of their group ranks. Except for what
-// concerns the heap, only the driver thread calls these functions.
+// Each local rank owns one segment (memfd): a control block, two staging slots and the byte rings of its outgoing
+// links; and a heap (another memfd) in which its tensors can live. The heap is reserved once, so an allocation in it
+// involves no other rank. Every rank maps all segments and heaps. Members are numbered 0..size-1 in the order of their
+// group ranks. Except for what concerns the heap, only the driver thread calls these functions.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -35,6 +35,10 @@ class Arena {
   virtual std::byte* heap_at(int member) const = 0;
   virtual int64_t heap_bytes() const = 0;
   virtual const std::shared_ptr<Heap>& heap() const = 0;  // this rank's, outlives the arena; null when there is none
+  // The group has left, and nothing of it runs any more: another group of this process may adopt this rank's heap.
+  virtual void give_heap_back() = 0;
+  // Keeps what heap_at() returns mapped, also when the arena is gone.
+  virtual std::shared_ptr<const void> mappings() const = 0;
 
   // Headers: the owner posts number `seq` (increasing); a header stays readable until its owner posts seq + 2. Posting
   // does not wake sleeping members: arrive() and wake() do.

@@ -74,6 +74,26 @@ void Heap::close(bool peers_are_done) {
   if (peers_are_done_ && taken_.empty()) return_pages();
 }
 
+void Heap::offer() {
+  if (::getpid() != owner_pid_) return;
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  is_offered_ = may_be_adopted_ && !keeps_pages_;
+}
+
+bool Heap::adopt() {
+  if (::getpid() != owner_pid_) return false;
+  const std::lock_guard lock(mutex_);
+  if (!is_offered_) return false;
+  closed_ = peers_are_done_ = is_offered_ = false;
+  return true;
+}
+
+void Heap::forbid_adoption() {
+  const std::lock_guard lock(mutex_);
+  may_be_adopted_ = is_offered_ = false;
+}
+
 // A failure costs only memory: the pages are then returned with the last mapping.
 void Heap::return_pages() {
   if (keeps_pages_) return;
@@ -85,9 +105,11 @@ void Heap::return_pages() {
 void Heap::keep_pages() {
   const std::lock_guard lock(mutex_);
   keeps_pages_ = true;
+  is_offered_ = false;
 }
 
 int64_t Heap::taken_bytes() const {
+  if (::getpid() != owner_pid_) return 0;
   const std::lock_guard lock(mutex_);
   return taken_bytes_;
 }

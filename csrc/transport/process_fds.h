@@ -45,8 +45,8 @@ bool has_ended(const UniqueFd& pidfd);
 // Whether there is a process with that pid, including other users' processes and those that are not reaped yet.
 bool exists(pid_t pid);
 
-// Keeps the sockets between ranks from forked children. Peers on other hosts notice a dead rank by its closed sockets,
-// and a child with copies of them (a DataLoader's worker) would hide that for as long as it lives.
+// Keeps descriptors from forked children, such as a DataLoader's workers. Peers on other hosts notice a dead rank by
+// its closed sockets, which a child's copies would hide for as long as it lives, and shared memory would live as long.
 //
 // While it exists, fork() replaces these descriptors in the child by a dead one: their numbers stay taken until the
 // child's copies of their owners close them. Any thread.

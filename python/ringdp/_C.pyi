@@ -164,6 +164,9 @@ class Reducer:
     def set_group_of_leaf_sums(self, group: ProcessGroup | None, along_tree: bool) -> None:
         """In which sums are sent ahead, and at the end if it adds them up (along_tree: it has order="tree")."""
 
+    def release_memory_of_leaf_sums(self) -> None:
+        """No such group will follow, which could use it."""
+
     def expect_leaves(self, leaves: Sequence[Sequence[int]], divisor: float) -> None:
         """Of each rank in the next steps: with its last one a rank sends its sums. [] expects nothing.
 

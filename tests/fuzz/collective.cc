@@ -31,6 +31,8 @@ class Heaps final : public transport::Arena {
   std::byte* heap_at(int member) const override { return heaps_[member].get(); }
   int64_t heap_bytes() const override { return kHeapBytes; }
   const std::shared_ptr<transport::Heap>& heap() const override { return none_; }
+  void give_heap_back() override {}
+  std::shared_ptr<const void> mappings() const override { return nullptr; }
   void post_header(uint64_t, const Header&) override {}
   void wake() const override {}
   uint64_t last_header(int) const override { return 0; }

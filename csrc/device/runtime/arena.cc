@@ -21,8 +21,9 @@ int64_t stage_for(int64_t window_bytes) { return std::min(std::max(window_bytes 
 
 int64_t OwnPage::bytes() { return align_up(sizeof(HostPage), kPageBytes); }
 
-OwnPage::OwnPage(std::shared_ptr<transport::Heap> heap, const std::byte* base)
-    : heap_(std::move(heap)), block_(heap_->take(bytes() + kPageBytes)) {
+OwnPage::OwnPage(std::shared_ptr<transport::Heap> heap, const std::byte* base, std::shared_ptr<const void> mappings)
+    : mappings_(std::move(mappings)), heap_(std::move(heap)), block_(heap_->take(bytes() + kPageBytes)) {
+  heap_->forbid_adoption();
   offset_ = align_up(block_ - base, kPageBytes);
   std::byte* const start = block_ + (offset_ - (block_ - base));
   std::memset(start, 0, static_cast<size_t>(bytes()));  // the heap may have used the block before

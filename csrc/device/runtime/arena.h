@@ -22,11 +22,12 @@ struct HostPage {
   uint32_t unmapped[plan::kMaxDeviceRanks];  // by peer: 1 once it has unmapped this rank's device memory
 };
 
-// This rank's page, taken from its heap.
+// This rank's page, taken from its heap. Peers write to it at any time, so no other group ever adopts that heap.
 class OwnPage {
  public:
-  // Error(kInvalidArgument) when the heap is full or closed. `base`: the heap's address in this process.
-  OwnPage(std::shared_ptr<transport::Heap> heap, const std::byte* base);
+  // Error(kInvalidArgument) when the heap is full or closed. `base`: the heap's address in this process. `mappings`: of
+  // all ranks' heaps, which live as long as this.
+  OwnPage(std::shared_ptr<transport::Heap> heap, const std::byte* base, std::shared_ptr<const void> mappings);
   ~OwnPage();
   OwnPage(const OwnPage&) = delete;
   OwnPage& operator=(const OwnPage&) = delete;
@@ -36,6 +37,7 @@ class OwnPage {
   static int64_t bytes();
 
  private:
+  const std::shared_ptr<const void> mappings_;
   const std::shared_ptr<transport::Heap> heap_;
   std::byte* block_;
   HostPage* page_;

@@ -21,8 +21,9 @@ struct BootstrapContext {
   std::function<std::vector<UniqueFd>(const std::vector<std::string>& names, int own)> pass_fds;
   std::string socket;                     // of pass_fds()
   std::shared_ptr<transport::Heap> heap;  // this rank's; null in a world of one
-  std::vector<std::byte*> heaps;          // by rank, their addresses in this process
+  std::vector<std::byte*> heaps;          // by rank, their addresses in this process, while `mappings` lives
   int64_t heap_bytes = 0;                 // of each heap
+  std::shared_ptr<const void> mappings;
   std::function<void()> wait_for_device;  // until it is idle
 };
 

@@ -261,7 +261,7 @@ PeerInfo PeerMemory::offer(int sharing, const BootstrapContext& context, UniqueF
     arena_ = std::make_unique<Arena>(functions_, device_, layout_, sharing);
     if (world_ == 1) return info;
     const auto own = static_cast<size_t>(rank_);
-    page_ = std::make_unique<OwnPage>(context.heap, context.heaps[own]);
+    page_ = std::make_unique<OwnPage>(context.heap, context.heaps[own], context.mappings);
     info.page = page_->offset();
     info.memory = arena_->handle(fd);
     sign(functions_, device_, arena_->memory(), {info.token, rank_ + 1, rank_ + 1});

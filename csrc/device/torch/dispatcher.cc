@@ -357,6 +357,7 @@ gpu::BootstrapContext DeviceDispatcher::context_of(int first, int world, Deadlin
   context.heap = group_->heap();
   context.heaps = group_->heaps();
   context.heap_bytes = group_->heap_bytes();
+  context.mappings = group_->mappings();
   context.wait_for_device = [device = device_] {
     if (device) c10::impl::VirtualGuardImpl(device->type()).synchronizeDevice(device->index());
   };

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -28,6 +29,12 @@ constexpr int64_t kSlotAlignment = 64;
               "shared memory with " + what + " = " + std::to_string(value) + ": must be " + accepted);
 }
 
+void check_heap(int64_t bytes) {
+  if (bytes < 0 || bytes > kMaxPartBytes || bytes % kPageBytes) {
+    refuse("heap_bytes", bytes, "a multiple of 4096, 0..1 TiB");
+  }
+}
+
 void check(const SegmentLayout& layout) {
   if (layout.members < 1 || layout.members > kMaxMembers) refuse("members", layout.members, "1..4096");
   if (layout.slot_bytes < kSlotAlignment || layout.slot_bytes > kMaxPartBytes || layout.slot_bytes % kSlotAlignment) {
@@ -35,9 +42,7 @@ void check(const SegmentLayout& layout) {
   }
   const int64_t n = layout.stream_bytes;
   if (n < 1 || n > kMaxPartBytes || (n & (n - 1)) != 0) refuse("link_bytes", n, "a power of two, 1 B..1 TiB");
-  if (layout.heap_bytes < 0 || layout.heap_bytes > kMaxPartBytes || layout.heap_bytes % kPageBytes) {
-    refuse("heap_bytes", layout.heap_bytes, "a multiple of 4096, 0..1 TiB");
-  }
+  check_heap(layout.heap_bytes);
 }
 
 // One stream with its header, padded so that the next header is aligned.
@@ -58,23 +63,24 @@ void keep_from_children(std::byte* at, size_t size) {
 }
 
 // A core dump would walk through all that was reserved, of every rank.
-void keep_from_core_dumps(std::byte* at, int64_t size) {
-  if (size > 0 && ::madvise(at, static_cast<size_t>(size), MADV_DONTDUMP) != 0) {
+Segment without_core_dumps(Segment heap) {
+  if (::madvise(heap.data(), heap.size(), MADV_DONTDUMP) != 0) {
     throw_errno("cannot keep shared memory out of core dumps");
   }
+  return heap;
 }
 
 void check_received(int fd, size_t size) {
   struct stat status {};
-  if (::fstat(fd, &status) != 0) throw_errno("cannot inspect a peer's segment");
+  if (::fstat(fd, &status) != 0) throw_errno("cannot inspect a peer's memory");
   if (static_cast<uint64_t>(status.st_size) != size) {
-    throw Error(ErrorKind::kInternal, "a peer's segment has " + std::to_string(status.st_size) + " bytes, expected " +
+    throw Error(ErrorKind::kInternal, "a peer's memory has " + std::to_string(status.st_size) + " bytes, expected " +
                                           std::to_string(size) + ": give all ranks the same slot_bytes and link_bytes");
   }
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     throw Error(ErrorKind::kInternal,
-                "a peer's segment is not sealed against shrinking (a truncated mapping kills its readers); "
+                "a peer's memory is not sealed against shrinking (a truncated mapping kills its readers); "
                 "run the same ringdp version on all ranks");
   }
 }
@@ -111,37 +117,53 @@ int64_t SegmentLayout::stream_offset(int to_member, Traffic traffic) const {
   return first_stream(*this) + (static_cast<int>(traffic) * members + to_member) * stream_stride(*this);
 }
 
-int64_t SegmentLayout::heap_offset() const {
+int64_t SegmentLayout::total_bytes() const {
   return align_up(first_stream(*this) + kTrafficCount * members * stream_stride(*this), kPageBytes);
 }
 
-int64_t SegmentLayout::total_bytes() const { return heap_offset() + heap_bytes; }
-
 Segment Segment::create(const SegmentLayout& layout) {
   check(layout);
-  UniqueFd fd(::memfd_create("ringdp-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  return create("ringdp-segment", layout.total_bytes());
+}
+
+Segment Segment::create_heap(int64_t bytes) {
+  check_heap(bytes);
+  Segment heap = without_core_dumps(create("ringdp-heap", bytes));
+  heap.shield_ = ForkShield({heap.fd()});
+  return heap;
+}
+
+Segment Segment::create(const char* name, int64_t size) {
+  UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw_errno("cannot make shared memory (memfd_create)");
-  const int64_t size = layout.total_bytes();
   if (::ftruncate(fd.get(), size) != 0) throw_errno("cannot size a segment to " + std::to_string(size) + " bytes");
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw_errno("cannot seal a segment's size");
   }
-  Segment segment = map_whole(fd.get(), layout);
+  Segment segment = map_whole(fd.get(), size);
   segment.fd_ = std::move(fd);
   return segment;
 }
 
 Segment Segment::map(UniqueFd fd, const SegmentLayout& layout) {
   check(layout);
-  check_received(fd.get(), static_cast<size_t>(layout.total_bytes()));
-  return map_whole(fd.get(), layout);
+  return map(std::move(fd), layout.total_bytes());
 }
 
-Segment Segment::map_whole(int fd, const SegmentLayout& layout) {
-  const auto size = static_cast<size_t>(layout.total_bytes());
+Segment Segment::map_heap(UniqueFd fd, int64_t bytes) {
+  check_heap(bytes);
+  return without_core_dumps(map(std::move(fd), bytes));
+}
+
+Segment Segment::map(UniqueFd fd, int64_t bytes) {
+  check_received(fd.get(), static_cast<size_t>(bytes));
+  return map_whole(fd.get(), bytes);
+}
+
+Segment Segment::map_whole(int fd, int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
   Segment segment(map_shared(fd, size), size);
   keep_from_children(segment.data_, size);
-  keep_from_core_dumps(segment.data_ + layout.heap_offset(), layout.heap_bytes);
   return segment;
 }
 
@@ -160,20 +182,26 @@ void Segment::make_private(int64_t offset, int64_t bytes) const {
   keep_from_children(data_ + first, size);
 }
 
-Segment::Segment(std::byte* data, size_t size) : data_(data), size_(size) {}
+Segment::Segment(std::byte* data, size_t size) : data_(data), size_(size), owner_pid_(::getpid()) {}
 
 Segment::Segment(Segment&& other) noexcept
-    : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : fd_(std::move(other.fd_)),
+      shield_(std::move(other.shield_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      owner_pid_(other.owner_pid_) {}
 
 Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(fd_, other.fd_);
+  std::swap(shield_, other.shield_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(owner_pid_, other.owner_pid_);
   return *this;
 }
 
 Segment::~Segment() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+  if (data_ != nullptr && owner_pid_ == ::getpid()) ::munmap(data_, size_);
 }
 
 int64_t reservable_heap(int64_t wanted, int ranks) {

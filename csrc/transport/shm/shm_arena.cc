@@ -14,22 +14,14 @@ namespace {
 
 using Members = std::vector<LocalMember>;
 
-// Equal offsets in the heaps of all members must not fall into one set of a first-level cache (4096 bytes per way).
-constexpr int64_t kWayBytes = 4096;
-constexpr int64_t kSmallestStagger = 256;
-
-int64_t stagger(int member, int members) {
-  return member * std::max(kWayBytes / members / Heap::kAlignment * Heap::kAlignment, kSmallestStagger) % kWayBytes;
-}
-
 class MappedArena final : public ShmArena {
  public:
-  MappedArena(int index, const SegmentLayout& layout, std::shared_ptr<const Members> members)
-      : index_(index), layout_(layout), members_(std::move(members)), linked_(kTrafficCount * layout.members, false) {
-    if (layout.heap_bytes == 0) return;
-    const int64_t first = stagger(index, layout.members);
-    heap_ = std::make_shared<Heap>(members_, heap_at(index) + first, layout.heap_bytes - first);
-  }
+  MappedArena(int index, const SegmentLayout& layout, std::shared_ptr<const Members> members, OwnHeap heap)
+      : index_(index),
+        layout_(layout),
+        members_(std::move(members)),
+        linked_(kTrafficCount * layout.members, false),
+        heap_(std::move(heap)) {}
 
   int index() const override { return index_; }
   int size() const override { return layout_.members; }
@@ -37,9 +29,11 @@ class MappedArena final : public ShmArena {
     return (*members_)[member].segment.data() + layout_.slot_offset(parity);
   }
   int64_t slot_bytes() const override { return layout_.slot_bytes; }
-  std::byte* heap_at(int member) const override { return (*members_)[member].segment.data() + layout_.heap_offset(); }
+  std::byte* heap_at(int member) const override { return (*members_)[member].heap->data(); }
   int64_t heap_bytes() const override { return layout_.heap_bytes; }
-  const std::shared_ptr<Heap>& heap() const override { return heap_; }
+  const std::shared_ptr<Heap>& heap() const override { return heap_.heap(); }
+  void give_heap_back() override { heap_.give_back(); }
+  std::shared_ptr<const void> mappings() const override { return members_; }
 
   void post_header(uint64_t seq, const Header& header) override;
   // seq_cst, as passed(): it may be the last look before sleeping.
@@ -61,7 +55,8 @@ class MappedArena final : public ShmArena {
   }
   uint64_t retired(int member) const override { return block(member).retired.load(std::memory_order_seq_cst); }
   void fence(int64_t offset, int64_t bytes) override {
-    (*members_)[index_].segment.make_private(layout_.heap_offset() + offset, bytes);
+    heap_.heap()->forbid_adoption();
+    heap_.memory()->make_private(offset, bytes);
   }
   void set_asleep(bool asleep) override { block(index_).asleep.store(asleep, std::memory_order_seq_cst); }
 
@@ -76,7 +71,7 @@ class MappedArena final : public ShmArena {
   const SegmentLayout layout_;
   const std::shared_ptr<const Members> members_;
   std::vector<bool> linked_;  // by traffic, then member: link_to was called
-  std::shared_ptr<Heap> heap_;
+  OwnHeap heap_;
   uint64_t arrived_ = 0;
   uint64_t posted_ = 0;
 };
@@ -137,7 +132,7 @@ std::unique_ptr<Link> MappedArena::link_to(int member, Traffic traffic) {
   return std::make_unique<ShmLink>(out, in, block(member), peer.doorbell, members_);
 }
 
-void check(int index, const SegmentLayout& layout, const Members& members) {
+void check(int index, const SegmentLayout& layout, const Members& members, const OwnHeap& heap) {
   if (index < 0 || index >= layout.members || members.size() != static_cast<size_t>(layout.members)) {
     throw Error(ErrorKind::kInvalidArgument, "an arena of " + std::to_string(layout.members) + " members got " +
                                                  std::to_string(members.size()) + " segments and own index " +
@@ -149,18 +144,28 @@ void check(int index, const SegmentLayout& layout, const Members& members) {
                                                  std::to_string(members[member].segment.size()) + " bytes, expected " +
                                                  std::to_string(layout.total_bytes()));
   }
+  const bool has_heaps = layout.heap_bytes > 0;
+  const auto fits = [&](const Segment* memory) {
+    return has_heaps == (memory != nullptr) && (!has_heaps || memory->size() == static_cast<size_t>(layout.heap_bytes));
+  };
+  const bool all_fit = std::all_of(members.begin(), members.end(), [&](const auto& m) { return fits(m.heap.get()); });
+  if (!all_fit || !fits(heap.memory().get())) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "an arena got heaps that do not have " + std::to_string(layout.heap_bytes) + " bytes");
+  }
 }
 
 }  // namespace
 
-std::unique_ptr<ShmArena> ShmArena::create(int index, const SegmentLayout& layout, std::vector<LocalMember> members) {
-  return create(index, layout, std::make_shared<const Members>(std::move(members)));
+std::unique_ptr<ShmArena> ShmArena::create(int index, const SegmentLayout& layout, std::vector<LocalMember> members,
+                                           OwnHeap heap) {
+  return create(index, layout, std::make_shared<const Members>(std::move(members)), std::move(heap));
 }
 
 std::unique_ptr<ShmArena> ShmArena::create(int index, const SegmentLayout& layout,
-                                           std::shared_ptr<const std::vector<LocalMember>> members) {
-  check(index, layout, *members);
-  return std::make_unique<MappedArena>(index, layout, std::move(members));
+                                           std::shared_ptr<const std::vector<LocalMember>> members, OwnHeap heap) {
+  check(index, layout, *members, heap);
+  return std::make_unique<MappedArena>(index, layout, std::move(members), std::move(heap));
 }
 
 }  // namespace ringdp::transport

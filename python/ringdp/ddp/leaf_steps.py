@@ -377,11 +377,17 @@ class LeafSteps:
         """What to expect of the next step; the same on all ranks."""
         steady = self._latest in (None, result.leaves) and not result.changed
         self._latest = result.leaves
+        self.make_group_of_sums()
+        ahead = self._overlap and self._group is not None
+        self._expect(result.leaves if ahead and steady else None, result.weighted)
+
+    def make_group_of_sums(self) -> None:
+        """If there is none yet and one is of use; it gets the memory of the one before. Collective."""
         if self._group is None and not self._has_no_group and self._has_use_for_group():
             self._group = self._own_group()
             self._reducer().set_group_of_leaf_sums(self._group, self._sums_along_tree)
-        ahead = self._overlap and self._group is not None
-        self._expect(result.leaves if ahead and steady else None, result.weighted)
+        if self._group is None:
+            self._reducer().release_memory_of_leaf_sums()
 
     def _has_use_for_group(self) -> bool:
         """To send in it while other collectives run, or as it sums along the tree. Equal on all ranks."""

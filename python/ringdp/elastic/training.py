@@ -376,8 +376,8 @@ class Training:
         was_behind = self._has_state and self._applied < ahead
         if was_behind:
             self._apply_late(ahead)
-        self._model.regroup(dist.group.WORLD)  # drops a mean that nobody has applied
         self._mean_of = -1
+        self._model.regroup(dist.group.WORLD)  # drops a mean that nobody has applied; may fail after that
         if self._zero is not None:
             has_shards = self._has_state or self._zero.regroups > 0  # it may have lacked the rest of the state only
             self._zero.regroup(dist.group.WORLD, has_state=has_shards, keep_next=member.world.shift())

@@ -147,7 +147,7 @@ class Sharding:
         """Goes on in another group, whatever the number of its ranks; micro-batches of this rank stay. Collective.
 
         For micro_batches=M, between micro-batches. Every rank of `group` calls it, also those that were in another
-        group or in none. Nothing is sent: their parameters, buffers and optimizers must be equal, but for what a
+        group or in none. No values are sent: their parameters, buffers and optimizers must be equal, but for what a
         ZeroOptimizer has in shards, whose own regroup() follows. ValueError without micro_batches, RuntimeError at
         zero_stage=3 without a ZeroOptimizer, and with a mean in shards that was not used.
         """
@@ -172,6 +172,7 @@ class Sharding:
         self.reducer.leaf_steps.regroup()
         self.process_group = group
         self.reducer._update_process_group(group)
+        self.reducer.leaf_steps.make_group_of_sums()
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if self.zero_stage >= 2:

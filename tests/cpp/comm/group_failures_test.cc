@@ -304,7 +304,7 @@ bool is_shared(const void* at) {
     uintptr_t begin = 0, end = 0;
     if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &begin, &end) != 2) continue;
     const auto place = reinterpret_cast<uintptr_t>(at);
-    if (begin <= place && place < end) shared = std::strstr(line, "ringdp-segment") != nullptr;
+    if (begin <= place && place < end) shared = std::strstr(line, "ringdp-heap") != nullptr;
   }
   std::fclose(maps);
   return shared;

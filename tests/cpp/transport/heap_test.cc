@@ -125,6 +125,33 @@ TEST(Heap, GivesNothingOnceItsGroupIsGoneAndKeepsWhatIsTaken) {
   EXPECT_EQ(range.heap.taken_bytes(), 0);
 }
 
+TEST(Heap, AnotherGroupAdoptsWhatWasOffered) {
+  Range range;
+  EXPECT_FALSE(range.heap.adopt()) << "it belongs to a group";
+  std::byte* const block = range.heap.take(100);
+  range.heap.close(/*peers_are_done=*/false);
+  EXPECT_FALSE(range.heap.adopt()) << "peers may still write";
+  range.heap.offer();
+  EXPECT_NE(refusal(range.heap, 1), "");
+  EXPECT_TRUE(range.heap.adopt());
+  EXPECT_FALSE(range.heap.adopt()) << "it belongs to the next group";
+  EXPECT_EQ(range.heap.taken_bytes(), 128);
+  EXPECT_NE(range.heap.take(100), block);
+}
+
+TEST(Heap, IsNotAdoptedWherePeersAccessItAtAnyTimeOrDoNotSeeAllOfIt) {
+  for (void (Heap::*const forbid)() : {&Heap::keep_pages, &Heap::forbid_adoption}) {
+    for (const bool is_late : {false, true}) {
+      Range range;
+      range.heap.take(100);
+      if (!is_late) (range.heap.*forbid)();
+      range.heap.offer();
+      if (is_late) (range.heap.*forbid)();
+      EXPECT_FALSE(range.heap.adopt());
+    }
+  }
+}
+
 TEST(Heap, ThreadsNeverGetTheSameBlock) {
   Range range;
   const auto fill = [&](int mark) {
@@ -148,7 +175,8 @@ TEST(Heap, AForkedChildGetsNothingAndMayForgetItsTensors) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     range.heap.release(block);
-    ::_exit(refusal(range.heap, 64).empty() ? 1 : 0);
+    range.heap.offer();
+    ::_exit(refusal(range.heap, 64).empty() || range.heap.adopt() ? 1 : 0);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -195,8 +223,9 @@ TEST(ShmHeap, FirstBlocksOfMembersAreFarApartInACacheWay) {
 TEST(ShmHeap, AHeapOutlivesItsArena) {
   Arenas arenas = make_local_arenas({2, 64, 64, 1 << 20});
   const std::shared_ptr<Heap> heap = arenas[1]->heap();
+  std::byte* const block = heap->take(1 << 19);
   arenas.clear();
-  std::memset(heap->take(1 << 19), 7, 1 << 19);
+  std::memset(block, 7, 1 << 19);
   EXPECT_GE(heap->taken_bytes(), 1 << 19);
 }
 
@@ -222,6 +251,8 @@ TEST(ShmHeap, AFencedBlockIsOutOfTheReachOfTheOthers) {
   const int64_t offset = block - arenas[0]->heap_at(0);
   std::memset(block, 1, 100'000);
   arenas[0]->fence(offset, 100'000);
+  arenas[0]->give_heap_back();
+  EXPECT_FALSE(arenas[0]->heap()->adopt()) << "the others do not see that block any more";
   std::memset(arenas[1]->heap_at(0) + offset, 2, 100'000);
   for (int64_t i = 0; i < 100'000; ++i) ASSERT_EQ(block[i], std::byte{0}) << i;
 }

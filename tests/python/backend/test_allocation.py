@@ -9,7 +9,7 @@ import pytest
 import ringdp
 import torch
 import torch.distributed as dist
-from ranks import error_of, on_ranks
+from ranks import HERE, error_of, on_ranks, values_of
 
 
 def backend() -> object:
@@ -145,6 +145,55 @@ def test_storages_are_resized_inside_shared_memory(run_on_fresh_ranks):
     for kept, empty, summed, moved in world.run(resized):
         assert (kept, empty, summed) == (True, 0, True)
         assert abs(moved - 2 * 400_000) < 4096, "slots were used"
+
+
+KEPT: list[torch.Tensor] = []
+
+
+def keep_a_tensor() -> None:
+    """On a rank: one in the heap of its group."""
+    KEPT[:] = [ringdp.empty(100_000).fill_(dist.get_rank() + 1)]
+
+
+def sum_of_kept() -> tuple[float, float]:
+    """On a rank: the sum of those tensors, and how often each byte was moved."""
+    before = traffic()
+    dist.all_reduce(KEPT[0])
+    return float(KEPT[0][-1]), (traffic() - before) / KEPT[0].nbytes
+
+
+def test_the_next_group_adopts_the_memory_of_the_one_before(run_on_fresh_ranks):
+    world = run_on_fresh_ranks(3)
+    world.join()
+    world.run(keep_a_tensor)
+    for total in (6.0, 18.0):
+        world.leave()
+        world.join()
+        for value, moved in world.run(sum_of_kept):
+            assert value == total and moved == pytest.approx(2, rel=0.01)
+
+
+def join_without(dead: int) -> None:
+    """On a rank: leaves its group and makes another one of the ranks but one."""
+    dist.destroy_process_group()
+    rank = HERE.rank - (HERE.rank > dead)
+    store = dist.PrefixStore("next", dist.TCPStore("127.0.0.1", HERE.port, is_master=False))
+    dist.init_process_group("ringdp", store=store, rank=rank, world_size=HERE.size - 1)
+
+
+@pytest.mark.parametrize("dead", [0, 2])
+def test_also_where_the_one_before_has_failed(run_on_fresh_ranks, dead):
+    world = run_on_fresh_ranks(3)
+    world.join()
+    world.run(keep_a_tensor)
+    world.kill(dead)
+    left = [rank for rank in range(3) if rank != dead]
+    failures = world.attempt(sum_of_kept, ranks=left)
+    assert all("PeerLost" in str(failure.error) for failure in failures), failures
+    values_of(world.attempt(join_without, dead, ranks=left))
+    total = sum(rank + 1.0 for rank in left)
+    for value, moved in values_of(world.attempt(sum_of_kept, ranks=left)):
+        assert value == total and moved == pytest.approx(2, rel=0.01)
 
 
 def outlives() -> list[object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import leafy
 import pytest
 import ringdp
@@ -87,6 +89,44 @@ def finished_mean() -> str:
 
 def test_the_mean_of_a_step_that_is_over_stays(world_of):
     assert world_of(2).run(finished_mean) == [in_one_process("plain", LEAVES)] * 2
+
+
+TRAINING = {}
+
+
+def begins() -> None:
+    """A training of one step, in a group that is left then."""
+    ddp = DistributedDataParallel(made("plain"), micro_batches=2)
+    TRAINING.update(ddp=ddp, optimizer=leafy.optimizer_of(ddp))
+    trains(0)
+
+
+def trains(step: int) -> None:
+    run(TRAINING["ddp"], step, [HERE.rank])
+    TRAINING["optimizer"].step()
+    TRAINING["optimizer"].zero_grad()
+
+
+def goes_on_in_a_new_group() -> None:
+    TRAINING["ddp"].regroup(dist.group.WORLD)
+    trains(1)
+
+
+def heaps() -> set[str]:
+    """The shared memory for tensors that this process maps: inodes."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {line.split()[4] for line in lines if "ringdp-heap" in line}
+
+
+def test_the_memory_of_sums_is_that_of_the_group_before(run_on_fresh_ranks):
+    world = run_on_fresh_ranks(2)
+    world.join()
+    world.run(begins)
+    before = world.run(heaps)
+    world.leave()
+    world.join()
+    world.run(goes_on_in_a_new_group)
+    assert world.run(heaps) == before and len(before[0]) == 4, "two groups of two ranks"
 
 
 @on_ranks(2, ("it is for micro_batches=M", "without a ZeroOptimizer", "inside ringdp.leaf(3, 0)"))

@@ -32,15 +32,27 @@ inline Doorbell local_bell(const std::vector<Doorbell*>& bells, int rank) {
   return bells.empty() ? Doorbell() : Doorbell(duplicate(bells[rank]->fd()));
 }
 
+// By rank.
+inline std::vector<OwnHeap> own_heaps(const SegmentLayout& layout) {
+  std::vector<OwnHeap> heaps;
+  for (int rank = 0; rank < layout.members; ++rank) {
+    heaps.push_back(OwnHeap::acquire("", layout.heap_bytes, rank, layout.members));
+  }
+  return heaps;
+}
+
 inline std::vector<std::unique_ptr<ShmArena>> make_local_arenas(const SegmentLayout& layout,
                                                                 std::vector<Doorbell*> bells = {}) {
   const int ranks = layout.members;
   auto members = std::make_shared<std::vector<LocalMember>>();
+  std::vector<OwnHeap> heaps = own_heaps(layout);
   for (int rank = 0; rank < ranks; ++rank) {
-    members->push_back({Segment::create(layout), local_bell(bells, rank)});
+    members->push_back({Segment::create(layout), local_bell(bells, rank), heaps[rank].memory()});
   }
   std::vector<std::unique_ptr<ShmArena>> arenas;
-  for (int rank = 0; rank < ranks; ++rank) arenas.push_back(ShmArena::create(rank, layout, members));
+  for (int rank = 0; rank < ranks; ++rank) {
+    arenas.push_back(ShmArena::create(rank, layout, members, std::move(heaps[rank])));
+  }
   return arenas;
 }
 
@@ -54,13 +66,20 @@ inline std::vector<std::unique_ptr<ShmArena>> separately_mapped_arenas(const Seg
                                                                        std::vector<Doorbell*> bells) {
   std::vector<Segment> originals;
   for (int rank = 0; rank < layout.members; ++rank) originals.push_back(Segment::create(layout));
+  std::vector<OwnHeap> heaps = own_heaps(layout);
+  std::vector<std::shared_ptr<const Segment>> memories;
+  for (const OwnHeap& heap : heaps) memories.push_back(heap.memory());
   std::vector<std::unique_ptr<ShmArena>> arenas;
   for (int rank = 0; rank < layout.members; ++rank) {
     std::vector<LocalMember> members;
     for (int member = 0; member < layout.members; ++member) {
-      members.push_back({Segment::map(duplicate(originals[member].fd()), layout), local_bell(bells, member)});
+      std::shared_ptr<const Segment> heap = memories[member];
+      if (heap && member != rank) {
+        heap = std::make_shared<const Segment>(Segment::map_heap(duplicate(heap->fd()), layout.heap_bytes));
+      }
+      members.push_back({Segment::map(duplicate(originals[member].fd()), layout), local_bell(bells, member), heap});
     }
-    arenas.push_back(ShmArena::create(rank, layout, std::move(members)));
+    arenas.push_back(ShmArena::create(rank, layout, std::move(members), std::move(heaps[rank])));
   }
   return arenas;
 }

@@ -35,7 +35,7 @@ TEST(SegmentLayout, PartsAreAlignedAndDoNotOverlap) {
   for (const int members : {1, 2, 7, 16}) {
     for (const int64_t slot_bytes : {64, 4096, 1 << 20}) {
       for (const int64_t stream_bytes : {1, 64, 4096, 512 << 10}) {
-        const SegmentLayout layout{members, slot_bytes, stream_bytes, members * int64_t{4096}};
+        const SegmentLayout layout{members, slot_bytes, stream_bytes};
         std::vector<std::pair<int64_t, int64_t>> parts{{0, sizeof(ControlBlock)}};
         for (int parity = 0; parity < 2; ++parity) {
           EXPECT_EQ(layout.slot_offset(parity) % 64, 0);
@@ -47,8 +47,6 @@ TEST(SegmentLayout, PartsAreAlignedAndDoNotOverlap) {
             parts.emplace_back(layout.stream_offset(member, traffic), kStreamHeaderBytes + stream_bytes);
           }
         }
-        EXPECT_EQ(layout.heap_offset() % 4096, 0);
-        parts.emplace_back(layout.heap_offset(), layout.heap_bytes);
         parts.emplace_back(layout.total_bytes(), 0);
         for (size_t i = 1; i < parts.size(); ++i) EXPECT_GE(parts[i].first, parts[i - 1].first + parts[i - 1].second);
         EXPECT_EQ(layout.total_bytes() % 4096, 0);
@@ -117,11 +115,11 @@ TEST(Segment, MovingKeepsTheMappingAndReleasesTheOld) {
 }
 
 TEST(Segment, AHeapCostsMemoryOnlyWhereItIsTouched) {
-  const SegmentLayout layout{2, 64, 64, int64_t{4} << 30};
-  const Segment segment = Segment::create(layout);
+  constexpr int64_t kBytes = int64_t{4} << 30;
+  const Segment segment = Segment::create_heap(kBytes);
   const auto held = [&] { return status_of(segment.fd()).st_blocks * int64_t{512}; };
   const int64_t before = held();
-  segment.data()[layout.total_bytes() - 1] = std::byte{1};
+  segment.data()[kBytes - 1] = std::byte{1};
   EXPECT_GT(held(), before);
   EXPECT_LT(held(), 1 << 20);
 }
@@ -167,6 +165,7 @@ TEST(Segment, RefusesImpossibleGeometry) {
     EXPECT_EQ(kind_thrown([&] { Segment::create(layout); }), ErrorKind::kInvalidArgument)
         << layout.members << " " << layout.slot_bytes << " " << layout.stream_bytes << " " << layout.heap_bytes;
   }
+  EXPECT_EQ(kind_thrown([] { Segment::create_heap(100); }), ErrorKind::kInvalidArgument);
 }
 
 TEST(Segment, HasNoNameInTheFileSystem) {
@@ -182,18 +181,18 @@ TEST(Segment, HasNoNameInTheFileSystem) {
 
 // Two mappings of one memfd stand for two processes.
 TEST(Segment, WhatIsMadePrivateHearsOfNoOthersAndItsSurroundingsStay) {
-  const SegmentLayout layout{2, 64, 64, 4 << 20};
-  const Segment mine = Segment::create(layout);
-  const Segment theirs = Segment::map(UniqueFd(::dup(mine.fd())), layout);
+  constexpr int64_t kBytes = 4 << 20;
+  const Segment mine = Segment::create_heap(kBytes);
+  const Segment theirs = Segment::map_heap(UniqueFd(::dup(mine.fd())), kBytes);
   const auto byte_at = [&](int64_t i) { return static_cast<std::byte>(i % 251); };
-  for (int64_t i = 0; i < layout.total_bytes(); ++i) mine.data()[i] = byte_at(i);
-  const int64_t begin = layout.heap_offset() + 5000, bytes = (2 << 20) + 4321;  // cut anywhere
+  for (int64_t i = 0; i < kBytes; ++i) mine.data()[i] = byte_at(i);
+  const int64_t begin = (1 << 20) + 5000, bytes = (2 << 20) + 4321;  // cut anywhere
   mine.make_private(begin, bytes);
   const auto is_inside = [&](int64_t i) { return begin <= i && i < begin + bytes; };
-  for (int64_t i = 0; i < layout.total_bytes(); ++i) {
+  for (int64_t i = 0; i < kBytes; ++i) {
     ASSERT_EQ(mine.data()[i], is_inside(i) ? std::byte{0} : byte_at(i)) << i;
   }
-  for (int64_t i = 0; i < layout.total_bytes(); ++i) theirs.data()[i] = std::byte{255};
+  for (int64_t i = 0; i < kBytes; ++i) theirs.data()[i] = std::byte{255};
   for (int64_t i = begin; i < begin + bytes; ++i) ASSERT_EQ(mine.data()[i], std::byte{0}) << i;
   EXPECT_EQ(mine.data()[begin - 8192], std::byte{255}) << "pages before it stay shared";
   EXPECT_EQ(mine.data()[begin + bytes + 4096], std::byte{255}) << "pages after it stay shared";
@@ -248,7 +247,7 @@ TEST(ReservableHeap, StaysBelowTheLargestFile) {
   const Limit limit(RLIMIT_FSIZE, rlim_t{4} << 30);
   const int64_t heap = reservable_heap(int64_t{64} << 30, 2);
   EXPECT_GT(heap, 0);
-  EXPECT_NO_THROW(Segment::create({2, 64, 64, heap}));
+  EXPECT_NO_THROW(Segment::create_heap(heap));
 }
 
 TEST(ReservableHeap, IsNoneWhereTheLargestFileIsSmall) {

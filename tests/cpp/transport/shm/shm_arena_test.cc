@@ -224,16 +224,19 @@ TEST(ShmArena, ANoteStaysUntilTheOneAfterTheNext) {
 
 TEST(ShmArena, RefusesSegmentsThatDoNotFit) {
   const SegmentLayout layout{2, 64, 64};
-  const auto create = [&](int index, const std::vector<SegmentLayout>& layouts) {
+  const auto create = [&](int index, const std::vector<SegmentLayout>& layouts, int64_t heap_bytes = 0) {
     std::vector<LocalMember> members;
     for (const SegmentLayout& each : layouts) members.push_back({Segment::create(each), Doorbell()});
-    ShmArena::create(index, layout, std::move(members));
+    SegmentLayout with_heap = layout;
+    with_heap.heap_bytes = heap_bytes;
+    ShmArena::create(index, with_heap, std::move(members), OwnHeap::acquire("", heap_bytes, 0, 2));
   };
   EXPECT_NO_THROW(create(1, {layout, layout}));
   EXPECT_EQ(kind_thrown([&] { create(2, {layout, layout}); }), ErrorKind::kInvalidArgument);
   EXPECT_EQ(kind_thrown([&] { create(-1, {layout, layout}); }), ErrorKind::kInvalidArgument);
   EXPECT_EQ(kind_thrown([&] { create(0, {layout}); }), ErrorKind::kInvalidArgument);
   EXPECT_EQ(kind_thrown([&] { create(0, {layout, {2, 1 << 20, 64}}); }), ErrorKind::kInvalidArgument);
+  EXPECT_EQ(kind_thrown([&] { create(1, {layout, layout}, 4096); }), ErrorKind::kInvalidArgument) << "no heaps";
 }
 
 TEST(ShmArena, GivesOneLinkPerOtherMemberAndTraffic) {

@@ -29,7 +29,7 @@ struct UsedHeap {
 TEST(HostPages, IsWholePagesOfZerosInTheHeap) {
   const UsedHeap memory;
   memory.heap->take(100);  // so that it does not begin where the heap does
-  const OwnPage own(memory.heap, memory.base);
+  const OwnPage own(memory.heap, memory.base, nullptr);
   EXPECT_EQ(own.offset() % 4096, 0);
   EXPECT_EQ(OwnPage::bytes() % 4096, 0);
   EXPECT_LE(own.offset() + OwnPage::bytes(), kHeapBytes);
@@ -41,7 +41,7 @@ TEST(HostPages, IsWholePagesOfZerosInTheHeap) {
 TEST(HostPages, GoesBackToTheHeap) {
   const UsedHeap memory;
   {
-    const OwnPage own(memory.heap, memory.base);
+    const OwnPage own(memory.heap, memory.base, nullptr);
     EXPECT_GE(memory.heap->taken_bytes(), OwnPage::bytes());
   }
   EXPECT_EQ(memory.heap->taken_bytes(), 0);
