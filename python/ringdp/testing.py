@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from ringdp.compress.methods import Method, method_of
+from ringdp.compress.played import PlayedRanks
 from ringdp.elastic.leaf import leaf as leaf_scope
 from ringdp.local.options import Options
 from ringdp.text.units import counted
@@ -49,6 +51,7 @@ def one_process(
     sync_each: bool = False,
     seeds: Sequence[int] | None = None,
     on_gradients: Callable[[int], None] | None = None,
+    compress: str | Method | None = None,
 ) -> list[float]:
     """Train `model` in this process the way `ranks` ranks would train it together; or any number of them.
 
@@ -66,11 +69,16 @@ def one_process(
         its micro-batches (as under no_sync), then the partial sums are folded once.
     seeds: one torch seed per rank, for dropout. Default: every rank starts from the caller's RNG state.
     on_gradients(step): called with the mean gradients in place, before the optimizer (clipping, schedules).
+    compress: as for the wrapper: what is left out of gradients and means is owed. Not with micro_batches, weights,
+        sync_each or divide="first".
 
     Returns each step's loss, summed over micro-batches and divided as the gradients are.
     A parameter that only some ranks use gets the fold of their gradients; the grad of one that none uses stays None.
     The RNG state and the number of threads are restored at the end. Raises ValueError on bad arguments.
     """
+    method = method_of(compress)
+    if method is not None and (micro_batches is not None or weights or sync_each or divide != "once"):
+        raise ValueError(f"one_process: compress={compress!r} with micro_batches, weights, sync_each or divide='first'")
     if micro_batches is not None:
         _check(micro_batches, steps, accumulate, divide, None, "micro_batches")
         if accumulate != 1 or divide != "once" or sync_each or len(seeds or [0]) != 1:
@@ -84,6 +92,7 @@ def one_process(
     losses = []
     with _one_thread(), torch.random.fork_rng(devices=[]):
         world = _VirtualRanks(model, ranks, seeds)
+        played = PlayedRanks(method, ranks) if method is not None else None
         for step in range(steps):
             total = float(sum(weights(rank, step) for rank in range(ranks)) if weights else ranks)
             if not total > 0:
@@ -95,7 +104,7 @@ def one_process(
             for part in [[k] for k in micros] if sync_each else [micros]:
                 part_loss, by_rank = world.run(loss_of, step, part, scale)
                 loss += part_loss
-                _add(mean, _mean(by_rank, ranks, total, divide))
+                _add(mean, played.mean(by_rank) if played else _mean(by_rank, ranks, total, divide))
             for name, parameter in model.named_parameters():
                 parameter.grad = mean.get(name)
             if on_gradients:

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from ringdp.checkpoint.holder import BUFFER, MASTER, OF_MODULES, OPTIMIZER, PARAMETER, HasHolder, Holder
 from ringdp.checkpoint.optimizer_state import Groups, Stepped, say_left_out
 from ringdp.checkpoint.piece import CheckpointError, Piece, Spec, Stretch, dtype_name, spec_of, whole
+from ringdp.compress.holder import CompressionToo
 from ringdp.innermost import innermost
 
 
@@ -197,8 +198,17 @@ class Combined:
 def holder_of(model: nn.Module | Holder, optimizer: Optimizer | HasHolder | Holder | None, rank: int) -> Holder:
     """The holder of the model and optimizer that were given to save or load on this rank.
 
-    A model or an optimizer that is a Holder itself speaks for itself; a sharded optimizer for the parameters too.
+    A model or an optimizer that is a Holder itself speaks for itself; a sharded optimizer for the parameters too. With
+    what a wrapper with compress=... owes.
     """
+    holder = _holder_of(model, optimizer, rank)
+    if holder is model:
+        return holder
+    is_wrapper = isinstance(model, DistributedDataParallel)
+    return CompressionToo(holder, getattr(model, "_compression", None) if is_wrapper else None)
+
+
+def _holder_of(model: nn.Module | Holder, optimizer: Optimizer | HasHolder | Holder | None, rank: int) -> Holder:
     if isinstance(model, Holder):
         return model if optimizer is None else Combined(model, _optimizer_holder(optimizer, model))
     if not isinstance(model, nn.Module):

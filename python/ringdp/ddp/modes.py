@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from ringdp.compress.methods import Method
 from ringdp.same_ranks import another_group
 
 Order = Literal["rank", "rotated"]
@@ -18,6 +19,7 @@ STOCK_ARGUMENTS = tuple(_SIGNATURE.parameters)[1:]
 _MIXED_PRECISION = "mixed_precision"  # its text has the dtypes
 _WHOLE_GRADIENTS = ("delay_all_reduce_named_params", "skip_all_reduce_unused_params", "mixed_precision")
 _KEPT_BUFFERS = ("broadcast_buffers", "forward_sync_buffers")
+_COMPRESSED = (torch.float32, torch.bfloat16, torch.float16)
 _OF_ONE_RANK = ("device_ids", "output_device")  # need not be equal
 
 
@@ -34,6 +36,7 @@ class Modes:
     check_drift: compare the parameters of all ranks in every synchronised pass.
     micro_batches: how many a step has, whatever the number of ranks; None: each rank has its own.
     shard_leaves: from stage 2 on, add up their gradients in shards, leaf by leaf.
+    compress: how less than all of the gradients is sent.
     """
 
     overlap: bool = True
@@ -44,6 +47,7 @@ class Modes:
     check_drift: bool = False
     micro_batches: int | None = None
     shard_leaves: bool = False
+    compress: Method | None = None
 
     def __post_init__(self) -> None:
         if self.order not in ("rank", "rotated", None):
@@ -75,6 +79,23 @@ class Modes:
                 f"zero_stage={self.zero_stage}: it is for micro_batches=M from stage 2 on, where gradients have shards"
             )
 
+        if self.compress is not None:
+            self._check_compression(self.compress)
+
+    def _check_compression(self, method: Method) -> None:
+        refused = {
+            "zero_stage": (self.zero_stage >= 2, "gradients are kept in shards: use zero_stage=1"),
+            "micro_batches": (self.micro_batches is not None, "what a rank owes depends on the number of ranks"),
+            "order": (self.order == "rotated", "gradients are summed in rank order"),
+            "check_drift": (self.check_drift, "no checksums travel with codes"),
+            "overlap": (not self.overlap, "buckets are compressed in a thread of their own"),
+        }
+        for name, (is_refused, why) in refused.items():
+            if is_refused:
+                raise NotImplementedError(
+                    f"DistributedDataParallel: {name}={getattr(self, name)!r} with compress={method}: {why}"
+                )
+
     def _check_leaves(self, number: int) -> None:
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise ValueError(f"DistributedDataParallel: micro_batches={number!r}, must be a whole number of at least 1")
@@ -101,7 +122,7 @@ def check_arguments(
             raise TypeError(
                 f"DistributedDataParallel of torch {torch.__version__} has no argument {name!r}: "
                 f"it has {', '.join(STOCK_ARGUMENTS)}; ringdp adds overlap, order, zero_stage, grad_dtype, "
-                "units, prefetch, init, check_drift, micro_batches, shard_leaves"
+                "units, prefetch, init, check_drift, micro_batches, shard_leaves, compress"
             )
     if torch._dynamo.utils.get_optimize_ddp_mode() == "python_reducer":
         raise NotImplementedError(
@@ -118,6 +139,8 @@ def check_arguments(
         )
     if modes.micro_batches is not None:
         _refuse_with_leaves(module, arguments, modes.micro_batches)
+    if modes.compress is not None:
+        _refuse_with_compression(module, arguments, modes.compress)
     if modes.zero_stage < 3:
         _refuse_meta(module, modes.zero_stage)
     given = {name: value for name, value in arguments.items() if name not in _OF_ONE_RANK}
@@ -166,6 +189,27 @@ def _refuse_with_leaves(module: torch.nn.Module, arguments: dict[str, Any], micr
             raise NotImplementedError(
                 f"DistributedDataParallel: layer {name} is a {kind}, whose {what}, with micro_batches={micro_batches}: "
                 "use BatchNorm, or sparse=False"
+            )
+
+
+def _refuse_with_compression(module: torch.nn.Module, arguments: dict[str, Any], method: Method) -> None:
+    for name in (*_WHOLE_GRADIENTS, "find_unused_parameters"):
+        if arguments.get(name):
+            raise NotImplementedError(
+                f"DistributedDataParallel: {name}={arguments[name]!r} with compress={method}, which needs the "
+                "gradients of all parameters in every step: leave it out"
+            )
+    for name, layer in module.named_modules():
+        if getattr(layer, "sparse", False) is True:
+            raise NotImplementedError(
+                f"DistributedDataParallel: layer {name} has sparse gradients, with compress={method}: use sparse=False"
+            )
+    for name, parameter in module.named_parameters():
+        is_served = parameter.device.type == "cpu" and parameter.dtype in _COMPRESSED
+        if parameter.requires_grad and not is_served:
+            raise NotImplementedError(
+                f"DistributedDataParallel: parameter {name} is {parameter.dtype} on {parameter.device}, with compress="
+                f"{method}, which is for float32, bfloat16 and float16 on the CPU: leave it out"
             )
 
 

@@ -14,6 +14,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn import SyncBatchNorm
 from torch.nn.parallel import DistributedDataParallel as _Stock
 
+from ringdp.compress.hook import Compression, cap_for
+from ringdp.compress.ledger import Ledger
+from ringdp.compress.methods import Method, PowerSGD, method_of
 from ringdp.ddp import registrations, unaveraged
 from ringdp.ddp.agreement import check_models
 from ringdp.ddp.logger import Logger
@@ -28,7 +31,7 @@ from ringdp.zero.sharding import Sharding
 class DistributedDataParallel(Sharding, _Stock):
     """torch's DistributedDataParallel, with the bits of one process whatever the backend, buckets and overlap.
 
-    Takes every argument of torch's class (those of the installed release) and ten more:
+    Takes every argument of torch's class (those of the installed release) and eleven more:
         overlap: False launches buckets after the backward pass, one blocking collective each.
         order: "rank" (default), or "rotated" for the textbook ring's order, whose bits depend on the layout.
         zero_stage: 1 shards the optimizer's state, 2 gradients too, 3 parameters too. It changes memory, not results.
@@ -65,11 +68,15 @@ class DistributedDataParallel(Sharding, _Stock):
             `ringdp.elastic.Leaves(..., in_rounds=True)`; every leaf is sent. The bits are the same. The end of a leaf
             is collective: the i-th leaves of all ranks end together, a rank with fewer waits in optimizer.step() or
             finish_step(), and so a program's own collectives between leaves must match. One wrapper per leaf.
+        compress: "int8", "fp8", "sign", a `ringdp.PowerSGD` or a `ringdp.TopK` sends less than the gradients, and what
+            is left out in the next steps. All ranks have the bits of one process that plays the ranks, by
+            `ringdp.testing.one_process(ranks=N, compress=...)`, not of one that does not compress. `ledger()` says what
+            it saves. For stages 0 and 1, on the CPU.
         grad_dtype: torch.float32 keeps the gradients of 16-bit parameters in float32; from stage 2 on.
     Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their final
     size from the first step on, and are in shared memory if the backend offers it.
 
-    Beyond torch's: `backward(loss_sum, weight=n)`, `explain()`, `times()`, `memory()`, `full_state_dict()`,
+    Beyond torch's: `backward(loss_sum, weight=n)`, `explain()`, `times()`, `ledger()`, `memory()`, `full_state_dict()`,
     `gathers()`, `gathered()`, `abandon_backward()`, `finish_step()`. Collective: the constructor, forward in
     synchronised steps (at stage 3 in every one), backward.
     """
@@ -87,6 +94,7 @@ class DistributedDataParallel(Sharding, _Stock):
         check_drift: bool = False,
         micro_batches: int | None = None,
         shard_leaves: bool = False,
+        compress: str | Method | None = None,
         init: Callable[[torch.nn.Module], object] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -100,13 +108,17 @@ class DistributedDataParallel(Sharding, _Stock):
             bool(check_drift),
             micro_batches,
             bool(shard_leaves),
+            method_of(compress),
         )
         given = check_arguments(module, args, kwargs, self._modes)
         self._settings = [f"{name} {value}" for name, value in (*given.items(), *vars(self._modes).items())]
+        if isinstance(self._modes.compress, PowerSGD):  # products of matrices may have other bits
+            self._settings.append(f"torch.get_num_threads() {torch.get_num_threads()}")
         self._keeps_values = not given.get("init_sync", True)
         self._models_checked = False
         self._is_copy = False
         self._weights = Weights()
+        self._compression: Compression | None = None
         self._live_ranks = 0
         self._delayed_mean: Any = None
         if zero_stage == 3:
@@ -120,7 +132,7 @@ class DistributedDataParallel(Sharding, _Stock):
                 f"DistributedDataParallel: {name}={value!r} with zero_stage={zero_stage}: it is for stage 3"
             )
         else:
-            super().__init__(module, *args, **kwargs)
+            super().__init__(module, *args, **cap_for(self._modes.compress, args, kwargs))
         if micro_batches is not None:  # forward passes communicate nothing
             self.require_backward_grad_sync = self.require_forward_param_sync = False
 
@@ -136,6 +148,7 @@ class DistributedDataParallel(Sharding, _Stock):
         if self._modes.micro_batches is not None:
             self.reducer.leaf_steps.backward(loss, weight)
         elif weight is not None:
+            self._refuse_with_compression("backward(weight=...)", "what a rank owes has no weight")
             self._weights.backward(self, loss, float(weight))
         elif loss is not None:
             loss.backward()
@@ -159,6 +172,16 @@ class DistributedDataParallel(Sharding, _Stock):
                 "averaged once, by optimizer.step(): leave it out"
             )
 
+    def _refuse_with_compression(self, what: str, why: str) -> None:
+        if self._modes.compress is not None:
+            raise NotImplementedError(f"DistributedDataParallel: {what} with compress={self._modes.compress}: {why}")
+
+    def ledger(self) -> Ledger:
+        """With compress: what the latest step has saved and cost on this rank. Print it. ValueError without."""
+        if self._compression is None:
+            raise ValueError("DistributedDataParallel.ledger: it is for compress=...")
+        return self._compression.ledger()
+
     def explain(self) -> Explanation:
         """The buckets with their parameters, bytes and memory, and the latest step's times. Print it."""
         return explanation(self.reducer, gradients_are_views=self.gradient_as_bucket_view, overlap=self._modes.overlap)
@@ -170,6 +193,7 @@ class DistributedDataParallel(Sharding, _Stock):
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """As torch's: stock hooks run unchanged, also the bf16 ones on CPU tensors. Refused from stage 2 on."""
         self._refuse_with_leaves("a communication hook")
+        self._refuse_with_compression("a communication hook", "it is one")
         if self.zero_stage >= 2:
             raise NotImplementedError(
                 "DistributedDataParallel: a communication hook reduces whole buckets, and "
@@ -182,6 +206,7 @@ class DistributedDataParallel(Sharding, _Stock):
 
     def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
         self._refuse_with_leaves("a communication hook")
+        self._refuse_with_compression("a communication hook", "it is one")
         hooks = {
             dist.BuiltinCommHookType.ALLREDUCE: default_hooks.allreduce_hook,
             dist.BuiltinCommHookType.FP16_COMPRESS: default_hooks.fp16_compress_hook,
@@ -232,6 +257,11 @@ class DistributedDataParallel(Sharding, _Stock):
                 parameter._idx = index
         names = self._names_of(parameters)
         self.reducer = Reducer(self, parameters, names, expect_sparse_gradient, self._modes, made_locally=self._is_copy)
+        if self._modes.compress is not None:
+            named = dict(zip(parameters, names, strict=True))
+            self._compression = Compression(self.process_group, named, self._modes.compress)
+            self.reducer.register_comm_hook(None, self._compression)
+            self.reducer.keep_layout()  # as what is owed of means is so by the owner of a part
         self._static_graph_delay_allreduce_enqueued = False  # a copy's reducer has not seen a pass yet
         if self._delay_all_reduce_params and self._delayed_mean is None:
             self._delayed_mean = mean_over(self.process_group, self.device, self._modes)
@@ -276,6 +306,7 @@ class DistributedDataParallel(Sharding, _Stock):
     def __getstate__(self) -> dict[str, Any]:
         if self.sharded_model is not None:
             refuse_copy(self, None)
+        self._refuse_with_compression("a copy", "what the ranks owe belongs to one wrapper")
         return {
             **super().__getstate__(),
             "_delayed_mean": None,
@@ -358,6 +389,7 @@ class DistributedDataParallel(Sharding, _Stock):
 
     def _check_join(self) -> None:
         self._refuse_with_leaves("join()")
+        self._refuse_with_compression("join()", "a rank without inputs owes nothing")
         if self.zero_stage:
             raise NotImplementedError(
                 f"DistributedDataParallel.join: with zero_stage={self.zero_stage} every rank steps its part: "

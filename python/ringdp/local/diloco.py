@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 from ringdp.checkpoint.holder import Holder
 from ringdp.checkpoint.holders import unwrapped
 from ringdp.checkpoint.piece import CheckpointError
+from ringdp.compress.exchange import Allotment
 from ringdp.ddp.agreement import Comparison, line_of
 from ringdp.elastic.leaf import leaf
 from ringdp.local import state
-from ringdp.local.exchange import Allotment
 from ringdp.local.fragments import Fragment, cut
 from ringdp.local.holder import LocalHolder
 from ringdp.local.meetings import Meetings, share

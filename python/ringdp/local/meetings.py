@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ringdp.compress.codec import FLOAT32, codecs_of
+from ringdp.compress.exchange import Allotment, Arrived, Exchange
 from ringdp.ddp.agreement import Comparison
-from ringdp.local.codec import FLOAT32, codecs_of
-from ringdp.local.exchange import Allotment, Arrived, Exchange
 from ringdp.local.fragments import Fragment
 from ringdp.local.options import Options
 from ringdp.local.outer import Outer

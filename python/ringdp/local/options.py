@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from ringdp.checkpoint.holder import HasHolder
 from ringdp.checkpoint.holders import unwrapped
-from ringdp.local.codec import NAMES
+from ringdp.compress.codec import NAMES
 from ringdp.local.schedule import Schedule
 
 _OUTER_DTYPES = (torch.float32, torch.bfloat16, torch.float16)

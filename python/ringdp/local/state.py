@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ringdp.local.exchange import Arrived
+from ringdp.compress.exchange import Arrived
 from ringdp.local.meetings import Meetings, OnTheWay
 from ringdp.local.options import Options
 from ringdp.text.units import names

@@ -59,6 +59,9 @@ class Sharding:
         Training can go on with the next forward pass. Collective. RuntimeError if the pass has already stepped
         parameters (overlap_with_ddp).
         """
+        self._refuse_with_compression(
+            "abandon_backward()", "ranks may have sent unlike codes: load a checkpoint into a new wrapper"
+        )
         optimizer = self._live_optimizer()
         if optimizer is not None:
             optimizer.check_whole()
@@ -138,6 +141,7 @@ class Sharding:
                 "for the ranks of the group: use regroup(), or save with ringdp.checkpoint, and load into a wrapper "
                 "over the new group"
             )
+        self._refuse_with_compression("another group", "what a rank owes is of this one")
         check_group_of_leaves(new_process_group, self.device, self._modes.micro_batches)
         if self._modes.micro_batches is not None:
             self.reducer.leaf_steps.leave_group()

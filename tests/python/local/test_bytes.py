@@ -8,8 +8,8 @@ import pytest
 import ringdp
 import torch
 from ranks import HERE
-from ringdp.local.codec import FLOAT32
-from ringdp.local.exchange import Allotment
+from ringdp.compress.codec import FLOAT32
+from ringdp.compress.exchange import Allotment
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("one_thread")

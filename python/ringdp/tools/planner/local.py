@@ -27,8 +27,8 @@ def local(
     step_seconds: float | None,
 ) -> Answer:
     """One row per codec, of the rank that sends most. Times count bytes only."""
-    from ringdp.local.codec import NAMES, codecs_of
-    from ringdp.local.exchange import Allotment
+    from ringdp.compress.codec import NAMES, codecs_of
+    from ringdp.compress.exchange import Allotment
     from ringdp.local.options import Options
 
     ranks = workers if ranks is None else ranks

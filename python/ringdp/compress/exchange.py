@@ -1,15 +1,17 @@
 """The mean over all workers of what each contributes to a fragment, with the same bits at every number of ranks.
 
-Each rank owns one part of the fragment. In the first half of the way the owners receive what the workers contribute,
-and sum it in float32 along the tree over workers' numbers that `micro_batches=M` uses; in the second half all ranks
-receive the means. In float32 a rank sends the sums of subtrees all of whose workers it plays; codes travel as they are,
-by worker, as sums of codes would depend on who plays whom. Means are encoded, too, and what that leaves out is owed by
-their owner.
+Workers are those of DiLoCo, or the ranks themselves. Each rank owns one part of the fragment. In the first half of the
+way the owners receive what the workers contribute, and sum it in float32: along the tree over workers' numbers that
+`micro_batches=M` uses, or in the order of these numbers. In the second half all ranks receive the means. In float32 and
+along the tree a rank sends the sums of subtrees all of whose workers it plays; codes travel as they are, by worker, as
+sums of codes would depend on who plays whom. Means are encoded, too, and what that leaves out is owed by their owner.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ringdp import _native
-from ringdp.local.codec import BLOCK, Codecs
+from ringdp.compress.codec import BLOCK, Codecs
 
 _C = _native.load()
 Node = tuple[int, int]  # of the tree: the workers begin..end-1
@@ -30,6 +32,7 @@ class Allotment:
 
     workers: int
     ranks: int
+    block: int = BLOCK  # of the codecs
 
     def of(self, rank: int) -> range:
         """The workers of a rank."""
@@ -43,11 +46,11 @@ class Allotment:
 
     def shard_blocks(self, elements: int) -> int:
         """The blocks of a fragment that each rank owns."""
-        return math.ceil(math.ceil(elements / BLOCK) / self.ranks)
+        return math.ceil(math.ceil(elements / self.block) / self.ranks)
 
     def shard(self, rank: int, elements: int) -> tuple[int, int]:
         """(offset, length) of the elements of a fragment that this rank owns."""
-        size = self.shard_blocks(elements) * BLOCK
+        size = self.shard_blocks(elements) * self.block
         offset = min(rank * size, elements)
         return offset, min(size, elements - offset)
 
@@ -66,6 +69,11 @@ def tree_sum(begin: int, end: int, node: Callable[[int, int], Tensor | None]) ->
     return tree_sum(begin, middle, node) + tree_sum(middle, end, node)
 
 
+def sum_in_order(begin: int, end: int, node: Callable[[int, int], Tensor | None]) -> Tensor:
+    """((w0 + w1) + w2) + ..., of workers begin..end-1. node(w, w + 1): what worker w contributes."""
+    return functools.reduce(operator.add, (node(worker, worker + 1) for worker in range(begin, end)))
+
+
 class Exchange:
     """One exchange of one fragment, on its way. Collective: the constructor and send_means(); mean() waits."""
 
@@ -79,15 +87,16 @@ class Exchange:
         *,
         owed: Mapping[int, Tensor],
         owed_means: Tensor | None,
+        sum_of: Callable[[int, int, Callable[[int, int], Tensor | None]], Tensor] = tree_sum,
     ) -> None:
         """contribution(worker): float32 [elements], of each worker of this rank.
 
         owed, owed_means: what earlier codes have left out, by worker and of the shard of means that this rank owns;
-        they change in place. Nothing ({}, None) for float32.
+        they change in place. Nothing ({}, None) for float32. sum_of: sum_in_order only where each rank is one worker.
         """
         self._group, self._allotment, self._codecs, self._elements = group, allotment, codecs, elements
         self._rank = group.rank() if group is not None else 0
-        self._owed_means = owed_means
+        self._owed_means, self._sum_of = owed_means, sum_of
         self._shard_blocks = allotment.shard_blocks(elements)
         blocks = self._shard_blocks * allotment.ranks
 
@@ -147,7 +156,7 @@ class Exchange:
             return codec.decode(rows[begin, end]) if (begin, end) in rows else None
 
         _, length = allotment.shard(self._rank, self._elements)
-        mean = (tree_sum(0, allotment.workers, received) / allotment.workers).flatten()[:length]
+        mean = (self._sum_of(0, allotment.workers, received) / allotment.workers).flatten()[:length]
         mean.masked_fill_(mean.isnan(), math.nan)  # its sign and payload depend on the machine
         self._received = None
         return self._codecs.means.encode_owing(mean, self._owed_means, self._shard_blocks)

@@ -6,11 +6,12 @@ import math
 
 import pytest
 import torch
-from ringdp.local.codec import BLOCK, NAMES, Codec, Float32, Rounded, TopK, codecs_of, in_blocks
+from ringdp.compress.codec import BLOCK, NAMES, Codec, Float8, Float32, Rounded, Sign, TopK, codecs_of, in_blocks
 from torch import Tensor
 
 ROUNDED = [Rounded(8), Rounded(4)]
-LOSSY = [*ROUNDED, TopK(2), TopK(16)]
+SCALED = [*ROUNDED, Float8()]
+LOSSY = [*SCALED, Sign(), TopK(2), TopK(16)]
 
 
 def there_and_back(codec: Codec, blocks: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ def test_blocks_do_not_know_each_other(codec):
     assert not alone[1].any()
 
 
-@pytest.mark.parametrize("codec", ROUNDED)
+@pytest.mark.parametrize("codec", SCALED)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_block_with_a_value_that_is_not_finite_is_nan(codec, value):
     blocks = torch.randn(2, BLOCK)
@@ -64,7 +65,7 @@ def test_a_block_with_a_value_that_is_not_finite_is_nan(codec, value):
     assert found[0].isfinite().all() and found[1].isnan().all()
 
 
-@pytest.mark.parametrize("codec", ROUNDED)
+@pytest.mark.parametrize("codec", SCALED)
 def test_the_smallest_numbers_are_owed_and_not_made_infinite(codec):
     """A scale that has no bits left may be 0, or so small that the largest value exceeds the largest code."""
     least = 2.0**-149
@@ -74,6 +75,26 @@ def test_the_smallest_numbers_are_owed_and_not_made_infinite(codec):
         decoded = codec.decode(codec.encode_owing(part, owed, 1)).flatten()[: len(part)]
         assert torch.equal(decoded + owed, part)
         assert ((decoded * part.sign() >= 0) & (decoded.abs() <= part.abs() * 1.5)).all()
+
+
+def test_float8_is_torchs_of_values_by_the_scale():
+    codec = Float8(256)
+    blocks = torch.randn(5, 256, generator=torch.Generator().manual_seed(8))
+    for block, decoded in zip(blocks, there_and_back(codec, blocks), strict=True):
+        scale = block.abs().max() / 448
+        assert torch.equal(decoded, (block / scale).to(torch.float8_e4m3fn).float() * scale)
+
+
+def test_sign_has_the_mean_size():
+    codec = Sign(512)
+    blocks = torch.randn(3, 512, generator=torch.Generator().manual_seed(9))
+    blocks[1, :4] = torch.tensor([0.0, -0.0, math.inf, -1.0])
+    blocks[2] = math.nan
+    first, second, third = there_and_back(codec, blocks)
+    assert torch.allclose(first.abs(), blocks[0].abs().mean(), rtol=1e-6) and len(first.abs().unique()) == 1
+    assert torch.equal(first.sign(), blocks[0].sign())
+    assert second.abs().isinf().all() and second[:4].sign().tolist() == [1.0, 1.0, 1.0, -1.0]
+    assert third.isnan().all()
 
 
 @pytest.mark.parametrize("kept", [1, 2, 16, BLOCK])

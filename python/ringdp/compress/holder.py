@@ -1,0 +1,90 @@
+"""What a wrapper with compress=... owes, in checkpoints: by rank, as another number of ranks would owe something else.
+
+compression: owed by rank 3   of that rank's gradients, by parameter
+compression: owed of means    flat, of each rank the part that it owns
+compression: factor           of PowerSGD
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ringdp.checkpoint.holder import Holder
+from ringdp.checkpoint.piece import CheckpointError, Piece, Spec, Stretch, whole
+
+if TYPE_CHECKING:
+    from ringdp.compress.hook import Compression
+
+PREFIX = "compression: "
+_FACTOR, _OF_MEANS = PREFIX + "factor", PREFIX + "owed of means"
+_SETTINGS = "compression"
+
+
+class CompressionToo:
+    """See Holder: another one's state, and that of a compression; None: what a checkpoint has of one is left out."""
+
+    def __init__(self, holder: Holder, compression: Compression | None) -> None:
+        self._holder, self._compression = holder, compression
+
+    def pieces(self) -> Iterator[Piece]:
+        """Of both."""
+        yield from self._holder.pieces()
+        if (own := self._compression) is None:
+            return
+        counts = {name: parameter.numel() for parameter, name in own.names.items()}
+        for name, owed in own.means.owed.of_rank.items():
+            yield whole(self._of_rank(own.rank), name, owed)
+        for name, (offset, owed) in own.means.owed.of_means.items():
+            if len(owed):
+                yield Piece(_OF_MEANS, name, (counts[name],), offset, owed)
+        for name, factor in own.means.factors.items():
+            yield whole(_FACTOR, name, factor)
+
+    def settings(self) -> Mapping[str, Any]:
+        """Of both."""
+        own = self._compression
+        if own is None:
+            return self._holder.settings()
+        facts = {"method": repr(own.method), "ranks": own.ranks, "steps": own.steps}
+        return {**self._holder.settings(), _SETTINGS: facts}
+
+    def wants(self, saved: Sequence[Spec], settings: Mapping[str, Any]) -> Iterator[Stretch]:
+        """CheckpointError where the checkpoint is of another method or number of ranks."""
+        yield from self._holder.wants([spec for spec in saved if not spec.kind.startswith(PREFIX)], settings)
+        own, facts = self._compression, settings.get(_SETTINGS)
+        if own is None or facts is None:
+            return
+        for name, value in (("method", repr(own.method)), ("ranks", own.ranks)):
+            if facts[name] != value:
+                raise CheckpointError(
+                    f"the checkpoint is of compress={facts['method']} on {facts['ranks']} ranks, whose {name} is "
+                    f"{facts[name]}, and this run has {value}: load it into a model without a wrapper, and wrap that"
+                )
+        known = set(own.names.values())
+        for spec in saved:
+            if spec.kind in (self._of_rank(own.rank), _OF_MEANS, _FACTOR):
+                if spec.name not in known:
+                    raise CheckpointError(f"this model has no place for {spec} of the checkpoint")
+                yield Stretch(spec, 0, spec.elements)
+
+    def adopt(self, pieces: Sequence[Piece], settings: Mapping[str, Any]) -> None:
+        """Of both; without a state of a compression nothing is owed."""
+        self._holder.adopt([piece for piece in pieces if not piece.kind.startswith(PREFIX)], settings)
+        if (own := self._compression) is None:
+            return
+        found: dict[str, dict[str, Tensor]] = {}
+        for piece in pieces:
+            if piece.kind.startswith(PREFIX):
+                found.setdefault(piece.kind, {})[piece.name] = piece.tensor.view(piece.shape)
+        owed = own.means.owed
+        owed.of_rank = found.get(self._of_rank(own.rank), {})
+        owed.of_means = {name: (0, flat) for name, flat in found.get(_OF_MEANS, {}).items()}
+        own.means.factors = found.get(_FACTOR, {})
+        own.steps = settings.get(_SETTINGS, {"steps": 0})["steps"]
+
+    @staticmethod
+    def _of_rank(rank: int) -> str:
+        return f"{PREFIX}owed by rank {rank}"

@@ -1,0 +1,241 @@
+"""Means of gradients over the ranks of a group, of which less is sent; equal on all ranks.
+
+The bits do not depend on buckets, as each parameter is compressed by itself. They do depend on the number of ranks:
+what a rank owes is its own. played.py is the definition.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ringdp.compress.codec import FLOAT32, Codecs
+from ringdp.compress.exchange import Allotment, Exchange, sum_in_order
+from ringdp.compress.methods import Codes, Method, PowerSGD, TopK
+
+Named = Mapping[str, Tensor]  # by parameter
+
+
+@dataclass
+class Owed:
+    """What was left out so far. of_rank: of its gradients, flat. of_means: (offset, values), of the part it owns."""
+
+    of_rank: dict[str, Tensor] = field(default_factory=dict)
+    of_means: dict[str, tuple[int, Tensor]] = field(default_factory=dict)
+
+
+class Means(Protocol):
+    """Not thread-safe. factors: of PowerSGD, by parameter."""
+
+    owed: Owed
+    factors: dict[str, Tensor]
+
+    def of(self, gradients: Named, step: int) -> dict[str, Tensor]:
+        """In step `step`, 0, 1, ..., of these parameters, in float32 and their shapes. Collective."""
+
+    def bytes_sent(self, shapes: Mapping[str, torch.Size], step: int) -> int:
+        """By a rank to others."""
+
+
+class Rows:
+    """Flat values of several parameters in one tensor, each beginning with a block of its own."""
+
+    def __init__(self, counts: Mapping[str, int], block: int) -> None:
+        self.counts, self.offsets, self.elements = dict(counts), {}, 0
+        for name, count in counts.items():
+            self.offsets[name] = self.elements
+            self.elements += -(-count // block) * block
+
+    def joined(self, values: Mapping[str, Tensor]) -> Tensor:
+        """float32, with zeros between them."""
+        flat = torch.zeros(self.elements, dtype=torch.float32)
+        if values:
+            torch._foreach_copy_([self.part(flat, name) for name in values], [v.flatten() for v in values.values()])
+        return flat
+
+    def part(self, flat: Tensor, name: str) -> Tensor:
+        """Of one parameter, a view."""
+        return flat.narrow(0, self.offsets[name], self.counts[name])
+
+    def within(self, name: str, offset: int, length: int) -> tuple[int, int]:
+        """Of the elements of a parameter: the first, and how many, that lie in a range of all."""
+        begin = max(self.offsets[name], offset)
+        end = min(self.offsets[name] + self.counts[name], offset + length)
+        return begin - self.offsets[name], max(0, end - begin)
+
+
+class _Place:
+    """How means are exchanged: among the ranks of a group, None for a process alone."""
+
+    def __init__(self, group: dist.ProcessGroup | None, codecs: Codecs) -> None:
+        self.group, self.codecs = group, codecs
+        self.ranks, self.rank = (group.size(), group.rank()) if group is not None else (1, 0)
+        self.allotment = Allotment(self.ranks, self.ranks, codecs.block)
+
+    def mean(self, values: Tensor, owed: Tensor | None, owed_means: Tensor | None) -> Tensor:
+        """Of flat values. What is owed changes in place."""
+        return Exchange(
+            self.group,
+            self.allotment,
+            self.codecs,
+            len(values),
+            lambda _: values,
+            owed={} if owed is None else {self.rank: owed},
+            owed_means=owed_means,
+            sum_of=sum_in_order,
+        ).mean()
+
+    def bytes_sent(self, elements: int) -> int:
+        return self.allotment.bytes_sent(self.rank, elements, self.codecs)
+
+
+class CodedMeans:
+    """See Means: gradients travel as codes to the owners of parts, and means as codes from them."""
+
+    def __init__(self, group: dist.ProcessGroup | None, method: Codes | TopK) -> None:
+        ranks = 1 if group is None else group.size()
+        self._place, self._feedback = _Place(group, method.codecs(ranks)), method.feedback
+        self.owed, self.factors = Owed(), {}
+
+    @torch.no_grad()
+    def of(self, gradients: Named, step: int) -> dict[str, Tensor]:
+        """See Means."""
+        del step
+        rows = Rows({name: gradient.numel() for name, gradient in gradients.items()}, self._place.codecs.block)
+        owed = owed_means = None
+        if self._feedback:
+            owed = rows.joined({name: part for name, part in self.owed.of_rank.items() if name in gradients})
+            owed_means, shard = self._owed_means(rows)
+        mean = self._place.mean(rows.joined(gradients), owed, owed_means)
+        if owed is not None and owed_means is not None:
+            for flat in (owed, owed_means):
+                flat.nan_to_num_(0.0, 0.0, 0.0)  # of gradients that overflow, nothing can be made good
+            self.owed.of_rank.update({name: rows.part(owed, name) for name in gradients})
+            for name in gradients:
+                first, count = rows.within(name, *shard)
+                begin = rows.offsets[name] + first - shard[0]
+                self.owed.of_means[name] = (first, owed_means[begin : begin + count]) if count else (0, flat[:0])
+        return {name: rows.part(mean, name).view(gradient.shape) for name, gradient in gradients.items()}
+
+    def _owed_means(self, rows: Rows) -> tuple[Tensor, tuple[int, int]]:
+        """Of the part that this rank owns: what is known of it."""
+        shard = self._place.allotment.shard(self._place.rank, rows.elements)
+        found = torch.zeros(shard[1], dtype=torch.float32)
+        for name in rows.counts:
+            offset, known = self.owed.of_means.get(name, (0, found[:0]))
+            first, count = rows.within(name, *shard)
+            begin, end = max(offset, first), min(offset + len(known), first + count)
+            if begin < end:
+                at = rows.offsets[name] - shard[0]
+                found[at + begin : at + end] = known[begin - offset : end - offset]
+        return found, shard
+
+    def bytes_sent(self, shapes: Mapping[str, torch.Size], step: int) -> int:
+        """See Means."""
+        counts = {name: math.prod(shape) for name, shape in shapes.items()}
+        return self._place.bytes_sent(Rows(counts, self._place.codecs.block).elements)
+
+
+class PowerMeans:
+    """See Means: P = mean(M Q), made orthogonal, Q = mean(M' P), then P Q'; M: gradients and what is owed."""
+
+    def __init__(self, group: dist.ProcessGroup | None, method: PowerSGD) -> None:
+        self._place, self._method = _Place(group, FLOAT32), method
+        self.owed = Owed()
+        self.factors: dict[str, Tensor] = {}  # Q, by parameter
+
+    @torch.no_grad()
+    def of(self, gradients: Named, step: int) -> dict[str, Tensor]:
+        """See Means. All factors of a kind travel together, with what is sent whole."""
+        matrices = {}
+        for name in gradients if step >= self._method.start else ():
+            if is_factored(gradients[name].shape, self._method.rank):
+                matrix = as_matrix(gradients[name].float())
+                owed = self.owed.of_rank.get(name)
+                matrices[name] = matrix + owed.view_as(matrix) if owed is not None else matrix
+                if name not in self.factors:
+                    self.factors[name] = first_factor(name, matrix.shape[1], self._method)
+        whole = {name: gradient.float() for name, gradient in gradients.items() if name not in matrices}
+        found = self._means({**whole, **{name: m @ self.factors[name] for name, m in matrices.items()}})
+        if matrices:
+            left = {name: orthogonal(found[name]) for name in matrices}
+            right = self._means({name: m.t() @ left[name] for name, m in matrices.items()})
+            for name, matrix in matrices.items():
+                product = left[name] @ right[name].t()
+                self.factors[name] = refreshed(right[name], name, self._method)
+                if self._method.feedback:
+                    self.owed.of_rank[name] = (matrix - product).nan_to_num_(0.0, 0.0, 0.0).flatten()
+                found[name] = product.view(gradients[name].shape)
+        return found
+
+    def _means(self, values: Named) -> dict[str, Tensor]:
+        """In float32, summed in rank order, divided once."""
+        rows = Rows({name: value.numel() for name, value in values.items()}, block=1)
+        mean = self._place.mean(rows.joined(values), None, None)
+        return {name: rows.part(mean, name).view(value.shape) for name, value in values.items()}
+
+    def bytes_sent(self, shapes: Mapping[str, torch.Size], step: int) -> int:
+        """See Means."""
+        first = second = 0
+        for shape in shapes.values():
+            if step >= self._method.start and is_factored(shape, self._method.rank):
+                rows = shape[0]
+                columns = math.prod(shape) // rows
+                first, second = first + rows * self._method.rank, second + columns * self._method.rank
+            else:
+                first += math.prod(shape)
+        return sum(self._place.bytes_sent(elements) for elements in (first, second) if elements)
+
+
+def means_of(group: dist.ProcessGroup | None, method: Method) -> Means:
+    """By the method that was asked for."""
+    return PowerMeans(group, method) if isinstance(method, PowerSGD) else CodedMeans(group, method)
+
+
+def as_matrix(gradient: Tensor) -> Tensor:
+    """Rows are its first dimension."""
+    return gradient.reshape(gradient.shape[0], -1)
+
+
+def is_factored(shape: Sequence[int], rank: int) -> bool:
+    """Whether a gradient is a matrix whose factors are smaller than itself."""
+    if len(shape) < 2 or math.prod(shape) == 0:
+        return False
+    rows, columns = shape[0], math.prod(shape[1:])
+    return (rows + columns) * rank < rows * columns
+
+
+def first_factor(name: str, columns: int, method: PowerSGD) -> Tensor:
+    """Random, the same on all ranks; by the parameter's name, so that buckets do not matter."""
+    source = torch.Generator().manual_seed(method.seed << 32 ^ zlib.crc32(name.encode()))
+    return torch.randn(columns, method.rank, generator=source, dtype=torch.float32)
+
+
+def refreshed(factor: Tensor, name: str, method: PowerSGD) -> Tensor:
+    """For the next step: columns that have no direction, of gradients that were 0 or not finite, are as at first."""
+    lengths = torch.linalg.vector_norm(factor, dim=0)
+    return torch.where(lengths.isfinite() & (lengths > 0), factor, first_factor(name, len(factor), method))
+
+
+def orthogonal(factor: Tensor) -> Tensor:
+    """Its columns made orthonormal one after the other (Gram-Schmidt); a column that depends on others becomes 0.
+
+    Twice, as once loses digits. One that is not finite becomes NaN. Sums are torch's, equal on ranks of one kind.
+    """
+    columns: list[Tensor] = []
+    for column in factor.unbind(1):
+        length = column.norm()
+        for _ in range(2):
+            for known in columns:
+                column = column - known * torch.dot(known, column)
+        size = column.norm()
+        depends = bool(length.isfinite()) and bool(size <= 1e-5 * length)
+        columns.append(torch.zeros_like(column) if depends else column / size)
+    return torch.stack(columns, 1)
