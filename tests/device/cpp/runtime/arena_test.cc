@@ -50,12 +50,12 @@ TEST(HostPages, GoesBackToTheHeap) {
 TEST(HostPages, AFullHeapIsAnError) {
   const UsedHeap memory;
   memory.heap->take(kHeapBytes - OwnPage::bytes());
-  EXPECT_THROW(OwnPage(memory.heap, memory.base), Error);
+  EXPECT_THROW(OwnPage(memory.heap, memory.base, nullptr), Error);
 }
 
 TEST(HostPages, AllAreMappedOrNone) {
   const UsedHeap memory;
-  const OwnPage a(memory.heap, memory.base), b(memory.heap, memory.base);
+  const OwnPage a(memory.heap, memory.base, nullptr), b(memory.heap, memory.base, nullptr);
   const Functions functions = testing::host_functions();
   testing::reset_devices();
   {
