@@ -21,8 +21,7 @@ from torch import Tensor
 from ringdp.compress.ledger import Entry, Ledger
 from ringdp.compress.means import Means, means_of
 from ringdp.compress.methods import Method, PowerSGD
-from ringdp.ddp.modes import STOCK_ARGUMENTS, ring_options
-from ringdp.same_ranks import another_group
+from ringdp.ddp.modes import STOCK_ARGUMENTS, group_like, ring_options
 
 _ONE_BUCKET_MB = 1 << 20
 
@@ -33,7 +32,7 @@ class Compression:
     def __init__(self, group: dist.ProcessGroup, names: dict[Tensor, str], method: Method) -> None:
         self.method, self.ranks, self.rank = method, group.size(), group.rank()
         self.names = names
-        self.group = _group_like(group)
+        self.group = group_like(group, ring_options(group, torch.device("cpu"))) if group.size() > 1 else None
         self.means: Means = means_of(self.group, method)
         self._steps: dict[int, int] = {}  # by bucket, that it has made
         self._first = 0  # step of a bucket that has made none here
@@ -128,13 +127,3 @@ def _bytes_whole(elements: int, ranks: int) -> int:
 def _norm(tensors: Any) -> float:
     """Of all values together."""
     return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in tensors))
-
-
-def _group_like(group: dist.ProcessGroup) -> dist.ProcessGroup | None:
-    """Another one of the same ranks and settings; None for one rank."""
-    if group.size() == 1:
-        return None
-    options = ring_options(group, torch.device("cpu"))
-    if options is not None:
-        return another_group(group, backend="ringdp", pg_options=options)
-    return another_group(group, backend=dist.get_backend_config(group))

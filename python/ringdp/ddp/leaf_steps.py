@@ -14,10 +14,9 @@ import torch.distributed as dist
 
 from ringdp import _native
 from ringdp.ddp.leaf_table import Agreed, Told, agreed, number_of, told
-from ringdp.ddp.modes import ring_options
+from ringdp.ddp.modes import group_like, ring_options
 from ringdp.ddp.unaveraged import explained
 from ringdp.elastic.leaf import Running, check_outside, running
-from ringdp.same_ranks import another_group
 
 _C = _native.load()
 
@@ -407,13 +406,8 @@ class LeafSteps:
         group, options = ddp.process_group, ring_options(ddp.process_group, ddp.device)
         found, why = None, "another rank could not make it"
         try:
-            if options is not None:
-                along_tree = options.__copy__()
-                along_tree.set("order", "tree")
-                along_tree.set("algorithm", "auto")  # what is forced may have no plan for it; no bit depends on it
-                found = another_group(group, backend="ringdp", pg_options=along_tree)
-            else:
-                found = another_group(group, backend=dist.get_backend_config(group))
+            # An algorithm that is forced may have no plan for the tree; no bit depends on it.
+            found = group_like(group, options, order="tree", algorithm="auto")
             if found.rank() != group.rank():  # new_group(sort_ranks=False)
                 found, why = None, "torch numbers its ranks in another order"
         except (RuntimeError, AttributeError) as error:  # ranks in different numbers of groups; groups in Python

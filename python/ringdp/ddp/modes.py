@@ -246,7 +246,7 @@ def group_for(group: dist.ProcessGroup, device: torch.device, order: Order | Non
         )
     if order == "rank" or (options.get("order"), options.get("algorithm")) == ("rotated", "ring"):
         return group
-    return _rotated(group, options)
+    return group_like(group, options, order="rotated", algorithm="ring")  # the textbook's
 
 
 def ring_options(group: dist.ProcessGroup, device: torch.device) -> Any:
@@ -260,8 +260,14 @@ def ring_options(group: dist.ProcessGroup, device: torch.device) -> Any:
     return options if isinstance(options, Options.__base__) else None
 
 
-def _rotated(group: dist.ProcessGroup, options: Any) -> dist.ProcessGroup:
-    textbook = options.__copy__()
-    textbook.set("order", "rotated")
-    textbook.set("algorithm", "ring")
-    return another_group(group, backend="ringdp", pg_options=textbook)
+def group_like(group: dist.ProcessGroup, options: Any, **settings: str) -> dist.ProcessGroup:
+    """Another one of the same ranks and backends. Collective.
+
+    options: its ring_options(); if there are any, the new group differs in these settings only.
+    """
+    if options is None:
+        return another_group(group, backend=dist.get_backend_config(group))
+    changed = options.__copy__()
+    for name, value in settings.items():
+        changed.set(name, value)
+    return another_group(group, backend="ringdp", pg_options=changed)
