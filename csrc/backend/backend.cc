@@ -309,27 +309,32 @@ HeapAllocator& Backend::heap_allocator() {
   return *allocator_;
 }
 
-at::Tensor Backend::heap_view(int rank, int64_t offset, int64_t bytes) {
+at::Tensor Backend::heap_view(int rank, int64_t offset, std::optional<int64_t> bytes) {
   guarded([&] { return group_->heap(); });
   const std::vector<std::byte*> heaps = group_->heaps();
-  if (rank < 0 || rank >= static_cast<int>(heaps.size()) || offset < 0 || bytes < 0 ||
-      bytes > group_->heap_bytes() - offset) {
-    refuse("heap_view: there are no " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
+  const int64_t most = group_->heap_bytes() - offset, wanted = bytes.value_or(most);
+  if (rank < 0 || rank >= static_cast<int>(heaps.size()) || offset < 0 || wanted < 0 || wanted > most) {
+    refuse("heap_view: there are no " + std::to_string(wanted) + " bytes at " + std::to_string(offset) +
            " in the heap of rank " + std::to_string(rank) + ": " + std::to_string(heaps.size()) + " heaps of " +
            std::to_string(group_->heap_bytes()) + " bytes are mapped");
   }
   return at::from_blob(
-      heaps[rank] + offset, {bytes}, [mappings = group_->mappings()](void*) {}, at::kByte);
+      heaps[rank] + offset, {wanted}, [mappings = group_->mappings()](void*) {}, at::kByte);
+}
+
+std::optional<int64_t> Backend::place_in_heap(const at::Tensor& tensor) const {
+  if (!maps_all_heaps()) return std::nullopt;
+  const auto base = reinterpret_cast<intptr_t>(group_->heaps()[getRank()]);
+  const auto offset = reinterpret_cast<intptr_t>(tensor.const_data_ptr()) - base;
+  const bool is_inside = offset >= 0 && offset + static_cast<int64_t>(tensor.nbytes()) <= group_->heap_bytes();
+  return is_inside ? std::optional<int64_t>(offset) : std::nullopt;
 }
 
 int64_t Backend::heap_offset(const at::Tensor& tensor) {
-  const auto* const base = maps_all_heaps() ? group_->heaps()[getRank()] : nullptr;
-  const auto offset = reinterpret_cast<intptr_t>(tensor.const_data_ptr()) - reinterpret_cast<intptr_t>(base);
-  if (base == nullptr || offset < 0 || offset >= group_->heap_bytes()) {
-    refuse("heap_offset: the tensor is not in shared memory of this group");
-  }
+  const auto offset = place_in_heap(tensor);
+  if (!offset) refuse("heap_offset: the tensor is not in shared memory of this group");
   group_->heap()->keep_pages();
-  return offset;
+  return *offset;
 }
 
 std::unique_ptr<SizedScope> Backend::share_tensors_of(std::vector<size_t> sizes) {

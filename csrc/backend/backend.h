@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <mutex>
+#include <optional>
 
 #include "backend/allocation.h"
 #include "backend/call_memory.h"
@@ -91,11 +92,14 @@ class Backend : public c10d::Backend, public Capabilities {
   HeapAllocator& heap_allocator();  // lives as long as the process; DistBackendError where there is no shared memory
   // Whether every rank maps the heaps of all others; equal on all ranks.
   bool maps_all_heaps() const override { return group_->world() > 1 && group_->why_no_shared_heaps().empty(); }
-  // These bytes of a rank's heap, as this process maps them; the mapping lives as long as the tensor. What is there
-  // may change at any time: ranks must agree on who writes when. DistBackendError beyond the heap.
-  at::Tensor heap_view(int rank, int64_t offset, int64_t bytes);
-  // Where a tensor lies in this rank's heap, for heap_view() of others, which may read it even when this rank has left
-  // the group and freed it. DistBackendError elsewhere.
+  // These bytes of a rank's heap, or all from there on, as this process maps them; the mapping lives as long as the
+  // tensor. What is there may change at any time: ranks must agree on who writes when. DistBackendError beyond the
+  // heap.
+  at::Tensor heap_view(int rank, int64_t offset, std::optional<int64_t> bytes);
+  // Where a tensor lies in this rank's heap; nullopt elsewhere, and where not all ranks map it.
+  std::optional<int64_t> place_in_heap(const at::Tensor& tensor) const;
+  // That place, for heap_view() of others that may read it even when this rank has left the group and freed the tensor.
+  // DistBackendError where there is none.
   int64_t heap_offset(const at::Tensor& tensor);
 
   // Calls of this group between the two are joined in one Work. Not nested; one thread at a time.

@@ -150,7 +150,8 @@ void bind_backend(py::module_& m) {
       .def("reclaim_memory", &Backend::reclaim_memory, py::arg("device"), no_gil)
       .def("shares", &Backend::shares, py::arg("tensor"))
       .def("maps_all_heaps", &Backend::maps_all_heaps)
-      .def("heap_view", &Backend::heap_view, py::arg("rank"), py::arg("offset"), py::arg("bytes"))
+      .def("heap_view", &Backend::heap_view, py::arg("rank"), py::arg("offset"), py::arg("bytes") = std::nullopt)
+      .def("place_in_heap", &Backend::place_in_heap, py::arg("tensor"))
       .def("heap_offset", &Backend::heap_offset, py::arg("tensor"))
       // torch calls it on ranks outside a new group when supports_splitting is true and a device is bound.
       .def("perform_nocolor_split", [](const Backend&, const at::Device&) {})

@@ -7,6 +7,7 @@
 #include "zero/leases.h"
 #include "zero/norms.h"
 #include "zero/shard_layout.h"
+#include "zero/step_journal.h"
 #include "zero/step_sink.h"
 #include "zero/steps.h"
 #include "zero/transient_storage.h"
@@ -96,8 +97,13 @@ void bind_zero(py::module_& m) {
   m.def("next_node", &zero::next_node);
   m.def("watch_backward", &watch_backward, py::arg("outputs"), py::arg("since"), py::arg("enter"), py::arg("leave"));
   m.def("block_squares", &zero::block_squares, py::arg("piece"), no_gil);
+  py::class_<zero::StepJournal>(m, "StepJournal")
+      .def(py::init<at::Tensor, at::Tensor, at::Tensor>(), py::arg("done"), py::arg("in_flight"), py::arg("undo"))
+      .def_property_readonly_static("block", [](const py::object&) { return zero::kJournalBlock; })
+      .def_property_readonly_static("arrays", [](const py::object&) { return zero::kJournalArrays; });
   py::class_<zero::PieceSteps, std::shared_ptr<zero::PieceSteps>>(m, "PieceSteps")
-      .def("run", &zero::PieceSteps::run, py::arg("pieces"), py::arg("gradients"), no_gil);
+      .def("run", &zero::PieceSteps::run, py::arg("pieces"), py::arg("gradients"), py::arg("journal") = nullptr,
+           py::arg("numbers") = std::vector<int64_t>(), no_gil);
   py::class_<reducer::ShardSink, std::shared_ptr<reducer::ShardSink>>(m, "ShardSink")
       .def("take", &take, py::arg("begin"), py::arg("means"), no_gil)
       .def("wait", &reducer::ShardSink::wait, no_gil)

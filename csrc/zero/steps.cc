@@ -99,9 +99,12 @@ class SgdSteps final : public PieceSteps {
     TORCH_CHECK(first_.size() == this->parameters().size(), "optimizer step: ", first_.size(), " flags for ",
                 this->parameters().size(), " parameters");
   }
-  void step(size_t piece, int64_t begin, int64_t count, const float* gradients) const override {
-    const kernels::StepArrays arrays{
-        place_in(parameters(), piece, begin), gradients, {place_in(buffers_, piece, begin)}, count};
+
+ protected:
+  kernels::StepArrays arrays(size_t piece, int64_t begin, int64_t count, const float* gradients) const override {
+    return {place_in(parameters(), piece, begin), gradients, {place_in(buffers_, piece, begin)}, count};
+  }
+  void step_arrays(size_t piece, const kernels::StepArrays& arrays) const override {
     kernels::sgd_step(settings_, arrays, first_[piece], math_);
   }
 
@@ -129,12 +132,16 @@ class AdamSteps final : public PieceSteps {
     TORCH_CHECK(step_numbers_.size() == this->parameters().size(), "optimizer step: ", step_numbers_.size(),
                 " step numbers for ", this->parameters().size(), " parameters");
   }
-  void step(size_t piece, int64_t begin, int64_t count, const float* gradients) const override {
-    const kernels::StepArrays arrays{place_in(parameters(), piece, begin),
-                                     gradients,
-                                     {place_in(exp_avg_, piece, begin), place_in(exp_avg_sq_, piece, begin),
-                                      place_in(max_exp_avg_sq_, piece, begin)},
-                                     count};
+
+ protected:
+  kernels::StepArrays arrays(size_t piece, int64_t begin, int64_t count, const float* gradients) const override {
+    return {place_in(parameters(), piece, begin),
+            gradients,
+            {place_in(exp_avg_, piece, begin), place_in(exp_avg_sq_, piece, begin),
+             place_in(max_exp_avg_sq_, piece, begin)},
+            count};
+  }
+  void step_arrays(size_t piece, const kernels::StepArrays& arrays) const override {
     kernels::adam_step(settings_, arrays, step_numbers_[piece], math_);
   }
 
@@ -151,18 +158,39 @@ PieceSteps::PieceSteps(Pieces parameters) : parameters_(std::move(parameters)) {
   check_like(parameters_, parameters_, "parameters");
 }
 
-void PieceSteps::run(const std::vector<size_t>& pieces, const Pieces& gradients) const {
+void PieceSteps::run(const std::vector<size_t>& pieces, const Pieces& gradients, const StepJournal* journal,
+                     const std::vector<int64_t>& numbers) const {
   Pieces stepped;
   for (const size_t piece : pieces) {
     TORCH_CHECK(piece < parameters_.size(), "optimizer step: piece ", piece, " of ", parameters_.size());
     stepped.push_back(parameters_[piece]);
   }
   check_like(gradients, stepped, "gradients");
+  TORCH_CHECK(journal == nullptr || numbers.size() == pieces.size(), "optimizer step: ", numbers.size(),
+              " numbers in the journal for ", pieces.size(), " pieces");
+  for (const int64_t number : numbers) {
+    TORCH_CHECK(journal != nullptr && number >= 0 && number < journal->pieces(), "optimizer step: no piece ", number,
+                " in the journal");
+  }
   backend::guarded([&] {
     for (size_t i = 0; i < pieces.size(); ++i) {
-      step(pieces[i], 0, gradients[i].numel(), gradients[i].const_data_ptr<float>());
+      if (journal != nullptr) {
+        run_noted(pieces[i], gradients[i], *journal, numbers[i]);
+      } else {
+        step(pieces[i], 0, gradients[i].numel(), gradients[i].const_data_ptr<float>());
+      }
     }
   });
+}
+
+void PieceSteps::run_noted(size_t piece, const at::Tensor& gradient, const StepJournal& journal, int64_t number) const {
+  for (int64_t begin = 0; begin < gradient.numel(); begin += kJournalBlock) {
+    const int64_t count = std::min(kJournalBlock, gradient.numel() - begin);
+    const kernels::StepArrays block = arrays(piece, begin, count, gradient.const_data_ptr<float>() + begin);
+    journal.before(number, begin, block);
+    step_arrays(piece, block);
+    journal.after(number, begin + count);
+  }
 }
 
 Steps sgd_steps(Pieces parameters, Pieces buffers, std::vector<bool> first, const kernels::SgdSettings& settings,

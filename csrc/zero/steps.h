@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/step.h"
+#include "zero/step_journal.h"
 
 namespace ringdp::zero {
 
@@ -22,17 +23,26 @@ class PieceSteps {
   virtual ~PieceSteps() = default;
 
   // Steps elements begin..begin+count of a piece with their `gradients`. Call once for each element.
-  virtual void step(size_t piece, int64_t begin, int64_t count, const float* gradients) const = 0;
+  void step(size_t piece, int64_t begin, int64_t count, const float* gradients) const {
+    step_arrays(piece, arrays(piece, begin, count, gradients));
+  }
 
-  // Steps all elements of these pieces, given by index; one gradient for each.
-  void run(const std::vector<size_t>& pieces, const Pieces& gradients) const;
+  // Steps all elements of these pieces, given by index; one gradient for each. `journal`: null, or what notes each
+  // block, where they have these numbers.
+  void run(const std::vector<size_t>& pieces, const Pieces& gradients, const StepJournal* journal,
+           const std::vector<int64_t>& numbers) const;
 
   const Pieces& parameters() const { return parameters_; }
 
  protected:
   explicit PieceSteps(Pieces parameters);
+  // Those elements of a piece and of its state; what it does not have is null.
+  virtual kernels::StepArrays arrays(size_t piece, int64_t begin, int64_t count, const float* gradients) const = 0;
+  virtual void step_arrays(size_t piece, const kernels::StepArrays& arrays) const = 0;
 
  private:
+  void run_noted(size_t piece, const at::Tensor& gradient, const StepJournal& journal, int64_t number) const;
+
   const Pieces parameters_;
 };
 

@@ -80,11 +80,17 @@ class Backend:
     def maps_all_heaps(self) -> bool:
         """Whether every rank maps the memory that all others allocate; equal on all ranks."""
 
-    def heap_view(self, rank: int, offset: int, bytes: int) -> Tensor:
-        """These bytes of a rank's heap. Ranks must agree on who writes when; the tensor keeps the mapping."""
+    def heap_view(self, rank: int, offset: int, bytes: int | None = None) -> Tensor:
+        """These bytes of a rank's heap, or all from there on. Ranks must agree on who writes when.
+
+        The tensor keeps the mapping.
+        """
+
+    def place_in_heap(self, tensor: Tensor) -> int | None:
+        """Where a tensor lies in this rank's heap; None elsewhere, and where not all ranks map it."""
 
     def heap_offset(self, tensor: Tensor) -> int:
-        """Where a tensor of `allocate_tensor` lies in this rank's heap."""
+        """That place, for ranks that may read it when this one has left the group and freed the tensor."""
 
     def why_no_step(self, device: object) -> str:
         """Why reduce_scatter_step() cannot have tensors of this device; "" where it can. As with any first call on a
@@ -501,8 +507,28 @@ def block_squares(piece: Tensor) -> Tensor:
 class PieceSteps:
     """One prepared optimizer step over pieces; csrc/zero/steps.h."""
 
-    def run(self, pieces: Sequence[int], gradients: Sequence[Tensor]) -> None:
-        """Steps these pieces, given by index, each with its gradient. RuntimeError before anything is written."""
+    def run(
+        self,
+        pieces: Sequence[int],
+        gradients: Sequence[Tensor],
+        journal: StepJournal | None = None,
+        numbers: Sequence[int] = (),
+    ) -> None:
+        """Steps these pieces, given by index, each with its gradient. RuntimeError before anything is written.
+
+        journal: what notes each block; the pieces have these numbers there.
+        """
+
+class StepJournal:
+    """What a step has done to pieces in memory that other processes map; csrc/zero/step_journal.h."""
+
+    block: int
+    """Elements of a block."""
+    arrays: int
+    """Of which `undo` has the old values of a block."""
+
+    def __init__(self, done: Tensor, in_flight: Tensor, undo: Tensor) -> None:
+        """Flat tensors: int64 of a word per piece, int64 of one word, float32 of `arrays` blocks."""
 
 class ShardSink:
     """Consumes this rank's part of a bucket's mean as it arrives; csrc/reducer/reduction.h."""

@@ -101,7 +101,7 @@ def on_rank(options: argparse.Namespace) -> None:
     host, _, port = place.rpartition(":")
     store = dist.TCPStore(host, int(port), is_master=False, timeout=_TIMEOUT)
 
-    @ringdp.elastic.survive(model=ddp, optimizer=optimizer, speed=options.speed)
+    @ringdp.elastic.survive(model=ddp, optimizer=optimizer, speed=options.speed, shards=options.shards)
     def train(step: int, leaves: Sequence[int]) -> None:
         tell_worlds()
         for leaf in leaves:
@@ -152,17 +152,21 @@ class Killer(threading.Thread):
             time.sleep(self._random.uniform(0, 2 * self._options.every))
             if int(self._store.get("step")) > self._options.steps - 5:
                 return
-            if self._options.stage:  # a rank and the one before it must not die at once
+            if self._has_copies():  # a rank and the one before it must not die at once
                 self._wait_for_steps(2)
                 if int(self._store.get("step")) > self._options.steps - 5:
                     return
-            for _ in range(2 if self._random.random() < 0.2 and not self._options.stage else 1):
+            for _ in range(2 if self._random.random() < 0.2 and not self._has_copies() else 1):
                 processes = [process for process in [*self._supervisor._processes.values()] if process.in_world]
                 pids = [process.popen.pid for process in processes if process.popen.pid not in dead]
                 if len(pids) > 2 and self.killed < self._options.kills:
                     dead.add(pid := self._random.choice(pids))
                     os.kill(pid, signal.SIGKILL)
                     self.killed += 1
+
+    def _has_copies(self) -> bool:
+        """Also where 16-bit parameters are stepped by torch."""
+        return self._options.stage > 0 and (self._options.shards == "copies" or self._options.dtype != "float32")
 
     def _wait_for_steps(self, number: int) -> None:
         last = int(self._store.get("step")) + number
@@ -182,7 +186,7 @@ def churn(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         sys.executable,
         __file__,
         "--rank",
-        *(f"--{n}={getattr(options, n)}" for n in ("steps", "dtype", "speed", "stage")),
+        *(f"--{n}={getattr(options, n)}" for n in ("steps", "dtype", "speed", "stage", "shards")),
     ]
     program.append(f"--leaf-ms={options.leaf_ms}")
     supervisor = Supervisor(options.ranks, 1, options.kills, program, Worlds(server), place)
@@ -241,7 +245,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--leaf-ms", type=float, default=20.0, help="that a micro-batch takes at least")
     made.add_argument("--dtype", default=DTYPES[0], choices=DTYPES)
     made.add_argument("--mixed", action="store_true", help="another stage and dtype for each seed")
-    made.add_argument("--stage", type=int, default=0, choices=range(4), help="of ZeRO; neighbours do not die at once")
+    made.add_argument("--stage", type=int, default=0, choices=range(4), help="of ZeRO")
+    made.add_argument(
+        "--shards", default="auto", choices=("auto", "copies"), help="copies: neighbours do not die at once"
+    )
     made.add_argument("--speed", default="even", choices=("even", "auto"))
     made.add_argument("--seeds", default="0", help="N or N-M")
     made.add_argument("--json", type=Path, help="a file for all that was measured")

@@ -29,6 +29,7 @@ from ringdp.elastic.member import Member
 from ringdp.elastic.training import Training
 from ringdp.elastic.worlds import Worlds
 from ringdp.testing import one_process
+from ringdp.zero import native
 from torch import nn
 
 STEPS, MICRO_BATCHES, FATAL_STEP, CLIP = 4, 7, 2, 0.05
@@ -75,13 +76,14 @@ def train(
     point: str = "",
     held: bool = False,
     stage: int = 0,
+    shards: str = "auto",
     false_alarm_s: float = 20.0,
     save: Callable[[Any, Any, int], object] | None = None,
 ) -> tuple[str, list[Any]]:
     """On a rank: the whole training as a member of the job whose store is at `port`; it dies at a point of POINTS.
 
-    held: step 0 lasts until a newcomer has asked to join. stage: of ZeRO. false_alarm_s: more than a busy machine takes
-    to publish. save: of wrapper, optimizer and step, after every second one.
+    held: step 0 lasts until a newcomer has asked to join. stage, shards: of ZeRO. false_alarm_s: more than a busy
+    machine takes to publish. save: of wrapper, optimizer and step, after every second one.
     """
     os.environ[membership.VARIABLE] = f"{member}@127.0.0.1:{port}"
     membership.FALSE_ALARM_S = false_alarm_s
@@ -97,9 +99,10 @@ def train(
 
     ended: list[int] = []
     clip = CLIP if stage else None
+    keeps = {"patience": 20.0, "clip": clip, "shards": shards}
     saves = {"save": lambda step: save(ddp, optimizer, step), "save_every": 2} if save is not None else {}
 
-    @ringdp.elastic.survive(model=ddp, optimizer=optimizer, patience=20.0, clip=clip, after=ended.append, **saves)
+    @ringdp.elastic.survive(model=ddp, optimizer=optimizer, after=ended.append, **keeps, **saves)
     def run(step: int, leaves: Sequence[int]) -> None:
         global running_step
         running_step = step
@@ -138,12 +141,16 @@ POINTS = {
     "after the last barrier": (dist, "barrier", "after", None),
 }
 POINTS_OF_SHARDS = {
+    "as it has stepped": (native, "run", "after", FATAL_STEP),
+    "before the gradients are shared": (ringdp.ZeroOptimizer, "share_gradients", "before", FATAL_STEP),
+    "as they are shared": (ringdp.ZeroOptimizer, "share_gradients", "after", FATAL_STEP),
     "before it gathers": (ringdp.ZeroOptimizer, "gather", "before", FATAL_STEP),
     "as it has gathered": (ringdp.ZeroOptimizer, "gather", "after", FATAL_STEP),
     "before shards are cut": (ringdp.ZeroOptimizer, "regroup", "before", None),
     "before it takes its new shard": (ringdp.ZeroOptimizer, "_take_prepared", "before", None),
     "as it has taken it": (ringdp.ZeroOptimizer, "_take_prepared", "after", None),
 }
+SHARDS_IN_A_STEP = [name for name, (*_, step) in POINTS_OF_SHARDS.items() if step is not None]
 CUTTING = [name for name, (*_, step) in POINTS_OF_SHARDS.items() if step is None]
 IN_A_STEP = [name for name, (*_, step) in POINTS.items() if step is not None]
 AT_THE_END = [name for name in POINTS if "last barrier" in name]
@@ -178,7 +185,7 @@ class Job:
         self.place = {member: (self.first, member) for member in range(ranks)}
         self.joined = set(self.place)
         self.outcomes: dict[int, Outcome] = {}  # of those that have not been killed
-        self.stage = 0
+        self.stage, self.shards = 0, "auto"
 
     def add(self) -> int:
         """A newcomer; its number."""
@@ -196,7 +203,7 @@ class Job:
             is_first = world is self.first
             if not is_first:
                 self.first.store.wait(["began"])
-            own = given if call else (point.get(member, ""), has_newcomers and is_first, self.stage)
+            own = given if call else (point.get(member, ""), has_newcomers and is_first, self.stage, self.shards)
             world.begin(call or train, member, self.port, *own, ranks=[rank])
 
     def wait(self, limit_s: float = 60.0) -> list[Outcome]:
@@ -280,21 +287,22 @@ def test_a_rank_that_dies_while_a_world_begins_costs_no_bit(job, undisturbed, po
     check(made.wait(), undisturbed, 3)
 
 
-def at_stage(stage: int, made: Job) -> Job:
-    made.stage = stage
+def at_stage(stage: int, made: Job, shards: str = "auto") -> Job:
+    made.stage, made.shards = stage, shards
     return made
 
 
 @pytest.mark.parametrize(
-    ("point", "victim"),
+    ("point", "victim", "shards"),
     [
-        pytest.param(point, victim, marks=() if number % 3 == victim else pytest.mark.long)
-        for number, point in enumerate([*IN_A_STEP, "before it gathers", "as it has gathered"])
+        pytest.param(point, victim, shards, marks=() if cell % 3 == victim and cell % 2 <= copies else pytest.mark.long)
+        for copies, shards in enumerate(("copies", "auto"))
+        for cell, point in enumerate([*IN_A_STEP, *SHARDS_IN_A_STEP])
         for victim in range(3)
     ],
 )
-def test_a_shard_outlives_its_rank(job, clipped, point, victim):
-    made = at_stage(1 + victim, job(3))
+def test_a_shard_outlives_its_rank(job, clipped, point, victim, shards):
+    made = at_stage(1 + victim, job(3), shards)
     made.begin(point={victim: point})
     check(made.wait(), clipped, 2)
 
@@ -374,9 +382,10 @@ def test_a_rank_that_dies_between_two_gathers_costs_no_bit(job, clipped):
 
 @pytest.mark.parametrize("point", [*BETWEEN_WORLDS, *CUTTING])
 @pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long), 3])
-def test_shards_outlive_a_rank_that_dies_while_they_are_cut(job, clipped, point, stage):
+@pytest.mark.parametrize("shards", [pytest.param("copies", marks=pytest.mark.long), "auto"])
+def test_shards_outlive_a_rank_that_dies_while_they_are_cut(job, clipped, point, stage, shards):
     """Member 4 joins after the first step, member 0 or 4 dies on the way, and member 2 in a leaf: no neighbours."""
-    made = at_stage(stage, job(4))
+    made = at_stage(stage, job(4), shards)
     newcomer = made.add()
     dies = newcomer if point in ("as it has the state", "after its exam") else 0
     made.begin(point={2: "in a leaf", dies: point})
@@ -384,12 +393,29 @@ def test_shards_outlive_a_rank_that_dies_while_they_are_cut(job, clipped, point,
 
 
 def test_a_shard_that_has_died_with_its_copy_ends_the_job_with_an_error(job):
-    made = at_stage(1, job(4))
+    made = at_stage(1, job(4), "copies")
     made.begin(point={1: "in a leaf", 2: "in a leaf"})
     outcomes = made.wait()
     assert len(outcomes) == 2
     for outcome in outcomes:
         assert "of the 4 ranks before, the shard of rank 2 is lost" in outcome.error and "checkpoint" in outcome.error
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        ("in a leaf", "in a leaf", "in a leaf"),
+        ("after the vote", "in apply", "as it has stepped"),
+        ("before it gathers", "as it has stepped", "before it gathers"),
+        ("as they are shared", "before the vote", "before the gradients are shared"),
+        ("as it has gathered", "as it has gathered", "as it has gathered"),
+    ],
+)
+@pytest.mark.parametrize("stage", [1, pytest.param(2, marks=pytest.mark.long), 3])
+def test_shards_in_shared_memory_outlive_all_ranks_but_one(job, clipped, points, stage):
+    made = at_stage(stage, job(4))
+    made.begin(point=dict(zip((0, 2, 3), points, strict=True)))
+    check(made.wait(), clipped, 1)
 
 
 @pytest.mark.parametrize(("ranks", "stage"), [(1, 1), (3, 1), (3, 2), (1, 3), (3, 3)])

@@ -59,6 +59,7 @@ def survive(
     clip: float | None = None,
     patience: float = 30.0,
     speed: Literal["even", "auto"] = "even",
+    shards: Literal["auto", "copies"] = "auto",
 ) -> Callable[[Body], Training]:
     """Makes `train(step, leaves)` a training that survives the death of ranks, under `ringdp run --min-ranks`.
 
@@ -75,8 +76,7 @@ def survive(
     none. `train(steps, first=0)` runs steps first to steps - 1 on all ranks and returns when all have applied the last.
 
     model: a ringdp.DistributedDataParallel with micro_batches=M and any zero_stage over the default process group.
-    optimizer: of torch, or a ZeroOptimizer; each rank then also keeps and steps the shard of another one. A shard is
-        lost where both die before the next world begins: then the job ends with an error.
+    optimizer: of torch, or a ZeroOptimizer, whose shards outlive their ranks as `shards` says.
     apply: what a step does with the mean gradients once all ranks have them, without communication and without random
         numbers; default: optimizer.step() and optimizer.zero_grad(). Here schedulers step. With a ZeroOptimizer
         parameters cannot be read after its step().
@@ -94,6 +94,11 @@ def survive(
         hangs otherwise is when collectives, and then the next world, have waited for it for the group's timeout.
     speed: "auto" deals micro-batches by how fast each rank has run its own, again and again; "even" to all alike. The
         bits are the same. A rank that is too slow for even one has none until the next world.
+
+    shards: "auto" leaves shards in memory that all ranks of a host map, where all are on one and ringdp's kernels step
+        them (SGD, Adam, AdamW of float32, or with master_dtype): any number of ranks may die, and nothing is stepped
+        twice. Elsewhere, and with "copies", each rank also keeps and steps the shard of another one, and a shard is
+        lost where both die before the next world begins: then the job ends with an error.
 
     A rank that joins computes one micro-batch that a member computes, too, and is refused if the bits differ.
     The default process group is replaced, so that rank and world size change; groups of the program's own end with it.
@@ -125,6 +130,8 @@ def survive(
         raise ValueError(f"survive: clip={clip!r}, must be a number above 0")
     if speed not in ("even", "auto"):
         raise ValueError(f"survive: speed={speed!r}, must be 'even' or 'auto'")
+    if shards not in ("auto", "copies"):
+        raise ValueError(f"survive: shards={shards!r}, must be 'auto' or 'copies'")
     for number, part in enumerate(state):
         if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
             raise ValueError(f"survive: state[{number}] is a {type(part).__name__}, which has no state_dict()")
@@ -134,6 +141,7 @@ def survive(
         training.min_ranks, training.patience, training.clip = min_ranks, float(patience), clip
         training.apply, training.after = apply or training.step_optimizer, after
         training.save, training.save_every = save, save_every
+        training.shares = shards == "auto"
         return training
 
     return decorate
@@ -153,6 +161,7 @@ class Training:
     after: Callable[[int], object] | None = None
     save: Callable[[int], object] | None = None
     save_every = 1
+    shares = True  # shards lie in shared memory where that is possible
 
     def __init__(
         self, body: Body, model: Any, optimizer: torch.optim.Optimizer, state: tuple[Any, ...], *, by_speed: bool
@@ -380,7 +389,8 @@ class Training:
         self._model.regroup(dist.group.WORLD)  # drops a mean that nobody has applied; may fail after that
         if self._zero is not None:
             has_shards = self._has_state or self._zero.regroups > 0  # it may have lacked the rest of the state only
-            self._zero.regroup(dist.group.WORLD, has_state=has_shards, keep_next=member.world.shift())
+            keeps = {"keep_next": member.world.shift(), "in_shared_memory": self.shares}
+            self._zero.regroup(dist.group.WORLD, has_state=has_shards, **keeps)
         if self._has_state:
             self._end_step()  # if that had to wait for this world
         self._hand_on_state(places, ahead)
@@ -438,18 +448,19 @@ class Training:
         step, leaves = self._leaf_steps.leaves()
         applied = self._applied if self._has_state else -1
         held = leaves if step == self._applied else []
-        own = Progress(applied, self._mean_of, self._first, self._saved, self._is_examined, held)
+        seen = applied + (self._zero.steps_behind() if self._zero is not None and self._has_state else 0)
+        own = Progress(applied, seen, self._mean_of, self._first, self._saved, self._is_examined, held)
         return [Progress.of(numbers) for numbers in gathered(own.numbers(self._micro_batches), dist.group.WORLD)]
 
     def _ahead_of(self, places: Sequence[Progress]) -> int:
-        """How many steps the members that have applied the most have applied; the state of a new job is rank 0's."""
+        """How many steps those that have applied the most have, also dead ones; the state of a new job is rank 0's."""
         if all(place.applied < 0 for place in places):
             if self._zero is not None and self._zero.regroups > 0:
                 raise RuntimeError(
                     "survive: all ranks that had the whole state are gone, and this one has only shards of it: restart "
                     "from a checkpoint"
                 )
-            places[0].applied = places[0].first
+            places[0].applied = places[0].seen = places[0].first
             if dist.get_rank() == 0:
                 self._has_state = True
                 print(
@@ -462,7 +473,7 @@ class Training:
             first = next(rank for rank, place in enumerate(places) if place.applied >= 0)
             places[first].is_examined = True
             self._is_examined |= dist.get_rank() == first
-        return max(place.applied for place in places)
+        return max(place.seen for place in places)
 
     def _apply_late(self, ahead: int) -> None:
         if self._applied != ahead - 1 or self._mean_of != self._applied:

@@ -283,8 +283,9 @@ class FlatParameters:
 
     def _fp32_copy(self, bucket: int, dtype: torch.dtype | None) -> torch.Tensor | None:
         own = self.own(bucket)
-        wanted = dtype is not None and own.dtype.is_floating_point and own.dtype != dtype
-        return own.to(dtype) if wanted else None
+        if dtype is None or not own.dtype.is_floating_point or own.dtype == dtype:
+            return None
+        return flat_memory(own.numel(), dtype, own.device, self._group).copy_(own)
 
     def _tensor(self, piece: Piece) -> torch.nn.Parameter:
         """What the optimizer steps: a view of the fp32 copy, or of the parameters themselves."""

@@ -18,8 +18,20 @@ from ringdp.zero.flat import FlatParameters
 
 _C = _native.load()
 Group = dict[str, Any]
+Empty = Callable[[torch.Tensor], torch.Tensor]  # memory for the buffer of a piece
 Ready = tuple[Any, list[torch.Tensor]]  # a prepared PieceSteps, and its pieces
 _NUMBERS = ("lr", "weight_decay", "eps", "momentum", "dampening")
+_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+# What pieces have, besides Adam's "step".
+STATE: dict[type[Optimizer], tuple[str, ...]] = {SGD: ("momentum_buffer",), Adam: _MOMENTS, AdamW: _MOMENTS}
+_OF_SGD = dict.fromkeys(("lr", "momentum", "dampening", "weight_decay"), float)
+_OF_ADAM = dict.fromkeys(("lr", "beta1", "beta2", "eps", "weight_decay"), float)
+_SETTINGS: dict[type[Optimizer], dict[str, type]] = {
+    SGD: _OF_SGD | dict.fromkeys(("nesterov", "maximize", "fastest"), bool),
+    Adam: _OF_ADAM | dict.fromkeys(("decoupled", "amsgrad", "maximize", "fastest"), bool),
+}
+_SETTINGS[AdamW] = _SETTINGS[Adam]
+SETTINGS = max(map(len, _SETTINGS.values()))
 
 
 def step(optimizer: Optimizer, **arguments: Any) -> None:
@@ -32,7 +44,7 @@ def step(optimizer: Optimizer, **arguments: Any) -> None:
         optimizer.step(**arguments)
         return
     for group in optimizer.param_groups:
-        steps, pieces = _READY[type(optimizer)](optimizer, group)
+        steps, pieces = _READY[type(optimizer)](optimizer, group, torch.empty_like)
         steps.run(list(range(len(pieces))), [piece.grad for piece in pieces])
 
 
@@ -41,15 +53,17 @@ def serves(optimizer: Optimizer) -> bool:
     return type(optimizer) in _READY and all(map(_is_served, optimizer.param_groups))
 
 
-def begin(optimizer: Optimizer, pieces: Collection[torch.Tensor]) -> dict[torch.Tensor, tuple[Any, int]]:
+def begin(
+    optimizer: Optimizer, pieces: Collection[torch.Tensor], empty: Empty | None = None
+) -> dict[torch.Tensor, tuple[Any, int]]:
     """Prepares a step of these pieces before their gradients arrive: per piece, a PieceSteps and its index there.
 
-    Increments step counts, so it must be followed by run(). Only if serves().
+    Increments step counts, so it must be followed by run(). Only if serves(). empty: makes SGD's buffer of a piece.
     """
     found: dict[torch.Tensor, tuple[Any, int]] = {}
     for group in optimizer.param_groups:
         with gradients_for(group, pieces):
-            steps, ordered = _READY[type(optimizer)](optimizer, group)
+            steps, ordered = _READY[type(optimizer)](optimizer, group, empty or torch.empty_like)
         found.update((piece, (steps, number)) for number, piece in enumerate(ordered))
     return found
 
@@ -78,15 +92,57 @@ def sinks(optimizer: Optimizer, places: Mapping[torch.Tensor, tuple[int, int]], 
     return [_C.step_sink(entries) for entries in placed]
 
 
-def run(parts: Iterable[tuple[Any, int, torch.Tensor]]) -> None:
-    """Steps pieces: (PieceSteps, index) from begin(), and the gradient."""
-    by_steps: dict[Any, tuple[list[int], list[torch.Tensor]]] = {}
-    for steps, number, gradient in parts:
-        numbers, gradients = by_steps.setdefault(steps, ([], []))
-        numbers.append(number)
-        gradients.append(gradient)
-    for steps, (numbers, gradients) in by_steps.items():
-        steps.run(numbers, gradients)
+def run(parts: Iterable[tuple[Any, int, torch.Tensor, int]], journal: Any = None) -> None:
+    """Steps pieces: (PieceSteps, index) from begin(), the gradient, and the number in the journal, if there is one."""
+    by_steps: dict[Any, list[tuple[int, torch.Tensor, int]]] = {}
+    for steps, *part in parts:
+        by_steps.setdefault(steps, []).append(tuple(part))
+    for steps, of_steps in by_steps.items():
+        indices, gradients, numbers = map(list, zip(*of_steps, strict=True))
+        steps.run(indices, gradients, journal, numbers if journal is not None else [])
+
+
+def make_state(optimizer: Optimizer, pieces: Collection[torch.Tensor]) -> None:
+    """Makes what Adam needs for a first step of these pieces; SGD's buffers begin with that step. Only if serves()."""
+    if isinstance(optimizer, SGD) or not pieces:
+        return
+    for group in optimizer.param_groups:
+        with gradients_for(group, pieces):
+            adam_state(optimizer, group)
+
+
+def settings_of(kind: type[Optimizer], group: Group) -> list[float]:
+    """The settings of a group in as many numbers as any class has, for step_rest()."""
+    values = _settings(kind, group)
+    found = [float(values[key]) for key in _SETTINGS[kind]]
+    return found + [0.0] * (SETTINGS - len(found))
+
+
+def step_rest(
+    kind: type[Optimizer],
+    settings: Sequence[float],
+    arrays: Sequence[torch.Tensor | None],
+    steps: float,
+    gradient: torch.Tensor,
+    journal: Any = None,
+    number: int = 0,
+) -> None:
+    """Steps a piece, or what is left of it. settings: of settings_of(). arrays: it, and STATE. steps: before this one.
+
+    For SGD, steps above 0 say that there is a momentum. journal: notes the step, of a piece of this number there.
+    """
+    known = {key: kind_of(value) for (key, kind_of), value in zip(_SETTINGS[kind].items(), settings, strict=False)}
+    piece, *state = ([] if array is None else [array] for array in arrays)
+    if kind is SGD:
+        found = _C.sgd_steps(piece, state[0], [steps == 0], **known)
+    else:
+        found = _C.adam_steps(piece, *state, [steps + 1], **known)
+    found.run([0], [gradient], journal, [number] if journal is not None else [])
+
+
+def number_dtype() -> torch.dtype:
+    """Of "step" in the state of torch's optimizers."""
+    return torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
 
 
 def is_unusual(group: Group) -> bool:
@@ -103,27 +159,25 @@ def _is_served(group: Group) -> bool:
     return on_cpu and not is_unusual(group)
 
 
-def _sgd(optimizer: Any, group: Group) -> Ready:
+def _settings(kind: type[Optimizer], group: Group) -> dict[str, Any]:
+    return sgd_settings(group) if kind is SGD else {**adam_settings(group), "fastest": bool(group["fused"])}
+
+
+def sgd_settings(group: Group) -> dict[str, Any]:
+    """The settings of a group, as the kernel takes them."""
+    numbers = {key: float(group[key]) for key in ("lr", "momentum", "dampening", "weight_decay")}
+    return {**numbers, "nesterov": group["nesterov"], "maximize": group["maximize"], "fastest": bool(group["fused"])}
+
+
+def _sgd(optimizer: Any, group: Group, empty: Empty) -> Ready:
     pieces: list[torch.Tensor] = []
     buffers: list[Any] = []
     optimizer._init_group(group, pieces, [], buffers)
     first = [b is None for b in buffers] if group["momentum"] else [True] * len(pieces)
-    buffers = [torch.empty_like(p) if b is None else b for p, b in zip(pieces, buffers, strict=False)]
+    buffers = [empty(p) if b is None else b for p, b in zip(pieces, buffers, strict=False)]
     for piece, buffer in zip(pieces, buffers, strict=False):
         optimizer.state[piece]["momentum_buffer"] = buffer
-    steps = _C.sgd_steps(
-        pieces,
-        buffers,
-        first,
-        lr=float(group["lr"]),
-        momentum=float(group["momentum"]),
-        dampening=float(group["dampening"]),
-        weight_decay=float(group["weight_decay"]),
-        nesterov=group["nesterov"],
-        maximize=group["maximize"],
-        fastest=bool(group["fused"]),
-    )
-    return steps, pieces
+    return _C.sgd_steps(pieces, buffers, first, **sgd_settings(group)), pieces
 
 
 @dataclass
@@ -159,7 +213,8 @@ def adam_settings(group: Group) -> dict[str, Any]:
     }
 
 
-def _adam(optimizer: Any, group: Group) -> Ready:
+def _adam(optimizer: Any, group: Group, empty: Empty) -> Ready:
+    del empty  # torch makes what is missing
     state = adam_state(optimizer, group)
     for count in state.steps:
         count += 1
@@ -169,13 +224,16 @@ def _adam(optimizer: Any, group: Group) -> Ready:
         state.exp_avg_sq,
         state.max_exp_avg_sq,
         [float(count) for count in state.steps],
-        **adam_settings(group),
-        fastest=bool(group["fused"]),
+        **_settings(Adam, group),
     )
     return steps, state.pieces
 
 
-_READY: dict[type[Optimizer], Callable[[Any, Group], Ready]] = {SGD: _sgd, Adam: _adam, AdamW: _adam}
+_READY: dict[type[Optimizer], Callable[[Any, Group, Empty], Ready]] = {
+    SGD: _sgd,
+    Adam: _adam,
+    AdamW: _adam,
+}
 
 
 StepCounts = dict[torch.Tensor, tuple[int, float]]  # state["step"] -> its version, and the value that it had then

@@ -44,11 +44,11 @@ from ringdp.zero.regroup import (
     exchanged,
     layout_for,
     prepared,
-    senders_of,
     take_entries,
     take_values,
     vote,
 )
+from ringdp.zero.shared_shards import SharedShards, can_share
 from ringdp.zero.state import consolidated, first_state, numbered, restored
 from ringdp.zero.steps import BucketSteps, StepsInBackward, WholeStep
 from ringdp.zero.unit_storage import ShardedParameters
@@ -115,7 +115,7 @@ class ZeroOptimizer(Optimizer):
         self._unstepped: dict[int, dict[str, Any]] = {}  # loaded state of parameters that no rank steps
         self._place = Place(0, self.process_group.rank(), self.process_group.size())
         self._prepared: Prepared | None = None
-        self._next: Kept | None = None  # that of the next rank, after regroup(keep_next=1)
+        self._next: Kept | SharedShards | None = None  # those of other ranks, after regroup(keep_next=1)
         self._begun_with: list[groups.Group] | None = None  # settings, while a backward pass has stepped with them
         check_overlap(overlap_with_ddp, self._wrapper)
         check_gather(gather, self._wrapper)
@@ -239,10 +239,10 @@ class ZeroOptimizer(Optimizer):
 
     def check_keeps_gradients(self, wanted_by: str) -> None:
         """RuntimeError with overlap_with_ddp, which keeps no gradients. `wanted_by`: named in the message."""
-        if self._next is not None and self._next.gradients is not None and self._next.gradients.is_here():
+        if self._next is not None and self._next.has_gradients():
             raise RuntimeError(
-                f"ZeroOptimizer: {wanted_by} may change this rank's gradients, and another rank has a copy of them by "
-                "now, which would not change: call it before share_gradients(); under elastic.survive use clip="
+                f"ZeroOptimizer: {wanted_by} may change this rank's gradients, and another rank has or reads them by "
+                "now, and would not know: call it before share_gradients(); under elastic.survive use clip="
             )
         if self.steps_in_backward:
             raise RuntimeError(
@@ -314,7 +314,14 @@ class ZeroOptimizer(Optimizer):
         calls = {"check_whole": self.check_whole, "before_load": can_load, "taken_over": self._after_load}
         return stored(self._flats, self._frozen(), self._optimizer, self.param_groups, names, **calls)
 
-    def regroup(self, group: dist.ProcessGroup, *, has_state: bool = True, keep_next: int = 0) -> None:
+    def regroup(
+        self,
+        group: dist.ProcessGroup,
+        *,
+        has_state: bool = True,
+        keep_next: int = 0,
+        in_shared_memory: bool = False,
+    ) -> None:
         """Goes on in another group, whatever the number of its ranks, with shards cut anew. Collective over `group`.
 
         On the CPU, between steps, after the wrapper's regroup(). All old shards are sent to all ranks, but not
@@ -325,6 +332,10 @@ class ZeroOptimizer(Optimizer):
             die without loss; the same K on all ranks. With several ranks per host, as many: hosts may be lost then.
             step() does not communicate: share_gradients() comes before it, and gather() after it, on all ranks.
             Until release_next() state and param groups can be read and saved, but not changed or loaded.
+        in_shared_memory: with keep_next, where all ranks map each other's memory and ringdp's kernels step (SGD, Adam,
+            AdamW of float32, or with master_dtype), the shards of all ranks outlive them there instead, whatever
+            number dies, also in step(): nothing is kept or stepped twice. Gradients are final at share_gradients().
+            A rank for which steps_behind() is 1 makes that step before its next regroup().
 
         RuntimeError names a shard that is lost, or that differs from its copy. Where a call fails because a rank has
         died, nothing has changed; or the next call makes the change that some ranks have made.
@@ -336,7 +347,7 @@ class ZeroOptimizer(Optimizer):
         is_torn = later is not None and not later.is_complete()
         self._gathers_in_flight.forget()
         try:
-            self._change(group, has_state, keep_next)
+            self._change(group, has_state, keep_next, in_shared_memory)
         except BaseException:
             if is_torn and self._later is later:
                 later.hide()
@@ -349,8 +360,12 @@ class ZeroOptimizer(Optimizer):
 
     def share_gradients(self) -> None:
         """Before each step since regroup(keep_next=1), once gradients are clipped. Collective from stage 2 on."""
-        if self._next is not None and self._next.gradients is not None:
-            self._next.gradients.receive(self.process_group)
+        if self._next is not None:
+            self._next.share(self.process_group)
+
+    def steps_behind(self) -> int:
+        """With in_shared_memory: 1 where a rank, which may be dead, has begun a step that this one has only shared."""
+        return self._next.behind() if isinstance(self._next, SharedShards) else 0
 
     def gather(self) -> None:
         """After each step since regroup(keep_next=1). Collective below stage 3: makes parameters whole."""
@@ -363,7 +378,7 @@ class ZeroOptimizer(Optimizer):
         RuntimeError between step() and gather().
         """
         self.check_whole()
-        self._forget_next()
+        self._next = None
         if self._later is not None:
             self._set_gathers(InFlightGathers())
             self._stepping = self._whole_step()
@@ -464,12 +479,13 @@ class ZeroOptimizer(Optimizer):
         groups.check_members(self.param_groups, self._members)
         groups.copy_settings(self.param_groups, self._optimizer.param_groups)
         if self._next is not None:
-            groups.copy_settings(self.param_groups, self._next.shard.optimizer.param_groups)
+            self._next.take_settings(self.param_groups)
 
-    def _exchanged(self, group: dist.ProcessGroup, has_state: bool, keep_next: int) -> list[Place]:
-        own = self._place if has_state else Place(-1, 0, 1)
+    def _exchanged(self, group: dist.ProcessGroup, has_state: bool, wants: tuple[int, int]) -> list[Place]:
+        own = replace(self._place, **self._next.place()) if self._next is not None else self._place
+        own = own if has_state else Place(-1, 0, 1)
         ready = self._prepared.number if self._prepared is not None else -1
-        return exchanged(replace(own, prepared=ready, wants_next=keep_next), group)
+        return exchanged(replace(own, prepared=ready, wants_next=wants[0], wants_shared=wants[1]), group)
 
     def _check_can_regroup(self, group: dist.ProcessGroup) -> None:
         """RuntimeError names what has to come before. NotImplementedError with overlap_with_ddp."""
@@ -479,41 +495,35 @@ class ZeroOptimizer(Optimizer):
             raise RuntimeError("ZeroOptimizer.regroup: the wrapper is in another group: call ddp.regroup(group) before")
         self._stepping.check()
         if self._next is not None:
-            self._next.step.check()
+            self._next.check_complete()
         if self.stage == 3:
             self._wrapper.sharded_model.check_free()
 
-    def _change(self, group: dist.ProcessGroup, has_state: bool, keep_next: int) -> None:
+    def _change(self, group: dist.ProcessGroup, has_state: bool, keep_next: int, in_shared_memory: bool) -> None:
         """What regroup() does once nothing is in its way."""
-        places = self._exchanged(group, has_state, keep_next)
+        wants = keep_next, int(in_shared_memory and keep_next > 0 and can_share(group, self._optimizer))
+        places = self._exchanged(group, has_state, wants)
         newest = max(place.changes for place in places)
         if any(place.changes < newest == place.prepared for place in places):  # one has failed when some had changed
             if self._place.changes < newest and self._prepared is not None and self._prepared.number == newest:
                 self._take_prepared()
                 has_state = True
-            places = self._exchanged(group, has_state, keep_next)
+            places = self._exchanged(group, has_state, wants)
         self._prepared = None  # no rank needs it any more
-        senders, ranks = senders_of(places), next(place.ranks for place in places if place.changes == newest)
-        flats = [*self._flats, *self._frozen()]
-        shards = {self._place.rank: Shard(flats, self._optimizer)} if has_state else {}
-        if has_state and self._next is not None:
-            shards[(self._place.rank + self._place.keeps_next) % ranks] = self._next.shard
-        for shard in shards.values():
-            shard.restore_views()
-        layouts = [(layout_for(flat, ranks), layout_for(flat, group.size())) for flat in flats]
+        shard = Shard([*self._flats, *self._frozen()], self._optimizer)
         self._prepared = prepared(
-            newest + 1, group, shards, flats, layouts, senders, keep_next=keep_next, whole=self.stage < 3
+            places, group, shard, self._next if has_state else None, has_state=has_state, whole=self.stage < 3
         )
         vote(self._prepared)
         self._take_prepared()
 
     def _take_prepared(self) -> None:
         made, self._prepared = self._prepared, None
-        keep_next = made.keep_next % made.ranks  # 0 also where this is the only rank
+        keep_next = made.keep_next % made.ranks if made.shared is None else 0  # 0 also where this is the only rank
         layouts = [layout_for(flat, made.ranks) for flat in (*self._flats, *self._frozen())]
         self.process_group, rank, ranks = made.group, made.rank, made.ranks
         parameters = [flat.parameters for flat in self._flats]
-        self._forget_next()
+        self._next = None
         self._flats.clear()  # before memory for new ones is taken
         self._optimizer.param_groups.clear()
         self._optimizer.state.clear()
@@ -525,12 +535,15 @@ class ZeroOptimizer(Optimizer):
             take_values(members, values)
             values.clear()
             self._flats.append(FlatParameters(members, layout, made.group, self._master_dtype))
-        self._place = Place(made.number, rank, ranks, keep_next)
+        self._place = Place(made.number, rank, ranks)
         self._optimizer = self._make_inner(self._flats)
         frozen = self._frozen()
-        take_entries(Shard([*self._flats, *frozen], self._optimizer), made.entries[rank])
-        names = self._names() if made.keep_next else {}
-        self._set_gathers(GathersLater(self._flats, names) if made.keep_next else InFlightGathers())
+        shard = Shard([*self._flats, *frozen], self._optimizer)
+        take_entries(shard, made.entries[rank])
+        self._set_gathers(GathersLater(self._flats, self._wrapper) if made.keep_next else InFlightGathers())
+        if made.shared is not None:
+            members = [group["params"] for group in self.param_groups]
+            self._next = made.shared.serve(shard, self._sources, members)
         self._stepping = self._whole_step()
         self._consolidated = None
         if keep_next:
@@ -540,12 +553,8 @@ class ZeroOptimizer(Optimizer):
             take_entries(shard, made.entries[owner])
             gradients = GradientsOfNext(self._wrapper.reducer, keep_next) if self.stage >= 2 else None
             sources: list[Gradients] = self._sources if gradients is None else [gradients]
-            step = WholeStep(flats, sources, shard.optimizer, GathersLater(flats, names), self._weak_begin())
-            self._next = Kept(shard, step, gradients)
-
-    def _forget_next(self) -> None:
-        self._place = replace(self._place, keeps_next=0)
-        self._next = None
+            step = WholeStep(flats, sources, shard.optimizer, GathersLater(flats, self._wrapper), self._weak_begin())
+            self._next = Kept(keep_next, owner, shard, step, gradients)
 
     @property
     def _later(self) -> GathersLater | None:
@@ -557,12 +566,6 @@ class ZeroOptimizer(Optimizer):
         self._gathers_in_flight = gathers
         if self.stage == 3:
             self._wrapper.sharded_model.why_fixed = self._why_fixed()
-
-    def _names(self) -> dict[torch.Tensor, str]:
-        """For messages."""
-        named = self._wrapper.module.named_parameters() if self._wrapper is not None else ()
-        known = {id(parameter): name for name, parameter in named}
-        return {p: known.get(id(p), f"of shape {list(p.shape)}") for flat in self._flats for p in flat.parameters}
 
     def _why_fixed(self) -> str:
         """Why the state cannot be changed; '' if it can."""
@@ -581,7 +584,8 @@ class ZeroOptimizer(Optimizer):
         return StepsInBackward(flat, source, reducer, steps, self._gathers_in_flight, self._wrapper.module)
 
     def _whole_step(self) -> WholeStep:
-        return WholeStep(self._flats, self._sources, self._optimizer, self._gathers_in_flight, self._weak_begin())
+        begin, shared = self._weak_begin(), self._next if isinstance(self._next, SharedShards) else None
+        return WholeStep(self._flats, self._sources, self._optimizer, self._gathers_in_flight, begin, shared)
 
     def _weak_begin(self) -> Callable[[], None]:
         """Avoids a reference cycle: a dropped optimizer is freed at once, so its wrapper can take another one."""

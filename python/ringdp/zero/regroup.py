@@ -1,10 +1,11 @@
 """Shards that outlive a rank: each rank also keeps and steps those of the next one; and shards cut anew for a group.
 
-Steps have exact bits, so a rank that has the same gradients *computes* the other's state: nothing is sent for it. When
-the group changes, each old shard is sent to all ranks, by its owner or, if that has died, by the rank that keeps a
-copy, and each takes what it owns now. The next rank is the one `keep_next` places after: 1, or more where neighbours
-are on one host. All or none change: new values are made beside the old ones, and taken when all ranks have
-them. So after a fault ranks differ by at most one such change, and whoever is behind has what it lacks.
+Steps have exact bits, so a rank that has the same gradients *computes* the other's state: nothing is sent for it. On
+one host, shards may lie in shared memory instead (shared_shards.py). When the group changes, each old shard is sent to
+all ranks, by its owner or, if that has died, by a rank that has or reads it, and each takes what it owns now. The next
+rank is the one `keep_next` places after: 1, or more where neighbours are on one host. All or none change: new values
+are made beside the old ones, and taken when all ranks have them. So after a fault ranks differ by at most one such
+change, and whoever is behind has what it lacks.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -26,13 +27,13 @@ from ringdp.zero import groups
 from ringdp.zero.element_wise import is_per_element
 from ringdp.zero.flat import FlatParameters, Piece, shaped
 from ringdp.zero.in_flight import GathersInForward, HiddenBucket, InFlightGathers
+from ringdp.zero.shared_shards import VALUE, Orphan, SharedShards
 from ringdp.zero.state import MASTER
 from ringdp.zero.steps import WholeStep
 
 _C = _native.load()
 Entry = dict[str, Any]
 Item = tuple[int, int, str, Any]  # flat, piece, key, value
-VALUE = ""  # the elements of the parameter
 
 
 @dataclass
@@ -106,9 +107,9 @@ _NOT_WHOLE = (
 class GathersLater(InFlightGathers):
     """Steps without gathers. Between hide() and gather_all() or show() parameters cannot be read."""
 
-    def __init__(self, flats: Sequence[FlatParameters], name_of: Mapping[torch.Tensor, str]) -> None:
+    def __init__(self, flats: Sequence[FlatParameters], wrapper: Any | None) -> None:
         super().__init__()
-        self._flats, self._name_of = flats, name_of
+        self._flats, self._wrapper = flats, wrapper
         self._buckets: list[HiddenBucket] = []  # made once, as they hold a tensor per parameter
         self._is_hidden = False
 
@@ -122,10 +123,17 @@ class GathersLater(InFlightGathers):
             return
         if not self._buckets:
             places = [(flat, bucket) for flat in self._flats for bucket in range(len(flat)) if flat.hides(bucket)]
-            self._buckets = [HiddenBucket(*place, self._name_of, _NOT_WHOLE) for place in places]
+            names = self._names()
+            self._buckets = [HiddenBucket(*place, names, _NOT_WHOLE) for place in places]
         for bucket in self._buckets:
             bucket.hide()
         self._is_hidden = bool(self._buckets)
+
+    def _names(self) -> dict[torch.Tensor, str]:
+        """For messages."""
+        named = self._wrapper.module.named_parameters() if self._wrapper is not None else ()
+        known = {id(parameter): name for name, parameter in named}
+        return {p: known.get(id(p), f"of shape {list(p.shape)}") for flat in self._flats for p in flat.parameters}
 
     def show(self) -> None:
         """As they are."""
@@ -211,11 +219,26 @@ class GradientsOfNext:
 
 @dataclass
 class Kept:
-    """The shard of the next rank, kept and stepped here, too. step: of its pieces. gradients: from stage 2 on."""
+    """The shard of the next rank, kept and stepped here, too. step: of its pieces. gradients: from stage 2 on.
 
+    keep_next, owner: how many places it is away, and its rank. SharedShards is in the place of this where shards lie in
+    shared memory.
+    """
+
+    keep_next: int
+    owner: int
     shard: Shard
     step: WholeStep
     gradients: GradientsOfNext | None
+
+    def place(self) -> dict[str, int]:
+        """What it changes of its rank's Place."""
+        return {"keeps_next": self.keep_next}
+
+    def share(self, group: dist.ProcessGroup) -> None:
+        """The gradients of the next step are final. Collective from stage 2 on."""
+        if self.gradients is not None:
+            self.gradients.receive(group)
 
     def check(self) -> None:
         """Before the own step. RuntimeError without gradients."""
@@ -232,6 +255,23 @@ class Kept:
         if self.gradients is not None:
             self.gradients.drop()
 
+    def has_gradients(self) -> bool:
+        """Whether gradients are shared that were not stepped."""
+        return self.gradients is not None and self.gradients.is_here()
+
+    def take_settings(self, settings: Sequence[groups.Group]) -> None:
+        """Of the param groups."""
+        groups.copy_settings(settings, self.shard.optimizer.param_groups)
+
+    def check_complete(self) -> None:
+        """RuntimeError where a step has failed halfway."""
+        self.step.check()
+
+    def shards(self, senders: Sequence[int], rank: int) -> dict[int, Shard | Orphan]:
+        """By old rank, those of others that are here."""
+        del senders, rank
+        return {self.owner: self.shard}
+
     def bytes(self, *, with_values: bool) -> int:
         """Of everything, see Shard.bytes()."""
         return self.shard.bytes(with_values=with_values) + (0 if self.gradients is None else self.gradients.bytes())
@@ -246,7 +286,8 @@ class Place:
     """Of a rank, before a change: how many it has made, -1 without a state; its rank of how many in the latest one.
 
     keeps_next: it has the shard of the rank so many places after it, too; 0: of none. prepared: the change that it
-    could make now; -1: none. wants_next: keep_next of the next change.
+    could make now; -1: none. wants_next: keep_next of the next change. shares: it reads the shards of all others.
+    wants_shared: it would and can do so after the next change. steps: that it has made since the latest, if it shares.
     """
 
     changes: int
@@ -255,6 +296,9 @@ class Place:
     keeps_next: int = 0
     prepared: int = -1
     wants_next: int = 0
+    shares: int = 0
+    wants_shared: int = 0
+    steps: int = 0
 
 
 def check_regroups(kind: type[Optimizer], flats: Sequence[FlatParameters], in_flight: InFlightGathers) -> None:
@@ -290,6 +334,12 @@ def exchanged(own: Place, group: dist.ProcessGroup) -> list[Place]:
         raise RuntimeError("ZeroOptimizer.regroup: has_state=False on all ranks: one of them must have a state")
     if len(wanted := sorted({place.wants_next for place in places})) > 1:
         raise ValueError(f"ZeroOptimizer.regroup: keep_next={wanted[0]} on one rank and {wanted[-1]} on another")
+    newest = max(place.changes for place in places)
+    if len(steps := sorted({place.steps for place in places if place.changes == newest})) > 1:
+        raise RuntimeError(
+            f"ZeroOptimizer.regroup: a rank has made {steps[0]} steps in the latest group and another {steps[-1]}: a "
+            "rank that is behind makes its step first, with the gradients that it has shared"
+        )
     return places
 
 
@@ -307,7 +357,10 @@ def senders_of(places: Sequence[Place]) -> list[int]:
     ranks = next(iter(there.values())).ranks
     copies = {(place.rank + place.keeps_next) % ranks: new for new, place in there.items() if place.keeps_next}
     owned = {place.rank: new for new, place in there.items()}
+    readers = [new for new, place in there.items() if place.shares]
     holders = [owned.get(owner, copies.get(owner)) for owner in range(ranks)]
+    if readers:
+        holders = [readers[owner % len(readers)] if by is None else by for owner, by in enumerate(holders)]
     lost = [owner for owner, holder in enumerate(holders) if holder is None]
     if lost:
         raise RuntimeError(
@@ -323,7 +376,7 @@ class Prepared:
 
     number: of the change. keep_next: of the group after it. values: of whole parameters, by flat and parameter; none at
     stage 3. entries: what pieces have, by owner, flat and piece. differs: the old rank whose shard has other bits here
-    than on that rank; -1: none.
+    than on that rank; -1: none. shared: where shards will lie in shared memory, as they do already.
     """
 
     number: int
@@ -334,28 +387,42 @@ class Prepared:
     values: list[list[torch.Tensor]]
     entries: dict[int, list[list[Entry]]]
     differs: int
+    shared: SharedShards | None
 
 
 def prepared(
-    number: int,
+    places: Sequence[Place],
     group: dist.ProcessGroup,
-    shards: Mapping[int, Shard],
-    flats: Sequence[FlatParameters],
-    layouts: Sequence[tuple[Any, Any]],
-    senders: Sequence[int],
+    own: Shard,
+    others: Kept | SharedShards | None,
     *,
-    keep_next: int,
+    has_state: bool,
     whole: bool,
 ) -> Prepared:
     """Collective over `group`: all old shards are sent, one after the other; nothing is changed yet.
 
-    shards: by old rank, what this rank has. flats: of any rank, for their parameters. layouts: per flat, the old and
-    the new one. senders: by old rank. whole: ranks get whole parameters; otherwise only the elements of their pieces
-    and of the next rank's. RuntimeError where what arrives is not what was sent.
+    places: as exchanged. own: this rank's, or without has_state what has its parameters. others: what it has of other
+    ranks. whole: ranks get whole parameters; otherwise only the elements of their pieces and of the next rank's.
+    RuntimeError where what arrives is not what was sent.
     """
-    rank, ranks = group.rank(), group.size()
+    rank, ranks, flats, keep_next = group.rank(), group.size(), own.flats, places[0].wants_next
+    newest = max(place.changes for place in places)
+    senders, old_ranks = senders_of(places), next(place.ranks for place in places if place.changes == newest)
+    shards: dict[int, Shard | Orphan] = {places[rank].rank: own} if has_state else {}
+    if others is not None:
+        shards |= others.shards(senders, rank)
+    for shard in shards.values():
+        shard.restore_views()
+    layouts = [(layout_for(flat, old_ranks), layout_for(flat, ranks)) for flat in flats]
+    shared = None
+    if all(place.wants_shared for place in places):
+        pieces = [sum(len(new.pieces(owner)) for _, new in layouts) for owner in range(ranks)]
+        shared = SharedShards(group, type(own.optimizer), pieces, len(own.optimizer.param_groups))
+        shared.map([place for (place,) in gathered([shared.place_of_own()], group)])
     values = [[torch.zeros(p.numel(), dtype=p.dtype) for p in flat.parameters] for flat in flats if whole]
-    owners = {owner: [_pieces(new, owner) for _, new in layouts] for owner in (rank, (rank + keep_next) % ranks)}
+    next_rank = rank if shared is not None else (rank + keep_next) % ranks
+    owners = {owner: [_pieces(new, owner) for _, new in layouts] for owner in (rank, next_rank)}
+    zeros = _zeros if shared is None else shared.zeros
     entries = {owner: [[Entry() for _ in pieces] for pieces in of_owner] for owner, of_owner in owners.items()}
     targets: dict[tuple[int, int], list[tuple[Piece, Entry]]] = {}
     for owner, of_owner in owners.items():
@@ -375,8 +442,10 @@ def prepared(
                 values[flat][piece.parameter][piece.part] = value
             else:
                 for target, entry in targets.get((flat, piece.parameter), ()):
-                    _give(entry, target, piece, key, value)
-    return Prepared(number, group, rank, ranks, keep_next, values, entries, differs)
+                    _give(entry, target, piece, key, value, zeros)
+    if shared is not None:
+        shared.hold(entries[rank])
+    return Prepared(newest + 1, group, rank, ranks, keep_next, values, entries, differs, shared)
 
 
 def vote(made: Prepared) -> None:
@@ -410,7 +479,7 @@ def from_bytes(written: torch.Tensor) -> Any:
     return torch.load(io.BytesIO(written.numpy().tobytes()), weights_only=True)
 
 
-def _packed(shard: Shard) -> tuple[list[Item], torch.Tensor, bytes]:
+def _packed(shard: Shard | Orphan) -> tuple[list[Item], torch.Tensor, bytes]:
     """Its items with tensors without memory in the place of long ones; those in a row; and a hash of everything."""
     items = shard.items()
     items.sort(key=lambda item: -item[-1].element_size() if _is_long(item[-1]) else 0)  # so that all are aligned
@@ -429,7 +498,7 @@ def _digest(head: Sequence[Item], packed: torch.Tensor) -> bytes:
     return digest.digest()
 
 
-def _sent(shard: Shard | None, sender: int, group: dist.ProcessGroup) -> tuple[list[Item], bytes]:
+def _sent(shard: Shard | Orphan | None, sender: int, group: dist.ProcessGroup) -> tuple[list[Item], bytes]:
     """All items of a shard, on all ranks, and the hash of all. shard: on the sender."""
     written = packed = torch.empty(0, dtype=torch.uint8)
     if shard is not None:
@@ -460,7 +529,13 @@ def _is_long(value: Any) -> bool:
     return torch.is_tensor(value) and value.dim() == 1
 
 
-def _give(entry: Entry, new: Piece, old: Piece, key: str, value: Any) -> None:
+def _zeros(elements: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(elements, dtype=dtype)
+
+
+def _give(
+    entry: Entry, new: Piece, old: Piece, key: str, value: Any, zeros: Callable[[int, torch.dtype], torch.Tensor]
+) -> None:
     """The part of an old piece's state that a new one of the same parameter overlaps."""
     begin, end = max(old.begin, new.begin), min(old.begin + old.length, new.begin + new.length)
     if begin >= end:
@@ -469,7 +544,7 @@ def _give(entry: Entry, new: Piece, old: Piece, key: str, value: Any) -> None:
         entry[key] = copy.deepcopy(value)
         return
     if key not in entry:
-        entry[key] = torch.zeros(new.length, dtype=value.dtype)
+        entry[key] = zeros(new.length, value.dtype)
     entry[key][begin - new.begin : end - new.begin] = value[begin - old.begin : end - old.begin]
 
 

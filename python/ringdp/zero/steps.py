@@ -8,10 +8,11 @@ last leaves parameters torn: some old, some new. This is remembered, and step() 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.optim import Optimizer
@@ -22,12 +23,16 @@ from ringdp.zero.gradients import Gradients, ShardedGradients
 from ringdp.zero.in_flight import InFlightGathers, WaitHook
 from ringdp.zero.native import DeviceSteps
 
+if TYPE_CHECKING:
+    from ringdp.zero.shared_shards import SharedShards
+
 
 class BucketSteps:
     """Steps flat parameters bucket by bucket. optimizer: the inner one, of the pieces that this rank owns.
 
     begin: gives the optimizer the settings of the step; called before every bucket, as some classes change them.
-    fuses: gradients are float32. on_device: the steps to use if `flat` is on a device.
+    fuses: gradients are float32. on_device: the steps to use if `flat` is on a device. journal: returns what notes the
+    step, and the number there of the first piece.
     """
 
     def __init__(
@@ -38,8 +43,10 @@ class BucketSteps:
         *,
         fuses: bool = False,
         on_device: DeviceSteps | None = None,
+        journal: Callable[[], tuple[Any, int]] = lambda: (None, 0),
     ) -> None:
         self._flat, self._optimizer, self._begin = flat, optimizer, begin
+        self._journal = journal
         self._fuses = fuses
         self._on_device = on_device if on_device is not None and flat.device.type != "cpu" else None
         self._parts: dict[int, tuple[Any, int]] | None = None  # by piece, after prepare()
@@ -69,14 +76,17 @@ class BucketSteps:
         served = self._fuses and native.serves(self._optimizer)
         return "" if served else "ringdp's kernels are for SGD, Adam and AdamW of float32 with plain settings"
 
-    def prepare(self, numbers: Collection[int]) -> None:
-        """Prepares a step of these pieces, all that have gradients, so that less is done between buckets."""
+    def prepare(self, numbers: Collection[int], buffer: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+        """Prepares a step of these pieces, all that have gradients, so that less is done between buckets.
+
+        buffer: makes that of SGD for a piece.
+        """
         self._begin()
         if not native.serves(self._optimizer):
             return
         self._restore_views()
         tensors = self._flat.tensors
-        parts = native.begin(self._optimizer, {tensors[number] for number in numbers})
+        parts = native.begin(self._optimizer, {tensors[number] for number in numbers}, buffer)
         self._parts = {number: parts[tensors[number]] for number in numbers if tensors[number] in parts}
 
     @torch.no_grad()
@@ -85,7 +95,9 @@ class BucketSteps:
         tensors = self._flat.tensors
         typed = {number: gradient.to(tensors[number].dtype) for number, gradient in gradients.items()}
         if self._parts is not None:
-            native.run([(*self._parts[n], gradient) for n, gradient in typed.items() if n in self._parts])
+            journal, first = self._journal()
+            parts = [(*self._parts[n], gradient, first + n) for n, gradient in typed.items() if n in self._parts]
+            native.run(parts, journal)
             return
         self._flat.restore_views(bucket)
         if not gradients:
@@ -112,7 +124,8 @@ class BucketSteps:
 class WholeStep:
     """Steps all buckets in step(): one is gathered while the next is stepped. Remembers a step that fails.
 
-    `flats` and `sources` have corresponding entries; both may grow. `begin`: see BucketSteps.
+    `flats` and `sources` have corresponding entries; both may grow. `begin`: see BucketSteps. shared: of which this is
+    a step, if shards lie in shared memory.
     """
 
     def __init__(
@@ -122,9 +135,10 @@ class WholeStep:
         optimizer: Optimizer,
         in_flight: InFlightGathers,
         begin: Callable[[], None],
+        shared: SharedShards | None = None,
     ) -> None:
         self._flats, self._sources, self._optimizer = flats, sources, optimizer
-        self._gathers_in_flight, self._begin = in_flight, begin
+        self._gathers_in_flight, self._begin, self._shared = in_flight, begin, shared
         self._halfway = False
 
     def describe(self) -> str:
@@ -138,14 +152,25 @@ class WholeStep:
         self._gathers_in_flight.wait()
         for flat, source in zip(self._flats, self._sources, strict=True):
             source.check(flat)
+        shared = self._shared
+        if shared is not None:
+            self._begin()
+            shared.check_settings()
+        if shared is not None and arguments:
+            raise TypeError(
+                f"ZeroOptimizer: step({', '.join(arguments)}=...): shards in shared memory are stepped by ringdp's "
+                'kernels, without arguments: use elastic.survive(shards="copies")'
+            )
         self._halfway = True
-        steps = [BucketSteps(flat, self._optimizer, self._begin) for flat in self._flats]
+        steps = [self._steps_of(number) for number in range(len(self._flats))]
         gradients: list[list[dict[int, torch.Tensor]]] = []  # [flat][bucket]: by piece
         for flat, source in zip(self._flats, self._sources, strict=True):
             gradients.append([*map(source.by_bucket(flat), range(len(flat)))])
         if not arguments:
             for one, found in zip(steps, gradients, strict=True):
-                one.prepare([*itertools.chain.from_iterable(found)])
+                one.prepare([*itertools.chain.from_iterable(found)], shared.buffer if shared is not None else None)
+        if shared is not None:
+            shared.begin(self._optimizer.param_groups)
         for number, bucket in self._gathers_in_flight.order(self._flats):
             steps[number].step_bucket(bucket, gradients[number][bucket], **arguments)
             self._gathers_in_flight.start(self._flats[number], bucket)
@@ -154,6 +179,12 @@ class WholeStep:
             native.step(self._optimizer, **arguments)
         self._gathers_in_flight.end_step()
         self._halfway = False
+
+    def _steps_of(self, number: int) -> BucketSteps:
+        if self._shared is None:
+            return BucketSteps(self._flats[number], self._optimizer, self._begin)
+        journal = functools.partial(self._shared.journal, number)
+        return BucketSteps(self._flats[number], self._optimizer, self._begin, journal=journal)
 
     def begin_forward(self) -> None:
         """Nothing: gradients wait for step()."""
