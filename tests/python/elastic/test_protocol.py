@@ -3,7 +3,7 @@
 A rank computes its leaves and posts them, has the mean once all members have posted, votes, and applies the step once
 all members have voted. Whoever sees that a member is gone leaves the world; when all that live have left it, they meet
 in the next one, with a newcomer where there is one, and catch up. What a rank has posted or voted reaches the others
-even if it dies right after.
+even if it dies right after. With shards in shared memory the shards of those that have died catch up as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class State:
-    """posted, voted: (step, rank) of the current world. crashes, joins: still to come."""
+    """posted, voted: (step, rank) of the current world. crashes, joins: still to come. shards: in shared memory."""
 
     ranks: tuple[Rank, ...]
     members: frozenset[int]
@@ -38,6 +38,7 @@ class State:
     joins: int
     posted: frozenset[tuple[int, int]] = frozenset()
     voted: frozenset[tuple[int, int]] = frozenset()
+    shards: bool = False
 
     def alive(self) -> list[int]:
         return [rank for rank in self.members if self.ranks[rank].is_alive]
@@ -84,25 +85,28 @@ def following(state: State, steps: int, *, votes: bool) -> Iterator[State]:
 def next_world(state: State) -> State:
     """Violated, unless everybody can catch up."""
     alive = state.alive()
-    ahead = max(state.ranks[number].applied for number in alive)
+    concerned = state.members if state.shards else alive
+    ahead = max(state.ranks[number].applied for number in concerned)
     ranks = list(state.ranks)
-    for number in alive:
+    for number in concerned:
         rank = ranks[number]
         if rank.applied < ahead and not rank.applied == rank.mean_of == ahead - 1:
             raise Violated(
                 f"rank {number} has applied {rank.applied} steps of {ahead}, and has the mean of {rank.mean_of}"
             )
-        ranks[number] = Rank(ahead)
+        ranks[number] = Rank(ahead, is_alive=rank.is_alive)
     members, joins = frozenset(alive), state.joins
     if joins:
         ranks.append(Rank(ahead))  # with the state of a rank that is ahead
         members, joins = members | {len(ranks) - 1}, joins - 1
-    return State(tuple(ranks), members, state.crashes, joins)
+    return State(tuple(ranks), members, state.crashes, joins, shards=state.shards)
 
 
-def explore(ranks: int, steps: int, crashes: int, joins: int, *, votes: bool = True) -> tuple[int, int]:
+def explore(
+    ranks: int, steps: int, crashes: int, joins: int, *, votes: bool = True, shards: bool = False
+) -> tuple[int, int]:
     """How many states there are, and in how many a rank was behind. Violated; AssertionError: nothing can happen."""
-    first = State(tuple(Rank() for _ in range(ranks)), frozenset(range(ranks)), crashes, joins)
+    first = State(tuple(Rank() for _ in range(ranks)), frozenset(range(ranks)), crashes, joins, shards=shards)
     seen, todo, behind = {first}, deque([first]), 0
     while todo:
         state = todo.popleft()
@@ -120,11 +124,13 @@ def explore(ranks: int, steps: int, crashes: int, joins: int, *, votes: bool = T
 @pytest.mark.parametrize(
     ("ranks", "steps", "crashes", "joins"), [(2, 3, 1, 1), (2, 2, 2, 2), (3, 2, 2, 1), (4, 2, 1, 0), (4, 1, 2, 0)]
 )
-def test_members_differ_by_a_step_at_most_and_who_is_behind_has_its_mean(ranks, steps, crashes, joins):
-    states, behind = explore(ranks, steps, crashes, joins)
+@pytest.mark.parametrize("shards", [False, True])
+def test_members_differ_by_a_step_at_most_and_who_is_behind_has_its_mean(ranks, steps, crashes, joins, shards):
+    states, behind = explore(ranks, steps, crashes, joins, shards=shards)
     assert states > 100 and behind > 10
 
 
-def test_without_the_vote_they_do_not():
+@pytest.mark.parametrize("shards", [False, True])
+def test_without_the_vote_they_do_not(shards):
     with pytest.raises(Violated, match="has applied 0 steps of 1, and has the mean of -1"):
-        explore(3, 2, 1, 0, votes=False)
+        explore(3, 2, 1, 0, votes=False, shards=shards)
