@@ -4,6 +4,7 @@
     python benchmarks/elastic.py deaths                              # ringdp.elastic.survive: 20 SIGKILLs of 4 ranks
     python benchmarks/elastic.py deaths --systems all --torchft-python VENV/bin/python
     python benchmarks/elastic.py price --ranks 2                     # no fault: survive() and a plain loop, by turns
+    python benchmarks/elastic.py price --ranks 2 --stage 1 --shards copies
     python benchmarks/elastic.py shares                              # rank 0 takes 3.3 times as long for its samples
 
 deaths, the same model and samples under each system:
@@ -60,6 +61,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--every", type=float, default=2.5, help="seconds between two kills, on average")
     parser.add_argument("--torchft-python", default=sys.executable, metavar="PATH", help="where torchft is installed")
     parser.add_argument("--rounds", type=int, default=20, help="price: pairs of blocks of 20 steps")
+    parser.add_argument("--stage", type=int, default=0, choices=range(4), help="of ZeRO, in ringdp")
+    parser.add_argument("--shards", default="auto", choices=("auto", "copies"), help="as survive() takes it")
     parser.add_argument("--leaf-ms", type=float, default=2.0, help="shares: of a micro-batch, asleep")
     parser.add_argument("--seed", type=int, default=0, help="of when which rank dies")
     parser.add_argument("--check", action="store_true", help="status 1 when a requirement is not met")
@@ -245,7 +248,8 @@ def deaths(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Bar]
     print(f"{'system':<12}{'kills':>6}" + "".join(f"{column:>12}" for column in COLUMNS) + f"{'lost':>8}")
     for name in options.systems:
         with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
-            job = Job(folder, 1_000_000, options.micro_batches, width=options.width)
+            of_zero = {"stage": options.stage, "shards": options.shards}
+            job = Job(folder, 1_000_000, options.micro_batches, width=options.width, **of_zero)
             with _cut_off(name, job, options) as is_over:
                 killed = kill_ranks(folder, options, is_over)
                 time.sleep(max(8.0, 2 * options.every))  # so long the slowest takes
@@ -280,7 +284,8 @@ class _Enough(Exception):
 def price(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Bar], Chart]:
     """Steps without a fault."""
     with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
-        job = Job(folder, 20 * (options.rounds + 1), options.micro_batches, width=options.width)
+        of_zero = {"stage": options.stage, "shards": options.shards}
+        job = Job(folder, 20 * (options.rounds + 1), options.micro_batches, width=options.width, **of_zero)
         with system("ringdp", job, options, 0, program="price"):
             pass
         ranks = [json.loads((Path(folder) / f"{rank}.seconds").read_text()) for rank in range(options.ranks)]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 class Job:
     """leaf_ms: what a micro-batch takes, asleep, besides what it computes. slow: how many times as long on rank 0.
 
-    speed: as survive() takes it. width: of the model. block: steps of "price" by turns.
+    speed, shards: as survive() takes them. width: of the model. block: steps of "price" by turns. stage: of ZeRO.
     """
 
     folder: str
@@ -35,6 +35,8 @@ class Job:
     speed: str = "even"
     width: int = 256
     block: int = 20
+    stage: int = 0
+    shards: str = "auto"
 
 
 @dataclass
@@ -74,13 +76,22 @@ def pause(job: Job, leaves: int) -> None:
     time.sleep(leaves * factor * job.leaf_ms / 1000)
 
 
+def wrapped(job: Job) -> tuple[Any, torch.optim.Optimizer]:
+    """The model under ringdp, and its optimizer."""
+    import ringdp
+
+    ddp = ringdp.DistributedDataParallel(network(job.width), micro_batches=job.micro_batches, zero_stage=job.stage)
+    if job.stage:
+        return ddp, ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1e-3)
+    return ddp, torch.optim.AdamW(ddp.parameters(), lr=1e-3)
+
+
 def ringdp_rank(job: Job) -> None:
     """Under `ringdp run --min-ranks`."""
     import ringdp
 
     dist.init_process_group("ringdp")
-    ddp = ringdp.DistributedDataParallel(network(job.width), micro_batches=job.micro_batches)
-    optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-3)
+    ddp, optimizer = wrapped(job)
     notes = Notes(job.folder)
 
     def apply() -> None:
@@ -88,7 +99,7 @@ def ringdp_rank(job: Job) -> None:
         optimizer.zero_grad()
         notes.applied(dist.get_world_size())
 
-    @ringdp.elastic.survive(model=ddp, optimizer=optimizer, apply=apply, speed=job.speed)
+    @ringdp.elastic.survive(model=ddp, optimizer=optimizer, apply=apply, speed=job.speed, shards=job.shards)
     def train(step: int, leaves: Sequence[int]) -> None:
         for leaf in leaves:
             with ringdp.leaf(step, leaf):
@@ -174,8 +185,7 @@ def price_rank(job: Job) -> None:
     import ringdp
 
     dist.init_process_group("ringdp")
-    wrapped = [ringdp.DistributedDataParallel(network(job.width), micro_batches=job.micro_batches) for _ in range(2)]
-    optimizers = [torch.optim.AdamW(ddp.parameters(), lr=1e-3) for ddp in wrapped]
+    (own_ddp, own_optimizer), (plain_ddp, plain_optimizer) = wrapped(job), wrapped(job)
     share = job.micro_batches // dist.get_world_size()
     own = range(dist.get_rank() * share, (dist.get_rank() + 1) * share)
     seconds: dict[str, list[float]] = {"survive": [], "plain": []}
@@ -186,9 +196,9 @@ def price_rank(job: Job) -> None:
             with ringdp.leaf(step, leaf):
                 ddp(batch(job.width, step, leaf)).square().mean().backward()
 
-    def update(which: int) -> None:
-        optimizers[which].step()
-        optimizers[which].zero_grad()
+    def update(optimizer: torch.optim.Optimizer) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
 
     def timed(name: str) -> None:
         nonlocal ended
@@ -200,19 +210,18 @@ def price_rank(job: Job) -> None:
 
     def apply() -> None:
         nonlocal applied
-        update(0)
+        update(own_optimizer)
         timed("survive")
         applied += 1
         if applied % job.block:
             return
         for step in range(job.block):
-            run(wrapped[1], step, own)
-            update(1)
+            run(plain_ddp, step, own)
+            update(plain_optimizer)
             timed("plain")
 
-    train = ringdp.elastic.survive(model=wrapped[0], optimizer=optimizers[0], apply=apply)(
-        lambda step, leaves: run(wrapped[0], step, leaves)
-    )
+    survive = ringdp.elastic.survive(model=own_ddp, optimizer=own_optimizer, apply=apply, shards=job.shards)
+    train = survive(lambda step, leaves: run(own_ddp, step, leaves))
     train(job.steps)
     (Path(job.folder) / f"{dist.get_rank()}.seconds").write_text(json.dumps(seconds))
     dist.destroy_process_group()

@@ -249,9 +249,10 @@ def test_a_rank_dies_and_the_others_go_on(tmp_path):
 
 
 @pytest.mark.long
-def test_being_ready_is_compared_with_a_plain_loop(tmp_path):
-    out = tmp_path / "r.json"
-    run("elastic.py", "price", "--ranks", 2, "--micro-batches", 4, "--width", 16, "--rounds", 2, "--json", out)
+@pytest.mark.parametrize("stage", [0, 3])
+def test_being_ready_is_compared_with_a_plain_loop(tmp_path, stage):
+    out, small = tmp_path / "r.json", ["--micro-batches", 4, "--width", 16, "--rounds", 2]
+    run("elastic.py", "price", "--ranks", 2, "--stage", stage, *small, "--json", out)
     (row,) = read(out)["rows"]
     assert row["ratio"] > 0 and row["survive"] > 0 and row["plain"] > 0
 
