@@ -3,13 +3,15 @@
     python tests/faults/churn.py --kills 20 --seeds 0-19 --mixed     # a line per seed; status 1 if one differs
 
 The ranks are those of a real supervisor; a thread beside it sends the signals. `--json` prints what was measured:
-recoveries with their parts, from the end of a world until the first micro-batch of the next one.
+recoveries with their parts, from the end of a world until the first micro-batch of the next one; and what each rank has
+open at the end, which must not depend on the worlds that it has been in: `--spare 1` kills the others only.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import hashlib
 import json
 import os
@@ -122,8 +124,17 @@ def on_rank(options: argparse.Namespace) -> None:
 
     train(options.steps)
     tell_worlds()
-    store.set(f"result/{member}", json.dumps({"hash": hash_of(ddp, optimizer)}))
+    result = {"hash": hash_of(ddp, optimizer), "worlds": len(train.recoveries), **open_here()}
+    store.set(f"result/{member}", json.dumps(result))
     dist.destroy_process_group()
+
+
+def open_here() -> dict[str, int]:
+    """Of this process."""
+    gc.collect()
+    mapped = Path("/proc/self/maps").read_text().count("memfd:")
+    listed = {name: len(os.listdir(f"/proc/self/{folder}")) for name, folder in (("files", "fd"), ("threads", "task"))}
+    return {**listed, "memfds mapped": mapped}
 
 
 class Killer(threading.Thread):
@@ -145,9 +156,10 @@ class Killer(threading.Thread):
 
     def _run(self) -> None:
         """Begins with the first step."""
-        dead: set[int] = set()
         while not self._store.check(["step"]):
             time.sleep(0.01)
+        first = sorted(process.popen.pid for process in [*self._supervisor._processes.values()])
+        dead = set(first[: self._options.spare])  # or never to be
         while self.killed < self._options.kills:
             time.sleep(self._random.uniform(0, 2 * self._options.every))
             if int(self._store.get("step")) > self._options.steps - 5:
@@ -159,7 +171,7 @@ class Killer(threading.Thread):
             for _ in range(2 if self._random.random() < 0.2 and not self._has_copies() else 1):
                 processes = [process for process in [*self._supervisor._processes.values()] if process.in_world]
                 pids = [process.popen.pid for process in processes if process.popen.pid not in dead]
-                if len(pids) > 2 and self.killed < self._options.kills:
+                if len(pids) + self._options.spare > 2 and pids and self.killed < self._options.kills:
                     dead.add(pid := self._random.choice(pids))
                     os.kill(pid, signal.SIGKILL)
                     self.killed += 1
@@ -209,6 +221,8 @@ def churn(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         "killed": killer.killed,
         "seconds": time.monotonic() - begin,
         "members": len(results),
+        "keys": server.num_keys(),
+        "open": [{key: value for key, value in result.items() if key != "hash"} for result in results],
         "hashes": sorted({result["hash"] for result in results}),
         "worlds": [json.loads(line) for line in server.get("worlds").decode().splitlines()],
     }
@@ -228,10 +242,12 @@ def line(report: dict[str, Any]) -> str:
     times = f"recovery {1e3 * statistics.median(faults):.0f} ms, at most {1e3 * max(faults):.0f}" if faults else ""
     epochs = max((world["epoch"] for world in report["worlds"]), default=0)
     verdict = "equal" if report["equal"] else "DIFFERENT"
+    by_age = sorted(report["open"], key=lambda rank: rank["worlds"])
+    held = [f"{r['files']} files and {r['memfds mapped']} memfds after {r['worlds']}" for r in by_age[:1] + by_age[-1:]]
     head = f"seed {report['seed']:3}, stage {report['stage']}, {report['dtype']}"
     return (
         f"{head}: {report['killed']} killed, {epochs} worlds, {report['members']} ranks at the end, "
-        f"{report['seconds']:.1f} s; {times}; {verdict}"
+        f"{report['seconds']:.1f} s; {times}; open: {', '.join(held)} worlds; {verdict}"
     )
 
 
@@ -241,6 +257,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--ranks", type=int, default=8)
     made.add_argument("--steps", type=int, default=300)
     made.add_argument("--kills", type=int, default=20)
+    made.add_argument("--spare", type=int, default=0, help="so many of the first ranks are never killed")
     made.add_argument("--every", type=float, default=1.0, help="seconds between two kills, on average")
     made.add_argument("--leaf-ms", type=float, default=20.0, help="that a micro-batch takes at least")
     made.add_argument("--dtype", default=DTYPES[0], choices=DTYPES)

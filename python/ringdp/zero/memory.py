@@ -20,7 +20,7 @@ class Memory:
     gathered: the two largest units of stage 3, which exist during forward and backward only; of units that the ranks of
         a host share, this rank's part.
     buckets: gradients in flight, in addition to .grad; at stage 2 the two largest buckets, during backward only.
-    copies: what is kept of the next rank's shard, after ZeroOptimizer.regroup(keep_next=True).
+    copies: after ZeroOptimizer.regroup(keep_next=1), of the next rank's shard; or of gradients, in shared memory.
     """
 
     parameters: int = 0

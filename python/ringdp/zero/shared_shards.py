@@ -1,7 +1,7 @@
 """Shards in memory that all ranks of a host map: each outlives its rank, also in the middle of a step.
 
-Nothing is kept twice, and nothing is sent. What a rank steps, the optimizer's state of it and its gradients lie in its
-heap, beside a record of where they lie and how often each piece has been stepped. A step is a number of the group:
+Nothing is stepped twice, and nothing is sent. What a rank steps, the optimizer's state and a copy of the gradients lie
+in its heap, beside a record of where, and how often each piece has been stepped. A step is a number of the group:
 
     share     the gradients are final: a record of the step is written, and published. Then all ranks vote
     begin     the settings are written, and the step has begun here
@@ -145,7 +145,7 @@ class SharedShards:
         self._shard: Shard | None = None
         self._sources: list[Gradients] = []
         self._entries: object = None  # to which the first record points
-        self._copies: torch.Tensor | None = None  # of gradients that lie elsewhere
+        self._copies: torch.Tensor | None = None  # of the gradients of all pieces, which lie elsewhere
         self._buffers: dict[torch.Tensor, torch.Tensor] = {}  # of momenta that a step creates
         self._given: list[tuple[torch.Tensor, torch.Tensor | None, int]] = []  # gradients as shared: see check()
 
@@ -207,7 +207,7 @@ class SharedShards:
             state = [entry.get(key) for key in native.STATE[self._kind]]
             if tensor in self._buffers:
                 state = [self._buffers[tensor]]
-            rows.append(self._row([tensor, *state], self._lasting(number, gradients.get(number))))
+            rows.append(self._row([tensor, *state], self._copied(number, gradients.get(number))))
             numbers.append(_number(entry))
         self._own.words[_IN_FLIGHT] = 0
         if rows:
@@ -276,7 +276,7 @@ class SharedShards:
         """Nothing: no copy is torn."""
 
     def bytes(self, *, with_values: bool) -> int:
-        """Of copies of gradients; there are no others."""
+        """Of the copies of gradients; there are no others."""
         del with_values
         return 0 if self._copies is None else self._copies.nbytes
 
@@ -408,10 +408,9 @@ class SharedShards:
                         "change momentum from 0 before that"
                     )
 
-    def _lasting(self, number: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """It, or a copy in the heap."""
-        if gradient is None or (gradient.dtype == torch.float32 and self._backend.place_in_heap(gradient) is not None):
-            return gradient
+    def _copied(self, number: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        if gradient is None:
+            return None
         if self._copies is None:
             self._copies = self.zeros(self._ends[-1], torch.float32)
         return self._copies[self._ends[number] : self._ends[number + 1]].copy_(gradient)
