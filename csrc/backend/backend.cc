@@ -333,8 +333,17 @@ std::optional<int64_t> Backend::place_in_heap(const at::Tensor& tensor) const {
 int64_t Backend::heap_offset(const at::Tensor& tensor) {
   const auto offset = place_in_heap(tensor);
   if (!offset) refuse("heap_offset: the tensor is not in shared memory of this group");
-  group_->heap()->keep_pages();
+  keep_heap_pages();
+  group_->heap()->forbid_adoption();
   return *offset;
+}
+
+void Backend::keep_heap_pages() {
+  guarded([&] { group_->heap()->keep_pages(); });
+}
+
+int64_t Backend::heap_room() const {
+  return group_->has_heap() ? group_->heap_bytes() - group_->heap()->taken_bytes() : 0;
 }
 
 std::unique_ptr<SizedScope> Backend::share_tensors_of(std::vector<size_t> sizes) {

@@ -101,6 +101,9 @@ class Backend : public c10d::Backend, public Capabilities {
   // That place, for heap_view() of others that may read it even when this rank has left the group and freed the tensor.
   // DistBackendError where there is none.
   int64_t heap_offset(const at::Tensor& tensor);
+  // Other ranks may read this rank's heap when it has left the group, but nothing that it has freed.
+  void keep_heap_pages();
+  int64_t heap_room() const;  // bytes that are free in this rank's heap, together; 0 where there is none
 
   // Calls of this group between the two are joined in one Work. Not nested; one thread at a time.
   bool supportsCoalescing() const override { return true; }

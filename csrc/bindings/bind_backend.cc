@@ -152,6 +152,8 @@ void bind_backend(py::module_& m) {
       .def("maps_all_heaps", &Backend::maps_all_heaps)
       .def("heap_view", &Backend::heap_view, py::arg("rank"), py::arg("offset"), py::arg("bytes") = std::nullopt)
       .def("place_in_heap", &Backend::place_in_heap, py::arg("tensor"))
+      .def("keep_heap_pages", &Backend::keep_heap_pages)
+      .def("heap_room", &Backend::heap_room)
       .def("heap_offset", &Backend::heap_offset, py::arg("tensor"))
       // torch calls it on ranks outside a new group when supports_splitting is true and a device is bound.
       .def("perform_nocolor_split", [](const Backend&, const at::Device&) {})

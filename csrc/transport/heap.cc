@@ -78,7 +78,7 @@ void Heap::offer() {
   if (::getpid() != owner_pid_) return;
   const std::lock_guard lock(mutex_);
   closed_ = true;
-  is_offered_ = may_be_adopted_ && !keeps_pages_;
+  is_offered_ = may_be_adopted_;
 }
 
 bool Heap::adopt() {
@@ -105,7 +105,6 @@ void Heap::return_pages() {
 void Heap::keep_pages() {
   const std::lock_guard lock(mutex_);
   keeps_pages_ = true;
-  is_offered_ = false;
 }
 
 int64_t Heap::taken_bytes() const {

@@ -36,10 +36,9 @@ class Heap {
   // By another group, which then owns it. False unless it was offered, and in a forked child.
   bool adopt();
 
-  // From now on pages return to the system with the last mapping only, and no other group adopts this memory: peers
-  // access it outside of collectives, too.
+  // From now on pages return to the system with the last mapping only: peers may read them when this rank has left.
   void keep_pages();
-  // No other group ever adopts it: peers do not see all of it any more, or may write to it at any time.
+  // No other group ever adopts it: peers do not see all of it any more, or may access it at any time.
   void forbid_adoption();
 
   int64_t taken_bytes() const;  // currently, including alignment and margins; 0 in a forked child

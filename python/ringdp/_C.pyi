@@ -89,6 +89,12 @@ class Backend:
     def place_in_heap(self, tensor: Tensor) -> int | None:
         """Where a tensor lies in this rank's heap; None elsewhere, and where not all ranks map it."""
 
+    def keep_heap_pages(self) -> None:
+        """Other ranks may read this rank's heap when it has left the group, but nothing that it has freed."""
+
+    def heap_room(self) -> int:
+        """Bytes that are free in this rank's heap, together; 0 where there is none."""
+
     def heap_offset(self, tensor: Tensor) -> int:
         """That place, for ranks that may read it when this one has left the group and freed the tensor."""
 

@@ -5,6 +5,7 @@ The test's process is the supervisor: it sees which ranks end, and publishes the
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -29,7 +30,7 @@ from ringdp.elastic.member import Member
 from ringdp.elastic.training import Training
 from ringdp.elastic.worlds import Worlds
 from ringdp.testing import one_process
-from ringdp.zero import native
+from ringdp.zero import native, regrouped
 from torch import nn
 
 STEPS, MICRO_BATCHES, FATAL_STEP, CLIP = 4, 7, 2, 0.05
@@ -416,6 +417,64 @@ def test_shards_in_shared_memory_outlive_all_ranks_but_one(job, clipped, points,
     made = at_stage(stage, job(4))
     made.begin(point=dict(zip((0, 2, 3), points, strict=True)))
     check(made.wait(), clipped, 1)
+
+
+def taken_by_one(member: int, port: int, stage: int, when: int) -> tuple[str, list[Any]]:
+    """On a rank: member 0 dies when it has taken its new shard, and the others believe that the vote has failed.
+
+    when: before the first step, or after a death.
+    """
+    original_vote, original_take = regrouped.vote, ringdp.ZeroOptimizer._take_prepared
+    votes = []
+
+    def vote(made: Any) -> None:
+        original_vote(made)
+        votes.append(made)
+        if member != 0 and len(votes) == when:
+            time.sleep(0.3)
+            raise dist.DistBackendError("given up")
+
+    def take(optimizer: Any) -> None:
+        original_take(optimizer)
+        if member == 0 and len(votes) == when:
+            waste = [ringdp.empty(1 << 14).fill_(7.0) for _ in range(8)]  # where the old shard was
+            os.kill(os.getpid(), len(waste) and signal.SIGKILL)
+
+    regrouped.vote, ringdp.ZeroOptimizer._take_prepared = vote, take
+    return train(member, port, "in a leaf" if member == 2 and when == 2 else "", stage=stage)
+
+
+@pytest.mark.parametrize(("stage", "when"), [(1, 1), (1, 2), (2, 2), (3, 1), (3, 2)])
+def test_a_shard_that_only_a_dead_rank_has_taken_is_not_that_of_the_group_before(job, clipped, stage, when):
+    made = job(4)
+    made.begin(taken_by_one, stage, when)
+    check(made.wait(), clipped, 4 - when)
+
+
+def fails_alive(member: int, port: int, stage: int, where: str) -> tuple[str, list[Any]]:
+    """On a rank: member 1 raises an exception, and drops all that it has."""
+
+    def fail(*_: Any) -> None:
+        raise ValueError("a mistake")
+
+    if member == 1:
+        owner, name = {"body": (LeafSteps, "end"), "apply": (Training, "step_optimizer")}[where]
+        original = getattr(owner, name)
+        setattr(owner, name, lambda *args: (fail if running_step == FATAL_STEP else original)(*args))
+    try:
+        return train(member, port, stage=stage)
+    finally:
+        gc.collect()
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("where", ["body", "apply"])
+def test_a_shard_outlives_the_training_of_its_rank(job, clipped, stage, where):
+    made = job(3)
+    made.begin(fails_alive, stage, where)
+    outcomes = made.wait()
+    assert "a mistake" in outcomes[1].error
+    check([outcomes[0], outcomes[2]], clipped, 2)
 
 
 @pytest.mark.parametrize(("ranks", "stage"), [(1, 1), (3, 1), (3, 2), (1, 3), (3, 3)])

@@ -222,8 +222,11 @@ class Training:
         self._has_state = self._is_examined = not self._member.is_newcomer
         try:
             self._run_in_worlds()
-        except Exception:
-            self._member.give_up()
+        except BaseException as error:
+            if self._zero is not None:
+                self._zero.leave_shards()
+            if isinstance(error, Exception):
+                self._member.give_up()
             raise
         if self._zero is not None:
             self._zero.release_next()

@@ -133,6 +133,7 @@ def step_rest(
     """
     known = {key: kind_of(value) for (key, kind_of), value in zip(_SETTINGS[kind].items(), settings, strict=False)}
     piece, *state = ([] if array is None else [array] for array in arrays)
+    state += [[]] * (len(STATE[kind]) - len(state))
     if kind is SGD:
         found = _C.sgd_steps(piece, state[0], [steps == 0], **known)
     else:
@@ -140,9 +141,16 @@ def step_rest(
     found.run([0], [gradient], journal, [number] if journal is not None else [])
 
 
-def number_dtype() -> torch.dtype:
-    """Of "step" in the state of torch's optimizers."""
-    return torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+def used_state(kind: type[Optimizer], settings: Sequence[float]) -> int:
+    """How many of STATE a step with these settings writes."""
+    known = dict(zip(_SETTINGS[kind], settings, strict=False))
+    return int(known["momentum"] != 0) if kind is SGD else 2 + int(known["amsgrad"] != 0)
+
+
+def number_dtype(group: Group) -> torch.dtype:
+    """Of "step" in the state that torch's optimizers make with the settings of a group."""
+    wide = torch.get_default_dtype() == torch.float64 and not group["fused"]
+    return torch.float64 if wide else torch.float32
 
 
 def is_unusual(group: Group) -> bool:

@@ -10,7 +10,7 @@ in its heap, beside a record of where, and how often each piece has been stepped
 So of a rank that has died, the latest record says what is left to do. If any rank has begun the step, all have voted,
 so it was published here: what has not been stepped is stepped now, with the settings of a rank that has begun it, on a
 copy. If none has, the shard is what it was. There are two records by turns, as the one published must stay whole while
-the next is written. Only what is known to be dead is read.
+the next is written. Of ranks that live, others read words only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.optim import SGD, Optimizer
 from ringdp import _native
 from ringdp.zero import native
 from ringdp.zero.flat import FlatParameters, Piece
-from ringdp.zero.gradients import Gradients, WholeGradients
+from ringdp.zero.gradients import Gradients, ShardedGradients, WholeGradients
 from ringdp.zero.state import MASTER
 
 if TYPE_CHECKING:
@@ -37,10 +37,12 @@ _C = _native.load()
 _CPU = torch.device("cpu")
 VALUE = ""  # the elements of the parameter
 _WORD = 8  # bytes
-_PUBLISHED, _BEGUN, _IN_FLIGHT, _WORDS = range(4)  # steps; and a word of the journal
+_PUBLISHED, _BEGUN, _TAKEN, _IN_FLIGHT, _WORDS = range(5)  # steps; whether it serves; and a word of the journal
 _STATE, _GRADIENT, _PLACES = 1, 4, 5  # of a piece: itself, up to three tensors of state, its gradient
 _NOWHERE = -1
 _BEGIN_BITS = 40  # of the word of the journal
+_ARRAYS = 10  # at most, of the elements of a shard, while it is cut: it and its state before and after, gradients
+_MARGINS = 1 << 16  # bytes around the arrays of a piece
 
 
 @dataclass
@@ -92,6 +94,15 @@ class Journal:
         """The latest step that has begun."""
         return int(self.words[_BEGUN])
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether its rank has taken this shard, and has none of the group before."""
+        return bool(self.words[_TAKEN])
+
+    def take(self) -> None:
+        """Before anything of the shard before is gone."""
+        self.words[_TAKEN] = 1
+
     def publish(self, step: int) -> None:
         """The record of this step is written."""
         self.words[_PUBLISHED] = step
@@ -120,24 +131,35 @@ def _sizes(pieces: int, groups: int) -> list[int]:
     return [_WORDS * _WORD, undo, *record, *record]
 
 
-def can_share(group: dist.ProcessGroup, optimizer: Optimizer) -> bool:
-    """Whether its ranks map each other's memory, and ringdp's kernels step what this optimizer has."""
-    if group.size() == 1 or not native.serves(optimizer):
+def can_share(group: dist.ProcessGroup, optimizer: Optimizer, flats: Sequence[FlatParameters], *, whole: bool) -> bool:
+    """Whether its ranks map each other's memory, ringdp's kernels step what this optimizer has, and there is room.
+
+    flats: also frozen ones, of the group before. whole: they have whole parameters.
+    """
+    parameters = [parameter for flat in flats for parameter in flat.parameters]
+    if group.size() == 1 or not native.serves(optimizer) or any(map(torch.is_complex, parameters)):
         return False
     backend = group._get_backend(_CPU)
-    return isinstance(backend, _C.Backend) and backend.maps_all_heaps()
+    if not (isinstance(backend, _C.Backend) and backend.maps_all_heaps()):
+        return False
+    elements = sum(parameter.numel() for parameter in parameters)
+    pieces = len(parameters) + sum(len(flat) for flat in flats)
+    needed = _ARRAYS * torch.float32.itemsize * elements // group.size() + pieces * _MARGINS
+    needed += 2 * Journal.nbytes(pieces, len(optimizer.param_groups))
+    return needed + 2 * sum(p.nbytes for p in parameters if whole) <= backend.heap_room()
 
 
 class SharedShards:
     """Of all ranks of `group`. pieces: how many each has. kind: the class that steps them, which serves().
 
     Made before there is a shard: map() follows, then hold(), in front of the vote with which ranks take their shards,
-    and serve(). DistBackendError where the heap is full.
+    take() and serve(). RuntimeError where the heap is full.
     """
 
     def __init__(self, group: dist.ProcessGroup, kind: type[Optimizer], pieces: Sequence[int], groups: int) -> None:
         self._backend, self._rank, self._kind = group._get_backend(_CPU), group.rank(), kind
         self._pieces, self._groups = list(pieces), groups
+        self._backend.keep_heap_pages()  # this rank may leave alive, and others read its shard then
         self._memory = self.zeros(Journal.nbytes(pieces[self._rank], groups), torch.uint8)
         self._own = Journal(self._memory, pieces[self._rank], groups)
         self._heaps: list[torch.Tensor] = []
@@ -148,10 +170,15 @@ class SharedShards:
         self._copies: torch.Tensor | None = None  # of the gradients of all pieces, which lie elsewhere
         self._buffers: dict[torch.Tensor, torch.Tensor] = {}  # of momenta that a step creates
         self._given: list[tuple[torch.Tensor, torch.Tensor | None, int]] = []  # gradients as shared: see check()
+        self._kept: list[list[bool]] = []  # those in shards
+        self._is_shared = False  # gradients that are neither stepped nor dropped
 
     def zeros(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
         """In this rank's heap."""
-        return self._backend.allocate_tensor(elements, dtype=dtype, device=_CPU).zero_()
+        try:
+            return self._backend.allocate_tensor(elements, dtype=dtype, device=_CPU).zero_()
+        except dist.DistError as error:  # would pass for a fault of another rank
+            raise RuntimeError(_NO_ROOM) from error
 
     # When shards have been cut.
 
@@ -179,6 +206,14 @@ class SharedShards:
         self._journals = [
             Journal(part, pieces, self._groups) for part, pieces in zip(memory, self._pieces, strict=True)
         ]
+
+    def take(self) -> None:
+        """The vote has passed: before anything of the shard before is gone."""
+        self._own.take()
+
+    def is_taken(self) -> bool:
+        """Whether it has passed for any rank, also one that has died since: that rank has no other shard."""
+        return any(journal.is_taken for journal in self._journals)
 
     def serve(
         self, shard: Shard, sources: Sequence[Gradients], members: Sequence[Sequence[torch.Tensor]]
@@ -215,9 +250,10 @@ class SharedShards:
             record.numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
         record.done.zero_()
         self._own.publish(step)
-        self._entries = None
+        self._entries, self._is_shared = None, True
         whole = (flat for flat, source in self._sourced() if isinstance(source, WholeGradients))
         self._given = [(p, p.grad, 0 if p.grad is None else p.grad._version) for flat in whole for p in flat.parameters]
+        self._kept = self._in_shards()
 
     def check(self) -> None:
         """Before the step. RuntimeError without share(), and where gradients or settings have changed since."""
@@ -225,12 +261,16 @@ class SharedShards:
             raise RuntimeError(
                 "ZeroOptimizer: step() without share_gradients() before it, since regroup(keep_next=True)"
             )
+        if self._in_shards() != self._kept:
+            raise RuntimeError(
+                f"ZeroOptimizer: a gradient was dropped since share_gradients(), {_LATE}: set .grad to None before it"
+            )
         for parameter, gradient, version in self._given:
             if parameter.grad is not gradient or (gradient is not None and gradient._version != version):
                 raise RuntimeError(
                     f"ZeroOptimizer: the gradient of a parameter of shape {list(parameter.shape)} has changed since "
-                    "share_gradients(), and if this rank died another one would complete the step with what was there "
-                    'then: change it before; or, under elastic.survive, use clip= or shards="copies"'
+                    f"share_gradients(), {_LATE}: change it before; or, under elastic.survive, use clip= or "
+                    'shards="copies"'
                 )
 
     def check_settings(self) -> None:
@@ -248,7 +288,7 @@ class SharedShards:
         settings = [native.settings_of(self._kind, group) for group in groups]
         self._own.record(step).settings.copy_(torch.tensor(settings, dtype=torch.float64))
         self._own.begin(step)
-        self._given.clear()
+        self.drop()
         self._buffers.clear()
 
     def journal(self, flat: int) -> tuple[Any, int]:
@@ -263,11 +303,18 @@ class SharedShards:
         """After the step: nothing, as there are no copies."""
 
     def drop(self) -> None:
-        """Gradients are dropped."""
+        """Gradients are dropped, or are being stepped."""
+        self._is_shared = False
+        self._given.clear()
+        self._kept.clear()
 
     def has_gradients(self) -> bool:
         """Whether gradients are shared that were not stepped."""
-        return self._own.published > self._own.begun
+        return self._is_shared
+
+    def _in_shards(self) -> list[list[bool]]:
+        """Of each set of sharded gradients, by parameter, whether it is there."""
+        return [source.kept() for source in self._sources if isinstance(source, ShardedGradients)]
 
     def take_settings(self, groups: Sequence[native.Group]) -> None:
         """Nothing: settings are written as the step begins."""
@@ -307,8 +354,9 @@ class SharedShards:
         settings = next(other.record(latest).settings for other in self._journals if other.begun == latest)
         found: list[Item] = []
         for number, (place, flat, piece, group) in enumerate(self._pieces_of(owner)):
-            piece_settings = settings[group].tolist() if is_stepped and group is not None else None
-            found.extend((*place, key, value) for key, value in self._items(owner, number, flat, piece, piece_settings))
+            of_group = settings[group].tolist() if is_stepped and group is not None else None
+            items = self._items(owner, number, flat, piece, group, of_group)
+            found.extend((*place, key, value) for key, value in items)
         return found
 
     def _latest(self) -> int:
@@ -322,7 +370,13 @@ class SharedShards:
                 yield (number, piece_number), flat, piece, self._groups_of.get(id(flat.parameters[piece.parameter]))
 
     def _items(
-        self, owner: int, number: int, flat: FlatParameters, piece: Piece, settings: list[float] | None
+        self,
+        owner: int,
+        number: int,
+        flat: FlatParameters,
+        piece: Piece,
+        group: int | None,
+        settings: list[float] | None,
     ) -> Iterator[tuple[str, Any]]:
         """settings: of the step that is to be complete; None where the piece is what it was before the latest one."""
         journal, dtype = self._journals[owner], flat.parameters[piece.parameter].dtype
@@ -337,14 +391,15 @@ class SharedShards:
             value = self._view(owner, at, piece.length, stepped)
         state = [None if at == _NOWHERE else self._view(owner, at, piece.length) for at in of_state]
         if settings is not None and of_gradient != _NOWHERE:
+            used = native.used_state(self._kind, settings)
             if done < piece.length:
                 gradient = self._view(owner, of_gradient, piece.length)
-                arrays = [None if array is None else array.clone() for array in (value, *state)]
+                arrays = [None if array is None else array.clone() for array in (value, *state[:used])]
                 journal.undo_block(number, done, arrays)
                 rest = [None if array is None else array[done:] for array in arrays]
                 native.step_rest(self._kind, settings, rest, steps, gradient[done:])
-                value, *state = arrays
-            steps += 1
+                value, *state[:used] = arrays
+            steps += used > 0
         yield VALUE, value.to(dtype)
         if has_master:
             yield MASTER, value if at != _NOWHERE else value.float()
@@ -356,7 +411,7 @@ class SharedShards:
             yield from (
                 (key, found) for key, found in zip(native.STATE[self._kind], state, strict=True) if found is not None
             )
-            yield "step", torch.tensor(steps, dtype=native.number_dtype())
+            yield "step", torch.tensor(steps, dtype=native.number_dtype(self._shard.optimizer.param_groups[group]))
 
     def _view(self, owner: int, at: int, elements: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return self._heaps[owner][at : at + elements * dtype.itemsize].view(dtype)
@@ -423,11 +478,15 @@ class SharedShards:
     def _place(self, tensor: torch.Tensor) -> int:
         place = self._backend.place_in_heap(tensor) if tensor.numel() else 0
         if place is None:
-            raise RuntimeError(
-                "ZeroOptimizer: a shard is to outlive its rank in shared memory, of which there is not enough: set "
-                'heap_bytes higher, or use elastic.survive(shards="copies")'
-            )
+            raise RuntimeError(_NO_ROOM)
         return place
+
+
+_NO_ROOM = (
+    "ZeroOptimizer: a shard is to outlive its rank in shared memory, of which there is not enough: set heap_bytes "
+    'higher, or use elastic.survive(shards="copies")'
+)
+_LATE = "and if this rank died another one would complete the step with what was there then"
 
 
 class Orphan:

@@ -140,16 +140,22 @@ TEST(Heap, AnotherGroupAdoptsWhatWasOffered) {
 }
 
 TEST(Heap, IsNotAdoptedWherePeersAccessItAtAnyTimeOrDoNotSeeAllOfIt) {
-  for (void (Heap::*const forbid)() : {&Heap::keep_pages, &Heap::forbid_adoption}) {
-    for (const bool is_late : {false, true}) {
-      Range range;
-      range.heap.take(100);
-      if (!is_late) (range.heap.*forbid)();
-      range.heap.offer();
-      if (is_late) (range.heap.*forbid)();
-      EXPECT_FALSE(range.heap.adopt());
-    }
+  for (const bool is_late : {false, true}) {
+    Range range;
+    range.heap.take(100);
+    if (!is_late) range.heap.forbid_adoption();
+    range.heap.offer();
+    if (is_late) range.heap.forbid_adoption();
+    EXPECT_FALSE(range.heap.adopt());
   }
+}
+
+TEST(Heap, IsAdoptedWhereItOnlyKeepsItsPages) {
+  Range range;
+  range.heap.take(100);
+  range.heap.keep_pages();
+  range.heap.offer();
+  EXPECT_TRUE(range.heap.adopt());
 }
 
 TEST(Heap, ThreadsNeverGetTheSameBlock) {

@@ -173,7 +173,7 @@ def test_what_would_not_reach_the_copy_is_refused():
     world = dist.group.WORLD
     optimizer.regroup(world, keep_next=True)
     step_of(ddp, optimizer, 0, world)
-    refused = "is not possible while another rank keeps a copy"
+    refused = "is not possible while this rank's shard is to outlive it"
     assert f"load_state_dict() {refused}" in error_of(optimizer.load_state_dict, {})
     assert f"add_param_group() {refused}" in error_of(
         optimizer.add_param_group, {"params": [nn.Parameter(torch.ones(1))]}
@@ -207,7 +207,7 @@ def test_shards_of_stage_3_are_not_written_on_one_side():
     saved, world = ddp.full_state_dict(), dist.group.WORLD
     ddp.regroup(world)
     optimizer.regroup(world, keep_next=True)
-    refused = "is not possible while another rank keeps a copy"
+    refused = "is not possible while this rank's shard is to outlive it"
     assert f"load_state_dict() {refused}" in error_of(ddp.module.load_state_dict, saved)
     assert f"gathered(writes=True) {refused}" in error_of(ddp.gathered(writes=True).__enter__)
     optimizer.release_next()

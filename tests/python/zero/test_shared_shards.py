@@ -18,6 +18,7 @@ from ranks import HERE, error_of, on_ranks
 from ringdp import _native
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.zero import native
+from ringdp.zero.regroup import Kept
 from ringdp.zero.shared_shards import Journal, SharedShards
 
 sys.path.append(str(pathlib.Path(__file__).parent.parent / "ddp"))
@@ -128,6 +129,7 @@ OPTIMIZERS = {
     "Adam": (torch.optim.Adam, {"lr": 1e-2, "weight_decay": 0.1, "maximize": True}),
     "SGD": (torch.optim.SGD, {"lr": 0.1}),
     "momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    "paused": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}),  # see shards_of()
 }
 
 
@@ -149,6 +151,8 @@ def shards_of(name: str, dtype: str, stage: int, gone: int, at: int) -> list[str
             ddp.regroup(group)
             optimizer.regroup(group, keep_next=1, in_shared_memory=True)
         optimizer.param_groups[0]["lr"] = 0.01 * (step + 1)
+        if name == "paused":
+            optimizer.param_groups[0]["momentum"] = 0.9 * (step != 1)
         run_leaves(ddp, step, group)
         optimizer.share_gradients()
         dist.barrier(group)
@@ -214,7 +218,7 @@ def arrays_in(path: str) -> tuple[Journal, list[torch.Tensor]]:
 def steps_of(name: str, arrays: list[torch.Tensor]):
     kind, settings = OPTIMIZERS[name]
     group = kind([torch.nn.Parameter(torch.zeros(1))], **settings).param_groups[0]
-    has_state = {"AdamW": 3, "Adam": 2, "SGD": 0, "momentum": 1}[name]
+    has_state = native.used_state(kind, native.settings_of(kind, group))
     used = [array if number <= has_state else None for number, array in enumerate(arrays)]
     return kind, native.settings_of(kind, group), used
 
@@ -332,12 +336,44 @@ def keeps_copies(options: dict[str, object]) -> bool:
     return not isinstance(optimizer._next, SharedShards)
 
 
-@on_ranks(2, True, heap_bytes=1 << 20)
-def test_a_heap_that_is_too_small_says_so():
+@on_ranks(2, True)
+def test_a_step_may_be_left_out():
+    """After share_gradients(), on all ranks; at stage 2 the next one may be clipped."""
+    ddp, optimizer = wrapped(2)
+    for step in range(3):
+        run_leaves(ddp, step, dist.group.WORLD)
+        optimizer.share_gradients()
+        if step != 1:
+            optimizer.step()
+            optimizer.gather()
+        optimizer.zero_grad()
+    return {float(entry["step"]) for entry in optimizer.state.values()} <= {2.0}
+
+
+@on_ranks(2, True)
+def test_a_gradient_that_is_dropped_from_shards_is_noticed():
+    ddp, optimizer = wrapped(2)
+    run_leaves(ddp, 0, dist.group.WORLD)
+    optimizer.share_gradients()
+    next(ddp.parameters()).grad = None
+    return "a gradient was dropped since share_gradients()" in error_of(optimizer.step)
+
+
+@on_ranks(2, True, heap_bytes=64 << 20)
+def test_where_there_is_no_room_copies_are_kept_or_the_error_says_so():
+    """4 MB of parameters: about 30 MB while shards are cut."""
     ddp = DistributedDataParallel(torch.nn.Linear(1024, 1024), micro_batches=2, zero_stage=1)
     optimizer = ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.AdamW, lr=1e-2)
-    optimizer.regroup(dist.group.WORLD, keep_next=1, in_shared_memory=True)
+    kinds = []
+    for room in (20 << 20, 64 << 20):
+        taken = ringdp.empty((64 << 20) - room, dtype=torch.uint8)
+        optimizer.regroup(dist.group.WORLD, keep_next=1, in_shared_memory=True)
+        kinds.append(type(optimizer._next))
+        del taken
     with ringdp.leaf(0, HERE.rank):
         ddp(torch.ones(1, 1024)).sum().backward()
     ddp.finish_step()
-    return "set heap_bytes higher" in error_of(optimizer.share_gradients)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    taken = ringdp.empty(backend.heap_room() - (2 << 20), dtype=torch.uint8)
+    said = error_of(optimizer.share_gradients)
+    return kinds == [Kept, SharedShards] and "set heap_bytes higher" in said and len(taken) > 0
