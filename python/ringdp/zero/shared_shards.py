@@ -10,7 +10,7 @@ in its heap, beside a record of where, and how often each piece has been stepped
 So of a rank that has died, the latest record says what is left to do. If any rank has begun the step, all have voted,
 so it was published here: what has not been stepped is stepped now, with the settings of a rank that has begun it, on a
 copy. If none has, the shard is what it was. There are two records by turns, as the one published must stay whole while
-the next is written. Of ranks that live, others read words only.
+the next is written. Of ranks that go on, others read words only.
 """
 
 from __future__ import annotations
