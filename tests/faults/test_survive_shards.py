@@ -201,6 +201,28 @@ def test_a_shard_that_only_a_dead_rank_has_taken_is_not_that_of_the_group_before
     check(made.wait(), clipped, 4 - when)
 
 
+def behind_a_dead_rank(member: int, port: int, stage: int) -> tuple[str, list[Any]]:
+    """On a rank: member 0 dies when it has stepped, and the others have passed the vote, but have not begun."""
+    original = dying.Training._vote
+
+    def vote(training: Any) -> bool:
+        found = original(training)
+        if member != 0 and dying.running_step == FATAL_STEP and not training.recoveries:
+            time.sleep(0.3)
+            raise dist.DistBackendError("given up")
+        return found
+
+    dying.Training._vote = vote
+    return dying.train(member, port, "" if member else "as it has stepped", stage=stage)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_step_that_only_a_dead_rank_has_begun_is_made_by_all(job, clipped, stage):
+    made = job(3)
+    made.begin(behind_a_dead_rank, stage)
+    check(made.wait(), clipped, 2)
+
+
 def fails_alive(member: int, port: int, stage: int, where: str) -> tuple[str, list[Any]]:
     """On a rank: member 1 raises an exception, and drops all that it has."""
 
