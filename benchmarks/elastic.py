@@ -242,14 +242,18 @@ def deaths_of(name: str, steps: Sequence[Step], lost: int, killed: Sequence[tupl
 COLUMNS = ("step", "standstill", "p99", "longest", "pause", "longest")
 
 
+def _job(options: argparse.Namespace, folder: str, steps: int) -> Job:
+    of_zero = {"stage": options.stage, "shards": options.shards}
+    return Job(folder, steps, options.micro_batches, width=options.width, **of_zero)
+
+
 def deaths(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Bar], Chart]:
     """Every system, one after the other."""
     rows = []
     print(f"{'system':<12}{'kills':>6}" + "".join(f"{column:>12}" for column in COLUMNS) + f"{'lost':>8}")
     for name in options.systems:
         with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
-            of_zero = {"stage": options.stage, "shards": options.shards}
-            job = Job(folder, 1_000_000, options.micro_batches, width=options.width, **of_zero)
+            job = _job(options, folder, 1_000_000)
             with _cut_off(name, job, options) as is_over:
                 killed = kill_ranks(folder, options, is_over)
                 time.sleep(max(8.0, 2 * options.every))  # so long the slowest takes
@@ -284,8 +288,7 @@ class _Enough(Exception):
 def price(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Bar], Chart]:
     """Steps without a fault."""
     with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
-        of_zero = {"stage": options.stage, "shards": options.shards}
-        job = Job(folder, 20 * (options.rounds + 1), options.micro_batches, width=options.width, **of_zero)
+        job = _job(options, folder, 20 * (options.rounds + 1))
         with system("ringdp", job, options, 0, program="price"):
             pass
         ranks = [json.loads((Path(folder) / f"{rank}.seconds").read_text()) for rank in range(options.ranks)]

@@ -27,7 +27,7 @@ from ringdp.zero import groups
 from ringdp.zero.element_wise import is_per_element
 from ringdp.zero.flat import FlatParameters, Piece, shaped
 from ringdp.zero.in_flight import GathersInForward, HiddenBucket, InFlightGathers
-from ringdp.zero.shared_shards import VALUE, Orphan, SharedShards
+from ringdp.zero.shared_shards import NOT_SHARED, VALUE, Orphan, SharedShards
 from ringdp.zero.state import MASTER
 from ringdp.zero.steps import WholeStep
 
@@ -189,9 +189,7 @@ class GradientsOfNext:
     def check(self, flat: FlatParameters | None = None) -> None:
         """See Gradients."""
         if self._shards is None:
-            raise RuntimeError(
-                "ZeroOptimizer: step() without share_gradients() before it, since regroup(keep_next=True)"
-            )
+            raise RuntimeError(NOT_SHARED)
 
     def by_bucket(self, flat: FlatParameters) -> Callable[[int], dict[int, torch.Tensor]]:
         """See Gradients."""

@@ -68,7 +68,7 @@ class Regrouped:
             Until release_next() state and param groups can be read and saved, but not changed or loaded.
         in_shared_memory: with keep_next, where all ranks map each other's memory and ringdp's kernels step (SGD, Adam,
             AdamW of float32, or with master_dtype), the shards of all ranks outlive them there instead, whatever
-            number dies, also in step(): nothing is kept or stepped twice. Gradients are final at share_gradients().
+            number dies, also in step(): nothing is stepped twice. Gradients are final at share_gradients().
             A rank for which steps_behind() is 1 makes that step before its next regroup().
 
         RuntimeError names a shard that is lost, or that differs from its copy. Where a call fails because a rank has

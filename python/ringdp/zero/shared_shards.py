@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _C = _native.load()
 _CPU = torch.device("cpu")
 VALUE = ""  # the elements of the parameter
+NOT_SHARED = "ZeroOptimizer: step() without share_gradients() before it, since regroup(keep_next=True)"
 _WORD = 8  # bytes
 _PUBLISHED, _BEGUN, _TAKEN, _IN_FLIGHT, _WORDS = range(5)  # steps; whether it serves; and a word of the journal
 _STATE, _GRADIENT, _PLACES = 1, 4, 5  # of a piece: itself, up to three tensors of state, its gradient
@@ -258,9 +259,7 @@ class SharedShards:
     def check(self) -> None:
         """Before the step. RuntimeError without share(), and where gradients or settings have changed since."""
         if not self.has_gradients():
-            raise RuntimeError(
-                "ZeroOptimizer: step() without share_gradients() before it, since regroup(keep_next=True)"
-            )
+            raise RuntimeError(NOT_SHARED)
         if self._in_shards() != self._kept:
             raise RuntimeError(
                 f"ZeroOptimizer: a gradient was dropped since share_gradients(), {_LATE}: set .grad to None before it"

@@ -154,13 +154,13 @@ class WholeStep:
             source.check(flat)
         shared = self._shared
         if shared is not None:
+            if arguments:
+                raise TypeError(
+                    f"ZeroOptimizer: step({', '.join(arguments)}=...): shards in shared memory are stepped by ringdp's "
+                    'kernels, without arguments: use elastic.survive(shards="copies")'
+                )
             self._begin()
             shared.check_settings()
-        if shared is not None and arguments:
-            raise TypeError(
-                f"ZeroOptimizer: step({', '.join(arguments)}=...): shards in shared memory are stepped by ringdp's "
-                'kernels, without arguments: use elastic.survive(shards="copies")'
-            )
         self._halfway = True
         steps = [self._steps_of(number) for number in range(len(self._flats))]
         gradients: list[list[dict[int, torch.Tensor]]] = []  # [flat][bucket]: by piece
