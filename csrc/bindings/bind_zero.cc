@@ -99,6 +99,7 @@ void bind_zero(py::module_& m) {
   m.def("block_squares", &zero::block_squares, py::arg("piece"), no_gil);
   py::class_<zero::StepJournal>(m, "StepJournal")
       .def(py::init<at::Tensor, at::Tensor, at::Tensor>(), py::arg("done"), py::arg("in_flight"), py::arg("undo"))
+      .def("undo", &zero::StepJournal::undo, py::arg("piece"), py::arg("arrays"))
       .def_property_readonly_static("block", [](const py::object&) { return zero::kJournalBlock; })
       .def_property_readonly_static("arrays", [](const py::object&) { return zero::kJournalArrays; });
   py::class_<zero::PieceSteps, std::shared_ptr<zero::PieceSteps>>(m, "PieceSteps")

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <utility>
+#include <vector>
 
 namespace ringdp::zero {
 namespace {
 
 constexpr int kBeginBits = 40;
+
+int64_t word_of(int64_t piece, int64_t begin) { return (piece + 1) << kBeginBits | begin; }
 
 void store(const at::Tensor& words, int64_t word, int64_t value) {
   std::atomic_ref<int64_t>(words.mutable_data_ptr<int64_t>()[word]).store(value, std::memory_order_seq_cst);
@@ -32,9 +36,25 @@ void StepJournal::before(int64_t piece, int64_t begin, const kernels::StepArrays
   for (int64_t i = 0; i < kJournalArrays; ++i) {
     if (arrays[i] != nullptr) std::copy_n(arrays[i], block.count, undo + i * kJournalBlock);
   }
-  store(in_flight_, 0, (piece + 1) << kBeginBits | begin);
+  store(in_flight_, 0, word_of(piece, begin));
 }
 
 void StepJournal::after(int64_t piece, int64_t end) const { store(done_, piece, end); }
+
+void StepJournal::undo(int64_t piece, const std::vector<std::optional<at::Tensor>>& arrays) const {
+  TORCH_CHECK(piece >= 0 && piece < pieces() && arrays.size() <= kJournalArrays, "step journal: piece ", piece, " of ",
+              pieces(), ", ", arrays.size(), " arrays");
+  const int64_t begin = done_.const_data_ptr<int64_t>()[piece];
+  if (*in_flight_.const_data_ptr<int64_t>() != word_of(piece, begin)) return;
+  const float* old = undo_.const_data_ptr<float>();
+  for (const auto& array : arrays) {
+    if (array) {
+      TORCH_CHECK(is_flat(*array, at::kFloat) && array->numel() > begin,
+                  "step journal: another array than was stepped");
+      std::copy_n(old, std::min(kJournalBlock, array->numel() - begin), array->mutable_data_ptr<float>() + begin);
+    }
+    old += kJournalBlock;
+  }
+}
 
 }  // namespace ringdp::zero

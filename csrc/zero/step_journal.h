@@ -12,6 +12,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "kernels/step.h"
 
@@ -30,6 +32,10 @@ class StepJournal {
   void before(int64_t piece, int64_t begin, const kernels::StepArrays& block) const;
   // After it. `end`: of the block.
   void after(int64_t piece, int64_t end) const;
+
+  // Of a process that is dead: writes the old values of the block of this piece that was being stepped, if one was, to
+  // whole arrays in the order of `undo`. RuntimeError where they are not flat float32 that reach into that block.
+  void undo(int64_t piece, const std::vector<std::optional<at::Tensor>>& arrays) const;
 
  private:
   const at::Tensor done_, in_flight_, undo_;

@@ -536,6 +536,12 @@ class StepJournal:
     def __init__(self, done: Tensor, in_flight: Tensor, undo: Tensor) -> None:
         """Flat tensors: int64 of a word per piece, int64 of one word, float32 of `arrays` blocks."""
 
+    def undo(self, piece: int, arrays: Sequence[Tensor | None]) -> None:
+        """Of a process that is dead: writes the old values of the block that it was stepping, if it was, to `arrays`.
+
+        arrays: copies of the piece and of its state, whole. RuntimeError where they are others than were stepped.
+        """
+
 class ShardSink:
     """Consumes this rank's part of a bucket's mean as it arrives; csrc/reducer/reduction.h."""
 

@@ -41,7 +41,6 @@ _WORD = 8  # bytes
 _PUBLISHED, _BEGUN, _TAKEN, _IN_FLIGHT, _WORDS = range(5)  # steps; whether it serves; and a word of the journal
 _STATE, _GRADIENT, _PLACES = 1, 4, 5  # of a piece: itself, up to three tensors of state, its gradient
 _NOWHERE = -1
-_BEGIN_BITS = 40  # of the word of the journal
 _ARRAYS = 10  # at most, of the elements of a shard, while it is cut: it and its state before and after, gradients
 _MARGINS = 1 << 16  # bytes around the arrays of a piece
 
@@ -65,7 +64,7 @@ class Journal:
     def __init__(self, memory: torch.Tensor, pieces: int, groups: int) -> None:
         parts = iter(memory.split(_sizes(pieces, groups)))
         self.words = next(parts).view(torch.int64)
-        self.undo = next(parts).view(torch.float32)
+        self._undo = next(parts).view(torch.float32)
         self._records = [
             Record(
                 next(parts).view(torch.int64).view(pieces, _PLACES),
@@ -112,18 +111,9 @@ class Journal:
         """The settings of this step are written."""
         self.words[_BEGUN] = step
 
-    def journal(self, step: int) -> Any:
-        """For the blocks of a step."""
-        return _C.StepJournal(self.record(step).done, self.words[_IN_FLIGHT : _IN_FLIGHT + 1], self.undo)
-
-    def undo_block(self, piece: int, done: int, arrays: Sequence[torch.Tensor | None]) -> None:
-        """In copies of a piece and its state: writes the old values of the block that was being stepped, if one was."""
-        if int(self.words[_IN_FLIGHT]) != (piece + 1) << _BEGIN_BITS | done:
-            return
-        for old, array in zip(self.undo.view(_C.StepJournal.arrays, _C.StepJournal.block), arrays, strict=False):
-            if array is not None:
-                part = array[done : done + _C.StepJournal.block]
-                part.copy_(old[: len(part)])
+    def blocks(self, step: int) -> Any:
+        """The journal of the blocks of that step."""
+        return _C.StepJournal(self.record(step).done, self.words[_IN_FLIGHT : _IN_FLIGHT + 1], self._undo)
 
 
 def _sizes(pieces: int, groups: int) -> list[int]:
@@ -292,7 +282,7 @@ class SharedShards:
 
     def journal(self, flat: int) -> tuple[Any, int]:
         """Of the step that has begun, and the number there of the first piece of this set of parameters."""
-        return self._own.journal(self._own.begun), self._firsts[flat]
+        return self._own.blocks(self._own.begun), self._firsts[flat]
 
     def buffer(self, piece: torch.Tensor) -> torch.Tensor:
         """For a momentum that a step creates."""
@@ -394,7 +384,7 @@ class SharedShards:
             if done < piece.length:
                 gradient = self._view(owner, of_gradient, piece.length)
                 arrays = [None if array is None else array.clone() for array in (value, *state[:used])]
-                journal.undo_block(number, done, arrays)
+                journal.blocks(journal.published).undo(number, arrays)
                 rest = [None if array is None else array[done:] for array in arrays]
                 native.step_rest(self._kind, settings, rest, steps, gradient[done:])
                 value, *state[:used] = arrays

@@ -229,7 +229,7 @@ def die_in_a_block(path: str, name: str, readable: int) -> None:
     journal, arrays = arrays_in(path)
     _, gradient = gradient_until(readable)
     kind, settings, used = steps_of(name, arrays)
-    native.step_rest(kind, settings, used, 1.0, gradient, journal.journal(0), 0)
+    native.step_rest(kind, settings, used, 1.0, gradient, journal.blocks(0), 0)
 
 
 def gradient_until(readable: int) -> tuple[mmap.mmap, torch.Tensor]:
@@ -261,7 +261,7 @@ def test_a_block_that_was_cut_short_is_undone_and_stepped_again(run_on_fresh_ran
     kind, settings, used = steps_of(name, arrays)
     if readable % _C.StepJournal.block:
         assert not torch.equal(arrays[0][done : done + 256], want[0][done : done + 256])  # torn
-    journal.undo_block(0, done, used)
+    journal.blocks(0).undo(0, used)
     native.step_rest(kind, settings, [None if a is None else a[done:] for a in used], 1.0, gradient[done:])
     native.step_rest(kind, settings, steps_of(name, want)[2], 1.0, gradient)
     assert all(map(torch.equal, arrays, want))
