@@ -44,7 +44,8 @@ from runner.program import Bar, Chart, add_outputs, check_least, check_outputs, 
 from runner.session import free_port
 
 RANK = str(Path(__file__).resolve().parent / "elastic_rank.py")
-LIMIT_S = 1200
+LIMIT_S = 1200  # of a run that ends by itself
+COMES_BACK_S = 120
 HEARTBEAT_MS = {"torchft": 5000, "torchft-1s": 1000}
 SYSTEMS = ("ringdp", "restart", *HEARTBEAT_MS)
 
@@ -180,10 +181,10 @@ def kill_ranks(folder: str, options: argparse.Namespace, is_over: Callable[[], b
     """SIGKILLs at random moments, never of the last rank that trains; when, and which process."""
     chosen, killed = random.Random(options.seed), []
     steps: list[Step] = []
-    until = time.monotonic() + LIMIT_S
+    until = time.monotonic() + COMES_BACK_S
     while len(killed) < options.kills and not is_over():
         if time.monotonic() > until:
-            raise RuntimeError(f"not all ranks have come back after {len(killed)} kills")
+            raise RuntimeError(f"not all ranks have come back within {COMES_BACK_S} s, after {len(killed)} kills")
         has_begun = bool(steps)
         time.sleep(chosen.uniform(0.5, 1.5) * options.every if has_begun else 0.05)
         steps = notes_of(folder)[0]
@@ -195,6 +196,9 @@ def kill_ranks(folder: str, options: argparse.Namespace, is_over: Callable[[], b
             pid = chosen.choice(living)
             killed.append((time.monotonic(), pid))
             os.kill(pid, signal.SIGKILL)
+            until = time.monotonic() + 2 * options.every + COMES_BACK_S
+            print(f"\r{len(killed)} of {options.kills} kills", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
     return killed
 
 
@@ -328,6 +332,7 @@ def shares(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Bar]
 def main() -> int:
     """The exit status."""
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unwinds, so that no rank stays behind
     title = f"{options.part}, {options.ranks} ranks, {options.micro_batches} micro-batches"
     facts = head(title)
     part = {"deaths": deaths, "price": price, "shares": shares}[options.part]
