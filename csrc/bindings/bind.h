@@ -19,6 +19,7 @@ void bind_network(pybind11::module_& m);
 void bind_reducer(pybind11::module_& m);
 void bind_zero(pybind11::module_& m);
 void bind_watch(pybind11::module_& m);
+void bind_compress(pybind11::module_& m);
 
 // A Python function as a C++ callback that may be called, and destroyed, without the GIL.
 template <class Result = void, class... Arguments>

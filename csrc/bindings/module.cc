@@ -68,4 +68,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   ringdp::bindings::bind_reducer(m);
   ringdp::bindings::bind_zero(m);
   ringdp::bindings::bind_watch(m);
+  ringdp::bindings::bind_compress(m);
 }

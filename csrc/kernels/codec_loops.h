@@ -26,6 +26,11 @@ struct Int8Code {
   static Values decode(Ints code) { return __builtin_convertvector(code, Values); }
 };
 
+template <class Isa>
+struct Int4Code : Int8Code<Isa> {
+  static constexpr float kLargest = 7;
+};
+
 // e4m3fn by integer arithmetic: sign, exponent with bias 7, fraction; 0x7f (NaN) is never produced, because the scale
 // is NaN then.
 template <class Isa>
@@ -208,7 +213,84 @@ struct CodecLoops {
     }
   }
 
-  static constexpr Codec kCodec{&widen, &narrow, &encode, &decode};
+  static void encode_int4(const float* block, std::byte* encoded) {
+    int8_t wide[sizeof(float) + kWireBlock];
+    encode_scaled<Int4Code<Isa>>(block, reinterpret_cast<std::byte*>(wide));
+    std::memcpy(encoded, wide, sizeof(float));
+    const int8_t* const codes = wide + sizeof(float);
+    std::byte* const pairs = encoded + sizeof(float);
+    for (int64_t i = 0; i < kWireBlock / 2; ++i) {
+      pairs[i] = static_cast<std::byte>((codes[2 * i] + 8) | (codes[2 * i + 1] + 8) << 4);
+    }
+  }
+
+  static void decode_int4(const std::byte* encoded, float* block) {
+    int8_t wide[sizeof(float) + kWireBlock];
+    std::memcpy(wide, encoded, sizeof(float));
+    int8_t* const codes = wide + sizeof(float);
+    const auto* const pairs = reinterpret_cast<const uint8_t*>(encoded) + sizeof(float);
+    for (int64_t i = 0; i < kWireBlock / 2; ++i) {
+      codes[2 * i] = static_cast<int8_t>((pairs[i] & 15) - 8);
+      codes[2 * i + 1] = static_cast<int8_t>((pairs[i] >> 4) - 8);
+    }
+    decode_scaled<Int4Code<Isa>>(reinterpret_cast<const std::byte*>(wide), block);
+  }
+
+  static void encode_sign(const float* block, std::byte* encoded) {
+    alignas(64) float sums[kSignBlock];
+    int32_t others = 0;  // than 0
+    for (int64_t i = 0; i < kSignBlock; ++i) {
+      sums[i] = __builtin_fabsf(block[i]);
+      others += block[i] != 0;
+    }
+    for (int64_t half = kSignBlock / 2; half > 0; half /= 2) {
+      for (int64_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+    }
+    float scale = sums[0] / static_cast<float>(others > 0 ? others : 1);
+    if (!(scale <= std::numeric_limits<float>::max())) scale = std::numeric_limits<float>::quiet_NaN();
+    if (scale < std::numeric_limits<float>::min()) scale = 0;
+    store(encoded, scale);
+    auto* const bits = reinterpret_cast<uint8_t*>(encoded) + sizeof(float);
+    for (int64_t i = 0; i < kSignBlock / 8; ++i) {
+      uint8_t byte = 0;
+      for (int k = 0; k < 8; ++k) byte |= static_cast<uint8_t>((block[8 * i + k] >= 0) << k);
+      bits[i] = byte;
+    }
+  }
+
+  static void decode_sign(const std::byte* encoded, float* block) {
+    const float scale = load<float>(encoded);
+    const auto* const bits = reinterpret_cast<const uint8_t*>(encoded) + sizeof(float);
+    for (int64_t i = 0; i < kSignBlock; ++i) block[i] = (bits[i / 8] >> (i % 8) & 1) != 0 ? scale : -scale;
+  }
+
+  static void encode_code(Code code, const float* block, std::byte* encoded) {
+    switch (code) {
+      case Code::kInt8:
+        return encode_scaled<Int8Code<Isa>>(block, encoded);
+      case Code::kFp8:
+        return encode_scaled<Fp8Code<Isa>>(block, encoded);
+      case Code::kInt4:
+        return encode_int4(block, encoded);
+      case Code::kSign:
+        return encode_sign(block, encoded);
+    }
+  }
+
+  static void decode_code(Code code, const std::byte* encoded, float* block) {
+    switch (code) {
+      case Code::kInt8:
+        return decode_scaled<Int8Code<Isa>>(encoded, block);
+      case Code::kFp8:
+        return decode_scaled<Fp8Code<Isa>>(encoded, block);
+      case Code::kInt4:
+        return decode_int4(encoded, block);
+      case Code::kSign:
+        return decode_sign(encoded, block);
+    }
+  }
+
+  static constexpr Codec kCodec{&widen, &narrow, &encode, &decode, &encode_code, &decode_code};
 };
 
 }  // namespace ringdp::kernels

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/dtype.h"
+#include "kernels/codes.h"
 #include "kernels/fold.h"
 #include "kernels/fold_tree.h"
 #include "kernels/step.h"
@@ -80,13 +81,15 @@ Kernel pick_avx2_tree_kernel(const KernelKey& key);
 Kernel pick_avx512_tree_kernel(const KernelKey& key);
 
 // --- codec ---
-// Every kernel works on one whole block of kWireBlock elements; none keeps a pointer.
+// Every kernel works on one whole block, of kWireBlock elements if nothing else is said; none keeps a pointer.
 
 struct Codec {
   void (*widen)(DType dtype, const std::byte* elements, float* block);
   void (*narrow)(DType dtype, const float* block, std::byte* elements);
   void (*encode)(WireType wire, const float* block, std::byte* encoded);
   void (*decode)(WireType wire, const std::byte* encoded, float* block);
+  void (*encode_code)(Code code, const float* block, std::byte* encoded);  // of code_block() elements
+  void (*decode_code)(Code code, const std::byte* encoded, float* block);  // not NaN
 };
 
 const Codec& scalar_codec();
@@ -96,6 +99,9 @@ const Codec& avx512_codec();
 // `encode` and `decode` on chosen kernels: what the tests of one instruction set call.
 void encode_with(const Codec& codec, WireType wire, DType dtype, const void* src, void* encoded, int64_t count);
 void decode_with(const Codec& codec, WireType wire, DType dtype, const void* encoded, void* dst, int64_t count);
+void encode_owing_with(const Codec& codec, Code code, const float* values, float* owed, int64_t count,
+                       std::byte* encoded, int64_t blocks);
+void decode_with(const Codec& codec, Code code, const std::byte* encoded, int64_t blocks, float* values);
 
 // --- optimizer steps ---
 // A kernel works on a multiple of kStepLanes elements and keeps no pointer.

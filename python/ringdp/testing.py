@@ -92,7 +92,7 @@ def one_process(
     losses = []
     with _one_thread(), torch.random.fork_rng(devices=[]):
         world = _VirtualRanks(model, ranks, seeds)
-        played = PlayedRanks(method, ranks) if method is not None else None
+        played = PlayedRanks(method, ranks, model, optimizer) if method is not None else None
         for step in range(steps):
             total = float(sum(weights(rank, step) for rank in range(ranks)) if weights else ranks)
             if not total > 0:
@@ -311,8 +311,8 @@ def _sent(values: Tensor, lost: Tensor, compress: str | None, workers: int = 1) 
     if compress is None:
         return values
     wanted = values + lost
-    arrives = torch.cat([_coded(block, compress, workers) for block in wanted.split(128)])
-    lost.copy_(wanted - arrives)
+    arrives = torch.cat([_coded(block, compress, workers) for block in wanted.split(256)])
+    lost.copy_((wanted - arrives).nan_to_num(0.0, 0.0, 0.0))  # nothing is owed of what is not finite
     return arrives
 
 
@@ -321,15 +321,18 @@ def _coded(block: Tensor, compress: str, workers: int) -> Tensor:
     if compress == "topk":
         order = sorted(range(len(block)), key=lambda place: (-float(block[place].abs().nan_to_num(math.inf)), place))
         largest = torch.zeros(len(block), dtype=torch.bool)
-        largest[order[: 2 * workers]] = True
+        largest[order[: 4 * workers]] = True
         return torch.where(largest, block.bfloat16().float(), 0.0)
     most = {"int8": 127, "int4": 7}[compress]
-    scale = block.abs().max() / most
-    if not torch.isfinite(scale):
+    if not block.isfinite().all():
         return torch.full_like(block, math.nan)
-    if scale == 0:
-        return torch.zeros_like(block)
-    return ((block / scale).round().clamp(-most, most) + 0.0) * scale  # + 0.0: codes have no -0.0
+    limits = torch.finfo(torch.float32)
+    scale = (block.abs().max() / most).clamp(limits.tiny, limits.max / most * (1 - limits.eps))
+    fraction, exponent = torch.frexp(scale)
+    power = torch.ldexp(torch.tensor(1.0), exponent - (fraction == 0.5).int())  # which often loses nothing
+    if torch.equal((block / power).round(), block / power):
+        scale = power
+    return ((block / scale).round() + 0.0) * scale  # + 0.0: codes have no -0.0
 
 
 def _step_all(optimizers: Iterable[Optimizer]) -> None:

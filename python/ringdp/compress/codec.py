@@ -7,7 +7,7 @@
 
 Nothing is random, and nothing depends on the instruction set, so that equal values have equal codes on every rank. What
 codes leave out is owed, and added to the next values (error feedback, arXiv 1809.07599, 1901.09847). Values that are
-not finite arrive as such; rounding makes their whole block NaN.
+not finite arrive as such, or make their whole block NaN; nothing is owed of them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-BLOCK = 128  # elements; other blocks are powers of two
-TOP = 2  # of them: 1.6 %
-_SCALE_BYTES = 4
+from ringdp import _native
+
+_C = _native.load()
+BLOCK = 256  # elements, but for signs
+TOP = 4  # of them: 1.6 %
 
 
 class Codec(ABC):
@@ -46,15 +48,21 @@ class Codec(ABC):
             return self.encode(in_blocks(values, blocks, self.block))
         values = values + owed
         encoded = self.encode(in_blocks(values, blocks, self.block))
-        torch.sub(values, self.decode(encoded).flatten()[: len(values)], out=owed)
+        torch.sub(values, self.decode(encoded).flatten()[: len(values)], out=owed).nan_to_num_(0.0, 0.0, 0.0)
         return encoded
 
 
+@dataclass(frozen=True)
 class Float32(Codec):
     """The values themselves."""
 
-    block_bytes = 4 * BLOCK
+    block: int = BLOCK
     is_exact = True
+
+    @property
+    def block_bytes(self) -> int:  # type: ignore[override]
+        """Four for each."""
+        return 4 * self.block
 
     def encode(self, blocks: Tensor) -> Tensor:
         """As bytes."""
@@ -66,100 +74,39 @@ class Float32(Codec):
 
 
 @dataclass(frozen=True)
-class Rounded(Codec):
-    """bits: 8 or 4, of an element."""
+class Coded(Codec):
+    """kind: "int8", "fp8", "int4" or "sign". By ringdp's kernels, see csrc/kernels/codes.h."""
 
-    bits: int
-    block: int = BLOCK
+    kind: str
+
+    @property
+    def block(self) -> int:  # type: ignore[override]
+        """Of the code."""
+        return _C.code_block(self.kind)
 
     @property
     def block_bytes(self) -> int:  # type: ignore[override]
-        """Codes and a scale."""
-        return self.block * self.bits // 8 + _SCALE_BYTES
+        """A scale, and codes."""
+        return _C.code_block_bytes(self.kind)
 
     def encode(self, blocks: Tensor) -> Tensor:
-        """The scale makes a block's largest value the largest code, 127 or 7."""
-        largest = 2 ** (self.bits - 1) - 1
-        scales = blocks.abs().amax(1, keepdim=True) / largest
-        codes = (blocks / scales).round().nan_to_num(0.0, 0.0, 0.0).clamp(-largest, largest)  # 0 / 0 is NaN
-        if self.bits == 8:
-            packed = codes.to(torch.int8).view(torch.uint8)
-        else:
-            nibbles = (codes + 8).to(torch.uint8)
-            packed = nibbles[:, 0::2] | nibbles[:, 1::2] << 4
-        return torch.cat([packed, scales.view(torch.uint8)], 1)
+        """Each block by itself."""
+        return _C.encode_codes(self.kind, blocks.contiguous(), None, len(blocks))
 
     def decode(self, encoded: Tensor) -> Tensor:
         """Codes times scales."""
-        packed = encoded[:, :-_SCALE_BYTES].contiguous()
-        scales = encoded[:, -_SCALE_BYTES:].contiguous().view(torch.float32)
-        if self.bits == 8:
-            return packed.view(torch.int8).float() * scales
-        return (torch.stack([packed & 15, packed >> 4], 2).view(len(packed), self.block).float() - 8) * scales
+        return _C.decode_codes(self.kind, encoded.contiguous())
 
-
-@dataclass(frozen=True)
-class Float8(Codec):
-    """Rounded to nearest, ties to even."""
-
-    block: int = BLOCK
-
-    @property
-    def block_bytes(self) -> int:  # type: ignore[override]
-        """Codes and a scale."""
-        return self.block + _SCALE_BYTES
-
-    def encode(self, blocks: Tensor) -> Tensor:
-        """The scale makes a block's largest value the largest float8, 448."""
-        largest = torch.finfo(torch.float8_e4m3fn).max
-        scales = blocks.abs().amax(1, keepdim=True) / largest
-        codes = (blocks / scales).nan_to_num(0.0, 0.0, 0.0).clamp(-largest, largest)  # 0 / 0 is NaN
-        codes = codes.to(torch.float8_e4m3fn)
-        return torch.cat([codes.view(torch.uint8), scales.view(torch.uint8)], 1)
-
-    def decode(self, encoded: Tensor) -> Tensor:
-        """Codes times scales."""
-        codes = encoded[:, :-_SCALE_BYTES].contiguous().view(torch.float8_e4m3fn)
-        return codes.float() * encoded[:, -_SCALE_BYTES:].contiguous().view(torch.float32)
-
-
-@dataclass(frozen=True)
-class Sign(Codec):
-    """Of -0.0 and of 0.0 it is that of 1."""
-
-    block: int = BLOCK
-
-    @property
-    def block_bytes(self) -> int:  # type: ignore[override]
-        """A bit for each element, and a scale."""
-        return self.block // 8 + _SCALE_BYTES
-
-    def encode(self, blocks: Tensor) -> Tensor:
-        """The scale is the mean size of what is not 0, as zeros fill up the last block of a parameter.
-
-        Sizes are added up half by half: other sums depend on the instruction set.
-        """
-        sums = blocks.abs()
-        while (half := sums.shape[1] // 2) > 0:
-            sums = sums[:, :half] + sums[:, half:]
-        scales = sums / blocks.count_nonzero(1).clamp(min=1)[:, None]
-        bits = (blocks >= 0).view(len(blocks), -1, 8).to(torch.uint8)
-        packed = (bits << torch.arange(8, dtype=torch.uint8)).sum(2, dtype=torch.uint8)
-        return torch.cat([packed, scales.view(torch.uint8)], 1)
-
-    def decode(self, encoded: Tensor) -> Tensor:
-        """The scale, with signs."""
-        packed, scales = encoded[:, :-_SCALE_BYTES], encoded[:, -_SCALE_BYTES:].contiguous().view(torch.float32)
-        bits = packed[:, :, None] >> torch.arange(8, dtype=torch.uint8) & 1
-        return (2.0 * bits.view(len(packed), self.block).float() - 1.0) * scales
+    def encode_owing(self, values: Tensor, owed: Tensor | None, blocks: int) -> Tensor:
+        """In one pass."""
+        return _C.encode_codes(self.kind, values.contiguous(), owed, blocks)
 
 
 @dataclass(frozen=True)
 class TopK(Codec):
-    """kept: elements of each block, the largest; of equal ones the first. Blocks have 256 elements at most."""
+    """kept: elements of each block, the largest; of equal ones the first."""
 
     kept: int
-    block: int = BLOCK
 
     @property
     def block_bytes(self) -> int:  # type: ignore[override]
@@ -203,8 +150,7 @@ def codecs_of(compress: str | None, workers: int) -> Codecs:
         return FLOAT32
     if compress == "topk":
         return Codecs(TopK(TOP), TopK(min(TOP * workers, BLOCK)))
-    rounded = Rounded({"int8": 8, "int4": 4}[compress])
-    return Codecs(rounded, rounded)
+    return Codecs(Coded(compress), Coded(compress))
 
 
 def in_blocks(values: Tensor, blocks: int, block: int = BLOCK) -> Tensor:

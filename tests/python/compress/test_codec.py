@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
-from ringdp.compress.codec import BLOCK, NAMES, Codec, Float8, Float32, Rounded, Sign, TopK, codecs_of, in_blocks
+from ringdp.compress.codec import BLOCK, NAMES, Codec, Coded, Float32, TopK, codecs_of, in_blocks
 from torch import Tensor
 
-ROUNDED = [Rounded(8), Rounded(4)]
-SCALED = [*ROUNDED, Float8()]
-LOSSY = [*SCALED, Sign(), TopK(2), TopK(16)]
+MOST = {"int8": 127, "int4": 7}
+ROUNDED = [Coded("int8"), Coded("int4")]
+SCALED = [*ROUNDED, Coded("fp8")]
+LOSSY = [*SCALED, Coded("sign"), TopK(4), TopK(16)]
 
 
 def there_and_back(codec: Codec, blocks: Tensor) -> Tensor:
@@ -28,8 +29,8 @@ def test_float32_is_exact():
 
 @pytest.mark.parametrize("codec", ROUNDED)
 def test_a_code_is_the_nearest_multiple_of_the_scale(codec):
-    blocks = torch.randn(5, BLOCK, generator=torch.Generator().manual_seed(codec.bits))
-    found, most = there_and_back(codec, blocks), 2 ** (codec.bits - 1) - 1
+    blocks = torch.randn(5, BLOCK, generator=torch.Generator().manual_seed(MOST[codec.kind]))
+    found, most = there_and_back(codec, blocks), MOST[codec.kind]
     for block, decoded in zip(blocks.double(), found.double(), strict=True):
         scale = float(block.abs().max()) / most
         assert float((block - decoded).abs().max()) <= scale * (0.5 + 1e-4)
@@ -39,7 +40,7 @@ def test_a_code_is_the_nearest_multiple_of_the_scale(codec):
 
 @pytest.mark.parametrize("codec", ROUNDED)
 def test_every_code_comes_back(codec):
-    most = 2 ** (codec.bits - 1) - 1
+    most = MOST[codec.kind]
     codes = torch.arange(-most, most + 1).float()
     for part in codes.split(BLOCK - 1):
         block = torch.cat([torch.tensor([float(most)]), part])  # so that the scale is 1
@@ -49,7 +50,7 @@ def test_every_code_comes_back(codec):
 
 @pytest.mark.parametrize("codec", LOSSY)
 def test_blocks_do_not_know_each_other(codec):
-    blocks = torch.randn(3, BLOCK)
+    blocks = torch.randn(3, codec.block)
     blocks[1] = 0.0
     alone = [there_and_back(codec, block[None])[0] for block in blocks]
     assert torch.stack(alone).equal(there_and_back(codec, blocks))
@@ -67,18 +68,17 @@ def test_a_block_with_a_value_that_is_not_finite_is_nan(codec, value):
 
 @pytest.mark.parametrize("codec", SCALED)
 def test_the_smallest_numbers_are_owed_and_not_made_infinite(codec):
-    """A scale that has no bits left may be 0, or so small that the largest value exceeds the largest code."""
+    """A scale that has no bits left would lose them, or make the largest value exceed the largest code."""
     least = 2.0**-149
     values = torch.tensor([least, -least, 0.0, 190 * least, -10 * least])
     for part in (values[:3], values):
         owed = torch.zeros(len(part))
         decoded = codec.decode(codec.encode_owing(part, owed, 1)).flatten()[: len(part)]
-        assert torch.equal(decoded + owed, part)
-        assert ((decoded * part.sign() >= 0) & (decoded.abs() <= part.abs() * 1.5)).all()
+        assert torch.equal(decoded + owed, part) and decoded.isfinite().all()
 
 
 def test_float8_is_torchs_of_values_by_the_scale():
-    codec = Float8(256)
+    codec = Coded("fp8")
     blocks = torch.randn(5, 256, generator=torch.Generator().manual_seed(8))
     for block, decoded in zip(blocks, there_and_back(codec, blocks), strict=True):
         scale = block.abs().max() / 448
@@ -86,14 +86,15 @@ def test_float8_is_torchs_of_values_by_the_scale():
 
 
 def test_sign_has_the_mean_size():
-    codec = Sign(512)
+    codec = Coded("sign")
     blocks = torch.randn(3, 512, generator=torch.Generator().manual_seed(9))
-    blocks[1, :4] = torch.tensor([0.0, -0.0, math.inf, -1.0])
-    blocks[2] = math.nan
+    blocks[1, :4] = torch.tensor([0.0, -0.0, 3.0, -1.0])
+    blocks[2, 7] = math.inf
     first, second, third = there_and_back(codec, blocks)
     assert torch.allclose(first.abs(), blocks[0].abs().mean(), rtol=1e-6) and len(first.abs().unique()) == 1
     assert torch.equal(first.sign(), blocks[0].sign())
-    assert second.abs().isinf().all() and second[:4].sign().tolist() == [1.0, 1.0, 1.0, -1.0]
+    assert torch.allclose(second.abs(), blocks[1].abs().sum() / 510, rtol=1e-6)
+    assert second[:4].sign().tolist() == [1.0, 1.0, 1.0, -1.0]
     assert third.isnan().all()
 
 
@@ -111,20 +112,20 @@ def test_topk_keeps_the_largest_and_of_equal_ones_the_first(kept):
             assert torch.equal(decoded[place], wanted) or (wanted.isnan() and decoded[place].isnan())
 
 
-@pytest.mark.parametrize("codec", [*ROUNDED, TopK(2)])
+@pytest.mark.parametrize("codec", [*ROUNDED, TopK(4)])
 def test_what_is_left_out_comes_later(codec):
     """A value far below others of its block arrives on average, and would never without feedback."""
-    values = torch.zeros(200)
-    values[:4], values[20], values[150] = 1.0, 3e-3, 2e-4
-    owed, total, rounds = torch.zeros(200), torch.zeros(200), 4000
+    values = torch.zeros(300)
+    values[:8], values[20], values[150] = 1.0, 3e-3, 1e-3
+    owed, total, rounds = torch.zeros(300), torch.zeros(300), 4000
     for _ in range(rounds):
-        total += codec.decode(codec.encode_owing(values, owed, 2)).flatten()[:200]
+        total += codec.decode(codec.encode_owing(values, owed, 2)).flatten()[:300]
     assert torch.allclose(total + owed, rounds * values, rtol=1e-2)  # nothing is lost
     assert total[20] > 0 and total[150] > 0
-    assert codec.decode(codec.encode_owing(values, torch.zeros(200), 2)).flatten()[20] == 0
+    assert codec.decode(codec.encode_owing(values, torch.zeros(300), 2)).flatten()[20] == 0
 
 
 def test_sizes_of_blocks():
     sizes = {name: tuple(codec.block_bytes for codec in codecs_of(name, 8)) for name in NAMES}
-    assert sizes == {None: (512, 512), "int8": (132, 132), "int4": (68, 68), "topk": (6, 48)}
+    assert sizes == {None: (1024, 1024), "int8": (260, 260), "int4": (132, 132), "topk": (12, 96)}
     assert codecs_of("topk", 1000).means.block_bytes == 3 * BLOCK

@@ -52,8 +52,8 @@ def test_bytes_are_those_of_the_formula(world_of, ranks):
             assert f"{workers} workers on {ranks} rank" in described and f"plays worker{'s' * (own > 1)} " in described
             if compress is not None:
                 # The codes of each worker and of the means, but for its own part, and 32 bytes for each other rank.
-                of_one, of_means = {"int8": (132, 132), "int4": (68, 68), "topk": (6, 6 * workers)}[compress]
-                ideal = ELEMENTS / 128 * (own * of_one + of_means) * (ranks - 1) / ranks
+                of_one, of_means = {"int8": (260, 260), "int4": (132, 132), "topk": (12, 12 * workers)}[compress]
+                ideal = ELEMENTS / 256 * (own * of_one + of_means) * (ranks - 1) / ranks
                 assert math.isclose(found, ideal + 32 * fragments * (ranks - 1), rel_tol=0.01)
             elif workers % ranks == 0 and ranks in (1, 2, 4, 8):
                 ideal = 2 * 4 * ELEMENTS * (ranks - 1) / ranks  # that of an all-reduce
@@ -73,7 +73,7 @@ def test_workers_are_dealt_out_in_order_and_evenly():
 
 
 def test_every_element_has_one_owner():
-    for elements in (1, 127, 128, 129, 1000):
+    for elements in (1, 255, 256, 257, 2000):
         for ranks in (1, 2, 3, 7):
             shards = [Allotment(8, ranks).shard(rank, elements) for rank in range(ranks)]
             covered = [at for offset, length in shards for at in range(offset, offset + length)]

@@ -7,7 +7,7 @@ from ringdp.tools.planner.local import KINDS
 from ringdp.tools.planner.question import Answer, InputError
 
 (LOCAL,) = KINDS
-BYTES = {"none": 4, "int8": 1 + 4 / 128, "int4": 0.5 + 4 / 128, "topk": (6 + 6 * 8) / 2 / 128}  # per element
+BYTES = {"none": 4, "int8": 1 + 4 / 256, "int4": 0.5 + 4 / 256, "topk": (12 + 12 * 8) / 2 / 256}  # per element
 
 
 def asked(**given: str) -> Answer:
