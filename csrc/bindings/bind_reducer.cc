@@ -148,6 +148,7 @@ void bind_reducer(py::module_& m) {
              const py::gil_scoped_release release;
              self.register_comm_hook(std::move(held));
            })
+      .def("use_comm_hook", &Reducer::use_comm_hook, py::arg("used"), no_gil)
       .def("set_after_backward",
            [](Reducer& self, py::function call) {
              auto after = without_gil(std::move(call));

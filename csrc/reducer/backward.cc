@@ -239,7 +239,7 @@ void Reducer::compare_digests() {
 // `flat`: the bucket's memory, or another tensor of the same size.
 std::unique_ptr<Reduction> Reducer::start(const Bucket& bucket, const at::Tensor& flat, size_t number,
                                           Mean::DigestsPtr digests) {
-  if (hook_) {
+  if (calls_hook()) {
     const at::Tensor shown = bucket.sparse ? flat : flat.narrow(0, 0, bucket.elements);
     return hook_->start(bucket, shown, number, buckets_.size());
   }

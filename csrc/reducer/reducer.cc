@@ -126,6 +126,11 @@ void Reducer::register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook) 
   if (!rebuilt_ && !unfinished_ && layout_by_size() != layout_) set_buckets(layout_by_size());
 }
 
+void Reducer::use_comm_hook(bool used) {
+  const std::lock_guard lock(mutex_);
+  hook_used_ = used;
+}
+
 void Reducer::set_static_graph() {
   const std::lock_guard lock(mutex_);
   if (timeline_.step > 0) {

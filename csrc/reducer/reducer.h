@@ -69,6 +69,8 @@ class Reducer {
 
   // Before use; the same calls on all ranks.
   void register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook);  // once
+  // Between passes: whether the hook is called, or buckets are averaged as if there were none.
+  void use_comm_hook(bool used);
   void set_static_graph();
   void set_gradient_dtype(at::ScalarType dtype);                  // mixed precision
   void set_optimizer_in_backward();                               // a hook runs the optimizer; .grad is not written
@@ -241,8 +243,10 @@ class Reducer {
   std::unique_ptr<Reduction> start(const Bucket& bucket, const at::Tensor& flat, size_t number,
                                    Mean::DigestsPtr digests);
   bool can_carry_digests(const Bucket& bucket) const {
-    return !hook_ && !bucket.sparse && bucket.elements > 0 && mean_->carries_digests() && parameters_[0].is_cpu();
+    return !calls_hook() && !bucket.sparse && bucket.elements > 0 && mean_->carries_digests() &&
+           parameters_[0].is_cpu();
   }
+  bool calls_hook() const { return hook_ != nullptr && hook_used_; }
   uint32_t sample_word();
   void compare_digests();
   Mean::DigestsPtr digests_of(size_t number);
@@ -281,6 +285,7 @@ class Reducer {
   GroupPtr group_;
   std::unique_ptr<Mean> mean_;
   std::unique_ptr<CommHook> hook_;
+  bool hook_used_ = true;
   std::function<void()> after_backward_;
   std::optional<at::ScalarType> gradient_dtype_;
   bool static_graph_ = false, static_graph_known_ = false, optimizer_in_backward_ = false;

@@ -274,6 +274,9 @@ class Reducer:
     def set_optimizer_in_backward(self) -> None:
         """A hook runs the optimizer: .grad is not written."""
 
+    def use_comm_hook(self, used: bool) -> None:
+        """Between passes: whether the hook is called, or buckets are averaged as if there were none."""
+
     def set_after_backward(self, call: Callable[[], None]) -> None:
         """Called at the end of each synchronised backward pass."""
 
@@ -621,6 +624,18 @@ def checksum(tensor: Tensor) -> int:
 
 def covered(intervals: list[tuple[float, float]], since: float) -> float:
     """The total length after `since` that they cover; those that end before they begin are ignored."""
+
+def code_block(code: str) -> int:
+    """Elements of a block of int8, fp8, int4 or sign; csrc/kernels/codes.h."""
+
+def code_block_bytes(code: str) -> int:
+    """Its bytes."""
+
+def encode_codes(code: str, values: Tensor, owed: Tensor | None, blocks: int) -> Tensor:
+    """Float32 as codes, uint8 [blocks, bytes]; what they leave out of values + owed becomes `owed`."""
+
+def decode_codes(code: str, encoded: Tensor) -> Tensor:
+    """The inverse, float32 [blocks, elements]."""
 
 def odd_ranks(by_rank: Sequence[int]) -> list[int]:
     """Ranks whose value is not that of more than half; all when no value is. 0 takes no part. Empty: all agree."""

@@ -1,5 +1,5 @@
 """Fewer bytes per step: what `DistributedDataParallel(compress=...)` may be, and how it works."""
 
-from ringdp.compress.methods import Codes, PowerSGD, TopK
+from ringdp.compress.methods import Auto, Codes, PowerSGD, TopK
 
-__all__ = ["Codes", "PowerSGD", "TopK"]
+__all__ = ["Auto", "Codes", "PowerSGD", "TopK"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -97,6 +98,7 @@ class Exchange:
         self._group, self._allotment, self._codecs, self._elements = group, allotment, codecs, elements
         self._rank = group.rank() if group is not None else 0
         self._owed_means, self._sum_of = owed_means, sum_of
+        self.waited_s = 0.0  # for other ranks and links
         self._shard_blocks = allotment.shard_blocks(elements)
         blocks = self._shard_blocks * allotment.ranks
 
@@ -163,7 +165,9 @@ class Exchange:
 
     def _wait(self) -> None:
         if self._work is not None:
+            begin = time.perf_counter()
             self._work.wait()
+            self.waited_s += time.perf_counter() - begin
         self._work = self._sent = None
 
 

@@ -48,7 +48,7 @@ class CompressionToo:
         own = self._compression
         if own is None:
             return self._holder.settings()
-        facts = {"method": repr(own.method), "ranks": own.ranks, "steps": own.steps}
+        facts = {"method": own.name, "ranks": own.ranks, "steps": own.steps, "decisions": own.decisions}
         return {**self._holder.settings(), _SETTINGS: facts}
 
     def wants(self, saved: Sequence[Spec], settings: Mapping[str, Any]) -> Iterator[Stretch]:
@@ -57,7 +57,7 @@ class CompressionToo:
         own, facts = self._compression, settings.get(_SETTINGS)
         if own is None or facts is None:
             return
-        for name, value in (("method", repr(own.method)), ("ranks", own.ranks)):
+        for name, value in (("method", own.name), ("ranks", own.ranks)):
             if facts[name] != value:
                 raise CheckpointError(
                     f"the checkpoint is of compress={facts['method']} on {facts['ranks']} ranks, whose {name} is "
@@ -83,7 +83,8 @@ class CompressionToo:
         owed.of_rank = found.get(self._of_rank(own.rank), {})
         owed.of_means = {name: (0, flat) for name, flat in found.get(_OF_MEANS, {}).items()}
         own.means.factors = found.get(_FACTOR, {})
-        own.steps = settings.get(_SETTINGS, {"steps": 0})["steps"]
+        facts = settings.get(_SETTINGS, {"steps": 0, "decisions": []})
+        own.restore(facts["steps"], facts["decisions"])
 
     @staticmethod
     def _of_rank(rank: int) -> str:

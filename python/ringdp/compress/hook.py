@@ -11,45 +11,83 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ringdp.compress.auto import Judge, Kind
 from ringdp.compress.ledger import Entry, Ledger
 from ringdp.compress.means import Means, means_of
-from ringdp.compress.methods import Method, PowerSGD
+from ringdp.compress.methods import Auto, Codes, Decision, Method, PowerSGD, TopK, fixed
 from ringdp.ddp.modes import STOCK_ARGUMENTS, group_like, ring_options
+
+if TYPE_CHECKING:
+    from ringdp.compress.one_bit import OneBitAdam
+    from ringdp.ddp.reducer import Reducer
 
 _ONE_BUCKET_MB = 1 << 20
 
 
 class Compression:
-    """Collective: the constructor. names: of all parameters of the wrapper."""
+    """Collective: the constructor. names: of all parameters of the wrapper. reducer: which calls it; held weakly."""
 
-    def __init__(self, group: dist.ProcessGroup, names: dict[Tensor, str], method: Method) -> None:
+    def __init__(self, group: dist.ProcessGroup, names: dict[Tensor, str], method: Method, reducer: Reducer) -> None:
         self.method, self.ranks, self.rank = method, group.size(), group.rank()
-        self.names = names
+        self.name = repr(Auto(method.method) if isinstance(method, Auto) else method)  # in checkpoints
+        self.names, self._reducer = names, weakref.ref(reducer)
+        self._parameters = {name: parameter for parameter, name in names.items()}
         self.group = group_like(group, ring_options(group, torch.device("cpu"))) if group.size() > 1 else None
-        self.means: Means = means_of(self.group, method)
-        self._steps: dict[int, int] = {}  # by bucket, that it has made
-        self._first = 0  # step of a bucket that has made none here
+        self.means: Means = means_of(self.group, fixed(method))
+        self.steps = 0  # that have been made
+        self._judge = Judge(method, self.group) if isinstance(method, Auto) else None
+        self._kind = Kind.CODED
         self._entries: dict[int, Entry] = {}
         self._failure = ""  # the first one: then this rank's codes no longer meet those of the others
         self._waiting: queue.SimpleQueue[torch.futures.Future[None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._optimizer: Callable[[], OneBitAdam | None] = lambda: None
+        self.restore(0, method.decisions if isinstance(method, Auto) else ())
 
     @property
-    def steps(self) -> int:
-        """That have been made."""
-        return max(self._steps.values(), default=self._first)
+    def decisions(self) -> list[Decision]:
+        """So far; none where nothing is to be decided."""
+        return self._judge.schedule.decisions if self._judge is not None else []
 
-    @steps.setter
-    def steps(self, number: int) -> None:
-        self._steps.clear()
-        self._first = number
+    def follow(self, optimizer: OneBitAdam) -> None:
+        """Its momentum is sent, not gradients, once that is to be. NotImplementedError names a method that cannot."""
+        if not isinstance(self.method, (Codes, TopK)):
+            raise NotImplementedError(
+                f"OneBitAdam: compress={self.method}: it is for codes that are always sent: use 'sign', 'int8', 'fp8' "
+                "or a ringdp.TopK"
+            )
+        self._optimizer = weakref.ref(optimizer)
+        self.begin_pass()
+
+    def begin_pass(self) -> None:
+        """In front of a forward pass."""
+        if (optimizer := self._optimizer()) is not None:
+            self._begin(Kind.CODED if optimizer.is_frozen else Kind.WHOLE)
+
+    def end_pass(self) -> None:
+        """After each synchronised backward pass. Collective."""
+        self.steps += 1
+        if self._judge is not None:
+            self._begin(self._judge.next_step(self.steps))
+
+    def restore(self, steps: int, decisions: Sequence[Decision]) -> None:
+        """Of a checkpoint, between steps."""
+        self.steps = steps
+        if self._judge is not None:
+            self._judge.restore(decisions)
+            self._begin(self._judge.schedule.kind(steps))
+
+    def _begin(self, kind: Kind) -> None:
+        self._kind = kind
+        if (reducer := self._reducer()) is not None:
+            reducer.use_comm_hook(kind is not Kind.WHOLE)
 
     def __call__(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """As torch's hooks: the mean of a bucket, in its place."""
@@ -77,11 +115,18 @@ class Compression:
         return flat
 
     def _average(self, number: int, gradients: dict[str, Tensor]) -> None:
-        begin, step = time.perf_counter(), self._steps.get(number, self._first)
-        means = self.means.of(gradients, step)
+        begin, waited = time.perf_counter(), self.means.waited_s
+        is_coded = self._kind is Kind.CODED
+        sent, optimizer = gradients, self._optimizer()
+        if optimizer is not None:
+            sent = {name: optimizer.contribution(self._parameters[name], g) for name, g in gradients.items()}
+        means = self.means.of(sent, self.steps) if is_coded else self.means.settling(sent)
         for name, gradient in gradients.items():
             gradient.copy_(means[name])
-        self._steps[number] = step + 1
+        if not is_coded:
+            return
+        waited = self.means.waited_s - waited
+        took = time.perf_counter() - begin
         shapes = {name: gradient.shape for name, gradient in gradients.items()}
         elements = sum(gradient.numel() for gradient in gradients.values())
         owed = [self.means.owed.of_rank[name] for name in gradients if name in self.means.owed.of_rank]
@@ -89,15 +134,17 @@ class Compression:
             bucket=number,
             elements=elements,
             bytes_whole=_bytes_whole(elements, self.ranks),
-            bytes_sent=self.means.bytes_sent(shapes, step),
-            seconds=time.perf_counter() - begin,
+            bytes_sent=self.means.bytes_sent(shapes, self.steps),
+            codes=took - waited,
+            way=waited,
             size=_norm(means.values()),
             owed=_norm(owed),
         )
 
-    def ledger(self) -> Ledger:
-        """Of the latest step."""
-        return Ledger(repr(self.method), self.ranks, self.steps, [self._entries[n] for n in sorted(self._entries)])
+    def ledger(self, exposed: float) -> Ledger:
+        """Of the latest step that was compressed. exposed: of the latest one."""
+        entries = [self._entries[number] for number in sorted(self._entries)]
+        return Ledger(repr(self.method), self.ranks, self.steps, entries, exposed, list(self.decisions))
 
 
 def _work(waiting: queue.SimpleQueue[torch.futures.Future[None] | None], threads: int) -> None:
@@ -116,7 +163,8 @@ def _laid_out(parameter: Tensor, gradient: Tensor) -> Tensor:
 def cap_for(method: Method | None, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The wrapper's arguments; a PowerSGD has one bucket unless they say otherwise, so that factors travel together."""
     is_given = kwargs.get("bucket_cap_mb") is not None or len(args) >= STOCK_ARGUMENTS.index("bucket_cap_mb")
-    return {**kwargs, "bucket_cap_mb": _ONE_BUCKET_MB} if isinstance(method, PowerSGD) and not is_given else kwargs
+    has_factors = method is not None and isinstance(fixed(method), PowerSGD)
+    return {**kwargs, "bucket_cap_mb": _ONE_BUCKET_MB} if has_factors and not is_given else kwargs
 
 
 def _bytes_whole(elements: int, ranks: int) -> int:

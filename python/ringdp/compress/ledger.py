@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ringdp.compress.methods import Decision
 from ringdp.text.units import byte_size, counted, seconds
 
 
@@ -11,27 +12,35 @@ from ringdp.text.units import byte_size, counted, seconds
 class Entry:
     """Of one bucket, on this rank.
 
-    bytes_whole, bytes_sent: that float32 would have sent to other ranks, and that were sent. seconds: from the bucket's
-    start to its mean, codes and their way together. size, owed: norms of the mean, and of what this rank owes.
+    bytes_whole, bytes_sent: that float32 would have sent to other ranks, and that were sent. codes, way: seconds of
+    this rank's computing, and of waiting for others and for links. size, owed: norms of the mean, and of what this rank
+    owes.
     """
 
     bucket: int
     elements: int
     bytes_whole: int
     bytes_sent: int
-    seconds: float
+    codes: float
+    way: float
     size: float
     owed: float
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Of a step. Print it."""
+    """Of the latest step that was compressed. Print it.
+
+    exposed: seconds for which the latest step, compressed or not, waited for buckets after its backward pass.
+    decisions: of compress="auto:...", each a step and what holds from it on, for `ringdp.compress.Auto`.
+    """
 
     method: str
     ranks: int
     steps: int
     buckets: list[Entry]
+    exposed: float = 0.0
+    decisions: list[Decision] = field(default_factory=list)
 
     @property
     def bytes_sent(self) -> int:
@@ -45,15 +54,17 @@ class Ledger:
 
     def __str__(self) -> str:
         title = f"{self.method} among {counted(self.ranks, 'rank')}, after {counted(self.steps, 'step')}"
-        lines = [title, f"{'bucket':>6}{'float32':>12}{'sent':>12}{'':>9}{'time':>11}{'owed / mean':>13}"]
+        lines = [title, f"{'bucket':>6}{'float32':>12}{'sent':>12}{'':>9}{'codes':>11}{'way':>11}{'owed / mean':>13}"]
         for entry in (*self.buckets, self._total()):
             part = f"{entry.bytes_sent / entry.bytes_whole:9.4f}" if entry.bytes_whole else f"{'-':>9}"
             owed = f"{entry.owed / entry.size:13.2f}" if entry.size else f"{'-':>13}"
             name = "all" if entry.bucket < 0 else str(entry.bucket)
             lines.append(
                 f"{name:>6}{byte_size(entry.bytes_whole):>12}{byte_size(entry.bytes_sent):>12}{part}"
-                f"{seconds(entry.seconds):>11}{owed}"
+                f"{seconds(entry.codes):>11}{seconds(entry.way):>11}{owed}"
             )
+        lines.append(f"exposed in the latest step: {seconds(self.exposed)}")
+        lines += [f"from step {step} on: {mode}" for step, mode in self.decisions]
         return "\n".join(lines)
 
     def _total(self) -> Entry:
@@ -61,4 +72,5 @@ class Ledger:
             sum(getattr(entry, name) for entry in self.buckets) for name in ("elements", "bytes_whole", "bytes_sent")
         ]
         size, owed = (sum(getattr(entry, name) ** 2 for entry in self.buckets) ** 0.5 for name in ("size", "owed"))
-        return Entry(-1, *sums, sum(entry.seconds for entry in self.buckets), size, owed)
+        codes, way = (sum(getattr(entry, name) for entry in self.buckets) for name in ("codes", "way"))
+        return Entry(-1, *sums, codes, way, size, owed)

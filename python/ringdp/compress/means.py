@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ringdp.compress.codec import FLOAT32, Codecs
+from ringdp.compress.codec import FLOAT32, Codecs, Float32
 from ringdp.compress.exchange import Allotment, Exchange, sum_in_order
-from ringdp.compress.methods import Codes, Method, PowerSGD, TopK
+from ringdp.compress.methods import Codes, Fixed, PowerSGD, TopK
 
 Named = Mapping[str, Tensor]  # by parameter
 
@@ -32,13 +32,17 @@ class Owed:
 
 
 class Means(Protocol):
-    """Not thread-safe. factors: of PowerSGD, by parameter."""
+    """Not thread-safe. factors: of PowerSGD, by parameter. waited_s: for other ranks and links, so far."""
 
     owed: Owed
+    waited_s: float
     factors: dict[str, Tensor]
 
     def of(self, gradients: Named, step: int) -> dict[str, Tensor]:
         """In step `step`, 0, 1, ..., of these parameters, in float32 and their shapes. Collective."""
+
+    def settling(self, gradients: Named) -> dict[str, Tensor]:
+        """The same, whole, with all that is owed of them; nothing is, then. Collective."""
 
     def bytes_sent(self, shapes: Mapping[str, torch.Size], step: int) -> int:
         """By a rank to others."""
@@ -78,10 +82,11 @@ class _Place:
         self.group, self.codecs = group, codecs
         self.ranks, self.rank = (group.size(), group.rank()) if group is not None else (1, 0)
         self.allotment = Allotment(self.ranks, self.ranks, codecs.block)
+        self.waited_s = 0.0
 
     def mean(self, values: Tensor, owed: Tensor | None, owed_means: Tensor | None) -> Tensor:
         """Of flat values. What is owed changes in place."""
-        return Exchange(
+        exchange = Exchange(
             self.group,
             self.allotment,
             self.codecs,
@@ -90,7 +95,10 @@ class _Place:
             owed={} if owed is None else {self.rank: owed},
             owed_means=owed_means,
             sum_of=sum_in_order,
-        ).mean()
+        )
+        mean = exchange.mean()
+        self.waited_s += exchange.waited_s
+        return mean
 
     def bytes_sent(self, elements: int) -> int:
         return self.allotment.bytes_sent(self.rank, elements, self.codecs)
@@ -101,27 +109,43 @@ class CodedMeans:
 
     def __init__(self, group: dist.ProcessGroup | None, method: Codes | TopK) -> None:
         ranks = 1 if group is None else group.size()
-        self._place, self._feedback = _Place(group, method.codecs(ranks)), method.feedback
+        codecs = method.codecs(ranks)
+        self._place, self._feedback = _Place(group, codecs), method.feedback
+        self._whole = _Place(group, Codecs(Float32(codecs.block), Float32(codecs.block)))
         self.owed, self.factors = Owed(), {}
 
-    @torch.no_grad()
+    @property
+    def waited_s(self) -> float:
+        """See Means."""
+        return self._place.waited_s + self._whole.waited_s
+
     def of(self, gradients: Named, step: int) -> dict[str, Tensor]:
         """See Means."""
         del step
-        rows = Rows({name: gradient.numel() for name, gradient in gradients.items()}, self._place.codecs.block)
+        return self._mean(gradients, self._place)
+
+    def settling(self, gradients: Named) -> dict[str, Tensor]:
+        """See Means."""
+        mean = self._mean(gradients, self._whole)
+        for name in gradients:
+            self.owed.of_rank.pop(name, None)
+            self.owed.of_means.pop(name, None)
+        return mean
+
+    @torch.no_grad()
+    def _mean(self, gradients: Named, place: _Place) -> dict[str, Tensor]:
+        rows = Rows({name: gradient.numel() for name, gradient in gradients.items()}, place.codecs.block)
         owed = owed_means = None
         if self._feedback:
             owed = rows.joined({name: part for name, part in self.owed.of_rank.items() if name in gradients})
             owed_means, shard = self._owed_means(rows)
-        mean = self._place.mean(rows.joined(gradients), owed, owed_means)
+        mean = place.mean(rows.joined(gradients), owed, owed_means)
         if owed is not None and owed_means is not None:
-            for flat in (owed, owed_means):
-                flat.nan_to_num_(0.0, 0.0, 0.0)  # of gradients that overflow, nothing can be made good
             self.owed.of_rank.update({name: rows.part(owed, name) for name in gradients})
             for name in gradients:
                 first, count = rows.within(name, *shard)
                 begin = rows.offsets[name] + first - shard[0]
-                self.owed.of_means[name] = (first, owed_means[begin : begin + count]) if count else (0, flat[:0])
+                self.owed.of_means[name] = (first, owed_means[begin : begin + count]) if count else (0, owed[:0])
         return {name: rows.part(mean, name).view(gradient.shape) for name, gradient in gradients.items()}
 
     def _owed_means(self, rows: Rows) -> tuple[Tensor, tuple[int, int]]:
@@ -150,6 +174,20 @@ class PowerMeans:
         self._place, self._method = _Place(group, FLOAT32), method
         self.owed = Owed()
         self.factors: dict[str, Tensor] = {}  # Q, by parameter
+
+    @property
+    def waited_s(self) -> float:
+        """See Means."""
+        return self._place.waited_s
+
+    @torch.no_grad()
+    def settling(self, gradients: Named) -> dict[str, Tensor]:
+        """See Means."""
+        values = {name: gradient.float() for name, gradient in gradients.items()}
+        for name, value in values.items():
+            if name in self.owed.of_rank:
+                values[name] = value + self.owed.of_rank.pop(name).view(value.shape)
+        return self._means(values)
 
     @torch.no_grad()
     def of(self, gradients: Named, step: int) -> dict[str, Tensor]:
@@ -194,7 +232,7 @@ class PowerMeans:
         return sum(self._place.bytes_sent(elements) for elements in (first, second) if elements)
 
 
-def means_of(group: dist.ProcessGroup | None, method: Method) -> Means:
+def means_of(group: dist.ProcessGroup | None, method: Fixed) -> Means:
     """By the method that was asked for."""
     return PowerMeans(group, method) if isinstance(method, PowerSGD) else CodedMeans(group, method)
 

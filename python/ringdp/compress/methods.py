@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringdp.compress.codec import Codec, Codecs, Float8, Rounded, Sign
+from ringdp.compress.codec import BLOCK, Codecs, Coded
 from ringdp.compress.codec import TopK as TopKCodec
 
-_BLOCK = 256  # elements, as on the wire
-_SIGNS = 512
-_CODECS: dict[str, Codec] = {"int8": Rounded(8, _BLOCK), "fp8": Float8(_BLOCK), "sign": Sign(_SIGNS)}
+_KINDS = ("int8", "fp8", "sign")
+MODES = ("probe", "coded", "whole")
 
 
 @dataclass(frozen=True)
@@ -24,12 +23,12 @@ class Codes:
 
     def __post_init__(self) -> None:
         """ValueError names a kind that does not exist."""
-        if self.kind not in _CODECS:
-            raise ValueError(f"compress={self.kind!r}: must be one of {', '.join(_CODECS)}, a PowerSGD or a TopK")
+        if self.kind not in _KINDS:
+            raise ValueError(f"compress={self.kind!r}: must be one of {', '.join(_KINDS)}, a PowerSGD or a TopK")
 
     def codecs(self, ranks: int) -> Codecs:
         """Of gradients, and of means."""
-        return Codecs(_CODECS[self.kind], _CODECS[self.kind])
+        return Codecs(Coded(self.kind), Coded(self.kind))
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,8 @@ class TopK:
 
     def codecs(self, ranks: int) -> Codecs:
         """Of means as many elements are kept as all ranks may have sent."""
-        kept = max(1, round(self.keep * _BLOCK))
-        return Codecs(TopKCodec(kept, _BLOCK), TopKCodec(min(kept * ranks, _BLOCK), _BLOCK))
+        kept = max(1, round(self.keep * BLOCK))
+        return Codecs(TopKCodec(kept), TopKCodec(min(kept * ranks, BLOCK)))
 
 
 @dataclass(frozen=True)
@@ -71,15 +70,54 @@ class PowerSGD:
                 raise ValueError(f"PowerSGD: {name}={value!r}, must be a whole number from {least} to 2147483647")
 
 
-Method = Codes | TopK | PowerSGD
+Fixed = Codes | TopK | PowerSGD
+Decision = tuple[int, str]  # a step, and what holds from it on: "probe", "coded" or "whole"
+_AUTO = "auto:"
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Compresses by `method` as long as that makes steps shorter; compress="auto:int8" means Auto(Codes("int8")).
+
+    decisions: of another run, from its ledger, which are followed, so that bits are the same; empty: rank 0 measures.
+    """
+
+    method: Fixed
+    decisions: tuple[Decision, ...] = ()
+
+    def __post_init__(self) -> None:
+        """TypeError, ValueError name what is wrong."""
+        if not isinstance(self.method, (Codes, TopK, PowerSGD)):
+            raise TypeError(f"Auto: method={self.method!r}, must be a Codes, a TopK or a PowerSGD")
+        decisions = tuple((step, mode) for step, mode in self.decisions)  # also lists, as JSON has them
+        object.__setattr__(self, "decisions", decisions)
+        steps = [step for step, _ in decisions]
+        if decisions and (steps[0] != 0 or steps != sorted(set(steps)) or {m for _, m in decisions} - set(MODES)):
+            raise ValueError(
+                f"Auto: decisions={decisions!r}: must be pairs of a step, growing from 0 on, and one of "
+                f"{', '.join(MODES)}"
+            )
+
+    def __repr__(self) -> str:
+        followed = f", decisions={self.decisions!r}" if self.decisions else ""
+        return f"Auto({self.method!r}{followed})"
+
+
+Method = Fixed | Auto
+
+
+def fixed(method: Method) -> Fixed:
+    """What compresses."""
+    return method.method if isinstance(method, Auto) else method
 
 
 def method_of(compress: object) -> Method | None:
     """Of the argument. ValueError, TypeError name what it is not."""
-    if compress is None or isinstance(compress, (Codes, TopK, PowerSGD)):
+    if compress is None or isinstance(compress, (Codes, TopK, PowerSGD, Auto)):
         return compress
     if isinstance(compress, str):
-        return Codes(compress)
+        return Auto(Codes(compress.removeprefix(_AUTO))) if compress.startswith(_AUTO) else Codes(compress)
     raise TypeError(
-        f"compress={compress!r}: must be None, {', '.join(map(repr, _CODECS))}, a ringdp.PowerSGD or a ringdp.TopK"
+        f"compress={compress!r}: must be None, {', '.join(map(repr, _KINDS))}, such a name after 'auto:', a "
+        "ringdp.PowerSGD, a ringdp.TopK or a ringdp.compress.Auto"
     )

@@ -8,20 +8,31 @@ import operator
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from ringdp.compress.auto import Kind, Schedule
 from ringdp.compress.codec import Codec, in_blocks
 from ringdp.compress.means import as_matrix, first_factor, is_factored, orthogonal, refreshed
-from ringdp.compress.methods import Method, PowerSGD
+from ringdp.compress.methods import Auto, Method, PowerSGD, fixed
+from ringdp.compress.one_bit import OneBitAdam
 
 Gradients = Mapping[str, Tensor]
 
 
 class PlayedRanks:
-    """Of so many ranks. owed: by rank and parameter; of means, the last row."""
+    """Of so many ranks. owed: by rank and parameter; of means, the last row. ValueError: nobody has decided."""
 
-    def __init__(self, method: Method, ranks: int) -> None:
-        self._method, self.steps = method, 0
+    def __init__(self, method: Method, ranks: int, model: nn.Module, optimizer: Optimizer) -> None:
+        if isinstance(method, Auto) and not method.decisions:
+            raise ValueError(
+                f"one_process: compress={method}: what to do was decided by times of another run: give "
+                "compress=Auto(method, decisions), with the decisions of its ledger"
+            )
+        self._schedule = Schedule([*method.decisions] if isinstance(method, Auto) else [(0, "coded")])
+        self._method, self.steps = fixed(method), 0
+        self._optimizer = optimizer if isinstance(optimizer, OneBitAdam) else None
+        self._parameters = dict(model.named_parameters())
         self.owed: list[dict[str, Tensor]] = [{} for _ in range(ranks + 1)]
         self.factors: dict[str, Tensor] = {}
 
@@ -32,10 +43,19 @@ class PlayedRanks:
         for name in {name: None for gradients in by_rank for name in gradients}:
             if any(name not in gradients for gradients in by_rank):
                 raise ValueError(f"one_process: compress={self._method}: not all ranks have a gradient of {name}")
-            values = [gradients[name].float() for gradients in by_rank]
-            found[name] = self._mean(name, values).view_as(values[0]).to(by_rank[0][name].dtype)
+            kind, values = self._kind(), [gradients[name].float() for gradients in by_rank]
+            if self._optimizer is not None and kind is Kind.CODED:
+                values = [self._optimizer.contribution(self._parameters[name], value) for value in values]
+            of_kind = {Kind.CODED: self._mean, Kind.WHOLE: self._whole, Kind.SETTLING: self._settling}
+            found[name] = of_kind[kind](name, values).view_as(values[0]).to(by_rank[0][name].dtype)
         self.steps += 1
         return found
+
+    def _kind(self) -> Kind:
+        """Of this step."""
+        if self._optimizer is not None:
+            return Kind.CODED if self._optimizer.is_frozen else Kind.WHOLE
+        return self._schedule.kind(self.steps)
 
     def _mean(self, name: str, values: Sequence[Tensor]) -> Tensor:
         method, ranks = self._method, len(values)
@@ -57,6 +77,16 @@ class PlayedRanks:
         for rank, matrix in enumerate(matrices if method.feedback else ()):
             self.owed[rank][name] = (matrix - product).nan_to_num(0.0, 0.0, 0.0)
         return product
+
+    def _whole(self, _: str, values: Sequence[Tensor]) -> Tensor:
+        return in_rank_order(values)
+
+    def _settling(self, name: str, values: Sequence[Tensor]) -> Tensor:
+        """Nothing is owed then."""
+        owed = [of_rank.pop(name, None) for of_rank in self.owed]
+        sums = [v if e is None else v + e.view_as(v) for v, e in zip(values, owed, strict=False)]
+        mean = in_rank_order(sums)
+        return mean if owed[-1] is None else mean + owed[-1].view_as(mean)
 
     def _coded(self, place: int, name: str, blocks: Tensor, count: int, codec: Codec) -> Tensor:
         """As their codes say them. count: of values; what fills up the last block is not owed."""

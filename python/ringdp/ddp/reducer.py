@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,9 @@ from ringdp.ddp import settings, unaveraged
 from ringdp.ddp.leaf_steps import LeafSteps
 from ringdp.ddp.modes import Modes, group_for
 from ringdp.zero.gradients import StandIns
+
+if TYPE_CHECKING:
+    from ringdp.compress.hook import Compression
 
 _C = _native.load()
 _OWN_BUCKET = 1 << 19  # default: copying so many bytes in and out takes longer than one collective more
@@ -77,6 +80,7 @@ class Reducer(_C.Reducer):
         self.parameters, self.names = list(parameters), list(names)
         self.has_hook = self.steps_in_backward = False
         self.zero_stage = modes.zero_stage
+        self.compression: Compression | None = None
         self._ddp = weakref.ref(ddp)
         self._futures: list[torch.futures.Future[Any]] = []
         self.stand_ins = StandIns(self.parameters, self.names, modes.zero_stage)  # for gradients that are in shards
@@ -208,4 +212,6 @@ def _end_pass(reference: weakref.ref[Reducer]) -> None:
         reducer._futures.pop().wait()
     if reducer.zero_stage >= 2:
         reducer.stand_ins.show(reducer.used())
+    if reducer.compression is not None:
+        reducer.compression.end_pass()
     settings.end_pass(reducer)

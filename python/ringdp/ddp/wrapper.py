@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel as _Stock
 
 from ringdp.compress.hook import Compression, cap_for
 from ringdp.compress.ledger import Ledger
-from ringdp.compress.methods import Method, PowerSGD, method_of
+from ringdp.compress.methods import Method, PowerSGD, fixed, method_of
 from ringdp.ddp import registrations, unaveraged
 from ringdp.ddp.agreement import check_models
 from ringdp.ddp.logger import Logger
@@ -112,7 +112,7 @@ class DistributedDataParallel(Sharding, _Stock):
         )
         given = check_arguments(module, args, kwargs, self._modes)
         self._settings = [f"{name} {value}" for name, value in (*given.items(), *vars(self._modes).items())]
-        if isinstance(self._modes.compress, PowerSGD):  # products of matrices may have other bits
+        if isinstance(fixed(self._modes.compress), PowerSGD):  # products of matrices may have other bits
             self._settings.append(f"torch.get_num_threads() {torch.get_num_threads()}")
         self._keeps_values = not given.get("init_sync", True)
         self._models_checked = False
@@ -180,7 +180,7 @@ class DistributedDataParallel(Sharding, _Stock):
         """With compress: what the latest step has saved and cost on this rank. Print it. ValueError without."""
         if self._compression is None:
             raise ValueError("DistributedDataParallel.ledger: it is for compress=...")
-        return self._compression.ledger()
+        return self._compression.ledger(self.times().exposed if self._compression.steps else 0.0)
 
     def explain(self) -> Explanation:
         """The buckets with their parameters, bytes and memory, and the latest step's times. Print it."""
@@ -259,8 +259,9 @@ class DistributedDataParallel(Sharding, _Stock):
         self.reducer = Reducer(self, parameters, names, expect_sparse_gradient, self._modes, made_locally=self._is_copy)
         if self._modes.compress is not None:
             named = dict(zip(parameters, names, strict=True))
-            self._compression = Compression(self.process_group, named, self._modes.compress)
+            self._compression = Compression(self.process_group, named, self._modes.compress, self.reducer)
             self.reducer.register_comm_hook(None, self._compression)
+            self.reducer.compression = self._compression
             self.reducer.keep_layout()  # as what is owed of means is so by the owner of a part
         self._static_graph_delay_allreduce_enqueued = False  # a copy's reducer has not seen a pass yet
         if self._delay_all_reduce_params and self._delayed_mean is None:
@@ -320,6 +321,8 @@ class DistributedDataParallel(Sharding, _Stock):
             self.reducer.stop_shared_allocation()
             if torch.is_grad_enabled():
                 self._check_frozen()
+                if self._compression is not None:
+                    self._compression.begin_pass()
                 if self._modes.micro_batches is not None:
                     self._enter_leaf()
                 elif not self.require_backward_grad_sync:

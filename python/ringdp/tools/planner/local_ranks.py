@@ -24,7 +24,7 @@ class ProbeJob:
     """steps: of each kind at most, after two to warm up; fewer when they would take longer than `seconds`.
 
     sizes: bytes of all-reduces, () to measure none. bucket_mb: as DDP's. alone: whether to measure compute without
-    communication too.
+    communication too. compress: as DistributedDataParallel takes it; "": not.
     """
 
     workload: str
@@ -32,6 +32,7 @@ class ProbeJob:
     steps: int
     sizes: tuple[int, ...]
     zero_stage: int = 0
+    compress: str = ""
     bucket_mb: float = 25.0
     alone: bool = True
     seconds: float = 2.5

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringdp.text.units import counted
+from ringdp.tools.planner.coding import NAMES
 from ringdp.tools.planner.memory import STAGES
 from ringdp.tools.planner.presets import device_gigabytes
 from ringdp.tools.planner.question import Answer, Figure, Input, InputError, Kind, Table
-from ringdp.tools.planner.units import bandwidth, one_of, whole, wholes
+from ringdp.tools.planner.units import bandwidth, one_of, several_of, whole, wholes
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,32 @@ _PREDICTED = (
 _BY_STAGE = (("ranks", "ranks"), *((f"stage {stage}", "bytes") for stage in STAGES))
 
 
-def predict(calibration: Path, ranks: tuple[int, ...], bandwidth: float | None) -> Answer:
+_CODED = (
+    ("ranks", "ranks"), ("compress", ""), ("sent", "share"), ("codes", "s"), ("communication", "s"), ("exposed", "s"),
+    ("step", "s"), ("of the step without", ""),
+)  # fmt: skip
+
+
+def _coded(found: Calibration, compress: tuple[str, ...], ranks: tuple[int, ...], bandwidth: float | None) -> Table:
+    """Each method for each number of ranks above 1, with codes as fast as they are here."""
+    from ringdp.tools.planner.coding import measured
+    from ringdp.tools.planner.prediction import predict as predicted
+
+    rows = []
+    elements = sum(found.buckets) / 4
+    for n in (n for n in ranks if n > 1):
+        without = predicted(found, n, bandwidth).step
+        for name in compress:
+            coding = measured(name, n)
+            p = predicted(found, n, bandwidth, coding)
+            codes = coding.seconds * elements
+            rows.append((n, name, coding.share, codes, p.communication, p.exposed, p.step, p.step / without))
+    return Table("DistributedDataParallel(compress=...)", _CODED, tuple(rows))
+
+
+def predict(
+    calibration: Path, ranks: tuple[int, ...], bandwidth: float | None, compress: tuple[str, ...] | None
+) -> Answer:
     """Step time and memory of other numbers of ranks on the machine that was measured."""
     from ringdp.tools.planner import calibration as kept
     from ringdp.tools.planner.prediction import memory
@@ -142,11 +168,22 @@ def predict(calibration: Path, ranks: tuple[int, ...], bandwidth: float | None) 
         figures.append(Figure(f"memory_{n}", p.memory, "bytes", "base + counted"))
         held.append((n, *(memory(found, n, stage) for stage in STAGES)))
     title = f"{found.workload}, micro-batch {found.micro_batch}, calibrated on {counted(found.ranks, 'rank')}"
-    by_stage = Table("memory by ZeRO stage", _BY_STAGE, tuple(held))
-    return Answer(tuple(figures), (Table(title, _PREDICTED, tuple(rows)), by_stage))
+    tables = [Table(title, _PREDICTED, tuple(rows)), Table("memory by ZeRO stage", _BY_STAGE, tuple(held))]
+    if compress is not None:
+        coded = _coded(found, compress, ranks, bandwidth)
+        tables.append(coded)
+        figures += [Figure(f"step_{n}_{name}", step, "s", "played likewise") for n, name, *_, step, _ in coded.rows]
+    return Answer(tuple(figures), tuple(tables))
 
 
-def check(model: str, micro_batch: int, ranks: tuple[int, ...], steps: int, calibration: Path | None) -> Answer:
+def check(
+    model: str,
+    micro_batch: int,
+    ranks: tuple[int, ...],
+    steps: int,
+    calibration: Path | None,
+    compress: tuple[str, ...] | None,
+) -> Answer:
     """Predicts first, then runs some steps, of one rank too: predicted and measured side by side."""
     from ringdp.tools.planner import calibration as kept
     from ringdp.tools.planner.calibration import slowest
@@ -174,7 +211,23 @@ def check(model: str, micro_batch: int, ranks: tuple[int, ...], steps: int, cali
         ("efficiency predicted", "share"), ("measured", "share"),
         ("memory predicted", "bytes"), ("measured", "bytes"), ("ratio", ""),
     )  # fmt: skip
-    return Answer(tuple(figures), (Table("predicted and measured", columns, tuple(rows)),))
+    tables = [Table("predicted and measured", columns, tuple(rows))]
+    if compress is not None:
+        without = {row[0]: row[2] for row in rows}
+        coded = []
+        for n, name, share, _, _, _, step, of_without in _coded(found, compress, ranks, None).rows:
+            reports = _reports(replace(job, compress=name), n)
+            took, sent = slowest(reports, "step"), reports[0]["sent"]
+            coded.append((n, name, share, sent, step, took, took / step, of_without, took / without[n]))
+            figures.append(Figure(f"step_{n}_{name}_ratio", took / step, "", "measured / predicted"))
+        tables.append(Table("with compress, predicted and measured", _CODED_AND_MEASURED, tuple(coded)))
+    return Answer(tuple(figures), tuple(tables))
+
+
+_CODED_AND_MEASURED = (
+    ("ranks", "ranks"), ("compress", ""), ("sent, predicted", "share"), ("in the ledger", "share"),
+    ("step predicted", "s"), ("measured", "s"), ("ratio", ""), ("of the step without, predicted", ""), ("measured", ""),
+)  # fmt: skip
 
 
 def micro_batch(model: str, device_gb: float, ranks: int, stage: int, measured: str, most: int) -> Answer:
@@ -220,6 +273,7 @@ _MODEL = Input("model", str, "gpt, mlp, or module:function that returns a ringdp
 _SAMPLES = Input("micro_batch", whole, "samples per rank and step", _MICRO_BATCH)
 _STEP_COUNT = Input("steps", whole, "steps to measure", _STEPS)
 _FILE = "file of a calibration"
+_COMPRESS = Input("compress", several_of(*NAMES), f"also with codes: {', '.join(NAMES)}; several with commas", "")
 
 KINDS = (
     Kind(
@@ -242,6 +296,7 @@ KINDS = (
             Input("calibration", Path, _FILE),
             Input("ranks", wholes, "numbers of ranks, as 2,4,8", "2,4,8"),
             Input("bandwidth", bandwidth, "of a rank's link, of calibrations between hosts", ""),
+            _COMPRESS,
         ),
         predict,
         "predict --calibration here.json --ranks 2,4,8",
@@ -255,6 +310,7 @@ KINDS = (
             Input("ranks", wholes, "numbers of local ranks, as 2,4", "2,4"),
             _STEP_COUNT,
             Input("calibration", Path, f"{_FILE}; without one it is measured first", ""),
+            _COMPRESS,
         ),
         check,
         "check --model mlp --ranks 2,4",

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ringdp.tools.planner.calibration import Calibration, line_of, moved_bytes, slowest
+from ringdp.tools.planner.coding import Coding
 from ringdp.tools.planner.local_ranks import ProbeJob
 
+_ELEMENT_BYTES = 4
 _BUSIEST = 0.95  # communication leaves compute a little of a core
 
 
@@ -81,12 +83,16 @@ def crowding(ranks: int, cores: int) -> float:
     return max(1.0, ranks / cores)
 
 
-def predict(measured: Calibration, ranks: int, bandwidth: float | None = None) -> Prediction:
+def predict(
+    measured: Calibration, ranks: int, bandwidth: float | None = None, coding: Coding | None = None
+) -> Prediction:
     """A step of `ranks` ranks on the same machine, one thread each; bandwidth: of their links if not the calibration's.
 
     Ranks beyond the cores take turns: compute and latency grow with them. Between hosts, every rank on its own, bytes
     are the all-reduce's 2(N-1)/N, and seconds per byte scale with the bandwidth. In shared memory all ranks' tensors
     pass through one memory: seconds per byte grow with the ranks.
+
+    coding: buckets travel as codes, twice, in a thread that computes them on a rank's core.
     """
     crowd = crowding(ranks, measured.cores) / crowding(measured.ranks, measured.cores)
     between_hosts = measured.bandwidth is not None
@@ -97,8 +103,13 @@ def predict(measured: Calibration, ranks: int, bandwidth: float | None = None) -
         slope = measured.seconds_per_byte * ranks / measured.ranks
         alpha = measured.alpha * crowd * ranks / measured.ranks
     seconds = [alpha + slope * moved_bytes(size, ranks, between_hosts) for size in measured.buckets]
-    seconds = seconds if ranks > 1 else [0.0] * len(seconds)
     busy = _busy(measured, ranks, slope) * crowd
+    if coding is not None:
+        codes = [coding.seconds * size / _ELEMENT_BYTES * crowding(ranks, measured.cores) for size in measured.buckets]
+        ways = [2 * alpha + coding.share * (whole - alpha) for whole in seconds]
+        busy = (busy * sum(ways) + sum(codes)) / max(1e-12, sum(ways) + sum(codes))
+        seconds = [way + code for way, code in zip(ways, codes, strict=True)]
+    seconds = seconds if ranks > 1 else [0.0] * len(seconds)
     backward = measured.backward * crowd
     buckets = [Bucket(ready, time) for ready, time in zip(measured.ready, seconds, strict=True)]
     played = play(backward, buckets, busy if ranks > 1 else 0.0)

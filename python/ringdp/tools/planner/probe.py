@@ -55,6 +55,7 @@ class Training:
             bucket_cap_mb=job.bucket_mb,
             zero_stage=job.zero_stage,
             gradient_as_bucket_view=job.zero_stage < 2,
+            compress=job.compress or None,
         )
         if job.zero_stage:
             self.optimizer = ringdp.ZeroOptimizer(self.ddp.parameters(), chosen.optimizer)
@@ -160,6 +161,9 @@ def run(job: ProbeJob) -> dict[str, Any]:
         report["ready"].append([bucket.ready / times.backward for bucket in times.buckets])
     training.watched_step()
     report["peak"] = training.peak
+    if job.compress:
+        ledger = training.ddp.ledger()
+        report["sent"] = ledger.bytes_sent / max(1, ledger.bytes_whole)
     report["collectives"] = collectives(job.sizes)  # last: shared memory keeps the pages of their tensors
     report["sizes"] = counted(chosen, job.micro_batch) if job.alone else {}
     report["buckets"] = [bucket.bytes for bucket in training.ddp.explain().buckets]

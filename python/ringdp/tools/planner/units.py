@@ -155,4 +155,10 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+def several_of(*choices: str) -> Callable[[str], tuple[str, ...]]:
+    """A parser of names between commas."""
+    one = one_of(*choices)
+    return lambda text: tuple(dict.fromkeys(one(name.strip()) for name in text.split(",")))
+
+
 wire = one_of(*WIRE_BYTES)
