@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median, quantiles
 
 import torch
@@ -77,19 +78,24 @@ class Measured:
     losses: int = 0
     settled_s: float = 0.0
 
-    def ratio(self) -> tuple[float, float]:
-        """How many times as long a step takes with compression, the median over neighbours; and its uncertainty."""
+    def ratio(self) -> tuple[float, float] | None:
+        """How many times as long a step takes with compression, the median over neighbours; and its uncertainty.
+
+        None where there are too few, as in a run that was loaded just before.
+        """
         counted = self.times[_WARM_UP:]
-        pairs = zip(counted[0::2], counted[1::2], strict=False)
+        pairs = pairwise(counted)
         ratios = [a / b for (kind, a), (other, b) in pairs if kind is Kind.CODED and other is Kind.WHOLE]
-        if len(ratios) < 2:  # of a run that was loaded just before
-            return 1.0, 0.0
+        if len(ratios) < 2:
+            return None
         low, _, high = quantiles(ratios, n=4)
         return median(ratios), (high - low) / 2 / len(ratios) ** 0.5
 
     def after_probe(self, step: int) -> tuple[str, str]:
         """The mode from this step on, and what there is to say of it."""
-        ratio, noise = self.ratio()
+        if (found := self.ratio()) is None:
+            return "probe", ""
+        ratio, noise = found
         pays = ratio < 1 - WORTH - noise
         self.losses = 0 if pays else self.losses + 1
         if not pays and self.losses < LOSSES:
@@ -101,12 +107,16 @@ class Measured:
     def while_settled(self, step: int, decision: Decision) -> tuple[str, str]:
         """The same, some steps after a decision."""
         since, mode = decision
+        if not self.times:
+            return mode, ""
         now_s = median(seconds for _, seconds in self.times)
         self.settled_s = self.settled_s or now_s
         factor = now_s / self.settled_s
         if max(factor, 1 / factor) > CHANGED:
             return "probe", f"asks again from step {step} on: a step takes {factor:.2f} times as long as before"
-        return ("probe" if step - since >= SETTLED_STEPS else mode), ""
+        if step - since < SETTLED_STEPS:
+            return mode, ""
+        return "probe", f"asks again from step {step} on"
 
 
 class Judge:
@@ -134,15 +144,15 @@ class Judge:
         return self.schedule.kind(step)
 
     def _decided(self, step: int) -> str:
-        mode = torch.zeros(1, dtype=torch.uint8)
+        mode, why = torch.zeros(1, dtype=torch.uint8), ""
         if self._decides:
             decision = self.schedule.mode(step - 1)
             is_probe = decision[1] == "probe"
             name, why = self._measured.after_probe(step) if is_probe else self._measured.while_settled(step, decision)
             self._measured.times.clear()
             mode.fill_(MODES.index(name))
-            if why:
-                print(f"ringdp: compress={self._auto}: {why}", file=sys.stderr, flush=True)
         if self._group is not None:
             dist.broadcast(mode, group_src=0, group=self._group)
+        if why:
+            print(f"ringdp: compress={self._auto}: {why}", file=sys.stderr, flush=True)
         return MODES[int(mode)]

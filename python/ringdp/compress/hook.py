@@ -22,7 +22,7 @@ from ringdp.compress.auto import Judge, Kind
 from ringdp.compress.ledger import Entry, Ledger
 from ringdp.compress.means import Means, means_of
 from ringdp.compress.methods import Auto, Codes, Decision, Method, PowerSGD, TopK, fixed
-from ringdp.ddp.modes import STOCK_ARGUMENTS, group_like, ring_options
+from ringdp.ddp.modes import STOCK_ARGUMENTS, check_sums, group_like, ring_options
 
 if TYPE_CHECKING:
     from ringdp.compress.one_bit import OneBitAdam
@@ -38,6 +38,7 @@ class Compression:
         self.method, self.ranks, self.rank = method, group.size(), group.rank()
         self.name = repr(Auto(method.method) if isinstance(method, Auto) else method)  # in checkpoints
         self.names, self._reducer = names, weakref.ref(reducer)
+        self._group_of_means = group
         self._parameters = {name: parameter for parameter, name in names.items()}
         self.group = group_like(group, ring_options(group, torch.device("cpu"))) if group.size() > 1 else None
         self.means: Means = means_of(self.group, fixed(method))
@@ -57,12 +58,23 @@ class Compression:
         return self._judge.schedule.decisions if self._judge is not None else []
 
     def follow(self, optimizer: OneBitAdam) -> None:
-        """Its momentum is sent, not gradients, once that is to be. NotImplementedError names a method that cannot."""
+        """Its momentum is sent, not gradients, once that is to be. Collective.
+
+        NotImplementedError names a method that cannot, ValueError what differs among ranks.
+        """
         if not isinstance(self.method, (Codes, TopK)):
             raise NotImplementedError(
                 f"OneBitAdam: compress={self.method}: it is for codes that are always sent: use 'sign', 'int8', 'fp8' "
                 "or a ringdp.TopK"
             )
+        check_sums(self._group_of_means, torch.device("cpu"), "OneBitAdam promises those of one process")
+        if self.group is not None:
+            told: list[Any] = [None] * self.ranks
+            dist.all_gather_object(told, optimizer.told(), self.group)
+            for name in told[0]:
+                if len({repr(of_rank[name]) for of_rank in told}) > 1:
+                    by_rank = ", ".join(str(of_rank[name]) for of_rank in told)
+                    raise ValueError(f"OneBitAdam: {name} must be the same on all ranks, and is {by_rank}, by rank")
         self._optimizer = weakref.ref(optimizer)
         self.begin_pass()
 
@@ -70,6 +82,8 @@ class Compression:
         """In front of a forward pass."""
         if (optimizer := self._optimizer()) is not None:
             self._begin(Kind.CODED if optimizer.is_frozen else Kind.WHOLE)
+        elif self._judge is None and self._kind is not Kind.CODED:  # that optimizer is gone
+            self._begin(Kind.CODED)
 
     def end_pass(self) -> None:
         """After each synchronised backward pass. Collective."""
@@ -119,6 +133,7 @@ class Compression:
         is_coded = self._kind is Kind.CODED
         sent, optimizer = gradients, self._optimizer()
         if optimizer is not None:
+            optimizer.arrive([self._parameters[name] for name in gradients])
             sent = {name: optimizer.contribution(self._parameters[name], g) for name, g in gradients.items()}
         means = self.means.of(sent, self.steps) if is_coded else self.means.settling(sent)
         for name, gradient in gradients.items():
@@ -163,8 +178,7 @@ def _laid_out(parameter: Tensor, gradient: Tensor) -> Tensor:
 def cap_for(method: Method | None, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The wrapper's arguments; a PowerSGD has one bucket unless they say otherwise, so that factors travel together."""
     is_given = kwargs.get("bucket_cap_mb") is not None or len(args) >= STOCK_ARGUMENTS.index("bucket_cap_mb")
-    has_factors = method is not None and isinstance(fixed(method), PowerSGD)
-    return {**kwargs, "bucket_cap_mb": _ONE_BUCKET_MB} if has_factors and not is_given else kwargs
+    return {**kwargs, "bucket_cap_mb": _ONE_BUCKET_MB} if isinstance(method, PowerSGD) and not is_given else kwargs
 
 
 def _bytes_whole(elements: int, ranks: int) -> int:

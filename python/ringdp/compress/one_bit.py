@@ -21,12 +21,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
 from ringdp import _native
+from ringdp.text.units import counted
 
 _C = _native.load()
 _STILL = 0.96  # of second moments: less than so much of them is older than `span` steps, says the paper
 _LEAST = 0.01
 _SAMPLES = 10  # of the size of second moments, within the time that is looked back
-_FROZEN, _SIZES = "frozen_at", "sizes"  # in param groups, so that every kind of checkpoint has them
+_FREEZE, _FROZEN, _SIZES = "freeze", "frozen_at", "sizes"  # in the param group, so that checkpoints have them
 MEAN, SQUARE, DENOMINATOR = "exp_avg", "exp_avg_sq", "denominator"  # u takes the place of the mean
 
 
@@ -67,8 +68,8 @@ class OneBitAdam(AdamW):
             weight_decay=weight_decay,
             foreach=False,
         )
-        self._freeze = freeze
-        self.param_groups[0].update({_FROZEN: 0, _SIZES: []})
+        self.defaults[_FREEZE] = freeze
+        self.__setstate__({})
         if compression is not None:
             compression.follow(self)
 
@@ -77,11 +78,39 @@ class OneBitAdam(AdamW):
         """Whether momenta travel, and second moments stay as they are."""
         return self.param_groups[0][_FROZEN] > 0
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Also of an AdamW."""
+        super().__setstate__(state)
+        for name, value in ((_FREEZE, self.defaults[_FREEZE]), (_FROZEN, 0), (_SIZES, [])):
+            self.param_groups[0].setdefault(name, value)
+        self._arrived: set[Tensor] = set()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's, which would give denominators the parameters' dtype."""
+        super().load_state_dict(state_dict)
+        for number, parameter in enumerate(self.param_groups[0]["params"]):
+            if DENOMINATOR in (known := state_dict["state"].get(number, {})):
+                self.state[parameter][DENOMINATOR] = known[DENOMINATOR].clone()
+
+    def told(self) -> dict[str, Any]:
+        """What must be the same on all ranks."""
+        group = self.param_groups[0]
+        return {name: group[name] for name in (_FREEZE, "lr", "betas", "eps", "weight_decay")}
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused but for the first one: NotImplementedError."""
         if self.param_groups:
             raise NotImplementedError("OneBitAdam.add_param_group: it has the parameters that its model had")
         super().add_param_group(param_group)
+
+    def arrive(self, parameters: Sequence[Tensor]) -> None:
+        """Their next momenta come into .grad. RuntimeError where they have since the latest step."""
+        if not self._arrived.isdisjoint(parameters):
+            raise RuntimeError(
+                "OneBitAdam: two synchronised backward passes before one step(), and .grad is a momentum after the "
+                "first: use no_sync() for all passes of a step but the last"
+            )
+        self._arrived.update(parameters)
 
     def contribution(self, parameter: Tensor, gradient: Tensor) -> Tensor:
         """Once frozen: what a rank with this gradient sends, float32."""
@@ -99,9 +128,16 @@ class OneBitAdam(AdamW):
             super().step()
             self._look(group)
             return
-        for parameter in group["params"]:
-            if parameter.grad is None:
-                continue
+        stepped = [parameter for parameter in group["params"] if parameter.grad is not None]
+        for parameter in stepped:
+            if parameter not in self._arrived:
+                raise RuntimeError(
+                    f"OneBitAdam: the gradient of a parameter of shape {list(parameter.shape)} is no momentum from all "
+                    "ranks: make the optimizer of the wrapper, as OneBitAdam(ddp), and call step() after a "
+                    "synchronised backward pass"
+                )
+        self._arrived.clear()
+        for parameter in stepped:
             state = self.state[parameter]
             state[MEAN].copy_(parameter.grad)
             state["step"] += 1
@@ -110,8 +146,8 @@ class OneBitAdam(AdamW):
     def _look(self, group: dict[str, Any]) -> None:
         """Freezes when it is time to."""
         steps = max((int(self.state[p]["step"]) for p in group["params"] if p in self.state), default=0)
-        if self._freeze is not None:
-            if steps >= self._freeze:
+        if group[_FREEZE] is not None:
+            if steps >= group[_FREEZE]:
                 self._freeze_now(group, steps)
             return
         span = round(1 / (1 - group["betas"][1]))
@@ -133,11 +169,15 @@ class OneBitAdam(AdamW):
             (self.state[p][SQUARE].float() / (1 - beta2**number)).sqrt_()
             for p, number in zip(stepped, numbers, strict=True)
         ]
-        typical = _norm(roots) / max(1, sum(root.numel() for root in roots)) ** 0.5
-        if len(stepped) < len(group["params"]) or typical == 0:
+        if missing := [list(p.shape) for p in group["params"] if p not in self.state]:
             raise RuntimeError(
-                f"OneBitAdam: freeze={self._freeze} after {steps} steps: there are parameters without a gradient so far"
+                f"OneBitAdam: a parameter of shape {missing[0]} has had no gradient in {counted(steps, 'step')}, so it "
+                "has no second moment to freeze: call requires_grad_(False) before the model is wrapped if it is not "
+                "used, or freeze later"
             )
+        typical = _norm(roots) / max(1, sum(root.numel() for root in roots)) ** 0.5
+        if typical == 0:
+            raise RuntimeError(f"OneBitAdam: all gradients were 0 in {counted(steps, 'step')}: freeze later")
         for parameter, number, root in zip(stepped, numbers, roots, strict=True):
             state = self.state[parameter]
             own = _norm([root]) / max(1, root.numel()) ** 0.5 or typical

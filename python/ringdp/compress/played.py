@@ -45,6 +45,7 @@ class PlayedRanks:
                 raise ValueError(f"one_process: compress={self._method}: not all ranks have a gradient of {name}")
             kind, values = self._kind(), [gradients[name].float() for gradients in by_rank]
             if self._optimizer is not None and kind is Kind.CODED:
+                self._optimizer.arrive([self._parameters[name]])
                 values = [self._optimizer.contribution(self._parameters[name], value) for value in values]
             of_kind = {Kind.CODED: self._mean, Kind.WHOLE: self._whole, Kind.SETTLING: self._settling}
             found[name] = of_kind[kind](name, values).view_as(values[0]).to(by_rank[0][name].dtype)

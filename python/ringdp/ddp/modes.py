@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ringdp.compress.methods import Method
+from ringdp.compress.methods import Auto, Method
 from ringdp.same_ranks import another_group
 
 Order = Literal["rank", "rotated"]
@@ -81,6 +81,15 @@ class Modes:
 
         if self.compress is not None:
             self._check_compression(self.compress)
+
+    def check_group(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        """ValueError if the group has an order or a wire type that would change bits that are promised."""
+        if self.micro_batches is not None:
+            check_sums(
+                group, device, f"micro_batches={self.micro_batches} promises the same bits at every number of ranks"
+            )
+        elif isinstance(self.compress, Auto):
+            check_sums(group, device, f"compress={self.compress} promises those of one process")
 
     def _check_compression(self, method: Method) -> None:
         refused = {
@@ -213,16 +222,14 @@ def _refuse_with_compression(module: torch.nn.Module, arguments: dict[str, Any],
             )
 
 
-def check_group_of_leaves(group: dist.ProcessGroup, device: torch.device, micro_batches: int | None) -> None:
-    """ValueError if the wrapper has leaves, and the group an order or a wire type that would change the bits."""
-    if micro_batches is None:
-        return
+def check_sums(group: dist.ProcessGroup, device: torch.device, why: str) -> None:
+    """ValueError if the group does not sum float32 in rank order. why: it must."""
     options = ring_options(group, device)
     for name, wanted in (("order", "rank"), ("wire", "fp32")):
         if options is not None and (value := options.get(name)) != wanted:
             raise ValueError(
-                f"DistributedDataParallel: the process group was made with {name}={value!r}, and micro_batches="
-                f"{micro_batches} promises the same bits at every number of ranks: use {name}={wanted!r}"
+                f"DistributedDataParallel: the process group was made with {name}={value!r}, and {why}: use "
+                f"{name}={wanted!r}"
             )
 
 

@@ -20,7 +20,7 @@ from ringdp.compress.methods import Method, PowerSGD, fixed, method_of
 from ringdp.ddp import registrations, unaveraged
 from ringdp.ddp.agreement import check_models
 from ringdp.ddp.logger import Logger
-from ringdp.ddp.modes import Modes, Order, check_arguments, check_group_of_leaves, complete_arguments
+from ringdp.ddp.modes import Modes, Order, check_arguments, complete_arguments
 from ringdp.ddp.reducer import Reducer, mean_over
 from ringdp.ddp.timeline import Explanation, StepTimes, explanation, step_times
 from ringdp.ddp.weights import Weights
@@ -69,9 +69,10 @@ class DistributedDataParallel(Sharding, _Stock):
             is collective: the i-th leaves of all ranks end together, a rank with fewer waits in optimizer.step() or
             finish_step(), and so a program's own collectives between leaves must match. One wrapper per leaf.
         compress: "int8", "fp8", "sign", a `ringdp.PowerSGD` or a `ringdp.TopK` sends less than the gradients, and what
-            is left out in the next steps. All ranks have the bits of one process that plays the ranks, by
-            `ringdp.testing.one_process(ranks=N, compress=...)`, not of one that does not compress. `ledger()` says what
-            it saves. For stages 0 and 1, on the CPU.
+            is left out in the next steps; "auto:int8" or a `ringdp.compress.Auto` does so while that is faster. All
+            ranks have the bits of one process that plays the ranks, by `ringdp.testing.one_process(ranks=N,
+            compress=...)`, not of one that does not compress. `ledger()` says what it saves. For stages 0 and 1, on the
+            CPU.
         grad_dtype: torch.float32 keeps the gradients of 16-bit parameters in float32; from stage 2 on.
     Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their final
     size from the first step on, and are in shared memory if the backend offers it.
@@ -177,7 +178,7 @@ class DistributedDataParallel(Sharding, _Stock):
             raise NotImplementedError(f"DistributedDataParallel: {what} with compress={self._modes.compress}: {why}")
 
     def ledger(self) -> Ledger:
-        """With compress: what the latest step has saved and cost on this rank. Print it. ValueError without."""
+        """With compress: what the latest step with codes has saved and cost on this rank. ValueError without."""
         if self._compression is None:
             raise ValueError("DistributedDataParallel.ledger: it is for compress=...")
         return self._compression.ledger(self.times().exposed if self._compression.steps else 0.0)
@@ -229,7 +230,7 @@ class DistributedDataParallel(Sharding, _Stock):
         if not self._models_checked:  # before the models' values are synchronised
             self._models_checked = True
             names = self._names_of(parameters)
-            check_group_of_leaves(self.process_group, self.device, self._modes.micro_batches)
+            self._modes.check_group(self.process_group, self.device)
             check_models(
                 self.process_group,
                 self.device,

@@ -13,7 +13,6 @@ from torch._compile import _disable_dynamo
 from torch.distributed.utils import _sync_module_states
 
 from ringdp.ddp.agreement import check_models
-from ringdp.ddp.modes import check_group_of_leaves
 from ringdp.ddp.settings import forget
 from ringdp.elastic.leaf import check_outside
 from ringdp.zero import registry
@@ -142,7 +141,7 @@ class Sharding:
                 "over the new group"
             )
         self._refuse_with_compression("another group", "what a rank owes is of this one")
-        check_group_of_leaves(new_process_group, self.device, self._modes.micro_batches)
+        self._modes.check_group(new_process_group, self.device)
         if self._modes.micro_batches is not None:
             self.reducer.leaf_steps.leave_group()
         super()._update_process_group(new_process_group)
@@ -172,7 +171,7 @@ class Sharding:
                 "DistributedDataParallel.regroup: shard_leaves=True in the middle of a step, whose sums lie on the "
                 "ranks of the old group: end the step, or leave shard_leaves out"
             )
-        check_group_of_leaves(group, self.device, self._modes.micro_batches)
+        self._modes.check_group(group, self.device)
         self.reducer.leaf_steps.regroup()
         self.process_group = group
         self.reducer._update_process_group(group)
@@ -230,7 +229,7 @@ class Sharding:
         device = _device_for(real, arguments["device_ids"])
         described = [*settings, *(f"unit {unit}" for unit in plan)]
         values_stay = not arguments["init_sync"] and len(real) == len(named)
-        check_group_of_leaves(group, device, self._modes.micro_batches)
+        self._modes.check_group(group, device)
         check_models(group, device, list(named), list(named.values()), described, compare_values=values_stay)
         root = 0 if arguments["init_sync"] else None
         prefetch = self._modes.prefetch

@@ -74,7 +74,14 @@ def test_it_asks_again_when_steps_have_changed_or_long_after():
         mode, words = measured.while_settled(360, decision)
         assert mode == "probe" and f"takes {changed:.2f} times as long as before" in words
     measured.times = [(WHOLE, 1.0)] * CHECK_EVERY
-    assert measured.while_settled(60 + SETTLED_STEPS, decision) == ("probe", "")
+    assert measured.while_settled(60 + SETTLED_STEPS, decision) == ("probe", "asks again from step 560 on")
+    measured.times = []  # of a run that was loaded just before
+    assert measured.while_settled(160, decision) == ("whole", "") and measured.after_probe(20) == ("probe", "")
+
+
+def test_a_probe_may_begin_with_either_kind():
+    measured = Measured(times=probe(0.9)[1:])
+    assert measured.after_probe(20)[0] == "coded"
 
 
 def trained(method: Any, steps: range, cap_mb: float | None, folder: str = "") -> tuple[str, list[tuple[int, str]]]:
