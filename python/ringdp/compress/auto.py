@@ -30,7 +30,7 @@ _WARM_UP = 2  # steps of a probe that do not count
 
 
 class Kind(enum.Enum):
-    """Of a step: compressed; as without compression; or so, with what is owed, of which nothing is left then."""
+    """A step is compressed, averaged as without compression, or averaged in float32 with all that is owed."""
 
     CODED = "coded"
     WHOLE = "whole"

@@ -17,8 +17,8 @@ def test_it_ends_with_the_bits_of_one_process(on_two_ranks):
     assert len(report["losses"]) == 2
     before, after = report["held_out"]
     assert after < before
-    # Every second step, as codes of 1 + 4 / 128 bytes instead of 4; rank 0 plays one worker.
-    assert report["bytes_per_step_of_ddp"] / report["bytes_per_step"] == pytest.approx(2 * 4 / (1 + 4 / 128), rel=0.01)
+    # Every second step, as codes of 1 + 4 / 256 bytes instead of 4; rank 0 plays one worker.
+    assert report["bytes_per_step_of_ddp"] / report["bytes_per_step"] == pytest.approx(2 * 4 / (1 + 4 / 256), rel=0.01)
     text = train_local.render(report)
     assert text.startswith("3 workers on 2 ranks\n") and text.endswith("bits of one process         yes")
     assert "times less than DDP's 482.30 kB" in text
