@@ -50,7 +50,7 @@ class Compression:
         self._waiting: queue.SimpleQueue[torch.futures.Future[None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._optimizer: Callable[[], OneBitAdam | None] = lambda: None
-        self.restore(0, method.decisions if isinstance(method, Auto) else ())
+        self.restore(0, ())
 
     @property
     def decisions(self) -> list[Decision]:

@@ -163,22 +163,21 @@ class OneBitAdam(AdamW):
 
     def _freeze_now(self, group: dict[str, Any], steps: int) -> None:
         beta1, beta2 = group["betas"]
-        stepped = [p for p in group["params"] if p in self.state]
-        numbers = [int(self.state[p]["step"]) for p in stepped]
-        roots = [
-            (self.state[p][SQUARE].float() / (1 - beta2**number)).sqrt_()
-            for p, number in zip(stepped, numbers, strict=True)
-        ]
         if missing := [list(p.shape) for p in group["params"] if p not in self.state]:
             raise RuntimeError(
                 f"OneBitAdam: a parameter of shape {missing[0]} has had no gradient in {counted(steps, 'step')}, so it "
                 "has no second moment to freeze: call requires_grad_(False) before the model is wrapped if it is not "
                 "used, or freeze later"
             )
+        numbers = [int(self.state[p]["step"]) for p in group["params"]]
+        roots = [
+            (self.state[p][SQUARE].float() / (1 - beta2**number)).sqrt_()
+            for p, number in zip(group["params"], numbers, strict=True)
+        ]
         typical = _norm(roots) / max(1, sum(root.numel() for root in roots)) ** 0.5
         if typical == 0:
             raise RuntimeError(f"OneBitAdam: all gradients were 0 in {counted(steps, 'step')}: freeze later")
-        for parameter, number, root in zip(stepped, numbers, roots, strict=True):
+        for parameter, number, root in zip(group["params"], numbers, roots, strict=True):
             state = self.state[parameter]
             own = _norm([root]) / max(1, root.numel()) ** 0.5 or typical
             del state[SQUARE]

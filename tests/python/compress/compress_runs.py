@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import ringdp
 import torch
+from ranks import HERE
 from torch import Tensor, nn
 
 
@@ -28,3 +32,15 @@ def loss_of(model: nn.Module, rank: int, step: int, micro: int) -> Tensor:
     source = torch.Generator().manual_seed(1000 * rank + 10 * step + micro)
     x = torch.randn(4, 20, generator=source).to(next(model.parameters()).dtype)
     return (model(x) - x).square().mean()
+
+
+def train(ddp: Any, optimizer: torch.optim.Optimizer, steps: range, folder: str) -> None:
+    """On a rank. folder: where the run is saved at its end or, if it begins after step 0, loaded from; "": neither."""
+    if steps.start:
+        ringdp.checkpoint.load(folder, ddp, optimizer)
+    for step in steps:
+        loss_of(ddp, HERE.rank, step, 0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if folder and not steps.start:
+        ringdp.checkpoint.save(folder, ddp, optimizer)

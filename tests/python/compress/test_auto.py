@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import ringdp
-from compress_runs import loss_of, made
+from compress_runs import loss_of, made, train
 from ranks import HERE, error_of, on_ranks
 from ringdp.compress import auto as module
 from ringdp.compress.auto import CHECK_EVERY, PROBE_STEPS, SETTLED_STEPS, Kind, Measured, Schedule
@@ -85,18 +84,11 @@ def test_a_probe_may_begin_with_either_kind():
 
 
 def trained(method: Any, steps: range, cap_mb: float | None, folder: str = "") -> tuple[str, list[tuple[int, str]]]:
-    """On a rank. folder: where the run is saved at the end, or, where it does not begin with step 0, begins."""
+    """On a rank."""
     model, optimizer = made("float32")
     given = {} if cap_mb is None else {"bucket_cap_mb": cap_mb}
     ddp = DistributedDataParallel(model, compress=method, **given)
-    if steps.start:
-        ringdp.checkpoint.load(folder, ddp, optimizer)
-    for step in steps:
-        loss_of(ddp, HERE.rank, step, 0).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    if folder and not steps.start:
-        ringdp.checkpoint.save(folder, ddp, optimizer)
+    train(ddp, optimizer, steps, folder)
     return parameters_hash(model), ddp.ledger().decisions
 
 

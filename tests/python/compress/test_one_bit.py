@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import ringdp
 import torch
-from compress_runs import Model, loss_of
+from compress_runs import Model, loss_of, train
 from ranks import HERE, error_of, on_ranks
 from ringdp.compress.methods import PowerSGD, TopK
 from ringdp.ddp.wrapper import DistributedDataParallel
@@ -31,19 +31,12 @@ def in_one_process(ranks: int, method: Any, dtype: str = "float32", steps: int =
 
 
 def trained(method: Any, dtype: str, cap_mb: float | None, steps: range = range(STEPS), folder: str = "") -> str:
-    """On a rank. folder: where the run is saved at the end, or, where it does not begin with step 0, begins."""
+    """On a rank."""
     model = made(dtype)
     given = {} if cap_mb is None else {"bucket_cap_mb": cap_mb}
     ddp = DistributedDataParallel(model, compress=method, **given)
     optimizer = ringdp.OneBitAdam(ddp, lr=0.01, freeze=FREEZE)
-    if steps.start:
-        ringdp.checkpoint.load(folder, ddp, optimizer)
-    for step in steps:
-        loss_of(ddp, HERE.rank, step, 0).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    if folder and not steps.start:
-        ringdp.checkpoint.save(folder, ddp, optimizer)
+    train(ddp, optimizer, steps, folder)
     return parameters_hash(model)
 
 
