@@ -96,8 +96,9 @@ def system(name: str, job: Job, options: argparse.Namespace, kills: int, program
             process = stack.enter_context(_replicas(name, options, start, tail, environment))
         else:
             launcher = ["ringdp", "run", "--min-ranks=1"] if name == "ringdp" else ["torch.distributed.run"]
-            # Else torch 2.13's ranks that start again find the addresses of those before them in the launcher's store.
-            environment |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if name == "restart" else {}
+            if name == "restart":
+                # Else torch 2.13's ranks that start again find the addresses of those before them in the shared store.
+                environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
             process = start([sys.executable, "-m", *launcher, "--standalone", *ranks, *tail], env=environment)
             stack.callback(_end, process)
         yield lambda: process.poll() is not None
