@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ringdp.tools.check_hosts.launch import launch_of
+from ringdp.tools.hosts.launch import launch_of
 from shell_lines import problem
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"

@@ -11,18 +11,61 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from far import FarNetwork
 from forked import Program, without_settings
-from namespaces import Network
+from namespaces import Host, Network
 
 PROGRAM = Path(__file__).resolve().parent / "on_rank.py"
 PORT = 29500  # the store's; every network is its own, so it is free
 LIMIT_S = 300.0  # of a job that hangs; other work on this machine may slow one down several times
+
+
+def wait_until(condition: Callable[[], bool], why: Callable[[], str]) -> None:
+    """AssertionError, and why, when it does not become true."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.01)
+
+
+class RankCommand:
+    """`ringdp ARGUMENTS` as every rank of a job, as launchers start it; the variables for all, or for rank `only`.
+
+    ranks: how many of them, from rank 0 on; the rest do not come.
+    """
+
+    def __init__(
+        self, job: Job, *arguments: str, ranks: int | None = None, only: int | None = None, **variables: str
+    ) -> None:
+        self.programs: list[Program] = []
+        self.files: list[tuple[Path, Path]] = []
+        for rank in range(job.world if ranks is None else ranks):
+            environment = without_settings(OMP_NUM_THREADS="1", **job.place(rank))
+            environment.update(variables if only in (None, rank) else {})
+            self.files.append((job.folder / f"output-{rank}", job.folder / f"errors-{rank}"))
+            for file in self.files[-1]:
+                file.unlink(missing_ok=True)  # of an earlier command
+            command = ("-m", "ringdp", *arguments)
+            self.programs.append(Program(command, environment, *self.files[-1], job.host_of(rank).namespace))
+
+    def wait_for_output(self, words: str) -> None:
+        """Until rank 0 has said that."""
+        output, errors = self.files[0]
+        wait_until(lambda: output.exists() and words in output.read_text(), lambda: errors.read_text())
+
+    def ended(self) -> tuple[list[int], str, list[str]]:
+        """Statuses, what rank 0 has printed, and what each rank complains of; what hangs is ended."""
+        try:
+            statuses = [program.wait(LIMIT_S) for program in self.programs]
+        finally:
+            for program in self.programs:
+                program.kill()
+        return statuses, self.files[0][0].read_text(), [errors.read_text() for _, errors in self.files]
 
 
 class Job:
@@ -76,13 +119,20 @@ class Job:
         rest has those of `others`.
         """
         for rank in range(self.world):
-            host = self.network.hosts[rank // self.per_host]
-            environment = self._environment(settings if only in (None, rank) else others)
-            environment.update(RANK=str(rank), LOCAL_RANK=str(rank % self.per_host), WORLD_SIZE=str(self.world))
-            environment.update(MASTER_ADDR=self.network.hosts[0].address, MASTER_PORT=str(PORT))
+            environment = {**self._environment(settings if only in (None, rank) else others), **self.place(rank)}
             arguments, log = (self.program, task, str(self.folder)), self._log()
-            self.ranks.append(Program(arguments, environment, log, log, host.namespace))
+            self.ranks.append(Program(arguments, environment, log, log, self.host_of(rank).namespace))
             self._processes.append(self.ranks[-1])
+
+    def host_of(self, rank: int) -> Host:
+        """Where it runs."""
+        return self.network.hosts[rank // self.per_host]
+
+    def place(self, rank: int) -> dict[str, str]:
+        """What a launcher tells a rank."""
+        place: dict[str, object] = {"RANK": rank, "LOCAL_RANK": rank % self.per_host, "WORLD_SIZE": self.world}
+        place.update(MASTER_ADDR=self.network.hosts[0].address, MASTER_PORT=PORT)
+        return {name: str(value) for name, value in place.items()}
 
     def wait_until_running(self) -> None:
         """Until every rank of begin() has left its mark; AssertionError with its log when one ended before."""

@@ -6,36 +6,17 @@ import json
 import subprocess
 
 import pytest
-from forked import Program, without_settings
-from jobs import LIMIT_S, PORT
+from jobs import PORT, RankCommand
 
 EPHEMERAL = "32768-60999"
 HEALTHY_MBIT = 100  # a rate that a busy machine reaches in both directions
 
 
 def check(job, *options, only=None, **variables):
-    """A rank on every host, as a launcher starts them; the variables for all, or for rank `only`. Statuses, rank 0's
-    report, and what each rank complains of.
+    """A rank on every host; the variables for all, or for rank `only`. Statuses, rank 0's report, and what each rank
+    complains of.
     """
-    ranks, files = [], []
-    for rank, host in enumerate(job.network.hosts):
-        place = {
-            "RANK": rank,
-            "WORLD_SIZE": job.world,
-            "MASTER_ADDR": job.network.hosts[0].address,
-            "MASTER_PORT": PORT,
-        }
-        environment = without_settings(OMP_NUM_THREADS="1", **{name: str(value) for name, value in place.items()})
-        environment.update(variables if only in (None, rank) else {})
-        files.append([job.folder / f"{stream}-{rank}" for stream in ("output", "errors")])
-        arguments = ("-m", "ringdp", "check-hosts", "--json", *options)
-        ranks.append(Program(arguments, environment, *files[-1], host.namespace))
-    try:
-        statuses = [rank.wait(LIMIT_S) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    (output, *_), errors = zip(*([file.read_text() for file in pair] for pair in files), strict=True)
+    statuses, output, errors = RankCommand(job, "check-hosts", "--json", *options, only=only, **variables).ended()
     return statuses, json.loads(output) if output else None, errors
 
 

@@ -40,27 +40,29 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """See the status in the command's help."""
-    from ringdp.tools.check_hosts.network import CheckError
+    from ringdp.tools.hosts.network import HostError
 
     try:
         _native.load().check_environment()
         if options.command:
-            from ringdp.tools.check_hosts.launch import launch_of, run_ranks
+            from ringdp.tools.hosts.launch import launch_of, run_ranks
 
-            return run_ranks(launch_of(options.command), options.timeout, options.json)
+            own = ["check-hosts", "--timeout", f"{options.timeout:g}", *(["--json"] if options.json else [])]
+            return run_ranks(launch_of(options.command), own, options.timeout)
         return _as_rank(options)
-    except (CheckError, ImportError, OSError, ValueError) as error:
+    except (HostError, ImportError, OSError, ValueError) as error:
         print(f"ringdp check-hosts: {error}", file=sys.stderr)
         return 2
 
 
 def _as_rank(options: argparse.Namespace) -> int:
-    from ringdp.tools.check_hosts.rank import Place, agree, take_part
+    from ringdp.tools.check_hosts.rank import longest_s, take_part
+    from ringdp.tools.hosts.meeting import Place, agree
 
     place = Place.of(os.environ)
     if place is None:
         raise ValueError("no command: ringdp check-hosts -- torchrun --nnodes 2 ... train.py, on every host")
-    exchange, results = take_part(place, options.timeout)
+    meeting, results = take_part(place, options.timeout)
     status = 0
     if results is not None:
         from ringdp.tools.check_hosts.report import Report
@@ -72,4 +74,4 @@ def _as_rank(options: argparse.Namespace) -> int:
         else:
             report.show()
             sys.stdout.flush()
-    return agree(exchange, results, status, place.world, options.timeout)
+    return agree(meeting, status, options.timeout + longest_s(place.world))

@@ -123,3 +123,39 @@ def test_a_file_that_cannot_be_written_is_status_1(file, monkeypatch, capsys):
     file.write_text("in the way")
     assert main.main(["tune", "--json"]) == 1
     assert str(file) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--hosts", "no command: ringdp tune --hosts -- torchrun"),
+        ("--hosts -- python train.py", "'python' is not torchrun"),
+        ("--hosts -- torchrun --nproc-per-node 2 train.py", "the command is for one host (--nnodes)"),
+        ("--hosts -- torchrun --nnodes 2 --master-addr no-such-host.invalid --node-rank 1 t.py", "is not known here"),
+        ("--hosts -n 2 -- torchrun t.py", "-n 2 counts processes of one host"),
+        ("--hosts --print -- torchrun t.py", "--print runs nothing: leave out -- torchrun t.py"),
+        ("--hosts --seconds 0 -- torchrun t.py", "--seconds 0"),
+        ("--hosts --timeout 0 -- torchrun t.py", "invalid value '0'"),
+        ("--timeout 3", "--timeout 3 is for --hosts"),
+        ("-- torchrun t.py", "tune without --hosts runs nothing: leave out -- torchrun t.py"),
+    ],
+)
+def test_hosts_that_cannot_be_meant(words, said, monkeypatch, refusal):
+    monkeypatch.delenv("RANK", raising=False)
+    assert said in refusal("tune", *words.split())
+
+
+def test_half_a_launcher_is_refused(monkeypatch, refusal):
+    monkeypatch.setenv("RANK", "0")
+    assert "RANK is set, but not WORLD_SIZE" in refusal("tune", "--hosts")
+
+
+def test_what_is_in_force_between_hosts(file, monkeypatch, capsys):
+    """A file of this host has no part in it."""
+    monkeypatch.setenv("RINGDP_TCP_STREAMS", "3")
+    assert main.main(["tune", "--hosts", "--print", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["thresholds"].pop("tcp_streams") == {"value": 3, "source": "environment"}
+    assert {field: row["source"] for field, row in found["thresholds"].items()} == {"exchange_bytes": "default"}
+    assert main.main(["tune", "--hosts", "--print"]) == 0
+    assert capsys.readouterr().out.split()[:3] == ["tcp_streams", "3", "environment"]

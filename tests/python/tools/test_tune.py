@@ -23,6 +23,15 @@ from ringdp.tools.tune.microbenchmark import (
     microbenchmarks,
     spread,
 )
+from ringdp.tools.tune.path import Path as NetworkPath
+from ringdp.tools.tune.path import (
+    exchange_benchmark,
+    exchange_bytes,
+    exchange_limit,
+    is_alike,
+    path_of,
+    streams_benchmark,
+)
 from ringdp.tools.tune.rank import Assignment
 from ringdp.tools.tune.rank import main as rank_main
 from ringdp.tools.tune.session import TuneError, measured
@@ -230,6 +239,65 @@ def test_limits_at_an_edge_are_known():
 def test_the_spread_is_that_of_most_rounds():
     assert spread({4096: [[1.0, 2.0]] * 9 + [[90.0, 90.0]]}) == 0
     assert spread({4096: [[1.0 + i % 2, 1.0 + i % 2] for i in range(10)]}) > 0.5
+
+
+# Between hosts: sizes follow from the path, whose figures follow from two times.
+
+PATHS = [NetworkPath(3, 0.05, 2e8), NetworkPath(2, 0.2, 1e7), NetworkPath(8, 2e-5, 1e11), NetworkPath(16, 1e-3, 1e9)]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=str)
+def test_benchmarks_between_hosts_suit_the_path(path):
+    streams = streams_benchmark(path, 15.0, 2)
+    assert streams.values == (2, 0, 1, 4, 8)
+    benchmarks = [streams, exchange_benchmark(path, 4)] if path.hosts > 2 else [streams]
+    for benchmark in benchmarks:
+        assert all(size % 4 == 0 for size in benchmark.sizes) and max(benchmark.sizes) <= 64 << 20
+        for options in benchmark.candidates:
+            for field, value in options.items():
+                _native.load().Options().set(field, str(value))
+    if path.hosts > 2:
+        # Where both take equally long: what exchange sends more is what the link carries in half a round trip.
+        crossing = exchange_limit(path.bytes_per_s * path.round_trip_s / 2, path.hosts)
+        assert benchmarks[1].sizes[0] <= crossing <= benchmarks[1].sizes[-1]
+
+
+def test_the_path_is_that_of_a_direct_all_reduce():
+    """Each of four hosts sends three quarters of 8 MB twice, at 100 Mb/s: 0.96 s, and a round trip of waiting."""
+    path = path_of(4, 0.04, 8_000_000, 1.0)
+    assert (path.hosts, path.round_trip_s) == (4, 0.04)
+    assert path.bits_per_s == pytest.approx(1e8)
+
+
+@pytest.mark.parametrize("hosts", [3, 4, 8, 16])
+def test_a_limit_of_exchange_is_in_bytes_beyond_those_of_direct(hosts):
+    for size in SIZES:
+        sent = {"exchange": (hosts - 1) * size, "direct": 2 * (hosts - 1) * size / hosts}
+        assert exchange_bytes(size, hosts) == pytest.approx(sent["exchange"] - sent["direct"], abs=1)
+        assert size <= exchange_limit(exchange_bytes(size, hosts), hosts) < 1.01 * size
+
+
+def test_neighbouring_numbers_of_streams_are_as_good_as_alike():
+    """Four and eight take turns at being the quicker ones: that is sure enough. The default and four are not alike."""
+    streams = Microbenchmark("tcp_streams", 2, ({},) * 3, (4096,), crossing=False, values=(0, 4, 8), doubling=True)
+    assert confidence(streams, {4096: [[2.0, 1.0, 1.01], [2.0, 1.01, 1.0]] * 10}) == 1
+    assert confidence(streams, {4096: [[1.0, 0.9, 3.0], [1.0, 1.06, 3.0]] * 10}) < 1
+    assert confidence(replace(streams, doubling=False), {4096: [[2.0, 1.0, 1.01], [2.0, 1.01, 1.0]] * 10}) < 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "other", "alike"),
+    [
+        ("tcp_streams", 4, 4, True),
+        ("tcp_streams", 4, 2, False),
+        ("tcp_streams", 0, 4, False),
+        ("exchange_bytes", 30_000, 24_576, True),
+        ("exchange_bytes", 10_000, 24_576, False),
+        ("exchange_bytes", 0, 24_576, False),
+    ],
+)
+def test_a_value_as_good_as_the_one_in_force(field, value, other, alike):
+    assert is_alike(field, value, {field: other}) == alike
 
 
 # Real ranks run their benchmarks, or say what keeps them from it.

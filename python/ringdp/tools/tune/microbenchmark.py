@@ -8,6 +8,8 @@ from math import log
 from random import Random
 from statistics import mean, median, quantiles
 
+from ringdp.text.units import counted
+
 KIB, MIB = 1 << 10, 1 << 20
 _NEVER, _ALWAYS = 0, 1 << 30
 _DEMAND = {"algorithm": "auto", "order": "rank", "wire": "fp32", "transport": "shm"}  # whatever the environment says
@@ -22,7 +24,8 @@ class Microbenchmark:
     """Candidates for one field, each a group with these options; `shared`: tensors that need no copy.
 
     With `crossing` the first candidate is meant for small sizes and the second for large ones, and the field's value is
-    the largest size that is still small. Otherwise it is one of `values`, the first of which is the default.
+    the largest size that is still small. Otherwise it is one of `values`, the first of which is the default; with
+    `doubling`, neighbours of the others are as good as alike. most_calls: timed together.
     """
 
     field: str
@@ -32,6 +35,8 @@ class Microbenchmark:
     shared: bool = False
     crossing: bool = True
     values: tuple[int, ...] = ()
+    doubling: bool = False
+    most_calls: int = 20
 
 
 def _ratio(times: Times, size: int, candidate: int, against: int) -> float:
@@ -67,7 +72,7 @@ _FEWEST_ROUNDS, _RESAMPLES = 5, 100
 
 
 def confidence(benchmark: Microbenchmark, times: Times) -> float:
-    """Share of resamplings of the rounds (a bootstrap) that decide alike, of limits within a factor of two.
+    """Share of resamplings of the rounds (a bootstrap) that decide alike; limits within a factor of two are.
 
     0 where there were too few rounds to tell.
     """
@@ -75,7 +80,7 @@ def confidence(benchmark: Microbenchmark, times: Times) -> float:
     if rounds < _FEWEST_ROUNDS:
         return 0.0
     chosen, draw = decide(benchmark, times), Random(0)
-    factor = 2 if benchmark.crossing else 1
+    factor = 2 if benchmark.crossing or benchmark.doubling else 1
     alike = 0
     for _ in range(_RESAMPLES):
         rows = draw.choices(range(rounds), k=rounds)
@@ -101,7 +106,41 @@ def spread(times: Times) -> float:
     return median(found) if found else 0.0
 
 
-def _doublings(first: int, last: int) -> tuple[int, ...]:
+SURE = 0.8  # with less confidence a value is not used
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one benchmark has found; `sure`: confidence()."""
+
+    field: str
+    value: int
+    ranks: int
+    rounds: int
+    sure: float
+    at_the_edge: bool
+    spread: float
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is worth relying on."""
+        return self.sure >= SURE
+
+    def __str__(self) -> str:
+        found = f"{self.field:<24} {self.value:>8}  {counted(self.ranks, 'rank')}, {counted(self.rounds, 'round')}"
+        edge = ", at the edge of what was tried: the best may lie beyond" if self.at_the_edge else ""
+        return f"{found}, {self.sure:.0%} sure{edge}"
+
+
+def judge(benchmark: Microbenchmark, times: Times) -> Measured:
+    """The field's value, and how far it is to be relied on."""
+    value, rounds = decide(benchmark, times), min(map(len, times.values()))
+    judged = confidence(benchmark, times), at_the_edge(benchmark, value), spread(times)
+    return Measured(benchmark.field, value, benchmark.ranks, rounds, *judged)
+
+
+def doublings(first: int, last: int) -> tuple[int, ...]:
+    """first, 2 first, ..., up to last."""
     return tuple(first << i for i in range((last // first).bit_length()))
 
 
@@ -113,13 +152,13 @@ def microbenchmarks(ranks: int, defaults: Mapping[str, int], spin: bool) -> list
     """All for this number of ranks; `spin`: with the one that does not depend on it. `defaults` by field."""
     suffix = "of_two" if ranks == 2 else "of_more"
     one_shot, one_pass, slot = (f"{name}_bytes_{suffix}" for name in ("one_shot", "one_pass", "slot"))
-    slots = tuple(dict.fromkeys((defaults[slot], *_doublings(256 * KIB, 2 * MIB))))
+    slots = tuple(dict.fromkeys((defaults[slot], *doublings(256 * KIB, 2 * MIB))))
     found = [
         Microbenchmark(
-            one_shot, ranks, _candidates(one_shot, (_ALWAYS, _NEVER), {"slot_bytes": MIB}), _doublings(4 * KIB, MIB)
+            one_shot, ranks, _candidates(one_shot, (_ALWAYS, _NEVER), {"slot_bytes": MIB}), doublings(4 * KIB, MIB)
         ),
         Microbenchmark(
-            one_pass, ranks, _candidates(one_pass, (_ALWAYS, _NEVER), {}), _doublings(4 * KIB, MIB), shared=True
+            one_pass, ranks, _candidates(one_pass, (_ALWAYS, _NEVER), {}), doublings(4 * KIB, MIB), shared=True
         ),
         Microbenchmark(
             slot, ranks, _candidates("slot_bytes", slots, {}), (MIB, 4 * MIB, 16 * MIB), crossing=False, values=slots

@@ -18,8 +18,8 @@ import ringdp
 from ringdp.tools.tune.cache import VARIABLE
 from ringdp.tools.tune.microbenchmark import Microbenchmark
 
-_MOST_CALLS, _MOST_BYTES = 20, 1 << 18  # timed together
-_TIMEOUT = timedelta(seconds=60)
+_MOST_BYTES = 1 << 18  # timed together
+TIMEOUT = timedelta(seconds=60)  # of groups
 
 # A candidate's group, and the memory for its largest tensor: ordinary memory is the same for all candidates.
 Candidate = tuple[dist.ProcessGroup, torch.Tensor]
@@ -42,9 +42,9 @@ def main(pipe: Connection, rank: int, assignment: Assignment) -> None:
     ringdp.register()
     try:
         store = dist.FileStore(os.path.join(assignment.folder, "store"), assignment.size)
-        dist.init_process_group("ringdp", store=store, rank=rank, world_size=assignment.size, timeout=_TIMEOUT)
+        dist.init_process_group("ringdp", store=store, rank=rank, world_size=assignment.size, timeout=TIMEOUT)
         for benchmark in assignment.benchmarks:
-            times = _measure(benchmark, assignment.seconds)
+            times = measure(benchmark, assignment.seconds)
             if rank == 0:
                 pipe.send(times)
         dist.destroy_process_group()
@@ -55,15 +55,16 @@ def main(pipe: Connection, rank: int, assignment: Assignment) -> None:
         pipe.send(f"rank {rank}: {str(error).splitlines()[0]}")
 
 
-def _measure(benchmark: Microbenchmark, seconds: float) -> dict[int, list[list[float]]]:
+def measure(benchmark: Microbenchmark, seconds: float) -> dict[int, list[list[float]]]:
+    """Seconds by size, of every round; collective over the default group, whose first ranks are the benchmark's."""
     with ExitStack() as groups:
         memory = None if benchmark.shared else torch.zeros(max(benchmark.sizes) // 4)
         candidates = [_candidate(benchmark, fields, memory, groups) for fields in benchmark.candidates]
         times: dict[int, list[list[float]]] = {size: [] for size in benchmark.sizes}
-        _round(candidates, benchmark.sizes, 0)  # pages are touched and plans made
+        _round(benchmark, candidates, 0)  # pages are touched and plans made
         end = time.monotonic() + seconds
         for first in count():
-            for size, row in _round(candidates, benchmark.sizes, first).items():
+            for size, row in _round(benchmark, candidates, first).items():
                 times[size].append(row)
             if _is_over(end):
                 break
@@ -71,26 +72,27 @@ def _measure(benchmark: Microbenchmark, seconds: float) -> dict[int, list[list[f
 
 
 def _candidate(benchmark: Microbenchmark, fields: Any, memory: torch.Tensor | None, groups: ExitStack) -> Candidate:
-    group = dist.new_group(range(benchmark.ranks), pg_options=ringdp.Options(**fields))
+    group = dist.new_group(range(benchmark.ranks), pg_options=ringdp.Options(**fields), timeout=TIMEOUT)
     groups.callback(dist.destroy_process_group, group)
     if memory is None:
         memory = ringdp.empty(max(benchmark.sizes) // 4, dtype=torch.float32, group=group).zero_()
     return group, memory
 
 
-def _round(candidates: list[Candidate], sizes: tuple[int, ...], first: int) -> dict[int, list[float]]:
+def _round(benchmark: Microbenchmark, candidates: list[Candidate], first: int) -> dict[int, list[float]]:
     """Seconds of one call by size, per candidate; they take turns at every size, and take turns at being first."""
     turns = [(first + i) % len(candidates) for i in range(len(candidates))]
-    times = {size: [0.0] * len(candidates) for size in sizes}
-    for size in sizes:
+    times = {size: [0.0] * len(candidates) for size in benchmark.sizes}
+    for size in benchmark.sizes:
+        calls = max(1, min(benchmark.most_calls, _MOST_BYTES // size))
         for turn in turns:
             group, memory = candidates[turn]
-            times[size][turn] = _timed(group, memory[: size // 4])
+            times[size][turn] = timed(group, memory[: size // 4], calls)
     return times
 
 
-def _timed(group: dist.ProcessGroup, tensor: torch.Tensor) -> float:
-    calls = max(1, min(_MOST_CALLS, _MOST_BYTES // tensor.nbytes))
+def timed(group: dist.ProcessGroup, tensor: torch.Tensor, calls: int = 1) -> float:
+    """Seconds of one all_reduce, of so many in a row that all ranks begin together."""
     dist.barrier(group=group)
     start = time.perf_counter()
     for _ in range(calls):

@@ -21,7 +21,7 @@ _TRIES = 2
 _PINGS = 8
 
 
-class CheckError(Exception):
+class HostError(Exception):
     """Why this host cannot take part: one sentence, with what to do."""
 
 
@@ -40,11 +40,11 @@ def interfaces() -> list[Interface]:
 
 
 def addresses_of(host: str) -> set[str]:
-    """The addresses of a name. CheckError when it has none."""
+    """The addresses of a name. HostError when it has none."""
     try:
         return {str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError as error:
-        raise CheckError(f"the host name '{host}' is not known here ({error.strerror}): use an address") from None
+        raise HostError(f"the host name '{host}' is not known here ({error.strerror}): use an address") from None
 
 
 def chosen(found: list[Interface], master: str, named: str) -> tuple[Interface, str]:
@@ -76,7 +76,7 @@ def outcome_of(error: OSError) -> str:
 
 
 def join_store(address: str, port: int, serves: bool, timeout_s: float) -> Any:
-    """The store of all ranks; `serves`: on this host. CheckError says why it cannot be had, within seconds."""
+    """The store of all ranks; `serves`: on this host. HostError says why it cannot be had, within seconds."""
     from torch.distributed import DistError, TCPStore
 
     if not serves:
@@ -88,7 +88,7 @@ def join_store(address: str, port: int, serves: bool, timeout_s: float) -> Any:
     except (DistError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         verb = "served" if serves else "reached"
-        raise CheckError(f"the store at {address}:{port} cannot be {verb} from this host: {reason}") from None
+        raise HostError(f"the store at {address}:{port} cannot be {verb} from this host: {reason}") from None
 
 
 _UNREACHED = {
@@ -112,7 +112,7 @@ def _wait_for_listener(address: str, port: int, timeout_s: float) -> None:
         if unanswered >= _TRIES or time.monotonic() > end:
             why = _UNREACHED.get(outcome, "see the error")
             host = socket.gethostname()
-            raise CheckError(f"port {port} of {address} cannot be reached from {host} ({outcome}): {why}")
+            raise HostError(f"port {port} of {address} cannot be reached from {host} ({outcome}): {why}")
         time.sleep(0.1)
 
 

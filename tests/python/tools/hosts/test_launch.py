@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ringdp.tools.check_hosts.launch import Launch, launch_of
-from ringdp.tools.check_hosts.rank import Place
+from ringdp.tools.hosts import launch
+from ringdp.tools.hosts.launch import Launch, launch_of
+from ringdp.tools.hosts.meeting import Place
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,18 @@ def test_a_command_of_torchrun(program, words, launch):
 def test_another_command_is_refused(command, said):
     with pytest.raises(ValueError, match=said):
         launch_of(command)
+
+
+def test_a_rank_that_is_killed_is_named(tmp_path, monkeypatch, capsys):
+    """A rank of two; the other one's status is worse."""
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\n[ "$RANK $WORLD_SIZE $5" = "1 2 word" ] && kill -9 $$\nexit $OTHER_STATUS\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(launch.sys, "executable", str(program))
+    for other, worst in ((0, 1), (2, 2)):
+        monkeypatch.setenv("OTHER_STATUS", str(other))
+        assert launch.run_ranks(Launch(1, 2, "127.0.0.1", 0, 0), ["a", "b", "word"], 5.0) == worst
+        assert capsys.readouterr().err == "ringdp: rank 1 was ended by SIGKILL\n"
 
 
 SET = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "7"}

@@ -1,16 +1,17 @@
-"""From the command that starts a job to ranks that check hosts in its place: this host's part of them."""
+"""From the command that starts a job to ranks of ringdp's own in its place: this host's part of them."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringdp.tools.check_hosts.network import CheckError, addresses_of, interfaces, join_store
+from ringdp.tools.hosts.network import HostError, addresses_of, interfaces, join_store
 
 _STATIC_PORT, _RENDEZVOUS_PORT = 29500, 29400  # torchrun's own defaults
 _LEAVE_S = 10.0
@@ -63,22 +64,24 @@ def launch_of(command: Sequence[str]) -> Launch:
     return Launch(hosts, ranks, found[1] or found[2], port, options.node_rank if static else None)
 
 
-def run_ranks(launch: Launch, timeout_s: float, as_json: bool) -> int:
-    """Starts this host's ranks and waits for them; their worst status. CheckError: the store is out of reach."""
+def run_ranks(launch: Launch, arguments: Sequence[str], timeout_s: float) -> int:
+    """Starts `ringdp ARGUMENTS` as each of this host's ranks and waits for them: their worst status.
+
+    A rank that a signal has ended is named, and counts as status 1. HostError: the store is out of reach.
+    """
     store = join_store(launch.address, launch.port, launch.serves, timeout_s)
-    if launch.host is not None:
-        number = launch.host
-    else:
-        number = 0 if launch.serves else store.add("ringdp/check-hosts/number", 1)
+    number = launch.host
+    if number is None:
+        number = 0 if launch.serves else store.add("ringdp/hosts/number", 1)
     if number >= launch.hosts:
-        raise CheckError(f"{number + 1} hosts have come, and the command says --nnodes {launch.hosts}")
-    command = [sys.executable, "-m", "ringdp", "check-hosts", "--timeout", f"{timeout_s:g}"]
-    command += ["--json"] if as_json else []
+        raise HostError(f"{number + 1} hosts have come, and the command says --nnodes {launch.hosts}")
+    command = [sys.executable, "-m", "ringdp", *arguments]
+    first = number * launch.ranks_per_host
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         for local in range(launch.ranks_per_host):
             place = {
-                "RANK": number * launch.ranks_per_host + local,
+                "RANK": first + local,
                 "LOCAL_RANK": local,
                 "WORLD_SIZE": launch.hosts * launch.ranks_per_host,
                 "MASTER_ADDR": launch.address,
@@ -87,7 +90,7 @@ def run_ranks(launch: Launch, timeout_s: float, as_json: bool) -> int:
             }
             told = {name: str(value) for name, value in place.items()}
             ranks.append(subprocess.Popen(command, env={**os.environ, **told}))
-        return max(abs(rank.wait()) for rank in ranks)
+        return max(_status(first + local, rank.wait()) for local, rank in enumerate(ranks))
     finally:
         for rank in ranks:
             if rank.poll() is None:
@@ -98,3 +101,10 @@ def run_ranks(launch: Launch, timeout_s: float, as_json: bool) -> int:
             except subprocess.TimeoutExpired:
                 rank.kill()
                 rank.wait()
+
+
+def _status(rank: int, code: int) -> int:
+    if code >= 0:
+        return code
+    print(f"ringdp: rank {rank} was ended by {signal.Signals(-code).name}", file=sys.stderr, flush=True)
+    return 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 import pytest
-from ringdp.tools.check_hosts.network import chosen, interfaces
+from ringdp.tools.hosts.network import chosen, interfaces
 
 FOUND = interfaces()
 
