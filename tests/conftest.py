@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from far import FarNetwork, why_not_far
+from far import FAR, FarNetwork, why_not_far
 from forked import run_forked, without_settings
 from jobs import Job
 from namespaces import Network, why_impossible
@@ -120,6 +120,14 @@ def make_far_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             return job
 
         yield make
+
+
+@pytest.fixture(params=["near", pytest.param("far", marks=pytest.mark.long)])
+def make_job_at(request: pytest.FixtureRequest) -> Callable[..., Job]:
+    """make_job_at(hosts): a rank on each of several hosts; every test that asks for it runs near and far apart."""
+    if request.param == "near":
+        return lambda hosts: request.getfixturevalue("make_job")(hosts, 1)
+    return lambda hosts: request.getfixturevalue("make_far_job")(hosts, **FAR)
 
 
 @pytest.fixture(scope="session")

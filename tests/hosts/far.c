@@ -4,8 +4,14 @@
 //   cc -O2 -o far far.c && far DELAY_MS JITTER_MS RATE_MBIT QUEUE_MS LOSS SEED NAMESPACE NAMESPACE...   # needs root
 //
 // It prints "ready" once the devices are there; the caller gives the n-th one an address that ends in n, from 1 on, and
-// sets it up. A line on its standard input is the delay from then on. It ends with that input, and then prints for each
-// host the packets sent, lost by chance and dropped by a full queue.
+// sets it up. Lines on its standard input change the network from then on:
+//
+//   delay MS     what is sent now takes so long; packets under way arrive as before
+//   cut N        what the n-th host sends, and what is sent to it, vanishes
+//   join N       it no longer does
+//
+// It ends with that input, and then prints for each host the packets sent, lost by chance and dropped by a full queue.
+// The devices go with it, however it ends.
 //
 // Every host sends and receives at RATE_MBIT: a packet that would wait longer than QUEUE_MS for its turn is dropped.
 // Between the two ends it takes DELAY_MS, and up to JITTER_MS more; packets of a pair of hosts keep their order. Of all
@@ -44,6 +50,7 @@ struct host {
   int64_t sends_until, receives_until;  // when its line is free again
   uint64_t random;
   struct queue to[MOST_HOSTS];
+  int is_cut;
   long sent, lost, dropped;
 };
 
@@ -81,6 +88,7 @@ static void take(struct host* from, const char* data, ssize_t bytes) {
   const int to = (unsigned char)data[19] - 1;  // by the last byte of the destination
   if (bytes < 20 || (unsigned char)data[0] >> 4 != 4 || to < 0 || to >= count) return;
   ++from->sent;
+  if (from->is_cut || hosts[to].is_cut) return;
   const double chance = uniform(from), share = uniform(from);  // both for every packet, so that each has its own
   if (chance < loss) {
     ++from->lost;
@@ -119,26 +127,56 @@ static int64_t deliver(struct host* from, int64_t now) {
   return next;
 }
 
+static void enter(int namespace, const char* name) {
+  if (namespace < 0 || setns(namespace, CLONE_NEWNET) < 0) fail(name);
+}
+
+// In a namespace, to which this process does not belong afterwards.
 static int open_device(const char* namespace) {
   char path[256];
   snprintf(path, sizeof path, "/run/netns/%s", namespace);
-  const int there = open(path, O_RDONLY | O_CLOEXEC);
-  if (there < 0 || setns(there, CLONE_NEWNET) < 0) fail(path);
-  close(there);
+  const int here = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), there = open(path, O_RDONLY | O_CLOEXEC);
+  enter(there, path);
   struct ifreq request = {.ifr_name = "eth0"};
   request.ifr_flags = IFF_TUN | IFF_NO_PI;
   const int device = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
   if (device < 0 || ioctl(device, TUNSETIFF, &request) < 0) fail("/dev/net/tun");
+  enter(here, "/proc/self/ns/net");
+  close(here), close(there);
   return device;
 }
 
-// False at the end of the input.
-static int obey(void) {
-  char line[64];
-  const ssize_t bytes = read(STDIN_FILENO, line, sizeof line - 1);
+static void obey(const char* line) {
+  double delay_ms;
+  int number;
+  char end;
+  if (sscanf(line, "delay %lf%c", &delay_ms, &end) == 1 && delay_ms >= 0) {
+    delay_ns = 1e6 * delay_ms;
+  } else if (sscanf(line, "cut %d%c", &number, &end) == 1 && number >= 1 && number <= count) {
+    hosts[number - 1].is_cut = 1;
+  } else if (sscanf(line, "join %d%c", &number, &end) == 1 && number >= 1 && number <= count) {
+    hosts[number - 1].is_cut = 0;
+  } else {
+    errno = EINVAL;
+    fail(line);
+  }
+}
+
+// Obeys the lines that have come whole; false at the end of the input.
+static int listen_to_caller(void) {
+  static char text[256];
+  static size_t held;
+  const ssize_t bytes = read(STDIN_FILENO, text + held, sizeof text - 1 - held);
   if (bytes <= 0) return 0;
-  line[bytes] = 0;
-  delay_ns = 1e6 * atof(line);
+  held += (size_t)bytes;
+  text[held] = 0;
+  char *line = text, *end;
+  for (; (end = strchr(line, '\n')); line = end + 1) {
+    *end = 0;
+    obey(line);
+  }
+  held = strlen(line);
+  memmove(text, line, held);
   return 1;
 }
 
@@ -146,7 +184,7 @@ static void carry(void) {
   struct pollfd polls[MOST_HOSTS + 1];
   for (int i = 0; i < count; ++i) polls[i] = (struct pollfd){hosts[i].device, POLLIN, 0};
   polls[count] = (struct pollfd){STDIN_FILENO, POLLIN, 0};
-  while (!(polls[count].revents & (POLLIN | POLLHUP)) || obey()) {
+  while (!(polls[count].revents & (POLLIN | POLLHUP)) || listen_to_caller()) {
     polls[count].revents = 0;
     char data[MOST_BYTES];
     int64_t next = INT64_MAX;

@@ -2,6 +2,7 @@
 
     with FarNetwork(2, rtt_ms=50, megabits=500) as network:
         network.hosts[0].address        # 10.78.0.1 on eth0
+        network.cut(network.hosts[1], off=True)
         network.close()                 # [Traffic(sent=..., lost=..., dropped=...), ...], by host
 
 The kernel needs neither netem nor tbf, only TUN devices.
@@ -18,11 +19,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 
 from namespaces import MAX_HOSTS, Host, Namespace, ip, why_impossible
 
 SOURCE = Path(__file__).with_name("far.c")
 QUEUE_MS = 50.0
+FAR = MappingProxyType({"rtt_ms": 50.0, "loss": 0.001})  # the path of tests that hold for near hosts, too
 _numbers = count()
 
 
@@ -104,15 +107,26 @@ class FarNetwork:
 
     def set_rtt(self, rtt_ms: float) -> None:
         """How far apart they are from now on; packets under way arrive as before."""
-        assert self._carrier is not None
-        assert self._carrier.stdin is not None
-        self._carrier.stdin.write(f"{rtt_ms / 2}\n")
+        self._tell(f"delay {rtt_ms / 2}")
+
+    def cut(self, host: Host, off: bool) -> None:
+        """Packets from and to `host` vanish, or no longer do; its own device sees nothing."""
+        self._tell(f"{'cut' if off else 'join'} {self.hosts.index(host) + 1}")
+
+    def _tell(self, line: str) -> None:
+        assert self._carrier is not None and self._carrier.stdin is not None
+        self._carrier.stdin.write(line + "\n")
         self._carrier.stdin.flush()
 
     def close(self) -> list[Traffic]:
         """Nothing passes any more; what has, by host. Once."""
         if self._carrier is None:
             return []
-        said, _ = self._carrier.communicate(timeout=30)
-        self._carrier = None
+        carrier, self._carrier = self._carrier, None
+        try:
+            said, _ = carrier.communicate(timeout=30)
+        finally:
+            carrier.kill()
+            carrier.wait()
+        assert carrier.returncode == 0, "far.c has failed; its own output says why"
         return [Traffic(*map(int, line.split())) for line in said.splitlines()]

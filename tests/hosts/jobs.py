@@ -171,6 +171,10 @@ class Job:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(10)
 
+    def log_of(self, rank: int) -> str:
+        """What a rank of begin() has printed."""
+        return (self.folder / f"log-{rank}").read_text(errors="replace")
+
     def _environment(self, settings: Mapping[str, object]) -> dict[str, str]:
         own = {f"RINGDP_{name.upper()}": str(value) for name, value in settings.items()}
         return without_settings(OMP_NUM_THREADS="1", **own)

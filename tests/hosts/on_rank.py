@@ -293,6 +293,21 @@ def paces() -> dict[str, Any]:
     return {**identity(), "wrong": wrong("all_reduce", summed, fold(inputs)), "times": times}
 
 
+def many() -> dict[str, Any]:
+    """All collectives, by the oracle; then small sums, many in a row and some that are waited for one by one."""
+    dist.init_process_group("ringdp")
+    wrongs, inputs = check_all(), [values(rank, 64, torch.float32) for rank in range(dist.get_world_size())]
+    tensors = [inputs[dist.get_rank()].clone() for _ in range(150)]
+    in_a_row = [dist.all_reduce(tensor, async_op=True) for tensor in tensors[:100]]
+    for work in in_a_row:
+        work.wait()
+    for tensor in tensors[100:]:
+        dist.all_reduce(tensor)
+    for tensor in tensors:
+        wrongs += wrong("all_reduce", tensor, fold(inputs))
+    return {**identity(), "wrong": wrongs}
+
+
 def train() -> dict[str, Any]:
     """All-reduces until something goes wrong: what, when, and how long leaving took."""
     dist.init_process_group("ringdp", timeout=timedelta(seconds=60))
@@ -329,7 +344,7 @@ def train_until_told() -> dict[str, Any]:
 def main() -> None:
     """Leaves what the task returns in the folder, by rank."""
     tasks: dict[str, Callable[[], dict[str, Any]]] = {
-        t.__name__: t for t in (collectives, traffic, selftest, join, sums, paces, train, train_until_told)
+        t.__name__: t for t in (collectives, traffic, selftest, join, sums, paces, many, train, train_until_told)
     }
     torch.set_num_threads(1)
     report = tasks[sys.argv[1]]()

@@ -6,9 +6,11 @@ import json
 import subprocess
 
 import pytest
+from far import FAR
 from jobs import PORT, RankCommand
 
 EPHEMERAL = "32768-60999"
+MEGABITS = 200
 HEALTHY_MBIT = 100  # a rate that a busy machine reaches in both directions
 
 
@@ -49,6 +51,16 @@ def test_healthy_hosts(make_job):
     assert abs(report["hosts"][1]["clock"]["ahead_s"]) <= report["hosts"][1]["clock"]["error_s"] + 0.05  # one clock
 
 
+@pytest.mark.long
+def test_distant_hosts_are_no_problem(make_far_job):
+    statuses, report, errors = check(make_far_job(3, megabits=MEGABITS, **FAR))
+    assert statuses == [0, 0, 0], (errors, report["findings"])
+    for pair in report["pairs"]:
+        assert pair["reached"]["outcome"] == "open"
+        assert FAR["rtt_ms"] / 1e3 <= pair["link"]["round_trip_s"] < 1.5 * FAR["rtt_ms"] / 1e3
+        assert 0.2 * MEGABITS * 1e6 < pair["link"]["bits_per_s"] < 1.2 * MEGABITS * 1e6  # TCP needs some round trips
+
+
 def test_a_firewall_is_named_with_its_direction(make_job):
     job = make_job(2, 1)
     drop_ephemeral_ports(job.network.hosts[0])
@@ -60,8 +72,8 @@ def test_a_firewall_is_named_with_its_direction(make_job):
         assert part in found["seen"]
 
 
-def test_a_host_that_cannot_reach_the_store_says_so(make_job):
-    job = make_job(2, 1)
+def test_a_host_that_cannot_reach_the_store_says_so(make_job_at):
+    job = make_job_at(2)
     job.network.cut(job.network.hosts[1], off=True)
     statuses, report, errors = check(job, "--timeout", "10")
     assert statuses == [1, 2], errors

@@ -17,6 +17,7 @@ from pathlib import Path
 import churn
 import pytest
 import ringdp
+from far import FAR, FarNetwork, why_not_far
 from forked import without_settings
 from namespaces import Network, why_impossible
 
@@ -32,7 +33,13 @@ class Job:
     """
 
     def __init__(
-        self, network: Network, folder: Path, per_host: int = 1, stage: int = 0, steps: int = 40, arguments: str = ""
+        self,
+        network: Network | FarNetwork,
+        folder: Path,
+        per_host: int = 1,
+        stage: int = 0,
+        steps: int = 40,
+        arguments: str = "",
     ) -> None:
         self.network, self.folder, self.steps = network, folder, steps
         self._per_host, self._stage, self._arguments = per_host, stage, arguments
@@ -117,13 +124,15 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    """job(hosts, **arguments of Job)."""
+    """job(hosts, far=False, **arguments of Job); far: the hosts are far apart."""
     if reason := why_impossible():
         pytest.skip(reason)
     with ExitStack() as stack:
 
-        def make(hosts: int, **arguments: object) -> Job:
-            made = Job(stack.enter_context(Network(hosts)), tmp_path, **arguments)
+        def make(hosts: int, far: bool = False, **arguments: object) -> Job:
+            if far and (reason := why_not_far()):
+                pytest.skip(reason)
+            made = Job(stack.enter_context(FarNetwork(hosts, **FAR) if far else Network(hosts)), tmp_path, **arguments)
             stack.callback(made.close)
             return made
 
@@ -140,11 +149,13 @@ def test_one_of_two_hosts_is_lost(job):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", ["dies", "vanishes"])
-@pytest.mark.parametrize("stage", range(4))
-def test_one_of_four_hosts_is_lost(job, stage, how):
+@pytest.mark.parametrize(
+    ("how", "far", "stage"),
+    [*((how, False, stage) for how in ("dies", "vanishes") for stage in range(4)), ("vanishes", True, 2)],
+)
+def test_one_of_four_hosts_is_lost(job, how, far, stage):
     """Two ranks on each: neighbours die at once, and their shards are on another host."""
-    made = job(4, per_host=2, stage=stage, arguments="--nnodes 4").start(0, 1, 2, 3).reaches(5)
+    made = job(4, far, per_host=2, stage=stage, arguments="--nnodes 4").start(0, 1, 2, 3).reaches(5)
     made.lose(2) if how == "dies" else made.network.cut(made.network.hosts[2], off=True)
     made.ends_well(0, 1, 3, ranks=6)
     print(f"stage {stage}, a host {how}: {made.standstill_s(0, 1, 3):.2f} s without a step")

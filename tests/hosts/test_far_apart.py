@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from far import FarNetwork, why_not_far
+from namespaces import ip
 
 RTT_MS = 50.0
 PORT = 4000
@@ -28,6 +29,18 @@ for number in range(10):
     own.recv(2048)
     seconds.append(time.monotonic() - began)
 print(json.dumps(seconds))
+"""
+)
+# Status 0 when something comes back within a second.
+TRY = (
+    OWN
+    + """
+own.settimeout(1)
+own.sendto(b"here", (sys.argv[1], int(sys.argv[2])))
+try:
+    own.recv(2048)
+except socket.timeout:
+    sys.exit(1)
 """
 )
 # The numbers of the packets that have come, until there is silence, and the seconds between the first and the last.
@@ -91,6 +104,34 @@ def test_the_round_trip_is_the_one_asked_for(far):
     assert RTT_MS <= 1e3 * min(seconds) < RTT_MS + 10
 
 
+@pytest.mark.parametrize("line", ["cut 3", "delay -1", "stop"])
+def test_a_line_that_far_c_does_not_know_ends_it(far, line, capfd):
+    """Its hosts' devices go with it, and the failure is not taken for silence."""
+    with pytest.raises(AssertionError, match="far.c has failed"), far(2, rtt_ms=2) as network:
+        network._tell("delay 1")
+        network._tell(line)
+        network.close()
+    assert f"far: {line}: Invalid argument" in capfd.readouterr().err
+    assert network.hosts[0].namespace not in ip("netns", "list")
+
+
+def test_a_host_is_cut_off_and_joined_again(far):
+    """Both ways, and no other host."""
+    with far(3, rtt_ms=2) as network:
+        one, two, three = network.hosts
+        for host, off, passes in ((three, True, True), (two, True, False), (two, False, True), (one, True, False)):
+            network.cut(host, off)
+            assert answers(one, two) == passes, (host, off)
+
+
+def answers(caller, called):
+    """Whether a packet comes back within a second."""
+    with on(called, ECHO) as echo, on(caller, TRY, called.address, PORT) as tries:
+        status = tries.wait(60)
+        echo.kill()
+    return status == 0
+
+
 def test_the_same_packets_are_lost_in_every_run(far):
     losses = []
     for seed in (1, 1, 2):
@@ -128,3 +169,15 @@ def test_a_small_sum_takes_half_a_round_trip(make_far_job, hosts):
     for name in ("all_reduce", "barrier", "broadcast", "all_gather"):
         assert 0.99 <= trips(said, name) < 1.6, name
     assert trips(said, "all_reduce, direct") >= 1.99
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_nothing_false_is_said_of_a_bad_path(make_far_job, hosts):
+    """Every collective, many in a row and one by one, with the settings as they are by default."""
+    job = make_far_job(hosts, rtt_ms=200, loss=0.01)
+    for own in job.run("many"):
+        assert own["wrong"] == []
+    for rank in range(hosts):
+        said = [line for line in job.log_of(rank).splitlines() if line.startswith("[ringdp")]
+        assert said == []

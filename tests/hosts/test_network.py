@@ -6,6 +6,7 @@ import re
 import time
 
 import pytest
+from far import FAR
 
 
 def test_by_default_the_interface_that_leads_to_the_master(make_job):
@@ -75,7 +76,16 @@ UNREACHABLE_MS = 1000
     [(2, 1, 1), (2, 2, 3), *(pytest.param(*shape, marks=pytest.mark.long) for shape in ((2, 2, 2), (4, 1, 2)))],
 )
 def test_a_rank_killed_on_another_host(make_job, hosts, per_host, victim):
-    job = make_job(hosts, per_host)
+    check_that_a_death_is_told(make_job(hosts, per_host), victim)
+
+
+@pytest.mark.long
+def test_a_rank_killed_on_a_distant_host(make_far_job):
+    check_that_a_death_is_told(make_far_job(3, **FAR), 1)
+
+
+def check_that_a_death_is_told(job, victim):
+    """To all others, with its rank and process, and quickly."""
     job.begin("train")
     job.wait_until_running()
     killed = job.kill(victim)
@@ -96,22 +106,35 @@ def test_a_pulled_cable(make_job, hosts, per_host):
     job.begin("train", unreachable_ms=UNREACHABLE_MS)
     job.wait_until_running()
     job.network.pull_cable(job.network.hosts[-1])
-    pulled = time.monotonic()
+    check_that_it_is_named(job, time.monotonic())
+
+
+@pytest.mark.parametrize("hosts", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_a_distant_host_that_is_cut_off(make_far_job, hosts):
+    job = make_far_job(hosts, **FAR)
+    job.begin("train", unreachable_ms=UNREACHABLE_MS)
+    job.wait_until_running()
+    job.network.cut(job.network.hosts[-1], off=True)
+    check_that_it_is_named(job, time.monotonic())
+
+
+def check_that_it_is_named(job, lost):
+    """Every rank names one beyond the last host's cable."""
     job.wait()
     for own in job.said():
         assert "PeerLost: " in own["error"], own["error"]
         assert any(f"rank {rank} (pid" in own["error"] for rank in beyond(job, own["rank"])), own["error"]
-        assert own["told"] - pulled < UNREACHABLE_MS / 1000 + TOLD_S
+        assert own["told"] - lost < UNREACHABLE_MS / 1000 + TOLD_S
         assert own["left"] - own["told"] < LEFT_S
 
 
 @pytest.mark.long
-def test_a_network_that_comes_back_in_time(make_job):
+def test_a_network_that_comes_back_in_time(make_job_at):
     """14 of 20 seconds, of which a busy machine may take the rest: TCP, left alone, would try nothing more after 13.
 
     Meanwhile no rank says that the other one has not called.
     """
-    job = make_job(2, 1)
+    job = make_job_at(2)
     job.begin("train_until_told", unreachable_ms=20_000, late_ms=3000)
     job.wait_until_running()
     job.network.cut(job.network.hosts[1], off=True)
@@ -121,7 +144,7 @@ def test_a_network_that_comes_back_in_time(make_job):
     job.wait()
     assert [own["error"] for own in job.said()] == ["", ""]
     for rank in range(job.world):
-        log = (job.folder / f"log-{rank}").read_text()
+        log = job.log_of(rank)
         assert re.search(rf"rank {1 - rank} \(.*\) has not been reached for \d", log), log
         assert "has not called it" not in log
 

@@ -14,7 +14,10 @@ from ringdp.backend import _C, Options
 
 LIMIT_S = 10.0  # for a group to be made, and for every message of it
 _PINGS = 20
-_FIRST_BYTES, _MOST_BYTES, _MEASURED_S, _MESSAGES = 1 << 18, 1 << 27, 0.1, 6
+_FIRST_BYTES, _MOST_BYTES, _MESSAGES = 1 << 18, 1 << 27, 6
+_MEASURED_S, _MEASURED_TRIPS = 0.1, 4  # a message takes so long, or so many round trips
+_ONE_TRIP = {"algorithm": "direct", "order": "rank", "wire": "fp32"}  # with these a small all_reduce takes one
+_WAITED_TRIPS = 3  # half of one for each of offer, accept and data; of the message, and of the receiver's answer
 
 
 def rounds(members: Sequence[int]) -> list[list[tuple[int, int]]]:
@@ -28,8 +31,8 @@ def rounds(members: Sequence[int]) -> list[list[tuple[int, int]]]:
     return found
 
 
-def _group(store: Any, index: int, ranks: Sequence[int], name: str) -> Any:
-    options = Options(timedelta(seconds=LIMIT_S))
+def _group(store: Any, index: int, ranks: Sequence[int], name: str, **fields: str) -> Any:
+    options = Options(timedelta(seconds=LIMIT_S), **fields)
     options.global_ranks_in_group = list(ranks)
     options.group_name = name
     return _C.Backend(store, index, len(ranks), name, options)
@@ -39,10 +42,10 @@ def measure(store: Any, rank: int, pair: tuple[int, int]) -> dict[str, Any]:
     """Both ranks call it: round_trip_s, and bits_per_s of what this rank sends; or the `error` of ringdp."""
     index = pair.index(rank)
     try:
-        group = _group(store, index, pair, f"check-hosts/{pair[0]}-{pair[1]}")
+        group = _group(store, index, pair, f"check-hosts/{pair[0]}-{pair[1]}", **_ONE_TRIP)
         try:
-            trip = _round_trip(group, index)
-            rates = [_rate(group, index, sender) for sender in (0, 1)]
+            trip = _round_trip(group)
+            rates = [_rate(group, index, sender, trip) for sender in (0, 1)]
             return {"round_trip_s": trip, "bits_per_s": rates[index]}
         finally:
             group.shutdown()
@@ -59,20 +62,19 @@ def _receive(group: Any, index: int, tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _round_trip(group: Any, index: int) -> float:
-    token, times = torch.zeros(1), []
+def _round_trip(group: Any) -> float:
+    token, times = torch.zeros(2), []
     for _ in range(_PINGS):
         begin = time.perf_counter()
-        for step in (0, 1):
-            (_send if step == index else _receive)(group, index, token)
+        group.allreduce([token]).wait()
         times.append(time.perf_counter() - begin)
     return statistics.median(times)
 
 
-def _rate(group: Any, index: int, sender: int) -> float:
+def _rate(group: Any, index: int, sender: int, trip: float) -> float:
     """Bits per second of what `sender` sends: the best of some messages, of which a busy machine holds some up.
 
-    Each is as large as takes _MEASURED_S, by one before them that is small. 0 on the other rank.
+    Each is as large as takes _MEASURED_S, by those before it, the first of which is small. 0 on the other rank.
     """
     size, best = _FIRST_BYTES, 0.0
     for number in range(1 + _MESSAGES):
@@ -87,9 +89,10 @@ def _rate(group: Any, index: int, sender: int) -> float:
         begin = time.perf_counter()
         _send(group, index, payload)
         _receive(group, index, announced)
-        rate = 8 * size / (time.perf_counter() - begin)
+        took = time.perf_counter() - begin
+        rate = 8 * size / max(took - _WAITED_TRIPS * trip, took / 10)
         best = rate if number == 1 else max(best, rate)
-        size = int(min(max(best / 8 * _MEASURED_S, _FIRST_BYTES), _MOST_BYTES))
+        size = int(min(max(best / 8 * max(_MEASURED_S, _MEASURED_TRIPS * trip), _FIRST_BYTES), _MOST_BYTES))
     return best
 
 

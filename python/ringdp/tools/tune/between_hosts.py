@@ -32,6 +32,7 @@ from ringdp.tools.tune.rank import TIMEOUT, measure, timed
 from ringdp.tools.tune.session import TuneError
 
 _PROBES, _SMALL = 5, 1024  # calls, and elements, of which every rank owns some
+_PARTS = 4  # each has connections of its own, because TCP's idea of a path stays with a connection
 Say = Callable[[str], None]
 
 
@@ -122,7 +123,8 @@ def _measure(hosts: int, in_force: dict[str, int], seconds_in_all: float, say: S
 def _found(benchmark: Microbenchmark, for_s: float, say: Say) -> Measured:
     sizes = " to ".join(byte_size(size) for size in (benchmark.sizes[0], benchmark.sizes[-1]))
     say(f"measuring {benchmark.field}: tensors of {sizes}, for {for_s:g} s")
-    return judge(benchmark, measure(benchmark, for_s))
+    parts = [measure(benchmark, for_s / _PARTS, first=part) for part in range(_PARTS)]
+    return judge(benchmark, {size: [row for part in parts for row in part[size]] for size in benchmark.sizes})
 
 
 def _path(hosts: int) -> Path:

@@ -55,16 +55,19 @@ def main(pipe: Connection, rank: int, assignment: Assignment) -> None:
         pipe.send(f"rank {rank}: {str(error).splitlines()[0]}")
 
 
-def measure(benchmark: Microbenchmark, seconds: float) -> dict[int, list[list[float]]]:
-    """Seconds by size, of every round; collective over the default group, whose first ranks are the benchmark's."""
+def measure(benchmark: Microbenchmark, seconds: float, first: int = 0) -> dict[int, list[list[float]]]:
+    """Seconds by size, of every round; collective over the default group, whose first ranks are the benchmark's.
+
+    first: the number of the first round, on which the order of candidates depends.
+    """
     with ExitStack() as groups:
         memory = None if benchmark.shared else torch.zeros(max(benchmark.sizes) // 4)
         candidates = [_candidate(benchmark, fields, memory, groups) for fields in benchmark.candidates]
         times: dict[int, list[list[float]]] = {size: [] for size in benchmark.sizes}
         _round(benchmark, candidates, 0)  # pages are touched and plans made
         end = time.monotonic() + seconds
-        for first in count():
-            for size, row in _round(benchmark, candidates, first).items():
+        for number in count(first):
+            for size, row in _round(benchmark, candidates, number).items():
                 times[size].append(row)
             if _is_over(end):
                 break
@@ -79,9 +82,13 @@ def _candidate(benchmark: Microbenchmark, fields: Any, memory: torch.Tensor | No
     return group, memory
 
 
-def _round(benchmark: Microbenchmark, candidates: list[Candidate], first: int) -> dict[int, list[float]]:
-    """Seconds of one call by size, per candidate; they take turns at every size, and take turns at being first."""
-    turns = [(first + i) % len(candidates) for i in range(len(candidates))]
+def _round(benchmark: Microbenchmark, candidates: list[Candidate], number: int) -> dict[int, list[float]]:
+    """Seconds of one call by size, per candidate.
+
+    They take turns at every size, take turns at being first, and follow one another in both directions.
+    """
+    step = -1 if number % 2 else 1
+    turns = [(number + step * i) % len(candidates) for i in range(len(candidates))]
     times = {size: [0.0] * len(candidates) for size in benchmark.sizes}
     for size in benchmark.sizes:
         calls = max(1, min(benchmark.most_calls, _MOST_BYTES // size))
