@@ -142,12 +142,14 @@ void bind_reducer(py::module_& m) {
                                              DeleteWithoutGil());
            }),
            py::arg("parameters"), py::arg("names"), py::arg("sparse"), py::arg("group"), py::arg("options"), no_gil)
-      .def("register_comm_hook",
-           [](Reducer& self, py::object state, py::object hook) {
-             auto held = std::make_unique<c10d::PythonCommHook>(std::move(state), std::move(hook));
-             const py::gil_scoped_release release;
-             self.register_comm_hook(std::move(held));
-           })
+      .def(
+          "register_comm_hook",
+          [](Reducer& self, py::object state, py::object hook, bool always) {
+            auto held = std::make_unique<c10d::PythonCommHook>(std::move(state), std::move(hook));
+            const py::gil_scoped_release release;
+            self.register_comm_hook(std::move(held), always);
+          },
+          py::arg("state"), py::arg("hook"), py::arg("always") = true)
       .def("use_comm_hook", &Reducer::use_comm_hook, py::arg("used"), no_gil)
       .def("set_after_backward",
            [](Reducer& self, py::function call) {

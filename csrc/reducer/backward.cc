@@ -241,7 +241,8 @@ std::unique_ptr<Reduction> Reducer::start(const Bucket& bucket, const at::Tensor
                                           Mean::DigestsPtr digests) {
   if (calls_hook()) {
     const at::Tensor shown = bucket.sparse ? flat : flat.narrow(0, 0, bucket.elements);
-    return hook_->start(bucket, shown, number, buckets_.size());
+    const int64_t expected = bucket.sharded ? bucket.padded / group_->getSize() : shown.numel();
+    return hook_->start(bucket, shown, number, buckets_.size(), expected);
   }
   if (bucket.sparse) return start_sparse_mean(*group_, flat, divisor_.get());
   if (flat.numel() == 0) return nullptr;  // parameters without elements

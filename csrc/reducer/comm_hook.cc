@@ -40,7 +40,7 @@ class HookReduction final : public Reduction {
     end_.get();
     const at::Tensor result = hook_.parseHookResult(future_->value());  // throws the error of the Future
     TORCH_CHECK(result.numel() == elements_, "Communication hook: its Future holds ", result.numel(),
-                " elements, the bucket has ", elements_);
+                " elements, and should hold ", elements_);
     return result;
   }
   int64_t ended_ns() const override { return end_.get(); }
@@ -54,11 +54,12 @@ class HookReduction final : public Reduction {
 
 }  // namespace
 
-std::unique_ptr<Reduction> CommHook::start(const Bucket& bucket, const at::Tensor& flat, size_t number, size_t count) {
+std::unique_ptr<Reduction> CommHook::start(const Bucket& bucket, const at::Tensor& flat, size_t number, size_t count,
+                                           int64_t expected) {
   wait();
   c10d::GradBucket shown = as_grad_bucket(bucket, flat, number, count);
   latest_ = hook_->runHook(shown);
-  return std::make_unique<HookReduction>(*hook_, latest_, flat.numel());
+  return std::make_unique<HookReduction>(*hook_, latest_, expected);
 }
 
 // An error of the Future is thrown by its reduction, not here.

@@ -1,5 +1,6 @@
 // A user's communication hook in place of the mean: it gets the bucket as torch's own GradBucket, undivided, and
-// returns a Future of the tensor that replaces the bucket's contents.
+// returns a Future of the tensor that replaces the bucket's contents; of a sharded bucket, of this rank's part of them,
+// padding included.
 //
 // A hook's callbacks may start collectives of their own (PowerSGD's do), on whatever thread completes its Future. So
 // that collectives come in the same order on all ranks, the hook is called for a bucket only after its Future for the
@@ -19,8 +20,10 @@ class CommHook {
  public:
   explicit CommHook(std::unique_ptr<c10d::CommHookInterface> hook) : hook_(std::move(hook)) {}
 
-  // For bucket `number` of `count`; `flat` as as_grad_bucket() takes it. Blocks until the latest Future is done.
-  std::unique_ptr<Reduction> start(const Bucket& bucket, const at::Tensor& flat, size_t number, size_t count);
+  // For bucket `number` of `count`; `flat` as as_grad_bucket() takes it. Blocks until the latest Future is done. The
+  // reduction throws a RuntimeError if the result has not `expected` elements.
+  std::unique_ptr<Reduction> start(const Bucket& bucket, const at::Tensor& flat, size_t number, size_t count,
+                                   int64_t expected);
 
   void wait();  // for the latest Future
 

@@ -119,10 +119,11 @@ void Reducer::check_carries_digests() const {
               "collectives carry checksums: leave it out, and call ringdp.check_replicas(model) now and then");
 }
 
-void Reducer::register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook) {
+void Reducer::register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook, bool always) {
   const std::lock_guard lock(mutex_);
   if (hook_) refuse("register_comm_hook or register_builtin_comm_hook can only be called once.");
   hook_ = std::make_unique<CommHook>(std::move(hook));
+  hook_always_ = always;
   if (!rebuilt_ && !unfinished_ && layout_by_size() != layout_) set_buckets(layout_by_size());
 }
 
@@ -170,8 +171,9 @@ void Reducer::set_divisor(double divisor) {
 // Between hosts and over other backends, fewer, larger buckets finish sooner, and a hook is called for each.
 bool Reducer::reduces_in_place() const {
   const auto* const capabilities = capabilities_of(*group_, parameters_[0].device());
-  return parameters_[0].is_cpu() && capabilities != nullptr && capabilities->maps_all_heaps() && !sharded() && !hook_ &&
-         options_.micro_batches == 0;
+  const bool calls_per_bucket = hook_ != nullptr && hook_always_;
+  return parameters_[0].is_cpu() && capabilities != nullptr && capabilities->maps_all_heaps() && !sharded() &&
+         !calls_per_bucket && options_.micro_batches == 0;
 }
 
 std::vector<Part> Reducer::parts() const {

@@ -68,7 +68,8 @@ class Reducer {
           Options options);
 
   // Before use; the same calls on all ranks.
-  void register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook);  // once
+  // Once. `always`: false for a hook that use_comm_hook() leaves out in most steps: buckets are laid out for those.
+  void register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook, bool always);
   // Between passes: whether the hook is called, or buckets are averaged as if there were none.
   void use_comm_hook(bool used);
   void set_static_graph();
@@ -285,7 +286,7 @@ class Reducer {
   GroupPtr group_;
   std::unique_ptr<Mean> mean_;
   std::unique_ptr<CommHook> hook_;
-  bool hook_used_ = true;
+  bool hook_always_ = true, hook_used_ = true;
   std::function<void()> after_backward_;
   std::optional<at::ScalarType> gradient_dtype_;
   bool static_graph_ = false, static_graph_known_ = false, optimizer_in_backward_ = false;

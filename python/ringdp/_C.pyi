@@ -256,8 +256,11 @@ class Reducer:
     def keep_shards(self) -> None:
         """Undoes set_on_shard()."""
 
-    def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
-        """Replaces the mean. RuntimeError if there is a hook already."""
+    def register_comm_hook(self, state: object, hook: Callable[..., Any], always: bool = True) -> None:
+        """Replaces the mean. RuntimeError if there is a hook already.
+
+        always: False for one that use_comm_hook() leaves out in most steps: buckets are laid out for those.
+        """
 
     def set_static_graph(self) -> None:
         """Before the first step."""

@@ -15,6 +15,7 @@ import operator
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,28 @@ from ringdp.compress.codec import BLOCK, Codecs
 
 _C = _native.load()
 Node = tuple[int, int]  # of the tree: the workers begin..end-1
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Which elements of a fragment each rank owns: those of the blocks from cuts[rank] to cuts[rank + 1]."""
+
+    elements: int
+    block: int
+    cuts: tuple[int, ...]
+
+    def blocks(self, rank: int) -> int:
+        """How many a rank owns, the filled up ones included."""
+        return self.cuts[rank + 1] - self.cuts[rank]
+
+    def of(self, rank: int) -> tuple[int, int]:
+        """(offset, length) of the elements that a rank owns."""
+        begin, end = (min(cut * self.block, self.elements) for cut in self.cuts[rank : rank + 2])
+        return begin, end - begin
+
+    def bytes_to_owners(self, rank: int, block_bytes: int) -> int:
+        """That a rank sends if every other one gets what it owns, once."""
+        return (self.cuts[-1] - self.blocks(rank)) * block_bytes
 
 
 @dataclass(frozen=True)
@@ -45,20 +68,20 @@ class Allotment:
             return [tuple(node) for node in _C.leaf_roots(self.workers, list(self.of(rank)))]
         return [(worker, worker + 1) for worker in self.of(rank)]
 
-    def shard_blocks(self, elements: int) -> int:
-        """The blocks of a fragment that each rank owns."""
-        return math.ceil(math.ceil(elements / self.block) / self.ranks)
+    def shards(self, elements: int) -> Shards:
+        """Of a fragment: equally many blocks for each rank."""
+        size = math.ceil(math.ceil(elements / self.block) / self.ranks)
+        return Shards(elements, self.block, tuple(size * rank for rank in range(self.ranks + 1)))
 
     def shard(self, rank: int, elements: int) -> tuple[int, int]:
         """(offset, length) of the elements of a fragment that this rank owns."""
-        size = self.shard_blocks(elements) * self.block
-        offset = min(rank * size, elements)
-        return offset, min(size, elements - offset)
+        return self.shards(elements).of(rank)
 
     def bytes_sent(self, rank: int, elements: int, codecs: Codecs) -> int:
         """By this rank to others, for one exchange of a fragment of so many elements."""
-        contributions = len(self.nodes(rank, codecs)) * codecs.contributions.block_bytes
-        return (self.ranks - 1) * self.shard_blocks(elements) * (contributions + codecs.means.block_bytes)
+        shards, contributions = self.shards(elements), len(self.nodes(rank, codecs)) * codecs.contributions.block_bytes
+        means = (self.ranks - 1) * shards.blocks(rank) * codecs.means.block_bytes
+        return shards.bytes_to_owners(rank, contributions) + means
 
 
 def tree_sum(begin: int, end: int, node: Callable[[int, int], Tensor | None]) -> Tensor:
@@ -76,7 +99,10 @@ def sum_in_order(begin: int, end: int, node: Callable[[int, int], Tensor | None]
 
 
 class Exchange:
-    """One exchange of one fragment, on its way. Collective: the constructor and send_means(); mean() waits."""
+    """One exchange of one fragment, on its way. Collective: the constructor and send_means(); mean() waits.
+
+    A rank that needs only what it owns calls own_means() instead; then all do.
+    """
 
     def __init__(
         self,
@@ -89,18 +115,20 @@ class Exchange:
         owed: Mapping[int, Tensor],
         owed_means: Tensor | None,
         sum_of: Callable[[int, int, Callable[[int, int], Tensor | None]], Tensor] = tree_sum,
+        shards: Shards | None = None,
     ) -> None:
         """contribution(worker): float32 [elements], of each worker of this rank.
 
         owed, owed_means: what earlier codes have left out, by worker and of the shard of means that this rank owns;
         they change in place. Nothing ({}, None) for float32. sum_of: sum_in_order only where each rank is one worker.
+        shards: None: equal ones. Others are for own_means(), as send_means() sends equally much of each rank.
         """
-        self._group, self._allotment, self._codecs, self._elements = group, allotment, codecs, elements
+        self._group, self._allotment, self._codecs = group, allotment, codecs
+        self._shards = shards or allotment.shards(elements)
         self._rank = group.rank() if group is not None else 0
         self._owed_means, self._sum_of = owed_means, sum_of
         self.waited_s = 0.0  # for other ranks and links
-        self._shard_blocks = allotment.shard_blocks(elements)
-        blocks = self._shard_blocks * allotment.ranks
+        cuts = self._shards.cuts
 
         def of_one(begin: int, end: int) -> Tensor | None:
             return contribution(begin) if end == begin + 1 else None
@@ -108,18 +136,18 @@ class Exchange:
         codec, rows = codecs.contributions, []
         for begin, end in allotment.nodes(self._rank, codecs):
             total = tree_sum(begin, end, of_one)
-            rows.append(codec.encode_owing(total, owed.get(begin), blocks))
-        shard = self._shard_blocks * codec.block_bytes
-        sent = torch.stack([row.view(allotment.ranks, shard) for row in rows], 1)  # [owner, row, bytes]
+            rows.append(codec.encode_owing(total, owed.get(begin), cuts[-1]))
+        sent = torch.cat([row[begin:end] for begin, end in pairwise(cuts) for row in rows])  # by owner, then row
         self._sent: Tensor | None = sent  # as long as it is on its way
         self._received: Tensor | None = sent
         self._work = None
         if group is not None:
-            self._counts = [shard * len(allotment.nodes(rank, codecs)) for rank in range(allotment.ranks)]
-            self._received = sent.new_empty(sum(self._counts))
-            self._work = dist.all_to_all_single(
-                self._received, sent.view(-1), self._counts, [shard * len(rows)] * allotment.ranks, group, async_op=True
-            )
+            ranks = range(allotment.ranks)
+            shard = self._shards.blocks(self._rank) * codec.block_bytes
+            counts = [shard * len(allotment.nodes(rank, codecs)) for rank in ranks]
+            given = [self._shards.blocks(rank) * codec.block_bytes * len(rows) for rank in ranks]
+            self._received = sent.new_empty(sum(counts))
+            self._work = dist.all_to_all_single(self._received, sent.view(-1), counts, given, group, async_op=True)
         self._means: Tensor | None = None  # encoded, of all owners
         self._own: Tensor | None = None  # encoded, those of this rank
 
@@ -127,7 +155,7 @@ class Exchange:
         """The first element that this rank owns, and the means of these elements as all ranks will have them. Waits."""
         if self._own is None:
             self._own = self._encoded_means()
-        offset, length = self._allotment.shard(self._rank, self._elements)
+        offset, length = self._shards.of(self._rank)
         return offset, self._codecs.means.decode(self._own).flatten()[:length]
 
     def send_means(self) -> None:
@@ -145,23 +173,24 @@ class Exchange:
         """float32 [elements]; the same bits on all ranks."""
         self.send_means()
         self._wait()
-        return self._codecs.means.decode(self._means).flatten()[: self._elements]
+        return self._codecs.means.decode(self._means).flatten()[: self._shards.elements]
 
     def _encoded_means(self) -> Tensor:
         """Those of this rank's shard."""
         self._wait()
         allotment, codec = self._allotment, self._codecs.contributions
         nodes = [node for rank in range(allotment.ranks) for node in allotment.nodes(rank, self._codecs)]
-        rows = dict(zip(nodes, self._received.view(len(nodes), self._shard_blocks, codec.block_bytes), strict=True))
+        blocks = self._shards.blocks(self._rank)
+        rows = dict(zip(nodes, self._received.view(len(nodes), blocks, codec.block_bytes), strict=True))
 
         def received(begin: int, end: int) -> Tensor | None:
             return codec.decode(rows[begin, end]) if (begin, end) in rows else None
 
-        _, length = allotment.shard(self._rank, self._elements)
+        _, length = self._shards.of(self._rank)
         mean = (self._sum_of(0, allotment.workers, received) / allotment.workers).flatten()[:length]
         mean.masked_fill_(mean.isnan(), math.nan)  # its sign and payload depend on the machine
         self._received = None
-        return self._codecs.means.encode_owing(mean, self._owed_means, self._shard_blocks)
+        return self._codecs.means.encode_owing(mean, self._owed_means, blocks)
 
     def _wait(self) -> None:
         if self._work is not None:

@@ -6,7 +6,6 @@ other collectives of the program may come in another order than buckets.
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 import time
@@ -19,9 +18,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ringdp.compress.auto import Judge, Kind
-from ringdp.compress.ledger import Entry, Ledger
-from ringdp.compress.means import Means, means_of
+from ringdp.compress.ledger import Entry, Ledger, Norms
+from ringdp.compress.means import Means, Part, Sent, means_of, norm
 from ringdp.compress.methods import Auto, Codes, Decision, Method, PowerSGD, TopK, fixed
+from ringdp.compress.owners import bucket_shards
 from ringdp.ddp.modes import STOCK_ARGUMENTS, check_sums, group_like, ring_options
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ringdp.ddp.reducer import Reducer
 
 _ONE_BUCKET_MB = 1 << 20
+_NORMS_EVERY = 16  # compressed steps, as they take time
 
 
 class Compression:
@@ -43,9 +44,14 @@ class Compression:
         self.group = group_like(group, ring_options(group, torch.device("cpu"))) if group.size() > 1 else None
         self.means: Means = means_of(self.group, fixed(method))
         self.steps = 0  # that have been made
+        # By bucket, where gradients are kept in shards.
+        sharded = reducer.zero_stage >= 2
+        self._shards = bucket_shards(reducer.shard_layout, reducer.names, self.rank) if sharded else None
         self._judge = Judge(method, self.group) if isinstance(method, Auto) else None
         self._kind = Kind.CODED
         self._entries: dict[int, Entry] = {}
+        self._norms: dict[int, Norms] = {}
+        self._coded = 0  # steps that were compressed, of this wrapper
         self._failure = ""  # the first one: then this rank's codes no longer meet those of the others
         self._waiting: queue.SimpleQueue[torch.futures.Future[None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -62,6 +68,10 @@ class Compression:
 
         NotImplementedError names a method that cannot, ValueError what differs among ranks.
         """
+        if (reducer := self._reducer()) is not None and reducer.zero_stage > 0:
+            raise NotImplementedError(
+                f"OneBitAdam: zero_stage={reducer.zero_stage}: its state is not in shards: use zero_stage=0"
+            )
         if not isinstance(self.method, (Codes, TopK)):
             raise NotImplementedError(
                 f"OneBitAdam: compress={self.method}: it is for codes that are always sent: use 'sign', 'int8', 'fp8' "
@@ -88,6 +98,7 @@ class Compression:
     def end_pass(self) -> None:
         """After each synchronised backward pass. Collective."""
         self.steps += 1
+        self._coded += self._kind is Kind.CODED
         if self._judge is not None:
             self._begin(self._judge.next_step(self.steps))
 
@@ -104,7 +115,7 @@ class Compression:
             reducer.use_comm_hook(kind is not Kind.WHOLE)
 
     def __call__(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        """As torch's hooks: the mean of a bucket, in its place."""
+        """As torch's hooks: the mean of a bucket, in its place; or this rank's shard of it, where there are shards."""
         if self._thread is None:
             arguments = (self._waiting, torch.get_num_threads())
             self._thread = threading.Thread(target=_work, args=arguments, name="ringdp-compress", daemon=True)
@@ -122,39 +133,52 @@ class Compression:
         if self._failure:
             raise RuntimeError(f"DistributedDataParallel: compress={self.method} has failed before: {self._failure}")
         try:
-            self._average(number, gradients)
+            return self._average(number, flat, gradients)
         except BaseException as error:
             self._failure = str(error)
             raise
-        return flat
 
-    def _average(self, number: int, gradients: dict[str, Tensor]) -> None:
+    def _average(self, number: int, flat: Tensor, gradients: dict[str, Tensor]) -> Tensor:
         begin, waited = time.perf_counter(), self.means.waited_s
         is_coded = self._kind is Kind.CODED
         sent, optimizer = gradients, self._optimizer()
         if optimizer is not None:
             optimizer.arrive([self._parameters[name] for name in gradients])
             sent = {name: optimizer.contribution(self._parameters[name], g) for name, g in gradients.items()}
-        means = self.means.of(sent, self.steps) if is_coded else self.means.settling(sent)
-        for name, gradient in gradients.items():
-            gradient.copy_(means[name])
+        shards = self._shards[number] if self._shards is not None else None
+        owners = shards.owners if shards is not None else None
+        norms = Sent() if is_coded and self._coded % _NORMS_EVERY == 0 else None
+        means = self.means.of(sent, self.steps, owners, norms) if is_coded else self.means.settling(sent, owners)
+        if shards is not None:
+            found = shards.shard(means, like=flat)
+        else:
+            found = flat
+            for name, gradient in gradients.items():
+                gradient.copy_(means[name][1].view(gradient.shape))
         if not is_coded:
-            return
+            return found
         waited = self.means.waited_s - waited
         took = time.perf_counter() - begin
         shapes = {name: gradient.shape for name, gradient in gradients.items()}
         elements = sum(gradient.numel() for gradient in gradients.values())
-        owed = [self.means.owed.of_rank[name] for name in gradients if name in self.means.owed.of_rank]
+        if norms is not None:
+            self._norms[number] = Norms(self.steps, norms.meant, norms.error, *self._norms_of(means))
         self._entries[number] = Entry(
             bucket=number,
             elements=elements,
-            bytes_whole=_bytes_whole(elements, self.ranks),
-            bytes_sent=self.means.bytes_sent(shapes, self.steps),
+            bytes_whole=_bytes_whole(elements, self.ranks, halves=2 if owners is None else 1),
+            bytes_sent=self.means.bytes_sent(shapes, self.steps, owners),
             codes=took - waited,
             way=waited,
-            size=_norm(means.values()),
-            owed=_norm(owed),
+            norms=self._norms[number],
         )
+        return found
+
+    def _norms_of(self, means: dict[str, Part]) -> tuple[float, float]:
+        """Of means, as far as this rank has them, and of what it owes of the same elements."""
+        owed = self.means.owed.of_rank
+        parts = [owed[name].flatten()[first:][: len(v)] for name, (first, v) in means.items() if name in owed]
+        return norm(values for _, values in means.values()), norm(parts)
 
     def ledger(self, exposed: float) -> Ledger:
         """Of the latest step that was compressed. exposed: of the latest one."""
@@ -181,11 +205,6 @@ def cap_for(method: Method | None, args: Sequence[Any], kwargs: dict[str, Any]) 
     return {**kwargs, "bucket_cap_mb": _ONE_BUCKET_MB} if isinstance(method, PowerSGD) and not is_given else kwargs
 
 
-def _bytes_whole(elements: int, ranks: int) -> int:
-    """What a rank sends for a mean in float32."""
-    return 2 * (ranks - 1) * 4 * -(-elements // ranks)
-
-
-def _norm(tensors: Any) -> float:
-    """Of all values together."""
-    return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in tensors))
+def _bytes_whole(elements: int, ranks: int, halves: int) -> int:
+    """What a rank sends for a mean in float32. halves: 1 where each rank needs its part only."""
+    return halves * (ranks - 1) * 4 * -(-elements // ranks)

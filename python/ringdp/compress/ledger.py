@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from ringdp.compress.methods import Decision
@@ -9,12 +10,26 @@ from ringdp.text.units import byte_size, counted, seconds
 
 
 @dataclass(frozen=True)
+class Norms:
+    """Of one bucket, on this rank, in one step: some steps have them.
+
+    meant: of what was to be sent: gradients, and what was owed. error: of what codes have left out of that. mean, owed:
+    of the mean, and of what this rank owes after the step; at stage 2 both of its shard.
+    """
+
+    step: int
+    meant: float
+    error: float
+    mean: float
+    owed: float
+
+
+@dataclass(frozen=True)
 class Entry:
     """Of one bucket, on this rank.
 
     bytes_whole, bytes_sent: that float32 would have sent to other ranks, and that were sent. codes, way: seconds of
-    this rank's computing, and of waiting for others and for links. size, owed: norms of the mean, and of what this rank
-    owes.
+    this rank's computing, and of waiting for others and for links.
     """
 
     bucket: int
@@ -23,8 +38,17 @@ class Entry:
     bytes_sent: int
     codes: float
     way: float
-    size: float
-    owed: float
+    norms: Norms
+
+    @property
+    def meant(self) -> float:
+        """See Norms."""
+        return self.norms.meant
+
+    @property
+    def error(self) -> float:
+        """See Norms."""
+        return self.norms.error
 
 
 @dataclass(frozen=True)
@@ -54,23 +78,35 @@ class Ledger:
 
     def __str__(self) -> str:
         title = f"{self.method} among {counted(self.ranks, 'rank')}, after {counted(self.steps, 'step')}"
-        lines = [title, f"{'bucket':>6}{'float32':>12}{'sent':>12}{'':>9}{'codes':>11}{'way':>11}{'owed / mean':>13}"]
+        heads = (
+            f"{'bucket':>6}{'float32':>12}{'sent':>12}{'':>9}{'codes':>11}{'way':>11}{'error':>9}{'owed / mean':>13}"
+        )
+        lines = [title, heads]
         for entry in (*self.buckets, self._total()):
-            part = f"{entry.bytes_sent / entry.bytes_whole:9.4f}" if entry.bytes_whole else f"{'-':>9}"
-            owed = f"{entry.owed / entry.size:13.2f}" if entry.size else f"{'-':>13}"
+            part = _ratio(entry.bytes_sent, entry.bytes_whole, 9, 4)
+            error, owed = _ratio(entry.error, entry.meant, 9, 4), _ratio(entry.norms.owed, entry.norms.mean, 13, 2)
             name = "all" if entry.bucket < 0 else str(entry.bucket)
             lines.append(
                 f"{name:>6}{byte_size(entry.bytes_whole):>12}{byte_size(entry.bytes_sent):>12}{part}"
-                f"{seconds(entry.codes):>11}{seconds(entry.way):>11}{owed}"
+                f"{seconds(entry.codes):>11}{seconds(entry.way):>11}{error}{owed}"
             )
+        if self.buckets:
+            lines.append(f"error, and what is owed: of step {self.buckets[0].norms.step}")
         lines.append(f"exposed in the latest step: {seconds(self.exposed)}")
         lines += [f"from step {step} on: {mode}" for step, mode in self.decisions]
         return "\n".join(lines)
 
     def _total(self) -> Entry:
-        sums = [
+        sums = (
             sum(getattr(entry, name) for entry in self.buckets) for name in ("elements", "bytes_whole", "bytes_sent")
-        ]
-        size, owed = (sum(getattr(entry, name) ** 2 for entry in self.buckets) ** 0.5 for name in ("size", "owed"))
+        )
         codes, way = (sum(getattr(entry, name) for entry in self.buckets) for name in ("codes", "way"))
-        return Entry(-1, *sums, codes, way, size, owed)
+        norms = (
+            math.hypot(*(getattr(entry.norms, name) for entry in self.buckets))
+            for name in ("meant", "error", "mean", "owed")
+        )
+        return Entry(-1, *sums, codes, way, Norms(0, *norms))
+
+
+def _ratio(part: float, whole: float, width: int, digits: int) -> str:
+    return f"{part / whole:{width}.{digits}f}" if whole else f"{'-':>{width}}"

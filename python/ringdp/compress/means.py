@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -17,34 +18,51 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ringdp.compress.codec import FLOAT32, Codecs, Float32
-from ringdp.compress.exchange import Allotment, Exchange, sum_in_order
+from ringdp.compress.exchange import Allotment, Exchange, Shards, sum_in_order
 from ringdp.compress.methods import Codes, Fixed, PowerSGD, TopK
 
 Named = Mapping[str, Tensor]  # by parameter
+Part = tuple[int, Tensor]  # of a parameter: the first element, and the values from there on, flat
+Owners = Sequence[Mapping[str, range]]  # by rank: the elements that it owns of each parameter, if any
 
 
 @dataclass
 class Owed:
-    """What was left out so far. of_rank: of its gradients, flat. of_means: (offset, values), of the part it owns."""
+    """What was left out so far, by parameter. of_rank: of its gradients, flat. of_means: of the part that it owns."""
 
     of_rank: dict[str, Tensor] = field(default_factory=dict)
-    of_means: dict[str, tuple[int, Tensor]] = field(default_factory=dict)
+    of_means: dict[str, Part] = field(default_factory=dict)
+
+
+@dataclass
+class Sent:
+    """Norms of what a rank meant to send, its gradients and what it owed, and of what codes have left out of that."""
+
+    meant: float = 0.0
+    error: float = 0.0
 
 
 class Means(Protocol):
-    """Not thread-safe. factors: of PowerSGD, by parameter. waited_s: for other ranks and links, so far."""
+    """Not thread-safe. factors: of PowerSGD, by parameter. waited_s: for other ranks and links, so far.
+
+    owners: None: each rank needs whole means. Otherwise a rank needs what it owns: parts one after the other, in the
+    order of ranks and of gradients, which cut a parameter at multiples of a block.
+    sent: becomes what it says, of this call.
+    """
 
     owed: Owed
     waited_s: float
     factors: dict[str, Tensor]
 
-    def of(self, gradients: Named, step: int) -> dict[str, Tensor]:
-        """In step `step`, 0, 1, ..., of these parameters, in float32 and their shapes. Collective."""
+    def of(
+        self, gradients: Named, step: int, owners: Owners | None = None, sent: Sent | None = None
+    ) -> dict[str, Part]:
+        """In step `step`, 0, 1, ..., of these parameters, in float32: what this rank needs, or more. Collective."""
 
-    def settling(self, gradients: Named) -> dict[str, Tensor]:
+    def settling(self, gradients: Named, owners: Owners | None = None) -> dict[str, Part]:
         """The same, whole, with all that is owed of them; nothing is, then. Collective."""
 
-    def bytes_sent(self, shapes: Mapping[str, torch.Size], step: int) -> int:
+    def bytes_sent(self, shapes: Mapping[str, torch.Size], step: int, owners: Owners | None = None) -> int:
         """By a rank to others."""
 
 
@@ -52,7 +70,7 @@ class Rows:
     """Flat values of several parameters in one tensor, each beginning with a block of its own."""
 
     def __init__(self, counts: Mapping[str, int], block: int) -> None:
-        self.counts, self.offsets, self.elements = dict(counts), {}, 0
+        self.counts, self.offsets, self.elements, self._block = dict(counts), {}, 0, block
         for name, count in counts.items():
             self.offsets[name] = self.elements
             self.elements += -(-count // block) * block
@@ -67,6 +85,20 @@ class Rows:
     def part(self, flat: Tensor, name: str) -> Tensor:
         """Of one parameter, a view."""
         return flat.narrow(0, self.offsets[name], self.counts[name])
+
+    def shards(self, owners: Owners) -> Shards:
+        """What each rank owns, in whole blocks."""
+        blocks = (sum(-(-len(part) // self._block) for part in of_rank.values()) for of_rank in owners)
+        return Shards(self.elements, self._block, (0, *accumulate(blocks)))
+
+    def parts(self, flat: Tensor, offset: int) -> dict[str, Part]:
+        """Of each parameter what lies in a range of all, given its values and where it begins; views."""
+        found = {}
+        for name in self.counts:
+            first, count = self.within(name, offset, len(flat))
+            begin = self.offsets[name] + first - offset
+            found[name] = (first, flat[begin : begin + count]) if count else (0, flat[:0])
+        return found
 
     def within(self, name: str, offset: int, length: int) -> tuple[int, int]:
         """Of the elements of a parameter: the first, and how many, that lie in a range of all."""
@@ -84,8 +116,10 @@ class _Place:
         self.allotment = Allotment(self.ranks, self.ranks, codecs.block)
         self.waited_s = 0.0
 
-    def mean(self, values: Tensor, owed: Tensor | None, owed_means: Tensor | None) -> Tensor:
-        """Of flat values. What is owed changes in place."""
+    def mean(
+        self, values: Tensor, owed: Tensor | None, owed_means: Tensor | None, shards: Shards | None = None
+    ) -> tuple[int, Tensor]:
+        """Of flat values; with shards only what this rank owns, and where it begins. What is owed changes in place."""
         exchange = Exchange(
             self.group,
             self.allotment,
@@ -95,12 +129,15 @@ class _Place:
             owed={} if owed is None else {self.rank: owed},
             owed_means=owed_means,
             sum_of=sum_in_order,
+            shards=shards,
         )
-        mean = exchange.mean()
+        offset, mean = (0, exchange.mean()) if shards is None else exchange.own_means()
         self.waited_s += exchange.waited_s
-        return mean
+        return offset, mean
 
-    def bytes_sent(self, elements: int) -> int:
+    def bytes_sent(self, elements: int, shards: Shards | None = None) -> int:
+        if shards is not None:
+            return shards.bytes_to_owners(self.rank, self.codecs.contributions.block_bytes)
         return self.allotment.bytes_sent(self.rank, elements, self.codecs)
 
 
@@ -119,56 +156,70 @@ class CodedMeans:
         """See Means."""
         return self._place.waited_s + self._whole.waited_s
 
-    def of(self, gradients: Named, step: int) -> dict[str, Tensor]:
+    def of(
+        self, gradients: Named, step: int, owners: Owners | None = None, sent: Sent | None = None
+    ) -> dict[str, Part]:
         """See Means."""
         del step
-        return self._mean(gradients, self._place)
+        return self._mean(gradients, self._place, owners, sent)
 
-    def settling(self, gradients: Named) -> dict[str, Tensor]:
+    def settling(self, gradients: Named, owners: Owners | None = None) -> dict[str, Part]:
         """See Means."""
-        mean = self._mean(gradients, self._whole)
+        mean = self._mean(gradients, self._whole, owners)
         for name in gradients:
             self.owed.of_rank.pop(name, None)
             self.owed.of_means.pop(name, None)
         return mean
 
     @torch.no_grad()
-    def _mean(self, gradients: Named, place: _Place) -> dict[str, Tensor]:
+    def _mean(
+        self, gradients: Named, place: _Place, owners: Owners | None, sent: Sent | None = None
+    ) -> dict[str, Part]:
         rows = Rows({name: gradient.numel() for name, gradient in gradients.items()}, place.codecs.block)
+        shards = None if owners is None else rows.shards(owners)
+        own = (shards or place.allotment.shards(rows.elements)).of(place.rank)
         owed = owed_means = None
         if self._feedback:
             owed = rows.joined({name: part for name, part in self.owed.of_rank.items() if name in gradients})
-            owed_means, shard = self._owed_means(rows)
-        mean = place.mean(rows.joined(gradients), owed, owed_means)
+            owed_means = self._owed_means(rows, *own)
+        values = rows.joined(gradients)
+        if sent is not None:
+            sent.meant, sent.error = self._norms(rows, values, owed)
+        offset, mean = place.mean(values, owed, owed_means, shards)
         if owed is not None and owed_means is not None:
             self.owed.of_rank.update({name: rows.part(owed, name) for name in gradients})
-            for name in gradients:
-                first, count = rows.within(name, *shard)
-                begin = rows.offsets[name] + first - shard[0]
-                self.owed.of_means[name] = (first, owed_means[begin : begin + count]) if count else (0, owed[:0])
-        return {name: rows.part(mean, name).view(gradient.shape) for name, gradient in gradients.items()}
+            self.owed.of_means.update(rows.parts(owed_means, own[0]))
+        return rows.parts(mean, offset)
 
-    def _owed_means(self, rows: Rows) -> tuple[Tensor, tuple[int, int]]:
+    def _norms(self, rows: Rows, values: Tensor, owed: Tensor | None) -> tuple[float, float]:
+        """Of values and what is owed, and of what codes leave out of them."""
+        codec, meant = self._place.codecs.contributions, values if owed is None else values + owed
+        codec.encode_owing(meant, left := torch.zeros_like(meant), len(meant) // codec.block)
+        return norm((meant,)), norm(rows.part(left, name) for name in rows.counts)  # but for what fills up blocks
+
+    def _owed_means(self, rows: Rows, offset: int, length: int) -> Tensor:
         """Of the part that this rank owns: what is known of it."""
-        shard = self._place.allotment.shard(self._place.rank, rows.elements)
-        found = torch.zeros(shard[1], dtype=torch.float32)
+        found = torch.zeros(length, dtype=torch.float32)
         for name in rows.counts:
-            offset, known = self.owed.of_means.get(name, (0, found[:0]))
-            first, count = rows.within(name, *shard)
-            begin, end = max(offset, first), min(offset + len(known), first + count)
+            begin_known, known = self.owed.of_means.get(name, (0, found[:0]))
+            first, count = rows.within(name, offset, length)
+            begin, end = max(begin_known, first), min(begin_known + len(known), first + count)
             if begin < end:
-                at = rows.offsets[name] - shard[0]
-                found[at + begin : at + end] = known[begin - offset : end - offset]
-        return found, shard
+                at = rows.offsets[name] - offset
+                found[at + begin : at + end] = known[begin - begin_known : end - begin_known]
+        return found
 
-    def bytes_sent(self, shapes: Mapping[str, torch.Size], step: int) -> int:
+    def bytes_sent(self, shapes: Mapping[str, torch.Size], step: int, owners: Owners | None = None) -> int:
         """See Means."""
-        counts = {name: math.prod(shape) for name, shape in shapes.items()}
-        return self._place.bytes_sent(Rows(counts, self._place.codecs.block).elements)
+        rows = Rows({name: math.prod(shape) for name, shape in shapes.items()}, self._place.codecs.block)
+        return self._place.bytes_sent(rows.elements, None if owners is None else rows.shards(owners))
 
 
 class PowerMeans:
-    """See Means: P = mean(M Q), made orthogonal, Q = mean(M' P), then P Q'; M: gradients and what is owed."""
+    """See Means: P = mean(M Q), made orthogonal, Q = mean(M' P), then P Q'; M: gradients and what is owed.
+
+    All ranks have whole means, whoever owns what.
+    """
 
     def __init__(self, group: dist.ProcessGroup | None, method: PowerSGD) -> None:
         self._place, self._method = _Place(group, FLOAT32), method
@@ -181,17 +232,21 @@ class PowerMeans:
         return self._place.waited_s
 
     @torch.no_grad()
-    def settling(self, gradients: Named) -> dict[str, Tensor]:
+    def settling(self, gradients: Named, owners: Owners | None = None) -> dict[str, Part]:
         """See Means."""
+        del owners
         values = {name: gradient.float() for name, gradient in gradients.items()}
         for name, value in values.items():
             if name in self.owed.of_rank:
                 values[name] = value + self.owed.of_rank.pop(name).view(value.shape)
-        return self._means(values)
+        return _whole(self._means(values))
 
     @torch.no_grad()
-    def of(self, gradients: Named, step: int) -> dict[str, Tensor]:
+    def of(
+        self, gradients: Named, step: int, owners: Owners | None = None, sent: Sent | None = None
+    ) -> dict[str, Part]:
         """See Means. All factors of a kind travel together, with what is sent whole."""
+        del owners
         matrices = {}
         for name in gradients if step >= self._method.start else ():
             if is_factored(gradients[name].shape, self._method.rank):
@@ -201,6 +256,8 @@ class PowerMeans:
                 if name not in self.factors:
                     self.factors[name] = first_factor(name, matrix.shape[1], self._method)
         whole = {name: gradient.float() for name, gradient in gradients.items() if name not in matrices}
+        if sent is not None:
+            sent.meant, sent.error = norm((*whole.values(), *matrices.values())), 0.0
         found = self._means({**whole, **{name: m @ self.factors[name] for name, m in matrices.items()}})
         if matrices:
             left = {name: orthogonal(found[name]) for name in matrices}
@@ -210,17 +267,20 @@ class PowerMeans:
                 self.factors[name] = refreshed(right[name], name, self._method)
                 if self._method.feedback:
                     self.owed.of_rank[name] = (matrix - product).nan_to_num_(0.0, 0.0, 0.0).flatten()
-                found[name] = product.view(gradients[name].shape)
-        return found
+                found[name] = product
+            if sent is not None:
+                sent.error = norm(matrix - found[name] for name, matrix in matrices.items())
+        return _whole(found)
 
     def _means(self, values: Named) -> dict[str, Tensor]:
         """In float32, summed in rank order, divided once."""
         rows = Rows({name: value.numel() for name, value in values.items()}, block=1)
-        mean = self._place.mean(rows.joined(values), None, None)
+        _, mean = self._place.mean(rows.joined(values), None, None)
         return {name: rows.part(mean, name).view(value.shape) for name, value in values.items()}
 
-    def bytes_sent(self, shapes: Mapping[str, torch.Size], step: int) -> int:
+    def bytes_sent(self, shapes: Mapping[str, torch.Size], step: int, owners: Owners | None = None) -> int:
         """See Means."""
+        del owners
         first = second = 0
         for shape in shapes.values():
             if step >= self._method.start and is_factored(shape, self._method.rank):
@@ -232,9 +292,18 @@ class PowerMeans:
         return sum(self._place.bytes_sent(elements) for elements in (first, second) if elements)
 
 
+def _whole(means: Named) -> dict[str, Part]:
+    return {name: (0, mean.flatten()) for name, mean in means.items()}
+
+
 def means_of(group: dist.ProcessGroup | None, method: Fixed) -> Means:
     """By the method that was asked for."""
     return PowerMeans(group, method) if isinstance(method, PowerSGD) else CodedMeans(group, method)
+
+
+def norm(tensors: Iterable[Tensor]) -> float:
+    """Of all values together."""
+    return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in tensors))
 
 
 def as_matrix(gradient: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ringdp.compress.methods import Auto, Method
 from ringdp.same_ranks import another_group
+from ringdp.zero.flat import order_of
 
 Order = Literal["rank", "rotated"]
 _SIGNATURE = inspect.signature(DistributedDataParallel.__init__)
@@ -93,7 +94,7 @@ class Modes:
 
     def _check_compression(self, method: Method) -> None:
         refused = {
-            "zero_stage": (self.zero_stage >= 2, "gradients are kept in shards: use zero_stage=1"),
+            "zero_stage": (self.zero_stage == 3, "units are reduced as they come: use zero_stage=2"),
             "micro_batches": (self.micro_batches is not None, "what a rank owes depends on the number of ranks"),
             "order": (self.order == "rotated", "gradients are summed in rank order"),
             "check_drift": (self.check_drift, "no checksums travel with codes"),
@@ -149,7 +150,7 @@ def check_arguments(
     if modes.micro_batches is not None:
         _refuse_with_leaves(module, arguments, modes.micro_batches)
     if modes.compress is not None:
-        _refuse_with_compression(module, arguments, modes.compress)
+        _refuse_with_compression(module, arguments, modes)
     if modes.zero_stage < 3:
         _refuse_meta(module, modes.zero_stage)
     given = {name: value for name, value in arguments.items() if name not in _OF_ONE_RANK}
@@ -201,7 +202,8 @@ def _refuse_with_leaves(module: torch.nn.Module, arguments: dict[str, Any], micr
             )
 
 
-def _refuse_with_compression(module: torch.nn.Module, arguments: dict[str, Any], method: Method) -> None:
+def _refuse_with_compression(module: torch.nn.Module, arguments: dict[str, Any], modes: Modes) -> None:
+    method = modes.compress
     for name in (*_WHOLE_GRADIENTS, "find_unused_parameters"):
         if arguments.get(name):
             raise NotImplementedError(
@@ -219,6 +221,12 @@ def _refuse_with_compression(module: torch.nn.Module, arguments: dict[str, Any],
             raise NotImplementedError(
                 f"DistributedDataParallel: parameter {name} is {parameter.dtype} on {parameter.device}, with compress="
                 f"{method}, which is for float32, bfloat16 and float16 on the CPU: leave it out"
+            )
+        if parameter.requires_grad and modes.zero_stage == 2 and order_of(parameter):
+            raise NotImplementedError(
+                f"DistributedDataParallel: parameter {name} of shape {list(parameter.shape)} has strides "
+                f"{list(parameter.stride())}, with compress={method} and zero_stage=2: shards are cut in the order of "
+                "memory, and blocks of codes in that of dimensions: make it contiguous, or use zero_stage=1"
             )
 
 

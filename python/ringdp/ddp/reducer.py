@@ -118,9 +118,9 @@ class Reducer(_C.Reducer):
         """
         self._logger = weakref.ref(logger)
 
-    def register_comm_hook(self, state: object, hook: Any) -> None:
-        """As torch's. RuntimeError if there is a hook already."""
-        super().register_comm_hook(state, hook)
+    def register_comm_hook(self, state: object, hook: Any, always: bool = True) -> None:
+        """As torch's; always: see _C.Reducer. RuntimeError if there is a hook already."""
+        super().register_comm_hook(state, hook, always)
         self.has_hook = True
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:

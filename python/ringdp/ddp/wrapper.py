@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel as _Stock
 
 from ringdp.compress.hook import Compression, cap_for
 from ringdp.compress.ledger import Ledger
-from ringdp.compress.methods import Method, PowerSGD, fixed, method_of
+from ringdp.compress.methods import Auto, Method, PowerSGD, fixed, method_of
 from ringdp.ddp import registrations, unaveraged
 from ringdp.ddp.agreement import check_models
 from ringdp.ddp.logger import Logger
@@ -71,8 +71,7 @@ class DistributedDataParallel(Sharding, _Stock):
         compress: "int8", "fp8", "sign", a `ringdp.PowerSGD` or a `ringdp.TopK` sends less than the gradients, and what
             is left out in the next steps; "auto:int8" or a `ringdp.compress.Auto` does so while that is faster. All
             ranks have the bits of one process that plays the ranks, by `ringdp.testing.one_process(ranks=N,
-            compress=...)`, not of one that does not compress. `ledger()` says what it saves. For stages 0 and 1, on the
-            CPU.
+            compress=...)`, not of one that does not compress. `ledger()` says what it saves. Up to stage 2, on the CPU.
         grad_dtype: torch.float32 keeps the gradients of 16-bit parameters in float32; from stage 2 on.
     Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their final
     size from the first step on, and are in shared memory if the backend offers it.
@@ -261,7 +260,8 @@ class DistributedDataParallel(Sharding, _Stock):
         if self._modes.compress is not None:
             named = dict(zip(parameters, names, strict=True))
             self._compression = Compression(self.process_group, named, self._modes.compress, self.reducer)
-            self.reducer.register_comm_hook(None, self._compression)
+            is_auto = isinstance(self._modes.compress, Auto)
+            self.reducer.register_comm_hook(None, self._compression, always=not is_auto)
             self.reducer.compression = self._compression
             self.reducer.keep_layout()  # as what is owed of means is so by the owner of a part
         self._static_graph_delay_allreduce_enqueued = False  # a copy's reducer has not seen a pass yet

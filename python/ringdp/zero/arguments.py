@@ -24,7 +24,10 @@ def check_choices(optimizer_class: type[Optimizer], master_dtype: torch.dtype | 
 
 
 def check_overlap(overlap_with_ddp: bool, wrapper: Any | None) -> None:
-    """ValueError if overlap_with_ddp is set and this wrapper (None: none) cannot step inside the backward pass."""
+    """ValueError if overlap_with_ddp is set and this wrapper (None: none) cannot step inside the backward pass.
+
+    NotImplementedError with compress.
+    """
     if not overlap_with_ddp:
         return
     stage = wrapper.zero_stage if wrapper is not None else 1
@@ -37,6 +40,11 @@ def check_overlap(overlap_with_ddp: bool, wrapper: Any | None) -> None:
         raise ValueError(
             "ZeroOptimizer: overlap_with_ddp=True with find_unused_parameters or static_graph: which parameters are "
             "unused is known at the end of the backward pass, and they must not be stepped. Leave one of the two out"
+        )
+    if wrapper.compresses:
+        raise NotImplementedError(
+            "ZeroOptimizer: overlap_with_ddp=True over a wrapper with compress=..., whose means arrive bucket by "
+            "bucket: leave it out"
         )
 
 

@@ -36,6 +36,11 @@ class Sharding:
         """0: nothing is sharded; 1: the optimizer's state; 2: gradients, too; 3: and parameters."""
         return self._modes.zero_stage
 
+    @property
+    def compresses(self) -> bool:
+        """Whether gradients travel as codes."""
+        return self._modes.compress is not None
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's; from stage 2 on it also drops this rank's shards of gradients, or zeroes them.
 

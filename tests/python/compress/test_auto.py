@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from compress_runs import loss_of, made, train
 from ranks import HERE, error_of, on_ranks
 from ringdp.compress import auto as module
@@ -12,6 +13,7 @@ from ringdp.compress.auto import CHECK_EVERY, PROBE_STEPS, SETTLED_STEPS, Kind, 
 from ringdp.compress.methods import Auto, Codes, PowerSGD, TopK, method_of
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.testing import one_process, parameters_hash
+from torch import nn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CODED, WHOLE, SETTLING = Kind.CODED, Kind.WHOLE, Kind.SETTLING
@@ -158,3 +160,27 @@ def test_the_ledger_says_what_was_decided() -> None:
         loss_of(ddp, HERE.rank, step, 0).backward()
     text = str(ddp.ledger())
     assert "from step 0 on: probe" in text and "from step 1 on: whole" in text and "after 3 steps" in text
+
+
+def large() -> nn.Module:
+    """Its weights have buckets of their own where a bucket is reduced where it lies."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(20, 400), nn.Linear(400, 400), nn.Linear(400, 400), nn.Linear(400, 20))
+
+
+@pytest.mark.parametrize("as_view", [False, True])
+@on_ranks(2)
+def test_buckets_are_those_of_a_wrapper_without_it(as_view: bool) -> None:
+    found, want = [], large()
+    for compress in (None, Auto(Codes("int8"), DECISIONS)):
+        ddp = DistributedDataParallel(large(), compress=compress, gradient_as_bucket_view=as_view)
+        found.append(ddp.reducer.buckets())
+    assert found[0] == found[1] and sum(bucket["memory_bytes"] == 0 for bucket in found[1]) == 2
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+    for step in range(STEPS):
+        loss_of(ddp, HERE.rank, step, 0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    auto = Auto(Codes("int8"), DECISIONS)
+    one_process(want, torch.optim.SGD(want.parameters(), lr=0.01), loss_of, ranks=2, steps=STEPS, compress=auto)
+    assert parameters_hash(ddp) == parameters_hash(want)

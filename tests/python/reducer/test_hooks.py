@@ -81,7 +81,7 @@ def test_hooks_see_torchs_buckets_and_their_result_counts(world_of, as_view):
     [
         ("raises", "said the hook"),
         ("fails", "said the hook"),
-        ("short", "2 elements, the bucket has 4"),
+        ("short", "2 elements, and should hold 4"),
         ("second", "can only be called once"),
     ],
 )
