@@ -56,8 +56,7 @@ void copy_uuid(int device, unsigned char (&out)[16]) {
 }
 
 bool waits_on_streams(int device) {
-  return driver_has("cuStreamWaitValue64") && driver_has("cuStreamWriteValue64") &&
-         has(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device);
+  return driver_has("cuStreamBatchMemOp") && has(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device);
 }
 
 void describe(int device, rd_gpu_device* out) {

@@ -1,4 +1,4 @@
-// The kernel that overwrites aborted results with NaN.
+// The kernel that overwrites aborted results with NaN, or copies results to their place.
 #include "device/cuda/cuda_primitives.h"
 #include "device/cuda/kernel_table.h"
 #include "device/kernel/poison.h"
@@ -14,12 +14,33 @@ __global__ void __launch_bounds__(kThreads) poison_kernel(const __grid_constant_
   run_poison<CudaPrimitives>(work);
 }
 
-void poison(void* memory, size_t bytes, const uint32_t* abort, cudaStream_t stream) {
+// Beyond, one block takes longer than a second launch.
+constexpr size_t kMostInOneLaunch = 64 << 10;
+
+bool are_equally_aligned(const void* a, const void* b) {
+  return (reinterpret_cast<uintptr_t>(a) - reinterpret_cast<uintptr_t>(b)) % sizeof(Pack) == 0;
+}
+
+void poison(const char* function, void* memory, size_t bytes, const uint32_t* abort, const void* from,
+            cudaStream_t stream) {
   if (bytes == 0) return;
-  refuse_null("rd_gpu_poison", "memory", memory);
-  refuse_null("rd_gpu_poison", "abort", abort);
-  const PoisonWork work = {static_cast<char*>(memory), static_cast<int64_t>(bytes), abort};
+  refuse_null(function, "memory", memory);
+  refuse_null(function, "abort", abort);
+  const PoisonWork work = {static_cast<char*>(memory), static_cast<int64_t>(bytes), abort,
+                           static_cast<const char*>(from)};
   launch("poison", poison_kernels()[0], kBlocks, work, stream);
+}
+
+void deliver(void* memory, const void* from, size_t bytes, const uint32_t* abort, cudaStream_t stream) {
+  if (bytes == 0) return;
+  refuse_null("rd_gpu_deliver", "memory", memory);
+  refuse_null("rd_gpu_deliver", "from", from);
+  const bool in_one = bytes <= kMostInOneLaunch && are_equally_aligned(memory, from);
+  if (!in_one) {
+    check("cudaMemcpyAsync(" + std::to_string(bytes) + " bytes)",
+          cudaMemcpyAsync(memory, from, bytes, cudaMemcpyDefault, stream));
+  }
+  poison("rd_gpu_deliver", memory, bytes, abort, in_one ? from : nullptr, stream);
 }
 
 }  // namespace
@@ -33,5 +54,11 @@ KernelsByWorld poison_kernels() {
 }  // namespace ringdp::gpu
 
 int rd_gpu_poison(void* memory, size_t bytes, const uint32_t* abort, void* stream) {
-  return ringdp::gpu::guarded([&] { ringdp::gpu::poison(memory, bytes, abort, static_cast<cudaStream_t>(stream)); });
+  return ringdp::gpu::guarded(
+      [&] { ringdp::gpu::poison("rd_gpu_poison", memory, bytes, abort, nullptr, static_cast<cudaStream_t>(stream)); });
+}
+
+int rd_gpu_deliver(void* memory, const void* from, size_t bytes, const uint32_t* abort, void* stream) {
+  return ringdp::gpu::guarded(
+      [&] { ringdp::gpu::deliver(memory, from, bytes, abort, static_cast<cudaStream_t>(stream)); });
 }

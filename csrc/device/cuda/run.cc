@@ -34,28 +34,37 @@ class StreamRun {
   }
 
   void run() {
-    for (int s = 0; s < work_.steps; ++s) run(work_.step[s]);
+    for (int s = 0; s < work_.steps;) s = is_flag(work_.step[s]) ? run_flags(s) : run_data(s);
   }
 
  private:
-  void run(const DeviceStep& step) {
-    if (step.verb == DeviceVerb::kPost) return post(step);
-    if (step.verb == DeviceVerb::kAwait) return await(step);
-    one_step_.step[0] = step;
+  int run_data(int index) {
+    one_step_.step[0] = work_.step[index];
     launch("a step", kernel_, blocks_, one_step_, stream_);
+    return index + 1;
   }
 
-  void post(const DeviceStep& step) const {
-    static const auto write = driver_function<decltype(&cuStreamWriteValue64)>("cuStreamWriteValue64");
-    Flag& flag = work_.flags[step.peer]->of[step.slot][0][work_.rank];
-    check("cuStreamWriteValue64", write(stream_, reinterpret_cast<CUdeviceptr>(&flag.value), stream_value(work_, step),
-                                        CU_STREAM_WRITE_VALUE_DEFAULT));
+  // The posts and awaits from there on, in one call, in their order.
+  int run_flags(int index) const {
+    static const auto batch = driver_function<decltype(&cuStreamBatchMemOp)>("cuStreamBatchMemOp");
+    CUstreamBatchMemOpParams operations[plan::kMaxDeviceSteps];
+    unsigned count = 0;
+    for (; index < work_.steps && is_flag(work_.step[index]); ++index)
+      operations[count++] = operation(work_.step[index]);
+    check("cuStreamBatchMemOp", batch(stream_, count, operations, 0));
+    return index;
   }
-  void await(const DeviceStep& step) const {
-    static const auto wait = driver_function<decltype(&cuStreamWaitValue64)>("cuStreamWaitValue64");
-    Flag& flag = work_.flags[work_.rank]->of[step.slot][0][step.peer];
-    check("cuStreamWaitValue64", wait(stream_, reinterpret_cast<CUdeviceptr>(&flag.value), stream_value(work_, step),
-                                      CU_STREAM_WAIT_VALUE_GEQ));
+
+  CUstreamBatchMemOpParams operation(const DeviceStep& step) const {
+    const bool posts = step.verb == DeviceVerb::kPost;
+    Flag& flag = posts ? work_.flags[step.peer]->of[step.slot][0][work_.rank]
+                       : work_.flags[work_.rank]->of[step.slot][0][step.peer];
+    CUstreamBatchMemOpParams one{};  // both kinds have the same members
+    one.operation = posts ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WAIT_VALUE_64;
+    one.waitValue.address = reinterpret_cast<CUdeviceptr>(&flag.value);
+    one.waitValue.value64 = stream_value(work_, step);
+    one.waitValue.flags = posts ? unsigned{CU_STREAM_WRITE_VALUE_DEFAULT} : unsigned{CU_STREAM_WAIT_VALUE_GEQ};
+    return one;
   }
 
   const void* const kernel_;

@@ -242,6 +242,10 @@ void NcclRanks::poison(void* memory, int64_t bytes, void* stream) const {
   require(functions_, functions_.poison(memory, static_cast<size_t>(bytes), abort_on_device(), stream));
 }
 
+void NcclRanks::deliver(void* to, const void* from, int64_t bytes, void* stream) const {
+  require(functions_, functions_.deliver(to, from, static_cast<size_t>(bytes), abort_on_device(), stream));
+}
+
 // One word, whichever aborts first: a rank of this host, a kernel, or a received abort word.
 uint32_t* NcclRanks::abort_on_device() const {
   return share_ ? share_->host().abort_on_device() : arena_->abort_on_device();

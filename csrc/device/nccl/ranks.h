@@ -63,6 +63,7 @@ class NcclRanks final : public DeviceRanks {
   uint32_t turn() const override;
   void await_release(uint32_t number, void* stream) const override;
   void poison(void* memory, int64_t bytes, void* stream) const override;
+  void deliver(void* to, const void* from, int64_t bytes, void* stream) const override;
 
   void release(uint32_t number) override;
   void abort() override;

@@ -128,6 +128,12 @@ bool can_plan(DeviceAlgorithm algorithm, Collective what) {
   return false;
 }
 
+// Others read copies in the stages, or what was pushed.
+bool is_on_own_tensors(DeviceAlgorithm algorithm, Collective what, int world) {
+  const bool copies = algorithm == DeviceAlgorithm::kOneShot || algorithm == DeviceAlgorithm::kPush;
+  return world == 1 || (what == Collective::kAllReduce && copies);
+}
+
 Plan make_memory_plan(DeviceAlgorithm algorithm, const Problem& problem) {
   validate(algorithm, problem);
   const Problem asked = in_kernels(algorithm, problem);

@@ -34,6 +34,9 @@ Plan make_memory_plan(DeviceAlgorithm algorithm, const Problem& problem);
 // The same plan, lowered.
 DevicePlan make_device_plan(DeviceAlgorithm algorithm, const Problem& problem);
 
+// Whether every rank reads and writes no tensors but its own: then these may lie where nobody else can reach them.
+bool is_on_own_tensors(DeviceAlgorithm algorithm, Collective what, int world);
+
 // ---- devices that only exchange messages, as those of several hosts do
 
 // The settings of a group that decide which such plan runs.

@@ -39,10 +39,6 @@ struct DeviceTraffic {
 };
 DeviceTraffic traffic_of(const DevicePlan& plan);
 
-inline bool is_flag(const DeviceStep& step) {
-  return step.verb == DeviceVerb::kPost || step.verb == DeviceVerb::kAwait;
-}
-
 const char* name_of(DeviceVerb verb);
 const char* name_of(DeviceSpace space);
 const char* name_of(DeviceSlot slot);

@@ -54,4 +54,8 @@ struct DeviceStep {
   int64_t count = 0;  // elements
 };
 
+inline bool is_flag(const DeviceStep& step) {
+  return step.verb == DeviceVerb::kPost || step.verb == DeviceVerb::kAwait;
+}
+
 }  // namespace ringdp::plan

@@ -46,7 +46,13 @@ class DeviceRanks {
     bool captured = false;
     BufferRef buffer = {};
     int64_t input_stride = 0;  // bytes between the inputs of consecutive ranks
+    // This rank's tensors in place of its window, where runs_on_own_tensors(); whole packs, aligned to one.
+    char *own_input = nullptr, *own_output = nullptr;
   };
+  // Whether the plan of a piece touches no rank's tensors but this one's, so that they need not lie in the window.
+  virtual bool runs_on_own_tensors(const plan::Problem& /*piece*/, const plan::DeviceChoice& /*choice*/) const {
+    return false;
+  }
   // Launches a piece on the stream. Error(kInternal) when the device no longer accepts work. Returns null when
   // waits_for() cannot know which rank the piece waits for.
   virtual std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) = 0;
@@ -57,6 +63,8 @@ class DeviceRanks {
   virtual void await_release(uint32_t number, void* stream) const = 0;
   // Fills memory of this rank's device with NaN if the group has failed by the time the stream gets there.
   virtual void poison(void* memory, int64_t bytes, void* stream) const = 0;
+  // Copies a result to memory of this rank's device, or fills that with NaN if the group has failed by then.
+  virtual void deliver(void* to, const void* from, int64_t bytes, void* stream) const = 0;
 
   virtual void release(uint32_t number) = 0;  // of calls whose headers all ranks have compared
   // Ends every wait of this rank's device, now or with the next poll(); unfinished results become NaN.

@@ -44,6 +44,8 @@ Work work_of(const plan::DevicePlan& plan, const Addresses& addresses, const Lau
     work.stage[rank] = addresses.stage[rank];
     work.pushed[rank] = addresses.pushed[rank];
   }
+  if (facts.own_input != nullptr) work.input[plan.rank] = facts.own_input;
+  if (facts.own_output != nullptr) work.output[plan.rank] = facts.own_output;
   std::copy_n(addresses.flags, plan.world, work.flags);
   work.pushed_bytes = addresses.pushed_bytes;
   work.abort = addresses.abort;

@@ -29,7 +29,8 @@ struct LaunchFacts {
   int blocks = 1;
   uint64_t stream_epoch = 0;  // counted by the host
   bool captured = false;
-  int64_t input_stride = 0;  // bytes between the inputs of consecutive ranks
+  int64_t input_stride = 0;                          // bytes between the inputs of consecutive ranks
+  char *own_input = nullptr, *own_output = nullptr;  // this rank's tensors; null: in its window
 };
 
 // The parameters of the fused step of a contiguous part of this rank's shard.

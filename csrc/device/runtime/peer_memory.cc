@@ -81,12 +81,22 @@ plan::DeviceChoice PeerMemory::choose(const plan::Problem& problem) const {
   return plan::select_device_plan(topology_, problem.what, problem.count * size_of(problem.dtype));
 }
 
+StageOf PeerMemory::stage_of(const plan::Problem& whole) const {
+  return [this, algorithm = choose(whole).algorithm](const plan::Problem& piece) {
+    return plans_.plan_for(algorithm, piece)->stage_bytes;
+  };
+}
+
 Pieces PeerMemory::cut(const plan::Problem& problem) const {
-  return gpu::cut(choose(problem).algorithm, problem, {layout_.window, layout_.stage_bytes});
+  return gpu::cut(stage_of(problem), problem, {layout_.window, layout_.stage_bytes});
 }
 
 std::optional<Pieces> PeerMemory::cut_in_buffer(const plan::Problem& problem) const {
-  return gpu::cut_in_buffer(choose(problem).algorithm, problem, layout_.stage_bytes);
+  return gpu::cut_in_buffer(stage_of(problem), problem, layout_.stage_bytes);
+}
+
+bool PeerMemory::runs_on_own_tensors(const plan::Problem& piece, const plan::DeviceChoice& choice) const {
+  return plan::is_on_own_tensors(choice.algorithm, piece.what, piece.world);
 }
 
 std::string PeerMemory::why_no_step() const {
@@ -133,12 +143,12 @@ std::shared_ptr<const Work> PeerMemory::launch(const Piece& piece, const plan::D
 
 std::shared_ptr<const Work> PeerMemory::launch_at(const Addresses& found, const Piece& piece,
                                                   const plan::DeviceChoice& choice, void* stream) {
-  const plan::DevicePlan plan = plan::make_device_plan(choice.algorithm, piece.problem);
-  const LaunchFacts facts = {piece.input_at,    piece.output_at, piece.divisor,  piece.deadline_ns,
-                             placement_.blocks, launches_ + 1,   piece.captured, piece.input_stride};
-  auto work = std::make_shared<const Work>(work_of(plan, found, facts));
-  require(functions_, functions_.run(work.get(), sizeof(Work), static_cast<int>(plan.dtype), static_cast<int>(plan.op),
-                                     placement_.executor, stream));
+  const auto plan = plans_.plan_for(choice.algorithm, piece.problem);
+  const LaunchFacts facts = {piece.input_at, piece.output_at, piece.divisor,      piece.deadline_ns, placement_.blocks,
+                             launches_ + 1,  piece.captured,  piece.input_stride, piece.own_input,   piece.own_output};
+  const std::shared_ptr<const Work> work(new Work(work_of(*plan, found, facts)));  // of 13 KB, made in its place
+  require(functions_, functions_.run(work.get(), sizeof(Work), static_cast<int>(plan->dtype),
+                                     static_cast<int>(plan->op), placement_.executor, stream));
   ++launches_;
   return work;
 }
@@ -171,6 +181,10 @@ void PeerMemory::await_release(uint32_t number, void* stream) const {
 
 void PeerMemory::poison(void* memory, int64_t bytes, void* stream) const {
   require(functions_, functions_.poison(memory, static_cast<size_t>(bytes), abort_on_device(rank_), stream));
+}
+
+void PeerMemory::deliver(void* to, const void* from, int64_t bytes, void* stream) const {
+  require(functions_, functions_.deliver(to, from, static_cast<size_t>(bytes), abort_on_device(rank_), stream));
 }
 
 void PeerMemory::release(uint32_t number) { __atomic_store_n(&arena_->signals().released, number, __ATOMIC_RELEASE); }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "device/plan/plan_cache.h"
 #include "device/plan/select.h"
 #include "device/runtime/arena.h"
 #include "device/runtime/bootstrap.h"
@@ -50,6 +51,7 @@ class PeerMemory final : public DeviceRanks {
     return std::chrono::seconds(on_streams() ? 0 : 1);
   }  // for kernels to report
 
+  bool runs_on_own_tensors(const plan::Problem& piece, const plan::DeviceChoice& choice) const override;
   std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) override;
   // A barrier of all ranks' streams. `ends_all`: a rank that has aborted skips it; a rank that has aborted, or aborts
   // in it, continues only after it has made all ranks abort; SPIN only.
@@ -60,6 +62,7 @@ class PeerMemory final : public DeviceRanks {
   uint32_t turn() const override;
   void await_release(uint32_t number, void* stream) const override;
   void poison(void* memory, int64_t bytes, void* stream) const override;
+  void deliver(void* to, const void* from, int64_t bytes, void* stream) const override;
 
   void release(uint32_t number) override;
   void abort() override;
@@ -86,6 +89,7 @@ class PeerMemory final : public DeviceRanks {
   void drop_own();
   void unmap();
   uint32_t* abort_on_device(int rank) const;
+  StageOf stage_of(const plan::Problem& whole) const;
   Addresses addresses() const;
   Addresses addresses_in(const BufferRef& buffer) const;
   std::shared_ptr<const Work> launch_at(const Addresses& found, const Piece& piece, const plan::DeviceChoice& choice,
@@ -108,6 +112,7 @@ class PeerMemory final : public DeviceRanks {
   std::string why_no_pages_;
   std::vector<char*> memory_;  // by rank; null where it is not mapped
   std::unique_ptr<SymmetricBuffers> buffers_;
+  mutable plan::DevicePlanCache plans_;
   uint64_t launches_ = 0;
   bool stays_ = false, is_torn_down_ = false;
 };

@@ -22,10 +22,6 @@ Pieces parts_of(Collective what, int world) {
               "a window of " + std::to_string(bytes) + " bytes holds no block of each part: raise window_bytes");
 }
 
-StageOf stage_of(plan::DeviceAlgorithm algorithm) {
-  return [algorithm](const auto& piece) { return plan::make_device_plan(algorithm, piece).stage_bytes; };
-}
-
 // Elements of the largest piece.
 int64_t largest(const StageOf& stage_of, const plan::Problem& whole, const Pieces& pieces, const Room& room) {
   const int64_t unit = std::max(plan::pack_elements(whole.dtype), room.block);
@@ -65,18 +61,13 @@ Pieces cut(const StageOf& stage_of, const plan::Problem& problem, const Room& ro
   return pieces;
 }
 
-Pieces cut(plan::DeviceAlgorithm algorithm, const plan::Problem& problem, const Room& room) {
-  return cut(stage_of(algorithm), problem, room);
-}
-
-std::optional<Pieces> cut_in_buffer(plan::DeviceAlgorithm algorithm, const plan::Problem& problem,
-                                    int64_t stage_bytes) {
+std::optional<Pieces> cut_in_buffer(const StageOf& stage_of, const plan::Problem& problem, int64_t stage_bytes) {
   const bool gathers = problem.what == Collective::kAllGather;
   if (!gathers && problem.what != Collective::kAllReduce) return std::nullopt;
   if (gathers && problem.count * size_of(problem.dtype) % plan::kDevicePackBytes != 0) return std::nullopt;
   Pieces pieces = parts_of(problem.what, problem.world);
   pieces.in_place = true;
-  divide(stage_of(algorithm), problem, {std::numeric_limits<int64_t>::max(), stage_bytes}, &pieces);
+  divide(stage_of, problem, {std::numeric_limits<int64_t>::max(), stage_bytes}, &pieces);
   return pieces;
 }
 

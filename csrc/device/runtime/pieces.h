@@ -37,11 +37,10 @@ using StageOf = std::function<int64_t(const plan::Problem& piece)>;  // bytes of
 
 // `problem`: of the whole collective, with any count of elements. InvalidArgument when not even one block fits.
 Pieces cut(const StageOf& stage_of, const plan::Problem& problem, const Room& room);
-Pieces cut(plan::DeviceAlgorithm algorithm, const plan::Problem& problem, const Room& room);  // of device plans
 
 // The pieces of a collective on tensors in a symmetric buffer, or nothing when it cannot run there. The parts of the
 // output are contiguous, and the input is the output or this rank's part of it.
-std::optional<Pieces> cut_in_buffer(plan::DeviceAlgorithm algorithm, const plan::Problem& problem, int64_t stage_bytes);
+std::optional<Pieces> cut_in_buffer(const StageOf& stage_of, const plan::Problem& problem, int64_t stage_bytes);
 
 // The pieces of a fused step on a float32 bucket with a part of `count` elements per rank: parameters replace
 // gradients.

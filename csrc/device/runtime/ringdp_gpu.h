@@ -13,7 +13,7 @@
 
 extern "C" {
 
-enum { RD_GPU_ABI = 6 };
+enum { RD_GPU_ABI = 7 };
 int rd_gpu_abi(void);
 const char* rd_gpu_error(void);
 
@@ -92,6 +92,8 @@ int rd_gpu_reduces(int element, int reduce, int* out);
 /* In the order of the stream: if *abort (host memory, at its device address) is not 0, fills the memory with bytes that
  * are NaN in every floating type. */
 int rd_gpu_poison(void* memory, size_t bytes, const uint32_t* abort, void* stream);
+/* The same, and else copies the bytes from `from`, which they do not overlap: of few bytes in one launch. */
+int rd_gpu_deliver(void* memory, const void* from, size_t bytes, const uint32_t* abort, void* stream);
 
 /* `work`: a ringdp::gpu::AdamWork (device/kernel/work.h), copied. It does not synchronise: put barriers before and
  * after. */

@@ -120,6 +120,14 @@ void QueuedCollective::run(const Extent& elements, bool first) {
     return std::clamp<int64_t>(static_cast<int64_t>(part.nbytes()) - from, 0, bytes);
   };
   gpu::DeviceRanks::Piece piece = piece_of(elements);
+  if (fits_plan(piece.problem, elements)) {
+    piece.own_input = at(tensors_.read[0]);
+    piece.own_output = at(tensors_.results[0].memory);
+    launched(ranks().launch(piece, choice_, stream()));
+    if (first) await_release();
+    if (can_be_nan_) ranks().poison(piece.own_output, bytes, stream());
+    return;
+  }
   for (size_t i = 0; i < tensors_.read.size(); ++i) {
     const at::Tensor& input = tensors_.read[i];
     copy(window + pieces_.input_at(static_cast<int>(i), count, dtype), at(input), held(input));
@@ -131,9 +139,21 @@ void QueuedCollective::run(const Extent& elements, bool first) {
   for (size_t i = 0; i < tensors_.results.size(); ++i) {
     char* const output = at(tensors_.results[i].memory);
     const int64_t wanted = held(tensors_.results[i].memory);
-    copy(output, window + pieces_.output_at(static_cast<int>(i), count, dtype), wanted);
-    if (can_be_nan_) ranks().poison(output, wanted, stream());
+    const char* const from = window + pieces_.output_at(static_cast<int>(i), count, dtype);
+    can_be_nan_ ? ranks().deliver(output, from, wanted, stream()) : copy(output, from, wanted);
   }
+}
+
+// Whether a plan can run on this rank's tensors where they are.
+bool QueuedCollective::fits_plan(const plan::Problem& piece, const Extent& elements) const {
+  if (tensors_.read.size() != 1 || tensors_.results.size() != 1) return false;
+  if (elements.count() != piece.count || !ranks().runs_on_own_tensors(piece, choice_)) return false;
+  const auto fits = [&](const at::Tensor& tensor) {
+    const int64_t size = size_of(request_.problem.dtype);
+    const auto begin = reinterpret_cast<uintptr_t>(tensor.data_ptr()) + static_cast<uintptr_t>(elements.begin * size);
+    return begin % plan::kDevicePackBytes == 0 && elements.end * size <= static_cast<int64_t>(tensor.nbytes());
+  };
+  return fits(tensors_.read[0]) && fits(tensors_.results[0].memory);
 }
 
 // The input of an all_gather is this rank's part of the output.

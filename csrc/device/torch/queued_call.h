@@ -76,6 +76,8 @@ struct CollectiveRequest {
 //
 //   the queue's stream      copy to window > plan > wait for the host's word > copy to tensor > poison?
 //
+// A plan that touches no tensors but this rank's runs on them, without the copies, where they are whole packs.
+//
 // On tensors in a symmetric buffer (device/runtime/symmetric_buffers.h) the plan runs in place:
 //
 //   the queue's stream      wait for the host's word > plan > poison?
@@ -93,6 +95,7 @@ class QueuedCollective final : public QueuedCall {
   void queue() override;
   gpu::Pieces cut() const;
   void run(const Extent& elements, bool first);
+  bool fits_plan(const plan::Problem& piece, const Extent& elements) const;
   void run_in_buffer(const Extent& elements, bool first);
   gpu::DeviceRanks::Piece piece_of(const Extent& elements) const;
   void record_tensors() const;

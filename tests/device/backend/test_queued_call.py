@@ -44,7 +44,13 @@ def any_layout(library: str, executor: str) -> list[bool]:
     """On a rank: columns, slices inside a pack, an output on its own input."""
     gpu, group = arrive(library, executor)
     results = []
-    for cut in (lambda t: t.t(), lambda t: t[:, ::3], lambda t: t.view(-1)[3:1001], lambda t: t.view(-1)[1:2]):
+    flat = (
+        lambda t: t.view(-1)[3:1001],
+        lambda t: t.view(-1)[1:2],
+        lambda t: t.view(-1)[4:8],
+        lambda t: t.view(-1)[8:15],
+    )
+    for cut in (lambda t: t.t(), lambda t: t[:, ::3], *flat):
         both = [put(exchanges.mine(4000, torch.float32).view(40, 100)) for put in (torch.clone, gpu.put)]
         for whole in both:
             dist.all_reduce(cut(whole), group=group)
@@ -102,7 +108,7 @@ def test_nothing_is_pinned(native_pair, stand_in, executor):
 
 
 def test_tensors_of_any_layout(native_pair, stand_in, executor):
-    assert native_pair.run(any_layout, stand_in, executor) == [[True] * 5] * 2
+    assert native_pair.run(any_layout, stand_in, executor) == [[True] * 7] * 2
 
 
 def test_several_in_one_call(native_pair, stand_in, executor):

@@ -65,7 +65,8 @@ def only_where_asked(library: str, executor: str) -> tuple[bool, bool, int]:
     backend = backend_of(group)
     tensor = shared(group, executor, torch.ones(1000))
     before = gpu.copied_bytes()
-    dist.all_reduce(tensor, group=group)
+    dist.all_reduce(tensor, group=group)  # small sums need no window, wherever tensors lie
+    dist.broadcast(tensor, 0, group=group)
     backend.reduce_div(tensor[1:5], 1.0).wait()
     everywhere = float(tensor.sum()) == HERE.size * 996 + HERE.size**2 * 4
     known = backend.shares(tensor) and not backend.shares(gpu.put(torch.ones(4)))
@@ -206,10 +207,9 @@ def test_the_bits_are_the_cpus_and_nothing_is_copied(world_of, stand_in, executo
 
 
 def test_what_users_call_goes_through_the_window(native_pair, stand_in, executor):
-    for everywhere, known, copied in native_pair.run(only_where_asked, stand_in, executor):
-        assert everywhere
-        assert known
-        assert copied == 2 * (4000 + 16)
+    found = native_pair.run(only_where_asked, stand_in, executor)
+    # Of the broadcast, to the window; of what is inside packs, there and back. What a kernel copies is not counted.
+    assert found == [(True, True, 4000 + 2 * 16), (True, True, 2 * 16)]
 
 
 def test_memory_that_no_rank_needs_is_given_back(native_pair, stand_in, executor):

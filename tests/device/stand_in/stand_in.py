@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -33,6 +34,9 @@ BACKEND = f"cpu:ringdp,{TYPE}:ringdp"
 GPU_LIBRARY = "libringdp_gpu_stand_in.so"
 DEVICE_LIBRARY = "libstand_in_device.so"
 NCCL_LIBRARY = "libnccl_stand_in.so"
+KERNEL, COPY = "launch_on_host_threads", "cudaMemcpyAsync"
+WAIT, WRITE, BATCH = "cuStreamWaitValue32", "cuStreamWriteValue32", "cuStreamBatchMemOp"
+CALLS = (KERNEL, COPY, "cudaMemsetAsync", "cudaLaunchHostFunc", WAIT, WRITE, BATCH)
 
 
 def built() -> str:
@@ -106,6 +110,10 @@ class StandIn:
         """What ringdp has had copied on devices of this process."""
         return self.functions.stand_in_copied_bytes()
 
+    def calls(self) -> Counter[str]:
+        """How often this process has called each of CALLS."""
+        return Counter({name: self.functions.stand_in_calls(name.encode()) for name in CALLS})
+
     def streams(self) -> int:
         """How many of all devices there are: the tests', the pool's, and those that ringdp has made."""
         return self.functions.stand_in_streams()
@@ -176,6 +184,7 @@ def loaded(library: str) -> Any:
         getattr(functions, f"stand_in_{name}").argtypes = [pointer]
     for name in ("hold", "go", "is_idle", "synchronize", "use_stream", "numbered", "use_device"):
         getattr(functions, f"stand_in_{name}").argtypes = [number]
+    functions.stand_in_calls.argtypes, functions.stand_in_calls.restype = [ctypes.c_char_p], number
     functions.stand_in_replay.argtypes = [pointer, pointer]
     for name in ("is_idle", "is_lost"):
         getattr(functions, f"stand_in_{name}").restype = ctypes.c_bool

@@ -263,7 +263,7 @@ TEST_F(Queued, EveryFailureOfQueueing) {
   void* const stream = stream_.handle();
   int out = 0;
   expect_all(fail_each("run", [&] { return run(work_); }),
-             {"cudaStreamIsCapturing", "cuStreamWriteValue64", "cuStreamWaitValue64", "launch_on_host_threads"});
+             {"cudaStreamIsCapturing", "cuStreamBatchMemOp", "launch_on_host_threads"});
   Work alone = work_;
   alone.world = 1;
   alone.step[0] = alone.step[2];
@@ -275,6 +275,11 @@ TEST_F(Queued, EveryFailureOfQueueing) {
              {"cudaGetDevice", "launch_on_host_threads"});
   expect_all(fail_each("poison", [&] { return gpu().poison(at(4096), 100, work_.abort, stream); }),
              {"launch_on_host_threads"});
+  const auto deliver = [&](size_t bytes, int past) {
+    return fail_each("deliver", [&] { return gpu().deliver(at(4096), at(past), bytes, work_.abort, stream); });
+  };
+  expect_all(deliver(100, 0), {"launch_on_host_threads"});
+  expect_all(deliver(100, 4), {"cudaMemcpyAsync", "launch_on_host_threads"});
   expect_all(fail_each("copy", [&] { return gpu().copy(at(8192), at(4096), 64, stream); }), {"cudaMemcpyAsync"});
   expect_all(fail_each("call",
                        [&] {
@@ -404,6 +409,9 @@ TEST_F(Queued, WhatIsWrongIsRefusedByName) {
       {"rd_gpu_recode: work of 3 bytes", [&] { return gpu().recode(&codec_, 3, stream); }},
       {"rd_gpu_poison: memory is null", [&] { return gpu().poison(nullptr, 1, work_.abort, stream); }},
       {"rd_gpu_poison: abort is null", [&] { return gpu().poison(at(4096), 1, nullptr, stream); }},
+      {"rd_gpu_deliver: memory is null", [&] { return gpu().deliver(nullptr, at(0), 1, work_.abort, stream); }},
+      {"rd_gpu_deliver: from is null", [&] { return gpu().deliver(at(4096), nullptr, 1, work_.abort, stream); }},
+      {"rd_gpu_deliver: abort is null", [&] { return gpu().deliver(at(4096), at(0), 1, nullptr, stream); }},
       {"rd_gpu_copy: to is null", [&] { return gpu().copy(nullptr, at(0), 1, stream); }},
       {"rd_gpu_copy: from is null", [&] { return gpu().copy(at(0), nullptr, 1, stream); }},
       {"rd_gpu_call: call is null", [&] { return gpu().call(stream, nullptr, nullptr); }},
@@ -432,6 +440,7 @@ TEST_F(Queued, NothingToDoQueuesNothing) {
   EXPECT_EQ(gpu().recode(&codec_, sizeof codec_, stream_.handle()), 0);
   EXPECT_EQ(gpu().copy(nullptr, nullptr, 0, stream_.handle()), 0);
   EXPECT_EQ(gpu().poison(nullptr, 0, nullptr, stream_.handle()), 0);
+  EXPECT_EQ(gpu().deliver(nullptr, nullptr, 0, nullptr, stream_.handle()), 0);
   EXPECT_EQ(control<const char*()>("stand_in_failed")(), nullptr);
   control<void(int)>("stand_in_fail")(0);
 }

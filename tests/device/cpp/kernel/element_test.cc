@@ -119,6 +119,24 @@ void expect_nan_exactly_when_aborted(bool (*is_nan)(T)) {
   }
 }
 
+TEST(Poison, WhatIsNotAbortedIsCopiedToItsPlace) {
+  constexpr size_t kBytes = 41 * sizeof(Pack);
+  alignas(sizeof(Pack)) char from[kBytes], memory[kBytes];
+  for (size_t i = 0; i < kBytes; ++i) from[i] = static_cast<char>(i + 1);
+  for (const size_t begin : {0, 1, 15}) {
+    for (const size_t bytes : {0, 1, 2, 15, 16, 17, 300, 600}) {
+      for (const uint32_t abort : {0u, 1u}) {
+        std::memset(memory, 0x11, kBytes);
+        run_by_threads({memory + begin, static_cast<int64_t>(bytes), &abort, from + begin});
+        for (size_t i = 0; i < kBytes; ++i) {
+          const bool is_inside = begin <= i && i < begin + bytes;
+          EXPECT_EQ(memory[i], !is_inside ? 0x11 : abort != 0 ? static_cast<char>(~0) : from[i]) << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(Poison, EveryFloatingTypeIsNan) {
   expect_nan_exactly_when_aborted<float>([](float value) { return std::isnan(value); });
   expect_nan_exactly_when_aborted<double>([](double value) { return std::isnan(value); });

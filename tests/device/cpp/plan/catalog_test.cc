@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "device/cpp/plan/cases.h"
 
@@ -53,6 +55,31 @@ TEST(DeviceCatalog, RefusesAlgorithmsThatHaveNoSuchPlan) {
       const DeviceKind kind = {static_cast<DeviceAlgorithm>(a), static_cast<Collective>(c)};
       EXPECT_EQ(refusal(kind.algorithm, device_problem(kind, 4, 4)).empty(), can_plan(kind.algorithm, kind.what))
           << text_of(kind);
+    }
+  }
+}
+
+bool touches_tensor_of_other(const DevicePlan& plan, const DeviceRef& ref) {
+  const bool is_tensor = ref.space == DeviceSpace::kInput || ref.space == DeviceSpace::kOutput;
+  return is_tensor && ref.rank != kOwnRank && ref.rank != plan.rank && plan.world > 1;
+}
+
+bool touches_tensors_of_others(const DevicePlan& plan) {
+  return std::any_of(plan.steps.begin(), plan.steps.end(), [&](const DeviceStep& step) {
+    const bool moves = !is_flag(step);
+    return moves && (touches_tensor_of_other(plan, step.from) || touches_tensor_of_other(plan, step.to));
+  });
+}
+
+TEST(DeviceCatalog, TensorsMayLieAnywhereOnlyWhereNoRankTouchesThoseOfOthers) {
+  for (const DeviceKind& kind : device_kinds()) {
+    if (kind.what == Collective::kBarrier) continue;
+    for (const int world : {1, 2, 3, 8}) {
+      const auto plans = device_plans(kind.algorithm, device_problem(kind, world, 2 * world));
+      const bool any = std::any_of(plans.begin(), plans.end(), touches_tensors_of_others);
+      const bool may = is_on_own_tensors(kind.algorithm, kind.what, world);
+      EXPECT_FALSE(may && any) << text_of(kind) << " of " << world;
+      if (kind.what == Collective::kAllReduce) EXPECT_EQ(may, !any) << text_of(kind) << " of " << world;
     }
   }
 }

@@ -167,6 +167,12 @@ inline Functions host_functions() {
   f.poison = [](void* memory, size_t bytes, const uint32_t*, void*) {
     return unless_failing("poison", [&] { return devices.poisoned.push_back({memory, bytes}), 0; });
   };
+  f.deliver = [](void* memory, const void* from, size_t bytes, const uint32_t* abort, void*) {
+    return unless_failing("deliver", [&] {
+      if (*abort == 0) std::memmove(memory, from, bytes);
+      return devices.poisoned.push_back({memory, bytes}), 0;
+    });
+  };
   f.reduces = [](int element, int reduce, int* out) {
     *out = element == static_cast<int>(DType::kF32) && reduce <= static_cast<int>(ReduceOp::kAvg);
     return 0;

@@ -84,6 +84,19 @@ TEST(Launch, InputsMayLieBehindOneAnother) {
   EXPECT_EQ(work.aborts[1], &memory->abort);
 }
 
+TEST(Launch, OwnTensorsReplaceThisRanksWindowOnly) {
+  const auto memory = std::make_unique<TwoRanks>();
+  alignas(16) char input[16], output[16];
+  LaunchFacts facts = {16, 512, 0, 1000, 1, 1};
+  facts.own_input = input;
+  facts.own_output = output;
+  const Work work = work_of(plan_of(plan::Collective::kAllReduce), memory->addresses(), facts);
+  EXPECT_EQ(work.input[1], input);
+  EXPECT_EQ(work.output[1], output);
+  EXPECT_EQ(work.input[0], memory->window[0] + 16);
+  EXPECT_EQ(work.output[0], memory->window[0] + 512);
+}
+
 TEST(Launch, AStepReplacesTheGradientsOfOthers) {
   const auto memory = std::make_unique<TwoRanks>();
   alignas(16) float own[4], state[2][4];

@@ -36,13 +36,17 @@ std::vector<Extent> places(const Pieces& pieces, int64_t count, DType dtype) {
   return found;
 }
 
+StageOf stage_of(DeviceAlgorithm algorithm) {
+  return [algorithm](const auto& piece) { return plan::make_device_plan(algorithm, piece).stage_bytes; };
+}
+
 TEST(Pieces, CoverEveryElementOnceWithinTheWindow) {
   const Room room{4096, 4096};
   for (const Collective what : kAll) {
     for (const int world : {1, 2, 3, 8}) {
       for (const int64_t count : {1, 3, 4, 5, 63, 64, 1000, 4096, 10001}) {
         const auto asked = problem(what, world, count);
-        const Pieces pieces = cut(DeviceAlgorithm::kDirect, asked, room);
+        const Pieces pieces = cut(stage_of(DeviceAlgorithm::kDirect), asked, room);
         int64_t next = 0;
         for (const Extent& piece : pieces.elements) {
           EXPECT_EQ(piece.begin, next);
@@ -66,10 +70,10 @@ TEST(Pieces, CoverEveryElementOnceWithinTheWindow) {
 TEST(Pieces, AreAlikeOnAllRanks) {
   for (const Collective what : kAll) {
     auto asked = problem(what, 4, 12345, DType::kBF16);
-    const Pieces first = cut(DeviceAlgorithm::kDirect, asked, {1 << 12, 1 << 12});
+    const Pieces first = cut(stage_of(DeviceAlgorithm::kDirect), asked, {1 << 12, 1 << 12});
     asked.root = 2;
     for (asked.rank = 1; asked.rank < 4; ++asked.rank) {
-      const Pieces pieces = cut(DeviceAlgorithm::kDirect, asked, {1 << 12, 1 << 12});
+      const Pieces pieces = cut(stage_of(DeviceAlgorithm::kDirect), asked, {1 << 12, 1 << 12});
       ASSERT_EQ(pieces.elements.size(), first.elements.size());
       EXPECT_EQ(pieces.elements.back().begin, first.elements.back().begin);
     }
@@ -77,12 +81,14 @@ TEST(Pieces, AreAlikeOnAllRanks) {
 }
 
 TEST(Pieces, WhatFitsIsOnePiece) {
-  EXPECT_EQ(cut(DeviceAlgorithm::kDirect, problem(Collective::kAllReduce, 2, 1024), {4096, 0}).elements.size(), 1u);
-  EXPECT_EQ(cut(DeviceAlgorithm::kDirect, problem(Collective::kAllReduce, 2, 1025), {4096, 0}).elements.size(), 2u);
+  EXPECT_EQ(
+      cut(stage_of(DeviceAlgorithm::kDirect), problem(Collective::kAllReduce, 2, 1024), {4096, 0}).elements.size(), 1u);
+  EXPECT_EQ(
+      cut(stage_of(DeviceAlgorithm::kDirect), problem(Collective::kAllReduce, 2, 1025), {4096, 0}).elements.size(), 2u);
 }
 
 TEST(Pieces, NothingIsOneEmptyPieceAtWhichRanksMeet) {
-  const Pieces pieces = cut(DeviceAlgorithm::kDirect, problem(Collective::kAllGather, 3, 0), {4096, 0});
+  const Pieces pieces = cut(stage_of(DeviceAlgorithm::kDirect), problem(Collective::kAllGather, 3, 0), {4096, 0});
   ASSERT_EQ(pieces.elements.size(), 1u);
   EXPECT_EQ(pieces.elements[0].count(), 0);
 }
@@ -90,7 +96,7 @@ TEST(Pieces, NothingIsOneEmptyPieceAtWhichRanksMeet) {
 TEST(Pieces, APlanThatNeedsTheStageIsCutByIt) {
   const auto asked = problem(Collective::kAllReduce, 4, 100000);
   const Room room{1 << 20, 1 << 14};
-  const Pieces pieces = cut(DeviceAlgorithm::kRankRing, asked, room);
+  const Pieces pieces = cut(stage_of(DeviceAlgorithm::kRankRing), asked, room);
   EXPECT_GT(pieces.elements.size(), 1u);
   for (const Extent& piece : pieces.elements) {
     EXPECT_LE(plan::make_device_plan(DeviceAlgorithm::kRankRing, problem_of(asked, piece)).stage_bytes,
@@ -101,7 +107,7 @@ TEST(Pieces, APlanThatNeedsTheStageIsCutByIt) {
 TEST(Pieces, BlocksAreNotParted) {
   for (const int64_t count : {1, 255, 256, 1000, 5000}) {
     const auto asked = problem(Collective::kReduceScatter, 3, count);
-    const Pieces pieces = cut(DeviceAlgorithm::kDirect, asked, {10000, 1 << 20, 256});
+    const Pieces pieces = cut(stage_of(DeviceAlgorithm::kDirect), asked, {10000, 1 << 20, 256});
     int64_t next = 0;
     for (const Extent& piece : pieces.elements) {
       EXPECT_EQ(piece.begin, next);
@@ -111,16 +117,18 @@ TEST(Pieces, BlocksAreNotParted) {
     }
     EXPECT_EQ(next, count);
   }
-  EXPECT_THROW(cut(DeviceAlgorithm::kDirect, problem(Collective::kReduceScatter, 3, 4), {4000, 1 << 20, 256}), Error);
+  EXPECT_THROW(cut(stage_of(DeviceAlgorithm::kDirect), problem(Collective::kReduceScatter, 3, 4), {4000, 1 << 20, 256}),
+               Error);
 }
 
 TEST(Pieces, InABufferTensorsAreWhole) {
-  const auto sum = cut_in_buffer(DeviceAlgorithm::kDirect, problem(Collective::kAllReduce, 4, 100001), 1 << 14);
+  const auto sum =
+      cut_in_buffer(stage_of(DeviceAlgorithm::kDirect), problem(Collective::kAllReduce, 4, 100001), 1 << 14);
   ASSERT_TRUE(sum);
   EXPECT_TRUE(sum->in_place);
   ASSERT_EQ(sum->elements.size(), 1u) << "no window bounds it";
   EXPECT_EQ(sum->elements[0].count(), 100001);
-  const auto gather = cut_in_buffer(DeviceAlgorithm::kDirect, problem(Collective::kAllGather, 4, 1000), 0);
+  const auto gather = cut_in_buffer(stage_of(DeviceAlgorithm::kDirect), problem(Collective::kAllGather, 4, 1000), 0);
   ASSERT_TRUE(gather);
   EXPECT_EQ(gather->elements.size(), 1u);
   for (int part = 0; part < 4; ++part) EXPECT_EQ(gather->output_at(part, 1000, DType::kF32), part * 4000);
@@ -128,19 +136,20 @@ TEST(Pieces, InABufferTensorsAreWhole) {
 
 TEST(Pieces, InABufferAStageStillBounds) {
   const auto asked = problem(Collective::kAllReduce, 4, 100000);
-  EXPECT_GT(cut_in_buffer(DeviceAlgorithm::kRankRing, asked, 1 << 14)->elements.size(), 1u);
+  EXPECT_GT(cut_in_buffer(stage_of(DeviceAlgorithm::kRankRing), asked, 1 << 14)->elements.size(), 1u);
 }
 
 TEST(Pieces, WhatCannotRunInABufferHasNone) {
-  EXPECT_FALSE(cut_in_buffer(DeviceAlgorithm::kDirect, problem(Collective::kAllGather, 4, 1001), 0)) << "inside a pack";
+  EXPECT_FALSE(cut_in_buffer(stage_of(DeviceAlgorithm::kDirect), problem(Collective::kAllGather, 4, 1001), 0))
+      << "inside a pack";
   for (const Collective what : {Collective::kReduceScatter, Collective::kBroadcast, Collective::kAllToAll}) {
-    EXPECT_FALSE(cut_in_buffer(DeviceAlgorithm::kDirect, problem(what, 4, 1000), 0));
+    EXPECT_FALSE(cut_in_buffer(stage_of(DeviceAlgorithm::kDirect), problem(what, 4, 1000), 0));
   }
 }
 
 TEST(Pieces, AWindowThatHoldsNoPackIsRefused) {
   try {
-    cut(DeviceAlgorithm::kDirect, problem(Collective::kAllToAll, 8, 10), {128, 128});
+    cut(stage_of(DeviceAlgorithm::kDirect), problem(Collective::kAllToAll, 8, 10), {128, 128});
     FAIL() << "16 parts need 256 bytes";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);

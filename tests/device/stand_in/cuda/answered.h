@@ -16,7 +16,7 @@ template <class Text>
 cudaError_t answered(Text&& text, const char* call = __builtin_FUNCTION()) {
   try {
     if (is_in_host_function()) throw Refusal(cudaErrorNotPermitted, "a call inside a host function");
-    fail_if_told(call);
+    note(call);
     if (is_lost(current_device())) throw Refusal(cudaErrorIllegalAddress, "a kernel has touched what it may not");
     std::forward<Text>(text)();
     return cudaSuccess;

@@ -28,6 +28,7 @@ const Entry kEntries[] = {
     entry("cuStreamWaitValue64", cuStreamWaitValue64),
     entry("cuStreamWriteValue32", cuStreamWriteValue32),
     entry("cuStreamWriteValue64", cuStreamWriteValue64),
+    entry("cuStreamBatchMemOp", cuStreamBatchMemOp),
     entry("cuMemCreate", cuMemCreate),
     entry("cuMemRelease", cuMemRelease),
     entry("cuMemExportToShareableHandle", cuMemExportToShareableHandle),
@@ -38,6 +39,8 @@ const Entry kEntries[] = {
     entry("cuMemUnmap", cuMemUnmap),
     entry("cuMemSetAccess", cuMemSetAccess),
 };
+
+constexpr unsigned kMostInBatch = 256;
 
 CUresult result_of(cudaError_t error) { return static_cast<CUresult>(error); }
 
@@ -119,6 +122,24 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr word, uint64_t value,
   return result_of(answered([&] {
     if (!machine().stream_waits) throw Refusal(cudaErrorNotSupported, "STAND_IN_LACKS has stream_waits");
     write_value(known(stream), word_at<uint64_t>(word), value);
+  }));
+}
+
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
+  return result_of(answered([&] {
+    if (!machine().stream_waits) throw Refusal(cudaErrorNotSupported, "STAND_IN_LACKS has stream_waits");
+    if (count > kMostInBatch || flags != 0) throw Refusal(cudaErrorInvalidValue, "a batch that is none");
+    for (unsigned i = 0; i < count; ++i) {
+      const auto& one = operations[i].waitValue;
+      auto* const word = word_at<uint64_t>(one.address);
+      if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64) {
+        wait_value(known(stream), word, one.value64);
+      } else if (one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64) {
+        write_value(known(stream), word, one.value64);
+      } else {
+        throw Refusal(cudaErrorInvalidValue, "an operation that is none");
+      }
+    }
   }));
 }
 

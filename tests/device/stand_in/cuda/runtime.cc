@@ -216,7 +216,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return answered_in_context(
       [&] {
         known(stream).synchronize();
-        fail_if_told("cudaStreamSynchronize");
+        note("cudaStreamSynchronize");
       },
       nullptr);
 }

@@ -24,6 +24,16 @@ enum CUdevice_attribute {
 typedef cudaUUID_t CUuuid;
 enum CUpointer_attribute { CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10 };
 enum { CU_STREAM_WAIT_VALUE_GEQ = 0, CU_STREAM_WRITE_VALUE_DEFAULT = 0 };
+enum CUstreamBatchMemOpType { CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4, CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5 };
+union CUstreamBatchMemOpParams {
+  CUstreamBatchMemOpType operation;
+  struct {
+    CUstreamBatchMemOpType operation;
+    CUdeviceptr address;
+    uint64_t value64;
+    unsigned flags;
+  } waitValue, writeValue;
+};
 enum CUmemAllocationType { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
 enum CUmemAllocationHandleType { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
 enum CUmemLocationType { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
@@ -53,6 +63,7 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr word, uint32_t value, 
 CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr word, uint64_t value, unsigned flags);
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr word, uint32_t value, unsigned flags);
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr word, uint64_t value, unsigned flags);
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags);
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* kind,
                      unsigned long long flags);
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle);

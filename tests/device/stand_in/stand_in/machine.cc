@@ -5,6 +5,8 @@
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <string>
+#include <string_view>
 
 #include "stand_in/memory.h"
 #include "stand_in/stream.h"
@@ -113,8 +115,24 @@ CopyToHost::CopyToHost() { copying().lock(); }
 CopyToHost::~CopyToHost() { copying().unlock(); }
 void wait_for_copies_to_host() { const CopyToHost none; }
 
-void fail_if_told(const char* call) {
-  if (call == nullptr || calls_until_failure == 0 || --calls_until_failure > 0) return;
+namespace {
+struct Counted {
+  std::mutex mutex;  // guards calls
+  std::map<std::string, int64_t, std::less<>> calls;
+};
+Counted& counted() {
+  static auto* const instance = new Counted;
+  return *instance;
+}
+}  // namespace
+
+void note(const char* call) {
+  if (call == nullptr) return;
+  {
+    const std::lock_guard lock(counted().mutex);
+    ++counted().calls[call];
+  }
+  if (calls_until_failure == 0 || --calls_until_failure > 0) return;
   if (all_after_fail) calls_until_failure = 1;
   if (failed_call == nullptr) failed_call = call;
   throw Refusal(cudaErrorIllegalState, "a test has this call fail");
@@ -134,6 +152,12 @@ unsigned stand_in_contexts() { return contexts(); }
 size_t stand_in_pinned_bytes() { return pinned_bytes(); }
 size_t stand_in_streams() { return created_streams(); }
 size_t stand_in_copied_bytes() { return copied_bytes(); }
+// How often this process has called that function of CUDA; launches of kernels are "launch_on_host_threads".
+int64_t stand_in_calls(const char* name) {
+  const std::lock_guard lock(counted().mutex);
+  const auto found = counted().calls.find(std::string_view(name));
+  return found == counted().calls.end() ? 0 : found->second;
+}
 bool stand_in_is_lost(int device) { return is_lost(device); }
 size_t stand_in_held() { return held_parts() + held_virtually() + created_streams(); }
 

@@ -55,7 +55,8 @@ class CopyToHost {
 };
 void wait_for_copies_to_host();
 
-// Throws Refusal for the call of this thread that a test wants to fail. `call`: its name; null is none.
-void fail_if_told(const char* call);
+// Counts a call of the CUDA interface, and throws Refusal for the one of this thread that a test wants to fail.
+// `call`: its name; null is none.
+void note(const char* call);
 
 }  // namespace stand_in
